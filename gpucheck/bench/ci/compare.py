@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpucheck.bench.ci.baseline import (
-    TOLERANCE_PERCENT,
     counterpart_of,
     differences,
     not_allowed,
@@ -20,6 +20,8 @@ from gpucheck.bench.ci.decision import (
     decide,
     decide_between,
     limit_of,
+    typical,
+    worse_percent,
 )
 from gpucheck.bench.ci.diagnosis import FURTHER_SESSIONS, class_of_failure, ruling
 from gpucheck.bench.ci.gates import Wording, exit_status
@@ -95,7 +97,9 @@ def _side(run: SavedRun, file: Path) -> ComparedRun:
 class _Pair:
     """Series of one row on both sides, the second run's device, and what forbids a comparison.
 
-    `failure` says why one side has none.
+    `failure` says why one side has none. `decision` is None if the two cannot be compared. `factor`
+    is by how much two runs may differ, if the decision rests on that. With too few processes on a
+    side, the decision does not stand.
     """
 
     first: Series | None
@@ -103,6 +107,9 @@ class _Pair:
     device: SavedDevice | None = None
     failure: Failure | None = None
     forbidding: Sequence[str] = ()
+    decision: Decision | None = None
+    factor: float | None = None
+    stands: bool = False
 
     @property
     def some(self) -> Series:
@@ -148,11 +155,14 @@ def _rows(pairs: Sequence[_Pair], tolerance_percent: float | None) -> Iterator[C
         for pair in pairs
     ]
     decided = [_decided(pair, tolerance) for pair, tolerance in zip(pairs, tolerances, strict=True)]
-    family = [at for at, one in enumerate(decided) if one is not None and one.judged]
-    judged = corrected([one.decision for one in decided if one is not None and one.judged])
-    held = dict(zip(family, judged, strict=True))
-    for at, (pair, tolerance) in enumerate(zip(pairs, tolerances, strict=True)):
-        found, some = decided[at], pair.some
+    family = {
+        at: one.decision
+        for at, one in enumerate(decided)
+        if one.decision is not None and one.stands and not one.forbidding
+    }
+    held = dict(zip(family, corrected(list(family.values())), strict=True))
+    for at, (pair, tolerance) in enumerate(zip(decided, tolerances, strict=True)):
+        decision, some = held.get(at, pair.decision), pair.some
         row = ComparedRow(
             device=some.device,
             id=some.id,
@@ -167,37 +177,19 @@ def _rows(pairs: Sequence[_Pair], tolerance_percent: float | None) -> Iterator[C
             reason="",
             class_=GateClass.CONFIG,
         )
-        yield (
-            _without_ratio(row, pair)
-            if found is None
-            else _judged(row, pair, replace(found, decision=held.get(at, found.decision)))
-        )
+        yield _without_ratio(row, pair) if decision is None else _judged(row, pair, decision)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Decided:
-    """Decision on a pair, and by how much two runs may differ if it rests on that.
-
-    It does not count (`judged`) if the runs cannot be compared or have too few processes; in the
-    latter case its interval means nothing (`stands`).
-    """
-
-    decision: Decision
-    factor: float | None
-    stands: bool
-    judged: bool
-
-
-def _decided(pair: _Pair, tolerance: float) -> _Decided | None:
-    """Return the decision on two series, None if they cannot be compared.
+def _decided(pair: _Pair, tolerance: float) -> _Pair:
+    """Return a pair with the decision on its two series, if they can be compared.
 
     If a side has too few processes for an interval, its rounds decide.
     """
     first, second = pair.first, pair.second
     if first is None or second is None:
-        return None
+        return pair
     if first.unit != second.unit or first.direction is not second.direction:
-        return None
+        return pair
     few = [one for one in (first, second) if len(one.values) < FEWEST_PROCESSES]
     factors = [one.repeat_factor for one in few if one.repeat_factor is not None]
     found = decide(
@@ -208,8 +200,7 @@ def _decided(pair: _Pair, tolerance: float) -> _Decided | None:
         factor, stands = max(factors), len(factors) == len(few)
         middles = found.measured, found.expected
         found = decide_between(*middles, factor, tolerance, first.direction)
-    judged = stands and not pair.forbidding
-    return _Decided(decision=found, factor=factor, stands=stands, judged=judged)
+    return replace(pair, decision=found, factor=factor, stands=stands)
 
 
 def _without_ratio(row: ComparedRow, pair: _Pair) -> ComparedRow:
@@ -226,29 +217,27 @@ def _without_ratio(row: ComparedRow, pair: _Pair) -> ComparedRow:
     return replace(row, reason=reason, class_=class_of_failure(failure), next=steps)
 
 
-def _judged(row: ComparedRow, pair: _Pair, found: _Decided) -> ComparedRow:
+def _judged(row: ComparedRow, pair: _Pair, decision: Decision) -> ComparedRow:
     """Return the row of two series that were compared."""
-    decision, second = found.decision, pair.second
-    assert second is not None
     row = replace(
         row,
         ratio=decision.ratio,
-        interval=decision.interval if found.stands else None,
-        by_repeat=found.stands and found.factor is not None,
+        interval=decision.interval if pair.stands else None,
+        by_repeat=pair.stands and pair.factor is not None,
     )
     if pair.forbidding:
         reason = f"not comparable: {'; '.join(pair.forbidding)}"
         return replace(
             row, reason=reason, next=(f"{_RENEW}, or allow it: {_allowing(pair.forbidding)}",)
         )
-    if not found.stands:
+    if not pair.stands:
         reason = f"too few processes: at least {FEWEST_PROCESSES} are needed on each side"
         return replace(row, reason=reason, class_=GateClass.NOISE, next=(_MORE,))
-    reason = _reason(decision, row.tolerance_percent, row.direction, found.factor)
+    reason = _reason(decision, row.tolerance_percent, row.direction, pair.factor)
     if decision.status is GateStatus.PASS:
         return replace(row, status=GateStatus.PASS, reason=reason, class_=None)
     limit = limit_of(decision.expected, row.tolerance_percent, row.direction)
-    said = ruling(decision.status, _figures(second, pair.device), limit)
+    said = ruling(decision.status, _figures(pair.some, pair.device), limit)
     # A pair left open by noise says so in its reason already.
     silent = said.diagnosis.class_ is GateClass.NOISE
     steps = (_MORE,) if silent else said.diagnosis.next
@@ -297,11 +286,10 @@ _IDLE = "run it again when the machine is idle"
 
 
 def _reason(found: Decision, tolerance: float, direction: Direction, factor: float | None) -> str:
-    change = 100 * (found.ratio - 1)
-    worse = change < 0 if direction is Direction.HIGHER else change > 0
-    text = f"{abs(change):.1f} %"
-    if abs(change) >= _NOTHING_PERCENT:
-        text += " worse" if worse else " better"
+    worse = worse_percent(found.ratio, direction)
+    text = f"{abs(worse):.1f} %"
+    if abs(worse) >= _NOTHING_PERCENT:
+        text += " worse" if worse > 0 else " better"
     open_ = found.status is GateStatus.INCONCLUSIVE
     if factor is None and found.one_of is not None:
         return f"{text}, but one of {found.one_of} rows may miss its limit by chance"
@@ -319,7 +307,7 @@ def _reason(found: Decision, tolerance: float, direction: Direction, factor: flo
 
 def _middle(series: Series | None) -> float | None:
     """Return the geometric mean, from which the ratio is computed."""
-    return None if series is None else decide(series.values, (1.0,), TOLERANCE_PERCENT).measured
+    return None if series is None else math.exp(typical(series.values))
 
 
 _ROWS = Wording(
@@ -337,7 +325,11 @@ def conclude_comparison(comparison: RunComparison, host: Host) -> Answer:
         first = next(row for row in comparison.rows if row.status is GateStatus.INCONCLUSIVE)
         if first.class_ is not GateClass.ENVIRONMENT:
             failure = failure._replace(remedy=_remedy(comparison))
-    warnings = tuple(_failed_sides(comparison))
+    warnings = tuple(
+        Notice("run-failed", f"the {name} run, {side.file!r}, failed.")
+        for name, side in (("first", comparison.first), ("second", comparison.second))
+        if side.exit_code == ExitCode.BAD
+    )
     return Answer(result=comparison, exit_code=code, host=host, error=failure, warnings=warnings)
 
 
@@ -353,14 +345,6 @@ def _nothing_in_common(comparison: RunComparison) -> Failure:
         message=message,
         remedy=("Measure both with the same profile, or the same kernels, --dtype and --size.",),
     )
-
-
-def _failed_sides(comparison: RunComparison) -> Iterator[Notice]:
-    """Yield a warning for each run that had failed."""
-    for name, side in (("first", comparison.first), ("second", comparison.second)):
-        if side.exit_code == ExitCode.BAD:
-            message = f"the {name} run, {side.file!r}, failed."
-            yield Notice("run-failed", message)
 
 
 def _remedy(comparison: RunComparison) -> tuple[str, ...]:

@@ -262,3 +262,9 @@ def explained(gate: Gate, reason: str, diagnosis: Diagnosis) -> Gate:
         evidence=diagnosis.evidence,
         next=diagnosis.next,
     )
+
+
+def ruled(gate: Gate, reason: str, found: Ruling) -> Gate:
+    """Return a gate with a ruling and its reason."""
+    gate = replace(gate, status=found.status, repeat_helps=found.repeat_helps)
+    return explained(gate, reason, found.diagnosis)

@@ -17,8 +17,8 @@ from gpucheck.bench.ci.diagnosis import (
     Diagnosis,
     Ruling,
     class_of_failure,
-    explained,
     leaves_open,
+    ruled,
     ruling,
 )
 from gpucheck.bench.ci.limits import expected_of, is_computed, number
@@ -83,7 +83,9 @@ def exit_status(
 
     Without any that passed, it is 3 as well. Gates that only warn decide nothing.
     """
-    counted = [one for one in judged if not _only_warns(one)]
+    counted = [
+        one for one in judged if isinstance(one, ComparedRow) or one.severity is Severity.ERROR
+    ]
     failed = [one for one in counted if one.status is GateStatus.FAIL]
     undecided = [one for one in counted if one.status is GateStatus.INCONCLUSIVE]
     if failed:
@@ -96,10 +98,6 @@ def exit_status(
         message = "Nothing that the profile asks for was measured, so no gate passed."
         return ExitCode.INCONCLUSIVE, Failure(code="nothing-measured", message=message)
     return ExitCode.OK, None
-
-
-def _only_warns(one: Gate | ComparedRow) -> bool:
-    return isinstance(one, Gate) and one.severity is Severity.WARN
 
 
 def _failure(code: str, judged: Sequence[Gate | ComparedRow], said: str) -> Failure:
@@ -263,8 +261,7 @@ class _Judging:
         board = self._figures.gpu.board if self._figures.gpu is not None else None
         if found.status is GateStatus.FAIL and is_computed(check, board):
             found = Ruling(status=GateStatus.INCONCLUSIVE, diagnosis=_UNKNOWN)
-        gate = replace(gate, status=found.status, repeat_helps=found.repeat_helps)
-        gate = explained(gate, f"{shortfall}: {found.diagnosis.sentence}", found.diagnosis)
+        gate = ruled(gate, f"{shortfall}: {found.diagnosis.sentence}", found)
         if gate.status is GateStatus.FAIL and self._is_of_one_session:
             return replace(gate, next=(*gate.next, FURTHER_SESSIONS))
         return gate
@@ -276,7 +273,9 @@ class _Judging:
                 f"{worse:.1f} % worse than expected; the warning level is {check.warn_percent:g} %"
             )
             return replace(gate, warning=True, reason=reason)
-        if check.expectation.baseline and _surely_better(decision, check):
+        # The whole interval must be better by more than the tolerance.
+        least = max(worse_percent(end, check.direction) for end in decision.interval)
+        if check.expectation.baseline and least < -check.tolerance_percent:
             return replace(gate, reason=f"{-worse:.1f} % better than the baseline: save a new one")
         return gate
 
@@ -350,13 +349,6 @@ class _Judging:
             values=figures.values,
             reason=reason,
         )
-
-
-def _surely_better(decision: Decision, check: Check) -> bool:
-    """Return whether the whole interval is better by more than the tolerance."""
-    low, high = decision.interval
-    share = check.tolerance_percent / 100
-    return low > 1 + share if check.direction is Direction.HIGHER else high < 1 - share
 
 
 def _shortfall(decision: Decision) -> str:

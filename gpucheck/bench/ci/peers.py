@@ -26,7 +26,7 @@ from gpucheck.bench.ci.decision import (
     typical,
     worse_percent,
 )
-from gpucheck.bench.ci.diagnosis import Ruling, explained, ruling
+from gpucheck.bench.ci.diagnosis import ruled, ruling
 from gpucheck.bench.ci.profile_model import Aggregate, Check, Target
 from gpucheck.bench.ci.run_data import MetricValues, RunData
 from gpucheck.bench.model import Direction, Gate, GateStatus, Severity
@@ -176,14 +176,15 @@ def _straggler(
         if blurred is None:
             return gate
         text = f"the noise in {blurred.check.id} hides a difference of {tolerance:g} %"
-        return _ruled(gate, text, ruling(GateStatus.INCONCLUSIVE, blurred.own, 0.0))
+        found = ruling(GateStatus.INCONCLUSIVE, blurred.own, 0.0)
+        return ruled(gate, f"{text}; {found.diagnosis.sentence}", found)
     limit = limit_of(decision.expected, tolerance, worst.check.direction)
     found = ruling(GateStatus.FAIL, worst.own, limit, worst.others)
     text = _text(worst, ones, tolerance)
     if not fails:
         gate = replace(gate, severity=Severity.WARN)
         text += ", but healthy GPUs can differ by as much"
-    return _ruled(gate, text, found)
+    return ruled(gate, f"{text}; {found.diagnosis.sentence}", found)
 
 
 def _is_blurred(held: _Held, tolerance: float) -> bool:
@@ -233,11 +234,7 @@ def _spread(data: RunData, check: Check, found: _Group, tolerance: float) -> Gat
     change = abs(100 * (decision.ratio - 1))
     text = f"{slowest.device} is {change:.1f} % slower than {fastest.device}"
     others = [one for one in ordered if one is not slowest]
-    found_ = ruling(gate.status, slowest, gate.limit or 0.0, others)
+    decided = ruling(gate.status, slowest, gate.limit or 0.0, others)
+    gate = ruled(gate, f"{text}; {decided.diagnosis.sentence}", decided)
     # No more processes are started for the sake of a warning.
-    return _ruled(gate, text, replace(found_, repeat_helps=False))
-
-
-def _ruled(gate: Gate, text: str, found: Ruling) -> Gate:
-    gate = replace(gate, status=found.status, repeat_helps=found.repeat_helps)
-    return explained(gate, f"{text}; {found.diagnosis.sentence}", found.diagnosis)
+    return replace(gate, repeat_helps=False)

@@ -73,10 +73,14 @@ def collect(
     An interrupt ends it, and so does a round in which no device answered.
     """
     runs: list[ProcessRun] = []
+    # A single device needs one round, in which it is alone.
+    rounds = [True] * plan.alone + [False] * (plan.together or not plan.alone)
+    if len(devices) == 1:
+        rounds = [True]
     for number in range(plan.max_processes):
         if number >= plan.processes and settled(runs):
             break
-        for sequential in _rounds(plan, len(devices)):
+        for sequential in rounds:
             found = _round(plan, devices, request, workers, number, sequential=sequential)
             runs.extend(found)
             if was_interrupted(found) or all(run.result is None for run in found):
@@ -87,13 +91,6 @@ def collect(
 def was_interrupted(runs: Sequence[ProcessRun]) -> bool:
     """Return whether a person or a signal ended the processes."""
     return any(run.failure is not None and run.failure.code == WORKER_INTERRUPTED for run in runs)
-
-
-def _rounds(plan: RunPlan, device_count: int) -> Sequence[bool]:
-    """Return the rounds of a repeat, sequential or not; a single device needs one."""
-    if device_count == 1:
-        return [True]
-    return [True] * plan.alone + [False] * (plan.together or not plan.alone)
 
 
 def _round(
@@ -140,9 +137,10 @@ def run_of(
                 message=f"the process that measured {worker.device} returned no bench document: "
                 f"{error}",
             )
+    gpus = result.environment.gpus if result is not None else ()
     return ProcessRun(
         device=worker.device,
-        gpu_uuid=worker.gpu_uuid or _uuid_in(result),
+        gpu_uuid=worker.gpu_uuid or (gpus[0].uuid if gpus else None),
         number=number,
         together=together,
         result=result,
@@ -165,11 +163,6 @@ def read_document(document: Mapping[str, Any]) -> tuple[BenchResult | None, Host
     result = None if given is None else from_plain(BenchResult, given, where="$.result")
     failure = None if error is None else from_plain(Failure, error, where="$.error")
     return result, from_plain(Host, document.get("host"), where="$.host"), failure
-
-
-def _uuid_in(result: BenchResult | None) -> str | None:
-    gpus = result.environment.gpus if result is not None else ()
-    return gpus[0].uuid if gpus else None
 
 
 def merged(runs: Sequence[ProcessRun]) -> BenchResult | None:
@@ -223,6 +216,7 @@ def _merged_telemetry(results: Sequence[BenchResult]) -> Telemetry | None:
 
 def _merged_sensors(found: Sequence[GpuTelemetry]) -> GpuTelemetry:
     """Return one GPU's readings of several processes: extremes, sums, and the longest shares."""
+    energies_j = [one.energy_j for one in found if one.energy_j is not None]
     errors: Counter[str] = Counter()
     limited: dict[str, float] = {}
     reasons: dict[str, float] = {}
@@ -241,7 +235,7 @@ def _merged_sensors(found: Sequence[GpuTelemetry]) -> GpuTelemetry:
         temperature_c=_widest([one.temperature_c for one in found]),
         reasons=reasons,
         limited_s=limited,
-        energy_j=_sum([one.energy_j for one in found]),
+        energy_j=sum(energies_j) if energies_j else None,
         new_errors=dict(errors),
         other_processes=tuple(sorted({pid for one in found for pid in one.other_processes})),
     )
@@ -257,8 +251,3 @@ def _widest(extents: Sequence[Extent | None]) -> Extent | None:
         median=medians[len(medians) // 2],
         high=max(one.high for one in known),
     )
-
-
-def _sum(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) if known else None

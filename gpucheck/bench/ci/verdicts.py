@@ -9,6 +9,7 @@ from gpucheck.bench.model import (
     BenchResult,
     BurnResult,
     Corruption,
+    Direction,
     Gate,
     GateStatus,
     Measurement,
@@ -36,10 +37,13 @@ def seconds(result: object) -> float:
 
 
 def _of_gate(gate: Gate) -> Verdict:
-    figures = [(name, with_unit(value, gate.unit)) for name, value in _numbers(gate)]
+    side = "at least" if gate.direction is Direction.HIGHER else "at most"
+    numbers = (("measured", gate.measured), (side, gate.limit))
+    figures = [(name, with_unit(value, gate.unit)) for name, value in numbers if value is not None]
     if gate.interval is not None:
         low, high = (with_unit(value, gate.unit) for value in gate.interval)
         figures.append(("interval", f"{low} to {high}"))
+    steps = gate.next if gate.status in (GateStatus.FAIL, GateStatus.INCONCLUSIVE) else ()
     return Verdict(
         device=gate.device,
         check=gate.id,
@@ -48,20 +52,8 @@ def _of_gate(gate: Gate) -> Verdict:
         gpu_uuid=gate.gpu_uuid,
         class_=gate.class_.value if gate.class_ else None,
         figures=tuple(figures),
-        lines=(*(f"{one.source}: {one.value}" for one in gate.evidence), *_steps(gate)),
+        lines=(*(f"{one.source}: {one.value}" for one in gate.evidence), *steps),
     )
-
-
-def _steps(gate: Gate) -> tuple[str, ...]:
-    """Return what to do about a failed or undecided gate."""
-    return gate.next if gate.status in (GateStatus.FAIL, GateStatus.INCONCLUSIVE) else ()
-
-
-def _numbers(gate: Gate) -> Iterator[tuple[str, float]]:
-    if gate.measured is not None:
-        yield "measured", gate.measured
-    if gate.limit is not None:
-        yield ("at least" if gate.direction.value == "higher" else "at most"), gate.limit
 
 
 def _kind(gate: Gate) -> Kind:
