@@ -20,9 +20,10 @@ from numpy.typing import NDArray
 from gpucheck.bench.kernels.copy import verify_copy
 from gpucheck.bench.kernels.matmul import draw_inputs, verify_product
 from gpucheck.bench.kernels.softmax import LOG2_E, Scaling, draw_input, softmax_rows, verify_order
+from gpucheck.bench.mnist import load_dataset
 from gpucheck.bench.model import Verified
 from gpucheck.bench.numerics import FORMATS, HostData, decode, encode
-from gpucheck.bench.training import expected_weights, load_dataset, verify_weights
+from gpucheck.bench.training import expected_weights, verify_weights
 from tests.fakes.bench import order
 
 HostArray = NDArray[Any]

@@ -10,14 +10,12 @@ from pathlib import Path
 
 from gpucheck.bench.case import Case, CaseOrder
 from gpucheck.bench.gpu_case import EventCase, gpu_label
+from gpucheck.bench.mnist import CLASSES, INPUTS, Dataset
 from gpucheck.bench.model import Fact, Scope, Verified
 from gpucheck.bench.numerics import FORMATS
 from gpucheck.bench.training import (
-    CLASSES,
-    INPUTS,
     RATE,
     WEIGHTS,
-    Dataset,
     TrainingPlan,
     TrainingState,
     batch_count,

@@ -1,7 +1,7 @@
-"""Reader of MNIST files: IDX as published (also gzipped), and Keras' NPZ.
+"""Images to train on: MNIST's files (IDX as published, also gzipped, and Keras' NPZ), or generated.
 
-It is strict: a file that is cut short, padded, of another type or of another shape is refused with
-the reason, before anything is computed from it. Nothing in a file is ever executed.
+The reader is strict: a file that is cut short, padded, of another type or of another shape is
+refused with the reason, before anything is computed from it. Nothing in a file is ever executed.
 """
 
 from __future__ import annotations
@@ -13,9 +13,12 @@ import re
 import zipfile
 import zlib
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gpucheck.bench.case import CaseOrder
+from gpucheck.bench.model import BenchMode, BenchRequest, Fill
 from gpucheck.drivers.host.files import MIB, read_file
 from gpucheck.report.errors import WrongUseError
 
@@ -24,8 +27,12 @@ if TYPE_CHECKING:
 
     HostArray = NDArray[Any]
 
-#: Edge of an image in pixels, and number of classes.
+#: Edge of an image in pixels, number of classes, and inputs: the pixels and a constant 1.
 EDGE, CLASSES = 28, 10
+INPUTS = EDGE * EDGE + 1
+#: Generated images by mode, images to test on, and pixels' scatter about the class' pattern.
+_GENERATED = {BenchMode.QUICK: 6400, BenchMode.DEFAULT: 12800, BenchMode.FULL: 51200}
+_TESTED, _SCATTER = 2000, 1.8
 #: Most bytes of a file, and of everything unpacked from it; MNIST's arrays are 55 MB. A header that
 #: claims more is wrong or malicious.
 _MOST_BYTES = 256 * MIB
@@ -35,6 +42,108 @@ _IDX_HEAD = b"\x00\x00\x08"
 #: Names of the training images as published, packed or not, and as some tools unpack them.
 _IMAGES = tuple(f"train-images{sign}idx3-ubyte{packed}" for sign in "-." for packed in ("", ".gz"))
 _NPZ_NAMES = ("x_train", "y_train", "x_test", "y_test")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dataset:
+    """Images as (n, 785) float32 between 0 and 1 with a final 1, targets as (n, 10) of 0 and 1.
+
+    `source` says whether the images are real; `test_labels` are classes.
+    """
+
+    images: HostArray
+    targets: HostArray
+    test_images: HostArray
+    test_labels: HostArray
+    source: str
+
+
+def load_dataset(order: CaseOrder, least: int) -> Dataset:
+    """Return the data of a group, at least `least` images; real ones if a file was named.
+
+    Real images are repeated if there are fewer. Raises WrongUseError for an unusable file.
+    """
+
+    def load() -> Dataset:
+        if order.request.data_file is not None:
+            return _real(Path(order.request.data_file), least)
+        return _generated(order, count)
+
+    count = max(least, _GENERATED[order.request.mode])
+    return order.data.keep(f"dataset-{count}", load)
+
+
+def check_data_file(request: BenchRequest) -> None:
+    """Read the data file, if one is named, before anything is measured.
+
+    Raises:
+        WrongUseError: it cannot be used.
+    """
+    if request.data_file is not None:
+        _read_once(Path(request.data_file))
+
+
+def _real(path: Path, least: int) -> Dataset:
+    import numpy as np
+
+    found = _read_once(path)
+    images, labels = found.images, found.labels
+    tested = (found.test_images, found.test_labels)
+    if not len(found.test_labels):
+        # Not the training images, unless there are hardly any.
+        kept = max(1, len(images) - min(_TESTED, len(images) // 5))
+        tested = (images[kept:], labels[kept:]) if kept < len(images) else (images, labels)
+        images, labels = images[:kept], labels[:kept]
+    wanted = np.arange(max(least, len(images))) % len(images)
+    return Dataset(
+        images=_inputs(images[wanted]),
+        targets=_one_hot(labels[wanted]),
+        test_images=_inputs(tested[0]),
+        test_labels=tested[1],
+        source="file",
+    )
+
+
+def _generated(order: CaseOrder, count: int) -> Dataset:
+    """Draw images that scatter about one pattern for each class; these are not real digits."""
+    import numpy as np
+
+    generator = np.random.default_rng([order.data.seed, 784])
+    patterns = generator.random((CLASSES, INPUTS - 1), dtype=np.float32)
+    labels = generator.integers(0, CLASSES, count + _TESTED)
+    images = generator.standard_normal((len(labels), INPUTS - 1), dtype=np.float32)
+    images *= np.float32(_SCATTER)
+    images += patterns[labels]
+    np.clip(images, 0, 1, out=images)
+    if order.data.fill is Fill.ZEROS:
+        images[:] = 0
+    return Dataset(
+        images=_inputs(images[:count]),
+        targets=_one_hot(labels[:count]),
+        test_images=_inputs(images[count:]),
+        test_labels=labels[count:],
+        source="generated",
+    )
+
+
+def _inputs(pixels: HostArray) -> HostArray:
+    """Return pixels (bytes, or 0 to 1) as float32, with the constant input added."""
+    import numpy as np
+
+    inputs = np.ones((len(pixels), INPUTS), dtype=np.float32)
+    inputs[:, :-1] = pixels.reshape(len(pixels), -1)
+    if pixels.dtype == np.uint8:
+        inputs[:, :-1] /= np.float32(255)
+    return inputs
+
+
+def _one_hot(labels: HostArray) -> HostArray:
+    import numpy as np
+
+    return np.eye(CLASSES, dtype=np.float32)[labels]
+
+
+# ------------------------------------------------------------------------------- MNIST's files
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +176,10 @@ def read_mnist(path: Path) -> Mnist:
         # Not always the named file: its labels may be missing.
         at_fault = Path(error.filename) if isinstance(error.filename, str) else path
         raise unusable(at_fault, f"cannot be read: {error.strerror or error}") from None
+
+
+#: Several groups train on one file.
+_read_once = lru_cache(maxsize=1)(read_mnist)
 
 
 def unusable(path: Path, problem: str) -> WrongUseError:

@@ -1,4 +1,4 @@
-"""Softmax regression on MNIST's shape, 784 pixels to 10 classes: data, reference, CPU case.
+"""Softmax regression on MNIST's shape, 784 pixels to 10 classes: reference, checks, CPU case.
 
 The bias is the weight of an extra input that is always 1. A step is thus two matrix products around
 a softmax: logits = X W, G = softmax(logits) - targets, W -= rate / batch * X' G.
@@ -12,13 +12,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpucheck.bench.case import CaseLabel, CaseOrder, CpuCase, Work, cpu_label
-from gpucheck.bench.mnist import Mnist, read_mnist
-from gpucheck.bench.model import BenchMode, BenchRequest, Fact, Fill, Verified
+from gpucheck.bench.mnist import CLASSES, INPUTS, Dataset, load_dataset
+from gpucheck.bench.model import Fact, Verified
 from gpucheck.bench.numerics import FORMATS
 
 if TYPE_CHECKING:
@@ -26,8 +24,6 @@ if TYPE_CHECKING:
 
     HostArray = NDArray[Any]
 
-#: Pixels and the constant, and classes.
-INPUTS, CLASSES = 28 * 28 + 1, 10
 WEIGHTS = INPUTS * CLASSES
 RATE = 0.1
 #: Different batches that the steps cycle through.
@@ -42,115 +38,7 @@ _BOUND = 1e-3
 #: Largest deviation of an input's ten weights from a zero sum: rounding at the start, and the
 #: share of each step if exponentials are off by a millionth.
 _SUM_BOUND, _SUM_BOUND_A_STEP = 1e-5, 1e-6 * RATE
-_GENERATED = {BenchMode.QUICK: 6400, BenchMode.DEFAULT: 12800, BenchMode.FULL: 51200}
-_TESTED = 2000
-#: Scatter of the generated images' pixels about the pattern of their class.
-_SCATTER = 1.8
 _FLOAT32 = FORMATS["float32"].spec
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Dataset:
-    """Images as (n, 785) float32 between 0 and 1 with a final 1, targets as (n, 10) of 0 and 1.
-
-    `source` says whether the images are real; `test_labels` are classes.
-    """
-
-    images: HostArray
-    targets: HostArray
-    test_images: HostArray
-    test_labels: HostArray
-    source: str
-
-
-def load_dataset(order: CaseOrder, least: int) -> Dataset:
-    """Return the data of a group, at least `least` images; real ones if a file was named.
-
-    Real images are repeated if there are fewer. Raises WrongUseError for an unusable file.
-    """
-
-    def load() -> Dataset:
-        if order.request.data_file is not None:
-            return _real(Path(order.request.data_file), least)
-        return _generated(order, count)
-
-    count = max(least, _GENERATED[order.request.mode])
-    return order.data.keep(f"dataset-{count}", load)
-
-
-def check_data_file(request: BenchRequest) -> None:
-    """Read the data file, if one is named, before anything is measured.
-
-    Raises:
-        WrongUseError: it cannot be used.
-    """
-    if request.data_file is not None:
-        _read(Path(request.data_file))
-
-
-@lru_cache(maxsize=1)
-def _read(path: Path) -> Mnist:
-    return read_mnist(path)
-
-
-def _real(path: Path, least: int) -> Dataset:
-    import numpy as np
-
-    found = _read(path)
-    images, labels = found.images, found.labels
-    tested = (found.test_images, found.test_labels)
-    if not len(found.test_labels):
-        # Not the training images, unless there are hardly any.
-        kept = max(1, len(images) - min(_TESTED, len(images) // 5))
-        tested = (images[kept:], labels[kept:]) if kept < len(images) else (images, labels)
-        images, labels = images[:kept], labels[:kept]
-    wanted = np.arange(max(least, len(images))) % len(images)
-    return Dataset(
-        images=_inputs(images[wanted]),
-        targets=_one_hot(labels[wanted]),
-        test_images=_inputs(tested[0]),
-        test_labels=tested[1],
-        source="file",
-    )
-
-
-def _generated(order: CaseOrder, count: int) -> Dataset:
-    """Draw images that scatter about one pattern for each class; these are not real digits."""
-    import numpy as np
-
-    generator = np.random.default_rng([order.data.seed, 784])
-    patterns = generator.random((CLASSES, INPUTS - 1), dtype=np.float32)
-    labels = generator.integers(0, CLASSES, count + _TESTED)
-    images = generator.standard_normal((len(labels), INPUTS - 1), dtype=np.float32)
-    images *= np.float32(_SCATTER)
-    images += patterns[labels]
-    np.clip(images, 0, 1, out=images)
-    if order.data.fill is Fill.ZEROS:
-        images[:] = 0
-    return Dataset(
-        images=_inputs(images[:count]),
-        targets=_one_hot(labels[:count]),
-        test_images=_inputs(images[count:]),
-        test_labels=labels[count:],
-        source="generated",
-    )
-
-
-def _inputs(pixels: HostArray) -> HostArray:
-    """Return pixels (bytes, or 0 to 1) as float32, with the constant input added."""
-    import numpy as np
-
-    inputs = np.ones((len(pixels), INPUTS), dtype=np.float32)
-    inputs[:, :-1] = pixels.reshape(len(pixels), -1)
-    if pixels.dtype == np.uint8:
-        inputs[:, :-1] /= np.float32(255)
-    return inputs
-
-
-def _one_hot(labels: HostArray) -> HostArray:
-    import numpy as np
-
-    return np.eye(CLASSES, dtype=np.float32)[labels]
 
 
 def step_work(batch: int) -> Work:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import gzip
 import io
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gpucheck.bench import mnist
-from gpucheck.bench.mnist import read_idx, read_mnist
+from gpucheck.bench.mnist import load_dataset, read_idx, read_mnist
+from gpucheck.bench.model import BenchMode, BenchRequest, Fill
 from gpucheck.report.errors import WrongUseError
+from tests.fakes.bench import order
 
+QUICK = BenchRequest(mode=BenchMode.QUICK)
 NUMBERS = np.random.default_rng(0)
 IMAGES = NUMBERS.integers(0, 256, (6, 28, 28), dtype=np.uint8)
 LABELS = np.array([0, 1, 9, 3, 3, 7], dtype=np.uint8)
@@ -239,3 +243,44 @@ def test_any_bytes_are_read_or_refused(tmp_path: Path, content: bytes, dimension
 
     assert found.ndim == dimensions
     assert found.size == len(content) - 4 * dimensions
+
+
+def test_real_images_are_scaled_and_repeated_to_fill_a_batch(tmp_path: Path) -> None:
+    path = write_npz(tmp_path / "mnist.npz")
+    wanted = order((10,), request=replace(QUICK, data_file=str(path)))
+
+    found = load_dataset(wanted, 10)
+
+    assert found.source == "file"
+    assert found.images.shape == (10, 785)
+    assert np.array_equal(found.images[:6, :-1], (IMAGES.reshape(6, -1) / 255).astype(np.float32))
+    assert np.all(found.images[:, -1] == 1)
+    assert np.array_equal(found.targets.argmax(axis=1), [*LABELS, *LABELS[:4]])
+
+
+def test_real_images_without_a_test_part_are_tested_on_some_that_were_not_learnt(
+    tmp_path: Path,
+) -> None:
+    path = write_npz(tmp_path / "mnist.npz", x_test=IMAGES[:0], y_test=LABELS[:0])
+    wanted = order((5,), request=replace(QUICK, data_file=str(path)))
+
+    found = load_dataset(wanted, 5)
+
+    assert found.test_labels.tolist() == [LABELS[5]]
+    assert found.targets.argmax(axis=1).tolist() == LABELS[:5].tolist()
+
+
+def test_an_unusable_file_is_wrong_use(tmp_path: Path) -> None:
+    wanted = order((10,), request=replace(QUICK, data_file=str(tmp_path / "missing.npz")))
+
+    with pytest.raises(WrongUseError):
+        load_dataset(wanted, 10)
+
+
+def test_a_seed_gives_the_same_images_and_zeros_are_zeros() -> None:
+    one = load_dataset(order((100,), request=QUICK), 100)
+    two = load_dataset(order((100,), request=QUICK), 100)
+    zeros = load_dataset(order((9,), request=replace(QUICK, fill=Fill.ZEROS)), 9)
+
+    assert np.array_equal(one.images, two.images)
+    assert not zeros.images[:, :-1].any()

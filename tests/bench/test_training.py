@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from gpucheck.bench import training
 from gpucheck.bench.gpu_training import CopiedTraining, GpuTraining, MultiGpuTraining
-from gpucheck.bench.model import BenchMode, BenchRequest, Fill, Scope
+from gpucheck.bench.mnist import load_dataset
+from gpucheck.bench.model import BenchMode, BenchRequest, Scope
 from gpucheck.bench.sampler import off_by
 from gpucheck.bench.training import (
     CpuTraining,
     TrainingPlan,
     expected_weights,
-    load_dataset,
     reference_weights,
     step_work,
     verify_sums,
     verify_weights,
 )
-from gpucheck.report.errors import WrongUseError
-from tests.bench.test_mnist import IMAGES, LABELS, write_npz
 from tests.fakes.bench import FakeClock, FakeGpu, order
 
 QUICK = BenchRequest(mode=BenchMode.QUICK)
@@ -193,47 +190,6 @@ def test_work_counts_two_products_and_every_image() -> None:
     assert work.flops == 2 * 2 * 100 * 785 * 10
     assert work.amount == 100
     assert work.unit == "image/s"
-
-
-def test_real_images_are_scaled_and_repeated_to_fill_a_batch(tmp_path: Path) -> None:
-    path = write_npz(tmp_path / "mnist.npz")
-    given = order((10,), request=replace(QUICK, data_file=str(path)))
-
-    found = load_dataset(given, 10)
-
-    assert found.source == "file"
-    assert found.images.shape == (10, 785)
-    assert np.array_equal(found.images[:6, :-1], (IMAGES.reshape(6, -1) / 255).astype(np.float32))
-    assert np.all(found.images[:, -1] == 1)
-    assert np.array_equal(found.targets.argmax(axis=1), [*LABELS, *LABELS[:4]])
-
-
-def test_real_images_without_a_test_part_are_tested_on_some_that_were_not_learnt(
-    tmp_path: Path,
-) -> None:
-    path = write_npz(tmp_path / "mnist.npz", x_test=IMAGES[:0], y_test=LABELS[:0])
-    given = order((5,), request=replace(QUICK, data_file=str(path)))
-
-    found = load_dataset(given, 5)
-
-    assert found.test_labels.tolist() == [LABELS[5]]
-    assert found.targets.argmax(axis=1).tolist() == LABELS[:5].tolist()
-
-
-def test_an_unusable_file_is_wrong_use(tmp_path: Path) -> None:
-    given = order((10,), request=replace(QUICK, data_file=str(tmp_path / "missing.npz")))
-
-    with pytest.raises(WrongUseError):
-        load_dataset(given, 10)
-
-
-def test_a_seed_gives_the_same_images_and_zeros_are_zeros() -> None:
-    one = load_dataset(order((100,), request=QUICK), 100)
-    two = load_dataset(order((100,), request=QUICK), 100)
-    zeros = load_dataset(order((9,), request=replace(QUICK, fill=Fill.ZEROS)), 9)
-
-    assert np.array_equal(one.images, two.images)
-    assert not zeros.images[:, :-1].any()
 
 
 def test_one_wrong_weight_is_noticed_in_what_the_checked_and_the_timed_steps_left() -> None:

@@ -12,9 +12,9 @@ from types import MappingProxyType
 from gpucheck.bench.case import Case, CaseOrder
 from gpucheck.bench.gpu_training import GpuTraining
 from gpucheck.bench.kernels.train import DATA_BYTES, TrainingKernel
+from gpucheck.bench.mnist import INPUTS
 from gpucheck.bench.model import BenchMode, Conclusion, Measurement
 from gpucheck.bench.training import (
-    INPUTS,
     CpuTraining,
     TrainingPlan,
     step_memory_bytes,

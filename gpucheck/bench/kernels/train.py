@@ -12,12 +12,11 @@ from types import MappingProxyType
 
 from gpucheck.bench.case import Case, CaseOrder, Kernel, Work, thread_counts
 from gpucheck.bench.gpu_training import CopiedTraining, GpuTraining
+from gpucheck.bench.mnist import INPUTS, check_data_file
 from gpucheck.bench.model import BenchMode, BenchRequest, Conclusion, Measurement
 from gpucheck.bench.training import (
-    INPUTS,
     CpuTraining,
     TrainingPlan,
-    check_data_file,
     step_memory_bytes,
     step_work,
 )
