@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -35,9 +35,11 @@ if TYPE_CHECKING:
     from gpucheck.inventory.model import Gpu
     from gpucheck.place.claims import ClaimOptions, Lease, Waiting
     from gpucheck.place.graph import Graph
-    from gpucheck.place.selection import SelectionRequest
+    from gpucheck.place.selection import Preference, SelectionRequest
     from gpucheck.report.units import Amount
 
+#: Options that choose GPUs, by their parameters.
+_CHOOSING = ("min_free", "max_utilization", "min_compute_capability", "name", "exclude", "prefer")
 #: Interval of the line that we still wait, if nothing else has changed.
 _REMINDER_S = 60.0
 
@@ -114,75 +116,94 @@ def command(
     shared: Shared,
 ) -> int:
     """Show which device a program gets; after -- run it there."""
-    source = ctx.get_parameter_source("format_")
-    options = PlaceOptions(
-        specs=tuple(specs or ()),
-        soft=soft,
+    context: Context = ctx.obj
+    check(
+        context,
+        _explicit(ctx),
+        specs=specs or (),
         run=run,
         graph=graph,
         count=count,
-        min_free=min_free,
-        max_utilization=max_utilization,
-        min_compute_capability=min_compute_capability,
-        name=name,
-        exclude=tuple(exclude or ()),
-        prefer=prefer,
         share=share,
         wait=wait,
         timeout_s=timeout,
         claim=claim,
         claims=claims,
-        format_given=source is not None and source.name != "DEFAULT",
-        explicit=explicit_options(ctx),
     )
-    return place(options, shared, ctx.obj)
+    if context.child is not None:
+        refuse_recording(shared)
+    if claims:
+        return _show_claims(shared)
+    if graph is not None:
+        return _place_graph(graph, shared, soft=soft, run=run)
+    from gpucheck.place.claims import ClaimOptions, own_command
+
+    holding = ClaimOptions(
+        share=share,
+        wait=wait,
+        timeout_s=timeout,
+        # The claims of this machine say nothing about a recorded one.
+        claim=claim if shared.recording is None else False,
+        hold=context.child is not None,
+        command=own_command(context.child or ()),
+    )
+    if count is None:
+        return _place_named(specs or (), holding, shared, context, soft=soft, run=run)
+    from gpucheck.place.selection import SelectionRequest
+
+    preference = _preference(prefer)
+    request = SelectionRequest(
+        count=count,
+        min_free=None if min_free is None else _amount(min_free),
+        max_utilization_percent=max_utilization,
+        min_compute_capability=min_compute_capability,
+        name=name,
+        exclude=split_words(exclude),
+        prefer=preference,
+        share=share,
+    )
+    source = ctx.get_parameter_source("format_")
+    format_given = source is not None and source.name != "DEFAULT"
+    return _choose(request, holding, shared, context, format_given=format_given)
 
 
 # ---------------------------------------------------------------------------------- options
 
 
-class PlaceOptions(NamedTuple):
-    """The command's own options. `explicit` are those of the command line, not the file."""
-
-    specs: tuple[str, ...] = ()
-    soft: bool = False
-    run: bool = False
-    graph: Path | None = None
-    count: int | None = None  # type: ignore[assignment]  # hides tuple.count
-    min_free: str | None = None
-    max_utilization: float | None = None
-    min_compute_capability: str | None = None
-    name: str | None = None
-    exclude: tuple[str, ...] = ()
-    prefer: str = "free-memory"
-    share: int = 1
-    wait: bool = False
-    timeout_s: float | None = None
-    claim: bool | None = None
-    claims: bool = False
-    format_given: bool = False
-    explicit: frozenset[str] = frozenset()
-
-
-def explicit_options(ctx: Any) -> frozenset[str]:
-    """Return the names of the parameters that are given on the command line."""
+def _explicit(ctx: Any) -> frozenset[str]:
+    """Return the names of the parameters that are given on the command line, not in a file."""
     sources = {name: ctx.get_parameter_source(name) for name in ctx.params}
     return frozenset(
         name for name, source in sources.items() if source and source.name == "COMMANDLINE"
     )
 
 
-def check(options: PlaceOptions, context: Context) -> None:
-    """Refuse options that ask two questions, or none.
+def check(
+    context: Context,
+    explicit: Container[str],
+    *,
+    specs: Sequence[str] = (),
+    run: bool = False,
+    graph: Path | None = None,
+    count: int | None = None,
+    share: int = 1,
+    wait: bool = False,
+    timeout_s: float | None = None,
+    claim: bool | None = None,
+    claims: bool = False,
+) -> None:
+    """Refuse options that ask two questions, or none, and those without effect.
+
+    `explicit` are the options of the command line; a file's are for the questions that they fit.
 
     Raises:
         WrongUseError: with what to write instead.
     """
     modes = {
-        "a device": bool(options.specs),
-        "--count": options.count is not None,
-        "--graph": options.graph is not None,
-        "--claims": options.claims,
+        "a device": bool(specs),
+        "--count": count is not None,
+        "--graph": graph is not None,
+        "--claims": claims,
     }
     asked = [name for name, given in modes.items() if given]
     child = context.child is not None
@@ -191,48 +212,31 @@ def check(options: PlaceOptions, context: Context) -> None:
             fact="Name a device such as /gpu:0, or give --count N, --graph FILE or --claims.",
         )
     if len(asked) > 1:
-        forgotten = (COMMAND_AFTER_DASHES,) if options.specs and not child else ()
+        forgotten = (COMMAND_AFTER_DASHES,) if specs and not child else ()
         raise wrong(fact=f"Give only one of these: {', '.join(asked)}.", remedy=forgotten)
-    if child and (options.graph or options.claims or options.run):
-        what = "--run" if options.run else asked[0]
+    if child and (graph or claims or run):
+        what = "--run" if run else asked[0]
         raise wrong(fact=f"{what} takes no command after `--`.")
-    if options.timeout_s is not None:
-        if not options.wait:
+    if timeout_s is not None:
+        if not wait:
             raise wrong(fact="--timeout needs --wait.")
-        if not 0 <= options.timeout_s < float("inf"):
-            raise wrong(fact=f"--timeout takes seconds, not {options.timeout_s:g}.")
-    if not 1 <= options.share <= MOST_SHARES:
-        raise wrong(fact=f"--share takes 1 to {MOST_SHARES} claims per GPU, not {options.share}.")
+        if not 0 <= timeout_s < float("inf"):
+            raise wrong(fact=f"--timeout takes seconds, not {timeout_s:g}.")
+    if not 1 <= share <= MOST_SHARES:
+        raise wrong(fact=f"--share takes 1 to {MOST_SHARES} claims per GPU, not {share}.")
     if not child:
-        _check_holding_options(options)
-    if options.count is None:
-        _check_choosing_options(options)
-    elif options.run:
+        # Only a command holds GPUs, and only --count waits.
+        holding = (["claim"] if claim else []) + (["wait", "share"] if count is None else [])
+        _refuse(holding, explicit, "is for holding GPUs: it needs a command after `--`")
+    if count is None:
+        _refuse(_CHOOSING, explicit, "is for choosing: it needs --count N")
+    elif run:
         raise wrong(fact="--run runs a graph: name devices or give --graph instead.")
 
 
-def _check_choosing_options(options: PlaceOptions) -> None:
-    choosing = (
-        "min_free",
-        "max_utilization",
-        "min_compute_capability",
-        "name",
-        "exclude",
-        "prefer",
-    )
-    _refuse(options, choosing, "is for choosing: it needs --count N")
-
-
-def _check_holding_options(options: PlaceOptions) -> None:
-    """Refuse options without effect: only a command holds GPUs, and only --count waits."""
-    names = ["claim"] if options.claim else []
-    names += ["wait", "share"] if options.count is None else []
-    _refuse(options, names, "is for holding GPUs: it needs a command after `--`")
-
-
-def _refuse(options: PlaceOptions, names: Iterable[str], fact: str) -> None:
+def _refuse(names: Iterable[str], explicit: Container[str], fact: str) -> None:
     """Refuse the first of these that is on the command line."""
-    lonely = next((name for name in names if name in options.explicit), None)
+    lonely = next((name for name in names if name in explicit), None)
     if lonely is not None:
         raise wrong(fact=f"--{lonely.replace('_', '-')} {fact}.")
 
@@ -244,20 +248,6 @@ def wrong(*, fact: str, remedy: tuple[str, ...] = ()) -> WrongUseError:
 
 
 # ---------------------------------------------------------------------------------- questions
-
-
-def place(options: PlaceOptions, shared: Shared, context: Context) -> int:
-    """Check that the options ask one question, and answer it."""
-    check(options, context)
-    if context.child is not None:
-        refuse_recording(shared)
-    if options.claims:
-        return _show_claims(shared)
-    if options.count is not None:
-        return _choose(options, shared, context)
-    if options.graph is not None:
-        return _place_graph(options.graph, options, shared)
-    return _place_named(options, shared, context)
 
 
 def _show_claims(shared: Shared) -> int:
@@ -287,20 +277,24 @@ def _show_claims(shared: Shared) -> int:
     return deliver("claims", shared, answer, probes.time())
 
 
-def _choose(options: PlaceOptions, shared: Shared, context: Context) -> int:
+def _choose(
+    request: SelectionRequest,
+    holding: ClaimOptions,
+    shared: Shared,
+    context: Context,
+    *,
+    format_given: bool,
+) -> int:
     from gpucheck.place.lease import lease_best
-
-    request = _request(options)
-    claim = _claim_options(options, shared, context)
 
     def take(probes: Probes) -> Lease:
         recorded = shared.recording is not None
         environment = probes.environment() if recorded else os.environ
-        return lease_best(request, claim, probes, environment, on_wait=WaitReporter(shared))
+        return lease_best(request, holding, probes, environment, on_wait=WaitReporter(shared))
 
     if context.child is not None:
         _run_command(take, shared, context)
-    given = options.format_given or shared.format != "table"
+    given = format_given or shared.format != "table"
     wanted = shared if given else shared._replace(format="uuid")
     with machine("place", wanted) as probes:
         lease = take(probes)
@@ -313,24 +307,14 @@ def _choose(options: PlaceOptions, shared: Shared, context: Context) -> int:
     return deliver("place", wanted, answer, probes.time())
 
 
-def _request(options: PlaceOptions) -> SelectionRequest:
-    from gpucheck.place.selection import Preference, SelectionRequest
+def _preference(word: str) -> Preference:
+    from gpucheck.place.selection import Preference
 
     try:
-        prefer = Preference(options.prefer)
+        return Preference(word)
     except ValueError:
         known = ", ".join(Preference)
-        raise wrong(fact=f"--prefer takes {known}, not {options.prefer[:40]!a}.") from None
-    return SelectionRequest(
-        count=options.count or 0,
-        min_free=None if options.min_free is None else _amount(options.min_free),
-        max_utilization_percent=options.max_utilization,
-        min_compute_capability=options.min_compute_capability,
-        name=options.name,
-        exclude=split_words(options.exclude),
-        prefer=prefer,
-        share=options.share,
-    )
+        raise wrong(fact=f"--prefer takes {known}, not {word[:40]!a}.") from None
 
 
 def _amount(text: str) -> Amount:
@@ -343,54 +327,47 @@ def _amount(text: str) -> Amount:
         raise wrong(fact=fact) from None
 
 
-def _claim_options(options: PlaceOptions, shared: Shared, context: Context) -> ClaimOptions:
-    from gpucheck.place.claims import ClaimOptions, own_command
-
-    return ClaimOptions(
-        share=options.share,
-        wait=options.wait,
-        timeout_s=options.timeout_s,
-        # The claims of this machine say nothing about a recorded one.
-        claim=options.claim if shared.recording is None else False,
-        hold=context.child is not None,
-        command=own_command(context.child or ()),
-    )
-
-
-def _place_named(options: PlaceOptions, shared: Shared, context: Context) -> int:
+def _place_named(
+    specs: Sequence[str],
+    holding: ClaimOptions,
+    shared: Shared,
+    context: Context,
+    *,
+    soft: bool,
+    run: bool,
+) -> int:
     from gpucheck.place.device_strings import parse_device
     from gpucheck.place.graph import towers
     from gpucheck.place.lease import lease_named
 
-    for spec in options.specs:
+    for spec in specs:
         try:
             parse_device(spec)
         except WrongUseError as error:
-            if spec == options.specs[0] or context.child is not None:
+            if spec == specs[0] or context.child is not None:
                 raise
             remedy = (*error.remedy, COMMAND_AFTER_DASHES)
             raise WrongUseError(code=error.code, message=error.message, remedy=remedy) from None
-    claim = _claim_options(options, shared, context)
 
     def take(probes: Probes) -> Lease:
         return lease_named(
-            options.specs,
-            claim,
+            specs,
+            holding,
             probes,
             os.environ,
-            soft=options.soft,
+            soft=soft,
             on_wait=WaitReporter(shared),
         )
 
     if context.child is not None:
         _run_command(take, shared, context)
-    _check_run(options, shared)
+    _check_run(shared, run=run)
 
     with machine("place", shared) as probes:
         lease = take(probes)
         answer, named = lease.answer, lease.answer.result
         if isinstance(named, Placement):
-            drawn = _draw(towers(options.specs), lease.gpus, options, probes)
+            drawn = _draw(towers(specs), lease.gpus, probes, soft=soft, run=run)
             shown = dataclasses.replace(
                 drawn, devices=named.devices, environment=named.environment, advice=()
             )
@@ -398,35 +375,35 @@ def _place_named(options: PlaceOptions, shared: Shared, context: Context) -> int
     return deliver("place", shared, answer, probes.time())
 
 
-def _place_graph(path: Path, options: PlaceOptions, shared: Shared) -> int:
+def _place_graph(path: Path, shared: Shared, *, soft: bool, run: bool) -> int:
     from gpucheck.place.graph_file import read_graph
     from gpucheck.place.lease import find_gpus
 
     graph = read_graph(path)
-    _check_run(options, shared)
+    _check_run(shared, run=run)
 
     with machine("place", shared) as probes:
         found = find_gpus(probes)
         answer = found.answer
         if found.gpus is not None:
             with found.explained_errors():
-                drawn = _draw(graph, found.gpus, options, probes)
+                drawn = _draw(graph, found.gpus, probes, soft=soft, run=run)
             answer = _for_format(found.answer_with(drawn), shared, found.gpus, probes)
     return deliver("place", shared, answer, probes.time())
 
 
-def _check_run(options: PlaceOptions, shared: Shared) -> None:
-    if options.run and shared.recording is not None:
+def _check_run(shared: Shared, *, run: bool) -> None:
+    if run and shared.recording is not None:
         raise wrong(fact="--run runs on this machine: leave --from out.")
 
 
-def _draw(graph: Graph, gpus: Sequence[Gpu], options: PlaceOptions, probes: Probes) -> Placement:
+def _draw(graph: Graph, gpus: Sequence[Gpu], probes: Probes, *, soft: bool, run: bool) -> Placement:
     """Place a graph, and run it with --run."""
     from gpucheck.place.graph import describe, open_placed, place_graph, run_graph
 
-    placed = place_graph(graph, gpus, soft=options.soft)
+    placed = place_graph(graph, gpus, soft=soft)
     placement = describe(placed)
-    if not options.run:
+    if not run:
         return placement
     from gpucheck.drivers.host.clock import monotonic_s
 
