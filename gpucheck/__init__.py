@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         Verified,
     )
     from gpucheck.drivers.gpu import BenchGpu, Board
+    from gpucheck.drivers.python.frameworks import Software
     from gpucheck.inventory.model import Gpu, GpuProcess, GpuState, MigInstance, MigState, PcieLink
     from gpucheck.memlimit.api import LimitedMemory
     from gpucheck.memlimit.model import (
@@ -51,7 +52,6 @@ if TYPE_CHECKING:
         MemoryRequest,
         Overhead,
         RunGpu,
-        Software,
         Strength,
         Verification,
         Way,
@@ -142,12 +142,13 @@ _HOMES = {
     ),
     "gpucheck.inventory.model": "Gpu GpuProcess GpuState MigInstance MigState PcieLink",
     "gpucheck.drivers.gpu": "BenchGpu Board",
+    "gpucheck.drivers.python.frameworks": "Software",
     "gpucheck.report.errors": (
         "BadAnswerError ExitCode GpucheckError InconclusiveError MissingError WrongUseError"
     ),
     "gpucheck.memlimit.model": (
         "Culprit GpuMemoryLimit LimitedRun Mechanism MemoryLimit MemoryRequest Overhead RunGpu "
-        "Software Strength Verification Way"
+        "Strength Verification Way"
     ),
     "gpucheck.place.model": "PlacedDevice",
     "gpucheck.report.envelope": "Evidence Failure Host",

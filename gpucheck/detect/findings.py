@@ -10,7 +10,7 @@ from gpucheck.detect.model import Finding, Layer
 from gpucheck.detect.remedies import for_gpu
 from gpucheck.drivers.evidence import GpuHealthReading
 from gpucheck.drivers.readings import GpuReading
-from gpucheck.inventory.condition import GONE, Judgement, Trouble, Unread
+from gpucheck.inventory.condition import Judgement, Trouble, Unread, lost
 from gpucheck.inventory.inventory import HUNG
 from gpucheck.report.envelope import CheckStatus, Evidence
 
@@ -54,7 +54,7 @@ def over_gpus(machine: Machine, check_id: str, well: str, judge: Judge) -> list[
     judged = [
         (gpu, judgement)
         for gpu, health in machine.gpus
-        if isinstance(judgement := judge(gpu, health), Trouble) or not _is_lost(health)
+        if isinstance(judgement := judge(gpu, health), Trouble) or not lost(gpu, health)
     ]
     troubles = [
         whole(
@@ -79,7 +79,9 @@ def over_gpus(machine: Machine, check_id: str, well: str, judge: Judge) -> list[
     gaps = [
         (gpu.index, judgement.reason) for gpu, judgement in judged if isinstance(judgement, Unread)
     ]
-    unread = [(index, reason) for index, reason in gaps if not _is_not_offered(reason)]
+    unread = [
+        (index, reason) for index, reason in gaps if not any(word in reason for word in NOT_OFFERED)
+    ]
     if unread:
         names = ", ".join(str(index) for index, _ in unread)
         where = "" if len(unread) == len(judged) else f" on GPU {names}"
@@ -91,11 +93,3 @@ def over_gpus(machine: Machine, check_id: str, well: str, judge: Judge) -> list[
         return [whole(CheckStatus.OK, f"{well} ({count_of(len(judged) - len(gaps))})")]
     summary = f"not available: {gaps[0][1]}" if gaps else "no GPU answers"
     return [whole(CheckStatus.SKIP, summary)]
-
-
-def _is_lost(health: GpuHealthReading) -> bool:
-    return health.failure is not None and health.failure.library_code in GONE
-
-
-def _is_not_offered(reason: str) -> bool:
-    return any(word in reason for word in NOT_OFFERED)

@@ -65,10 +65,12 @@ def detect(
     )
     builds = machine.builds if any(f.layer is Layer.FRAMEWORK for f in findings) else None
     detection = conclude(findings, partial=len(checks) < len(CHECKS), looked_at=builds)
+    files = (Layer.ENVIRONMENT, Layer.PCI, Layer.KERNEL)
+    reads_nvml = any(check.LAYER not in files for check in checks)
     return Answer(
         result=detection._replace(frameworks=_frameworks(machine, findings)),
         exit_code=exit_code_of(detection, wanted.framework),
-        host=complete_host(machine.host, machine.nvml) if _reads_nvml(checks) else machine.host,
+        host=complete_host(machine.host, machine.nvml) if reads_nvml else machine.host,
         warnings=tuple(_notices(findings)),
     )
 
@@ -103,10 +105,6 @@ def _judge(machine: Machine, findings: Sequence[Finding]) -> tuple[Finding, ...]
     )
 
 
-def _reads_nvml(checks: Iterable[Check]) -> bool:
-    return any(check.LAYER not in (Layer.ENVIRONMENT, Layer.PCI, Layer.KERNEL) for check in checks)
-
-
 def _frameworks(machine: Machine, findings: Sequence[Finding]) -> tuple[Framework, ...]:
     found = {f.id: f for f in findings if f.layer is Layer.FRAMEWORK}
     ran = [launch.went_through(f) for f in findings if f.id == launch.ID and f.status in GOOD]
@@ -122,7 +120,8 @@ def run_checks(machine: Machine, checks: Sequence[Check]) -> list[Finding]:
     for check in checks:
         cause = _blocking_finding(check, findings)
         if cause is not None:
-            findings.append(_skipped(check, cause))
+            unreached = not_reached(cause)
+            findings.append(Finding(check.ID, check.LAYER, CheckStatus.SKIP, unreached))
             continue
         found = check.check(machine)
         findings.extend(found if isinstance(found, list) else [found])
@@ -139,12 +138,6 @@ def _blocking_finding(check: Check, findings: Sequence[Finding]) -> Finding | No
         if broken and finding.id in CALL_THE_DRIVER and check.LAYER in CALL_IT_AGAIN:
             return finding
     return None
-
-
-def _skipped(check: Check, cause: Finding) -> Finding:
-    return Finding(
-        id=check.ID, layer=check.LAYER, status=CheckStatus.SKIP, summary=not_reached(cause)
-    )
 
 
 # ------------------------------------------------------------------------------ which checks

@@ -5,7 +5,7 @@ Observations outweigh signs, and consequences are not causes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from gpucheck.detect.checks import (
     CHECKS,
@@ -202,7 +202,8 @@ def _signs_of_absence(
     chain: Mapping[str, Finding], has_control_node: bool
 ) -> Iterator[tuple[str, str]]:
     """Yield the signs of an absent driver that a refusing driver outweighs, and its words."""
-    codes = {item.value for name in (nvml.ID, cuda_driver.ID) for item in _evidence_of(chain, name)}
+    asked = [chain[name] for name in (nvml.ID, cuda_driver.ID) if name in chain]
+    codes = {item.value for finding in asked for item in finding.evidence}
     code = next(iter(sorted(codes & (RUNS | MISMATCH))), None)
     bus, module, nodes = (
         chain.get(each) for each in (pci_device.ID, kernel_module.ID, device_nodes.ID)
@@ -217,10 +218,6 @@ def _signs_of_absence(
             yield module.id, f"{YET_A_DRIVER} ({code})" if code else node
     if nodes is not None and nodes.cause in device_nodes.MISSING and codes & OPENED:
         yield nodes.id, YET_A_DRIVER
-
-
-def _evidence_of(chain: Mapping[str, Finding], name: str) -> tuple[Evidence, ...]:
-    return chain[name].evidence if name in chain else ()
 
 
 def _without_uvm(findings: Sequence[Finding]) -> list[Finding]:
@@ -254,17 +251,14 @@ def _outweighed(finding: Finding, observation: str) -> Finding:
 
 def _consequence(finding: Finding, chain: Mapping[str, Finding]) -> Finding:
     """Return the finding, or a skip if it went wrong above the first broken layer."""
-    cause = next((chain[name] for name in _below(finding.id) if _has_failed(chain, name)), None)
+    below = [chain[name] for name in _below(finding.id) if name in chain]
+    cause = next((each for each in below if each.status is CheckStatus.FAIL), None)
     wrong = finding.status in (CheckStatus.FAIL, CheckStatus.UNKNOWN) or is_unreached(finding)
     if cause is None or not wrong:
         return finding
     return finding._replace(
         status=CheckStatus.SKIP, summary=not_reached(cause), remedy=(), cause=None
     )
-
-
-def _has_failed(chain: Mapping[str, Finding], name: str) -> bool:
-    return name in chain and chain[name].status is CheckStatus.FAIL
 
 
 def _below(name: str) -> list[str]:
@@ -316,7 +310,11 @@ def conclude(
         remedy=cause.remedy if cause else (),
         first_failure=first.id if first else None,
         checks=findings,
-        layers=tuple(_layers(findings, looked_at or BuildsReading())),
+        layers=tuple(
+            _layer(layer, own, looked_at or BuildsReading())
+            for layer in Layer
+            if (own := [finding for finding in findings if finding.layer is layer])
+        ),
         cause=cause.cause if cause else None,
         interpreter=looked_at.python if looked_at else None,
         interpreter_named_by=looked_at.named_by if looked_at else None,
@@ -389,15 +387,8 @@ def exit_code_of(detection: Detection, framework: str | None) -> ExitCode:
     return ExitCode.OK if well and not open_ and not complete else ExitCode.INCONCLUSIVE
 
 
-def _layers(findings: Sequence[Finding], looked_at: BuildsReading) -> Iterable[LayerSummary]:
-    """Return a line for each layer that was checked, with the worst status found in it."""
-    for layer in Layer:
-        own = [finding for finding in findings if finding.layer is layer]
-        if own:
-            yield _layer(layer, own, looked_at)
-
-
 def _layer(layer: Layer, own: Sequence[Finding], looked_at: BuildsReading) -> LayerSummary:
+    """Return one line with the worst status found in a layer."""
     if layer is Layer.HEALTH:
         return _health(own)
     for status in WORST_FIRST:

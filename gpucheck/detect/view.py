@@ -52,6 +52,8 @@ def build(report: Report, view: View) -> RenderableType:
 
 def _layer(layer: LayerSummary, detection: Detection, view: View) -> Iterator[RenderableType]:
     """Yield one line, and below it the checks that found something, or all of them with -v."""
+    from rich.padding import Padding
+
     if view.verbosity < 0 and layer.status not in WRONG:
         return
     own = [finding for finding in detection.checks if finding.layer is layer.layer]
@@ -70,7 +72,8 @@ def _layer(layer: LayerSummary, detection: Detection, view: View) -> Iterator[Re
         yield from _steps(finding, 1)
     others = [finding for finding in shown if finding not in same]
     for position, finding in enumerate(others):
-        yield _indented(_line(finding.status, f"{finding.id}: {finding.summary}", view))
+        line = _line(finding.status, f"{finding.id}: {finding.summary}", view)
+        yield Padding(line, (0, 0, 0, INDENT))
         # Evidence and remedies that several GPUs share stand once, below the last of them.
         after = others[position + 1] if position + 1 < len(others) else None
         alike = after is not None and (after.id, after.remedy) == (finding.id, finding.remedy)
@@ -104,12 +107,6 @@ def _unbroken(text: str, depth: int = 0, *, style: str = "") -> Text:
 
     indented = " " * (depth * INDENT) + printable(text)
     return Text(indented, style=style, no_wrap=True, overflow="ignore")
-
-
-def _indented(body: RenderableType) -> RenderableType:
-    from rich.padding import Padding
-
-    return Padding(body, (0, 0, 0, INDENT))
 
 
 def _verdict(detection: Detection) -> Iterator[RenderableType]:

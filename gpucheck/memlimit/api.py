@@ -11,8 +11,7 @@ from typing import Any
 from gpucheck.drivers import open_probes
 from gpucheck.drivers.cupy.pools import active_devices, limit_pools, restore_pools
 from gpucheck.drivers.interface import Probes
-from gpucheck.drivers.python.frameworks import FrameworksReading
-from gpucheck.drivers.python.interpreters import Interpreter
+from gpucheck.drivers.python.frameworks import Software
 from gpucheck.inventory.inventory import list_gpus
 from gpucheck.memlimit.environment import hook_document
 from gpucheck.memlimit.hook import gpucheck_limit_hook as hook
@@ -105,7 +104,7 @@ def limit_memory(
         gpus,
         environment=os.environ,
         include_overhead=include_overhead,
-        frameworks=_own_frameworks(),
+        software=_own_frameworks(),
     )
     return LimitedMemory(plan)
 
@@ -127,10 +126,8 @@ def _amount_of(amount: str | float) -> Amount:
     return Amount(text=repr(amount), share=Fraction(repr(amount)))
 
 
-def _own_frameworks() -> FrameworksReading:
+def _own_frameworks() -> Software:
     """Return the frameworks of this interpreter, without importing them."""
     from gpucheck.drivers.python.frameworks_child import find_frameworks
 
-    return FrameworksReading(
-        interpreter=Interpreter(path=sys.executable), frameworks=find_frameworks()
-    )
+    return Software(interpreter=sys.executable, frameworks=find_frameworks())

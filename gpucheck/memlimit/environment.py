@@ -1,18 +1,25 @@
-"""Environment of a limited command: the settings, the import hook, and the mark of the run."""
+"""Environment of a limited command: settings, hook, mark of the run; variables without effect."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from gpucheck.drivers.python.interpreters import Interpreter
 from gpucheck.memlimit.mechanisms.cupy import CUPY_LIMIT
 from gpucheck.memlimit.mechanisms.jax import JAX_FRACTION, JAX_FRACTION_OLD
-from gpucheck.memlimit.mechanisms.pytorch import TORCH_CONF, TORCH_CONF_OLD, TORCH_KEY
-from gpucheck.memlimit.mechanisms.setting import HookState
+from gpucheck.memlimit.mechanisms.pytorch import (
+    TORCH_CONF,
+    TORCH_CONF_OLD,
+    TORCH_KEY,
+    TORCH_UNCACHED,
+)
+from gpucheck.memlimit.mechanisms.setting import HookState, shown
 from gpucheck.memlimit.model import MemoryLimit
+from gpucheck.report.envelope import Notice
 
 #: Variable that the hook reads. The hook's file runs by path elsewhere and repeats the name.
 HOOK_VARIABLE = "GPUCHECK_MEMORY_LIMIT"
@@ -142,3 +149,60 @@ def _keep_tighter(document: dict[str, object], inherited: str | None) -> None:
     if isinstance(gpus, list):
         for gpu in gpus:
             gpu["bytes"] = min(gpu["bytes"], outer.get(gpu["uuid"], gpu["bytes"]))
+
+
+# --------------------------------------------------------------------------- ineffective variables
+
+_NOBODY_READS = "no TensorFlow version examined reads it"
+
+#: Variable -> what it really does.
+NO_LIMIT = {
+    "CUDA_MEMORY_LIMIT": "nothing in CUDA reads it",
+    "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "it limits compute, not memory",
+    "PER_PROCESS_GPU_MEMORY_FRACTION": f"{_NOBODY_READS}; it is an option of a Session",
+    "TF_FORCE_GPU_ALLOW_GROWTH": "memory then grows on demand, without a limit",
+    "TF_FORCE_UNIFIED_MEMORY": "allocations then spill to host memory instead of being refused",
+    "TF_GPU_MEMORY_FRACTION": f"{_NOBODY_READS}; TensorFlow Serving has an option instead",
+    "TF_GPU_MEMORY_LIMIT": _NOBODY_READS,
+    "TF_MEMORY_ALLOCATION": _NOBODY_READS,
+    "TF_PER_DEVICE_MEMORY_LIMIT_MB": "it refuses a single large allocation, never their sum",
+    "XLA_PYTHON_CLIENT_PREALLOCATE": "memory is then allocated on demand, up to the same share",
+    "per_process_gpu_memory_fraction": f"{_NOBODY_READS}; it is an option of a Session",
+}
+#: Values that ask for the default behaviour, so there is nothing to warn about.
+_USUAL = {
+    "TF_FORCE_GPU_ALLOW_GROWTH": ("false",),
+    "TF_FORCE_UNIFIED_MEMORY": ("0", "false"),
+    "XLA_PYTHON_CLIENT_PREALLOCATE": ("true", "1"),
+}
+
+_HAMI = re.compile(r"CUDA_DEVICE_MEMORY_LIMIT(_[0-9]+)?")
+#: Theano's two options for the initial size of its pool.
+_THEANO = re.compile(r"(?:^|,)\s*(gpuarray[.]preallocate|lib[.]cnmem)\s*=")
+
+
+def warn_of_ineffective(environment: Mapping[str, str]) -> Iterator[Notice]:
+    """Yield a warning for each setting that caps nothing or would be misread."""
+    for name, truth in NO_LIMIT.items():
+        value = environment.get(name)
+        if value and value.lower() not in _USUAL.get(name, ()):
+            yield _notice(name, value, truth)
+    for name in sorted(environment):
+        if _HAMI.fullmatch(name) and "vgpu" not in environment.get("LD_PRELOAD", ""):
+            truth = "only HAMi's libvgpu.so reads it, and LD_PRELOAD does not load that"
+            yield _notice(name, environment[name], truth)
+    theano = environment.get("THEANO_FLAGS", "")
+    option = _THEANO.search(theano)
+    if option is not None:
+        yield _notice("THEANO_FLAGS", theano, f"{option[1]} is the initial size, not the maximum")
+    if TORCH_UNCACHED in environment:
+        truth = "it turns off the PyTorch allocator that would enforce one"
+        yield _notice(TORCH_UNCACHED, environment[TORCH_UNCACHED], truth)
+    if environment.get("TF_GPU_ALLOCATOR") == "cuda_malloc_async":
+        truth = "TensorFlow's limit is then only the size above which memory is released"
+        yield _notice("TF_GPU_ALLOCATOR", "cuda_malloc_async", truth)
+
+
+def _notice(name: str, value: str, truth: str) -> Notice:
+    message = f"{name}={shown(value)} is not a memory limit: {truth}."
+    return Notice(code="no-memory-limit", message=message)

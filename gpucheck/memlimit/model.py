@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from gpucheck.drivers.python.frameworks import Software
+
 
 class Strength(StrEnum):
     """Effect of a mechanism on a program that wants more than the limit.
@@ -110,22 +112,6 @@ class Mechanism:
     installed: bool | None = None
     inherited: str | None = None
     by_hook: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Software:
-    """Python that the plan is for; `frameworks` (version by module) is null if unknown.
-
-    `named_by` is --python, VIRTUAL_ENV, CONDA_PREFIX, PATH, gpucheck for the one that it runs in,
-    or null for the one that a command starts. `for_cpus` are modules of CPU-only builds.
-    """
-
-    interpreter: str | None
-    python: str | None
-    frameworks: dict[str, str] | None
-    reason: str | None = None
-    named_by: str | None = None
-    for_cpus: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,15 +10,14 @@ from gpucheck.drivers.host.cpu import LinuxCpu
 from gpucheck.drivers.host.driver_files import MpsReading, read_mps
 from gpucheck.drivers.interface import Probes
 from gpucheck.drivers.live import ROOT_VARIABLE
-from gpucheck.drivers.python.frameworks import FrameworksReading, read_frameworks
+from gpucheck.drivers.python.frameworks import Software, read_frameworks
 from gpucheck.drivers.python.interpreters import Interpreter, command_interpreter, user_interpreter
 from gpucheck.inventory.inventory import take_inventory
 from gpucheck.inventory.model import Gpu, Inventory
-from gpucheck.memlimit.environment import hook_state
-from gpucheck.memlimit.ineffective_variables import warn_of_ineffective
+from gpucheck.memlimit.environment import hook_state, warn_of_ineffective
 from gpucheck.memlimit.mechanisms import MECHANISMS, write_code
 from gpucheck.memlimit.mechanisms.setting import MIB, HookState, PlanInput
-from gpucheck.memlimit.model import GpuMemoryLimit, MemoryLimit, MemoryRequest, Overhead, Software
+from gpucheck.memlimit.model import GpuMemoryLimit, MemoryLimit, MemoryRequest, Overhead
 from gpucheck.place.device_strings import parse_device
 from gpucheck.place.placement import CudaDevice, prohibited, resolve, visible_devices
 from gpucheck.report.envelope import Answer, Notice
@@ -87,17 +86,22 @@ def _plan_from_options(
 ) -> MemoryLimit:
     selected = select_gpus(options.gpus, gpus)
     inherited = options.environment
-    interpreter = None if inherited is None else _interpreter(options, inherited)
-    frameworks, mps, hook = None, None, HookState()
-    if inherited is not None:
-        frameworks = read_frameworks(interpreter, inherited)
-        if options.python is not None and frameworks.frameworks is None:
-            raise _not_a_python(options.python, frameworks.reason)
+    mps, hook = None, HookState()
+    if inherited is None:
+        software = Software(reason="not recorded")
+    else:
+        interpreter = _interpreter(options, inherited)
+        software = read_frameworks(interpreter, inherited)
+        if options.python is not None and software.frameworks is None:
+            named = f"{options.python[:200]!a}: {software.reason}"
+            raise WrongUseError(
+                code="not-a-python",
+                message=f"--python does not name a working Python: {named}.",
+                remedy=("Name an interpreter: --python .venv/bin/python",),
+            )
         mps = read_mps(inherited, Path(inherited.get(ROOT_VARIABLE) or "/"))
         if options.command is not None or options.proofs or not options.hook:
             hook = hook_state(interpreter, wanted=options.hook)
-    else:
-        frameworks = FrameworksReading(reason="not recorded")
     return plan_limit(
         options.amount,
         gpus,
@@ -105,7 +109,7 @@ def _plan_from_options(
         include_overhead=options.include_overhead,
         selected=selected,
         cuda_version=answer.host.cuda_driver_version,
-        frameworks=frameworks,
+        software=software,
         mps=mps,
         hook=hook,
     )
@@ -122,14 +126,6 @@ def _innermost(command: tuple[str, ...]) -> tuple[str, ...]:
     while Path(command[0]).name == "gpucheck" and "--" in command[:-1]:
         command = command[command.index("--") + 1 :]
     return command
-
-
-def _not_a_python(named: str, reason: str) -> WrongUseError:
-    return WrongUseError(
-        code="not-a-python",
-        message=f"--python does not name a working Python: {named[:200]!a}: {reason}.",
-        remedy=("Name an interpreter: --python .venv/bin/python",),
-    )
 
 
 # ------------------------------------------------------------------------------- the selected GPUs
@@ -199,7 +195,7 @@ def plan_limit(
     include_overhead: bool = False,
     selected: tuple[str, ...] | None = None,
     cuda_version: str | None = None,
-    frameworks: FrameworksReading | None = None,
+    software: Software | None = None,
     mps: MpsReading | None = None,
     hook: HookState | None = None,
 ) -> MemoryLimit:
@@ -220,7 +216,7 @@ def plan_limit(
         limits=limits,
         environment={} if environment is None else environment,
         overhead_included=include_overhead,
-        frameworks=frameworks or FrameworksReading(),
+        software=software or Software(),
         hook=_usable_hook(hook or HookState(), limits),
         mps=mps,
         oldest_capability=_oldest_capability(gpus),
@@ -242,7 +238,7 @@ def plan_limit(
         mechanisms=tuple(setting.mechanism for setting in settings),
         environment=variables,
         overhead=overhead,
-        software=None if frameworks is None else _software(frameworks),
+        software=software,
     )
 
 
@@ -252,17 +248,6 @@ def _usable_hook(hook: HookState, limits: Sequence[GpuMemoryLimit]) -> HookState
         return hook
     reason = "the import hook needs the limit of every GPU, and one is unknown"
     return HookState(present=False, reason=reason)
-
-
-def _software(reading: FrameworksReading) -> Software:
-    return Software(
-        interpreter=reading.interpreter.path if reading.interpreter else None,
-        named_by=(reading.interpreter.named_by or None) if reading.interpreter else None,
-        python=reading.python,
-        for_cpus=reading.for_cpus,
-        frameworks=None if reading.frameworks is None else dict(reading.frameworks),
-        reason=reading.reason or None,
-    )
 
 
 def _limits(

@@ -190,13 +190,6 @@ def _missing_reason(plan: MemoryLimit, name: str) -> str | None:
     return f"{software.interpreter} has no {name}"
 
 
-def _mechanism(plan: MemoryLimit, name: str) -> str | None:
-    """Return the names of the mechanisms that limit this framework."""
-    framework = PROVABLE[name]
-    applied = [m.mechanism for m in plan.mechanisms if m.applies and m.framework == framework]
-    return ", ".join(applied) or None
-
-
 def allowed_bytes(plan: MemoryLimit, name: str, gpu: GpuMemoryLimit) -> int | None:
     """Return what a framework may take of a GPU; one setting may have to serve unequal GPUs."""
     limits = [each.allocator_limit_bytes for each in plan.gpus]
@@ -220,9 +213,10 @@ def allowed_bytes(plan: MemoryLimit, name: str, gpu: GpuMemoryLimit) -> int | No
 
 
 def _not_tried(plan: MemoryLimit, name: str, gpu: GpuMemoryLimit) -> Verification:
+    applied = [m.mechanism for m in plan.mechanisms if m.applies and m.framework == PROVABLE[name]]
     return Verification(
         framework=name,
-        mechanism=_mechanism(plan, name),
+        mechanism=", ".join(applied) or None,
         uuid=gpu.uuid,
         cuda_index=gpu.cuda_index,
         limit_bytes=allowed_bytes(plan, name, gpu),

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
+from gpucheck.drivers.python.frameworks import Software
 from gpucheck.inventory.columns import ABSENT
 from gpucheck.memlimit.model import (
     GpuMemoryLimit,
@@ -14,7 +15,6 @@ from gpucheck.memlimit.model import (
     Mechanism,
     MemoryLimit,
     Overhead,
-    Software,
     Strength,
     Verification,
     Way,
@@ -205,14 +205,15 @@ def _gpu_blocks(groups: Sequence[Sequence[GpuMemoryLimit]]) -> RenderableType:
     from rich.console import Group
     from rich.text import Text
 
-    return Group(*(Text(line, overflow="fold") for group in groups for line in _gpu_lines(group)))
-
-
-def _gpu_lines(group: Sequence[GpuMemoryLimit]) -> Iterator[str]:
-    size, exact = _limit_cells(group[0])
-    yield f"CUDA {_ordinals(group)} {_gpu_name(group)}"
-    yield f"  {size} of {_size(group[0].memory_total_bytes)}"
-    yield f"  {exact} bytes"
+    lines: list[str] = []
+    for group in groups:
+        size, exact = _limit_cells(group[0])
+        lines += [
+            f"CUDA {_ordinals(group)} {_gpu_name(group)}",
+            f"  {size} of {_size(group[0].memory_total_bytes)}",
+            f"  {exact} bytes",
+        ]
+    return Group(*(Text(line, overflow="fold") for line in lines))
 
 
 def _ordinals(group: Sequence[GpuMemoryLimit]) -> str:
@@ -248,8 +249,11 @@ def _framework_outcomes(limit: MemoryLimit, view: View, *, hints: bool) -> Itera
     rows = _outcome_rows(found, view)
     yield _outcome_table(rows) if view.width >= NARROW else _outcome_lines(rows)
     if hints:
-        trap = [_TRAP] if _is_trapped(limit, found) else []
-        yield Text("\n".join((*trap, *_NEXT)), style="dim", overflow="fold")
+        names = [each.framework for each in found if each.installed]
+        is_trap = limit.request.fraction is not None and any(
+            name.startswith("tensorflow") for name in names
+        )
+        yield Text("\n".join((*[_TRAP] * is_trap, *_NEXT)), style="dim", overflow="fold")
 
 
 class _OutcomeRow(NamedTuple):
@@ -324,12 +328,6 @@ def _software_name(software: Software) -> str:
     named = {None: "", "gpucheck": " (gpucheck's own)"}
     by = named.get(software.named_by, f" (by {software.named_by})")
     return f"{software.interpreter or 'an unknown Python'}{by}"
-
-
-def _is_trapped(limit: MemoryLimit, found: Sequence[FrameworkOutcome]) -> bool:
-    return limit.request.fraction is not None and any(
-        each.installed and each.framework.startswith("tensorflow") for each in found
-    )
 
 
 # --------------------------------------------------------------------------------- every mechanism
@@ -475,13 +473,8 @@ def _deviation(proof: Verification) -> str:
 # ---------------------------------------------------------------------------------- lines
 
 
-def _code(limit: MemoryLimit) -> str:
-    return limit.code or ""
-
-
-def _exports(limit: MemoryLimit) -> str:
-    return exports(limit.environment)
-
-
 #: Format -> the lines of a limit to copy or to evaluate.
-LINES = {"code": _code, "shell": _exports}
+LINES: dict[str, Callable[[MemoryLimit], str]] = {
+    "code": lambda limit: limit.code or "",
+    "shell": lambda limit: exports(limit.environment),
+}

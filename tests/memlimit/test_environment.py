@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpucheck.drivers.python.frameworks import FrameworksReading
+from gpucheck.drivers.python.frameworks import Software
 from gpucheck.drivers.python.interpreters import Interpreter
 from gpucheck.inventory.model import Gpu
 from gpucheck.memlimit.environment import (
@@ -20,6 +20,7 @@ from gpucheck.memlimit.environment import (
     limited_environment,
     new_mark,
     outer_limit,
+    warn_of_ineffective,
 )
 from gpucheck.memlimit.hook import gpucheck_limit_hook
 from gpucheck.memlimit.model import MemoryLimit
@@ -31,14 +32,12 @@ GIB = 1024**3
 
 
 def plan(text: str, *gpus: Gpu, torch: str = "", env: dict[str, str] | None = None) -> MemoryLimit:
-    frameworks = FrameworksReading(
-        interpreter=Interpreter(path="python"), frameworks={"torch": torch} if torch else {}
-    )
+    software = Software(interpreter="python", frameworks={"torch": torch} if torch else {})
     return plan_limit(
         parse_amount(text),
         gpus or (sized_row(0),),
         environment=env or {},
-        frameworks=frameworks,
+        software=software,
     )
 
 
@@ -184,3 +183,53 @@ def test_without_a_watcher_there_is_no_mark() -> None:
 
 def test_no_two_marks_are_the_same() -> None:
     assert len({new_mark() for _ in range(100)}) == 100
+
+
+class TestIneffectiveVariables:
+    @pytest.mark.parametrize(
+        "environment",
+        [
+            {"TF_GPU_MEMORY_LIMIT": "1024"},
+            {"TF_MEMORY_ALLOCATION": "0.3"},
+            {"TF_PER_DEVICE_MEMORY_LIMIT_MB": "1024"},
+            {"TF_FORCE_GPU_ALLOW_GROWTH": "true"},
+            {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"},
+            {"CUDA_DEVICE_MEMORY_LIMIT": "1g"},
+            {"CUDA_DEVICE_MEMORY_LIMIT_0": "1g", "LD_PRELOAD": "libother.so"},
+            {"THEANO_FLAGS": "device=cuda,gpuarray.preallocate=0.3"},
+            {"THEANO_FLAGS": "lib.cnmem = 0.3"},
+            {"TF_GPU_ALLOCATOR": "cuda_malloc_async"},
+            {"TF_GPU_MEMORY_FRACTION": "0.3"},
+            {"TF_FORCE_UNIFIED_MEMORY": "true"},
+            {"per_process_gpu_memory_fraction": "0.3"},
+            {"PYTORCH_NO_CUDA_MEMORY_CACHING": ""},
+            {"CUDA_MEMORY_LIMIT": "4G"},
+        ],
+    )
+    def test_an_uncapped_framework_is_reported_once(self, environment: dict[str, str]) -> None:
+        (notice,) = warn_of_ineffective(environment)
+
+        assert notice.code == "no-memory-limit"
+        assert next(iter(environment)) in notice.message
+
+    @pytest.mark.parametrize(
+        "environment",
+        [
+            {},
+            {"TF_GPU_MEMORY_LIMIT": ""},
+            {"TF_FORCE_GPU_ALLOW_GROWTH": "false"},
+            {"XLA_PYTHON_CLIENT_PREALLOCATE": "true"},
+            {"THEANO_FLAGS": "mylib.cnmem=1,x.gpuarray.preallocate=1"},
+            {"CUDA_DEVICE_MEMORY_LIMIT": "1g", "LD_PRELOAD": "/lib/libvgpu.so"},
+            {"THEANO_FLAGS": "device=cuda"},
+            {"TF_GPU_ALLOCATOR": "cuda_malloc"},
+            {"MY_CUDA_DEVICE_MEMORY_LIMIT": "1"},
+        ],
+    )
+    def test_what_means_something_else_is_not(self, environment: dict[str, str]) -> None:
+        assert list(warn_of_ineffective(environment)) == []
+
+    def test_control_characters_are_made_visible(self) -> None:
+        (notice,) = warn_of_ineffective({"TF_GPU_MEMORY_LIMIT": "\x1b[31m"})
+
+        assert notice.message.isprintable()

@@ -10,10 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpucheck.drivers.host.driver_files import MpsReading
-from gpucheck.drivers.python.frameworks import FrameworksReading
-from gpucheck.drivers.python.interpreters import Interpreter
+from gpucheck.drivers.python.frameworks import Software
 from gpucheck.inventory.model import Gpu, MigInstance, MigState
-from gpucheck.memlimit.ineffective_variables import warn_of_ineffective
 from gpucheck.memlimit.mechanisms import WRITERS, write_code
 from gpucheck.memlimit.mechanisms.hard import MPS_LIMIT
 from gpucheck.memlimit.mechanisms.setting import HookState
@@ -44,15 +42,15 @@ def plan(
     include_overhead: bool = False,
 ) -> MemoryLimit:
     reading = (
-        FrameworksReading(reason="not known")
+        Software(reason="not known")
         if found is None
-        else FrameworksReading(interpreter=Interpreter(path="/bin/python"), frameworks=found)
+        else Software(interpreter="/bin/python", frameworks=found)
     )
     return plan_limit(
         parse_amount(text),
         gpus or (card(),),
         environment=env,
-        frameworks=reading,
+        software=reading,
         mps=mps,
         hook=None if hook is None else HookState(present=hook, reason="because"),
         include_overhead=include_overhead,
@@ -384,56 +382,6 @@ class TestOverhead:
     def test_drivers_before_lazy_loading_take_more(self) -> None:
         assert estimate_overhead("11.6").context_bytes > estimate_overhead("11.7").context_bytes
         assert estimate_overhead(None) == estimate_overhead("13.0")
-
-
-class TestIneffectiveVariables:
-    @pytest.mark.parametrize(
-        "environment",
-        [
-            {"TF_GPU_MEMORY_LIMIT": "1024"},
-            {"TF_MEMORY_ALLOCATION": "0.3"},
-            {"TF_PER_DEVICE_MEMORY_LIMIT_MB": "1024"},
-            {"TF_FORCE_GPU_ALLOW_GROWTH": "true"},
-            {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"},
-            {"CUDA_DEVICE_MEMORY_LIMIT": "1g"},
-            {"CUDA_DEVICE_MEMORY_LIMIT_0": "1g", "LD_PRELOAD": "libother.so"},
-            {"THEANO_FLAGS": "device=cuda,gpuarray.preallocate=0.3"},
-            {"THEANO_FLAGS": "lib.cnmem = 0.3"},
-            {"TF_GPU_ALLOCATOR": "cuda_malloc_async"},
-            {"TF_GPU_MEMORY_FRACTION": "0.3"},
-            {"TF_FORCE_UNIFIED_MEMORY": "true"},
-            {"per_process_gpu_memory_fraction": "0.3"},
-            {"PYTORCH_NO_CUDA_MEMORY_CACHING": ""},
-            {"CUDA_MEMORY_LIMIT": "4G"},
-        ],
-    )
-    def test_an_uncapped_framework_is_reported_once(self, environment: dict[str, str]) -> None:
-        (notice,) = warn_of_ineffective(environment)
-
-        assert notice.code == "no-memory-limit"
-        assert next(iter(environment)) in notice.message
-
-    @pytest.mark.parametrize(
-        "environment",
-        [
-            {},
-            {"TF_GPU_MEMORY_LIMIT": ""},
-            {"TF_FORCE_GPU_ALLOW_GROWTH": "false"},
-            {"XLA_PYTHON_CLIENT_PREALLOCATE": "true"},
-            {"THEANO_FLAGS": "mylib.cnmem=1,x.gpuarray.preallocate=1"},
-            {"CUDA_DEVICE_MEMORY_LIMIT": "1g", "LD_PRELOAD": "/lib/libvgpu.so"},
-            {"THEANO_FLAGS": "device=cuda"},
-            {"TF_GPU_ALLOCATOR": "cuda_malloc"},
-            {"MY_CUDA_DEVICE_MEMORY_LIMIT": "1"},
-        ],
-    )
-    def test_what_means_something_else_is_not(self, environment: dict[str, str]) -> None:
-        assert warn_of_ineffective(environment) == ()
-
-    def test_control_characters_are_made_visible(self) -> None:
-        (notice,) = warn_of_ineffective({"TF_GPU_MEMORY_LIMIT": "\x1b[31m"})
-
-        assert notice.message.isprintable()
 
 
 # -------------------------------------------------------------------------------------------- code

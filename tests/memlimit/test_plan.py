@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpucheck.drivers.python.frameworks import FrameworksReading
+from gpucheck.drivers.python.frameworks import Software
 from gpucheck.drivers.readings import KernelReading, NvmlReading, ProbeFailure
 from gpucheck.inventory.model import Gpu, MigInstance, MigState
 from gpucheck.memlimit import plan as planning
@@ -532,7 +532,7 @@ class TestFindLimit:
         self, changes: dict[str, Any], hooked: bool, why: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(verify, "prove", lambda answer, *_, **__: answer)
-        monkeypatch.setattr(planning, "read_frameworks", lambda *_: FrameworksReading())
+        monkeypatch.setattr(planning, "read_frameworks", lambda *_: Software())
 
         limit = limit_of(answer_of(environment={"PATH": "/nowhere"}, **changes))
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from gpucheck.drivers.python import limit_proof_child
-from gpucheck.drivers.python.frameworks import FrameworksReading
-from gpucheck.drivers.python.interpreters import Interpreter, OtherPythonError
+from gpucheck.drivers.python.frameworks import Software
+from gpucheck.drivers.python.interpreters import OtherPythonError
 from gpucheck.drivers.readings import CudaDeviceReading, CudaReading
 from gpucheck.memlimit.model import GpuMemoryLimit, MemoryLimit, Verification
 from gpucheck.memlimit.plan import plan_limit
@@ -58,11 +58,9 @@ HELD = [START, took(LIMIT), REFUSED, END]
 
 def plan(**changes: Any) -> MemoryLimit:
     gpu = sized_row(0, 10 * LIMIT)
-    frameworks = FrameworksReading(
-        interpreter=Interpreter(path="python"), frameworks={"cupy": "14.2.0"}
-    )
+    software = Software(interpreter="python", frameworks={"cupy": "14.2.0"})
     return plan_limit(
-        parse_amount("10%"), [gpu], **({"frameworks": frameworks, "environment": {}} | changes)
+        parse_amount("10%"), [gpu], **({"software": software, "environment": {}} | changes)
     )
 
 
@@ -198,10 +196,8 @@ class TestMemoryFit:
             asked.append(arguments[2])
             return iter(())
 
-        frameworks = FrameworksReading(
-            interpreter=Interpreter(path="python"), frameworks={"cupy": "14.2.0"}
-        )
-        limit = plan_limit(parse_amount("10%"), gpus, environment={}, frameworks=frameworks)
+        software = Software(interpreter="python", frameworks={"cupy": "14.2.0"})
+        limit = plan_limit(parse_amount("10%"), gpus, environment={}, software=software)
         memory_reader = functools.partial(nullcontext, measured)
         answer = prove(
             Answer(result=limit),
@@ -283,8 +279,8 @@ class TestSeveralGpus:
         limit = plan_limit(
             parse_amount("10%"),
             [sized_row(n + 4, 10 * LIMIT, cuda_index=n, uuid=f"GPU-{n}") for n in (0, 1)],
-            frameworks=FrameworksReading(
-                interpreter=Interpreter(path="python"), frameworks={"cupy": "14.2.0"}
+            software=Software(
+                interpreter="python", frameworks={"cupy": "14.2.0"}
             ),
             environment={},
         )  # fmt: skip
@@ -358,11 +354,11 @@ def test_what_one_setting_allows_on_cards_that_differ(
     name: str, amount: str, allowed: list[float]
 ) -> None:
     gpus = [sized_row(n, size << 30) for n, size in enumerate((80, 10))]
-    frameworks = FrameworksReading(
-        interpreter=Interpreter(path="python"),
+    software = Software(
+        interpreter="python",
         frameworks={"cupy": "1", "jax": "0.10.2", "torch": "2.12.0", "tensorflow": "2.21.0"},
     )
-    limit = plan_limit(parse_amount(amount), gpus, environment={}, frameworks=frameworks)
+    limit = plan_limit(parse_amount(amount), gpus, environment={}, software=software)
 
     assert [allowed_bytes(limit, name, gpu) for gpu in limit.gpus] == [
         int(size * 1024**3) for size in allowed
@@ -398,8 +394,8 @@ def test_a_framework_that_is_not_installed_is_missing() -> None:
 
 
 def test_without_any_framework_another_python_is_the_remedy() -> None:
-    frameworks = FrameworksReading(interpreter=Interpreter(path="python"), frameworks={"numba": ""})
-    answer, _ = tried(framework="cupy", frameworks=frameworks)
+    software = Software(interpreter="python", frameworks={"numba": ""})
+    answer, _ = tried(framework="cupy", software=software)
 
     assert answer.error is not None
     assert answer.error.remedy == ("Name a Python that has it: --python FILE",)
@@ -409,12 +405,10 @@ def test_a_framework_that_nothing_caps_is_not_capped() -> None:
     answer, found = tried(*HELD, environment={"CUPY_GPU_MEMORY_LIMIT": "1"})
     assert found.held is True
 
-    frameworks = FrameworksReading(
-        interpreter=Interpreter(path="python"), frameworks={"jax": "0.10.2"}
-    )
+    software = Software(interpreter="python", frameworks={"jax": "0.10.2"})
     answer, found = tried(
         framework="jax",
-        frameworks=frameworks,
+        software=software,
         environment={"XLA_PYTHON_CLIENT_ALLOCATOR": "platform"},
     )
 
@@ -422,7 +416,7 @@ def test_a_framework_that_nothing_caps_is_not_capped() -> None:
 
 
 def test_without_a_python() -> None:
-    limit = plan(frameworks=FrameworksReading(reason="none"))
+    limit = plan(software=Software(reason="none"))
 
     with pytest.raises(MissingError):
         prove(Answer(result=limit), limit, ["cupy"], {})

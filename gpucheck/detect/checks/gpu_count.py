@@ -37,7 +37,9 @@ def check(machine: Machine) -> Finding:
     expected = machine.request.expect_gpus
     if expected is None:
         return _finding(CheckStatus.SKIP, "no number of GPUs was given (--expect-gpus)")
-    answering = _answering(machine)
+    answering = [
+        gpu for gpu in machine.nvml.gpus if gpu.failure is None and gpu.index not in machine.lost
+    ]
     cuda, nvml = machine.cuda, machine.nvml
     evidence = [Evidence("NVML: GPUs that answer", str(len(answering)))]
     recorded = cuda.failure is None or cuda.failure.code != "not-recorded"
@@ -68,10 +70,6 @@ def check(machine: Machine) -> Finding:
 
 def _not_counted(failure: ProbeFailure) -> Finding:
     return _finding(CheckStatus.UNKNOWN, f"not counted: {failure.message}", cause="not-read")
-
-
-def _answering(machine: Machine) -> list[GpuReading]:
-    return [g for g in machine.nvml.gpus if g.failure is None and g.index not in machine.lost]
 
 
 def _usable(machine: Machine, answering: list[GpuReading]) -> int:

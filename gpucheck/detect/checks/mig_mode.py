@@ -37,13 +37,15 @@ def check(machine: Machine) -> Finding:
     gpus = [gpu for gpu in machine.nvml.gpus if gpu.failure is None]
     if not gpus:
         return _finding(CheckStatus.SKIP, "no GPU answers")
-    empty = [gpu for gpu in gpus if is_mig(gpu) and _without_instance(gpu)]
+    split = [gpu for gpu in gpus if is_mig(gpu)]
+    empty = [
+        gpu for gpu in split if not gpu.mig_instances and "mig_instances" not in gpu.unavailable
+    ]
     if empty:
         return _empty(empty, len(gpus))
     changing = _changing(machine)
     if changing:
         return changing
-    split = [gpu for gpu in gpus if is_mig(gpu)]
     if not split:
         return _finding(CheckStatus.OK, "no GPU is split by MIG")
     instances = sum(len(gpu.mig_instances) for gpu in split)
@@ -67,10 +69,6 @@ def _changing(machine: Machine) -> Finding | None:
         remedy=(f"Stop what runs on it, then: sudo nvidia-smi -i {gpu.index} --gpu-reset",),
         cause="mig-change-pending",
     )
-
-
-def _without_instance(gpu: GpuReading) -> bool:
-    return not gpu.mig_instances and "mig_instances" not in gpu.unavailable
 
 
 def _empty(empty: list[GpuReading], count: int) -> Finding:

@@ -11,7 +11,7 @@ from gpucheck.detect.machine import KERNEL_LOG, REBOOT, Machine, count_of
 from gpucheck.detect.model import About, Finding, Layer
 from gpucheck.detect.module_problems import COLD_START, LOG_CAUSES, problem_in_log, wrong_flavour
 from gpucheck.detect.remedies import IN_A_CONTAINER, for_gpu, install_libraries, start_with_gpus
-from gpucheck.drivers.readings import GpuReading, NvmlReading, ProbeFailure
+from gpucheck.drivers.readings import NvmlReading, ProbeFailure
 from gpucheck.inventory.inventory import UNDECIDED
 from gpucheck.report.envelope import CheckStatus, Evidence
 
@@ -322,7 +322,8 @@ def _answered(machine: Machine, reading: NvmlReading) -> Finding:
     if first is not None:
         return _finding(
             CheckStatus.FAIL if len(silent) == count else CheckStatus.WARN,
-            f"{len(silent)} of {count_of(count)} {_do(silent)} not answer: {first.message}",
+            f"{len(silent)} of {count_of(count)} {'does' if len(silent) == 1 else 'do'} not answer:"
+            f" {first.message}",
             *(
                 Evidence(f"NVML, GPU {gpu.index}", gpu.failure.message)
                 for gpu in silent
@@ -347,10 +348,6 @@ def _answered(machine: Machine, reading: NvmlReading) -> Finding:
     return _finding(
         CheckStatus.OK, f"driver {reading.driver_version or '?'} answers for {count_of(count)}"
     )
-
-
-def _do(silent: list[GpuReading]) -> str:
-    return "does" if len(silent) == 1 else "do"
 
 
 def _fewer(machine: Machine, count: int, on_bus: int) -> Finding:

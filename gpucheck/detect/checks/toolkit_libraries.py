@@ -17,7 +17,7 @@ from gpucheck.detect.cuda_versions import (
 from gpucheck.detect.findings import make_finding
 from gpucheck.detect.machine import UPGRADE, Machine
 from gpucheck.detect.model import About, Finding, Layer
-from gpucheck.drivers.evidence import LibraryReading, ToolkitReading
+from gpucheck.drivers.evidence import ToolkitReading
 from gpucheck.inventory.condition import Trouble
 from gpucheck.inventory.inventory import cuda_version
 from gpucheck.report.envelope import CheckStatus, Evidence
@@ -87,7 +87,7 @@ def check(machine: Machine) -> Finding:
             remedy=tuple(dict.fromkeys(step for trouble in troubles for step in trouble.remedy)),
             cause=troubles[0].cause,
         )
-    return _finding(CheckStatus.OK, _summary(machine), *_notes(machine))
+    return _fits(machine)
 
 
 def _foreign_libcuda(machine: Machine) -> Iterator[Trouble]:
@@ -95,7 +95,9 @@ def _foreign_libcuda(machine: Machine) -> Iterator[Trouble]:
     for library in machine.system.libraries.found:
         if not library.name.startswith("libcuda.so"):
             continue
-        if library.kind in FOREIGN_LIBCUDA and not _is_wanted(machine, library):
+        # A compatibility library with which CUDA works is there on purpose.
+        wanted = library.kind == "compat" and bool(machine.cuda.device_count)
+        if library.kind in FOREIGN_LIBCUDA and not wanted:
             cause, what = FOREIGN_LIBCUDA[library.kind]
             folder = library.path.rpartition("/")[0]
             yield Trouble(
@@ -106,11 +108,6 @@ def _foreign_libcuda(machine: Machine) -> Iterator[Trouble]:
                 cause=cause,
             )
         return
-
-
-def _is_wanted(machine: Machine, library: LibraryReading) -> bool:
-    """Return whether it is a compatibility library with which CUDA works, as intended."""
-    return library.kind == "compat" and bool(machine.cuda.device_count)
 
 
 def _linux_driver(machine: Machine) -> Iterator[Trouble]:
@@ -200,11 +197,15 @@ def _image(machine: Machine) -> Iterator[Trouble]:
         )
 
 
-def _summary(machine: Machine) -> str:
-    toolkits = machine.system.libraries.toolkits
-    if not toolkits:
-        return "no CUDA toolkit is installed; frameworks bring their own libraries"
-    return "CUDA toolkit " + ", ".join(each.version or f"in {each.path}" for each in toolkits)
+def _fits(machine: Machine) -> Finding:
+    libraries = machine.system.libraries
+    names = ", ".join(each.version or f"in {each.path}" for each in libraries.toolkits)
+    none = "no CUDA toolkit is installed; frameworks bring their own libraries"
+    notes = [Evidence(each.path, _toolkit_note(machine, each)) for each in libraries.toolkits]
+    if libraries.found and libraries.found[0].kind == "compat":
+        works = "a compatibility library with which CUDA works"
+        notes.insert(0, Evidence(libraries.found[0].path, works))
+    return _finding(CheckStatus.OK, f"CUDA toolkit {names}" if names else none, *notes)
 
 
 def _toolkit_note(machine: Machine, toolkit: ToolkitReading) -> str:
@@ -220,11 +221,3 @@ def _toolkit_note(machine: Machine, toolkit: ToolkitReading) -> str:
     if mine and matching and mine < matching:
         value += f"; came with driver {show_version(matching)}: newer code may not compile (222)"
     return value
-
-
-def _notes(machine: Machine) -> Iterator[Evidence]:
-    first = next(iter(machine.system.libraries.found), None)
-    if first is not None and first.kind == "compat":
-        yield Evidence(first.path, "a compatibility library with which CUDA works")
-    for toolkit in machine.system.libraries.toolkits:
-        yield Evidence(toolkit.path, _toolkit_note(machine, toolkit))

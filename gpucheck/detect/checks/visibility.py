@@ -48,7 +48,11 @@ def check(machine: Machine) -> Finding:
         return _finding(CheckStatus.OK, summary, *_order(machine))
     visibility = machine.visibility
     value = Evidence(VISIBLE, repr(text))
-    evidence = (value, *_entries(visibility), *_order(machine))
+    entries = (
+        Evidence(f"{VISIBLE} entry {entry.text!r}", f"{entry.status}: {entry.reason}")
+        for entry in visibility.entries
+    )
+    evidence = (value, *entries, *_order(machine))
     if not seen:
         return _finding(
             CheckStatus.FAIL,
@@ -76,13 +80,6 @@ def _of(machine: Machine, seen: int) -> str:
         return f"{count_of(seen, 'device')} (each MIG instance is one)"
     total = machine.nvml.gpu_count
     return count_of(seen) if total in (None, 0, seen) else f"{seen} of {count_of(total or 0)}"
-
-
-def _entries(visibility: Visibility) -> tuple[Evidence, ...]:
-    return tuple(
-        Evidence(f"{VISIBLE} entry {entry.text!r}", f"{entry.status}: {entry.reason}")
-        for entry in visibility.entries
-    )
 
 
 def _order(machine: Machine) -> tuple[Evidence, ...]:

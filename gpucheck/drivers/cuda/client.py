@@ -78,14 +78,10 @@ def run_kernel(
         return reading._replace(cupy_failure=said)
     if right:
         return reading._replace(through="cupy")
-    return LaunchReading(
-        through="cupy", launches=launches, libcuda_failure=failure or _first_failure(reading)
-    )
-
-
-def _first_failure(reading: LaunchReading) -> ProbeFailure | None:
-    wrong = ProbeFailure(code="wrong-result", message="the result is wrong")
-    return next((launch.failure or wrong for launch in reading.launches), None)
+    if failure is None and reading.launches:
+        wrong = ProbeFailure(code="wrong-result", message="the result is wrong")
+        failure = reading.launches[0].failure or wrong
+    return LaunchReading(through="cupy", launches=launches, libcuda_failure=failure)
 
 
 def _through_libcuda(

@@ -400,7 +400,9 @@ def read_facts(cupy: Any, cuda_index: int, known_uuid: str | None) -> BenchGpu:
     """Return CUDA's facts about a GPU, which must be the current one."""
     properties: Mapping[str, Any] = cupy.cuda.runtime.getDeviceProperties(cuda_index)
     free_bytes, total_bytes = cupy.cuda.runtime.memGetInfo()
-    major, name = int(properties["major"]), _text(properties["name"])
+    major, name = int(properties["major"]), properties["name"]
+    if isinstance(name, bytes):
+        name = name.decode(errors="replace")
     return BenchGpu(
         cuda_index=cuda_index,
         uuid=known_uuid or _uuid_of(cuda_index, name, properties.get("uuid")),
@@ -421,10 +423,6 @@ def read_facts(cupy: Any, cuda_index: int, known_uuid: str | None) -> BenchGpu:
 def _megahertz(kilohertz: object) -> float | None:
     """Return a clock from CUDA's properties; newer drivers leave some at zero."""
     return kilohertz / 1e3 if isinstance(kilohertz, int) and kilohertz > 0 else None
-
-
-def _text(name: bytes | str) -> str:
-    return name.decode(errors="replace") if isinstance(name, bytes) else name
 
 
 def _uuid_of(cuda_index: int, name: str, raw: object) -> str | None:

@@ -45,20 +45,19 @@ def read_system(root: Path, environment: Mapping[str, str]) -> SystemReading:
     gpus = [path for path, kind in devices if kind.startswith(DISPLAY_CLASSES)]
     return SystemReading(
         platform=read_platform(root),
-        pci=tuple(_pci_detail(path) for path in gpus),
+        pci=tuple(
+            PciDetailReading(
+                pci_bus_id=path.name.lower(),
+                answers=_answers(path / "config"),
+                runtime_status=read_text(path / "power/runtime_status"),
+            )
+            for path in gpus
+        ),
         nvswitches=sum(kind.startswith(_OTHER_BRIDGE) for _, kind in devices),
         module=read_module(root, release),
         nodes=read_nodes(root),
         libraries=read_libraries(root, environment),
         log=read_kernel_log(root),
-    )
-
-
-def _pci_detail(path: Path) -> PciDetailReading:
-    return PciDetailReading(
-        pci_bus_id=path.name.lower(),
-        answers=_answers(path / "config"),
-        runtime_status=read_text(path / "power/runtime_status"),
     )
 
 
@@ -84,12 +83,13 @@ _CPUINFO_BYTES = 8192
 
 def read_platform(root: Path) -> PlatformReading:
     """Read the signs of WSL2, Jetson, a hypervisor, Secure Boot and a laptop's graphics switch."""
+    words = (read_text(root / "proc/cmdline") or "").split()
     return PlatformReading(
         dxg=(root / "dev/dxg").exists(),
         tegra=_tegra(root),
         hypervisor=_hypervisor(root),
         secure_boot=_secure_boot(root),
-        boot_parameters=_boot_parameters(root),
+        boot_parameters=tuple(word for word in words if word.startswith(_BOOT_WORDS)),
         prime_profile=read_text(root / "etc/prime-discrete"),
     )
 
@@ -122,11 +122,6 @@ def _secure_boot(root: Path) -> bool | None:
         return None
     # Four bytes of attributes, then the value.
     return content[-1] == 1 if len(content) == 5 else None
-
-
-def _boot_parameters(root: Path) -> tuple[str, ...]:
-    words = (read_text(root / "proc/cmdline") or "").split()
-    return tuple(word for word in words if word.startswith(_BOOT_WORDS))
 
 
 # ----------------------------------------------------------------------------------- kernel module

@@ -101,11 +101,11 @@ _NUMBERED = re.compile(r"CUDA_DEVICE_MEMORY_LIMIT_[0-9]{1,3}")
 
 def gpu_variables(environment: Mapping[str, str]) -> dict[str, str]:
     """Return those variables of `environment` that GPU programs and their launchers read."""
-    return {name: value for name, value in sorted(environment.items()) if _is_ours(name)}
-
-
-def _is_ours(name: str) -> bool:
-    return name in NAMES or _NUMBERED.fullmatch(name) is not None
+    return {
+        name: value
+        for name, value in sorted(environment.items())
+        if name in NAMES or _NUMBERED.fullmatch(name)
+    }
 
 
 def _os_name(root: Path, release: str) -> str:

@@ -172,7 +172,9 @@ def assemble(parts: Iterable[dict[str, Any]], failure: ProbeFailure | None) -> N
             case "gpu":
                 gpus.append(_gpu(part))
             case "topology":
-                topology = _topology(part)
+                pairs = (PairReading(from_=pair.pop("from"), **pair) for pair in part["pairs"])
+                links = (NvlinkReading(**link) for link in part["nvlinks"])
+                topology = TopologyReading(tuple(pairs), tuple(links))
             case _:
                 system |= part
     gpus.sort(key=lambda gpu: gpu.index)
@@ -189,13 +191,6 @@ def _gpu(part: dict[str, Any]) -> GpuReading:
         processes=processes,
         mig_instances=instances,
         failure=ProbeFailure(**failure) if failure else None,
-    )
-
-
-def _topology(part: dict[str, Any]) -> TopologyReading:
-    return TopologyReading(
-        pairs=tuple(PairReading(from_=pair.pop("from"), **pair) for pair in part["pairs"]),
-        nvlinks=tuple(NvlinkReading(**link) for link in part["nvlinks"]),
     )
 
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from gpucheck.drivers.child import SHARE_AFTER_A_HANG, Child, ChildDiedError, ChildSilentError
 from gpucheck.drivers.evidence import BuildsReading, TrialReading
@@ -31,16 +32,19 @@ DEADLINE_S = 20.0
 SCRIPT = "frameworks_child.py"
 
 
-class FrameworksReading(NamedTuple):
-    """The frameworks of an interpreter by module name; null where unknown (see `reason`).
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Software:
+    """A Python and its frameworks, version by module; null where unknown (see `reason`).
 
-    `for_cpus` are those whose packages are CPU-only.
+    `named_by` is --python, VIRTUAL_ENV, CONDA_PREFIX, PATH, gpucheck for the one that it runs in,
+    or null for the one that a command starts. `for_cpus` are modules of CPU-only builds.
     """
 
-    interpreter: Interpreter | None = None
+    interpreter: str | None = None
     python: str | None = None
-    frameworks: Mapping[str, str] | None = None
-    reason: str = ""
+    frameworks: dict[str, str] | None = None
+    reason: str | None = None
+    named_by: str | None = None
     for_cpus: tuple[str, ...] = ()
 
 
@@ -49,10 +53,10 @@ def read_frameworks(
     environment: Mapping[str, str],
     *,
     deadline_s: float = DEADLINE_S,
-) -> FrameworksReading:
+) -> Software:
     """List an interpreter's frameworks; a failure is described in `reason`."""
     if interpreter is None:
-        return FrameworksReading(reason="it is not known which Python the command uses")
+        return Software(reason="it is not known which Python the command uses")
     try:
         answers = run_script(
             interpreter, SCRIPT, "installed", environment=environment, deadline_s=deadline_s
@@ -61,11 +65,11 @@ def read_frameworks(
         problem = "" if found else why_silent(interpreter, environment)
     except OtherPythonError as error:
         found, problem = None, f"{interpreter.path}: {error}"
+    asked = Software(interpreter=interpreter.path, named_by=interpreter.named_by or None)
     if found is None:
-        reason = f"it is not known which frameworks it has: {problem}"
-        return FrameworksReading(interpreter=interpreter, reason=reason)
-    return FrameworksReading(
-        interpreter=interpreter,
+        return replace(asked, reason=f"it is not known which frameworks it has: {problem}")
+    return replace(
+        asked,
         python=found["python"],
         frameworks=found["frameworks"],
         for_cpus=tuple(found["for_cpus"]),

@@ -51,7 +51,8 @@ def _by_environment(inputs: PlanInput) -> Setting:
     if ours == "0":
         return _set(inputs, name, None, "the fraction rounds to 0")
     if theirs is None:
-        return _set(inputs, name, ours, _reason(inputs))
+        pool = inputs.of_pool("the pool only; memory for collectives is extra")
+        return _set(inputs, name, ours, pool)
     value = parse_number(theirs)
     if value is not None and 0 < value <= fraction:
         return _set(inputs, name, theirs, f"{name} is already set and no wider, so it is kept")
@@ -89,13 +90,6 @@ def _knows_the_new_name(inputs: PlanInput) -> bool:
     parts = (inputs.version("jax") or "").split(".")[:2]
     known = len(parts) == 2 and all(part.isascii() and part.isdigit() for part in parts)
     return known and (int(parts[0]), int(parts[1])) >= NEW_NAME_SINCE
-
-
-def _reason(inputs: PlanInput) -> str:
-    pool = "the pool only; memory for collectives is extra"
-    return (
-        f"one fraction for all GPUs, the smallest of them; {pool}" if inputs.is_uneven() else pool
-    )
 
 
 def code_lines(sizes: Sequence[int], plan: MemoryLimit) -> list[str]:

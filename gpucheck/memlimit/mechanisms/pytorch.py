@@ -54,7 +54,9 @@ def _by_environment(inputs: PlanInput) -> Setting:
     entry = _ENTRY.search(theirs)
     if entry is None:
         added = f"{theirs.rstrip(',')},{TORCH_KEY}:{ours}" if theirs else f"{TORCH_KEY}:{ours}"
-        return _set(inputs, name, added, _reason(inputs, theirs))
+        pool = inputs.of_pool("the caching allocator")
+        reason = f"added to the existing settings; {pool}" if theirs else pool
+        return _set(inputs, name, added, reason)
     value = parse_number(entry[1].strip())
     if value is not None and 0 < value <= fraction:
         reason = f"{TORCH_KEY} is already set and no wider, so it is kept"
@@ -85,13 +87,6 @@ def _obstacle(inputs: PlanInput, theirs: str) -> str | None:
     if found is None or (int(found[1]), int(found[2])) < TORCH_KEY_SINCE:
         return f"the key is fatal to PyTorch {shown(version)}; {since} is the first to know it"
     return None
-
-
-def _reason(inputs: PlanInput, theirs: str) -> str:
-    pool = "the caching allocator"
-    if inputs.is_uneven():
-        pool = f"one fraction for all GPUs, the smallest of them; {pool}"
-    return f"added to the existing settings; {pool}" if theirs else pool
 
 
 def _by_code(inputs: PlanInput, *, needed: bool) -> Setting:

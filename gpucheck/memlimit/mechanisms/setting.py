@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from gpucheck.drivers.host.driver_files import MpsReading
-from gpucheck.drivers.python.frameworks import FrameworksReading
+from gpucheck.drivers.python.frameworks import Software
 from gpucheck.memlimit.model import GpuMemoryLimit, Mechanism, Strength, Way
 from gpucheck.report.units import Amount
 
@@ -33,7 +33,7 @@ class PlanInput:
     limits: tuple[GpuMemoryLimit, ...]
     environment: Mapping[str, str]
     overhead_included: bool = False
-    frameworks: FrameworksReading
+    software: Software
     hook: HookState
     mps: MpsReading | None = None
     oldest_capability: tuple[int, int] | None = None
@@ -49,27 +49,28 @@ class PlanInput:
             shares.append(Fraction(gpu.allocator_limit_bytes, gpu.memory_total_bytes))
         return min(shares)
 
-    def is_uneven(self) -> bool:
-        """Return whether one fraction for all GPUs gives some of them less than their limit."""
+    def of_pool(self, pool: str) -> str:
+        """Return what a fraction limits, and whether some GPUs get less than their limit by it."""
         totals = {gpu.memory_total_bytes for gpu in self.limits}
-        return len(totals) > 1 and (self.amount.share is None or self.overhead_included)
+        uneven = len(totals) > 1 and (self.amount.share is None or self.overhead_included)
+        return f"one fraction for all GPUs, the smallest of them; {pool}" if uneven else pool
 
     def version(self, module: str) -> str | None:
         """Return a framework's version; None if the framework or its version is unknown."""
-        known = self.frameworks.frameworks
+        known = self.software.frameworks
         return (known.get(module) or None) if known is not None else None
 
     def has(self, module: str) -> bool | None:
         """Return whether the Python of the plan has a framework; None if unknown."""
-        known = self.frameworks.frameworks
+        known = self.software.frameworks
         return None if known is None else module in known
 
     def missing_reason(self, module: str) -> str | None:
         """Return why a framework is certainly missing, or None."""
-        interpreter = self.frameworks.interpreter
+        interpreter = self.software.interpreter
         if self.has(module) is not False or interpreter is None:
             return None
-        return f"{shown(interpreter.path)} has no {module}"
+        return f"{shown(interpreter)} has no {module}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
