@@ -7,6 +7,7 @@ PYTHONUTF8, descriptors that are closed) is for a real process: see `can_serve`.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import importlib
 import json
@@ -17,6 +18,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -220,7 +222,28 @@ def serve(descriptor: int) -> None:
     wait_for_a_call(socket.socket(fileno=descriptor))
     from gpucheck.__main__ import main
 
-    main()
+    try:
+        main()
+    except SystemExit as ended:
+        end(ended.code)
+        raise
+
+
+def end(code: object) -> None:
+    """End this fork, but for what the interpreter frees at its end: that copies every page.
+
+    Return if something else is to be said than a number, or stdout or stderr cannot be written.
+    """
+    if not isinstance(code, int):
+        return
+    threading._shutdown()  # type: ignore[attr-defined]  # waits for threads, as Python does
+    atexit._run_exitfuncs()
+    try:
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+    except (OSError, ValueError):
+        return
+    os._exit(code)
 
 
 if __name__ == "__main__":

@@ -46,6 +46,9 @@ QUICK_FILES = ("test_documents.py", "test_every_command.py", "test_tables.py")
 #: wants the mark, or less work. It is no failure, since machines differ.
 MOST_CPU_S = 2.0
 
+#: The whole suite writes a tenth of it.
+LEAST_MEMORY_BYTES = 4 << 30
+
 #: More workers of a parallel run take memory and are hardly faster: many tests start processes.
 MOST_WORKERS = 4
 
@@ -61,6 +64,22 @@ hypothesis.settings.register_profile(
     derandomize=os.environ.get("CI") == "true",
 )
 hypothesis.settings.load_profile("gpucheck")
+
+
+def use_memory_for_files() -> None:
+    """Let temporary folders be in memory: a pretended machine is hundreds of small files.
+
+    TMPDIR and --basetemp decide where they are given.
+    """
+    memory = Path("/dev/shm")
+    with contextlib.suppress(OSError):
+        found = os.statvfs(memory)
+        is_wide = found.f_bavail * found.f_frsize >= LEAST_MEMORY_BYTES
+        if is_wide and not found.f_flag & os.ST_NOEXEC and "TMPDIR" not in os.environ:
+            os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(memory))
+
+
+use_memory_for_files()
 
 
 # Whoever runs the tests under nohup, or in the background of a script, ignores these signals, and

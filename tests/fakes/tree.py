@@ -48,24 +48,27 @@ class _Tree:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self._folders: set[str] = set()
 
     def file(self, path: str, content: str | bytes = "") -> None:
         """Write one file; text keeps raw bytes that came as surrogate escapes."""
-        target = self.root / path
-        target.parent.mkdir(parents=True, exist_ok=True)
         data = content if isinstance(content, bytes) else content.encode("utf-8", "surrogateescape")
-        target.write_bytes(data)
+        self.folder(path.rpartition("/")[0])
+        (self.root / path).write_bytes(data)
 
     def folder(self, path: str) -> None:
         """Make one folder."""
-        (self.root / path).mkdir(parents=True, exist_ok=True)
+        if path not in self._folders:
+            (self.root / path).mkdir(parents=True, exist_ok=True)
+            self._folders.add(path)
 
     def link(self, path: str, target: str) -> None:
         """Link `path` to `target`, both from the root, relatively: the tree can be moved."""
+        folder = path.rpartition("/")[0]
+        self.folder(folder)
         place = self.root / path
-        place.parent.mkdir(parents=True, exist_ok=True)
         place.unlink(missing_ok=True)
-        place.symlink_to(os.path.relpath(target, str(PurePosixPath(path).parent)))
+        place.symlink_to(os.path.relpath(target, folder or "."))
 
     def values(self, folder: str, values: Iterable[tuple[str, object]]) -> None:
         """Write one small file for each present value."""
