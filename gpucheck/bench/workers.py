@@ -284,17 +284,13 @@ class WorkerPool:
                 self._barrier.close()
 
 
-def ignore_progress(text: str) -> None:
-    """Ignore the progress."""
-
-
 class Workers:
     """Rounds of `gpucheck bench` in worker processes, each reporting its progress in lines."""
 
     def __init__(
         self,
         *,
-        report_progress: Callable[[str], None] = ignore_progress,
+        report_progress: Callable[[str], None] = lambda text: None,
         start_s: float = START_S,
         command: Sequence[str] = (),
     ) -> None:

@@ -120,7 +120,7 @@ def _list() -> Answer:
 
 def _lint(names: Sequence[str]) -> Answer:
     """Check every file, even if one before it cannot be read."""
-    from gpucheck.bench.ci.profiles import describe, find_profile, unreadable, wrong
+    from gpucheck.bench.ci.profiles import describe, find_profile, mistakes, unreadable
 
     files: list[ProfileFile] = []
     for name in names:
@@ -130,10 +130,10 @@ def _lint(names: Sequence[str]) -> Answer:
         except GpucheckError as error:
             files.append(unreadable(path, error))
     result = ProfileResult(action=ProfileAction.LINT, files=tuple(files))
-    bad = [one for one in files if wrong(one)]
+    bad = [one for one in files if mistakes(one.problems)]
     if not bad:
         return Answer(result=result)
-    count = sum(len(wrong(one)) for one in bad)
+    count = sum(len(mistakes(one.problems)) for one in bad)
     said = f"{count} {'mistake' if count == 1 else 'mistakes'} in {bad[0].path}"
     more = f" and {len(bad) - 1} other files" if len(bad) > 1 else ""
     there = "There is" if count == 1 else "There are"

@@ -69,6 +69,8 @@ def fingerprint(
     gpu = next((gpu for gpu in environment.gpus if f"gpu:{gpu.cuda_index}" == device), None)
     blas = f"{environment.blas_name or 'unknown'} {environment.blas_version or ''}".strip()
     threads = f", {environment.blas_threads} threads" if environment.blas_threads else ""
+    locked = sensors is not None and sensors.reasons.get(_LOCKED)
+    policy = "set by somebody" if locked else "default"
     return Fingerprint(
         board=gpu.name if gpu else None,
         pci_device_id=gpu.pci_device_id if gpu else None,
@@ -79,7 +81,7 @@ def fingerprint(
         cublas=environment.cublas_version if gpu else None,
         power_limit_w=sensors.power_limit_w if sensors else None,
         ecc=sensors.ecc_mode if sensors else None,
-        clock_policy=_clock_policy(sensors) if sensors else None,
+        clock_policy=policy if sensors else None,
         cpu=environment.cpu_model,
         cores=environment.usable_cores,
         blas=f"{blas}{threads}",
@@ -88,10 +90,6 @@ def fingerprint(
         profile=profile,
         gpucheck=__version__,
     )
-
-
-def _clock_policy(sensors: GpuTelemetry) -> str:
-    return "set by somebody" if sensors.reasons.get(_LOCKED) else "default"
 
 
 def differences(one: Fingerprint, other: Fingerprint) -> dict[str, str]:
@@ -165,14 +163,11 @@ def row_series(runs: Sequence[ProcessRun]) -> tuple[Series, ...]:
     found: dict[tuple[str, str], list[Measurement]] = {}
     for run in chosen:
         for row in run.result.measurements if run.result is not None else ():
-            if row.device == run.device and _is_right(row):
+            wrong = row.verified is not None and not row.verified.ok
+            right = row.error is None and not wrong and _figure(row) is not None
+            if row.device == run.device and right:
                 found.setdefault((run.device, row_id(row)), []).append(row)
     return tuple(_series(name, uuids[device], rows) for (device, name), rows in found.items())
-
-
-def _is_right(row: Measurement) -> bool:
-    wrong = row.verified is not None and not row.verified.ok
-    return row.error is None and not wrong and _figure(row) is not None
 
 
 def _series(name: str, uuid: str | None, rows: Sequence[Measurement]) -> Series:

@@ -32,6 +32,7 @@ from gpucheck.bench.ci.model import Baseline, ComparedRow, Series
 from gpucheck.bench.ci.peers import peer_gates
 from gpucheck.bench.ci.profile_model import Aggregate, Check, MissingPolicy
 from gpucheck.bench.ci.run_data import MetricValues, RunData
+from gpucheck.bench.kernels import KERNELS
 from gpucheck.bench.model import Direction, Gate, GateClass, GateStatus, Severity
 from gpucheck.report.envelope import Failure, Notice
 from gpucheck.report.errors import ExitCode
@@ -281,8 +282,6 @@ class _Judging:
 
     def _missing(self) -> Gate:
         """Return the gate of a device without a figure, with the reason."""
-        from gpucheck.bench.kernels import KERNELS
-
         check, figures = self.check, self._figures
         if figures.gpu is not None:
             refusal = KERNELS[check.kernel].gpu_refusal(check.dtype, figures.gpu)

@@ -8,7 +8,8 @@ from types import MappingProxyType
 
 from gpucheck.bench.ci.decision import limit_of
 from gpucheck.bench.ci.profile_model import Check, Limit, Match, Metric, Profile, Target
-from gpucheck.bench.model import Direction, Scope
+from gpucheck.bench.kernels import KERNELS, LINKS
+from gpucheck.bench.model import BenchMode, Direction, Scope
 from gpucheck.bench.roofline import TableBoard, board_from, load_table
 from gpucheck.drivers.gpu import Board
 from gpucheck.report.errors import WrongUseError
@@ -35,9 +36,6 @@ def base_unit(metric: Metric, kernel: str, dtype: str) -> str | None:
         return "s"
     if metric is Metric.FACT:
         return None
-    from gpucheck.bench.kernels import KERNELS
-    from gpucheck.bench.model import BenchMode
-
     known = KERNELS.get(kernel)
     if known is None:
         return None
@@ -71,8 +69,6 @@ def direction_of(metric: Metric) -> Direction:
 OTHER = "other"
 #: The name of a board's peak in bytes/s, beside those by format.
 _MEMORY = "bytes_per_s"
-#: Kernels limited by links, not by the board.
-_LINKS = frozenset({"transfer", "p2p"})
 
 
 def matching_boards(match: Match) -> tuple[TableBoard, ...]:
@@ -93,7 +89,7 @@ def fits_name(name: str, patterns: Sequence[str]) -> bool:
 def has_peak(check: Check) -> bool:
     """Return whether a board's peak applies to this check's figure."""
     counted = base_unit(check.metric, check.kernel, check.dtype)
-    resident = check.scope is Scope.RESIDENT and check.kernel not in _LINKS
+    resident = check.scope is Scope.RESIDENT and check.kernel not in LINKS
     return counted in ("FLOP/s", "B/s") and resident
 
 
@@ -171,21 +167,17 @@ def limit_on(check: Check, board: Board | None) -> Limit | None:
 def _sentence(check: Check, board: Board | None, expected: float, peak: float | None) -> str:
     limit = limit_of(expected, check.tolerance_percent, check.direction)
     factor = limit_of(1.0, check.tolerance_percent, check.direction)
-    origin = _origin(check, board, expected)
+    of_value = check.expectation.value is not None
+    source = board.source_of(_what(check)) if board is not None else ""
+    origin = number(expected)
+    if not of_value:
+        origin = f"{share_of(check, board):g} % of {number(peak or 0.0)} ({source})"
     text = f"{number(limit)} {check.unit} = {origin} x {factor:.4g}"
     if peak is not None and board is not None:
         text += f" = {100 * limit / peak:.1f} % of peak"
-        if check.expectation.value is not None:
-            text += f" ({number(peak)} {check.unit}, {board.source_of(_what(check))})"
+        if of_value:
+            text += f" ({number(peak)} {check.unit}, {source})"
     return text
-
-
-def _origin(check: Check, board: Board | None, expected: float) -> str:
-    if check.expectation.value is not None:
-        return number(expected)
-    share, peak = share_of(check, board), peak_of(check, board)
-    source = board.source_of(_what(check)) if board is not None else ""
-    return f"{share:g} % of {number(peak or 0.0)} ({source})"
 
 
 def _against_baseline(check: Check) -> Limit:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, NamedTuple, TypeVar, get_args, get_type_hints
+from typing import Any, TypeVar, get_args, get_type_hints
 
 from gpucheck.bench.ci.limits import default_unit, direction_of
 from gpucheck.bench.ci.profile_model import (
@@ -74,13 +74,6 @@ class Problems:
         )
 
 
-class Reading(NamedTuple):
-    """Profile as far as it could be read, and what is wrong with it."""
-
-    profile: Profile
-    problems: Problems
-
-
 def nearest(word: str, known: Iterable[str]) -> str:
     """Return "did you mean …?" for a word that is close to a known one, else all known ones."""
     names = list(known)
@@ -88,8 +81,10 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return f"did you mean {close[0]}?" if close else f"choose from: {', '.join(names)}"
 
 
-def read_profile(path: Path) -> Reading:
-    """Read a file's tables and keys; what they mean together is checked by `lint`.
+def read_profile(path: Path) -> tuple[Profile, Problems]:
+    """Read a file's tables and keys: the profile as far as it could be read, and its mistakes.
+
+    What the keys mean together is checked by `lint`.
 
     Raises:
         WrongUseError: the file cannot be read, or is not TOML.
@@ -98,7 +93,7 @@ def read_profile(path: Path) -> Reading:
     return parse_profile(text, shown(str(path)))
 
 
-def parse_profile(text: str, path: str) -> Reading:
+def parse_profile(text: str, path: str) -> tuple[Profile, Problems]:
     """Read a profile's text; `path` stands in the messages.
 
     Raises:
@@ -114,11 +109,13 @@ def parse_profile(text: str, path: str) -> Reading:
             "the table [profile] is missing",
             'start with [profile], schema = 1, name = "...", version = 1',
         )
+    head = _head(about)
+    match = _record(whole.table("match"), Match)
     found = Profile(
-        **_head(about),
+        **head,
         path=path,
         digest=hashlib.sha256(text.encode()).hexdigest(),
-        match=_match(whole.table("match")),
+        match=replace(match, pci_device_ids=tuple(map(str.lower, match.pci_device_ids))),
         inventory=_record(whole.table("inventory"), InventoryDemands),
         run=_run(whole.table("run")),
         checks=_checks(whole),
@@ -126,7 +123,7 @@ def parse_profile(text: str, path: str) -> Reading:
         provenance=_provenance(whole.table("provenance")),
     )
     whole.finish()
-    return Reading(profile=found, problems=problems)
+    return found, problems
 
 
 def _head(table: _Table) -> dict[str, Any]:
@@ -145,11 +142,6 @@ def _record(table: _Table, kind: type[Record]) -> Record:
     found = table.fields_of(kind)
     table.finish()
     return kind(**found)
-
-
-def _match(table: _Table) -> Match:
-    found = _record(table, Match)
-    return replace(found, pci_device_ids=tuple(one.lower() for one in found.pci_device_ids))
 
 
 def _run(table: _Table) -> RunPlan:
@@ -233,29 +225,18 @@ def _provenance(table: _Table) -> dict[str, str]:
     return {key: value for key, value in found.items() if value}
 
 
-def _is_whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _is_number(value: object) -> bool:
-    return _is_whole(value) or isinstance(value, float)
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str) and bool(value.strip())
-
-
-def _is_list_of_texts(value: object) -> bool:
-    return isinstance(value, list) and all(isinstance(one, str) for one in value)
-
-
 #: What a value of each type must be, the test for that, and an example.
-_TYPES: Mapping[type, tuple[str, Callable[[object], bool], str]] = {
-    str: ("a string", _is_text, '"..."'),
-    tuple: ("a list of strings", _is_list_of_texts, '["..."]'),
+_TYPES: Mapping[type, tuple[str, Callable[[Any], bool], str]] = {
+    str: ("a string", lambda value: isinstance(value, str) and bool(value.strip()), '"..."'),
+    tuple: (
+        "a list of strings",
+        lambda value: isinstance(value, list) and all(isinstance(one, str) for one in value),
+        '["..."]',
+    ),
     bool: ("true or false", lambda value: isinstance(value, bool), "true"),
-    int: ("a whole number", _is_whole, "1"),
-    float: ("a number", _is_number, "1"),
+    # True is an int in Python, and no number in TOML.
+    int: ("a whole number", lambda value: type(value) is int, "1"),
+    float: ("a number", lambda value: type(value) in (int, float), "1"),
 }
 
 

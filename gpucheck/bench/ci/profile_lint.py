@@ -22,7 +22,7 @@ from gpucheck.bench.ci.limits import (
     number,
     scale_of,
 )
-from gpucheck.bench.ci.profile_file import Problems, Reading, nearest, parse_profile, read_profile
+from gpucheck.bench.ci.profile_file import Problems, nearest, parse_profile, read_profile
 from gpucheck.bench.ci.profile_model import (
     Aggregate,
     Check,
@@ -37,6 +37,7 @@ from gpucheck.bench.ci.profile_model import (
     Statistic,
     Target,
 )
+from gpucheck.bench.kernels import KERNELS
 from gpucheck.bench.model import BenchMode, Fill, Scope, Severity
 from gpucheck.bench.numerics import FORMATS
 from gpucheck.bench.roofline import TableBoard, load_table
@@ -67,7 +68,7 @@ def lint(path: Path) -> Findings:
     Raises:
         WrongUseError: the file cannot be read, or is not TOML.
     """
-    return _lint(read_profile(path))
+    return _lint(*read_profile(path))
 
 
 def lint_text(text: str, path: str) -> Findings:
@@ -76,11 +77,10 @@ def lint_text(text: str, path: str) -> Findings:
     Raises:
         WrongUseError: it is not TOML.
     """
-    return _lint(parse_profile(text, path))
+    return _lint(*parse_profile(text, path))
 
 
-def _lint(reading: Reading) -> Findings:
-    problems, profile = reading.problems, reading.profile
+def _lint(profile: Profile, problems: Problems) -> Findings:
     _head(profile, problems)
     _match(profile.match, problems)
     _inventory(profile, problems)
@@ -155,11 +155,12 @@ def _names(match: Match, known: set[str], problems: Problems) -> None:
     named = [entry for entry in boards if any(fits_name(one, match.names) for one in entry.names)]
     ids = set(match.pci_device_ids)
     if ids and ids <= known and not matching_boards(match):
-        owners = ", ".join(entry.name for entry in boards if ids & set(entry.pci_device_ids))
+        owners = [entry for entry in boards if ids & set(entry.pci_device_ids)]
+        belongs = ", ".join(entry.name for entry in owners)
         problems.add(
             "matches-nothing",
-            f"no board can match: the ids belong to {owners}, which the names do not match",
-            f'write names as NVML reports them, such as "{_first_name(ids)}"',
+            f"no board can match: the ids belong to {belongs}, which the names do not match",
+            f'write names as NVML reports them, such as "{owners[0].names[0]}"',
             table="match",
             key="names",
         )
@@ -173,11 +174,6 @@ def _names(match: Match, known: set[str], problems: Problems) -> None:
             key="names",
             severity=Severity.WARN,
         )
-
-
-def _first_name(ids: set[str]) -> str:
-    boards = load_table().boards
-    return next(entry.names[0] for entry in boards if ids & set(entry.pci_device_ids))
 
 
 def _inventory(profile: Profile, problems: Problems) -> None:
@@ -445,8 +441,6 @@ class _Check:
 
     def _kernel_and_dtype(self) -> bool:
         """Check that the kernel exists and can be measured like this."""
-        from gpucheck.bench.kernels import KERNELS
-
         check = self._check
         kernel = KERNELS.get(check.kernel)
         if kernel is None:

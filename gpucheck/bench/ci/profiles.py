@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from pathlib import Path
 
+from gpucheck.bench.ci.profile_file import nearest
 from gpucheck.bench.ci.profile_lint import lint
 from gpucheck.bench.ci.profile_model import Problem, Profile, ProfileFile
 from gpucheck.bench.model import Severity
@@ -35,12 +35,10 @@ def find_profile(text: str) -> Path:
     known = shipped()
     if text in known:
         return known[text]
-    close = difflib.get_close_matches(text, known, n=1)
-    hint = f"did you mean {close[0]}?" if close else f"choose from: {', '.join(known)}"
     raise WrongUseError(
         code="no-such-profile",
         message=f"There is no profile called {text[:100]!a}.",
-        remedy=(hint, "for a file of your own, write a path with a slash or .toml"),
+        remedy=(nearest(text, known), "for a file of your own, write a path with a slash or .toml"),
     )
 
 
@@ -58,9 +56,8 @@ def load_profile(text: str) -> Profile:
 
 
 def _unusable(path: Path, problems: Sequence[Problem]) -> WrongUseError:
-    errors = [one for one in problems if one.severity is Severity.ERROR]
-    first, more = errors[0], len(errors) - 1
-    others = (f"see {more} more with: gpucheck profile lint {str(path)!r}",) if more else ()
+    first, *more = mistakes(problems)
+    others = (f"see {len(more)} more with: gpucheck profile lint {str(path)!r}",) if more else ()
     where = str(path) if first.line is None else f"{path}:{first.line}"
     return WrongUseError(
         code="bad-profile",
@@ -103,6 +100,6 @@ def unreadable(path: Path, error: GpucheckError) -> ProfileFile:
     )
 
 
-def wrong(file: ProfileFile) -> list[Problem]:
+def mistakes(problems: Sequence[Problem]) -> list[Problem]:
     """Return the mistakes that make a profile unusable; cautions do not."""
-    return [one for one in file.problems if one.severity is Severity.ERROR]
+    return [one for one in problems if one.severity is Severity.ERROR]

@@ -10,15 +10,13 @@ from gpucheck.bench import stats
 from gpucheck.bench.ci.limits import scale_of
 from gpucheck.bench.ci.model import Baseline, CarriedDoubt, ProcessRun
 from gpucheck.bench.ci.profile_model import Check, Metric, Phase, Profile, Statistic, Target
+from gpucheck.bench.kernels import WITHOUT_HOST
 from gpucheck.bench.model import Corruption, Doubt, GpuTelemetry, Measurement, Scope
 from gpucheck.drivers.gpu import BenchGpu
 from gpucheck.inventory.model import Gpu
 from gpucheck.report.envelope import Failure
 
 _Key = tuple[object, ...]
-#: Kernels that a GPU times by itself once they are queued: a busy host does not slow them. If the
-#: host was late to queue them, the row has the doubt `starved`.
-_WITHOUT_HOST = frozenset({"matmul", "softmax", "copy", "triad"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,19 +166,17 @@ def doubts_of(rows: Sequence[Measurement]) -> tuple[CarriedDoubt, ...]:
 
 def needs_host(device: str, kernel: str, scope: Scope) -> bool:
     """Return whether a busy host slows a row down."""
-    return device == "cpu" or scope is not Scope.RESIDENT or kernel not in _WITHOUT_HOST
+    return device == "cpu" or scope is not Scope.RESIDENT or kernel not in WITHOUT_HOST
 
 
 def _rows_by_key(check: Check, run: ProcessRun) -> Mapping[_Key, Measurement]:
-    if run.result is None:
-        return {}
-    rows = [row for row in run.result.measurements if fits(check, row) and row.median_s]
-    return {_key(row): row for row in rows}
-
-
-def _key(row: Measurement) -> _Key:
-    parameters = tuple(sorted(row.parameters.items()))
-    return (row.variant, row.shape, row.threads or 0, parameters)
+    """Return the rows of one process that a check is about."""
+    rows = run.result.measurements if run.result is not None else ()
+    return {
+        (row.variant, row.shape, row.threads or 0, tuple(sorted(row.parameters.items()))): row
+        for row in rows
+        if fits(check, row) and row.median_s
+    }
 
 
 def fits(check: Check, row: Measurement) -> bool:

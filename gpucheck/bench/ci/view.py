@@ -33,7 +33,7 @@ def build(report: Report, view: View) -> RenderableType:
         return render_comparison(report.result, view)
     if not isinstance(report.result, ProfileResult):
         raise TypeError(type(report.result).__name__)
-    return render_profile(report.result, width=view.width, ascii_only=not view.unicode)
+    return render_profile(report.result, width=view.width)
 
 
 #: Further lines of a gate begin below its name.
@@ -72,7 +72,9 @@ def render_gates(
     drawing = _Drawing(ascii_only)
     lines: list[RenderableType] = []
     if use is not None:
-        lines.append(Text(_headline(use), style="bold"))
+        count = "1 process" if use.processes == 1 else f"{use.processes} processes"
+        head = f"profile {use.name} version {use.version}, {count} of each device"
+        lines.append(Text(printable(head), style="bold"))
     loud = [gate for gate in gates if _is_loud(gate)]
     quiet = [gate for gate in gates if not _is_loud(gate)]
     order = (GateStatus.FAIL, GateStatus.INCONCLUSIVE, GateStatus.PASS)
@@ -82,11 +84,6 @@ def render_gates(
         lines.extend(drawing.in_brief(quiet, each=verbosity > 0))
     lines.append(drawing.total(gates))
     return Group(*lines)
-
-
-def _headline(use: ProfileUse) -> str:
-    count = "1 process" if use.processes == 1 else f"{use.processes} processes"
-    return printable(f"profile {use.name} version {use.version}, {count} of each device")
 
 
 def _alike(gates: Sequence[Gate]) -> list[list[Gate]]:
@@ -301,7 +298,9 @@ def render_comparison(found: RunComparison, view: View) -> RenderableType:
             allowed = " (allowed)" if key in found.allowed else ""
             parts.append(Text(f"  {printable(text)}{allowed}", overflow="fold"))
     if view.verbosity >= 0:
-        parts.append(Text(_row_total(found)))
+        statuses = [row.status for row in found.rows]
+        counts = [f"{statuses.count(one)} {one.value}" for one in GateStatus if one in statuses]
+        parts.append(Text(", ".join(counts) or "The two runs have no row in common."))
     return Group(*parts)
 
 
@@ -326,7 +325,8 @@ def _rows(found: RunComparison, view: View, micro: str) -> Iterator[RenderableTy
         verdict = Text(row.status.value, style=_ROW_STYLES[row.status])
         if table is None:
             yield Text.assemble((f"{row.device} {printable(row.id)}: ", "bold"), verdict)
-            yield Text(f"  {_row_figures(row, micro)}")
+            first, second = (_value(value, row.unit, micro) for value in (row.first, row.second))
+            yield Text(f"  {first} -> {second}, {_change(row.ratio)} ({_interval(row)})")
         if row.status is not GateStatus.PASS or view.verbosity > 0:
             cause = f" ({row.class_.value})" if row.class_ else ""
             where = "" if table is None else f"{row.device} {printable(row.id)}: "
@@ -344,11 +344,6 @@ def _cells(row: ComparedRow, micro: str) -> list[Text]:
         *(Text(text) for text in texts),
         Text(row.status.value, style=_ROW_STYLES[row.status]),
     ]
-
-
-def _row_figures(row: ComparedRow, micro: str) -> str:
-    first, second = (_value(value, row.unit, micro) for value in (row.first, row.second))
-    return f"{first} -> {second}, {_change(row.ratio)} ({_interval(row)})"
 
 
 def _value(value: float | None, unit: str, micro: str) -> str:
@@ -376,15 +371,7 @@ def _interval(row: ComparedRow) -> str:
     return f"{_signed(low)} to {most} %"
 
 
-def _row_total(found: RunComparison) -> str:
-    counts = [
-        (sum(row.status is status for row in found.rows), status.value) for status in GateStatus
-    ]
-    said = ", ".join(f"{count} {word}" for count, word in counts if count)
-    return said or "The two runs have no row in common."
-
-
-def render_profile(result: ProfileResult, *, width: int, ascii_only: bool) -> RenderableType:
+def render_profile(result: ProfileResult, *, width: int) -> RenderableType:
     """Return the files with their mistakes, then the limits."""
     from rich.console import Group
 

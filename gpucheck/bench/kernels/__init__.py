@@ -27,7 +27,7 @@ KERNELS: dict[str, Kernel] = {
     "p2p": PeerToPeer(),
 }
 #: Kernels by what their rows show; `Kernel` describes each.
-STREAMS, LINKS, BLAS_USERS, WHOLE_TRANSFERS = (
+STREAMS, LINKS, BLAS_USERS, WHOLE_TRANSFERS, WITHOUT_HOST = (
     frozenset(name for name, kernel in KERNELS.items() if getattr(kernel, trait))
-    for trait in ("streams", "measures_link", "uses_blas", "transfers_all")
+    for trait in ("streams", "measures_link", "uses_blas", "transfers_all", "runs_without_host")
 )

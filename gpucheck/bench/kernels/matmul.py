@@ -70,6 +70,7 @@ class Matmul(Kernel):
     id = "matmul"
     uses_blas = True
     transfers_all = True
+    runs_without_host = True
     dtypes = MappingProxyType(
         {
             BenchMode.QUICK: ("float32", "bfloat16"),

@@ -72,6 +72,7 @@ class Softmax(Kernel):
     id = "softmax"
     limited_by_memory = True
     transfers_all = True
+    runs_without_host = True
     dtypes = MappingProxyType(
         {
             BenchMode.QUICK: ("float32",),

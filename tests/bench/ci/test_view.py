@@ -231,7 +231,7 @@ PATH = "/a/rather/long/path/that/no/narrow/terminal/holds/in/one/line/nodes.toml
 def drawn_profile(result: ProfileResult, width: int = 80) -> str:
     out = StringIO()
     console = Console(file=out, width=width, highlight=False)
-    console.print(render_profile(result, width=width, ascii_only=False), crop=False)
+    console.print(render_profile(result, width=width), crop=False)
     return out.getvalue()
 
 
