@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
+from itertools import pairwise
 
+from gpucheck import __version__
 from gpucheck.cli import output
 from gpucheck.cli.commands import COMMANDS, RUNS_A_COMMAND
-from gpucheck.cli.terminal import closed_pipe
-from gpucheck.report.errors import GpucheckError
+from gpucheck.cli.terminal import closed_pipe, write_stdout
+from gpucheck.report.errors import ExitCode, GpucheckError
 
 
 def _wanted(arguments: Sequence[str]) -> str | None:
@@ -32,6 +35,8 @@ def main(
     """
     # Not list(): once `gpucheck list` has run here, that name is its module.
     given = [*(sys.argv[1:] if arguments is None else arguments)]
+    if given[:1] == ["help"]:
+        given = [*given[1:], "--help"]
     name = _wanted(given)
     context = output.Context(command=name, json=output.asks_for_json(given))
     if sys.platform != "linux":
@@ -56,7 +61,10 @@ def main(
 
 def _command(own: list[str], name: str | None, context: output.Context) -> Callable[[], int]:
     """Import what runs the command, and return it."""
+    if own in (["--version"], ["-V"]):
+        return show_version
     if name == "list":
+        own = with_interval(own)
         from gpucheck.cli.listing import list_gpus, parse_flags
 
         quick = parse_flags(own)
@@ -68,6 +76,26 @@ def _command(own: list[str], name: str | None, context: output.Context) -> Calla
     if name is not None:
         import_module(COMMANDS[name].module)
     return lambda: run(own, name, context)
+
+
+def show_version() -> int:
+    """Print the version, which needs no parser."""
+    write_stdout(f"gpucheck {__version__}\n")
+    return int(ExitCode.OK)
+
+
+def with_interval(words: list[str]) -> list[str]:
+    """Give `list --watch` its default interval where it has no value: the parser wants one."""
+    found = []
+    for word, after in pairwise([*words, "--"]):
+        found.append(word)
+        if word in ("--watch", "-w") and after.startswith("-") and not _NEGATIVE.match(after):
+            found.append(EVERY_S)
+    return found
+
+
+EVERY_S = "2"
+_NEGATIVE = re.compile(r"-[0-9.]")
 
 
 def _split(given: list[str], name: str | None) -> tuple[list[str], output.Context]:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from importlib import import_module
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand
 
 from gpucheck import __version__
 from gpucheck.cli import output
-from gpucheck.cli.commands import COMMANDS, RUNS_A_COMMAND, Command
+from gpucheck.cli.commands import COMMANDS, functions_of
+from gpucheck.cli.help import HelpfulCommand, HelpfulGroup, wants_bold
 from gpucheck.cli.options import show_examples
 from gpucheck.cli.terminal import write_stdout
-from gpucheck.report.errors import ExitCode
+from gpucheck.report.errors import ExitCode, WrongUseError
 
 #: Typer brings its own Click, or uses the installed one: either way this is the base
 #: class of the errors that a wrong command line raises.
@@ -67,49 +67,75 @@ def _never_run() -> None:
     """Represent a command in the overview; it never runs."""
 
 
-class _Command(TyperCommand):
-    """Command with a plain usage line: AMOUNT, not {AMOUNT}, and `-- COMMAND`."""
-
-    def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """Return the words of the usage line after the command's name."""
-        pieces = [piece.strip("{}") for piece in super().collect_usage_pieces(ctx)]
-        return [*pieces, "[-- COMMAND...]"] if ctx.info_name in RUNS_A_COMMAND else pieces
-
-
 def build_app(wanted: str | None = None) -> typer.Typer:
     """Return the application with one command, or with the overview of all that --help shows."""
-    app = typer.Typer(
-        name="gpucheck",
-        callback=_root,
-        no_args_is_help=True,
-        add_completion=False,
-        # rich would cost half of the start-up time, also for --help.
-        rich_markup_mode=None,
-        pretty_exceptions_enable=False,
-        context_settings={"help_option_names": ["-h", "--help"]},
-    )
+    app = _group("gpucheck", callback=_root, no_args_is_help=True)
     for name, command in COMMANDS.items():
-        if name == wanted:
-            function = import_module(command.module).command
-            epilog = _examples(command)
-            app.command(name, cls=_Command, help=command.summary, epilog=epilog)(function)
+        if name == wanted and command.actions:
+            actions = _group(name, help=command.summary)
+            for action, function in functions_of(command, name).items():
+                _add(actions, action, command.actions[action].summary, function)
+            app.add_typer(actions, name=name)
+        elif name == wanted:
+            _add(app, name, command.summary, functions_of(command, name)[name])
         elif wanted is None:
             app.command(name, help=command.summary)(_never_run)
     return app
 
 
-def _examples(command: Command) -> str | None:
-    """Return the end of --help. The leading mark keeps the parser from reflowing the lines."""
-    lines = [f"  {line}\n      {purpose}" for line, purpose in command.examples]
-    return "\b\nExamples:\n" + "\n".join(lines) if lines else None
+def _group(name: str, **more: Any) -> typer.Typer:
+    return typer.Typer(
+        name=name,
+        cls=HelpfulGroup,
+        add_completion=False,
+        # rich would cost half of the start-up time, also for --help.
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+        **more,
+    )
+
+
+def _add(app: typer.Typer, name: str, summary: str, function: Callable[..., int]) -> None:
+    app.command(name, cls=HelpfulCommand, help=summary)(function)
+
+
+def action_first(own: list[str], name: str, actions: Collection[str]) -> list[str]:
+    """Return the words with the action before its options: `profile --json list` is right too.
+
+    Raises:
+        WrongUseError: there is no action.
+    """
+    start = own.index(name) + 1
+    place = start
+    while place < len(own) and own[place].startswith("-"):
+        place += 2 if own[place] in _BEFORE_A_VALUE else 1
+    if place < len(own):
+        return [*own[:start], own[place], *own[start:place], *own[place + 1 :]]
+    if {"-h", "--help"} & {*own[start:]}:
+        return own
+    raise WrongUseError(
+        code="usage",
+        message=f"{name} needs one of: {', '.join(actions)}.",
+        remedy=(f"See: gpucheck {name} --help",),
+    )
+
+
+#: Options that have a value as their next word, of those that `profile` has.
+_BEFORE_A_VALUE = frozenset(
+    ("--board", "--base", "--format", "--output", "-o", "--from", "--config", "--deadline")
+)
 
 
 def run(own: list[str], name: str | None, context: output.Context) -> int:
     """Parse our part of the command line, run the command, and return its exit code."""
-    app = build_app(name)
-    command: Any = typer.main.get_command(app)
+    if name is not None and COMMANDS[name].actions:
+        own = action_first(own, name, COMMANDS[name].actions)
+    command: Any = typer.main.get_command(build_app(name))
     try:
-        code = command.main(own, prog_name="gpucheck", standalone_mode=False, obj=context)
+        code = command.main(
+            own, prog_name="gpucheck", standalone_mode=False, obj=context, color=wants_bold()
+        )
     except typer.Abort:
         return output.interrupted(context)
     except _UsageError as error:

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from importlib import import_module
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class Command(NamedTuple):
     """Module of a command (with the function `command`), and its text in --help.
 
     `formats` are what --format takes; `examples` are command lines with what each is for.
+    `actions` are commands of its own, in the same module: `gpucheck profile list` is its `list_`.
     """
 
     module: str
     summary: str
     formats: tuple[str, ...] = ("table", "json")
     examples: tuple[tuple[str, str], ...] = ()
+    actions: Mapping[str, Command] = MappingProxyType({})
 
 
 #: Only the called command is imported: the overview needs no more than this.
@@ -78,6 +82,43 @@ COMMANDS = MappingProxyType(
                 ("gpucheck profile explain default --board H100", "what each limit amounts to"),
                 ("gpucheck profile record mine.toml run.json --base default", "from a good run"),
             ),
+            actions=MappingProxyType(
+                {
+                    "list": Command(
+                        "gpucheck.cli.profile",
+                        "List the built-in profiles.",
+                        examples=(("gpucheck profile list", "their names and files"),),
+                    ),
+                    "lint": Command(
+                        "gpucheck.cli.profile",
+                        "Find the mistakes in profiles.",
+                        examples=(
+                            ("gpucheck profile lint mine.toml", "with line and remedy of each"),
+                        ),
+                    ),
+                    "explain": Command(
+                        "gpucheck.cli.profile",
+                        "Show what each limit of a profile amounts to.",
+                        examples=(
+                            ("gpucheck profile explain default --board H100", "on one board"),
+                        ),
+                    ),
+                    "record": Command(
+                        "gpucheck.cli.profile",
+                        "Write a profile from saved runs of a good machine.",
+                        examples=(
+                            (
+                                "gpucheck bench --profile default --save run.json",
+                                "the run to record from",
+                            ),
+                            (
+                                "gpucheck profile record mine.toml run.json --base default",
+                                "from that run, whose profile was default",
+                            ),
+                        ),
+                    ),
+                }
+            ),
         ),
         "memlimit": Command(
             "gpucheck.cli.memlimit",
@@ -97,6 +138,23 @@ COMMANDS = MappingProxyType(
         ),
     }
 )
+
+
+def find_command(words: Sequence[str]) -> Command | None:
+    """Return the command of these words, such as ("profile", "lint"); None without words."""
+    if not words or words[0] not in COMMANDS:
+        return None
+    command = COMMANDS[words[0]]
+    return command.actions.get(words[1]) if words[1:] else command
+
+
+def functions_of(command: Command, name: str) -> dict[str, Any]:
+    """Return the function of each action of a command, or its own one under its name."""
+    module = import_module(command.module)
+    if command.actions:
+        return {action: getattr(module, f"{action}_") for action in command.actions}
+    return {name: module.command}
+
 
 #: Commands that run another one given after `--`; elsewhere `--` only ends the options.
 RUNS_A_COMMAND = frozenset({"place", "memlimit"})

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from gpucheck.cli.commands import Command
+from gpucheck.cli.commands import Command, functions_of
 from gpucheck.drivers.host.toml_file import parse_toml, read_text, shown
 from gpucheck.report.errors import WrongUseError
 
@@ -35,8 +34,11 @@ def _table(
         raise _unusable(path, f"has the table [{command}], but the commands are {known}")
     if not isinstance(values, dict):
         raise _unusable(path, f"has {command!r} as a value: write a table [{command}]")
-    known_options = _options(import_module(commands[command].module).command)
-    defaults = {}
+    functions = functions_of(commands[command], command)
+    known_options = {
+        key: name for each in functions.values() for key, name in _options(each).items()
+    }
+    defaults: dict[str, Any] = {}
     for key, value in values.items():
         parameter = known_options.get(key)
         if parameter is None:
@@ -45,7 +47,8 @@ def _table(
         if not isinstance(value, str | int | float | bool | list):
             raise _unusable(path, f"has no usable value for {key!r} in [{command}]")
         defaults[parameter] = value
-    return defaults
+    # The parser passes each action what it has of its command's table.
+    return dict.fromkeys(functions, defaults) if commands[command].actions else defaults
 
 
 def _options(command: Any) -> dict[str, str]:

@@ -43,7 +43,7 @@ def command(
     ] = False,
     watch: Annotated[
         float | None,
-        typer.Option("--watch", "-w", metavar="SECONDS", help="Repeat until Ctrl-C."),
+        typer.Option("--watch", "-w", metavar="[SECONDS]", help="Repeat until Ctrl-C [every 2 s]."),
     ] = None,
     shared: Shared,
 ) -> int:

@@ -121,12 +121,22 @@ def _shared(
 _SHARED_PARAMETERS = inspect.signature(_shared, eval_str=True).parameters
 _EARLY_PARAMETERS = inspect.signature(_early, eval_str=True).parameters
 
+#: They ask no driver.
+_WITHOUT_DRIVER = frozenset({"compare", "profile"})
 #: They refuse --from and say why, so their --help does not offer it.
 _WITHOUT_SNAPSHOT = frozenset({"bench", "compare", "profile"})
 _HIDDEN_FROM = _SHARED_PARAMETERS["from_"].replace(
     annotation=Annotated[
         str | None,
         typer.Option("--from", metavar="FILE", help="A snapshot cannot be used here.", hidden=True),
+    ]
+)
+_HIDDEN_DEADLINE = _SHARED_PARAMETERS["deadline"].replace(
+    annotation=Annotated[
+        float | None,
+        typer.Option(
+            "--deadline", metavar="SECONDS", help="Has no effect: no driver is asked.", hidden=True
+        ),
     ]
 )
 
@@ -163,6 +173,8 @@ def with_shared_options(function: Callable[..., int]) -> Callable[..., int]:
     if name in _WITHOUT_SNAPSHOT:
         shared_by_name["from_"] = _HIDDEN_FROM
         del shared_by_name["list_examples"]
+    if name in _WITHOUT_DRIVER:
+        shared_by_name["deadline"] = _HIDDEN_DEADLINE
     parameters = [*own, *shared_by_name.values()]
     keyword_only = [item.replace(kind=inspect.Parameter.KEYWORD_ONLY) for item in parameters]
     command.__signature__ = signature.replace(parameters=keyword_only)  # type: ignore[attr-defined]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -15,100 +15,69 @@ from gpucheck.cli.report_file import check_writable, write_file
 from gpucheck.report.envelope import Answer, Failure
 from gpucheck.report.errors import ExitCode, GpucheckError, WrongUseError
 
+Profiles = Annotated[
+    list[str],
+    typer.Argument(metavar="PROFILE...", help="Names or files.", show_default=False),
+]
+
 
 @with_shared_options
-def command(
+def list_(*, shared: Shared) -> int:
+    """List the built-in profiles."""
+    return _deliver(shared, _list)
+
+
+@with_shared_options
+def lint_(*, names: Profiles, shared: Shared) -> int:
+    """Find the mistakes in profiles."""
+    return _deliver(shared, lambda: _lint(names))
+
+
+@with_shared_options
+def explain_(
     *,
-    action: Annotated[
-        ProfileAction,
-        typer.Argument(metavar="ACTION", help="list, lint, explain or record.", show_default=False),
-    ],
-    names: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[PROFILE...]",
-            help="Names or files; for record, the file to write and then saved runs.",
-        ),
-    ] = None,
+    names: Profiles,
     board: Annotated[
         str | None,
-        typer.Option("--board", metavar="NAME", help="Explain for this board only (such as H100)."),
+        typer.Option("--board", metavar="NAME", help="Only for this board (such as H100)."),
     ] = None,
+    shared: Shared,
+) -> int:
+    """Show what each limit of a profile amounts to."""
+    return _deliver(shared, lambda: _explain(names, board))
+
+
+@with_shared_options
+def record_(
+    *,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The profile to write.")],
+    runs: Annotated[
+        list[Path],
+        typer.Argument(metavar="RUN...", help="Saved runs of bench --profile.", show_default=False),
+    ],
     base: Annotated[
-        str | None,
+        str,
         typer.Option(
             "--base",
             metavar="PROFILE",
-            help="The profile that the runs to record were measured with.",
+            help="The profile that the runs were measured with.",
+            show_default=False,
         ),
-    ] = None,
-    replace: Annotated[
-        bool, typer.Option("--replace", help="Let record replace an existing file.")
-    ] = False,
+    ],
+    replace: Annotated[bool, typer.Option("--replace", help="Replace an existing file.")] = False,
     shared: Shared,
 ) -> int:
-    """List, check, explain and record profiles for bench --profile."""
-    given = tuple(names or ())
-    _check(action, given, board=board, base=base, replace=replace)
+    """Write a profile from saved runs of a good machine."""
+    return _deliver(shared, lambda: _record(file, runs, base, replace))
+
+
+def _deliver(shared: Shared, answer: Callable[[], Answer]) -> int:
     if shared.recording is not None:
         message = "profile reads profiles, not a machine: leave --from out."
         raise WrongUseError(code="profile-from-snapshot", message=message)
-
     with machine("profile", shared) as probes:
-        answer = _answer(action, given, board=board, base=base, replace=replace)
-        answer = answer._replace(host=probes.host())
-    return deliver("profile", shared, answer, probes.time())
-
-
-def _check(
-    action: ProfileAction,
-    names: Sequence[str],
-    *,
-    board: str | None,
-    base: str | None,
-    replace: bool,
-) -> None:
-    """Refuse arguments that the action does not take."""
-    wrong = None
-    if action is ProfileAction.LIST and names:
-        wrong = "list shows the built-in profiles and takes no names."
-    elif action in (ProfileAction.LINT, ProfileAction.EXPLAIN) and not names:
-        wrong = f"{action} needs a profile: a name or a file."
-    elif action is ProfileAction.RECORD and (len(names) < 2 or base is None):
-        wrong = "record needs the file to write, saved runs, and --base PROFILE."
-    elif board is not None and action is not ProfileAction.EXPLAIN:
-        wrong = "--board works only with explain."
-    elif (base is not None or replace) and action is not ProfileAction.RECORD:
-        wrong = "--base and --replace work only with record."
-    if wrong is not None:
-        example = "gpucheck bench --profile default --save run.json"
-        raise WrongUseError(
-            code="usage",
-            message=wrong,
-            remedy=(
-                "See: gpucheck profile --help",
-                *((f"Save a run first: {example}",) if action is ProfileAction.RECORD else ()),
-            ),
-        )
-
-
-def _answer(
-    action: ProfileAction,
-    names: Sequence[str],
-    *,
-    board: str | None,
-    base: str | None,
-    replace: bool,
-) -> Answer:
-    match action:
-        case ProfileAction.LIST:
-            return _list()
-        case ProfileAction.LINT:
-            return _lint(names)
-        case ProfileAction.EXPLAIN:
-            return _explain(names, board)
-        case ProfileAction.RECORD:
-            return _record(Path(names[0]), [Path(name) for name in names[1:]], base or "", replace)
+        found = answer()._replace(host=probes.host())
+    return deliver("profile", shared, found, probes.time())
 
 
 def _list() -> Answer:

@@ -12,7 +12,7 @@ from gpucheck.bench.kernels import KERNELS
 from gpucheck.bench.numerics import FORMATS
 from gpucheck.cli.commands import COMMANDS
 from gpucheck.report.errors import ExitCode
-from tests.architecture.commands import COMMAND_NAMES, built_command
+from tests.architecture.commands import LEAVES, built_command, parsed
 from tests.architecture.house import PACKAGE, ROOT, name_of, offenders, project_files
 
 DOCUMENTS = [path for path in project_files() if path.suffix == ".md"]
@@ -84,8 +84,8 @@ def known_options() -> set[str]:
     """Return the options of our commands, and of the benchmarks and fakes that documents name."""
     own = {
         option
-        for name in COMMAND_NAMES
-        for parameter in built_command(name).params
+        for line in LEAVES
+        for parameter in built_command(line).params
         for option in (*parameter.opts, *parameter.secondary_opts)
     }
     scripts = [*(ROOT / "benchmarks").rglob("*.py"), *(ROOT / "tests" / "fakes").rglob("*.py")]
@@ -147,13 +147,16 @@ def refusal(words: list[str]) -> str | None:
     """Return what the program's own parser has against a call; nothing is run."""
     name, *given = words
     own = given[: given.index("--")] if "--" in given else given
-    command = built_command(name)
+    actions = COMMANDS[name].actions
+    if actions and (not own or own[0] not in actions):
+        return None  # it speaks of the command
+    command = built_command(f"{name} {own[0]}" if actions else name)
     if own and takes_a_value(command, own[-1]):
         own.pop()  # `bench --save` speaks of the option
-    if not own:  # the name alone speaks of the command
+    if len(own) <= bool(actions):  # the name alone speaks of the command
         return None
     try:
-        command.make_context(name, [VALUES.get(word, word.partition("|")[0]) for word in own])
+        parsed([name, *(VALUES.get(word, word.partition("|")[0]) for word in own)])
     except Exception as error:
         return f"{' '.join(words)}: {error}"
     return None

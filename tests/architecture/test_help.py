@@ -2,34 +2,41 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 
 import pytest
 
 from gpucheck.bench.kernels import KERNELS
 from gpucheck.bench.numerics import FORMATS
-from gpucheck.cli.commands import COMMANDS, RUNS_A_COMMAND
+from gpucheck.cli.commands import COMMANDS, RUNS_A_COMMAND, find_command
+from gpucheck.cli.help import GROUPS, grouped
 from gpucheck.detect.checks.frameworks import NAMES
-from tests.architecture.commands import COMMAND_NAMES, built_command
+from tests.architecture.commands import COMMAND_NAMES, LEAVES, built_command, parsed
 
+TIME = re.compile(r'"time": "[^"]*"')
 #: What a command needs beside its options.
 ANYTHING = {
     "compare": ("a", "b"),
     "memlimit": ("30%",),
     "place": ("--count", "1"),
-    "profile": ("list",),
+    "profile explain": ("cpu",),
+    "profile lint": ("cpu",),
+    "profile record": ("new.toml", "run.json", "--base", "cpu"),
 }
 
 
-@pytest.mark.parametrize("name", COMMAND_NAMES)
+@pytest.mark.parametrize("name", LEAVES)
 def test_command_says_what_it_answers(name: str) -> None:
     first = (built_command(name).help or "").partition("\n\n")[0].strip()
 
     assert first.endswith((".", "?")), f"no sentence: {first!r}"
-    assert first == COMMANDS[name].summary, "the overview says something else"
+    entry = find_command(name.split())
+    assert entry is not None
+    assert first == entry.summary, "the overview says something else"
 
 
-@pytest.mark.parametrize("name", COMMAND_NAMES)
+@pytest.mark.parametrize("name", LEAVES)
 def test_every_option_is_explained(name: str) -> None:
     silent = [
         parameter.name
@@ -40,9 +47,9 @@ def test_every_option_is_explained(name: str) -> None:
     assert silent == []
 
 
-@pytest.mark.parametrize("name", COMMAND_NAMES)
+@pytest.mark.parametrize("name", [*LEAVES, "profile"])
 def test_help_is_printed_without_colour(name: str, gpucheck_command) -> None:
-    finished = gpucheck_command(name, "--help", env={"COLUMNS": "80"})
+    finished = gpucheck_command(*name.split(), "--help", env={"COLUMNS": "80"})
 
     assert finished.code == 0
     assert finished.stdout.startswith(f"Usage: gpucheck {name}")
@@ -55,43 +62,46 @@ def test_help_is_printed_without_colour(name: str, gpucheck_command) -> None:
 
 
 def test_overview_cuts_no_sentence_short(gpucheck_command) -> None:
-    overview = gpucheck_command("--help").stdout.partition("Commands:")[2]
+    overview = gpucheck_command("--help").stdout.partition("Commands:")[2].partition("Options:")[0]
 
     assert all(f"\n  {name} " in overview for name in COMMAND_NAMES)
     assert "..." not in overview
 
 
-@pytest.mark.parametrize("name", COMMAND_NAMES)
+@pytest.mark.parametrize("name", LEAVES)
 def test_help_names_the_formats_that_the_command_has(name: str, gpucheck_command) -> None:
-    shown = " ".join(gpucheck_command(name, "--help", env={"COLUMNS": "200"}).stdout.split())
-    *others, last = COMMANDS[name].formats
+    words = name.split()
+    shown = " ".join(gpucheck_command(*words, "--help", env={"COLUMNS": "200"}).stdout.split())
+    formats = COMMANDS[words[0]].formats
+    *others, last = formats
     known = f"{', '.join(others)} or {last}" if others else last
 
-    refused = gpucheck_command(name, *ANYTHING.get(name, ()), "--format", "no-such-format")
+    refused = gpucheck_command(*words, *ANYTHING.get(name, ()), "--format", "no-such-format")
 
-    assert f"--format NAME {known}. [default: {COMMANDS[name].formats[0]}]" in shown
+    assert f"--format NAME {known}. [default: {formats[0]}]" in shown
     assert refused.code == 2
-    assert all(each in refused.stderr for each in COMMANDS[name].formats)
+    assert all(each in refused.stderr for each in formats)
 
 
-@pytest.mark.parametrize(
-    ("name", "line"),
-    [(name, line) for name in COMMAND_NAMES for line, _ in COMMANDS[name].examples],
-)
-def test_examples_name_options_that_exist(name: str, line: str, gpucheck_command) -> None:
-    own = shlex.split(line.partition(" -- ")[0])
-    options = {option for item in built_command(name).params for option in item.opts}
+@pytest.mark.parametrize("name", [*LEAVES, "profile"])
+def test_examples_parse_and_stand_at_the_end(name: str, gpucheck_command) -> None:
+    entry = find_command(name.split())
+    assert entry is not None
+    shown = gpucheck_command(*name.split(), "--help").stdout.partition("\nExamples:\n")[2]
 
-    assert own[:2] == ["gpucheck", name]
-    assert {word for word in own if word.startswith("-")} <= options
-    assert f"  {line}\n" in gpucheck_command(name, "--help").stdout
+    for line, _ in entry.examples:
+        own = shlex.split(line.partition(" -- ")[0])
+        assert own[0] == "gpucheck"
+        assert parsed(own[1:]).params
+        assert f"  {line}\n" in shown
 
 
-@pytest.mark.parametrize("name", ["bench", "compare", "profile"])
+@pytest.mark.parametrize("name", ["bench", "compare", "profile list"])
 def test_help_does_not_offer_what_is_always_refused(name: str, gpucheck_command) -> None:
-    refused = gpucheck_command(name, *ANYTHING.get(name, ()), "--from", "machine.json")
+    words = name.split()
+    refused = gpucheck_command(*words, *ANYTHING.get(name, ()), "--from", "machine.json")
 
-    assert "--from" not in gpucheck_command(name, "--help").stdout
+    assert "--from" not in gpucheck_command(*words, "--help").stdout
     assert refused.code == 2
     assert "--from" in refused.stderr
 
@@ -107,3 +117,62 @@ def test_help_names_every_framework(gpucheck_command) -> None:
     shown = " ".join(gpucheck_command("detect", "--help").stdout.split())
 
     assert f"Fail if {', '.join(NAMES[:-1])} or {NAMES[-1]} cannot use a GPU." in shown
+
+
+def test_every_group_names_parameters_that_exist() -> None:
+    for name, groups in GROUPS.items():
+        leaves = [line for line in LEAVES if line.split()[0] == name]
+        known = {item.name for line in leaves for item in built_command(line).params}
+
+        assert {each for members in groups.values() for each in members} <= known, name
+
+
+@pytest.mark.parametrize("name", LEAVES)
+def test_every_parameter_is_in_one_group(name: str) -> None:
+    shown = [item.name for item in built_command(name).params if not getattr(item, "hidden", 0)]
+
+    groups = grouped(name.split()[0], shown)
+
+    assert sorted(each for members in groups.values() for each in members) == sorted(shown)
+
+
+def test_the_common_options_of_bench_come_on_the_first_screen(gpucheck_command) -> None:
+    first = gpucheck_command("bench", "--help").stdout.splitlines()[:30]
+
+    for option in ("--device", "--dtype", "--size", "--quick", "--save", "--profile", "--json"):
+        assert any(f"  {option}" in line or f", {option}" in line for line in first), option
+
+
+@pytest.mark.parametrize(
+    ("variables", "bold"),
+    [({}, False), ({"FORCE_COLOR": "1"}, True), ({"FORCE_COLOR": "1", "NO_COLOR": "1"}, False)],
+)
+def test_headings_are_bold_where_they_may_be(
+    variables: dict[str, str], bold: bool, gpucheck_command
+) -> None:
+    shown = gpucheck_command("list", "--help", env=variables).stdout
+
+    assert ("\x1b[1mWhich GPUs:\x1b[0m\n" in shown) is bold
+    assert ("\x1b" in shown) is bold
+
+
+@pytest.mark.parametrize(
+    ("line", "same"),
+    [
+        (("help",), ("--help",)),
+        (("help", "bench"), ("bench", "--help")),
+        (("help", "profile", "lint"), ("profile", "lint", "--help")),
+        (("-V",), ("--version",)),
+        (("profile", "--json", "explain", "--board", "L4", "cpu"),
+         ("profile", "explain", "cpu", "--json", "--board", "L4")),
+        (("profile", "--board", "L4", "explain", "cpu"),
+         ("profile", "explain", "cpu", "--board", "L4")),
+    ],
+)  # fmt: skip
+def test_two_ways_to_say_the_same(
+    line: tuple[str, ...], same: tuple[str, ...], gpucheck_command
+) -> None:
+    one, other = gpucheck_command(*line), gpucheck_command(*same)
+
+    assert TIME.sub("", one.stdout) == TIME.sub("", other.stdout) != ""
+    assert (one.stderr, one.code) == (other.stderr, other.code)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
@@ -82,7 +81,7 @@ def test_formats() -> None:
 def test_commands() -> None:
     from gpucheck.cli.commands import COMMANDS
 
-    modules = {command.module for command in COMMANDS.values()}
+    modules = {command.module for command in COMMANDS.values() if not command.actions}
     assert modules == modules_with("command", "cli")
     assert all(command.module == f"gpucheck.cli.{name}" for name, command in COMMANDS.items())
 
@@ -96,11 +95,11 @@ def test_formats_of_the_commands_are_registered() -> None:
 
 @pytest.mark.parametrize("name", COMMAND_NAMES)
 def test_overview_says_what_the_command_says_of_itself(name: str) -> None:
-    from gpucheck.cli.commands import COMMANDS
+    from gpucheck.cli.commands import COMMANDS, functions_of
 
-    function = import_module(COMMANDS[name].module).command
-
-    assert function.__doc__.splitlines()[0] == COMMANDS[name].summary
+    entry = COMMANDS[name]
+    for each, function in functions_of(entry, name).items():
+        assert function.__doc__.splitlines()[0] == entry.actions.get(each, entry).summary
 
 
 @pytest.mark.parametrize("name", COMMAND_NAMES)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import inspect
 import os
 import tomllib
-from importlib import import_module
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from gpucheck.cli.commands import COMMANDS
+from gpucheck.cli.commands import COMMANDS, functions_of
 from gpucheck.cli.config import read_defaults
 from gpucheck.report.errors import WrongUseError
 
@@ -19,24 +20,67 @@ DEFAULT = Path(__file__).parents[2] / "configs" / "default.toml"
 OTHERS = ("format_", "json", "list_examples")
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_the_shipped_file_states_the_true_defaults(command: str) -> None:
-    parameters = inspect.signature(import_module(COMMANDS[command].module).command).parameters
-    stated = read_defaults(DEFAULT, COMMANDS)[command]
-
-    assert stated == {name: parameters[name].default for name in stated}
+def tables() -> list[tuple[str, str]]:
+    """Return each command with each of its actions, or itself."""
+    return [(name, each) for name, entry in COMMANDS.items() for each in (entry.actions or (name,))]
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_the_shipped_file_leaves_out_no_option(command: str) -> None:
-    parameters = inspect.signature(import_module(COMMANDS[command].module).command).parameters
+def declared(command: str, action: str) -> Mapping[str, inspect.Parameter]:
+    return inspect.signature(functions_of(COMMANDS[command], command)[action]).parameters
+
+
+def stated(command: str, action: str) -> dict[str, Any]:
+    """Return what the shipped file states for a command, as far as this action has it."""
+    table = read_defaults(DEFAULT, COMMANDS)[command]
+    own = table[action] if COMMANDS[command].actions else table
+    return {name: value for name, value in own.items() if name in declared(command, action)}
+
+
+@pytest.mark.parametrize(("command", "action"), tables())
+def test_the_shipped_file_states_the_true_defaults(command: str, action: str) -> None:
+    parameters = declared(command, action)
+    found = stated(command, action)
+
+    assert found == {name: parameters[name].default for name in found}
+
+
+@pytest.mark.parametrize(("command", "action"), tables())
+def test_the_shipped_file_leaves_out_no_option(command: str, action: str) -> None:
     with_default = {
         name
-        for name, item in parameters.items()
+        for name, item in declared(command, action).items()
         if item.default not in (item.empty, None) and name not in OTHERS
     }
 
-    assert with_default <= set(read_defaults(DEFAULT, COMMANDS)[command])
+    assert with_default <= set(stated(command, action))
+
+
+@pytest.mark.parametrize(
+    "line", [("--config", "FILE", "list"), ("list", "--config", "FILE")], ids=" ".join
+)
+def test_the_file_is_named_before_or_after_the_command(
+    line: tuple[str, ...], gpucheck_command, tmp_path: Path
+) -> None:
+    config = tmp_path / "mine.toml"
+    config.write_text('[list]\nformat = "csv"\nselect = ["index", "name"]\n')
+
+    shown = gpucheck_command(*(str(config) if word == "FILE" else word for word in line))
+
+    assert shown.stdout == "index,name\n"
+
+
+def test_a_table_of_profile_is_each_actions(gpucheck_command, tmp_path: Path) -> None:
+    config = tmp_path / "mine.toml"
+    config.write_text('[profile]\nformat = "json"\nboard = "H100"\n')
+
+    for line in (("list",), ("explain", "default")):
+        shown = gpucheck_command("profile", *line, "--config", str(config))
+        assert shown.document["result"]["action"] == line[0]
+    assert {limit["board"] for limit in shown.document["result"]["limits"]} == {
+        "H100 NVL",
+        "H100 PCIe",
+        "H100 SXM",
+    }
 
 
 def test_a_default_takes_effect_and_the_command_line_wins(gpucheck_command, tmp_path: Path) -> None:

@@ -1,0 +1,196 @@
+"""Help texts: options in groups, the common ones first, with bold headings on a terminal."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from typer.core import TyperCommand, TyperGroup
+
+from gpucheck.cli.commands import RUNS_A_COMMAND, find_command
+
+BOLD, PLAIN = "\x1b[1m", "\x1b[0m"
+OPTIONS = "Options"
+
+#: Groups of all commands: they come last, --help with them.
+OF_ALL: Mapping[str, tuple[str, ...]] = {
+    "Output": (
+        "format_", "json", "output", "verbose", "quiet", "strict", "samples", "junit", "github",
+    ),
+    "Machine": ("from_", "list_examples", "deadline"),
+    "Defaults and help": ("version", "config", "help"),
+}  # fmt: skip
+#: Command -> its groups of parameters, the common ones first. A parameter that stands nowhere is in
+#: the first group.
+GROUPS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+    "detect": {
+        "What to check": ("only", "skip", "framework", "expect_gpus", "deep", "python"),
+        "About the checks": ("list_checks", "explain"),
+    },
+    "list": {
+        "Which GPUs": ("gpu", "visible", "user"),
+        "What to show": ("processes", "topology", "select", "sort", "watch", "ask_driver"),
+    },
+    "place": {
+        "Which device": ("specs", "soft"),
+        "Choose free GPUs": (
+            "count", "min_free", "max_utilization", "min_compute_capability", "name", "exclude",
+            "prefer",
+        ),
+        "Wait for them and hold them": ("wait", "timeout", "claim", "share", "claims"),
+        "Operations": ("run", "graph"),
+    },
+    "bench": {
+        "What to measure": ("kernels", "device", "dtype", "size"),
+        "How long": ("quick", "full", "budget"),
+        "Judge and compare": ("profile", "save", "baseline", "require_gpu"),
+        "More on what is measured": ("fill", "temperature", "towers", "data", "seed"),
+        "More on saved runs": (
+            "processes", "update_baseline", "append", "save_failed", "allow_difference",
+        ),
+        "Full load": ("burn", "burn_limit", "corruption"),
+    },
+    "compare": {"Runs": ("first", "second"), "Judge": ("tolerance", "allow_difference")},
+    "profile": {"Profiles": ("names", "file", "runs", "base", "replace", "board")},
+    "snapshot": {"The recording": ("file", "redact", "overwrite")},
+    "memlimit": {
+        "The limit": ("amount", "gpu", "include_overhead"),
+        "The command that runs under it": ("watch", "hook", "python"),
+        "Code and proof": ("code", "verify", "verify_with"),
+    },
+}  # fmt: skip
+#: Groups that come before those of all commands, and these before the rest: one screen.
+_COMMON = 3
+
+
+def wants_bold() -> bool:
+    """Return whether help goes to a terminal that has bold type, and nobody refused it."""
+    if os.environ.get("NO_COLOR"):
+        return False
+    if os.environ.get("FORCE_COLOR"):
+        return True
+    return sys.stdout is not None and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def grouped(command: str, names: Iterable[str]) -> dict[str, list[str]]:
+    """Return the parameters of a command by group, in the order in which help shows them."""
+    own = dict(GROUPS.get(command, {OPTIONS: ()}))
+    titles = list(own)
+    output, *rest = OF_ALL
+    members = {
+        title: [*({**own, **OF_ALL})[title]]
+        for title in (*titles[:_COMMON], output, *titles[_COMMON:], *rest)
+    }
+    given = list(names)
+    known = {name for group in members.values() for name in group}
+    members[titles[0]] += [name for name in given if name not in known]
+    found = {title: [name for name in group if name in given] for title, group in members.items()}
+    return {title: group for title, group in found.items() if group}
+
+
+class _Page:
+    """Sections of a help page on Click's formatter, with headings in bold."""
+
+    def __init__(self, formatter: Any) -> None:
+        self._formatter = formatter
+        self._bold = wants_bold()
+
+    def heading(self, text: str) -> None:
+        self._formatter.write_paragraph()
+        self._formatter.write(f"{BOLD}{text}:{PLAIN}\n" if self._bold else f"{text}:\n")
+
+    def definitions(self, title: str, rows: Sequence[tuple[str, str]], width: int) -> None:
+        """Write a section of rows whose second column begins at the same place in all sections."""
+        self.heading(title)
+        self._formatter.indent()
+        padded = [(f"{word:{width}}", text) for word, text in rows]
+        self._formatter.write_dl(padded, col_max=max(width, 20), col_spacing=2)
+        self._formatter.dedent()
+
+    def lines(self, title: str, lines: Iterable[str]) -> None:
+        self.heading(title)
+        for line in lines:
+            self._formatter.write(f"  {line}\n")
+
+
+def _example_lines(examples: Iterable[tuple[str, str]]) -> Iterator[str]:
+    for line, purpose in examples:
+        yield line
+        yield f"    {purpose}"
+
+
+def _words(ctx: Any) -> tuple[str, ...]:
+    """Return the words of the command: ("profile", "lint")."""
+    return tuple(ctx.command_path.split()[1:])
+
+
+class HelpfulCommand(TyperCommand):
+    """Command whose help is grouped, with a plain usage line: AMOUNT, not {AMOUNT}."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Return the words of the usage line after the command's name."""
+        pieces = [piece.strip("{}") for piece in super().collect_usage_pieces(ctx)]
+        return [*pieces, "[-- COMMAND...]"] if ctx.info_name in RUNS_A_COMMAND else pieces
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the parameters in groups."""
+        page = _Page(formatter)
+        words = _words(ctx)
+        records = {
+            str(item.name): (_plain(record[0]), record[1])
+            for item in self.get_params(ctx)
+            if (record := item.get_help_record(ctx)) is not None
+        }
+        width = max((len(word) for word, _ in records.values() if len(word) <= _WIDEST), default=0)
+        for title, names in grouped(words[0] if words else "", records).items():
+            page.definitions(title, [records[name] for name in names], width)
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        """Write the examples."""
+        entry = find_command(_words(ctx))
+        if entry is not None and entry.examples:
+            _Page(formatter).lines("Examples", _example_lines(entry.examples))
+
+
+#: A longer option takes a line of its own, rather than push all explanations to the right.
+_WIDEST = 26
+
+
+def _plain(word: str) -> str:
+    return word.strip("{}")
+
+
+class HelpfulGroup(TyperGroup):
+    """Commands, the program's or those of one command, with their options and examples."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the commands first, then the options."""
+        page = _Page(formatter)
+        rows = [
+            (name, command.help or "")
+            for name, command in self.commands.items()
+            if not command.hidden
+        ]
+        records = [
+            record
+            for item in self.get_params(ctx)
+            if (record := item.get_help_record(ctx)) is not None
+        ]
+        page.definitions("Commands", rows, max(len(name) for name, _ in rows))
+        page.definitions(OPTIONS, records, max(len(word) for word, _ in records))
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        """Write the examples."""
+        entry = find_command(_words(ctx))
+        examples = START if entry is None else entry.examples
+        _Page(formatter).lines("Examples", _example_lines(examples))
+
+
+#: At the end of the overview.
+START = (
+    ("gpucheck detect", "is a GPU usable, and if not, what to do"),
+    ("gpucheck help bench", "the options of a command, with examples"),
+    ("gpucheck list --from example:h100x8", "what it shows, without a GPU"),
+)
