@@ -131,8 +131,8 @@ def burn_here(
     reading = probes.nvml(NvmlRequest()) if uuids else NvmlReading()
     sensors = NvmlSensors() if uuids else NoSensors("no GPU is under load")
     holders = memory_holders(probes, reading)
-    with hold_gpus(uuids, reading, environment, own_command(sys.orig_argv)) as claimed:
-        for uuid, reason in claimed.others.items():
+    with hold_gpus(uuids, reading, environment, own_command(sys.orig_argv)) as (others, _):
+        for uuid, reason in others.items():
             raise _claimed(uuid, reason)
         result = run_burn(
             *(request, targets, pool, sensors, monotonic_s, report_progress),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from gpucheck.bench.model import Comparison, ComparisonSide, Doubt, DtypeSpec, Measurement, Scope
 from gpucheck.report.text import two_digits
@@ -23,14 +22,6 @@ _NO_INTERVAL = "no-interval"
 _MOST_ALONE = 2
 
 
-@dataclass(frozen=True, slots=True)
-class _Timed:
-    """A row that can be compared, with its median."""
-
-    row: Measurement
-    median_s: float
-
-
 def compare(measurements: Sequence[Measurement]) -> tuple[Comparison, ...]:
     """Return one comparison for each kernel, shape, format and GPU that has times on both sides.
 
@@ -38,32 +29,36 @@ def compare(measurements: Sequence[Measurement]) -> tuple[Comparison, ...]:
     Rows that failed or have no time are left out.
     """
     timed = [
-        _Timed(row, row.median_s)
+        row
         for row in measurements
         if row.median_s and row.error is None and row.verified and row.verified.ok
     ]
     found = []
     for gpu in _fastest_gpu_rows(timed):
-        same = [other for other in timed if _same_problem(other.row, gpu.row)]
-        cpus = [other for other in same if other.row.device == "cpu"]
-        alike = [cpu for cpu in cpus if cpu.row.dtype == gpu.row.dtype]
-        plain = [cpu for cpu in cpus if cpu.row.dtype.math_mode == "fp32"]
+        same = [other for other in timed if _same_problem(other, gpu)]
+        cpus = [other for other in same if other.device == "cpu"]
+        alike = [cpu for cpu in cpus if cpu.dtype == gpu.dtype]
+        plain = [cpu for cpu in cpus if cpu.dtype.math_mode == "fp32"]
         if alike or plain:
-            cpu = min(alike or plain, key=lambda side: side.median_s)
+            cpu = min(alike or plain, key=_median_s)
             found.append(_comparison(cpu, gpu, _end_to_end(same, gpu)))
     return tuple(found)
 
 
-def _fastest_gpu_rows(timed: Sequence[_Timed]) -> list[_Timed]:
+def _median_s(row: Measurement) -> float:
+    assert row.median_s is not None
+    return row.median_s
+
+
+def _fastest_gpu_rows(timed: Sequence[Measurement]) -> list[Measurement]:
     """Return the fastest resident row of each problem, format and GPU, in the rows' order."""
-    best: dict[tuple[object, ...], _Timed] = {}
-    for side in timed:
-        row = side.row
+    best: dict[tuple[object, ...], Measurement] = {}
+    for row in timed:
         if row.device == "cpu" or row.scope is not Scope.RESIDENT:
             continue
         problem = (row.kernel, row.shape, tuple(row.parameters.items()), row.dtype, row.device)
-        if problem not in best or side.median_s < best[problem].median_s:
-            best[problem] = side
+        if problem not in best or _median_s(row) < _median_s(best[problem]):
+            best[problem] = row
     return list(best.values())
 
 
@@ -71,30 +66,30 @@ def _same_problem(one: Measurement, other: Measurement) -> bool:
     return (one.kernel, one.shape, one.parameters) == (other.kernel, other.shape, other.parameters)
 
 
-def _end_to_end(rows: Sequence[_Timed], gpu: _Timed) -> float | None:
+def _end_to_end(rows: Sequence[Measurement], gpu: Measurement) -> float | None:
     """Return the same GPU's median in the same format with its transfers, if it was measured."""
-    wanted = (Scope.END_TO_END, gpu.row.device, gpu.row.dtype)
+    wanted = (Scope.END_TO_END, gpu.device, gpu.dtype)
     times = [
-        other.median_s
-        for other in rows
-        if (other.row.scope, other.row.device, other.row.dtype) == wanted
+        _median_s(other) for other in rows if (other.scope, other.device, other.dtype) == wanted
     ]
     return min(times, default=None)
 
 
-def _comparison(cpu: _Timed, gpu: _Timed, end_to_end_s: float | None) -> Comparison:
-    resident = cpu.median_s / gpu.median_s
+def _comparison(cpu: Measurement, gpu: Measurement, end_to_end_s: float | None) -> Comparison:
+    cpu_s, gpu_s = _median_s(cpu), _median_s(gpu)
+    resident = cpu_s / gpu_s
     moved = amortised = break_even = None
     if end_to_end_s is not None:
         # The end-to-end time may be the shorter one by noise: then the transfer cost nothing.
-        transfer_s = max(0.0, end_to_end_s - gpu.median_s)
-        moved = cpu.median_s / end_to_end_s
-        amortised = cpu.median_s / (gpu.median_s + transfer_s / REUSE_COUNT)
-        break_even = break_even_count(cpu.median_s, gpu.median_s, transfer_s)
+        transfer_s = max(0.0, end_to_end_s - gpu_s)
+        moved = cpu_s / end_to_end_s
+        amortised = cpu_s / (gpu_s + transfer_s / REUSE_COUNT)
+        break_even = break_even_count(cpu_s, gpu_s, transfer_s)
+    precisions = None if cpu.dtype == gpu.dtype else (cpu.dtype.format, gpu.dtype.format)
     return Comparison(
-        kernel=gpu.row.kernel,
-        dtype=gpu.row.dtype,
-        shape=gpu.row.shape,
+        kernel=gpu.kernel,
+        dtype=gpu.dtype,
+        shape=gpu.shape,
         cpu=_side(cpu),
         gpu=_side(gpu),
         speedup_resident=resident,
@@ -102,10 +97,10 @@ def _comparison(cpu: _Timed, gpu: _Timed, end_to_end_s: float | None) -> Compari
         speedup_amortised=amortised,
         reuse_count=REUSE_COUNT,
         break_even=break_even,
-        sentence=sentence(resident, moved, break_even, _precisions(cpu.row, gpu.row)),
+        sentence=sentence(resident, moved, break_even, precisions),
         doubts=(
-            *_different_precision(cpu.row.dtype, gpu.row.dtype),
-            *_sides_in_doubt(cpu.row, gpu.row),
+            *_different_precision(cpu.dtype, gpu.dtype),
+            *_sides_in_doubt(cpu, gpu),
         ),
     )
 
@@ -122,17 +117,6 @@ def _different_precision(cpu: DtypeSpec, gpu: DtypeSpec) -> tuple[Doubt, ...]:
             facts={"cpu": cpu.math_mode, "gpu": gpu.math_mode},
         ),
     )
-
-
-def _precisions(cpu: Measurement, gpu: Measurement) -> tuple[str, str] | None:
-    """Return what each side computes in, None if it is the same."""
-    if cpu.dtype == gpu.dtype:
-        return None
-    return _precision(cpu), _precision(gpu)
-
-
-def _precision(row: Measurement) -> str:
-    return "tf32" if row.dtype.math_mode == "tf32" else row.dtype.input
 
 
 def _sides_in_doubt(cpu: Measurement, gpu: Measurement) -> tuple[Doubt, ...]:
@@ -161,13 +145,12 @@ def _sides_in_doubt(cpu: Measurement, gpu: Measurement) -> tuple[Doubt, ...]:
     )
 
 
-def _side(timed: _Timed) -> ComparisonSide:
-    row = timed.row
+def _side(row: Measurement) -> ComparisonSide:
     return ComparisonSide(
         device=row.device,
         variant=row.variant,
         threads=row.threads,
-        median_s=timed.median_s,
+        median_s=_median_s(row),
         dtype=row.dtype,
     )
 
@@ -220,7 +203,7 @@ def headline(comparisons: Sequence[Comparison]) -> str | None:
 
     Where kernels were compared in equal precision, only those count.
     """
-    fair = [one for one in comparisons if not _in_other_precision(one)] or list(comparisons)
+    fair = [one for one in comparisons if one.cpu.dtype == one.gpu.dtype] or list(comparisons)
     devices = list(dict.fromkeys(one.gpu.device for one in fair))
     if len(devices) > _MOST_ALONE:
         return _reached(f"each of {len(devices)} GPUs", fair)
@@ -245,10 +228,6 @@ def _reached(who: str, here: Sequence[Comparison]) -> str:
         for code in str(doubt.facts["codes"]).split(", ")
     )
     return f"{text} (in doubt: {', '.join(codes)})" if codes else text
-
-
-def _in_other_precision(one: Comparison) -> bool:
-    return any(doubt.code == "different-precision" for doubt in one.doubts)
 
 
 def _range(here: Sequence[Comparison], speedup: Callable[[Comparison], float]) -> str:

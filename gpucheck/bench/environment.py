@@ -233,19 +233,8 @@ def parallel_efficiency(rooflines: Sequence[Roofline]) -> float | None:
     return speeds[most] / speeds[1] / most
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunSpan:
-    """Duration and budget of the run, the host's other load, and the load average at its start."""
-
-    seconds: float
-    budget_s: float
-    host: HostState
-    load_average_1m: float | None
-
-
 def environment_of(
     request: BenchRequest,
-    span: RunSpan,
     cpu: LinuxCpu,
     facts: CpuFacts,
     blas: Blas,
@@ -253,13 +242,22 @@ def environment_of(
     boards: tuple[BenchGpu, ...],
     rooflines: tuple[Roofline, ...],
     variables: Mapping[str, str],
+    *,
+    host: HostState,
+    load_average_1m: float | None,
+    duration_s: float,
+    budget_s: float,
 ) -> BenchEnvironment:
-    """Return the run environment of the figures, with reasons for missing parts."""
+    """Return the run environment of the figures, with reasons for missing parts.
+
+    `host` is the other load during the run, `load_average_1m` the load average at its start.
+    """
     import numpy as np
 
     from gpucheck.bench.numerics import DESCRIPTIONS
 
     library = blas.read()
+    refused = [f"gpu:{index}: {reason}" for index, reason in opened.refused.items()]
     found = BenchEnvironment(
         cpu_model=facts.model,
         logical_cores=facts.logical_cores,
@@ -273,17 +271,17 @@ def environment_of(
         cupy_version=opened.cupy_version,
         cublas_version=opened.cublas_version,
         gpus=boards,
-        gpu_unavailable=opened.unavailable or _refusals(opened),
-        load_average_1m=span.load_average_1m,
-        other_load_percent=span.host.others_percent,
-        steal_percent=span.host.steal_percent,
+        gpu_unavailable=opened.unavailable or "; ".join(refused) or None,
+        load_average_1m=load_average_1m,
+        other_load_percent=host.others_percent,
+        steal_percent=host.steal_percent,
         parallel_efficiency=parallel_efficiency(rooflines),
         peak_memory_bytes=cpu.peak_memory_bytes(),
-        duration_s=span.seconds,
+        duration_s=duration_s,
         seed=request.seed,
         data=DESCRIPTIONS[request.fill],
         mode=request.mode,
-        budget_s=span.budget_s,
+        budget_s=budget_s,
         rooflines=rooflines,
         variables=dict(variables),
     )
@@ -307,12 +305,6 @@ def _reasons(opened: OpenedGpus) -> dict[str, str]:
         "parallel_efficiency": "matmul was not measured at one and at all threads",
     }
     return found | ({"cublas_version": "CuPy does not report it"} if opened.devices else {})
-
-
-def _refusals(opened: OpenedGpus) -> str | None:
-    """Return why some of the GPUs could not be opened, None if all could."""
-    reasons = [f"gpu:{index}: {reason}" for index, reason in opened.refused.items()]
-    return "; ".join(reasons) or None
 
 
 # --------------------------------------------------------------------------- kernels of a BLAS

@@ -16,7 +16,6 @@ from gpucheck.bench.doubts import RowEnvironment, doubts_about
 from gpucheck.bench.environment import (
     HostShare,
     RunEnvironment,
-    RunSpan,
     environment_of,
     older_than_cpu,
     unified_notes,
@@ -59,7 +58,7 @@ from gpucheck.bench.scheduler import (
     measure_host_rates,
     without_interval,
 )
-from gpucheck.bench.telemetry import Observer, SensorSummary
+from gpucheck.bench.telemetry import Observer
 from gpucheck.drivers.gpu import BenchGpu, GpuDevice, OpenedGpus
 from gpucheck.drivers.host.blas import Blas
 from gpucheck.drivers.host.clock import Clock
@@ -195,7 +194,9 @@ class _Bench:
         return self._result(interrupted=True)
 
     def _result(self, *, interrupted: bool) -> BenchResult:
-        group_runs, span = self._group_runs, self._span(self._start_s, self._load)
+        group_runs, seconds = self._group_runs, self._clock() - self._start_s
+        host = HostShare(facts=self._facts)
+        host.add(self._load, self._cpu.load(), seconds)
         limits = [
             row
             for group_run in group_runs
@@ -215,7 +216,6 @@ class _Bench:
             rows = [replace(row, samples_s=(), warmup_s=()) for row in rows]
         environment = environment_of(
             self._request,
-            span,
             self._cpu,
             self._facts,
             self._blas,
@@ -223,6 +223,10 @@ class _Bench:
             self._boards,
             rooflines,
             self._run_environment.variables,
+            host=host.state(),
+            load_average_1m=self._load.load_average_1m,
+            duration_s=seconds,
+            budget_s=self._plan.budget_s,
         )
         return BenchResult(
             measurements=tuple(rows),
@@ -356,17 +360,6 @@ class _Bench:
             # The next group needs this memory, and the next round needs different memory.
             group_run.inputs.renew()
 
-    def _span(self, start_s: float, load: CpuLoad) -> RunSpan:
-        seconds = self._clock() - start_s
-        host = HostShare(facts=self._facts)
-        host.add(load, self._cpu.load(), seconds)
-        return RunSpan(
-            seconds=seconds,
-            budget_s=self._plan.budget_s,
-            host=host.state(),
-            load_average_1m=load.load_average_1m,
-        )
-
     def _rows(self, group_run: _GroupRun) -> list[Measurement]:
         host, rows = group_run.host.state(), []
         old_blas = older_than_cpu(
@@ -376,6 +369,8 @@ class _Bench:
             uuid = state.case.label.gpu_uuid
             gpu = self._observer.state(uuid, state.slices_s, id(group_run))
             board = next((one for one in self._boards if uuid and one.uuid == uuid), None)
+            # Newer CUDA drivers do not report the highest clock, so NVML comes first.
+            clocks = (gpu and gpu.clock_sm_max_mhz, board and board.clock_sm_max_mhz)
             environment = RowEnvironment(
                 host=host,
                 gpu=gpu,
@@ -383,7 +378,7 @@ class _Bench:
                 far=uuid in self._run_environment.far,
                 integrated=bool(board and board.integrated),
                 chip_to_chip=bool(board and any(name in board.name for name in _GRACE)),
-                clock_max_mhz=_highest_clock(board, gpu),
+                clock_max_mhz=next((clock for clock in clocks if clock), None),
                 old_blas=old_blas,
             )
             rows.append(to_measurement(state, environment))
@@ -476,13 +471,6 @@ def _described(gpu: BenchGpu, run_environment: RunEnvironment) -> BenchGpu:
         integrated=run_environment.integrated.get(gpu.uuid or "", gpu.integrated),
     )
     return replace(known, board=board_of(known))
-
-
-def _highest_clock(board: BenchGpu | None, gpu: SensorSummary | None) -> float | None:
-    """Return the highest SM clock from NVML, else from CUDA; newer CUDA drivers lack it."""
-    if gpu is not None and gpu.clock_sm_max_mhz:
-        return gpu.clock_sm_max_mhz
-    return board.clock_sm_max_mhz if board is not None else None
 
 
 def _unavailable(state: CaseState) -> dict[str, str]:

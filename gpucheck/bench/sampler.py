@@ -101,15 +101,6 @@ class CaseState:
         return [stats.median(samples) for samples in self.rounds if samples]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Slice:
-    """Length of one slice: samples, warm-up if it is the first, and the most samples."""
-
-    samples_s: float
-    warmup_s: float
-    most_samples: int
-
-
 class _Failed(Exception):
     """A case cannot be measured; carries the error of its row."""
 
@@ -119,28 +110,35 @@ class _Failed(Exception):
 
 
 class Sampler:
-    """Sampler of cases; `ran_s` are their reported seconds, used if the clock stands still."""
+    """Sampler of cases; `ran_s` are their reported seconds, used if the clock stands still.
 
-    def __init__(self, clock: Clock) -> None:
+    A stretch of samples or of warming up has at most `most_samples`.
+    """
+
+    def __init__(self, clock: Clock, most_samples: int) -> None:
         self._clock = clock
+        self._most_samples = most_samples
         self.ran_s = 0.0
 
-    def take_slice(self, state: CaseState, wanted: Slice) -> None:
-        """Give a case one slice on fresh memory; a failure becomes the row's error."""
+    def take_slice(self, state: CaseState, samples_s: float, warmup_s: float) -> None:
+        """Give a case one slice on fresh memory; a failure becomes the row's error.
+
+        Samples take `samples_s`; the first slice warms up for `warmup_s`.
+        """
         with self._prepared(state):
             began_s, first = self._clock(), state.cold_s is None
             state.case.prepare()
             state.case.poison()
             begin_s = self._clock()
             if first:
-                self._begin(state, wanted)
+                self._begin(state, warmup_s)
                 began_s += self._clock() - begin_s
-            elif state.rounds and state.rounds[-1][-1] * state.loops < wanted.samples_s:
-                self._run_for(state, state.warmup_s, _WARM_SHARE * wanted.samples_s, wanted)
+            elif state.rounds and state.rounds[-1][-1] * state.loops < samples_s:
+                self._run_for(state, state.warmup_s, _WARM_SHARE * samples_s)
             state.rounds.append([])
             start_s, ran_s = self._clock(), self.ran_s
             try:
-                self._run_for(state, state.rounds[-1], wanted.samples_s, wanted)
+                self._run_for(state, state.rounds[-1], samples_s)
             finally:
                 end_s = self._clock()
                 state.slices_s.append((start_s, end_s))
@@ -188,15 +186,12 @@ class Sampler:
         except MemoryError:
             state.error = out_of_memory(state)
         finally:
-            self._release(state)
+            try:
+                state.case.release()
+            except GpucheckError as error:
+                state.error = state.error or Failure.of(error)
 
-    def _release(self, state: CaseState) -> None:
-        try:
-            state.case.release()
-        except GpucheckError as error:
-            state.error = state.error or Failure.of(error)
-
-    def _begin(self, state: CaseState, wanted: Slice) -> None:
+    def _begin(self, state: CaseState, warmup_s: float) -> None:
         """Run a case for the first time, check its result, and find its number of repetitions."""
         before_s = self._clock()
         first_s = state.case.run(1)
@@ -206,8 +201,8 @@ class Sampler:
         # One operation may take minutes, which is warm-up enough. The first run of a short one may
         # also be long while libraries load; that does not show how often to repeat it.
         long = first_s >= max(10 * state.case.shortest_span_s, _LONG_FIRST_S)
-        if not long and self._find_loops(state) < wanted.warmup_s:
-            self._run_for(state, state.warmup_s, wanted.warmup_s, wanted)
+        if not long and self._find_loops(state) < warmup_s:
+            self._run_for(state, state.warmup_s, warmup_s)
         state.loops = max(1, state.loops)
         if state.loops > 1:
             singles = [state.case.run(1) for _ in range(_SINGLES)]
@@ -239,10 +234,10 @@ class Sampler:
             wanted = state.loops * max(2, min(10, int(goal) + 1))
             state.loops = -(-wanted // step) * step
 
-    def _run_for(self, state: CaseState, into: list[float], seconds: float, wanted: Slice) -> None:
+    def _run_for(self, state: CaseState, into: list[float], seconds: float) -> None:
         """Run at least once, until the time is over by the clock or as the case reports it."""
         start_s, reported_s = self._clock(), 0.0
-        for _ in range(max(1, wanted.most_samples)):
+        for _ in range(max(1, self._most_samples)):
             reported_s += self._sample(state, into)
             if max(reported_s, self._clock() - start_s) >= seconds:
                 return

@@ -23,7 +23,7 @@ from gpucheck.bench import stats
 from gpucheck.bench.case import CaseLabel, Work
 from gpucheck.bench.kernels import LINKS
 from gpucheck.bench.model import Scope
-from gpucheck.bench.sampler import CaseState, ReadJoules, Sampler, Slice
+from gpucheck.bench.sampler import CaseState, ReadJoules, Sampler
 from gpucheck.bench.stats import FEWEST_FOR_INTERVAL
 from gpucheck.drivers.gpu import BenchGpu
 from gpucheck.drivers.host.blas import Blas
@@ -80,10 +80,6 @@ class Settings:
     samples_per_slice: int = 100
 
 
-def _unwatched() -> AbstractContextManager[object]:
-    return nullcontext()
-
-
 @dataclass(slots=True, kw_only=True)
 class CaseGroup:
     """Cases of one group, which take their slices one after the other.
@@ -93,7 +89,7 @@ class CaseGroup:
     """
 
     states: Sequence[CaseState]
-    watch: Callable[[], AbstractContextManager[object]] = _unwatched
+    watch: Callable[[], AbstractContextManager[object]] = nullcontext
     with_energy: bool = True
 
     @property
@@ -139,10 +135,12 @@ class _Run:
         self._settings = settings
         self._clock = clock
         self._progress = progress
-        self._sampler = Sampler(clock)
+        self._sampler = Sampler(clock, settings.samples_per_slice)
         self._start_s = clock()
         self._number = 0
-        self._slice_s = self._first_slice_s()
+        self._slice_s = (
+            _FIRST_SHARE * settings.budget_s / settings.rounds / max(1, len(self.states))
+        )
         self._reported = 0.0
 
     def take_round(self) -> bool:
@@ -152,7 +150,8 @@ class _Run:
         fewer than three come first. Of the others, only rows below the average time get a slice, so
         that a row of seconds does not keep one of milliseconds from its rounds.
         """
-        slices = self._first_slices() if self._number == 0 else self._later_slices()
+        every = {id(state) for state in self.states}
+        slices = every if self._number == 0 else self._later_slices()
         for group in self._groups:
             here = [state for state in group.active if id(state) in slices]
             if here:
@@ -161,9 +160,6 @@ class _Run:
         for state in self.states:
             self._decide(state, over=not slices)
         return any(state.active for state in self.states)
-
-    def _first_slices(self) -> set[int]:
-        return {id(state) for state in self.states}
 
     def _later_slices(self) -> set[int]:
         """Return the states with a slice in this round, and set the slices' length."""
@@ -201,7 +197,7 @@ class _Run:
                     continue
                 self._report_progress(state)
                 before_s = self._elapsed_s()
-                self._sampler.take_slice(state, self._next_slice())
+                self._sampler.take_slice(state, self._slice_s, self._warmup_s())
                 state.spent_s += self._elapsed_s() - before_s
                 spent_s += self._elapsed_s() - before_s
         # Shared work counts too: reading the sensors, dropping the inputs.
@@ -230,21 +226,9 @@ class _Run:
         unfinished = need_of(state).seconds > 0
         return (self._left_for_first_s() if unfinished else self._left_s()) <= 0
 
-    def _next_slice(self) -> Slice:
-        settings = self._settings
-        first = self._number == 0
-        return Slice(
-            samples_s=self._slice_s,
-            warmup_s=min(settings.warmup_s, self._warmup_s()) if first else 0.0,
-            most_samples=settings.samples_per_slice,
-        )
-
     def _warmup_s(self) -> float:
-        return _WARMUP_SHARE * self._settings.budget_s / max(1, len(self.states))
-
-    def _first_slice_s(self) -> float:
-        settings = self._settings
-        return _FIRST_SHARE * settings.budget_s / settings.rounds / max(1, len(self.states))
+        share_s = _WARMUP_SHARE * self._settings.budget_s / max(1, len(self.states))
+        return min(self._settings.warmup_s, share_s)
 
     def _later_slice_s(self, needs: Sequence[Need]) -> float:
         """Return the length of the next slices, now that the cases' needs are known.

@@ -10,13 +10,13 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from enum import StrEnum
 from numbers import Integral, Real
 from typing import TypeVar
 
 from gpucheck.bench.environment import RunEnvironment, run_environment_of
-from gpucheck.bench.model import BenchMode, BenchRequest, BenchResult, Fill, Measurement
+from gpucheck.bench.model import BenchMode, BenchRequest, BenchResult, Fill
 from gpucheck.bench.plan import MEMORY_TAKEN, check_device_names
 from gpucheck.bench.run import run_bench
 from gpucheck.bench.sampler import CLOCK_STUCK
@@ -184,8 +184,11 @@ def open_session(
     allowed = frozenset(os.sched_getaffinity(0))
     run_environment = run_environment_of(probes, reading, cuda, environment, allowed)
     uuids = [gpu.facts.uuid for gpu in gpus.devices if gpu.facts.uuid is not None]
-    with hold_gpus(uuids, reading, environment, own_command(sys.orig_argv)) as claimed:
-        run_environment = replace(run_environment, claims=claimed.others, notes=claimed.notes)
+    with hold_gpus(uuids, reading, environment, own_command(sys.orig_argv)) as (
+        others,
+        notes,
+    ):
+        run_environment = replace(run_environment, claims=others, notes=notes)
         yield Session(request, complete_host(probes.host(), reading), gpus, run_environment)
 
 
@@ -281,46 +284,29 @@ def _opened(devices: Sequence[str], cuda: CudaReading | None, reading: NvmlReadi
 @contextmanager
 def hold_gpus(
     uuids: Sequence[str], reading: NvmlReading, environment: Mapping[str, str], command: str
-) -> Iterator[Claims]:
+) -> Iterator[tuple[dict[str, str], tuple[str, ...]]]:
     """Claim the GPUs that no other process holds, for the duration of the block.
 
-    As in `place`, nothing is claimed inside a scheduler's allocation. If claims are impossible, a
-    note says so: measuring does not depend on them.
+    Yield the claims of other processes, by UUID, and notes for the report. As in `place`, nothing
+    is claimed inside a scheduler's allocation. If claims are impossible, a note says so: measuring
+    does not depend on them.
     """
-    with ExitStack() as kept:
-        yield _take(uuids, reading, environment, command, kept)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Claims:
-    """Claims of other processes on the measured GPUs, by UUID, and notes for the report."""
-
-    others: Mapping[str, str] = field(default_factory=dict)
-    notes: Sequence[str] = ()
-
-
-def _take(
-    uuids: Sequence[str],
-    reading: NvmlReading,
-    environment: Mapping[str, str],
-    command: str,
-    kept: ExitStack,
-) -> Claims:
     others: dict[str, str] = {}
-    try:
-        options = ClaimOptions(command=command)
-        store = open_store(options, environment) if uuids else None
-        if store is None:
-            return Claims()
-        enclosing = enclosing_ids(environment) | _own_ids(store)
-        for uuid in uuids:
-            target = target_of(uuid, reading)
-            if target is not None:
-                reason = _claim(target, store, options, enclosing, kept)
-                others.update({} if reason is None else {uuid: reason})
-    except GpucheckError as error:
-        return Claims(others=others, notes=(f"the GPUs are not claimed: {error.message}",))
-    return Claims(others=others)
+    notes: tuple[str, ...] = ()
+    with ExitStack() as kept:
+        try:
+            options = ClaimOptions(command=command)
+            store = open_store(options, environment) if uuids else None
+            if store is not None:
+                enclosing = enclosing_ids(environment) | _own_ids(store)
+                for uuid in uuids:
+                    target = target_of(uuid, reading)
+                    if target is not None:
+                        reason = _claim(target, store, options, enclosing, kept)
+                        others.update({} if reason is None else {uuid: reason})
+        except GpucheckError as error:
+            notes = (f"the GPUs are not claimed: {error.message}",)
+        yield others, notes
 
 
 def _own_ids(store: ClaimStore) -> frozenset[str]:
@@ -397,9 +383,9 @@ def _judge(result: BenchResult, *, require_gpu: bool) -> tuple[ExitCode, Failure
     for error in errors:
         if error.code not in _UNKNOWN:
             return ExitCode.BAD, error
-    wrong = next((row for row in result.measurements if _is_wrong(row)), None)
-    if wrong is not None:
-        message = f"{wrong.kernel} on {wrong.device} computed a wrong result ({wrong.variant})."
+    wrong = [row for row in result.measurements if row.verified is not None and not row.verified.ok]
+    for row in wrong:
+        message = f"{row.kernel} on {row.device} computed a wrong result ({row.variant})."
         return ExitCode.BAD, Failure(code="wrong-result", message=message)
     refused = _refused(result)
     if refused is not None and not result.environment.gpu_silent:
@@ -434,7 +420,3 @@ def _without_figures(result: BenchResult) -> Failure | None:
         if errors and all(row.median_s is None for row in rows):
             return errors[0]
     return None
-
-
-def _is_wrong(row: Measurement) -> bool:
-    return row.verified is not None and not row.verified.ok

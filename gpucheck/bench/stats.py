@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import NamedTuple
 
 from gpucheck.bench.model import SampleSummary
 
@@ -65,8 +64,8 @@ def interval(medians: Sequence[float]) -> tuple[float, float] | None:
     found = _spread(medians)
     if found is None:
         return None
-    centre, reach = found.centre, found.reach(found.of_mean)
-    middle = median(medians)
+    centre, of_mean, _, quantile_95 = found
+    middle, reach = median(medians), quantile_95 * math.sqrt(of_mean)
     return min(math.exp(centre - reach), middle), max(math.exp(centre + reach), middle)
 
 
@@ -83,25 +82,14 @@ def repeat_interval(medians: Sequence[float]) -> tuple[float, float] | None:
     found = _spread(medians)
     if found is None:
         return None
+    _, of_mean, of_round, quantile_95 = found
     middle = median(medians)
-    factor = math.exp(found.reach(2 * (found.of_round + found.of_mean)))
+    factor = math.exp(quantile_95 * math.sqrt(2 * (of_round + of_mean)))
     return middle / factor, middle * factor
 
 
-class _Spread(NamedTuple):
-    """Logarithms of rounds: centre, variance of one round, variance of their mean."""
-
-    centre: float
-    of_round: float
-    of_mean: float
-    freedom: int
-
-    def reach(self, variance: float) -> float:
-        """Return half the 95 % interval of a value with this variance."""
-        return student_quantile(self.freedom) * math.sqrt(variance)
-
-
-def _spread(medians: Sequence[float]) -> _Spread | None:
+def _spread(medians: Sequence[float]) -> tuple[float, float, float, float] | None:
+    """Return the logarithms' centre, variance of their mean, of one round, Student's quantile."""
     count = len(medians)
     if count < FEWEST_FOR_INTERVAL or min(medians) <= 0:
         return None
@@ -114,7 +102,7 @@ def _spread(medians: Sequence[float]) -> _Spread | None:
     alike = min(_MOST_ALIKE, max(0.0, alike + 1 / count))
     of_round = square / (count - 1)
     of_mean = of_round / count * (1 + alike) / (1 - alike)
-    return _Spread(centre, of_round, of_mean, count - 1)
+    return centre, of_mean, of_round, student_quantile(count - 1)
 
 
 def half_width_share(medians: Sequence[float]) -> float | None:

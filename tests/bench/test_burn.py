@@ -21,7 +21,6 @@ from gpucheck.bench.model import (
     GateClass,
     GateStatus,
 )
-from gpucheck.bench.session import Claims
 from gpucheck.bench.workers import WorkerAnswer, WorkerDevice, WorkerPool, worker_devices
 from gpucheck.drivers.nvml.sensors import NoSensors, Sample, SensorBatch
 from gpucheck.drivers.readings import CudaDeviceReading, CudaReading, ProcessReading
@@ -715,8 +714,8 @@ def test_the_processor_alone_wakes_no_driver(burn_there: Any) -> None:
 
 def test_a_claimed_gpu_is_not_burned(burn_there: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     @contextmanager
-    def held_by_another(*_: object) -> Iterator[Claims]:
-        yield Claims(others={UUIDS[1]: "held by process 9"})
+    def held_by_another(*_: object) -> Iterator[tuple[dict[str, str], tuple[str, ...]]]:
+        yield {UUIDS[1]: "held by process 9"}, ()
 
     monkeypatch.setattr(burn, "hold_gpus", held_by_another)
 

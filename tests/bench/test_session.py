@@ -24,7 +24,6 @@ from gpucheck.bench.model import (
 )
 from gpucheck.bench.sampler import Sampler, off_by
 from gpucheck.bench.session import (
-    Claims,
     bench_here,
     conclude,
     hold_gpus,
@@ -241,7 +240,7 @@ def another_holds_the_first(environment: dict[str, str]) -> Iterator[None]:
 def test_measured_gpus_are_claimed_until_the_block_ends(environment: dict[str, str]) -> None:
     with hold_gpus(UUIDS, READING, environment, "gpucheck bench") as claims:
         assert held(environment) == dict.fromkeys(UUIDS, "gpucheck bench")
-        assert claims == Claims()
+        assert claims == ({}, ())
 
     assert held(environment) == {}
 
@@ -253,8 +252,8 @@ def test_the_claim_of_another_is_reported_and_the_other_gpus_are_claimed(
         another_holds_the_first(environment),
         hold_gpus(UUIDS, READING, environment, "gpucheck bench") as claims,
     ):
-        assert claims.others.keys() == {UUIDS[0]}
-        assert "a long training" in claims.others[UUIDS[0]]
+        assert claims[0].keys() == {UUIDS[0]}
+        assert "a long training" in claims[0][UUIDS[0]]
         assert held(environment)[UUIDS[1]] == "gpucheck bench"
 
 
@@ -263,7 +262,7 @@ def test_a_claim_of_this_program_is_not_another_s(
 ) -> None:
     with hold_gpus(UUIDS[:1], READING, environment, "gpucheck.place in a program"):
         with hold_gpus(UUIDS, READING, environment, "gpucheck.bench in it") as claims:
-            assert claims == Claims()
+            assert claims == ({}, ())
 
         assert held(environment) == {UUIDS[0]: "gpucheck.place in a program"}
 
@@ -282,14 +281,14 @@ def test_where_claims_cannot_be_made_that_is_a_note(tmp_path: Path) -> None:
     place.write_text("")
 
     with hold_gpus(UUIDS, READING, {DIRECTORY_VARIABLE: str(place)}, "gpucheck bench") as claims:
-        assert len(claims.notes) == 1
-        assert "not claimed" in claims.notes[0]
-        assert claims.others == {}
+        assert len(claims[1]) == 1
+        assert "not claimed" in claims[1][0]
+        assert claims[0] == {}
 
 
 def test_nothing_is_claimed_inside_a_schedulers_allocation(environment: dict[str, str]) -> None:
     with hold_gpus(UUIDS, READING, environment | {"SLURM_JOB_ID": "1"}, "bench") as claims:
-        assert claims == Claims()
+        assert claims == ({}, ())
         assert held(environment) == {}
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from gpucheck.bench.case import (
     Case,
@@ -342,19 +342,14 @@ def verify_order(order: CaseOrder, out: HostArray) -> Verified:
     return verify_softmax(source, out, temperature, order.dtype, right=right)
 
 
-class SoftmaxSums(NamedTuple):
-    """Weighted sums of the right result by block, and the size of each block.
+def right_sums(
+    source: HostArray, temperature: float, dtype: str = "float32"
+) -> tuple[HostArray, HostArray]:
+    """Return the blocks' weighted sums of the right result, in float64, and the blocks' sizes.
 
     A size is the root of the block's sum of squares, and at least a thousandth of the size of a
     typical block of the row. Smaller numbers are compared with this floor.
     """
-
-    sums: HostArray
-    sizes: HostArray
-
-
-def right_sums(source: HostArray, temperature: float, dtype: str = "float32") -> SoftmaxSums:
-    """Return the sums over blocks of the softmax in float64, a few rows at a time."""
     import numpy as np
 
     columns = source.shape[1]
@@ -368,7 +363,7 @@ def right_sums(source: HostArray, temperature: float, dtype: str = "float32") ->
         squares = sums_over_columns(np.square(raised), ones, width)
         even = squares.sum(axis=1, keepdims=True) * width / columns
         sizes.append(np.sqrt(np.maximum(squares, _SMALLEST**2 * even)))
-    return SoftmaxSums(np.concatenate(sums), np.concatenate(sizes))
+    return np.concatenate(sums), np.concatenate(sizes)
 
 
 def verify_softmax(
@@ -377,7 +372,7 @@ def verify_softmax(
     temperature: float,
     dtype: str = "float32",
     *,
-    right: SoftmaxSums | None = None,
+    right: tuple[HostArray, HostArray] | None = None,
 ) -> Verified:
     """Compare every number of every row with float64, by weighted sums over blocks of columns.
 
@@ -386,7 +381,7 @@ def verify_softmax(
     """
     import numpy as np
 
-    right = right or right_sums(source, temperature, dtype)
+    sums, sizes = right or right_sums(source, temperature, dtype)
     weights, width = block_weights(source.shape[1]), block_width(source.shape[1])
     parts = (out[low : low + _SUMMED_ROWS] for low in range(0, len(out), _SUMMED_ROWS))
     found = np.concatenate(
@@ -399,7 +394,7 @@ def verify_softmax(
     # Below its normal numbers float16 has a fixed step; numbers of long rows lie there.
     step = _FLOAT16_HALF_STEP if dtype == "float16" else 0.0
     least = 3 * step * math.sqrt(width) / bound
-    worst = float(np.max(np.abs(found - right.sums) / (right.sizes + least)))
+    worst = float(np.max(np.abs(found - sums) / (sizes + least)))
     finite = math.isfinite(worst)
     return Verified(
         error=worst if finite else None,
