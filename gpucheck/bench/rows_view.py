@@ -1,4 +1,4 @@
-"""Rows of a benchmark on the console: figures, bars, doubts and speed-ups."""
+"""Rows of a benchmark on the console: figures, bars, their doubts and speed-ups."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gpucheck.bench.model import Comparison, Doubt, Measurement, Scope
+from gpucheck.bench.model import Comparison, Measurement, Scope
 from gpucheck.report.text import duration, printable, rate, two_digits
 
 if TYPE_CHECKING:
@@ -24,16 +24,6 @@ _MANY_GPUS = 4
 _NO_TIME, _MOST_NAMED = "no-time", 4
 #: Share of the median from which an interval is highlighted.
 _WIDE = 0.1
-#: Doubts about how well a median is known; one line covers them all.
-PRECISION = (
-    "unconverged",
-    "too-few-samples",
-    "rounds-differ",
-    "drifting",
-    "autocorrelated",
-)
-#: Most rows that are named one by one; more are counted.
-_MOST_DOUBTFUL_ROWS = 2
 Namer = Callable[[Measurement], str]
 
 
@@ -89,7 +79,10 @@ class RowsRenderer:
         for row in shown:
             yield from self._row(row, printable(named(row)), bounds, name_width)
         if late:
-            yield self._marked_line(f"no time was left for {_listed(late, named)}", "yellow")
+            names = [named(row) for row in late[:_MOST_NAMED]]
+            rest = len(late) - len(names)
+            listed = " | ".join(names) + (f" | and {rest} more rows" if rest else "")
+            yield self._marked_line(f"no time was left for {listed}", "yellow")
         if len(shown) < len(begun):
             text = f"fastest and slowest of {_gpu_count(rows)} GPUs; -v shows all"
             yield hanging_indent(Text(f"    {text}", style="dim"))
@@ -117,7 +110,10 @@ class RowsRenderer:
         from rich.text import Text
 
         if row.median_s is None:
-            yield hanging_indent(Text.assemble(f"  {name}: ", (_why_empty(row), "red")))
+            why = "interrupted before it was measured" if row.interrupted else "not measured"
+            if row.error is not None:
+                why = printable(row.error.message)
+            yield hanging_indent(Text.assemble(f"  {name}: ", (why, "red")))
             return
         bold = "bold" if half_width(row) is not None and _speed(row) == bounds[0] else ""
         figures = self._figures(row)
@@ -229,7 +225,10 @@ class RowsRenderer:
         sums = f"sums {row.dtype.accumulate}, result {row.dtype.output}"
         parts.append(f"arithmetic {row.dtype.math_mode}, {sums}")
         parts.extend(self._limits(row))
-        parts.extend(f"{name} {_number(value)}" for name, value in row.facts.items())
+        parts.extend(
+            f"{name} {value if isinstance(value, str) else f'{value:.6g}'}"
+            for name, value in row.facts.items()
+        )
         return ", ".join(printable(part) for part in parts)
 
     def _limits(self, row: Measurement) -> Iterator[str]:
@@ -254,8 +253,10 @@ class RowsRenderer:
         for one in chosen:
             yield self.sentence(f"{self._where(one, comparisons)}{one.sentence}")
             if self._verbosity > 0 and one.speedup_amortised is not None:
-                text = f"{one.reuse_count} operations on data moved once: {_times(one)}"
-                yield self.sentence(f"  {text}")
+                factor = one.speedup_amortised
+                times = two_digits(factor if factor >= 1 or factor <= 0 else 1 / factor)
+                text = f"{one.reuse_count} operations on data moved once: {times} times"
+                yield self.sentence(f"  {text} {'faster' if factor >= 1 else 'slower'}")
         # Without -v the sentences name both precisions, and the legend why a side was slow.
         if self._verbosity > 0:
             about = (f"{doubt.message}; {doubt.next}" for one in chosen for doubt in one.doubts)
@@ -273,13 +274,6 @@ class RowsRenderer:
         if sum((other.gpu.device, other.shape) == here for other in comparisons) > 1:
             parts.append(one.gpu.variant)
         return f"{printable(', '.join(parts))}: " if parts else ""
-
-
-def _listed(rows: Sequence[Measurement], named: Namer) -> str:
-    """Return the names of the first few rows and the number of the rest."""
-    names = [named(row) for row in rows[:_MOST_NAMED]]
-    rest = len(rows) - len(names)
-    return " | ".join(names) + (f" | and {rest} more rows" if rest else "")
 
 
 def _gpu_count(rows: Sequence[Measurement]) -> int:
@@ -373,85 +367,6 @@ def _speed(row: Measurement) -> float:
     return row.throughput.value if row.throughput is not None else 0.0
 
 
-def _why_empty(row: Measurement) -> str:
-    if row.error is not None:
-        return printable(row.error.message)
-    return "interrupted before it was measured" if row.interrupted else "not measured"
-
-
-def _times(one: Comparison) -> str:
-    factor = one.speedup_amortised or 0.0
-    way = "faster" if factor >= 1 else "slower"
-    return f"{two_digits(factor if factor >= 1 or factor <= 0 else 1 / factor)} times {way}"
-
-
-def _number(value: str | float) -> str:
-    return value if isinstance(value, str) else f"{value:.6g}"
-
-
-def shared_codes(rows: Sequence[Measurement]) -> frozenset[str]:
-    """Return the codes not shown at single rows: those of most rows, and those of precision."""
-    measured = [row for row in rows if row.median_s is not None]
-    counts = Counter(doubt.code for row in measured for doubt in row.doubts)
-    often = {code for code, count in counts.items() if 2 * count > len(measured)}
-    whole: set[str] = set()
-    for device in {row.device for row in measured}:
-        here = [{doubt.code for doubt in row.doubts} for row in measured if row.device == device]
-        whole |= set.intersection(*here)
-    return frozenset(often | whole | set(PRECISION))
-
-
-def doubts_legend(
-    rows: Sequence[Measurement], named: Namer, plus_minus: str
-) -> Iterator[tuple[str, str, str]]:
-    """Yield each doubt once: its code with its rows, its message, and the remedy.
-
-    The message is that of its first row; a remedy that was already shown is left out.
-    """
-    measured = [row for row in rows if row.median_s is not None]
-    said: set[str] = set()
-    others = list(_others(measured, named))
-    # Doubts about every row mostly explain why the rest did not settle.
-    everywhere = [one for one in others if "every row" in one[0]]
-    rest = [one for one in others if "every row" not in one[0]]
-    for head, words, next_step in [*everywhere, *_precision(measured, named, plus_minus), *rest]:
-        steps = [step for step in next_step.split("; ") if step not in said]
-        said.update(steps)
-        yield head, words, "; ".join(steps)
-
-
-def _precision(
-    rows: Sequence[Measurement], named: Namer, plus_minus: str
-) -> Iterator[tuple[str, str, str]]:
-    """Yield the number of medians known less well than wanted, the widest, and why."""
-    found = [(row, doubt) for row in rows for doubt in row.doubts if doubt.code in PRECISION]
-    if not found:
-        return
-    counts = Counter(doubt.code for _, doubt in found)
-    doubtful = {id(row) for row, _ in found}
-    head = ", ".join(f"{code} ({counts[code]})" for code in PRECISION if counts[code])
-    few = f"{len(doubtful)} of {len(rows)} rows" if len(rows) > 1 else "the row"
-    least = _least_known([row for row in rows if id(row) in doubtful], named, plus_minus)
-    steps = dict.fromkeys(step for _, doubt in found for step in doubt.next.split("; "))
-    yield head, f"{few} did not settle in the time{least}", "; ".join(list(steps)[:2])
-
-
-def _least_known(rows: Sequence[Measurement], named: Namer, plus_minus: str) -> str:
-    """Return the row with the widest interval, and how many have none."""
-    widths = [(half_width(row), number) for number, row in enumerate(rows)]
-    known = [(width, number) for width, number in widths if width is not None]
-    without = len(rows) - len(known)
-    text = ""
-    if known and len(rows) > 1:
-        width, number = max(known)
-        row = rows[number]
-        text = f", {row.kernel} {named(row)} the least ({spread_text(width, plus_minus)})"
-    if without:
-        who = "it" if len(rows) == 1 else str(without)
-        text += f"; {who} had too few rounds for an interval ({plus_minus}?)"
-    return text
-
-
 def half_width(row: Measurement) -> float | None:
     """Return half the interval for a further run as a share of the median, if there is one."""
     if row.repeat95_s is None or not row.median_s:
@@ -467,42 +382,6 @@ def spread_text(width: float | None, plus_minus: str) -> str:
     if percent >= 99.5:
         return ">99%"
     return f"{plus_minus}{percent:.{1 if percent < 9.95 else 0}f}%"
-
-
-def _others(rows: Sequence[Measurement], named: Namer) -> Iterator[tuple[str, str, str]]:
-    about: dict[str, list[tuple[Measurement, Doubt]]] = {}
-    for row in rows:
-        for doubt in row.doubts:
-            if doubt.code not in PRECISION:
-                about.setdefault(doubt.code, []).append((row, doubt))
-    for code, found in about.items():
-        where = _where([row for row, _ in found], rows, named)
-        message = found[0][1].message
-        if len({doubt.message for _, doubt in found}) > 1:
-            message = f"for example, {message}"
-        steps = dict.fromkeys(doubt.next for _, doubt in found)
-        yield f"{code} ({where})", message, "; ".join(steps)
-
-
-def _where(found: Sequence[Measurement], rows: Sequence[Measurement], named: Namer) -> str:
-    """Return the shortest description of these rows among all rows."""
-    if len(found) == len(rows):
-        return "every row"
-    counts = Counter(row.device for row in rows)
-    whole = [
-        device
-        for device, count in Counter(row.device for row in found).items()
-        if count == counts[device]
-    ]
-    if whole:
-        rest = sum(row.device not in whole for row in found)
-        return f"every row of {', '.join(whole)}" + (f", and {rest} more" if rest else "")
-    kernels = list(dict.fromkeys(row.kernel for row in found))
-    if len(found) == sum(row.kernel in kernels for row in rows) > 1:
-        return f"all of {', '.join(kernels)}"
-    if len(found) <= _MOST_DOUBTFUL_ROWS:
-        return " | ".join(f"{row.kernel} {named(row)}" for row in found)
-    return f"{len(found)} rows of {', '.join(kernels)}"
 
 
 def full_doubts(rows: Sequence[Measurement], named: Namer) -> Iterator[str]:

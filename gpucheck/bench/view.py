@@ -13,6 +13,7 @@ from gpucheck.bench.model import (
     Comparison,
     Conclusion,
     Corruption,
+    Doubt,
     GpuTelemetry,
     Measurement,
     Roofline,
@@ -21,12 +22,13 @@ from gpucheck.bench.model import (
 from gpucheck.bench.rows_view import (
     ASCII,
     UNICODE,
+    Namer,
     RowsRenderer,
     Signs,
-    doubts_legend,
+    half_width,
     hanging_indent,
     namer,
-    shared_codes,
+    spread_text,
 )
 from gpucheck.report.envelope import Report
 from gpucheck.report.text import View, printable, rate
@@ -35,6 +37,16 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.text import Text
 
+#: Doubts about how well a median is known; one line covers them all.
+PRECISION = (
+    "unconverged",
+    "too-few-samples",
+    "rounds-differ",
+    "drifting",
+    "autocorrelated",
+)
+#: Most rows that are named one by one; more are counted.
+_MOST_DOUBTFUL_ROWS = 2
 #: Most conclusions of one kind shown without -v.
 _MOST_CONCLUSIONS = 3
 #: With more GPUs than this, they share their lines without -v.
@@ -79,7 +91,10 @@ def render_bench(
     lines: list[RenderableType] = []
     names: dict[int, str] = {}
     for name, kernel_rows in groupby(result.measurements, key=lambda row: row.kernel):
-        for _, group in groupby(kernel_rows, key=_problem):
+        # Rows under one heading share input format and arithmetic.
+        for _, group in groupby(
+            kernel_rows, key=lambda row: (row.dtype.input, row.dtype.math_mode)
+        ):
             rows = list(group)
             names |= {id(row): namer(rows, signs.times)(row) for row in rows}
             lines.extend(drawing.group(rows, _belonging(result.comparisons, rows)))
@@ -145,11 +160,6 @@ def _concluded(conclusions: Sequence[Conclusion], verbosity: int) -> Iterator[st
             yield f"{said[0]} (-v: {len(said) - 1} more devices)"
 
 
-def _problem(row: Measurement) -> tuple[object, ...]:
-    """Return the key that rows under one heading share: input format and arithmetic."""
-    return (row.dtype.input, row.dtype.math_mode)
-
-
 def _belonging(
     comparisons: Sequence[Comparison], rows: Sequence[Measurement]
 ) -> Sequence[Comparison]:
@@ -175,6 +185,105 @@ def _doubt_lines(
         entry = Table.grid(padding=(0, 1, 0, 0))
         entry.add_row(Text(signs.doubt, style="yellow"), said)
         yield entry
+
+
+def shared_codes(rows: Sequence[Measurement]) -> frozenset[str]:
+    """Return the codes not shown at single rows: those of most rows, and those of precision."""
+    measured = [row for row in rows if row.median_s is not None]
+    counts = Counter(doubt.code for row in measured for doubt in row.doubts)
+    often = {code for code, count in counts.items() if 2 * count > len(measured)}
+    whole: set[str] = set()
+    for device in {row.device for row in measured}:
+        here = [{doubt.code for doubt in row.doubts} for row in measured if row.device == device]
+        whole |= set.intersection(*here)
+    return frozenset(often | whole | set(PRECISION))
+
+
+def doubts_legend(
+    rows: Sequence[Measurement], named: Namer, plus_minus: str
+) -> Iterator[tuple[str, str, str]]:
+    """Yield each doubt once: its code with its rows, its message, and the remedy.
+
+    The message is that of its first row; a remedy that was already shown is left out.
+    """
+    measured = [row for row in rows if row.median_s is not None]
+    said: set[str] = set()
+    others = list(_others(measured, named))
+    # Doubts about every row mostly explain why the rest did not settle.
+    everywhere = [one for one in others if "every row" in one[0]]
+    rest = [one for one in others if "every row" not in one[0]]
+    for head, words, next_step in [*everywhere, *_precision(measured, named, plus_minus), *rest]:
+        steps = [step for step in next_step.split("; ") if step not in said]
+        said.update(steps)
+        yield head, words, "; ".join(steps)
+
+
+def _precision(
+    rows: Sequence[Measurement], named: Namer, plus_minus: str
+) -> Iterator[tuple[str, str, str]]:
+    """Yield the number of medians known less well than wanted, the widest, and why."""
+    found = [(row, doubt) for row in rows for doubt in row.doubts if doubt.code in PRECISION]
+    if not found:
+        return
+    counts = Counter(doubt.code for _, doubt in found)
+    doubtful = {id(row) for row, _ in found}
+    head = ", ".join(f"{code} ({counts[code]})" for code in PRECISION if counts[code])
+    few = f"{len(doubtful)} of {len(rows)} rows" if len(rows) > 1 else "the row"
+    least = _least_known([row for row in rows if id(row) in doubtful], named, plus_minus)
+    steps = dict.fromkeys(step for _, doubt in found for step in doubt.next.split("; "))
+    yield head, f"{few} did not settle in the time{least}", "; ".join(list(steps)[:2])
+
+
+def _least_known(rows: Sequence[Measurement], named: Namer, plus_minus: str) -> str:
+    """Return the row with the widest interval, and how many have none."""
+    widths = [(half_width(row), number) for number, row in enumerate(rows)]
+    known = [(width, number) for width, number in widths if width is not None]
+    without = len(rows) - len(known)
+    text = ""
+    if known and len(rows) > 1:
+        width, number = max(known)
+        row = rows[number]
+        text = f", {row.kernel} {named(row)} the least ({spread_text(width, plus_minus)})"
+    if without:
+        who = "it" if len(rows) == 1 else str(without)
+        text += f"; {who} had too few rounds for an interval ({plus_minus}?)"
+    return text
+
+
+def _others(rows: Sequence[Measurement], named: Namer) -> Iterator[tuple[str, str, str]]:
+    about: dict[str, list[tuple[Measurement, Doubt]]] = {}
+    for row in rows:
+        for doubt in row.doubts:
+            if doubt.code not in PRECISION:
+                about.setdefault(doubt.code, []).append((row, doubt))
+    for code, found in about.items():
+        where = _where([row for row, _ in found], rows, named)
+        message = found[0][1].message
+        if len({doubt.message for _, doubt in found}) > 1:
+            message = f"for example, {message}"
+        steps = dict.fromkeys(doubt.next for _, doubt in found)
+        yield f"{code} ({where})", message, "; ".join(steps)
+
+
+def _where(found: Sequence[Measurement], rows: Sequence[Measurement], named: Namer) -> str:
+    """Return the shortest description of these rows among all rows."""
+    if len(found) == len(rows):
+        return "every row"
+    counts = Counter(row.device for row in rows)
+    whole = [
+        device
+        for device, count in Counter(row.device for row in found).items()
+        if count == counts[device]
+    ]
+    if whole:
+        rest = sum(row.device not in whole for row in found)
+        return f"every row of {', '.join(whole)}" + (f", and {rest} more" if rest else "")
+    kernels = list(dict.fromkeys(row.kernel for row in found))
+    if len(found) == sum(row.kernel in kernels for row in rows) > 1:
+        return f"all of {', '.join(kernels)}"
+    if len(found) <= _MOST_DOUBTFUL_ROWS:
+        return " | ".join(f"{row.kernel} {named(row)}" for row in found)
+    return f"{len(found)} rows of {', '.join(kernels)}"
 
 
 def machine_lines(
@@ -230,15 +339,12 @@ def _places(
     on_gpus = [one for one in rooflines if one.threads is None]
     for one in rooflines:
         if one.threads is not None:
-            yield f"{one.device}, {_threads(one.threads)}", [one]
+            threads = "1 thread" if one.threads == 1 else f"{one.threads} threads"
+            yield f"{one.device}, {threads}", [one]
         elif not together:
             yield one.device, [one]
     if together and on_gpus:
         yield f"{len(on_gpus)} GPUs", on_gpus
-
-
-def _threads(count: int) -> str:
-    return "1 thread" if count == 1 else f"{count} threads"
 
 
 def _roofline_line(where: str, rooflines: Sequence[Roofline]) -> str:
