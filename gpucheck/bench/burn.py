@@ -11,7 +11,6 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import Any
 
 from gpucheck.bench.burn_gates import burn_gates, conclude_burn
@@ -164,8 +163,8 @@ def run_burn(
     clock: Clock,
     report_progress: Callable[[BurnProgress], None],
     *,
-    holders: Mapping[str, str] = MappingProxyType({}),
-    variables: Mapping[str, str] = MappingProxyType({}),
+    holders: Mapping[str, str],
+    variables: Mapping[str, str],
 ) -> BurnResult:
     """Load these devices and return the result; an interrupt is an ordinary end.
 

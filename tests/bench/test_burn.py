@@ -175,7 +175,8 @@ def burned(
     sensors = sensors or cool()
     sensors.clock = clock
     workers = worker_devices(devices, gpus(8))
-    result = run_burn(request, workers, pool, sensors, clock, report_progress, **more)
+    told = {"holders": {}, "variables": {}, **more}
+    result = run_burn(request, workers, pool, sensors, clock, report_progress, **told)
     assert pool.events[-2:] == ["stop", "close"], "something may be left running"
     return result, pool
 

@@ -145,7 +145,7 @@ def decide_between(
     chance = 1.0 if beyond <= 0 else 0.0
     if reach > 0:
         chance = 1 - NormalDist().cdf(_OF_95 * beyond / reach)
-    return _verdict(now, before, reach, beyond, chance, direction)
+    return _verdict(now, before, reach, beyond, chance)
 
 
 def corrected(decisions: Sequence[Decision]) -> tuple[Decision, ...]:
@@ -276,12 +276,12 @@ def _decided(now: _Side, before: _Side, tolerance_percent: float, direction: Dir
     line = _line(tolerance_percent, direction)
     beyond = line - _sign(direction) * (now.mean - before.mean)
     if freedom == 0:
-        return _verdict(now.mean, before.mean, math.inf, beyond, 1.0, direction)
+        return _verdict(now.mean, before.mean, math.inf, beyond, 1.0)
     deviation = math.sqrt(variance)
     half = student_quantile(RISK, freedom) * deviation
     tail = student_tail(abs(beyond) / deviation, freedom)
     chance = tail if beyond > 0 else 1 - tail
-    found = _verdict(now.mean, before.mean, half, beyond, chance, direction)
+    found = _verdict(now.mean, before.mean, half, beyond, chance)
     slow = sum(_sign(direction) * (one - before.mean) < line for one in now.logs)
     if found.status is GateStatus.FAIL and slow < _MOST * len(now.logs):
         return replace(found, status=GateStatus.INCONCLUSIVE, chance=1.0)
@@ -311,9 +311,7 @@ def _line(tolerance_percent: float, direction: Direction) -> float:
     return _sign(direction) * math.log(limit_of(1.0, tolerance_percent, direction))
 
 
-def _verdict(
-    now: float, before: float, half: float, beyond: float, chance: float, direction: Direction
-) -> Decision:
+def _verdict(now: float, before: float, half: float, beyond: float, chance: float) -> Decision:
     """Return the verdict on a difference of logarithms that is known to within `half`.
 
     `beyond` is how far it lies beyond the limit, negative on the good side.

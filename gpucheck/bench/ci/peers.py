@@ -68,7 +68,7 @@ def peer_gates(data: RunData) -> Iterator[Gate]:
         yield from _stragglers(data, groups, demands.straggler_percent)
     if demands.spread_percent is not None:
         for check, found in groups:
-            yield _spread(data, check, found, demands.spread_percent)
+            yield _spread(check, found, demands.spread_percent)
 
 
 def _compared_checks(data: RunData) -> list[tuple[Check, _Group]]:
@@ -207,7 +207,7 @@ def _text(worst: _Held, ones: Sequence[_Held], tolerance: float) -> str:
     return text
 
 
-def _spread(data: RunData, check: Check, found: _Group, tolerance: float) -> Gate:
+def _spread(check: Check, found: _Group, tolerance: float) -> Gate:
     """Return how far the slowest lies from the fastest, as a warning.
 
     Who work together wait for the slowest; yet no single GPU need be at fault.

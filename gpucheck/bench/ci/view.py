@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING
 
@@ -40,27 +39,24 @@ def build(report: Report, view: View) -> RenderableType:
 _INDENT = 8
 
 
-@dataclass(frozen=True, slots=True)
-class _Mark:
-    """Look of a verdict: a sign, a word, a colour."""
-
-    sign: str
-    plain: str
-    word: str
-    style: str
-
-
+#: Sign, its plain form, word and colour of each verdict; None stands for a warning.
 _MARKS = {
-    GateStatus.FAIL: _Mark("✗", "x", "FAIL", "bold red"),
-    GateStatus.INCONCLUSIVE: _Mark("?", "?", "open", "yellow"),
-    GateStatus.PASS: _Mark("✓", "+", "pass", "green"),
-    GateStatus.SKIP: _Mark("\N{EN DASH}", "-", "skip", "dim"),
+    GateStatus.FAIL: ("✗", "x", "FAIL", "bold red"),
+    GateStatus.INCONCLUSIVE: ("?", "?", "open", "yellow"),
+    GateStatus.PASS: ("✓", "+", "pass", "green"),
+    GateStatus.SKIP: ("\N{EN DASH}", "-", "skip", "dim"),
+    None: ("!", "!", "warn", "yellow"),
 }
-_WARNING = _Mark("!", "!", "warn", "yellow")
+_COUNTED = {
+    GateStatus.FAIL: "failed",
+    GateStatus.INCONCLUSIVE: "undecided",
+    GateStatus.PASS: "passed",
+    GateStatus.SKIP: "skipped",
+}
 
 
 def render_gates(
-    gates: Sequence[Gate], use: ProfileUse | None, *, ascii_only: bool, verbosity: int = 0
+    gates: Sequence[Gate], use: ProfileUse | None, *, ascii_only: bool, verbosity: int
 ) -> RenderableType:
     """Return the gates: those that need attention in full, the others a line for each demand.
 
@@ -69,7 +65,6 @@ def render_gates(
     from rich.console import Group
     from rich.text import Text
 
-    drawing = _Drawing(ascii_only)
     lines: list[RenderableType] = []
     if use is not None:
         count = "1 process" if use.processes == 1 else f"{use.processes} processes"
@@ -79,10 +74,10 @@ def render_gates(
     quiet = [gate for gate in gates if not _is_loud(gate)]
     order = (GateStatus.FAIL, GateStatus.INCONCLUSIVE, GateStatus.PASS)
     for found in _alike(sorted(loud, key=lambda one: order.index(one.status))):
-        lines.extend(drawing.in_full(found, verbosity))
+        lines.extend(_in_full(found, verbosity, ascii_only=ascii_only))
     if verbosity >= 0:
-        lines.extend(drawing.in_brief(quiet, each=verbosity > 0))
-    lines.append(drawing.total(gates))
+        lines.extend(_in_brief(quiet, each=verbosity > 0, ascii_only=ascii_only))
+    lines.append(_total(gates))
     return Group(*lines)
 
 
@@ -99,98 +94,73 @@ def _is_loud(gate: Gate) -> bool:
     return gate.status in (GateStatus.FAIL, GateStatus.INCONCLUSIVE) or gate.warning
 
 
-class _Drawing:
-    """Draws gates with one set of characters."""
+def _in_full(
+    gates: Sequence[Gate], verbosity: int, *, ascii_only: bool
+) -> Iterator[RenderableType]:
+    """Yield gates that say the same with their reason, what was seen, and what to do."""
+    from rich.text import Text
 
-    def __init__(self, ascii_only: bool) -> None:
-        self._ascii_only = ascii_only
-
-    def in_full(self, gates: Sequence[Gate], verbosity: int) -> Iterator[RenderableType]:
-        """Yield gates that say the same with their reason, what was seen, and what to do."""
-        from rich.text import Text
-
-        first, mark = gates[0], self._mark(gates[0])
-        class_ = f"  {first.class_}" if first.class_ is not None else ""
-        by_id: dict[str, list[Gate]] = {}
+    first, (sign, style) = gates[0], _mark(gates[0], ascii_only)
+    class_ = f"  {first.class_}" if first.class_ is not None else ""
+    by_id: dict[str, list[Gate]] = {}
+    for gate in gates:
+        by_id.setdefault(gate.id, []).append(gate)
+    for name, found in by_id.items():
+        where = printable(f"{name} on {_devices(found)}")
+        yield Text.assemble((sign, style), (where, "bold"), _figures(found), (class_, style))
+    if first.reason is not None:
+        yield _hanging(printable(first.reason))
+    if first.evidence and verbosity >= 0:
+        seen = ", ".join(f"{one.source} {one.value}" for one in first.evidence)
+        yield _hanging(f"seen: {printable(seen)}", style="dim")
+    if verbosity > 0:
         for gate in gates:
-            by_id.setdefault(gate.id, []).append(gate)
-        for name, found in by_id.items():
-            figures = _figures(found[0]) if len(found) == 1 else _range(found)
-            yield Text.assemble(
-                (f"{mark.plain if self._ascii_only else mark.sign} {mark.word:<5} ", mark.style),
-                (printable(f"{name} on {_devices(found)}"), "bold"),
-                f"  {figures}".rstrip(),
-                (class_, mark.style),
-            )
-        if first.reason is not None:
-            yield _hanging(printable(first.reason))
-        if first.evidence and verbosity >= 0:
-            seen = ", ".join(f"{one.source} {one.value}" for one in first.evidence)
-            yield _hanging(f"seen: {printable(seen)}", style="dim")
-        if verbosity > 0:
-            for gate in gates:
-                if gate.values:
-                    yield _hanging(f"processes on {gate.device}: {_list(gate)}", style="dim")
-        yield from map(_next, first.next)
+            if gate.values:
+                yield _hanging(f"processes on {gate.device}: {_list(gate)}", style="dim")
+    yield from map(_next, first.next)
 
-    def in_brief(self, gates: Sequence[Gate], *, each: bool) -> Iterator[RenderableType]:
-        """Yield what passed or was skipped: one line for each demand, or for each gate."""
-        groups: dict[tuple[str, GateStatus, str | None], list[Gate]] = {}
-        for gate in gates:
-            key = gate.device if each else None
-            groups.setdefault((gate.id, gate.status, key), []).append(gate)
-        said: set[str] = set()
-        for found in groups.values():
-            yield from self._one_line(found)
-            steps = found[0].next if found[0].status is GateStatus.SKIP else ()
-            yield from (_next(step) for step in steps if step not in said)
-            said.update(steps)
 
-    def _one_line(self, gates: Sequence[Gate]) -> Iterator[RenderableType]:
-        from rich.text import Text
+def _in_brief(gates: Sequence[Gate], *, each: bool, ascii_only: bool) -> Iterator[RenderableType]:
+    """Yield what passed or was skipped: one line for each demand, or for each gate."""
+    from rich.text import Text
 
-        first, mark = gates[0], self._mark(gates[0])
-        sign = mark.plain if self._ascii_only else mark.sign
-        where = printable(f"{first.id} on {_devices(gates)}")
-        head = Text.assemble((f"{sign} {mark.word:<5} ", mark.style), where)
-        figures = _figures(first) if len(gates) == 1 else _range(gates)
-        yield Text.assemble(head, f"  {figures}".rstrip())
-        reasons = dict.fromkeys(gate.reason for gate in gates if gate.reason is not None)
-        for reason in reasons:
+    groups: dict[tuple[str, GateStatus, str | None], list[Gate]] = {}
+    for gate in gates:
+        key = gate.device if each else None
+        groups.setdefault((gate.id, gate.status, key), []).append(gate)
+    said: set[str] = set()
+    for found in groups.values():
+        first, mark = found[0], _mark(found[0], ascii_only)
+        where = printable(f"{first.id} on {_devices(found)}")
+        yield Text.assemble(mark, where, _figures(found))
+        for reason in dict.fromkeys(gate.reason for gate in found if gate.reason is not None):
             yield _hanging(printable(reason), style="dim")
-
-    def total(self, gates: Sequence[Gate]) -> RenderableType:
-        """Return the verdict in one line."""
-        from rich.text import Text
-
-        counts = {status: sum(gate.status is status for gate in gates) for status in GateStatus}
-        words = {
-            GateStatus.FAIL: "failed",
-            GateStatus.INCONCLUSIVE: "undecided",
-            GateStatus.PASS: "passed",
-            GateStatus.SKIP: "skipped",
-        }
-        counted = [f"{counts[status]} {word}" for status, word in words.items() if counts[status]]
-        warned = sum(gate.warning for gate in gates)
-        counted.extend([f"{warned} with a warning"] if warned else [])
-        word, style = _verdict(gates)
-        return Text.assemble((f"{word}: ", style), ", ".join(counted) or "no gate")
-
-    def _mark(self, gate: Gate) -> _Mark:
-        warns = gate.warning or (
-            gate.severity is Severity.WARN and gate.status is not GateStatus.PASS
-        )
-        if warns and gate.status is not GateStatus.SKIP:
-            return _WARNING
-        return _MARKS[gate.status]
+        steps = first.next if first.status is GateStatus.SKIP else ()
+        yield from (_next(step) for step in steps if step not in said)
+        said.update(steps)
 
 
-def _verdict(gates: Sequence[Gate]) -> tuple[str, str]:
-    """Return the word for all gates together, as their exit code says it, and its style."""
+def _total(gates: Sequence[Gate]) -> RenderableType:
+    """Return the verdict in one line, its word as the exit code says it."""
+    from rich.text import Text
+
     from gpucheck.bench.ci.gates import exit_status
 
+    statuses = [gate.status for gate in gates]
+    counted = [f"{statuses.count(one)} {word}" for one, word in _COUNTED.items() if one in statuses]
+    warned = sum(gate.warning for gate in gates)
+    counted.extend([f"{warned} with a warning"] if warned else [])
     words = {ExitCode.BAD: ("FAIL", "bold red"), ExitCode.OK: ("PASS", "bold green")}
-    return words.get(exit_status(gates)[0], ("INCONCLUSIVE", "bold yellow"))
+    word, style = words.get(exit_status(gates)[0], ("INCONCLUSIVE", "bold yellow"))
+    return Text.assemble((f"{word}: ", style), ", ".join(counted) or "no gate")
+
+
+def _mark(gate: Gate, ascii_only: bool) -> tuple[str, str]:
+    """Return the beginning of a gate's line, and its colour."""
+    warns = gate.warning or (gate.severity is Severity.WARN and gate.status is not GateStatus.PASS)
+    is_warning = warns and gate.status is not GateStatus.SKIP
+    sign, plain, word, style = _MARKS[None if is_warning else gate.status]
+    return f"{plain if ascii_only else sign} {word:<5} ", style
 
 
 def _devices(gates: Sequence[Gate]) -> str:
@@ -201,10 +171,15 @@ def _devices(gates: Sequence[Gate]) -> str:
     return f"{names[0]} to {names[-1]} ({len(names)} devices)"
 
 
-def _figures(gate: Gate) -> str:
-    """Return what was measured against the limit."""
-    if gate.unit in ("match", "on"):
+def _figures(gates: Sequence[Gate]) -> str:
+    """Return what was measured against the limit, of several devices the lowest and highest."""
+    if gates[0].unit in ("match", "on"):
         return ""  # the reason says it in words
+    text = _figure(gates[0]) if len(gates) == 1 else _range(gates)
+    return f"  {text}".rstrip()
+
+
+def _figure(gate: Gate) -> str:
     if gate.measured is None:
         return "not measured"
     side = "at least" if gate.direction is Direction.HIGHER else "at most"
@@ -216,9 +191,8 @@ def _figures(gate: Gate) -> str:
 
 
 def _range(gates: Sequence[Gate]) -> str:
-    """Return the lowest and the highest of several devices."""
     known = [gate.measured for gate in gates if gate.measured is not None]
-    if gates[0].unit in ("match", "on") or not known:
+    if not known:
         return ""
     if gates[0].unit in PLAIN_UNITS:
         low, high = (with_unit(value, gates[0].unit) for value in (min(known), max(known)))

@@ -55,7 +55,8 @@ USE = ProfileUse(name="nodes", version=3, path="p.toml", digest="ab", processes=
 def drawn(*gates: Gate, width: int = 80, **settings: Any) -> str:
     out = StringIO()
     console = Console(file=out, width=width, highlight=False)
-    console.print(render_gates(gates, USE, **{"ascii_only": False, **settings}), crop=False)
+    told = {"ascii_only": False, "verbosity": 0, **settings}
+    console.print(render_gates(gates, USE, **told), crop=False)
     return out.getvalue()
 
 
