@@ -16,6 +16,7 @@ from benchmarks import gpu
 from tests.conftest import scrubbed_environment
 from tests.end_to_end.conftest import Pretend
 from tests.fakes.libraries import cupy_environment
+from tests.fakes.machine import Machine, load_machine
 
 CHECKOUT = Path(__file__).parents[2]
 
@@ -46,14 +47,21 @@ def document(out: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8"))
 
 
-#: Sizes are small here, so that thousands of launches would go into one sample of a real card.
+#: Sizes are small here, so that thousands of launches would go into one sample of a real card, and
+#: hundreds of buffers into its L2.
 UNHURRIED = "slow kernel=300; "
+L2_BYTES = 2**18
+
+
+def small_card() -> Machine:
+    """Return one H100 with a small L2."""
+    return load_machine("h100x8").with_gpus(1).with_gpu(0, l2_bytes=L2_BYTES)
 
 
 def with_script(pretend: Pretend, script: str = "") -> dict[str, str]:
     """Return one H100 with CuPy on it, on which something happens."""
     environment = cupy_environment(UNHURRIED + script, time="modelled")
-    return pretend("h100x8", gpus=1) | environment
+    return pretend(small_card()) | environment
 
 
 @pytest.fixture
@@ -117,7 +125,7 @@ def test_a_torch_that_ends_the_process_takes_no_part(card: dict[str, str], tmp_p
 
 def test_without_a_compiler_the_bar_stays_open(pretend: Pretend, tmp_path: Path) -> None:
     # The shortest kernel must not hide how fast the two sides are.
-    card = pretend("h100x8", gpus=1) | cupy_environment(time="modelled")
+    card = pretend(small_card()) | cupy_environment(time="modelled")
     broken = with_torch(card, "compile=fail")
 
     finished = suite(tmp_path, "--only", "softmax", env=broken)
