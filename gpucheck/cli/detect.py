@@ -67,8 +67,11 @@ def command(
         with machine("detect", shared) as probes:
             answer = describe_checks(explain)
         return deliver("detect", shared, answer, probes.time())
+    if expect_gpus is not None and expect_gpus < 1:
+        message = f"--expect-gpus takes a number of 1 or more, not {expect_gpus}."
+        raise WrongUseError(code="bad-gpu-count", message=message)
     request = DetectRequest(
-        expect_gpus=_positive(expect_gpus),
+        expect_gpus=expect_gpus,
         framework=framework,
         only=_names("--only", only),
         skip=_names("--skip", skip),
@@ -89,13 +92,6 @@ def _names(option: str, values: list[str] | None) -> tuple[str, ...]:
         message = f"{option} names no check."
         raise WrongUseError(code="no-checks", message=message)
     return names
-
-
-def _positive(expected: int | None) -> int | None:
-    if expected is not None and expected < 1:
-        message = f"--expect-gpus takes a number of 1 or more, not {expected}."
-        raise WrongUseError(code="bad-gpu-count", message=message)
-    return expected
 
 
 def _program(python: str | None) -> str | None:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from gpucheck.cli.options import with_shared_options
+from gpucheck.cli.options import explicit_options, with_shared_options
 from gpucheck.cli.output import (
     Context,
     Shared,
@@ -19,13 +19,12 @@ from gpucheck.cli.output import (
     refuse_recording,
     save,
     split_words,
+    write_message,
 )
-from gpucheck.cli.terminal import write_stderr
 from gpucheck.drivers.interrupts import REQUESTS
 from gpucheck.memlimit.model import LimitedRun, MemoryLimit, WatchAction
 from gpucheck.report.envelope import Answer, Notice
 from gpucheck.report.errors import WrongUseError
-from gpucheck.report.text import printable
 from gpucheck.report.units import parse_amount
 
 
@@ -101,8 +100,7 @@ def command(
         proofs=tuple(proofs),
     )
     _check(options.proofs, code, context, shared)
-    source = ctx.get_parameter_source("watch")
-    if context.child is None and source is not None and source.name == "COMMANDLINE":
+    if context.child is None and "watch" in explicit_options(ctx):
         message = "--watch needs a command: add one after `--`."
         raise WrongUseError(code="watch-without-command", message=message)
 
@@ -183,7 +181,7 @@ def _run(
         )
     elif shared.verbosity >= 0:
         for line in peak_lines(run):
-            _report(line)
+            write_message(line)
     if shared.output is not None:
         answer = answer._replace(result=dataclasses.replace(plan, run=run))
         if run.exceeded:
@@ -198,7 +196,7 @@ def _run(
 
 def _warn(text: str) -> None:
     """Write a warning."""
-    write_stderr(printable(f"gpucheck: warning: {text}"))
+    write_message(f"warning: {text}")
 
 
 def _report_unlimited(answer: Answer) -> None:
@@ -209,7 +207,7 @@ def _report_unlimited(answer: Answer) -> None:
         return
     missed = [each.framework for each in framework_outcomes(answer.result) if each.by == HOOK]
     if missed:
-        _report(f"no variable limits {', '.join(missed)}: use -- COMMAND, or see --code")
+        write_message(f"no variable limits {', '.join(missed)}: use -- COMMAND, or see --code")
 
 
 def _report_plan(plan: MemoryLimit, *, details: bool) -> None:
@@ -230,18 +228,14 @@ def _report_plan(plan: MemoryLimit, *, details: bool) -> None:
         for names, by in group_by_mechanism(found)
     )
     held = held or "nothing limits it"
-    _report(f"{what} on {where}: {held}")
+    write_message(f"{what} on {where}: {held}")
     outer = outer_limit(plan, os.environ)
     if outer is not None:
-        _report(f"an outer memlimit stays in force: {binary_bytes(outer)}")
+        write_message(f"an outer memlimit stays in force: {binary_bytes(outer)}")
     for each in found:
         if each.is_warning:
             fact = " is not limited" if each.by is None else ""
             _warn(f"{each.framework}{fact}: {each.note}")
     if details:
         for name, value in plan.environment.items():
-            _report(f"{name}={value}")
-
-
-def _report(text: str) -> None:
-    write_stderr(printable(f"gpucheck: {text}"))
+            write_message(f"{name}={value}")

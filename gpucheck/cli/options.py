@@ -180,3 +180,11 @@ def with_shared_options(function: Callable[..., int]) -> Callable[..., int]:
     command.__signature__ = signature.replace(parameters=keyword_only)  # type: ignore[attr-defined]
     command.__annotations__ = {item.name: item.annotation for item in parameters} | {"return": int}
     return command
+
+
+def explicit_options(ctx: Any) -> frozenset[str]:
+    """Return the names of the parameters that are given on the command line, not in a file."""
+    sources = {name: ctx.get_parameter_source(name) for name in ctx.params}
+    return frozenset(
+        name for name, source in sources.items() if source and source.name == "COMMANDLINE"
+    )

@@ -134,6 +134,11 @@ def write_messages(report: Report, *, quiet: bool = False) -> None:
         write_warnings(report.warnings)
 
 
+def write_message(text: str) -> None:
+    """Write one line for the user to stderr."""
+    write_stderr(printable(f"gpucheck: {text}"))
+
+
 def _mark_example(shared: Shared) -> None:
     """Say that an example answers, where no table says it."""
     if shared.example is not None and shared.verbosity >= 0:
@@ -142,7 +147,7 @@ def _mark_example(shared: Shared) -> None:
 
 def write_failure(failure: Failure) -> None:
     """Write an error and its remedies."""
-    write_stderr(f"gpucheck: {printable(failure.message)}")
+    write_message(failure.message)
     for step in failure.remedy:
         write_stderr(f"  {printable(step)}")
 
@@ -150,7 +155,7 @@ def write_failure(failure: Failure) -> None:
 def write_warnings(notices: Iterable[Notice]) -> None:
     """Write the warnings, a line each."""
     for notice in notices:
-        write_stderr(f"gpucheck: warning: {printable(notice.message)}")
+        write_message(f"warning: {notice.message}")
 
 
 def check_shared(shared: Shared, command: str, formats: Sequence[str] | None = None) -> None:
@@ -322,7 +327,7 @@ def _write_error_document(context: Context, answer: Answer) -> None:
     except BrokenPipeError:
         closed_pipe()
     except WrongUseError as error:  # the exit code stays that of the first error
-        write_stderr(f"gpucheck: {printable(error.message)}")
+        write_message(error.message)
 
 
 def interrupted(context: Context) -> int:

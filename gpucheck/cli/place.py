@@ -6,11 +6,11 @@ import dataclasses
 import os
 from collections.abc import Callable, Container, Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, NoReturn
 
 import typer
 
-from gpucheck.cli.options import with_shared_options
+from gpucheck.cli.options import explicit_options, with_shared_options
 from gpucheck.cli.output import (
     COMMAND_AFTER_DASHES,
     Context,
@@ -22,6 +22,7 @@ from gpucheck.cli.output import (
     refuse_recording,
     save,
     split_words,
+    write_message,
 )
 from gpucheck.cli.terminal import write_stderr
 from gpucheck.drivers.interface import Probes
@@ -119,7 +120,7 @@ def command(
     context: Context = ctx.obj
     check(
         context,
-        _explicit(ctx),
+        explicit_options(ctx),
         specs=specs or (),
         run=run,
         graph=graph,
@@ -168,14 +169,6 @@ def command(
 
 
 # ---------------------------------------------------------------------------------- options
-
-
-def _explicit(ctx: Any) -> frozenset[str]:
-    """Return the names of the parameters that are given on the command line, not in a file."""
-    sources = {name: ctx.get_parameter_source(name) for name in ctx.params}
-    return frozenset(
-        name for name, source in sources.items() if source and source.name == "COMMANDLINE"
-    )
 
 
 def check(
@@ -303,7 +296,7 @@ def _choose(
         # stdout goes into a variable.
         explain(answer, shared)
         if shared.verbosity >= 0:
-            write_stderr("gpucheck: no GPU is held; add -- COMMAND to hold them for it")
+            write_message("no GPU is held; add -- COMMAND to hold them for it")
     return deliver("place", wanted, answer, probes.time())
 
 
@@ -471,7 +464,7 @@ class WaitReporter:
             return
         length = "" if is_new else f" for {waiting.waited_s / 60:.0f} min"
         self._line, self._reported_s = line, waiting.waited_s
-        _message(f"waiting{length}, {line}")
+        write_message(f"waiting{length}, {line}")
         if self._details != waiting.details:
             self._details = waiting.details
             for detail in waiting.details:
@@ -481,7 +474,7 @@ class WaitReporter:
 def report_devices(placement: Placement) -> None:
     """Report the command's devices, by their number there or by the given name."""
     for device in placement.devices:
-        _message(_outcome(device))
+        write_message(_outcome(device))
 
 
 def _outcome(device: PlacedDevice) -> str:
@@ -509,14 +502,17 @@ def explain(answer: Answer, shared: Shared) -> None:
     # Chosen, fits, no: this is also their alphabetical order.
     for (verdict, _), items in sorted(groups.items(), key=lambda group: group[0][0]):
         if alone:
-            _message(f"{_in_full(items[0])}: {verdict}: {items[0].reason}")
+            (item,) = items
+            name = " ".join(filter(None, ("GPU", str(item.index), item.name, item.uuid)))
+            write_message(f"{name}: {verdict}: {item.reason}")
         elif verdict == "fits":
-            _message(f"{_which(items, named=unlike)}: {'fits' if len(items) == 1 else 'fit'} too")
+            fit = "fits" if len(items) == 1 else "fit"
+            write_message(f"{_which(items, named=unlike)}: {fit} too")
         else:
             named = unlike or verdict == "chosen"
-            _message(f"{_which(items, named=named)}: {verdict}: {items[0].reason}")
+            write_message(f"{_which(items, named=named)}: {verdict}: {items[0].reason}")
     for advice in placement.advice:
-        _message(advice)
+        write_message(advice)
 
 
 def _which(items: Sequence[Candidate], *, named: bool) -> str:
@@ -524,11 +520,3 @@ def _which(items: Sequence[Candidate], *, named: bool) -> str:
     names = {item.name for item in items if not item.uuid.startswith("MIG-")} - {None}
     name = f" ({names.pop()})" if named and len(names) == 1 else ""
     return f"{name_together(items)}{name}"
-
-
-def _in_full(item: Candidate) -> str:
-    return " ".join(filter(None, ("GPU", str(item.index), item.name, item.uuid)))
-
-
-def _message(text: str) -> None:
-    write_stderr(printable(f"gpucheck: {text}"))
