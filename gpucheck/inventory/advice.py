@@ -56,8 +56,9 @@ def _about_entries(visibility: Visibility, gpus: Sequence[GpuReading]) -> Iterat
     """Name the first entry that is dropped, and say if none is left."""
     text = visibility.cuda_visible_devices
     if text == "" and gpus:
+        hidden = "the GPU" if len(gpus) == 1 else f"all {len(gpus)} GPUs"
         message = (
-            f"CUDA_VISIBLE_DEVICES is set and empty, which hides {_all_of(gpus)}: unset it to see "
+            f"CUDA_VISIBLE_DEVICES is set and empty, which hides {hidden}: unset it to see "
             "them, or write -1 if they are to be hidden."
         )
         yield _notice("visible-devices-empty", message)
@@ -70,10 +71,6 @@ def _about_entries(visibility: Visibility, gpus: Sequence[GpuReading]) -> Iterat
         f"{entry.reason}{effect if len(gpus) > 1 else ''}."
     )
     yield _notice("visible-devices-entry", message)
-
-
-def _all_of(gpus: Sequence[GpuReading]) -> str:
-    return "the GPU" if len(gpus) == 1 else f"all {len(gpus)} GPUs"
 
 
 def _notice(code: str, message: str) -> Notice:

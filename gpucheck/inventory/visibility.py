@@ -130,18 +130,14 @@ def shows_one_instance(driver_version: str | None) -> bool:
     return major.isascii() and major.isdigit() and 450 <= int(major[:6]) < SEVERAL_MIG_DRIVER
 
 
-def _instances(gpus: Sequence[GpuReading]) -> list[str | None]:
-    """Return the MIG instances that CUDA may see, in NVML's order."""
-    return [instance.uuid for gpu in gpus if is_mig(gpu) for instance in gpu.mig_instances]
-
-
 def _keep_one_instance(entries: list[Entry], gpus: Sequence[GpuReading]) -> list[Entry]:
     """Drop what follows the first MIG instance, where the older rule decides which one that is.
 
     "The first one available" is the first of the list if NVML has it first too; else it is open.
     """
     kept = [entry for entry in entries if not entry.problem]
-    order = _instances(gpus)
+    # The MIG instances that CUDA may see, in NVML's order.
+    order = [instance.uuid for gpu in gpus if is_mig(gpu) for instance in gpu.mig_instances]
     clear = len(kept) > 1 and all(
         entry.question in (None, SEVERAL_MIG) and entry.uuid in order for entry in kept
     )
@@ -269,7 +265,8 @@ def judge_ordinal(text: str, gpus: Sequence[GpuReading], question: str | None) -
         if any(gpu.mig_enabled for gpu in gpus):
             # Without a key: where the driver has no such ordinal, the list ends here.
             return Entry(text=text, question=MIG_QUESTION)
-        return Entry(text=text, key=key, problem=f"out of range: there {_are(len(gpus))}")
+        there = "there is 1 GPU" if len(gpus) == 1 else f"there are {len(gpus)} GPUs"
+        return Entry(text=text, key=key, problem=f"out of range: {there}")
     if question is not None:
         return Entry(text=text, key=key, question=question)
     gpu = gpus[ordinal]
@@ -302,10 +299,6 @@ def _read_as_c(digits: str) -> int:
         return int(digits, 16)
     octal = re.match("[0-7]+", digits)
     return int(octal[0], 8) if octal else 0
-
-
-def _are(count: int) -> str:
-    return "is 1 GPU" if count == 1 else f"are {count} GPUs"
 
 
 # ---------------------------------------------------------------------------- entries: UUIDs
@@ -415,7 +408,9 @@ def join_driver(
     """
     if cuda.failure is not None and not _says_none(cuda.failure):
         return None
-    known = {digits_of(uuid): uuid for uuid in _all_uuids(gpus)}
+    instances = (mig.uuid for gpu in gpus for mig in gpu.mig_instances)
+    named = (*(gpu.uuid for gpu in gpus), *instances)
+    known = {digits_of(uuid): uuid for uuid in named if uuid}
     digits = [device.uuid_hex for device in cuda.devices]
     visible = tuple(known.get(item, gpu_uuid(item)) for item in digits if item is not None)
     if len(set(visible)) != len(digits):
@@ -478,8 +473,3 @@ def gpu_uuid(digits: str) -> str:
 def digits_of(uuid: str) -> str:
     """Return the 32 digits of a UUID, without its kind and hyphens."""
     return uuid.partition("-")[2].replace("-", "").lower()
-
-
-def _all_uuids(gpus: Sequence[GpuReading]) -> list[str]:
-    whole = [gpu.uuid for gpu in gpus if gpu.uuid]
-    return whole + [mig.uuid for gpu in gpus for mig in gpu.mig_instances if mig.uuid]

@@ -18,7 +18,7 @@ from gpucheck.drivers.readings import CudaReading
 from gpucheck.inventory.inventory import NEXT_STEP, UNDECIDED
 from gpucheck.inventory.model import Gpu
 from gpucheck.place.device_strings import parse_device
-from gpucheck.place.model import PlacedDevice, PlacedOp, Placement, Transfer, Value
+from gpucheck.place.model import PlacedDevice, PlacedOp, Placement, Transfer, Value, short_name
 from gpucheck.place.placement import environment_for, resolve
 from gpucheck.report.errors import (
     BadAnswerError,
@@ -245,8 +245,9 @@ def advise(placed: PlacedGraph) -> tuple[str, ...]:
         better = min(costs, key=lambda device: costs[device], default=None)
         if better is not None and costs[better] < now:
             where = f"{graph.path}:{op.line}: " if graph.path and op.line else ""
+            there, here = short_name(better), short_name(places[op.name])
             found.append(
-                f"{where}{op.name} on {_short(better)} instead of {_short(places[op.name])} "
+                f"{where}{op.name} on {there} instead of {here} "
                 f"would copy {now - costs[better]} fewer bytes"
             )
     return tuple(found)
@@ -254,10 +255,6 @@ def advise(placed: PlacedGraph) -> tuple[str, ...]:
 
 def _cost(graph: Graph, places: Mapping[str, str], host: str) -> int:
     return sum(move.bytes for move in _transfers(graph, places, host))
-
-
-def _short(resolved: str) -> str:
-    return f"/{resolved.rpartition('/')[2]}"
 
 
 # ---------------------------------------------------------------------------------- execution

@@ -185,6 +185,11 @@ class Placement:
 # ---------------------------------------------------------------------------------- in words
 
 
+def short_name(resolved: str) -> str:
+    """Return a resolved device without job, replica and task: `/device:GPU:0`."""
+    return f"/{resolved.rpartition('/')[2]}"
+
+
 def name_together(candidates: Sequence[Candidate]) -> str:
     """Return the numbers of cards; instances have none, so their UUIDs are added."""
     cards: list[int] = []

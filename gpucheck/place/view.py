@@ -16,6 +16,7 @@ from gpucheck.place.model import (
     ProcessState,
     Transfer,
     Value,
+    short_name,
 )
 from gpucheck.report.envelope import Report
 from gpucheck.report.text import View, exports, printable
@@ -253,7 +254,7 @@ def _by_device(placement: Placement) -> Iterator[RenderableType]:
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     for device, ops in names.items():
-        table.add_row(Text(printable(f"  {_short(device)}")), Text(printable(", ".join(ops))))
+        table.add_row(Text(printable(f"  {short_name(device)}")), Text(printable(", ".join(ops))))
     yield table
 
 
@@ -267,13 +268,9 @@ def _copies(transfers: tuple[Transfer, ...]) -> Iterator[RenderableType]:
     yield Text(f"Copies, {total} bytes:")
     for move in transfers:
         time = "" if move.seconds is None else f", {_time(move.seconds)}"
-        way = f"{_short(move.from_)} -> {_short(move.to)}"
+        way = f"{short_name(move.from_)} -> {short_name(move.to)}"
         line = f"{move.what}: {way}, {move.bytes} bytes{time}"
         yield _indented(Text(printable(line), overflow="fold"))
-
-
-def _short(resolved: str) -> str:
-    return f"/{resolved.rpartition('/')[2]}"
 
 
 def _time(seconds: float) -> str:
