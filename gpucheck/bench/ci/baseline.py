@@ -334,38 +334,33 @@ def baseline_against(
     A device is compared with the one of its name, else with the first of its board: a baseline of
     one GPU serves a node of eight.
     """
-    before = {device.device: device.fingerprint for device in saved.devices}
     found: dict[str, tuple[str, ...]] = {}
     series: list[Series] = []
     for device, fingerprint in now.items():
-        counterpart = counterpart_of(device, fingerprint, before)
+        counterpart, differing, old = counterpart_of(saved, device, fingerprint)
         if counterpart is None:
             found[device] = (f"{device} is not in it",)
-            continue
-        forbidding = not_allowed(differences(before[counterpart], fingerprint), allowed)
-        if forbidding:
+        elif forbidding := not_allowed(differing, allowed):
             found[device] = forbidding
-        series.extend(renamed(saved.series, counterpart, device))
+        series.extend(old)
     return Baseline(path=str(path), series=tuple(series), differences=found)
 
 
 def counterpart_of(
-    device: str, fingerprint: Fingerprint, saved: Mapping[str, Fingerprint]
-) -> str | None:
-    """Return the saved device that this one is compared with."""
-    if device in saved:
-        return device
-    same = [
-        name
-        for name, other in saved.items()
-        if fingerprint.board is not None and other.board == fingerprint.board
-    ]
-    return same[0] if same else None
+    saved: SavedRun, device: str, fingerprint: Fingerprint
+) -> tuple[SavedDevice | None, dict[str, str], list[Series]]:
+    """Return the saved device that this one is compared with, how they differ, and its series.
 
-
-def renamed(series: Sequence[Series], counterpart: str, device: str) -> list[Series]:
-    """Return the counterpart's series under this device's name."""
-    return [replace(one, device=device) for one in series if one.device == counterpart]
+    The series have this device's name.
+    """
+    named = {one.device: one for one in saved.devices}
+    board = fingerprint.board
+    same = [one for one in saved.devices if board is not None and one.fingerprint.board == board]
+    found = named.get(device) or next(iter(same), None)
+    if found is None:
+        return None, {}, []
+    series = [replace(one, device=device) for one in saved.series if one.device == found.device]
+    return found, differences(found.fingerprint, fingerprint), series
 
 
 _SAVE = "Write one with: gpucheck bench --save FILE"

@@ -7,12 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gpucheck.bench.ci.baseline import (
-    counterpart_of,
-    differences,
-    not_allowed,
-    renamed,
-)
+from gpucheck.bench.ci.baseline import counterpart_of, not_allowed
 from gpucheck.bench.ci.decision import (
     FEWEST_PROCESSES,
     Decision,
@@ -54,22 +49,18 @@ def compare_runs(
     differ in keys other than `allowed` make the rows of their device inconclusive. The risk of a
     wrong fail covers all rows together.
     """
-    before = {device.device: device.fingerprint for device in first.devices}
-    failures = {device.device: device.failures for device in first.devices}
     pairs: list[_Pair] = []
     differing: dict[str, tuple[str, ...]] = {}
-    matched: set[str | None] = set()
+    matched: set[str] = set()
     for device in second.devices:
-        counterpart = counterpart_of(device.device, device.fingerprint, before)
-        matched.add(counterpart)
-        found = (
-            differences(before[counterpart], device.fingerprint) if counterpart is not None else {}
-        )
+        counterpart, found, old = counterpart_of(first, device.device, device.fingerprint)
+        missing: Mapping[str, Failure] = {}
+        if counterpart is not None:
+            matched.add(counterpart.device)
+            missing = counterpart.failures
         if found:
             differing[device.device] = tuple(found.values())
-        old = renamed(first.series, counterpart, device.device) if counterpart is not None else []
         new = [one for one in second.series if one.device == device.device]
-        missing = failures[counterpart] if counterpart is not None else {}
         pairs.extend(_pairs(old, new, device, missing, not_allowed(found, allowed)))
     gone = [one for one in first.series if one.device not in matched]
     pairs.extend(_Pair(first=one, second=None) for one in gone)

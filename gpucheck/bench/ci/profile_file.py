@@ -111,6 +111,8 @@ def parse_profile(text: str, path: str) -> tuple[Profile, Problems]:
         )
     head = _head(about)
     match = _record(whole.table("match"), Match)
+    origin = whole.table("provenance")
+    texts = {key: origin.value(key, str) for key in origin.written}
     found = Profile(
         **head,
         path=path,
@@ -120,7 +122,7 @@ def parse_profile(text: str, path: str) -> tuple[Profile, Problems]:
         run=_run(whole.table("run")),
         checks=_checks(whole),
         stability=_record(whole.table("stability"), Stability),
-        provenance=_provenance(whole.table("provenance")),
+        provenance={key: value for key, value in texts.items() if value},
     )
     whole.finish()
     return found, problems
@@ -217,12 +219,6 @@ def _date(table: _Table) -> str | None:
         table.wrong("date", "bad-date", f"{shown(str(value))!r} is not a date", mend)
         return None
     return day.isoformat()
-
-
-def _provenance(table: _Table) -> dict[str, str]:
-    """Return where a recorded profile comes from: strings by name, for people."""
-    found = {key: table.value(key, str) for key in table.written}
-    return {key: value for key, value in found.items() if value}
 
 
 #: What a value of each type must be, the test for that, and an example.
