@@ -11,7 +11,6 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from gpucheck.bench.burn_gates import burn_gates, conclude_burn
 from gpucheck.bench.environment import memory_holders, variables_of
@@ -36,7 +35,7 @@ from gpucheck.bench.workers import (
 )
 from gpucheck.drivers.host.clock import Clock, monotonic_s
 from gpucheck.drivers.interface import NvmlRequest, Probes
-from gpucheck.drivers.nvml.sensors import NoSensors, NvmlSensors, Sample, SensorBatch, SensorReader
+from gpucheck.drivers.nvml.sensors import NvmlSensors
 from gpucheck.drivers.readings import NvmlReading
 from gpucheck.inventory.inventory import take_inventory
 from gpucheck.inventory.model import Inventory
@@ -128,7 +127,7 @@ def burn_here(
     targets = select_worker_devices(devices, gpus, require_gpu=request.require_gpu)
     uuids = [worker.gpu_uuid for worker in targets if worker.gpu_uuid]
     reading = probes.nvml(NvmlRequest()) if uuids else NvmlReading()
-    sensors = NvmlSensors() if uuids else NoSensors("no GPU is under load")
+    sensors = NvmlSensors(None if uuids else "no GPU is under load")
     holders = memory_holders(probes, reading)
     with hold_gpus(uuids, reading, environment, own_command(sys.orig_argv)) as (others, _):
         for uuid, reason in others.items():
@@ -159,7 +158,7 @@ def run_burn(
     request: BurnRequest,
     devices: Sequence[WorkerDevice],
     pool: WorkerPool,
-    sensors: SensorReader,
+    sensors: NvmlSensors,
     clock: Clock,
     report_progress: Callable[[BurnProgress], None],
     *,
@@ -189,15 +188,15 @@ class _RunningBurn:
         request: BurnRequest,
         devices: Sequence[WorkerDevice],
         pool: WorkerPool,
-        sensors: SensorReader,
+        sensors: NvmlSensors,
         clock: Clock,
         report_progress: Callable[[BurnProgress], None],
         holders: Mapping[str, str],
     ) -> None:
         self._request = request
         self._pool = pool
-        self._sensors = _SensorCache(sensors)
-        self._observer = Observer(self._sensors, own_pid=os.getpid(), before={}, claims={})
+        self._sensors = sensors
+        self._observer = Observer(sensors, own_pid=os.getpid(), before={}, claims={})
         self._clock = clock
         self._report_progress = report_progress
         self._holders = holders
@@ -330,7 +329,7 @@ class _RunningBurn:
         for name, answer in self._pool.answers(_LOOK_S):
             self._take(name, answer)
         now_s = self._clock()
-        if self._sensors.facts:
+        if self._observer.is_watching:
             settled = self._began and self._looked_s - self._start_s >= _SETTLING_S
             group = _LOADED if settled and self._ended_s is None else _ELSE
             self._observer.end_slices(group, now_s - self._looked_s)
@@ -388,10 +387,10 @@ class _RunningBurn:
         The margin decides if a card reports its distance from the threshold instead of the
         threshold itself, as nvml.h announces for Ada and later.
         """
-        uuid = device.worker.gpu_uuid
-        if uuid is None or uuid not in self._sensors.facts:
+        facts = self._observer.facts_of(device.worker.gpu_uuid)
+        if facts is None:
             return None
-        own = self._sensors.facts[uuid].get("temperature_slowdown_c")
+        own = facts.get("temperature_slowdown_c")
         if self._request.limit_c is not None:
             return self._request.limit_c
         if own:
@@ -400,15 +399,12 @@ class _RunningBurn:
 
     def _margin_c(self, device: _DeviceState) -> float | None:
         """Return a GPU's last reading of its distance from slowing down, if it reports one."""
-        sample = self._sensors.last.get(device.worker.gpu_uuid or "")
-        return sample.values.get("temperature_margin_c") if sample is not None else None
+        return self._observer.last_values(device.worker.gpu_uuid).get("temperature_margin_c")
 
     def _is_too_hot(self) -> bool:
         for device in self._devices.values():
-            sample = self._sensors.last.get(device.worker.gpu_uuid or "")
-            if sample is None:
-                continue
-            limit, now = self._limit_c(device), sample.values.get("temperature_c")
+            values = self._observer.last_values(device.worker.gpu_uuid)
+            limit, now = self._limit_c(device), values.get("temperature_c")
             margin = self._margin_c(device)
             if limit is None:
                 hot = margin is not None and margin <= 0
@@ -422,8 +418,7 @@ class _RunningBurn:
     def _progress(self) -> BurnProgress:
         devices = []
         for name, device in self._devices.items():
-            sample = self._sensors.last.get(device.worker.gpu_uuid or "")
-            values = sample.values if sample is not None else {}
+            values = self._observer.last_values(device.worker.gpu_uuid)
             milliwatts = values.get("power_mw")
             devices.append(
                 DeviceProgress(
@@ -464,39 +459,6 @@ class _DeviceState:
     def is_running(self) -> bool:
         """Return whether its process is still expected to report."""
         return self.state in ("opening", "ready", "loaded")
-
-
-class _SensorCache:
-    """Sensor reader that keeps each GPU's last reading, for the limit and the live view."""
-
-    def __init__(self, sensors: SensorReader) -> None:
-        self._sensors = sensors
-        self.facts: Mapping[str, Mapping[str, Any]] = {}
-        self.last: dict[str, Sample] = {}
-
-    @property
-    def failure(self) -> str | None:
-        """Return why the sensors cannot be read."""
-        return self._sensors.failure
-
-    def start(self, uuids: Sequence[str]) -> Mapping[str, Mapping[str, Any]]:
-        """Begin to read, and keep the constant facts."""
-        self.facts = self._sensors.start(uuids)
-        return self.facts
-
-    def window(self) -> SensorBatch:
-        """Return the readings, and keep the last one."""
-        window = self._sensors.window()
-        self.last.update({sample.uuid: sample for sample in window.samples})
-        return window
-
-    def joules(self, uuid: str) -> float | None:
-        """Return a GPU's energy counter."""
-        return self._sensors.joules(uuid)
-
-    def close(self) -> None:
-        """Stop reading."""
-        self._sensors.close()
 
 
 def _pace(device: _DeviceState, track: Sequence[tuple[float, int]]) -> float | None:

@@ -10,7 +10,7 @@ from gpucheck.drivers.gpu import BenchGpu, OpenedGpus
 from gpucheck.drivers.host.blas import Blas, BlasFacts
 from gpucheck.drivers.host.cpu import CpuFacts, CpuLoad, LinuxCpu, parse_cpu_list
 from gpucheck.drivers.interface import Probes
-from gpucheck.drivers.nvml.sensors import NoSensors, NvmlSensors, SensorReader
+from gpucheck.drivers.nvml.sensors import NvmlSensors
 from gpucheck.drivers.readings import CudaReading, NvmlReading, ProcessIdentity, ProcessReading
 from gpucheck.inventory.visibility import gpu_uuid
 
@@ -63,7 +63,7 @@ class RunEnvironment:
     of VARIABLES. `notes` go into the report.
     """
 
-    sensors: SensorReader = field(default_factory=lambda: NoSensors("no GPU is measured"))
+    sensors: NvmlSensors = field(default_factory=lambda: NvmlSensors("no GPU is measured"))
     pci_device_ids: Mapping[str, str] = field(default_factory=dict)
     processes: Mapping[str, frozenset[int]] = field(default_factory=dict)
     claims: Mapping[str, str] = field(default_factory=dict)
@@ -98,7 +98,7 @@ def run_environment_of(
     near, far = nearness(next_to, allowed)
     failure = reading.failure
     return RunEnvironment(
-        sensors=NvmlSensors() if failure is None else NoSensors(failure.message),
+        sensors=NvmlSensors(None if failure is None else failure.message),
         pci_device_ids={
             uuid: gpu.pci_device_id for uuid, gpu in known.items() if gpu.pci_device_id is not None
         },

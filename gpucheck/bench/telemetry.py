@@ -10,7 +10,7 @@ from typing import Any
 
 from gpucheck.bench import stats
 from gpucheck.bench.model import Extent, GpuTelemetry, Telemetry
-from gpucheck.drivers.nvml.sensors import PERIOD_S, Sample, SensorReader
+from gpucheck.drivers.nvml.sensors import PERIOD_S, NvmlSensors, Sample
 
 #: Bits of NVML's clocks event reasons (nvml.h, nvmlClocksEventReason*); several are set at once.
 REASONS = {
@@ -135,7 +135,7 @@ class Observer:
 
     def __init__(
         self,
-        sensors: SensorReader,
+        sensors: NvmlSensors,
         *,
         own_pid: int,
         before: Mapping[str, frozenset[int]],
@@ -152,6 +152,21 @@ class Observer:
         for uuid, facts in self._sensors.start(list(uuids)).items():
             counters = facts["counters"]
             self._gpus[uuid] = _Gpu(facts=facts, first=counters, last=counters)
+
+    @property
+    def is_watching(self) -> bool:
+        """Return whether the sensors of any GPU are read."""
+        return bool(self._gpus)
+
+    def facts_of(self, uuid: str | None) -> Mapping[str, Any] | None:
+        """Return the constant facts of a GPU, None if its sensors are not read."""
+        gpu = self._gpus.get(uuid or "")
+        return None if gpu is None else gpu.facts
+
+    def last_values(self, uuid: str | None) -> Mapping[str, float]:
+        """Return a GPU's last reading, with the driver's keys; empty if there is none."""
+        gpu = self._gpus.get(uuid or "")
+        return gpu.samples[-1].values if gpu is not None and gpu.samples else {}
 
     def end_slices(self, group: int, seconds: float) -> None:
         """Store the readings since the last slices, as those of a group, with their duration."""
@@ -187,6 +202,7 @@ class Observer:
         samples = samples_within(gpu.samples, slices_s)
         counted = gpu.groups.get(group, _Counted())
         seconds = max(counted.seconds, 1e-9)
+        best, widest = (gpu.facts.get(f"pcie_{what}_max") for what in ("generation", "width"))
         return SensorSummary(
             reading_count=len(samples),
             reasons=reason_shares(samples, gpu.facts),
@@ -194,7 +210,7 @@ class Observer:
             new_errors=dict(counted.new_errors),
             other_processes=tuple(sorted(counted.others)),
             link=best_link(samples),
-            link_max=_link_max(gpu.facts),
+            link_max=(int(best), int(widest)) if best and widest else None,
             claimed_by=self._claims.get(uuid),
             clock_sm_max_mhz=gpu.facts.get("clock_sm_max_mhz"),
         )
@@ -278,11 +294,6 @@ def best_link(samples: Sequence[Sample]) -> tuple[int, int] | None:
     return max(links, key=lambda link: link[1] * 2 ** link[0], default=None)
 
 
-def _link_max(facts: Mapping[str, Any]) -> tuple[int, int] | None:
-    generation, width = facts.get("pcie_generation_max"), facts.get("pcie_width_max")
-    return (int(generation), int(width)) if generation and width else None
-
-
 def extent(samples: Sequence[Sample], key: str, scale: float = 1.0) -> Extent | None:
     """Return the smallest, middle and largest of one sensor's readings."""
     values = [float(sample.values[key]) * scale for sample in samples if key in sample.values]
@@ -291,17 +302,14 @@ def extent(samples: Sequence[Sample], key: str, scale: float = 1.0) -> Extent | 
     return Extent(low=min(values), median=stats.median(values), high=max(values))
 
 
-def _current_mode(modes: Sequence[int] | None) -> bool | None:
-    """Return the first of NVML's pair: the current mode, not the one after the next start."""
-    return None if modes is None else bool(modes[0])
-
-
 def _watts(milliwatts: float | None) -> float | None:
     return None if milliwatts is None else milliwatts / 1000
 
 
 def _summary(uuid: str, gpu: _Gpu) -> GpuTelemetry:
     link = best_link(gpu.samples)
+    # NVML's pair: the current mode, and the one after the next start.
+    ecc_modes = gpu.facts.get("ecc_mode")
     energy = None
     if "energy_mj" in gpu.first and "energy_mj" in gpu.last:
         energy = (gpu.last["energy_mj"] - gpu.first["energy_mj"]) / 1000
@@ -321,7 +329,7 @@ def _summary(uuid: str, gpu: _Gpu) -> GpuTelemetry:
         power_limit_default_w=_watts(gpu.facts.get("power_limit_default_mw")),
         temperature_slowdown_c=gpu.facts.get("temperature_slowdown_c"),
         vbios_version=gpu.facts.get("vbios_version"),
-        ecc_mode=_current_mode(gpu.facts.get("ecc_mode")),
+        ecc_mode=None if ecc_modes is None else bool(ecc_modes[0]),
         energy_j=energy,
         pcie_generation=link[0] if link else None,
         pcie_width=link[1] if link else None,

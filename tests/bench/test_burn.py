@@ -22,7 +22,7 @@ from gpucheck.bench.model import (
     GateStatus,
 )
 from gpucheck.bench.workers import WorkerAnswer, WorkerDevice, WorkerPool, worker_devices
-from gpucheck.drivers.nvml.sensors import NoSensors, Sample, SensorBatch
+from gpucheck.drivers.nvml.sensors import NvmlSensors, Sample, SensorBatch
 from gpucheck.drivers.readings import CudaDeviceReading, CudaReading, ProcessReading
 from gpucheck.report.codec import to_plain
 from gpucheck.report.envelope import Answer, Failure, Host
@@ -109,7 +109,7 @@ class FakePool(WorkerPool):
         self.events.append("close")
 
 
-class FakeSensors:
+class FakeSensors(NvmlSensors):
     """Sensors that read what a script says for each look."""
 
     failure: str | None = None
@@ -586,7 +586,7 @@ def test_a_corrected_error_is_only_a_warning() -> None:
 
 
 def test_without_sensors_it_burns_and_says_so() -> None:
-    result, _ = burned(sensors=NoSensors("the driver did not answer"))
+    result, _ = burned(sensors=NvmlSensors("the driver did not answer"))
 
     assert result.telemetry_unavailable == "the driver did not answer"
     assert result.temperature_limit_c is None
@@ -674,7 +674,7 @@ def _burn_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     clock = FakeClock()
     pool = FakePool(clock, healthy)
     monkeypatch.setattr(burn, "monotonic_s", clock)
-    monkeypatch.setattr(burn, "NvmlSensors", lambda: NoSensors("none in this test"))
+    monkeypatch.setattr(burn, "NvmlSensors", lambda _: NvmlSensors("none in this test"))
 
     def run(request: BurnRequest, probes: FakeProbes, **environment: str) -> tuple[Answer, Any]:
         found = {"GPUCHECK_CLAIMS_DIR": str(tmp_path / "claims"), **environment}

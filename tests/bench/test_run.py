@@ -29,7 +29,15 @@ from gpucheck.drivers.host.blas import Blas
 from gpucheck.drivers.host.cpu import CpuLoad, LinuxCpu
 from gpucheck.drivers.nvml.sensors import Sample, SensorBatch
 from gpucheck.report.errors import InconclusiveError, MissingError, WrongUseError
-from tests.fakes.bench import FakeBlas, FakeCase, FakeClock, FakeCpu, FakeGpu, label
+from tests.fakes.bench import (
+    FakeBlas,
+    FakeCase,
+    FakeClock,
+    FakeCpu,
+    FakeGpu,
+    ScriptedSensors,
+    label,
+)
 
 #: Without `copy`, whose arrays would be large ones.
 PLAIN: dict[str, Kernel] = {name: KERNELS[name] for name in ("matmul", "softmax")}
@@ -440,41 +448,20 @@ def test_a_group_that_takes_too_long_leaves_the_later_ones_some_time() -> None:
     assert [fraction for _, fraction, _ in told] == sorted(fraction for _, fraction, _ in told)
 
 
-class ScriptedSensors:
-    """Sensors that say the same of every GPU."""
-
-    failure: str | None = None
-
-    def __init__(self, clock: FakeClock) -> None:
-        self._clock = clock
-        self._energy_j = 0.0
-        self.closed = False
-
-    def _counters(self) -> dict[str, object]:
-        return {"limited_ns": {}, "processes": [4242], "energy_mj": 1000 * self._energy_j}
-
-    def start(self, uuids: Sequence[str]) -> dict[str, dict[str, object]]:
-        return {uuid: {"counters": self._counters(), "power_limit_mw": 700_000} for uuid in uuids}
-
-    def window(self) -> SensorBatch:
-        values = {"reasons": 0x4 | 0x40, "power_mw": 650_000}
-        samples = [
-            Sample(time_s=self._clock.seconds * step / 200, uuid="GPU-00000000", values=values)
-            for step in range(201)
-        ]
-        return SensorBatch(samples=samples, counters={"GPU-00000000": self._counters()})
-
-    def joules(self, uuid: str) -> float | None:
-        self._energy_j += 100.0
-        return self._energy_j
-
-    def close(self) -> None:
-        self.closed = True
-
-
 def test_sensors_become_telemetry_doubts_and_energy() -> None:
     clock = FakeClock()
-    sensors = ScriptedSensors(clock)
+    counters = {"limited_ns": {}, "processes": [4242]}
+
+    def read() -> SensorBatch:
+        values = {"reasons": 0x4 | 0x40, "power_mw": 650_000}
+        samples = [
+            Sample(time_s=clock.seconds * step / 200, uuid="GPU-00000000", values=values)
+            for step in range(201)
+        ]
+        return SensorBatch(samples=samples, counters={"GPU-00000000": counters})
+
+    facts = {"counters": counters, "power_limit_mw": 700_000}
+    sensors = ScriptedSensors(facts, read, joules=itertools.count(100.0, 100.0))
     request = BenchRequest(
         kernels=("softmax",),
         size=64,

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
@@ -26,7 +25,8 @@ from gpucheck.bench.telemetry import (
     samples_within,
     why_unread,
 )
-from gpucheck.drivers.nvml.sensors import PERIOD_S, NoSensors, Sample, SensorBatch
+from gpucheck.drivers.nvml.sensors import PERIOD_S, NvmlSensors, Sample, SensorBatch
+from tests.fakes.bench import ScriptedSensors
 
 
 def sample(**values: float) -> Sample:
@@ -250,22 +250,6 @@ def test_readings_belong_to_the_slice_they_were_taken_in() -> None:
     assert [each.time_s for each in inside] == [1.0, 2.0, 3.0]
 
 
-class ScriptedSensors(NoSensors):
-    """One GPU with its facts, and a batch of readings for each question."""
-
-    def __init__(self, facts: Mapping[str, Any], batches: Iterable[SensorBatch]) -> None:
-        super().__init__("")
-        self.failure = None
-        self._facts = facts
-        self._batches = iter(batches)
-
-    def start(self, uuids: Sequence[str]) -> Mapping[str, Mapping[str, Any]]:
-        return dict.fromkeys(uuids, self._facts)
-
-    def window(self) -> SensorBatch:
-        return next(self._batches)
-
-
 def batch(*samples: Sample, **counters: Any) -> SensorBatch:
     return SensorBatch(samples=samples, counters={"GPU-0": counters})
 
@@ -305,7 +289,7 @@ def observed() -> Observer:
         **{"limited_ns": {"power": 10**9}, "temperature_memory_c": 80.0},
     )
     observer = Observer(
-        ScriptedSensors(FACTS, [first, second]),
+        ScriptedSensors(FACTS, iter([first, second]).__next__),
         own_pid=1,
         before={},
         claims={"GPU-0": "held by process 9"},
@@ -367,7 +351,7 @@ def test_a_row_has_the_readings_of_its_slices_and_the_counts_of_its_group() -> N
 @pytest.mark.parametrize("known", ["pcie_generation_max", "pcie_width_max"])
 def test_half_of_the_fastest_link_is_none(known: str) -> None:
     facts = {known: 5, "counters": {}}
-    observer = Observer(ScriptedSensors(facts, [batch()]), own_pid=1, before={}, claims={})
+    observer = Observer(ScriptedSensors(facts, batch), own_pid=1, before={}, claims={})
     observer.start(["GPU-0"])
     observer.end_slices(1, 1.0)
 
@@ -383,7 +367,7 @@ def test_a_group_without_slices_has_no_counts() -> None:
 
 
 def test_without_sensors_only_the_claim_is_known() -> None:
-    silent = Observer(NoSensors("none"), own_pid=1, before={}, claims={"GPU-0": "held"})
+    silent = Observer(NvmlSensors("none"), own_pid=1, before={}, claims={"GPU-0": "held"})
     silent.start(["GPU-0"])
 
     assert silent.state("GPU-0", [], 1) == SensorSummary(claimed_by="held")

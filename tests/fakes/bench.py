@@ -16,6 +16,7 @@ from gpucheck.bench.numerics import FORMATS, HostData, decode, encode
 from gpucheck.drivers.gpu import BenchGpu, GpuArray, GpuDevice, GpuFunction, Product, Span
 from gpucheck.drivers.host.blas import Blas, BlasFacts
 from gpucheck.drivers.host.cpu import CpuFacts, CpuLoad, LinuxCpu
+from gpucheck.drivers.nvml.sensors import NvmlSensors, SensorBatch
 from gpucheck.report.errors import GpucheckError
 
 if TYPE_CHECKING:
@@ -157,6 +158,39 @@ class FakeCase(Case):
 
 
 _DEFAULT_LABEL = label()
+
+
+class ScriptedSensors(NvmlSensors):
+    """Sensors that know the same facts of every GPU, and read what `read` returns."""
+
+    def __init__(
+        self,
+        facts: Mapping[str, Any],
+        read: Callable[[], SensorBatch],
+        *,
+        joules: Iterator[float] | None = None,
+    ) -> None:
+        super().__init__()
+        self._facts = facts
+        self._read = read
+        self._joules = joules or iter(())
+        self.closed = False
+
+    def start(self, uuids: Sequence[str]) -> Mapping[str, Mapping[str, Any]]:
+        """Return the facts of each."""
+        return dict.fromkeys(uuids, self._facts)
+
+    def window(self) -> SensorBatch:
+        """Return the next readings."""
+        return self._read()
+
+    def joules(self, uuid: str) -> float | None:
+        """Return the next scripted counter."""
+        return next(self._joules, None)
+
+    def close(self) -> None:
+        """Note it."""
+        self.closed = True
 
 
 class FakeArray:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from gpucheck.drivers.child import Child, ChildDiedError, ChildSilentError
 from gpucheck.drivers.nvml.start import binding_directory
@@ -32,64 +32,25 @@ class SensorBatch:
     unavailable: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
-class SensorReader(Protocol):
-    """Reader of the GPUs' sensors. No method raises: `failure` says why there are no readings."""
-
-    @property
-    def failure(self) -> str | None:
-        """Return why nothing can be read, None while it can."""
-        ...
-
-    def start(self, uuids: Sequence[str]) -> Mapping[str, Mapping[str, Any]]:
-        """Start reading these GPUs; return their facts and counters by UUID."""
-        ...
-
-    def window(self) -> SensorBatch:
-        """Return the readings since the last call."""
-        ...
-
-    def joules(self, uuid: str) -> float | None:
-        """Return a GPU's energy counter, None if it has none."""
-        ...
-
-    def close(self) -> None:
-        """Stop reading."""
-        ...
-
-
-class NoSensors:
-    """Absent sensors, with the reason."""
-
-    def __init__(self, failure: str) -> None:
-        self.failure: str | None = failure
-
-    def start(self, uuids: Sequence[str]) -> Mapping[str, Mapping[str, Any]]:
-        """Return nothing."""
-        return {}
-
-    def window(self) -> SensorBatch:
-        """Return an empty batch."""
-        return SensorBatch()
-
-    def joules(self, uuid: str) -> float | None:
-        """Return None."""
-        return None
-
-    def close(self) -> None:
-        """Do nothing."""
-
-
 class NvmlSensors:
-    """Sensors through NVML, read by a child process so that a hung driver hangs only that."""
+    """Sensors through NVML, read by a child process so that a hung driver hangs only that.
 
-    def __init__(self, *, deadline_s: float = 10.0, worker: str = _WORKER) -> None:
-        self.failure: str | None = None
+    No method raises: `failure` says why there are no readings. One that is given from the start is
+    the reason why nothing is to be read.
+    """
+
+    def __init__(
+        self, failure: str | None = None, *, deadline_s: float = 10.0, worker: str = _WORKER
+    ) -> None:
+        self.failure = failure
         self._deadline_s = deadline_s
         self._worker = worker
         self._child: Child | None = None
 
     def start(self, uuids: Sequence[str]) -> Mapping[str, Mapping[str, Any]]:
-        """Start the child and let it read these GPUs."""
+        """Start the child and let it read these GPUs; return their facts and counters by UUID."""
+        if self.failure is not None:
+            return {}
         try:
             self._child = Child(self._worker, binding_directory())
         except ChildDiedError as error:
@@ -112,7 +73,7 @@ class NvmlSensors:
         )
 
     def joules(self, uuid: str) -> float | None:
-        """Return a GPU's energy counter."""
+        """Return a GPU's energy counter, None if it has none."""
         answer: float | None = self._ask({"ask": "energy", "uuid": uuid}).get("joules")
         return answer
 

@@ -12,7 +12,7 @@ from gpucheck.drivers import open_probes
 from gpucheck.drivers.interface import NvmlRequest
 from gpucheck.drivers.nvml.binding import Binding
 from gpucheck.drivers.nvml.sensor_worker import Watch
-from gpucheck.drivers.nvml.sensors import NoSensors, NvmlSensors, SensorBatch
+from gpucheck.drivers.nvml.sensors import NvmlSensors, SensorBatch
 from tests.fakes.libraries import build_libraries
 from tests.fakes.machine import load_machine
 from tests.fakes.pynvml_double import FakeNvml, Unsupporting, error
@@ -211,7 +211,7 @@ def test_a_broken_process_is_a_reason_and_no_exception(
 
 
 def test_no_sensors_says_why() -> None:
-    sensors = NoSensors("no GPU is measured")
+    sensors = NvmlSensors("no GPU is measured")
 
     assert sensors.start(["GPU-a"]) == {}
     assert sensors.window() == SensorBatch()
