@@ -43,7 +43,7 @@ ASCII = str.maketrans(
     | {"°": "", "µ": "u", "█": "#", "░": "."}
 )
 #: Prose never gets narrower than this, however far it is indented.
-LEAST_PROSE = 12
+LEAST_PROSE = 10
 SEPARATOR = " · "
 
 

@@ -47,7 +47,7 @@ def test_prose_hangs_below_its_text() -> None:
 
 
 def test_a_deep_indent_gives_way_on_a_narrow_terminal() -> None:
-    assert lines(Line("one two three", indent=30), width=20) == [
+    assert lines(Line("one two three", indent=30), width=18) == [
         "        one two",
         "        three",
     ]
