@@ -11,6 +11,9 @@ from gpucheck.cli.output import Shared, deliver, machine, split_words
 from gpucheck.cli.terminal import status_line
 from gpucheck.report.errors import WrongUseError
 
+#: How long NVML may take with --quick: a monitor waits for the answer.
+QUICK_DEADLINE_S = 3.0
+
 
 @with_shared_options
 def command(
@@ -30,6 +33,13 @@ def command(
     deep: Annotated[
         bool,
         typer.Option("--deep", help="Import every framework and run a kernel on every GPU."),
+    ] = False,
+    quick: Annotated[
+        bool,
+        typer.Option("--quick", help="Ask NVML and files only; start no CUDA, no framework."),
+    ] = False,
+    line: Annotated[
+        bool, typer.Option("--line", help="One line of at most 80 bytes, for monitors.")
     ] = False,
     python: Annotated[
         str | None,
@@ -63,13 +73,16 @@ def command(
     from gpucheck.detect.machine import DetectRequest
     from gpucheck.detect.run import describe_checks, detect
 
+    shared = _as_line(shared, line=line)
     if list_checks or explain is not None:
-        with machine("detect", shared) as probes:
+        with machine("detect", shared, ("table", "json")) as probes:
             answer = describe_checks(explain)
         return deliver("detect", shared, answer, probes.time())
     if expect_gpus is not None and expect_gpus < 1:
         message = f"--expect-gpus takes a number of 1 or more, not {expect_gpus}."
         raise WrongUseError(code="bad-gpu-count", message=message)
+    if quick and shared.deadline_s is None:
+        shared = shared._replace(deadline_s=QUICK_DEADLINE_S)
     request = DetectRequest(
         expect_gpus=expect_gpus,
         framework=framework,
@@ -77,12 +90,21 @@ def command(
         skip=_names("--skip", skip),
         deep=deep,
         python=_program(python),
+        quick=quick,
     )
 
     # The status line ends before the report is written: the two may share a terminal.
     with machine("detect", shared) as probes, status_line(shown=shared.verbosity >= 0) as tell:
         answer = detect(probes, request, tell)
     return deliver("detect", shared, answer, probes.time(), warnings_in_table=True)
+
+
+def _as_line(shared: Shared, *, line: bool) -> Shared:
+    """Return the options with the format of --line."""
+    if line and shared.format != "table":
+        message = f"--line and --format {shared.format} contradict each other: give one of them."
+        raise WrongUseError(code="two-formats", message=message)
+    return shared._replace(format="line") if line else shared
 
 
 def _names(option: str, values: list[str] | None) -> tuple[str, ...]:

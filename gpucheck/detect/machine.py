@@ -41,7 +41,8 @@ class DetectRequest(NamedTuple):
 
     `only` and `skip` are ids of checks or names of layers; `framework` must be able to use a GPU;
     `deep` imports every framework and runs a kernel on every GPU; `python` is the interpreter whose
-    frameworks are checked (None: the active one).
+    frameworks are checked (None: the active one); `quick` leaves out what starts CUDA or another
+    Python.
     """
 
     expect_gpus: int | None = None
@@ -50,6 +51,7 @@ class DetectRequest(NamedTuple):
     skip: tuple[str, ...] = ()
     deep: bool = False
     python: str | None = None
+    quick: bool = False
 
 
 def ignore_progress(text: str) -> None:

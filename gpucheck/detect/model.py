@@ -31,6 +31,10 @@ class Verdict(StrEnum):
     UNKNOWN = "unknown"
 
 
+#: The beginning of the summary of what another failure kept from running.
+UNREACHED = "not reached: "
+
+
 class Finding(NamedTuple):
     """Result of one check; `gpu` is the UUID it is about, null for the whole machine.
 
@@ -65,12 +69,22 @@ class Framework(NamedTuple):
     reason: str | None = None
 
 
+class DetectedGpu(NamedTuple):
+    """GPU that NVML lists, lost ones included; null is what could not be read."""
+
+    index: int  # type: ignore[assignment]
+    uuid: str | None = None
+    name: str | None = None
+    pci_bus_id: str | None = None
+
+
 class Detection(NamedTuple):
     """Result of `gpucheck detect`: the verdict, its sentence, remedies, and evidence.
 
-    `cause` belongs to the finding that the sentence is about. `interpreter` is the Python whose
-    frameworks were checked, `interpreter_named_by` what selected it: --python, VIRTUAL_ENV,
-    CONDA_PREFIX, PATH, or gpucheck for the one it runs in; null if none was checked.
+    `cause` and `cause_check` are the cause and the id of the finding that the sentence is about.
+    `interpreter` is the Python whose frameworks were checked, `interpreter_named_by` what selected
+    it: --python, VIRTUAL_ENV, CONDA_PREFIX, PATH, or gpucheck for the one it runs in; null if none
+    was checked. `gpus` are those that NVML lists.
     """
 
     usable: bool | None
@@ -84,6 +98,8 @@ class Detection(NamedTuple):
     cause: str | None = None
     interpreter: str | None = None
     interpreter_named_by: str | None = None
+    cause_check: str | None = None
+    gpus: tuple[DetectedGpu, ...] = ()
 
 
 class About(NamedTuple):

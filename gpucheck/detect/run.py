@@ -16,11 +16,19 @@ from gpucheck.detect.checks import (
 )
 from gpucheck.detect.frameworks import describe
 from gpucheck.detect.machine import DetectRequest, Machine, ignore_progress
-from gpucheck.detect.model import Catalogue, CheckDescription, Finding, Framework, Layer
+from gpucheck.detect.model import (
+    Catalogue,
+    CheckDescription,
+    DetectedGpu,
+    Finding,
+    Framework,
+    Layer,
+)
 from gpucheck.detect.remedies import adapt
 from gpucheck.detect.verdict import (
     GOOD,
     KNOWN_BY_SIGNS,
+    by_nvml_only,
     conclude,
     exit_code_of,
     is_health_unknown,
@@ -33,6 +41,10 @@ from gpucheck.inventory.inventory import complete_host
 from gpucheck.report.envelope import Answer, CheckStatus, Notice
 from gpucheck.report.errors import WrongUseError
 
+#: Layers that --quick leaves out: they start CUDA or another Python, or read what these use.
+BEYOND_NVML = frozenset(
+    {Layer.CUDA_DRIVER, Layer.VISIBILITY, Layer.TOOLKIT, Layer.FRAMEWORK, Layer.LAUNCH}
+)
 #: Checks that ask the driver again are not run after these have failed.
 CALL_THE_DRIVER = frozenset({nvml.ID, cuda_driver.ID, visibility.ID})
 CALL_IT_AGAIN = frozenset({Layer.VISIBILITY, Layer.LAUNCH, Layer.HEALTH})
@@ -65,11 +77,15 @@ def detect(
     )
     builds = machine.builds if any(f.layer is Layer.FRAMEWORK for f in findings) else None
     detection = conclude(findings, partial=len(checks) < len(CHECKS), looked_at=builds)
+    if wanted.quick:
+        detection = by_nvml_only(detection)
     files = (Layer.ENVIRONMENT, Layer.PCI, Layer.KERNEL)
     reads_nvml = any(check.LAYER not in files for check in checks)
     return Answer(
-        result=detection._replace(frameworks=_frameworks(machine, findings)),
-        exit_code=exit_code_of(detection, wanted.framework),
+        result=detection._replace(
+            frameworks=_frameworks(machine, findings), gpus=_gpus(machine) if reads_nvml else ()
+        ),
+        exit_code=exit_code_of(detection, wanted),
         host=complete_host(machine.host, machine.nvml) if reads_nvml else machine.host,
         warnings=tuple(_notices(findings)),
     )
@@ -102,6 +118,13 @@ def _judge(machine: Machine, findings: Sequence[Finding]) -> tuple[Finding, ...]
         findings,
         has_control_node=signs and device_nodes.has_control_node(machine),
         cupy_failure=machine.launch.cupy_failure if through_cupy else None,
+    )
+
+
+def _gpus(machine: Machine) -> tuple[DetectedGpu, ...]:
+    return tuple(
+        DetectedGpu(index=gpu.index, uuid=gpu.uuid, name=gpu.name, pci_bus_id=gpu.pci_bus_id)
+        for gpu in machine.nvml.gpus
     )
 
 
@@ -169,17 +192,25 @@ def choose_checks(request: DetectRequest) -> tuple[Check, ...]:
     """Return the checks to run, in their order.
 
     Raises:
-        WrongUseError: an id is neither a check nor a layer, or nothing is left to run.
+        WrongUseError: an id is neither a check nor a layer, nothing is left to run, or `quick`
+            contradicts another option.
     """
+    if request.quick and (request.deep or request.framework or request.python):
+        raise WrongUseError(
+            code="quick-and-more",
+            message="--quick starts no framework: leave out --deep, --framework and --python.",
+        )
     only, skip = _known(request.only), _known(request.skip)
     name = normal_framework(request.framework)
     chosen = tuple(
         check
         for check in CHECKS
-        if (not only or check.ID in {*only, name}) and check.ID not in skip
+        if (not only or check.ID in {*only, name})
+        and check.ID not in skip
+        and not (request.quick and check.LAYER in BEYOND_NVML)
     )
     if not chosen:
-        message = "--only and --skip together leave no check to run."
+        message = "--only, --skip and --quick together leave no check to run."
         raise WrongUseError(code="no-checks", message=message)
     return chosen
 

@@ -21,8 +21,8 @@ from gpucheck.detect.checks import (
     xid,
 )
 from gpucheck.detect.frameworks import named_by
-from gpucheck.detect.machine import KERNEL_LOG
-from gpucheck.detect.model import Detection, Finding, Layer, LayerSummary, Verdict
+from gpucheck.detect.machine import KERNEL_LOG, DetectRequest
+from gpucheck.detect.model import UNREACHED, Detection, Finding, Layer, LayerSummary, Verdict
 from gpucheck.drivers.evidence import BuildsReading
 from gpucheck.drivers.readings import ProbeFailure
 from gpucheck.inventory.inventory import HUNG
@@ -54,7 +54,6 @@ RUNS = OPENED | {"NVML 4", "NVML 17"}
 MISMATCH = frozenset({"CUDA 803", "CUDA 804"})
 NOT_LOADED = "NVML 9"
 YET_A_DRIVER = "yet a driver is present"
-UNREACHED = "not reached: "
 GOOD = (CheckStatus.OK, CheckStatus.WARN)
 
 SENTENCES = {
@@ -316,6 +315,7 @@ def conclude(
             if (own := [finding for finding in findings if finding.layer is layer])
         ),
         cause=cause.cause if cause else None,
+        cause_check=cause.id if cause else None,
         interpreter=looked_at.python if looked_at else None,
         interpreter_named_by=looked_at.named_by if looked_at else None,
     )
@@ -372,10 +372,31 @@ def _first(
     return next((f for f in findings if f.status is status and f.layer in layers), None)
 
 
-def exit_code_of(detection: Detection, framework: str | None) -> ExitCode:
-    """Return 0 usable, 1 anything failed, 3 unknown; for selected checks, 0 if all passed."""
+def by_nvml_only(detection: Detection) -> Detection:
+    """Return the detection of --quick, which proves nothing of what programs get."""
+    found = next((f for f in detection.checks if f.id == nvml.ID), None)
+    cause = next((f for f in detection.checks if f.id == detection.cause_check), None)
+    if cause is not None:
+        summary = cause.summary
+    elif found is not None and found.status in GOOD:
+        summary = f"{found.summary} and nothing failed; CUDA was not tried"
+    else:
+        summary = "NVML was not asked" if found is None else found.summary
+    return detection._replace(
+        usable=None, verdict=Verdict.UNKNOWN, conclusion=f"NVML only: {summary}"
+    )
+
+
+def exit_code_of(detection: Detection, request: DetectRequest) -> ExitCode:
+    """Return 0 usable, 1 anything failed, 3 unknown; for selected checks, 0 if all passed.
+
+    With --quick, 3 means that NVML did not answer.
+    """
+    framework = request.framework
     if detection.first_failure is not None:
         return ExitCode.BAD
+    if request.quick and any(f.id == nvml.ID and f.status in GOOD for f in detection.checks):
+        return ExitCode.OK
     requested = next((f for f in detection.checks if f.id == framework), None)
     if requested is not None and requested.status not in GOOD:
         return ExitCode.INCONCLUSIVE

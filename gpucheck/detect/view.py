@@ -1,140 +1,219 @@
-"""`gpucheck detect` on a terminal: a line per layer, details where it is broken, a verdict."""
+"""View of `gpucheck detect`: the verdict, what is wrong and what to do, and a line of layers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
 
 from gpucheck.detect.model import (
+    UNREACHED,
     Catalogue,
     CheckDescription,
+    DetectedGpu,
     Detection,
     Finding,
+    Layer,
     LayerSummary,
     Verdict,
 )
+from gpucheck.report.blocks import Block, Command, Gap, Line, head, remedies
 from gpucheck.report.envelope import CheckStatus, Report
-from gpucheck.report.text import View, printable
+from gpucheck.report.errors import ExitCode
+from gpucheck.report.text import View
 
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-    from rich.text import Text
-
-MARKS = {
-    CheckStatus.OK: ("✓", "ok", "green"),
-    CheckStatus.WARN: ("!", "warn", "yellow"),
-    CheckStatus.FAIL: ("✗", "FAIL", "red"),
-    CheckStatus.SKIP: ("–", "skip", "dim"),
-    CheckStatus.UNKNOWN: ("?", "unknown", "yellow"),
-}
 WRONG = (CheckStatus.FAIL, CheckStatus.WARN, CheckStatus.UNKNOWN)
-#: Details stand to the right of the mark and the layer's line.
+#: Text below a finding begins below its summary.
 INDENT = 4
+#: So many pieces of evidence stand below a finding; `-v` shows all.
+MOST_EVIDENCE = 2
+#: So many findings of one check are shown; `-v` shows all.
+MOST_ALIKE = 2
 
 
-def build(report: Report, view: View) -> RenderableType:
-    """Return the whole report as one renderable."""
-    from rich.console import Group
-
+def blocks(report: Report, view: View) -> Iterator[Block]:
+    """Yield what a report of detect, or the list of its checks, shows."""
     if isinstance(report.result, Catalogue):
-        return Group(*_catalogue(report.result))
+        yield from _catalogue(report.result)
+        return
     detection = report.result
     if not isinstance(detection, Detection):
         raise TypeError(type(detection).__name__)
-    parts: list[RenderableType] = []
+    if view.verbosity >= 0:
+        cuda = report.host.cuda_driver_version
+        yield head(report, cuda and f"CUDA {cuda}", cards(detection.gpus))
+        yield Gap()
+    yield from answer(report, detection, view)
+    others = _others(detection)
+    if view.verbosity > 0:
+        yield Gap()
+        yield from _every_layer(detection)
+        return
+    if others:
+        yield Gap()
+        yield from _findings(others, view)
+    if view.verbosity == 0:
+        yield Gap()
+        yield from _layers(detection)
+
+
+def cards(gpus: Sequence[DetectedGpu]) -> str | None:
+    """Return the GPUs of the head line: "8 × NVIDIA H100 80GB HBM3"; None without any."""
+    counts: dict[str, int] = {}
+    for gpu in gpus:
+        name = gpu.name or "GPU of unknown name"
+        counts[name] = counts.get(name, 0) + 1
+    found = [name if count == 1 else f"{count} × {name}" for name, count in counts.items()]
+    return ", ".join(found) or None
+
+
+def answer(report: Report, detection: Detection, view: View) -> Iterator[Block]:
+    """Yield the verdict, and if something is wrong what to do and where it was seen."""
+    mark = _mark(report, detection)
+    color = {CheckStatus.OK: "green", CheckStatus.FAIL: "red"}.get(mark, "yellow")
+    yield Line(detection.conclusion, mark, style=f"bold {color}")
+    yield from remedies(detection.remedy, indent=INDENT)
+    cause = _cause(detection)
+    if cause is None:
+        return
+    if view.verbosity <= 0:
+        yield from _evidence(cause, most=MOST_EVIDENCE)
+    if view.verbosity >= 0 and cause.status is not CheckStatus.OK:
+        yield Line("why, and what else it can be:", indent=INDENT, style="dim")
+        yield Command(f"gpucheck detect --explain {cause.id}", INDENT + 2)
+
+
+def _mark(report: Report, detection: Detection) -> CheckStatus:
+    if report.exit_code is ExitCode.BAD or detection.verdict is Verdict.UNUSABLE:
+        return CheckStatus.FAIL
+    if report.exit_code is ExitCode.INCONCLUSIVE:
+        return CheckStatus.UNKNOWN
+    if detection.verdict is Verdict.DEGRADED or _cause(detection) is not None:
+        return CheckStatus.WARN
+    return CheckStatus.OK if report.exit_code is ExitCode.OK else CheckStatus.UNKNOWN
+
+
+def _cause(detection: Detection) -> Finding | None:
+    """Return the finding that the verdict's sentence is about."""
+    found = [finding for finding in detection.checks if finding.id == detection.cause_check]
+    return next((each for status in WRONG for each in found if each.status is status), None)
+
+
+# ------------------------------------------------------------------------------ what else is wrong
+
+
+def _others(detection: Detection) -> list[Finding]:
+    """Return what is wrong besides the cause of the verdict and its consequences."""
+    cause = _cause(detection)
+    return [
+        finding
+        for finding in detection.checks
+        if finding.status in WRONG
+        and finding is not cause
+        and not _is_consequence(finding)
+        # What could not be read and decides nothing stands with the layers.
+        and not (finding.status is CheckStatus.UNKNOWN and not finding.remedy)
+    ]
+
+
+def _is_consequence(finding: Finding) -> bool:
+    """Return whether another finding has the remedy for this one."""
+    return len(finding.remedy) == 1 and finding.remedy[0].startswith("See ")
+
+
+def _findings(findings: Sequence[Finding], view: View) -> Iterator[Block]:
+    """Yield findings; what several GPUs share stands once, below the last of them."""
+    for position, finding in enumerate(findings):
+        before = sum(each.id == finding.id for each in findings[:position])
+        if before >= MOST_ALIKE and view.verbosity <= 0:
+            continue
+        yield Line(f"{finding.id}: {finding.summary}", finding.status)
+        alike = [each for each in findings[position + 1 :] if each.id == finding.id]
+        if alike and before + 1 < MOST_ALIKE and alike[0].remedy == finding.remedy:
+            continue
+        if len(alike) > 0 and before + 1 >= MOST_ALIKE:
+            yield Line(f"and {len(alike)} more of {finding.id}: add -v", indent=INDENT, style="dim")
+        yield from remedies(finding.remedy, indent=INDENT)
+
+
+def _evidence(
+    finding: Finding, *, most: int | None = None, indent: int = INDENT
+) -> Iterator[Block]:
+    for item in finding.evidence[:most]:
+        yield Line(f"{item.source}: {item.value}", lead="seen", indent=indent, style="dim")
+
+
+# ------------------------------------------------------------------------------------ layers
+
+
+def _layers(detection: Detection) -> Iterator[Block]:
+    """Yield the layers in which all is well, those not reached, and what is not known."""
+    by_status: dict[CheckStatus, list[LayerSummary]] = {}
     for layer in detection.layers:
-        parts.extend(_layer(layer, detection, view))
-    return Group(*parts, *_verdict(detection))
+        by_status.setdefault(layer.status, []).append(layer)
+    well = by_status.get(CheckStatus.OK, [])
+    opened = [layer for layer in well if _tells_more(layer.layer, detection)]
+    names = [layer.layer.value for layer in well if layer not in opened]
+    if names:
+        yield Line(", ".join(names), CheckStatus.OK)
+    for layer in opened:
+        yield Line(f"{layer.layer.value}: {layer.summary}", CheckStatus.OK)
+    same = [finding.id for finding in detection.checks if _is_consequence(finding)]
+    if same:
+        yield Line(f"{', '.join(dict.fromkeys(same))}: the same cause", CheckStatus.WARN)
+    yield from _unread(detection)
+    skipped = by_status.get(CheckStatus.SKIP, [])
+    unreached = [layer for layer in skipped if layer.summary.startswith(UNREACHED)]
+    if unreached:
+        left_out = ", ".join(layer.layer.value for layer in unreached)
+        yield Line(f"not reached: {left_out}", CheckStatus.SKIP, style="dim")
+    for layer in skipped:
+        if layer not in unreached:
+            yield Line(f"{layer.layer.value}: {layer.summary}", CheckStatus.SKIP, style="dim")
 
 
-# ------------------------------------------------------------------------------ layers
+def _tells_more(layer: Layer, detection: Detection) -> bool:
+    """Return whether a layer says more than that all is well: what a program gets."""
+    if layer is Layer.FRAMEWORK:
+        return True
+    return any(
+        finding.layer is layer is Layer.VISIBILITY and finding.evidence
+        for finding in detection.checks
+    )
 
 
-def _layer(layer: LayerSummary, detection: Detection, view: View) -> Iterator[RenderableType]:
-    """Yield one line, and below it the checks that found something, or all of them with -v."""
-    from rich.padding import Padding
-
-    if view.verbosity < 0 and layer.status not in WRONG:
-        return
-    own = [finding for finding in detection.checks if finding.layer is layer.layer]
-    shown = own if view.verbosity > 0 else [f for f in own if f.status in WRONG]
-    yield _line(layer.status, f"{layer.layer.value}: {layer.summary}", view)
-    outweighed = shown and all(f.status is CheckStatus.UNKNOWN and f.cause is None for f in shown)
-    if view.verbosity <= 0 and (layer.status is CheckStatus.OK or outweighed):
-        return
-    # What the layer's own line says is not repeated.
-    same = [finding for finding in shown if finding.summary == layer.summary]
-    names = list(dict.fromkeys(finding.id for finding in same))
-    if names not in ([], [layer.layer.value]):
-        yield _unbroken(f"found by {', '.join(names)}", 1, style="dim")
-    for finding in same:
-        yield from _evidence(finding, 1)
-        yield from _steps(finding, 1)
-    others = [finding for finding in shown if finding not in same]
-    for position, finding in enumerate(others):
-        line = _line(finding.status, f"{finding.id}: {finding.summary}", view)
-        yield Padding(line, (0, 0, 0, INDENT))
-        # Evidence and remedies that several GPUs share stand once, below the last of them.
-        after = others[position + 1] if position + 1 < len(others) else None
-        alike = after is not None and (after.id, after.remedy) == (finding.id, finding.remedy)
-        if not (alike and after is not None and after.evidence == finding.evidence):
-            yield from _evidence(finding, 2)
-        if not alike:
-            yield from _steps(finding, 2)
+def _unread(detection: Detection) -> Iterator[Block]:
+    """Yield the checks whose answer is not known and decided nothing: one with its reason."""
+    cause = _cause(detection)
+    found = [
+        finding
+        for finding in detection.checks
+        if finding.status is CheckStatus.UNKNOWN and not finding.remedy and finding is not cause
+    ]
+    names = list(dict.fromkeys(finding.id for finding in found))
+    if len(names) == 1:
+        yield Line(f"{names[0]}: {found[0].summary}", CheckStatus.UNKNOWN)
+    elif names:
+        yield Line(f"not known: {', '.join(names)} (-v: why)", CheckStatus.UNKNOWN)
 
 
-def _line(status: CheckStatus, text: str, view: View) -> RenderableType:
-    from rich.text import Text
-
-    mark, word, style = MARKS[status]
-    shown = Text(mark if view.unicode else f"{word:<7}", style=style)
-    return _hanging(shown, Text(printable(text)))
-
-
-def _evidence(finding: Finding, depth: int) -> Iterator[RenderableType]:
-    for item in finding.evidence:
-        yield _unbroken(f"{item.source}: {item.value}", depth, style="dim")
-
-
-def _steps(finding: Finding, depth: int) -> Iterator[RenderableType]:
-    for position, step in enumerate(finding.remedy, start=1):
-        yield _unbroken(f"{position}. {step}", depth)
-
-
-def _unbroken(text: str, depth: int = 0, *, style: str = "") -> Text:
-    """Return what people copy (paths, commands, settings) as one line, however long it is."""
-    from rich.text import Text
-
-    indented = " " * (depth * INDENT) + printable(text)
-    return Text(indented, style=style, no_wrap=True, overflow="ignore")
-
-
-def _verdict(detection: Detection) -> Iterator[RenderableType]:
-    """Yield the last line: the conclusion, and the first remedy."""
-    color = {Verdict.USABLE: "green", Verdict.UNUSABLE: "red"}.get(detection.verdict, "yellow")
-    text = _unbroken(detection.conclusion, style=f"bold {color}")
-    if detection.remedy:
-        text.append(f". Do: {printable(detection.remedy[0])}", style="not bold default")
-    yield text
-
-
-def _hanging(mark: Text, body: Text) -> RenderableType:
-    """Return a mark and a text that wraps beside it, not below it."""
-    from rich.table import Table
-
-    table = Table.grid(padding=(0, 1, 0, 0))
-    table.add_column(no_wrap=True, width=mark.cell_len)
-    table.add_column(overflow="fold")
-    table.add_row(mark, body)
-    return table
+def _every_layer(detection: Detection) -> Iterator[Block]:
+    """Yield each layer with all that was found in it: summaries, evidence and remedies."""
+    for layer in detection.layers:
+        yield Line(f"{layer.layer.value}: {layer.summary}", layer.status)
+        for finding in detection.checks:
+            if finding.layer is not layer.layer:
+                continue
+            same = finding.summary == layer.summary
+            text = f"check: {finding.id}" if same else f"{finding.id}: {finding.summary}"
+            mark = None if same else finding.status
+            yield Line(text, mark, indent=INDENT, style="dim" if same else "")
+            yield from _evidence(finding, indent=2 * INDENT)
+            yield from remedies(finding.remedy, indent=2 * INDENT)
 
 
 # ------------------------------------------------------------------------------ the checks
 
 
-def _catalogue(found: Catalogue) -> Iterator[RenderableType]:
-    from rich.text import Text
-
+def _catalogue(found: Catalogue) -> Iterator[Block]:
     layer = None
     for check in found.catalogue:
         if found.explained:
@@ -142,16 +221,14 @@ def _catalogue(found: Catalogue) -> Iterator[RenderableType]:
             continue
         if check.layer is not layer:
             layer = check.layer
-            yield Text(layer.value, style="bold")
-        yield _hanging(Text(f"  {check.id:<18}"), Text(check.question))
+            yield Line(layer.value, style="bold")
+        yield Line(check.question, lead=f"{check.id:<18}", indent=2)
 
 
-def _explanation(check: CheckDescription) -> Iterator[RenderableType]:
-    from rich.text import Text
-
+def _explanation(check: CheckDescription) -> Iterator[Block]:
     about = check.about
-    yield Text(f"{check.id} ({check.layer.value})", style="bold")
-    yield Text(check.question)
+    yield Line(f"{check.id} ({check.layer.value})", style="bold")
+    yield Line(check.question)
     parts = (
         ("Looks at", about.looks_at),
         ("Why", (about.why,)),
@@ -162,5 +239,12 @@ def _explanation(check: CheckDescription) -> Iterator[RenderableType]:
     )
     for title, lines in parts:
         for position, line in enumerate(lines):
-            mark = f"{title if position == 0 else '':<9}"
-            yield _hanging(Text(mark, style="dim"), Text(line))
+            yield Line(line, lead=f"{title if position == 0 else '':<9}")
+
+
+# ------------------------------------------------------------------------------------ one line
+
+
+def line(detection: Detection) -> str:
+    """Return the sentence of --line."""
+    return detection.conclusion

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -84,6 +85,11 @@ class Fitting(NamedTuple):
 
 Block = Head | Line | Command | Gap | Table | Fitting
 
+#: A command at the end of a step, by its first word.
+_COMMAND = re.compile(
+    r": ((?:[A-Z_]+=\S+ )*(?:sudo|gpucheck|(?:\S*/)?(?:pip|python)[\d.]*|nvidia-smi|docker"
+    r"|echo|export|unset|systemctl|conda|uv|wsl|kill) [^.]*(?:\.\S[^.]*)*)$"
+)
 #: So many notes stand in a report; `-v` shows the others.
 MOST_NOTES = 3
 
@@ -103,13 +109,14 @@ def head(report: Report, *facts: str | None) -> Head:
 def remedies(steps: Sequence[str], *, indent: int = 4) -> Iterator[Block]:
     """Yield steps to take, numbered if there are several; commands stand on lines of their own.
 
-    A step is a sentence; each further line of it is a command to copy.
+    A step says what to do; if a command does it, the command ends the step, after a colon.
     """
     for number, step in enumerate(steps, start=1):
         lead = f"{number}." if len(steps) > 1 else "→"
-        sentence, *commands = step.split("\n")
-        yield Line(sentence, lead=lead, indent=indent)
-        yield from (Command(command, indent + len(lead) + 1) for command in commands)
+        found = _COMMAND.search(step)
+        yield Line(step if found is None else step[: found.start() + 1], lead=lead, indent=indent)
+        if found is not None:
+            yield Command(found[1], indent + len(lead) + 1)
 
 
 def limited(notes: Iterable[Line], view: View, *, most: int = MOST_NOTES) -> Iterator[Block]:

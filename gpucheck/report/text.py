@@ -67,6 +67,18 @@ def did_you_mean(word: str, known: Iterable[str], *, most: int = 1) -> str:
 
 
 _LEAST_SIMILARITY = 0.55
+#: ASCII for typographic characters, for terminals that have nothing else.
+_ASCII = str.maketrans(
+    {"…": "~", "·": "|", "└": "`", "├": "|", "─": "-", "×": "x", "±": "+", "→": ">", "–": "-"}
+    | {"°": "", "µ": "u", "█": "#", "░": "."}
+)
+
+
+def as_ascii(text: str) -> str:
+    """Return a text in ASCII: typographic characters by likenesses, others escaped."""
+    return text.translate(_ASCII).encode("ascii", "backslashreplace").decode("ascii")
+
+
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 

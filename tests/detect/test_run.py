@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from gpucheck.detect.checks import CHECKS
 from gpucheck.detect.machine import DetectRequest
 from gpucheck.detect.model import Catalogue, Detection, Verdict
-from gpucheck.detect.run import choose_checks, describe_checks, detect
+from gpucheck.detect.run import BEYOND_NVML, choose_checks, describe_checks, detect
 from gpucheck.drivers.evidence import BuildReading, BuildsReading, LaunchReading, TrialReading
 from gpucheck.drivers.readings import (
     CudaDeviceReading,
     CudaReading,
     KernelReading,
+    NvmlReading,
     PciDeviceReading,
     ProbeFailure,
 )
@@ -285,3 +288,42 @@ def test_what_was_probably_meant_is_offered(word: str, offered: str | None) -> N
     first, *rest = raised.value.remedy
     assert ("Did you mean" in first) == (offered is not None) == bool(rest)
     assert offered is None or offered in first
+
+
+def quick(probes: FakeProbes, **more: Any) -> Answer:
+    return detect(probes, DetectRequest(quick=True, **more))
+
+
+def test_quick_asks_nvml_and_files_only_and_claims_no_more() -> None:
+    probes = machine()
+
+    answer = quick(probes, expect_gpus=1)
+
+    assert answer.exit_code is ExitCode.OK
+    found = result(answer)
+    assert (found.usable, found.verdict, found.first_failure) == (None, Verdict.UNKNOWN, None)
+    assert found.conclusion.startswith("NVML only: ")
+    assert not {finding.layer for finding in found.checks} & BEYOND_NVML
+    assert set(probes.asked) <= {"nvml", "kernel", "system", "health", "kernel_log"}
+
+
+def test_quick_fails_if_anything_did() -> None:
+    answer = quick(machine(), expect_gpus=99)
+
+    assert answer.exit_code is ExitCode.BAD
+    assert result(answer).usable is None
+    assert result(answer).conclusion == "NVML only: 99 GPUs expected, 1 answer"
+
+
+def test_quick_is_inconclusive_if_nvml_does_not_answer() -> None:
+    answer = quick(machine(readings=NvmlReading(failure=HUNG)))
+
+    assert answer.exit_code is ExitCode.INCONCLUSIVE
+    assert result(answer).conclusion == f"NVML only: {HUNG.message}"
+
+
+@pytest.mark.parametrize("more", [{"deep": True}, {"framework": "torch"}, {"python": "/x"}])
+def test_quick_contradicts_what_starts_a_framework(more: dict[str, Any]) -> None:
+    with pytest.raises(WrongUseError) as raised:
+        quick(machine(), **more)
+    assert raised.value.code == "quick-and-more"

@@ -12,7 +12,7 @@ from gpucheck.detect.run import detect
 from gpucheck.drivers.evidence import SystemReading
 from gpucheck.drivers.readings import KernelReading, NvmlReading, ProbeFailure
 from gpucheck.report.envelope import Answer, CheckStatus, Evidence, Report
-from gpucheck.report.formats.table import render
+from gpucheck.report.formats.table import MARKS, render
 from gpucheck.report.text import View
 from tests.fakes.probes import FakeProbes
 from tests.fakes.reports import NASTY, eventful_machine, wrap
@@ -54,13 +54,14 @@ def test_quiet_leaves_out_what_is_fine() -> None:
     text = render(DEGRADED, View(width=80, verbosity=-1))
 
     assert "✓" not in text
-    assert text.splitlines()[0].startswith("! nvml: 1 of 4 GPUs does not answer")
+    assert text.splitlines()[0].startswith("✗ 3 of 4 GPUs usable")
 
 
-def test_the_verdict_is_the_last_word() -> None:
-    last = render(UNUSABLE, View(width=200)).splitlines()[-1]
+def test_the_verdict_stands_on_top_and_the_first_step_below_it() -> None:
+    lines = render(UNUSABLE, View(width=200, verbosity=-1)).splitlines()
 
-    assert last.startswith("GPU not usable: no NVIDIA GPU is on the PCI bus. Do: In the cloud:")
+    assert lines[0] == "✗ GPU not usable: no NVIDIA GPU is on the PCI bus"
+    assert lines[1].startswith("    1. In the cloud:")
 
 
 @pytest.mark.parametrize("status", CheckStatus)
@@ -76,11 +77,10 @@ def test_every_status_has_its_mark(status: CheckStatus) -> None:
     )
     report = wrap("detect", Answer(result=detection))
 
-    first = render(report, View()).splitlines()[0]
-    word = render(report, View(unicode=False)).split()[0]
+    shown = {CheckStatus.OK: "pci", CheckStatus.SKIP: "pci: text"}.get(status, "x: text")
+    line = f"{MARKS[status][0]} {shown}"
 
-    assert first.split(maxsplit=1)[1] == "pci: text"
-    assert word.lower() == status.value
+    assert line in render(report, View()).splitlines()
 
 
 def test_a_report_of_another_command_is_refused() -> None:
@@ -130,8 +130,8 @@ def test_any_report_fits_and_steers_nothing(
 
     text = render(wrap("detect", Answer(result=detection)), view)
 
-    # What is made to be copied is never broken: details, which are indented, and the last line.
-    *lines, _ = text.splitlines()
+    # Commands, which are indented, are never broken.
+    lines = text.splitlines()
     assert [line for line in lines if cell_len(line) > width and line[:1] != " "] == []
     assert [char for char in text if not char.isprintable() and char != "\n"] == []
     assert unicode or text.isascii()

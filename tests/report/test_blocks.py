@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from gpucheck.report.blocks import Command, Head, Line, Span, head, limited, plain, remedies
 from gpucheck.report.envelope import Host, Report, Status
 from gpucheck.report.errors import ExitCode
@@ -34,11 +36,38 @@ def test_one_step_is_not_numbered() -> None:
 
 
 def test_commands_of_a_step_stand_on_lines_of_their_own_below_its_sentence() -> None:
-    assert list(remedies(["Load it:\nsudo modprobe nvidia", "Reboot."], indent=2)) == [
+    assert list(remedies(["Load it: sudo modprobe nvidia", "Reboot."], indent=2)) == [
         Line("Load it:", lead="1.", indent=2),
         Command("sudo modprobe nvidia", 5),
         Line("Reboot.", lead="2.", indent=2),
     ]
+
+
+@pytest.mark.parametrize(
+    ("step", "command"),
+    [
+        (
+            "Check it: CUDA_VISIBLE_DEVICES=GPU-1 gpucheck detect",
+            "CUDA_VISIBLE_DEVICES=GPU-1 gpucheck detect",
+        ),
+        (
+            "Install it: /opt/v/bin/pip install 'cupy-cuda12x[ctk]==13.4.0'",
+            "/opt/v/bin/pip install 'cupy-cuda12x[ctk]==13.4.0'",
+        ),
+        (
+            "Try it: python3.12 -c 'import cupy; print(cupy.arange(3) * 2)'",
+            "python3.12 -c 'import cupy; print(cupy.arange(3) * 2)'",
+        ),
+        ("Reset it: sudo nvidia-smi --gpu-reset. Then reboot.", None),
+        ("Then: reboot.", None),
+        ("Docker: docker run --gpus all.", None),
+        ("See the GPUs with gpucheck list", None),
+    ],
+)
+def test_what_is_a_command(step: str, command: str | None) -> None:
+    _, *commands = remedies([step])
+
+    assert commands == ([] if command is None else [Command(command, 6)])
 
 
 def test_only_the_first_notes_are_shown_without_verbose() -> None:

@@ -8,7 +8,7 @@ from gpucheck.detect.checks.cuda_driver import UNDECIDED
 from gpucheck.detect.findings import make_finding
 from gpucheck.detect.machine import VISIBLE, Machine, count_of
 from gpucheck.detect.model import About, Finding, Layer
-from gpucheck.drivers.readings import GpuReading, ProbeFailure
+from gpucheck.drivers.readings import CudaReading, GpuReading, ProbeFailure
 from gpucheck.inventory.visibility import digits_of, is_mig
 from gpucheck.report.envelope import CheckStatus, Evidence
 
@@ -40,10 +40,11 @@ def check(machine: Machine) -> Finding:
     answering = [
         gpu for gpu in machine.nvml.gpus if gpu.failure is None and gpu.index not in machine.lost
     ]
-    cuda, nvml = machine.cuda, machine.nvml
+    nvml = machine.nvml
+    cuda = CudaReading() if machine.request.quick else machine.cuda
     evidence = [Evidence("NVML: GPUs that answer", str(len(answering)))]
     recorded = cuda.failure is None or cuda.failure.code != "not-recorded"
-    if recorded and not any(is_mig(gpu) for gpu in answering):
+    if recorded and not machine.request.quick and not any(is_mig(gpu) for gpu in answering):
         if cuda.failure is not None and cuda.failure.code in UNDECIDED:
             return _not_counted(cuda.failure)
         count, what = _usable(machine, answering), "can be used"

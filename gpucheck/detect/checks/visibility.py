@@ -68,7 +68,7 @@ def check(machine: Machine) -> Finding:
             f"{VISIBLE}={text!r}: {len(dropped)} of its entries dropped,"
             f" programs see {_of(machine, seen)}",
             *evidence,
-            remedy=(f"Correct the entry {dropped[0].text!r}: gpucheck list shows the GPUs",),
+            remedy=(f"Correct the entry {dropped[0].text!r}; the GPUs that exist: gpucheck list",),
             cause="entries-dropped",
         )
     summary = f"{VISIBLE}={text!r}: programs see {_of(machine, seen)}"

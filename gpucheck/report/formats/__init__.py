@@ -17,6 +17,7 @@ FORMATS = MappingProxyType(
     {
         "table": "table:render",
         "json": "json:render",
+        "line": "lines:line",
         "csv": "csv:render",
         "code": "lines:code",
         "uuid": "lines:uuid",
@@ -27,9 +28,10 @@ FORMATS = MappingProxyType(
     }
 )
 
-#: Document -> module of its view. `build(report, view)` returns the rich renderable of the table;
-#: `rows(report, view)` the heading and the rows of CSV; `LINES` has a function of the result for
-#: each format that is lines to copy.
+#: Document -> module of its view. `blocks(report, view)` yields what the table shows, or (in views
+#: that are not blocks yet) `build` returns its rich renderable; `rows(report, view)` gives the
+#: heading and the rows of CSV; `LINES` has a function of the result for each format that is lines
+#: to copy; `line(result)` is the sentence of --line.
 VIEWS = MappingProxyType(
     {
         "list": "gpucheck.inventory.view",

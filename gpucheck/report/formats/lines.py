@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from gpucheck.report.envelope import Report
 from gpucheck.report.formats import open_view
-from gpucheck.report.text import Renderer, View
+from gpucheck.report.text import Renderer, View, as_ascii, printable
+
+#: The longest line of `--line`, in bytes.
+LONGEST_LINE = 80
 
 
 def _lines(name: str) -> Renderer:
@@ -17,6 +20,15 @@ def _lines(name: str) -> Renderer:
         return text
 
     return render
+
+
+def line(report: Report, view: View) -> str:
+    """Return the status and a sentence for monitors, in at most 80 bytes of ASCII and a newline."""
+    failure = report.error
+    summary = open_view(report.command).line(report.result) if failure is None else failure.message
+    text = as_ascii(f"{report.status.value.upper()} {printable(summary)}")
+    fitting = text if len(text) <= LONGEST_LINE else f"{text[: LONGEST_LINE - 3]}..."
+    return f"{fitting}\n"
 
 
 #: Lines of Python, for `gpucheck memlimit 30% --code FRAMEWORK`.

@@ -23,7 +23,7 @@ from gpucheck.report.blocks import (
 from gpucheck.report.codec import is_record
 from gpucheck.report.envelope import CheckStatus, Report
 from gpucheck.report.formats import open_view
-from gpucheck.report.text import View, example_mark, printable
+from gpucheck.report.text import View, as_ascii, example_mark, printable
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -37,11 +37,6 @@ MARKS = {
     CheckStatus.SKIP: ("–", "-", "dim"),
     CheckStatus.UNKNOWN: ("?", "?", "yellow"),
 }
-#: ASCII for typographic characters, for terminals that have nothing else.
-ASCII = str.maketrans(
-    {"…": "~", "·": "|", "└": "`", "├": "|", "─": "-", "×": "x", "±": "+", "→": ">", "–": "-"}
-    | {"°": "", "µ": "u", "█": "#", "░": "."}
-)
 #: Prose never gets narrower than this, however far it is indented.
 LEAST_PROSE = 10
 SEPARATOR = " · "
@@ -62,9 +57,7 @@ def _shown(report: Report, view: View) -> str:
     if not view.unicode:
         report = in_ascii(report)
     text = as_text([feature.build(report, view)], view)
-    if view.unicode:
-        return text
-    return text.translate(ASCII).encode("ascii", "backslashreplace").decode("ascii")
+    return text if view.unicode else as_ascii(text)
 
 
 def as_text(lines: Iterable[RenderableType], view: View) -> str:
@@ -152,10 +145,7 @@ def _text(text: Inline, view: View, *, style: str = "") -> Text:
 
 def shown(text: str, view: View) -> str:
     """Return a text as the view can show it."""
-    text = printable(text)
-    if view.unicode:
-        return text
-    return text.translate(ASCII).encode("ascii", "backslashreplace").decode("ascii")
+    return printable(text) if view.unicode else as_ascii(printable(text))
 
 
 # ------------------------------------------------------------------------------------ prose

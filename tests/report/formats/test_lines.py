@@ -1,4 +1,4 @@
-"""Lines to copy or to evaluate: UUIDs, indices, code, and exports for any shell."""
+"""Lines to copy or to evaluate: UUIDs, indices, code, exports for any shell, one for monitors."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpucheck.detect.model import Detection, Verdict
 from gpucheck.memlimit.model import MemoryLimit, MemoryRequest
 from gpucheck.place.model import PlacedDevice, Placement
-from gpucheck.report.envelope import Answer
+from gpucheck.report.envelope import Answer, Failure, Status
 from gpucheck.report.formats import open_format
 from gpucheck.report.text import View
 from tests.fakes.reports import wrap
@@ -78,3 +79,38 @@ def test_lines_of_code_are_shown_as_they_are() -> None:
 )
 def test_nothing_to_show_is_no_text(name: str, command: str, result: object) -> None:
     assert lines(name, command, result) == ""
+
+
+def one_line(conclusion: str, **changes: object) -> str:
+    detection = Detection(
+        usable=True,
+        verdict=Verdict.USABLE,
+        conclusion=conclusion,
+        first_failure=None,
+        checks=(),
+    )
+    report = wrap("detect", Answer(result=detection))._replace(**changes)  # type: ignore[arg-type]
+    return open_format("line")(report, View())
+
+
+def test_one_line_for_monitors() -> None:
+    assert one_line("GPU usable") == "OK GPU usable\n"
+    assert one_line("GPU usable: …\n", status=Status.WARN) == "WARN GPU usable: ~\\n\n"
+
+
+def test_one_line_of_a_failure() -> None:
+    failure = Failure(code="x", message="The snapshot cannot be read.")
+
+    found = one_line("", error=failure, result=None, status=Status.UNKNOWN)
+
+    assert found == "UNKNOWN The snapshot cannot be read.\n"
+
+
+@given(st.text(max_size=200))
+def test_one_line_is_short_ascii(conclusion: str) -> None:
+    line = one_line(conclusion)
+
+    assert line.isascii()
+    assert len(line) <= 81
+    assert line.count("\n") == 1
+    assert line.endswith("\n")
