@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 
 from gpucheck.bench.case import Kernel
 from gpucheck.bench.gpu_case import ROTATION_IN_L2
@@ -16,6 +15,7 @@ from gpucheck.drivers.gpu import BenchGpu, GpuDevice, OpenedGpus
 from gpucheck.inventory.condition import RESERVED_BYTES, spare_bytes
 from gpucheck.report.envelope import Failure
 from gpucheck.report.errors import InconclusiveError, MissingError, WrongUseError
+from gpucheck.report.text import did_you_mean
 
 #: Variable that makes NVIDIA's libraries silently compute tf32 in float32.
 TF32_OVERRIDE = "NVIDIA_TF32_OVERRIDE"
@@ -293,7 +293,8 @@ def _requested_dtypes(request: BenchRequest, kernels: Mapping[str, Kernel]) -> t
         if not any(name in kernel.dtypes[BenchMode.FULL] for kernel in kernels.values()):
             raise WrongUseError(
                 code="unknown-dtype",
-                message=f"No kernel can be measured in dtype {name!r}.",
+                message=f"No kernel can be measured in dtype {name!r}."
+                f" {did_you_mean(name, FORMATS)}".strip(),
                 remedy=(f"Choose from: {', '.join(FORMATS)}.",),
             )
     return requested
@@ -302,19 +303,14 @@ def _requested_dtypes(request: BenchRequest, kernels: Mapping[str, Kernel]) -> t
 def _requested_kernels(request: BenchRequest, kernels: Mapping[str, Kernel]) -> Sequence[Kernel]:
     for name in request.kernels:
         if name not in kernels:
+            asked = did_you_mean(name, kernels)
             raise WrongUseError(
                 code="unknown-kernel",
-                message=f"There is no kernel called {name!r}.{_did_you_mean(name, kernels)}",
+                message=f"There is no kernel called {name!r}. {asked}".strip(),
                 remedy=(f"Choose from: {', '.join(kernels)}.",),
             )
     # dict.fromkeys keeps the order and drops duplicates.
     return [kernels[name] for name in dict.fromkeys(request.kernels or tuple(kernels))]
-
-
-def _did_you_mean(name: str, kernels: Iterable[str]) -> str:
-    """Return a question with the most similar kernel, if there is one."""
-    near = get_close_matches(name.lower(), kernels, n=1)
-    return f" Did you mean {near[0]}?" if near else ""
 
 
 def _too_few_gpus_note(too_few_gpus: Sequence[str], kernels: Mapping[str, Kernel]) -> str:
@@ -398,7 +394,8 @@ def check_device_names(devices: Sequence[str]) -> None:
         if name not in ("cpu", "gpu", "all") and not _is_gpu_name(name):
             raise WrongUseError(
                 code="bad-device",
-                message=f"bench does not know the device {name!r}.",
+                message=f"bench does not know the device {name!r}."
+                f" {did_you_mean(name, ('cpu', 'gpu', 'gpu:0', 'all'))}".strip(),
                 remedy=("Choose from: cpu, gpu, gpu:0 (and so on), all.",),
             )
 

@@ -9,6 +9,7 @@ from typing import Any
 from gpucheck.cli.commands import Command, functions_of
 from gpucheck.drivers.host.toml_file import parse_toml, read_text, shown
 from gpucheck.report.errors import WrongUseError
+from gpucheck.report.text import did_you_mean
 
 
 def read_defaults(path: Path, commands: Mapping[str, Command]) -> dict[str, dict[str, Any]]:
@@ -31,7 +32,8 @@ def _table(
 ) -> dict[str, Any]:
     if command not in commands:
         known = ", ".join(commands)
-        raise _unusable(path, f"has the table [{command}], but the commands are {known}")
+        asked = did_you_mean(command, commands)
+        raise _unusable(path, f"has the table [{command}], but the commands are {known}", asked)
     if not isinstance(values, dict):
         raise _unusable(path, f"has {command!r} as a value: write a table [{command}]")
     functions = functions_of(commands[command], command)
@@ -43,7 +45,8 @@ def _table(
         parameter = known_options.get(key)
         if parameter is None:
             options = ", ".join(known_options)
-            raise _unusable(path, f"has {key!r} in [{command}], which takes {options}")
+            asked = did_you_mean(key, known_options)
+            raise _unusable(path, f"has {key!r} in [{command}], which takes {options}", asked)
         if not isinstance(value, str | int | float | bool | list):
             raise _unusable(path, f"has no usable value for {key!r} in [{command}]")
         defaults[parameter] = value
@@ -58,8 +61,8 @@ def _options(command: Any) -> dict[str, str]:
     return {name.strip("_").replace("_", "-"): name for name in names}
 
 
-def _unusable(path: Path, problem: str) -> WrongUseError:
+def _unusable(path: Path, problem: str, asked: str = "") -> WrongUseError:
     return WrongUseError(
         code="config-unusable",
-        message=f"The configuration {str(path)!r} {problem}.",
+        message=f"The configuration {str(path)!r} {problem}. {asked}".strip(),
     )

@@ -32,6 +32,7 @@ from gpucheck.inventory.model import Inventory
 from gpucheck.report.envelope import Answer, Report
 from gpucheck.report.errors import ExitCode, WrongUseError
 from gpucheck.report.formats import open_format
+from gpucheck.report.text import did_you_mean
 
 #: Flag -> what it sets, for the list and for every command. A test compares both with the parser.
 LIST_FLAGS: dict[str, dict[str, Any]] = {
@@ -122,8 +123,10 @@ def list_gpus(
 def _known(names: tuple[str, ...], option: str) -> tuple[str, ...]:
     unknown = [name for name in names if name not in COLUMNS]
     if unknown:
-        message = f"{option} does not know {unknown[0]!r}; the fields are {', '.join(COLUMNS)}."
-        raise WrongUseError(code="unknown-field", message=message)
+        asked = did_you_mean(unknown[0], COLUMNS)
+        message = f"{option} does not know {unknown[0]!r}. {asked}".strip()
+        fields = f"The fields are {', '.join(COLUMNS)}."
+        raise WrongUseError(code="unknown-field", message=message, remedy=(fields,))
     return names
 
 

@@ -25,7 +25,7 @@ from gpucheck.report.errors import (
     WrongUseError,
 )
 from gpucheck.report.formats import FORMATS, open_format
-from gpucheck.report.text import View, example_mark, printable
+from gpucheck.report.text import View, did_you_mean, example_mark, printable
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -165,7 +165,8 @@ def check_shared(shared: Shared, command: str, formats: Sequence[str] | None = N
         known = ", ".join(name for name in FORMATS if name in formats)
         raise WrongUseError(
             code="unknown-format",
-            message=f"{command} has no format {shared.format!r}; it has {known}.",
+            message=f"{command} has no format {shared.format!r}; it has {known}."
+            f" {did_you_mean(shared.format, formats)}".strip(),
         )
     if shared.output is not None:
         check_writable(shared.output)
@@ -363,6 +364,7 @@ def usage_error(error: Exception, words: Sequence[str] = ()) -> WrongUseError:
         word = next((word for word in words if word.startswith(option)), option)[:40]
         text = f"{word!a} is negative, but amounts and devices are not; write {word[1:]!a}"
     where = getattr(getattr(error, "ctx", None), "command_path", "gpucheck")
+    text = _with_question(error, text)
     see = f"See: {where} --help"
     forgotten = "extra argument" in text and where.rpartition(" ")[2] in RUNS_A_COMMAND
     return WrongUseError(
@@ -370,6 +372,30 @@ def usage_error(error: Exception, words: Sequence[str] = ()) -> WrongUseError:
         message=text if text.endswith((".", "?")) else f"{text}.",
         remedy=(COMMAND_AFTER_DASHES, see) if forgotten else (see,),
     )
+
+
+_PARSERS_QUESTION = re.compile(r"\s*(\(Possible options: .*\)|Did you mean .*\?)$")
+_ONE_OF = re.compile(r"(?P<word>'[^']*') is not one of (?P<known>'.*'(, '.*')*)\.?$")
+
+
+def _with_question(error: Exception, text: str) -> str:
+    """Ask "Did you mean ...?" in our words where the parser does not know a word."""
+    kind = type(error).__name__
+    fact = _PARSERS_QUESTION.sub("", text)
+    context = getattr(error, "ctx", None)
+    if kind == "NoSuchOption":
+        word = str(getattr(error, "option_name", ""))
+        items = context.command.params if context is not None else ()
+        known = [name for item in items for name in (*item.opts, *item.secondary_opts)]
+        fact = f"No such option: {word}"
+        asked = did_you_mean(word, [name for name in known if name.startswith("--")])
+    elif (found := re.search(r"No such command '(.*)'", fact)) and context is not None:
+        asked = did_you_mean(found[1], context.command.commands)
+    elif found := _ONE_OF.search(fact):
+        asked = did_you_mean(found["word"].strip("'"), re.findall("'(.*?)'", found["known"]))
+    else:
+        return text
+    return f"{fact.rstrip('.')}. {asked}".rstrip()
 
 
 def wrong_platform() -> MissingError:

@@ -29,7 +29,7 @@ from gpucheck.drivers.interface import Probes
 from gpucheck.place.model import MOST_SHARES, Candidate, PlacedDevice, Placement, name_together
 from gpucheck.report.envelope import Answer, Notice
 from gpucheck.report.errors import LaunchError, WrongUseError
-from gpucheck.report.text import printable
+from gpucheck.report.text import did_you_mean, printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -307,7 +307,9 @@ def _preference(word: str) -> Preference:
         return Preference(word)
     except ValueError:
         known = ", ".join(Preference)
-        raise wrong(fact=f"--prefer takes {known}, not {word[:40]!a}.") from None
+        asked = did_you_mean(word, Preference)
+        fact = f"--prefer takes {known}, not {word[:40]!a}. {asked}".strip()
+        raise wrong(fact=fact) from None
 
 
 def _amount(text: str) -> Amount:

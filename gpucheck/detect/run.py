@@ -40,6 +40,7 @@ from gpucheck.drivers.interface import Probes
 from gpucheck.inventory.inventory import complete_host
 from gpucheck.report.envelope import Answer, CheckStatus, Notice
 from gpucheck.report.errors import WrongUseError
+from gpucheck.report.text import did_you_mean
 
 #: Layers that --quick leaves out: they start CUDA or another Python, or read what these use.
 BEYOND_NVML = frozenset(
@@ -51,8 +52,6 @@ CALL_IT_AGAIN = frozenset({Layer.VISIBILITY, Layer.LAUNCH, Layer.HEALTH})
 
 #: The most names to suggest for one that does not exist.
 MOST_SUGGESTED = 3
-#: The least similarity of a suggested name, from 0 to 1.
-LEAST_SIMILARITY = 0.5
 
 
 def detect(
@@ -233,13 +232,9 @@ def _known(words: Iterable[str]) -> frozenset[str]:
 
 
 def _near(word: str, names: Sequence[str]) -> tuple[str, ...]:
-    """Return a suggestion of similar names, as a sentence; empty if no name is similar."""
-    import difflib
-
-    lower = word.lower().replace("_", "-")
-    near = [name for name in names if lower and lower in name]
-    near = near or difflib.get_close_matches(lower, names, MOST_SUGGESTED, LEAST_SIMILARITY)
-    return (f"Did you mean {' or '.join(near[:MOST_SUGGESTED])}?",) if near else ()
+    """Return a question with similar names; empty if no name is similar."""
+    asked = did_you_mean(word, names, most=MOST_SUGGESTED)
+    return (asked,) if asked else ()
 
 
 def describe_checks(name: str | None = None) -> Answer:

@@ -25,6 +25,7 @@ from gpucheck.memlimit.model import GpuMemoryLimit, MemoryLimit, Verification, W
 from gpucheck.memlimit.watcher import SLACK_BYTES
 from gpucheck.report.envelope import Answer, Failure
 from gpucheck.report.errors import ExitCode, MissingError, WrongUseError
+from gpucheck.report.text import did_you_mean
 
 #: Frameworks that can be tried, and their names in the plan.
 PROVABLE = {"cupy": "cupy", "torch": "pytorch", "jax": "jax", "tensorflow": "tensorflow"}
@@ -89,7 +90,8 @@ def check_frameworks(names: Sequence[str]) -> None:
     """
     for name in names:
         if name not in PROVABLE:
-            message = f"--verify-with takes {', '.join(PROVABLE)}, not {name!a}."
+            asked = did_you_mean(name, PROVABLE)
+            message = f"--verify-with takes {', '.join(PROVABLE)}, not {name!a}. {asked}".strip()
             raise WrongUseError(code="unknown-framework", message=message)
 
 

@@ -50,23 +50,25 @@ def printable(text: str) -> str:
     )
 
 
+#: A name that is offered is at least so much like the word.
+_LEAST_SIMILARITY = 0.55
+
+
 def did_you_mean(word: str, known: Iterable[str], *, most: int = 1) -> str:
-    """Return "Did you mean 'x'?" for a word close to known ones, else an empty text.
+    """Return "Did you mean 'x'?" for a word like known ones or within them, else an empty text.
 
     Every message about an unknown name asks by this function.
     """
     import difflib  # only a mistake needs it
 
-    by_lower = {name.lower().replace("_", "-"): name for name in known}
-    lower = word.lower().replace("_", "-")
+    by_lower = {name.lower().replace("_", "-"): str(name) for name in known}
+    lower = word[:100].lower().replace("_", "-")
     near = [name for name in by_lower if len(lower) > 2 and lower in name]
     near = near or difflib.get_close_matches(lower, by_lower, most, _LEAST_SIMILARITY)
-    return (
-        f"Did you mean {' or '.join(repr(by_lower[name]) for name in near[:most])}?" if near else ""
-    )
+    asked = " or ".join(repr(by_lower[name]) for name in near[:most])
+    return f"Did you mean {asked}?" if asked else ""
 
 
-_LEAST_SIMILARITY = 0.55
 #: ASCII for typographic characters, for terminals that have nothing else.
 _ASCII = str.maketrans(
     {"…": "~", "·": "|", "└": "`", "├": "|", "─": "-", "×": "x", "±": "+", "→": ">", "–": "-"}

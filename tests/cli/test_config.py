@@ -76,11 +76,9 @@ def test_a_table_of_profile_is_each_actions(gpucheck_command, tmp_path: Path) ->
     for line in (("list",), ("explain", "default")):
         shown = gpucheck_command("profile", *line, "--config", str(config))
         assert shown.document["result"]["action"] == line[0]
-    assert {limit["board"] for limit in shown.document["result"]["limits"]} == {
-        "H100 NVL",
-        "H100 PCIe",
-        "H100 SXM",
-    }
+    boards = {limit["board"] for limit in shown.document["result"]["limits"]}
+    assert "H100 SXM" in boards
+    assert "L4" not in boards
 
 
 def test_a_default_takes_effect_and_the_command_line_wins(gpucheck_command, tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ def test_lint_prints_place_and_mend(gpucheck_command: Command, good: Path) -> No
     finished = gpucheck_command("profile", "lint", good)
 
     assert f"{good}:{line} mistake wrong-unit" in finished.stdout
-    assert "did you mean TFLOP/s?" in finished.stdout
+    assert "Did you mean 'TFLOP/s'?" in finished.stdout
     assert finished.code == 1
 
 

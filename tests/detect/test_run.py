@@ -274,7 +274,7 @@ def test_a_note_is_no_warning_of_the_gpu() -> None:
 @pytest.mark.parametrize(
     ("word", "offered"),
     [
-        ("pcie", "pcie-width or pcie-generation or pcie-replays"),
+        ("pcie", "'pcie-width' or 'pcie-generation' or 'pcie-replays'"),
         ("NVML_", "nvml"),
         ("recovery_action", "recovery-action"),
         ("zzz", None),

@@ -80,7 +80,7 @@ def test_the_seed_and_the_fill_are_told() -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (("sofmax",), 2, "Did you mean softmax?"),
+        (("sofmax",), 2, "Did you mean 'softmax'?"),
         (("matmul", "--size", "10000000"), 2, "does not fit into the free memory"),
         (("matmul", "--size", "0"), 2, "at least 1"),
         (("softmax", "--temperature", "nan"), 2, "temperature between"),

@@ -6,7 +6,6 @@ and are kept in the ``str`` as surrogate escapes (``text.encode("utf-8", "surrog
 """
 
 import dataclasses
-import difflib
 import re
 import tomllib
 import types
@@ -15,6 +14,8 @@ import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from gpucheck.report.text import did_you_mean
 
 MACHINES = Path(__file__).resolve().parent.parent / "data" / "machines"
 """The folder with the machine files."""
@@ -749,8 +750,8 @@ def _refuse_unknown(table: Mapping[str, object], known: Iterable[str], where: st
     names = list(known)
     for key in table:
         if key not in names:
-            near = difflib.get_close_matches(key, names, 1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
+            asked = did_you_mean(key, names)
+            hint = f". {asked}" if asked else ""
             raise MachineError(where=where, problem=f"unknown key {key!r}{hint}")
 
 

@@ -41,7 +41,7 @@ def test_every_machine_file_loads_and_says_what_it_is(name: str) -> None:
     [
         ("nonsense = 1", "unknown key 'nonsense'"),
         ("= 1", "is no TOML"),
-        (ONE_GPU + "temprature_c = 3", "did you mean 'temperature_c'"),
+        (ONE_GPU + "temprature_c = 3", "Did you mean 'temperature_c'?"),
         (ONE_GPU + 'temperature_c = "hot"', "expected int, found str"),
         (ONE_GPU + "temperature_c = true", "expected int, found bool"),
         (ONE_GPU + "temperature_c = 4.5", "expected int, found float"),

@@ -35,6 +35,7 @@ from gpucheck.drivers.host.files import MOST_JSON_BYTES, read_file
 from gpucheck.report.codec import DecodeError, from_plain, to_plain
 from gpucheck.report.envelope import Failure, Host
 from gpucheck.report.errors import WrongUseError
+from gpucheck.report.text import did_you_mean
 
 KEYS = tuple(field.name for field in fields(Fingerprint))
 #: NVML's throttle reason for manually set clocks.
@@ -124,9 +125,10 @@ def allowed_keys(words: Sequence[str]) -> tuple[str, ...]:
     keys = tuple(dict.fromkeys(word.replace("-", "_").lower() for word in words))
     for word, key in zip(words, keys, strict=False):
         if key not in KEYS:
+            asked = did_you_mean(word, KEYS)
             raise WrongUseError(
                 code="unknown-difference",
-                message=f"--allow-difference has no key {word!r}.",
+                message=f"--allow-difference has no key {word!r}. {asked}".strip(),
                 remedy=(f"Choose from: {', '.join(KEYS)}.",),
             )
     return keys

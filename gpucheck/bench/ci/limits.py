@@ -13,6 +13,7 @@ from gpucheck.bench.model import BenchMode, Direction, Scope
 from gpucheck.bench.roofline import TableBoard, board_from, load_table
 from gpucheck.drivers.gpu import Board
 from gpucheck.report.errors import WrongUseError
+from gpucheck.report.text import did_you_mean
 
 #: For each base unit, the units that people write and their size in base units.
 UNITS = MappingProxyType(
@@ -209,7 +210,8 @@ def explain(profile: Profile, board: str | None) -> tuple[Limit, ...]:
             known = ", ".join(one.name for one in boards)
             raise WrongUseError(
                 code="unknown-board",
-                message=f"The profile {profile.name} has no board called {board[:100]!a}.",
+                message=f"The profile {profile.name} has no board called {board[:100]!a}."
+                f" {did_you_mean(board, (one.name for one in boards))}".strip(),
                 remedy=(f"choose from: {known}",),
             )
         boards = chosen

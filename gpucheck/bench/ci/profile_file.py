@@ -6,7 +6,6 @@ Keys, types and bounds are those of the profile's records, which one reader foll
 from __future__ import annotations
 
 import datetime
-import difflib
 import hashlib
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -36,6 +35,7 @@ from gpucheck.bench.ci.profile_model import (
 from gpucheck.bench.model import Fact, Severity
 from gpucheck.bench.numerics import canonical
 from gpucheck.drivers.host.toml_file import Source, find_lines, parse_toml, read_text, shown
+from gpucheck.report.text import did_you_mean
 
 #: The format of the file; one that is newer is refused.
 SCHEMA = 1
@@ -75,10 +75,9 @@ class Problems:
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """Return "did you mean …?" for a word that is close to a known one, else all known ones."""
+    """Return "Did you mean …?" for a word that is close to a known one, else all known ones."""
     names = list(known)
-    close = difflib.get_close_matches(word, names, n=1, cutoff=0.6)
-    return f"did you mean {close[0]}?" if close else f"choose from: {', '.join(names)}"
+    return did_you_mean(word, names) or f"choose from: {', '.join(names)}"
 
 
 def read_profile(path: Path) -> tuple[Profile, Problems]:

@@ -589,5 +589,5 @@ def _right_unit(check: Check, limit: Limit) -> str | None:
     for unit in UNITS.get(counted or "", {}):
         percent = 100 * value * scale_of(unit) / (peak * scale_of(check.unit))
         if unit != check.unit and LEAST_PERCENT <= percent <= MOST_PERCENT:
-            return f'did you mean unit = "{unit}"?'
+            return f'Did you mean unit = "{unit}"?'
     return None

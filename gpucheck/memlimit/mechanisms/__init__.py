@@ -8,6 +8,7 @@ from types import MappingProxyType
 from gpucheck.memlimit.mechanisms import cupy, hard, jax, onnxruntime, pytorch, tensorflow
 from gpucheck.memlimit.model import MemoryLimit
 from gpucheck.report.errors import WrongUseError
+from gpucheck.report.text import did_you_mean
 
 #: Modules with `plan(inputs)`, which returns their settings; in the order of the report.
 MECHANISMS = (cupy, jax, pytorch, tensorflow, onnxruntime, hard)
@@ -36,7 +37,8 @@ def write_code(framework: str, plan: MemoryLimit) -> str:
     if write is None:
         raise WrongUseError(
             code="unknown-framework",
-            message=f"--code takes {', '.join(WRITERS)}, not {framework!a}.",
+            message=f"--code takes {', '.join(WRITERS)}, not {framework!a}."
+            f" {did_you_mean(framework, WRITERS)}".strip(),
         )
     sizes = [gpu.allocator_limit_bytes for gpu in plan.gpus]
     known = [size for size in sizes if size is not None]

@@ -224,7 +224,7 @@ PROBLEM = Problem(
     where="check[0].value",
     code="floor-too-low",
     message="the floor is 0.05 % of the peak: a broken board would pass",
-    mend='did you mean unit = "GB/s"?',
+    mend='Did you mean unit = "GB/s"?',
 )
 PATH = "/a/rather/long/path/that/no/narrow/terminal/holds/in/one/line/nodes.toml"
 
@@ -245,7 +245,7 @@ def test_a_mistake_is_told_as_compilers_do(width: int) -> None:
     text = drawn_profile(ProfileResult(action=ProfileAction.LINT, files=(file(PROBLEM),)), width)
 
     assert f"{PATH}:17 mistake floor-too-low\n" in text
-    assert "fix: did you mean unit" in text
+    assert "fix: Did you mean unit" in text
 
 
 def test_a_caution_keeps_nobody_from_using_it() -> None:
