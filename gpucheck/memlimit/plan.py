@@ -259,24 +259,11 @@ def _limits(
         devices = tuple(by_uuid[uuid] for uuid in selected)
     if not devices:
         raise _nothing_visible(gpus)
-    free = _free_by_uuid(gpus)
-    return tuple(_limit(amount, device, free.get(device.uuid), overhead) for device in devices)
+    return tuple(_limit(amount, device, overhead) for device in devices)
 
 
-def _free_by_uuid(gpus: Sequence[Gpu]) -> dict[str | None, int | None]:
-    free: dict[str | None, int | None] = {}
-    for gpu in gpus:
-        free[gpu.uuid] = gpu.memory_free_bytes
-        for instance in gpu.mig.instances:
-            total, used = instance.memory_total_bytes, instance.memory_used_bytes
-            free[instance.uuid] = None if total is None or used is None else total - used
-    return free
-
-
-def _limit(
-    amount: Amount, device: CudaDevice, free: int | None, overhead: Overhead
-) -> GpuMemoryLimit:
-    total = device.memory_total_bytes
+def _limit(amount: Amount, device: CudaDevice, overhead: Overhead) -> GpuMemoryLimit:
+    total, free = device.memory_total_bytes, device.memory_free_bytes
     unavailable = {} if free is not None else {"memory_free_bytes": "NVML does not report it"}
     if total is None:
         limit = amount.size_bytes
@@ -295,10 +282,10 @@ def _limit(
         library_estimate_bytes=overhead.library_bytes,
         memory_free_bytes=free,
         cuda_index=device.cuda_index,
-        index=device.index,
+        index=device.gpu.index,
         name=device.name,
-        mig_instance=device.mig_instance,
-        memory_source=device.memory_source,
+        mig_instance=device.instance is not None,
+        memory_source="driver" if device.instance else device.gpu.memory_source,
         unavailable=unavailable,
     )
 
@@ -340,8 +327,8 @@ def _limit_bytes(amount: Amount, device: CudaDevice, total: int) -> int:
 
 
 def _describe(device: CudaDevice) -> str:
-    number = device.index if device.cuda_index is None else device.cuda_index
-    kind = "MIG instance" if device.mig_instance else "GPU"
+    number = device.gpu.index if device.cuda_index is None else device.cuda_index
+    kind = "MIG instance" if device.instance else "GPU"
     return f"{kind} {number} ({ascii(device.name)[1:-1]})" if device.name else f"{kind} {number}"
 
 

@@ -31,6 +31,7 @@ from gpucheck.place.device_strings import parse_device
 from gpucheck.place.model import MOST_SHARES, PlacedDevice, Placement
 from gpucheck.place.placement import (
     LOCAL_TASK,
+    CudaDevice,
     check_agreement,
     environment_for,
     gpu_names,
@@ -41,7 +42,6 @@ from gpucheck.place.selection import (
     ALLOW_BUSY_GPUS,
     GpuSelector,
     Preference,
-    SelectableGpu,
     SelectionRequest,
     Survey,
     check_request,
@@ -107,14 +107,14 @@ def lease_best(
     )
 
 
-def _chosen_device(item: SelectableGpu, ordinal: int, request: SelectionRequest) -> PlacedDevice:
+def _chosen_device(item: CudaDevice, ordinal: int, request: SelectionRequest) -> PlacedDevice:
     """Return a chosen GPU under the ordinal that the placement's environment gives it."""
     gpu = item.gpu
     return PlacedDevice(
         spec=f"--count {request.count}",
         resolved=f"{LOCAL_TASK}/device:GPU:{ordinal}",
         kind="GPU",
-        cuda_index=item.instance.cuda_index if item.instance else gpu.cuda_index,
+        cuda_index=item.cuda_index,
         index=gpu.index,
         uuid=item.uuid,
         name=item.name,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from gpucheck.drivers.readings import CudaReading
-from gpucheck.inventory.model import Gpu, GpuState, Visibility
+from gpucheck.inventory.model import Gpu, GpuState, MigInstance, Visibility
 from gpucheck.inventory.visibility import bus_place, digits_of
 from gpucheck.place.device_strings import DeviceSpec, malformed, parse_device, quoted, shown
 from gpucheck.place.model import PlacedDevice, Placement
@@ -25,22 +25,50 @@ from gpucheck.report.errors import (
 LOCAL_TASK = "/job:localhost/replica:0/task:0"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class CudaDevice:
-    """A device that CUDA would enumerate: a GPU, or one of its MIG instances.
+    """A device that a program can get from CUDA: a GPU, or one of its MIG instances."""
 
-    `cuda_index` is null if it is visible but only the driver knows the order. `index` is the
-    NVML index of the GPU, also for an instance; `mig_instance` tells the two apart.
-    """
+    gpu: Gpu
+    instance: MigInstance | None = None
 
-    cuda_index: int | None
-    index: int
-    uuid: str | None
-    name: str | None
-    pci_bus_id: str | None
-    memory_total_bytes: int | None
-    mig_instance: bool = False
-    memory_source: str = "driver"
+    @property
+    def cuda_index(self) -> int | None:
+        """Return its ordinal; None if it is hidden, or visible in an order that only CUDA knows."""
+        return self.instance.cuda_index if self.instance else self.gpu.cuda_index
+
+    @property
+    def uuid(self) -> str | None:
+        """Return its own UUID."""
+        return self.instance.uuid if self.instance else self.gpu.uuid
+
+    @property
+    def name(self) -> str | None:
+        """Return its name, or that of the GPU."""
+        return (self.instance and self.instance.name) or self.gpu.name
+
+    @property
+    def memory_total_bytes(self) -> int | None:
+        """Return the size of its memory."""
+        return (self.instance or self.gpu).memory_total_bytes
+
+    @property
+    def memory_free_bytes(self) -> int | None:
+        """Return how much of its memory is free; for an instance that is not a reading."""
+        if self.instance is None:
+            return self.gpu.memory_free_bytes
+        total, used = self.instance.memory_total_bytes, self.instance.memory_used_bytes
+        return None if total is None or used is None else total - used
+
+    @property
+    def pids(self) -> frozenset[int]:
+        """Return the processes that compute on it."""
+        mine = self.instance and self.instance.uuid
+        return frozenset(
+            process.pid
+            for process in self.gpu.processes
+            if process.type != "graphics" and (self.instance is None or process.mig_uuid == mine)
+        )
 
 
 def visible_devices(gpus: Sequence[Gpu]) -> tuple[CudaDevice, ...]:
@@ -54,38 +82,20 @@ def visible_devices(gpus: Sequence[Gpu]) -> tuple[CudaDevice, ...]:
         raise _order_unknown(gpus)
     last = len(devices)
     return tuple(
-        sorted(devices, key=lambda d: (last if d.cuda_index is None else d.cuda_index, d.index))
+        sorted(devices, key=lambda d: (last if d.cuda_index is None else d.cuda_index, d.gpu.index))
     )
 
 
 def _devices_of(gpu: Gpu) -> list[CudaDevice]:
     instances = [
-        CudaDevice(
-            cuda_index=instance.cuda_index,
-            index=gpu.index,
-            uuid=instance.uuid,
-            name=instance.name or gpu.name,
-            pci_bus_id=gpu.pci_bus_id,
-            memory_total_bytes=instance.memory_total_bytes,
-            mig_instance=True,
-        )
+        CudaDevice(gpu, instance)
         for instance in gpu.mig.instances
         if instance.cuda_index is not None
     ]
     whole = gpu.visible and not gpu.mig.enabled and gpu.state is not GpuState.LOST
     if instances or not (whole or gpu.cuda_index is not None):
         return instances
-    return [
-        CudaDevice(
-            cuda_index=gpu.cuda_index,
-            index=gpu.index,
-            uuid=gpu.uuid,
-            name=gpu.name,
-            pci_bus_id=gpu.pci_bus_id,
-            memory_total_bytes=gpu.memory_total_bytes,
-            memory_source=gpu.memory_source,
-        )
-    ]
+    return [CudaDevice(gpu)]
 
 
 def _is_open(gpu: Gpu) -> bool:
@@ -306,14 +316,14 @@ def _placed(
         resolved=f"{LOCAL_TASK}/device:GPU:{ordinal}",
         kind="GPU",
         cuda_index=ordinal,
-        index=found.index,
+        index=found.gpu.index,
         uuid=found.uuid,
         name=found.name,
-        pci_bus_id=found.pci_bus_id,
-        mig_instance=found.mig_instance,
+        pci_bus_id=found.gpu.pci_bus_id,
+        mig_instance=found.instance is not None,
         soft=soft,
         reason=_reason(spec, what, devices, soft=soft),
-        names=gpu_names(ordinal, None if found.mig_instance else found.index, found.uuid),
+        names=gpu_names(ordinal, None if found.instance else found.gpu.index, found.uuid),
     )
 
 

@@ -13,10 +13,11 @@ from typing import NamedTuple
 from gpucheck.drivers.host.cpu import parse_cpu_list
 from gpucheck.inventory.condition import Unfit
 from gpucheck.inventory.inventory import select_gpus
-from gpucheck.inventory.model import Gpu, GpuState, Inventory, MigInstance, Topology, Visibility
+from gpucheck.inventory.model import Gpu, GpuState, Inventory, Topology, Visibility
 from gpucheck.inventory.visibility import ONE_MIG, SEVERAL_MIG_DRIVER, shows_one_instance
 from gpucheck.place.claim_store import Target
 from gpucheck.place.model import MOST_SHARES, Candidate, already_waiting, name_together
+from gpucheck.place.placement import CudaDevice
 from gpucheck.report.envelope import Notice
 from gpucheck.report.errors import BadAnswerError, WrongUseError
 from gpucheck.report.units import Amount
@@ -111,60 +112,25 @@ def _wrong(*, code: str, message: str) -> WrongUseError:
 # ---------------------------------------------------------------------------------- candidates
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SelectableGpu:
-    """A GPU or a MIG instance that can be selected, with the readings that selection needs."""
-
-    target: Target | None
-    gpu: Gpu
-    name: str | None
-    memory_free_bytes: int | None
-    memory_total_bytes: int | None
-    utilization_percent: int | None
-    instance: MigInstance | None = None
-    pids: frozenset[int] = frozenset()
-
-    @property
-    def uuid(self) -> str:
-        """Return its UUID, or its index if the UUID cannot be read."""
-        return self.target.uuid if self.target else f"index {self.gpu.index}"
-
-
-def selectable_gpus(gpus: Sequence[Gpu]) -> tuple[SelectableGpu, ...]:
+def selectable_devices(gpus: Sequence[Gpu]) -> tuple[CudaDevice, ...]:
     """Return each GPU, or its MIG instances in its place."""
-    return tuple(item for gpu in gpus for item in _selectable_on(gpu))
-
-
-def _selectable_on(gpu: Gpu) -> Iterator[SelectableGpu]:
-    """Yield one GPU, or its MIG instances in its place."""
-    if gpu.mig.enabled and gpu.mig.instances:
-        yield from (_selectable_instance(gpu, instance) for instance in gpu.mig.instances)
-        return
-    yield SelectableGpu(
-        target=Target(card=gpu.uuid) if gpu.uuid else None,
-        gpu=gpu,
-        name=gpu.name,
-        memory_free_bytes=gpu.memory_free_bytes,
-        memory_total_bytes=gpu.memory_total_bytes,
-        utilization_percent=gpu.utilization_gpu_percent,
-        pids=frozenset(item.pid for item in gpu.processes if item.type != "graphics"),
+    return tuple(
+        CudaDevice(gpu, instance)
+        for gpu in gpus
+        for instance in ((gpu.mig.enabled and gpu.mig.instances) or (None,))
     )
 
 
-def _selectable_instance(gpu: Gpu, instance: MigInstance) -> SelectableGpu:
-    total, used = instance.memory_total_bytes, instance.memory_used_bytes
-    named = gpu.uuid and instance.uuid
-    mine = (item for item in gpu.processes if item.mig_uuid == instance.uuid)
-    return SelectableGpu(
-        target=Target(card=gpu.uuid or "", instance=instance.uuid) if named else None,
-        gpu=gpu,
-        name=instance.name or gpu.name,
-        memory_free_bytes=None if total is None or used is None else total - used,
-        memory_total_bytes=total,
-        utilization_percent=None,
-        instance=instance,
-        pids=frozenset(item.pid for item in mine if item.type != "graphics"),
-    )
+def target_of(item: CudaDevice) -> Target | None:
+    """Return what to claim, None if it cannot be named for certain."""
+    if not (item.gpu.uuid and item.uuid):
+        return None
+    return Target(card=item.gpu.uuid, instance=item.uuid if item.instance else None)
+
+
+def id_of(item: CudaDevice) -> str:
+    """Return its UUID, or its index if it cannot be named for certain."""
+    return item.uuid if item.uuid and item.gpu.uuid else f"index {item.gpu.index}"
 
 
 def allowed_uuids(visibility: Visibility) -> frozenset[str] | None:
@@ -205,10 +171,10 @@ class GpuSelector:
     look: Callable[[], Survey]
     own_pids: frozenset[int] = field(default_factory=lambda: frozenset({os.getpid()}))
     machine: Survey = field(init=False)
-    chosen: Sequence[SelectableGpu] = ()
+    chosen: Sequence[CudaDevice] = ()
     candidates: Sequence[Candidate] = ()
-    _selectable: Sequence[SelectableGpu] = ()
-    _fitting: Sequence[SelectableGpu] = ()
+    _selectable: Sequence[CudaDevice] = ()
+    _fitting: Sequence[CudaDevice] = ()
     _unfit: dict[str, str] = field(default_factory=dict)
     #: The GPUs, by index, that are taken only if too few others fit, and why.
     _last: dict[int, str] = field(default_factory=dict)
@@ -221,11 +187,8 @@ class GpuSelector:
     @property
     def possible(self) -> Sequence[Target]:
         """Return every target that could fit, now or later: all that are not ruled out for good."""
-        return [
-            item.target
-            for item in self._selectable
-            if item.target is not None and item.uuid not in self._unfit
-        ]
+        able = (item for item in self._selectable if id_of(item) not in self._unfit)
+        return [target for target in map(target_of, able) if target is not None]
 
     @property
     def has_busy_gpus(self) -> bool:
@@ -236,7 +199,7 @@ class GpuSelector:
         """Take the inventory and rule out what can never fit."""
         self.machine = self.look()
         inventory, unfit = self.machine.inventory, self.machine.unfit
-        self._selectable = selectable_gpus(inventory.gpus)
+        self._selectable = selectable_devices(inventory.gpus)
         excluded = _excluded(inventory, self.request.exclude)
         allowed = allowed_uuids(inventory.visibility)
         self._last = {index: bad.reason for index, bad in unfit.items() if not bad.refused}
@@ -251,7 +214,7 @@ class GpuSelector:
             if reason is None and item.instance is not None:
                 reason = self._beside_others()
             if reason is not None:
-                self._unfit[item.uuid] = reason
+                self._unfit[id_of(item)] = reason
 
     def _beside_others(self) -> str | None:
         if self.request.count > 1 and shows_one_instance(self.machine.driver_version):
@@ -267,7 +230,7 @@ class GpuSelector:
         if len(self._fitting) >= self.request.count:
             topology = self.machine.inventory.topology
             self.chosen = best(self._fitting, self.request, topology, last=self._last)
-        return [item.target for item in self.chosen if item.target is not None]
+        return [target for target in map(target_of, self.chosen) if target is not None]
 
     def notices(self) -> Iterator[Notice]:
         """Yield warnings about the chosen GPUs."""
@@ -284,17 +247,17 @@ class GpuSelector:
             message = f"--prefer {self.request.prefer} could not be honoured: {reason}."
             yield Notice(code="preference-not-honoured", message=message)
 
-    def _verdict(self, item: SelectableGpu, blocked: Mapping[str, str], behind: int) -> Candidate:
+    def _verdict(self, item: CudaDevice, blocked: Mapping[str, str], behind: int) -> Candidate:
         reason = (
-            self._unfit.get(item.uuid)
-            or blocked.get(item.uuid)
+            self._unfit.get(id_of(item))
+            or blocked.get(id_of(item))
             or _too_busy(item, self.request, self.own_pids)
             or (already_waiting(behind) if behind else None)
         )
         last = self._last.get(item.gpu.index)
         shown = reason or _described(item) + (f"; a last resort: {last}" if last else "")
         return Candidate(
-            uuid=item.uuid,
+            uuid=id_of(item),
             index=item.gpu.index,
             name=item.name,
             eligible=reason is None,
@@ -348,13 +311,14 @@ def _excluded(inventory: Inventory, names: Sequence[str]) -> frozenset[str]:
             }
             continue
         for gpu in select_gpus(inventory, [name]).gpus:
-            found |= {item.uuid for item in _selectable_on(gpu)}
+            found |= {id_of(item) for item in selectable_devices([gpu])}
     return frozenset(found)
 
 
-def _same_name(item: SelectableGpu, gpus: Sequence[SelectableGpu]) -> str | None:
+def _same_name(item: CudaDevice, gpus: Sequence[CudaDevice]) -> str | None:
     """Return a reason if another GPU has the same UUID: CUDA would see none of them."""
-    same = [other.gpu.index for other in gpus if other.uuid == item.uuid]
+    mine = id_of(item)
+    same = [other.gpu.index for other in gpus if id_of(other) == mine]
     if len(same) == 1:
         return None
     names = " and ".join(str(index) for index in same)
@@ -362,7 +326,7 @@ def _same_name(item: SelectableGpu, gpus: Sequence[SelectableGpu]) -> str | None
 
 
 def _ruled_out(
-    item: SelectableGpu,
+    item: CudaDevice,
     request: SelectionRequest,
     allowed: frozenset[str] | None,
     excluded: frozenset[str],
@@ -371,22 +335,22 @@ def _ruled_out(
     gpu = item.gpu
     if gpu.state is not GpuState.OK:
         return "lost" if gpu.state is GpuState.LOST else gpu.error or "no answer to NVML"
-    if item.target is None:
+    if target_of(item) is None:
         return "its UUID cannot be read, so it cannot be named for certain"
     if gpu.mig.enabled and item.instance is None:
         return "MIG is enabled, but there is no instance"
-    if allowed is not None and not allowed & {item.uuid, gpu.uuid}:
+    if allowed is not None and not allowed & {id_of(item), gpu.uuid}:
         return gpu.hidden_reason or "the inherited CUDA_VISIBLE_DEVICES does not name it"
     if allowed is None and gpu.visible is False and item.instance is None:
         return f"CUDA does not see it: {gpu.hidden_reason or 'the reason is unknown'}"
-    if item.uuid in excluded:
+    if id_of(item) in excluded:
         return "it is excluded"
     if gpu.compute_mode == "prohibited":
         return "its compute mode forbids all programs"
     return _wrong_kind(item, request)
 
 
-def _wrong_kind(item: SelectableGpu, request: SelectionRequest) -> str | None:
+def _wrong_kind(item: CudaDevice, request: SelectionRequest) -> str | None:
     name = _expression(request.name)
     if name is not None and not name.search(item.name or ""):
         return f"its name is {item.name}"
@@ -404,9 +368,7 @@ def _wrong_kind(item: SelectableGpu, request: SelectionRequest) -> str | None:
     return None
 
 
-def _too_busy(
-    item: SelectableGpu, request: SelectionRequest, own_pids: frozenset[int]
-) -> str | None:
+def _too_busy(item: CudaDevice, request: SelectionRequest, own_pids: frozenset[int]) -> str | None:
     """Return why a GPU does not fit now, though it may later."""
     if request.min_free is not None:
         free, total = item.memory_free_bytes, item.memory_total_bytes
@@ -416,7 +378,7 @@ def _too_busy(
             return f"only {_size(free)} is free"
     most = request.max_utilization_percent
     if most is not None:
-        load = item.utilization_percent
+        load = _load(item)
         if load is None:
             return "a MIG instance reports no load" if item.instance else "its load cannot be read"
         if load > most:
@@ -433,12 +395,18 @@ def _processes(pids: frozenset[int]) -> str:
     return f"process {shown} uses it" if len(pids) == 1 else f"processes {shown}{more} use it"
 
 
-def _described(item: SelectableGpu) -> str:
+def _load(item: CudaDevice) -> int | None:
+    """Return the load in percent, which NVML reports for no MIG instance."""
+    return None if item.instance else item.gpu.utilization_gpu_percent
+
+
+def _described(item: CudaDevice) -> str:
     parts = []
     if item.memory_free_bytes is not None:
         parts.append(f"{_size(item.memory_free_bytes)} free")
-    if item.utilization_percent is not None:
-        parts.append(f"load {item.utilization_percent} %")
+    load = _load(item)
+    if load is not None:
+        parts.append(f"load {load} %")
     if item.instance is None and item.gpu.temperature_c is not None:
         parts.append(f"{item.gpu.temperature_c} C")
     return ", ".join(parts) or "it fits"
@@ -452,12 +420,12 @@ def _size(size_bytes: int) -> str:
 
 
 def best(
-    gpus: Sequence[SelectableGpu],
+    gpus: Sequence[CudaDevice],
     request: SelectionRequest,
     topology: Topology | None,
     *,
     last: Container[int] = (),
-) -> list[SelectableGpu]:
+) -> list[CudaDevice]:
     """Return the `count` best GPUs by the request's preference, in index order.
 
     GPUs in `last` (by index) are taken only if there are too few others.
@@ -480,8 +448,8 @@ def best(
 
 
 def unmet_preference(
-    fitting: Sequence[SelectableGpu],
-    chosen: Sequence[SelectableGpu],
+    fitting: Sequence[CudaDevice],
+    chosen: Sequence[CudaDevice],
     request: SelectionRequest,
     topology: Topology | None,
 ) -> str | None:
@@ -518,16 +486,16 @@ def unmet_preference(
             return None
 
 
-def _by_index(item: SelectableGpu) -> tuple[int, str]:
-    return (item.gpu.index, item.uuid)
+def _by_index(item: CudaDevice) -> tuple[int, str]:
+    return (item.gpu.index, id_of(item))
 
 
-def _rank(preference: Preference) -> Callable[[SelectableGpu], tuple[float, ...]]:
+def _rank(preference: Preference) -> Callable[[CudaDevice], tuple[float, ...]]:
     """Return the key that puts the best first; what cannot be read comes last."""
 
-    def rank(item: SelectableGpu) -> tuple[float, ...]:
+    def rank(item: CudaDevice) -> tuple[float, ...]:
         free = -(item.memory_free_bytes or 0)
-        load = _or_last(item.utilization_percent)
+        load = _or_last(_load(item))
         tie = (free, load, item.gpu.index)
         match preference:
             case Preference.IDLE:
@@ -553,10 +521,10 @@ def _share_of_our_cpus(gpu: Gpu) -> float:
     return len(near & ours) / len(ours)
 
 
-_Nearness = Callable[[SelectableGpu, SelectableGpu], float]
+_Nearness = Callable[[CudaDevice, CudaDevice], float]
 
 
-def _same_node(one: SelectableGpu, other: SelectableGpu) -> float:
+def _same_node(one: CudaDevice, other: CudaDevice) -> float:
     node = one.gpu.numa_node
     return float(node is not None and node == other.gpu.numa_node)
 
@@ -566,7 +534,7 @@ def _link_nearness(topology: Topology | None) -> _Nearness:
     for link in topology.links if topology else ():
         kinds[link.from_, link.to] = kinds[link.to, link.from_] = link.kind or ""
 
-    def nearness(one: SelectableGpu, other: SelectableGpu) -> float:
+    def nearness(one: CudaDevice, other: CudaDevice) -> float:
         kind = kinds.get((one.gpu.index, other.gpu.index), "")
         if kind.startswith("NV") and kind[2:].isdigit():
             return _NVLINK_NEARNESS + int(kind[2:])
@@ -575,15 +543,13 @@ def _link_nearness(topology: Topology | None) -> _Nearness:
     return nearness
 
 
-def _nearest(
-    ranked: Sequence[SelectableGpu], count: int, nearness: _Nearness
-) -> list[SelectableGpu]:
+def _nearest(ranked: Sequence[CudaDevice], count: int, nearness: _Nearness) -> list[CudaDevice]:
     """Return a set of GPUs that are near each other, grown from each GPU in turn.
 
     Adding the nearest one at a time does not always find the best set, but trying all sets of 8
     among 64 GPUs would take years.
     """
-    best_set: list[SelectableGpu] = []
+    best_set: list[CudaDevice] = []
     best_sum = -1.0
     for seed in ranked:
         grown, total = [seed], 0.0

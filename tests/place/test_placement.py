@@ -83,7 +83,7 @@ def test_each_device_has_its_reason(text: str, reason: str) -> None:
 
 class TestVisibleDevices:
     def test_they_come_by_cuda_ordinal(self) -> None:
-        assert [device.index for device in visible_devices(SWAPPED)] == [2, 0]
+        assert [device.gpu.index for device in visible_devices(SWAPPED)] == [2, 0]
 
     def test_a_mig_instance_counts_instead_of_its_gpu(self) -> None:
         instance = MigInstance(uuid="MIG-a", name="1g.10gb", memory_total_bytes=7, cuda_index=0)
@@ -92,8 +92,8 @@ class TestVisibleDevices:
 
         (device,) = visible_devices([gpu])
 
-        assert (device.uuid, device.mig_instance, device.memory_total_bytes) == ("MIG-a", True, 7)
-        assert device.pci_bus_id == gpu.pci_bus_id
+        assert (device.gpu, device.instance) == (gpu, instance)
+        assert (device.uuid, device.cuda_index, device.memory_total_bytes) == ("MIG-a", 0, 7)
 
     def test_a_lost_gpu_is_none(self) -> None:
         assert visible_devices([card(0, None, visible=True, state=GpuState.LOST)]) == ()
@@ -101,7 +101,7 @@ class TestVisibleDevices:
     def test_visible_without_an_ordinal_comes_last(self) -> None:
         gpus = [card(0, None, visible=True), card(1, 0)]
 
-        assert [device.index for device in visible_devices(gpus)] == [1, 0]
+        assert [device.gpu.index for device in visible_devices(gpus)] == [1, 0]
 
     def test_unknown_visibility(self) -> None:
         gpus = [card(0, None, visible=None, unavailable={"visible": "the driver decides"})]

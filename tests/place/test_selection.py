@@ -34,7 +34,8 @@ from gpucheck.place.selection import (
     best,
     capability_of,
     check_request,
-    selectable_gpus,
+    selectable_devices,
+    target_of,
 )
 from gpucheck.report.errors import BadAnswerError, WrongUseError
 from gpucheck.report.units import parse_amount
@@ -235,13 +236,13 @@ class TestVisibleSet:
     def test_an_instance_that_cannot_be_named_is_not_chosen(self, unread: str) -> None:
         whole = split_gpu(0)
         if unread == "uuid of the card":
-            gpus = selectable_gpus([whole._replace(uuid=None)])
+            gpus = selectable_devices([whole._replace(uuid=None)])
         else:
             first, second = whole.mig.instances
             mig = whole.mig._replace(instances=(first._replace(uuid=None), second))
-            gpus = selectable_gpus([whole._replace(mig=mig)])
+            gpus = selectable_devices([whole._replace(mig=mig)])
 
-        named = [item.target is not None for item in gpus]
+        named = [target_of(item) is not None for item in gpus]
 
         assert named == ([False, False] if unread == "uuid of the card" else [False, True])
 
@@ -361,7 +362,7 @@ class TestPreference:
 
     @given(st.integers(1, 5), st.sampled_from(list(Preference)))
     def test_always_as_many_as_asked_each_once(self, count: int, prefer: Preference) -> None:
-        gpus = selectable_gpus([row(index, numa_node=index % 2) for index in range(5)])
+        gpus = selectable_devices([row(index, numa_node=index % 2) for index in range(5)])
         chosen = best(gpus, SelectionRequest(count=count, prefer=prefer), None)
 
         assert len({item.uuid for item in chosen}) == count
