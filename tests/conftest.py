@@ -39,9 +39,12 @@ ASKED_OF_THE_TESTS = re.compile(r"GPUCHECK_(\w+_PYTHONS?|TEST_\w+)")
 PR_CAPBSET_DROP, CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH = 24, 1, 2
 
 #: Whole folders are `slow`, since they start processes or compile, but for these files of theirs:
-#: one look at each command and at what the documents show.
-SLOW_FOLDERS = ("emulator", "end_to_end")
-QUICK_FILES = ("test_documents.py", "test_every_command.py", "test_tables.py")
+#: one look at each command and at what the documents show, and the files of a pretended machine.
+SLOW_FOLDERS = ("emulator", "end_to_end", "fakes")
+QUICK_FILES = (
+    "test_documents.py", "test_every_command.py", "test_machine.py", "test_tables.py",
+    "test_tree.py",
+)  # fmt: skip
 #: Elsewhere a test that takes more of a processor than this is named at the end of the run: it
 #: wants the mark, or less work. It is no failure, since machines differ.
 MOST_CPU_S = 2.0

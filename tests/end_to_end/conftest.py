@@ -45,7 +45,7 @@ def pretend(
         found = found.broken(**faults)
         key = f"{tree} {found!r}"
         if key not in known:
-            folder = tmp_path_factory.mktemp(found.name)
+            folder = tmp_path_factory.mktemp("machine")
             variables = build_libraries(found, folder / "libraries")
             root = {"GPUCHECK_ROOT": str(write_tree(found, folder / "root"))} if tree else {}
             known[key] = {**variables, **root}

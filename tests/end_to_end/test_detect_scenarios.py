@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from tests.end_to_end.conftest import Ended, Pretend, Program
 from tests.fakes.libraries import build_libraries
 from tests.fakes.machine import load_machine
 from tests.fakes.scenarios import Scenario, load_scenario, scenario_names
+from tests.sampling import sampled
 
 LEAST = 165
 
@@ -58,6 +60,34 @@ BY_VALUES_ALONE = {
 }
 
 
+#: What detect concludes of these it concludes of another scenario as well.
+ALIKE = (
+    "container-with-old-libraries", "container-without-gpus", "driver-not-installed-arch",
+    "driver-not-installed-debian", "driver-not-installed-fedora", "driver-not-installed-rocky",
+    "exclusive-and-taken", "fabric-of-the-fourth-generation", "healthy-geforce",
+    "healthy-h100x8", "healthy-mig", "healthy-t4", "healthy-wsl2", "hung-driver", "hung-launch",
+    "hung-one-gpu", "hung-twice", "impossible-readings", "jetson-without-nvml",
+    "kubernetes-without-gpus", "log-not-readable", "lost-while-its-health-is-read",
+    "mixed-firmware", "nodes-made-on-demand", "nouveau-and-no-driver", "nvml-timeout",
+    "nvml-unknown-error", "one-lost-of-four-expected", "one-of-four-lost",
+    "power-cap-is-normal", "sandbox-with-an-old-driver", "sandbox-without-sys",
+    "secure-boot-and-blacklist", "secure-boot-by-the-log", "skip-launch", "strict-warnings",
+    "suspended-laptop", "toolkit-not-in-use", "undersized-supply",
+    "unsigned-module-by-the-kernel", "uvm-missing-and-hung", "uvm-missing-and-old-driver",
+    "version-mismatch", "visible-empty", "visible-mig", "visible-mig-gone", "visible-minus-one",
+    "visible-nine", "visible-nodevfiles", "visible-quotation-marks", "visible-some",
+    "visible-wrong-uuid", "wsl2-container-without-gpus", "wsl2-old-driver", "xid-of-a-program",
+)  # fmt: skip
+
+
+def test_what_is_left_out_is_concluded_of_another() -> None:
+    def outcomes(names: Iterable[str]) -> set[tuple[str, str, str]]:
+        expected = (load_scenario(name).expect for name in names)
+        return {(one.verdict, one.first_failure, one.cause) for one in expected}
+
+    assert outcomes(ALIKE) <= outcomes({*scenario_names()} - {*ALIKE})
+
+
 def test_there_are_enough() -> None:
     assert len(scenario_names()) >= LEAST
 
@@ -71,7 +101,9 @@ def test_nearly_every_cause_of_a_broken_machine_has_a_scenario() -> None:
     assert named - shown == BY_VALUES_ALONE
 
 
-@pytest.mark.parametrize("name", scenario_names())
+@pytest.mark.parametrize(
+    "name", [*(name for name in scenario_names() if name not in ALIKE), *sampled(ALIKE, 15)]
+)
 def test_scenario(name: str, program: Program, tmp_path: Path, c_compiler: str) -> None:
     scenario = load_scenario(name)
     expect = scenario.expect

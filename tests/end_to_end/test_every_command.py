@@ -24,32 +24,28 @@ QUESTIONS = {
 }
 #: What holds of every answer, good or bad: looked at, refused, cannot tell, or missing.
 CODES = {0, 1, 2, 3, 4}
+HANGING = ("hung", "hung-gpu")
 
 
-@pytest.fixture(scope="module")
-def recordings(
-    pretend: Pretend, program: Program, tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, Path]:
-    """Return a snapshot of every machine."""
-    folder = tmp_path_factory.mktemp("machines")
-    for name in machine_names():
-        file = folder / f"{name}.json"
-        assert program("snapshot", file, "--deadline", "2", env=pretend(name)).code == 0
-    return {path.stem: path for path in folder.iterdir()}
-
-
-@pytest.mark.parametrize("question", QUESTIONS, ids=" ".join)
 @pytest.mark.parametrize("name", machine_names())
-def test_document_is_valid(
-    recordings: dict[str, Path],
-    capfd: pytest.CaptureFixture[str],
+def test_documents_are_valid(
     name: str,
-    question: tuple[str, ...],
+    pretend: Pretend,
+    program: Program,
+    capfd: pytest.CaptureFixture[str],
+    tmp_path: Path,
 ) -> None:
-    code = main([*question, "--json", "--from", str(recordings[name])])
+    recording = tmp_path / f"{name}.json"
+    # Where something hangs all of it is waited out; elsewhere a busy machine may take its time.
+    deadline = ("--deadline", "1") if name in HANGING else ()
+    assert program("snapshot", recording, *deadline, env=pretend(name)).code == 0
+    capfd.readouterr()
 
-    written = capfd.readouterr()
-    document = only_document(written.out)
-    assert code in CODES
-    assert_document(document, QUESTIONS[question], code)
-    assert "Traceback" not in written.err
+    for question, kind in QUESTIONS.items():
+        code = main([*question, "--json", "--from", str(recording)])
+
+        written = capfd.readouterr()
+        document = only_document(written.out)
+        assert code in CODES, question
+        assert_document(document, kind, code)
+        assert "Traceback" not in written.err, question

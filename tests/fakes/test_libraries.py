@@ -79,7 +79,7 @@ def cuda(tmp_path: Path) -> Callable[..., Any]:
 
     def ask_cuda(machine: Machine, **variables: str) -> Any:
         finished = subprocess.run(
-            [sys.executable, str(HERE / "cuda_caller.py")],
+            [sys.executable, "-I", "-S", str(HERE / "cuda_caller.py")],
             env=child_environment(machine, tmp_path, **variables),
             capture_output=True,
             encoding="utf-8",

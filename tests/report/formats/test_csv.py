@@ -65,7 +65,9 @@ def test_any_list_parses_back(report: Report) -> None:
     assert len(rows) == len(inventory.gpus)
     for row, gpu in zip(rows, inventory.gpus, strict=True):
         assert row["index"] == str(gpu.index)
-        assert row["name"] == printable(gpu.name or "")
+        name = printable(gpu.name or "")
+        # A spreadsheet would take it for a formula.
+        assert row["name"] == (f"'{name}" if name.startswith(("=", "+", "-", "@")) else name)
         assert row["memory_used_bytes"] == ("" if gpu.memory_used_bytes is None else
                                             str(gpu.memory_used_bytes))  # fmt: skip
 
