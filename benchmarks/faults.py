@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 
 from gpucheck.cli import main as run_gpucheck
 from gpucheck.drivers import live
-from gpucheck.drivers.evidence import BuildsReading, HealthReading, LaunchReading, NodeOpening
+from gpucheck.drivers.evidence import BuildsReading, HealthReading, LaunchReading
 from gpucheck.drivers.interface import NvmlRequest
 from gpucheck.drivers.readings import CudaReading, NvmlReading
 from gpucheck.memlimit import plan as memlimit_plan
@@ -241,9 +241,9 @@ class Forked(live.LiveProbes):
             return self._launch_healthy
         return self._asked("launch", lambda: self._server.launch(self._now))
 
-    def open_nodes(self, paths: Sequence[str]) -> tuple[NodeOpening, ...]:
+    def open_nodes(self, paths: Sequence[str]) -> Mapping[str, str | None]:
         """Every node can be opened."""
-        return tuple(NodeOpening(path=path) for path in paths)
+        return dict.fromkeys(paths)
 
     def builds(self, python: str | None) -> BuildsReading:
         """No framework is installed."""

@@ -12,7 +12,6 @@ from gpucheck.drivers.evidence import (
     GpuHealthReading,
     HealthReading,
     LaunchReading,
-    NodeOpening,
     SystemReading,
     TrialReading,
 )
@@ -94,8 +93,8 @@ class Machine:
         return self._probes.system()
 
     @cached_property
-    def openings(self) -> tuple[NodeOpening, ...]:
-        """The results of opening the device nodes, read only after a failure."""
+    def openings(self) -> Mapping[str, str | None]:
+        """The error of opening each device node, None on success; read only after a failure."""
         return self._probes.open_nodes([node.path for node in self.system.nodes.nodes])
 
     @cached_property

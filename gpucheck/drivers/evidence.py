@@ -74,13 +74,6 @@ class NodesReading(NamedTuple):
     caps: tuple[NodeReading, ...] = ()
 
 
-class NodeOpening(NamedTuple):
-    """The result of opening a device file; `error` is the system's text, null on success."""
-
-    path: str
-    error: str | None = None
-
-
 class LibraryReading(NamedTuple):
     """A library file in the loader's path; `kind` is driver, stub, compat, wsl or toolkit."""
 

@@ -13,7 +13,6 @@ if TYPE_CHECKING:  # a listing does not load what only detect needs
         BuildsReading,
         HealthReading,
         LaunchReading,
-        NodeOpening,
         SystemReading,
         TrialReading,
     )
@@ -61,8 +60,8 @@ class Probes(Protocol):
         """Read everything in files about the driver, without waking it."""
         ...
 
-    def open_nodes(self, paths: Sequence[str]) -> tuple[NodeOpening, ...]:
-        """Open device files in a child; this may wake the driver."""
+    def open_nodes(self, paths: Sequence[str]) -> Mapping[str, str | None]:
+        """Open device files in a child and return their errors; this may wake the driver."""
         ...
 
     def cuda_unrestricted(self) -> CudaReading:

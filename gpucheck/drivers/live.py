@@ -27,7 +27,6 @@ if TYPE_CHECKING:  # a listing does not load what only detect needs
         BuildsReading,
         HealthReading,
         LaunchReading,
-        NodeOpening,
         SystemReading,
         TrialReading,
     )
@@ -107,7 +106,7 @@ class LiveProbes:
 
         return read_system(self._root, os.environ)
 
-    def open_nodes(self, paths: Sequence[str]) -> tuple[NodeOpening, ...]:
+    def open_nodes(self, paths: Sequence[str]) -> Mapping[str, str | None]:
         """Open device files in a child."""
         from gpucheck.drivers.host.driver_files import open_nodes
 

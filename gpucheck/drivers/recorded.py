@@ -11,7 +11,6 @@ from gpucheck.drivers.evidence import (
     BuildsReading,
     HealthReading,
     LaunchReading,
-    NodeOpening,
     SystemReading,
     TrialReading,
 )
@@ -127,9 +126,9 @@ class RecordedProbes:
         """Return the recorded files of the driver."""
         return self._snapshot.system or SystemReading(unavailable=NOT_RECORDED.message)
 
-    def open_nodes(self, paths: Sequence[str]) -> tuple[NodeOpening, ...]:
+    def open_nodes(self, paths: Sequence[str]) -> Mapping[str, str | None]:
         """Open nothing: the files here belong to another machine."""
-        return ()
+        return {}
 
     def cuda_unrestricted(self) -> CudaReading:
         """Return libcuda's recorded answer without the variable, if there is one."""

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gpucheck.drivers.host.process_tree import ProcessTree, Stat, is_contained
-from gpucheck.drivers.host.processes import identify, memory_by_process
+from gpucheck.drivers.host.process_tree import ProcessTree, Stat
+from gpucheck.drivers.host.processes import identify, in_initial_namespace, memory_by_process
 from gpucheck.drivers.interface import NvmlRequest
 from gpucheck.drivers.live import DEADLINE_BASE_S, DEADLINE_PER_GPU_S
 from gpucheck.drivers.nvml.client import NvmlSession
@@ -294,7 +294,7 @@ def open_watch(
             identify=lambda pids: identify(pids, Path("/")),
             open_tree=lambda pid: ProcessTree(pid, mark=mark),
             report=report,
-            contained=is_contained(),
+            contained=in_initial_namespace(Path("/")) is False,
         )
         yield Watcher(plan.gpus, plan.overhead or estimate_overhead(None), action, machine)
     finally:

@@ -11,7 +11,6 @@ from gpucheck.drivers.evidence import (
     HealthReading,
     LaunchedReading,
     LaunchReading,
-    NodeOpening,
     NodeReading,
     NodesReading,
     SystemReading,
@@ -54,7 +53,7 @@ class FakeProbes:
             expected=("/dev/nvidiactl", "/dev/nvidia0", "/dev/nvidia-uvm"),
         )
     )
-    openings: tuple[NodeOpening, ...] = ()
+    openings: Mapping[str, str | None] = field(default_factory=dict)
     cuda_unrestricted_reading: CudaReading | None = None
     health_reading: HealthReading | None = None
     builds_reading: BuildsReading = BuildsReading(python="/usr/bin/python3", builds=())
@@ -94,7 +93,7 @@ class FakeProbes:
         self.asked.append("system")
         return self.system_reading
 
-    def open_nodes(self, paths: Sequence[str]) -> tuple[NodeOpening, ...]:
+    def open_nodes(self, paths: Sequence[str]) -> Mapping[str, str | None]:
         """Return the given results."""
         self.asked.append("open_nodes")
         return self.openings

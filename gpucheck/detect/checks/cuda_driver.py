@@ -323,9 +323,9 @@ def _mig_denied(closed: Sequence[NodeReading]) -> Finding:
 
 def _refused(machine: Machine) -> tuple[Evidence, ...]:
     return tuple(
-        Evidence(f"open {opening.path}", opening.error)
-        for opening in machine.openings
-        if opening.error is not None
+        Evidence(f"open {path}", error)
+        for path, error in machine.openings.items()
+        if error is not None
     )
 
 

@@ -276,15 +276,15 @@ def _no_gpu(machine: Machine, failure: ProbeFailure) -> Finding:
 
 def _perhaps_refused(machine: Machine, failure: ProbeFailure) -> Finding:
     """Open the device files: only that shows a refusing cgroup."""
-    refused = [opening for opening in machine.openings if opening.error is not None]
-    evidence = tuple(Evidence(f"open {opening.path}", opening.error or "") for opening in refused)
+    refused = {path: error for path, error in machine.openings.items() if error is not None}
+    evidence = tuple(Evidence(f"open {path}", error) for path, error in refused.items())
     plain = _plain(machine, failure)._replace(evidence=evidence)
     if failure.code == "no-permission":
         plain = plain._replace(summary="NVML refuses this user (no permission)")
     if failure.code == "unknown" and machine.is_container:
         before = f"If it worked before: {CGROUP_LOST[0][0].lower()}{CGROUP_LOST[0][1:]}"
         plain = plain._replace(remedy=(before, *CGROUP_LOST[1:], *plain.remedy))
-    if not any(opening.error == "EPERM" for opening in refused):
+    if "EPERM" not in refused.values():
         return plain
     if machine.is_container:
         return _fail(CGROUP_LOST_SUMMARY, *evidence, remedy=CGROUP_LOST, cause="device-cgroup-lost")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from functools import partial
-from typing import NamedTuple
 
 from gpucheck.detect.findings import make_finding
 from gpucheck.detect.machine import Machine
@@ -78,39 +77,35 @@ OF_PROGRAMS = frozenset({13, 31, 43, 45, 68})
 _LINE = re.compile(r"NVRM: Xid \((?:PCI:)?(?P<bus>[0-9a-fA-F:.]+)\)?[^:]*: (?P<number>[0-9]+)")
 
 
-class Xid(NamedTuple):
-    """One line of the log."""
-
-    number: int
-    pci_bus_id: str
-    line: str
-
-
 def check(machine: Machine) -> list[Finding]:
     """Judge the lines, with one finding for each number and GPU."""
     log = machine.system.log
     if log.lines is None:
         reason = log.unavailable or machine.system.unavailable or "the kernel log was not recorded"
         return [_whole(CheckStatus.UNKNOWN, f"not checked: {reason}")]
-    found = {(xid.number, xid.pci_bus_id): xid for xid in map(_parse, log.lines) if xid}
-    bad = [_judge(machine, xid, log.source) for xid in found.values()
-           if xid.number not in OF_PROGRAMS]  # fmt: skip
+    found = {key: line for line in log.lines if (key := _parse(line)) is not None}
+    bad = [
+        _judge(machine, number, pci_bus_id, Evidence(log.source, line))
+        for (number, pci_bus_id), line in found.items()
+        if number not in OF_PROGRAMS
+    ]
     if bad:
         return sorted(bad, key=lambda finding: finding.status is not CheckStatus.FAIL)
     if found:
-        numbers = ", ".join(sorted({str(xid.number) for xid in found.values()}))
+        numbers = ", ".join(sorted({str(number) for number, _ in found}))
         return [_whole(CheckStatus.OK, f"only program errors (Xid {numbers})")]
     return [_whole(CheckStatus.OK, f"no Xid in {log.source}")]
 
 
-def _parse(line: str) -> Xid | None:
+def _parse(line: str) -> tuple[int, str] | None:
+    """Return the error's number and the GPU's bus id, if a line has one."""
     match = _LINE.search(line)
     if match is None:
         return None
     bus = match["bus"].lower().rstrip(".:")
     domain, _, rest = bus.partition(":")
     name = f"{domain[-4:]}:{rest}" if rest.count(":") else bus
-    return Xid(int(match["number"]), name if "." in name else f"{name}.0", line)
+    return int(match["number"]), name if "." in name else f"{name}.0"
 
 
 def _whole(status: CheckStatus, summary: str) -> Finding:
@@ -118,18 +113,18 @@ def _whole(status: CheckStatus, summary: str) -> Finding:
     return _finding(status, summary, cause=cause)
 
 
-def _judge(machine: Machine, xid: Xid, source: str) -> Finding:
-    gpu = next((gpu for gpu in machine.nvml.gpus if gpu.pci_bus_id == xid.pci_bus_id), None)
-    name = xid.pci_bus_id if gpu is None else f"GPU {gpu.index}"
-    severe = SEVERE.get(xid.number)
-    meaning = MEANING.get(xid.number)
-    known = severe or STEPS.get(xid.number)
+def _judge(machine: Machine, number: int, pci_bus_id: str, evidence: Evidence) -> Finding:
+    gpu = next((gpu for gpu in machine.nvml.gpus if gpu.pci_bus_id == pci_bus_id), None)
+    name = pci_bus_id if gpu is None else f"GPU {gpu.index}"
+    severe = SEVERE.get(number)
+    meaning = MEANING.get(number)
+    known = severe or STEPS.get(number)
     steps = (known or "Look the number up in NVIDIA's list of XID errors.",)
     return _finding(
         CheckStatus.WARN if severe is None else CheckStatus.FAIL,
-        f"{name}: Xid {xid.number} in the kernel log" + (f": {meaning}" if meaning else ""),
-        Evidence(source, xid.line),
+        f"{name}: Xid {number} in the kernel log" + (f": {meaning}" if meaning else ""),
+        evidence,
         remedy=steps if gpu is None else for_gpu(gpu.index, steps),
         gpu=gpu.uuid if gpu else None,
-        cause=f"xid-{xid.number}",
+        cause=f"xid-{number}",
     )

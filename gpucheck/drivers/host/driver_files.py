@@ -20,7 +20,6 @@ from gpucheck.drivers.evidence import (
     LibrariesReading,
     LibraryReading,
     ModuleReading,
-    NodeOpening,
     NodeReading,
     NodesReading,
     PciDetailReading,
@@ -271,22 +270,22 @@ def _expected(root: Path) -> tuple[str, ...]:
     return ("/dev/nvidiactl", *gpus, "/dev/nvidia-uvm")
 
 
-def open_nodes(paths: Iterable[str], root: Path, *, deadline_s: float) -> tuple[NodeOpening, ...]:
-    """Open each node in a child, leaving out nodes that could not be tried in time."""
+def open_nodes(paths: Iterable[str], root: Path, *, deadline_s: float) -> Mapping[str, str | None]:
+    """Open each node in a child; return its error or None. Those not tried in time are left out."""
     child = None
-    opened: list[NodeOpening] = []
+    opened: dict[str, str | None] = {}
     try:
         child = Child("gpucheck.drivers.host.open_nodes_worker", str(root), *paths)
         for document in child.documents(deadline_s):
             if "path" not in document:
                 break
-            opened.append(NodeOpening(**document))
+            opened[document["path"]] = document["error"]
     except (ChildSilentError, ChildDiedError):
         pass
     finally:
         if child is not None:
             child.close()
-    return tuple(opened)
+    return opened
 
 
 # --------------------------------------------------------------------------------------- libraries

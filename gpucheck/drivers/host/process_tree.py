@@ -14,8 +14,6 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from gpucheck.drivers.host.processes import INITIAL_PID_NAMESPACE
-
 
 class Stat(NamedTuple):
     """One process: its parent, its start (clock ticks since boot) and whether it has ended."""
@@ -24,14 +22,6 @@ class Stat(NamedTuple):
     started: int
     name: str
     zombie: bool
-
-
-def is_contained(root: Path = Path("/")) -> bool:
-    """Return whether this is a separate PID namespace, where ids differ from the host's."""
-    try:
-        return str((root / "proc/self/ns/pid").readlink()) != INITIAL_PID_NAMESPACE
-    except OSError:
-        return False
 
 
 class ProcessTree:

@@ -31,12 +31,13 @@ Users = Callable[[int], str]
 
 def identify(pids: Iterable[int], root: Path) -> dict[int, ProcessIdentity]:
     """Return each process's name, user and command, null where we may not read them."""
-    initial = _in_initial_namespace(root)
+    initial = in_initial_namespace(root)
     users = _users(root)
     return {pid: _identify(root / "proc" / str(pid), pid, initial, users) for pid in pids}
 
 
-def _in_initial_namespace(root: Path) -> bool | None:
+def in_initial_namespace(root: Path) -> bool | None:
+    """Return whether ids here are those of the host; None if that cannot be read."""
     try:
         return str((root / "proc/self/ns/pid").readlink()) == INITIAL_PID_NAMESPACE
     except OSError:

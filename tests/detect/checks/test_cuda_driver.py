@@ -15,7 +15,6 @@ from gpucheck.drivers.evidence import (
     LibrariesReading,
     LibraryReading,
     ModuleReading,
-    NodeOpening,
     NodeReading,
     SystemReading,
 )
@@ -165,7 +164,7 @@ def test_a_gpu_that_cuda_leaves_out_is_named(
 # ------------------------------------------------------------------------------ explanations
 
 
-REFUSED = (NodeOpening(path="/dev/nvidiactl", error="EPERM"),)
+REFUSED = {"/dev/nvidiactl": "EPERM"}
 
 
 def cuda_says(
@@ -383,7 +382,7 @@ def test_the_module_s_version_is_evidence_of_a_wrong_library() -> None:
 
 @pytest.mark.parametrize(("error", "lost"), [("EPERM", True), ("ENODEV", False)])
 def test_only_a_refused_opening_means_that_the_devices_are_lost(error: str, *, lost: bool) -> None:
-    opened = (NodeOpening(path="/dev/nvidiactl", error=error),)
+    opened = {"/dev/nvidiactl": error}
 
     for code in ("no-device", "unknown"):
         found = cuda_says(code, IN_DOCKER, openings=opened)

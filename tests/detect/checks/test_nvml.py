@@ -11,7 +11,6 @@ from gpucheck.drivers.evidence import (
     KernelLogReading,
     LibrariesReading,
     LibraryReading,
-    NodeOpening,
     PlatformReading,
     SystemReading,
 )
@@ -124,7 +123,7 @@ def test_remedies_are_of_codes_that_exist() -> None:
 # ------------------------------------------------------------------------------ explanations
 
 
-REFUSED = (NodeOpening(path="/dev/nvidiactl", error="EPERM"),)
+REFUSED = {"/dev/nvidiactl": "EPERM"}
 
 
 def nvml_says(code: str, machine: Host = HERE, **changes: object) -> Finding:
@@ -182,7 +181,7 @@ def test_a_slurm_job_without_gpus() -> None:
 
 
 def test_a_healthy_node_changes_nothing() -> None:
-    opened = (NodeOpening(path="/dev/nvidiactl"),)
+    opened = {"/dev/nvidiactl": None}
 
     assert nvml_says("unknown", IN_DOCKER, openings=opened).summary == "NVML's words"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpucheck.drivers.evidence import LibrariesReading, NodeOpening
+from gpucheck.drivers.evidence import LibrariesReading
 from gpucheck.drivers.host.driver_files import (
     SECURE_BOOT,
     library_kind,
@@ -157,14 +157,11 @@ def test_opening(tmp_path: Path) -> None:
 
     found = open_nodes(["/dev/nvidia0", "/dev/nvidia1"], tmp_path, deadline_s=10)
 
-    assert found == (
-        NodeOpening(path="/dev/nvidia0", error=None),
-        NodeOpening(path="/dev/nvidia1", error="ENOENT"),
-    )
+    assert found == {"/dev/nvidia0": None, "/dev/nvidia1": "ENOENT"}
 
 
 def test_opening_that_hangs_ends(tmp_path: Path) -> None:
-    assert open_nodes(["/dev/nvidia0"], tmp_path, deadline_s=0.0) == ()
+    assert open_nodes(["/dev/nvidia0"], tmp_path, deadline_s=0.0) == {}
 
 
 def test_a_node_of_somebody_else(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 from gpucheck.drivers.host.processes import (
     INITIAL_PID_NAMESPACE,
     identify,
+    in_initial_namespace,
     memory_by_process,
     without_secrets,
 )
@@ -233,3 +234,18 @@ def test_an_instance_is_a_device_of_its_own() -> None:
     found = memory_by_process([gpu(inside, unknown, process(9, 30), mig_instances=migs)])
 
     assert found == {"MIG-2": {7: 10}, "GPU-0": {8: 20, 9: 30}}
+
+
+@pytest.mark.parametrize(
+    ("link", "initial"),
+    [("pid:[4026531836]", True), ("pid:[4026532000]", False), (None, None)],
+)
+def test_the_initial_namespace_is_known_by_its_number(
+    tmp_path: Path, link: str | None, initial: bool | None
+) -> None:
+    folder = tmp_path / "proc/self/ns"
+    folder.mkdir(parents=True)
+    if link is not None:
+        (folder / "pid").symlink_to(link)
+
+    assert in_initial_namespace(tmp_path) is initial
