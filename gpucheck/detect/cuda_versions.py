@@ -77,19 +77,12 @@ def show_version(version: Version) -> str:
     return ".".join([str(first), *(f"{part:02d}" for part in rest)])
 
 
-def minimum_driver(cuda: str | None, *, windows: bool = False) -> Version | None:
-    """Return the oldest driver for this CUDA version, or None if unknown."""
-    version = parse_version(cuda)
+def newer_driver_for(cuda: str | None, driver: str | None, *, windows: bool = False) -> str | None:
+    """Return the oldest driver for this CUDA if `driver` is older; None if not, or if unknown."""
+    version, own = parse_version(cuda), parse_version(driver)
     table = MINIMUM_WINDOWS_DRIVER if windows else MINIMUM_DRIVER
-    return table.get(version[0]) if version else None
-
-
-def is_driver_too_old(
-    cuda: str | None, driver: str | None, *, windows: bool = False
-) -> bool | None:
-    """Return whether a driver is too old for this CUDA; None if unknown."""
-    least, version = minimum_driver(cuda, windows=windows), parse_version(driver)
-    return None if least is None or version is None else version < least
+    least = table.get(version[0]) if version else None
+    return show_version(least) if least and own and own < least else None
 
 
 def too_old_for(cuda: str | None, capability: str | None) -> bool:

@@ -17,10 +17,8 @@ from gpucheck.detect.cuda_versions import (
     Version,
     has_only_ptx,
     holds_code_for,
-    is_driver_too_old,
-    minimum_driver,
+    newer_driver_for,
     parse_version,
-    show_version,
     too_new_for,
     too_old_for,
 )
@@ -397,8 +395,8 @@ def _problems(
 
 def _against_driver(machine: Machine, build: BuildReading, guide: Guide) -> Iterator[Trouble]:
     driver = machine.nvml.driver_version
-    if is_driver_too_old(build.cuda_build, driver, windows=machine.is_wsl):
-        least = show_version(minimum_driver(build.cuda_build, windows=machine.is_wsl) or ())
+    least = newer_driver_for(build.cuda_build, driver, windows=machine.is_wsl)
+    if least is not None:
         yield Trouble(
             CheckStatus.WARN,
             f"its CUDA {build.cuda_build} needs driver {least} or newer, but this is {driver}",

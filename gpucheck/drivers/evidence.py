@@ -1,6 +1,6 @@
 """Readings that only `detect` and recordings need: the driver's files, frameworks and health.
 
-Separate from snapshot.py, which every listing loads. A null reading was absent or could not be
+Separate from readings.py, which every listing loads. A null reading was absent or could not be
 read; where that makes a difference, another field gives the reason.
 """
 

@@ -15,8 +15,8 @@ from gpucheck.detect.cuda_versions import (
     has_only_ptx,
     holds_code_for,
     is_blackwell_or_newer,
-    is_driver_too_old,
     is_older_than_turing,
+    newer_driver_for,
     parse_version,
     show_version,
     too_new_for,
@@ -27,21 +27,21 @@ from gpucheck.detect.cuda_versions import (
 @pytest.mark.parametrize(
     ("cuda", "driver", "expected"),
     [
-        ("12.8", "525.60.13", False),
-        ("12.0", "525.60.12", True),
-        ("12", "470.256.02", True),
-        ("13.0", "580.65.06", False),
-        ("13.2", "579.99", True),
-        ("11.8", "450.80.02", False),
-        ("11.0", "450.51.05", True),
+        ("12.8", "525.60.13", None),
+        ("12.0", "525.60.12", "525.60.13"),
+        ("12", "470.256.02", "525.60.13"),
+        ("13.0", "580.65.06", None),
+        ("13.2", "579.99", "580"),
+        ("11.8", "450.80.02", None),
+        ("11.0", "450.51.05", "450.80.02"),
         ("10.2", "300.1", None),
         (None, "580.65.06", None),
         ("12.8", None, None),
         ("garbage", "580", None),
     ],
 )
-def test_minimum_driver(cuda: str | None, driver: str | None, expected: bool | None) -> None:
-    assert is_driver_too_old(cuda, driver) is expected
+def test_minimum_driver(cuda: str | None, driver: str | None, expected: str | None) -> None:
+    assert newer_driver_for(cuda, driver) == expected
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_versions_are_shown_as_nvidia_writes_them() -> None:
 def test_any_text(text: str) -> None:
     parse_version(text)
     holds_code_for((text,), text)
-    assert is_driver_too_old(text, text) in (True, False, None)
+    newer_driver_for(text, text)
 
 
 @pytest.mark.parametrize(
@@ -119,11 +119,11 @@ def test_code_that_has_to_be_compiled_first(
 
 
 @pytest.mark.parametrize(
-    ("cuda", "driver", "old"),
-    [("12.4", "528.33", False), ("12.4", "526.98", True), ("13.0", "400.1", None)],
+    ("cuda", "driver", "least"),
+    [("12.4", "528.33", None), ("12.4", "526.98", "528.33"), ("13.0", "400.1", None)],
 )
-def test_drivers_of_windows(cuda: str, driver: str, *, old: bool | None) -> None:
-    assert is_driver_too_old(cuda, driver, windows=True) is old
+def test_drivers_of_windows(cuda: str, driver: str, least: str | None) -> None:
+    assert newer_driver_for(cuda, driver, windows=True) == least
 
 
 def test_a_version_has_no_thousand_digits() -> None:

@@ -8,8 +8,7 @@ from functools import partial
 
 from gpucheck.detect.cuda_versions import (
     MATCHING_DRIVER,
-    is_driver_too_old,
-    minimum_driver,
+    newer_driver_for,
     parse_version,
     show_version,
     too_old_for,
@@ -157,8 +156,8 @@ def _toolkits(machine: Machine) -> Iterator[Trouble]:
         if used_by is None:
             continue
         evidence = (Evidence(toolkit.path, toolkit.version or "?"), used_by)
-        if is_driver_too_old(toolkit.version, driver, windows=machine.is_wsl):
-            least = show_version(minimum_driver(toolkit.version, windows=machine.is_wsl) or ())
+        least = newer_driver_for(toolkit.version, driver, windows=machine.is_wsl)
+        if least is not None:
             yield Trouble(
                 CheckStatus.WARN,
                 f"CUDA {toolkit.version} needs driver {least} or newer, but this is {driver}",
@@ -212,8 +211,8 @@ def _toolkit_note(machine: Machine, toolkit: ToolkitReading) -> str:
     """Return a toolkit's version, and the driver that its programs need."""
     value = toolkit.version or "?"
     driver = machine.nvml.driver_version
-    if is_driver_too_old(toolkit.version, driver, windows=machine.is_wsl):
-        least = show_version(minimum_driver(toolkit.version, windows=machine.is_wsl) or ())
+    least = newer_driver_for(toolkit.version, driver, windows=machine.is_wsl)
+    if least is not None:
         return f"{value}; not in use: its programs need driver {least} or newer"
     mine = None if machine.is_wsl else parse_version(driver)
     version = parse_version(toolkit.version)

@@ -217,17 +217,6 @@ class CublasLt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Shape:
-    """Requested product of (m, k) and (k, n); equal ones share a plan."""
-
-    m: int
-    k: int
-    n: int
-    factor_scale: float
-    fast_accumulation: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class _Plan:
     """Descriptors of a product; `scale` holds a number that the GPU reads."""
 
@@ -249,7 +238,8 @@ class Float8Products:
     def __init__(self, cupy: Any) -> None:
         self._cupy = cupy
         self._kept = ExitStack()
-        self._plans: dict[_Shape, _Plan] = {}
+        #: Equal products share a plan.
+        self._plans: dict[object, _Plan] = {}
         self._library: CublasLt | None = None
         self._handle: ctypes.c_void_p
 
@@ -288,31 +278,30 @@ class Float8Products:
 
     def _planned(self, left: Any, right: Any, product: Product) -> _Plan:
         (m, k), (n, _) = left.shape, right.shape
-        scale, fast = product.factor_scale, product.fast_accumulation
-        shape = _Shape(m=m, k=k, n=n, factor_scale=scale, fast_accumulation=fast)
-        if shape not in self._plans:
-            self._plans[shape] = self._plan(shape)
-        return self._plans[shape]
+        key = (m, k, n, product.factor_scale, product.fast_accumulation)
+        if key not in self._plans:
+            self._plans[key] = self._plan(*key)
+        return self._plans[key]
 
-    def _plan(self, shape: _Shape) -> _Plan:
+    def _plan(self, m: int, k: int, n: int, factor_scale: float, fast: bool) -> _Plan:
         """Describe a product, and let cuBLASLt choose its algorithm."""
         library = self._opened()
         create: Callable[..., ctypes.c_void_p] = partial(library.create, self._kept)
         product = create("MatmulDesc", CUBLAS_COMPUTE_32F, CUDA_R_32F)
-        scale = self._cupy.asarray([shape.factor_scale], dtype="float32")
+        scale = self._cupy.asarray([factor_scale], dtype="float32")
         address = ctypes.c_void_p(scale.data.ptr)
         for attribute, value in (
             (CUBLASLT_MATMUL_DESC_TRANSA, ctypes.c_int32(CUBLAS_OP_T)),
             (CUBLASLT_MATMUL_DESC_TRANSB, ctypes.c_int32(CUBLAS_OP_N)),
             (CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, address),
             (CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, address),
-            (CUBLASLT_MATMUL_DESC_FAST_ACCUM, ctypes.c_int8(shape.fast_accumulation)),
+            (CUBLASLT_MATMUL_DESC_FAST_ACCUM, ctypes.c_int8(fast)),
         ):
             library.set("MatmulDesc", product, attribute, value)
         # Our rows are columns here: B is (k, n), A is (k, m) and C is (n, m).
-        right = create("MatrixLayout", CUDA_R_8F_E4M3, shape.k, shape.n, shape.k)
-        left = create("MatrixLayout", CUDA_R_8F_E4M3, shape.k, shape.m, shape.k)
-        out = create("MatrixLayout", CUDA_R_16BF, shape.n, shape.m, shape.n)
+        right = create("MatrixLayout", CUDA_R_8F_E4M3, k, n, k)
+        left = create("MatrixLayout", CUDA_R_8F_E4M3, k, m, k)
+        out = create("MatrixLayout", CUDA_R_16BF, n, m, n)
         heuristic = self._best(library, product, (right, left, out, out))
         return _Plan(
             product=product, left=left, right=right, out=out, heuristic=heuristic, scale=scale
