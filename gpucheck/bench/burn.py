@@ -308,7 +308,7 @@ class _RunningBurn:
             return None
         span_s = (self._start_s + _SETTLING_S, self._start_s + (self._ended_s or 0.0))
         state = self._observer.state(sensors.uuid, [span_s], _LOADED)
-        if state is None or not state.reading_count:
+        if not state.reading_count:
             return None
         if "reasons" in sensors.unavailable and not state.limited_share:
             return None

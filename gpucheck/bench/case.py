@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import pairwise
 from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 from gpucheck.bench.model import (
     BenchMode,
@@ -24,6 +26,11 @@ from gpucheck.drivers.gpu import BenchGpu, GpuDevice
 from gpucheck.drivers.host.blas import Blas
 from gpucheck.drivers.host.clock import Clock
 from gpucheck.drivers.host.cpu import CpuFacts, cpu_shares, keep_on, running_on
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    HostArray = NDArray[Any]
 
 #: Shortest span on the host's clock. Reading it costs well under a microsecond, 0.1 % of this.
 HOST_SPAN_S = 1e-3
@@ -243,12 +250,13 @@ def thread_counts(cpu: CpuFacts) -> tuple[int, ...]:
 
 
 class CpuCase(Case):
-    """Case on the processor; a kernel adds `step` (or a team), `poison` and `check`.
+    """Case on the processor; a kernel adds its output, `step` (or a team) and `check`.
 
     `walks_memory`: memory limits the speed, so it matters whether the data fits into the cache.
     """
 
     walks_memory = True
+    _out: HostArray
 
     def __init__(self, order: CaseOrder, label: CaseLabel, work: Work) -> None:
         self._order = order
@@ -263,6 +271,10 @@ class CpuCase(Case):
         if cache_bytes is None or not self.walks_memory:
             return None
         return self.work.bytes_moved, cache_bytes
+
+    def poison(self) -> None:
+        """Fill the output with NaN, so that an old result cannot pass."""
+        self._out.fill(math.nan)
 
     @abstractmethod
     def step(self) -> None:

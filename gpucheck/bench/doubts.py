@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gpucheck.bench import stats
 from gpucheck.bench.environment import HostState
@@ -62,7 +62,7 @@ _LEAST_GAP, _FEW_GAP = 0.5, 27.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowEnvironment:
-    """Run environment of one row; `gpu` is None without sensors.
+    """Run environment of one row; `gpu` is empty without sensors.
 
     `far`: this process may not run on any CPU near the row's GPU. `integrated`: the GPU shares the
     host's memory. `chip_to_chip`: its link to the host is NVLink, not PCIe (Grace). `clock_max_mhz`
@@ -71,7 +71,7 @@ class RowEnvironment:
     """
 
     host: HostState
-    gpu: SensorSummary | None = None
+    gpu: SensorSummary = field(default_factory=SensorSummary)
     fill: Fill = Fill.NORMAL
     far: bool = False
     integrated: bool = False
@@ -128,7 +128,7 @@ def _unconverged(state: CaseState, _: RowEnvironment) -> Doubt | None:
 
 
 def _throttled(state: CaseState, environment: RowEnvironment) -> Doubt | None:
-    limits = _limits(environment.gpu)
+    limits = held_down(environment.gpu)
     reasons = {name: share for name, share in limits.items() if name in TROUBLE}
     if not reasons:
         return None
@@ -172,7 +172,7 @@ def _starved(state: CaseState, _: RowEnvironment) -> Doubt | None:
 
 
 def _power_capped(state: CaseState, environment: RowEnvironment) -> Doubt | None:
-    share = _limits(environment.gpu).get("power-cap")
+    share = held_down(environment.gpu).get("power-cap")
     if share is None:
         return None
     return Doubt(
@@ -184,17 +184,8 @@ def _power_capped(state: CaseState, environment: RowEnvironment) -> Doubt | None
     )
 
 
-def _limits(gpu: SensorSummary | None) -> dict[str, float]:
-    """Return the reasons that held the clock down long enough, with their share of the time."""
-    return {} if gpu is None else held_down(gpu)
-
-
 def _clocks_locked(state: CaseState, environment: RowEnvironment) -> Doubt | None:
-    share = (
-        environment.gpu.reasons.get("application-clocks", 0.0)
-        if environment.gpu is not None
-        else 0.0
-    )
+    share = environment.gpu.reasons.get("application-clocks", 0.0)
     if share < LIMITED_READINGS:
         return None
     return Doubt(
@@ -214,7 +205,7 @@ def _clock_low(state: CaseState, environment: RowEnvironment) -> Doubt | None:
     explained = (_throttled, _power_capped, _clocks_locked)
     if any(doubt(state, environment) is not None for doubt in explained):
         return None
-    named = sorted(set(_limits(environment.gpu)) - {"idle"})
+    named = sorted(set(held_down(environment.gpu)) - {"idle"})
     why = f"the driver names only {', '.join(named)}" if named else "the driver gives no reason"
     return Doubt(
         code="clock-low",
@@ -227,7 +218,7 @@ def _clock_low(state: CaseState, environment: RowEnvironment) -> Doubt | None:
 
 
 def _gpu_shared(state: CaseState, environment: RowEnvironment) -> Doubt | None:
-    if environment.gpu is None or not environment.gpu.other_processes:
+    if not environment.gpu.other_processes:
         return None
     pids = environment.gpu.other_processes
     who = f"process {pids[0]} also uses" if len(pids) == 1 else f"{len(pids)} other processes use"
@@ -240,7 +231,7 @@ def _gpu_shared(state: CaseState, environment: RowEnvironment) -> Doubt | None:
 
 
 def _claimed(state: CaseState, environment: RowEnvironment) -> Doubt | None:
-    if environment.gpu is None or environment.gpu.claimed_by is None:
+    if environment.gpu.claimed_by is None:
         return None
     return Doubt(
         code="gpu-claimed",
@@ -251,7 +242,7 @@ def _claimed(state: CaseState, environment: RowEnvironment) -> Doubt | None:
 
 
 def _new_errors(state: CaseState, environment: RowEnvironment) -> Doubt | None:
-    if environment.gpu is None or not environment.gpu.new_errors:
+    if not environment.gpu.new_errors:
         return None
     errors = environment.gpu.new_errors
     counted = ", ".join(f"{name.replace('_', ' ')} +{count}" for name, count in errors.items())
@@ -293,7 +284,7 @@ def _energy_window_short(state: CaseState, _: RowEnvironment) -> Doubt | None:
 
 def _link_narrow(state: CaseState, environment: RowEnvironment) -> Doubt | None:
     gpu, kernel = environment.gpu, state.case.label.kernel
-    if environment.integrated or gpu is None or kernel != "transfer":
+    if environment.integrated or kernel != "transfer":
         return None
     if gpu.link is None or gpu.link_max is None:
         return None
@@ -313,7 +304,7 @@ def _above_link(state: CaseState, environment: RowEnvironment) -> Doubt | None:
     """Doubt transfers that are faster than the link: PCIe's rate on the wire, without protocol."""
     label, gpu = state.case.label, environment.gpu
     crossing = label.kernel == "transfer" or label.scope is Scope.END_TO_END
-    if not crossing or label.kernel not in WHOLE_TRANSFERS or gpu is None:
+    if not crossing or label.kernel not in WHOLE_TRANSFERS:
         return None
     links = [link for link in (gpu.link, gpu.link_max) if link is not None]
     if not links or environment.integrated or environment.chip_to_chip:
@@ -353,7 +344,12 @@ def _zeros(state: CaseState, environment: RowEnvironment) -> Doubt | None:
 def _host_busy(state: CaseState, environment: RowEnvironment) -> Doubt | None:
     host = environment.host
     others, steal = host.others_percent or 0.0, host.steal_percent or 0.0
-    crowded = others >= _OTHERS_PERCENT or _has_to_share(state, host)
+    crowded = others >= _OTHERS_PERCENT
+    if host.cores is not None:
+        # The row's threads and other programs may be more than the cores.
+        busy = others / 100 * host.cores
+        wanted = (state.case.label.threads or 1) + busy
+        crowded |= busy >= _OTHERS_CORES and wanted > host.cores
     if not _needs_host(state) or not (crowded or steal >= _STEAL_PERCENT):
         return None
     who = "other programs" if crowded else "other virtual machines"
@@ -371,14 +367,6 @@ def _needs_host(state: CaseState) -> bool:
     label = state.case.label
     on_host = label.device == "cpu" or label.scope is Scope.END_TO_END
     return on_host or label.kernel in ("transfer", "launch") or "timed_by" in state.facts
-
-
-def _has_to_share(state: CaseState, host: HostState) -> bool:
-    """Return whether a row's threads and other programs are more than the cores."""
-    if host.cores is None or host.others_percent is None:
-        return False
-    others = host.others_percent / 100 * host.cores
-    return others >= _OTHERS_CORES and (state.case.label.threads or 1) + others > host.cores
 
 
 def _quota(state: CaseState, environment: RowEnvironment) -> Doubt | None:

@@ -304,7 +304,7 @@ def gpu_label(
     return CaseLabel(
         kernel=kernel,
         variant=variant,
-        device=f"gpu:{gpu.facts.cuda_index}",
+        device=gpu.facts.device,
         gpu_uuid=gpu.facts.uuid,
         shape=order.shape,
         dtype=dtype,

@@ -6,6 +6,7 @@ interval and summary. A missing figure is None; the row's `unavailable` or `erro
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -100,6 +101,13 @@ class Verified:
     bound: float
     ok: bool
     reference: str
+
+    @classmethod
+    def of(cls, error: float, *, bound: float, reference: str) -> Verified:
+        """Return the judgement of an error, which may be NaN or infinity."""
+        finite = math.isfinite(error)
+        known = error if finite else None
+        return cls(error=known, bound=bound, ok=finite and error <= bound, reference=reference)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

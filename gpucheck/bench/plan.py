@@ -157,7 +157,11 @@ class _Planning:
             ]
             if name == "copy":
                 found.extend(self._copy_limit(kernel, same))
-            elif not any(_is_as_large(group, kernel) for group in same):
+            # A smaller product does not reach a device's limit.
+            elif all(
+                math.prod(group.shape) < math.prod(kernel.shape(kernel.sizes[BenchMode.QUICK]))
+                for group in same
+            ):
                 found.extend(self._limit(kernel, kernel.sizes[BenchMode.QUICK], (), cpu=True))
         return [group for group in found if group.with_cpu or group.gpus]
 
@@ -231,7 +235,7 @@ class _Planning:
             refusal = refusal or kernel.size_refusal(dtype, size)
             full = self._taken(kernel, dtype, gpu, size)
             if refusal is not None:
-                refusals[f"gpu:{gpu.cuda_index}"] = refusal
+                refusals[gpu.device] = refusal
             elif full is not None:
                 taken[gpu.cuda_index] = full
             else:
@@ -275,11 +279,6 @@ class _Planning:
                 f"{kernel.id}: size {size} does not fit into the free memory; measured at {reduced}"
             )
         return reduced
-
-
-def _is_as_large(group: Group, kernel: Kernel) -> bool:
-    """Return whether a group is large enough to show a device's limit."""
-    return math.prod(group.shape) >= math.prod(kernel.shape(kernel.sizes[BenchMode.QUICK]))
 
 
 def _requested_dtypes(request: BenchRequest, kernels: Mapping[str, Kernel]) -> tuple[str, ...]:
@@ -362,7 +361,7 @@ def select_devices(devices: Sequence[str], gpus: OpenedGpus) -> tuple[bool, Sequ
             GPU.
     """
     check_device_names(devices)
-    known = {f"gpu:{gpu.facts.cuda_index}": gpu for gpu in gpus.devices}
+    known = {gpu.facts.device: gpu for gpu in gpus.devices}
     with_cpu, chosen = False, {}
     for name in devices:
         if name in ("cpu", "all"):
@@ -391,17 +390,15 @@ def check_device_names(devices: Sequence[str]) -> None:
         WrongUseError: a name is not a device.
     """
     for name in devices:
-        if name not in ("cpu", "gpu", "all") and not _is_gpu_name(name):
+        if name not in ("cpu", "gpu", "all") and not (
+            name.startswith("gpu:") and name[4:].isascii() and name[4:].isdigit()
+        ):
             raise WrongUseError(
                 code="bad-device",
                 message=f"bench does not know the device {name!r}."
                 f" {did_you_mean(name, ('cpu', 'gpu', 'gpu:0', 'all'))}".strip(),
                 remedy=("Choose from: cpu, gpu, gpu:0 (and so on), all.",),
             )
-
-
-def _is_gpu_name(name: str) -> bool:
-    return name.startswith("gpu:") and name[4:].isascii() and name[4:].isdigit()
 
 
 def memory_taken(gpu: BenchGpu, holders: str | None) -> Failure:

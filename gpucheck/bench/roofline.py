@@ -271,7 +271,7 @@ def with_percentages(
     # A naive row has one thread.
     place = (row.device, row.threads)
     roofline = next((one for one in rooflines if (one.device, one.threads) == place), None)
-    gpu = next((gpu for gpu in gpus if row.device == f"gpu:{gpu.cuda_index}"), None)
+    gpu = next((gpu for gpu in gpus if row.device == gpu.device), None)
     row = _against_copy(row, roofline)
     if row.device == "cpu":
         return _against_product(row, roofline)

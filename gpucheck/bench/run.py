@@ -370,7 +370,7 @@ class _Bench:
             gpu = self._observer.state(uuid, state.slices_s, id(group_run))
             board = next((one for one in self._boards if uuid and one.uuid == uuid), None)
             # Newer CUDA drivers do not report the highest clock, so NVML comes first.
-            clocks = (gpu and gpu.clock_sm_max_mhz, board and board.clock_sm_max_mhz)
+            clocks = (gpu.clock_sm_max_mhz, board and board.clock_sm_max_mhz)
             environment = RowEnvironment(
                 host=host,
                 gpu=gpu,
@@ -387,7 +387,7 @@ class _Bench:
     def _with_roofline(self, row: Measurement, rooflines: Sequence[Roofline]) -> Measurement:
         """Return the row compared with its roofline, with the doubts that follow."""
         row = with_percentages(row, rooflines, self._boards)
-        gpu = next((gpu for gpu in self._boards if row.device == f"gpu:{gpu.cuda_index}"), None)
+        gpu = next((gpu for gpu in self._boards if row.device == gpu.device), None)
         unavailable = row.unavailable
         if gpu is not None and ENERGY_S[self._request.mode] > 0 and row.joules_per_op is None:
             unavailable = unavailable | {"joules_per_op": "the GPU's energy was not counted here"}

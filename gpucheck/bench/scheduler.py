@@ -468,7 +468,7 @@ def estimate_costs(
         if label.device == "cpu":
             state.expected_operation_s = _on_host(label, work, host)
         else:
-            gpu = next((gpu for gpu in gpus if label.device == f"gpu:{gpu.cuda_index}"), None)
+            gpu = next((gpu for gpu in gpus if label.device == gpu.device), None)
             state.expected_operation_s = _on_gpu(label, work, gpu)
 
 

@@ -328,7 +328,7 @@ def plan_product(
     plan = make_plan(product_request, {product.id: product}, resources)
     (group,) = plan.groups
     check = Corruption(
-        device="cpu" if gpu is None else f"gpu:{gpu.cuda_index}",
+        device="cpu" if gpu is None else gpu.device,
         gpu_uuid=None if gpu is None else gpu.uuid,
         dtype=dtype,
         shape=group.shape,

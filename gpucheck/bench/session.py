@@ -387,7 +387,11 @@ def _judge(result: BenchResult, *, require_gpu: bool) -> tuple[ExitCode, Failure
     for row in wrong:
         message = f"{row.kernel} on {row.device} computed a wrong result ({row.variant})."
         return ExitCode.BAD, Failure(code="wrong-result", message=message)
-    refused = _refused(result)
+    refused = None
+    if result.environment.gpus and result.environment.gpu_unavailable is not None:
+        message = f"Not every GPU could be measured: {result.environment.gpu_unavailable}."
+        remedy = ("Run: gpucheck detect",)
+        refused = Failure(code="gpu-refused", message=message, remedy=remedy)
     if refused is not None and not result.environment.gpu_silent:
         return ExitCode.BAD, refused
     corrupt = next((check for check in result.corruption if is_corrupt(check)), None)
@@ -402,14 +406,6 @@ def _judge(result: BenchResult, *, require_gpu: bool) -> tuple[ExitCode, Failure
     stuck = next((error for error in errors if error.code == CLOCK_STUCK), None)
     unknown = stuck or _without_figures(result) or next(iter(undone), None) or refused
     return (ExitCode.OK, None) if unknown is None else (ExitCode.INCONCLUSIVE, unknown)
-
-
-def _refused(result: BenchResult) -> Failure | None:
-    """Return the failure if some GPUs could not be opened but others could, else None."""
-    if not result.environment.gpus or result.environment.gpu_unavailable is None:
-        return None
-    message = f"Not every GPU could be measured: {result.environment.gpu_unavailable}."
-    return Failure(code="gpu-refused", message=message, remedy=("Run: gpucheck detect",))
 
 
 def _without_figures(result: BenchResult) -> Failure | None:

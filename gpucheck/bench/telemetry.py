@@ -193,12 +193,11 @@ class Observer:
 
     def state(
         self, uuid: str | None, slices_s: Sequence[tuple[float, float]], group: int
-    ) -> SensorSummary | None:
-        """Return the readings of a group's row during these slices, None without sensors."""
+    ) -> SensorSummary:
+        """Return the readings of a group's row during these slices, empty without sensors."""
         gpu = self._gpus.get(uuid or "")
         if uuid is None or gpu is None:
-            claimed = self._claims.get(uuid or "")
-            return SensorSummary(claimed_by=claimed) if claimed else None
+            return SensorSummary(claimed_by=self._claims.get(uuid or ""))
         samples = samples_within(gpu.samples, slices_s)
         counted = gpu.groups.get(group, _Counted())
         seconds = max(counted.seconds, 1e-9)

@@ -97,13 +97,7 @@ def verify_weights(found: HostArray, expected: HostArray) -> Verified:
 
     size = float(np.sqrt(np.mean(np.square(expected)))) or 1.0
     error = float(np.max(np.abs(found - expected))) / size
-    finite = math.isfinite(error)
-    return Verified(
-        error=error if finite else None,
-        bound=_BOUND,
-        ok=finite and error <= _BOUND,
-        reference="float64 after a few steps from zero",
-    )
+    return Verified.of(error, bound=_BOUND, reference="float64 after a few steps from zero")
 
 
 def verify_sums(weights: HostArray, steps: int) -> Verified:
@@ -117,14 +111,10 @@ def verify_sums(weights: HostArray, steps: int) -> Verified:
 
     size = max(1.0, float(np.max(np.abs(weights), initial=0.0)))
     error = float(np.max(np.abs(np.sum(weights, axis=1, dtype=np.float64)), initial=0.0))
-    bound = size * (_SUM_BOUND + steps * _SUM_BOUND_A_STEP)
-    finite = math.isfinite(size) and math.isfinite(error)
-    return Verified(
-        error=error if finite else None,
-        bound=bound if finite else _SUM_BOUND,
-        ok=finite and error <= bound,
-        reference="the zero sum that every step preserves",
-    )
+    bound = _SUM_BOUND
+    if math.isfinite(error):
+        bound = size * (_SUM_BOUND + steps * _SUM_BOUND_A_STEP)
+    return Verified.of(error, bound=bound, reference="the zero sum that every step preserves")
 
 
 def expected_weights(order: CaseOrder, dataset: Dataset, batch: int) -> HostArray:

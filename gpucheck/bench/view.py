@@ -304,7 +304,7 @@ def machine_lines(
         return
     if telemetry.unavailable is not None:
         yield Text(f"no sensors: {printable(telemetry.unavailable)}", style="dim")
-    names = {gpu.uuid: f"gpu:{gpu.cuda_index}" for gpu in found.gpus}
+    names = {gpu.uuid: gpu.device for gpu in found.gpus}
     if together and len(telemetry.gpus) > 1:
         line = _sensor_line(f"sensors of {len(telemetry.gpus)} GPUs", telemetry.gpus)
         yield Text(printable(line), style="dim")
@@ -368,7 +368,7 @@ def _gpu_lines(found: BenchEnvironment) -> Iterator[str]:
     kinds: dict[str, list[str]] = {}
     for gpu in found.gpus:
         board = f" ({gpu.board.source})" if gpu.board is not None else ""
-        kinds.setdefault(printable(gpu.name + board), []).append(f"gpu:{gpu.cuda_index}")
+        kinds.setdefault(printable(gpu.name + board), []).append(gpu.device)
     for kind, names in kinds.items():
         yield f"{', '.join(names)}: {kind}"
 

@@ -59,6 +59,17 @@ class BenchGpu:
     integrated: bool | None = None
     board: Board | None = None
 
+    @property
+    def device(self) -> str:
+        """Return the device's name in rows and options."""
+        return f"gpu:{self.cuda_index}"
+
+    @property
+    def capability(self) -> tuple[int, int]:
+        """Return the compute capability as two numbers, which compare."""
+        major, _, minor = self.compute_capability.partition(".")
+        return int(major), int(minor)
+
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -31,10 +31,13 @@ def noise(count: int = 40) -> list[float]:
     return [source.gauss(1, 0.01) for _ in range(count)]
 
 
+NO_SENSORS = SensorSummary()
+
+
 def codes(
     found: CaseState,
     host: HostState = IDLE,
-    gpu: SensorSummary | None = None,
+    gpu: SensorSummary = NO_SENSORS,
     fill: Fill = Fill.NORMAL,
 ) -> list[str]:
     environment = RowEnvironment(host=host, gpu=gpu, fill=fill)
@@ -382,7 +385,7 @@ def test_rounds_that_agree_and_are_too_few_say_so() -> None:
     assert doubt.message == "its 4 rounds agree to ±0.0%, but are too few to be sure"
 
 
-def clock_doubts(clock_mhz: float, gpu: SensorSummary | None) -> list[str]:
+def clock_doubts(clock_mhz: float, gpu: SensorSummary) -> list[str]:
     found = on_gpu()
     found.sm_clocks_mhz = [clock_mhz] * 3
     environment = RowEnvironment(host=IDLE, gpu=gpu, clock_max_mhz=1980.0)
@@ -392,9 +395,9 @@ def clock_doubts(clock_mhz: float, gpu: SensorSummary | None) -> list[str]:
 @pytest.mark.parametrize(
     ("clock_mhz", "gpu", "expected"),
     [
-        (1980.0, None, []),
+        (1980.0, NO_SENSORS, []),
         (1600.0, SensorSummary(), []),
-        (1000.0, None, ["clock-low"]),
+        (1000.0, NO_SENSORS, ["clock-low"]),
         (1000.0, SensorSummary(), ["clock-low"]),
         (1000.0, SensorSummary(reasons={"idle": 1.0}), ["clock-low"]),
         (1000.0, SensorSummary(reasons={"power-cap": 1.0}), ["power-capped"]),
@@ -403,7 +406,7 @@ def clock_doubts(clock_mhz: float, gpu: SensorSummary | None) -> list[str]:
     ],
 )
 def test_a_low_clock_is_doubted_where_the_driver_does_not_explain_it(
-    clock_mhz: float, gpu: SensorSummary | None, expected: list[str]
+    clock_mhz: float, gpu: SensorSummary, expected: list[str]
 ) -> None:
     assert clock_doubts(clock_mhz, gpu) == expected
 

@@ -371,6 +371,6 @@ def test_without_sensors_only_the_claim_is_known() -> None:
     silent.start(["GPU-0"])
 
     assert silent.state("GPU-0", [], 1) == SensorSummary(claimed_by="held")
-    assert silent.state("GPU-1", [], 1) is None
-    assert silent.state(None, [], 1) is None
+    assert silent.state("GPU-1", [], 1) == SensorSummary()
+    assert silent.state(None, [], 1) == SensorSummary()
     assert silent.result().unavailable == "none"

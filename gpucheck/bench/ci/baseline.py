@@ -67,7 +67,7 @@ def fingerprint(
     profile: str | None,
 ) -> Fingerprint:
     """Return one device's fingerprint; a GPU's includes what the driver and CuPy report."""
-    gpu = next((gpu for gpu in environment.gpus if f"gpu:{gpu.cuda_index}" == device), None)
+    gpu = next((gpu for gpu in environment.gpus if gpu.device == device), None)
     blas = f"{environment.blas_name or 'unknown'} {environment.blas_version or ''}".strip()
     threads = f", {environment.blas_threads} threads" if environment.blas_threads else ""
     locked = sensors is not None and sensors.reasons.get(_LOCKED)

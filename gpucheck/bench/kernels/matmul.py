@@ -178,7 +178,7 @@ class Matmul(Kernel):
             return cases
         if not one_layout:
             cases.append(ResidentCase(gpu, GpuMatmul(order, gpu, transposed=True)))
-        elif order.dtype == "float8" and _capability(gpu.facts) < _FAST_UNTIL:
+        elif order.dtype == "float8" and gpu.facts.capability < _FAST_UNTIL:
             fast = GpuMatmul(order, gpu, transposed=True, fast_accumulation=True)
             cases.append(ResidentCase(gpu, fast))
         return cases
@@ -186,15 +186,10 @@ class Matmul(Kernel):
 
 def missing_format(form: Format, gpu: BenchGpu) -> str | None:
     """Return why a GPU does not support a format, or None if it does."""
-    if _capability(gpu) >= form.capability:
+    if gpu.capability >= form.capability:
         return None
     first = ".".join(str(part) for part in form.capability)
     return f"{gpu.name} does not support {form.name}: it needs compute capability {first}"
-
-
-def _capability(gpu: BenchGpu) -> tuple[int, int]:
-    major, _, minor = gpu.compute_capability.partition(".")
-    return int(major), int(minor)
 
 
 class CpuMatmul(CpuCase):
@@ -215,10 +210,6 @@ class CpuMatmul(CpuCase):
         self._right = right.T if self._transposed else right
         m, _, n = self._order.shape
         self._out = fresh_array((m, n), self._order.dtype)
-
-    def poison(self) -> None:
-        """Fill the output with NaN."""
-        self._out.fill(math.nan)
 
     def step(self) -> None:
         """Multiply once."""
@@ -401,13 +392,9 @@ def verify_product(
     # A product of zeros has no typical size: then the deviation itself is the error.
     typical = float(np.sqrt(np.mean(np.square(expected)))) or 1.0
     worst = float(np.max(np.abs(difference))) / typical
-    finite = math.isfinite(worst)
     bound = product_bound(form, order.shape[1], fast_accumulation=fast_accumulation)
-    return Verified(
-        error=worst if finite else None,
-        bound=bound,
-        ok=finite and worst <= bound,
-        reference="float64, weighted sums over blocks of every row",
+    return Verified.of(
+        worst, bound=bound, reference="float64, weighted sums over blocks of every row"
     )
 
 

@@ -54,7 +54,7 @@ class PeerCase(EventCase):
         self._direct = False
         origin = f"from-gpu:{peer.facts.cuda_index}"
         label = gpu_label(order, "p2p", origin, gpu, FORMATS["float32"].spec)
-        self.label = replace(label, parameters={"peer": f"gpu:{peer.facts.cuda_index}"})
+        self.label = replace(label, parameters={"peer": peer.facts.device})
         self.work = PeerToPeer().work(order.shape, "float32")
 
     @property
