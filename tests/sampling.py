@@ -17,6 +17,11 @@ VARIABLE = "GPUCHECK_TEST_SWEEPS"
 THOROUGH = os.environ.get(VARIABLE) == "all"
 
 
+def examples(count: int) -> int:
+    """Return how many examples hypothesis looks at, where `count` are enough for each run."""
+    return 5 * count if THOROUGH else count
+
+
 def sampled(items: Iterable[Item], count: int, *, always: Sequence[Item] = ()) -> list[Item]:
     """Return `count` items drawn by a fixed seed, in their order, and those of `always` besides."""
     everything = list(items)

@@ -20,6 +20,7 @@ from gpucheck.bench.kernels.softmax import (
     choose_softmax,
 )
 from tests.bench.nvrtc import Compiled, Nvrtc, find_disassembler, find_nvrtc
+from tests.sampling import THOROUGH
 
 PACKAGE = Path(gpucheck.__file__).parent
 SOURCES = sorted(PACKAGE.rglob("*.cu"))
@@ -27,13 +28,16 @@ SOFTMAX = PACKAGE / "bench" / "kernels" / "softmax.cu"
 
 #: Maxwell to Blackwell. NVRTC 12.9 knows all but sm_110 (Thor), which came with NVRTC 13; that one
 #: begins at sm_75.
-FURTHER = (50, 52, 60, 61, 70, 75, 80, 86, 89, 100, 103, 110, 120, 121)
+ALL = (50, 52, 60, 61, 70, 75, 80, 86, 89, 90, 100, 103, 110, 120, 121)
 #: With clusters, so that every kernel is compiled: the compiler's other cases are `slow`.
 ALWAYS = (90,)
 #: Without clusters, with them, and the newest.
 KINDS = (70, 90, 120)
-#: One of each generation that the disassembler of CUDA 13 knows; it takes as long as the compiler.
-DISASSEMBLED = (75, 80, 90, 100, 120)
+#: Where instructions or registers differ from the one before; the others are compiled by
+#: `python -m benchmarks.sweeps`.
+FURTHER = tuple(one for one in ALL if THOROUGH or one in (50, 60, 75, 80, 100, *KINDS))
+#: Of the generations that the disassembler of CUDA 13 knows; it takes as long as the compiler.
+DISASSEMBLED = tuple(one for one in (75, 80, 90, 100, 120) if THOROUGH or one in (75, 90, 120))
 
 #: The values of the macros that a source is compiled with; softmax.cu has a test of its own.
 DEFINES = {
@@ -59,11 +63,11 @@ def slow(values: tuple[Any, ...], *, when: bool = True) -> Any:
     return pytest.param(*values, marks=pytest.mark.slow if when else ())
 
 
-ARCHITECTURES = [*ALWAYS, *(slow((one,)) for one in FURTHER)]
+ARCHITECTURES = [slow((one,), when=one not in ALWAYS) for one in FURTHER]
 SOFTMAX_CASES = [
     slow((*each, one), when=each != FLOAT32 or one not in ALWAYS)
     for each in (FLOAT32, FLOAT16, BFLOAT16)
-    for one in ((*ALWAYS, *FURTHER) if each == BFLOAT16 else KINDS)
+    for one in (FURTHER if each == BFLOAT16 else KINDS)
 ]
 
 

@@ -145,7 +145,7 @@ def test_the_processor_is_saved_and_held_against_itself(
     small = tmp_path / "small.toml"
     small.write_text(
         '[profile]\nschema = 1\nname = "small"\nversion = 1\n[match]\ndevice = "cpu"\n'
-        "[run]\nseconds = 4\nprocesses = 3\nmax_processes = 3\nsize = 64\n"
+        "[run]\nseconds = 0.5\nprocesses = 3\nmax_processes = 3\nsize = 64\n"
         '[[check]]\nid = "copy"\nkernel = "copy"\ndevice = "cpu"\nbaseline = true\n'
         "tolerance_percent = 45\n"
     )

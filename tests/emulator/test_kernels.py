@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 
 from tests.emulator.conftest import PACKAGE, SOURCES, Emulators
 from tests.emulator.emulated import FOLDER, ORDERS, SANITIZERS, KernelFault, Memory
+from tests.sampling import examples
 
 HostArray = NDArray[Any]
 INPUTS, CLASSES = 785, 10
-few = settings(max_examples=12)
+few = settings(max_examples=examples(6))
 
 
 def blank(shape: tuple[int, ...] | int) -> HostArray:
@@ -83,7 +84,7 @@ def test_forward_is_softmax_less_targets(
     np.testing.assert_allclose(found, expected, atol=3e-6)
 
 
-@settings(few, max_examples=6)
+@settings(few, max_examples=examples(4))
 @given(rows=st.integers(1, 40), added=st.booleans(), order=st.sampled_from(ORDERS))
 def test_project_is_the_scaled_product(
     emulator: Emulators, rows: int, added: bool, order: int
@@ -175,7 +176,7 @@ WORDS = {0: np.float32, 1: np.float16, 3: np.float64, 4: np.int32}
 
 
 @pytest.mark.parametrize("element", [0, 1, 3])
-@settings(few, max_examples=8)
+@settings(few, max_examples=examples(5))
 @given(
     count=st.integers(1, 300),
     grid=st.integers(1, 3),

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from gpucheck.bench.sdc import ELEMENTS, compare_bits, differences_found, digest
 from tests.emulator.conftest import Emulators
 from tests.emulator.emulated import SANITIZERS, Memory
+from tests.sampling import examples
 
 STORED = {"float32": "f4", "float16": "f2", "bfloat16": "u2", "float64": "f8", "int32": "i4"}
-few = settings(max_examples=12)
+few = settings(max_examples=examples(8))
 #: Numbers at the edges: zeros, the smallest, the largest, infinities, NaN, by their upper bits.
 EDGES = st.sampled_from([0x00, 0x80, 0x01, 0x7F, 0xFF, 0x7C, 0xFC, 0x3F])
 

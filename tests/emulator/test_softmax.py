@@ -15,6 +15,7 @@ from gpucheck.bench.kernels.softmax import SoftmaxLaunch, SoftmaxRows, choose_so
 from gpucheck.bench.numerics import FORMATS, decode, encode
 from tests.emulator.conftest import SOURCES, Emulators
 from tests.emulator.emulated import ORDERS, SANITIZERS, Emulator, KernelFault, Memory
+from tests.sampling import examples
 
 HostArray = NDArray[Any]
 
@@ -145,7 +146,7 @@ def draw(columns: int, rows: int, seed: int, spread: float = 1.0) -> HostArray:
 
 
 @pytest.mark.parametrize("dtype", ELEMENTS)
-@settings(max_examples=20)
+@settings(max_examples=examples(8))
 @given(
     columns=st.one_of(st.integers(1, 70), st.integers(1, 5000), st.integers(1, 70_000)),
     rows=st.integers(1, 5),
@@ -186,7 +187,7 @@ def test_every_row_length_and_place_agrees_with_float64(
 
 
 @pytest.mark.parametrize("dtype", ELEMENTS)
-@settings(max_examples=20)
+@settings(max_examples=examples(8))
 @given(
     name=st.sampled_from(["softmax_short", "softmax_long", "softmax_cluster", "softmax_online"]),
     columns=st.integers(1, 400),
@@ -239,7 +240,7 @@ def test_every_kernel_handles_infinities_nan_and_overflow_in_their_own_row(
 
 
 @pytest.mark.parametrize("lanes", [4, 8, 16, 32])
-@pytest.mark.parametrize("rows", [1, 3, 32, 33, 70])
+@pytest.mark.parametrize("rows", [1, 33, 70])
 def test_rows_that_share_a_warp_do_not_mix(emulator: Emulators, lanes: int, rows: int) -> None:
     for columns in (1, 4 * lanes - 3, 4 * lanes, 8 * lanes - 3):
         problem = Problem(values=draw(columns, rows, lanes, 3.0), x_offset=4, y_offset=8)
@@ -253,8 +254,11 @@ def test_rows_that_share_a_warp_do_not_mix(emulator: Emulators, lanes: int, rows
             assert_right(built(emulator, "float32"), problem, launch, order=order)
 
 
-@pytest.mark.parametrize("columns", [96, 4099, 33_000])
-@pytest.mark.parametrize("dtype", ELEMENTS)
+@pytest.mark.parametrize(("dtype", "columns"), [
+    *((dtype, columns) for dtype in ELEMENTS for columns in (96, 4099)),
+    # Beyond what an SM holds: the format makes no difference to the order.
+    ("float16", 33_000),
+])  # fmt: skip
 def test_the_order_of_the_threads_changes_no_bit(
     emulator: Emulators, dtype: str, columns: int
 ) -> None:

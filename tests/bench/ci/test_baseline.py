@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpucheck.bench.ci.baseline import (
@@ -33,6 +33,7 @@ from gpucheck.report.envelope import Failure
 from gpucheck.report.errors import WrongUseError
 from tests.fakes.bench_runs import document, row, runs_of
 from tests.report.schemas import closed_validator
+from tests.sampling import examples
 
 TIME = "2026-11-21T03:32:00Z"
 SPEEDS = {"gpu:0": [7.0e14, 7.1e14, 7.05e14], "gpu:1": [6.9e14, 7.0e14, 7.0e14]}
@@ -216,6 +217,7 @@ def test_what_is_known_on_one_side_only_differs() -> None:
     assert differences(Fingerprint(vbios="1"), Fingerprint()) == {"vbios": "vbios: 1 -> unknown"}
 
 
+@settings(max_examples=examples(10))
 @given(st.text())
 def test_an_unknown_key_is_wrong_use(word: str) -> None:
     known = {key.replace("_", "-") for key in KEYS} | set(KEYS)
@@ -388,6 +390,7 @@ JSON = st.recursive(
 )
 
 
+@settings(max_examples=examples(20))
 @given(key=st.sampled_from(["tool", "time", "devices", "series", "profile", "host"]), value=JSON)
 def test_whatever_stands_in_a_field_is_a_run_or_wrong_use(
     tmp_path_factory: pytest.TempPathFactory, key: str, value: object
