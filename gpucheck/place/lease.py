@@ -30,12 +30,10 @@ from gpucheck.place.claims import (
 from gpucheck.place.device_strings import parse_device
 from gpucheck.place.model import MOST_SHARES, PlacedDevice, Placement
 from gpucheck.place.placement import (
-    LOCAL_TASK,
-    CudaDevice,
     check_agreement,
     environment_for,
-    gpu_names,
     place_devices,
+    placed_gpu,
     prohibited,
 )
 from gpucheck.place.selection import (
@@ -90,7 +88,14 @@ def lease_best(
         answer = machine.answer_with(Placement(candidates=tuple(selector.candidates)), ())
         return Lease(answer=answer._replace(exit_code=error.exit_code, error=Failure.of(error)))
     devices = tuple(
-        _chosen_device(item, ordinal, request) for ordinal, item in enumerate(selector.chosen)
+        placed_gpu(
+            item,
+            ordinal,
+            spec=f"--count {request.count}",
+            cuda_index=item.cuda_index,
+            reason=f"the best that fits, by {request.prefer}",
+        )
+        for ordinal, item in enumerate(selector.chosen)
     )
     placement = Placement(
         devices=devices,
@@ -104,24 +109,6 @@ def lease_best(
         lease,
         answer=machine.answer_with(placement, notices),
         gpus=selector.machine.inventory.gpus,
-    )
-
-
-def _chosen_device(item: CudaDevice, ordinal: int, request: SelectionRequest) -> PlacedDevice:
-    """Return a chosen GPU under the ordinal that the placement's environment gives it."""
-    gpu = item.gpu
-    return PlacedDevice(
-        spec=f"--count {request.count}",
-        resolved=f"{LOCAL_TASK}/device:GPU:{ordinal}",
-        kind="GPU",
-        cuda_index=item.cuda_index,
-        index=gpu.index,
-        uuid=item.uuid,
-        name=item.name,
-        pci_bus_id=gpu.pci_bus_id,
-        mig_instance=item.instance is not None,
-        reason=f"the best that fits, by {request.prefer}",
-        names=gpu_names(ordinal, None if item.instance else gpu.index, item.uuid),
     )
 
 

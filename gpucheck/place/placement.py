@@ -310,20 +310,46 @@ def _placed(
             names={"tensorflow": "/device:CPU:0", "pytorch": "cpu", "theano": "cpu", "jax": "cpu"},
         )
     ordinal = found.cuda_index or 0
-    what = f"CUDA device {ordinal}"
+    reason = _reason(spec, f"CUDA device {ordinal}", devices, soft=soft)
+    return placed_gpu(found, ordinal, spec=spec.text, cuda_index=ordinal, reason=reason, soft=soft)
+
+
+def placed_gpu(
+    device: CudaDevice,
+    ordinal: int,
+    *,
+    spec: str,
+    cuda_index: int | None,
+    reason: str,
+    soft: bool = False,
+) -> PlacedDevice:
+    """Return a GPU or instance as the device of `spec`, under the ordinal that a program gives it.
+
+    A MIG instance has no name in nvidia-smi: its number there is that of the whole card.
+    """
+    gpu = device.gpu
+    names = {
+        "tensorflow": f"/device:GPU:{ordinal}",
+        "pytorch": f"cuda:{ordinal}",
+        "theano": f"cuda{ordinal}",
+        "cupy": str(ordinal),
+        "jax": str(ordinal),
+        "nvidia-smi": None if device.instance else str(gpu.index),
+        "cuda-visible-devices": device.uuid or None,
+    }
     return PlacedDevice(
-        spec=spec.text,
+        spec=spec,
         resolved=f"{LOCAL_TASK}/device:GPU:{ordinal}",
         kind="GPU",
-        cuda_index=ordinal,
-        index=found.gpu.index,
-        uuid=found.uuid,
-        name=found.name,
-        pci_bus_id=found.gpu.pci_bus_id,
-        mig_instance=found.instance is not None,
+        cuda_index=cuda_index,
+        index=gpu.index,
+        uuid=device.uuid,
+        name=device.name,
+        pci_bus_id=gpu.pci_bus_id,
+        mig_instance=device.instance is not None,
         soft=soft,
-        reason=_reason(spec, what, devices, soft=soft),
-        names=gpu_names(ordinal, None if found.instance else found.gpu.index, found.uuid),
+        reason=reason,
+        names={library: name for library, name in names.items() if name is not None},
     )
 
 
@@ -346,23 +372,6 @@ def _reason(spec: DeviceSpec, what: str, devices: Sequence[CudaDevice], *, soft:
 def _has_gap(devices: Sequence[CudaDevice]) -> bool:
     """Return whether CUDA counts more devices than these: one of them does not answer."""
     return any((device.cuda_index or 0) >= len(devices) for device in devices)
-
-
-def gpu_names(ordinal: int, index: int | None, uuid: str | None) -> dict[str, str]:
-    """Return what each library calls the device with this CUDA ordinal and this NVML index.
-
-    A MIG instance has no index: nvidia-smi's number is that of the whole card.
-    """
-    names = {
-        "tensorflow": f"/device:GPU:{ordinal}",
-        "pytorch": f"cuda:{ordinal}",
-        "theano": f"cuda{ordinal}",
-        "cupy": str(ordinal),
-        "jax": str(ordinal),
-        "nvidia-smi": None if index is None else str(index),
-        "cuda-visible-devices": uuid or None,
-    }
-    return {library: name for library, name in names.items() if name is not None}
 
 
 def _no_such_device(
