@@ -15,9 +15,11 @@ from tests.conftest import scrubbed_environment
 #: Never comes back to where an interrupt is raised, as in a call into a driver.
 PROGRAM = """
 import json, time
+from gpucheck.cli import ctrl_c
 from gpucheck.cli.ctrl_c import end_on_second_ctrl_c
 from gpucheck.drivers.interrupts import REQUESTS, DeferredStops
 REQUESTS.listen()
+ctrl_c._PATIENCE_S = ctrl_c._GRACE_S = 0.2
 def report(result):
     print(json.dumps({"reported": result}))
 with end_on_second_ctrl_c(report) as offer, DeferredStops():

@@ -99,6 +99,19 @@ class TestDirectory:
         with ClaimStore(tmp_path / lock_files.NAME).mutex():
             assert mode(tmp_path / lock_files.NAME) == 0o1777
 
+    @pytest.mark.parametrize("name", [f"shared/{lock_files.NAME[:-1]}", lock_files.NAME])
+    def test_another_unfinished_one_stays_its_owners(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    ) -> None:
+        """Another name in the shared folder, and the name in another folder."""
+        monkeypatch.setattr(lock_files, "DIRECTORY_ATTEMPTS", 2)
+        monkeypatch.setattr(lock_files, "PARENTS", (tmp_path / "shared",))
+        (tmp_path / name).mkdir(mode=0o700, parents=True)
+
+        with pytest.raises(MissingError), ClaimStore(tmp_path / name).mutex():
+            pass
+        assert mode(tmp_path / name) == 0o700
+
     @pytest.mark.parametrize("chosen", [0o700, 0o755, 0o777, 0o1775])
     def test_any_other_mode_is_refused(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chosen: int

@@ -33,7 +33,7 @@ from gpucheck.place.claims import (
     scheduler_of,
     vacancy_on,
 )
-from gpucheck.place.model import Holder
+from gpucheck.place.model import ClaimList, Holder
 from gpucheck.report.errors import BadAnswerError, InconclusiveError
 
 CARD = Target(card="GPU-1")
@@ -468,10 +468,10 @@ def test_threads_are_callers_like_any_others(store: ClaimStore) -> None:
 
 
 def test_no_directory_means_no_claims(tmp_path: Path) -> None:
-    found = list_claims(ClaimStore(tmp_path / "claims"))
+    directory = tmp_path / "claims"
 
-    assert (found.claims, found.waiting) == ((), 0)
-    assert not (tmp_path / "claims").exists()
+    assert list_claims(ClaimStore(directory)) == ClaimList(directory=str(directory))
+    assert not directory.exists()
 
 
 # ---------------------------------------------------------------------------------- rules

@@ -158,7 +158,7 @@ class TestSupervise:
         assert not any(Path(f"/proc/{pid}").exists() for pid in children)
 
     def test_killed_itself_it_leaves_no_probe(self, session: Callable[..., Session]) -> None:
-        command = ["sh", "-c", "cat /proc/$PPID/task/*/children; echo; exec sleep 2"]
+        command = ["sh", "-c", "cat /proc/$PPID/task/*/children; echo; exec sleep 0.5"]
         running = session("supervise", command)
         children = [int(pid) for pid in running.line().split()]
 
