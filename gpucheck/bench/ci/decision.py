@@ -216,7 +216,7 @@ def without_strays(logs: Sequence[float]) -> list[float]:
     strays = kept
     for _ in range(len(logs) // _LEFT_OUT):
         mean = math.fsum(kept) / len(kept)
-        spread = max(_deviation(kept, mean), LEAST_NOISE)
+        spread = max(deviation(kept, mean), LEAST_NOISE)
         farthest = max(range(len(kept)), key=lambda at: abs(kept[at] - mean))
         apart = abs(kept[farthest] - mean) / spread
         rest = kept[:farthest] + kept[farthest + 1 :]
@@ -233,7 +233,8 @@ def _farthest(count: int) -> float:
     return (count - 1) / math.sqrt(count) * math.sqrt(t * t / (count - 2 + t * t))
 
 
-def _deviation(values: Sequence[float], mean: float) -> float:
+def deviation(values: Sequence[float], mean: float) -> float:
+    """Return the standard deviation of values with this mean, 0 of a single one."""
     squares = math.fsum((value - mean) ** 2 for value in values)
     return math.sqrt(squares / (len(values) - 1)) if len(values) > 1 else 0.0
 
@@ -242,7 +243,7 @@ def _one_session(logs: Sequence[float]) -> _Side:
     """Return what the processes of one session say."""
     kept = without_strays(logs)
     mean = math.fsum(kept) / len(kept)
-    spread = max(_deviation(kept, mean), LEAST_NOISE)
+    spread = max(deviation(kept, mean), LEAST_NOISE)
     part = _Part(spread * spread / len(kept), len(kept) - 1)
     return _Side(mean, tuple(logs), (part,))
 
@@ -260,7 +261,7 @@ def _expectation(logs: Sequence[float], sessions: Sequence[int]) -> _Side:
     mean = math.fsum(side.mean for side in sides) / count
     parts = [part for side in sides for part in side.parts]
     within = math.fsum(part.variance for part in parts) / count
-    between = max(0.0, _deviation([side.mean for side in sides], mean) ** 2 - within)
+    between = max(0.0, deviation([side.mean for side in sides], mean) ** 2 - within)
     return _Side(
         mean,
         tuple(logs),

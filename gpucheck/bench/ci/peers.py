@@ -19,6 +19,7 @@ from gpucheck.bench import stats
 from gpucheck.bench.ci.decision import (
     Decision,
     decide,
+    deviation,
     finite,
     holm,
     limit_of,
@@ -104,7 +105,7 @@ def _stragglers(
 def _held(check: Check, device: str, group: _Group, tolerance: float) -> _Held:
     own = group[device]
     others = [one for name, one in group.items() if name != device]
-    decision = decide(own.values, medians_of(others), tolerance, check.direction)
+    decision = decide(own.values, _medians_of(others), tolerance, check.direction)
     return _Held(
         check=check,
         own=own,
@@ -118,12 +119,12 @@ def _fails(held: _Held, *, outside: bool) -> bool:
     """Return whether a GPU is surely a straggler, and outside the range of healthy ones."""
     if held.decision.status is GateStatus.FAIL and outside:
         return True
-    others = medians_of(held.others)
+    others = _medians_of(held.others)
     far = decide(held.own.values, others, _NEVER_HEALTHY_PERCENT, held.check.direction)
     return held.decision.status is GateStatus.FAIL and far.status is GateStatus.FAIL
 
 
-def medians_of(others: Sequence[MetricValues]) -> tuple[float, ...]:
+def _medians_of(others: Sequence[MetricValues]) -> tuple[float, ...]:
     """Return the median of the others in each repeat, as far as all of them have one."""
     least = min(len(one.values) for one in others)
     return tuple(stats.median([one.values[at] for one in others]) for at in range(least))
@@ -139,14 +140,13 @@ def _chance(own: MetricValues, others: Sequence[MetricValues], direction: Direct
         return 1.0
     logs = [typical(one.values) for one in others]
     mean = math.fsum(logs) / len(logs)
-    spread = math.sqrt(math.fsum((one - mean) ** 2 for one in logs) / (len(logs) - 1))
     below = stats.median(logs) - typical(own.values)
     if direction is Direction.LOWER:
         below = -below
     if below <= 0:
         return 1.0
-    deviation = max(spread, _LEAST_SCATTER) * math.sqrt(1 + math.pi / 2 / len(logs))
-    return student_tail(below / deviation, len(logs) - 1)
+    scatter = max(deviation(logs, mean), _LEAST_SCATTER)
+    return student_tail(below / (scatter * math.sqrt(1 + math.pi / 2 / len(logs))), len(logs) - 1)
 
 
 def _straggler(

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from gpucheck import __version__
 from gpucheck.bench import stats
+from gpucheck.bench.ci.decision import deviation
 from gpucheck.bench.ci.model import Fingerprint, SavedRun, Series
 from gpucheck.bench.ci.profile_file import SCHEMA
 from gpucheck.bench.ci.profile_lint import MOST_TOLERANCE_PERCENT
@@ -107,10 +108,7 @@ def _recorded(check: Check, runs: _Runs) -> _Recorded | None:
         return None
     logs = {key: [math.log(value) for value in series.values] for key, series in found}
     means = {key: math.fsum(values) / len(values) for key, values in logs.items()}
-    noise = max(
-        math.sqrt(math.fsum((one - means[key]) ** 2 for one in values) / max(1, len(values) - 1))
-        for key, values in logs.items()
-    )
+    noise = max(deviation(values, means[key]) for key, values in logs.items())
     return _Recorded(
         check=check,
         by_device={key: math.exp(mean) for key, mean in means.items()},
