@@ -18,7 +18,7 @@ from gpucheck.bench.model import (
     GpuTelemetry,
     Severity,
 )
-from gpucheck.bench.sdc import corruption_sentence, deviating_digests, is_corrupt
+from gpucheck.bench.sdc import corruption_sentence, deviating_digests
 from gpucheck.bench.telemetry import HEAT, LIMITED_TIME, TROUBLE, is_clock_change
 from gpucheck.bench.workers import WORKER_SILENT
 from gpucheck.report.envelope import Answer, Evidence, Failure, Host
@@ -105,7 +105,7 @@ def _alive(device: BurnDevice, result: BurnResult) -> Gate:
 def _corruption(device: BurnDevice) -> Gate:
     """Return whether all products were identical and right."""
     check = device.corruption
-    if is_corrupt(check):
+    if check.is_corrupt:
         bad = Diagnosis(
             class_=GateClass.HARDWARE,
             sentence=corruption_sentence(check),

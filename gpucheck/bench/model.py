@@ -470,6 +470,11 @@ class Corruption:
     seconds: float = 0.0
     failure: Failure | None = None
 
+    @property
+    def is_corrupt(self) -> bool:
+        """Return whether a device computed wrong: changed bits, or a first result off float64."""
+        return self.mismatches > 0 or self.reference_ok is False
+
 
 class BurnEnd(StrEnum):
     """Reason why a burn ended."""

@@ -208,11 +208,6 @@ class StressProduct:
             self._check = replace(self._check, failure=failure)
 
 
-def is_corrupt(check: Corruption) -> bool:
-    """Return whether a device computed wrong: changed bits, or a first result off float64."""
-    return check.mismatches > 0 or check.reference_ok is False
-
-
 def deviating_digests(checks: Sequence[Corruption], model_of: Mapping[str, str]) -> dict[str, str]:
     """Return the devices whose first result differs from identical ones, each with a sentence.
 

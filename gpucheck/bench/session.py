@@ -24,7 +24,6 @@ from gpucheck.bench.scheduler import NO_TIME, Progress
 from gpucheck.bench.sdc import (
     StressProduct,
     corruption_sentence,
-    is_corrupt,
     repeat_on_each,
     stress_products,
 )
@@ -394,7 +393,7 @@ def _judge(result: BenchResult, *, require_gpu: bool) -> tuple[ExitCode, Failure
         refused = Failure(code="gpu-refused", message=message, remedy=remedy)
     if refused is not None and not result.environment.gpu_silent:
         return ExitCode.BAD, refused
-    corrupt = next((check for check in result.corruption if is_corrupt(check)), None)
+    corrupt = next((check for check in result.corruption if check.is_corrupt), None)
     if corrupt is not None:
         message = f"Silent data corruption on {corrupt.device}: {corruption_sentence(corrupt)}."
         remedy = ("Take it out of service and test it: gpucheck bench --burn 600",)

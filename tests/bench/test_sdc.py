@@ -23,7 +23,6 @@ from gpucheck.bench.sdc import (
     differences_found,
     digest,
     heaviest_format,
-    is_corrupt,
     plan_product,
     repeat_on_each,
     stress_product,
@@ -100,7 +99,7 @@ def test_a_healthy_gpu_repeats_every_bit() -> None:
     assert check.products > 2
     assert (check.mismatches, check.first_index, check.largest_ulp) == (0, None, None)
     assert check.reference_ok is True
-    assert not is_corrupt(check)
+    assert not check.is_corrupt
     assert "all bits match" in corruption_sentence(check)
     assert (check.device, check.gpu_uuid, check.words) == ("gpu:0", "GPU-00000000", EDGE * EDGE)
 
@@ -109,7 +108,7 @@ def test_one_flipped_bit_is_found_and_placed() -> None:
     clock = FakeClock()
     check = burned(BitGpu(clock, flips=[(3, 1234, 1)]), clock)
 
-    assert is_corrupt(check)
+    assert check.is_corrupt
     assert (check.mismatches, check.first_index, check.largest_ulp) == (1, 1234, 1)
     assert "1 of" in corruption_sentence(check)
     assert "first at index 1234" in corruption_sentence(check)
@@ -164,7 +163,7 @@ def test_a_fault_in_the_first_product_shows_against_float64() -> None:
 
     assert check.mismatches == 0
     assert check.reference_ok is False
-    assert is_corrupt(check)
+    assert check.is_corrupt
     assert "float64" in corruption_sentence(check)
 
 
@@ -181,7 +180,7 @@ def test_a_lone_gpu_that_is_wrong_the_same_way_every_time_is_found() -> None:
     assert found.products > 0
     assert found.mismatches == 0
     assert found.reference_ok is False
-    assert is_corrupt(found)
+    assert found.is_corrupt
 
 
 def test_a_gpu_lost_in_mid_run_keeps_what_was_compared() -> None:
@@ -210,7 +209,7 @@ def test_a_gpu_that_cannot_begin_says_so_and_is_not_corrupt() -> None:
 
     assert (check.products, check.digest) == (0, None)
     assert check.failure is not None
-    assert not is_corrupt(check)
+    assert not check.is_corrupt
     assert gpu.released == 1
 
 

@@ -24,7 +24,7 @@ from gpucheck.bench.model import (
     Measurement,
 )
 from gpucheck.bench.sampler import off_by
-from gpucheck.bench.sdc import corruption_sentence, deviating_digests, is_corrupt
+from gpucheck.bench.sdc import corruption_sentence, deviating_digests
 from gpucheck.bench.telemetry import is_clock_change, why_unread
 from gpucheck.bench.workers import WORKER_NO_DOCUMENT
 from gpucheck.report.envelope import Evidence, Failure
@@ -511,7 +511,7 @@ def _corruption(data: RunData, device: str) -> Gate:
     own = [one for one in data.corruption if one.device == device]
     compared = [one for one in own if one.products]
     # The first product is checked against float64 even if nothing was repeated after it.
-    wrong = [one for one in own if is_corrupt(one)]
+    wrong = [one for one in own if one.is_corrupt]
     odd = deviating_digests(data.corruption, _boards(data)).get(device)
     if not wrong and odd is None and all(one.failure is not None for one in compared):
         none = Failure(code=WORKER_NO_DOCUMENT, message="no process compared any products")

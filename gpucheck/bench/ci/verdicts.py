@@ -95,7 +95,7 @@ def _of_rows(rows: Sequence[Measurement]) -> Iterator[Verdict]:
 
 def _of_corruption(checks: Sequence[Corruption]) -> Iterator[Verdict]:
     for check in checks:
-        wrong = check.mismatches > 0 or check.reference_ok is False
+        wrong = check.is_corrupt
         kind = Kind.FAILURE if wrong else Kind.ERROR if check.failure else Kind.PASS
         said = f"{check.products} products of {check.words} numbers, {check.mismatches} differ"
         message = check.failure.message if check.failure and not wrong else said
