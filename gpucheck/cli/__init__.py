@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -35,6 +36,10 @@ def main(
     """
     # Not list(): once `gpucheck list` has run here, that name is its module.
     given = [*(sys.argv[1:] if arguments is None else arguments)]
+    if COMPLETING in os.environ:
+        from gpucheck.cli.completion import complete
+
+        return complete(os.environ[COMPLETING], given)
     if given[:1] == ["help"]:
         given = [*given[1:], "--help"]
     name = _wanted(given)
@@ -94,6 +99,9 @@ def with_interval(words: list[str]) -> list[str]:
     return found
 
 
+#: A shell asks what may come next.
+COMPLETING = "_GPUCHECK_COMPLETE"
+#: Seconds between two pictures of `list --watch`.
 EVERY_S = "2"
 _NEGATIVE = re.compile(r"-[0-9.]")
 

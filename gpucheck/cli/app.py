@@ -15,6 +15,7 @@ from gpucheck.cli.help import HelpfulCommand, HelpfulGroup, wants_bold
 from gpucheck.cli.options import show_examples
 from gpucheck.cli.terminal import write_stdout
 from gpucheck.report.errors import ExitCode, WrongUseError
+from gpucheck.report.text import did_you_mean
 
 #: Typer brings its own Click, or uses the installed one: either way this is the base
 #: class of the errors that a wrong command line raises.
@@ -23,10 +24,30 @@ _UsageError: type[Exception] = next(
 )
 
 
-def _show_version(value: bool) -> None:
-    if value:
+#: Its package, of which completion needs another module.
+PARSER = _UsageError.__module__.rpartition(".")[0]
+
+
+def _show_version(ctx: typer.Context, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
         write_stdout(f"gpucheck {__version__}\n")
         raise typer.Exit
+
+
+def _show_completion(ctx: typer.Context, shell: str | None) -> None:
+    if shell is None or ctx.resilient_parsing:
+        return
+    from gpucheck.cli.completion import SCRIPTS
+
+    if shell not in SCRIPTS:
+        known = ", ".join(SCRIPTS)
+        asked = did_you_mean(shell, SCRIPTS)
+        raise WrongUseError(
+            code="usage",
+            message=f"--show-completion takes {known}, not {shell[:40]!a}. {asked}".strip(),
+        )
+    write_stdout(SCRIPTS[shell])
+    raise typer.Exit
 
 
 def _root(
@@ -55,6 +76,16 @@ def _root(
             help="List the recorded examples for --from, to try gpucheck without a GPU.",
         ),
     ] = False,
+    show_completion: Annotated[
+        str | None,
+        typer.Option(
+            "--show-completion",
+            metavar="SHELL",
+            callback=_show_completion,
+            is_eager=True,
+            help="Print the completion for bash, zsh or fish, to eval.",
+        ),
+    ] = None,
 ) -> None:
     """Diagnose and benchmark NVIDIA GPUs: usable? which one? how fast? how much memory?"""
     if config is not None:

@@ -19,7 +19,7 @@ from gpucheck.report.errors import WrongUseError
 
 def show_examples(ctx: typer.Context, value: bool) -> None:
     """Print the examples and end."""
-    if not value:
+    if not value or ctx.resilient_parsing:
         return
     if isinstance(ctx.obj, Context) and ctx.obj.json:
         message = "--list-examples is for people: it has no JSON document."
@@ -30,7 +30,7 @@ def show_examples(ctx: typer.Context, value: bool) -> None:
 
 def take_defaults(ctx: typer.Context, value: Path | None) -> None:
     """Take the defaults of this command's options from a file: --config after the command."""
-    if value is None:
+    if value is None or ctx.resilient_parsing:
         return
     from gpucheck.cli.config import read_defaults
 

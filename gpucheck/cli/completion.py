@@ -1,0 +1,315 @@
+"""Completion for bash, zsh and fish: words from the parser, values from our registries and NVML.
+
+A shell runs the script of `--show-completion`, which calls this program with $_GPUCHECK_COMPLETE
+and the words so far. A mistake or a driver that does not answer gives no words and no message.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from importlib import import_module
+from types import MappingProxyType
+from typing import Any
+
+from gpucheck.cli.app import PARSER, build_app
+from gpucheck.cli.commands import COMMANDS
+from gpucheck.cli.terminal import write_stdout
+from gpucheck.report.errors import ExitCode
+
+VARIABLE = "_GPUCHECK_COMPLETE"
+#: A shell waits for this: no driver is waited for longer.
+GPUS_WITHIN_S = 1.0
+
+#: A word to offer, and what it is.
+Offer = tuple[str, str]
+
+
+# -------------------------------------------------------------------------------- the scripts
+
+#: Bash splits words at colons too, so it passes the whole line, and which characters split it.
+SCRIPTS = MappingProxyType(
+    {
+        "bash": f"""\
+_gpucheck_completion() {{
+    local IFS=$'\\n'
+    COMPREPLY=($({VARIABLE}=bash _GPUCHECK_LINE="${{COMP_LINE:0:COMP_POINT}}" \\
+        _GPUCHECK_BREAKS="$COMP_WORDBREAKS" "$1" 2>/dev/null))
+}}
+complete -o default -o bashdefault -F _gpucheck_completion gpucheck
+""",
+        "zsh": f"""\
+#compdef gpucheck
+_gpucheck_completion() {{
+    local -a found
+    found=("${{(@f)$({VARIABLE}=zsh "${{words[1]}}" -- "${{(@)words[2,CURRENT]}}" 2>/dev/null)}}")
+    if [[ -n "${{found[1]}}" ]]; then
+        _describe -V gpucheck found
+    else
+        _files
+    fi
+}}
+compdef _gpucheck_completion gpucheck
+""",
+        "fish": f"""\
+function _gpucheck_completion
+    set -l words (commandline -opc) (commandline -ct)
+    set -l found (env {VARIABLE}=fish $words[1] -- $words[2..-1] 2>/dev/null)
+    if test (count $found) -gt 0
+        printf '%s\\n' $found
+    else
+        __fish_complete_path (commandline -ct)
+    end
+end
+complete -c gpucheck -f -a '(_gpucheck_completion)'
+""",
+    }
+)
+
+
+# --------------------------------------------------------------------------------- the values
+
+
+def _kernels(_: Any) -> Iterator[Offer]:
+    from gpucheck.bench.kernels import KERNELS
+
+    return ((name, "") for name in KERNELS)
+
+
+def _dtypes(_: Any) -> Iterator[Offer]:
+    from gpucheck.bench.kernels import KERNELS
+    from gpucheck.bench.model import BenchMode
+
+    of_all = (name for kernel in KERNELS.values() for name in kernel.dtypes[BenchMode.FULL])
+    return ((name, "") for name in dict.fromkeys(of_all))
+
+
+def _checks(_: Any) -> Iterator[Offer]:
+    from gpucheck.detect.checks import CHECKS
+    from gpucheck.detect.model import Layer
+
+    yield from ((check.ID, "") for check in CHECKS)
+    ids = {check.ID for check in CHECKS}
+    yield from ((str(layer), "a layer") for layer in Layer if str(layer) not in ids)
+
+
+def _frameworks(_: Any) -> Iterator[Offer]:
+    from gpucheck.detect.checks.frameworks import NAMES
+
+    return ((name, "") for name in NAMES)
+
+
+def _profiles(_: Any) -> Iterator[Offer]:
+    from gpucheck.bench.ci.profiles import shipped
+
+    return ((name, "a built-in profile") for name in shipped())
+
+
+def _formats(ctx: Any) -> Iterator[Offer]:
+    return ((name, "") for name in COMMANDS[ctx.command_path.split()[1]].formats)
+
+
+def _fields(_: Any) -> Iterator[Offer]:
+    from gpucheck.inventory.columns import COLUMNS
+
+    return ((name, "") for name in COLUMNS)
+
+
+def _examples(_: Any) -> Iterator[Offer]:
+    from gpucheck.cli.examples import EXAMPLES, PREFIX
+
+    return ((f"{PREFIX}{name}", shows) for name, shows in EXAMPLES.items())
+
+
+def _preferences(_: Any) -> Iterator[Offer]:
+    from gpucheck.place.selection import Preference
+
+    return ((str(one), "") for one in Preference)
+
+
+def _code(_: Any) -> Iterator[Offer]:
+    from gpucheck.memlimit.mechanisms import WRITERS
+
+    return ((name, "") for name in WRITERS)
+
+
+def _shells(_: Any) -> Iterator[Offer]:
+    return ((name, "") for name in SCRIPTS)
+
+
+def _gpus(ctx: Any) -> Sequence[tuple[int, str]]:
+    """Return index and name of the GPUs, of the recording that --from names if there is one."""
+    from gpucheck.cli.examples import find_recording
+    from gpucheck.drivers import open_probes
+    from gpucheck.drivers.interface import NvmlRequest
+
+    source = ctx.params.get("from_")
+    recording = find_recording(source)[0] if source else None
+    probes = open_probes(recording, deadline_s=GPUS_WITHIN_S)
+    try:
+        return [(gpu.index, gpu.name or "") for gpu in probes.nvml(NvmlRequest()).gpus]
+    finally:
+        probes.close()
+
+
+def _indices(ctx: Any) -> Iterator[Offer]:
+    return ((str(index), name) for index, name in _gpus(ctx))
+
+
+def _specs(ctx: Any) -> Iterator[Offer]:
+    yield from ((f"/gpu:{index}", name) for index, name in _gpus(ctx))
+    yield "/cpu:0", "the processor"
+
+
+def _bench_devices(ctx: Any) -> Iterator[Offer]:
+    yield from (("cpu", "the processor"), ("gpu", "every GPU"), ("all", "both"))
+    yield from ((f"gpu:{index}", name) for index, name in _gpus(ctx))
+
+
+def _gpu_names(ctx: Any) -> Iterator[Offer]:
+    return ((name, "") for name in dict.fromkeys(name for _, name in _gpus(ctx)))
+
+
+#: Parameter (of one command, or of all that have it) -> its values.
+VALUES: Mapping[str, Callable[[Any], Iterable[Offer]]] = MappingProxyType(
+    {
+        "bench kernels": _kernels,
+        "bench device": _bench_devices,
+        "bench profile": _profiles,
+        "profile names": _profiles,
+        "place specs": _specs,
+        "place name": _gpu_names,
+        "memlimit gpu": _specs,
+        "gpu": _indices,
+        "exclude": _indices,
+        "dtype": _dtypes,
+        "base": _profiles,
+        "only": _checks,
+        "skip": _checks,
+        "explain": _checks,
+        "framework": _frameworks,
+        "format_": _formats,
+        "select": _fields,
+        "sort": _fields,
+        "from_": _examples,
+        "prefer": _preferences,
+        "code": _code,
+        "show_completion": _shells,
+    }
+)
+#: Options that take several values with commas between them.
+LISTS = frozenset(("bench device", "dtype", "only", "skip", "select", "exclude"))
+
+
+# ------------------------------------------------------------------------------ the completion
+
+
+def complete(shell: str, words: Sequence[str]) -> int:
+    """Print the words that may come next, a line each; never a message."""
+    try:
+        if shell == "bash":
+            text, incomplete = _bash()
+        else:
+            *text, incomplete = words[1:]
+        offers = list(_offers(text, incomplete))
+        write_stdout("".join(f"{line}\n" for line in _lines(shell, offers, incomplete)))
+    except Exception:  # a shell in the middle of a line has no place for a message
+        return int(ExitCode.OK)
+    return int(ExitCode.OK)
+
+
+def _bash() -> tuple[list[str], str]:
+    """Return the words before the one to complete, and that one, from the line of bash."""
+    module = import_module(f"{PARSER}.shell_completion")
+    line = os.environ.get("_GPUCHECK_LINE", "")
+    words = [str(word) for word in module.split_arg_string(line)][1:]
+    if not words or line[-1:].isspace():
+        return words, ""
+    return words[:-1], words[-1]
+
+
+def _lines(shell: str, offers: Iterable[Offer], incomplete: str) -> Iterator[str]:
+    """Yield the offers as the shell's script reads them."""
+    if shell == "bash":
+        breaks = os.environ.get("_GPUCHECK_BREAKS", " :=")
+        # Bash replaces only what follows the last of these.
+        kept = max((incomplete.rfind(char) + 1 for char in ":=" if char in breaks), default=0)
+        yield from (word[kept:] for word, _ in offers)
+    elif shell == "zsh":
+        for word, purpose in offers:
+            escaped = word.replace("\\", "\\\\").replace(":", "\\:")
+            yield f"{escaped}:{purpose}" if purpose else escaped
+    else:
+        yield from (f"{word}\t{purpose}" if purpose else word for word, purpose in offers)
+
+
+def _offers(words: list[str], incomplete: str) -> Iterator[Offer]:
+    """Yield the words that may stand after `words` and begin with `incomplete`."""
+    if "--" in words:
+        return  # a command of the user's
+    if words[:1] == ["help"]:
+        words = words[1:]
+    elif not words and "help".startswith(incomplete) and incomplete:
+        yield "help", "explain a command"
+    name = next((word for word in words if word in COMMANDS), None)
+    items = _completed(name, words, incomplete)
+    if not items and not incomplete and name is not None and not _wants_value(name, words):
+        items = _completed(name, words, "-")
+    for item in items:
+        if item.type != "plain":
+            continue  # files: the shell completes these itself
+        yield str(item.value), " ".join((item.help or "").split())
+
+
+def _wants_value(name: str, words: Sequence[str]) -> bool:
+    """Return whether the last word is an option whose value comes next."""
+    from typer.main import get_command
+
+    command: Any = get_command(build_app(name))
+    for word in words:
+        command = getattr(command, "commands", {}).get(word, command)
+    return any(
+        words[-1] in parameter.opts and not parameter.is_flag and not parameter.count
+        for parameter in command.params
+        if parameter.param_type_name == "option"
+    )
+
+
+def _completed(name: str | None, words: list[str], incomplete: str) -> list[Any]:
+    """Ask the parser, whose parameters get the values of this module."""
+    from typer.main import get_command
+
+    module = import_module(f"{PARSER}.shell_completion")
+    program: Any = get_command(build_app(name))
+    _teach(program, name or "", module.CompletionItem)
+    # Only get_completions is used: the scripts above and `_lines` take the others' place.
+    base = module.ShellComplete
+    kind = type("Completer", (base,), dict.fromkeys(base.__abstractmethods__))
+    found: list[Any] = kind(program, {}, "gpucheck", VARIABLE).get_completions(words, incomplete)
+    return found
+
+
+def _teach(command: Any, name: str, item: Any) -> None:
+    """Give the parameters of a command, and of those within it, their values."""
+    for parameter in command.params:
+        key = f"{name} {parameter.name}"
+        key = key if key in VALUES else str(parameter.name)
+        if key in VALUES:
+            parameter._custom_shell_complete = _completer(VALUES[key], item, many=key in LISTS)
+    for within in getattr(command, "commands", {}).values():
+        _teach(within, name, item)
+
+
+def _completer(
+    values: Callable[[Any], Iterable[Offer]], item: Any, *, many: bool
+) -> Callable[[Any, Any, str], list[Any]]:
+    def offer(ctx: Any, _: Any, incomplete: str) -> list[Any]:
+        before, comma, begun = incomplete.rpartition(",") if many else ("", "", incomplete)
+        taken = before.split(",")
+        return [
+            item(f"{before}{comma}{word}", help=purpose)
+            for word, purpose in values(ctx)
+            if word.startswith(begun) and word not in taken
+        ]
+
+    return offer

@@ -1,0 +1,209 @@
+"""Completion: what the program offers a shell, and what shells make of it."""
+
+from __future__ import annotations
+
+import os
+import pty
+import select
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from gpucheck.bench.kernels import KERNELS
+from gpucheck.cli.commands import COMMANDS
+from gpucheck.cli.completion import SCRIPTS, VALUES, VARIABLE
+from gpucheck.cli.examples import EXAMPLES
+from gpucheck.detect.checks import CHECKS
+from tests.architecture.commands import LEAVES, built_command
+from tests.conftest import scrubbed_environment
+from tests.end_to_end.conftest import Pretend, Program
+
+PROGRAM = Path(sys.executable).with_name("gpucheck")
+PATIENCE_S = 30.0
+
+
+def offered(command: Callable, *words: str, env: dict[str, str] | None = None) -> list[str]:
+    """Return the words that the program offers for the last of these."""
+    ended = command("--", *words, env={VARIABLE: "fish", **(env or {})})
+    assert (ended.code, ended.stderr) == (0, "")
+    return [line.partition("\t")[0] for line in ended.stdout.splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ([""], [*COMMANDS]),
+        (["me"], ["memlimit"]),
+        (["he"], ["help"]),
+        (["help", "com"], ["compare"]),
+        (["--show-completion", ""], ["bash", "zsh", "fish"]),
+        (["list", "--proc"], ["--processes"]),
+        (["list", "--format", ""], ["table", "json", "csv"]),
+        (["list", "--from", "example:"], [f"example:{name}" for name in EXAMPLES]),
+        (["bench", ""], [*KERNELS]),
+        (["bench", "matmul", "so"], ["softmax"]),
+        (["bench", "--dtype", "float16,bf"], ["float16,bfloat16"]),
+        (["bench", "--profile", "acc"], ["acceptance"]),
+        (["bench", "--fill", ""], ["normal", "zeros"]),
+        (["detect", "--explain", "nv"], [each.ID for each in CHECKS if each.ID.startswith("nv")]),
+        (["detect", "--framework", "py"], ["pytorch"]),
+        (["profile", ""], ["list", "lint", "explain", "record"]),
+        (["profile", "explain", "def"], ["default"]),
+        (["place", "--prefer", "c"], ["cool"]),
+        (["memlimit", "30%", "--code", "p"], ["pytorch"]),
+        (["place", "/gpu:0", "--", "no"], []),
+        (["list", "--output", "x"], []),
+        (["list", "--user", ""], []),
+        (["snapshot", "--red"], ["--redact"]),
+        (["list", "--from", "example:lost-gpu", "--gpu", ""], ["0", "1", "2", "3"]),
+        (["place", "--from", "example:geforce", "/g"], ["/gpu:0"]),
+        (["place", "--from", "example:geforce", "--name", "N"], ["NVIDIA GeForce RTX 4090"]),
+    ],
+    ids=" ".join,
+)
+def test_what_is_offered(line: list[str], expected: list[str], gpucheck_command: Callable) -> None:
+    assert offered(gpucheck_command, *line) == expected
+
+
+def test_gpus_of_this_machine_are_offered(pretend: Pretend, program: Program) -> None:
+    ended = program("--", "bench", "--device", "gpu:", env={**pretend("h100x8"), VARIABLE: "zsh"})
+
+    assert ended.stdout.decode().splitlines() == [
+        f"gpu\\:{index}:NVIDIA H100 80GB HBM3" for index in range(8)
+    ]
+
+
+def test_a_driver_that_hangs_is_not_waited_for(pretend: Pretend, program: Program) -> None:
+    begun = time.monotonic()
+    ended = program("--", "list", "--gpu", "", env={**pretend("hung"), VARIABLE: "fish"})
+
+    assert (ended.code, ended.stdout, ended.stderr) == (0, b"", b"")
+    assert time.monotonic() - begun < PATIENCE_S
+
+
+def test_without_a_driver_nothing_is_offered_and_nothing_said(gpucheck_command: Callable) -> None:
+    assert offered(gpucheck_command, "list", "--gpu", "") == []
+
+
+def test_values_are_of_parameters_that_exist() -> None:
+    known = {item.name for line in LEAVES for item in built_command(line).params}
+    own = {
+        f"{line.split()[0]} {item.name}" for line in LEAVES for item in built_command(line).params
+    }
+
+    assert {key for key in VALUES if key != "show_completion"} <= known | own
+
+
+@pytest.mark.parametrize("shell", SCRIPTS)
+def test_the_script_is_printed(shell: str, gpucheck_command: Callable) -> None:
+    ended = gpucheck_command("--show-completion", shell)
+
+    assert (ended.code, ended.stdout) == (0, SCRIPTS[shell])
+
+
+def test_an_unknown_shell_is_wrong_use(gpucheck_command: Callable) -> None:
+    ended = gpucheck_command("--show-completion", "bsh")
+
+    assert ended.code == 2
+    assert "takes bash, zsh, fish, not 'bsh'. Did you mean 'bash'?" in ended.stderr
+
+
+def test_completing_loads_nothing_heavy() -> None:
+    code = (
+        "import sys; from gpucheck.__main__ import main\n"
+        "try: main()\n"
+        "finally: sys.stderr.write(' '.join(sys.modules))"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", code, "--", "bench", "--dtype", "fl"],
+        env=scrubbed_environment({VARIABLE: "fish"}),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert "float16" in ended.stdout
+    assert {"rich", "numpy", "cupy", "pynvml"}.isdisjoint(ended.stderr.split())
+
+
+# ------------------------------------------------------------------------------- real shells
+
+
+def installed(name: str) -> str:
+    found = shutil.which(name)
+    if found is None:
+        pytest.skip(f"{name} is not installed here")
+    return found
+
+
+@contextmanager
+def terminal_of(command: list[str]) -> Iterator[int]:
+    """Start a shell on a terminal of its own, with the program in its PATH."""
+    path = f"{PROGRAM.parent}{os.pathsep}{os.environ['PATH']}"
+    environment = scrubbed_environment({"PATH": path, "TERM": "dumb", "PS1": "$ "})
+    pid, master = pty.fork()
+    if pid == 0:  # pragma: no cover - the child becomes the shell
+        os.execve(command[0], command, environment)
+    try:
+        yield master
+    finally:
+        os.close(master)
+        os.kill(pid, 9)
+        os.waitpid(pid, 0)
+
+
+def type_until(master: int, keys: str, expected: str) -> str:
+    """Type keys and return what the terminal shows until `expected` does, or patience ends."""
+    os.write(master, keys.encode())
+    shown, end = "", time.monotonic() + PATIENCE_S
+    while expected not in shown and time.monotonic() < end:
+        ready, _, _ = select.select([master], [], [], 0.2)
+        if ready:
+            shown += os.read(master, 4096).decode(errors="replace")
+    return shown
+
+
+@pytest.mark.parametrize(
+    ("typed", "expected"),
+    [
+        ("gpucheck bench sof", "softmax"),
+        ("gpucheck list --from example:lo", "example:lost-gpu"),
+        ("gpucheck bench --dtype float16,bf", "float16,bfloat16"),
+        ("gpucheck list --form", "--format"),
+        ("gpucheck profile expl", "explain"),
+    ],
+)
+def test_bash_completes(typed: str, expected: str) -> None:
+    with terminal_of([installed("bash"), "--norc", "--noprofile", "-i"]) as master:
+        type_until(master, 'eval "$(gpucheck --show-completion bash)"; echo rea""dy\n', "ready")
+        shown = type_until(master, f"{typed}\t", expected)
+
+    assert expected in shown
+
+
+@pytest.mark.parametrize(
+    ("shell", "code"),
+    [
+        ("zsh", 'autoload -Uz compinit; compinit -u; eval "$(gpucheck --show-completion zsh)"'),
+        ("fish", "gpucheck --show-completion fish | source"),
+    ],
+)
+def test_other_shells_take_the_script(shell: str, code: str) -> None:
+    path = f"{PROGRAM.parent}{os.pathsep}{os.environ['PATH']}"
+    ask = {"zsh": "print ${_comps[gpucheck]}", "fish": "complete -C 'gpucheck bench sof'"}[shell]
+
+    ended = subprocess.run(
+        [installed(shell), "-c", f"{code}\n{ask}"],
+        env=scrubbed_environment({"PATH": path}),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+    )
+
+    assert {"zsh": "_gpucheck_completion", "fish": "softmax"}[shell] in ended.stdout
