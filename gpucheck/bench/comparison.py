@@ -35,7 +35,8 @@ def compare(measurements: Sequence[Measurement]) -> tuple[Comparison, ...]:
     ]
     found = []
     for gpu in _fastest_gpu_rows(timed):
-        same = [other for other in timed if _same_problem(other, gpu)]
+        problem = (gpu.kernel, gpu.shape, gpu.parameters)
+        same = [row for row in timed if (row.kernel, row.shape, row.parameters) == problem]
         cpus = [other for other in same if other.device == "cpu"]
         alike = [cpu for cpu in cpus if cpu.dtype == gpu.dtype]
         plain = [cpu for cpu in cpus if cpu.dtype.math_mode == "fp32"]
@@ -60,10 +61,6 @@ def _fastest_gpu_rows(timed: Sequence[Measurement]) -> list[Measurement]:
         if problem not in best or _median_s(row) < _median_s(best[problem]):
             best[problem] = row
     return list(best.values())
-
-
-def _same_problem(one: Measurement, other: Measurement) -> bool:
-    return (one.kernel, one.shape, one.parameters) == (other.kernel, other.shape, other.parameters)
 
 
 def _end_to_end(rows: Sequence[Measurement], gpu: Measurement) -> float | None:

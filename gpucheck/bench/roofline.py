@@ -215,17 +215,19 @@ def rooflines_of(rows: Sequence[Measurement]) -> tuple[Roofline, ...]:
 
     The fastest of all samples counts, as in STREAM: a speed reached once is possible.
     """
-    good = [row for row in rows if _is_good(row)]
+    good = [
+        row
+        for row in rows
+        if row.verified is not None
+        and row.verified.ok
+        and row.scope is Scope.RESIDENT
+        and row.summary is not None
+    ]
     places = dict.fromkeys((row.device, row.threads) for row in good if row.kernel in STREAMS)
     places |= dict.fromkeys(
         (row.device, row.threads) for row in good if row.kernel == "matmul" and row.device == "cpu"
     )
     return tuple(_roofline(good, device, threads) for device, threads in places)
-
-
-def _is_good(row: Measurement) -> bool:
-    verified = row.verified is not None and row.verified.ok
-    return verified and row.scope is Scope.RESIDENT and row.summary is not None
 
 
 def _roofline(rows: Sequence[Measurement], device: str, threads: int | None) -> Roofline:
@@ -473,7 +475,9 @@ def _tensor_cores_unused(row: Measurement, gpu: BenchGpu | None) -> Doubt | None
     if cores is None or expected is None:
         return None
     # Programs that share a GPU get equal slices of its time.
-    expected /= 1 + _other_processes(row)
+    for doubt in row.doubts:
+        if doubt.code == "gpu-shared":
+            expected /= 1 + len(str(doubt.facts["processes"]).split(","))
     if expected <= _ABOVE_CORES * cores:
         return None
     if row.sm_clock_mhz and board.clock_mhz:
@@ -498,12 +502,6 @@ def _slow_as_cuda_cores(row: Measurement, reached: float, cores: float, expected
             "expected_flops_per_s": expected,
         },
     )
-
-
-def _other_processes(row: Measurement) -> int:
-    """Return how many other processes used the GPU."""
-    shared = next((doubt for doubt in row.doubts if doubt.code == "gpu-shared"), None)
-    return len(str(shared.facts["processes"]).split(",")) if shared is not None else 0
 
 
 def _least_rate(row: Measurement, board: Board, name: str) -> float | None:

@@ -160,10 +160,6 @@ def check_corruption(seconds: float) -> None:
         raise WrongUseError(code="bad-corruption", message=message, remedy=remedy)
 
 
-def ignore_progress(label: str, fraction: float, seconds_left: float) -> None:
-    """Ignore the progress when no one is watching."""
-
-
 @contextmanager
 def open_session(
     request: BenchRequest, probes: Probes, environment: Mapping[str, str]
@@ -209,7 +205,7 @@ class Session:
         self,
         *,
         corruption_s: float = 0.0,
-        progress: Progress = ignore_progress,
+        progress: Progress = lambda label, fraction, seconds_left: None,
         offer: Callable[[Callable[[], BenchResult]], None] | None = None,
         announce: Callable[[str], None] | None = None,
     ) -> BenchResult:
