@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gpucheck.bench.ci.model import Reference, SavedRun
-from gpucheck.cli.output import Shared, deliver, machine, now, split_words, wrap
+from gpucheck.cli.output import Shared, deliver, failure_report, machine, split_words
 from gpucheck.cli.report_file import check_writable, write_file
 from gpucheck.cli.terminal import status_line, write_stderr, write_workflow_command
 from gpucheck.drivers.interrupts import REQUESTS
@@ -298,13 +298,10 @@ class Outlets:
         """Write a failure without an answer, or an interrupt, to the outlets too."""
         try:
             yield
-        except GpucheckError as error:
-            self.write(_report_of(command, Failure.of(error), ExitCode(error.exit_code)))
-            raise
-        except KeyboardInterrupt:
-            REQUESTS.settle()
-            failure = Failure(code="interrupted", message="Interrupted.")
-            self.write(_report_of(command, failure, ExitCode.INTERRUPTED))
+        except (GpucheckError, KeyboardInterrupt) as error:
+            if isinstance(error, KeyboardInterrupt):
+                REQUESTS.settle()
+            self.write(failure_report(command, error))
             raise
 
     def _announce(self, report: Report) -> None:
@@ -339,11 +336,3 @@ def open_outlets(
         github=found.get("GITHUB_ACTIONS") == "true" if github is None else github,
         summary=Path(summary) if summary else None,
     )
-
-
-def _report_of(command: str, failure: Failure, code: ExitCode) -> Report:
-    from gpucheck.drivers.host.environment import read_host
-
-    host = read_host(Path("/"), os.environ)
-    answer = Answer(result=None, exit_code=code, host=host, error=failure)
-    return wrap(command, answer, time=now())

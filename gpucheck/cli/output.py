@@ -19,7 +19,6 @@ from gpucheck.report.envelope import Answer, Failure, Notice, Report, status_of
 from gpucheck.report.errors import (
     ExitCode,
     GpucheckError,
-    InconclusiveError,
     LaunchError,
     MissingError,
     WrongUseError,
@@ -296,11 +295,18 @@ def refuse_recording(shared: Shared) -> None:
 # ---------------------------------------------------------------------------------- errors
 
 
-def _answer_of(error: GpucheckError) -> Answer:
+def failure_report(command: str | None, error: GpucheckError | KeyboardInterrupt) -> Report:
+    """Return the report of an error or an interrupt that left no answer."""
     from gpucheck.drivers.host.environment import read_host
 
-    host = error.host or read_host(Path("/"), os.environ)
-    return Answer(result=None, exit_code=error.exit_code, host=host, error=Failure.of(error))
+    if isinstance(error, KeyboardInterrupt):
+        host, code = None, ExitCode.INTERRUPTED
+        failure = Failure(code="interrupted", message="Interrupted.")
+    else:
+        host, code, failure = error.host, error.exit_code, Failure.of(error)
+    host = host or read_host(Path("/"), os.environ)
+    answer = Answer(result=None, exit_code=code, host=host, error=failure)
+    return wrap(command or "error", answer, time=now())
 
 
 def fail(context: Context, error: GpucheckError) -> int:
@@ -310,35 +316,31 @@ def fail(context: Context, error: GpucheckError) -> int:
     belongs to that command.
     """
     REQUESTS.settle()
-    answer = _answer_of(error)
-    if context.child is not None:
-        write_failure(answer.error or Failure(code="", message=str(error)))
-        return int(error.exit_code if isinstance(error, LaunchError) else ExitCode.LAUNCH_FAILED)
-    _write_error_document(context, answer)
-    write_failure(answer.error or Failure(code="", message=str(error)))
-    return int(error.exit_code)
+    if context.child is None:
+        _write_error_document(context, error)
+    write_failure(Failure.of(error))
+    if context.child is None or isinstance(error, LaunchError):
+        return int(error.exit_code)
+    return int(ExitCode.LAUNCH_FAILED)
 
 
-def _write_error_document(context: Context, answer: Answer) -> None:
+def _write_error_document(context: Context, error: GpucheckError | KeyboardInterrupt) -> None:
     if not context.json or sys.stdout is None:
         return
-    report = wrap(context.command or "error", answer, time=now())
     try:
-        write_stdout(open_format("json")(report, View()))
+        write_stdout(open_format("json")(failure_report(context.command, error), View()))
     except BrokenPipeError:
         closed_pipe()
-    except WrongUseError as error:  # the exit code stays that of the first error
-        write_message(error.message)
+    except WrongUseError as second:  # the exit code stays that of the first error
+        write_message(second.message)
 
 
 def interrupted(context: Context) -> int:
     """Answer a request to stop."""
     REQUESTS.settle()
-    error = InconclusiveError(code="interrupted", message="Interrupted.")
-    answer = _answer_of(error)._replace(exit_code=ExitCode.INTERRUPTED)
     if context.child is None:
-        _write_error_document(context, answer)
-    write_stderr("gpucheck: interrupted")
+        _write_error_document(context, KeyboardInterrupt())
+    write_message("interrupted")
     return int(ExitCode.INTERRUPTED)
 
 
