@@ -41,5 +41,4 @@ def test_a_condition_is_a_finding_of_its_check(
     assert healthy.summary.startswith(f"{well} (")
     assert (found.id, found.status) == (check.ID, status)
     assert says in found.summary
-    assert found.remedy
     assert found.cause in check.ABOUT.causes or found.cause == "recovery-action-2"
