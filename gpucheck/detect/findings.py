@@ -14,16 +14,8 @@ from gpucheck.inventory.condition import Judgement, Trouble, Unread, lost
 from gpucheck.inventory.inventory import HUNG
 from gpucheck.report.envelope import CheckStatus, Evidence
 
-#: Parts of the reasons for what a GPU does not have, as opposed to what could not be read.
-NOT_OFFERED = (
-    "not supported",
-    "does not offer",
-    "too old to ask",
-    "does not count",
-    "no such",
-    "has no fan",
-    "no link is up",
-)
+#: Parts of the driver's reasons for what a GPU does not have, as opposed to what it could not read.
+NOT_OFFERED = ("not supported", "does not offer", "too old to ask")
 
 
 Judge = Callable[[GpuReading, GpuHealthReading], Judgement]
@@ -76,11 +68,11 @@ def over_gpus(machine: Machine, check_id: str, well: str, judge: Judge) -> list[
         # Nothing is known about the GPUs that were not reached, whatever the others answered.
         cause = HUNG if failure.code == HUNG else "not-read"
         return [whole(CheckStatus.UNKNOWN, f"not checked: {failure.message}", cause=cause)]
-    gaps = [
-        (gpu.index, judgement.reason) for gpu, judgement in judged if isinstance(judgement, Unread)
-    ]
+    gaps = [(gpu.index, gap) for gpu, gap in judged if isinstance(gap, Unread)]
     unread = [
-        (index, reason) for index, reason in gaps if not any(word in reason for word in NOT_OFFERED)
+        (index, gap.reason)
+        for index, gap in gaps
+        if gap.applies and not any(word in gap.reason for word in NOT_OFFERED)
     ]
     if unread:
         names = ", ".join(str(index) for index, _ in unread)
@@ -91,5 +83,5 @@ def over_gpus(machine: Machine, check_id: str, well: str, judge: Judge) -> list[
         return troubles
     if len(gaps) < len(judged):
         return [whole(CheckStatus.OK, f"{well} ({count_of(len(judged) - len(gaps))})")]
-    summary = f"not available: {gaps[0][1]}" if gaps else "no GPU answers"
+    summary = f"not available: {gaps[0][1].reason}" if gaps else "no GPU answers"
     return [whole(CheckStatus.SKIP, summary)]

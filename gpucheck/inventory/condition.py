@@ -77,9 +77,10 @@ class Trouble(NamedTuple):
 
 
 class Unread(NamedTuple):
-    """Why one GPU could not be judged."""
+    """Why one GPU could not be judged; `applies` is false if it has nothing to judge."""
 
     reason: str
+    applies: bool = True
 
 
 Judgement = Trouble | Unread | None

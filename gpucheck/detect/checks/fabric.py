@@ -53,7 +53,7 @@ def judge(gpu: GpuReading, health: GpuHealthReading) -> Judgement:
         return missing
     state, status = health.fabric_state or 0, health.fabric_status or 0
     if state == 0:
-        return Unread("not supported by this GPU")
+        return Unread("not supported by this GPU", applies=False)
     evidence = (
         Evidence(
             "nvmlDeviceGetGpuFabricInfoV",

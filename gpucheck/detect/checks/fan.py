@@ -33,7 +33,7 @@ def check(machine: Machine) -> list[Finding]:
 def judge(gpu: GpuReading, health: GpuHealthReading) -> Judgement:
     """Judge only cards that have fans."""
     if health.fan_count == 0:
-        return Unread("the card has no fan")
+        return Unread("the card has no fan", applies=False)
     missing = unread(gpu, "fan_percent", "temperature_c")
     if missing is not None:
         return missing

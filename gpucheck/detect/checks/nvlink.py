@@ -39,9 +39,9 @@ def check(machine: Machine) -> list[Finding]:
             return missing
         links, active = health.nvlinks or 0, health.nvlinks_active or 0
         if not links:
-            return Unread("not supported by this GPU")
+            return Unread("not supported by this GPU", applies=False)
         if not used:
-            return Unread("no link is up between these GPUs")
+            return Unread("no link is up between these GPUs", applies=False)
         if active == links:
             return None
         return Trouble(

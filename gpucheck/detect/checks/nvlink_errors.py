@@ -42,7 +42,7 @@ def judge(gpu: Card, health: GpuHealthReading) -> Judgement:
     """Compare the growth of each kind with DCGM's limits."""
     if not health.nvlinks_active:
         missing = unread(health, "nvlinks", "nvlinks_active")
-        return missing or Unread("no link is up")
+        return missing or Unread("no link is up", applies=False)
     missing = unread(health, "nvlink_errors_grown")
     if missing is not None:
         return missing
