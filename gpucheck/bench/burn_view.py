@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+
+from rich.console import Group, RenderableType
+from rich.text import Text
 
 from gpucheck.bench.model import BurnDevice, BurnEnd, BurnResult, Gate, GateStatus, Severity
 from gpucheck.report.envelope import Report
 from gpucheck.report.text import View, printable, rate
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
 
 _STYLES = {
     GateStatus.PASS: "green",
@@ -28,9 +27,6 @@ _ENDS = {
 
 def build(report: Report, view: View) -> RenderableType:
     """Return the duration, each device's figures, and every gate that did not pass."""
-    from rich.console import Group
-    from rich.text import Text
-
     found = report.result
     if not isinstance(found, BurnResult):
         raise TypeError(type(found).__name__)
@@ -51,8 +47,6 @@ def build(report: Report, view: View) -> RenderableType:
 
 
 def _device(device: BurnDevice, gates: list[Gate], view: View) -> Iterator[RenderableType]:
-    from rich.text import Text
-
     name = f" {printable(device.name)}" if device.name else ""
     serious = {gate.status for gate in gates if gate.severity is Severity.ERROR}
     statuses = (GateStatus.FAIL, GateStatus.INCONCLUSIVE)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.text import Text
 
 from gpucheck.bench.ci.model import ComparedRow, ComparedRun, RunComparison
 from gpucheck.bench.ci.profile_model import (
@@ -20,10 +23,6 @@ from gpucheck.report.envelope import Report
 from gpucheck.report.errors import ExitCode
 from gpucheck.report.grid import Heading, Row, grid
 from gpucheck.report.text import View, duration, printable, rate
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-    from rich.text import Text
 
 
 def build(report: Report, view: View) -> RenderableType:
@@ -62,9 +61,6 @@ def render_gates(
 
     `verbosity` -1 leaves out what passed, 1 shows every gate with its figures.
     """
-    from rich.console import Group
-    from rich.text import Text
-
     lines: list[RenderableType] = []
     if use is not None:
         count = "1 process" if use.processes == 1 else f"{use.processes} processes"
@@ -98,8 +94,6 @@ def _in_full(
     gates: Sequence[Gate], verbosity: int, *, ascii_only: bool
 ) -> Iterator[RenderableType]:
     """Yield gates that say the same with their reason, what was seen, and what to do."""
-    from rich.text import Text
-
     first, (sign, style) = gates[0], _mark(gates[0], ascii_only)
     class_ = f"  {first.class_}" if first.class_ is not None else ""
     by_id: dict[str, list[Gate]] = {}
@@ -122,8 +116,6 @@ def _in_full(
 
 def _in_brief(gates: Sequence[Gate], *, each: bool, ascii_only: bool) -> Iterator[RenderableType]:
     """Yield what passed or was skipped: one line for each demand, or for each gate."""
-    from rich.text import Text
-
     groups: dict[tuple[str, GateStatus, str | None], list[Gate]] = {}
     for gate in gates:
         key = gate.device if each else None
@@ -142,8 +134,7 @@ def _in_brief(gates: Sequence[Gate], *, each: bool, ascii_only: bool) -> Iterato
 
 def _total(gates: Sequence[Gate]) -> RenderableType:
     """Return the verdict in one line, its word as the exit code says it."""
-    from rich.text import Text
-
+    # A list of profiles needs no gates, and they take 20 ms to import.
     from gpucheck.bench.ci.gates import exit_status
 
     statuses = [gate.status for gate in gates]
@@ -222,17 +213,12 @@ def _number(value: float | None) -> str:
 
 def _next(step: str) -> RenderableType:
     """Return what to do; it may hold a command to copy, and is never broken."""
-    from rich.text import Text
-
     line = f"{' ' * _INDENT}next: {printable(step)}"
     return Text(line, no_wrap=True, overflow="ignore")
 
 
 def _hanging(text: str, style: str = "") -> RenderableType:
     """Return a text that is indented below a gate's name, on every line."""
-    from rich.padding import Padding
-    from rich.text import Text
-
     return Padding(Text(text, style=style), (0, 0, 0, _INDENT))
 
 
@@ -257,9 +243,6 @@ _HEADINGS = (
 
 def render_comparison(found: RunComparison, view: View) -> RenderableType:
     """Return both files, the table, the reasons, and how the two runs differ."""
-    from rich.console import Group
-    from rich.text import Text
-
     micro = "µ" if view.unicode else "u"
     parts: list[RenderableType] = []
     if view.verbosity >= 0:
@@ -279,8 +262,6 @@ def render_comparison(found: RunComparison, view: View) -> RenderableType:
 
 
 def _run_line(which: str, run: ComparedRun) -> RenderableType:
-    from rich.text import Text
-
     said = [run.host or "unknown host", run.time, f"gpucheck {run.gpucheck}"]
     said += [f"profile {run.profile}"] if run.profile else []
     text = f"{which} {printable(run.file)}  ({printable(', '.join(said))})"
@@ -289,8 +270,6 @@ def _run_line(which: str, run: ComparedRun) -> RenderableType:
 
 def _rows(found: RunComparison, view: View, micro: str) -> Iterator[RenderableType]:
     """Yield the table, or where it does not fit a paragraph for each row."""
-    from rich.text import Text
-
     rows = [Row(_cells(row, micro)) for row in found.rows]
     table = grid(_HEADINGS, rows, width=view.width, gap=2) if rows else None
     if table is not None:
@@ -308,8 +287,6 @@ def _rows(found: RunComparison, view: View, micro: str) -> Iterator[RenderableTy
 
 
 def _cells(row: ComparedRow, micro: str) -> list[Text]:
-    from rich.text import Text
-
     texts = (
         *(row.device, printable(row.id), _value(row.first, row.unit, micro)),
         *(_value(row.second, row.unit, micro), _change(row.ratio), _interval(row)),
@@ -347,8 +324,6 @@ def _interval(row: ComparedRow) -> str:
 
 def render_profile(result: ProfileResult, *, width: int) -> RenderableType:
     """Return the files with their mistakes, then the limits."""
-    from rich.console import Group
-
     lines: list[RenderableType] = []
     for file in result.files:
         lines.extend(_file(file, result.action))
@@ -359,8 +334,6 @@ def render_profile(result: ProfileResult, *, width: int) -> RenderableType:
 
 
 def _file(file: ProfileFile, action: ProfileAction) -> Iterator[RenderableType]:
-    from rich.text import Text
-
     if action is ProfileAction.LINT:
         for problem in file.problems:
             yield from _problem(file.path, problem)
@@ -379,9 +352,6 @@ def _file(file: ProfileFile, action: ProfileAction) -> Iterator[RenderableType]:
 
 def _problem(path: str, problem: Problem) -> Iterator[RenderableType]:
     """Yield a mistake as compilers do: the place on a line of its own, to be clicked or copied."""
-    from rich.padding import Padding
-    from rich.text import Text
-
     place = path if problem.line is None else f"{path}:{problem.line}"
     caution = problem.severity is Severity.WARN
     word, style = ("caution", "yellow") if caution else ("mistake", "red")
@@ -394,8 +364,6 @@ def _problem(path: str, problem: Problem) -> Iterator[RenderableType]:
 
 def _limits(limits: tuple[Limit, ...], width: int) -> Iterator[RenderableType]:
     """Yield the limits by demand; one line where there is one, else one for each board."""
-    from rich.text import Text
-
     for name, group in groupby(limits, key=lambda limit: limit.id):
         found = list(group)
         if len(found) == 1:
@@ -408,8 +376,6 @@ def _limits(limits: tuple[Limit, ...], width: int) -> Iterator[RenderableType]:
 
 
 def _one(limit: Limit, width: int) -> Iterator[RenderableType]:
-    from rich.text import Text
-
     board = f" on {limit.board}" if limit.board is not None else ""
     head, text = printable(f"{limit.id}{board}: "), printable(limit.sentence)
     if len(head) + len(text) <= width:
@@ -420,6 +386,4 @@ def _one(limit: Limit, width: int) -> Iterator[RenderableType]:
 
 
 def _unbroken(text: str, before: str) -> RenderableType:
-    from rich.text import Text
-
     return Text(f"{before}{printable(text)}", no_wrap=True, overflow="ignore")
