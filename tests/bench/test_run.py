@@ -408,7 +408,9 @@ def test_parallel_efficiency_needs_both_thread_counts() -> None:
 
 def test_the_limits_are_kept_apart_from_the_requested_rows() -> None:
     clock = FakeClock()
-    request = BenchRequest(kernels=("softmax",), size=64, budget_s=0.1, mode=BenchMode.QUICK)
+    request = BenchRequest(
+        kernels=("softmax",), devices=("gpu:0",), size=64, budget_s=0.1, mode=BenchMode.QUICK
+    )
 
     # So little memory that the limits are measured on small arrays.
     small = FakeGpu(clock, memory_free_bytes=2**20, l2_bytes=2**10)

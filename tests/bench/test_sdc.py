@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpucheck.bench import sdc
 from gpucheck.bench.model import BenchRequest, Corruption
 from gpucheck.bench.sdc import (
     ELEMENTS,
@@ -158,7 +159,7 @@ def test_a_product_that_is_not_computed_does_not_pass_as_the_last_one() -> None:
 def test_a_fault_in_the_first_product_shows_against_float64() -> None:
     clock = FakeClock()
     # The exponent's highest bit of a bfloat16: the same wrong number each time.
-    flips = [(number, 77, 0x4000) for number in range(100_000)]
+    flips = [(number, 77, 0x4000) for number in range(10_000)]
     check = burned(BitGpu(clock, flips=flips), clock)
 
     assert check.mismatches == 0
@@ -213,7 +214,9 @@ def test_a_gpu_that_cannot_begin_says_so_and_is_not_corrupt() -> None:
     assert gpu.released == 1
 
 
-def test_a_clock_that_stands_does_not_keep_us_for_ever() -> None:
+def test_a_clock_that_stands_does_not_keep_us_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sdc, "_MOST_BATCHES", 100)
+
     class Standing(FakeClock):
         def __call__(self) -> float:
             return 0.0

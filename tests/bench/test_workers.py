@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from gpucheck.bench import workers as module
 from gpucheck.bench.workers import (
     WORKER_DIED,
     WORKER_INTERRUPTED,
@@ -170,8 +171,10 @@ def test_one_that_is_never_ready_does_not_keep_the_others(
 
 
 def test_one_that_does_not_end_after_its_document_is_ended(
-    command: tuple[str, ...], children: Callable[[], set[str]]
+    command: tuple[str, ...], children: Callable[[], set[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(module, "_LEAVE_S", 0.2)
+
     answers = run(command, "stay")
 
     assert codes(answers) == [None]

@@ -80,7 +80,11 @@ def is_gone(pid: int) -> bool:
     return False
 
 
-def test_a_child_that_is_found_hanging_is_ended_before_its_deadline(children: Children) -> None:
+def test_a_child_that_is_found_hanging_is_ended_before_its_deadline(
+    children: Children, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("benchmarks.card.children._LOOK_S", 0.1)
+
     ended = children.python(["-c", "import time; time.sleep(600)"], 600, lambda: True)
 
     assert ended.code is None

@@ -8,6 +8,7 @@ import os
 import signal
 import statistics
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,22 +21,24 @@ ON_CPU = ("--device", "cpu", "--size", "64", "--budget", "0.4")
 ALL_ROWS = (*ON_CPU, "--quick", "--budget", "4")
 
 
-PROGRAM = Program()
+Bench = Callable[..., Ended]
 
 
-def bench(*arguments: str, **variables: str) -> Ended:
-    return PROGRAM("bench", *arguments, env=variables, timeout_s=100)
+@pytest.fixture(name="bench")
+def _bench(program: Program) -> Bench:
+    def run(*arguments: str, **variables: str) -> Ended:
+        return program("bench", *arguments, env=variables, timeout_s=100)
+
+    return run
 
 
-def document(*arguments: str, code: int = 0) -> dict[str, Any]:
-    ended = bench(*arguments, "--json")
-    assert ended.code == code
-    answer: dict[str, Any] = ended.document("bench")
-    return answer
+def result_of(ended: Ended) -> Any:
+    assert ended.code == 0, ended.said
+    return ended.document("bench")["result"]
 
 
-def test_every_row_is_verified_and_can_be_recomputed_from_its_samples() -> None:
-    result = document(*ALL_ROWS)["result"]
+def test_every_row_is_verified_and_can_be_recomputed_from_its_samples(bench: Bench) -> None:
+    result = result_of(bench(*ALL_ROWS, "--json"))
 
     assert {row["kernel"] for row in result["measurements"]} == {
         "matmul", "softmax", "copy", "triad", "train", "batch", "towers"
@@ -57,24 +60,18 @@ def test_every_row_is_verified_and_can_be_recomputed_from_its_samples() -> None:
         assert row["converged"] == ("unconverged" not in codes)
 
 
-def test_a_summary_has_no_samples_and_still_the_rounds() -> None:
-    (row,) = document("towers", *ON_CPU, "--towers", "3", "--samples", "summary")["result"][
-        "measurements"
-    ][:1]
-
-    assert row["samples_s"] == row["warmup_s"] == []
-    assert row["summary"]["count"] > 0
-    assert row["round_medians_s"]
-
-
-def test_the_seed_and_the_fill_are_told() -> None:
-    result = document("copy", *ON_CPU, "--seed", "7", "--fill", "zeros")["result"]
+def test_a_summary_has_the_rounds_and_the_seed_and_the_fill_are_told(bench: Bench) -> None:
+    options = ("--samples", "summary", "--seed", "7", "--fill", "zeros", "--json")
+    result = result_of(bench("copy", *ON_CPU, *options))
 
     assert result["environment"]["seed"] == 7
     assert result["environment"]["data"] == "zeros"
-    assert all(
-        "zeros" in {doubt["code"] for doubt in row["doubts"]} for row in result["measurements"]
-    )
+    assert result["measurements"]
+    for row in result["measurements"]:
+        assert row["samples_s"] == row["warmup_s"] == []
+        assert row["summary"]["count"] > 0
+        assert row["round_medians_s"]
+        assert "zeros" in {doubt["code"] for doubt in row["doubts"]}
 
 
 @pytest.mark.parametrize(
@@ -98,7 +95,7 @@ def test_the_seed_and_the_fill_are_told() -> None:
     ],
 )
 def test_what_makes_no_sense_is_refused_in_one_sentence(
-    arguments: tuple[str, ...], code: int, words: str
+    bench: Bench, arguments: tuple[str, ...], code: int, words: str
 ) -> None:
     device = () if "--device" in arguments else ("--device", "cpu")
 
@@ -111,7 +108,7 @@ def test_what_makes_no_sense_is_refused_in_one_sentence(
     assert ended.said.splitlines()[0] == f"gpucheck: {error['message']}"
 
 
-def test_the_largest_size_that_fits_is_told_and_fits() -> None:
+def test_the_largest_size_that_fits_is_told_and_fits(bench: Bench) -> None:
     ended = bench("softmax", "--device", "cpu", "--size", "10000000", "--json")
     (step,) = ended.document("bench")["error"]["remedy"]
 
@@ -124,19 +121,19 @@ def idx(path: Path, *shape: int) -> None:
     path.write_bytes(head + sizes + bytes(number % 10 for number in range(math.prod(shape))))
 
 
-def test_training_takes_mnist_and_says_so(tmp_path: Path) -> None:
+def test_training_takes_mnist_and_says_so(bench: Bench, tmp_path: Path) -> None:
     idx(tmp_path / "train-images-idx3-ubyte", 300, 28, 28)
     idx(tmp_path / "train-labels-idx1-ubyte", 300)
     path = tmp_path / "train-images-idx3-ubyte"
 
-    result = document("train", *ALL_ROWS, "--data", str(path))["result"]
+    result = result_of(bench("train", *ALL_ROWS, "--data", str(path), "--json"))
 
     assert {row["facts"]["images"] for row in result["measurements"]} == {"file"}
     assert "images from the file" in result["conclusions"][0]["sentence"]
 
 
 @pytest.mark.parametrize("name", ["missing.npz", "short-images-idx3-ubyte", "text.npz"])
-def test_a_malformed_data_file_is_refused(tmp_path: Path, name: str) -> None:
+def test_a_malformed_data_file_is_refused(bench: Bench, tmp_path: Path, name: str) -> None:
     if name != "missing.npz":
         (tmp_path / name).write_bytes(b"\x00\x00\x08\x03 too short")
 
@@ -157,11 +154,11 @@ def wait_for_work(pid: int, seconds: float) -> None:
         ticks = int(fields[11]) + int(fields[12])
 
 
-def test_an_interrupt_keeps_what_was_measured(tmp_path: Path) -> None:
+def test_an_interrupt_keeps_what_was_measured(program: Program, tmp_path: Path) -> None:
     path = tmp_path / "report.json"
     options = ("--device", "cpu", "--budget", "60", "--json", "--output", str(path))
-    process = PROGRAM.start("bench", *options, env={})
-    wait_for_work(process.pid, seconds=4)
+    process = program.start("bench", *options, env={})
+    wait_for_work(process.pid, seconds=2.5)
 
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=30)
@@ -173,10 +170,9 @@ def test_an_interrupt_keeps_what_was_measured(tmp_path: Path) -> None:
     assert any(row["interrupted"] for row in rows)
 
 
-@pytest.mark.parametrize("columns", ["40", "80", "150"])
-def test_the_table_fits_the_terminal(columns: str) -> None:
-    ended = bench("softmax", "matmul", *ON_CPU, COLUMNS=columns, LC_ALL="C.UTF-8")
+def test_the_table_fits_the_terminal(bench: Bench) -> None:
+    ended = bench("softmax", "matmul", *ON_CPU, COLUMNS="40", LC_ALL="C.UTF-8")
 
     assert (ended.code, ended.said) == (0, "")
-    assert max(len(line) for line in ended.text.splitlines()) <= int(columns)
+    assert max(len(line) for line in ended.text.splitlines()) <= 40
     assert "softmax 64 × 64, float32, temperature 0.7" in " ".join(ended.text.split())
