@@ -108,7 +108,8 @@ _NEGATIVE = re.compile(r"-[0-9.]")
 
 def _split(given: list[str], name: str | None) -> tuple[list[str], output.Context]:
     """Split off the command after `--`, before any option is parsed."""
-    from gpucheck.place.exec import inherited_descriptors, split_command
+    from gpucheck.drivers.child import inherited_descriptors
+    from gpucheck.place.exec import split_command
 
     own, child = split_command(given)
     keep = inherited_descriptors()

@@ -109,7 +109,7 @@ class Child:
                     (os.POSIX_SPAWN_DUP2, request_end, 0),
                     (os.POSIX_SPAWN_DUP2, answer_end, 1),
                     (os.POSIX_SPAWN_OPEN, 2, os.devnull, os.O_WRONLY, 0),
-                    *((os.POSIX_SPAWN_CLOSE, number) for number in _inherited_descriptors()),
+                    *((os.POSIX_SPAWN_CLOSE, number) for number in inherited_descriptors()),
                 ],
                 # Python ignores SIGPIPE; a child must not inherit that.
                 setsigdef=(signal.SIGPIPE,),
@@ -255,22 +255,29 @@ def _starter(program: str, interpreter: tuple[str, ...], owner: str) -> list[str
     return [*python, START, owner]
 
 
-def _inherited_descriptors() -> list[int]:
-    """Return the descriptors that our caller left open besides the standard streams.
+def inherited_descriptors() -> frozenset[int]:
+    """Return the descriptors above 2 that an exec would pass on now.
 
-    A reader of such a pipe must not have to wait for a child that cannot be killed.
+    Before any library opens a file, these are the ones that our caller gave us (a make
+    jobserver, a claim of an outer `place`). They belong to a command of the user's too, but not to
+    a child of ours: a reader of such a pipe must not wait for one that cannot be killed.
     """
+    return frozenset(fd for fd in open_descriptors() if fd > 2 and is_inheritable(fd))
+
+
+def open_descriptors() -> set[int]:
+    """Return our open descriptors, and the one that read the list, which is closed by then."""
     try:
-        numbers = [int(name) for name in os.listdir("/proc/self/fd")]  # noqa: PTH208
+        return {int(name) for name in os.listdir("/proc/self/fd")}  # noqa: PTH208
     except OSError:
-        return []
-    return [number for number in numbers if number > 2 and _is_inheritable(number)]
+        return set()
 
 
-def _is_inheritable(number: int) -> bool:
+def is_inheritable(fd: int) -> bool:
+    """Return whether an exec would pass on the descriptor; False if it is not open."""
     try:
-        return os.get_inheritable(number)
-    except OSError:  # the one used for listing is already closed
+        return os.get_inheritable(fd)
+    except OSError:
         return False
 
 

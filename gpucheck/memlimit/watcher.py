@@ -26,6 +26,7 @@ from gpucheck.memlimit.model import (
     WatchAction,
 )
 from gpucheck.memlimit.plan import estimate_overhead
+from gpucheck.report.text import in_gib
 
 #: Time between two readings.
 INTERVAL_S = 1.0
@@ -234,9 +235,9 @@ class Watcher:
         most = watched.culprits[0]
         others = f" and {len(by_pid) - 1} more" if len(by_pid) > 1 else ""
         self._machine.report(
-            f"the command takes {_gib(sum(by_pid.values()))} of GPU {number}, above the limit of"
-            f" {_gib(limit.limit_bytes or 0)} plus {_gib(self._allowance(len(by_pid)))} allowance:"
-            f" {most.name or 'process'} ({most.pid}){others}"
+            f"the command takes {in_gib(sum(by_pid.values()))} of GPU {number}, above the limit of"
+            f" {in_gib(limit.limit_bytes or 0)} plus {in_gib(self._allowance(len(by_pid)))}"
+            f" allowance: {most.name or 'process'} ({most.pid}){others}"
         )
 
     def _kill_after_grace(self, tree: ProcessTree, stopped_at: float) -> None:
@@ -299,7 +300,3 @@ def open_watch(
         yield Watcher(plan.gpus, plan.overhead or estimate_overhead(None), action, machine)
     finally:
         session.close()
-
-
-def _gib(size: int) -> str:
-    return f"{size / 1024**3:.1f} GiB"

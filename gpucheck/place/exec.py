@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from gpucheck.drivers.child import is_inheritable, open_descriptors
 from gpucheck.report.errors import CommandNotFoundError, LaunchError, NotExecutableError
 
 #: Python ignores these at start-up, and an ignored signal stays ignored across exec.
@@ -204,15 +205,6 @@ def _default_dispositions() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def inherited_descriptors() -> frozenset[int]:
-    """Return the descriptors above 2 that an exec would pass on now.
-
-    Before any library opens a file, these are the ones that our caller gave us (a make
-    jobserver, a claim of an outer `place`), and they belong to the command too.
-    """
-    return frozenset(fd for fd in open_descriptors() if fd > 2 and _is_inheritable(fd))
-
-
 @contextlib.contextmanager
 def only_inheritable(keep: Iterable[int]) -> Iterator[None]:
     """Let an exec pass on only 0 to 2 and `keep`; restore every flag afterwards."""
@@ -220,7 +212,7 @@ def only_inheritable(keep: Iterable[int]) -> Iterator[None]:
     before: dict[int, bool] = {}
     try:
         for fd in sorted(open_descriptors() | kept):
-            if fd > 2 and (fd in kept) != (inheritable := _is_inheritable(fd)):
+            if fd > 2 and (fd in kept) != (inheritable := is_inheritable(fd)):
                 before[fd] = inheritable
                 _set_inheritable(fd, fd in kept)
         yield
@@ -238,19 +230,3 @@ def _set_inheritable(fd: int, inheritable: bool) -> None:
             code="descriptor-not-open",
             message=f"Descriptor {fd}, which the command should inherit, is not open.",
         ) from error
-
-
-def _is_inheritable(fd: int) -> bool:
-    """Return whether an exec would pass on the descriptor; False if it is not open."""
-    try:
-        return os.get_inheritable(fd)
-    except OSError:
-        return False
-
-
-def open_descriptors() -> set[int]:
-    """Return our open descriptors, and the one that read the list, which is closed by then."""
-    try:
-        return {int(entry.name) for entry in Path("/proc/self/fd").iterdir()}
-    except OSError:
-        return set()

@@ -20,6 +20,7 @@ from gpucheck.place.model import MOST_SHARES, Candidate, already_waiting, name_t
 from gpucheck.place.placement import CudaDevice
 from gpucheck.report.envelope import Notice
 from gpucheck.report.errors import BadAnswerError, WrongUseError
+from gpucheck.report.text import in_gib
 from gpucheck.report.units import Amount
 
 _UNCLAIMED = "without a claim"
@@ -364,7 +365,7 @@ def _wrong_kind(item: CudaDevice, request: SelectionRequest) -> str | None:
     total = item.memory_total_bytes
     least = request.min_free
     if least is not None and total is not None and least.bytes_of(total) > total:
-        return f"it has only {_size(total)}"
+        return f"it has only {in_gib(total)}"
     return None
 
 
@@ -375,7 +376,7 @@ def _too_busy(item: CudaDevice, request: SelectionRequest, own_pids: frozenset[i
         if free is None or total is None:
             return "its free memory cannot be read"
         if free < request.min_free.bytes_of(total):
-            return f"only {_size(free)} is free"
+            return f"only {in_gib(free)} is free"
     most = request.max_utilization_percent
     if most is not None:
         load = _load(item)
@@ -403,17 +404,13 @@ def _load(item: CudaDevice) -> int | None:
 def _described(item: CudaDevice) -> str:
     parts = []
     if item.memory_free_bytes is not None:
-        parts.append(f"{_size(item.memory_free_bytes)} free")
+        parts.append(f"{in_gib(item.memory_free_bytes)} free")
     load = _load(item)
     if load is not None:
         parts.append(f"load {load} %")
     if item.instance is None and item.gpu.temperature_c is not None:
         parts.append(f"{item.gpu.temperature_c} C")
     return ", ".join(parts) or "it fits"
-
-
-def _size(size_bytes: int) -> str:
-    return f"{size_bytes / 2**30:.1f} GiB"
 
 
 # ---------------------------------------------------------------------------------- ranking

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from gpucheck.drivers.child import open_descriptors
 from gpucheck.place.exec import (
     IGNORED_BY_PYTHON,
     only_inheritable,
-    open_descriptors,
     start_first,
 )
 

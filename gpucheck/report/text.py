@@ -106,6 +106,11 @@ def binary_bytes(value: int, *, digits: int = 1) -> str:
     return f"{size:.{digits}f} {_BINARY[-1]}"
 
 
+def in_gib(value: int) -> str:
+    """Return a byte count with one decimal in GiB, however small: "0.3 GiB"."""
+    return f"{value / 1024**3:.1f} GiB"
+
+
 def gibibytes(value: int) -> str:
     """Return a byte count in GiB without the unit, in at most five characters."""
     size = value / 1024**3

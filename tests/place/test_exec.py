@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from gpucheck.drivers.child import inherited_descriptors
 from gpucheck.place.exec import (
     environment_before,
     exec_command,
-    inherited_descriptors,
     split_command,
 )
 from gpucheck.place.supervise import supervise
