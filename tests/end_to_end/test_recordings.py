@@ -55,7 +55,7 @@ def test_a_snapshot_answers_as_the_machine(
     env = pretend(name) | variables
     file = tmp_path / "machine.json"
     # Where something hangs all of it is waited out; elsewhere a busy machine may take its time.
-    deadline = ("--deadline", "2") if name in HANGING else ()
+    deadline = ("--deadline", "1") if name in HANGING else ()
     take(program, env, file, *deadline)
 
     live = program("list", *ARGUMENTS, *deadline, env=env)

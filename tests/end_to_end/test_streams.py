@@ -222,19 +222,15 @@ def test_colour_in_a_pipe(pretend: Pretend, program: Program, tmp_path: Path) ->
     assert report.read_text(encoding="utf-8") == plain
 
 
-@pytest.mark.parametrize("columns", [20, 80])
-@pytest.mark.parametrize("name", MACHINES)
-def test_no_line_is_wider_than_the_terminal(
-    pretend: Pretend, program: Program, name: str, columns: int
-) -> None:
-    env = pretend(name) | {"COLUMNS": str(columns)}
+@pytest.mark.parametrize("name", ["a100-mig", "busy"])
+def test_no_line_is_wider_than_the_terminal(pretend: Pretend, program: Program, name: str) -> None:
+    env = pretend(name) | {"COLUMNS": "20"}
 
     for arguments in (("list", "--processes"), ("list", "--topology")):
         ended = program(*arguments, env=env)
 
         assert ended.code == 0
-        too_wide = [line for line in ended.text.splitlines() if len(line) > columns]
-        assert too_wide == []
+        assert [line for line in ended.text.splitlines() if len(line) > 20] == []
 
 
 @pytest.mark.parametrize("columns", [80, 160])
@@ -279,15 +275,12 @@ LOCALES: dict[str, dict[str, str]] = {
 }
 
 
-@pytest.mark.parametrize(
-    ("name", "locale"), [*(("busy", locale) for locale in LOCALES), ("a100-mig", "C")]
-)
-def test_locales_without_unicode(
-    pretend: Pretend, program: Program, locale: str, name: str
-) -> None:
-    env = pretend(name) | LOCALES[locale]
+@pytest.mark.parametrize("locale", LOCALES)
+def test_locales_without_unicode(pretend: Pretend, program: Program, locale: str) -> None:
+    env = pretend("busy") | LOCALES[locale]
+    others = [("list", "--topology"), ("list", "--format", "csv")] if locale == "C" else []
 
-    for arguments in (("list", "--processes"), ("list", "--topology"), ("list", "--format", "csv")):
+    for arguments in (("list", "--processes"), *others):
         ended = program(*arguments, env=env)
 
         assert ended.code == 0
