@@ -7,7 +7,7 @@ import itertools
 
 import pytest
 
-from gpucheck.cli import output
+from gpucheck.cli import output, with_interval
 from gpucheck.cli.app import run
 from gpucheck.cli.listing import LIST_FLAGS, SHARED_FLAGS, list_gpus, parse_flags
 from gpucheck.cli.output import Shared
@@ -63,3 +63,19 @@ def test_the_parser_is_not_even_imported(gpucheck_command) -> None:
 
     assert "gpucheck.cli.listing" in finished.stderr
     assert "typer" not in finished.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ("list --watch", "list --watch 2"),
+        ("list -w --json", "list -w 2 --json"),
+        ("list --watch 5 --json", "list --watch 5 --json"),
+        ("list --watch -1", "list --watch -1"),
+        ("list --watch=3", "list --watch=3"),
+        ("list --processes", "list --processes"),
+        ("list --watch soon", "list --watch soon"),
+    ],
+)
+def test_watch_alone_has_an_interval(words: str, found: str) -> None:
+    assert with_interval(words.split()) == found.split()

@@ -1,0 +1,128 @@
+"""The same situation has the same exit code in every command; detect's answer is about it."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from tests.end_to_end.conftest import Pretend, Program
+from tests.fakes.machine import load_machine
+
+#: Every way to need a GPU.
+NEEDS_A_GPU = {
+    "list": ("list",),
+    "list --watch": ("list", "--watch", "0.1"),
+    "list --topology": ("list", "--topology", "--processes"),
+    "place DEVICE": ("place", "/gpu:0"),
+    "place --count": ("place", "--count", "1"),
+    "memlimit": ("memlimit", "30%"),
+    "memlimit --code": ("memlimit", "30%", "--code", "pytorch"),
+    "bench --require-gpu": ("bench", "matmul", "--require-gpu", "--budget", "1", "--size", "64"),
+    "bench --device gpu": ("bench", "matmul", "--device", "gpu", "--budget", "1", "--size", "64"),
+}
+#: Situation -> its machine, detect's code, and everybody else's.
+SITUATIONS = {
+    "no driver": ("no-driver", 1, 4),
+    "the driver's module is not loaded": ("driver-not-loaded", 1, 4),
+    "library and module differ": ("version-mismatch", 1, 4),
+    "a container without GPUs": ("container-without-gpus", 1, 4),
+    "a driver that hangs": ("hung", 3, 3),
+}
+DEADLINE = ("--deadline", "1")
+
+
+#: A watch goes on while the driver does not answer: it may answer yet.
+ASKED = [
+    (situation, way)
+    for situation in SITUATIONS
+    for way in NEEDS_A_GPU
+    if (situation, way) != ("a driver that hangs", "list --watch")
+]
+
+
+@pytest.mark.parametrize(("situation", "way"), ASKED)
+def test_without_a_gpu(situation: str, way: str, pretend: Pretend, program: Program) -> None:
+    machine, _, code = SITUATIONS[situation]
+    deadline = DEADLINE if machine == "hung" else ()
+
+    ended = program(*NEEDS_A_GPU[way], *deadline, "--json", env=pretend(machine), timeout_s=120)
+
+    assert ended.code == code
+    assert ended.document(way.split()[0])["exit_code"] == code
+
+
+@pytest.mark.parametrize("situation", SITUATIONS)
+def test_detect_answers_it(situation: str, pretend: Pretend, program: Program) -> None:
+    machine, code, _ = SITUATIONS[situation]
+    deadline = DEADLINE if machine == "hung" else ()
+
+    ended = program("detect", *deadline, "--json", env=pretend(machine), timeout_s=120)
+
+    assert ended.code == ended.document("detect")["exit_code"] == code
+
+
+@pytest.mark.parametrize("way", NEEDS_A_GPU)
+def test_a_driver_without_gpus(way: str, pretend: Pretend, program: Program) -> None:
+    machine = dataclasses.replace(load_machine("t4"), gpus=(), faults=())
+
+    ended = program(*NEEDS_A_GPU[way], "--json", env=pretend(machine), timeout_s=120)
+
+    assert ended.code == ended.document(way.split()[0])["exit_code"] == 4
+
+
+@pytest.mark.parametrize("way", ["place DEVICE", "place --count", "memlimit"])
+def test_with_a_command_every_failure_before_it_is_125(
+    way: str, pretend: Pretend, program: Program
+) -> None:
+    env = pretend("no-driver")
+
+    assert program(*NEEDS_A_GPU[way], "--", "true", env=env).code == 125
+    assert program(*NEEDS_A_GPU[way], "--no-such-option", "--", "true", env=env).code == 125
+
+
+#: A GPU that does not exist beside those that do is a bad answer.
+NO_SUCH_GPU = {
+    "list": ("list", "--gpu", "9"),
+    "place": ("place", "/gpu:9"),
+    "place --count": ("place", "--count", "9"),
+    "memlimit": ("memlimit", "30%", "--gpu", "/gpu:9"),
+}
+
+
+@pytest.mark.parametrize("way", NO_SUCH_GPU)
+def test_no_such_gpu(way: str, pretend: Pretend, program: Program) -> None:
+    ended = program(*NO_SUCH_GPU[way], "--json", env=pretend("t4"))
+
+    assert ended.code == ended.document(way.split()[0])["exit_code"] == 1
+
+
+LEAST = {
+    "detect": (),
+    "list": (),
+    "place": ("/gpu:0",),
+    "bench": ("matmul",),
+    "compare": ("a.json", "b.json"),
+    "profile": ("list",),
+    "memlimit": ("30%",),
+    "snapshot": (),
+}
+WRONG = {
+    "an unknown option": ("--no-such-option",),
+    "an unknown format": ("--format", "no-such-format"),
+    "an output that cannot be written": ("--output", "/no-such-folder/file"),
+    "a recording that is not there": ("--from", "/no-such-file"),
+    "an example that is not there": ("--from", "example:no-such"),
+    "a configuration that is not there": ("--config", "/no-such-file"),
+}
+
+
+@pytest.mark.parametrize("command", LEAST)
+@pytest.mark.parametrize("mistake", WRONG)
+def test_wrong_use(mistake: str, command: str, program: Program, tmp_path: Path) -> None:
+    ended = program(command, *LEAST[command], *WRONG[mistake], env={}, cwd=tmp_path)
+
+    assert ended.code == 2
+    assert ended.stdout == b""
+    assert ended.stderr.startswith(b"gpucheck: ")
