@@ -1,0 +1,97 @@
+"""Slices of one case: how it is warmed up, when it is checked again, what a wrong row says."""
+
+from __future__ import annotations
+
+from itertools import chain, repeat
+
+import pytest
+
+from gpucheck.bench.case import EVENT_SPAN_S
+from gpucheck.bench.model import Verified
+from gpucheck.bench.sampler import CaseState, Sampler, wrong_result
+from tests.fakes.bench import FakeCase, FakeClock
+
+
+def test_a_new_slice_warms_up_for_its_share_unless_one_sample_fills_it() -> None:
+    clock = FakeClock()
+    sampler, state = Sampler(clock, 1000), CaseState(case=FakeCase(repeat(0.01), clock))
+
+    counts = []
+    for samples_s in (0.1, 0.1, 0.01):
+        before = len(state.warmup_s)
+        sampler.take_slice(state, samples_s, warmup_s=0.055)
+        counts.append((len(state.warmup_s) - before, len(state.rounds[-1])))
+
+    # The first slice finds the number of loops with one run, and then takes the whole warm-up.
+    assert counts == [(1 + 6, 10), (3, 10), (0, 1)]
+    assert state.error is None
+
+
+def test_a_long_operation_needs_no_warm_up_and_a_slow_first_run_is_no_long_operation() -> None:
+    clock = FakeClock()
+    sampler = Sampler(clock, 1000)
+    long = CaseState(case=FakeCase(repeat(0.6), clock))
+    # Libraries load in the first run.
+    short = CaseState(case=FakeCase(chain([0.4], repeat(0.0002)), clock))
+
+    for state in (long, short):
+        sampler.take_slice(state, samples_s=0.1, warmup_s=0.05)
+
+    assert (long.cold_s, long.warmup_s, long.loops, long.single_s) == (0.6, [], 1, None)
+    # As many as fill a millisecond, with a margin of a fifth.
+    assert (short.cold_s, short.loops, short.single_s) == (pytest.approx(0.4), 6, 0.0002)
+
+
+def test_no_stretch_has_more_samples_than_it_may() -> None:
+    clock = FakeClock()
+    state = CaseState(case=FakeCase(repeat(0.01), clock))
+
+    Sampler(clock, 4).take_slice(state, samples_s=1.0, warmup_s=0.05)
+
+    assert (len(state.rounds[-1]), len(state.warmup_s)) == (4, 1 + 4)
+
+
+def test_checks_of_later_rounds_take_a_fifth_of_the_time_at_most() -> None:
+    clock = FakeClock()
+
+    class Slow(FakeCase):
+        def check(self) -> Verified:
+            clock.seconds += 0.05
+            return super().check()
+
+    case = Slow(repeat(0.01), clock)
+    sampler, state = Sampler(clock, 1000), CaseState(case=case)
+    checks = []
+    for _ in range(7):
+        sampler.take_slice(state, samples_s=0.1, warmup_s=0.0)
+        checks.append(case.events.count("check"))
+
+    # Twice in the first round; then as soon as five times as long was measured.
+    assert checks == [2, 2, 2, 2, 3, 3, 3]
+
+
+@pytest.mark.parametrize(
+    ("error", "bound", "reference", "said"),
+    [
+        (None, 1e-6, "float64", "it contains NaN or infinity"),
+        (3.0, 0.0, "the source, bit by bit", "3 of its numbers differ from the source, bit by bit"),
+        (0.25, 0.01, "float64, every number", "its deviation from float64 is 0.25; at most 0.01"),
+        (0.25, 0.01, "one tower", "its deviation from one tower is 0.25; at most 0.01 is allowed"),
+    ],
+)
+def test_a_wrong_row_says_how_far_it_is_off(
+    error: float | None, bound: float, reference: str, said: str
+) -> None:
+    found = Verified(error=error, bound=bound, ok=False, reference=reference)
+
+    failure = wrong_result(CaseState(case=FakeCase([])), found)
+
+    assert failure.code == "wrong-result"
+    assert f"gives a wrong result: {said}" in failure.message
+    assert failure.remedy[0] == "do not use its time"
+
+
+def test_a_span_between_events_is_long_for_their_clock_and_short_for_the_queue() -> None:
+    """The clock's tick is half a microsecond, and a short kernel takes about two."""
+    assert EVENT_SPAN_S / 0.5e-6 >= 500
+    assert EVENT_SPAN_S / 2e-6 <= 1000
