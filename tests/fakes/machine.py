@@ -6,6 +6,7 @@ and are kept in the ``str`` as surrogate escapes (``text.encode("utf-8", "surrog
 """
 
 import dataclasses
+import functools
 import re
 import tomllib
 import types
@@ -509,6 +510,7 @@ def load_machine(name: str | Path) -> Machine:
     return parse_machine(text, path.stem)
 
 
+@functools.cache  # a machine is never changed, and eight of its GPUs take ten milliseconds
 def parse_machine(text: str, name: str) -> Machine:
     """Turn the text of a machine file into a machine; `name` seeds the derived identities."""
     where = f"{name}.toml"
