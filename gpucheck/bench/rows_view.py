@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+from rich.console import RenderableType
+from rich.padding import Padding
+from rich.text import Text
 
 from gpucheck.bench.model import Comparison, Measurement, Scope
 from gpucheck.report.text import duration, printable, rate, two_digits
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-    from rich.text import Text
 
 #: Shortest bar that shows a proportion, and longest that is easy to read.
 _SHORTEST_BAR, _LONGEST_BAR = 5, 60
@@ -64,8 +63,6 @@ class RowsRenderer:
         self, rows: Sequence[Measurement], comparisons: Sequence[Comparison]
     ) -> Iterator[RenderableType]:
         """Yield the lines of one kernel in one format."""
-        from rich.text import Text
-
         first = rows[0]
         named = namer(rows, self._signs.times)
         yield Text.assemble((printable(first.kernel), "bold"), f" {printable(self._heading(rows))}")
@@ -107,8 +104,6 @@ class RowsRenderer:
     def _row(
         self, row: Measurement, name: str, bounds: tuple[float, float], name_width: int
     ) -> Iterator[RenderableType]:
-        from rich.text import Text
-
         if row.median_s is None:
             why = "interrupted before it was measured" if row.interrupted else "not measured"
             if row.error is not None:
@@ -144,8 +139,6 @@ class RowsRenderer:
             yield self._marked_line(said, "yellow")
 
     def _figures(self, row: Measurement) -> Text:
-        from rich.text import Text
-
         median_s = row.median_s or 0.0
         time = duration(median_s, self._signs.micro)
         width = half_width(row)
@@ -169,8 +162,6 @@ class RowsRenderer:
 
     def _bar(self, row: Measurement, bounds: tuple[float, float], longest: int) -> Text:
         """Return a bar as long as the row's share of the best speed, and that share in numbers."""
-        from rich.text import Text
-
         if half_width(row) is None:
             return Text("no interval", style="yellow") if longest >= len("no interval") else Text()
         best, worst = bounds
@@ -192,13 +183,9 @@ class RowsRenderer:
 
     def sentence(self, text: str, style: str = "bold") -> RenderableType:
         """Return a plain sentence below a group."""
-        from rich.text import Text
-
         return hanging_indent(Text(f"  {printable(text)}", style=style))
 
     def _marked_line(self, text: str, style: str) -> RenderableType:
-        from rich.text import Text
-
         return hanging_indent(Text(f"    {self._signs.doubt} {printable(text)}", style=style))
 
     def _details(self, row: Measurement) -> str:
@@ -302,8 +289,6 @@ def _without_the_middle(rows: Sequence[Measurement]) -> Sequence[Measurement]:
 
 def hanging_indent(text: Text) -> RenderableType:
     """Return a text whose further lines are indented below its first word."""
-    from rich.padding import Padding
-
     indent = len(text.plain) - len(text.plain.lstrip())
     return Padding(text[indent:], (0, 0, 0, indent))
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
 
 from gpucheck.bench.model import (
     BenchEnvironment,
@@ -33,10 +36,6 @@ from gpucheck.bench.rows_view import (
 from gpucheck.report.envelope import Report
 from gpucheck.report.text import View, printable, rate
 
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-    from rich.text import Text
-
 #: Doubts about how well a median is known; one line covers them all.
 PRECISION = (
     "unconverged",
@@ -63,9 +62,6 @@ def build(report: Report, view: View) -> RenderableType:
     )
     if not result.gates:
         return rows
-    from rich.console import Group
-    from rich.text import Text
-
     from gpucheck.bench.ci.view import render_gates
 
     # The user waits for the gates; the rows behind them come with -v.
@@ -83,9 +79,6 @@ def render_bench(
     `verbosity` -1 leaves out doubts and the environment, 1 adds the details of each row and the
     whole text of each doubt.
     """
-    from rich.console import Group
-    from rich.text import Text
-
     signs = ASCII if ascii_only else UNICODE
     drawing = RowsRenderer(width, signs, verbosity, shared_codes(result.measurements))
     lines: list[RenderableType] = []
@@ -119,8 +112,6 @@ def render_bench(
 
 def _repeated(check: Corruption) -> RenderableType:
     """Return the result of repeated products on one device; a profile has a gate for it."""
-    from rich.text import Text
-
     where = f"{check.device}: {check.products} identical products in {check.dtype}"
     if check.mismatches:
         numbers = "1 number" if check.mismatches == 1 else f"{check.mismatches} numbers"
@@ -135,8 +126,6 @@ def _repeated(check: Corruption) -> RenderableType:
 
 def _last_words(result: BenchResult) -> Iterator[RenderableType]:
     """Yield the last lines: an interruption, missing GPUs, the overall speed-up."""
-    from rich.text import Text
-
     if result.interrupted:
         yield Text("interrupted: the results so far are above", style="yellow")
     if result.environment.gpu_unavailable is not None:
@@ -174,9 +163,6 @@ def _doubt_lines(
     rows: Sequence[Measurement], names: Mapping[int, str], signs: Signs
 ) -> Iterator[RenderableType]:
     """Yield each doubt once, with its rows and its remedy."""
-    from rich.table import Table
-    from rich.text import Text
-
     for head, words, step in doubts_legend(rows, lambda row: names[id(row)], signs.plus_minus):
         said = Text.assemble((printable(head), "yellow"), f": {printable(words)}")
         if step:
@@ -293,8 +279,6 @@ def machine_lines(
 
     Many GPUs share their lines unless details are wanted.
     """
-    from rich.text import Text
-
     together = verbosity <= 0 and len(found.gpus) > _MOST_ALONE
     yield Text(_host_line(found), style="dim")
     for where, rooflines in _places(found.rooflines, together=together):
