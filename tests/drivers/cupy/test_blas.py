@@ -20,6 +20,9 @@ from gpucheck.report.errors import MissingError
 from tests.conftest import scrubbed_environment
 from tests.fakes.cupy_child import run_lines
 
+#: Each compiles a library, or starts a process that loads it, CuPy's double and NumPy.
+pytestmark = pytest.mark.slow
+
 HEAD = """
 import numpy as np
 from gpucheck.bench.numerics import FORMATS, decode, encode
