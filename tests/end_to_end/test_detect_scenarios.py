@@ -233,9 +233,9 @@ def test_the_checks_describe_themselves(words: list[str], program: Program) -> N
     ("words", "hint"),
     [
         (["--expect-gpus", "0"], ""),
-        (["--only", "pcie"], "pcie-width or pcie-generation or pcie-replays"),
+        (["--only", "pcie"], "'pcie-width' or 'pcie-generation' or 'pcie-replays'"),
         (["--skip", "Kernel_Module"], "Did you mean 'kernel-module'?"),
-        (["--explain", "nvlm"], "Did you mean 'nvml'?"),
+        (["--explain", "nvlm"], "Did you mean 'nvml'"),
         (["--framework", "torhc"], "Did you mean 'pytorch'?"),
         (["--framework", "caffe"], "Known frameworks: pytorch"),
         (["--only", ""], ""),
