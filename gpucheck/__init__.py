@@ -198,7 +198,7 @@ def bench(
     budget_s: float | None = None,
     seed: int = 0,
     fill: str = "normal",
-    temperature: float = 0.7,
+    temperature: float = 0.6,
     towers: int = 2,
     data_file: str | PathLike[str] | None = None,
     corruption_s: float = 0.0,

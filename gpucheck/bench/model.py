@@ -65,7 +65,7 @@ class BenchRequest:
     seed: int = 0
     samples: SampleDetail = SampleDetail.ALL
     fill: Fill = Fill.NORMAL
-    temperature: float = 0.7
+    temperature: float = 0.6
     towers: int = 2
     data_file: str | None = None
 

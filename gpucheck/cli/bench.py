@@ -80,7 +80,7 @@ def command(
     ] = Fill.NORMAL,
     temperature: Annotated[
         float, typer.Option("--temperature", metavar="T", help="Softmax temperature.")
-    ] = 0.7,
+    ] = 0.6,
     towers: Annotated[
         int, typer.Option("--towers", metavar="N", help="Towers to simulate on one device.")
     ] = 2,

@@ -54,7 +54,7 @@ GROUPS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     },
     "compare": {"Runs": ("first", "second"), "Judge": ("tolerance", "allow_difference")},
     "profile": {"Profiles": ("names", "file", "runs", "base", "replace", "board")},
-    "snapshot": {"The recording": ("file", "redact", "overwrite")},
+    "snapshot": {"The recording": ("file", "redact", "replace")},
     "memlimit": {
         "The limit": ("amount", "gpu", "include_overhead"),
         "The command that runs under it": ("watch", "hook", "python"),

@@ -185,7 +185,9 @@ def _screen(shared: Shared) -> Iterator[Callable[[Report, dict[str, Any]], None]
     if not _redraws(shared):
 
         def append(report: Report, changes: dict[str, Any]) -> None:
-            write_stdout(open_format(shared.format)(report, view_for(shared, **changes)))
+            write_stdout(
+                open_format(shared.format)(report, view_for(shared, **changes, indented=False))
+            )
             if shared.format != "json":
                 write_messages(report, quiet=shared.verbosity < 0)
 

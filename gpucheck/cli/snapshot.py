@@ -24,9 +24,7 @@ def command(
     redact: Annotated[
         bool, typer.Option("--redact", help="Replace serials, UUIDs, and host and user names.")
     ] = False,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace a file that exists.")
-    ] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="Replace a file that exists.")] = False,
     shared: Shared,
 ) -> int:
     """Record this machine to a file that --from answers from."""
@@ -36,11 +34,12 @@ def command(
     shared = shared._replace(output=file or shared.output, private=not redact)
     if shared.output is not None:
         check_writable(shared.output)
-    if shared.output is not None and shared.output.is_file() and not overwrite:
+    # --output replaces, as in every command.
+    if file is not None and file.is_file() and not replace:
         raise WrongUseError(
             code="snapshot-exists",
-            message=f"The file {str(shared.output)!r} exists already.",
-            remedy=("Replace it with --overwrite, or name another file.",),
+            message=f"The file {str(file)!r} exists already.",
+            remedy=("Replace it with --replace, or name another file.",),
         )
     with machine("snapshot", shared) as probes:
         answer = take_snapshot(probes, redacted=redact)

@@ -13,7 +13,7 @@ class View(NamedTuple):
 
     `example` is the name of the recording that the report answers from, if it is one of ours.
 
-    `width` is in columns; `color` and `unicode` say what the terminal can show; `verbosity` is -1
+    `width` is in columns; `indented` spreads JSON over lines; `color` and `unicode` say what the terminal can show; `verbosity` is -1
     (quiet), 0 or more; `columns` chooses and orders the columns of a list, None means by width.
     """
 
@@ -24,6 +24,7 @@ class View(NamedTuple):
     columns: tuple[str, ...] | None = None
     processes: bool = False
     header: bool = True
+    indented: bool = False
     example: str | None = None
 
 

@@ -16,7 +16,7 @@ def test_a_recording_with_names_is_its_owners_alone_and_says_so(
     path = tmp_path / "machine.json"
     path.write_text("older, and open to all")
 
-    assert main(["snapshot", str(path), "--overwrite"]) == 0
+    assert main(["snapshot", str(path), "--replace"]) == 0
 
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert "make it with --redact" in capsys.readouterr().err
@@ -28,7 +28,7 @@ def test_a_redacted_one_is_an_ordinary_file(
     path = tmp_path / "machine.json"
     path.touch(0o644)
 
-    assert main(["snapshot", str(path), "--redact", "--overwrite"]) == 0
+    assert main(["snapshot", str(path), "--redact", "--replace"]) == 0
 
     assert stat.S_IMODE(path.stat().st_mode) == 0o644
     assert "--redact" not in capsys.readouterr().err

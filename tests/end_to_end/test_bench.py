@@ -175,4 +175,4 @@ def test_the_table_fits_the_terminal(bench: Bench) -> None:
 
     assert (ended.code, ended.said) == (0, "")
     assert max(len(line) for line in ended.text.splitlines()) <= 40
-    assert "softmax 64 × 64, float32, temperature 0.7" in " ".join(ended.text.split())
+    assert "softmax 64 × 64, float32, temperature 0.6" in " ".join(ended.text.split())

@@ -29,7 +29,7 @@ def without_time(document: dict[str, Any]) -> dict[str, Any]:
 
 def take(program: Program, env: dict[str, str], file: Path, *arguments: str) -> Any:
     """Record a machine to a file, and return the document in it."""
-    ended = program("snapshot", file, "--overwrite", *arguments, env=env)
+    ended = program("snapshot", file, "--replace", *arguments, env=env)
     assert ended.code == 0
     assert ended.stdout == b""
     text = file.read_text(encoding="ascii")
@@ -380,7 +380,7 @@ def test_what_was_recorded_is_said_on_stderr(
     file = tmp_path / "machine.json"
 
     loud = program("snapshot", file, env=pretend("t4"))
-    quiet = program("snapshot", file, "--quiet", "--overwrite", env=pretend("t4"))
+    quiet = program("snapshot", file, "--quiet", "--replace", env=pretend("t4"))
 
     first, second = loud.said.splitlines()
     assert first == f"Recorded. Look at it with: gpucheck list --from {file}"
@@ -395,12 +395,21 @@ def test_a_recording_is_not_replaced_by_itself(
     file.write_text("precious", encoding="utf-8")
     env = pretend("t4")
 
-    for words in ([file], ["--output", file]):
-        ended = program("snapshot", *words, env=env)
-        assert ended.code == 2
-        assert "exists already." in ended.said
-        assert "--overwrite" in ended.said
-        assert file.read_text(encoding="utf-8") == "precious"
+    ended = program("snapshot", file, env=env)
 
-    assert program("snapshot", file, "--overwrite", env=env).code == 0
+    assert ended.code == 2
+    assert "exists already." in ended.said
+    assert "--replace" in ended.said
+    assert file.read_text(encoding="utf-8") == "precious"
+    assert program("snapshot", file, "--replace", env=env).code == 0
+    assert file.read_text(encoding="utf-8").startswith("{")
+
+
+def test_output_replaces_as_in_every_command(
+    pretend: Pretend, program: Program, tmp_path: Path
+) -> None:
+    file = tmp_path / "machine.json"
+    file.write_text("old", encoding="utf-8")
+
+    assert program("snapshot", "--output", file, env=pretend("t4")).code == 0
     assert file.read_text(encoding="utf-8").startswith("{")

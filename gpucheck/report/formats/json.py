@@ -26,5 +26,6 @@ def document(report: Report) -> dict[str, object]:
 
 
 def render(report: Report, view: View) -> str:
-    """Return one line of ASCII JSON, which survives every locale and pipe."""
-    return json.dumps(document(report), allow_nan=False) + "\n"
+    """Return ASCII JSON, which survives every locale and pipe: one line, or indented for people."""
+    indent = 2 if view.indented else None
+    return json.dumps(document(report), allow_nan=False, indent=indent) + "\n"

@@ -543,3 +543,12 @@ def test_later_versions_may_add_fields(name: str) -> None:
                 item["new"] = "1"
 
     assert errors(name, plain) == []
+
+
+def test_on_a_terminal_the_document_is_indented_and_the_same() -> None:
+    report = list_report()
+
+    indented = render(report, View(indented=True))
+
+    assert indented.startswith('{\n  "schema": "gpucheck/list/1",\n')
+    assert json.loads(indented) == json.loads(render(report, View()))
