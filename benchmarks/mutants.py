@@ -231,9 +231,10 @@ def run_tests(copy_of: Path, tests: list[str], timeout_s: float) -> tuple[str, f
     environment = {
         **os.environ,
         "PYTHONPATH": str(copy_of),
-        "PYTHONDONTWRITEBYTECODE": "1",
         "CI": "true",
     }
+    # The tests' own bytecode is kept, or each run would compile them anew.
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
     process = subprocess.Popen(
         command, cwd=copy_of, env=environment, stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL, start_new_session=True,
@@ -248,11 +249,18 @@ def run_tests(copy_of: Path, tests: list[str], timeout_s: float) -> tuple[str, f
     return ("passed" if code in (0, 5) else "failed"), time.monotonic() - begun
 
 
+def write(target: Path, source: str) -> None:
+    """Write a module, and remove its bytecode: size and second may be those of the last one."""
+    target.write_text(source, encoding="utf-8")
+    for compiled in (target.parent / "__pycache__").glob(f"{target.stem}.*.pyc"):
+        compiled.unlink()
+
+
 def judge(each: Mutant, copy_of: Path, usual_s: dict[str, float]) -> dict[str, Any]:
     """Return what became of a mutant: `killed_by` is `own`, `folder`, `time` or None."""
     target = copy_of / each.module
     before = target.read_text(encoding="utf-8")
-    target.write_text(each.source, encoding="utf-8")
+    write(target, each.source)
     killed_by = None
     try:
         for name, tests in zip(("own", "folder"), tests_of(each.module, copy_of), strict=True):
@@ -264,7 +272,7 @@ def judge(each: Mutant, copy_of: Path, usual_s: dict[str, float]) -> dict[str, A
                 killed_by = name if how == "failed" else "time"
                 break
     finally:
-        target.write_text(before, encoding="utf-8")
+        write(target, before)
     lines = [ast.unparse(ast.parse(text)).splitlines() for text in (before, each.source)]
     diff = [
         line

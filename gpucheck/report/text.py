@@ -13,8 +13,9 @@ class View(NamedTuple):
 
     `example` is the name of the recording that the report answers from, if it is one of ours.
 
-    `width` is in columns; `indented` spreads JSON over lines; `color` and `unicode` say what the terminal can show; `verbosity` is -1
-    (quiet), 0 or more; `columns` chooses and orders the columns of a list, None means by width.
+    `width` is in columns; `indented` spreads JSON over lines; `color` and `unicode` say what the
+    terminal can show; `verbosity` is -1 (quiet), 0 or more; `columns` chooses and orders the
+    columns of a list, None means by width.
     """
 
     width: int = 80
