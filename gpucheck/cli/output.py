@@ -365,8 +365,9 @@ def usage_error(error: Exception, words: Sequence[str] = ()) -> WrongUseError:
     if re.fullmatch(r"-[0-9.]", option):
         word = next((word for word in words if word.startswith(option)), option)[:40]
         text = f"{word!a} is negative, but amounts and devices are not; write {word[1:]!a}"
+    else:
+        text = _with_question(error, text)
     where = getattr(getattr(error, "ctx", None), "command_path", "gpucheck")
-    text = _with_question(error, text)
     see = f"See: {where} --help"
     forgotten = "extra argument" in text and where.rpartition(" ")[2] in RUNS_A_COMMAND
     return WrongUseError(
