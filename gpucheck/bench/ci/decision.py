@@ -42,9 +42,9 @@ class Decision:
     """The verdict, with the ratio to what is expected and its interval.
 
     The ratio is measured / expected, whatever the direction; `measured` is the geometric mean of
-    the processes. `chance` is how likely a figure that lies just at the limit looks as bad as this
-    one. `one_of` is the number of figures of which one may look as bad by chance, where that alone
-    keeps this one from failing.
+    the processes. The interval of a single process ends at infinity. `chance` is how likely a
+    figure that lies just at the limit looks as bad as this one. `one_of` is the number of figures
+    of which one may look as bad by chance, where that alone keeps this one from failing.
     """
 
     status: GateStatus
@@ -328,7 +328,10 @@ def _verdict(now: float, before: float, half: float, beyond: float, chance: floa
         measured=_exp(now),
         expected=_exp(before),
         ratio=_exp(difference),
-        interval=(_exp(difference - half), _exp(difference + half)),
+        interval=(
+            _exp(difference - half),
+            _exp(difference + half) if half < math.inf else math.inf,
+        ),
         chance=chance,
     )
 

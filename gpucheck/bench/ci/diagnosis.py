@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from gpucheck.bench import stats
+from gpucheck.bench.ci.decision import FEWEST_PROCESSES
 from gpucheck.bench.ci.run_data import MetricValues
 from gpucheck.bench.model import Doubt, Gate, GateClass, GateStatus
 from gpucheck.bench.telemetry import HEAT
@@ -151,6 +152,8 @@ def _of_doubts(figures: MetricValues) -> Diagnosis:
         return found
     noisy = _with_codes(figures, NOISE, share=0.0)
     sentence = "the results vary too much between processes"
+    if len(figures.values) == 1:
+        sentence = f"a verdict takes at least {FEWEST_PROCESSES} processes"
     return Diagnosis(
         class_=GateClass.NOISE,
         sentence=f"{sentence}; {noisy.message}" if noisy is not None else sentence,

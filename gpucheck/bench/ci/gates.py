@@ -256,7 +256,7 @@ class _Judging:
         shortfall = _shortfall(decision)
         if decision.one_of is not None:
             shortfall += f", but one of {decision.one_of} figures may miss its limit by chance"
-        elif status is GateStatus.INCONCLUSIVE:
+        elif status is GateStatus.INCONCLUSIVE and gate.interval is not None:
             shortfall += ", an interval that includes the limit"
         found = ruling(status, self._figures, limit, self._peers)
         board = self._figures.gpu.board if self._figures.gpu is not None else None
@@ -358,5 +358,5 @@ def _shortfall(decision: Decision) -> str:
         f"{abs(change):.1f} % {'below' if change < 0 else 'above'} {number(decision.expected)}"
     )
     if not math.isfinite(low) or not math.isfinite(high):
-        return f"{against}, from one process"
+        return f"{against}, and one process gives no interval"
     return f"{against} ({low:+.1f} to {high:+.1f} %)"

@@ -226,7 +226,7 @@ def _spread(check: Check, found: _Group, tolerance: float) -> Gate:
         severity=Severity.WARN,
         measured=decision.measured,
         limit=limit_of(decision.expected, tolerance, check.direction),
-        interval=decision.measured_interval,
+        interval=finite(decision.measured_interval),
         values=slowest.values,
     )
     if gate.status is GateStatus.PASS:

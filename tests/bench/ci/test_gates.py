@@ -298,6 +298,15 @@ def test_two_processes_decide_nothing() -> None:
     assert gate(run_data(product_runs(GOOD[:2])), "matmul").status is GateStatus.INCONCLUSIVE
 
 
+def test_one_process_gives_no_interval_and_no_end_of_300_digits() -> None:
+    alone = gate(run_data(product_runs((0.9 * GOOD[0],))), "matmul")
+
+    assert (alone.status, alone.interval) == (GateStatus.INCONCLUSIVE, None)
+    assert alone.reason is not None
+    assert "and one process gives no interval: a verdict takes at least 3 processes" in alone.reason
+    assert len(alone.reason) < 200
+
+
 def test_a_severity_of_warn_does_not_end_in_failure() -> None:
     text = NODE + 'severity = "warn"\n'
     found = RunData(profile=profile_of(text), node=node(), runs=product_runs(SLOW))
