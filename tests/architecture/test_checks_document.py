@@ -1,4 +1,4 @@
-"""docs/checks.md says of every check what the check says of itself.
+"""docs/reference/checks.md says of every check what the check says of itself.
 
 Where a change is meant, `UPDATE_SNAPSHOTS=1 pytest tests/architecture/test_checks_document.py`.
 """
@@ -13,7 +13,7 @@ import pytest
 from gpucheck.detect.checks import CHECKS, Check
 from tests.architecture.house import ROOT
 
-DOCUMENT = ROOT / "docs" / "checks.md"
+DOCUMENT = ROOT / "docs" / "reference" / "checks.md"
 BEGIN = "<!-- generated: what follows is written by tests/architecture/test_checks_document.py -->"
 
 

@@ -55,7 +55,7 @@ def test_every_doubt_is_explained_in_the_documentation() -> None:
     folder = Path(doubts.__file__).parent
     source = "".join(path.read_text(encoding="utf-8") for path in folder.glob("*doubts.py"))
     known = set(re.findall(r'code(?:=| = )"([a-z0-9-]+)"', source)) | {"cache-resident"}
-    document = folder.parents[1] / "docs" / "bench.md"
+    document = folder.parents[1] / "docs" / "reference" / "bench.md"
 
     explained = set(re.findall(r"`([a-z0-9-]+)`", document.read_text(encoding="utf-8")))
 

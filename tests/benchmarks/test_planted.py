@@ -1,4 +1,4 @@
-"""A small sample of `python -m benchmarks.planted`, whose tables are in docs/bench.md."""
+"""A small sample of `python -m benchmarks.planted`, whose tables are in docs/reference/bench.md."""
 
 from __future__ import annotations
 

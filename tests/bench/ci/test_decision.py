@@ -177,7 +177,7 @@ def test_the_unit_does_not_matter(now: list[float], before: list[float]) -> None
 
 
 def documented(mark: str) -> list[list[str]]:
-    """Return the rows of a table of docs/profiles.md."""
+    """Return the rows of a table of docs/reference/profiles.md."""
     (table,) = re.findall(rf"<!-- {mark} -->\n(.*?)<!-- end -->", DOCUMENT.read_text("utf-8"), re.S)
     lines = [[item.strip() for item in line.split("|")[1:-1]] for line in table.splitlines()]
     return lines[2:]
