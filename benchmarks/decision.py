@@ -1,8 +1,9 @@
 """Error rates of the verdicts: synthetic machines run through the program's own code.
 
-    python -m benchmarks.decision                  the tables of docs/reference/profiles.md, some ten minutes
+    python -m benchmarks.decision                  the tables, some ten minutes
     python -m benchmarks.decision --runs 100       a quick look
-    python -m benchmarks.decision --write          ... written into docs/reference/profiles.md
+    python -m benchmarks.decision --write          ... written into
+                                                   docs/reference/profiles.md
 
 Figures of processes are drawn from several models and decided by `decide`, one more process at a
 time up to the most, as `gpucheck bench --profile` and `--baseline` do. The two nearest alternatives
@@ -383,7 +384,7 @@ def main() -> int:
     parser.add_argument("--nodes", type=int, default=250, help="nodes of a cell [250]")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", choices=("streams", "sessions", "nodes"))
-    parser.add_argument("--write", action="store_true", help="write into docs/reference/profiles.md")
+    parser.add_argument("--write", action="store_true", help="write into the reference")
     given = parser.parse_args()
     tables = {
         "streams": lambda: stream_table(given.runs, given.seed),

@@ -1,8 +1,8 @@
 """Condition of a GPU: what makes a card unfit for work, judged in one place.
 
 `detect`'s checks report each condition by itself; `place` asks for the worst of them. The rules and
-their sources are those of docs/reference/checks.md, under the name of each function. A condition judges one
-GPU and is None (well), Trouble, or Unread.
+their sources are those of docs/reference/checks.md, under the name of each function. A condition
+judges one GPU and is None (well), Trouble, or Unread.
 """
 
 from __future__ import annotations

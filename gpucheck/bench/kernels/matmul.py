@@ -372,8 +372,8 @@ def verify_product(
     """Compare every entry of `out` with A B in float64, by weighted sums over blocks of columns.
 
     The error is the largest deviation of a block's sum from that of A B, relative to the sums'
-    typical size. docs/reference/bench.md lists what it detects: in any format, an entry that is off by a
-    quarter of the typical one; in more precise formats, much less.
+    typical size. docs/reference/bench.md lists what it detects: in any format, an entry that is
+    off by a quarter of the typical one; in more precise formats, much less.
     """
     import numpy as np
 
