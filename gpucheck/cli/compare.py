@@ -41,7 +41,7 @@ def command(
     shared: Shared,
 ) -> int:
     """Compare two benchmark runs, with intervals and a verdict."""
-    from gpucheck.bench.ci.baseline import allowed_keys, read_run
+    from gpucheck.bench.ci.baseline import allowed_keys, check_same_temperature, read_run
     from gpucheck.bench.ci.compare import compare_runs, conclude_comparison
 
     if shared.recording is not None:
@@ -54,9 +54,11 @@ def command(
 
     with outlets.guarded("compare"):
         with machine("compare", shared) as probes:
+            before, now = read_run(first), read_run(second)
+            check_same_temperature(before, now)
             comparison = compare_runs(
-                read_run(first),
-                read_run(second),
+                before,
+                now,
                 files=(first, second),
                 tolerance_percent=tolerance,
                 allowed=allowed_keys(split_words(allow_difference)),

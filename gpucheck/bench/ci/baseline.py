@@ -25,6 +25,7 @@ from gpucheck.bench.ci.profile_model import Profile
 from gpucheck.bench.ci.run_data import doubts_of
 from gpucheck.bench.model import (
     BenchEnvironment,
+    BenchRequest,
     Direction,
     GpuTelemetry,
     Measurement,
@@ -363,6 +364,50 @@ def counterpart_of(
         return None, {}, []
     series = [replace(one, device=device) for one in saved.series if one.device == found.device]
     return found, differences(found.fingerprint, fingerprint), series
+
+
+_TEMPERATURE = "temperature="
+
+
+def temperatures_of(run: SavedRun) -> tuple[str, ...]:
+    """Return the temperatures that softmax was measured with, as its rows are named."""
+    parts = (part for one in run.series for part in one.id.split("/"))
+    found = (part for part in parts if part.startswith(_TEMPERATURE))
+    return tuple(dict.fromkeys(part.removeprefix(_TEMPERATURE) for part in found))
+
+
+def check_temperature(saved: SavedRun, request: BenchRequest) -> None:
+    """Check that softmax is measured as in the baseline, if both have it.
+
+    Raises:
+        WrongUseError: it is measured with another temperature.
+    """
+    before = temperatures_of(saved)
+    if not before or str(request.temperature) in before:
+        return
+    if request.kernels and "softmax" not in request.kernels:
+        return
+    raise WrongUseError(
+        code="other-temperature",
+        message=f"The baseline was measured with temperature {before[0]}, this run uses "
+        f"{request.temperature}: give --temperature {before[0]} or save a new baseline.",
+    )
+
+
+def check_same_temperature(first: SavedRun, second: SavedRun) -> None:
+    """Check that two runs measured softmax alike, if both have it.
+
+    Raises:
+        WrongUseError: they were measured with different temperatures.
+    """
+    before, now = temperatures_of(first), temperatures_of(second)
+    if before and now and not set(before) & set(now):
+        raise WrongUseError(
+            code="other-temperature",
+            message=f"The first run was measured with temperature {before[0]}, "
+            f"the second with {now[0]}.",
+            remedy=(f"Measure the second again with --temperature {before[0]}.",),
+        )
 
 
 _SAVE = "Write one with: gpucheck bench --save FILE"

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from gpucheck.bench.ci.baseline import (
     baseline_against,
+    check_temperature,
     fingerprints_of,
     profile_key,
     row_series,
@@ -231,9 +232,12 @@ def run_request(
     """Measure a request in several processes; return the answer and the run to save, if any.
 
     Raises:
+        WrongUseError: the baseline was measured with another temperature of softmax.
         MissingError: GPUs are requested or required, and CUDA sees none.
         GpucheckError: no process measured anything, for the reason that the first one gave.
     """
+    if reference is not None:
+        check_temperature(reference.run, request)
     on_gpus = set(request.devices) != {"cpu"}
     found = take_inventory(probes, ask_driver=on_gpus).result
     gpus = found.gpus if isinstance(found, Inventory) else ()

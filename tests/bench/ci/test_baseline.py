@@ -15,6 +15,8 @@ from gpucheck.bench.ci.baseline import (
     KEYS,
     allowed_keys,
     baseline_against,
+    check_same_temperature,
+    check_temperature,
     differences,
     fingerprints_of,
     not_allowed,
@@ -27,7 +29,7 @@ from gpucheck.bench.ci.baseline import (
 )
 from gpucheck.bench.ci.model import Fingerprint, SavedRun
 from gpucheck.bench.environment import VARIABLES
-from gpucheck.bench.model import Direction, ProfileUse, Scope, Verified
+from gpucheck.bench.model import BenchRequest, Direction, ProfileUse, Scope, Verified
 from gpucheck.report.codec import to_plain
 from gpucheck.report.envelope import Failure
 from gpucheck.report.errors import WrongUseError
@@ -471,3 +473,45 @@ def test_a_report_is_no_baseline(tmp_path: Path) -> None:
         read_saved_run(path)
 
     assert "--save" in caught.value.remedy[0]
+
+
+# ------------------------------------------------------------------- softmax's temperature
+
+
+def of_softmax(*temperatures: float) -> SavedRun:
+    (first, *_) = row_series(runs_of(SPEEDS))
+    names = [f"softmax/numpy/float32/64x64/temperature={one}" for one in temperatures]
+    series = [replace(first, id=name) for name in names]
+    return saved_run(runs_of(SPEEDS), series or [first], time="2026-11-21T03:32:00Z", profile=None)
+
+
+def test_a_baseline_of_another_temperature_is_refused_with_both_values() -> None:
+    with pytest.raises(WrongUseError) as caught:
+        check_temperature(of_softmax(0.7), BenchRequest(temperature=0.6))
+
+    assert caught.value.message == (
+        "The baseline was measured with temperature 0.7, this run uses 0.6: "
+        "give --temperature 0.7 or save a new baseline."
+    )
+
+
+@pytest.mark.parametrize(
+    ("saved", "request_"),
+    [
+        ((0.7,), BenchRequest(temperature=0.7)),
+        ((0.7, 0.6), BenchRequest(temperature=0.6)),
+        ((0.7,), BenchRequest(kernels=("matmul",), temperature=0.6)),
+        ((), BenchRequest(temperature=0.6)),
+    ],
+)
+def test_a_baseline_without_softmax_or_of_the_same_temperature_is_taken(
+    saved: tuple[float, ...], request_: BenchRequest
+) -> None:
+    check_temperature(of_softmax(*saved), request_)
+
+
+def test_two_files_of_different_temperatures_are_not_compared() -> None:
+    check_same_temperature(of_softmax(0.7), of_softmax(0.7))
+    check_same_temperature(of_softmax(0.7), of_softmax())
+    with pytest.raises(WrongUseError, match=r"temperature 0\.7, the second with 0\.6\."):
+        check_same_temperature(of_softmax(0.7), of_softmax(0.6))
