@@ -110,9 +110,9 @@ def _formats(ctx: Any) -> Iterator[Offer]:
 
 
 def _fields(_: Any) -> Iterator[Offer]:
-    from gpucheck.inventory.columns import COLUMNS
+    from gpucheck.inventory.columns import ALIASES, COLUMNS
 
-    return ((name, "") for name in COLUMNS)
+    return ((name, ALIASES.get(name, "")) for name in (*ALIASES, *COLUMNS))
 
 
 def _examples(_: Any) -> Iterator[Offer]:

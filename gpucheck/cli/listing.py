@@ -19,7 +19,7 @@ from gpucheck.cli.output import Shared, deliver, machine, split_words, wrap, wri
 from gpucheck.cli.terminal import closed_pipe, view_for, write_stdout
 from gpucheck.drivers.interface import Probes
 from gpucheck.drivers.interrupts import REQUESTS
-from gpucheck.inventory.columns import COLUMNS
+from gpucheck.inventory.columns import ALIASES, COLUMNS
 from gpucheck.inventory.inventory import (
     judge_list,
     keep,
@@ -110,6 +110,10 @@ def list_gpus(
             inventory = keep(inventory, lambda item: item.visible is not False)
         if sort is not None and order is not None:
             inventory = sort_gpus(inventory, COLUMNS[order].value, descending=sort.startswith("-"))
+        if shared.format == "table" and not topology:
+            from gpucheck.inventory.condition import read_condition
+
+            return answer._replace(result=read_condition(inventory, probes))
         return answer._replace(result=inventory)
 
     show: dict[str, Any] = {"columns": columns, "processes": processes or user is not None}
@@ -121,13 +125,17 @@ def list_gpus(
 
 
 def _known(names: tuple[str, ...], option: str) -> tuple[str, ...]:
-    unknown = [name for name in names if name not in COLUMNS]
+    """Return the fields of these names, which may be ordinary ones: "mem", "temp"."""
+    unknown = [name for name in names if name not in COLUMNS and name not in ALIASES]
     if unknown:
-        asked = did_you_mean(unknown[0], COLUMNS)
+        asked = did_you_mean(unknown[0], [*COLUMNS, *ALIASES])
         message = f"{option} does not know {unknown[0]!r}. {asked}".strip()
-        fields = f"The fields are {', '.join(COLUMNS)}."
-        raise WrongUseError(code="unknown-field", message=message, remedy=(fields,))
-    return names
+        fields = (
+            f"The fields are {', '.join(COLUMNS)}.",
+            f"Short for some of them: {', '.join(ALIASES)}.",
+        )
+        raise WrongUseError(code="unknown-field", message=message, remedy=fields)
+    return tuple(ALIASES.get(name, name) for name in names)
 
 
 # --------------------------------------------------------------------------------- --watch

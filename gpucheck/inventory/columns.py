@@ -69,8 +69,8 @@ def _watts(gpu: Gpu) -> str:
     return f"{used} W" if gpu.power_limit_w is None else f"{used}/{gpu.power_limit_w:.0f} W"
 
 
-def _pcie(gpu: Gpu) -> str | None:
-    """Return generation x lanes, and what the slot allows if that is more: "3x8 of 5x16"."""
+def _link(gpu: Gpu) -> str | None:
+    """Return the link for programs: "3x8 of 5x16"."""
     link = gpu.pcie
     if link.generation is None or link.width is None:
         return None
@@ -78,6 +78,22 @@ def _pcie(gpu: Gpu) -> str | None:
     if link.width_max is not None and link.width < link.width_max:
         return f"{now} of {link.generation_max or '?'}x{link.width_max}"
     return now
+
+
+def link_now(gpu: Gpu) -> str | None:
+    """Return the PCIe generation and the lanes in use: "gen3 x8"."""
+    link = gpu.pcie
+    if link.generation is None or link.width is None:
+        return None
+    return f"gen{link.generation} x{link.width}"
+
+
+def _pcie(gpu: Gpu) -> str | None:
+    """Return the link, and the slot's if that has more lanes: "gen3 x8 (slot gen5 x16)"."""
+    now, link = link_now(gpu), gpu.pcie
+    if now is None or link.width is None or link.width_max is None or link.width >= link.width_max:
+        return now
+    return f"{now} (slot gen{link.generation_max or '?'} x{link.width_max})"
 
 
 def _mig(gpu: Gpu) -> str | None:
@@ -126,7 +142,7 @@ COLUMNS: dict[str, Column] = {
     "memory_source": _column("memory_source", "Memory of", right=False),
     "utilization_gpu_percent": _column("utilization_gpu_percent", "Util", "%"),
     "utilization_memory_percent": _column("utilization_memory_percent", "Mem util", "%"),
-    "temperature_c": _column("temperature_c", "Temp", " C"),
+    "temperature_c": _column("temperature_c", "Temp", " °C"),
     "fan_percent": _column("fan_percent", "Fan", "%"),
     "power_w": Column(heading="Power", value=_plain("power_w"), show=_watts, right=True),
     "power_limit_w": _column("power_limit_w", "Limit", " W"),
@@ -141,7 +157,7 @@ COLUMNS: dict[str, Column] = {
     "persistence_mode": _column("persistence_mode", "Persist"),
     "compute_mode": _column("compute_mode", "Compute mode", right=False),
     "ecc_mode": _column("ecc_mode", "ECC"),
-    "pcie": _derived("PCIe", _pcie),
+    "pcie": Column(heading="PCIe", value=_link, show=lambda gpu: _text(_pcie(gpu)), right=True),
     "pcie_generation": _derived("PCIe gen", lambda gpu: gpu.pcie.generation),
     "pcie_generation_max": _derived("PCIe gen max", lambda gpu: gpu.pcie.generation_max),
     "pcie_width": _derived("PCIe lanes", lambda gpu: gpu.pcie.width),
@@ -157,6 +173,23 @@ COLUMNS: dict[str, Column] = {
         right=False,
     ),
     "error": _column("error", "Error", right=False),
+}
+
+#: Ordinary names that --select and --sort take as well.
+ALIASES = {
+    "gpu": "index",
+    "cuda": "cuda_index",
+    "bus": "pci_bus_id",
+    "mem": "memory_used_bytes",
+    "free": "memory_free_bytes",
+    "total": "memory_total_bytes",
+    "util": "utilization_gpu_percent",
+    "temp": "temperature_c",
+    "fan": "fan_percent",
+    "power": "power_w",
+    "clock": "clock_sm_mhz",
+    "numa": "numa_node",
+    "ecc": "ecc_mode",
 }
 
 #: The columns of `--format csv` unless --select names others.

@@ -1,18 +1,20 @@
 """Condition of a GPU: what makes a card unfit for work, judged in one place.
 
-`detect`'s checks report each condition by itself; `place` asks for the worst of them. The rules and
-their sources are those of docs/reference/checks.md, under the name of each function. A condition
-judges one GPU and is None (well), Trouble, or Unread.
+`detect`'s checks report each condition by itself, `list` marks the cards that are not well, and
+`place` asks for the worst of them. The rules and their sources are those of
+docs/reference/checks.md, under the name of each function. A condition judges one GPU and is None
+(well), Trouble, or Unread.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from gpucheck.drivers.evidence import GpuHealthReading
+from gpucheck.drivers.interface import Probes
 from gpucheck.drivers.readings import GpuReading
-from gpucheck.inventory.model import Gpu
+from gpucheck.inventory.model import Gpu, GpuState, Inventory
 from gpucheck.report.envelope import CheckStatus, Evidence
 
 REPLACE = "Ask the vendor to replace the GPU."
@@ -373,6 +375,82 @@ def unfit(gpu: Card, health: GpuHealthReading) -> Unfit | None:
     refused = next((t for t in grave if REPLACE in t.remedy or t.cause == "gpu-is-lost"), None)
     worst = refused or min(grave, key=lambda found: found.status is not CheckStatus.FAIL)
     return Unfit(worst.summary, refused is not None)
+
+
+# ------------------------------------------------------------------------- the cards of a list
+
+
+def pcie_width(gpu: Card, health: GpuHealthReading) -> Judgement:
+    """Compare the current number of PCIe lanes with what card and slot support."""
+    if isinstance(gpu, Gpu):
+        now, most = gpu.pcie.width, gpu.pcie.width_max
+    else:
+        now, most = gpu.pcie_width, gpu.pcie_width_max
+    if now is None or most is None:
+        name = "pcie_width" if now is None else "pcie_width_max"
+        reasons = gpu.unavailable
+        reason = reasons.get(name) or reasons.get(name.replace("_", ".", 1))
+        return Unread(reason or "the driver does not report it")
+    if now >= most:
+        return None
+    return Trouble(
+        CheckStatus.WARN,
+        f"PCIe x{now} of x{most}",
+        (
+            Evidence("nvmlDeviceGetCurrPcieLinkWidth", str(now)),
+            Evidence("nvmlDeviceGetMaxPcieLinkWidth", str(most)),
+        ),
+        (
+            "Reseat the GPU or its riser, and clean the contacts.",
+            "Check in the BIOS how the slot's lanes are divided.",
+        ),
+        cause="pcie-narrow",
+    )
+
+
+def mig_change(gpu: Card, health: GpuHealthReading) -> Judgement:
+    """Report a change of the MIG mode that waits for a reset."""
+    now = gpu.mig.enabled if isinstance(gpu, Gpu) else gpu.mig_enabled
+    wanted = health.mig_mode_pending
+    if wanted is None or now is None or wanted == now:
+        return None
+    summary = f"the next reset turns MIG {'on' if wanted else 'off'}"
+    return Trouble(CheckStatus.WARN, summary, cause="mig-change-pending")
+
+
+class Judged(NamedTuple):
+    """List of GPUs, and by index the readings that their condition is judged by."""
+
+    inventory: Inventory
+    health: Mapping[int, GpuHealthReading]
+
+
+def read_condition(inventory: Inventory, probes: Probes) -> Judged:
+    """Read the condition of the GPUs that answer."""
+    indices = [gpu.index for gpu in inventory.gpus if gpu.state is GpuState.OK]
+    reading = probes.condition(indices) if indices else None
+    return Judged(inventory, {gpu.index: gpu for gpu in reading.gpus} if reading else {})
+
+
+def troubles(gpu: Gpu, health: GpuHealthReading | None) -> list[Trouble]:
+    """Return what is wrong with a card of a list, the gravest first; notes are left out."""
+    if gpu.state is not GpuState.OK:
+        error = gpu.error or "it cannot be read"
+        return [Trouble(CheckStatus.FAIL, error, cause=f"{gpu.state.value}: {error}")]
+    known = health or GpuHealthReading(index=gpu.index)
+    conditions = (*CONDITIONS.values(), pcie_width, mig_change)
+    judged = (condition(gpu, known) for condition in conditions)
+    found = [
+        each for each in judged if isinstance(each, Trouble) and each.status is not CheckStatus.OK
+    ]
+    return sorted(found, key=lambda each: each.status is not CheckStatus.FAIL)
+
+
+def heat(gpu: Gpu, health: GpuHealthReading | None) -> CheckStatus:
+    """Return whether a card's temperature is near its limit (warn) or beyond it (fail)."""
+    judged = temperature(gpu, health or GpuHealthReading(index=gpu.index))
+    hot = isinstance(judged, Trouble) and judged.cause == "gpu-hot"
+    return judged.status if isinstance(judged, Trouble) and hot else CheckStatus.OK
 
 
 # -------------------------------------------------------------------------- unified memory

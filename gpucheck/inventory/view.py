@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
-from gpucheck.inventory.columns import ABSENT, COLUMNS, CSV_COLUMNS
+from gpucheck.inventory.columns import ABSENT, COLUMNS, CSV_COLUMNS, link_now
+from gpucheck.inventory.condition import Judged, Trouble, heat, troubles
 from gpucheck.inventory.model import Gpu, GpuProcess, GpuState, Inventory, MigInstance, Topology
-from gpucheck.report.envelope import Report
+from gpucheck.report.blocks import (
+    Block,
+    Column,
+    Gap,
+    Head,
+    Inline,
+    Line,
+    Row,
+    Span,
+    Table,
+    head,
+    limited,
+    plain,
+)
+from gpucheck.report.envelope import CheckStatus, Report
 from gpucheck.report.errors import ExitCode
-from gpucheck.report.grid import Heading, Row, excess, grid, said_once
-from gpucheck.report.text import View, binary_bytes, gibibytes, printable
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-    from rich.table import Table
-    from rich.text import Text
+from gpucheck.report.text import View, binary_bytes, gibibytes, ranges
 
 
 class Layout(NamedTuple):
@@ -41,6 +50,30 @@ LAYOUTS = (
     Layout(64, BASE + STATE, bar=0, gap=1),
 )
 BLOCK_BAR = 8
+#: Columns whose values change get room for their usual widest value: they do not jump.
+ROOM = {"utilization_gpu_percent": 4, "temperature_c": 5, "clock_sm_mhz": 8, "pcie": 8}
+
+#: What -v adds below each row, unless the row has it: fields, and the word before each.
+DETAILS = (
+    ("uuid", ""),
+    ("pci_bus_id", "bus"),
+    ("serial", "serial"),
+    ("architecture", ""),
+    ("compute_capability", "compute capability"),
+    ("clock_sm_mhz", "SM clock"),
+    ("clock_sm_max_mhz", "of"),
+    ("utilization_memory_percent", "memory load"),
+    ("fan_percent", "fan"),
+    ("performance_state", "state"),
+    ("persistence_mode", "persistence"),
+    ("compute_mode", "compute mode"),
+    ("ecc_mode", "ECC"),
+    ("mig", "MIG"),
+    ("processes", "processes"),
+    ("numa_node", "NUMA node"),
+    ("cpu_affinity", "CPUs"),
+)
+DETAIL_INDENT = 4
 
 #: A GPU's name is cut to fit its numbers, but never below this.
 SHORTEST_NAME = 8
@@ -51,6 +84,10 @@ NEARLY_FULL = 0.90
 WELL_FILLED = 0.70
 #: An idle GPU has a few MiB in use; less than this share is shown as nothing.
 SOMETHING = 0.005
+#: Less load than this is idle, in percent.
+IDLE_PERCENT = 5
+#: From this share of its power limit on a card runs at the limit.
+AT_POWER_LIMIT = 0.98
 
 #: A command is cut to fit the rest, but never below this.
 SHORTEST_COMMAND = 16
@@ -73,30 +110,27 @@ WORDS = {
 Kinds = dict[tuple[int, int], str]
 
 
-def build(report: Report, view: View) -> RenderableType:
-    """Return the whole report as one renderable."""
-    from rich.console import Group
-
-    inventory = report.result
-    if not isinstance(inventory, Inventory):
-        raise TypeError(type(inventory).__name__)
-    parts: list[RenderableType] = []
-    if view.header and view.verbosity >= 0:
-        parts.append(_heading(report, inventory))
+def blocks(report: Report, view: View) -> Iterator[Block]:
+    """Yield what a list of GPUs shows."""
+    judged = _judged(report)
+    inventory = judged.inventory
     gpus = inventory.gpus
+    if view.header and view.verbosity >= 0:
+        yield heading(report, inventory)
     if not gpus:
-        return Group(*parts)
+        return
     if inventory.topology is not None:
-        return Group(*parts, *_topology(inventory.topology, gpus, view))
-    table = _table(gpus, view) if view.columns is None else _chosen(gpus, view.columns, view)
-    if table is not None:
-        parts += [table, *_silent(gpus)]
+        yield from _topology(inventory.topology, gpus, view)
+        return
+    if view.columns is None:
+        yield from _rows_or_lines(judged, view)
     else:
-        parts += _blocks(gpus, view) if view.columns is None else _lists(gpus, view.columns)
-    parts += [*_hidden(gpus), *_shared(gpus)]
+        yield from _chosen(gpus, view.columns, view)
+    yield from _unwell(judged, view)
+    yield from limited([*_hidden(gpus), *_shared(gpus)], view)
     if view.processes:
-        parts += _processes(gpus, view)
-    return Group(*parts)
+        yield Gap()
+        yield from _processes(gpus, view)
 
 
 def rows(
@@ -108,17 +142,19 @@ def rows(
     return names, [[COLUMNS[name].value(gpu) for name in names] for gpu in gpus]
 
 
-def _heading(report: Report, inventory: Inventory) -> Text:
-    from rich.text import Text
+def _judged(report: Report) -> Judged:
+    """Return the list with its health; a document has none, and then the rows alone are judged."""
+    if isinstance(report.result, Judged):
+        return report.result
+    if not isinstance(report.result, Inventory):
+        raise TypeError(type(report.result).__name__)
+    return Judged(report.result, {})
 
-    host = report.host
-    facts = [
-        host.name,
-        host.driver_version and f"driver {host.driver_version}",
-        host.cuda_driver_version and f"CUDA {host.cuda_driver_version}",
-        *_counts(report, inventory.gpus),
-    ]
-    return Text(" · ".join(printable(fact) for fact in facts if fact), style="bold")
+
+def heading(report: Report, inventory: Inventory) -> Head:
+    """Return the head line: machine, driver, and how many GPUs CUDA sees."""
+    cuda = report.host.cuda_driver_version
+    return head(report, cuda and f"CUDA {cuda}", *_counts(report, inventory.gpus))
 
 
 def _counts(report: Report, gpus: Sequence[Gpu]) -> tuple[str, ...]:
@@ -138,36 +174,58 @@ def _counts(report: Report, gpus: Sequence[Gpu]) -> tuple[str, ...]:
 # ---------------------------------------------------------------------------------- the table
 
 
-def _table(gpus: Sequence[Gpu], view: View) -> Table | None:
-    """Return a row for each GPU and MIG instance, or None where a row is too narrow for that."""
+def _rows_or_lines(judged: Judged, view: View) -> Iterator[Block]:
+    """Yield a row for each GPU and MIG instance, or a few lines where a row is too narrow."""
     layout = next((item for item in LAYOUTS if item.width <= view.width), None)
-    if layout is None:
-        return None
-    headings = [_heading_of(name) for name in layout.columns]
-    rows = list(_rows(gpus, layout, view))
-    if excess(headings, rows, width=view.width, gap=layout.gap) > 0:
-        rows = list(_rows(gpus, layout, view, maker=False))
-    return grid(headings, rows, width=view.width, gap=layout.gap)
+    if layout is not None:
+        for maker in (True, False):
+            table = _table(judged, layout, view, maker=maker)
+            # Without the maker's name the last resort is a shorter name.
+            if excess(table, view, cut=not maker) <= 0:
+                yield table
+                return
+    for gpu in judged.inventory.gpus:
+        yield from _gpu_lines(gpu, judged, view)
 
 
-def _heading_of(name: str) -> Heading:
-    if name == "memory":
-        return Heading("Memory")
-    least = SHORTEST_NAME if name == "name" else None
-    return Heading(COLUMNS[name].heading, right=COLUMNS[name].right, least=least)
-
-
-def _rows(gpus: Sequence[Gpu], layout: Layout, view: View, *, maker: bool = True) -> Iterator[Row]:
-    from rich.text import Text
-
-    for gpu in gpus:
-        cells = {"name": Text(_name(gpu, maker=maker)), "memory": _memory(gpu, layout.bar, view)}
-        yield Row([cells.get(name) or _cell(name, gpu) for name in layout.columns], _style(gpu))
-        instances = gpu.mig.instances if gpu.state is GpuState.OK else ()
-        for position, instance in enumerate(instances):
+def _table(judged: Judged, layout: Layout, view: View, *, maker: bool) -> Table:
+    rows: list[Row] = []
+    for gpu in judged.inventory.gpus:
+        marked = bool(_troubles(gpu, judged))
+        cells: dict[str, Inline] = {
+            "index": _marked_index(gpu, judged) if marked else str(gpu.index),
+            "name": _name(gpu, maker=maker),
+            "memory": _memory(gpu, layout.bar, view),
+        }
+        row = [cells.get(name) or _cell(name, gpu, judged) for name in layout.columns]
+        below = tuple(_details(gpu, layout.columns)) if view.verbosity > 0 else ()
+        rows.append(Row(row, _style(gpu), below))
+        for position, instance in enumerate(_instances(gpu)):
             cells = _instance_cells(gpu, position, instance)
             cells["memory"] = _memory(instance, layout.bar, view)
-            yield Row([cells.get(name, Text("")) for name in layout.columns])
+            rows.append(Row([cells.get(name, "") for name in layout.columns]))
+    return Table([_column(name) for name in layout.columns], rows, gap=layout.gap)
+
+
+def excess(table: Table, view: View, *, cut: bool = True) -> int:
+    """Return by how many columns a table is too wide, `cut` after cutting what may be cut."""
+    width = table.gap * (len(table.columns) - 1)
+    for place, column in enumerate(table.columns):
+        cells = (len(plain(row.cells[place])) for row in table.rows)
+        natural = max(len(column.text), *cells, 1)
+        width += natural if column.least is None or not cut else min(natural, column.least)
+    return width - view.width
+
+
+def _instances(gpu: Gpu) -> tuple[MigInstance, ...]:
+    return gpu.mig.instances if gpu.state is GpuState.OK else ()
+
+
+def _column(name: str) -> Column:
+    if name == "memory":
+        return Column("Memory")
+    least = SHORTEST_NAME if name == "name" else None
+    return Column(COLUMNS[name].heading, right=COLUMNS[name].right, least=least)
 
 
 def _style(gpu: Gpu) -> str:
@@ -177,85 +235,118 @@ def _style(gpu: Gpu) -> str:
 
 
 def _name(gpu: Gpu, *, maker: bool = True) -> str:
-    name = printable(gpu.name or "")
+    name = gpu.name or ""
     if not maker:
         name = name.removeprefix(MAKER)
     return name if gpu.state is GpuState.OK else f"{gpu.state.value.upper()} {name}".rstrip()
 
 
-def _cell(name: str, gpu: Gpu) -> Text:
-    from rich.text import Text
+def _cell(name: str, gpu: Gpu, judged: Judged) -> Inline:
+    """Return a cell with room for its usual values, coloured where the value means something."""
+    text = (link_now(gpu) or ABSENT) if name == "pcie" else COLUMNS[name].show(gpu)
+    text = _power(gpu) if name == "power_w" else text
+    text = f"{text:>{ROOM.get(name, 0)}}"
+    color = _color(name, gpu, judged)
+    return (Span(text, color),) if color else text
 
-    return Text(_shown(name, gpu))
+
+def _power(gpu: Gpu) -> str:
+    """Return the watts, as wide as those of the limit."""
+    text = COLUMNS["power_w"].show(gpu)
+    limit = "" if gpu.power_limit_w is None else f"{gpu.power_limit_w:.0f}"
+    return text if text == ABSENT else f"{text:>{2 * len(limit) + 3}}"
 
 
-def _shown(name: str, gpu: Gpu) -> str:
-    return printable(COLUMNS[name].show(gpu))
+def _color(name: str, gpu: Gpu, judged: Judged) -> str:
+    """Return the style of a reading: green in use, yellow at its limit, red beyond it."""
+    if name == "utilization_gpu_percent" and gpu.utilization_gpu_percent is not None:
+        return "green" if gpu.utilization_gpu_percent >= IDLE_PERCENT else "dim"
+    if name == "temperature_c":
+        status = heat(gpu, judged.health.get(gpu.index))
+        return {CheckStatus.WARN: "yellow", CheckStatus.FAIL: "red"}.get(status, "")
+    if name == "power_w" and gpu.power_w is not None and gpu.power_limit_w:
+        return "yellow" if gpu.power_w >= AT_POWER_LIMIT * gpu.power_limit_w else ""
+    return ""
 
 
-def _instance_cells(gpu: Gpu, position: int, instance: MigInstance) -> dict[str, Text]:
+def _instance_cells(gpu: Gpu, position: int, instance: MigInstance) -> dict[str, Inline]:
     """Return an instance's cells; its index is written as NVIDIA writes it: "0:1"."""
-    from rich.text import Text
-
     return {
-        "index": Text(f"{gpu.index}:{position}"),
-        "cuda_index": Text(ABSENT if instance.cuda_index is None else str(instance.cuda_index)),
-        "name": Text(f"└ MIG {_profile(instance)}", style="dim"),
+        "index": f"{gpu.index}:{position}",
+        "cuda_index": ABSENT if instance.cuda_index is None else str(instance.cuda_index),
+        "name": (Span(f"└ MIG {_profile(instance)}", "dim"),),
     }
 
 
 def _profile(instance: MigInstance) -> str:
     """Return what tells instances apart: "3g.20gb" of "NVIDIA A100 MIG 3g.20gb"."""
-    return printable((instance.name or instance.uuid or "?").rpartition("MIG ")[2])
+    return (instance.name or instance.uuid or "?").rpartition("MIG ")[2]
 
 
-def _memory(device: Gpu | MigInstance, bar: int, view: View) -> Text:
-    from rich.text import Text
-
+def _memory(device: Gpu | MigInstance, bar: int, view: View) -> Inline:
     used, total = device.memory_used_bytes, device.memory_total_bytes
     if total is None:
-        return Text(ABSENT)
+        return ABSENT
     space = " " if bar else ""
     if used is None:
-        return Text(f"{'':{bar}}{space}{'?':>5}/{gibibytes(total)} GiB")
+        return f"{'':{bar}}{space}{'?':>5}/{gibibytes(total)} GiB"
     share = used / total if total else 0.0
-    return Text.assemble(
-        _bar(share, bar, view), f"{space}{gibibytes(used):>5}/{gibibytes(total)} GiB"
-    )
+    figures = Span(f"{space}{gibibytes(used):>5}/{gibibytes(total)} GiB")
+    return (*_bar(share, bar, view), figures)
 
 
-def _bar(share: float, width: int, view: View) -> Text:
-    from rich.text import Text
-
+def _bar(share: float, width: int, view: View) -> tuple[Span, ...]:
     full, empty = ("█", "░") if view.unicode else ("#", "-")
     filled = min(width, max(0, round(share * width)))
     if share >= SOMETHING and filled == 0:
         filled = min(1, width)  # something is in use: an empty bar would deny it
     color = "red" if share >= NEARLY_FULL else "yellow" if share >= WELL_FILLED else "green"
-    return Text.assemble((full * filled, color), (empty * (width - filled), "dim"))
+    return (Span(full * filled, color), Span(empty * (width - filled), "dim"))
 
 
-# ---------------------------------------------------------------------------------- the rest
-
-
-def _blocks(gpus: Sequence[Gpu], view: View) -> Iterator[Text]:
-    """Return a few short lines for each GPU."""
-    from rich.text import Text
-
-    for gpu in gpus:
-        yield Text(_title(gpu), style=f"bold {_style(gpu)}".strip(), overflow="fold")
-        if gpu.state is not GpuState.OK:
-            yield Text(f"  {_error(gpu)}")
+def _details(gpu: Gpu, shown: Sequence[str]) -> Iterator[Line]:
+    """Yield the line of further facts that -v adds."""
+    facts: list[str] = []
+    for name, word in DETAILS:
+        text = COLUMNS[name].show(gpu)
+        if name in shown or text == ABSENT:
             continue
-        yield Text("  ").append_text(_memory(gpu, BLOCK_BAR, view))
-        shown = (_shown(name, gpu) for name in (*STATE, "pcie"))
-        facts = [fact for fact in shown if fact != ABSENT]
-        if facts:
-            yield Text("  " + " · ".join(facts))
-        for position, instance in enumerate(gpu.mig.instances):
-            cuda = ABSENT if instance.cuda_index is None else instance.cuda_index
-            yield Text(f"  {gpu.index}:{position} (CUDA {cuda}) MIG {_profile(instance)}")
-            yield Text("    ").append_text(_memory(instance, BLOCK_BAR, view))
+        if word == "of":
+            facts[-1:] = [f"{facts[-1]} of {text}"] if "clock_sm_mhz" not in shown else []
+            continue
+        facts.append(f"{word} {text}" if word else text)
+    if facts:
+        yield Line(" · ".join(facts), indent=DETAIL_INDENT, style="dim")
+
+
+# ---------------------------------------------------------------------------- lines, by GPU
+
+
+def _gpu_lines(gpu: Gpu, judged: Judged, view: View) -> Iterator[Block]:
+    """Yield a few short lines for each GPU."""
+    mark = CheckStatus.WARN if _troubles(gpu, judged) else None
+    yield Line(_title(gpu), mark, style=f"bold {_style(gpu)}".strip())
+    if gpu.state is not GpuState.OK:
+        return
+    yield Line(_memory(gpu, BLOCK_BAR, view), indent=2)
+    facts = [_fact(name, gpu) for name in (*STATE, "pcie")]
+    known = [fact for fact in facts if fact != ABSENT]
+    if known:
+        yield Line(" · ".join(known), indent=2)
+    if view.verbosity > 0:
+        yield from (line._replace(indent=2) for line in _details(gpu, (*BASE, *STATE, "pcie")))
+    for position, instance in enumerate(gpu.mig.instances):
+        cuda = ABSENT if instance.cuda_index is None else instance.cuda_index
+        yield Line(f"{gpu.index}:{position} (CUDA {cuda}) MIG {_profile(instance)}", indent=2)
+        yield Line(_memory(instance, BLOCK_BAR, view), indent=4)
+
+
+def _fact(name: str, gpu: Gpu) -> str:
+    """Return a reading that says of what it is."""
+    if name == "pcie":
+        return link_now(gpu) or ABSENT
+    text = COLUMNS[name].show(gpu)
+    return f"{text} load" if name == "utilization_gpu_percent" and text != ABSENT else text
 
 
 def _title(gpu: Gpu) -> str:
@@ -263,113 +354,147 @@ def _title(gpu: Gpu) -> str:
     return f"GPU {gpu.index} (CUDA {cuda}) {_name(gpu)}".rstrip()
 
 
-def _chosen(gpus: Sequence[Gpu], names: Sequence[str], view: View) -> Table | None:
-    """Return the requested columns, uncut, or None if they are too wide together."""
-    headings = [Heading(COLUMNS[name].heading, right=COLUMNS[name].right) for name in names]
-    rows = [Row([_cell(name, gpu) for name in names], _style(gpu)) for gpu in gpus]
-    return grid(headings, rows, width=view.width)
-
-
-def _lists(gpus: Sequence[Gpu], names: Sequence[str]) -> Iterator[Text]:
-    """Return a line for each requested column, GPU by GPU."""
-    from rich.text import Text
-
+def _chosen(gpus: Sequence[Gpu], names: Sequence[str], view: View) -> Iterator[Block]:
+    """Yield the requested columns, uncut, or a line for each of them, GPU by GPU."""
+    columns = [Column(COLUMNS[name].heading, right=COLUMNS[name].right) for name in names]
+    rows = [Row([COLUMNS[name].show(gpu) for name in names], _style(gpu)) for gpu in gpus]
+    table = Table(columns, rows, gap=1)
+    if excess(table, view) <= 0:
+        yield table
+        return
     for gpu in gpus:
-        yield Text(f"GPU {gpu.index}", style=f"bold {_style(gpu)}".strip())
+        yield Line(f"GPU {gpu.index}", style=f"bold {_style(gpu)}".strip())
         for name in names:
-            line = Text(f"  {COLUMNS[name].heading}: ", style="dim", overflow="fold")
-            yield line.append(_shown(name, gpu), style="not dim")
+            heading = Span(f"{COLUMNS[name].heading}: ", "dim")
+            yield Line((heading, Span(COLUMNS[name].show(gpu))), indent=2)
 
 
-def _silent(gpus: Sequence[Gpu]) -> Iterator[Text]:
-    from rich.text import Text
-
-    broken = [(_error(gpu), gpu.index) for gpu in gpus if gpu.state is not GpuState.OK]
-    for reason, which in said_once(broken):
-        yield Text.assemble((f"{which}: ", "red"), reason)
+# ---------------------------------------------------------------------------- below the table
 
 
-def _error(gpu: Gpu) -> str:
-    return printable(gpu.error or "it cannot be read")
+def _troubles(gpu: Gpu, judged: Judged) -> list[Trouble]:
+    return troubles(gpu, judged.health.get(gpu.index))
 
 
-def _hidden(gpus: Sequence[Gpu]) -> Iterator[Text]:
-    """Return one line for each reason, with the GPUs that it hides."""
-    from rich.text import Text
+def _marked_index(gpu: Gpu, judged: Judged) -> Inline:
+    """Return the index of a card that is not well: as wide as the others, up to GPU 99."""
+    color = "red" if _troubles(gpu, judged)[0].status is CheckStatus.FAIL else "yellow"
+    return (Span("!", f"bold {color}"), Span(f"{gpu.index:>2}"))
 
+
+def _unwell(judged: Judged, view: View) -> Iterator[Block]:
+    """Yield a line for each cause that makes cards unwell, the gravest first."""
+    found: dict[str, list[tuple[Gpu, Trouble]]] = {}
+    for gpu in judged.inventory.gpus:
+        for trouble in _troubles(gpu, judged):
+            found.setdefault(trouble.cause or trouble.summary, []).append((gpu, trouble))
+    grave = sorted(found.values(), key=lambda each: each[0][1].status is not CheckStatus.FAIL)
+    for concerned in grave:
+        yield Line(_in_one_line(concerned), CheckStatus.WARN)
+    answering = any(gpu.state is GpuState.OK for each in grave for gpu, _ in each)
+    if answering and view.verbosity >= 0:
+        yield Line("what to do: gpucheck detect", indent=2, style="dim")
+
+
+def _in_one_line(concerned: Sequence[tuple[Gpu, Trouble]]) -> str:
+    """Return what several cards have, where their figures differ with those of the first."""
+    summaries = {gpu.index: _summary(gpu, trouble) for gpu, trouble in concerned}
+    summary = next(iter(summaries.values()))
+    same = [index for index, each in summaries.items() if each == summary]
+    others = [index for index, each in summaries.items() if each != summary]
+    more = f"; {which(others)} alike" if others else ""
+    return f"{which(same)}: {summary}{more}"
+
+
+def _summary(gpu: Gpu, trouble: Trouble) -> str:
+    """Return what is wrong; of a narrow link also its generation, which the table has room for."""
+    link = COLUMNS["pcie"].show(gpu)
+    narrow = trouble.cause == "pcie-narrow" and link != ABSENT
+    return f"PCIe {link}" if narrow else trouble.summary
+
+
+def which(indices: Iterable[int]) -> str:
+    """Return the GPUs in words: "GPU 1", "GPUs 0-3,7"."""
+    found = list(indices)
+    return f"GPU{'s' if len(found) > 1 else ''} {ranges(found)}"
+
+
+def _by_reason(reasons: Iterable[tuple[str, int]]) -> list[tuple[str, list[int]]]:
+    """Return each reason once, with the GPUs that it concerns."""
+    found: dict[str, list[int]] = {}
+    for reason, index in reasons:
+        found.setdefault(reason, []).append(index)
+    return list(found.items())
+
+
+def _hidden(gpus: Sequence[Gpu]) -> Iterator[Line]:
+    """Yield a line for each reason, with the GPUs that it hides."""
     hidden = [
-        (gpu.hidden_reason, gpu.index) for gpu in gpus if gpu.visible is False and gpu.hidden_reason
+        (gpu.hidden_reason, gpu.index)
+        for gpu in gpus
+        if gpu.visible is False and gpu.hidden_reason and gpu.state is GpuState.OK
     ]
-    for reason, which in said_once(hidden):
-        verb = "are" if "," in which else "is"
-        yield Text(f"{which} {verb} hidden from CUDA: {printable(reason)}", style="dim")
+    for reason, indices in _by_reason(hidden):
+        verb = "are" if len(indices) > 1 else "is"
+        yield Line(f"{which(indices)} {verb} hidden from CUDA: {reason}", style="dim")
 
 
-def _shared(gpus: Sequence[Gpu]) -> Iterator[Text]:
-    """Return a note on the GPUs that share the CPU's memory."""
-    from rich.text import Text
-
-    said = "shares the CPU's memory; the figures are those of the whole system"
-    shared = [(said, gpu.index) for gpu in gpus if gpu.memory_source == "system"]
-    for reason, which in said_once(shared):
-        yield Text(f"{which}: {reason}", style="dim")
+def _shared(gpus: Sequence[Gpu]) -> Iterator[Line]:
+    """Yield a note on the GPUs that share the CPU's memory."""
+    shared = [gpu.index for gpu in gpus if gpu.memory_source == "system"]
+    if shared:
+        verb = "share" if len(shared) > 1 else "shares"
+        said = f"{verb} the CPU's memory; the figures are those of the whole system"
+        yield Line(f"{which(shared)} {said}", style="dim")
 
 
 # -------------------------------------------------------------------------------- topology
 
 
-def _topology(topology: Topology, gpus: Sequence[Gpu], view: View) -> Iterator[RenderableType]:
-    """Return the matrix in as many blocks of columns as the width needs, and its legend."""
-    from rich.text import Text
-
+def _topology(topology: Topology, gpus: Sequence[Gpu], view: View) -> Iterator[Block]:
+    """Yield the matrix in as many blocks of columns as the width needs, and its legend."""
     kinds: Kinds = {}
     for link in topology.links:
-        kind = printable(link.kind or UNKNOWN)
-        kinds[link.from_, link.to] = kinds[link.to, link.from_] = kind
-    whole = _matrix(kinds, gpus, gpus, view, places=True)
-    yield from [whole] if whole is not None else _matrix_parts(kinds, gpus, view)
+        kinds[link.from_, link.to] = kinds[link.to, link.from_] = link.kind or UNKNOWN
+    whole = _matrix(kinds, gpus, gpus, places=True)
+    if excess(whole, view) <= 0:
+        yield whole
+    else:
+        yield from _matrix_parts(kinds, gpus, view)
     gaps = [link.unavailable for link in topology.links if link.kind is None and link.unavailable]
     for reason in dict.fromkeys(gaps):
-        yield Text(f"{UNKNOWN}: {printable(reason)}", style="dim")
+        yield Line(f"{UNKNOWN}: {reason}", style="dim")
     legend = ", ".join(f"{kind} {word}" for kind, word in WORDS.items())
-    yield Text(f"{legend}. Nearest first.", style="dim")
+    yield Line(f"{legend}. Nearest first.", style="dim")
 
 
-def _matrix_parts(kinds: Kinds, gpus: Sequence[Gpu], view: View) -> Iterator[RenderableType]:
-    """Return blocks of as many columns as fit, and one block with the location of the GPUs."""
-    from rich.text import Text
-
+def _matrix_parts(kinds: Kinds, gpus: Sequence[Gpu], view: View) -> Iterator[Block]:
+    """Yield blocks of as many columns as fit, and one block with the location of the GPUs."""
     most = max(1, view.width // COLUMN - 1)
     for start in range(0, len(gpus), most):
-        block = _matrix(kinds, gpus, gpus[start : start + most], view)
-        if block is not None:
-            yield block
-    places = _matrix(kinds, gpus, (), view, places=True)
-    if places is not None:
+        yield _matrix(kinds, gpus, gpus[start : start + most])
+    places = _matrix(kinds, gpus, (), places=True)
+    if excess(places, view) <= 0:
         yield places
         return
     for gpu in gpus:
-        where = (
-            f"GPU{gpu.index}: NUMA {_shown('numa_node', gpu)}, CPUs {_shown('cpu_affinity', gpu)}"
-        )
-        yield Text(where, overflow="fold")
+        numa, cpus = COLUMNS["numa_node"].show(gpu), COLUMNS["cpu_affinity"].show(gpu)
+        yield Line(f"GPU{gpu.index}: NUMA {numa}, CPUs {cpus}")
 
 
 def _matrix(
-    kinds: Kinds, rows: Sequence[Gpu], across: Sequence[Gpu], view: View, *, places: bool = False
-) -> Table | None:
-    from rich.text import Text
-
-    headings = [Heading(""), *(Heading(f"GPU{gpu.index}") for gpu in across)]
+    kinds: Kinds, rows: Sequence[Gpu], across: Sequence[Gpu], *, places: bool = False
+) -> Table:
+    columns = [Column(""), *(Column(f"GPU{gpu.index}") for gpu in across)]
     if places:
-        headings += [Heading("NUMA", right=True), Heading("CPUs")]
+        columns += [Column("NUMA", right=True), Column("CPUs")]
     found = []
     for gpu in rows:
         cells = [f"GPU{gpu.index}", *(_link_kind(kinds, gpu, other) for other in across)]
         if places:
-            cells += [_shown("numa_node", gpu), _shown("cpu_affinity", gpu)]
-        found.append(Row([Text(cell) for cell in cells]))
-    return grid(headings, found, width=view.width)
+            cells += [COLUMNS["numa_node"].show(gpu), COLUMNS["cpu_affinity"].show(gpu)]
+        found.append(Row(cells))
+    return Table(columns, found, gap=1)
 
 
 def _link_kind(kinds: Kinds, gpu: Gpu, other: Gpu) -> str:
@@ -379,47 +504,46 @@ def _link_kind(kinds: Kinds, gpu: Gpu, other: Gpu) -> str:
 # ------------------------------------------------------------------------------- processes
 
 
-def _processes(gpus: Sequence[Gpu], view: View) -> list[RenderableType]:
-    """Return a table of the processes, or a short block for each where that is too wide."""
-    from rich.text import Text
-
+def _processes(gpus: Sequence[Gpu], view: View) -> Iterator[Block]:
+    """Yield a table of the processes, or short lines for each where that is too wide."""
     found = [(gpu, process) for gpu in gpus for process in gpu.processes]
     notes = [*_unlisted(gpus), *_foreign(found)]
     if not found:
-        return [Text(""), *(notes or [Text("No process uses these GPUs.")])]
-    table = _process_table(found, view)
-    body: list[RenderableType] = list(_process_blocks(found, view)) if table is None else [table]
-    return [Text(""), *body, *notes]
+        yield from notes or [Line("No process uses these GPUs.")]
+        return
+    table = _process_table(found)
+    if excess(table, view) <= 0:
+        yield table
+    else:
+        yield from _process_lines(found, view)
+    yield from limited(notes, view)
 
 
-def _process_table(found: Sequence[tuple[Gpu, GpuProcess]], view: View) -> RenderableType | None:
-    from rich.text import Text
-
-    headings = [
-        Heading("GPU", right=True),
-        Heading("PID", right=True),
-        Heading("Type"),
-        Heading("User"),
-        Heading("Memory", right=True),
-        Heading("Command", least=SHORTEST_COMMAND),
+def _process_table(found: Sequence[tuple[Gpu, GpuProcess]]) -> Table:
+    columns = [
+        Column("GPU", right=True),
+        Column("PID", right=True),
+        Column("Type"),
+        Column("User"),
+        Column("Memory", right=True),
+        Column("Command", least=SHORTEST_COMMAND),
     ]
     rows = [[*_facts(gpu, process), _command(process)] for gpu, process in found]
     if any(process.utilization_sm_percent is not None for _, process in found):
-        headings.insert(-1, Heading("SM", right=True))
+        columns.insert(-1, Column("SM", right=True))
         for row, (_, process) in zip(rows, found, strict=True):
-            row.insert(-1, _load(process))
-    cells = [Row([Text(cell) for cell in row]) for row in rows]
-    return grid(headings, cells, width=view.width)
+            row.insert(-1, f"{_load(process):>{ROOM['utilization_gpu_percent']}}")
+    return Table(columns, [Row(row) for row in rows], gap=1)
 
 
 def _facts(gpu: Gpu, process: GpuProcess) -> tuple[str, ...]:
     """Return the cells on location, type, owner and usage."""
     used = process.memory_used_bytes
-    user = printable(process.user or ABSENT)
+    user = process.user or ABSENT
     return (
         _place(gpu, process),
         str(process.pid),
-        printable(process.type),
+        process.type,
         user if len(user) <= LONGEST_USER else f"{user[: LONGEST_USER - 1]}…",
         ABSENT if used is None else binary_bytes(used, digits=0),
     )
@@ -439,7 +563,7 @@ def _load(process: GpuProcess) -> str:
 
 
 def _command(process: GpuProcess) -> str:
-    return printable(process.command or process.name or _unknown_command(process.namespace))
+    return process.command or process.name or _unknown_command(process.namespace)
 
 
 def _unknown_command(namespace: str) -> str:
@@ -448,36 +572,31 @@ def _unknown_command(namespace: str) -> str:
     return "(in another PID namespace)" if namespace == "other" else "(not known)"
 
 
-def _process_blocks(found: Sequence[tuple[Gpu, GpuProcess]], view: View) -> Iterator[Text]:
-    from rich.text import Text
-
+def _process_lines(found: Sequence[tuple[Gpu, GpuProcess]], view: View) -> Iterator[Block]:
     for gpu, process in found:
         place, pid, *facts = _facts(gpu, process)
         known = [f"GPU {place}", f"PID {pid}", *(fact for fact in facts if fact != ABSENT)]
         if process.utilization_sm_percent is not None:
             known.append(f"SM {_load(process)}")
-        yield Text(" · ".join(known), overflow="fold")
-        command = Text(f"  {_command(process)}", overflow="fold")
-        command.truncate(COMMAND_LINES * view.width, overflow="ellipsis")
-        yield command
+        yield Line(" · ".join(known))
+        command, most = _command(process), COMMAND_LINES * (view.width - 2) - 1
+        yield Line(command if len(command) <= most else f"{command[:most]}…", indent=2)
 
 
-def _unlisted(gpus: Sequence[Gpu]) -> Iterator[Text]:
-    """Return a note where processes could not be listed: an empty list would look idle."""
-    from rich.text import Text
-
+def _unlisted(gpus: Sequence[Gpu]) -> Iterator[Line]:
+    """Yield a note where processes could not be listed: an empty list would look idle."""
     gaps = [
-        (gpu.unavailable["processes"], gpu.index) for gpu in gpus if "processes" in gpu.unavailable
+        (gpu.unavailable["processes"], gpu.index)
+        for gpu in gpus
+        if "processes" in gpu.unavailable and gpu.state is GpuState.OK
     ]
-    for reason, which in said_once(gaps):
-        yield Text(f"The processes of {which} are not all known: {printable(reason)}", style="dim")
+    for reason, indices in _by_reason(gaps):
+        yield Line(f"The processes of {which(indices)} are not all known: {reason}", style="dim")
 
 
-def _foreign(found: Sequence[tuple[Gpu, GpuProcess]]) -> Iterator[Text]:
-    from rich.text import Text
-
+def _foreign(found: Sequence[tuple[Gpu, GpuProcess]]) -> Iterator[Line]:
     if any(process.namespace == "other" for _, process in found):
-        yield Text(
+        yield Line(
             "Some PIDs belong to another PID namespace (the host's, seen from a container):"
             " only there can you see what they are.",
             style="dim",

@@ -56,7 +56,7 @@ SHOWN = {
     "memory_source": ("driver", "driver"),
     "utilization_gpu_percent": (7, "7%"),
     "utilization_memory_percent": (3, "3%"),
-    "temperature_c": (41, "41 C"),
+    "temperature_c": (41, "41 °C"),
     "fan_percent": (30, "30%"),
     "power_w": (120.4, "120/700 W"),
     "power_limit_w": (699.6, "700 W"),
@@ -66,7 +66,7 @@ SHOWN = {
     "persistence_mode": (True, "on"),
     "compute_mode": ("default", "default"),
     "ecc_mode": (False, "off"),
-    "pcie": ("5x16", "5x16"),
+    "pcie": ("5x16", "gen5 x16"),
     "pcie_generation": (5, "5"),
     "pcie_generation_max": (5, "5"),
     "pcie_width": (16, "16"),
@@ -121,11 +121,14 @@ def test_watts(used: float | None, limit: float | None, shown: str) -> None:
 @pytest.mark.parametrize(
     ("link", "shown"),
     [
-        (PcieLink(generation=3, generation_max=5, width=8, width_max=16), "3x8 of 5x16"),
-        (PcieLink(generation=3, width=8, width_max=16), "3x8 of ?x16"),
+        (
+            PcieLink(generation=3, generation_max=5, width=8, width_max=16),
+            "gen3 x8 (slot gen5 x16)",
+        ),
+        (PcieLink(generation=3, width=8, width_max=16), "gen3 x8 (slot gen? x16)"),
         # A lower generation alone is what an idle link does.
-        (PcieLink(generation=1, generation_max=5, width=16, width_max=16), "1x16"),
-        (PcieLink(generation=1, width=16), "1x16"),
+        (PcieLink(generation=1, generation_max=5, width=16, width_max=16), "gen1 x16"),
+        (PcieLink(generation=1, width=16), "gen1 x16"),
         (PcieLink(width=16), "-"),
         (PcieLink(generation=5), "-"),
     ],

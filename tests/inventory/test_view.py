@@ -9,13 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
+from gpucheck.drivers.evidence import GpuHealthReading, HealthReading
 from gpucheck.drivers.readings import NvmlReading, ProbeFailure, ProcessReading
 from gpucheck.inventory.columns import COLUMNS
+from gpucheck.inventory.condition import read_condition
 from gpucheck.report.envelope import Report
 from gpucheck.report.errors import ExitCode
 from gpucheck.report.formats.table import render
 from gpucheck.report.text import View
-from tests.fakes.probes import FakeProbes, gpu_reading, reading_of
+from tests.fakes.probes import FakeProbes, gpu_reading, healthy, reading_of
 from tests.fakes.reports import any_list, eventful_machine, list_report
 from tests.report.formats.recorded import recorded
 
@@ -82,7 +84,7 @@ def heads(report: Report, **view: object) -> str:
 
 
 def test_both_numberings_are_shown() -> None:
-    rows = [line.split()[:2] for line in lines(EVENTFUL, width=80)[2:8]]
+    rows = [line.lstrip("!").split()[:2] for line in lines(EVENTFUL, width=80)[2:8]]
 
     assert rows == [["0", "1"], ["1", "0"], ["2", "-"], ["2:0", "-"], ["2:1", "2"], ["3", "-"]]
 
@@ -104,13 +106,13 @@ def test_a_hidden_gpu_says_why(width: int) -> None:
 
     text = " ".join(render(list_report(hidden), View(width=width)).split())
 
-    assert "GPUs 0, 2 are hidden from CUDA: CUDA_VISIBLE_DEVICES='1' does not name it" in text
+    assert "GPUs 0,2 are hidden from CUDA: CUDA_VISIBLE_DEVICES='1' does not name it" in text
 
 
 def test_a_hidden_gpu_is_dimmed() -> None:
     hidden = FakeProbes(readings=reading_of(gpu_reading(0)), variables={"CUDA_VISIBLE_DEVICES": ""})
 
-    assert lines(list_report(hidden), color=True)[2].startswith("\x1b[2m")
+    assert lines(list_report(hidden), color=True)[2].startswith("  \x1b[2m0")
 
 
 @pytest.mark.parametrize(
@@ -185,7 +187,7 @@ def test_a_long_command_gives_way_to_the_facts() -> None:
     at = next(place for place, line in enumerate(shown) if " PID " in line)
 
     assert shown[at].split() == ["GPU", "PID", "Type", "User", "Memory", "SM", "Command"]
-    assert shown[at + 2].startswith("  0 4242 compute  anna     60 GiB 98% python3 train.py")
+    assert shown[at + 2].startswith("  0 4242 compute  anna     60 GiB  98% python3 train.py")
     assert shown[at + 3].startswith("2:0    9 compute")
 
 
@@ -217,6 +219,79 @@ def test_a_list_with_a_gap_shows_what_it_has() -> None:
 
     assert " 9 compute" in render(report, View(processes=True))
     assert lines(report, width=160)[2].split().count("1+") == 1
+
+
+# ------------------------------------------------------------------------- cards that are not well
+
+
+def unwell(*healths: GpuHealthReading, **gpu: object) -> Report:
+    """Return a list of cards with this health."""
+    probes = FakeProbes(
+        readings=reading_of(*(gpu_reading(health.index, **gpu) for health in healths)),
+        health_reading=HealthReading(gpus=healths),
+    )
+    report = list_report(probes)
+    return report._replace(result=read_condition(report.result, probes))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("width", [40, 80, 160])
+def test_a_card_that_is_not_well_is_marked_and_explained(width: int) -> None:
+    shown = lines(unwell(healthy(0, clock_event_reasons=0x20), healthy(1)), width=width)
+    text = " ".join(" ".join(shown).split())
+
+    assert any(re.match("! (0|GPU 0 )", line) for line in shown)
+    assert any(re.match("  1|GPU 1 ", line) for line in shown)
+    assert "! GPU 0: clocks are lowered by heat (software)" in text
+    assert text.count("gpucheck detect") == 1
+
+
+def test_one_cause_is_one_line_however_many_cards_have_it() -> None:
+    hot = [healthy(index, temperature_slowdown_c=30 + index // 3) for index in range(4)]
+    text = render(unwell(*hot), View())
+
+    assert text.count("slowdown temperature") == 1
+    assert "! GPUs 0-2: 41 C, and its slowdown temperature is 30 C; GPU 3 alike\n" in text
+
+
+def test_a_healthy_card_has_no_mark() -> None:
+    report = unwell(healthy(0), utilization_gpu_percent=100, power_w=700.0)
+
+    assert "!" not in render(report, View())
+
+
+@pytest.mark.parametrize(
+    ("gpu", "health", "colored"),
+    [
+        ({"utilization_gpu_percent": 0}, {}, "\x1b[2m  0%"),
+        ({"utilization_gpu_percent": 99}, {}, "\x1b[32m 99%"),
+        ({"temperature_c": 86}, {}, "\x1b[33m86 °C"),
+        ({"temperature_c": 90}, {}, "\x1b[31m90 °C"),
+        ({"temperature_c": 86}, {"temperature_slowdown_c": 105, "temperature_gpu_max_c": 100},
+         " 86 °C"),
+        ({"power_w": 699.0}, {}, "\x1b[33m699/700 W"),
+        ({"power_w": 650.0}, {}, " 650/700 W"),
+    ],
+)  # fmt: skip
+def test_colours_follow_the_limits_of_the_card(gpu: dict, health: dict, colored: str) -> None:
+    assert colored in render(unwell(healthy(0, **health), **gpu), View(color=True))
+
+
+def test_columns_stay_where_they_are_when_readings_change() -> None:
+    idle = {"utilization_gpu_percent": 0, "power_w": 9.0, "temperature_c": 31, "clock_sm_mhz": 345}
+    busy = {"utilization_gpu_percent": 100, "power_w": 699.0, "clock_sm_mhz": 1980}
+    for width in WIDTHS[1:]:
+        heads = {lines(unwell(healthy(0), **gpu), width=width)[1] for gpu in (idle, busy)}
+        assert len(heads) == 1
+
+
+@pytest.mark.parametrize("width", [40, 80, 160])
+def test_verbose_shows_more_at_every_width(width: int) -> None:
+    plain, more = (lines(EVENTFUL, width=width, verbosity=each) for each in (0, 1))
+    text = " ".join(" ".join(more).split())
+
+    assert len(more) > len(plain)
+    assert "compute capability 9.0" in text
+    assert "bus 0000:10:00.0" in text or width == 160
 
 
 # -------------------------------------------------------------------------------- other columns
@@ -284,7 +359,7 @@ def test_every_gpu_is_told(report: Report, width: int) -> None:
     text = render(report._replace(exit_code=ExitCode.OK), View(width=width))
 
     for gpu in report.result.gpus:  # type: ignore[union-attr]
-        assert re.search(rf"^ *(GPU ?)?{gpu.index}\b", text, re.MULTILINE)
+        assert re.search(rf"^!? *(GPU ?)?{gpu.index}\b", text, re.MULTILINE)
 
 
 def test_no_number_stands_for_what_is_not_known() -> None:

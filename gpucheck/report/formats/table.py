@@ -46,7 +46,9 @@ def render(report: Report, view: View) -> str:
     """Return the report as terminal text; a failure without a result gives no text at all."""
     if report.result is None:
         return ""
-    mark = "" if view.example is None else f"{example_mark(view.example)}\n"
+    if view.example is None:
+        return _shown(report, view)
+    mark = as_text(draw([Line(example_mark(view.example))], view), view)
     return mark + _shown(report, view)
 
 
