@@ -509,7 +509,9 @@ def _processes(gpus: Sequence[Gpu], view: View) -> Iterator[Block]:
     found = [(gpu, process) for gpu in gpus for process in gpu.processes]
     notes = [*_unlisted(gpus), *_foreign(found)]
     if not found:
-        yield from notes or [Line("No process uses these GPUs.")]
+        silent = any(gpu.state is not GpuState.OK for gpu in gpus)
+        nobody = f"No process uses {'the GPUs that answer' if silent else 'these GPUs'}."
+        yield from notes or [Line(nobody)]
         return
     table = _process_table(found)
     if excess(table, view) <= 0:

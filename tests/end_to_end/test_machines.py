@@ -293,7 +293,7 @@ def test_a_hung_gpu_leaves_the_other_rows(pretend: Pretend, program: Program) ->
         "Not every GPU can be listed: GPU 1 did not answer in time (deadline 4 s)."
     )
     # An empty list of what could not be listed is not "nobody".
-    assert "No process" not in table.text
+    assert "No process uses the GPUs that answer." in table.text
 
 
 def children_of(process: subprocess.Popen[bytes]) -> list[int]:
@@ -606,4 +606,4 @@ def test_a_limit_of_shared_memory_is_one_of_the_systems(pretend: Pretend, progra
     assert limit["limit_bytes"] == total * 30 // 100
     assert limit["memory_source"] == "system"
     assert [notice["code"] for notice in document["warnings"]] == ["memory-shared"]
-    assert "GPU 0: shares the CPU's memory" in table.text
+    assert "GPU 0 shares the CPU's memory" in table.text
