@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,18 @@ def test_every_option_exists(path: Path, words: list[str]) -> None:
 
     if context.params.get("profile") is not None:
         assert load_profile(context.params["profile"]).checks
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=name_of)
+def test_every_example_installs_what_it_runs(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    installed = re.findall(r'bin/pip" install (?:--quiet )?"([\w-]+)\[(\w+)\] @ ', text)
+
+    assert installed
+    assert {name for name, _ in installed} == {extras["name"]}
+    assert {extra for _, extra in installed} <= set(extras["optional-dependencies"])
+    assert re.search(r"gpucheck/bin(:\$PATH|\" >> )|\}/bin:\$PATH", text)
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=name_of)
