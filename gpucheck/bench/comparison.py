@@ -176,7 +176,7 @@ def sentence(
         first += " if the data stays there"
     if end_to_end is None:
         return f"{first}; transfers were not measured"
-    text = f"{first}, {_times(end_to_end)} if it moves every time"
+    text = f"{first}, {_times(end_to_end)} with transfers"
     if end_to_end < 1 and break_even is not None:
         text += f"; moving pays from {break_even} operations on the same data"
     return text
@@ -216,7 +216,7 @@ def _reached(who: str, here: Sequence[Comparison]) -> str:
     moved = [one for one in here if one.speedup_end_to_end is not None]
     if moved:
         text += f", {_range(moved, lambda one: one.speedup_end_to_end or 0.0)}"
-        text += " if it moves every time"
+        text += " with transfers"
     codes = dict.fromkeys(
         code
         for one in here

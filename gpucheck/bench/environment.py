@@ -289,6 +289,7 @@ def environment_of(
     return replace(
         found,
         gpu_silent=opened.silent or opened.busy,
+        gpu_remedy=opened.remedy,
         unavailable={name: why for name, why in reasons.items() if getattr(found, name) is None},
     )
 

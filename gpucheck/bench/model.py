@@ -388,7 +388,7 @@ class BenchEnvironment:
 
     `variables` are environment variables that change arithmetic, memory or threads. `gpu_silent`:
     it is unknown whether a missing GPU works, because the driver did not answer or another process
-    has exclusive use of it.
+    has exclusive use of it. `gpu_remedy` is what to do about missing GPUs.
     """
 
     cpu_model: str | None
@@ -415,6 +415,7 @@ class BenchEnvironment:
     budget_s: float
     cublas_version: str | None = None
     gpu_silent: bool = False
+    gpu_remedy: tuple[str, ...] = ()
     rooflines: tuple[Roofline, ...] = ()
     variables: dict[str, str] = field(default_factory=dict)
     unavailable: dict[str, str] = field(default_factory=dict)

@@ -1,328 +1,181 @@
-"""Rows of a benchmark on the console: figures, bars, their doubts and speed-ups."""
+"""Rows of a benchmark as tables: figures, bars, limits; alike GPUs share a row."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+import math
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from rich.console import RenderableType
-from rich.padding import Padding
-from rich.text import Text
-
-from gpucheck.bench.model import Comparison, Measurement, Scope
-from gpucheck.report.text import duration, printable, rate, two_digits
+from gpucheck.bench.model import Measurement, Scope
+from gpucheck.report.blocks import Block, Column, Fitting, Inline, Line, Row, Span, Table, plain
+from gpucheck.report.text import View, binary_bytes, duration, ranges, rate, two_digits
 
 #: Shortest bar that shows a proportion, and longest that is easy to read.
-_SHORTEST_BAR, _LONGEST_BAR = 5, 60
-#: Widths of a row's figures, its mark, the share after a bar, and the indentation.
-_FIGURES_WIDTH, _MARK_WIDTH, _SHARE_WIDTH, _INDENT = 35, 2, 8, 2
-#: From this many GPUs on, only the fastest and slowest of each kind of row appear without -v.
-_MANY_GPUS = 4
-#: Error of rows for which no time was left, and how many of them are named.
-_NO_TIME, _MOST_NAMED = "no-time", 4
+_SHORTEST_BAR, _LONGEST_BAR = 5, 40
+#: Partial blocks, from one eighth on.
+_EIGHTHS = "▏▎▍▌▋▊▉"
+#: From this many GPUs on, alike rows share one without -v.
+MANY_GPUS = 4
+#: Error of rows for which no time was left.
+NO_TIME = "no-time"
 #: Share of the median from which an interval is highlighted.
 _WIDE = 0.1
-Namer = Callable[[Measurement], str]
+#: Factor from which a row is called slower than the best one.
+_SLOWER = 1.05
+#: Share of the middle GPU's speed up to which others are alike.
+_ALIKE = 0.0005
+#: Columns between a heading and its limits.
+_LIMITS_GAP = 3
+#: Indentation of rows, and of the lines below one.
+_INDENT, _BELOW = 2, 4
 
 
 @dataclass(frozen=True, slots=True)
-class Signs:
-    """Characters to draw with."""
+class Entry:
+    """Line of the table: one row, or those of several GPUs that differ in nothing else.
 
-    bar: str
-    parts: str
-    times: str
-    plus_minus: str
-    micro: str
-    right: str
-    wrong: str
-    unchecked: str
-    doubt: str
-
-
-UNICODE = Signs("█", "▏▎▍▌▋▊▉", "\N{MULTIPLICATION SIGN}", "±", "µ", "✓", "✗", "\N{EN DASH}", "!")
-ASCII = Signs("#", "", "x", "+-", "u", "ok", "WRONG", "-", "!")
-
-
-class RowsRenderer:
-    """Renderer of rows for one width and one set of characters.
-
-    `known` are the codes of doubts that are shown once for the whole report.
+    `row` is the middle one by speed.
     """
 
-    def __init__(
-        self, width: int, signs: Signs, verbosity: int, known: frozenset[str] = frozenset()
-    ) -> None:
-        self._width = width
-        self._signs = signs
-        self._verbosity = verbosity
-        self._known = known
-
-    def group(
-        self, rows: Sequence[Measurement], comparisons: Sequence[Comparison]
-    ) -> Iterator[RenderableType]:
-        """Yield the lines of one kernel in one format."""
-        first = rows[0]
-        named = namer(rows, self._signs.times)
-        yield Text.assemble((printable(first.kernel), "bold"), f" {printable(self._heading(rows))}")
-        late = [row for row in rows if row.error is not None and row.error.code == _NO_TIME]
-        begun = [row for row in rows if all(row is not other for other in late)]
-        shown = begun if self._verbosity > 0 else _without_the_middle(begun)
-        # A row without an interval has no rank.
-        speeds = [_speed(row) for row in rows if half_width(row) is not None]
-        bounds = max(speeds, default=0.0), min(speeds, default=0.0)
-        name_width = max((len(printable(named(row))) for row in shown), default=0)
-        for row in shown:
-            yield from self._row(row, printable(named(row)), bounds, name_width)
-        if late:
-            names = [named(row) for row in late[:_MOST_NAMED]]
-            rest = len(late) - len(names)
-            listed = " | ".join(names) + (f" | and {rest} more rows" if rest else "")
-            yield self._marked_line(f"no time was left for {listed}", "yellow")
-        if len(shown) < len(begun):
-            text = f"fastest and slowest of {_gpu_count(rows)} GPUs; -v shows all"
-            yield hanging_indent(Text(f"    {text}", style="dim"))
-        if self._verbosity >= 0:
-            yield from self._doubts(rows, named)
-        yield from self._comparisons(comparisons)
-
-    def _heading(self, rows: Sequence[Measurement]) -> str:
-        """Return what all rows share, and the limit that the percentages refer to."""
-        first = rows[0]
-        parts = []
-        if first.shape and all(row.shape == first.shape for row in rows):
-            parts.append(_size(first.shape, self._signs.times))
-        parts.append(first.dtype.format)
-        parts.extend(
-            f"{name} {value}"
-            for name, value in first.parameters.items()
-            if all(row.parameters.get(name) == value for row in rows)
-        )
-        return ", ".join(parts) + _percent_of(rows)
-
-    def _row(
-        self, row: Measurement, name: str, bounds: tuple[float, float], name_width: int
-    ) -> Iterator[RenderableType]:
-        if row.median_s is None:
-            why = "interrupted before it was measured" if row.interrupted else "not measured"
-            if row.error is not None:
-                why = printable(row.error.message)
-            yield hanging_indent(Text.assemble(f"  {name}: ", (why, "red")))
-            return
-        bold = "bold" if half_width(row) is not None and _speed(row) == bounds[0] else ""
-        figures = self._figures(row)
-        free_width = self._width - _INDENT - name_width - 1 - _SHARE_WIDTH
-        beside = free_width - _FIGURES_WIDTH - max(_MARK_WIDTH, len(self._mark(row)[0])) - 1
-        if beside >= _SHORTEST_BAR:
-            bar = self._bar(row, bounds, min(beside, _LONGEST_BAR))
-            yield Text.assemble((f"  {name:<{name_width}} ", bold), figures, " ", bar)
-        else:
-            line = Text.assemble((f"  {name:<{name_width}}", bold))
-            if free_width >= _SHORTEST_BAR:
-                line.append_text(Text.assemble(" ", self._bar(row, bounds, free_width)))
-            yield line
-            yield Text.assemble("  ", figures)
-        if row.error is not None:
-            yield self._marked_line(row.error.message, "red")
-        if self._verbosity > 0:
-            yield hanging_indent(Text(f"    {self._details(row)}", style="dim"))
-
-    def _doubts(self, rows: Sequence[Measurement], named: Namer) -> Iterator[RenderableType]:
-        """Yield the group's own doubts: their codes on one line, or each in full with -v."""
-        if self._verbosity > 0:
-            for text in full_doubts(rows, named):
-                yield self._marked_line(text, "yellow")
-            return
-        said = short_doubts(rows, self._known)
-        if said:
-            yield self._marked_line(said, "yellow")
-
-    def _figures(self, row: Measurement) -> Text:
-        median_s = row.median_s or 0.0
-        time = duration(median_s, self._signs.micro)
-        width = half_width(row)
-        spread = spread_text(width, self._signs.plus_minus)
-        speed = "" if row.throughput is None else rate(row.throughput.value, row.throughput.unit)
-        if row.kernel == "launch":
-            speed = ""  # the time itself is the figure
-        percent, _ = _limit(row)
-        share_text = "" if percent is None else f"{percent:.0f}%"
-        mark, style = self._mark(row)
-        text = Text(f"{time:>8} ")
-        text.append(f"{spread:<7}", style="yellow" if width is None or width >= _WIDE else "")
-        text.append(f"{speed:>13}{share_text:>5} ")
-        text.append(f"{mark:<{_MARK_WIDTH}}", style=style)
-        return text
-
-    def _mark(self, row: Measurement) -> tuple[str, str]:
-        if row.verified is None:
-            return self._signs.unchecked, "dim"
-        return (self._signs.right, "green") if row.verified.ok else (self._signs.wrong, "red")
-
-    def _bar(self, row: Measurement, bounds: tuple[float, float], longest: int) -> Text:
-        """Return a bar as long as the row's share of the best speed, and that share in numbers."""
-        if half_width(row) is None:
-            return Text("no interval", style="yellow") if longest >= len("no interval") else Text()
-        best, worst = bounds
-        speed = _speed(row)
-        share = speed / best if best > 0 else 0.0
-        style = "green" if speed == best else "yellow" if speed == worst else "cyan"
-        bar = Text(self._length(share * longest), style=style)
-        if speed == best:
-            return bar.append(" best", style="bold green") if worst < best else bar
-        return bar.append(f" 1/{two_digits(best / speed)}" if speed > 0 else "", style="")
-
-    def _length(self, length: float) -> str:
-        """Return a bar of this length; its last character is partial where possible."""
-        parts = self._signs.parts
-        if not parts:
-            return self._signs.bar * max(1, round(length))
-        eighths = max(1, round(8 * length))
-        return self._signs.bar * (eighths // 8) + (parts[eighths % 8 - 1] if eighths % 8 else "")
-
-    def sentence(self, text: str, style: str = "bold") -> RenderableType:
-        """Return a plain sentence below a group."""
-        return hanging_indent(Text(f"  {printable(text)}", style=style))
-
-    def _marked_line(self, text: str, style: str) -> RenderableType:
-        return hanging_indent(Text(f"    {self._signs.doubt} {printable(text)}", style=style))
-
-    def _details(self, row: Measurement) -> str:
-        samples = len(row.samples_s) or (row.summary.count if row.summary else 0)
-        parts = [_counted(samples, "sample")]
-        if row.round_medians_s:
-            parts[0] += f" in {_counted(len(row.round_medians_s), 'round')}"
-        if row.loops is not None:
-            parts.append(f"{_counted(row.loops, 'operation')} each")
-        if row.ci95_s is not None and row.median_s:
-            share = 50 * (row.ci95_s[1] - row.ci95_s[0]) / row.median_s
-            parts.append(f"median known to {self._signs.plus_minus}{share:.1f}%")
-        if row.summary is not None:
-            low, high = (
-                duration(value, self._signs.micro)
-                for value in (row.summary.p10_s, row.summary.p90_s)
-            )
-            parts.append(f"p10 {low}, p90 {high}")
-            parts.append(_counted(row.summary.outlier_count, "outlier"))
-        if row.cold_s is not None:
-            parts.append(f"first run {duration(row.cold_s, self._signs.micro)}")
-        if row.verified is not None and row.verified.error is not None:
-            parts.append(f"error {row.verified.error:.1e} of at most {row.verified.bound:.1e}")
-        sums = f"sums {row.dtype.accumulate}, result {row.dtype.output}"
-        parts.append(f"arithmetic {row.dtype.math_mode}, {sums}")
-        parts.extend(self._limits(row))
-        parts.extend(
-            f"{name} {value if isinstance(value, str) else f'{value:.6g}'}"
-            for name, value in row.facts.items()
-        )
-        return ", ".join(printable(part) for part in parts)
-
-    def _limits(self, row: Measurement) -> Iterator[str]:
-        """Yield the percentages in full, the clock and the energy."""
-        if row.percent_of_peak is not None:
-            yield f"{row.percent_of_peak:.1f} % of the peak ({row.limits.get('peak', '')})"
-        if row.percent_of_peak_at_clock is not None:
-            yield f"{row.percent_of_peak_at_clock:.1f} % at the measured clock"
-        if row.percent_of_copy is not None:
-            yield f"{row.percent_of_copy:.1f} % of {row.limits.get('copy', 'a copy')}"
-        if row.sm_clock_mhz is not None:
-            yield f"SM clock {row.sm_clock_mhz:.0f} MHz"
-        if row.joules_per_op is not None:
-            yield f"{row.joules_per_op:.3g} J for one operation"
-
-    def _comparisons(self, comparisons: Sequence[Comparison]) -> Iterator[RenderableType]:
-        """Yield the speed-ups; of many only the smallest and the largest."""
-        chosen = comparisons
-        if self._verbosity <= 0 and len(comparisons) > 2:
-            inner = sorted(comparisons, key=lambda one: one.speedup_resident)[1:-1]
-            chosen = [one for one in comparisons if all(one is not other for other in inner)]
-        for one in chosen:
-            yield self.sentence(f"{self._where(one, comparisons)}{one.sentence}")
-            if self._verbosity > 0 and one.speedup_amortised is not None:
-                factor = one.speedup_amortised
-                times = two_digits(factor if factor >= 1 or factor <= 0 else 1 / factor)
-                text = f"{one.reuse_count} operations on data moved once: {times} times"
-                yield self.sentence(f"  {text} {'faster' if factor >= 1 else 'slower'}")
-        # Without -v the sentences name both precisions, and the legend why a side was slow.
-        if self._verbosity > 0:
-            about = (f"{doubt.message}; {doubt.next}" for one in chosen for doubt in one.doubts)
-            for text in dict.fromkeys(about):
-                yield self._marked_line(text, "yellow")
-
-    def _where(self, one: Comparison, comparisons: Sequence[Comparison]) -> str:
-        """Return what distinguishes a comparison from the others: GPU, size or towers."""
-        parts = []
-        if len({other.gpu.device for other in comparisons}) > 1:
-            parts.append(one.gpu.device)
-        if len({other.shape for other in comparisons}) > 1:
-            parts.append(f"size {_size(one.shape, self._signs.times)}")
-        here = (one.gpu.device, one.shape)
-        if sum((other.gpu.device, other.shape) == here for other in comparisons) > 1:
-            parts.append(one.gpu.variant)
-        return f"{printable(', '.join(parts))}: " if parts else ""
+    row: Measurement
+    rows: tuple[Measurement, ...]
+    name: str
 
 
-def _gpu_count(rows: Sequence[Measurement]) -> int:
-    return len({row.device for row in rows if row.device != "cpu"})
+# -------------------------------------------------------------------------------- entries
 
 
-def _without_the_middle(rows: Sequence[Measurement]) -> Sequence[Measurement]:
-    """Return the rows without those between the fastest and the slowest of many GPUs.
+def entries(rows: Sequence[Measurement], gpu_count: int, *, each: bool) -> list[Entry]:
+    """Return the entries of one table; with `each`, every row has its own.
 
-    Rows that went wrong stay.
+    `gpu_count` is the number of GPUs in the run. GPUs whose row failed or is wrong stay alone.
     """
-    if _gpu_count(rows) < _MANY_GPUS:
-        return rows
-    kinds: dict[tuple[object, ...], list[Measurement]] = {}
+    alike: dict[object, list[Measurement]] = {}
     for row in rows:
-        right = row.verified is not None and row.verified.ok
-        if row.device != "cpu" and row.median_s is not None and row.error is None and right:
-            kinds.setdefault((row.variant, row.scope, row.shape), []).append(row)
-    middle = {
-        id(row)
-        for kind in kinds.values()
-        for row in sorted(kind, key=lambda row: _speed(row))[1:-1]
-    }
-    return [row for row in rows if id(row) not in middle]
+        key = (row.variant, row.scope, row.shape, row.threads, tuple(row.parameters.items()))
+        alone = each or gpu_count < MANY_GPUS or not is_right(row)
+        alike.setdefault(id(row) if alone else (row.device == "cpu", key), []).append(row)
+    sizes = len({row.shape for row in rows}) > 1
+    found = []
+    for group in alike.values():
+        ordered = sorted(group, key=speed)
+        middle = ordered[len(ordered) // 2]
+        where = devices_text([row.device for row in group], gpu_count)
+        found.append(Entry(middle, tuple(ordered), row_name(middle, where, sizes=sizes)))
+    return found
 
 
-def hanging_indent(text: Text) -> RenderableType:
-    """Return a text whose further lines are indented below its first word."""
-    indent = len(text.plain) - len(text.plain.lstrip())
-    return Padding(text[indent:], (0, 0, 0, indent))
+def is_right(row: Measurement) -> bool:
+    """Return whether a row has a time, no error, and no wrong result."""
+    wrong = row.verified is not None and not row.verified.ok
+    return row.median_s is not None and row.error is None and not wrong
 
 
-def namer(rows: Sequence[Measurement], times: str) -> Namer:
-    """Return the function that names a row so that it differs from the others."""
-    if len({row.shape for row in rows}) == 1:
-        return row_name
-    # In a sweep the size matters; the rest only if a device has several kinds of rows.
-    kinds = {(row.device, row.variant, row.threads, row.scope) for row in rows}
-    plain = len(kinds) == len({row.device for row in rows})
-
-    def named(row: Measurement) -> str:
-        size = _size(row.shape, times)
-        return f"{row.device}, {size}" if plain else f"{row_name(row)}, {size}"
-
-    return named
+def is_late(row: Measurement) -> bool:
+    """Return whether no time was left for a row."""
+    return row.error is not None and row.error.code == NO_TIME and row.median_s is None
 
 
-def _size(shape: Sequence[int], times: str) -> str:
-    return f" {times} ".join(str(edge) for edge in shape)
+def is_unmeasured(row: Measurement) -> bool:
+    """Return whether a row was interrupted before it had a figure."""
+    return row.median_s is None and row.interrupted and row.error is None
 
 
-def row_name(row: Measurement) -> str:
-    """Return a row's name: device, variant, threads, and whether data moved."""
-    variant = row.variant.removesuffix("-1-thread")
-    threads = ""
-    if row.threads is not None:
-        threads = ", 1 thread" if row.threads == 1 else f", {row.threads} threads"
-    moved = " + transfers" if row.scope is Scope.END_TO_END else ""
-    return f"{row.device} {variant}{threads}{moved}"
+def devices_text(devices: Iterable[str], gpu_count: int = 0) -> str:
+    """Return devices in few words: `8 GPUs` if these are all, else `cpu, gpu:0-2,5`."""
+    names = list(dict.fromkeys(devices))
+    numbers = [int(found[1]) for name in names if (found := re.fullmatch(r"gpu:(\d+)", name))]
+    others = [name for name in names if not re.fullmatch(r"gpu:\d+", name)]
+    if len(numbers) == gpu_count >= MANY_GPUS:
+        return ", ".join([*others, f"{gpu_count} GPUs"])
+    return ", ".join([*others, *([f"gpu:{ranges(numbers)}"] if numbers else [])])
 
 
-def _limit(row: Measurement) -> tuple[float | None, str]:
+def row_name(row: Measurement, where: str | None = None, *, sizes: bool = False) -> str:
+    """Return a row's name: device, what it does, threads, and whether data moved.
+
+    `sizes`: the rows of its table differ in size.
+    """
+    what = row.variant.removesuffix("-1-thread")
+    if row.kernel == "batch":
+        what = f"batch {_images(row.shape[0])}" if row.shape else what
+    elif row.kernel == "towers" and row.shape and "towers" in row.parameters:
+        count = row.parameters["towers"]
+        what = f"{count} tower{'' if count == 1 else 's'} of {_images(row.shape[0])}"
+    elif sizes and row.shape:
+        what += f", {size_text(row)}"
+    if row.threads is not None and row.kernel not in ("batch", "towers"):
+        what += ", 1 thread" if row.threads == 1 else f", {row.threads} threads"
+    moved = " with transfers" if row.scope is Scope.END_TO_END else ""
+    return f"{row.device if where is None else where} {what}{moved}"
+
+
+def _images(count: int) -> str:
+    return f"{count} image{'' if count == 1 else 's'}"
+
+
+def size_text(row: Measurement) -> str:
+    """Return a row's size with its unit."""
+    if row.kernel == "train":
+        return f"batches of {_images(row.shape[0])}"
+    if row.kernel in ("transfer", "p2p"):
+        return binary_bytes(4 * math.prod(row.shape), digits=0)
+    return " × ".join(str(edge) for edge in row.shape)
+
+
+# ------------------------------------------------------------------------------ the table
+
+
+def heading(rows: Sequence[Measurement], view: View) -> Iterator[Line]:
+    """Yield a table's heading: kernel, size, format, and the limits of its percentages."""
+    first = rows[0]
+    parts = []
+    one_size = all(row.shape == first.shape for row in rows)
+    if first.shape and one_size and first.kernel not in ("batch", "towers"):
+        parts.append(size_text(first))
+    parts.append(first.dtype.format)
+    parts.extend(
+        f"{name} {value}"
+        for name, value in first.parameters.items()
+        if name != "towers" and all(row.parameters.get(name) == value for row in rows)
+    )
+    limits = limits_text(rows)
+    spans = (Span(first.kernel, "bold"), Span(f" {', '.join(parts)}"))
+    if limits and len(plain(spans)) + len(limits) + _LIMITS_GAP <= view.width:
+        yield Line((*spans, Span(" " * _LIMITS_GAP), Span(limits, "dim")))
+        return
+    yield Line(spans)
+    if limits:
+        yield Line(limits, indent=_INDENT, style="dim")
+
+
+def limits_text(rows: Sequence[Measurement]) -> str:
+    """Return what the percentages refer to: "% of peak, 82.6 TFLOP/s", by device if they differ."""
+    found: dict[tuple[str, str], list[tuple[float, str]]] = {}
+    for row in rows:
+        percent, name = limit_of(row)
+        if percent:
+            side = "cpu" if row.device == "cpu" else "gpu"
+            found.setdefault((name, side), []).append(_limit_value(row, percent))
+    names = list(dict.fromkeys(name for name, _ in found))
+    texts = []
+    for limit in names:
+        sides = [side for name, side in found if name == limit]
+        values = [
+            (f"{side} " if len(sides) > 1 else "") + _range(found[limit, side]) for side in sides
+        ]
+        who = f"{sides[0]} " if len(names) > 1 and len(sides) == 1 else ""
+        texts.append(f"{who}% of {limit}, {', '.join(values)}")
+    return "; ".join(texts)
+
+
+def _range(values: Sequence[tuple[float, str]]) -> str:
+    low, high = (rate(*pick(values)) for pick in (min, max))
+    return low if low == high else f"{low} to {high}"
+
+
+def limit_of(row: Measurement) -> tuple[float | None, str]:
     """Return the percentage to show, and the limit that it refers to."""
     if row.percent_of_copy is not None and row.kernel != "copy":
         return row.percent_of_copy, "a copy"
@@ -331,24 +184,232 @@ def _limit(row: Measurement) -> tuple[float | None, str]:
     return None, ""
 
 
-def _percent_of(rows: Sequence[Measurement]) -> str:
-    """Return the limits of the percentages, by device if they differ."""
-    limits: dict[str, list[str]] = {}
-    for row in rows:
-        percent, limit = _limit(row)
-        if percent is not None:
-            limits.setdefault(limit, []).append("cpu" if row.device == "cpu" else "gpu")
-    if len(limits) < 2:
-        return "".join(f" (% of {limit})" for limit in limits)
-    parts = [f"{devices[0]} % of {limit}" for limit, devices in limits.items()]
-    return f" ({', '.join(parts)})"
+def _limit_value(row: Measurement, percent: float) -> tuple[float, str]:
+    unit = "FLOP/s" if row.throughput is None else row.throughput.unit
+    if unit not in ("B/s", "FLOP/s") and row.flops and row.median_s:
+        return row.flops / row.median_s / percent * 100, "FLOP/s"
+    return speed(row) / percent * 100, unit
+
+
+def rows_table(found: Sequence[Entry], view: View, name_width: int) -> Block:
+    """Return the rows of one kernel in one format; `name_width` is that of the whole report."""
+    ranked = [speed(one.row) for one in found if _has_rank(one.row)]
+    best, worst = max(ranked, default=0.0), min(ranked, default=0.0)
+    compared = len(ranked) > 1
+    standings = [_standing(one.row, best, worst, compared=compared) for one in found]
+    longest = max(
+        (
+            len(" ".join((_remark(one.row).text, text)).strip())
+            for one, (text, _, _) in zip(found, standings, strict=True)
+        ),
+        default=0,
+    )
+    tables = []
+    free = view.width - _INDENT - name_width - _FIGURES_WIDTH - longest - 1
+    if compared and free >= _SHORTEST_BAR:
+        bars = [_bar(standing, min(free, _LONGEST_BAR), view) for standing in standings]
+        tables.append(_table(found, bars, view, name_width))
+    words: list[Inline] = [(Span(text, style),) if text else "" for text, style, _ in standings]
+    tables.append(_table(found, words, view, name_width))
+    tables.append(_table(found, words, view, 0))
+    tables.append(_table(found, words, view, None))
+    return Fitting(tuple(tables))
+
+
+#: Widths of the columns time, interval, speed, share and remark, with their gaps.
+_TIME, _SPREAD, _SPEED, _SHARE = 7, 6, 12, 4
+_FIGURES_WIDTH = _TIME + _SPREAD + _SPEED + _SHARE + 5
+
+
+def _table(
+    found: Sequence[Entry], last: Sequence[Inline], view: View, name_width: int | None
+) -> Table:
+    """Return one drawing; with a name width of None it is not aligned with other tables."""
+    columns = [
+        Column(""),
+        *(Column("", right=True) for _ in range(4)),
+        Column(""),
+    ]
+    rows = []
+    for one, standing in zip(found, last, strict=True):
+        name = one.name if name_width is None else f"{'':{_INDENT}}{one.name:<{name_width}}"
+        figures = _figures(one, view)
+        if name_width:
+            wide = (_TIME, _SPREAD, _SPEED, _SHARE)
+            figures = [_padded(cell, width) for cell, width in zip(figures, wide, strict=True)]
+        remark = _remark(one.row)
+        cell = (remark, Span(" "), *_spans(standing)) if remark.text else standing
+        rows.append(Row((name, *figures, cell), below=tuple(_below(one, view))))
+    return Table(tuple(columns), tuple(rows), gap=1, header=False)
+
+
+def _spans(text: Inline) -> tuple[Span, ...]:
+    return (Span(text),) if isinstance(text, str) else text
+
+
+def _padded(cell: Inline, width: int) -> Inline:
+    missing = width - sum(len(span.text) for span in _spans(cell))
+    return (Span(" " * missing), *_spans(cell)) if missing > 0 else cell
+
+
+def _figures(one: Entry, view: View) -> list[Inline]:
+    row = one.row
+    if row.median_s is None:
+        return ["", "", "", ""]
+    widths = [half_width(each) for each in one.rows]
+    known = [width for width in widths if width is not None]
+    spread: Inline = ""
+    if known:
+        style = "yellow" if max(known) >= _WIDE else ""
+        spread = (Span(spread_text(max(known), view), style),)
+    percent, _ = limit_of(row)
+    return [
+        duration(row.median_s),
+        spread,
+        # Of a launch, the time itself is the figure.
+        "" if row.kernel == "launch" else speed_text(row),
+        "" if percent is None else percent_text(percent),
+    ]
+
+
+def speed_text(row: Measurement) -> str:
+    """Return a row's speed with its unit."""
+    return "" if row.throughput is None else rate(row.throughput.value, row.throughput.unit)
+
+
+def percent_text(percent: float, gap: str = "") -> str:
+    """Return a percentage without decimals."""
+    return f"<1{gap}%" if percent < 0.5 else f"{percent:.0f}{gap}%"
+
+
+def _remark(row: Measurement) -> Span:
+    if row.verified is not None and not row.verified.ok:
+        return Span("WRONG", "bold red")
+    return Span("not checked", "dim") if row.verified is None and row.median_s else Span("")
+
+
+def _has_rank(row: Measurement) -> bool:
+    """Return whether a row's speed is known, with an interval, and its result not wrong."""
+    return half_width(row) is not None and is_right(row) and speed(row) > 0
+
+
+def _standing(
+    row: Measurement, best: float, worst: float, *, compared: bool
+) -> tuple[str, str, float]:
+    """Return how a row compares with the best one, in words, with a style and its share."""
+    value = speed(row)
+    if not compared or not _has_rank(row):
+        return "", "", 0.0
+    if value == best:
+        return "best", "bold green", 1.0
+    factor = best / value
+    style = "yellow" if value == worst else ""
+    text = f"{two_digits(factor)}x slower" if factor >= _SLOWER else ""
+    return text, style, value / best
+
+
+def _bar(standing: tuple[str, str, float], longest: int, view: View) -> Inline:
+    text, style, share = standing
+    if share <= 0:
+        return ""
+    color = {"bold green": "green", "yellow": "yellow"}.get(style, "cyan")
+    return (Span(_drawn_bar(share * longest, view), color), Span(f" {text}", style))
+
+
+def _drawn_bar(length: float, view: View) -> str:
+    """Return a bar of this length; its last character is partial where possible."""
+    if not view.unicode:
+        return "#" * max(1, round(length))
+    eighths = max(1, round(8 * length))
+    return "█" * (eighths // 8) + (_EIGHTHS[eighths % 8 - 1] if eighths % 8 else "")
+
+
+def _below(one: Entry, view: View) -> Iterator[Line]:
+    """Yield the lines below a row: what went wrong, the range of many GPUs, its details."""
+    row = one.row
+    if row.error is not None:
+        yield Line(row.error.message, indent=_BELOW, style="red")
+    elif row.median_s is None:
+        yield Line("not measured", indent=_BELOW, style="red")
+    if len(one.rows) > 1 and (text := range_text(one)):
+        yield Line(text, indent=_BELOW)
+    if view.verbosity > 0:
+        yield Line(", ".join(details(row, view)), indent=_BELOW, style="dim")
+
+
+def range_text(one: Entry) -> str:
+    """Return the speeds of several GPUs, and which is the slowest; empty if they are alike."""
+    middle = speed(one.row)
+    low, high = one.rows[0], one.rows[-1]
+    outlier = outlier_text(one, least=_ALIKE)
+    if middle <= 0 or (not outlier and speed(high) / middle - 1 < _ALIKE):
+        return ""
+    if low.kernel == "launch":
+        span = f"{duration(high.median_s or 0.0)} to {duration(low.median_s or 0.0)}"
+    else:
+        number, _, unit = speed_text(low).partition(" ")
+        same = speed_text(high).endswith(f" {unit}")
+        span = f"{number if same else speed_text(low)} to {speed_text(high)}"
+        if speed_text(low) == speed_text(high):
+            span = speed_text(low)
+    return f"{span}, {outlier}" if outlier else span
+
+
+def outlier_text(one: Entry, *, least: float) -> str:
+    """Return which of several GPUs is the slowest, if it is so much slower than the middle one."""
+    low, middle = one.rows[0], speed(one.row)
+    drop = speed(low) / middle - 1 if middle > 0 else 0.0
+    return f"slowest {low.device} {100 * drop:+.1f} %" if -drop >= least else ""
+
+
+# ------------------------------------------------------------------------- further details
+
+
+def details(row: Measurement, view: View) -> Iterator[str]:
+    """Yield what -v adds to a row."""
+    samples = len(row.samples_s) or (row.summary.count if row.summary else 0)
+    rounds = f" in {_counted(len(row.round_medians_s), 'round')}" if row.round_medians_s else ""
+    yield _counted(samples, "sample") + rounds
+    if row.loops is not None:
+        yield f"{_counted(row.loops, 'operation')} each"
+    if row.ci95_s is not None and row.median_s:
+        share = 50 * (row.ci95_s[1] - row.ci95_s[0]) / row.median_s
+        yield f"median known to {plus_minus(view)}{share:.1f}%"
+    if row.summary is not None:
+        low, high = (duration(value) for value in (row.summary.p10_s, row.summary.p90_s))
+        yield f"p10 {low}, p90 {high}"
+        yield _counted(row.summary.outlier_count, "outlier")
+    if row.cold_s is not None:
+        yield f"first run {duration(row.cold_s)}"
+    if row.verified is not None and row.verified.error is not None:
+        yield f"error {row.verified.error:.1e} of at most {row.verified.bound:.1e}"
+    sums = f"sums {row.dtype.accumulate}, result {row.dtype.output}"
+    yield f"arithmetic {row.dtype.math_mode}, {sums}"
+    yield from _limits(row)
+    for name, value in row.facts.items():
+        yield f"{name} {value if isinstance(value, str) else f'{value:.6g}'}"
+
+
+def _limits(row: Measurement) -> Iterator[str]:
+    """Yield the percentages in full, the clock and the energy."""
+    if row.percent_of_peak is not None:
+        yield f"{row.percent_of_peak:.1f} % of the peak ({row.limits.get('peak', '')})"
+    if row.percent_of_peak_at_clock is not None:
+        yield f"{row.percent_of_peak_at_clock:.1f} % at the measured clock"
+    if row.percent_of_copy is not None:
+        yield f"{row.percent_of_copy:.1f} % of {row.limits.get('copy', 'a copy')}"
+    if row.sm_clock_mhz is not None:
+        yield f"SM clock {row.sm_clock_mhz:.0f} MHz"
+    if row.joules_per_op is not None:
+        yield f"{row.joules_per_op:.3g} J for one operation"
 
 
 def _counted(count: int, what: str) -> str:
     return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
-def _speed(row: Measurement) -> float:
+def speed(row: Measurement) -> float:
+    """Return a row's speed, 0 if it has none."""
     return row.throughput.value if row.throughput is not None else 0.0
 
 
@@ -359,35 +420,14 @@ def half_width(row: Measurement) -> float | None:
     return (row.repeat95_s[1] - row.repeat95_s[0]) / 2 / row.median_s
 
 
-def spread_text(width: float | None, plus_minus: str) -> str:
+def plus_minus(view: View) -> str:
+    """Return the sign before half an interval."""
+    return "±" if view.unicode else "+-"
+
+
+def spread_text(width: float, view: View) -> str:
     """Return half an interval in percent, with as many digits as are significant."""
-    if width is None:
-        return f"{plus_minus}?"
     percent = 100 * width
     if percent >= 99.5:
         return ">99%"
-    return f"{plus_minus}{percent:.{1 if percent < 9.95 else 0}f}%"
-
-
-def full_doubts(rows: Sequence[Measurement], named: Namer) -> Iterator[str]:
-    """Yield each doubt of a group in full, with its rows."""
-    about: dict[str, list[str]] = {}
-    for row in rows:
-        for doubt in row.doubts:
-            about.setdefault(f"{doubt.message}; {doubt.next}", []).append(named(row))
-    measured = sum(row.median_s is not None for row in rows)
-    for text, names in about.items():
-        who = "all rows" if len(names) == measured > 1 else " | ".join(names)
-        yield printable(f"{who}: {text}")
-
-
-def short_doubts(rows: Sequence[Measurement], known: frozenset[str]) -> str:
-    """Return the codes of a group's own doubts, without those shown for all rows."""
-    measured = [row for row in rows if row.median_s is not None]
-    counts = Counter(doubt.code for row in measured for doubt in row.doubts)
-    said = [
-        code if count == len(measured) else f"{code} ({count})"
-        for code, count in counts.items()
-        if code not in known
-    ]
-    return ", ".join(said)
+    return f"{plus_minus(view)}{percent:.{1 if percent < 9.95 else 0}f}%"

@@ -54,6 +54,8 @@ _GPU_SHARE, _LINK_BYTES_PER_S = 0.5, 5e9
 _OVERHEAD_PASSES = 6
 #: Error of a row for which no time was left.
 NO_TIME = "no-time"
+#: Words of the notes on rows that were left out, and on rows that have no interval.
+TOO_SHORT, NO_INTERVAL = "is too short for three rounds of every row", "three rounds; --budget"
 #: Takes the current case, the share done (0 to 1) and a bound on the seconds left.
 Progress = Callable[[str, float, float], None]
 
@@ -356,7 +358,7 @@ def leave_out(states: Sequence[CaseState], budget_s: float) -> str | None:
     if not shown:
         return None
     return (
-        f"{budget_s:g} s is too short for three rounds of every row; left out: {named(shown)}; "
+        f"{budget_s:g} s {TOO_SHORT}; left out: {named(shown)}; "
         f"--budget {enough_s:g} would be enough"
     )
 
@@ -385,8 +387,8 @@ def without_interval(states: Sequence[CaseState], budget_s: float) -> str | None
     missing_s = sum(need_of(state).seconds for state in short)
     whose = "its" if len(short) == 1 else "their"
     return (
-        f"time ran out before {named(short)} had {whose} three rounds; "
-        f"--budget {enough_budget_s(budget_s + missing_s):g} should be enough"
+        f"time ran out before {named(short)} had {whose} {NO_INTERVAL} "
+        f"{enough_budget_s(budget_s + missing_s):g} should be enough"
     )
 
 

@@ -366,7 +366,12 @@ def conclude(result: BenchResult, host: Host, *, require_gpu: bool) -> Answer:
 
 def _judge(result: BenchResult, *, require_gpu: bool) -> tuple[ExitCode, Failure | None]:
     if result.interrupted:
-        message = "Interrupted: the rows without figures were not measured."
+        measured = sum(row.median_s is not None for row in result.measurements)
+        count = len(result.measurements)
+        message = (
+            f"Interrupted after {result.environment.duration_s:.0f} s: "
+            f"{measured} {'row' if measured == 1 else 'rows'} of {count} measured."
+        )
         return ExitCode.INTERRUPTED, Failure(code="interrupted", message=message)
     if require_gpu and not result.environment.gpus:
         reason = result.environment.gpu_unavailable or "none took part"

@@ -1,149 +1,201 @@
-"""Console report of `gpucheck bench`: doubts, rows with bars by kernel, and the speed-up last."""
+"""View of `gpucheck bench`: the rows by kernel, a summary in words, and what is in doubt."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import groupby
+from collections.abc import Iterator, Sequence
+from itertools import groupby, pairwise
+from typing import Any
 
-from rich.console import Group, RenderableType
-from rich.table import Table
-from rich.text import Text
-
+from gpucheck.bench.doubts_view import full_doubts, in_doubt
 from gpucheck.bench.model import (
     BenchEnvironment,
     BenchResult,
     Comparison,
     Conclusion,
     Corruption,
-    Doubt,
     GpuTelemetry,
     Measurement,
     Roofline,
     Telemetry,
 )
+from gpucheck.bench.plan import BUDGETS_S
 from gpucheck.bench.rows_view import (
-    ASCII,
-    UNICODE,
-    Namer,
-    RowsRenderer,
-    Signs,
-    half_width,
-    hanging_indent,
-    namer,
-    spread_text,
+    Entry,
+    devices_text,
+    entries,
+    heading,
+    is_late,
+    is_unmeasured,
+    row_name,
+    rows_table,
+    size_text,
 )
-from gpucheck.report.envelope import Report
-from gpucheck.report.text import View, printable, rate
+from gpucheck.bench.scheduler import NO_INTERVAL, TOO_SHORT
+from gpucheck.bench.summary_view import summary
+from gpucheck.report.blocks import Block, Gap, Line, Span, head, limited, remedies
+from gpucheck.report.envelope import CheckStatus, Report
+from gpucheck.report.text import View, rate, two_digits
 
-#: Doubts about how well a median is known; one line covers them all.
-PRECISION = (
-    "unconverged",
-    "too-few-samples",
-    "rounds-differ",
-    "drifting",
-    "autocorrelated",
-)
-#: Most rows that are named one by one; more are counted.
-_MOST_DOUBTFUL_ROWS = 2
 #: Most conclusions of one kind shown without -v.
 _MOST_CONCLUSIONS = 3
-#: With more GPUs than this, they share their lines without -v.
-_MOST_ALONE = 3
+#: Most rows without time that are named.
+_MOST_NAMED = 4
 
 
-def build(report: Report, view: View) -> RenderableType:
-    """Return the whole report as one renderable."""
-    if not isinstance(report.result, BenchResult):
-        raise TypeError(type(report.result).__name__)
+def blocks(report: Report, view: View) -> Iterator[Block]:
+    """Yield what a report of bench shows; with a profile or a baseline, the verdict."""
     result = report.result
-    rows = render_bench(
-        result, width=view.width, ascii_only=not view.unicode, verbosity=view.verbosity
-    )
+    if not isinstance(result, BenchResult):
+        raise TypeError(type(result).__name__)
     if not result.gates:
-        return rows
+        yield from bench_blocks(report, result, view)
+        return
+    # The user waits for the gates; the rows behind them come with -v.
+    yield from _verdict(result, view)
+    if view.verbosity > 0:
+        yield Gap()
+        yield from bench_blocks(report, result, view)
+
+
+def _verdict(result: BenchResult, view: View) -> Iterator[Line]:
+    """Yield the gates' lines."""
+    from rich.padding import Padding
+    from rich.text import Text
+
     from gpucheck.bench.ci.view import render_gates
 
-    # The user waits for the gates; the rows behind them come with -v.
-    verdict = render_gates(
+    drawn: Any = render_gates(
         result.gates, result.profile, ascii_only=not view.unicode, verbosity=view.verbosity
     )
-    return Group(verdict, Text(), rows) if view.verbosity > 0 else verdict
+    for each in drawn.renderables:
+        indent, text = (each.left, each.renderable) if isinstance(each, Padding) else (0, each)
+        if not isinstance(text, Text):
+            raise TypeError(type(text).__name__)
+        whole = (0, len(text.plain), str(text.style))
+        spans = [whole, *((span.start, span.end, str(span.style)) for span in text.spans)]
+        edges = sorted(
+            {0, len(text.plain), *(edge for low, high, _ in spans for edge in (low, high))}
+        )
+        parts = []
+        for low, high in pairwise(edges):
+            styles = (style for start, end, style in spans if start <= low and high <= end)
+            parts.append(Span(text.plain[low:high], " ".join(style for style in styles if style)))
+        yield Line(tuple(parts), indent=indent)
 
 
-def render_bench(
-    result: BenchResult, *, width: int, ascii_only: bool, verbosity: int = 0
-) -> RenderableType:
-    """Return the result for a terminal of `width` columns.
-
-    `verbosity` -1 leaves out doubts and the environment, 1 adds the details of each row and the
-    whole text of each doubt.
-    """
-    signs = ASCII if ascii_only else UNICODE
-    drawing = RowsRenderer(width, signs, verbosity, shared_codes(result.measurements))
-    lines: list[RenderableType] = []
-    names: dict[int, str] = {}
-    for name, kernel_rows in groupby(result.measurements, key=lambda row: row.kernel):
-        # Rows under one heading share input format and arithmetic.
-        for _, group in groupby(
-            kernel_rows, key=lambda row: (row.dtype.input, row.dtype.math_mode)
-        ):
-            rows = list(group)
-            names |= {id(row): namer(rows, signs.times)(row) for row in rows}
-            lines.extend(drawing.group(rows, _belonging(result.comparisons, rows)))
-            lines.append(Text())
-        said = [one for one in result.conclusions if one.kernel == name]
-        if said:
-            lines.pop()
-            lines.extend(drawing.sentence(text, "") for text in _concluded(said, verbosity))
-            lines.append(Text())
-    lines.extend(_repeated(check) for check in result.corruption if not result.gates)
-    lines.extend(hanging_indent(Text(f"note: {printable(note)}")) for note in result.notes)
-    if verbosity == 0:
-        lines.extend(_doubt_lines(result.measurements, names, signs))
-    if any(row.repeat95_s is not None for row in result.measurements) and verbosity >= 0:
-        meaning = "19 of 20 further runs should lie within it if the machine stays unchanged"
-        lines.append(hanging_indent(Text(f"{signs.plus_minus}: {meaning}", style="dim")))
-    if verbosity >= 0:
-        lines.extend(machine_lines(result.environment, result.telemetry, verbosity=verbosity))
-    lines.extend(_last_words(result))
-    return Group(*lines)
+def bench_blocks(report: Report, result: BenchResult, view: View) -> Iterator[Block]:
+    """Yield the head, the rows, the summary, and what is in doubt."""
+    if view.verbosity >= 0:
+        yield head(report, *_facts(result))
+        yield from _no_gpu(result.environment, view)
+        yield Gap()
+    yield from row_blocks(result, view)
+    said = list(summary(result))
+    if said:
+        yield Line("Summary", style="bold")
+        yield from said
+        yield Gap()
+    if view.verbosity >= 0:
+        yield from _notes(result, view)
+    if view.verbosity > 0:
+        yield Gap()
+        yield from machine_lines(result.environment, result.telemetry)
 
 
-def _repeated(check: Corruption) -> RenderableType:
+def _facts(result: BenchResult) -> Iterator[str]:
+    """Yield the facts of the head line."""
+    found = result.environment
+    kinds: dict[str, list[str]] = {}
+    for gpu in found.gpus:
+        kinds.setdefault(gpu.name, []).append(gpu.device)
+    for name, devices in kinds.items():
+        yield name if len(devices) == 1 else f"{len(devices)} × {name}"
+    if found.cupy_version is not None and found.gpus:
+        yield f"CuPy {found.cupy_version}"
+    if found.gpu_remedy and not found.gpus:
+        yield "GPU not measured"
+    cpu = found.cpu_model or "unknown processor"
+    cores = f"{found.usable_cores} of {found.logical_cores or '?'} cores"
+    yield f"{'beside ' if found.gpus else ''}{cpu}, {cores}"
+    how = str(found.mode)
+    if found.budget_s != BUDGETS_S[found.mode]:
+        how = f"budget {found.budget_s:g} s"
+    yield f"{how}, {found.duration_s:.1f} s"
+
+
+def _no_gpu(found: BenchEnvironment, view: View) -> Iterator[Block]:
+    """Yield why GPUs are missing, and what to do."""
+    if found.gpu_unavailable is None:
+        return
+    reason = found.gpu_unavailable.rstrip(".")
+    if found.gpu_remedy and not found.gpus:
+        yield Line(f"GPU not measured: {reason}.", CheckStatus.WARN, style="bold yellow")
+        yield from remedies(found.gpu_remedy)
+        return
+    if found.gpus:
+        text = f"Not every GPU was measured: {reason}."
+        yield Line(text, CheckStatus.WARN, style="yellow")
+    else:
+        short = reason if view.verbosity > 0 else reason.partition(": ")[0]
+        yield Line(f"No GPU was measured: {short} (why: gpucheck detect).", style="yellow")
+
+
+# ---------------------------------------------------------------------------------- rows
+
+
+def row_blocks(result: BenchResult, view: View) -> Iterator[Block]:
+    """Yield the rows that were measured, by kernel and format, with what follows from them."""
+    count = len(result.environment.gpus) or len(
+        {row.device for row in result.measurements} - {"cpu"}
+    )
+    tables: list[tuple[list[Measurement], list[Entry]]] = []
+    for _, group in groupby(
+        result.measurements, key=lambda row: (row.kernel, row.dtype.input, row.dtype.math_mode)
+    ):
+        rows = [row for row in group if not is_late(row) and not is_unmeasured(row)]
+        if rows:
+            tables.append((rows, entries(rows, count, each=view.verbosity > 0)))
+    name_width = max((len(one.name) for _, found in tables for one in found), default=0)
+    for number, (rows, found) in enumerate(tables):
+        yield from heading(rows, view)
+        yield rows_table(found, view, name_width)
+        if view.verbosity > 0:
+            yield from full_doubts(rows, [row_name(row) for row in rows])
+            yield from _comparisons(_belonging(result.comparisons, rows))
+        kernel = rows[0].kernel
+        if number + 1 == len(tables) or tables[number + 1][0][0].kernel != kernel:
+            said = [one for one in result.conclusions if one.kernel == kernel]
+            for text in _concluded(said, view):
+                yield Line(text, indent=2)
+        yield Gap()
+    if not result.gates:
+        for check in result.corruption:
+            yield _repeated(check)
+        yield Gap()
+
+
+def _repeated(check: Corruption) -> Line:
     """Return the result of repeated products on one device; a profile has a gate for it."""
     where = f"{check.device}: {check.products} identical products in {check.dtype}"
     if check.mismatches:
         numbers = "1 number" if check.mismatches == 1 else f"{check.mismatches} numbers"
         text = f"{where}: {numbers} CHANGED, the first at {check.first_index}"
-        return hanging_indent(Text(text, style="bold red"))
+        return Line(text, CheckStatus.FAIL, style="bold red")
     if check.reference_ok is False:
-        return hanging_indent(Text(f"{where}: WRONG against float64", style="bold red"))
+        return Line(f"{where}: WRONG against float64", CheckStatus.FAIL, style="bold red")
     if check.failure is not None:
-        return hanging_indent(Text(f"{where}: {printable(check.failure.message)}", style="red"))
-    return hanging_indent(Text(f"{where}: every bit the same", style="green"))
+        return Line(f"{where}: {check.failure.message}", CheckStatus.FAIL, style="red")
+    return Line(f"{where}: every bit the same", style="green")
 
 
-def _last_words(result: BenchResult) -> Iterator[RenderableType]:
-    """Yield the last lines: an interruption, missing GPUs, the overall speed-up."""
-    if result.interrupted:
-        yield Text("interrupted: the results so far are above", style="yellow")
-    if result.environment.gpu_unavailable is not None:
-        reason = printable(result.environment.gpu_unavailable)
-        some = bool(result.environment.gpus)
-        said = "not every GPU was measured" if some else "no GPU figures"
-        text = f"{said}: {reason.rstrip('.')} (for details: gpucheck detect)"
-        yield Text(text, style="yellow")
-    if result.headline is not None:
-        yield Text(printable(result.headline), style="bold")
-
-
-def _concluded(conclusions: Sequence[Conclusion], verbosity: int) -> Iterator[str]:
+def _concluded(conclusions: Sequence[Conclusion], view: View) -> Iterator[str]:
     """Yield the sentences; without -v only the first of a kind that many devices share."""
     counts = Counter(one.code for one in conclusions)
     for code in counts:
         said = [one.sentence for one in conclusions if one.code == code]
-        if verbosity > 0 or len(said) <= _MOST_CONCLUSIONS:
+        if view.verbosity > 0 or len(said) <= _MOST_CONCLUSIONS:
             yield from said
         else:
             yield f"{said[0]} (-v: {len(said) - 1} more devices)"
@@ -159,143 +211,110 @@ def _belonging(
     ]
 
 
-def _doubt_lines(
-    rows: Sequence[Measurement], names: Mapping[int, str], signs: Signs
-) -> Iterator[RenderableType]:
-    """Yield each doubt once, with its rows and its remedy."""
-    for head, words, step in doubts_legend(rows, lambda row: names[id(row)], signs.plus_minus):
-        said = Text.assemble((printable(head), "yellow"), f": {printable(words)}")
-        if step:
-            said.append(f"\nto do: {printable(step)}")
-        # A grid indents further lines to the first line's text.
-        entry = Table.grid(padding=(0, 1, 0, 0))
-        entry.add_row(Text(signs.doubt, style="yellow"), said)
-        yield entry
+def _comparisons(comparisons: Sequence[Comparison]) -> Iterator[Line]:
+    """Yield the speed-ups in sentences, with the amortised ones and their doubts."""
+    for one in comparisons:
+        yield Line(f"{_which(one, comparisons)}{one.sentence}", indent=2)
+        if one.speedup_amortised is not None:
+            factor = one.speedup_amortised
+            times = two_digits(factor if factor >= 1 or factor <= 0 else 1 / factor)
+            text = f"{one.reuse_count} operations on data moved once: {times} times"
+            yield Line(f"{text} {'faster' if factor >= 1 else 'slower'}", indent=4)
+    about = (f"{doubt.message}; {doubt.next}" for one in comparisons for doubt in one.doubts)
+    for text in dict.fromkeys(about):
+        yield Line(text, CheckStatus.WARN, indent=4)
 
 
-def shared_codes(rows: Sequence[Measurement]) -> frozenset[str]:
-    """Return the codes not shown at single rows: those of most rows, and those of precision."""
-    measured = [row for row in rows if row.median_s is not None]
-    counts = Counter(doubt.code for row in measured for doubt in row.doubts)
-    often = {code for code, count in counts.items() if 2 * count > len(measured)}
-    whole: set[str] = set()
-    for device in {row.device for row in measured}:
-        here = [{doubt.code for doubt in row.doubts} for row in measured if row.device == device]
-        whole |= set.intersection(*here)
-    return frozenset(often | whole | set(PRECISION))
+def _which(one: Comparison, comparisons: Sequence[Comparison]) -> str:
+    """Return what distinguishes a comparison from the others: GPU, size or towers."""
+    parts = []
+    if len({other.gpu.device for other in comparisons}) > 1:
+        parts.append(one.gpu.device)
+    if len({other.shape for other in comparisons}) > 1:
+        parts.append(f"size {' × '.join(str(edge) for edge in one.shape)}")
+    here = (one.gpu.device, one.shape)
+    if sum((other.gpu.device, other.shape) == here for other in comparisons) > 1:
+        parts.append(one.gpu.variant)
+    return f"{', '.join(parts)}: " if parts else ""
 
 
-def doubts_legend(
-    rows: Sequence[Measurement], named: Namer, plus_minus: str
-) -> Iterator[tuple[str, str, str]]:
-    """Yield each doubt once: its code with its rows, its message, and the remedy.
-
-    The message is that of its first row; a remedy that was already shown is left out.
-    """
-    measured = [row for row in rows if row.median_s is not None]
-    said: set[str] = set()
-    others = list(_others(measured, named))
-    # Doubts about every row mostly explain why the rest did not settle.
-    everywhere = [one for one in others if "every row" in one[0]]
-    rest = [one for one in others if "every row" not in one[0]]
-    for head, words, next_step in [*everywhere, *_precision(measured, named, plus_minus), *rest]:
-        steps = [step for step in next_step.split("; ") if step not in said]
-        said.update(steps)
-        yield head, words, "; ".join(steps)
+# --------------------------------------------------------------------- doubts and notes
 
 
-def _precision(
-    rows: Sequence[Measurement], named: Namer, plus_minus: str
-) -> Iterator[tuple[str, str, str]]:
-    """Yield the number of medians known less well than wanted, the widest, and why."""
-    found = [(row, doubt) for row in rows for doubt in row.doubts if doubt.code in PRECISION]
-    if not found:
-        return
-    counts = Counter(doubt.code for _, doubt in found)
-    doubtful = {id(row) for row, _ in found}
-    head = ", ".join(f"{code} ({counts[code]})" for code in PRECISION if counts[code])
-    few = f"{len(doubtful)} of {len(rows)} rows" if len(rows) > 1 else "the row"
-    least = _least_known([row for row in rows if id(row) in doubtful], named, plus_minus)
-    steps = dict.fromkeys(step for _, doubt in found for step in doubt.next.split("; "))
-    yield head, f"{few} did not settle in the time{least}", "; ".join(list(steps)[:2])
-
-
-def _least_known(rows: Sequence[Measurement], named: Namer, plus_minus: str) -> str:
-    """Return the row with the widest interval, and how many have none."""
-    widths = [(half_width(row), number) for number, row in enumerate(rows)]
-    known = [(width, number) for width, number in widths if width is not None]
-    without = len(rows) - len(known)
-    text = ""
-    if known and len(rows) > 1:
-        width, number = max(known)
-        row = rows[number]
-        text = f", {row.kernel} {named(row)} the least ({spread_text(width, plus_minus)})"
-    if without:
-        who = "it" if len(rows) == 1 else str(without)
-        text += f"; {who} had too few rounds for an interval ({plus_minus}?)"
-    return text
-
-
-def _others(rows: Sequence[Measurement], named: Namer) -> Iterator[tuple[str, str, str]]:
-    about: dict[str, list[tuple[Measurement, Doubt]]] = {}
-    for row in rows:
-        for doubt in row.doubts:
-            if doubt.code not in PRECISION:
-                about.setdefault(doubt.code, []).append((row, doubt))
-    for code, found in about.items():
-        where = _where([row for row, _ in found], rows, named)
-        message = found[0][1].message
-        if len({doubt.message for _, doubt in found}) > 1:
-            message = f"for example, {message}"
-        steps = dict.fromkeys(doubt.next for _, doubt in found)
-        yield f"{code} ({where})", message, "; ".join(steps)
-
-
-def _where(found: Sequence[Measurement], rows: Sequence[Measurement], named: Namer) -> str:
-    """Return the shortest description of these rows among all rows."""
-    if len(found) == len(rows):
-        return "every row"
-    counts = Counter(row.device for row in rows)
-    whole = [
-        device
-        for device, count in Counter(row.device for row in found).items()
-        if count == counts[device]
+def _notes(result: BenchResult, view: View) -> Iterator[Block]:
+    """Yield what is in doubt, which rows lacked time, and the notes."""
+    doubts = in_doubt(result.measurements)
+    if doubts:
+        yield Line("In doubt", style="bold")
+        yield from limited(doubts, view)
+    late = [] if result.interrupted else [row for row in result.measurements if is_late(row)]
+    lines = list(_out_of_time(late, result))
+    lines += [
+        Line(f"note: {note}")
+        for note in result.notes
+        if NO_INTERVAL not in note and not (late and TOO_SHORT in note)
     ]
-    if whole:
-        rest = sum(row.device not in whole for row in found)
-        return f"every row of {', '.join(whole)}" + (f", and {rest} more" if rest else "")
-    kernels = list(dict.fromkeys(row.kernel for row in found))
-    if len(found) == sum(row.kernel in kernels for row in rows) > 1:
-        return f"all of {', '.join(kernels)}"
-    if len(found) <= _MOST_DOUBTFUL_ROWS:
-        return " | ".join(f"{row.kernel} {named(row)}" for row in found)
-    return f"{len(found)} rows of {', '.join(kernels)}"
+    if lines:
+        yield Gap()
+        yield from limited(lines, view)
 
 
-def machine_lines(
-    found: BenchEnvironment, telemetry: Telemetry | None, *, verbosity: int = 0
-) -> Iterator[Text]:
-    """Yield the processor, the measured limits, the GPUs, and their sensors.
+def _out_of_time(late: Sequence[Measurement], result: BenchResult) -> Iterator[Line]:
+    """Yield which rows were not measured, which have no interval, and a sufficient budget."""
+    texts = [step for row in late if row.error is not None for step in row.error.remedy]
+    texts += [note for note in result.notes if NO_INTERVAL in note]
+    enough = max((float(one) for text in texts for one in _BUDGET.findall(text)), default=None)
+    remedy = "give more time with --budget" if enough is None else f"give --budget {enough:g}"
+    if late:
+        names = _late_names(late, len(result.environment.gpus))
+        rest = len(names) - _MOST_NAMED
+        listed = ", ".join(names[:_MOST_NAMED]) + (f" and {rest} more" if rest > 0 else "")
+        count = "1 row" if len(late) == 1 else f"{len(late)} rows"
+        yield Line(f"no time was left for {count}: {listed}; {remedy}", CheckStatus.WARN)
+    measured = [row for row in result.measurements if row.median_s is not None]
+    without = sum(row.repeat95_s is None for row in measured)
+    if without:
+        few = f"{without} of {len(measured)} rows" if len(measured) > 1 else "the row"
+        text = f"no interval (±) for {few}: fewer than three rounds"
+        text += "" if late or result.interrupted else f"; {remedy}"
+        yield Line(text, CheckStatus.WARN)
 
-    Many GPUs share their lines unless details are wanted.
-    """
-    together = verbosity <= 0 and len(found.gpus) > _MOST_ALONE
-    yield Text(_host_line(found), style="dim")
-    for where, rooflines in _places(found.rooflines, together=together):
-        yield Text(_roofline_line(where, rooflines), style="dim")
-    yield from (Text(line, style="dim") for line in _gpu_lines(found))
+
+_BUDGET = re.compile(r"--budget (\d+(?:\.\d+)?)")
+
+
+def _late_names(late: Sequence[Measurement], gpu_count: int) -> list[str]:
+    """Return the names of rows, once for GPUs that differ in nothing else."""
+    alike: dict[str, list[str]] = {}
+    for row in late:
+        name = f"{row.kernel} {row.dtype.format}{row_name(row, '')}"
+        if row.shape and row.kernel not in ("batch", "towers"):
+            alone = {other.shape for other in late if other.kernel == row.kernel}
+            name += f", {size_text(row)}" if len(alone) > 1 else ""
+        alike.setdefault(name, []).append(row.device)
+    return [f"{name} on {devices_text(devices, gpu_count)}" for name, devices in alike.items()]
+
+
+# ------------------------------------------------------------------------------ with -v
+
+
+def machine_lines(found: BenchEnvironment, telemetry: Telemetry | None) -> Iterator[Line]:
+    """Yield the meaning of ±, the processor, the measured limits, the GPUs, and their sensors."""
+    meaning = "19 of 20 further runs should lie within it if the machine stays unchanged"
+    yield Line(f"±: {meaning}", style="dim")
+    yield Line(_host_line(found), style="dim")
+    for one in found.rooflines:
+        yield Line(_roofline_line(one), style="dim")
+    for line in _gpu_lines(found):
+        yield Line(line, style="dim")
     if telemetry is None:
         return
     if telemetry.unavailable is not None:
-        yield Text(f"no sensors: {printable(telemetry.unavailable)}", style="dim")
+        yield Line(f"no sensors: {telemetry.unavailable}", style="dim")
     names = {gpu.uuid: gpu.device for gpu in found.gpus}
-    if together and len(telemetry.gpus) > 1:
-        line = _sensor_line(f"sensors of {len(telemetry.gpus)} GPUs", telemetry.gpus)
-        yield Text(printable(line), style="dim")
-        return
     for sensors in telemetry.gpus:
         name = f"sensors of {names.get(sensors.uuid, sensors.uuid)}"
-        yield Text(printable(_sensor_line(name, [sensors])), style="dim")
+        yield Line(_sensor_line(name, sensors), style="dim")
 
 
 def _host_line(found: BenchEnvironment) -> str:
@@ -307,44 +326,23 @@ def _host_line(found: BenchEnvironment) -> str:
         core = f" ({found.blas_architecture})" if found.blas_architecture else ""
         parts.append(f"{found.blas_name} {found.blas_version or ''}".strip() + core)
     parts.append(f"NumPy {found.numpy_version}")
-    if found.cupy_version is not None:
-        parts.append(f"CuPy {found.cupy_version}")
     if found.parallel_efficiency is not None:
         parts.append(f"parallel efficiency {found.parallel_efficiency:.0%}")
     if found.peak_memory_bytes is not None:
         parts.append(f"peak memory {found.peak_memory_bytes / 2**20:.0f} MiB")
-    return printable("cpu: " + ", ".join(parts))
+    return "cpu: " + ", ".join(parts)
 
 
-def _places(
-    rooflines: Sequence[Roofline], *, together: bool
-) -> Iterator[tuple[str, Sequence[Roofline]]]:
-    """Yield the limits of each device, or those of all GPUs together."""
-    on_gpus = [one for one in rooflines if one.threads is None]
-    for one in rooflines:
-        if one.threads is not None:
-            threads = "1 thread" if one.threads == 1 else f"{one.threads} threads"
-            yield f"{one.device}, {threads}", [one]
-        elif not together:
-            yield one.device, [one]
-    if together and on_gpus:
-        yield f"{len(on_gpus)} GPUs", on_gpus
-
-
-def _roofline_line(where: str, rooflines: Sequence[Roofline]) -> str:
-    copies = [one.copy_bytes_per_s for one in rooflines if one.copy_bytes_per_s is not None]
-    products = [one.gemm_flops_per_s for one in rooflines if one.gemm_flops_per_s is not None]
+def _roofline_line(one: Roofline) -> str:
+    where = one.device
+    if one.threads is not None:
+        where += ", 1 thread" if one.threads == 1 else f", {one.threads} threads"
     parts = []
-    if copies:
-        parts.append(f"copy {_range(copies, 'B/s')}")
-    if products:
-        parts.append(f"{rooflines[0].gemm_dtype} product {_range(products, 'FLOP/s')}")
-    return printable(f"limits measured on {where}: {', '.join(parts) or 'none'}")
-
-
-def _range(values: Sequence[float], unit: str) -> str:
-    low, high = rate(min(values), unit), rate(max(values), unit)
-    return low if low == high else f"{low} to {high}"
+    if one.copy_bytes_per_s is not None:
+        parts.append(f"copy {rate(one.copy_bytes_per_s, 'B/s')}")
+    if one.gemm_flops_per_s is not None:
+        parts.append(f"{one.gemm_dtype} product {rate(one.gemm_flops_per_s, 'FLOP/s')}")
+    return f"limits measured on {where}: {', '.join(parts) or 'none'}"
 
 
 def _gpu_lines(found: BenchEnvironment) -> Iterator[str]:
@@ -352,34 +350,26 @@ def _gpu_lines(found: BenchEnvironment) -> Iterator[str]:
     kinds: dict[str, list[str]] = {}
     for gpu in found.gpus:
         board = f" ({gpu.board.source})" if gpu.board is not None else ""
-        kinds.setdefault(printable(gpu.name + board), []).append(gpu.device)
+        kinds.setdefault(gpu.name + board, []).append(gpu.device)
     for kind, names in kinds.items():
-        yield f"{', '.join(names)}: {kind}"
+        yield f"{devices_text(names)}: {kind}"
 
 
-def _sensor_line(name: str, gpus: Sequence[GpuTelemetry]) -> str:
-    """Return the sensor readings of these GPUs, from lowest to highest."""
+def _sensor_line(name: str, gpu: GpuTelemetry) -> str:
+    """Return the sensor readings of a GPU, from lowest to highest."""
     parts = []
-    clocks = [gpu.clock_sm_mhz for gpu in gpus if gpu.clock_sm_mhz is not None]
-    if clocks:
-        low, high = min(one.low for one in clocks), max(one.high for one in clocks)
+    if gpu.clock_sm_mhz is not None:
+        low, high = gpu.clock_sm_mhz.low, gpu.clock_sm_mhz.high
         span = f"{low:.0f}" if low == high else f"{low:.0f} to {high:.0f}"
         parts.append(f"SM clock {span} MHz")
-    hungry = [gpu for gpu in gpus if gpu.power_w is not None]
-    if hungry:
-        most = max(hungry, key=lambda gpu: gpu.power_w.high if gpu.power_w else 0.0)
-        limit = f" of {most.power_limit_w:.0f}" if most.power_limit_w is not None else ""
-        parts.append(f"up to {most.power_w.high if most.power_w else 0:.0f}{limit} W")
-    temperatures = [gpu.temperature_c.high for gpu in gpus if gpu.temperature_c is not None]
-    if temperatures:
-        parts.append(f"up to {max(temperatures):.0f} C")
-    links = {
-        f"PCIe {gpu.pcie_generation} x{gpu.pcie_width}"
-        for gpu in gpus
-        if gpu.pcie_generation is not None
-    }
-    parts.extend(sorted(links))
-    reasons = {reason for gpu in gpus for reason in gpu.reasons} - {"idle"}
-    if any(gpu.reasons for gpu in gpus):
-        parts.append("clock limited by " + ", ".join(sorted(reasons) or ["nothing"]))
+    if gpu.power_w is not None:
+        limit = f" of {gpu.power_limit_w:.0f}" if gpu.power_limit_w is not None else ""
+        parts.append(f"up to {gpu.power_w.high:.0f}{limit} W")
+    if gpu.temperature_c is not None:
+        parts.append(f"up to {gpu.temperature_c.high:.0f} °C")
+    if gpu.pcie_generation is not None:
+        parts.append(f"PCIe gen{gpu.pcie_generation} x{gpu.pcie_width}")
+    if gpu.reasons:
+        reasons = sorted(set(gpu.reasons) - {"idle"})
+        parts.append("clock limited by " + ", ".join(reasons or ["nothing"]))
     return f"{name}: {', '.join(parts) or 'no readings'}"

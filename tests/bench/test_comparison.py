@@ -43,7 +43,7 @@ def test_three_speedups_break_even_and_the_sentence() -> None:
     assert found.break_even == 1
     assert found.sentence == (
         "for this size the GPU is 31 times faster if the data stays there, "
-        "2.1 times faster if it moves every time"
+        "2.1 times faster with transfers"
     )
 
 
@@ -109,7 +109,7 @@ def test_break_even_is_the_first_count_at_which_the_gpu_wins(
 @pytest.mark.parametrize(
     ("resident", "moved", "break_even", "words"),
     [
-        (0.5, 0.1, None, "2.0 times slower if the data stays there, 10 times slower if it moves"),
+        (0.5, 0.1, None, "2.0 times slower if the data stays there, 10 times slower with"),
         (1.02, 0.2, 40, "as fast as the CPU if the data stays there, 5.0 times slower"),
         (9.97, 0.5, 3, "moving pays from 3 operations on the same data"),
         (314.2, None, None, "310 times faster if the data stays there; transfers were not"),

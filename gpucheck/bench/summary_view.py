@@ -1,0 +1,144 @@
+"""Summary of a benchmark in words: each kernel's best, its share of the limit, CPU against GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+from gpucheck.bench.model import BenchResult, Comparison, Measurement, Scope
+from gpucheck.bench.rows_view import (
+    Entry,
+    entries,
+    is_right,
+    limit_of,
+    outlier_text,
+    percent_text,
+    row_name,
+    speed,
+    speed_text,
+)
+from gpucheck.report.blocks import Line
+from gpucheck.report.text import duration, two_digits
+
+#: Between these factors two sides are equally fast.
+_SLOWER, _FASTER = 0.95, 1.05
+#: Share from which a slower GPU is named.
+_OUTLIER = 0.01
+#: Kernels whose best row has to be named.
+_NAMED = ("batch", "towers", "transfer", "launch", "p2p")
+
+
+def summary(result: BenchResult) -> Iterator[Line]:
+    """Yield a line for each kernel and format that has a right figure."""
+    found: list[tuple[str, str, str]] = []
+    for (kernel, number_format), group in groupby(
+        result.measurements, key=lambda row: (row.kernel, row.dtype.format)
+    ):
+        rows = [row for row in group if is_right(row)]
+        if rows:
+            found.append((kernel, number_format, _sentence(rows, result)))
+    kernels = [kernel for kernel, _, _ in found]
+    names = [
+        f"{kernel} {number_format}" if kernels.count(kernel) > 1 else kernel
+        for kernel, number_format, _ in found
+    ]
+    width = max((len(name) for name in names), default=0)
+    for name, (_, _, text) in zip(names, found, strict=True):
+        yield Line(text, lead=f"{name:<{width}} ", indent=2)
+    if found:
+        yield from _checked(result.measurements)
+
+
+def _checked(rows: Sequence[Measurement]) -> Iterator[Line]:
+    """Yield how many results were checked, if all were right."""
+    checked = [row.verified for row in rows if row.verified is not None]
+    if checked and all(one.ok for one in checked):
+        count = "the result was" if len(checked) == 1 else f"all {len(checked)} results were"
+        yield Line(f"{count} right against float64", indent=2, style="dim")
+
+
+def _sentence(rows: Sequence[Measurement], result: BenchResult) -> str:
+    best = _best(rows)
+    on_gpu = best.device != "cpu"
+    figure = duration(best.median_s or 0.0) if best.kernel == "launch" else speed_text(best)
+    parts = [figure + _where(best, rows, result)]
+    percent, limit = limit_of(best)
+    if percent is not None:
+        parts.append(f"{percent_text(percent, ' ')} of {limit}")
+    comparison = _comparison(best, result.comparisons)
+    if comparison is not None:
+        parts.append(_against(comparison, gpu_is_best=on_gpu))
+    return ", ".join(parts)
+
+
+def _best(rows: Sequence[Measurement]) -> Measurement:
+    resident = [row for row in rows if row.scope is Scope.RESIDENT] or rows
+    on_gpus = [row for row in resident if row.device != "cpu"]
+    best = max(resident, key=speed)
+    if best.device == "cpu" or len(on_gpus) < 2:
+        return best
+    alike = [one for one in _entries(on_gpus) if best in one.rows]
+    return alike[0].row if alike else best
+
+
+def _entries(rows: Sequence[Measurement]) -> Sequence[Entry]:
+    return entries(rows, len({row.device for row in rows}), each=False)
+
+
+def _where(best: Measurement, rows: Sequence[Measurement], result: BenchResult) -> str:
+    """Return which row it is, as far as that is not clear."""
+    parts = ""
+    if best.kernel in _NAMED:
+        parts = f" ({row_name(best).partition(' ')[2]})"
+    if best.device == "cpu":
+        return parts + (" on the CPU" if any(row.device != "cpu" for row in rows) else "")
+    count = len(result.environment.gpus)
+    shared = next((one for one in _entries(rows) if best in one.rows and len(one.rows) > 1), None)
+    if shared is not None:
+        outlier = outlier_text(shared, least=_OUTLIER)
+        text = f"{parts} on each of {len(shared.rows)} GPUs"
+        return f"{text} ({outlier})" if outlier else text
+    return parts + (f" on {best.device}" if count > 1 else "")
+
+
+def _comparison(best: Measurement, comparisons: Sequence[Comparison]) -> Comparison | None:
+    """Return the comparison that the best row is a side of."""
+    same = [
+        one
+        for one in comparisons
+        if (one.kernel, one.shape, one.gpu.dtype) == (best.kernel, best.shape, best.dtype)
+    ]
+    if best.device == "cpu":
+        mine = [one for one in same if one.cpu.variant == best.variant]
+        return max(mine, key=lambda one: one.speedup_resident, default=None)
+    mine = [one for one in same if one.gpu.device == best.device]
+    return next((one for one in mine if one.gpu.variant == best.variant), None)
+
+
+def _against(one: Comparison, *, gpu_is_best: bool) -> str:
+    """Return the GPU's speed against the CPU's, resident and with transfers, in words."""
+    cpu = "the CPU"
+    if one.cpu.dtype != one.gpu.dtype:
+        cpu = f"the CPU in {one.cpu.dtype.format}"
+    factor = one.speedup_resident
+    if not gpu_is_best:
+        text = f"the GPU {'as fast' if factor >= _SLOWER else f'{two_digits(1 / factor)}x slower'}"
+    elif factor >= _FASTER:
+        text = f"{two_digits(factor)}x {cpu}"
+    elif factor >= _SLOWER:
+        text = f"as fast as {cpu}"
+    else:
+        text = f"{two_digits(1 / factor)}x slower than {cpu}"
+    moved = one.speedup_end_to_end
+    if moved is None:
+        return text
+    text += f" ({_short(moved)} with transfers"
+    if moved < 1 and one.break_even is not None:
+        text += f"; moving the data pays off from {one.break_even} operations on it"
+    return f"{text})"
+
+
+def _short(factor: float) -> str:
+    if _SLOWER <= factor < _FASTER:
+        return "as fast"
+    return f"{two_digits(factor)}x" if factor >= 1 else f"{two_digits(1 / factor)}x slower"
