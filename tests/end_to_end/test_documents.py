@@ -23,7 +23,10 @@ from tests.fakes.libraries import build_libraries, cupy_environment
 from tests.fakes.scenarios import load_scenario
 
 UPDATE = os.environ.get("UPDATE_SNAPSHOTS") == "1"
-DOCUMENTS = (ROOT / "README.md", ROOT / "docs" / "tutorials.md", ROOT / "docs" / "json.md")
+DOCUMENTS = (
+    ROOT / "README.md",
+    *(ROOT / "docs" / f"{name}.md" for name in ("detect", "json", "place", "tutorials")),
+)
 #: As wide as the documents' own lines may be.
 WIDTH = "96"
 EXAMPLE = re.compile(
@@ -38,6 +41,8 @@ INDENTED = " | python3 -m json.tool"
 TIME = re.compile(r"first\s+launch\s+[0-9.]+\s+ms")
 STAMP = re.compile(r'"(?P<key>time|python|version)": "[^"]*"')
 FRAMEWORK = re.compile(r"^\S framework: .*\n(?:  .*\n)*", re.MULTILINE)
+#: What a document shows instead of the Python that runs the tests.
+NO_FRAMEWORK = "– framework: none in /usr/bin/python3 (by PATH; --python PATH selects another)\n"
 
 
 class Example(NamedTuple):
@@ -116,7 +121,8 @@ def test_example(example: Example, pretend: Pretend, program: Program, tmp_path:
 
     if UPDATE and steady(found) != steady(example.shown):
         text = example.document.read_text(encoding="utf-8")
-        changed = text.replace(f"```console\n{example.shown}```", f"```console\n{found}```")
+        written = FRAMEWORK.sub(NO_FRAMEWORK, found)
+        changed = text.replace(f"```console\n{example.shown}```", f"```console\n{written}```")
         example.document.write_text(changed, encoding="utf-8")
     else:
         assert steady(found) == steady(example.shown)
