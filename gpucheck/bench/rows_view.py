@@ -171,8 +171,15 @@ def limits_text(rows: Sequence[Measurement]) -> str:
 
 
 def _range(values: Sequence[tuple[float, str]]) -> str:
-    low, high = (rate(*pick(values)) for pick in (min, max))
-    return low if low == high else f"{low} to {high}"
+    return _span(*(rate(*pick(values)) for pick in (min, max)))
+
+
+def _span(low: str, high: str) -> str:
+    """Return a range of two amounts; a unit that both share is given once."""
+    if low == high:
+        return low
+    number, _, unit = low.partition(" ")
+    return f"{number if high.endswith(f' {unit}') else low} to {high}"
 
 
 def limit_of(row: Measurement) -> tuple[float | None, str]:
@@ -345,13 +352,9 @@ def range_text(one: Entry) -> str:
     if middle <= 0 or (not outlier and speed(high) / middle - 1 < _ALIKE):
         return ""
     if low.kernel == "launch":
-        span = f"{duration(high.median_s or 0.0)} to {duration(low.median_s or 0.0)}"
+        span = _span(duration(high.median_s or 0.0), duration(low.median_s or 0.0))
     else:
-        number, _, unit = speed_text(low).partition(" ")
-        same = speed_text(high).endswith(f" {unit}")
-        span = f"{number if same else speed_text(low)} to {speed_text(high)}"
-        if speed_text(low) == speed_text(high):
-            span = speed_text(low)
+        span = _span(speed_text(low), speed_text(high))
     return f"{span}, {outlier}" if outlier else span
 
 

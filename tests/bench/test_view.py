@@ -127,7 +127,7 @@ def test_a_whole_report_at_80_columns() -> None:
         "default, 1.0 s\n"
         "\n"
         "softmax 4096 × 4096, float32, temperature 0.7\n"
-        "  % of a copy, cpu 9.97 GB/s to 18.5 GB/s, gpu 2.64 TB/s\n"
+        "  % of a copy, cpu 9.97 to 18.5 GB/s, gpu 2.64 TB/s\n"
         "  cpu blocked, 4 threads     8.71 ms  ±0.4%    15.4 GB/s  83% ▏ 170x slower\n"
         "  cpu blocked, 1 thread      14.8 ms  ±0.4%    9.07 GB/s  91% ▏ 300x slower\n"
         "  gpu:0 fused                50.0 µs  ±0.4%    2.68 TB/s 102% ██████ best\n"
