@@ -31,7 +31,7 @@ GROUPS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     },
     "list": {
         "Which GPUs": ("gpu", "visible", "user"),
-        "What to show": ("processes", "topology", "select", "sort", "watch", "ask_driver"),
+        "What to show": ("processes", "topology", "select", "sort", "watch", "live", "ask_driver"),
     },
     "place": {
         "Which device": ("specs", "soft"),

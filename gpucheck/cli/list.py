@@ -43,8 +43,11 @@ def command(
     ] = False,
     watch: Annotated[
         float | None,
-        typer.Option("--watch", "-w", metavar="[SECONDS]", help="Repeat until Ctrl-C [every 2 s]."),
+        typer.Option(
+            "--watch", "-w", metavar="[SECONDS]", help="Repeat until q or Ctrl-C [every 2 s]."
+        ),
     ] = None,
+    live: Annotated[bool, typer.Option("--live", help="Short for --watch 2.")] = False,
     shared: Shared,
 ) -> int:
     """List the GPUs: their numbers, state, users and links."""
@@ -59,4 +62,5 @@ def command(
         sort=sort,
         ask_driver=ask_driver,
         watch=watch,
+        live=live,
     )

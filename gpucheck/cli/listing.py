@@ -42,6 +42,7 @@ LIST_FLAGS: dict[str, dict[str, Any]] = {
     "--topology": {"topology": True},
     "-t": {"topology": True},
     "--ask-driver": {"ask_driver": True},
+    "--live": {"live": True},
 }
 SHARED_FLAGS: dict[str, dict[str, Any]] = {
     "--json": {"format": "json"},
@@ -49,8 +50,13 @@ SHARED_FLAGS: dict[str, dict[str, Any]] = {
     "--quiet": {"verbosity": -1},
     "-q": {"verbosity": -1},
 }
+Write = Callable[[Report, dict[str, Any]], None]
+Wait = Callable[[float], bool]
+
 #: More often than this, the readings would be a load themselves.
 SHORTEST_S = 0.1
+#: Seconds between two pictures of --live.
+LIVE_S = 2.0
 
 
 def parse_flags(words: Sequence[str]) -> tuple[Shared, dict[str, Any]] | None:
@@ -80,6 +86,7 @@ def list_gpus(
     sort: str | None = None,
     ask_driver: bool = False,
     watch: float | None = None,
+    live: bool = False,
 ) -> int:
     """Show the list and return the exit code.
 
@@ -117,6 +124,7 @@ def list_gpus(
         return answer._replace(result=inventory)
 
     show: dict[str, Any] = {"columns": columns, "processes": processes or user is not None}
+    watch = LIVE_S if live and watch is None else watch
     if watch is not None:
         return _watch(read, shared, every_s=watch, show=show)
     with machine("list", shared) as probes:
@@ -130,11 +138,8 @@ def _known(names: tuple[str, ...], option: str) -> tuple[str, ...]:
     if unknown:
         asked = did_you_mean(unknown[0], [*COLUMNS, *ALIASES])
         message = f"{option} does not know {unknown[0]!r}. {asked}".strip()
-        fields = (
-            f"The fields are {', '.join(COLUMNS)}.",
-            f"Short for some of them: {', '.join(ALIASES)}.",
-        )
-        raise WrongUseError(code="unknown-field", message=message, remedy=fields)
+        fields = f"The fields are {', '.join(COLUMNS)}; in short {', '.join(ALIASES)}."
+        raise WrongUseError(code="unknown-field", message=message, remedy=(fields,))
     return tuple(ALIASES.get(name, name) for name in names)
 
 
@@ -144,7 +149,7 @@ def _known(names: tuple[str, ...], option: str) -> tuple[str, ...]:
 def _watch(
     read: Callable[[Probes], Answer], shared: Shared, *, every_s: float, show: dict[str, Any]
 ) -> int:
-    """Show the list every `every_s` seconds; Ctrl-C is the normal end and gives code 0.
+    """Show the list every `every_s` seconds; q and Ctrl-C are its normal ends, with code 0.
 
     The connection to the driver stays open. Without a driver or a GPU it ends with 4, as without
     --watch.
@@ -161,7 +166,7 @@ def _watch(
     gc.enable()
     code = ExitCode.OK
     try:
-        with machine("list", shared) as probes, _screen(shared) as write:
+        with machine("list", shared) as probes, _screen(shared) as (write, wait):
             first = True
             while True:
                 answer = read(probes)
@@ -171,10 +176,13 @@ def _watch(
                 code, first = report.exit_code, False
                 if report.exit_code is ExitCode.MISSING:
                     break  # without a driver or a GPU there is nothing to watch
-                time.sleep(every_s)
-        if _redraws(shared):  # the screen is cleared, and the messages with it
-            write_messages(report, quiet=shared.verbosity < 0)
-        return int(code)
+                if wait(every_s):
+                    break
+        if not _redraws(shared):
+            return int(code)
+        # The screen is cleared, and the messages with it.
+        write_messages(report, quiet=shared.verbosity < 0)
+        return int(code if code is ExitCode.MISSING else ExitCode.OK)
     except KeyboardInterrupt:
         REQUESTS.settle()
         return int(ExitCode.OK)
@@ -187,9 +195,17 @@ def _redraws(shared: Shared) -> bool:
     return shared.format == "table" and sys.stdout.isatty()
 
 
+def _sleep(seconds: float) -> bool:
+    time.sleep(seconds)
+    return False
+
+
 @contextmanager
-def _screen(shared: Shared) -> Iterator[Callable[[Report, dict[str, Any]], None]]:
-    """Redraw a table in place on a terminal; elsewhere write one report after another."""
+def _screen(shared: Shared) -> Iterator[tuple[Write, Wait]]:
+    """Yield what writes a report, and what waits and returns whether a key ends it all.
+
+    A table on a terminal is redrawn in place; elsewhere one report is written after another.
+    """
     if not _redraws(shared):
 
         def append(report: Report, changes: dict[str, Any]) -> None:
@@ -199,28 +215,9 @@ def _screen(shared: Shared) -> Iterator[Callable[[Report, dict[str, Any]], None]
             if shared.format != "json":
                 write_messages(report, quiet=shared.verbosity < 0)
 
-        yield append
+        yield append, _sleep
         return
-    from rich.console import Console
-    from rich.live import Live
-    from rich.text import Text
+    from gpucheck.cli.live_screen import live_screen, pauses
 
-    live_screen = Live(
-        console=Console(highlight=False),
-        auto_refresh=False,
-        screen=True,
-        # Nothing else writes meanwhile, and the stand-ins do not know the terminal's encoding.
-        redirect_stdout=False,
-        redirect_stderr=False,
-    )
-    with live_screen as live:
-
-        def redraw(report: Report, changes: dict[str, Any]) -> None:
-            view = view_for(shared, **changes)
-            text = open_format("table")(report, view)
-            said = report.error.message + "\n" if report.error else ""
-            notes = "".join(f"{notice.message}\n" for notice in report.warnings)
-            body = f"{report.time}\n{text}{said}{notes}"
-            live.update(Text.from_ansi(body, no_wrap=True, overflow="crop"), refresh=True)
-
-        yield redraw
+    with pauses() as wait, live_screen(shared) as redraw:
+        yield redraw, wait

@@ -11,6 +11,7 @@ from gpucheck.cli import output, with_interval
 from gpucheck.cli.app import run
 from gpucheck.cli.listing import LIST_FLAGS, SHARED_FLAGS, list_gpus, parse_flags
 from gpucheck.cli.output import Shared
+from gpucheck.inventory.columns import ALIASES, COLUMNS
 
 FLAGS = (*LIST_FLAGS, *SHARED_FLAGS)
 
@@ -79,3 +80,8 @@ def test_the_parser_is_not_even_imported(gpucheck_command) -> None:
 )
 def test_watch_alone_has_an_interval(words: str, found: str) -> None:
     assert with_interval(words.split()) == found.split()
+
+
+def test_ordinary_names_are_names_of_fields() -> None:
+    assert set(ALIASES.values()) <= set(COLUMNS)
+    assert not set(ALIASES) & set(COLUMNS)

@@ -1,0 +1,97 @@
+"""The screen of `list --watch`: its keys, its end and its last picture."""
+
+from __future__ import annotations
+
+import os
+import pty
+import termios
+from collections.abc import Iterator
+
+import pytest
+
+from gpucheck.cli import live_screen as module
+from gpucheck.cli.live_screen import live_screen, pauses
+from gpucheck.cli.output import Shared
+from tests.fakes.reports import list_report
+
+
+@pytest.fixture
+def keyboard(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """A terminal as standard input; yields the end that presses its keys."""
+    ours, theirs = pty.openpty()
+    with os.fdopen(theirs, closefd=True) as stdin:
+        monkeypatch.setattr("sys.stdin", stdin)
+        yield ours
+    os.close(ours)
+
+
+def mode(terminal: int) -> int:
+    flags: int = termios.tcgetattr(terminal)[3]
+    return flags & (termios.ICANON | termios.ECHO | termios.ISIG)
+
+
+@pytest.mark.parametrize(("keys", "ends"), [(b"q", True), (b"xQ", True), (b"x\n", False)])
+def test_q_ends_it(keyboard: int, keys: bytes, ends: bool) -> None:
+    with pauses() as wait:
+        assert wait(0.01) is False
+        os.write(keyboard, keys)
+        assert wait(0.05) is ends
+
+
+@pytest.mark.parametrize("end", [None, KeyboardInterrupt, ValueError])
+def test_the_terminal_is_as_before(keyboard: int, end: type[BaseException] | None) -> None:
+    before = mode(keyboard)
+
+    def run() -> None:
+        with pauses() as wait:
+            wait(0.01)
+            # Single keys without echo, but Ctrl-C is still a signal.
+            assert mode(keyboard) == termios.ISIG
+            if end is not None:
+                raise end
+
+    if end is None:
+        run()
+    else:
+        with pytest.raises(end):
+            run()
+
+    assert mode(keyboard) == before
+
+
+def test_in_the_background_the_terminal_is_left_alone(
+    keyboard: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_in_foreground", lambda terminal: False)
+    before = mode(keyboard)
+    os.write(keyboard, b"q\n")
+
+    with pauses() as wait:
+        assert wait(0.01) is False
+        assert mode(keyboard) == before
+
+
+def test_without_a_terminal_nothing_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", None)
+
+    with pauses() as wait:
+        assert wait(0.01) is False
+
+
+def test_the_last_picture_stays(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", None)
+
+    def run() -> None:
+        with live_screen(Shared()) as show:
+            show(list_report(), {})
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run()
+
+    [*_, last] = capsys.readouterr().out.rpartition("2026-01-02 ")
+    assert "node1 · driver" in last
+    assert "LOST" in last
+    assert "ends" not in last
