@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -24,11 +25,12 @@ from gpucheck.cli.output import (
     split_words,
     write_message,
 )
-from gpucheck.cli.terminal import write_stderr
+from gpucheck.cli.terminal import shows_to_person, write_stderr
 from gpucheck.drivers.interface import Probes
-from gpucheck.place.model import MOST_SHARES, Candidate, PlacedDevice, Placement, name_together
+from gpucheck.place.model import MOST_SHARES, PlacedDevice, Placement, name_together
+from gpucheck.place.view import chosen_line, is_chosen
 from gpucheck.report.envelope import Answer, Notice
-from gpucheck.report.errors import LaunchError, WrongUseError
+from gpucheck.report.errors import GpucheckError, LaunchError, WrongUseError
 from gpucheck.report.text import did_you_mean, printable
 
 TYPE_CHECKING = False
@@ -287,16 +289,15 @@ def _choose(
 
     if context.child is not None:
         _run_command(take, shared, context)
+    # A person gets the table; a variable or a file gets the names alone.
     given = format_given or shared.format != "table"
-    wanted = shared if given else shared._replace(format="uuid")
+    bare = not given and not (shared.output is None and shows_to_person())
+    wanted = shared._replace(format="uuid") if bare else shared
     with machine("place", wanted) as probes:
         lease = take(probes)
         answer = _for_format(lease.answer, wanted, lease.gpus, probes)
     if wanted.format not in ("table", "json") and answer.error is None:
-        # stdout goes into a variable.
         explain(answer, shared)
-        if shared.verbosity >= 0:
-            write_message("no GPU is held; add -- COMMAND to hold them for it")
     return deliver("place", wanted, answer, probes.time())
 
 
@@ -358,7 +359,7 @@ def _place_named(
         _run_command(take, shared, context)
     _check_run(shared, run=run)
 
-    with machine("place", shared) as probes:
+    with machine("place", shared) as probes, in_full(shared):
         lease = take(probes)
         answer, named = lease.answer, lease.answer.result
         if isinstance(named, Placement):
@@ -377,7 +378,7 @@ def _place_graph(path: Path, shared: Shared, *, soft: bool, run: bool) -> int:
     graph = read_graph(path)
     _check_run(shared, run=run)
 
-    with machine("place", shared) as probes:
+    with machine("place", shared) as probes, in_full(shared):
         found = find_gpus(probes)
         answer = found.answer
         if found.gpus is not None:
@@ -424,7 +425,7 @@ def _run_command(take: Callable[[Probes], Lease], shared: Shared, context: Conte
     """Take the GPUs and become the command, which inherits the claims; a failure is 125."""
     from gpucheck.place.exec import environment_before, exec_command
 
-    with machine_for_child("place", shared) as probes:
+    with machine_for_child("place", shared) as probes, in_full(shared):
         lease = take(probes)
     check_runnable(lease.answer)
     if lease.answer.error is not None:
@@ -437,7 +438,7 @@ def _run_command(take: Callable[[Probes], Lease], shared: Shared, context: Conte
     if shared.verbosity > 0:
         explain(lease.answer, shared)
     if shared.verbosity >= 0:
-        report_devices(placement)
+        report_devices(placement, more=shared.verbosity > 0)
     environment = {**environment_before(), **placement.environment}
     keep = frozenset(context.keep) | frozenset(lease.descriptors)
     exec_command(context.child or (), environment, keep_descriptors=keep)
@@ -473,8 +474,25 @@ class WaitReporter:
                 write_stderr(printable(f"  {detail}"))
 
 
-def report_devices(placement: Placement) -> None:
-    """Report the command's devices, by their number there or by the given name."""
+@contextmanager
+def in_full(shared: Shared) -> Iterator[None]:
+    """Add to an error what `-v` says in addition."""
+    try:
+        yield
+    except GpucheckError as error:
+        if shared.verbosity > 0:
+            error.remedy = (*error.details, *error.remedy)
+        raise
+
+
+def report_devices(placement: Placement, *, more: bool) -> None:
+    """Report the command's devices: those chosen in a line, named ones by their names."""
+    if placement.candidates and not more:
+        names = {device.name for device in placement.devices}
+        name = f" ({names.pop()})" if len(names) == 1 else ""
+        chosen = [item for item in placement.candidates if is_chosen(item, placement)]
+        write_message(f"the command gets {name_together(chosen)}{name}")
+        return
     for device in placement.devices:
         write_message(_outcome(device))
 
@@ -489,36 +507,20 @@ def _outcome(device: PlacedDevice) -> str:
 
 
 def explain(answer: Answer, shared: Shared) -> None:
-    """Report why each GPU is or is not eligible: alike ones together, each alone with -v."""
+    """Report what was chosen, beside names that go into a variable; with -v the verdict on each."""
     placement = answer.result
-    if shared.verbosity < 0 or not isinstance(placement, Placement):
+    if shared.verbosity < 0 or not isinstance(placement, Placement) or not placement.devices:
         return
-    alone = shared.verbosity > 0
-    chosen = {device.uuid for device in placement.devices}
-    groups: dict[tuple[str, str], list[Candidate]] = {}
-    for item in placement.candidates:
-        verdict = "chosen" if item.uuid in chosen else "fits" if item.eligible else "no"
-        apart = item.uuid if alone else "" if verdict == "fits" else item.reason
-        groups.setdefault((verdict, apart), []).append(item)
-    unlike = len({item.name for item in placement.candidates}) > 1
+    if shared.verbosity == 0:
+        write_message(f"{chosen_line(placement)}; not held (add -- CMD to hold while CMD runs)")
+        return
+    verdicts = [
+        ("chosen" if is_chosen(item, placement) else "fits" if item.eligible else "no", item)
+        for item in placement.candidates
+    ]
     # Chosen, fits, no: this is also their alphabetical order.
-    for (verdict, _), items in sorted(groups.items(), key=lambda group: group[0][0]):
-        if alone:
-            (item,) = items
-            name = " ".join(filter(None, ("GPU", str(item.index), item.name, item.uuid)))
-            write_message(f"{name}: {verdict}: {item.reason}")
-        elif verdict == "fits":
-            fit = "fits" if len(items) == 1 else "fit"
-            write_message(f"{_which(items, named=unlike)}: {fit} too")
-        else:
-            named = unlike or verdict == "chosen"
-            write_message(f"{_which(items, named=named)}: {verdict}: {items[0].reason}")
+    for verdict, item in sorted(verdicts, key=lambda pair: pair[0]):
+        name = " ".join(filter(None, ("GPU", str(item.index), item.name, item.uuid)))
+        write_message(f"{name}: {verdict}: {item.reason}")
     for advice in placement.advice:
         write_message(advice)
-
-
-def _which(items: Sequence[Candidate], *, named: bool) -> str:
-    """Name GPUs together; a MIG instance's name adds nothing to its UUID."""
-    names = {item.name for item in items if not item.uuid.startswith("MIG-")} - {None}
-    name = f" ({names.pop()})" if named and len(names) == 1 else ""
-    return f"{name_together(items)}{name}"

@@ -98,7 +98,7 @@ def view_for(shared: Shared, **changes: Any) -> View:
     to_file = shared.output is not None
     environment = os.environ
     stream: TextIO | None = sys.stdout
-    on_terminal = not to_file and stream is not None and stream.isatty()
+    on_terminal = not to_file and shows_to_person()
     terminal = on_terminal and environment.get("TERM") != "dumb"
     color = terminal or (bool(environment.get("FORCE_COLOR")) and not to_file)
     view = View(
@@ -121,6 +121,11 @@ def writes_unicode(encoding: str | None) -> bool:
 
 #: Largest width of the bar, smallest label before the bar shrinks, and width of the time left.
 _BAR_WIDTH, _LABEL_WIDTH, _LEFT_WIDTH = 20, 20, 21
+
+
+def shows_to_person() -> bool:
+    """Return whether stdout is a terminal."""
+    return sys.stdout is not None and sys.stdout.isatty()
 
 
 def is_watched() -> bool:

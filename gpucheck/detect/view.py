@@ -15,7 +15,7 @@ from gpucheck.detect.model import (
     LayerSummary,
     Verdict,
 )
-from gpucheck.report.blocks import Block, Command, Gap, Line, head, remedies
+from gpucheck.report.blocks import Block, Command, Gap, Line, counted, head, remedies
 from gpucheck.report.envelope import CheckStatus, Report
 from gpucheck.report.errors import ExitCode
 from gpucheck.report.text import View
@@ -57,12 +57,7 @@ def blocks(report: Report, view: View) -> Iterator[Block]:
 
 def cards(gpus: Sequence[DetectedGpu]) -> str | None:
     """Return the GPUs of the head line: "8 × NVIDIA H100 80GB HBM3"; None without any."""
-    counts: dict[str, int] = {}
-    for gpu in gpus:
-        name = gpu.name or "GPU of unknown name"
-        counts[name] = counts.get(name, 0) + 1
-    found = [name if count == 1 else f"{count} × {name}" for name, count in counts.items()]
-    return ", ".join(found) or None
+    return counted(gpu.name for gpu in gpus)
 
 
 def answer(report: Report, detection: Detection, view: View) -> Iterator[Block]:

@@ -45,6 +45,8 @@ UNDECIDED = frozenset({"driver-not-answering", "nvml-child-died", "not-recorded"
 HUNG = "driver-not-answering"
 
 NEXT_STEP = "Run: gpucheck detect"
+#: Beginning of the sentence that no GPU can be listed.
+NOT_LISTED = "The GPUs cannot be listed: "
 
 #: Variables that change which GPUs are visible, or what their numbers mean.
 _EXPLAINED = frozenset(
@@ -200,10 +202,10 @@ def nvml_failure(failure: ProbeFailure, rows: Iterable[GpuReading] = ()) -> Fail
     """
     some = any(row.failure is None for row in rows)
     number = "" if failure.library_code is None else f" (NVML {failure.library_code})"
-    what = "Not every GPU can be listed" if some else "The GPUs cannot be listed"
+    what = "Not every GPU can be listed: " if some else NOT_LISTED
     return Failure(
         code=f"nvml-{failure.code.removeprefix('nvml-')}",
-        message=f"{what}: {failure.message}{number}.",
+        message=f"{what}{failure.message}{number}.",
         remedy=(NEXT_STEP,),
     )
 

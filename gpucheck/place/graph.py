@@ -158,16 +158,18 @@ def _users(graph: Graph, op: GraphOp) -> list[GraphOp]:
 def _resolve(graph: Graph, op: GraphOp, gpus: Sequence[Gpu], *, soft: bool) -> PlacedDevice:
     try:
         return resolve(parse_device(op.device or ""), gpus, soft=soft)
-    except BadAnswerError as error:
+    except (BadAnswerError, MissingError) as error:
         if graph.path is None:
             raise
         where = graph.path if op.device_line is None else f"{graph.path}:{op.device_line}"
         fact = f"{error.message[:1].lower()}{error.message[1:]}"
-        raise BadAnswerError(
+        told = type(error)(
             code=error.code,
             message=f"{where}: Cannot assign a device for operation {op.name}: {fact}",
             remedy=error.remedy,
-        ) from None
+        )
+        told.details = error.details
+        raise told from None
 
 
 def describe(placed: PlacedGraph) -> Placement:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -13,7 +14,7 @@ from typing import Any, NamedTuple
 
 from gpucheck.drivers.interface import Probes
 from gpucheck.inventory.condition import Unfit, unfit
-from gpucheck.inventory.inventory import error_of, take_inventory
+from gpucheck.inventory.inventory import NOT_LISTED, error_of, take_inventory
 from gpucheck.inventory.model import Gpu, GpuState, Inventory
 from gpucheck.place.claim_store import ClaimStore, Target
 from gpucheck.place.claims import (
@@ -91,7 +92,7 @@ def lease_best(
         placed_gpu(
             item,
             ordinal,
-            spec=f"--count {request.count}",
+            spec=shlex.join(request.words),
             cuda_index=item.cuda_index,
             reason=f"the best that fits, by {request.prefer}",
         )
@@ -235,14 +236,19 @@ class FoundGpus(NamedTuple):
 
     @contextlib.contextmanager
     def explained_errors(self) -> Iterator[None]:
-        """Add to the error about a missing device why there is no GPU at all."""
+        """Say in the error about a missing device why there is no GPU at all."""
         try:
             yield
         except (BadAnswerError, MissingError) as error:
             if self.missing is None:
                 raise
-            remedy = (self.missing.message, *self.missing.remedy, *error.remedy)
-            raise type(error)(code=error.code, message=error.message, remedy=remedy) from None
+            told = type(error)(
+                code=error.code,
+                message=f"{error.message.removesuffix('.')}: {_cause(self.missing.message)}",
+                remedy=(*self.missing.remedy, *error.remedy),
+            )
+            told.details = error.details
+            raise told from None
 
     def answer_with(self, placement: Placement, notices: Sequence[Notice] = ()) -> Answer:
         """Return the answer with its placement; a failure that --soft hides is a warning."""
@@ -250,6 +256,11 @@ class FoundGpus(NamedTuple):
         if self.missing is not None and any(device.soft for device in placement.devices):
             warnings.append(Notice(code=self.missing.code, message=self.missing.message))
         return self.answer._replace(result=placement, warnings=(*warnings, *notices))
+
+
+def _cause(message: str) -> str:
+    """Return the cause in a sentence about the missing GPUs: what stands after the colon."""
+    return message.removeprefix(NOT_LISTED)
 
 
 def find_gpus(probes: Probes) -> FoundGpus:
@@ -316,10 +327,9 @@ def hold_devices(
                     missing = find_gpus(probes).missing
                     if missing is None:
                         raise
-                    # Why there is no GPU at all is the error itself, not a remedy of another one.
-                    remedy = error.remedy[1:]
+                    # Why there is no GPU at all is the error itself.
                     raise MissingError(
-                        code=missing.code, message=missing.message, remedy=remedy
+                        code=missing.code, message=missing.message, remedy=error.remedy
                     ) from None
         finally:
             probes.close()

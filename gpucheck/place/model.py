@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import pairwise
+from pathlib import PurePosixPath
 
 from gpucheck.report.text import ranges
 
 #: Most claims that may share one GPU.
 MOST_SHARES = 256
-#: Most characters of a command that a sentence repeats.
-_MOST_SHOWN = 60
+#: Most characters of a program's name that a sentence repeats.
+_MOST_SHOWN = 40
+#: End of the reason against a GPU that processes use.
+UNCLAIMED = "without a claim"
+_INTERPRETER = re.compile(r"(python|pypy)[0-9.]*|bash|dash|sh|env")
 
 
 # ---------------------------------------------------------------------------------- claims
@@ -41,20 +48,16 @@ class Holder:
 
     @property
     def described(self) -> str:
-        """Return user, process and the beginning of the command in one phrase."""
+        """Return user and program in one phrase: "alice (train.py)"."""
         who = self.user or "an unknown user"
         if self.pid is None:
             return who
         remark = {
             ProcessState.ENDED: ", which has ended, but its children run",
-            ProcessState.ELSEWHERE: " in another PID namespace",
+            ProcessState.ELSEWHERE: ", in another PID namespace",
         }
-        process = f"pid {self.pid}{remark.get(self.process, '') if self.process else ''}"
-        if not self.command:
-            return f"{who} ({process})"
-        long = len(self.command) > _MOST_SHOWN
-        command = f"{self.command[: _MOST_SHOWN - 3]}..." if long else self.command
-        return f"{who} ({process}: {command})"
+        state = remark.get(self.process, "") if self.process else ""
+        return f"{who} ({program_of(self.command) or f'process {self.pid}'}{state})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +149,8 @@ class Candidate:
     """A GPU or MIG instance that was considered, and why it was or was not eligible.
 
     A GPU without a readable UUID is `index N` here. `countable` is false if CUDA may count it
-    otherwise than NVML does: a lost GPU, or one that is split by MIG.
+    otherwise than NVML does: a lost GPU, or one that is split by MIG. `used_by` has the other
+    programs on it, as `alice: train.py`.
     """
 
     uuid: str
@@ -155,6 +159,8 @@ class Candidate:
     index: int | None = None
     name: str | None = None
     countable: bool = True
+    memory_free_bytes: int | None = None
+    used_by: tuple[str, ...] = ()
 
 
 #: A number, or rows of them: what an operation computed.
@@ -188,6 +194,32 @@ class Placement:
 def short_name(resolved: str) -> str:
     """Return a resolved device without job, replica and task: `/device:GPU:0`."""
     return f"/{resolved.rpartition('/')[2]}"
+
+
+def program_of(command: str | None) -> str:
+    """Return what a command line runs: "/usr/bin/python3 -u train.py --lr 1" -> "train.py"."""
+    try:
+        words = shlex.split(command or "")
+    except ValueError:
+        words = (command or "").split()
+    if not words:
+        return ""
+    name = PurePosixPath(words[0]).name or words[0]
+    if _INTERPRETER.fullmatch(name):
+        for word, after in pairwise([*words[1:], ""]):
+            if word in ("-m", "-c"):
+                name = after if word == "-m" and after else name
+                break
+            if not word.startswith("-") and "=" not in word:
+                name = PurePosixPath(word).name or word
+                break
+    return name if len(name) <= _MOST_SHOWN else f"{name[: _MOST_SHOWN - 3]}..."
+
+
+def together(names: Sequence[str], *, most: int = 3) -> str:
+    """Return the first names, and how many more there are: "a, b, c and 2 more"."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return f"{', '.join(names[:most])}{more}"
 
 
 def name_together(candidates: Sequence[Candidate]) -> str:

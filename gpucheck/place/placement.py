@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from gpucheck.drivers.readings import CudaReading
-from gpucheck.inventory.model import Gpu, GpuState, MigInstance, Visibility
+from gpucheck.inventory.model import Gpu, GpuProcess, GpuState, MigInstance, Visibility
 from gpucheck.inventory.visibility import bus_place, digits_of
 from gpucheck.place.device_strings import DeviceSpec, malformed, parse_device, quoted, shown
 from gpucheck.place.model import PlacedDevice, Placement
@@ -61,14 +61,19 @@ class CudaDevice:
         return None if total is None or used is None else total - used
 
     @property
-    def pids(self) -> frozenset[int]:
+    def processes(self) -> tuple[GpuProcess, ...]:
         """Return the processes that compute on it."""
         mine = self.instance and self.instance.uuid
-        return frozenset(
-            process.pid
+        return tuple(
+            process
             for process in self.gpu.processes
             if process.type != "graphics" and (self.instance is None or process.mig_uuid == mine)
         )
+
+    @property
+    def pids(self) -> frozenset[int]:
+        """Return the ids of the processes that compute on it."""
+        return frozenset(process.pid for process in self.processes)
 
 
 def visible_devices(gpus: Sequence[Gpu]) -> tuple[CudaDevice, ...]:
@@ -274,7 +279,7 @@ def _check_answering(
     raise BadAnswerError(
         code="gpu-not-answering",
         message=f"{quoted(spec.text)} can only be {which}.",
-        remedy=(f"There {_existing(devices)}; ask for one that answers.", "Run: gpucheck detect"),
+        remedy=(f"{_existing(devices)} and answer: name one of them.", "Run: gpucheck detect"),
     )
 
 
@@ -377,36 +382,45 @@ def _has_gap(devices: Sequence[CudaDevice]) -> bool:
 def _no_such_device(
     spec: DeviceSpec, gpus: Sequence[Gpu], devices: Sequence[CudaDevice]
 ) -> GpucheckError:
-    """Return the error in TensorFlow's words, with the devices that exist.
+    """Return the error with the devices that exist, and its details in TensorFlow's words.
 
     On a machine without any GPU, a GPU is something missing and not a bad answer.
     """
     wanted = DeviceSpec(
         text=spec.text, job="localhost", replica=0, task=0, kind=spec.kind, index=spec.index
     )
-    remedy = [f"There {_existing(devices)}; ask for one that exists, or pass --soft."]
+    remedy = [f"{_existing(devices)}: name {_which(devices)}, or pass --soft."]
     hidden = [gpu for gpu in gpus if gpu.visible is False] if spec.kind == "GPU" else []
     if hidden:
         count = "1 GPU is" if len(hidden) == 1 else f"{len(hidden)} GPUs are"
         reason = next((f" ({gpu.hidden_reason})" for gpu in hidden if gpu.hidden_reason), "")
         remedy.append(f"{count} hidden from CUDA{reason}; gpucheck list shows why.")
-    fact = f"There is no {quoted(spec.text)} here"
-    if spec.uuid is None:
-        fact += f": could not satisfy device specification {quoted(wanted.canonical)}"
     needs_gpu = spec.kind == "GPU" or spec.uuid is not None
     kind = MissingError if needs_gpu and not gpus else BadAnswerError
-    return kind(code="no-such-device", message=f"{fact}.", remedy=tuple(remedy))
+    error = kind(
+        code="no-such-device",
+        message=f"There is no {quoted(spec.text)} here.",
+        remedy=tuple(remedy),
+    )
+    if spec.uuid is None:
+        words = f"could not satisfy device specification {quoted(wanted.canonical)}"
+        error.details = (f"In TensorFlow's words: {words}.",)
+    return error
 
 
 def _existing(devices: Sequence[CudaDevice]) -> str:
+    """Return a sentence on the devices that exist: "Only /cpu:0 exists here"."""
     ordinals = sorted(device.cuda_index or 0 for device in devices)
     if not ordinals:
-        return "is only /cpu:0"
-    if ordinals == [0]:
-        return "are /cpu:0 and /gpu:0"
-    if ordinals == list(range(len(ordinals))):
-        return f"are /cpu:0 and /gpu:0 to /gpu:{ordinals[-1]}"
-    return f"are /cpu:0 and {', '.join(f'/gpu:{ordinal}' for ordinal in ordinals)}"
+        return "Only /cpu:0 exists here"
+    if len(ordinals) > 1 and ordinals == list(range(len(ordinals))):
+        return f"Only /cpu:0 and /gpu:0 to /gpu:{ordinals[-1]} exist here"
+    *most, last = ["/cpu:0", *(f"/gpu:{ordinal}" for ordinal in ordinals)]
+    return f"Only {', '.join(most)} and {last} exist here"
+
+
+def _which(devices: Sequence[CudaDevice]) -> str:
+    return "one of them" if devices else "it"
 
 
 def environment_for(devices: Sequence[PlacedDevice]) -> dict[str, str]:

@@ -13,17 +13,24 @@ from typing import NamedTuple
 from gpucheck.drivers.host.cpu import parse_cpu_list
 from gpucheck.inventory.condition import Unfit
 from gpucheck.inventory.inventory import select_gpus
-from gpucheck.inventory.model import Gpu, GpuState, Inventory, Topology, Visibility
+from gpucheck.inventory.model import Gpu, GpuProcess, GpuState, Inventory, Topology, Visibility
 from gpucheck.inventory.visibility import ONE_MIG, SEVERAL_MIG_DRIVER, shows_one_instance
 from gpucheck.place.claim_store import Target
-from gpucheck.place.model import MOST_SHARES, Candidate, already_waiting, name_together
+from gpucheck.place.model import (
+    MOST_SHARES,
+    UNCLAIMED,
+    Candidate,
+    already_waiting,
+    name_together,
+    program_of,
+    together,
+)
 from gpucheck.place.placement import CudaDevice
 from gpucheck.report.envelope import Notice
 from gpucheck.report.errors import BadAnswerError, WrongUseError
 from gpucheck.report.text import in_gib
 from gpucheck.report.units import Amount
 
-_UNCLAIMED = "without a claim"
 #: What to do about GPUs that processes use without a claim.
 ALLOW_BUSY_GPUS = "To accept a GPU in use, say how busy it may be: --min-free or --max-utilization."
 
@@ -56,6 +63,22 @@ class SelectionRequest:
     exclude: tuple[str, ...] = ()
     prefer: Preference = Preference.FREE_MEMORY
     share: int = 1
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """Return the options of `place` that ask for this."""
+        percent = self.max_utilization_percent
+        criteria = {
+            "--min-free": self.min_free and self.min_free.text,
+            "--max-utilization": percent if percent is None else f"{percent:g}",
+            "--min-compute-capability": self.min_compute_capability,
+            "--name": self.name,
+            "--exclude": ",".join(self.exclude) or None,
+            "--prefer": None if self.prefer is Preference.FREE_MEMORY else self.prefer.value,
+            "--share": None if self.share == 1 else self.share,
+        }
+        given = ((name, value) for name, value in criteria.items() if value is not None)
+        return ("--count", str(self.count), *(word for pair in given for word in map(str, pair)))
 
 
 def check_request(request: SelectionRequest) -> None:
@@ -194,7 +217,7 @@ class GpuSelector:
     @property
     def has_busy_gpus(self) -> bool:
         """Return whether a GPU is ruled out only because a process uses it without a claim."""
-        return any(item.reason.endswith(_UNCLAIMED) for item in self.candidates)
+        return any(item.reason.endswith(UNCLAIMED) for item in self.candidates)
 
     def survey(self) -> None:
         """Take the inventory and rule out what can never fit."""
@@ -252,7 +275,7 @@ class GpuSelector:
         reason = (
             self._unfit.get(id_of(item))
             or blocked.get(id_of(item))
-            or _too_busy(item, self.request, self.own_pids)
+            or _too_busy(item, self.request, self._others_on(item))
             or (already_waiting(behind) if behind else None)
         )
         last = self._last.get(item.gpu.index)
@@ -264,7 +287,12 @@ class GpuSelector:
             eligible=reason is None,
             reason=shown,
             countable=item.gpu.state is GpuState.OK and not item.gpu.mig.enabled,
+            memory_free_bytes=item.memory_free_bytes,
+            used_by=_programs(self._others_on(item), "{user}: {program}"),
         )
+
+    def _others_on(self, item: CudaDevice) -> list[GpuProcess]:
+        return [process for process in item.processes if process.pid not in self.own_pids]
 
     def failure(self) -> BadAnswerError:
         """Return the error that says how many fit, and why the others do not."""
@@ -369,7 +397,9 @@ def _wrong_kind(item: CudaDevice, request: SelectionRequest) -> str | None:
     return None
 
 
-def _too_busy(item: CudaDevice, request: SelectionRequest, own_pids: frozenset[int]) -> str | None:
+def _too_busy(
+    item: CudaDevice, request: SelectionRequest, others: Sequence[GpuProcess]
+) -> str | None:
     """Return why a GPU does not fit now, though it may later."""
     if request.min_free is not None:
         free, total = item.memory_free_bytes, item.memory_total_bytes
@@ -384,16 +414,20 @@ def _too_busy(item: CudaDevice, request: SelectionRequest, own_pids: frozenset[i
             return "a MIG instance reports no load" if item.instance else "its load cannot be read"
         if load > most:
             return f"its load is {load} %"
-    others = item.pids - own_pids
     if others and request.share == 1 and request.min_free is None and most is None:
-        return f"{_processes(others)} {_UNCLAIMED}"
+        return f"used by {together(_programs(others, '{user} ({program})'))} {UNCLAIMED}"
     return None
 
 
-def _processes(pids: frozenset[int]) -> str:
-    shown = ", ".join(str(pid) for pid in sorted(pids)[:3])
-    more = ", ..." if len(pids) > 3 else ""
-    return f"process {shown} uses it" if len(pids) == 1 else f"processes {shown}{more} use it"
+def _programs(processes: Sequence[GpuProcess], form: str) -> tuple[str, ...]:
+    """Return the user and the program of each process, alike ones once."""
+    found = []
+    for process in sorted(processes, key=lambda process: process.pid):
+        program = program_of(process.command) or process.name
+        known = process.user and program
+        other = f"process {process.pid}" + (f" ({program})" if program else "")
+        found.append(form.format(user=process.user, program=program) if known else other)
+    return tuple(dict.fromkeys(found))
 
 
 def _load(item: CudaDevice) -> int | None:

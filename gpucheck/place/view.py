@@ -1,12 +1,13 @@
-"""Terminal views of `gpucheck place`: resolved devices, the choice, operations, and claims."""
+"""Views of `gpucheck place`: a device and its names, a choice, a graph, and claims."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
+from gpucheck.inventory.columns import ABSENT
 from gpucheck.place.model import (
+    UNCLAIMED,
     Candidate,
     Claim,
     ClaimList,
@@ -16,14 +17,25 @@ from gpucheck.place.model import (
     ProcessState,
     Transfer,
     Value,
+    name_together,
+    program_of,
     short_name,
+    together,
 )
-from gpucheck.report.envelope import Report
-from gpucheck.report.text import View, exports, printable
-
-if TYPE_CHECKING:
-    from rich.console import OverflowMethod, RenderableType
-    from rich.text import Text
+from gpucheck.report.blocks import (
+    Block,
+    Column,
+    Command,
+    Fitting,
+    Gap,
+    Line,
+    Row,
+    Table,
+    counted,
+    head,
+)
+from gpucheck.report.envelope import CheckStatus, Report
+from gpucheck.report.text import View, exports, in_gib, ranges
 
 #: Titles of the libraries in `PlacedDevice.names`, in the order they are shown.
 LIBRARIES = {
@@ -34,100 +46,202 @@ LIBRARIES = {
     "jax": "JAX",
     "nvidia-smi": "nvidia-smi",
 }
+INDENT = 2
+#: A card's name in a table is cut to fit, but never below this.
+SHORTEST_NAME = 12
+#: A user of a card, and a program, are cut to fit, but never below this.
+SHORTEST_USER = 16
 
-
+#: Between the names of a card and of its instance.
+_INSTANCE = " MIG "
 _PROCESS_STATES = {
-    ProcessState.ENDED: " (ended, but its children run)",
-    ProcessState.ELSEWHERE: " (in another PID namespace)",
+    ProcessState.ENDED: "it has ended, but its children run",
+    ProcessState.ELSEWHERE: "it is in another PID namespace",
 }
 
 
-def build(report: Report, view: View) -> RenderableType:
-    """Return a placement, or the list of claims, as one renderable."""
-    if isinstance(report.result, ClaimList):
-        return _claims(report.result, view)
-    if isinstance(report.result, Placement):
-        return _placement(report.result, view)
-    raise TypeError(type(report.result).__name__)
-
-
-def _placement(placement: Placement, view: View) -> RenderableType:
-    """Show devices, choice and operations; `-v` shows every one of them in full."""
-    from rich.console import Group
-    from rich.text import Text
-
-    more = view.verbosity > 0
-    folded = placement.graph is None and not (more or placement.ran)
-    parts: list[RenderableType] = []
-    if placement.candidates:
-        parts.append(_candidates(placement, more=more))
-    if more or not placement.candidates:
-        for device in placement.devices:
-            parts.extend(_device(device, view.width, more=more or placement.ran))
-    if not folded:
-        parts.extend(_operations(placement, more=more))
-    parts.extend(Text(printable(advice), style="yellow") for advice in placement.advice)
-    if view.verbosity >= 0:
-        parts.extend(_next_steps(placement))
-        if folded and placement.ops:
-            parts.append(Text(_folded(placement), style="dim"))
-    return Group(*parts)
+def blocks(report: Report, view: View) -> Iterator[Block]:
+    """Yield what a placement, or the list of claims, shows."""
+    result = report.result
+    if isinstance(result, ClaimList):
+        yield from _claims(result, view)
+    elif not isinstance(result, Placement):
+        raise TypeError(type(result).__name__)
+    elif result.candidates:
+        yield from _choice(report, result, view)
+    elif result.graph is not None or result.ran:
+        yield from _graph(result, view)
+    else:
+        yield from _named(result, view)
 
 
 # ---------------------------------------------------------------------------------- choosing
 
 
-def _candidates(placement: Placement, *, more: bool) -> RenderableType:
-    """Show why each GPU is or is not eligible, the chosen ones first."""
-    from rich.table import Table
-    from rich.text import Text
-
-    chosen = {device.uuid for device in placement.devices}
-    ranks = {"chosen": 0, "fits": 1, "no": 2}
-    styles = {"chosen": "bold green", "fits": "", "no": "dim"}
-
-    def verdict(item: Candidate) -> str:
-        return "chosen" if item.uuid in chosen else "fits" if item.eligible else "no"
-
-    table = Table.grid(padding=(0, 1))
-    for _ in range(4 if more else 3):
-        table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
-    for item in sorted(placement.candidates, key=lambda item: ranks[verdict(item)]):
-        style = styles[verdict(item)]
-        cells = [verdict(item), f"GPU {item.index}", _kind(item)]
-        cells += [item.uuid] if more else []
-        table.add_row(*(Text(printable(cell), style=style) for cell in (*cells, item.reason)))
-    return table
+def _choice(report: Report, placement: Placement, view: View) -> Iterator[Block]:
+    """Yield which GPUs were chosen and who has the others; an error says by itself why none was."""
+    if not placement.devices:
+        return
+    if view.verbosity >= 0:
+        cuda = report.host.cuda_driver_version
+        # The instances of a card are one card.
+        names = {item.index: _card_of(item) for item in placement.candidates}
+        cards = counted(names.values())
+        yield head(report, cuda and f"CUDA {cuda}", cards)
+        yield Gap()
+    yield Line(chosen_line(placement), style="bold green")
+    if view.verbosity >= 0 and not any(claim.held for claim in placement.claims):
+        yield from _to_hold(placement)
+        yield Gap()
+        yield from _candidates(placement, more=view.verbosity > 0)
+    if view.verbosity > 0:
+        yield Gap()
+        yield from _variables(placement)
+        yield from (Line(advice) for advice in placement.advice)
 
 
-def _kind(item: Candidate) -> str:
-    """Return what tells the candidates of one machine apart."""
-    return item.uuid if item.uuid.startswith("MIG-") else item.name or ""
+def chosen_line(placement: Placement) -> str:
+    """Return which GPUs were chosen: "GPUs 5-6: 79.1 GiB free each"."""
+    chosen = [item for item in placement.candidates if is_chosen(item, placement)]
+    sizes = [in_gib(item.memory_free_bytes) for item in chosen if item.memory_free_bytes]
+    free = ", ".join(dict.fromkeys(sizes))
+    if not free:
+        return name_together(chosen)
+    each = " each" if len(chosen) > 1 and len(set(sizes)) == 1 else ""
+    return f"{name_together(chosen)}: {free} free{each}"
+
+
+def is_chosen(item: Candidate, placement: Placement) -> bool:
+    """Return whether a card is one of the chosen."""
+    return any(device.uuid == item.uuid for device in placement.devices)
+
+
+def _candidates(placement: Placement, *, more: bool) -> Iterator[Block]:
+    """Yield a row for each card, the chosen ones first; alike ones share a row."""
+    unlike = len({item.name for item in placement.candidates} - {None}) > 1
+    groups: dict[tuple[object, ...], list[Candidate]] = {}
+    for item in sorted(placement.candidates, key=lambda item: _rank(item, placement)):
+        key = (_rank(item, placement), item.name, _free(item), _users(item, placement))
+        groups.setdefault((*key, item.uuid) if more else key, []).append(item)
+    columns = [Column("GPU"), Column("free", right=True), Column("used by", least=SHORTEST_USER)]
+    rows = []
+    for items in groups.values():
+        first = items[0]
+        which = ranges({item.index for item in items if item.index is not None}) or first.uuid
+        cells = [which, _free(first), _users(first, placement)]
+        if unlike:
+            cells.insert(1, _name_of(items))
+        reason = f", {first.reason}" if first.eligible or first.used_by else ""
+        below = (Line(f"{first.uuid}{reason}", indent=INDENT, style="dim"),) if more else ()
+        style = "bold" if is_chosen(first, placement) else "" if first.eligible else "dim"
+        rows.append(Row(cells, style, below))
+    if unlike:
+        columns.insert(1, Column("name", least=SHORTEST_NAME))
+    yield Table(columns, rows)
+
+
+def _card_of(item: Candidate) -> str | None:
+    return item.name and item.name.partition(_INSTANCE)[0]
+
+
+def _name_of(items: Sequence[Candidate]) -> str:
+    """Return the name of equal cards, or of equal instances: "2 × MIG 1g.5gb"."""
+    card, instance, profile = (items[0].name or "").partition(_INSTANCE)
+    name = f"MIG {profile}" if instance else card
+    return f"{len(items)} × {name}" if instance and len(items) > 1 else name
+
+
+def _rank(item: Candidate, placement: Placement) -> int:
+    return 0 if is_chosen(item, placement) else 1 if item.eligible else 2
+
+
+def _free(item: Candidate) -> str:
+    return ABSENT if item.memory_free_bytes is None else in_gib(item.memory_free_bytes)
+
+
+def _users(item: Candidate, placement: Placement) -> str:
+    """Return who has a card: user and program, or why else it was not taken."""
+    users = together(item.used_by)
+    if not item.eligible:
+        return users if users and item.reason.endswith(UNCLAIMED) else item.reason
+    _, _, last_resort = item.reason.partition("; ")
+    chosen = "chosen" if is_chosen(item, placement) else ""
+    remarks = ", ".join(filter(None, (chosen, last_resort)))
+    return f"{users or 'nobody'} ({remarks})" if remarks else users or "nobody"
 
 
 # ---------------------------------------------------------------------------------- devices
 
 
-def _device(device: PlacedDevice, width: int, *, more: bool) -> Iterator[RenderableType]:
-    from rich.text import Text
+def _named(placement: Placement, view: View) -> Iterator[Block]:
+    """Yield the device of each string, its names, and how to run a command on it."""
+    yield from _places(placement, view)
+    if view.verbosity > 0:
+        yield from _operations(placement, view)
+        yield from _variables(placement)
+    if view.verbosity >= 0 and not any(claim.held for claim in placement.claims):
+        yield from _to_hold(placement)
 
-    spec = printable(device.spec) or "(any device)"
-    card = printable(device.name or f"GPU {device.index}") if device.kind == "GPU" else "the CPU"
-    verb = "is replaced by" if device.soft else "is"
-    style = "bold yellow" if device.soft else "bold green"
-    reason = printable(device.reason)
-    which = f", {reason}" if reason and device.kind == "GPU" and not device.soft else ""
-    yield Text(f"{spec} {verb} {card}{which}", style=style, overflow="fold")
+
+def _places(placement: Placement, view: View) -> Iterator[Block]:
+    """Yield each device once: a single one in lines, several in a table."""
+    by_string = {(device.spec, device.resolved): device for device in placement.devices}
+    devices = list(by_string.values())
+    if len(devices) == 1 or view.verbosity > 0:
+        for device in devices:
+            yield from _device(device, view)
+        return
+    yield from (_replaced(device) for device in devices if device.soft)
+    if devices:
+        yield _table(devices)
+
+
+def _device(device: PlacedDevice, view: View) -> Iterator[Block]:
+    """Yield which card a string means, and the libraries' names for it."""
     if device.soft:
-        yield _indented(Text(reason, overflow="fold"))
-    if device.uuid is not None:
-        bus = "" if device.pci_bus_id is None else f" at {device.pci_bus_id}"
-        yield _to_copy(f"  {device.uuid}{bus}")
-    if more:
-        yield _to_copy(f"  {_mapping_line(device)}")
-    for line in _filled(_names(device), width - 2):
-        yield _indented(Text(line, style="dim", overflow="fold"))
+        yield _replaced(device)
+    else:
+        which = f", {device.reason}" if device.reason and device.kind == "GPU" else ""
+        yield Line(f"{_spec(device)} is {_card(device)}{which}", style="bold green")
+    if view.verbosity > 0:
+        if device.soft:
+            yield Line(device.reason, indent=INDENT)
+        if device.uuid is not None:
+            bus = "" if device.pci_bus_id is None else f" at {device.pci_bus_id}"
+            yield Command(f"{device.uuid}{bus}", INDENT)
+        yield Command(_mapping_line(device), INDENT)
+    yield Line(", ".join(_names(device)), indent=INDENT)
+
+
+def _spec(device: PlacedDevice) -> str:
+    return device.spec or "(any device)"
+
+
+def _card(device: PlacedDevice) -> str:
+    return (device.name or f"GPU {device.index}") if device.kind == "GPU" else "the CPU"
+
+
+def _replaced(device: PlacedDevice) -> Line:
+    """Return the line that another device takes the place of the one asked for."""
+    ordinal = "" if device.cuda_index is None else f" (CUDA device {device.cuda_index})"
+    text = f"{_spec(device)} does not exist here: {_card(device)}{ordinal} takes its place"
+    return Line(text, CheckStatus.WARN, style="bold yellow")
+
+
+def _table(devices: Sequence[PlacedDevice]) -> Fitting:
+    """Return a table of devices: each card, and its name in each library."""
+    libraries = [name for name in LIBRARIES if any(name in device.names for device in devices)]
+    rows = [
+        Row([
+            _spec(device),
+            _card(device),
+            *(device.names.get(name, ABSENT) for name in libraries),
+        ])
+        for device in devices
+    ]  # fmt: skip
+    columns = [Column("device"), Column("card", least=SHORTEST_NAME)]
+    columns += [Column(LIBRARIES[name]) for name in libraries]
+    return Fitting((Table(columns, rows, names=2), Table(columns, rows, gap=1, names=2)))
 
 
 def _names(device: PlacedDevice) -> list[str]:
@@ -136,93 +250,80 @@ def _names(device: PlacedDevice) -> list[str]:
     for library, title in LIBRARIES.items():
         if library in device.names:
             users.setdefault(device.names[library], []).append(title)
-    return [printable(f"{'/'.join(titles)} {name}") for name, titles in users.items()]
-
-
-def _filled(parts: Sequence[str], width: int) -> list[str]:
-    """Join parts with commas into lines, and break only between parts."""
-    lines: list[str] = []
-    for number, part in enumerate(parts):
-        text = part if number == len(parts) - 1 else f"{part},"
-        if lines and len(lines[-1]) + 1 + len(text) <= width:
-            lines[-1] += f" {text}"
-        else:
-            lines.append(text)
-    return lines
+    return [f"{'/'.join(titles)} {name}" for name, titles in users.items()]
 
 
 # ---------------------------------------------------------------------------------- what next
 
 
-def _next_steps(placement: Placement) -> Iterator[RenderableType]:
-    from rich.text import Text
-
+def _to_hold(placement: Placement) -> Iterator[Block]:
+    """Yield that nothing is held, and the command line that holds the devices for a command."""
     gpus = {device.uuid or device.index for device in placement.devices if device.kind == "GPU"}
-    if placement.environment:
-        which = "only this GPU" if len(gpus) == 1 else "only these GPUs"
-        what = f"show a program {which}" if gpus else "hide all GPUs from a program"
-        yield Text(f"To {what}, put this before it:", style="dim")
-        pairs = (
-            f"{name}={shlex.quote(value) if value else ''}"
-            for name, value in placement.environment.items()
-        )
-        yield _to_copy(f"  {' '.join(pairs)}")
-    if not gpus or any(claim.held for claim in placement.claims):
+    if not gpus:
+        yield Line("To run a command there, with all GPUs hidden from it:")
+    elif len(gpus) == 1:
+        yield Line("It is not held. To hold it for a command, which sees only this GPU:")
+    else:
+        yield Line("They are not held. To hold them for a command, which sees only these GPUs:")
+    specs = list(dict.fromkeys(device.spec for device in placement.devices))
+    if placement.candidates:
+        words = shlex.split(specs[0])
+    else:
+        words = ["--soft"] * any(device.soft for device in placement.devices) + specs
+    yield Command(f"{shlex.join(['gpucheck', 'place', *words])} -- CMD")
+
+
+def _variables(placement: Placement) -> Iterator[Block]:
+    """Yield the variables that show a program only these devices."""
+    if not placement.environment:
         return
-    if placement.candidates or placement.graph is not None:
-        hint = "No GPU is held, so others may use them too. To hold them, add -- COMMAND."
-        yield Text(hint, style="dim")
-        return
-    them = "it" if len(gpus) == 1 else "them"
-    hint = f"That holds nothing. To hold {them} until the program ends, put this before it:"
-    yield Text(hint, style="dim")
-    soft = ["--soft"] if any(device.soft for device in placement.devices) else []
-    specs = dict.fromkeys(device.spec for device in placement.devices)
-    yield _to_copy(f"  {shlex.join(['gpucheck', 'place', *soft, *specs])} --")
-
-
-def _folded(placement: Placement) -> str:
-    """Return a line that says what --run would compute."""
-    number = len(placement.ops)
-    size = sum(move.bytes for move in placement.transfers)
-    copied = f", {size} bytes copied" if size else ""
-    return f"--run computes a small graph there ({number} operations{copied}); -v shows it."
-
-
-def _to_copy(text: str) -> Text:
-    """Return a line to be copied: never broken, whatever the width."""
-    from rich.text import Text
-
-    return Text(printable(text), no_wrap=True, overflow="ignore")
+    gpus = {device.uuid or device.index for device in placement.devices if device.kind == "GPU"}
+    which = "only this GPU" if len(gpus) == 1 else "only these GPUs"
+    what = f"show a program {which}" if gpus else "hide all GPUs from a program"
+    yield Line(f"To {what} and hold nothing, put this before it:")
+    pairs = (
+        f"{name}={shlex.quote(value) if value else ''}"
+        for name, value in placement.environment.items()
+    )
+    yield Command(" ".join(pairs))
 
 
 # ---------------------------------------------------------------------------------- operations
 
 
-def _operations(placement: Placement, *, more: bool) -> Iterator[RenderableType]:
-    """Show the device of each operation, the copies and the value.
+def _graph(placement: Placement, view: View) -> Iterator[Block]:
+    """Yield the value of a graph, its devices, where its operations are, and the copies."""
+    if placement.value is not None:
+        yield Line(f"Value: {_value(placement.value)}", style="bold green")
+    yield from _places(placement, view)
+    yield Gap()
+    yield from _operations(placement, view)
+    yield from (Line(advice, style="yellow") for advice in placement.advice)
+    if view.verbosity > 0:
+        yield from _variables(placement)
 
-    A run is shown as TensorFlow logs it; a plan has a line for each device, unless `more` is set.
+
+def _operations(placement: Placement, view: View) -> Iterator[Block]:
+    """Yield the device of each operation, and the copies.
+
+    A run is shown as TensorFlow logs it; a plan has a line for each device, and with `-v` the log.
     """
-    from rich.text import Text
-
     if not placement.ops:
         return
-    yield Text("Operations:" if placement.ran else "Planned, not run (--run does that):")
-    if placement.ran or more:
-        yield from _log(placement)
+    yield Line("Operations:" if placement.ran else "Planned, not run (--run does that):")
+    if placement.ran and view.verbosity <= 0:
+        for device in placement.devices:
+            yield Command(_mapping_line(device), INDENT)
+    if placement.ran or view.verbosity > 0:
+        for op in placement.ops:
+            yield Command(f"{op.name}: ({op.op}): {op.device}", INDENT)
     else:
-        yield from _by_device(placement)
+        names: dict[str, list[str]] = {}
+        for op in placement.ops:
+            names.setdefault(op.device, []).append(op.name)
+        for resolved, ops in names.items():
+            yield Line(", ".join(ops), lead=short_name(resolved), indent=INDENT)
     yield from _copies(placement.transfers)
-    if placement.value is not None:
-        yield Text(f"Value: {_value(placement.value)}", style="bold", overflow="fold")
-
-
-def _indented(text: Text) -> RenderableType:
-    """Return a text whose lines all begin two columns to the right."""
-    from rich.padding import Padding
-
-    return Padding(text, (0, 0, 0, 2))
 
 
 def _mapping_line(device: PlacedDevice) -> str:
@@ -234,43 +335,15 @@ def _mapping_line(device: PlacedDevice) -> str:
     return f"{device.resolved} -> {', '.join(known)}"
 
 
-def _log(placement: Placement) -> Iterator[RenderableType]:
-    """Show a line for each operation in the form of TensorFlow's log."""
-    from rich.text import Text
-
-    for op in placement.ops:
-        line = printable(f"  {op.name}: ({op.op}): {op.device}")
-        yield Text(line, no_wrap=True, overflow="ignore")
-
-
-def _by_device(placement: Placement) -> Iterator[RenderableType]:
-    from rich.table import Table
-    from rich.text import Text
-
-    names: dict[str, list[str]] = {}
-    for op in placement.ops:
-        names.setdefault(op.device, []).append(op.name)
-    table = Table.grid(padding=(0, 1))
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
-    for device, ops in names.items():
-        table.add_row(Text(printable(f"  {short_name(device)}")), Text(printable(", ".join(ops))))
-    yield table
-
-
-def _copies(transfers: tuple[Transfer, ...]) -> Iterator[RenderableType]:
-    from rich.text import Text
-
+def _copies(transfers: tuple[Transfer, ...]) -> Iterator[Block]:
     if not transfers:
-        yield Text("No copies are needed.")
+        yield Line("No copies are needed.")
         return
-    total = sum(move.bytes for move in transfers)
-    yield Text(f"Copies, {total} bytes:")
+    yield Line(f"Copies, {sum(move.bytes for move in transfers)} bytes:")
     for move in transfers:
         time = "" if move.seconds is None else f", {_time(move.seconds)}"
         way = f"{short_name(move.from_)} -> {short_name(move.to)}"
-        line = f"{move.what}: {way}, {move.bytes} bytes{time}"
-        yield _indented(Text(printable(line), overflow="fold"))
+        yield Line(f"{move.what}: {way}, {move.bytes} bytes{time}", indent=INDENT)
 
 
 def _time(seconds: float) -> str:
@@ -286,50 +359,49 @@ def _value(value: Value) -> str:
 # ---------------------------------------------------------------------------------- claims
 
 
-def _claims(claims: ClaimList, view: View) -> RenderableType:
-    """Show a paragraph for each claim, or the sentence that there are none."""
-    from rich.console import Group
-    from rich.text import Text
-
-    parts: list[RenderableType] = [
-        part for claim in claims.claims for part in _claim(claim, more=view.verbosity > 0)
+def _claims(claims: ClaimList, view: View) -> Iterator[Block]:
+    """Yield how many GPUs are held, by whom, and who waits."""
+    yield Line(_claims_line(claims), style="bold")
+    more = view.verbosity > 0
+    rows = [
+        Row([_part(claim), *_person(claim)], below=_below(claim, claim.path, more=more))
+        for claim in claims.claims
     ]
-    if not claims.claims:
-        parts.append(Text("No GPU is held."))
-    if claims.waiting:
-        one = claims.waiting == 1
-        number = f"{claims.waiting} {'process waits' if one else 'processes wait'}"
-        parts.append(Text(f"{number}{':' if one else ' in this order:'}"))
-    for waiter in claims.queue:
-        parts.extend(_person(waiter, more=view.verbosity > 0))
-    if view.verbosity >= 0:
-        where = f"The locks are in {printable(claims.directory)}"
-        parts.append(Text(where, style="dim", no_wrap=True, overflow="ignore"))
-    return Group(*parts)
-
-
-def _claim(claim: Claim, *, more: bool) -> Iterator[RenderableType]:
-    from rich.text import Text
-
-    part = "" if claim.share == 1 else f", {claim.slot + 1} of {claim.share}"
-    title = printable(f"{claim.uuid}{part}")
-    yield Text(title, style="bold", no_wrap=True, overflow="ignore")
-    yield from _person(claim, more=more)
+    columns = [Column("GPU"), Column("held by", least=SHORTEST_USER), Column("since")]
+    if rows:
+        yield Table(columns, rows)
+    if claims.queue:
+        yield Line("Waiting, in this order:" if len(claims.queue) > 1 else "Waiting:")
+    for number, waiter in enumerate(claims.queue, start=1):
+        who, since = _person(waiter)
+        yield Line(f"{who}, since {since}", lead=f"{number}.", indent=INDENT)
+        yield from _below(waiter, more=more)
     if more:
-        yield Text(printable(f"  {claim.path}"), style="dim", no_wrap=True, overflow="ignore")
+        yield Command(f"The locks are in {claims.directory}", 0)
 
 
-def _person(who: Claim | Holder, *, more: bool) -> Iterator[RenderableType]:
-    from rich.text import Text
+def _claims_line(claims: ClaimList) -> str:
+    held = len({claim.gpu_uuid or claim.uuid for claim in claims.claims})
+    holds = "1 GPU is held" if held == 1 else f"{held} GPUs are held" if held else "No GPU is held"
+    waits = "1 process waits" if claims.waiting == 1 else f"{claims.waiting} processes wait"
+    return f"{holds}, {waits}." if claims.waiting else f"{holds}."
 
-    remark = _PROCESS_STATES.get(who.process, "") if who.process else ""
-    process = f"process {who.pid or '?'}{remark}"
-    line = f"{who.user or 'an unknown user'}, {process}, since {who.since or '?'}"
-    yield _indented(Text(printable(line), overflow="fold"))
-    if who.command:
-        overflow: OverflowMethod = "ignore" if more else "ellipsis"
-        line = printable(f"  {who.command}")
-        yield Text(line, style="dim", no_wrap=True, overflow=overflow)
+
+def _part(claim: Claim) -> str:
+    return claim.uuid if claim.share == 1 else f"{claim.uuid}, {claim.slot + 1} of {claim.share}"
+
+
+def _person(who: Claim | Holder) -> tuple[str, str]:
+    """Return user and program, and since when; without a program the process."""
+    program = program_of(who.command) or f"process {who.pid or '?'}"
+    return f"{who.user or 'an unknown user'}: {program}", who.since or "?"
+
+
+def _below(who: Claim | Holder, path: str | None = None, *, more: bool) -> tuple[Line, ...]:
+    """Return what is special about a process, and with `more` its command line and its lock."""
+    state = _PROCESS_STATES.get(who.process) if who.process else None
+    lines = (state, f"process {who.pid or '?'}", who.command, path) if more else (state,)
+    return tuple(Line(text, indent=2 * INDENT, style="dim") for text in lines if text)
 
 
 # ---------------------------------------------------------------------------------- lines

@@ -90,6 +90,8 @@ _COMMAND = re.compile(
     r": ((?:[A-Z_]+=\S+ )*(?:sudo|gpucheck|(?:\S*/)?(?:pip|python)[\d.]*|nvidia-smi|docker"
     r"|echo|export|unset|systemctl|conda|uv|wsl|kill) [^.]*(?:\.\S[^.]*)*)$"
 )
+#: A GPU whose name cannot be read.
+UNNAMED = "GPU of unknown name"
 #: So many notes stand in a report; `-v` shows the others.
 MOST_NOTES = 3
 
@@ -104,6 +106,15 @@ def head(report: Report, *facts: str | None) -> Head:
     host = report.host
     driver = host.driver_version and f"driver {host.driver_version}"
     return Head(tuple(fact for fact in (host.name, driver, *facts) if fact))
+
+
+def counted(names: Iterable[str | None]) -> str | None:
+    """Return the GPUs of the head line: "8 × NVIDIA H100 80GB HBM3"; None without any."""
+    counts: dict[str, int] = {}
+    for name in names:
+        counts[name or UNNAMED] = counts.get(name or UNNAMED, 0) + 1
+    found = [name if count == 1 else f"{count} × {name}" for name, count in counts.items()]
+    return ", ".join(found) or None
 
 
 def remedies(steps: Sequence[str], *, indent: int = 4) -> Iterator[Block]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from gpucheck.cli.output import Context, Shared
-from gpucheck.cli.place import WaitReporter, check, explain
+from gpucheck.cli.place import WaitReporter, check, explain, report_devices
 from gpucheck.place.claims import Waiting
 from gpucheck.place.model import Candidate, PlacedDevice, Placement
 from gpucheck.report.envelope import Answer
@@ -142,13 +142,9 @@ def explained(capsys: pytest.CaptureFixture[str], verbosity: int) -> list[str]:
     return capsys.readouterr().err.splitlines()
 
 
-def test_alike_cards_are_explained_together(capsys: pytest.CaptureFixture[str]) -> None:
+def test_beside_names_for_a_variable_stands_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert explained(capsys, 0) == [
-        "gpucheck: GPU 3 (Card): chosen: free",
-        "gpucheck: GPU 1: fits too",
-        "gpucheck: GPUs 0,4-5, 6 (MIG-6): no: hidden",
-        "gpucheck: GPU GPU-x: no: lost",
-        "gpucheck: Ask nicely.",
+        "gpucheck: GPU 3; not held (add -- CMD to hold while CMD runs)",
     ]
 
 
@@ -164,13 +160,12 @@ def test_each_alone_where_more_is_asked_for(capsys: pytest.CaptureFixture[str]) 
     assert explained(capsys, -1) == []
 
 
-def test_unlike_cards_are_named(capsys: pytest.CaptureFixture[str]) -> None:
-    other = replace(candidate(7, "free", fits=True), name="Other")
-    mixed = replace(CHOICE, candidates=(*CHOICE.candidates, other), advice=())
-    explain(Answer(result=mixed), Shared())
+@pytest.mark.parametrize(("name", "shown"), [("Card", " (Card)"), ("Other", "")])
+def test_the_commands_gpus_are_a_line(
+    capsys: pytest.CaptureFixture[str], name: str, shown: str
+) -> None:
+    one = replace(CHOICE.devices[0], name="Card")
+    two = replace(one, uuid="GPU-1", name=name)
+    report_devices(replace(CHOICE, devices=(two, one)), more=False)
 
-    assert capsys.readouterr().err.splitlines()[:3] == [
-        "gpucheck: GPU 3 (Card): chosen: free",
-        "gpucheck: GPUs 1,7: fit too",
-        "gpucheck: GPUs 0,4-5, 6 (MIG-6) (Card): no: hidden",
-    ]
+    assert capsys.readouterr().err == f"gpucheck: the command gets GPUs 1,3{shown}\n"

@@ -74,7 +74,7 @@ class TestTutorials:
 
         assert "one-of-many.toml:9: Cannot assign a device for operation a:" in caught.value.message
         assert "there is no '/gpu:2' here" in caught.value.message
-        assert "are /cpu:0 and /gpu:0;" in caught.value.remedy[0]
+        assert "Only /cpu:0 and /gpu:0 exist here" in caught.value.remedy[0]
 
     @pytest.mark.parametrize(("specs", "value"), [(["0"], ONE), (["/gpu:0", "cuda:1"], TWO)])
     def test_specs_are_towers(self, specs: list[str], value: object) -> None:

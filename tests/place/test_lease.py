@@ -498,7 +498,7 @@ def test_a_missing_driver_is_the_error_itself(store: ClaimStore) -> None:
     assert missing is not None
     assert (caught.value.code, caught.value.message) == (missing.code, missing.message)
     assert caught.value.remedy[: len(missing.remedy)] == missing.remedy
-    assert "ask for one that exists" in caught.value.remedy[-1]
+    assert "Only /cpu:0 exists here" in caught.value.remedy[-1]
 
 
 def test_a_hung_driver_raises(store: ClaimStore) -> None:

@@ -4,25 +4,35 @@ from __future__ import annotations
 
 import pytest
 
-from gpucheck.place.model import Candidate, Holder, ProcessState, name_together
+from gpucheck.place.model import (
+    Candidate,
+    Holder,
+    ProcessState,
+    name_together,
+    program_of,
+    together,
+)
 
 
 @pytest.mark.parametrize(
     ("holder", "text"),
     [
         (Holder(), "an unknown user"),
-        (Holder(user="ann", pid=7), "ann (pid 7)"),
-        (Holder(pid=7, process=ProcessState.RUNNING), "an unknown user (pid 7)"),
+        (Holder(user="ann", pid=7), "ann (process 7)"),
+        (
+            Holder(pid=7, process=ProcessState.RUNNING, command="x y"),
+            "an unknown user (x)",
+        ),
         (
             Holder(user="ann", pid=7, process=ProcessState.ENDED, command="x"),
-            "ann (pid 7, which has ended, but its children run: x)",
+            "ann (x, which has ended, but its children run)",
         ),
         (
             Holder(user="ann", pid=7, process=ProcessState.ELSEWHERE),
-            "ann (pid 7 in another PID namespace)",
+            "ann (process 7, in another PID namespace)",
         ),
-        (Holder(user="ann", pid=7, command="x" * 60), f"ann (pid 7: {'x' * 60})"),
-        (Holder(user="ann", pid=7, command="x" * 61), f"ann (pid 7: {'x' * 57}...)"),
+        (Holder(user="ann", pid=7, command="x" * 40), f"ann ({'x' * 40})"),
+        (Holder(user="ann", pid=7, command="x" * 41), f"ann ({'x' * 37}...)"),
     ],
 )
 def test_a_holder_in_a_phrase_of_bounded_length(holder: Holder, text: str) -> None:
@@ -47,3 +57,27 @@ def test_cards_are_named_by_numbers_and_instances_by_their_uuids(
     ]
 
     assert name_together(candidates) == text
+
+
+@pytest.mark.parametrize(
+    ("command", "program"),
+    [
+        ("/opt/venv/bin/python3.11 -u train.py --lr 1", "train.py"),
+        ("python -m torch.distributed.run x.py", "torch.distributed.run"),
+        ("python -c 'print(1)'", "python"),
+        ("bash -e /a/run.sh", "run.sh"),
+        ("env CUDA_VISIBLE_DEVICES=1 ./serve --port 1", "serve"),
+        ("tritonserver --model-repository=/models", "tritonserver"),
+        ("an unclosed 'quote", "an"),
+        ("python", "python"),
+        ("", ""),
+        (None, ""),
+    ],
+)
+def test_what_a_command_line_runs(command: str | None, program: str) -> None:
+    assert program_of(command) == program
+
+
+def test_names_together_are_few() -> None:
+    assert together(["a", "b", "c"]) == "a, b, c"
+    assert together(["a", "b", "c", "d", "e"]) == "a, b, c and 2 more"

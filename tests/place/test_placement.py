@@ -156,25 +156,28 @@ class TestResolve:
         assert "/gpu:0 to /gpu:1" in caught.value.remedy[0]
         assert at("GPU-ffff", gpus, soft=True).cuda_index == 0
 
-    def test_a_missing_device_in_tensorflows_words(self) -> None:
+    def test_a_missing_device_and_tensorflows_words_for_it(self) -> None:
         with pytest.raises(BadAnswerError) as caught:
             at("/gpu:2")
 
-        assert caught.value.message == (
-            "There is no '/gpu:2' here: could not satisfy device specification "
-            f"'{LOCAL}/device:GPU:2'."
+        assert caught.value.message == "There is no '/gpu:2' here."
+        assert caught.value.details == (
+            "In TensorFlow's words: could not satisfy device specification "
+            f"'{LOCAL}/device:GPU:2'.",
         )
-        assert "are /cpu:0 and /gpu:0 to /gpu:1;" in caught.value.remedy[0]
+        assert caught.value.remedy[0] == (
+            "Only /cpu:0 and /gpu:0 to /gpu:1 exist here: name one of them, or pass --soft."
+        )
         assert "1 GPU is hidden" in caught.value.remedy[1]
         assert caught.value.exit_code == 1
 
     @pytest.mark.parametrize("text", ["/gpu:0", "/gpu:*", "/tpu:0", "/cpu:1", "cuda:0", "0"])
     def test_without_gpus(self, text: str) -> None:
-        with pytest.raises(GpucheckError, match="could not satisfy") as caught:
+        with pytest.raises(GpucheckError, match="There is no ") as caught:
             at(text, ())
 
         assert caught.value.exit_code == (1 if text in ("/tpu:0", "/cpu:1") else 4)
-        assert "is only /cpu:0" in caught.value.remedy[0]
+        assert caught.value.remedy[0] == "Only /cpu:0 exists here: name it, or pass --soft."
 
     def test_a_number_is_that_of_cuda_and_no_place_in_a_list(self) -> None:
         gpus = (card(0, 0), card(1, 1), card(2, None, uuid=None, state=GpuState.LOST), card(3, 3))
@@ -183,7 +186,7 @@ class TestResolve:
         assert at("/gpu:3", gpus).reason == "CUDA device 3, one of 3 that answer"
         with pytest.raises(BadAnswerError, match="'/gpu:2' can only be GPU 2, which is lost") as it:
             at("/gpu:2", gpus)
-        assert "/cpu:0 and /gpu:0, /gpu:1, /gpu:3" in it.value.remedy[0]
+        assert "/cpu:0, /gpu:0, /gpu:1 and /gpu:3" in it.value.remedy[0]
         with pytest.raises(BadAnswerError, match="There is no '/gpu:4' here"):
             at("/gpu:4", gpus)
 

@@ -118,15 +118,50 @@ class TestEligibility:
     def test_a_process_without_a_claim(self) -> None:
         gpu = row(0, processes=(GpuProcess(pid=7, type="compute"),))
 
-        assert "process 7 uses it without a claim" in reason(gpu)
+        assert reason(gpu) == "used by process 7 without a claim"
         assert selector(gpu, share=2).choose({})
         assert selector(gpu, min_free=parse_amount("1GiB")).choose({})
 
-    def test_the_first_three_processes_are_named(self) -> None:
-        processes = tuple(GpuProcess(pid=pid, type="compute") for pid in (9, 8, 7, 6))
+    def test_users_and_programs_are_named_and_alike_ones_once(self) -> None:
+        train = GpuProcess(pid=7, type="compute", user="alice", command="python train.py")
+        processes = (
+            GpuProcess(pid=9, type="compute", name="serve"),
+            train,
+            train._replace(pid=8, command="python train.py --rank 1"),
+            GpuProcess(pid=10, type="compute", user="bob", name="python"),
+            GpuProcess(pid=11, type="compute", user="bob"),
+        )
+        gpu = row(0, processes=processes)
 
-        assert "processes 7, 8, 9 use it" in reason(row(0, processes=processes[:3]))
-        assert "processes 6, 7, 8, ... use it" in reason(row(0, processes=processes))
+        assert reason(gpu) == (
+            "used by alice (train.py), process 9 (serve), bob (python) and 1 more without a claim"
+        )
+        found = selector(gpu)
+        found.choose({})
+        assert found.candidates[0].used_by == (
+            "alice: train.py",
+            "process 9 (serve)",
+            "bob: python",
+            "process 11",
+        )
+
+    def test_a_request_is_asked_for_by_its_options(self) -> None:
+        request = SelectionRequest(
+            count=2,
+            min_free=parse_amount("8GiB"),
+            max_utilization_percent=50.0,
+            min_compute_capability="8.0",
+            name="A 100",
+            exclude=("0", "3"),
+            prefer=Preference.COOL,
+            share=2,
+        )
+
+        assert SelectionRequest().words == ("--count", "1")
+        assert " ".join(request.words) == (
+            "--count 2 --min-free 8GiB --max-utilization 50 --min-compute-capability 8.0"
+            " --name A 100 --exclude 0,3 --prefer cool --share 2"
+        )
 
     def test_our_own_process_is_no_competitor(self) -> None:
         gpu = row(0, processes=(GpuProcess(pid=os.getpid(), type="compute"),))
@@ -440,7 +475,7 @@ def test_other_reasons_come_before_the_queue() -> None:
     assert selector.choose({}, behind=2) == []
     assert [item.reason for item in selector.candidates] == [
         "2 others are already waiting for it",
-        "process 7 uses it without a claim",
+        "used by process 7 without a claim",
     ]
 
 

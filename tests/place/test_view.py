@@ -69,44 +69,46 @@ def shown(result: Placement | ClaimList, **view: object) -> str:
     return render(wrap(command, Answer(result=result)), View(**view))  # type: ignore[arg-type]
 
 
-def test_a_placement_at_80_columns() -> None:
-    assert shown(Placement(devices=(GPU, CPU), environment=ENVIRONMENT), width=80) == (
+def test_a_device_takes_four_lines() -> None:
+    assert shown(Placement(devices=(GPU,), environment=ENVIRONMENT), width=80) == (
         "/gpu:0 is NVIDIA A100, CUDA device 0, the only visible one\n"
-        "  GPU-00000002-1111-2222-3333-444444444444 at 0000:1a:00.0\n"
         "  TensorFlow /device:GPU:0, CuPy/JAX 0, nvidia-smi 2\n"
-        "/gpu:7 is replaced by the CPU\n"
-        "  there is no /device:GPU:7; soft placement drops type and id, which leaves the\n"
-        "  CPU\n"
-        "  TensorFlow /device:CPU:0\n"
-        "To show a program only this GPU, put this before it:\n"
-        "  CUDA_VISIBLE_DEVICES=GPU-00000002-1111-2222-3333-444444444444 "
-        "CUDA_DEVICE_ORDER=PCI_BUS_ID\n"
-        "That holds nothing. To hold it until the program ends, put this before it:\n"
-        "  gpucheck place --soft /gpu:0 /gpu:7 --\n"
+        "It is not held. To hold it for a command, which sees only this GPU:\n"
+        "    gpucheck place /gpu:0 -- CMD\n"
     )
 
 
-def test_names_are_broken_between_libraries_alone() -> None:
-    lines = shown(Placement(devices=(GPU,)), width=32).splitlines()
+def test_several_devices_are_a_table() -> None:
+    assert shown(Placement(devices=(GPU, CPU, GPU)), width=80) == (
+        "! /gpu:7 does not exist here: the CPU takes its place\n"
+        "device  card         TensorFlow     CuPy  JAX  nvidia-smi\n"
+        "/gpu:0  NVIDIA A100  /device:GPU:0  0     0    2\n"
+        "/gpu:7  the CPU      /device:CPU:0  -     -    -\n"
+        "It is not held. To hold it for a command, which sees only this GPU:\n"
+        "    gpucheck place --soft /gpu:0 /gpu:7 -- CMD\n"
+    )
 
-    assert lines[3:5] == ["  TensorFlow /device:GPU:0,", "  CuPy/JAX 0, nvidia-smi 2"]
+
+def test_what_takes_the_place_of_another_device() -> None:
+    text = shown(Placement(devices=(replace(GPU, spec="/gpu:5", soft=True),)), width=80)
+
+    assert text.startswith(
+        "! /gpu:5 does not exist here: NVIDIA A100 (CUDA device 0) takes its place\n"
+    )
 
 
-def test_the_tutorials_graph_is_one_line() -> None:
+def test_the_tutorials_graph_is_shown_to_who_asks_for_more() -> None:
     planned = Placement(devices=(GPU,), ops=GRAPH.ops, transfers=GRAPH.transfers)
 
-    assert shown(planned).endswith(
-        "--run computes a small graph there (3 operations, 16 bytes copied); -v shows it.\n"
-    )
-    assert "MatMul" not in shown(planned)
+    assert "--run" not in shown(planned)
+    assert "Planned, not run (--run does that):" in shown(planned, verbosity=1)
     assert "MatMul: (MatMul)" in shown(planned, verbosity=1)
-    assert "graph" not in shown(planned, verbosity=-1)
 
 
 def test_what_holds_a_gpu_is_quoted_for_the_shell() -> None:
     odd = replace(GPU, spec="gpu; rm")
 
-    assert "  gpucheck place 'gpu; rm' --\n" in shown(Placement(devices=(odd, odd)))
+    assert "    gpucheck place 'gpu; rm' -- CMD\n" in shown(Placement(devices=(odd, odd)))
 
 
 def test_a_graph_that_is_planned() -> None:
@@ -137,10 +139,10 @@ def test_a_graph_that_ran() -> None:
     )
     text = shown(ran, width=40)
 
-    assert f"  {LOCAL}/device:GPU:0 -> device: 0, name: NVIDIA A100, pci bus id: 0000:1a" in text
-    assert f"Operations:\n  a: (Const): {LOCAL}/device:GPU:0\n" in text
+    mapping = f"  {LOCAL}/device:GPU:0 -> device: 0, name: NVIDIA A100, pci bus id: 0000:1a:00.0\n"
+    assert f"Operations:\n{mapping}  a: (Const): {LOCAL}/device:GPU:0\n" in text
     assert "12.3 ms" in text
-    assert "Value: [[1, 2.5]]\n" in text
+    assert text.startswith("Value: [[1, 2.5]]\n")
 
 
 def test_a_graph_without_a_value_still_ran() -> None:
@@ -148,63 +150,131 @@ def test_a_graph_without_a_value_still_ran() -> None:
     assert "Planned, not run" not in shown(replace(GRAPH, ran=True, transfers=()))
 
 
+ALICE = ("alice: train.py",)
+CANDIDATES = (
+    Candidate(uuid="GPU-x", index=0, name="A100", eligible=False, reason="it is lost"),
+    Candidate(
+        uuid="GPU-y",
+        index=1,
+        name="A100",
+        eligible=False,
+        reason="used by alice (train.py) without a claim",
+        memory_free_bytes=2**30,
+        used_by=ALICE,
+    ),
+    Candidate(
+        uuid=UUID,
+        index=2,
+        name="A100",
+        eligible=True,
+        reason="80.0 GiB free, load 0 %",
+        memory_free_bytes=80 * 2**30,
+    ),
+    Candidate(
+        uuid="GPU-z",
+        index=3,
+        name="A100",
+        eligible=True,
+        reason="80.0 GiB free; a last resort: it is hot",
+        memory_free_bytes=80 * 2**30,
+        used_by=ALICE,
+    ),
+)
+CHOSEN = Placement(
+    devices=(replace(GPU, spec="--count 1 --name 'A 100'"),),
+    candidates=CANDIDATES,
+    environment=ENVIRONMENT,
+)
+
+
 def test_a_choice() -> None:
-    candidates = (
-        Candidate(uuid="GPU-x", index=0, name="A100", eligible=False, reason="it is lost"),
-        Candidate(uuid=UUID, index=2, name="A100", eligible=True, reason="80 GiB free"),
-        Candidate(uuid="MIG-1", index=3, name="A100", eligible=True, reason="5 GiB free"),
+    assert shown(CHOSEN).endswith(
+        "GPU 2: 80.0 GiB free\n"
+        "It is not held. To hold it for a command, which sees only this GPU:\n"
+        "    gpucheck place --count 1 --name 'A 100' -- CMD\n"
+        "\n"
+        "GPU      free  used by\n"
+        "2    80.0 GiB  nobody (chosen)\n"
+        "3    80.0 GiB  alice: train.py (a last resort: it is hot)\n"
+        "0           -  it is lost\n"
+        "1     1.0 GiB  alice: train.py\n"
     )
-    chosen = Placement(devices=(GPU,), candidates=candidates)
+    assert "4 × A100" in shown(CHOSEN)
+    assert shown(CHOSEN, verbosity=-1) == "GPU 2: 80.0 GiB free\n"
 
-    assert shown(chosen).splitlines()[:3] == [
-        "chosen GPU 2 A100  80 GiB free",
-        "fits   GPU 3 MIG-1 5 GiB free",
-        "no     GPU 0 A100  it is lost",
+
+def test_all_of_a_choice() -> None:
+    text = shown(CHOSEN, verbosity=1)
+
+    assert f"  {UUID}, 80.0 GiB free, load 0 %\n" in text
+    assert f"    CUDA_VISIBLE_DEVICES={UUID} CUDA_DEVICE_ORDER=PCI_BUS_ID\n" in text
+
+
+def test_instances_are_named_by_their_profile_and_alike_ones_share_a_row() -> None:
+    instances = tuple(
+        Candidate(
+            uuid=f"MIG-{number}",
+            index=0,
+            name="A100 MIG 1g.5gb",
+            eligible=True,
+            reason="",
+            memory_free_bytes=2**30,
+        )
+        for number in range(3)
+    )
+    device = replace(GPU, uuid="MIG-0", index=0, spec="--count 1")
+    lines = shown(Placement(devices=(device,), candidates=(*instances, CANDIDATES[2]))).splitlines()
+
+    assert "2 × A100" in lines[0]
+    assert "GPU 0 (MIG-0): 1.0 GiB free" in lines
+    assert lines[-3:] == [
+        "0    MIG 1g.5gb       1.0 GiB  nobody (chosen)",
+        "0    2 × MIG 1g.5gb   1.0 GiB  nobody",
+        "2    A100            80.0 GiB  nobody",
     ]
-    assert "/gpu:0 is NVIDIA A100" not in shown(chosen)
-    assert shown(chosen).endswith("To hold them, add -- COMMAND.\n")
-    assert f"chosen GPU 2 A100  {UUID} 80 GiB free" in shown(chosen, verbosity=1, width=100)
-    assert "/gpu:0 is NVIDIA A100" in shown(chosen, verbosity=1)
 
 
-@pytest.mark.parametrize("verbosity", [0, 1])
+def test_no_choice_is_told_by_its_error_alone() -> None:
+    assert shown(Placement(candidates=CANDIDATES)) == ""
+
+
 @pytest.mark.parametrize("width", [20, 40, 80, 160])
-def test_what_is_made_to_be_copied_is_never_broken(width: int, verbosity: int) -> None:
+def test_what_is_made_to_be_copied_is_never_broken(width: int) -> None:
     two = {"CUDA_VISIBLE_DEVICES": f"{UUID},GPU-{'3' * 36}", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     placement = Placement(devices=(GPU, CPU), environment=two)
-    lines = shown(placement, width=width, verbosity=verbosity).splitlines()
+    lines = shown(placement, width=width, verbosity=1).splitlines()
 
-    assert "  " + " ".join(f"{name}={value}" for name, value in two.items()) in lines
+    assert "    " + " ".join(f"{name}={value}" for name, value in two.items()) in lines
     assert f"  {UUID} at 0000:1a:00.0" in lines
-    assert "  gpucheck place --soft /gpu:0 /gpu:7 --" in lines
+    assert "    gpucheck place --soft /gpu:0 /gpu:7 -- CMD" in lines
     whole = ("CUDA_VISIBLE_DEVICES", UUID, LOCAL, "gpucheck place")
     assert all(len(line) <= width for line in lines if not any(text in line for text in whole))
 
 
 def test_a_value_that_the_shell_would_read_is_quoted() -> None:
-    text = shown(Placement(devices=(CPU,), environment={"A": "x; y"}))
+    text = shown(Placement(devices=(CPU,), environment={"A": "x; y"}), verbosity=1)
 
-    assert "  A='x; y'\n" in text
+    assert "    A='x; y'\n" in text
 
 
 def test_quiet_leaves_the_advice_out() -> None:
     text = shown(Placement(devices=(GPU,), environment=ENVIRONMENT), verbosity=-1)
 
-    assert UUID in text
-    assert "CUDA_VISIBLE_DEVICES" not in text
+    assert text.count("\n") == 2
 
 
 def test_a_held_gpu_is_not_called_free() -> None:
     claim = Claim(uuid=UUID, path="/run/x", slot=0, held=True)
 
-    assert "No GPU is held" not in shown(Placement(devices=(GPU,), claims=(claim,)))
+    assert "not held" not in shown(Placement(devices=(GPU,), claims=(claim,)))
 
 
 def test_the_cpu_alone() -> None:
-    text = shown(Placement(devices=(CPU,), environment={"CUDA_VISIBLE_DEVICES": ""}))
+    cpu = Placement(devices=(CPU,), environment={"CUDA_VISIBLE_DEVICES": ""})
+    hides = "To hide all GPUs from a program and hold nothing, put this before it:\n"
 
-    assert "To hide all GPUs from a program, put this before it:\n  CUDA_VISIBLE_DEVICES=\n" in text
-    assert "No GPU is held" not in text
+    assert f"{hides}    CUDA_VISIBLE_DEVICES=\n" in shown(cpu, verbosity=1)
+    assert "not held" not in shown(cpu)
 
 
 def test_control_characters_and_markup_of_outside_text_do_nothing() -> None:
@@ -219,7 +289,7 @@ def test_control_characters_and_markup_of_outside_text_do_nothing() -> None:
         names={"cupy": "\x9b31m"},
     )
 
-    text = shown(Placement(devices=(evil,), environment={"A": "\x1b"}), color=False)
+    text = shown(Placement(devices=(evil,), environment={"A": "\x1b"}), color=False, verbosity=1)
 
     assert all(line.isprintable() for line in text.splitlines())
     assert "[bold]" in text
@@ -235,20 +305,6 @@ def test_ascii_only_is_ascii() -> None:
 def test_another_result_is_refused() -> None:
     with pytest.raises(TypeError):
         shown("not a placement")  # type: ignore[arg-type]
-
-
-def test_names_are_broken_only_where_the_width_ends() -> None:
-    names = "  TensorFlow /device:GPU:0, CuPy/JAX 0, nvidia-smi 2"
-    uuid = f"  {UUID} at 0000:1a:00.0"
-    fits = shown(Placement(devices=(GPU,)), width=len(names)).splitlines()
-    breaks = shown(Placement(devices=(GPU,)), width=len(names) - 1).splitlines()
-
-    assert names in fits
-    assert "  TensorFlow /device:GPU:0, CuPy/JAX 0," in breaks
-    assert "  nvidia-smi 2" in breaks
-    assert uuid in fits
-    assert uuid in breaks  # to be copied, so it is never broken
-    assert uuid in shown(Placement(devices=(GPU,)), width=20).splitlines()
 
 
 # ---------------------------------------------------------------------------------- claims
@@ -267,49 +323,47 @@ CLAIM = Claim(
 
 
 def test_no_claims() -> None:
-    assert shown(ClaimList(directory="/run/lock/c"), width=60) == (
-        "No GPU is held.\nThe locks are in /run/lock/c\n"
-    )
+    assert shown(ClaimList(directory="/run/lock/c"), width=60) == "No GPU is held.\n"
 
 
-def test_a_claim_and_a_queue() -> None:
+def test_claims_and_a_queue() -> None:
     unknown = Claim(uuid="MIG-1", path="/y", slot=0, held=True)
     waiter = Holder(pid=7, user="bob", command="sleep 9", since="2026-01-02T03:04:06Z")
     claims = ClaimList(directory="/c", claims=(CLAIM, unknown), waiting=2, queue=(waiter, Holder()))
 
-    assert shown(claims, width=60) == (
-        "GPU-00000002-1111-2222-3333-444444444444, 2 of 4\n"
-        "  alice, process 42, since 2026-01-02T03:04:05Z\n"
-        f"  python train.py --name \\x1b[31m{'x' * 26}…\n"
-        "MIG-1\n"
-        "  an unknown user, process ?, since ?\n"
-        "2 processes wait in this order:\n"
-        "  bob, process 7, since 2026-01-02T03:04:06Z\n"
-        "  sleep 9\n"
-        "  an unknown user, process ?, since ?\n"
-        "The locks are in /c\n"
-    )
+    lines = shown(claims, width=90).splitlines()
+    assert [" ".join(line.split()) for line in lines] == [
+        "2 GPUs are held, 2 processes wait.",
+        "GPU held by since",
+        "GPU-00000002-1111-2222-3333-444444444444, 2 of 4 alice: train.py 2026-01-02T03:04:05Z",
+        "MIG-1 an unknown user: … ?",
+        "Waiting, in this order:",
+        "1. bob: sleep, since 2026-01-02T03:04:06Z",
+        "2. an unknown user: process ?, since ?",
+    ]
 
 
 @pytest.mark.parametrize(
     ("state", "remark"),
     [
-        (ProcessState.RUNNING, "process 42, since"),
-        (ProcessState.ENDED, "process 42 (ended, but its children"),
-        (ProcessState.ELSEWHERE, "process 42 (in another PID namespace)"),
+        (ProcessState.RUNNING, "2026-01-02T03:04:05Z\n"),
+        (ProcessState.ENDED, "    it has ended, but its children run\n"),
+        (ProcessState.ELSEWHERE, "    it is in another PID namespace\n"),
     ],
 )
 def test_the_state_of_a_claims_process(state: ProcessState, remark: str) -> None:
     claims = ClaimList(directory="/c", claims=(replace(CLAIM, process=state),))
 
-    assert remark in shown(claims, width=60)
+    assert shown(claims, width=90).endswith(remark)
 
 
 def test_verbose_claims_are_whole() -> None:
     text = shown(ClaimList(directory="/c", claims=(CLAIM,)), width=60, verbosity=1)
 
-    assert f"{'x' * 200}\n" in text
-    assert "  /x\n" in text
+    assert "    process 42\n" in text
+    assert "".join(text.split()).count("x" * 200) == 1
+    assert "    /x\n" in text
+    assert text.endswith("The locks are in /c\n")
 
 
 # ---------------------------------------------------------------------------------- for a shell

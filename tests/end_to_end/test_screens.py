@@ -1,0 +1,64 @@
+"""What a terminal shows of place, memlimit and snapshot, at three widths, kept as text files.
+
+After a change that is meant, `UPDATE_SNAPSHOTS=1 pytest tests/end_to_end/test_screens.py` writes
+them anew; then read the difference.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.end_to_end.conftest import Pretend, Program
+
+SNAPSHOTS = Path(__file__).parent / "screens"
+UPDATE = os.environ.get("UPDATE_SNAPSHOTS") == "1"
+TABLE = ("--format", "table")
+
+#: Name of a screen -> its machine, and the command lines.
+SCREENS: dict[str, tuple[str, tuple[tuple[str, ...], ...]]] = {
+    "place-count": (
+        "h100x8",
+        (
+            ("place", "--count", "2", *TABLE),
+            ("place", "--count", "1", "--min-free", "30GiB", "--exclude", "5,6,7", *TABLE),
+            ("place", "--count", "8", *TABLE),
+        ),
+    ),
+    "place-count-mig": ("a100-mig", (("place", "--count", "1", *TABLE),)),
+    "place-count-lost": ("gpu-lost", (("place", "--count", "2", *TABLE),)),
+    "place-device": (
+        "h100x8",
+        (("place", "/gpu:0"), ("place", "/gpu:0", "cuda:1"), ("place", "--soft", "/gpu:9")),
+    ),
+    "place-no-driver": ("no-driver", (("place", "/gpu:0"), ("place", "--soft", "/gpu:0"))),
+}
+WIDTHS = (50, 80, 160)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("name", SCREENS)
+def test_screens(pretend: Pretend, program: Program, tmp_path: Path, name: str, width: int) -> None:
+    machine, commands = SCREENS[name]
+    env = pretend(machine) | {"COLUMNS": str(width), "GPUCHECK_CLAIMS_DIR": str(tmp_path / "c")}
+    file = SNAPSHOTS / f"{name}-{width}.txt"
+    found = ""
+    for words in commands:
+        ended = program(*words, env=env)
+        code = f"[exit code {ended.code}]\n" if ended.code else ""
+        text = f"$ gpucheck {' '.join(words)}\n{ended.text}{ended.said}{code}\n"
+        found += re.sub(re.escape(str(tmp_path)), "/tmp", text)
+
+    if UPDATE:
+        SNAPSHOTS.mkdir(exist_ok=True)
+        file.write_text(found, encoding="utf-8")
+    assert found == file.read_text(encoding="utf-8")
+
+
+def test_no_screen_is_left_over() -> None:
+    expected = {f"{name}-{width}.txt" for name in SCREENS for width in WIDTHS}
+
+    assert {path.name for path in SNAPSHOTS.iterdir()} == expected
