@@ -355,7 +355,7 @@ def cache() -> Path:
 def _arguments(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     parser = argparse.ArgumentParser(
         prog="python -m tests.fakes.libraries",
-        description="Run a command on a pretended machine.",
+        description="Run a command on a simulated machine.",
         usage="%(prog)s MACHINE [options] -- COMMAND [ARGUMENT ...]",
     )
     parser.add_argument("machine", help="name or path of a machine file")
