@@ -48,13 +48,16 @@ SHORT = {
 }
 
 
-def in_doubt(rows: Sequence[Measurement]) -> list[Line]:
-    """Return a line for each cause of doubt, the gravest first."""
+def in_doubt(rows: Sequence[Measurement], *, settled: bool = True) -> list[Line]:
+    """Return a line for each cause of doubt, the gravest first.
+
+    Without `settled`, how well medians are known is left out: the run was interrupted.
+    """
     measured = [row for row in rows if row.median_s is not None]
     doubtful: dict[str, list[Measurement]] = {}
     for row in measured:
         codes = ("" if doubt.code in PRECISION else doubt.code for doubt in row.doubts)
-        for code in dict.fromkeys(codes):
+        for code in dict.fromkeys(code for code in codes if code or settled):
             doubtful.setdefault(code, []).append(row)
     order = list(SHORT)
     lines = []

@@ -364,19 +364,25 @@ def conclude(result: BenchResult, host: Host, *, require_gpu: bool) -> Answer:
     return Answer(result=result, exit_code=code, host=host, error=failure)
 
 
+def rounded_s(seconds: float) -> str:
+    """Return seconds in few digits."""
+    return f"{seconds:.1f}" if seconds < 9.95 else f"{seconds:.0f}"
+
+
 def _judge(result: BenchResult, *, require_gpu: bool) -> tuple[ExitCode, Failure | None]:
     if result.interrupted:
         measured = sum(row.median_s is not None for row in result.measurements)
         count = len(result.measurements)
         message = (
-            f"Interrupted after {result.environment.duration_s:.0f} s: "
+            f"Interrupted after {rounded_s(result.environment.duration_s)} s: "
             f"{measured} {'row' if measured == 1 else 'rows'} of {count} measured."
         )
         return ExitCode.INTERRUPTED, Failure(code="interrupted", message=message)
     if require_gpu and not result.environment.gpus:
         reason = result.environment.gpu_unavailable or "none took part"
         message = f"A GPU is required, but none was measured: {reason}."
-        failure = Failure(code="gpu-required", message=message, remedy=("Run: gpucheck detect",))
+        remedy = result.environment.gpu_remedy or ("Run: gpucheck detect",)
+        failure = Failure(code="gpu-required", message=message, remedy=remedy)
         silent = result.environment.gpu_silent
         return (ExitCode.INCONCLUSIVE if silent else ExitCode.MISSING), failure
     errors = [row.error for row in result.measurements if row.error is not None]
@@ -390,7 +396,7 @@ def _judge(result: BenchResult, *, require_gpu: bool) -> tuple[ExitCode, Failure
     refused = None
     if result.environment.gpus and result.environment.gpu_unavailable is not None:
         message = f"Not every GPU could be measured: {result.environment.gpu_unavailable}."
-        remedy = ("Run: gpucheck detect",)
+        remedy = result.environment.gpu_remedy or ("Run: gpucheck detect",)
         refused = Failure(code="gpu-refused", message=message, remedy=remedy)
     if refused is not None and not result.environment.gpu_silent:
         return ExitCode.BAD, refused

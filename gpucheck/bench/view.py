@@ -243,7 +243,7 @@ def _which(one: Comparison, comparisons: Sequence[Comparison]) -> str:
 
 def _notes(result: BenchResult, view: View) -> Iterator[Block]:
     """Yield what is in doubt, which rows lacked time, and the notes."""
-    doubts = in_doubt(result.measurements)
+    doubts = in_doubt(result.measurements, settled=not result.interrupted)
     if doubts:
         yield Line("In doubt", style="bold")
         yield from limited(doubts, view)
@@ -273,10 +273,10 @@ def _out_of_time(late: Sequence[Measurement], result: BenchResult) -> Iterator[L
         yield Line(f"no time was left for {count}: {listed}; {remedy}", CheckStatus.WARN)
     measured = [row for row in result.measurements if row.median_s is not None]
     without = sum(row.repeat95_s is None for row in measured)
-    if without:
+    if without and not result.interrupted:
         few = f"{without} of {len(measured)} rows" if len(measured) > 1 else "the row"
         text = f"no interval (±) for {few}: fewer than three rounds"
-        text += "" if late or result.interrupted else f"; {remedy}"
+        text += "" if late else f"; {remedy}"
         yield Line(text, CheckStatus.WARN)
 
 

@@ -87,7 +87,7 @@ Block = Head | Line | Command | Gap | Table | Fitting
 
 #: A command at the end of a step, by its first word.
 _COMMAND = re.compile(
-    r": ((?:[A-Z_]+=\S+ )*(?:sudo|gpucheck|(?:\S*/)?(?:pip|python)[\d.]*|nvidia-smi|docker"
+    r": ((?:[A-Z_]+=\S+ )*(?:sudo|gpucheck|(?:\S*/)?(?:pipx?|python)[\d.]*|nvidia-smi|docker"
     r"|echo|export|unset|systemctl|conda|uv|wsl|kill) [^.]*(?:\.\S[^.]*)*)$"
 )
 #: A GPU whose name cannot be read.

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from gpucheck.drivers.cupy.errors import INSTALL_CUPY
+from gpucheck.drivers.cupy.install import install_cupy
 from gpucheck.drivers.gpu import FLOAT8_WORKSPACE_BYTES, PRODUCT_EDGES, Product
 from gpucheck.report.errors import MissingError
 
@@ -350,5 +350,5 @@ def load_cublaslt(cupy: Any) -> CublasLt:
         raise MissingError(
             code="cublaslt-missing",
             message=f"float8 needs cuBLASLt, and {name} cannot be used: {error}",
-            remedy=(INSTALL_CUPY,),
+            remedy=install_cupy(version // 10000),
         ) from error

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any
 from gpucheck.drivers.cupy.blas import Products, cublas_version
 from gpucheck.drivers.cupy.errors import (
     BUSY,
-    INSTALL_CUPY,
     as_failure,
     cache_variables,
     quiet,
     translated,
 )
+from gpucheck.drivers.cupy.install import install_cupy
 from gpucheck.drivers.gpu import (
     NO_DEFINES,
     PLAIN_PRODUCT,
@@ -308,8 +308,8 @@ def _load_cupy() -> Any:
     except ModuleNotFoundError as error:
         raise MissingError(
             code="cupy-missing",
-            message="CuPy is not installed: in the checkout, run pip install '.[cuda12]'",
-            remedy=(INSTALL_CUPY,),
+            message="CuPy is not installed",
+            remedy=install_cupy(),
         ) from error
     except Exception as error:
         raise as_failure(error, "loading CuPy") from error

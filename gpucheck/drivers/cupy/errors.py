@@ -12,17 +12,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from gpucheck.drivers.cupy.install import install_cupy
 from gpucheck.report.errors import GpucheckError, InconclusiveError, MissingError
 
 #: CuPy's variables: the folder of its cache, and whether it keeps kernels only in memory.
 FOLDER_VARIABLE, IN_MEMORY_VARIABLE = "CUPY_CACHE_DIR", "CUPY_CACHE_IN_MEMORY"
 #: Bytes that a few kernels take.
 _TRIED_BYTES = 256 * 1024
-
-INSTALL_CUPY = (
-    "In the checkout: pip install '.[cuda12]', or '.[cuda13]' with a driver from 580 on"
-    " (gpucheck list names yours)."
-)
 
 #: CUDA errors after which no call on the device can succeed in this process: names of the runtime,
 #: then the driver, then cuBLAS (driver_types.h, cuda.h, cublas_api.h).
@@ -113,13 +109,13 @@ def as_failure(error: Exception, doing: str) -> GpucheckError:
         return MissingError(
             code="kernel-not-compiled",
             message=f"a kernel did not compile for this GPU while {doing}: {_first_error(error)}",
-            remedy=(f"Use a CUDA version that supports this GPU. {INSTALL_CUPY}",),
+            remedy=("Use a CUDA version that supports this GPU.", *install_cupy()),
         )
     if isinstance(error, ImportError | OSError) or kind in _COMPILERS:
         return MissingError(
             code="cuda-library-missing",
             message=f"CuPy failed while {doing}: {kind}: {text}",
-            remedy=(INSTALL_CUPY,),
+            remedy=install_cupy(),
         )
     return InconclusiveError(
         code="gpu-error",

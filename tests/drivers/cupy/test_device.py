@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from gpucheck.drivers.cupy.device import CupyDevice, open_gpus
-from gpucheck.drivers.cupy.errors import INSTALL_CUPY
+from gpucheck.drivers.cupy.install import install_cupy
 from gpucheck.drivers.gpu import Product
 from gpucheck.report.errors import GpucheckError, InconclusiveError, MissingError
 from tests.fakes.cupy_child import run_lines
@@ -385,9 +385,8 @@ def test_cupy_missing_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
 
     opened = open_gpus()
 
-    assert opened.unavailable is not None
-    assert opened.unavailable.startswith("CuPy is not installed: ")
-    assert opened.remedy == (INSTALL_CUPY,)
+    assert opened.unavailable == "CuPy is not installed"
+    assert opened.remedy == install_cupy()
     assert opened.cupy_version is None
 
 
