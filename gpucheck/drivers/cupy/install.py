@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
-from urllib.parse import unquote, urlsplit
 
 DISTRIBUTION = "gpucheck-cli"
 #: Major versions of CUDA that gpucheck has an extra for.
@@ -131,7 +130,7 @@ def _source(origin: Mapping[str, object], extra: str) -> str:
     if not url:
         return shlex.quote(f"{DISTRIBUTION}[{extra}]")
     if url.startswith("file:") and "vcs_info" not in origin:
-        path = unquote(urlsplit(url).path)
+        path = _file_path(url)
         here = "." if os.path.realpath(path) == os.path.realpath(os.curdir) else path
         kind = origin.get("dir_info")
         editable = isinstance(kind, dict) and kind.get("editable")
@@ -142,6 +141,13 @@ def _source(origin: Mapping[str, object], extra: str) -> str:
     # The command may be read by others: no user or password.
     url = re.sub(r"//[^/@]*@", "//", url)
     return shlex.quote(f"{DISTRIBUTION}[{extra}] @ {url}")
+
+
+def _file_path(url: str) -> str:
+    """Return the path of a file: URL."""
+    coded = os.fsencode(url.removeprefix("file:").removeprefix("//").removeprefix("localhost"))
+    path = re.sub(rb"%([0-9a-fA-F]{2})", lambda found: bytes([int(found[1], 16)]), coded)
+    return os.fsdecode(path)
 
 
 def _installer(found: Installation) -> str:
