@@ -66,7 +66,7 @@ def test_translation_says_what_the_english_document_says(path: Path) -> None:
     text = path.read_text("utf-8")
 
     assert headings(text) == headings(source)
-    assert code(text) == code(source)
+    assert code(text) == code(source), "for outputs: UPDATE_SNAPSHOTS=1, and this file"
     assert commands(text) == commands(source)
     assert EXIT_CODE.findall(text) == EXIT_CODE.findall(source)
     assert re.search("[\u4e00-\u9fff]", text)
