@@ -43,7 +43,8 @@ def main(
     if given[:1] == ["help"]:
         given = [*given[1:], "--help"]
     name = _wanted(given)
-    context = output.Context(command=name, json=output.asks_for_json(given))
+    alone = stands_alone(given)
+    context = output.Context(command="detect" if alone else name, json=output.asks_for_json(given))
     if sys.platform != "linux":
         return output.fail(context, output.wrong_platform())
     try:
@@ -51,7 +52,7 @@ def main(
             own, context = _split(given, name)
         else:
             own = given
-        command = _command(own, name, context)
+        command = _overview(own, context) if alone else _command(own, name, context)
         ready()
         return command()
     except GpucheckError as error:
@@ -81,6 +82,30 @@ def _command(own: list[str], name: str | None, context: output.Context) -> Calla
     if name is not None:
         import_module(COMMANDS[name].module)
     return lambda: run(own, name, context)
+
+
+#: Options of the short answer that `gpucheck` gives without a command, without and with a value.
+_FLAGS_ALONE = re.compile(r"--(?:json|strict|verbose|quiet)|-[vq]+")
+_VALUES_ALONE = re.compile(r"(--(?:format|output|from|deadline|config))(=.*)?|-o", re.S)
+
+
+def stands_alone(arguments: Sequence[str]) -> bool:
+    """Return whether these words are options of the short answer, and nothing else."""
+    words = iter(arguments)
+    for word in words:
+        with_value = _VALUES_ALONE.fullmatch(word)
+        if with_value is not None and with_value[2] is None:
+            next(words, None)
+        elif with_value is None and _FLAGS_ALONE.fullmatch(word) is None:
+            return False
+    return True
+
+
+def _overview(own: list[str], context: output.Context) -> Callable[[], int]:
+    from gpucheck.cli import overview
+
+    file = os.environ.get("GPUCHECK_CONFIG")
+    return lambda: overview.run(["--config", file, *own] if file else own, context)
 
 
 def show_version() -> int:

@@ -100,7 +100,7 @@ def _never_run() -> None:
 
 def build_app(wanted: str | None = None) -> typer.Typer:
     """Return the application with one command, or with the overview of all that --help shows."""
-    app = _group("gpucheck", callback=_root, no_args_is_help=True)
+    app = _group("gpucheck", callback=_root)
     for name, command in COMMANDS.items():
         if name == wanted and command.actions:
             actions = _group(name, help=command.summary)
@@ -162,7 +162,11 @@ def run(own: list[str], name: str | None, context: output.Context) -> int:
     """Parse our part of the command line, run the command, and return its exit code."""
     if name is not None and COMMANDS[name].actions:
         own = action_first(own, name, COMMANDS[name].actions)
-    command: Any = typer.main.get_command(build_app(name))
+    return execute(typer.main.get_command(build_app(name)), own, context)
+
+
+def execute(command: Any, own: list[str], context: output.Context) -> int:
+    """Run a parsed application, and return the exit code of what it ran or answered."""
     try:
         code = command.main(
             own, prog_name="gpucheck", standalone_mode=False, obj=context, color=wants_bold()
@@ -170,9 +174,6 @@ def run(own: list[str], name: str | None, context: output.Context) -> int:
     except typer.Abort:
         return output.interrupted(context)
     except _UsageError as error:
-        if type(error).__name__ == "NoArgsIsHelpError":
-            write_stdout(str(getattr(error, "message", error)) + "\n")
-            return int(ExitCode.OK)
         return output.fail(context, output.usage_error(error, own))
     if code == ExitCode.INTERRUPTED and not isinstance(code, output.Answered):
         return output.interrupted(context)

@@ -190,7 +190,8 @@ class HelpfulGroup(TyperGroup):
 
 #: At the end of the overview.
 START = (
-    ("gpucheck detect", "is a GPU usable, and if not, what to do"),
+    ("gpucheck", "the short answer: usable or not, the GPUs, and what to run next"),
+    ("gpucheck detect", "every check, and what to do"),
     ("gpucheck help bench", "the options of a command, with examples"),
     ("gpucheck list --from example:h100x8", "what it shows, without a GPU"),
 )

@@ -35,7 +35,7 @@ def take_defaults(ctx: typer.Context, value: Path | None) -> None:
     from gpucheck.cli.config import read_defaults
 
     defaults: Any = read_defaults(value, COMMANDS)
-    for word in ctx.command_path.split()[1:]:
+    for word in ctx.command_path.split()[1:] or ["detect"]:
         defaults = defaults.get(word, {})
     ctx.default_map = defaults
 
@@ -150,11 +150,16 @@ def _format_option(formats: Sequence[str]) -> inspect.Parameter:
     return _SHARED_PARAMETERS["format_"].replace(annotation=Annotated[str, option], default=default)
 
 
-def with_shared_options(function: Callable[..., int]) -> Callable[..., int]:
-    """Add the shared options to a command, which receives them in its parameter `shared`."""
+def with_shared_options(
+    function: Callable[..., int], *, formats: Sequence[str] | None = None
+) -> Callable[..., int]:
+    """Add the shared options to a command, which receives them in its parameter `shared`.
+
+    `formats` are those of a function that is no command with a name of its own.
+    """
     signature = inspect.signature(function, eval_str=True)
     name = function.__module__.rpartition(".")[2]
-    formats = COMMANDS[name].formats
+    formats = formats or COMMANDS[name].formats
     own = [item for item in signature.parameters.values() if item.name != "shared"]
 
     @functools.wraps(function)

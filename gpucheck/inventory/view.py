@@ -11,6 +11,7 @@ from gpucheck.inventory.model import Gpu, GpuProcess, GpuState, Inventory, MigIn
 from gpucheck.report.blocks import (
     Block,
     Column,
+    Fitting,
     Gap,
     Head,
     Inline,
@@ -126,7 +127,7 @@ def blocks(report: Report, view: View) -> Iterator[Block]:
         yield from _rows_or_lines(judged, view)
     else:
         yield from _chosen(gpus, view.columns, view)
-    yield from _unwell(judged, view)
+    yield from unwell(judged, view)
     yield from limited([*_hidden(gpus), *_shared(gpus)], view)
     if view.processes:
         yield Gap()
@@ -319,6 +320,59 @@ def _details(gpu: Gpu, shown: Sequence[str]) -> Iterator[Line]:
         yield Line(" · ".join(facts), indent=DETAIL_INDENT, style="dim")
 
 
+# ------------------------------------------------------------------------------ the short form
+
+
+#: Columns of the short form; the users of a card stand behind them.
+BRIEF = ("index", "name", "memory", "utilization_gpu_percent", "temperature_c")
+SHORTEST_USERS = 8
+#: Of each user so many programs are named.
+MOST_PROGRAMS = 2
+
+
+def brief(judged: Judged, view: View) -> Iterator[Block]:
+    """Yield a row for each GPU: name, memory, load, temperature and who uses it."""
+    if view.verbosity > 0:
+        yield from _rows_or_lines(judged, view)
+        return
+    yield Fitting(tuple(_brief_table(judged, view, maker=maker) for maker in (True, False)))
+
+
+def _brief_table(judged: Judged, view: View, *, maker: bool) -> Table:
+    """Return the table of the short form, in which only the users may be cut."""
+    whole = _table(judged, Layout(0, BRIEF, bar=0), view, maker=maker)
+    columns = [column._replace(least=None) for column in whole.columns]
+    used_by: list[str] = []
+    for gpu in judged.inventory.gpus:
+        used_by += [users_of(gpu), *("" for _ in _instances(gpu))]
+    rows = [
+        row._replace(cells=[*row.cells, users])
+        for row, users in zip(whole.rows, used_by, strict=True)
+    ]
+    return Table([*columns, Column("Used by", least=SHORTEST_USERS)], rows, names=2)
+
+
+def users_of(gpu: Gpu) -> str:
+    """Return who uses a GPU and with what: "alice: python, jupyter; bob: blender"."""
+    found: dict[str, dict[str, None]] = {}
+    for process in gpu.processes:
+        user = process.user or "unknown user"
+        found.setdefault(user, {})[_program(process)] = None
+    if not found:
+        return UNKNOWN if "processes" in gpu.unavailable else ""
+    return "; ".join(f"{user}: {_first(list(programs))}" for user, programs in found.items())
+
+
+def _first(programs: Sequence[str]) -> str:
+    more = f" +{len(programs) - MOST_PROGRAMS}" if len(programs) > MOST_PROGRAMS else ""
+    return ", ".join(programs[:MOST_PROGRAMS]) + more
+
+
+def _program(process: GpuProcess) -> str:
+    command = (process.command or "").partition(" ")[0].rpartition("/")[2]
+    return process.name or command or f"PID {process.pid}"
+
+
 # ---------------------------------------------------------------------------- lines, by GPU
 
 
@@ -382,7 +436,7 @@ def _marked_index(gpu: Gpu, judged: Judged) -> Inline:
     return (Span("!", f"bold {color}"), Span(f"{gpu.index:>2}"))
 
 
-def _unwell(judged: Judged, view: View) -> Iterator[Block]:
+def unwell(judged: Judged, view: View) -> Iterator[Block]:
     """Yield a line for each cause that makes cards unwell, the gravest first."""
     found: dict[str, list[tuple[Gpu, Trouble]]] = {}
     for gpu in judged.inventory.gpus:

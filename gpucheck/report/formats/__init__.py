@@ -43,6 +43,7 @@ VIEWS = MappingProxyType(
         "compare": "gpucheck.bench.ci.view",
         "profile": "gpucheck.bench.ci.view",
         "memlimit": "gpucheck.memlimit.view",
+        "overview": "gpucheck.cli.overview",
     }
 )
 

@@ -1,0 +1,114 @@
+"""`gpucheck` alone: the verdict of detect, a row for each GPU, and what to run next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import typer
+
+from gpucheck.cli.app import execute
+from gpucheck.cli.help import HelpfulCommand
+from gpucheck.cli.options import with_shared_options
+from gpucheck.cli.output import Context, Shared, deliver, machine
+from gpucheck.cli.terminal import status_line
+from gpucheck.detect.machine import DetectRequest
+from gpucheck.detect.model import Detection
+from gpucheck.detect.run import detect
+from gpucheck.detect.view import answer as verdict
+from gpucheck.detect.view import cards
+from gpucheck.drivers.interface import Probes
+from gpucheck.inventory import view as inventory_view
+from gpucheck.inventory.condition import Judged, read_condition
+from gpucheck.inventory.inventory import take_inventory
+from gpucheck.inventory.model import Inventory
+from gpucheck.report.blocks import Block, Command, Gap, Line, head
+from gpucheck.report.envelope import Report
+from gpucheck.report.errors import ExitCode
+from gpucheck.report.text import View
+
+FORMATS = ("table", "json")
+MOST_COMMANDS = 3
+
+
+class Overview(NamedTuple):
+    """What detect found, and the GPUs with their condition (None where NVML lists none)."""
+
+    detection: Detection
+    judged: Judged | None
+
+
+def run(own: list[str], context: Context) -> int:
+    """Parse the options of the short answer, and give it; the document is detect's."""
+    app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+    app.command("gpucheck", cls=HelpfulCommand)(command_alone)
+    return execute(typer.main.get_command(app), own, context)
+
+
+def _answer(*, shared: Shared) -> int:
+    """Say in short whether the GPUs can be used, who uses them, and what to run next."""
+    with (
+        machine("detect", shared, FORMATS) as probes,
+        status_line(shown=shared.verbosity >= 0) as tell,
+    ):
+        answer = detect(probes, DetectRequest(), tell)
+        if shared.format == "table" and isinstance(answer.result, Detection):
+            judged = _judged(probes) if answer.result.gpus else None
+            overview = Overview(answer.result, judged)
+            answer = answer._replace(result=overview)
+            return deliver("overview", shared, answer, probes.time(), warnings_in_table=True)
+    return deliver("detect", shared, answer, probes.time(), warnings_in_table=True)
+
+
+command_alone = with_shared_options(_answer, formats=FORMATS)
+
+
+def _judged(probes: Probes) -> Judged | None:
+    found = take_inventory(probes).result
+    return read_condition(found, probes) if isinstance(found, Inventory) and found.gpus else None
+
+
+# ------------------------------------------------------------------------------------ the view
+
+
+def blocks(report: Report, view: View) -> Iterator[Block]:
+    """Yield the verdict with its first steps, a row for each GPU, and the next commands."""
+    overview = report.result
+    if not isinstance(overview, Overview):
+        raise TypeError(type(overview).__name__)
+    detection, judged = overview
+    if view.verbosity >= 0:
+        cuda = report.host.cuda_driver_version
+        yield head(report, cuda and f"CUDA {cuda}", cards(detection.gpus))
+        yield Gap()
+    yield from verdict(report, detection, view._replace(verbosity=min(view.verbosity, 0)))
+    if view.verbosity < 0:
+        return
+    if judged is not None:
+        yield Gap()
+        yield from inventory_view.brief(judged, view)
+        if detection.cause_check is None:
+            yield from inventory_view.unwell(judged, view)
+    yield Gap()
+    yield Line("next:", style="dim")
+    for line in next_commands(report, overview, view):
+        yield Command(line, indent=2)
+
+
+def next_commands(report: Report, overview: Overview, view: View) -> list[str]:
+    """Return two or three commands that fit the answer."""
+    recorded = ""
+    if report.host.recorded:
+        recorded = " --from FILE" if view.example is None else f" --from example:{view.example}"
+    well = report.exit_code is ExitCode.OK
+    gpus = () if overview.judged is None else overview.judged.inventory.gpus
+    used = any(gpu.processes for gpu in gpus)
+    fitting = {
+        f"gpucheck detect{recorded}": not well or overview.detection.cause_check is not None,
+        f"gpucheck list{' --processes' if used else ''}{recorded}": bool(gpus),
+        f"gpucheck place --count 1{recorded}": well and len(gpus) > 1,
+        "gpucheck bench --quick": well and not recorded,
+        "gpucheck snapshot --redact machine.json": not well and not recorded,
+        f"gpucheck detect -v{recorded}": well and bool(recorded),
+    }
+    return [line for line, fits in fitting.items() if fits][:MOST_COMMANDS]

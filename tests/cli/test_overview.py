@@ -1,0 +1,103 @@
+"""`gpucheck` alone: the short answer, with detect's exit code and document."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from gpucheck.cli import main, stands_alone
+from gpucheck.cli.examples import EXAMPLES
+from tests.report.formats.recorded import recorded
+
+
+def shown(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
+    code = main(words)
+    return code, capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "",
+        "-v",
+        "-qv --strict",
+        "--json",
+        "--format json --output -",
+        "--from=example:geforce --deadline 3",
+        "-o file --config f.toml",
+        "--from",
+    ],
+)
+def test_options_alone_are_the_short_answer(line: str) -> None:
+    assert stands_alone(line.split())
+
+
+@pytest.mark.parametrize(
+    "line", ["list", "--json list", "--from x list", "--help", "-h", "-V", "--jsno", "detct", "-x"]
+)
+def test_everything_else_is_not(line: str) -> None:
+    assert not stands_alone(line.split())
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_exit_code_and_document_are_those_of_detect(
+    capsys: pytest.CaptureFixture[str], example: str
+) -> None:
+    words = ("--from", f"example:{example}")
+    code, _ = shown(capsys, *words)
+    alone = shown(capsys, *words, "--json")
+    detect = shown(capsys, "detect", *words, "--json")
+
+    assert alone == detect
+    assert code == detect[0]
+
+
+@pytest.mark.parametrize("width", [40, 80, 120])
+@pytest.mark.parametrize("example", ["h100x8", "lost-gpu", "nouveau"])
+def test_whole_answer(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, example: str, width: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+
+    _, text = shown(capsys, "--from", f"example:{example}")
+
+    assert text == recorded(f"overview-{example}-{width}", text)
+
+
+def test_quiet_is_the_verdict_and_verbose_has_more(capsys: pytest.CaptureFixture[str]) -> None:
+    texts = [
+        shown(capsys, *words, "--from", "example:geforce")[1].splitlines()
+        for words in (("-q",), (), ("-v",))
+    ]
+
+    assert [line.lstrip("✓ ") for line in texts[0][1:]] == ["GPU usable"]
+    assert len(texts[0]) < len(texts[1]) < len(texts[2])
+
+
+def test_it_has_two_or_three_commands_to_run_next(capsys: pytest.CaptureFixture[str]) -> None:
+    for example in EXAMPLES:
+        lines = shown(capsys, "--from", f"example:{example}")[1].splitlines()
+        commands = lines[lines.index("next:") + 1 :]
+
+        assert 1 <= len(commands) <= 3
+        assert all(line.startswith("  gpucheck ") for line in commands)
+
+
+def test_errors_are_documents_of_detect(capsys: pytest.CaptureFixture[str]) -> None:
+    code, text = shown(capsys, "--json", "--from", "/nowhere.json")
+
+    assert code == 2
+    assert json.loads(text)["schema"] == "gpucheck/detect/1"
+
+
+def test_defaults_come_from_the_table_of_detect(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path
+) -> None:
+    file = tmp_path / "defaults.toml"
+    file.write_text("[detect]\njson = true\n", encoding="utf-8")
+    monkeypatch.setenv("GPUCHECK_CONFIG", str(file))
+
+    _, text = shown(capsys, "--from", "example:geforce")
+
+    assert json.loads(text)["schema"] == "gpucheck/detect/1"
