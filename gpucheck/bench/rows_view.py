@@ -6,10 +6,14 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from gpucheck.bench.model import Measurement, Scope
 from gpucheck.report.blocks import Block, Column, Fitting, Inline, Line, Row, Span, Table, plain
 from gpucheck.report.text import View, binary_bytes, duration, ranges, rate, two_digits
+
+if TYPE_CHECKING:
+    from gpucheck.bench.case import CaseLabel
 
 #: Shortest bar that shows a proportion, and longest that is easy to read.
 _SHORTEST_BAR, _LONGEST_BAR = 5, 40
@@ -92,7 +96,7 @@ def devices_text(devices: Iterable[str], gpu_count: int = 0) -> str:
     return ", ".join([*others, *([f"gpu:{ranges(numbers)}"] if numbers else [])])
 
 
-def row_name(row: Measurement, where: str | None = None, *, sizes: bool = False) -> str:
+def row_name(row: Measurement | CaseLabel, where: str | None = None, *, sizes: bool = False) -> str:
     """Return a row's name: device, what it does, threads, and whether data moved.
 
     `sizes`: the rows of its table differ in size.
@@ -115,7 +119,7 @@ def _images(count: int) -> str:
     return f"{count} image{'' if count == 1 else 's'}"
 
 
-def size_text(row: Measurement) -> str:
+def size_text(row: Measurement | CaseLabel) -> str:
     """Return a row's size with its unit."""
     if row.kernel == "train":
         return f"batches of {_images(row.shape[0])}"

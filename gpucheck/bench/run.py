@@ -82,6 +82,7 @@ def run_bench(
     progress: Progress,
     run_environment: RunEnvironment | None = None,
     kernels: Mapping[str, Kernel] = KERNELS,
+    watch: Callable[[Sequence[CaseState]], None] | None = None,
     offer: Callable[[Callable[[], BenchResult]], None] | None = None,
     announce: Callable[[str], None] | None = None,
 ) -> BenchResult:
@@ -89,7 +90,8 @@ def run_bench(
 
     A row that fails carries its error, and the others continue. An interrupt keeps what was
     measured (`result.interrupted`). Without a GPU the processor's rows come with `gpu_unavailable`.
-    Before measuring, `offer` receives a function that returns the result so far, for another thread
+    Before measuring, `watch` receives the rows' states, to look at whenever `progress` is called,
+    and `offer` receives a function that returns the result so far, for another thread
     to call when the driver hangs. `announce` receives a sentence with the rows that the budget is
     too short for; the result's notes repeat it.
 
@@ -102,7 +104,7 @@ def run_bench(
     if offer is not None:
         offer(bench.so_far)
     try:
-        return bench.run(announce)
+        return bench.run(announce, watch)
     finally:
         run_environment.sensors.close()
 
@@ -155,7 +157,11 @@ class _Bench:
         self._group_runs: list[_GroupRun] = []
         self._left_out: str | None = None
 
-    def run(self, announce: Callable[[str], None] | None) -> BenchResult:
+    def run(
+        self,
+        announce: Callable[[str], None] | None,
+        watch: Callable[[Sequence[CaseState]], None] | None,
+    ) -> BenchResult:
         """Measure every group and assemble the result."""
         self._start_s, self._load = self._clock(), self._cpu.load()
         self._observer.start(gpu.uuid for gpu in self._boards if gpu.uuid is not None)
@@ -164,6 +170,8 @@ class _Bench:
         self._left_out = self._leave_out(settings.budget_s)
         if announce is not None and self._left_out is not None:
             announce(self._left_out)
+        if watch is not None:
+            watch([state for group_run in self._group_runs for state in group_run.states])
         interrupted = measure(
             [self._case_group(group_run) for group_run in self._group_runs],
             settings,

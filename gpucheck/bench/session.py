@@ -19,7 +19,7 @@ from gpucheck.bench.environment import RunEnvironment, run_environment_of
 from gpucheck.bench.model import BenchMode, BenchRequest, BenchResult, Fill
 from gpucheck.bench.plan import MEMORY_TAKEN, check_device_names
 from gpucheck.bench.run import run_bench
-from gpucheck.bench.sampler import CLOCK_STUCK
+from gpucheck.bench.sampler import CLOCK_STUCK, CaseState
 from gpucheck.bench.scheduler import NO_TIME, Progress
 from gpucheck.bench.sdc import (
     StressProduct,
@@ -206,12 +206,13 @@ class Session:
         *,
         corruption_s: float = 0.0,
         progress: Progress = lambda label, fraction, seconds_left: None,
+        watch: Callable[[Sequence[CaseState]], None] | None = None,
         offer: Callable[[Callable[[], BenchResult]], None] | None = None,
         announce: Callable[[str], None] | None = None,
     ) -> BenchResult:
         """Measure, then repeat one product on each device for `corruption_s` seconds.
 
-        `offer` and `announce` are as in `run_bench`.
+        `watch`, `offer` and `announce` are as in `run_bench`.
 
         Raises:
             WrongUseError: the request is invalid or does not fit into memory.
@@ -228,6 +229,7 @@ class Session:
             gpus=self._gpus,
             run_environment=self._run_environment,
             progress=progress,
+            watch=watch,
             offer=offer,
             announce=announce,
         )

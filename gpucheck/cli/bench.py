@@ -32,7 +32,7 @@ from gpucheck.cli.bench_ci import (
 )
 from gpucheck.cli.options import with_shared_options
 from gpucheck.cli.output import Shared, deliver, machine, now, publish, split_words
-from gpucheck.cli.terminal import is_watched, progress_bar, write_stderr, writes_unicode
+from gpucheck.cli.terminal import is_watched, write_stderr, writes_unicode
 from gpucheck.drivers.interface import Probes
 from gpucheck.report.envelope import Answer
 from gpucheck.report.errors import WrongUseError
@@ -241,6 +241,7 @@ def _measure(
     """Measure in this process. `finish` reports an answer if this function cannot return it."""
     from gpucheck.bench.session import conclude, open_session
     from gpucheck.bench.workers import wait_for_start
+    from gpucheck.cli.bench_live import live_rows
     from gpucheck.cli.ctrl_c import end_on_second_ctrl_c
 
     with open_session(request, probes, os.environ) as session:
@@ -250,12 +251,13 @@ def _measure(
 
         with (
             wait_for_start(os.environ),
-            progress_bar(shown=not quiet) as progress,
+            live_rows(shown=not quiet) as reporters,
             end_on_second_ctrl_c(end) as offer,
         ):
             result = session.measure(
                 corruption_s=corruption_s,
-                progress=progress,
+                progress=reporters.progress,
+                watch=reporters.watch,
                 offer=offer,
                 # Before measuring begins: which rows the time is too short for.
                 announce=None if quiet else lambda note: write_stderr(f"note: {printable(note)}"),

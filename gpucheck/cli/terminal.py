@@ -146,7 +146,7 @@ def status_line(*, shown: bool) -> Iterator[Callable[[str], None]]:
         yield lambda text: status.update(text)
 
 
-def _time_left(seconds: float) -> str:
+def time_left(seconds: float) -> str:
     """Return the time left in words; every row is measured, even after the time is up."""
     if seconds < 0.5:
         return "time is up, finishing"
@@ -178,7 +178,7 @@ def progress_bar(*, shown: bool) -> Iterator[Progress]:
         task = bar.add_task("preparing"[:label_width], total=1.0, left="")
 
         def report(label: str, fraction: float, seconds_left: float) -> None:
-            left, shown = _time_left(seconds_left), label[:label_width]
+            left, shown = time_left(seconds_left), label[:label_width]
             bar.update(task, description=shown, completed=fraction, left=left, refresh=True)
 
         yield report

@@ -1,0 +1,141 @@
+"""Live table of `gpucheck bench` on stderr: running medians, what is measured now, the time left.
+
+It is drawn between two slices only, a few times per second, and disappears at the end.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, NamedTuple
+
+from gpucheck.cli.terminal import is_watched, progress_bar, time_left, writes_unicode
+from gpucheck.drivers.host.clock import monotonic_s
+from gpucheck.report.text import as_ascii, duration, printable, rate
+
+if TYPE_CHECKING:
+    from rich.console import Console, Group
+    from rich.table import Table
+    from rich.text import Text
+
+    from gpucheck.bench.sampler import CaseState
+    from gpucheck.bench.scheduler import Progress
+
+#: Below this width there is one line, and no table.
+_LEAST_WIDTH = 60
+#: Lines of the terminal that stay free: the title, the headings, the cursor's.
+_OTHER_LINES = 4
+#: Seconds between two drawings, at least.
+_PERIOD_S = 0.5
+
+Watch = Callable[[Sequence["CaseState"]], None]
+
+
+class Reporters(NamedTuple):
+    """Receivers of a run's progress, and of its rows before measuring begins."""
+
+    progress: Progress
+    watch: Watch | None
+
+
+@contextmanager
+def live_rows(*, shown: bool) -> Iterator[Reporters]:
+    """Show the rows while the block runs; a line on a narrow terminal, nothing without one."""
+    if shown and is_watched():
+        from rich.console import Console
+
+        console = Console(stderr=True, highlight=False, markup=False)
+        if console.width >= _LEAST_WIDTH:
+            if os.environ.get("NO_COLOR"):
+                console.no_color = True
+            view = _LiveRows(console)
+            try:
+                yield Reporters(view.report, view.watch)
+            finally:
+                view.close()
+            return
+    with progress_bar(shown=shown) as progress:
+        yield Reporters(progress, None)
+
+
+class _LiveRows:
+    """The table, and the medians that it has computed already."""
+
+    def __init__(self, console: Console) -> None:
+        from rich.live import Live
+
+        self._console = console
+        self._unicode = writes_unicode(console.encoding)
+        self._states: Sequence[CaseState] = ()
+        self._medians: dict[int, list[float]] = {}
+        self._drawn_s: float | None = None
+        self._live = Live(
+            self._line("preparing"), console=console, auto_refresh=False, transient=True
+        )
+        self._live.start(refresh=True)
+
+    def watch(self, states: Sequence[CaseState]) -> None:
+        """Take the rows that will be measured."""
+        self._states = [state for state in states if not state.limit]
+
+    def report(self, label: str, fraction: float, seconds_left: float) -> None:
+        """Draw the table if the last drawing is old enough."""
+        if self._drawn_s is not None and monotonic_s() - self._drawn_s < _PERIOD_S:
+            return
+        self._live.update(self._drawn(label, seconds_left), refresh=True)
+        self._drawn_s = monotonic_s()
+
+    def close(self) -> None:
+        """Remove the table."""
+        self._live.stop()
+
+    def _drawn(self, label: str, seconds_left: float) -> Group:
+        from rich.console import Group
+
+        begun = [state for state in self._states if state.rounds and state.error is None]
+        title = f"{len(begun)} of {len(self._states)} rows, {time_left(seconds_left)}: {label}"
+        return Group(self._line(title), self._table(begun, label))
+
+    def _table(self, begun: Sequence[CaseState], label: str) -> Table:
+        from rich.table import Table
+
+        table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
+        table.add_column("SO FAR", no_wrap=True, overflow="ellipsis")
+        for heading in ("TIME", "SPEED", "ROUNDS"):
+            table.add_column(heading, justify="right", no_wrap=True)
+        now = next((at for at, state in enumerate(begun) if state.case.label.text == label), None)
+        for state in self._window(begun, now):
+            style = "bold" if state.case.label.text == label else ""
+            table.add_row(*self._cells(state), style=style)
+        return table
+
+    def _window(self, begun: Sequence[CaseState], now: int | None) -> Sequence[CaseState]:
+        """Return as many rows as the terminal has lines for, the present one among them."""
+        room = max(1, self._console.height - _OTHER_LINES)
+        last = len(begun) if now is None else max(room, now + 1)
+        return begun[max(0, min(last, len(begun)) - room) :][:room]
+
+    def _cells(self, state: CaseState) -> list[str]:
+        from gpucheck.bench import stats
+        from gpucheck.bench.rows_view import row_name
+
+        label, medians = state.case.label, self._medians.setdefault(id(state), [])
+        # The last round may still grow: it is computed anew.
+        del medians[max(0, len(state.rounds) - 1) :]
+        medians.extend(stats.median(each) for each in state.rounds[len(medians) :] if each)
+        if not medians:
+            return []
+        name = f"{label.kernel} {label.dtype.format} {row_name(label)}"
+        seconds, work = stats.median(medians), state.case.work
+        speed = "" if label.kernel == "launch" else rate(work.amount / seconds, work.unit)
+        cells = (name, duration(seconds), speed, str(len(medians)))
+        return [self._text(cell) for cell in cells]
+
+    def _line(self, text: str) -> Text:
+        from rich.text import Text
+
+        return Text(self._text(text), no_wrap=True, overflow="ellipsis")
+
+    def _text(self, text: str) -> str:
+        return printable(text) if self._unicode else as_ascii(printable(text))
