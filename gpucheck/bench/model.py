@@ -142,10 +142,11 @@ class Measurement:
     None for gpucheck's own code. `samples_s` holds the samples of all rounds in order, and
     `round_sizes` their number per round. `median_s` and `ci95_s` come from `round_medians_s`.
     `ci95_s` is how well this run knows its median. The wider `repeat95_s` is where 19 of 20 further
-    runs on the same machine are expected to have theirs. `cold_s` is the first run, with
-    compilation and handle creation. `loops` is the number of operations in a sample. `limits` names
-    the limits that the percentages refer to. `percent_of_peak_at_clock` refers to the peak at the
-    SMs' real clock. `facts` are further results, such as accuracy, with the unit in the key.
+    runs on the same machine are expected to have theirs. `process_medians_s` are the medians of all
+    processes of a run of several, the other fields those of its first. `cold_s` is the first run,
+    with compilation and handle creation. `loops` is the number of operations in a sample. `limits`
+    names the limits that the percentages refer to. `percent_of_peak_at_clock` refers to the peak at
+    the SMs' real clock. `facts` are further results, such as accuracy, with the unit in the key.
     `error` is why a row has no figures or ended early; `interrupted`: the user ended it.
     """
 
@@ -172,6 +173,7 @@ class Measurement:
     median_s: float | None = None
     ci95_s: tuple[float, float] | None = None
     repeat95_s: tuple[float, float] | None = None
+    process_medians_s: tuple[float, ...] = ()
     converged: bool = False
     throughput: Throughput | None = None
     percent_of_peak: float | None = None
@@ -346,9 +348,10 @@ class Gate:
 
     `device` is `cpu`, `gpu:<cuda_index>` or `node`. `measured` and `limit` are in `unit`; None
     means that there is no such number. `interval` is the 90 % interval of `measured`, `values` the
-    figure of each process behind it. `class_` is None for a pass. `warning` marks a pass beyond the
-    warn level. `repeat_helps` means that further processes may decide an undecided gate.
-    `reason` says why in one sentence, `next` what to do.
+    figure of each process behind it. `expected` is the baseline's figure or what a profile expects,
+    and `tolerance_percent` how much worse is allowed. `class_` is None for a pass. `warning` marks
+    a pass beyond the warn level. `repeat_helps` means that further processes may decide an
+    undecided gate. `reason` says why in one sentence, `next` what to do.
     """
 
     id: str
@@ -358,6 +361,8 @@ class Gate:
     unit: str
     measured: float | None = None
     limit: float | None = None
+    expected: float | None = None
+    tolerance_percent: float | None = None
     reason: str | None = None
     class_: GateClass | None = None
     severity: Severity = Severity.ERROR
@@ -380,6 +385,17 @@ class ProfileUse:
     digest: str
     processes: int
     max_processes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BaselineUse:
+    """Saved run that a run was compared with (bench's `baseline`)."""
+
+    file: str
+    time: str
+    host: str | None
+    driver: str | None
+    gpucheck: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -436,6 +452,7 @@ class BenchResult:
     gates: tuple[Gate, ...] = ()
     telemetry: Telemetry | None = None
     profile: ProfileUse | None = None
+    baseline: BaselineUse | None = None
     notes: tuple[str, ...] = ()
     headline: str | None = None
     interrupted: bool = False

@@ -120,13 +120,23 @@ def board_of(gpu: BenchGpu) -> Board | None:
     return _computed(gpu) if entry is None else board_from(entry)
 
 
+def known_board(name: str | None, pci_device_id: str | None) -> str | None:
+    """Return the table's name of a GPU's board, None if it is not there."""
+    entry = _entry(name, pci_device_id)
+    return None if entry is None else entry.name
+
+
 def _find(gpu: BenchGpu) -> TableBoard | None:
+    return _entry(gpu.name, gpu.pci_device_id)
+
+
+def _entry(name: str | None, pci_device_id: str | None) -> TableBoard | None:
     """Return the table's entry by PCI device id, or by exact name if no id is known."""
     boards = load_table().boards
-    if gpu.pci_device_id is not None:
-        device = gpu.pci_device_id[:4].lower()
+    if pci_device_id is not None:
+        device = pci_device_id[:4].lower()
         return next((board for board in boards if device in board.pci_device_ids), None)
-    return next((board for board in boards if gpu.name in board.names), None)
+    return next((board for board in boards if name in board.names), None)
 
 
 def flops_of_cuda_cores(gpu: BenchGpu, name: str) -> float | None:

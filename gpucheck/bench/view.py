@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from itertools import groupby, pairwise
-from typing import Any
+from itertools import groupby
 
 from gpucheck.bench.doubts_view import full_doubts, in_doubt
 from gpucheck.bench.model import (
@@ -34,7 +33,7 @@ from gpucheck.bench.rows_view import (
 )
 from gpucheck.bench.scheduler import NO_INTERVAL, TOO_SHORT
 from gpucheck.bench.summary_view import summary
-from gpucheck.report.blocks import Block, Gap, Line, Span, head, limited, remedies
+from gpucheck.report.blocks import Block, Gap, Line, head, limited, remedies
 from gpucheck.report.envelope import CheckStatus, Report
 from gpucheck.report.text import View, rate, two_digits
 
@@ -52,37 +51,16 @@ def blocks(report: Report, view: View) -> Iterator[Block]:
     if not result.gates:
         yield from bench_blocks(report, result, view)
         return
-    # The user waits for the gates; the rows behind them come with -v.
-    yield from _verdict(result, view)
-    if view.verbosity > 0:
+    # Judging takes 20 ms to import, and most runs have no gates.
+    from gpucheck.bench.ci import gates_view
+
+    if gates_view.shows_rows(result, view):
+        yield from bench_blocks(report, gates_view.over_processes(result), view)
         yield Gap()
-        yield from bench_blocks(report, result, view)
-
-
-def _verdict(result: BenchResult, view: View) -> Iterator[Line]:
-    """Yield the gates' lines."""
-    from rich.padding import Padding
-    from rich.text import Text
-
-    from gpucheck.bench.ci.view import render_gates
-
-    drawn: Any = render_gates(
-        result.gates, result.profile, ascii_only=not view.unicode, verbosity=view.verbosity
-    )
-    for each in drawn.renderables:
-        indent, text = (each.left, each.renderable) if isinstance(each, Padding) else (0, each)
-        if not isinstance(text, Text):
-            raise TypeError(type(text).__name__)
-        whole = (0, len(text.plain), str(text.style))
-        spans = [whole, *((span.start, span.end, str(span.style)) for span in text.spans)]
-        edges = sorted(
-            {0, len(text.plain), *(edge for low, high, _ in spans for edge in (low, high))}
-        )
-        parts = []
-        for low, high in pairwise(edges):
-            styles = (style for start, end, style in spans if start <= low and high <= end)
-            parts.append(Span(text.plain[low:high], " ".join(style for style in styles if style)))
-        yield Line(tuple(parts), indent=indent)
+    elif view.verbosity >= 0:
+        yield head(report, *_facts(result))
+        yield Gap()
+    yield from gates_view.blocks(report, result, view)
 
 
 def bench_blocks(report: Report, result: BenchResult, view: View) -> Iterator[Block]:

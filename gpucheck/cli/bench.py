@@ -25,6 +25,7 @@ from gpucheck.cli.bench_ci import (
     SaveFailed,
     Saving,
     UpdateBaseline,
+    deliver_judged,
     open_outlets,
     open_saving,
     repeat,
@@ -211,7 +212,7 @@ def _run(
     """Measure in this process, or in several, and report."""
     with machine("bench", shared) as probes:
         if saving.repeats:
-            answer = repeat(
+            answer, done = repeat(
                 *(request, probes, saving, shared),
                 corruption_s=corruption_s,
                 require_gpu=require_gpu,
@@ -226,7 +227,8 @@ def _run(
                     *("bench", shared, answer, now()), also=outlets.write
                 ),
             )
-    return deliver("bench", shared, answer, probes.time(), also=outlets.write)
+            return deliver("bench", shared, answer, probes.time(), also=outlets.write)
+    return deliver_judged(shared, answer, probes.time(), outlets, done)
 
 
 def _measure(

@@ -22,7 +22,7 @@ from gpucheck.cli.terminal import status_line, write_stderr, write_workflow_comm
 from gpucheck.drivers.interrupts import REQUESTS
 from gpucheck.report.envelope import Answer, Failure, Notice, Report
 from gpucheck.report.errors import ExitCode, GpucheckError, WrongUseError
-from gpucheck.report.text import View
+from gpucheck.report.text import View, printable
 
 if TYPE_CHECKING:
     from gpucheck.bench.model import BenchRequest
@@ -94,8 +94,12 @@ class Saving:
         """Return whether the run takes several processes."""
         return any(item is not None for item in (self.save, self.reference, self.processes))
 
-    def keep(self, run: SavedRun | None, answer: Answer, shared: Shared) -> Answer:
+    def keep(
+        self, run: SavedRun | None, answer: Answer, shared: Shared
+    ) -> tuple[Answer, str | None]:
         """Write the run to the file of --save, in one step; return the answer with its warnings.
+
+        The second is what to say of it below the report, None if nothing was saved.
 
         A baseline is a run that passed. One that failed or is undecided is saved only with
         --save-failed, and the file says so; an interrupted one is never saved.
@@ -103,8 +107,10 @@ class Saving:
         Raises:
             WrongUseError: the file cannot be written.
         """
-        warnings = [*answer.warnings, *self._about_the_baseline()]
+        warnings, done = [*answer.warnings, *self._about_the_baseline()], None
         if self.save is not None:
+            from gpucheck.bench.ci.baseline import to_text
+
             warned = shared.strict and bool(warnings)
             refusal = self._refusal(run, answer.exit_code, warned=warned)
             if refusal is not None or run is None:
@@ -114,12 +120,13 @@ class Saving:
                     whole = self._whole(self.save, replace(run, exit_code=answer.exit_code))
                 except WrongUseError as error:
                     failure = Failure.of(error)
-                    return answer._replace(exit_code=ExitCode.WRONG_USE, error=failure)
-                self._write(self.save, whole, shared)
+                    return answer._replace(exit_code=ExitCode.WRONG_USE, error=failure), None
+                write_file(self.save, to_text(whole))
+                done = self._done(self.save, whole, run, answer.exit_code)
                 if answer.exit_code is not ExitCode.OK:
                     message = f"{str(self.save)!r} holds a run that {_how(answer.exit_code)}."
                     warnings.append(Notice("saved-all-the-same", message))
-        return answer._replace(warnings=tuple(warnings))
+        return answer._replace(warnings=tuple(warnings)), done
 
     def _refusal(self, run: SavedRun | None, code: ExitCode, *, warned: bool) -> str | None:
         """Return why the run is not saved, None if it is."""
@@ -141,13 +148,19 @@ class Saving:
 
         return with_session(read_saved_run(path), run) if self.extends else run
 
-    def _write(self, path: Path, run: SavedRun, shared: Shared) -> None:
-        from gpucheck.bench.ci.baseline import to_text
-
-        write_file(path, to_text(run))
-        if shared.verbosity >= 0:
-            done = f"Added as session {1 + len(run.further_times)}" if self.extends else "Saved"
-            write_stderr(f"{done}. Compare a later run with: gpucheck compare {path} LATER")
+    def _done(self, path: Path, whole: SavedRun, run: SavedRun, code: ExitCode) -> str:
+        """Return where the run went, and the command that compares a later one with it."""
+        count = max(len(one.values) for one in run.series)
+        runs = "1 run" if count == 1 else f"{count} runs"
+        of_each = f" of each of {len(run.devices)} devices" if len(run.devices) > 1 else ""
+        right = ", all results right" if code is ExitCode.OK else ""
+        session = f" as session {1 + len(whole.further_times)}" if self.extends else ""
+        file = printable(str(path))
+        how = f"Added to {file}{session}" if self.extends else f"Saved to {file}"
+        return (
+            f"{how}: {runs}{of_each}{right}. Compare a later run with:\n"
+            f"  gpucheck compare {file} LATER"
+        )
 
     def _about_the_baseline(self) -> list[Notice]:
         """Return warnings about the baseline itself."""
@@ -245,8 +258,20 @@ def run_with_profile(
         with status_line(shown=shared.verbosity >= 0) as tell:
             workers = Workers(report_progress=tell)
             answer, run = run_profile(profile, wanted, probes, workers, saving.reference)
-        answer = saving.keep(run, answer, shared)
-    return deliver("bench", shared, answer, probes.time(), also=outlets.write)
+        answer, done = saving.keep(run, answer, shared)
+    return deliver_judged(shared, answer, probes.time(), outlets, done)
+
+
+def deliver_judged(
+    shared: Shared, answer: Answer, time: str, outlets: Outlets, done: str | None
+) -> int:
+    """Report a run with gates to every output, and then where it was saved."""
+    from gpucheck.bench.ci.gates import SHOWN
+
+    code = deliver("bench", shared, answer, time, in_table=SHOWN, also=outlets.write)
+    if done is not None and shared.verbosity >= 0:
+        write_stderr(done)
+    return code
 
 
 def repeat(
@@ -257,8 +282,8 @@ def repeat(
     *,
     corruption_s: float,
     require_gpu: bool,
-) -> Answer:
-    """Measure in several processes, save the run if requested, and return the answer."""
+) -> tuple[Answer, str | None]:
+    """Measure in several processes, and save the run if requested; see `Saving.keep`."""
     from gpucheck.bench.ci.run import PROCESSES, run_request
     from gpucheck.bench.workers import Workers
 

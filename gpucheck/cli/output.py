@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -125,12 +125,12 @@ def write_report(report: Report, shared: Shared, view: View) -> Report:
     return report
 
 
-def write_messages(report: Report, *, quiet: bool = False) -> None:
-    """Write the error and the warnings of a report to stderr."""
-    if report.error is not None:
+def write_messages(report: Report, *, quiet: bool = False, without: Collection[str] = ()) -> None:
+    """Write the error and the warnings of a report to stderr, but for those with these codes."""
+    if report.error is not None and report.error.code not in without:
         write_failure(report.error)
     if not quiet:
-        write_warnings(report.warnings)
+        write_warnings(one for one in report.warnings if one.code not in without)
 
 
 def write_message(text: str) -> None:
@@ -198,6 +198,7 @@ def deliver(
     time: str,
     *,
     warnings_in_table: bool = False,
+    in_table: Collection[str] = (),
     also: Callable[[Report], None] | None = None,
     **view_changes: Any,
 ) -> int:
@@ -208,6 +209,7 @@ def deliver(
     return publish(
         *(command, shared, answer, time),
         warnings_in_table=warnings_in_table,
+        in_table=in_table,
         also=also,
         **view_changes,
     )
@@ -220,12 +222,14 @@ def publish(
     time: str,
     *,
     warnings_in_table: bool = False,
+    in_table: Collection[str] = (),
     also: Callable[[Report], None] | None = None,
     **view_changes: Any,
 ) -> int:
     """Write the report of an answer and its messages, and return the exit code.
 
-    `warnings_in_table`: the table already shows the warnings, so they are not repeated.
+    `warnings_in_table`: the table already shows the warnings, so they are not repeated; likewise
+    the error and the warnings with the codes in `in_table`.
     `also` receives the report once it is on stdout.
     """
     report = wrap(command, answer, time=time, strict=shared.strict)
@@ -238,7 +242,11 @@ def publish(
     shown = shared.format == "table" and shared.output is None and report.result is not None
     if not shown:
         _mark_example(shared)
-    write_messages(report, quiet=(warnings_in_table and shown) or shared.verbosity < 0)
+    write_messages(
+        report,
+        quiet=(warnings_in_table and shown) or shared.verbosity < 0,
+        without=in_table if shown else (),
+    )
     return int(report.exit_code)
 
 

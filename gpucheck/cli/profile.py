@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,6 +15,9 @@ from gpucheck.cli.report_file import check_writable, write_file
 from gpucheck.report.envelope import Answer, Failure
 from gpucheck.report.errors import ExitCode, GpucheckError, WrongUseError
 
+if TYPE_CHECKING:
+    from gpucheck.drivers.interface import Probes
+
 Profiles = Annotated[
     list[str],
     typer.Argument(metavar="PROFILE...", help="Names or files.", show_default=False),
@@ -24,13 +27,13 @@ Profiles = Annotated[
 @with_shared_options
 def list_(*, shared: Shared) -> int:
     """List the built-in profiles."""
-    return _deliver(shared, _list)
+    return _deliver(shared, lambda probes: _list())
 
 
 @with_shared_options
 def lint_(*, names: Profiles, shared: Shared) -> int:
     """Find the mistakes in profiles."""
-    return _deliver(shared, lambda: _lint(names))
+    return _deliver(shared, lambda probes: _lint(names))
 
 
 @with_shared_options
@@ -41,10 +44,20 @@ def explain_(
         str | None,
         typer.Option("--board", metavar="NAME", help="Only for this board (such as H100)."),
     ] = None,
+    all_boards: Annotated[
+        bool,
+        typer.Option("--all-boards", help="For every board, not only for those of this machine."),
+    ] = False,
     shared: Shared,
 ) -> int:
     """Show what each limit of a profile amounts to."""
-    return _deliver(shared, lambda: _explain(names, board))
+    # The document has every board; the table leaves out those that are not here.
+    every = all_boards or board is not None or shared.verbosity > 0 or shared.format != "table"
+
+    def answer(probes: Probes) -> Answer:
+        return _explain(names, board, None if every else probes)
+
+    return _deliver(shared, answer)
 
 
 @with_shared_options
@@ -68,16 +81,16 @@ def record_(
     shared: Shared,
 ) -> int:
     """Write a profile from saved runs of a good machine."""
-    return _deliver(shared, lambda: _record(file, runs, base, replace))
+    return _deliver(shared, lambda probes: _record(file, runs, base, replace))
 
 
-def _deliver(shared: Shared, answer: Callable[[], Answer]) -> int:
+def _deliver(shared: Shared, answer: Callable[[Probes], Answer]) -> int:
     if shared.recording is not None:
         message = "profile reads profiles, not a machine: leave --from out."
         raise WrongUseError(code="profile-from-snapshot", message=message)
     with machine("profile", shared) as probes:
-        found = answer()._replace(host=probes.host())
-    return deliver("profile", shared, found, probes.time())
+        found = answer(probes)._replace(host=probes.host())
+    return deliver("profile", shared, found, probes.time(), in_table=("bad-profile",))
 
 
 def _list() -> Answer:
@@ -110,7 +123,8 @@ def _lint(names: Sequence[str]) -> Answer:
     return Answer(result=result, exit_code=ExitCode.BAD, error=failure)
 
 
-def _explain(names: Sequence[str], board: str | None) -> Answer:
+def _explain(names: Sequence[str], board: str | None, probes: Probes | None) -> Answer:
+    """Write the limits out; with `probes` only those of the boards that are here."""
     from gpucheck.bench.ci.limits import explain
     from gpucheck.bench.ci.profiles import describe, find_profile, load_profile
 
@@ -120,9 +134,24 @@ def _explain(names: Sequence[str], board: str | None) -> Answer:
         profile = load_profile(name)
         files.append(describe(find_profile(name)))
         limits.extend(explain(profile, board))
-    return Answer(
-        result=ProfileResult(action=ProfileAction.EXPLAIN, files=tuple(files), limits=tuple(limits))
+    every = {one.board for one in limits if one.board is not None}
+    left_out = every - _boards_here(probes) if probes is not None and every else set()
+    result = ProfileResult(
+        action=ProfileAction.EXPLAIN,
+        files=tuple(files),
+        limits=tuple(one for one in limits if one.board not in left_out),
+        boards_left_out=len(left_out),
     )
+    return Answer(result=result)
+
+
+def _boards_here(probes: Probes) -> frozenset[str]:
+    """Return the names of this machine's boards, as the table of peaks has them."""
+    from gpucheck.bench.roofline import known_board
+    from gpucheck.drivers.interface import NvmlRequest
+
+    found = (known_board(gpu.name, gpu.pci_device_id) for gpu in probes.nvml(NvmlRequest()).gpus)
+    return frozenset(name for name in found if name is not None)
 
 
 def _record(path: Path, runs: Sequence[Path], base: str, replace: bool) -> Answer:

@@ -60,23 +60,26 @@ def test_a_file_is_never_replaced_by_itself(file: Path) -> None:
     assert "--update-baseline" in raised.value.remedy[0]
 
 
-def test_updating_is_explicit(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_updating_is_explicit_and_says_where_the_run_went(file: Path) -> None:
     before = file.read_text(encoding="utf-8")
     changed = saved(doubts=("host-busy",))
 
-    answer = opened(save=file, update=True).keep(changed, ended(), SHARED)
+    answer, done = opened(save=file, update=True).keep(changed, ended(), SHARED)
 
     assert file.read_text(encoding="utf-8") != before
     assert read_saved_run(file) == replace(changed, exit_code=0)
     assert answer.warnings == ()
-    assert capsys.readouterr().err.startswith("Saved. Compare a later run with: gpucheck compare")
+    assert done == (
+        f"Saved to {file}: 3 runs of each of 2 devices, all results right. "
+        f"Compare a later run with:\n  gpucheck compare {file} LATER"
+    )
 
 
 def test_a_further_session_is_added_to_the_file(file: Path) -> None:
     first = saved()
     later = replace(first, time="2026-11-22T03:32:00Z")
 
-    answer = opened(save=file, append=True).keep(later, ended(), SHARED)
+    answer, _ = opened(save=file, append=True).keep(later, ended(), SHARED)
 
     assert answer.exit_code is ExitCode.OK
     found = read_saved_run(file)
@@ -84,7 +87,9 @@ def test_a_further_session_is_added_to_the_file(file: Path) -> None:
     for one, before in zip(found.series, first.series, strict=True):
         assert one.values == before.values * 2
         assert one.sessions == (len(before.values),) * 2
-    opened(save=file, append=True).keep(later, ended(), SHARED)
+    _, done = opened(save=file, append=True).keep(later, ended(), SHARED)
+    assert done is not None
+    assert done.startswith(f"Added to {file} as session 3: ")
     assert all(len(one.sessions) == 3 for one in read_saved_run(file).series)
 
 
@@ -95,7 +100,7 @@ def test_a_session_of_another_machine_is_refused_and_the_file_stays(file: Path) 
     changed = replace(device, fingerprint=replace(device.fingerprint, blas="mkl"))
 
     other = replace(run, devices=(changed, *others))
-    answer = opened(save=file, append=True).keep(other, ended(), SHARED)
+    answer, _ = opened(save=file, append=True).keep(other, ended(), SHARED)
 
     assert answer.exit_code is ExitCode.WRONG_USE
     assert answer.error is not None
@@ -130,7 +135,7 @@ def test_a_run_that_is_not_complete_leaves_the_old_file(
 ) -> None:
     before = file.read_text(encoding="utf-8")
 
-    answer = opened(save=file, update=True, failed=True).keep(run, ended(code), SHARED)
+    answer, _ = opened(save=file, update=True, failed=True).keep(run, ended(code), SHARED)
 
     assert file.read_text(encoding="utf-8") == before
     assert [(one.code, one.message) for one in answer.warnings] == [
@@ -145,7 +150,7 @@ def test_a_run_that_is_not_complete_leaves_the_old_file(
 def test_a_run_that_did_not_pass_is_no_baseline(file: Path, code: ExitCode, said: str) -> None:
     before = file.read_text(encoding="utf-8")
 
-    answer = opened(save=file, update=True).keep(saved(), ended(code), SHARED)
+    answer, _ = opened(save=file, update=True).keep(saved(), ended(code), SHARED)
 
     assert file.read_text(encoding="utf-8") == before
     assert answer.exit_code is code
@@ -173,7 +178,7 @@ def test_with_strict_a_run_with_warnings_did_not_pass(tmp_path: Path, strict: bo
 def test_what_is_kept_all_the_same_says_so(tmp_path: Path, code: ExitCode, said: str) -> None:
     file = tmp_path / "new.json"
 
-    answer = opened(save=file, failed=True).keep(saved(), ended(code), SHARED)
+    answer, _ = opened(save=file, failed=True).keep(saved(), ended(code), SHARED)
 
     assert read_saved_run(file).exit_code == code
     assert said in answer.warnings[0].message
@@ -183,13 +188,13 @@ def test_a_baseline_that_failed_is_told(tmp_path: Path) -> None:
     file = tmp_path / "failed.json"
     file.write_text(to_text(replace(saved(), exit_code=1)), encoding="utf-8")
 
-    answer = opened(baseline=file).keep(None, ended(), SHARED)
+    answer, _ = opened(baseline=file).keep(None, ended(), SHARED)
 
     assert [one.code for one in answer.warnings] == ["baseline-failed"]
 
 
 def test_without_save_nothing_is_kept(tmp_path: Path) -> None:
-    answer = opened(processes=2).keep(saved(), ended(), SHARED)
+    answer, _ = opened(processes=2).keep(saved(), ended(), SHARED)
 
     assert list(tmp_path.iterdir()) == []
     assert answer.warnings == ()

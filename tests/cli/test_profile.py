@@ -66,12 +66,27 @@ def test_lint_prints_place_and_mend(gpucheck_command: Command, good: Path) -> No
     assert finished.code == 1
 
 
-def test_explain_writes_every_limit_out(gpucheck_command: Command, good: Path) -> None:
-    finished = gpucheck_command("profile", "explain", good)
+@pytest.mark.parametrize("option", ["--all-boards", "--board=H100 SXM", "-v"])
+def test_explain_writes_every_limit_out(gpucheck_command: Command, good: Path, option: str) -> None:
+    finished = gpucheck_command("profile", "explain", good, option)
 
-    assert "739 TFLOP/s = 795 x 0.93 = 74.7 % of peak (989 TFLOP/s, datasheet)" in finished.stdout
+    said = " ".join(finished.stdout.split())
+    assert "at least 739 TFLOP/s" in said
+    assert "75 % of 989 (good boards reach 80 %, less 7 %)" in said
     assert finished.code == 0
-    document(gpucheck_command("profile", "explain", good, "--json"), "profile")
+
+
+def test_explain_leaves_out_boards_that_are_not_here_but_not_in_its_document(
+    gpucheck_command: Command, good: Path
+) -> None:
+    finished = gpucheck_command("profile", "explain", good)
+    found = document(gpucheck_command("profile", "explain", good, "--json"), "profile")
+
+    assert "739" not in finished.stdout
+    assert "--all-boards" in finished.stdout
+    limits = found["result"]["limits"]
+    assert "H100 SXM" in [limit["board"] for limit in limits]
+    assert found["result"]["boards_left_out"] == 0
 
 
 def test_record_writes_a_profile_once(gpucheck_command: Command, tmp_path: Path) -> None:

@@ -366,6 +366,12 @@ def counterpart_of(
     return found, differences(found.fingerprint, fingerprint), series
 
 
+def driver_of(run: SavedRun) -> str | None:
+    """Return the driver that a run was measured with, None without a GPU."""
+    found = (device.fingerprint.driver for device in run.devices)
+    return next((driver for driver in found if driver is not None), None)
+
+
 _TEMPERATURE = "temperature="
 
 

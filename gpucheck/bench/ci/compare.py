@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gpucheck.bench.ci.baseline import counterpart_of, not_allowed
+from gpucheck.bench.ci.baseline import counterpart_of, driver_of, not_allowed
 from gpucheck.bench.ci.decision import (
     FEWEST_PROCESSES,
     Decision,
@@ -80,6 +80,7 @@ def _side(run: SavedRun, file: Path) -> ComparedRun:
         host=run.host,
         gpucheck=run.tool.version,
         profile=run.profile,
+        driver=driver_of(run),
         exit_code=run.exit_code,
     )
 
@@ -301,6 +302,8 @@ def _middle(series: Series | None) -> float | None:
     return None if series is None else math.exp(typical(series.values))
 
 
+#: Codes of errors that the table of rows says itself.
+SHOWN = frozenset({"slower", "undecided", "nothing-to-compare"})
 _ROWS = Wording(
     *("slower", "is worse than allowed", "rows are worse than allowed"),
     *("undecided", "is undecided", "rows are undecided"),

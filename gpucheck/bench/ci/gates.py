@@ -77,6 +77,10 @@ GATES = Wording(
 )
 
 
+#: Codes of errors and warnings that the table of gates says itself.
+SHOWN = frozenset({"gate-failed", "gate-undecided", "gate-warning"})
+
+
 def exit_status(
     judged: Sequence[Gate | ComparedRow], words: Wording = GATES
 ) -> tuple[ExitCode, Failure | None]:
@@ -249,6 +253,8 @@ class _Judging:
             self._plain(status, None),
             measured=decision.measured,
             limit=limit,
+            expected=decision.expected,
+            tolerance_percent=check.tolerance_percent,
             interval=finite(decision.measured_interval),
         )
         if status is GateStatus.PASS:

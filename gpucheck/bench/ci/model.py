@@ -192,6 +192,7 @@ class ComparedRun:
     host: str | None
     gpucheck: str
     profile: str | None
+    driver: str | None = None
     exit_code: int | None = None
 
 

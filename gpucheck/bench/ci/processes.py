@@ -21,6 +21,7 @@ from gpucheck.bench.model import (
     Extent,
     Fill,
     GpuTelemetry,
+    Measurement,
     Telemetry,
 )
 from gpucheck.bench.workers import (
@@ -185,9 +186,14 @@ def merged(runs: Sequence[ProcessRun]) -> BenchResult | None:
         rooflines=tuple(line for one in results for line in one.environment.rooflines),
         duration_s=sum(one.environment.duration_s for one in answered),
     )
+    medians = _process_medians(runs)
     return replace(
         results[0],
-        measurements=tuple(row for one in results for row in one.measurements),
+        measurements=tuple(
+            replace(row, process_medians_s=medians.get(_key(row), ()))
+            for one in results
+            for row in one.measurements
+        ),
         comparisons=tuple(one for result in results for one in result.comparisons),
         conclusions=tuple(one for result in results for one in result.conclusions),
         corruption=tuple(check for one in answered for check in one.corruption),
@@ -196,6 +202,23 @@ def merged(runs: Sequence[ProcessRun]) -> BenchResult | None:
         notes=tuple(dict.fromkeys(note for one in answered for note in one.notes)),
         interrupted=was_interrupted(runs) or any(one.interrupted for one in answered),
     )
+
+
+def _process_medians(runs: Sequence[ProcessRun]) -> dict[tuple[object, ...], tuple[float, ...]]:
+    """Return the medians of each row's processes, those measured all at once if there are any."""
+    chosen = [run for run in runs if run.together] or list(runs)
+    found: dict[tuple[object, ...], tuple[float, ...]] = {}
+    for run in chosen:
+        for row in run.result.measurements if run.result is not None else ():
+            if row.median_s is not None and row.error is None:
+                found[_key(row)] = (*found.get(_key(row), ()), row.median_s)
+    return found
+
+
+def _key(row: Measurement) -> tuple[object, ...]:
+    parameters = tuple(sorted(row.parameters.items()))
+    what = (row.kernel, row.variant, row.dtype, row.shape, row.scope, row.threads, parameters)
+    return (row.device, *what)
 
 
 def _merged_telemetry(results: Sequence[BenchResult]) -> Telemetry | None:

@@ -281,12 +281,16 @@ class ProfileAction(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileFile:
-    """File of a profile, and what is wrong with it; name and version are None if unreadable."""
+    """File of a profile, and what is wrong with it; name and version are None if unreadable.
+
+    `seconds` is the measuring time of one device, if no check stays undecided.
+    """
 
     path: str
     name: str | None
     version: int | None
     description: str | None
+    seconds: float | None = None
     problems: tuple[Problem, ...] = ()
 
 
@@ -314,9 +318,13 @@ class Limit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileResult:
-    """Result of `gpucheck profile`; `saved` is the file that `record` wrote."""
+    """Result of `gpucheck profile`; `saved` is the file that `record` wrote.
+
+    `boards_left_out` is the number of boards whose limits are missing because none is here.
+    """
 
     action: ProfileAction
     files: tuple[ProfileFile, ...]
     limits: tuple[Limit, ...] = ()
+    boards_left_out: int = 0
     saved: str | None = None

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from gpucheck.bench.ci.profile_file import nearest
 from gpucheck.bench.ci.profile_lint import lint
-from gpucheck.bench.ci.profile_model import Problem, Profile, ProfileFile
+from gpucheck.bench.ci.profile_model import Problem, Profile, ProfileFile, RunPlan
 from gpucheck.bench.model import Severity
 from gpucheck.report.errors import GpucheckError, WrongUseError
 
@@ -79,8 +79,14 @@ def describe(path: Path) -> ProfileFile:
         name=found.name if found else None,
         version=found.version if found else None,
         description=found.description if found else None,
+        seconds=_seconds(found.run) if found else None,
         problems=findings.problems,
     )
+
+
+def _seconds(run: RunPlan) -> float:
+    """Return the measuring time of one device."""
+    return run.processes * (run.seconds + run.corruption_s)
 
 
 def unreadable(path: Path, error: GpucheckError) -> ProfileFile:

@@ -14,6 +14,7 @@ from pathlib import Path
 from gpucheck.bench.ci.baseline import (
     baseline_against,
     check_temperature,
+    driver_of,
     fingerprints_of,
     profile_key,
     row_series,
@@ -34,6 +35,7 @@ from gpucheck.bench.ci.profile_model import (
 )
 from gpucheck.bench.ci.run_data import Node, NodeGpu, RunData
 from gpucheck.bench.model import (
+    BaselineUse,
     BenchEnvironment,
     BenchRequest,
     BenchResult,
@@ -160,6 +162,8 @@ def _gate_of(row: ComparedRow, runs: Sequence[ProcessRun]) -> Gate:
         unit=row.unit,
         measured=row.second,
         limit=None if row.first is None else row.first * worst,
+        expected=row.first,
+        tolerance_percent=row.tolerance_percent,
         interval=(row.interval[0] * scale, row.interval[1] * scale) if row.interval else None,
         reason=row.reason,
         class_=row.class_,
@@ -362,10 +366,22 @@ def _conclude(benchmark: Benchmark, runs: Sequence[ProcessRun], gates: tuple[Gat
     if interrupted:
         code, failure = ExitCode.INTERRUPTED, _INTERRUPTED
     result = result or _unmeasured(benchmark.profile)
-    result = replace(result, gates=gates, interrupted=interrupted)
+    against = None if benchmark.reference is None else _baseline_use(benchmark.reference)
+    result = replace(result, gates=gates, baseline=against, interrupted=interrupted)
     if benchmark.has_profile:
         result = _of_profile(result, benchmark.profile, runs)
     return Answer(result=result, exit_code=code, host=host, error=failure, warnings=warnings(gates))
+
+
+def _baseline_use(reference: Reference) -> BaselineUse:
+    run = reference.run
+    return BaselineUse(
+        file=str(reference.path),
+        time=run.time,
+        host=run.host,
+        driver=driver_of(run),
+        gpucheck=run.tool.version,
+    )
 
 
 def _of_profile(result: BenchResult, profile: Profile, runs: Sequence[ProcessRun]) -> BenchResult:

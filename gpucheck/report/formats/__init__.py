@@ -41,7 +41,7 @@ VIEWS = MappingProxyType(
         "bench": "gpucheck.bench.view",
         "burn": "gpucheck.bench.burn_view",
         "compare": "gpucheck.bench.ci.view",
-        "profile": "gpucheck.bench.ci.view",
+        "profile": "gpucheck.bench.ci.profile_view",
         "memlimit": "gpucheck.memlimit.view",
         "overview": "gpucheck.cli.overview",
     }

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from gpucheck.bench.ci.compare import compare_runs, conclude_comparison
+from gpucheck.bench.ci.gates import exit_status
 from gpucheck.bench.ci.limits import explain
 from gpucheck.bench.ci.profile_model import Problem, ProfileAction, ProfileFile, ProfileResult
 from gpucheck.bench.ci.profiles import load_profile
-from gpucheck.bench.ci.view import render_gates, render_profile
 from gpucheck.bench.model import (
+    BaselineUse,
     Direction,
     Gate,
     GateClass,
@@ -24,10 +23,11 @@ from gpucheck.bench.model import (
     Severity,
 )
 from gpucheck.report.envelope import Evidence, Host
+from gpucheck.report.errors import ExitCode
 from gpucheck.report.formats.table import render
 from gpucheck.report.text import View
 from tests.bench.ci.test_compare import run
-from tests.fakes.verdicts import HOSTILE, report
+from tests.fakes.verdicts import HOSTILE, report, result
 
 GOOD = Gate(
     id="matmul",
@@ -49,90 +49,131 @@ BAD = replace(
     evidence=(Evidence("temperature", "91 C at most"),),
     next=("nvidia-smi -q -d TEMPERATURE,PERFORMANCE,CLOCK,POWER --id=00000000:1A:00.0 | less",),
 )
+COMMAND = "nvidia-smi -q -d TEMPERATURE,PERFORMANCE,CLOCK,POWER --id=00000000:1A:00.0"
 USE = ProfileUse(name="nodes", version=3, path="p.toml", digest="ab", processes=5, max_processes=10)
 
 
-def drawn(*gates: Gate, width: int = 80, **settings: Any) -> str:
-    out = StringIO()
-    console = Console(file=out, width=width, highlight=False)
-    told = {"ascii_only": False, "verbosity": 0, **settings}
-    console.print(render_gates(gates, USE, **told), crop=False)
-    return out.getvalue()
+def drawn(
+    *gates: Gate,
+    width: int = 80,
+    baseline: BaselineUse | None = None,
+    profile: ProfileUse | None = USE,
+    **settings: Any,
+) -> str:
+    found = replace(result(*gates), profile=profile, baseline=baseline)
+    code = exit_status(gates)[0]
+    return render(report(found, code=code), View(width=width, **settings))
 
 
 def test_what_failed_comes_first_with_figure_limit_class_reason_and_step() -> None:
-    text = drawn(GOOD, BAD)
+    lines = drawn(GOOD, BAD).splitlines()
 
-    lines = text.splitlines()
-    assert lines[0] == "profile nodes version 3, 5 processes of each device"
-    assert lines[1] == "✗ FAIL  matmul on gpu:7  640 TFLOP/s, at least 739.4  thermal"
-    assert "19.5 % below 795" in lines[2]
-    assert "seen: temperature 91 C at most" in text
-    assert lines[-1] == "FAIL: 1 failed, 1 passed"
+    assert lines[2] == "profile nodes version 3, 5 processes of each device"
+    assert lines[4] == "✗ matmul on gpu:7: 640 TFLOP/s, at least 739.4 TFLOP/s (thermal)"
+    assert lines[5].strip() == "19.5 % below 795 (-20.1 to -18.9 %): heat"
+    assert lines[6].strip() == "seen temperature 91 C at most"
+    assert lines[-1] == "FAIL  2 checks: 1 failed, 1 passed"
 
 
 def test_a_figure_without_a_prefix_of_its_own_gets_one() -> None:
-    raw = replace(GOOD, unit="FLOP/s", measured=5.9e14, limit=6.1e14)
+    raw = replace(BAD, unit="FLOP/s", measured=5.9e14, limit=6.1e14)
 
     assert "590 TFLOP/s, at least 610 TFLOP/s" in drawn(raw)
-    two = drawn(raw, replace(raw, device="gpu:8", measured=6e14))
+    passed = replace(raw, status=GateStatus.PASS, reason=None)
+    two = drawn(passed, replace(passed, device="gpu:8", measured=6e14), verbosity=1)
     assert "590 TFLOP/s to 600 TFLOP/s" in two
 
 
 @pytest.mark.parametrize("width", [40, 60, 200])
 def test_a_command_to_copy_is_never_broken(width: int) -> None:
-    assert f"next: {BAD.next[0]}\n" in drawn(BAD, width=width)
+    lines = drawn(replace(BAD, next=(f"Look: {COMMAND}",)), width=width).splitlines()
+
+    assert COMMAND in [line.strip() for line in lines]
 
 
-def test_eight_gpus_that_pass_are_one_line() -> None:
+def test_eight_gpus_that_pass_are_counted_and_verbose_shows_them_in_one_line() -> None:
     gates = [replace(GOOD, device=f"gpu:{at}", measured=800.0 + at) for at in range(8)]
 
-    text = drawn(*gates)
+    assert drawn(*gates).splitlines()[-1] == "PASS  8 checks passed"
+    assert "matmul" not in drawn(*gates)
+    text = drawn(*gates, verbosity=1, width=100)
+    assert "✓ matmul on gpu:0-7: 800 TFLOP/s to 807 TFLOP/s, at least 739.4 TFLOP/s" in text
 
-    assert "matmul on gpu:0 to gpu:7 (8 devices)  800 to 807 TFLOP/s, at least 739.4" in text
-    assert text.count("matmul") == 1
+
+def test_one_cause_is_said_once_with_the_rows_it_touches() -> None:
+    silent = replace(
+        GOOD,
+        status=GateStatus.INCONCLUSIVE,
+        measured=None,
+        limit=None,
+        class_=GateClass.ENVIRONMENT,
+        next=("run it again when the machine is idle",),
+    )
+    gates = [
+        replace(silent, id=name, device=device, reason=f"{device} gave no answer within 84 s")
+        for name in ("matmul", "copy", "processes")
+        for device in ("gpu:3", "gpu:4", "gpu:5")
+    ]
+
+    lines = drawn(*gates, GOOD, BAD).splitlines()
+
+    at = lines.index("? 9 checks undecided: gpu:3 gave no answer within 84 s (environment)")
+    assert lines[at + 1].strip() == "matmul, copy, processes on gpu:3-5: not measured"
+    assert lines[at + 2].strip() == "→ run it again when the machine is idle"
+    assert lines.index("✗ matmul on gpu:7: 640 TFLOP/s, at least 739.4 TFLOP/s (thermal)") < at
+    assert sum("no answer" in line for line in lines) == 1
 
 
-def test_gpus_that_say_the_same_are_told_once() -> None:
-    gates = [replace(BAD, device=f"gpu:{at}") for at in range(8)]
+def test_rows_of_one_cause_keep_their_own_shortfalls() -> None:
+    hot = [
+        replace(BAD, device=f"gpu:{at}", measured=600.0 + at, reason=f"{at}.5 % below 795: heat")
+        for at in range(5)
+    ]
 
-    text = drawn(*gates)
+    lines = [line.strip() for line in drawn(*hot).splitlines()]
 
-    assert text.count("heat") == 1
-    assert "8 devices" in text
+    assert "✗ 5 checks failed: heat (thermal)" in lines
+    assert "matmul on gpu:0: 600 TFLOP/s, at least 739.4 TFLOP/s; 0.5 % below 795" in lines
+    assert "and matmul on gpu:3-4" in lines
+    assert "matmul on gpu:4" in drawn(*hot, verbosity=1)
 
 
 def test_quiet_leaves_out_what_passed_and_verbose_shows_each() -> None:
     gates = (GOOD, replace(GOOD, device="gpu:1"), BAD)
 
     assert "gpu:0" not in drawn(*gates, verbosity=-1)
-    loud = drawn(*gates, verbosity=1)
-    assert "matmul on gpu:0" in loud
-    assert "matmul on gpu:1" in loud
-    assert "processes on gpu:7: 800, 802.5 TFLOP/s" in loud
+    assert "processes on gpu:7: 800 TFLOP/s, 802.5 TFLOP/s" in drawn(*gates, verbosity=1)
 
 
 @pytest.mark.parametrize(
     ("gate", "word"),
     [
-        (GOOD, "PASS: 1 passed"),
-        (BAD, "FAIL: 1 failed"),
-        (replace(BAD, status=GateStatus.INCONCLUSIVE), "INCONCLUSIVE: 1 undecided"),
-        (replace(GOOD, status=GateStatus.SKIP), "INCONCLUSIVE: 1 skipped"),
-        (replace(GOOD, warning=True, reason="close"), "PASS: 1 passed, 1 with a warning"),
-        (replace(BAD, severity=Severity.WARN), "INCONCLUSIVE: 1 failed"),
+        (GOOD, "PASS  1 check passed"),
+        (BAD, "FAIL  1 check failed"),
+        (replace(BAD, status=GateStatus.INCONCLUSIVE), "INCONCLUSIVE  1 check undecided"),
+        (replace(GOOD, status=GateStatus.SKIP), "INCONCLUSIVE  1 check skipped"),
+        (replace(GOOD, warning=True, reason="close"), "PASS  1 check: 1 passed, 1 with a warning"),
+        (replace(BAD, severity=Severity.WARN), "INCONCLUSIVE  1 check failed"),
     ],
 )
 def test_the_last_line_is_the_verdict(gate: Gate, word: str) -> None:
     assert drawn(gate).splitlines()[-1] == word
 
 
+def test_with_strict_the_verdict_is_the_exit_codes() -> None:
+    found = replace(result(replace(GOOD, warning=True, reason="close")), profile=USE)
+
+    text = render(report(found, code=ExitCode.BAD), View())
+
+    assert text.splitlines()[-1].startswith("FAIL  1 check")
+
+
 def test_a_terminal_without_unicode_gets_ascii_and_names_cannot_steer_it() -> None:
-    text = drawn(replace(BAD, reason="bad \x1b[2J"), ascii_only=True)
+    text = drawn(replace(BAD, reason="bad \x1b[2J"), unicode=False)
 
     assert text.isascii()
     assert "\x1b" not in text
-    assert "x FAIL  matmul on gpu:7" in text
+    assert "FAIL matmul on gpu:7" in text
 
 
 def test_what_is_skipped_says_once_what_would_help() -> None:
@@ -143,13 +184,68 @@ def test_what_is_skipped_says_once_what_would_help() -> None:
         reason="there is no baseline",
         next=("keep this run with --save FILE",),
     )
-    lines = drawn(
-        skipped, replace(skipped, device="gpu:1"), replace(skipped, id="copy")
-    ).splitlines()
+    gates = (skipped, replace(skipped, device="gpu:1"), replace(skipped, id="copy"))
+    lines = [line.strip() for line in drawn(*gates, width=120).splitlines()]
 
-    assert lines[1].endswith("801.2 TFLOP/s"), "it has no limit to show"
-    assert lines[3].strip() == "next: keep this run with --save FILE"
-    assert sum("next:" in line for line in lines) == 1
+    assert lines[4] == (
+        "– matmul on gpu:0-1; copy on gpu:0 (801.2 TFLOP/s): there is no baseline"
+    ), "it has no limit to show"
+    assert lines[5] == "→ keep this run with --save FILE"
+
+
+ROW = replace(
+    GOOD,
+    id="matmul/cublas/float32/1024x1024x1024",
+    unit="FLOP/s",
+    measured=7.4e13,
+    expected=7.5e13,
+    tolerance_percent=5.0,
+    interval=(7.3e13, 7.5e13),
+    reason="1.3 % worse, 5 % is allowed",
+)
+BEFORE = BaselineUse(
+    file="/tmp/before.json",
+    time="2026-11-22T10:00:00Z",
+    host="node17",
+    driver="575.64.05",
+    gpucheck="0.1.0",
+)
+
+
+def test_a_run_against_a_baseline_is_one_table_and_one_verdict() -> None:
+    moved = replace(ROW, id=f"{ROW.id}/end-to-end", measured=7.5e13)
+    lines = drawn(ROW, moved, GOOD, baseline=BEFORE, profile=None, width=100).splitlines()
+
+    assert lines[2].split() == ["row", "before", "now", "change", "90", "%", "interval", "allowed"]
+    assert lines[3].split() == [
+        *("✓", "matmul", "float32", "cublas", "75.0", "74.0", "TFLOP/s"),
+        *("-1.3", "%", "-2.7", "to", "+0.0", "%", "-5", "%"),
+    ]
+    assert "cublas, with transfers    75.0  75.0 TFLOP/s  +0.0 %" in lines[4]
+    assert lines[-1] == (
+        "PASS  2 of 2 rows keep 95 % of before.json (2026-11-22, driver 575.64.05): "
+        "nothing got slower"
+    )
+
+
+def test_eight_gpus_that_keep_the_baseline_are_one_row_and_one_that_does_not_has_its_own() -> None:
+    bad = replace(
+        ROW,
+        device="gpu:3",
+        status=GateStatus.FAIL,
+        measured=6e13,
+        class_=GateClass.THERMAL,
+        reason="20.0 % worse, 5 % is allowed; heat",
+        next=("cool it",),
+    )
+    gates = [bad if at == 3 else replace(ROW, device=f"gpu:{at}") for at in range(8)]
+
+    lines = drawn(*gates, baseline=BEFORE, profile=None, width=100).splitlines()
+
+    assert lines[3].split()[:3] == ["✗", "gpu:3", "matmul"]
+    assert lines[4].split()[:3] == ["✓", "gpu:0-2,4-7", "matmul"]
+    assert "✗ 1 check failed: heat (thermal)" in lines
+    assert lines[-1].startswith("FAIL  1 of 8 rows slower than before.json")
 
 
 def shown(factor: float = 1.0, view: View | None = None, driver: str = "580.95.05") -> str:
@@ -169,19 +265,21 @@ def shown(factor: float = 1.0, view: View | None = None, driver: str = "580.95.0
 def test_a_row_shows_ratio_interval_and_verdict() -> None:
     text = shown(0.9)
 
-    (line,) = [line for line in text.splitlines() if line.startswith("gpu:0   matmul")]
-    assert line.split()[2:] == [
-        *("700", "TFLOP/s", "630", "TFLOP/s", "-10.0", "%", "-10.8", "to", "-9.2", "%", "fail"),
+    (line,) = [line for line in text.splitlines() if line.startswith("✗ matmul")]
+    assert line.split()[4:] == [
+        *("700", "630", "TFLOP/s", "-10.0", "%", "-10.8", "to", "-9.2", "%", "-5", "%"),
     ]
     said = " ".join(text.split())
-    assert "10.0 % worse, 5 % is allowed; no load, no throttling and no limit explains it" in said
-    assert "explains it (hardware)" in said
-    assert text.rstrip().endswith("1 fail")
+    assert "no load, no throttling and no limit explains it (hardware)" in said
+    assert text.splitlines()[-1] == (
+        "FAIL  1 of 1 row slower than a.json (2026-11-21, driver 580.95.05) allows"
+    )
 
 
 def test_a_good_comparison_is_short() -> None:
-    assert "allowed" not in shown()
-    assert "1 pass" in shown()
+    assert len(shown().splitlines()) == 6
+    assert "PASS  1 of 1 row keeps 95 % of a.json" in shown()
+    assert "nothing got slower" in shown()
 
 
 @pytest.mark.parametrize("width", [20, 40, 60, 80])
@@ -190,7 +288,7 @@ def test_narrow_terminals_get_all_of_it_without_a_cut(width: int) -> None:
 
     assert "…" not in text
     joined = " ".join(text.split())
-    for part in ("700 TFLOP/s", "630 TFLOP/s", "-10.0 %", "fail"):
+    for part in ("700", "630 TFLOP/s", "-10.0 %", "FAIL"):
         assert part in joined
 
 
@@ -214,7 +312,7 @@ def test_a_profiles_unit_gets_no_second_prefix_and_a_wide_interval_is_cut() -> N
     row = replace(found.rows[0], unit="GB/s", first=2036.4, second=801.5, interval=(0.01, 400.0))
     text = render(report(replace(found, rows=(row,)), command="compare"), View(width=120))
 
-    assert "2036 GB/s" in text
+    assert "  2036  " in text
     assert "801.5 GB/s" in text
     assert "-99.0 to over +1000 %" in text
 
@@ -229,11 +327,8 @@ PROBLEM = Problem(
 PATH = "/a/rather/long/path/that/no/narrow/terminal/holds/in/one/line/nodes.toml"
 
 
-def drawn_profile(result: ProfileResult, width: int = 80) -> str:
-    out = StringIO()
-    console = Console(file=out, width=width, highlight=False)
-    console.print(render_profile(result, width=width), crop=False)
-    return out.getvalue()
+def drawn_profile(found: ProfileResult, width: int = 80) -> str:
+    return render(report(found, command="profile"), View(width=width))
 
 
 def file(*problems: Problem) -> ProfileFile:
@@ -256,23 +351,46 @@ def test_a_caution_keeps_nobody_from_using_it() -> None:
     text = drawn_profile(ProfileResult(action=ProfileAction.LINT, files=(file(caution),)))
 
     assert "caution unknown-board" in text
-    assert "nodes version 3 can be used, 1 to look at" in text
+    assert "nodes version 3 can be used" in text
+    assert text.splitlines()[-1] == "PASS  1 profile without a mistake, 1 to look at"
 
 
-def test_limits_are_written_out_by_board() -> None:
+def test_a_limit_is_one_statement() -> None:
     limits = explain(load_profile("default"), "H100 SXM")
 
-    text = drawn_profile(
-        ProfileResult(action=ProfileAction.EXPLAIN, files=(file(),), limits=limits), width=200
-    )
+    lines = drawn_profile(
+        ProfileResult(action=ProfileAction.EXPLAIN, files=(file(),), limits=limits), width=100
+    ).splitlines()
 
+    assert "on H100 SXM" in lines
     assert (
-        "matmul-bfloat16 on H100 SXM: 622 TFLOP/s = 74 % of 989 (datasheet) x 0.85 = 62.9 % of peak"
-        in text
+        "matmul-bfloat16  at least 622 TFLOP/s  63 % of 989 (good boards reach 74 %, less 15 %)"
+        in lines
     )
+    assert "throttle-power-brake       at most 0 s" in [
+        " ".join([line[:26], line[27:].strip()]) for line in lines
+    ]
+
+
+def test_boards_that_are_left_out_are_counted() -> None:
+    found = ProfileResult(action=ProfileAction.EXPLAIN, files=(file(),), boards_left_out=24)
+
+    assert drawn_profile(found).splitlines()[-1] == "24 boards that are not here: add --all-boards"
+
+
+@pytest.mark.parametrize("width", [50, 80])
+def test_profiles_are_a_table_with_name_time_and_purpose(width: int) -> None:
+    listed = replace(file(), seconds=75.0, description="minutes: speed and heat of a node")
+
+    lines = drawn_profile(ProfileResult(action=ProfileAction.LIST, files=(listed,)), width)
+
+    assert lines.splitlines()[:2] == [
+        "name   takes      for",
+        "nodes  from 75 s  speed and heat of a node",
+    ]
 
 
 def test_what_was_recorded_can_be_used_at_once() -> None:
-    result = ProfileResult(action=ProfileAction.RECORD, files=(file(),), saved=PATH)
+    found = ProfileResult(action=ProfileAction.RECORD, files=(file(),), saved=PATH)
 
-    assert f"use it: gpucheck bench --profile {PATH}\n" in drawn_profile(result, 40)
+    assert f"    gpucheck bench --profile {PATH}\n" in drawn_profile(found, 40)

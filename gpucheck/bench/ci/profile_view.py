@@ -1,0 +1,155 @@
+"""View of `gpucheck profile`: profiles, their mistakes, and their limits, one statement a row."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from pathlib import PurePath
+
+from gpucheck.bench.ci.limits import number
+from gpucheck.bench.ci.profile_model import (
+    Limit,
+    Problem,
+    ProfileAction,
+    ProfileFile,
+    ProfileResult,
+)
+from gpucheck.bench.model import Direction, Severity
+from gpucheck.report.blocks import Block, Column, Command, Gap, Line, Row, Span, Table
+from gpucheck.report.envelope import CheckStatus, Report
+from gpucheck.report.text import View
+
+#: How long it takes, at the beginning of a description; the table has a column for it.
+_TAKES = re.compile(r"(?:seconds|minutes): ")
+
+
+def blocks(report: Report, view: View) -> Iterator[Block]:
+    """Yield the answer of `gpucheck profile`."""
+    result = report.result
+    if not isinstance(result, ProfileResult):
+        raise TypeError(type(result).__name__)
+    if result.action is ProfileAction.LIST:
+        yield from _list(result.files)
+        return
+    if result.action is ProfileAction.LINT:
+        yield from _lint(result.files, view)
+        return
+    for file in result.files:
+        head = f"{file.name or '?'} version {file.version or '?'}"
+        yield Line((Span(head, "bold"), Span(f": {file.description or ''}")))
+    yield Gap()
+    yield from _limits(result.limits, view)
+    if result.boards_left_out:
+        yield Gap()
+        count = result.boards_left_out
+        boards = "1 board that is" if count == 1 else f"{count} boards that are"
+        yield Line(f"{boards} not here: add --all-boards", style="dim")
+    if result.saved is not None:
+        yield Gap()
+        yield Line(f"Saved to {result.saved}. Use it:")
+        yield Command(f"gpucheck bench --profile {result.saved}")
+
+
+def _list(files: Sequence[ProfileFile]) -> Iterator[Block]:
+    """Yield a table whose last column is wrapped."""
+    longest = max((len(file.name or "?") for file in files), default=0)
+    times = [_time(file) for file in files]
+    wide = max(map(len, [*times, "takes"]))
+    yield Line("for", lead=f"{'name':<{longest}}  {'takes':<{wide}} ", style="dim")
+    for file, time in zip(files, times, strict=True):
+        text = _TAKES.sub("", file.description or "", count=1)
+        yield Line(text, lead=f"{file.name or '?':<{longest}}  {time:<{wide}} ")
+    yield Gap()
+    yield Line("What one demands, and how to use it:")
+    yield Command("gpucheck profile explain NAME", 2)
+    yield Command("gpucheck bench --profile NAME", 2)
+    folders = dict.fromkeys(str(PurePath(file.path).parent) for file in files)
+    yield Line("Files to copy from:", style="dim")
+    for folder in folders:
+        yield Command(f"{folder}/", 2)
+
+
+def _time(file: ProfileFile) -> str:
+    """Return the time that a profile measures one device for; the start comes on top."""
+    return "?" if file.seconds is None else f"from {file.seconds:.0f} s"
+
+
+def _lint(files: Sequence[ProfileFile], view: View) -> Iterator[Block]:
+    bad = cautions = mistakes = 0
+    for file in files:
+        for problem in file.problems:
+            yield from _problem(file.path, problem)
+        wrong = sum(one.severity is Severity.ERROR for one in file.problems)
+        mistakes, bad = mistakes + wrong, bad + bool(wrong)
+        cautions += len(file.problems) - wrong
+        if not wrong and view.verbosity >= 0:
+            yield Line(f"{file.name} version {file.version} can be used", CheckStatus.OK)
+            yield Command(file.path, 2)
+    yield Gap()
+    more = f", {cautions} to look at" if cautions else ""
+    profiles = "1 profile" if len(files) == 1 else f"{len(files)} profiles"
+    if bad:
+        found = "1 mistake" if mistakes == 1 else f"{mistakes} mistakes"
+        text = f"  {found} in {bad} of {profiles}{more}"
+        yield Line((Span("FAIL", "bold red"), Span(text)))
+    else:
+        text = f"  {profiles} without a mistake{more}"
+        yield Line((Span("PASS", "bold green"), Span(text)))
+
+
+def _problem(path: str, problem: Problem) -> Iterator[Block]:
+    """Yield a mistake as compilers do: the place on a line of its own, to be clicked or copied."""
+    place = path if problem.line is None else f"{path}:{problem.line}"
+    caution = problem.severity is Severity.WARN
+    word = "caution" if caution else "mistake"
+    yield Command(f"{place} {word} {problem.code}", 0)
+    where = f"{problem.where}: " if problem.where else ""
+    style = "yellow" if caution else "red"
+    yield Line(f"{where}{problem.message}", indent=4, style=style)
+    yield Line(f"fix: {problem.mend}", indent=4, style="green")
+
+
+def _limits(limits: Sequence[Limit], view: View) -> Iterator[Block]:
+    """Yield what is demanded of each board, by check, and then of any machine."""
+    of_boards = [limit for limit in limits if limit.board is not None]
+    boards = dict.fromkeys(limit.board for limit in of_boards)
+    if len(boards) == 1:
+        yield Line((Span(f"on {next(iter(boards))}", "bold"),))
+        yield _rows(of_boards, view, names=[limit.id for limit in of_boards])
+    else:
+        for name, group in groupby(of_boards, key=lambda limit: limit.id):
+            found = list(group)
+            yield Line(name, style="bold")
+            yield _rows(found, view, names=[f"  {limit.board}" for limit in found])
+    rest = [limit for limit in limits if limit.board is None]
+    if rest:
+        yield Gap()
+        longest = max(len(limit.id) for limit in rest)
+        for limit in rest:
+            what, why = _statement(limit)
+            yield Line(f"{what} {why}".rstrip(), lead=f"{limit.id:<{longest}} ")
+
+
+def _rows(limits: Sequence[Limit], view: View, *, names: Sequence[str]) -> Table:
+    rows = []
+    for name, limit in zip(names, limits, strict=True):
+        what, why = _statement(limit)
+        below = (Line(limit.sentence, indent=4, style="dim"),)
+        rows.append(Row([name, what, why], below=below if view.verbosity > 0 and why else ()))
+    return Table([Column("")] * 3, rows, header=False)
+
+
+def _statement(limit: Limit) -> tuple[str, str]:
+    """Return what is demanded, and what it follows from."""
+    if limit.limit is None or limit.expected is None:
+        return limit.sentence, ""
+    side = "at least" if limit.direction is Direction.HIGHER else "at most"
+    what = f"{side} {number(limit.limit)} {limit.unit}"
+    less = "less" if limit.direction is Direction.HIGHER else "more"
+    margin = f"{less} {limit.tolerance_percent:g} %"
+    if limit.peak is None or limit.percent_of_peak is None:
+        return what, f"({number(limit.expected)} {limit.unit} {margin})"
+    share = 100 * limit.expected / limit.peak
+    of_peak = f"{limit.percent_of_peak:.0f} % of {number(limit.peak)}"
+    return what, f"{of_peak} (good boards reach {share:.0f} %, {margin})"
