@@ -41,7 +41,15 @@ if TYPE_CHECKING:
     )
     from gpucheck.drivers.gpu import BenchGpu, Board
     from gpucheck.drivers.python.frameworks import Software
-    from gpucheck.inventory.model import Gpu, GpuProcess, GpuState, MigInstance, MigState, PcieLink
+    from gpucheck.inventory.model import (
+        Gpu,
+        GpuHolder,
+        GpuProcess,
+        GpuState,
+        MigInstance,
+        MigState,
+        PcieLink,
+    )
     from gpucheck.memlimit.api import LimitedMemory
     from gpucheck.memlimit.model import (
         Culprit,
@@ -92,6 +100,7 @@ __all__ = (
     "GateClass",
     "GateStatus",
     "Gpu",
+    "GpuHolder",
     "GpuMemoryLimit",
     "GpuProcess",
     "GpuState",
@@ -140,7 +149,7 @@ _HOMES = {
         "Direction Doubt DtypeSpec Extent Gate GateClass GateStatus GpuTelemetry Measurement "
         "ProfileUse Roofline SampleSummary Scope Severity Telemetry Throughput Verified"
     ),
-    "gpucheck.inventory.model": "Gpu GpuProcess GpuState MigInstance MigState PcieLink",
+    "gpucheck.inventory.model": "Gpu GpuHolder GpuProcess GpuState MigInstance MigState PcieLink",
     "gpucheck.drivers.gpu": "BenchGpu Board",
     "gpucheck.drivers.python.frameworks": "Software",
     "gpucheck.report.errors": (

@@ -112,12 +112,17 @@ def list_gpus(
         inventory = answer.result
         if not isinstance(inventory, Inventory) or not inventory.gpus:
             return answer
+        table = shared.format == "table" and not topology
+        if table or (processes and shared.format == "json"):
+            from gpucheck.inventory.unowned import find_unowned
+
+            inventory = find_unowned(inventory, probes)
         inventory = of_user(select_gpus(inventory, split_words(gpu)), user)
         if visible:
             inventory = keep(inventory, lambda item: item.visible is not False)
         if sort is not None and order is not None:
             inventory = sort_gpus(inventory, COLUMNS[order].value, descending=sort.startswith("-"))
-        if shared.format == "table" and not topology:
+        if table:
             from gpucheck.inventory.condition import read_condition
 
             return answer._replace(result=read_condition(inventory, probes))

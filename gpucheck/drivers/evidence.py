@@ -5,6 +5,7 @@ read; where that makes a difference, another field gives the reason.
 """
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from gpucheck.drivers.readings import ProbeFailure
@@ -259,3 +260,33 @@ class LaunchReading(NamedTuple):
     cupy_failure: ProbeFailure | None = None
     libcuda_failure: ProbeFailure | None = None
     failure: ProbeFailure | None = None
+
+
+class HolderReading(NamedTuple):
+    """Process that holds GPU device files open; `minors` are their numbers, of /dev/nvidiaN.
+
+    `state` is running, stopped, zombie (only threads of it live on) or orphaned (its parent has
+    ended, and it is no service). `mine` says whether this user may end it.
+    """
+
+    pid: int
+    minors: tuple[int, ...]
+    state: str
+    name: str | None = None
+    user: str | None = None
+    command: str | None = None
+    mine: bool = False
+
+
+class HoldersReading(NamedTuple):
+    """Processes that hold a GPU open, and by PCI bus id the number of each GPU's device file.
+
+    `hidden` counts processes whose open files may not be read; `complete` is false if the search
+    ended before the last process.
+    """
+
+    holders: tuple[HolderReading, ...] = ()
+    minors: Mapping[str, int] = MappingProxyType({})
+    hidden: int = 0
+    complete: bool = True
+    unavailable: str | None = None

@@ -12,6 +12,7 @@ if TYPE_CHECKING:  # a listing does not load what only detect needs
     from gpucheck.drivers.evidence import (
         BuildsReading,
         HealthReading,
+        HoldersReading,
         LaunchReading,
         SystemReading,
         TrialReading,
@@ -99,6 +100,10 @@ class Probes(Protocol):
 
     def identify(self, pids: Iterable[int]) -> Mapping[int, ProcessIdentity]:
         """Identify the processes, and tell whether their ids are of this PID namespace."""
+        ...
+
+    def device_holders(self) -> HoldersReading:
+        """Search /proc for the processes that hold a GPU's device file open."""
         ...
 
     def close(self) -> None:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:  # a listing does not load what only detect needs
     from gpucheck.drivers.evidence import (
         BuildsReading,
         HealthReading,
+        HoldersReading,
         LaunchReading,
         SystemReading,
         TrialReading,
@@ -194,6 +195,12 @@ class LiveProbes:
         from gpucheck.drivers.host.processes import identify
 
         return identify(wanted, self._root)
+
+    def device_holders(self) -> HoldersReading:
+        """Search /proc, within a second."""
+        from gpucheck.drivers.host.device_holders import read_holders
+
+        return read_holders(self._root)
 
     def close(self) -> None:
         """End the NVML child."""

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from gpucheck.drivers.evidence import (
     BuildsReading,
     HealthReading,
+    HoldersReading,
     LaunchReading,
     SystemReading,
     TrialReading,
@@ -167,6 +168,10 @@ class RecordedProbes:
         """Return the recorded processes; the namespace of others is unknown."""
         known = {process.pid: process for process in self._snapshot.processes}
         return {pid: known.get(pid, ProcessIdentity(pid=pid, namespace="unknown")) for pid in pids}
+
+    def device_holders(self) -> HoldersReading:
+        """Return that it was not recorded."""
+        return HoldersReading(unavailable="not recorded")
 
     def close(self) -> None:
         """Do nothing: nothing is open."""

@@ -76,11 +76,28 @@ class GpuProcess(NamedTuple):
     namespace: str = "own"
 
 
+class GpuHolder(NamedTuple):
+    """Process that holds a GPU's device file open, although the driver does not list it there.
+
+    `state` is running, stopped, zombie or orphaned; `end_command` ends one that should not be
+    there any more, null for a running one.
+    """
+
+    pid: int
+    state: str
+    name: str | None = None
+    user: str | None = None
+    command: str | None = None
+    end_command: str | None = None
+
+
 class Gpu(NamedTuple):
     """One GPU with both of its numbers and its state; `unavailable` says why a reading is null.
 
     `memory_source` is `driver`, or `system` where the GPU shares the CPU's memory and the driver
-    has no figures: they are then those of the whole system.
+    has no figures: they are then those of the whole system. `memory_unaccounted_bytes` is in use
+    but no process's, and `holders` has the card open without being listed; both are null unless
+    they were asked for, and holders unless there is much of it.
     """
 
     index: int  # type: ignore[assignment]  # hides tuple.index, which nobody needs here
@@ -114,6 +131,8 @@ class Gpu(NamedTuple):
     cpu_affinity: str | None = None
     mig: MigState = MigState()
     processes: tuple[GpuProcess, ...] = ()
+    memory_unaccounted_bytes: int | None = None
+    holders: tuple[GpuHolder, ...] | None = None
     state: GpuState = GpuState.OK
     error: str | None = None
     unavailable: Mapping[str, str] = NOTHING

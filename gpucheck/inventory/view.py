@@ -7,10 +7,20 @@ from typing import NamedTuple
 
 from gpucheck.inventory.columns import ABSENT, COLUMNS, CSV_COLUMNS, link_now
 from gpucheck.inventory.condition import Judged, Trouble, heat, troubles
-from gpucheck.inventory.model import Gpu, GpuProcess, GpuState, Inventory, MigInstance, Topology
+from gpucheck.inventory.model import (
+    Gpu,
+    GpuHolder,
+    GpuProcess,
+    GpuState,
+    Inventory,
+    MigInstance,
+    Topology,
+)
+from gpucheck.inventory.unowned import is_much
 from gpucheck.report.blocks import (
     Block,
     Column,
+    Command,
     Fitting,
     Gap,
     Head,
@@ -96,6 +106,9 @@ LONGEST_USER = 16
 #: In a narrow terminal a command is shown on so many lines at most.
 COMMAND_LINES = 3
 
+#: So many processes that hold a card are named.
+MOST_HOLDERS = 3
+
 UNKNOWN = "?"
 #: The width of a column of the matrix with its gap: "GPU63 ".
 COLUMN = 6
@@ -128,6 +141,7 @@ def blocks(report: Report, view: View) -> Iterator[Block]:
     else:
         yield from _chosen(gpus, view.columns, view)
     yield from unwell(judged, view)
+    yield from _unowned(gpus)
     yield from limited([*_hidden(gpus), *_shared(gpus)], view)
     if view.processes:
         yield Gap()
@@ -458,6 +472,34 @@ def _in_one_line(concerned: Sequence[tuple[Gpu, Trouble]]) -> str:
     others = [index for index, each in summaries.items() if each != summary]
     more = f"; {which(others)} alike" if others else ""
     return f"{which(same)}: {summary}{more}"
+
+
+def _unowned(gpus: Sequence[Gpu]) -> Iterator[Block]:
+    """Yield a line for each card of which much memory has no owner: who holds it."""
+    for gpu in filter(is_much, gpus):
+        amount = binary_bytes(gpu.memory_unaccounted_bytes or 0)
+        fact = f"GPU {gpu.index}: {amount} in use belong to no listed process"
+        gap, holders = gpu.unavailable.get("holders"), gpu.holders or ()
+        left = [holder for holder in holders if holder.end_command is not None]
+        if left:
+            more = f" and {len(left) - 1} more" if len(left) > 1 else ""
+            held = f"{_named(left[0])}, {left[0].state}, still has the card open{more}"
+            yield Line(f"{fact}; {held}. To end it:", CheckStatus.WARN)
+            yield Command(left[0].end_command or "")
+        elif holders:
+            names = ", ".join(_named(holder) for holder in holders[:MOST_HOLDERS])
+            more = f" and {len(holders) - MOST_HOLDERS} more" if holders[MOST_HOLDERS:] else ""
+            yield Line(f"{fact}; open there: {names}{more}", CheckStatus.WARN)
+        elif gap:
+            yield Line(f"{fact}; who holds them is not known: {gap}", CheckStatus.WARN)
+        else:
+            held = "the driver holds them, or a process in another container"
+            yield Line(f"{fact}; {held}", CheckStatus.WARN)
+
+
+def _named(holder: GpuHolder) -> str:
+    who = f"{holder.user}: " if holder.user else ""
+    return f"PID {holder.pid} ({who}{holder.name or UNKNOWN})"
 
 
 def _summary(gpu: Gpu, trouble: Trouble) -> str:

@@ -9,6 +9,7 @@ from gpucheck.drivers.evidence import (
     BuildsReading,
     GpuHealthReading,
     HealthReading,
+    HoldersReading,
     LaunchedReading,
     LaunchReading,
     NodeReading,
@@ -60,6 +61,7 @@ class FakeProbes:
     trials: Mapping[str, TrialReading] = field(default_factory=dict)
     launch_reading: LaunchReading | None = None
     machine: Host = HERE
+    holders_reading: HoldersReading | None = None
 
     def time(self) -> str:
         """Return a fixed moment."""
@@ -151,6 +153,11 @@ class FakeProbes:
         """Return the given processes; others are unknown."""
         unknown = {pid: ProcessIdentity(pid=pid, namespace="unknown") for pid in pids}
         return {pid: self.people.get(pid, who) for pid, who in unknown.items()}
+
+    def device_holders(self) -> HoldersReading:
+        """Return the given holders."""
+        self.asked.append("device_holders")
+        return self.holders_reading or HoldersReading()
 
     def close(self) -> None:
         """Note that it was closed."""

@@ -79,7 +79,7 @@ SHOWN = {
     "error": (None, "-"),
 }
 #: Fields of the document that are shown under another name, or below the table.
-ELSEWHERE = {"unavailable"}
+ELSEWHERE = {"unavailable", "memory_unaccounted_bytes", "holders"}
 
 
 @pytest.mark.parametrize("name", COLUMNS)

@@ -1,0 +1,155 @@
+"""Processes that hold a GPU's device file open, found in /proc within a bounded time."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from gpucheck.drivers.evidence import HolderReading, HoldersReading
+from gpucheck.drivers.host.processes import identify
+from gpucheck.drivers.host.sysfs import read_text
+
+#: A node with thousands of processes is searched in a tenth of this.
+DEADLINE_S = 1.0
+MOST_LINKS = 200_000
+#: Of a process whose first thread has ended so many others are looked at.
+MOST_THREADS = 64
+
+_GPU_FILE = re.compile(r"/dev/nvidia([0-9]+)")
+_MINOR = re.compile(r"^Device Minor:\s*([0-9]+)\s*$", re.MULTILINE)
+#: They hold every GPU open and use no memory of it. The kernel cuts names to 15 characters.
+MONITORS = frozenset(
+    ("nvidia-persiste", "nv-hostengine", "dcgm-exporter", "nvidia-smi", "nvtop", "nvitop")
+)
+
+
+def read_holders(root: Path, *, deadline_s: float = DEADLINE_S) -> HoldersReading:
+    """Search the open files of all processes for GPUs; our own and monitors are left out."""
+    proc = root / "proc"
+    try:
+        pids = sorted(int(name) for name in os.listdir(proc) if name.isdecimal())  # noqa: PTH208
+    except OSError as error:
+        return HoldersReading(unavailable=f"/proc: {error.strerror}")
+    end, links, hidden = time.monotonic() + deadline_s, 0, 0
+    found: dict[int, tuple[int, ...]] = {}
+    complete = True
+    for pid in pids:
+        if time.monotonic() > end or links > MOST_LINKS:
+            complete = False
+            break
+        files = _open_files(proc / str(pid))
+        if files is None:
+            # The kernel's own threads have no command line, and never a GPU.
+            hidden += bool(read_text(proc / str(pid) / "cmdline"))
+            continue
+        links += len(files)
+        minors = {int(match[1]) for file in files if (match := _GPU_FILE.fullmatch(file))}
+        if minors and not _is_ours(pid, proc, root):
+            found[pid] = tuple(sorted(minors))
+    return HoldersReading(
+        holders=tuple(_describe(found, root)),
+        minors=read_minors(root),
+        hidden=hidden,
+        complete=complete,
+    )
+
+
+def read_minors(root: Path) -> Mapping[str, int]:
+    """Return the number of each GPU's device file by PCI bus id, from the driver's own files."""
+    found = {}
+    for path in sorted((root / "proc/driver/nvidia/gpus").glob("*/information")):
+        match = _MINOR.search(read_text(path) or "")
+        if match is not None:
+            found[path.parent.name.lower()] = int(match[1])
+    return found
+
+
+def _open_files(process: Path) -> list[str] | None:
+    """Return what a process has open, None if that may not be read."""
+    files = _links(process / "fd")
+    if files:
+        return files
+    if _stat(process)[0] not in ("Z", "X"):
+        return files
+    # Its first thread has ended; what others of it hold stays open.
+    try:
+        threads = sorted(os.listdir(process / "task"))[:MOST_THREADS]  # noqa: PTH208
+    except OSError:
+        return []
+    return [file for thread in threads for file in _links(process / "task" / thread / "fd") or ()]
+
+
+def _links(folder: Path) -> list[str] | None:
+    """Return the targets of the links in a folder; one that has just gone holds nothing."""
+    try:
+        names = os.listdir(folder)  # noqa: PTH208 - many folders, and Path objects cost time
+    except PermissionError:
+        return None
+    except OSError:
+        return []
+    found = []
+    for name in names:
+        try:
+            found.append(os.readlink(f"{folder}/{name}"))  # noqa: PTH115
+        except OSError:
+            continue
+    return found
+
+
+def _stat(process: Path) -> tuple[str, int]:
+    """Return the state and the parent of a process; its name may hold brackets (man 5 proc)."""
+    fields = (read_text(process / "stat") or "").rpartition(")")[2].split()
+    if len(fields) < 2 or not fields[1].isdecimal():
+        return "", 0
+    return fields[0], int(fields[1])
+
+
+def _is_ours(pid: int, proc: Path, root: Path) -> bool:
+    """Return whether it is this process or a child of it, which asks NVML."""
+    return root == Path("/") and os.getpid() in (pid, _stat(proc / str(pid))[1])
+
+
+def _describe(found: Mapping[int, tuple[int, ...]], root: Path) -> Iterator[HolderReading]:
+    identities = identify(found, root)
+    for pid, minors in found.items():
+        process = root / "proc" / str(pid)
+        name = read_text(process / "comm")
+        if name in MONITORS:
+            continue
+        who = identities[pid]
+        yield HolderReading(
+            pid=pid,
+            minors=minors,
+            state=_state_of(process),
+            name=name,
+            user=who.user,
+            command=who.command,
+            mine=_uid(process) == os.geteuid(),
+        )
+
+
+def _state_of(process: Path) -> str:
+    state, parent = _stat(process)
+    if state in ("T", "t"):
+        return "stopped"
+    if state in ("Z", "X"):
+        return "zombie"
+    return "orphaned" if parent == 1 and not _is_service(process) else "running"
+
+
+def _is_service(process: Path) -> bool:
+    """Return whether the init system has started it, or that is not known."""
+    groups = read_text(process / "cgroup")
+    if groups is None:
+        return True
+    return any(line.rstrip("/").endswith(".service") for line in groups.splitlines())
+
+
+def _uid(process: Path) -> int | None:
+    try:
+        return process.stat().st_uid
+    except OSError:
+        return None

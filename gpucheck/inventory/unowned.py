@@ -1,0 +1,108 @@
+"""Memory of a GPU that no listed process owns, and who may hold it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpucheck.inventory.model import Gpu, GpuHolder, GpuState, Inventory
+
+if TYPE_CHECKING:
+    from gpucheck.drivers.evidence import HolderReading, HoldersReading
+    from gpucheck.drivers.interface import Probes
+
+#: Less is nothing to report: contexts, and what programs share.
+LEAST_BYTES = 256 << 20
+LEAST_SHARE = 0.02
+
+
+def find_unowned(inventory: Inventory, probes: Probes) -> Inventory:
+    """Return the list with the memory that nobody owns, and who holds the card where it is much.
+
+    /proc is searched only if some card has more than a little of it.
+    """
+    measured = [_measured(gpu) for gpu in inventory.gpus]
+    if not any(is_much(gpu) for gpu in measured):
+        return inventory._replace(gpus=tuple(measured))
+    reading = probes.device_holders()
+    gpus = (_with_holders(gpu, reading) if is_much(gpu) else gpu for gpu in measured)
+    return inventory._replace(gpus=tuple(gpus))
+
+
+def is_much(gpu: Gpu) -> bool:
+    """Return whether so much memory has no owner that somebody will miss it."""
+    unowned = gpu.memory_unaccounted_bytes or 0
+    return unowned > max(LEAST_BYTES, LEAST_SHARE * (gpu.memory_total_bytes or 0))
+
+
+def _measured(gpu: Gpu) -> Gpu:
+    """Return the card with the memory that is used but no process's, or why it is not known."""
+    name = "memory_unaccounted_bytes"
+    reason = _unknown(gpu)
+    if reason is not None:
+        return gpu._replace(unavailable={**gpu.unavailable, name: reason})
+    owned = sum(process.memory_used_bytes or 0 for process in gpu.processes)
+    return gpu._replace(memory_unaccounted_bytes=max(0, (gpu.memory_used_bytes or 0) - owned))
+
+
+def _unknown(gpu: Gpu) -> str | None:
+    """Return why the memory without an owner cannot be told, None if it can."""
+    total, used, free = gpu.memory_total_bytes, gpu.memory_used_bytes, gpu.memory_free_bytes
+    if gpu.state is not GpuState.OK or total is None or used is None or free is None:
+        return gpu.unavailable.get("memory_used_bytes") or gpu.error or "the memory is not known"
+    if gpu.memory_source != "driver":
+        return "the GPU shares the CPU's memory"
+    if gpu.mig.enabled:
+        return "the GPU is split by MIG"
+    if used + free >= total:
+        return "the driver does not tell its own reserve apart"
+    if "processes" in gpu.unavailable:
+        return gpu.unavailable["processes"]
+    if any(process.memory_used_bytes is None for process in gpu.processes):
+        return "the memory of a process is not known"
+    return None
+
+
+def _with_holders(gpu: Gpu, reading: HoldersReading) -> Gpu:
+    """Return the card with the processes that hold it open without being listed."""
+    minor = reading.minors.get(gpu.pci_bus_id or "")
+    gap = reading.unavailable
+    if gap is None and minor is None:
+        gap = "the number of its device file is not known"
+    if gap is not None:
+        return gpu._replace(unavailable={**gpu.unavailable, "holders": gap})
+    listed = {process.pid for process in gpu.processes}
+    # Ids of another namespace may be those of a holder: then only what is plainly left over counts.
+    foreign = any(process.namespace != "own" for process in gpu.processes)
+    found = tuple(
+        _holder(each)
+        for each in reading.holders
+        if minor in each.minors
+        and each.pid not in listed
+        and not (foreign and each.state == "running")
+    )
+    if reading.hidden:
+        gap = f"the open files of {reading.hidden} processes may not be read (root may)"
+    elif not reading.complete:
+        gap = "there are too many processes to look at all of them"
+    unavailable = gpu.unavailable if gap is None else {**gpu.unavailable, "holders": gap}
+    return gpu._replace(holders=found, unavailable=unavailable)
+
+
+def _holder(found: HolderReading) -> GpuHolder:
+    pid = found.pid
+    ending = {
+        # A stopped process acts on a signal only when it goes on.
+        "stopped": f"kill {pid} && kill -CONT {pid}",
+        "zombie": f"kill -KILL {pid}",
+        "orphaned": f"kill {pid}",
+    }.get(found.state)
+    if ending is not None and not found.mine:
+        ending = ending.replace("kill", "sudo kill")
+    return GpuHolder(
+        pid=pid,
+        state=found.state,
+        name=found.name,
+        user=found.user,
+        command=found.command,
+        end_command=ending,
+    )
