@@ -75,7 +75,8 @@ def _where(found: Sequence[Measurement], rows: Sequence[Measurement]) -> str:
         return count
     kernels = list(dict.fromkeys(row.kernel for row in found))
     devices = devices_text(sorted({row.device for row in found}))
-    if len({row.device for row in rows}) > 1 and "," not in devices:
+    some = {row.device for row in found} != {row.device for row in rows}
+    if some and "," not in devices:
         return f"{count}, on {devices}"
     several = len({row.kernel for row in rows}) > 1
     return f"{count}, in {kernels[0]}" if several and len(kernels) == 1 else count

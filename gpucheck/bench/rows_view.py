@@ -27,8 +27,8 @@ NO_TIME = "no-time"
 _WIDE = 0.1
 #: Factor from which a row is called slower than the best one.
 _SLOWER = 1.05
-#: Share of the middle GPU's speed up to which others are alike.
-_ALIKE = 0.0005
+#: Share up to which several GPUs are equally fast, and the smallest one with a digit other than 0.
+_ALIKE, _LEAST_SHOWN = 0.002, 0.0005
 #: Columns between a heading and its limits.
 _LIMITS_GAP = 3
 #: Indentation of rows, and of the lines below one.
@@ -350,23 +350,23 @@ def _below(one: Entry, view: View) -> Iterator[Line]:
 
 def range_text(one: Entry) -> str:
     """Return the speeds of several GPUs, and which is the slowest; empty if they are alike."""
-    middle = speed(one.row)
     low, high = one.rows[0], one.rows[-1]
-    outlier = outlier_text(one, least=_ALIKE)
-    if middle <= 0 or (not outlier and speed(high) / middle - 1 < _ALIKE):
+    if speed(low) <= 0 or speed(high) / speed(low) - 1 < _ALIKE:
         return ""
     if low.kernel == "launch":
         span = _span(duration(high.median_s or 0.0), duration(low.median_s or 0.0))
     else:
         span = _span(speed_text(low), speed_text(high))
-    return f"{span}, {outlier}" if outlier else span
+    return f"{span}, {outlier_text(one)}"
 
 
-def outlier_text(one: Entry, *, least: float) -> str:
+def outlier_text(one: Entry, *, least: float = 0.0) -> str:
     """Return which of several GPUs is the slowest, if it is so much slower than the middle one."""
     low, middle = one.rows[0], speed(one.row)
-    drop = speed(low) / middle - 1 if middle > 0 else 0.0
-    return f"slowest {low.device} {100 * drop:+.1f} %" if -drop >= least else ""
+    drop = 1 - speed(low) / middle if middle > 0 else 0.0
+    # Not "-0.0 %".
+    share = f" -{100 * drop:.1f} %" if drop >= _LEAST_SHOWN else ""
+    return f"slowest {low.device}{share}" if drop >= least else ""
 
 
 # ------------------------------------------------------------------------- further details
