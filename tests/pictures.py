@@ -34,6 +34,7 @@ FOLDER = Path(__file__).parents[1] / "docs" / "pictures"
 WIDTH = 96
 #: Picture -> the command that it shows.
 COMMANDS: Mapping[str, str] = {
+    "short": "gpucheck --from example:h100x8",
     "detect-broken": "gpucheck detect --from example:version-mismatch",
     "detect-healthy": "gpucheck detect --from example:h100x8",
     "list": "gpucheck list --from example:h100x8",

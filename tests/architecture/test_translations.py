@@ -39,7 +39,7 @@ def code(text: str) -> list[str]:
 def commands(text: str) -> set[str]:
     """Return the commands and options within sentences and tables."""
     spans = SPAN.findall(BLOCK.sub("", text))
-    return {span for span in spans if span.startswith(("gpucheck ", "--", "."))}
+    return {span for span in spans if span.startswith(("gpucheck", "--", "."))}
 
 
 def with_outputs_of(text: str, source: str) -> str:
