@@ -1,84 +1,187 @@
-"""Result of a burn on a terminal."""
+"""View of a burn: while it runs, and in the end what was done and whether all was right."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from rich.console import Group, RenderableType
-from rich.text import Text
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from gpucheck.bench.model import BurnDevice, BurnEnd, BurnResult, Gate, GateStatus, Severity
-from gpucheck.report.envelope import Report
-from gpucheck.report.text import View, printable, rate
+from gpucheck.report.blocks import (
+    Block,
+    Column,
+    Gap,
+    Inline,
+    Line,
+    Row,
+    Span,
+    Table,
+    head,
+    limited,
+)
+from gpucheck.report.envelope import CheckStatus, Report
+from gpucheck.report.errors import ExitCode
+from gpucheck.report.formats.table import MARKS
+from gpucheck.report.text import View, rate
 
-_STYLES = {
-    GateStatus.PASS: "green",
-    GateStatus.FAIL: "bold red",
-    GateStatus.INCONCLUSIVE: "yellow",
-    GateStatus.SKIP: "dim",
-}
+if TYPE_CHECKING:
+    from gpucheck.bench.burn import BurnProgress, DeviceProgress
+
 _ENDS = {
-    BurnEnd.TIME: "to the end",
-    BurnEnd.TEMPERATURE: "until the temperature limit",
-    BurnEnd.INTERRUPTED: "until it was interrupted",
-    BurnEnd.LOST: "until no device was left",
+    BurnEnd.TIME: "",
+    BurnEnd.TEMPERATURE: ", until the temperature limit",
+    BurnEnd.INTERRUPTED: ", until it was interrupted",
+    BurnEnd.LOST: ", until no device was left",
 }
+#: No device could begin, and the error says why.
+_NOT_RUN = (ExitCode.WRONG_USE, ExitCode.MISSING)
+_COLUMNS = ("speed", "products", "wrong", "temp", "power")
 
 
-def build(report: Report, view: View) -> RenderableType:
-    """Return the duration, each device's figures, and every gate that did not pass."""
+def blocks(report: Report, view: View) -> Iterator[Block]:
+    """Yield each device's figures, what is wrong, and the verdict."""
+    # Only a judged run needs what judges it, which takes 20 ms to import.
+    from gpucheck.bench.ci.gates_view import gate_blocks, verdict_line, verdict_word
+
     found = report.result
     if not isinstance(found, BurnResult):
         raise TypeError(type(found).__name__)
-    lines: list[RenderableType] = []
     if view.verbosity >= 0:
-        how = _ENDS[found.ended_by]
-        lines.append(Text(f"burned {found.duration_s:.0f} of {found.asked_s:g} s, {how}"))
-        if found.telemetry_unavailable is not None and any(one.gpu_uuid for one in found.devices):
-            lines.append(Text(f"no sensors: {printable(found.telemetry_unavailable)}"))
-        variables = ", ".join(f"{name}={value}" for name, value in sorted(found.variables.items()))
-        if variables:
-            lines.append(Text(f"environment: {printable(variables)}"))
-        lines.extend(Text(printable(note)) for note in found.notes)
+        yield head(report, _cards(found))
+        yield Gap()
+    yield _devices(found, view)
+    yield Gap()
+    if view.verbosity >= 0:
+        yield from limited(_notes(found), view)
+        yield Gap()
+    if report.exit_code in _NOT_RUN:
+        yield verdict_line("NOT RUN", "bold yellow", "no device could begin")
+        return
+    yield from gate_blocks(found.gates, view, notes=False)
+    yield Gap()
+    yield verdict_line(*verdict_word(report, found.gates), _verdict(found))
+
+
+def _cards(found: BurnResult) -> str | None:
+    """Return the devices by name: "8 × NVIDIA H100 80GB HBM3"."""
+    counts: dict[str, int] = {}
     for device in found.devices:
-        gates = [gate for gate in found.gates if gate.device == device.device]
-        lines.extend(_device(device, gates, view))
-    return Group(*lines)
+        if device.name is not None:
+            counts[device.name] = counts.get(device.name, 0) + 1
+    cards = [name if count == 1 else f"{count} × {name}" for name, count in counts.items()]
+    return ", ".join(cards) or None
 
 
-def _device(device: BurnDevice, gates: list[Gate], view: View) -> Iterator[RenderableType]:
-    name = f" {printable(device.name)}" if device.name else ""
+def _devices(found: BurnResult, view: View) -> Table:
+    columns = [
+        Column("device"),
+        *(Column(name, right=True) for name in _COLUMNS),
+        Column("load"),
+    ]
+    rows = []
+    for device in found.devices:
+        mark, style = _mark([gate for gate in found.gates if gate.device == device.device])
+        sign, word, color = MARKS[mark]
+        name = (Span(f"{sign if view.unicode else word} ", color), Span(device.device))
+        rows.append(Row([name, *_figures(device)], style=style))
+    return Table(columns, rows)
+
+
+def _mark(gates: Sequence[Gate]) -> tuple[CheckStatus, str]:
+    """Return the worst that was found about a device, and the style of its row."""
     serious = {gate.status for gate in gates if gate.severity is Severity.ERROR}
-    statuses = (GateStatus.FAIL, GateStatus.INCONCLUSIVE)
-    worst = next((status for status in statuses if status in serious), GateStatus.PASS)
-    yield Text.assemble((f"{device.device}{name}: ", "bold"), (worst.value, _STYLES[worst]))
-    if view.verbosity >= 0:
-        yield Text(f"  {', '.join(_figures(device))}")
-    for gate in gates:
-        if gate.status is GateStatus.PASS and not gate.warning and view.verbosity <= 0:
-            continue
-        cause = f" ({gate.class_.value})" if gate.class_ else ""
-        reason = f": {printable(gate.reason)}" if gate.reason else ""
-        warns = gate.warning or (gate.status is GateStatus.FAIL and gate.severity is Severity.WARN)
-        word = "warning" if warns else gate.status.value
-        style = "yellow" if warns else _STYLES[gate.status]
-        yield Text(f"  {word} {gate.id}{cause}{reason}", style=style)
-        for step in gate.next:
-            yield Text(f"    {printable(step)}")
+    if GateStatus.FAIL in serious:
+        return CheckStatus.FAIL, "bold red"
+    if GateStatus.INCONCLUSIVE in serious:
+        return CheckStatus.UNKNOWN, "yellow"
+    if any(gate.warning or gate.status is GateStatus.FAIL for gate in gates):
+        return CheckStatus.WARN, "yellow"
+    return CheckStatus.OK, ""
 
 
-def _figures(device: BurnDevice) -> Iterator[str]:
-    check = device.corruption
-    if check.products:
-        edge = "x".join(str(one) for one in check.shape)
-        yield f"{check.products} products {edge} in {check.dtype}"
-        yield f"{check.mismatches} of {check.products * check.words} numbers changed"
-    else:
-        yield "no product"
-    if device.flops_per_s is not None:
-        yield rate(device.flops_per_s, "FLOP/s")
-    sensors = device.telemetry
-    if sensors is not None and sensors.temperature_c is not None:
-        yield f"up to {sensors.temperature_c.high:.0f} C"
-    if sensors is not None and sensors.power_w is not None:
-        yield f"up to {sensors.power_w.high:.0f} W"
+def _figures(device: BurnDevice) -> Iterator[Inline]:
+    """Yield the cells of a device: the load, its errors, and the most that its sensors showed."""
+    check, sensors = device.corruption, device.telemetry
+    yield "" if device.flops_per_s is None else rate(device.flops_per_s, "FLOP/s")
+    yield str(check.products)
+    yield str(check.mismatches)
+    hot = sensors.temperature_c if sensors is not None else None
+    power = sensors.power_w if sensors is not None else None
+    yield "" if hot is None else f"{hot.high:.0f} °C"
+    yield "" if power is None else f"{power.high:.0f} W"
+    edge = "x".join(str(one) for one in check.shape)
+    yield f"{edge} {check.dtype}".strip() if check.products else "no product"
+
+
+def _notes(found: BurnResult) -> Iterator[Line]:
+    """Yield what could not be read, and what else to know of the run."""
+    if found.telemetry_unavailable is not None and any(one.gpu_uuid for one in found.devices):
+        yield Line(f"no sensors: {found.telemetry_unavailable}", CheckStatus.WARN)
+    yield from (Line(note) for note in found.notes)
+    variables = ", ".join(f"{name}={value}" for name, value in sorted(found.variables.items()))
+    if variables:
+        yield Line(f"environment: {variables}", style="dim")
+
+
+def _verdict(found: BurnResult) -> str:
+    """Return what was done and what came of it, in one sentence."""
+    done = f"burned {found.duration_s:.0f} of {found.asked_s:g} s{_ENDS[found.ended_by]}"
+    products = sum(device.corruption.products for device in found.devices)
+    numbers = sum(one.corruption.products * one.corruption.words for one in found.devices)
+    wrong = sum(device.corruption.mismatches for device in found.devices)
+    if not products:
+        return f"{done}: no product"
+    if not wrong:
+        return f"{done}: {products} products, no bit changed"
+    return f"{done}: {wrong} of {numbers} numbers of {products} products changed"
+
+
+# ------------------------------------------------------------------------------------ while it runs
+
+_TURNING = "|/-\\"
+_LIVE = ("state", "speed", "products", "wrong", "temp", "power", "SM clock")
+
+
+def live_blocks(progress: BurnProgress | None, elapsed_s: float) -> Iterator[Block]:
+    """Yield the state of every device at this moment; something turns with the time."""
+    turn = _TURNING[int(4 * elapsed_s) % len(_TURNING)]
+    yield Line((Span(f"{turn} burn: ", "bold"), Span(_doing(progress, elapsed_s))))
+    if progress is None:
+        return
+    columns = [
+        Column("device"),
+        Column(_LIVE[0]),
+        *(Column(name, right=True) for name in _LIVE[1:]),
+    ]
+    yield Table(columns, [_live_row(one) for one in progress.devices])
+
+
+def _doing(progress: BurnProgress | None, elapsed_s: float) -> str:
+    """Return what goes on: looking for GPUs, starting the processes, or the load."""
+    if progress is None:
+        return f"looking at the devices, {elapsed_s:.0f} s"
+    if progress.opening_s:
+        count = len(progress.devices)
+        ready = sum(one.state == "ready" for one in progress.devices)
+        return (
+            f"starting the processes, {progress.opening_s:.0f} s: {ready} of {count} ready, "
+            f"then {progress.asked_s:g} s of load"
+        )
+    left_s = progress.asked_s - progress.elapsed_s
+    if left_s <= 0:
+        return f"{progress.asked_s:g} s are over, ending the processes"
+    return f"{progress.elapsed_s:.0f} s of {progress.asked_s:g} s, {left_s:.0f} s left"
+
+
+def _live_row(one: DeviceProgress) -> Row:
+    nothing = "–"
+    cells = [
+        one.device,
+        one.state,
+        nothing if one.flops_per_s is None else rate(one.flops_per_s, "FLOP/s"),
+        str(one.products),
+        str(one.mismatches),
+        nothing if one.temperature_c is None else f"{one.temperature_c:.0f} °C",
+        nothing if one.power_w is None else f"{one.power_w:.0f} W",
+        nothing if one.clock_sm_mhz is None else f"{one.clock_sm_mhz:.0f} MHz",
+    ]
+    return Row(cells, style="bold red" if one.mismatches or one.state == "failed" else "")

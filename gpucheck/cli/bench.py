@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -37,11 +38,9 @@ from gpucheck.cli.terminal import is_watched, write_stderr, writes_unicode
 from gpucheck.drivers.interface import Probes
 from gpucheck.report.envelope import Answer
 from gpucheck.report.errors import WrongUseError
-from gpucheck.report.text import printable, rate
+from gpucheck.report.text import printable
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from gpucheck.bench.burn import BurnProgress
     from gpucheck.bench.model import BenchResult
 
@@ -347,7 +346,11 @@ def _run_burn(
         _live_view(shown=shared.verbosity >= 0) as report_progress,
     ):
         answer = burn_here(request, probes, burn_pool(), os.environ, report_progress)
-    return deliver("burn", shared, answer, probes.time(), also=outlets.write)
+    return deliver(
+        *("burn", shared, answer, probes.time()),
+        in_table=("burn-failed", "burn-undecided"),
+        also=outlets.write,
+    )
 
 
 @contextmanager
@@ -356,48 +359,28 @@ def _live_view(*, shown: bool) -> Iterator[Callable[[BurnProgress], None]]:
     if not (shown and is_watched()):
         yield lambda progress: None
         return
-    from rich.console import Console
+    from rich.console import Console, Group
     from rich.live import Live
+
+    from gpucheck.bench.burn_view import live_blocks
+    from gpucheck.report.formats.table import draw
+    from gpucheck.report.text import View
 
     console = Console(stderr=True, highlight=False, markup=False)
     unicode = writes_unicode(console.encoding)
     if os.environ.get("NO_COLOR"):
         console.no_color = True
-    with Live(console=console, auto_refresh=False, transient=True) as live:
-        yield lambda progress: live.update(live_table(progress, unicode=unicode), refresh=True)
+    latest: list[BurnProgress] = []
+    start_s = monotonic()
 
+    def now_drawn() -> Group:
+        view = View(width=console.width, unicode=unicode)
+        moment = latest[-1] if latest else None
+        return Group(*draw(live_blocks(moment, monotonic() - start_s), view))
 
-def live_table(progress: BurnProgress, *, unicode: bool) -> Table:
-    """Return the state of every device at this moment."""
-    from rich.table import Table
-
-    left_s = max(0.0, progress.asked_s - progress.elapsed_s)
-    title = f"burn: {progress.elapsed_s:.0f} s of {progress.asked_s:g} s, {left_s:.0f} s left"
-    if progress.opening_s:
-        title = (
-            f"burn: opening the devices for {progress.opening_s:.0f} s, then {progress.asked_s:g} s"
-        )
-    table = Table(
-        box=None,
-        padding=(0, 2, 0, 0),
-        pad_edge=False,
-        header_style="dim",
-        title=title,
-        title_justify="left",
-    )
-    for heading in ("DEVICE", "STATE", "SPEED", "PRODUCTS", "WRONG", "TEMP", "POWER", "SM CLOCK"):
-        table.add_column(heading, justify="left" if heading in ("DEVICE", "STATE") else "right")
-    nothing = "\N{EN DASH}" if unicode else "-"
-    for one in progress.devices:
-        table.add_row(
-            one.device,
-            one.state,
-            nothing if one.flops_per_s is None else rate(one.flops_per_s, "FLOP/s"),
-            str(one.products),
-            str(one.mismatches),
-            nothing if one.temperature_c is None else f"{one.temperature_c:.0f} C",
-            nothing if one.power_w is None else f"{one.power_w:.0f} W",
-            nothing if one.clock_sm_mhz is None else f"{one.clock_sm_mhz:.0f} MHz",
-            style="bold red" if one.mismatches or one.state == "failed" else "",
-        )
-    return table
+    # It turns in a thread of its own: opening a device on a busy host takes a minute.
+    with Live(
+        console=console, get_renderable=now_drawn, refresh_per_second=4, transient=True
+    ) as live:
+        live.refresh()
+        yield lambda progress: latest.__setitem__(slice(None), [progress])

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import io
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from gpucheck.bench.burn import BurnProgress, DeviceProgress
 from gpucheck.bench.burn_gates import conclude_burn
+from gpucheck.bench.burn_view import live_blocks
 from gpucheck.bench.model import BurnResult, Corruption
-from gpucheck.cli.bench import live_table
 from gpucheck.report.envelope import Failure, Host
-from gpucheck.report.formats.table import render
+from gpucheck.report.errors import ExitCode
+from gpucheck.report.formats.table import draw, render
 from gpucheck.report.text import View
 from tests.bench.test_burn import burned, heating, said
 from tests.fakes.verdicts import report, result
@@ -38,43 +37,57 @@ def corrupt() -> BurnResult:
     return burned(script)[0]
 
 
-def test_a_good_burn_says_what_was_done() -> None:
-    text = shown(burned()[0])
+def test_a_good_burn_is_a_table_and_a_verdict() -> None:
+    lines = shown(burned()[0]).splitlines()
 
-    assert "burned 10 of 10 s, to the end" in text
-    assert "gpu:0 NVIDIA H100 80GB HBM3: pass" in text
-    assert "200 products 8x8x8 in bfloat16, 0 of 12800 numbers changed" in text
+    assert lines[0] == "node17 · driver 580.95.05 · 2 × NVIDIA H100 80GB HBM3"
+    assert lines[2].split() == [
+        *("device", "speed", "products", "wrong", "temp", "power", "load"),
+    ]
+    assert lines[3].split()[:2] == ["✓", "gpu:0"]
+    assert lines[3].endswith("8x8x8 bfloat16")
+    assert lines[-1] == "PASS  burned 10 of 10 s: 400 products, no bit changed"
 
 
 def test_corruption_is_told_with_what_to_do() -> None:
-    text = shown(corrupt())
+    lines = shown(corrupt()).splitlines()
 
-    assert "gpu:1 NVIDIA H100 80GB HBM3: fail" in text
-    assert "fail burn.corruption (hardware): 3 of" in text
-    assert "Take it out of use" in text
-    assert "gpu:0 NVIDIA H100 80GB HBM3: pass" in text
+    assert [line.split()[:2] for line in lines[3:5]] == [["✓", "gpu:0"], ["✗", "gpu:1"]]
+    (failed,) = [line for line in lines if "burn.corruption" in line]
+    assert failed.startswith("✗ burn.corruption on gpu:1")
+    assert failed.endswith("(hardware)")
+    assert any("Take it out of use" in line for line in lines)
+    assert lines[-1].startswith("FAIL  burned 10 of 10 s: ")
 
 
 def test_quiet_leaves_the_verdicts() -> None:
     text = shown(corrupt(), View(width=100, verbosity=-1))
 
-    assert "burned" not in text
-    assert "fail burn.corruption" in text
+    assert "driver" not in text
+    assert "✗ burn.corruption" in text
 
 
 def test_verbose_has_every_verdict() -> None:
-    assert "pass burn.temperature" in shown(burned(sensors=heating(50))[0], View(verbosity=1))
+    text = shown(burned(sensors=heating(50))[0], View(verbosity=1))
+
+    assert "✓ burn.temperature on gpu:0-1" in text
 
 
 def test_the_temperature_limit_is_told() -> None:
     assert "until the temperature limit" in shown(burned(sensors=heating(50, 99))[0])
 
 
-def drawn(moment: BurnProgress, *, unicode: bool) -> str:
-    console = Console(file=io.StringIO(), width=100)
-    with console.capture() as captured:
-        console.print(live_table(moment, unicode=unicode))
-    return captured.get()
+def test_if_no_device_could_begin_the_error_says_why() -> None:
+    found = report(burned()[0], code=ExitCode.MISSING, command="burn")
+
+    assert render(found, View()).splitlines()[-1] == "NOT RUN  no device could begin"
+
+
+def drawn(
+    moment: BurnProgress | None, *, elapsed_s: float = 0.0, unicode: bool = True
+) -> list[str]:
+    view = View(width=100, unicode=unicode)
+    return [line.plain for line in draw(live_blocks(moment, elapsed_s), view)]
 
 
 @pytest.mark.parametrize("unicode", [True, False])
@@ -92,15 +105,17 @@ def test_the_live_table_has_a_line_for_each_device(unicode: bool) -> None:
         ),
         DeviceProgress(device="cpu", state="opening"),
     )
-    text = drawn(BurnProgress(elapsed_s=3.2, asked_s=60.0, devices=glances), unicode=unicode)
-    lines = text.splitlines()
+    moment = BurnProgress(elapsed_s=3.2, asked_s=60.0, devices=glances)
+    lines = drawn(moment, unicode=unicode)
 
-    assert "burn: 3 s of 60 s, 57 s left" in lines[0]
+    assert lines[0] == "| burn: 3 s of 60 s, 57 s left"
+    degrees = "°C" if unicode else "C"
     assert lines[2].split() == [
-        *("gpu:0", "loaded", "700", "TFLOP/s", "12", "1", "71", "C", "700", "W", "1500", "MHz"),
+        *("gpu:0", "loaded", "700", "TFLOP/s", "12", "1", "71", degrees),
+        *("700", "W", "1500", "MHz"),
     ]
     assert lines[3].split()[:2] == ["cpu", "opening"]
-    assert text.isascii() is not unicode
+    assert "".join(lines).isascii() is not unicode
 
 
 def repeated(**changes: Any) -> str:
@@ -124,8 +139,15 @@ def test_bench_says_what_its_repeated_products_showed(changes: dict[str, Any], s
     assert said in repeated(**changes)
 
 
-def test_while_devices_open_the_live_table_says_for_how_long() -> None:
-    glances = (DeviceProgress(device="gpu:0", state="opening"),)
+def test_while_the_processes_start_something_turns_and_says_how_far_it_is() -> None:
+    glances = (
+        DeviceProgress(device="gpu:0", state="opening"),
+        DeviceProgress(device="gpu:1", state="ready"),
+    )
     moment = BurnProgress(elapsed_s=0.0, asked_s=20.0, devices=glances, opening_s=45.0)
 
-    assert "burn: opening the devices for 45 s, then 20 s" in drawn(moment, unicode=True)
+    said = "burn: starting the processes, 45 s: 1 of 2 ready, then 20 s of load"
+    assert [drawn(moment, elapsed_s=at / 4)[0] for at in range(4)] == [
+        f"{sign} {said}" for sign in "|/-\\"
+    ]
+    assert drawn(None, elapsed_s=2.0)[0].endswith("burn: looking at the devices, 2 s")

@@ -108,9 +108,16 @@ def _changes(result: BenchResult) -> list[Gate]:
 
 
 def gate_blocks(
-    gates: Sequence[Gate], view: View, *, in_table: Sequence[Gate] = ()
+    gates: Sequence[Gate],
+    view: View,
+    *,
+    in_table: Sequence[Gate] = (),
+    notes: bool = True,
 ) -> Iterator[Block]:
-    """Yield what failed, what is undecided, warnings, what was skipped, and how much passed."""
+    """Yield what failed, what is undecided, warnings, what was skipped, and how much passed.
+
+    `notes`: a gate that passed and has something to say does so.
+    """
     tabled = {id(gate) for gate in in_table}
     loud = [gate for gate in gates if _is_loud(gate)]
     order = (GateStatus.FAIL, GateStatus.INCONCLUSIVE, GateStatus.PASS)
@@ -125,6 +132,8 @@ def gate_blocks(
     passed = [gate for gate in quiet if gate.status is GateStatus.PASS and id(gate) not in tabled]
     # Without a table the verdict counts them.
     yield from _passed(passed, view, counted=bool(in_table))
+    if notes or view.verbosity > 0:
+        yield from _remarks(passed, view)
 
 
 def causes(gates: Sequence[Gate]) -> list[Cause]:
@@ -261,7 +270,7 @@ def _skipped(gates: Sequence[Gate], view: View) -> Iterator[Block]:
 
 
 def _passed(gates: Sequence[Gate], view: View, *, counted: bool) -> Iterator[Block]:
-    """Yield how many gates passed; with `-v` each of them, and always what one has to say."""
+    """Yield how many gates passed; with `-v` each of them."""
     if view.verbosity > 0:
         groups: dict[str, list[Gate]] = {}
         for gate in gates:
@@ -274,11 +283,13 @@ def _passed(gates: Sequence[Gate], view: View, *, counted: bool) -> Iterator[Blo
         some = f": {', '.join(names)}" if len(names) <= _MOST_NAMES else ""
         checks = "1 check" if len(gates) == 1 else f"{len(gates)} checks"
         yield Line(f"{checks} passed{some}", CheckStatus.OK)
-    notes = causes([gate for gate in gates if gate.reason is not None])
-    yield from limited(
-        [Line(f"{touched(one.gates, view)}: {one.first.reason}", style="dim") for one in notes],
-        view,
-    )
+
+
+def _remarks(gates: Sequence[Gate], view: View) -> Iterator[Block]:
+    """Yield what gates that passed have to say."""
+    found = causes([gate for gate in gates if gate.reason is not None])
+    lines = (f"{touched(one.gates, view)}: {one.first.reason}" for one in found)
+    yield from limited((Line(text, style="dim") for text in lines), view)
 
 
 def _verdict(report: Report, result: BenchResult, changes: Sequence[Gate]) -> Line:
