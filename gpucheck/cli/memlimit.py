@@ -155,7 +155,7 @@ def _run(
     hook: bool,
 ) -> int:
     from gpucheck.memlimit.environment import limited_environment, new_mark
-    from gpucheck.memlimit.outcome import peak_lines
+    from gpucheck.memlimit.outcome import run_line
     from gpucheck.memlimit.watcher import open_watch
     from gpucheck.place.exec import environment_before
     from gpucheck.place.supervise import supervise
@@ -180,8 +180,7 @@ def _run(
             run, unavailable=dict.fromkeys(("peak_bytes", "exceeded"), reason)
         )
     elif shared.verbosity >= 0:
-        for line in peak_lines(run):
-            write_message(line)
+        write_message(run_line(run))
     if shared.output is not None:
         answer = answer._replace(result=dataclasses.replace(plan, run=run))
         if run.exceeded:

@@ -377,6 +377,9 @@ def usage_error(error: Exception, words: Sequence[str] = ()) -> WrongUseError:
         text = _with_question(error, text)
     where = getattr(getattr(error, "ctx", None), "command_path", "gpucheck")
     see = f"See: {where} --help"
+    amount = _amount_in_two(words) if "extra argument" in text else None
+    if amount is not None:
+        text = f"An amount is one word: write {amount}"
     forgotten = "extra argument" in text and where.rpartition(" ")[2] in RUNS_A_COMMAND
     return WrongUseError(
         code="usage",
@@ -385,6 +388,17 @@ def usage_error(error: Exception, words: Sequence[str] = ()) -> WrongUseError:
     )
 
 
+def _amount_in_two(words: Sequence[str]) -> str | None:
+    """Return a number and its unit as one word, if they are two."""
+    from gpucheck.report.units import BYTES_PER_UNIT
+
+    for number, unit in pairwise(words):
+        if _NUMBER.fullmatch(number) and (unit == "%" or unit.lower() in BYTES_PER_UNIT):
+            return number + unit
+    return None
+
+
+_NUMBER = re.compile(r"[0-9]+(\.[0-9]+)?|\.[0-9]+")
 _PARSERS_QUESTION = re.compile(r"\s*(\(Possible options: .*\)|Did you mean .*\?)$")
 _ONE_OF = re.compile(r"(?P<word>'[^']*') is not one of (?P<known>'.*'(, '.*')*)\.?$")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from gpucheck.memlimit.model import LimitedRun, Mechanism, MemoryLimit, Strength, Way
+from gpucheck.memlimit.model import LimitedRun, Mechanism, MemoryLimit, RunGpu, Strength, Way
 from gpucheck.report.text import binary_bytes
 
 #: What the plan calls a framework whose module has another name.
@@ -130,24 +130,28 @@ def _reason_for_none(group: Sequence[Mechanism]) -> str:
 # ------------------------------------------------------------------------------------------- a run
 
 
-def peak_lines(run: LimitedRun) -> list[str]:
-    """Return the peak on each GPU that was used, or why there is none."""
+def run_line(run: LimitedRun) -> str:
+    """Return whether a run kept to the limit, and its peaks; or why that is unknown."""
     if run.peak_bytes is None:
-        return [f"peak unknown: {run.unavailable.get('peak_bytes', 'it was not watched')}"]
-    lines = []
-    for gpu in run.gpus:
-        if gpu.peak_bytes:
-            limit = "" if gpu.limit_bytes is None else f" of {binary_bytes(gpu.limit_bytes)}"
-            over = ", exceeded" if gpu.exceeded else ""
-            number = gpu.index if gpu.cuda_index is None else gpu.cuda_index
-            lines.append(f"GPU {number}: peak {binary_bytes(gpu.peak_bytes)}{limit}{over}")
-    return lines or ["no process of the command was seen on a GPU"]
+        return f"its peak is unknown: {run.unavailable.get('peak_bytes', 'it was not watched')}"
+    peaks = [_peak(gpu) for gpu in run.gpus if gpu.peak_bytes]
+    if not peaks:
+        return "no process of the command was seen on a GPU"
+    stopped = f"; the watcher {run.action} it" if run.action in ("terminated", "killed") else ""
+    verdict = {True: "exceeded the limit", False: "within the limit", None: "not judged"}
+    return f"{verdict[run.exceeded]}: {', '.join(peaks)}{stopped}"
+
+
+def _peak(gpu: RunGpu) -> str:
+    number = gpu.index if gpu.cuda_index is None else gpu.cuda_index
+    limit = "" if gpu.limit_bytes is None else f" of {binary_bytes(gpu.limit_bytes)}"
+    return f"peak {binary_bytes(gpu.peak_bytes or 0)}{limit} on GPU {number}"
 
 
 def outcome_lines(run: LimitedRun) -> list[str]:
-    """Return how the command ended, its peaks, and the processes that exceeded the limit."""
-    done = f"; the watcher {run.action} it" if run.action in ("terminated", "killed") else ""
-    lines = [f"The command ended with {run.exit_code}{done}.", *peak_lines(run)]
+    """Return how the command ended, and the processes that exceeded the limit."""
+    kept = run_line(run)
+    lines = [f"The command ended with {run.exit_code}. {kept[0].upper()}{kept[1:]}."]
     for each in run.culprits:
         size = binary_bytes(each.memory_used_bytes)
         lines.append(

@@ -22,6 +22,7 @@ from gpucheck.place.device_strings import parse_device
 from gpucheck.place.placement import CudaDevice, prohibited, resolve, visible_devices
 from gpucheck.report.envelope import Answer, Notice
 from gpucheck.report.errors import BadAnswerError, MissingError, WrongUseError
+from gpucheck.report.text import binary_bytes
 from gpucheck.report.units import Amount
 
 
@@ -301,8 +302,8 @@ def _for_allocators(
         return left
     raise WrongUseError(
         code="less-than-the-overhead",
-        message=f"{amount.text} of {_describe(device)} is {limit} bytes, but a CUDA program needs"
-        f" about {overhead.total_bytes} bytes outside its allocator, so nothing is left.",
+        message=f"{amount.text} of {_describe(device)} leaves nothing: a CUDA program needs about"
+        f" {binary_bytes(overhead.total_bytes, digits=0)} outside its allocator.",
         remedy=("Give a larger amount, or omit --include-overhead.",),
     )
 
@@ -311,10 +312,12 @@ def _limit_bytes(amount: Amount, device: CudaDevice, total: int) -> int:
     """Return the limit in bytes; refuse one that does not fit the device."""
     limit = amount.bytes_of(total)
     if limit > total:
+        size, whole = amount.text, binary_bytes(total)
+        if binary_bytes(limit) == whole:  # the difference is in the digits
+            size, whole = f"{size} ({limit} bytes)", f"{total} bytes"
         raise WrongUseError(
             code="more-than-the-card",
-            message=f"{amount.text} is {limit} bytes, more than the {total} bytes of "
-            f"{_describe(device)}.",
+            message=f"{size} is more than the {whole} of {_describe(device)}.",
             remedy=("Give a smaller amount, or a share such as 90%.",),
         )
     if limit == 0:

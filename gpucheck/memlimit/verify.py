@@ -25,7 +25,7 @@ from gpucheck.memlimit.model import GpuMemoryLimit, MemoryLimit, Verification, W
 from gpucheck.memlimit.watcher import SLACK_BYTES
 from gpucheck.report.envelope import Answer, Failure
 from gpucheck.report.errors import ExitCode, MissingError, WrongUseError
-from gpucheck.report.text import did_you_mean
+from gpucheck.report.text import binary_bytes, did_you_mean
 
 #: Frameworks that can be tried, and their names in the plan.
 PROVABLE = {"cupy": "cupy", "torch": "pytorch", "jax": "jax", "tensorflow": "tensorflow"}
@@ -60,8 +60,9 @@ class SharedMemory:
         if needed <= self.spare_bytes:
             return None
         return (
-            f"it shares the system's memory, of which {self.spare_bytes} bytes may be used; "
-            f"the proof needs {needed}, and filling it would stop the whole machine"
+            f"it shares the system's memory, of which {binary_bytes(self.spare_bytes)} may be"
+            f" used; the proof needs {binary_bytes(needed)}, and filling it would stop the whole"
+            " machine"
         )
 
 
@@ -165,7 +166,8 @@ def _with_memory_fit(base: Verification, gpu: GpuMemoryLimit, shared: SharedMemo
     if free is None or free >= needed:
         return base
     reason = (
-        f"only {free} bytes are free and the proof needs {needed}; other programs may need them"
+        f"only {binary_bytes(free)} is free and the proof needs {binary_bytes(needed)};"
+        " other programs may need it"
     )
     return dataclasses.replace(base, reason=reason)
 
@@ -300,7 +302,7 @@ def read_steps(
         said = f"{failed.get('error')}: {failed.get('message')}" if failed else problem
         return dataclasses.replace(seen, reason=said)
     if refused is None:
-        reason = f"{allocated} bytes were allocated, and none was refused"
+        reason = f"{binary_bytes(allocated)} were allocated, and nothing was refused"
         return dataclasses.replace(seen, held=False, reason=reason)
     return _judge_refusal(seen, refused, end, size)
 
@@ -321,7 +323,7 @@ def _judge_refusal(
         return dataclasses.replace(seen, held=False, reason=reason)
     free = refused.get("free")
     if free is not None and free < size + SLACK_BYTES:
-        reason = f"the card itself was full ({free} bytes free), so the cap was not reached"
+        reason = f"the card itself was full ({binary_bytes(free)} free), so the cap was not reached"
         return dataclasses.replace(seen, held=None, reason=reason)
     # Slightly less may be the card's total, which CUDA and NVML count differently.
     early = allocated + 2 * (limit // STEPS) < limit

@@ -1,11 +1,11 @@
-"""Terminal view of `gpucheck memlimit`: the limits, what enforces them, a run and the proofs."""
+"""View of `gpucheck memlimit`: the limit, how to run under it, what enforces it, and the proofs."""
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
 
 from gpucheck.drivers.python.frameworks import Software
 from gpucheck.inventory.columns import ABSENT
@@ -26,15 +26,26 @@ from gpucheck.memlimit.outcome import (
     is_set,
     outcome_lines,
 )
-from gpucheck.report.envelope import Report
-from gpucheck.report.text import View, binary_bytes, exports, printable, ranges
+from gpucheck.report.blocks import (
+    Block,
+    Column,
+    Command,
+    Gap,
+    Line,
+    Row,
+    Span,
+    Table,
+    counted,
+    head,
+)
+from gpucheck.report.envelope import CheckStatus, Failure, Report
+from gpucheck.report.text import View, binary_bytes, exports, ranges
 
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-    from rich.text import Text
-
-#: On terminals narrower than this, tables become lines.
-NARROW = 64
+INDENT = 2
+#: A card's name in a table is cut to fit, but never below this.
+SHORTEST_NAME = 12
+#: Names of frameworks are a column if it takes at most this share of the width.
+NAMES_SHARE = 0.5
 STRENGTH_STYLES = {
     Strength.HARD: "green",
     Strength.ALLOCATOR: "green",
@@ -49,86 +60,94 @@ _TRAP = (
     " --code tensorflow prints the right lines."
 )
 _NEXT = (
-    "-- COMMAND at the end runs it limited and watched; --verify proves the limit.",
-    "--format shell prints the variables, --code FRAMEWORK the code for a program.",
-    "-v shows how each framework is limited, how strictly, and why.",
+    "--verify proves the limit; --code FRAMEWORK and --format shell are for programs of your own;"
+    " -v says how each framework is limited, how strictly, and why."
 )
+_ESTIMATE = "The context and the libraries are estimates; --json names the sources."
+#: Reference to an issue, which nobody reads on a screen.
+_ISSUE = re.compile(r",? ?[\w-]+#[0-9]+")
 
 
-def build(report: Report, view: View) -> RenderableType:
-    """Return the whole report as one renderable."""
-    from rich.console import Group
-    from rich.text import Text
-
+def blocks(report: Report, view: View) -> Iterator[Block]:
+    """Yield what a limit shows: a run or the limit first, then what enforces it or the proofs."""
     limit = report.result
     if not isinstance(limit, MemoryLimit):
         raise TypeError(type(limit).__name__)
-    title = f"{printable(limit.request.text)} of each visible GPU"
-    parts: list[RenderableType] = [Text(title, style="bold", overflow="fold")]
-    alike = [[gpu] for gpu in limit.gpus] if view.verbosity > 0 else group_alike(limit.gpus)
-    parts.append(_gpu_blocks(alike) if view.width < NARROW else _gpu_table(alike))
+    if view.verbosity >= 0:
+        cuda = report.host.cuda_driver_version
+        names = counted(gpu.name for gpu in limit.gpus) if limit.gpus else None
+        yield head(report, cuda and f"CUDA {cuda}", names)
+        yield Gap()
     if limit.run is not None:
-        parts.extend(_run_outcome(limit.run))
-    parts.extend(_details(limit, view) if view.verbosity > 0 else _summary(limit, view))
-    return Group(*parts)
+        yield from _run(limit.run)
+    yield from _limits(limit, view)
+    if view.verbosity > 0:
+        yield from _details(limit, report.error)
+    elif limit.verifications:
+        yield from _proofs(limit, report.error)
+    elif view.verbosity == 0:
+        yield from _summary(limit, view)
 
 
-def _run_outcome(run: LimitedRun) -> Iterator[RenderableType]:
-    from rich.text import Text
-
+def _run(run: LimitedRun) -> Iterator[Block]:
     first, *others = outcome_lines(run)
-    yield Text(printable(first), style="bold", overflow="fold")
-    yield from (_indented(Text(printable(line), overflow="fold")) for line in others)
+    mark = CheckStatus.WARN if run.exceeded else None
+    yield Line(first, mark, style="bold")
+    yield from (Line(line, indent=INDENT) for line in others)
 
 
-def _summary(limit: MemoryLimit, view: View) -> Iterator[RenderableType]:
-    """Yield what the limit means, and what to type next unless a command has been run."""
-    from rich.text import Text
-
-    if limit.verifications:
-        yield from _proofs(limit, view)
-        return
-    hints = view.verbosity >= 0 and limit.run is None
-    if hints and any(gpu.limit_bytes is None for gpu in limit.gpus):
-        yield Text(_UNKNOWN, style="yellow", overflow="fold")
-    elif limit.overhead is not None and hints:
-        yield Text(_beyond_allocators(limit.gpus, limit.overhead), overflow="fold")
-    yield from _framework_outcomes(limit, view, hints=hints)
-
-
-def _details(limit: MemoryLimit, view: View) -> Iterator[RenderableType]:
-    from rich.text import Text
-
-    if limit.overhead is not None:
-        yield from _budgets(limit.gpus, limit.overhead)
-    if limit.software is not None:
-        yield Text(_software_line(limit.software), overflow="fold")
-    if limit.verifications:
-        yield from _proofs(limit, view)
-    yield from _mechanisms(limit, view)
-    if limit.overhead is not None:
-        yield Text("\nThe overhead is an estimate:", style="dim")
-        yield from (Text(f"  {line}", style="dim") for line in limit.overhead.sources)
+def _summary(limit: MemoryLimit, view: View) -> Iterator[Block]:
+    """Yield what the limit means, how to run under it, and what enforces it."""
+    if limit.run is None:
+        if any(gpu.limit_bytes is None for gpu in limit.gpus):
+            yield Line(_UNKNOWN, style="yellow")
+        elif limit.overhead is not None:
+            yield Line(_beyond_allocators(limit.gpus, limit.overhead))
+        yield Line("To run a program under it, watched:")
+        yield Command(f"{_command(limit)} -- CMD")
+        yield Gap()
+    yield from _frameworks(limit, view)
+    if limit.run is None:
+        yield Gap()
+        yield Line(_NEXT, style="dim")
 
 
-def _software_line(software: Software) -> str:
-    where = printable(_software_name(software))
-    if software.frameworks is None:
-        return f"For {where}: {printable(software.reason or 'its frameworks are unknown')}"
-    found = ", ".join(
-        printable(f"{name} {version}".strip()) for name, version in software.frameworks.items()
-    )
-    return f"For {where}: {found or 'none of the frameworks (--python names another Python)'}"
-
-
-def _indented(text: Text, columns: int = 2) -> RenderableType:
-    """Return a text whose lines all begin some columns to the right."""
-    from rich.padding import Padding
-
-    return Padding(text, (0, 0, 0, columns))
+def _command(limit: MemoryLimit) -> str:
+    """Return the command line that asks for this limit."""
+    words = ["gpucheck", "memlimit", limit.request.text]
+    if "CUDA_VISIBLE_DEVICES" in limit.environment:  # by --gpu
+        words += [word for gpu in limit.gpus for word in ("--gpu", gpu.uuid or "")]
+    if limit.overhead is not None and limit.overhead.included:
+        words.append("--include-overhead")
+    return shlex.join(words)
 
 
 # ---------------------------------------------------------------------------------------- the GPUs
+
+
+def _limits(limit: MemoryLimit, view: View) -> Iterator[Block]:
+    """Yield the limit of equal GPUs as a sentence, of unlike ones as a table."""
+    groups = group_alike(limit.gpus)
+    exact = view.verbosity > 0
+    if len(groups) == 1:
+        yield Line(_limit_line(limit.request.text, groups[0], exact=exact), style="bold green")
+        return
+    yield Line(f"{limit.request.text} of each visible GPU", style="bold")
+    columns = [
+        Column("GPU"),
+        Column("name", least=SHORTEST_NAME),
+        Column("limit", right=True),
+        Column("of", right=True),
+    ]
+    columns += [Column("bytes", right=True)] * exact
+    rows = []
+    for group in groups:
+        first = group[0]
+        cells = [_ordinals(group), _name(group), _size(first.limit_bytes)]
+        cells += [_size(first.memory_total_bytes)]
+        cells += [ABSENT if first.limit_bytes is None else str(first.limit_bytes)] * exact
+        rows.append(Row(cells))
+    yield Table(columns, rows, names=2)
 
 
 def group_alike(gpus: Sequence[GpuMemoryLimit]) -> list[list[GpuMemoryLimit]]:
@@ -140,18 +159,33 @@ def group_alike(gpus: Sequence[GpuMemoryLimit]) -> list[list[GpuMemoryLimit]]:
     return list(groups.values())
 
 
+def _limit_line(text: str, group: Sequence[GpuMemoryLimit], *, exact: bool) -> str:
+    """Return the limit of equal GPUs: "30% is 7.2 GiB of the 24.0 GiB on GPU 0"."""
+    first = group[0]
+    kind = "MIG instance" if first.mig_instance else "GPU"
+    many = f"each of {len(group)} {kind}s ({_ordinals(group)})"
+    number = _ordinals(group)
+    which = many if len(group) > 1 else kind if number == ABSENT else f"{kind} {number}"
+    total, size = first.memory_total_bytes, first.limit_bytes
+    whole = f"the {binary_bytes(total)}" if total is not None else "an unknown total"
+    if size is None:
+        return f"{text} of {whole} on {which}"
+    amount = binary_bytes(size) + (f" ({size} bytes)" if exact else "")
+    return f"{text} is {amount} of {whole} on {which}"
+
+
 def _beyond_allocators(gpus: Sequence[GpuMemoryLimit], overhead: Overhead) -> str:
     """Return what nvidia-smi will show beyond what the allocators may take."""
-    size = _size(overhead.total_bytes)
+    size = _about(overhead.total_bytes)
     if overhead.included:
         return f"About {size} of that is reserved for the CUDA context and libraries."
-    advice = "; --include-overhead includes it"
+    advice = "; --include-overhead counts that in"
     if any(gpu.limit_bytes is not None and gpu.limit_bytes <= overhead.total_bytes for gpu in gpus):
         advice = ", more than the limit itself"
-    return f"nvidia-smi shows about {size} more for the CUDA context and libraries{advice}."
+    return f"nvidia-smi shows about {size} more, for the CUDA context and libraries{advice}."
 
 
-def _budgets(gpus: Sequence[GpuMemoryLimit], overhead: Overhead) -> Iterator[Text]:
+def _budgets(gpus: Sequence[GpuMemoryLimit], overhead: Overhead) -> Iterator[Block]:
     """Yield one budget for each size: eight equal cards share one."""
     groups: dict[object, list[GpuMemoryLimit]] = {}
     for gpu in gpus:
@@ -160,69 +194,29 @@ def _budgets(gpus: Sequence[GpuMemoryLimit], overhead: Overhead) -> Iterator[Tex
         yield _budget(group[0], overhead, f" of GPU {_ordinals(group)}" if len(groups) > 1 else "")
 
 
-def _budget(gpu: GpuMemoryLimit, overhead: Overhead, which: str) -> Text:
-    from rich.text import Text
-
+def _budget(gpu: GpuMemoryLimit, overhead: Overhead, which: str) -> Line:
     if gpu.allocator_limit_bytes is None:
-        return Text(f"Budget{which}: unknown without the GPU's total")
+        return Line(f"Budget{which}: unknown without the GPU's total")
     whole = gpu.allocator_limit_bytes + overhead.total_bytes
     advice, style = "", ""
     if gpu.memory_total_bytes is not None and whole > gpu.memory_total_bytes:
         advice, style = ", more than the card has", "yellow"
     elif not overhead.included:
         advice = "; --include-overhead keeps that within the limit"
-    return Text(
+    return Line(
         f"Budget{which}: {_size(gpu.allocator_limit_bytes)} for allocators, about"
-        f" {_size(overhead.context_bytes)} for the context and {_size(overhead.library_bytes)}"
+        f" {_about(overhead.context_bytes)} for the context and {_about(overhead.library_bytes)}"
         f" for libraries: nvidia-smi shows about {_size(whole)}{advice}.",
         style=style,
     )
-
-
-def _gpu_table(groups: Sequence[Sequence[GpuMemoryLimit]]) -> RenderableType:
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column("CUDA", justify="right")
-    table.add_column("Name", overflow="ellipsis", no_wrap=True, min_width=8)
-    table.add_column("Total", justify="right", no_wrap=True)
-    table.add_column("Limit", justify="right", no_wrap=True)
-    table.add_column("Bytes", justify="right", no_wrap=True)
-    for group in groups:
-        first = group[0]
-        cells = (
-            _ordinals(group),
-            _gpu_name(group),
-            _size(first.memory_total_bytes),
-            *_limit_cells(first),
-        )
-        table.add_row(*(Text(cell) for cell in cells))
-    return table
-
-
-def _gpu_blocks(groups: Sequence[Sequence[GpuMemoryLimit]]) -> RenderableType:
-    from rich.console import Group
-    from rich.text import Text
-
-    lines: list[str] = []
-    for group in groups:
-        size, exact = _limit_cells(group[0])
-        lines += [
-            f"CUDA {_ordinals(group)} {_gpu_name(group)}",
-            f"  {size} of {_size(group[0].memory_total_bytes)}",
-            f"  {exact} bytes",
-        ]
-    return Group(*(Text(line, overflow="fold") for line in lines))
 
 
 def _ordinals(group: Sequence[GpuMemoryLimit]) -> str:
     return ranges([gpu.cuda_index for gpu in group if gpu.cuda_index is not None]) or ABSENT
 
 
-def _gpu_name(group: Sequence[GpuMemoryLimit]) -> str:
-    gpu = group[0]
-    name = printable(gpu.name or gpu.uuid or f"GPU {gpu.index}")
+def _name(group: Sequence[GpuMemoryLimit]) -> str:
+    name = group[0].name or group[0].uuid or f"GPU {group[0].index}"
     return f"{len(group)} × {name}" if len(group) > 1 else name
 
 
@@ -230,97 +224,68 @@ def _size(value: int | None) -> str:
     return ABSENT if value is None else binary_bytes(value)
 
 
-def _limit_cells(gpu: GpuMemoryLimit) -> tuple[str, str]:
-    exact = ABSENT if gpu.limit_bytes is None else str(gpu.limit_bytes)
-    return _size(gpu.limit_bytes), exact
+def _about(value: int) -> str:
+    """Return an estimate, in MiB without decimals: "576 MiB"."""
+    return binary_bytes(value, digits=0 if value < 1 << 30 else 1)
 
 
 # ----------------------------------------------------------------------------- frameworks in a run
 
 
-def _framework_outcomes(limit: MemoryLimit, view: View, *, hints: bool) -> Iterator[RenderableType]:
-    """Yield a line for each installed framework, or for all if none is, and the hints."""
-    from rich.text import Text
-
+def _frameworks(limit: MemoryLimit, view: View) -> Iterator[Block]:
+    """Yield what limits each installed framework, or all if none is, and what is not limited."""
     found = framework_outcomes(limit)
     if not found:
         return
-    yield Text(_run_title(limit.software, found), overflow="fold")
-    rows = _outcome_rows(found, view)
-    yield _outcome_table(rows) if view.width >= NARROW else _outcome_lines(rows)
-    if hints:
-        names = [each.framework for each in found if each.installed]
-        is_trap = limit.request.fraction is not None and any(
-            name.startswith("tensorflow") for name in names
-        )
-        yield Text("\n".join((*[_TRAP] * is_trap, *_NEXT)), style="dim", overflow="fold")
-
-
-class _OutcomeRow(NamedTuple):
-    mark: str
-    style: str
-    name: str
-    what: str
-    note: str = ""
-
-
-def _outcome_rows(found: Sequence[FrameworkOutcome], view: View) -> list[_OutcomeRow]:
-    """Return limited frameworks first; if none is installed, grouped by what would limit them."""
-    held, missing = ("✓", "✗") if view.unicode else ("+", "x")
+    yield Line(_title(limit.software, found))
     if any(each.installed for each in found):
-        rows = [
-            _OutcomeRow(*(("~", "yellow") if each.soft else (held, "green")), each.framework,
-                 f"by {each.by}", each.note)
-            for each in found
-            if each.by is not None
-        ]  # fmt: skip
+        rows = [(each.framework, each.by) for each in found if each.by is not None]
     else:
-        rows = [
-            _OutcomeRow(held, "green", names, f"by {by}") for names, by in group_by_mechanism(found)
-        ]
-    rows += [
-        _OutcomeRow(missing, "" if each.way is Way.NOBODY else "red", each.framework, each.note)
-        for each in found
-        if each.by is None
-    ]
-    return rows
+        rows = [*group_by_mechanism(found)]
+    others = [each for each in found if each.by is None]
+    names = [*(name for name, _ in rows), *(each.framework for each in others)]
+    widest = max(map(len, names))
+    aligned = widest <= NAMES_SHARE * view.width
+
+    def line(name: str, by: str, style: str = "") -> Line:
+        if aligned:
+            return Line(by, lead=f"{name:<{widest}} ", indent=INDENT, style=style)
+        return Line(f"{name}: {by}", indent=INDENT, style=style)
+
+    for name, by in rows:
+        yield line(name, by)
+        yield from _warnings(found, name)
+    for each in others:
+        if each.way is Way.NOBODY:
+            yield line(each.framework, each.note, "dim")
+        else:
+            yield Line(f"{each.framework} is not limited: {each.note}", CheckStatus.WARN)
+    installed = [each.framework for each in found if each.installed]
+    if limit.request.fraction is not None and any(
+        name.startswith("tensorflow") for name in installed
+    ):
+        yield Line(_TRAP)
 
 
-def _outcome_table(rows: Sequence[_OutcomeRow]) -> RenderableType:
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table.grid(padding=(0, 2, 0, 0))
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
-    for row in rows:
-        what = Text(printable(row.what), overflow="fold")
-        if row.note:
-            what.append(f"\n{printable(row.note)}", style="yellow")
-        table.add_row(Text(f"  {row.mark} {printable(row.name)}", style=row.style), what)
-    return table
+def _warnings(found: Sequence[FrameworkOutcome], name: str) -> Iterator[Block]:
+    """Yield what the user must know of a framework that is limited."""
+    for each in found:
+        if each.framework == name and each.note:
+            soft = "a soft limit: " if each.soft else ""
+            yield Line(f"{soft}{each.note}", CheckStatus.WARN, indent=2 * INDENT)
 
 
-def _outcome_lines(rows: Sequence[_OutcomeRow]) -> RenderableType:
-    from rich.console import Group
-    from rich.text import Text
-
-    parts: list[RenderableType] = []
-    for row in rows:
-        parts.append(Text(f"{row.mark} {printable(row.name)}", style=row.style, overflow="fold"))
-        texts = filter(None, (row.what, row.note))
-        parts.extend(_indented(Text(printable(text), overflow="fold")) for text in texts)
-    return Group(*parts)
-
-
-def _run_title(software: Software | None, found: Sequence[FrameworkOutcome]) -> str:
-    where = printable(_software_name(software)) if software else ""
+def _title(software: Software | None, found: Sequence[FrameworkOutcome]) -> str:
     if software is None or software.frameworks is None:
-        reason = printable((software.reason if software else None) or "not checked")
-        return f"In a run ({reason}):"
+        reason = (software.reason if software else None) or "not checked"
+        return f"What limits each framework ({reason}):"
+    where = _software_name(software)
     if any(each.installed for each in found):
-        return f"In a run of {where}:"
-    return f"In a run, but {where} has none of these (--python names another Python):"
+        return f"What limits each framework of {where}:"
+    return (
+        f"Your Python, {where}, has none of these frameworks; --python chooses another."
+        " What would limit them:"
+    )
 
 
 def _software_name(software: Software) -> str:
@@ -333,46 +298,60 @@ def _software_name(software: Software) -> str:
 # --------------------------------------------------------------------------------- every mechanism
 
 
-def _mechanisms(limit: MemoryLimit, view: View) -> Iterator[RenderableType]:
-    """Yield the table with the reasons, the settings and the lines of code."""
-    rows = limit.mechanisms
-    yield from _mechanism_table(rows, limit, view)
-    if limit.environment:
-        yield _dim("\nThe settings (--format shell prints only these lines):")
-        for name, value in limit.environment.items():
-            yield _to_copy(printable(f"export {name}={shlex.quote(value)}"))
-    lines = [row for row in rows if row.by is Way.CODE and row.setting and not row.applies]
-    if lines:
-        yield _dim("\nIn a program that is not run with -- CMD:")
-        for row in lines:
-            yield _to_copy(printable(row.setting or ""))
-
-
-def _mechanism_table(
-    rows: Sequence[Mechanism], limit: MemoryLimit, view: View
-) -> Iterator[RenderableType]:
-    """Yield a line for each mechanism, and its reason where it is not the expected one."""
-    from rich.text import Text
-
-    first = max((len(printable(row.framework)) for row in rows), default=0)
-    second = max((len(row.strength.value) for row in rows), default=0)
-    wide = view.width >= NARROW
-    heads = f"\n  {'Framework':<{first}}  {'Strength':<{second}}  Applies "
-    yield Text(f"{heads}  By" if wide else heads, style="dim", overflow="fold")
-    for row in rows:
-        mark, style = _mechanism_mark(row, view)
-        by = row.reason if row.by is Way.NOBODY else row.mechanism
-        yield Text.assemble(
-            (f"{mark} {printable(row.framework):<{first}}  ", style),
-            (f"{row.strength.value:<{second}}", STRENGTH_STYLES[row.strength]),
-            (f"  {_applies(row, limit):<8}", style),
-            f"  {printable(by)}" if wide else "",
-            overflow="fold",
+def _details(limit: MemoryLimit, error: Failure | None) -> Iterator[Block]:
+    if limit.overhead is not None:
+        yield from _budgets(limit.gpus, limit.overhead)
+    if limit.software is not None:
+        yield Line(_software_line(limit.software))
+    if limit.verifications:
+        yield from _proofs(limit, error)
+    yield Gap()
+    yield from _mechanisms(limit)
+    if limit.overhead is not None:
+        yield Gap()
+        yield Line(_ESTIMATE, style="dim")
+        yield from (
+            Line(_ISSUE.sub("", line).replace(" ()", ""), indent=INDENT, style="dim")
+            for line in limit.overhead.sources
         )
-        if not wide:
-            yield _indented(Text(printable(by), overflow="fold"), 4)
-        if row.by is not Way.NOBODY:
-            yield _indented(Text(printable(row.reason), style="dim", overflow="fold"), 4)
+
+
+def _software_line(software: Software) -> str:
+    where = _software_name(software)
+    if software.frameworks is None:
+        return f"For {where}: {software.reason or 'its frameworks are unknown'}"
+    found = ", ".join(f"{name} {version}".strip() for name, version in software.frameworks.items())
+    return f"For {where}: {found or 'none of the frameworks (--python chooses another Python)'}"
+
+
+def _mechanisms(limit: MemoryLimit) -> Iterator[Block]:
+    """Yield each mechanism with its reason, the settings and the lines of code."""
+    rows = [
+        Row(
+            [
+                row.framework,
+                (Span(row.strength.value, STRENGTH_STYLES[row.strength]),),
+                _applies(row, limit),
+                row.reason if row.by is Way.NOBODY else row.mechanism,
+            ],
+            below=()
+            if row.by is Way.NOBODY
+            else (Line(row.reason, _mark(row), indent=2 * INDENT, style="dim"),),
+        )
+        for row in limit.mechanisms
+    ]
+    columns = (Column("framework"), Column("strength"), Column("applies"), Column("by"))
+    yield Table(columns, rows)
+    if limit.environment:
+        yield Gap()
+        yield Line("The settings (--format shell prints only these lines):", style="dim")
+        for name, value in limit.environment.items():
+            yield Command(f"export {name}={shlex.quote(value)}", 0)
+    lines = [row for row in limit.mechanisms if row.by is Way.CODE and row.setting]
+    if lines and not all(row.applies for row in lines):
+        yield Gap()
+        yield Line("In a program that is not run with -- CMD:", style="dim")
+        yield from (Command(row.setting or "", 0) for row in lines if not row.applies)
 
 
 def _applies(row: Mechanism, limit: MemoryLimit) -> str:
@@ -382,34 +361,17 @@ def _applies(row: Mechanism, limit: MemoryLimit) -> str:
     return "not here" if row.installed is False and is_set(row, limit) else "no"
 
 
-def _mechanism_mark(row: Mechanism, view: View) -> tuple[str, str]:
-    if row.applies:
-        return ("✓" if view.unicode else "+"), "green"
-    if row.installed is True and row.by is not Way.CODE:
-        return ("✗" if view.unicode else "x"), "red"
-    return "-", "dim"
-
-
-def _dim(text: str) -> Text:
-    from rich.text import Text
-
-    return Text(text, style="dim", overflow="fold")
-
-
-def _to_copy(text: str) -> Text:
-    """Return a line that stays one line, however narrow the terminal is."""
-    from rich.text import Text
-
-    return Text(text, no_wrap=True, overflow="ignore")
+def _mark(row: Mechanism) -> CheckStatus | None:
+    """Return a warning for a framework that is there, and that its variable does not limit."""
+    missing = not row.applies and row.installed is True and row.by is not Way.CODE
+    return CheckStatus.WARN if missing else None
 
 
 # -------------------------------------------------------------------------------------- the proofs
 
 
-def _proofs(limit: MemoryLimit, view: View) -> Iterator[RenderableType]:
-    """Yield the outcomes; GPUs with the same outcome share a block."""
-    from rich.text import Text
-
+def _proofs(limit: MemoryLimit, error: Failure | None) -> Iterator[Block]:
+    """Yield the outcomes; GPUs with the same outcome share one, and the error stands by itself."""
     groups: dict[Verification, list[Verification]] = {}
     for each in limit.verifications:
         alike = replace(
@@ -423,40 +385,42 @@ def _proofs(limit: MemoryLimit, view: View) -> Iterator[RenderableType]:
         )
         groups.setdefault(alike, []).append(each)
     for group in groups.values():
-        style, lines = _proof_lines(group, len(limit.gpus), view)
-        yield Text(lines[0], style=style, overflow="fold")
-        yield from (Text(f"    {line}", overflow="fold") for line in lines[1:])
+        untried = group[0].reason if group[0].held is None and len(group) == 1 else None
+        if not (untried and error is not None and untried in error.message):
+            yield from _proof(group, len(limit.gpus))
 
 
-def _proof_lines(group: Sequence[Verification], gpus: int, view: View) -> tuple[str, list[str]]:
+def _proof(group: Sequence[Verification], gpus: int) -> Iterator[Block]:
     first = group[0]
-    marks = {
-        True: ("✓" if view.unicode else "+", "green", "the cap holds"),
-        False: ("✗" if view.unicode else "x", "red", "the cap does not hold"),
-        None: ("?", "yellow", "not proven"),
+    verdicts: dict[bool | None, tuple[CheckStatus | None, str, str]] = {
+        True: (None, "green", "the cap holds"),
+        False: (CheckStatus.FAIL, "red", "the cap does not hold"),
+        None: (CheckStatus.UNKNOWN, "yellow", "not proven"),
     }
-    mark, style, verdict = marks[first.held]
-    name = printable(f"{first.framework} {first.version or ''}".strip())
+    mark, style, verdict = verdicts[first.held]
+    name = f"{first.framework} {first.version or ''}".strip()
     numbers = [each.cuda_index for each in group if each.cuda_index is not None]
     where = f" on GPU {ranges(numbers)}" if numbers and gpus > 1 else ""
-    lines = [f"{mark} {name}: {verdict}{where}"]
+    yield Line(f"{name}: {verdict}{where}", mark, style=f"bold {style}")
+    yield from (Line(line, indent=2 * INDENT) for line in _proof_lines(first, group))
+
+
+def _proof_lines(first: Verification, group: Sequence[Verification]) -> Iterator[str]:
     if first.mechanism:
-        lines.append(f"by {printable(first.mechanism)}")
+        yield f"by {first.mechanism}"
     if first.reason:
-        lines.append(printable(first.reason))
+        yield first.reason
     if first.limit_bytes is not None and first.allocated_bytes is not None:
-        lines.append(f"{first.allocated_bytes} of {first.limit_bytes} bytes allocated")
+        allocated, limit = binary_bytes(first.allocated_bytes), binary_bytes(first.limit_bytes)
+        yield f"{allocated} of {limit} allocated"
     if first.refused_bytes is not None:
-        error = printable(first.refused_with or "an error")
-        lines.append(f"{first.refused_bytes} bytes more refused with {error}{_deviation(first)}")
+        error = first.refused_with or "an error"
+        yield f"{binary_bytes(first.refused_bytes)} more refused with {error}{_deviation(first)}"
     extra = [each.overhead_bytes for each in group if each.overhead_bytes is not None]
     if extra:
-        lines.append(f"{binary_bytes(max(extra))} outside the allocator, by NVML")
+        yield f"{binary_bytes(max(extra))} outside the allocator, by NVML"
     elif first.held and all(each.nvml_bytes is None for each in group):
-        lines.append(
-            "NVML does not report what the process took: only the allocator's own count is known"
-        )
-    return style, lines
+        yield "NVML does not report what the process took: only the allocator's own count is known"
 
 
 def _deviation(proof: Verification) -> str:

@@ -155,6 +155,16 @@ def test_dashes_that_were_forgotten(program: Program) -> None:
     assert "put -- before it" in ended.said
 
 
+@pytest.mark.parametrize(("number", "unit"), [("8", "GiB"), ("30", "%"), (".5", "tb")])
+def test_an_amount_of_two_words(program: Program, number: str, unit: str) -> None:
+    ended = program("memlimit", number, unit, env={})
+
+    assert ended.code == 2
+    assert ended.said.startswith(
+        f"gpucheck: An amount is one word: write {number}{unit}.\n  See: gpucheck memlimit --help"
+    )
+
+
 @pytest.mark.parametrize("amount", ["-5%", "-0.3", "-8GiB", "-.5"])
 def test_an_amount_below_zero_gets_its_reason(program: Program, amount: str) -> None:
     ended = program("memlimit", amount, env={})

@@ -188,7 +188,7 @@ class TestPretendedCupy:
         ended = self.verify(program, env | {"FAKE_CALL_LOG": str(call_log)}, "90%")
 
         assert ended.code == 3
-        assert "bytes are free and the proof needs" in ended.said
+        assert " GiB is free and the proof needs" in ended.said
         assert "--gpu" in ended.said
         # Which card it is was asked, and whether it has memory of its own; nobody took the last
         # bytes of others.

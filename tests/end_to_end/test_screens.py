@@ -34,6 +34,15 @@ SCREENS: dict[str, tuple[str, tuple[tuple[str, ...], ...]]] = {
         "h100x8",
         (("place", "/gpu:0"), ("place", "/gpu:0", "cuda:1"), ("place", "--soft", "/gpu:9")),
     ),
+    "memlimit": (
+        "no-driver",
+        (
+            ("memlimit", "30%", "--from", "example:h100x8"),
+            ("memlimit", "1TiB", "--from", "example:h100x8"),
+            ("memlimit", "30%"),
+        ),
+    ),
+    "memlimit-unlike": ("mixed-order", (("memlimit", "8GiB", "-q"),)),
     "place-no-driver": ("no-driver", (("place", "/gpu:0"), ("place", "--soft", "/gpu:0"))),
 }
 WIDTHS = (50, 80, 160)

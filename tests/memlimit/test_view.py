@@ -20,7 +20,7 @@ from gpucheck.memlimit.model import (
     Verification,
     Way,
 )
-from gpucheck.report.envelope import Host, Report, Status
+from gpucheck.report.envelope import Failure, Host, Report, Status
 from gpucheck.report.errors import ExitCode
 from gpucheck.report.formats.table import render
 from gpucheck.report.text import View
@@ -66,101 +66,117 @@ LIMIT = MemoryLimit(
 )
 
 
-def shown(limit: MemoryLimit, **view: object) -> str:
+def shown(limit: MemoryLimit, error: Failure | None = None, **view: object) -> str:
     report = Report(
         command="memlimit",
         schema="gpucheck/memlimit/1",
         time="2026-01-01T00:00:00Z",
-        host=Host(),
+        host=Host(name="node", driver_version="575.1", cuda_driver_version="12.9"),
         exit_code=ExitCode.OK,
         status=Status.OK,
-        error=None,
+        error=error,
         warnings=(),
         result=limit,
     )
     return render(report, View(**view))  # type: ignore[arg-type]
 
 
+HEAD = "node · driver 575.1 · CUDA 12.9 · NVIDIA H100 80GB HBM3\n\n"
+
+
 def test_a_glance_at_80_columns() -> None:
     overhead = Overhead(included=False, context_bytes=1 << 29, library_bytes=1 << 26, sources=())
 
     assert shown(replace(LIMIT, gpus=(GPU,), overhead=overhead), width=80) == (
-        "30% of each visible GPU\n"
-        "CUDA  Name                      Total     Limit        Bytes\n"
-        "   0  NVIDIA H100 80GB HBM3  79.6 GiB  23.9 GiB  25656242995\n"
-        "nvidia-smi shows about 576.0 MiB more for the CUDA context and libraries;\n"
-        "--include-overhead includes it.\n"
-        "In a run (not checked):\n"
-        "  ✓ cupy                    by environment variables\n"
-        "  ✗ any other CUDA program  nothing but MPS or MIG holds it\n"
-        "-- COMMAND at the end runs it limited and watched; --verify proves the limit.\n"
-        "--format shell prints the variables, --code FRAMEWORK the code for a program.\n"
-        "-v shows how each framework is limited, how strictly, and why.\n"
+        f"{HEAD}"
+        "30% is 23.9 GiB of the 79.6 GiB on GPU 0\n"
+        "nvidia-smi shows about 576 MiB more, for the CUDA context and libraries;\n"
+        "--include-overhead counts that in.\n"
+        "To run a program under it, watched:\n"
+        "    gpucheck memlimit 30% -- CMD\n"
+        "\n"
+        "What limits each framework (not checked):\n"
+        "  cupy                    environment variables\n"
+        "  any other CUDA program  nothing but MPS or MIG holds it\n"
+        "\n"
+        "--verify proves the limit; --code FRAMEWORK and --format shell are for programs\n"
+        "of your own; -v says how each framework is limited, how strictly, and why.\n"
     )
 
 
 def test_everything_at_80_columns() -> None:
     assert shown(LIMIT, width=80, verbosity=1) == (
-        "30% of each visible GPU\n"
-        "CUDA  Name                      Total     Limit        Bytes\n"
-        "   0  NVIDIA H100 80GB HBM3  79.6 GiB  23.9 GiB  25656242995\n"
-        "   -  GPU-2                         -         -            -\n"
+        "node · driver 575.1 · CUDA 12.9 · NVIDIA H100 80GB HBM3, GPU of unknown name\n"
         "\n"
-        "  Framework               Strength   Applies   By\n"
-        "✓ cupy                    allocator  yes       CUPY_GPU_MEMORY_LIMIT\n"
+        "30% of each visible GPU\n"
+        "GPU  name                      limit        of        bytes\n"
+        "0    NVIDIA H100 80GB HBM3  23.9 GiB  79.6 GiB  25656242995\n"
+        "-    GPU-2                         -         -            -\n"
+        "\n"
+        "framework               strength   applies  by\n"
+        "cupy                    allocator  yes      CUPY_GPU_MEMORY_LIMIT\n"
         "    default pool only\n"
-        "- any other CUDA program  none       no        nothing but MPS or MIG holds it\n"
+        "any other CUDA program  none       no       nothing but MPS or MIG holds it\n"
         "\n"
         "The settings (--format shell prints only these lines):\n"
         "export CUPY_GPU_MEMORY_LIMIT=30%\n"
     )
 
 
-def test_a_limit_at_40_columns_in_ascii() -> None:
-    text = shown(LIMIT, width=40, unicode=False)
-
-    assert text.startswith(
-        "30% of each visible GPU\n"
-        "CUDA 0 NVIDIA H100 80GB HBM3\n"
-        "  23.9 GiB of 79.6 GiB\n"
-        "  25656242995 bytes\n"
-        "CUDA - GPU-2\n"
+def test_quiet_is_the_limit_alone() -> None:
+    assert shown(replace(LIMIT, gpus=(GPU,)), verbosity=-1) == (
+        "30% is 23.9 GiB of the 79.6 GiB on GPU 0\n"
     )
-    assert "\n+ cupy\n  by environment variables\n" in text
-    assert "\n    CUPY_GPU_MEMORY_LIMIT\n" in shown(LIMIT, width=40, verbosity=1)
 
 
 @pytest.mark.parametrize("width", [20, 40, 63, 64, 80, 160])
-def test_bytes_are_never_cut_off(width: int) -> None:
-    text = shown(LIMIT, width=width)
+def test_a_limit_fits(width: int) -> None:
+    lines = shown(LIMIT, width=width, unicode=False).splitlines()
 
-    assert all(len(line) <= width for line in text.splitlines() if not line.startswith("export"))
-    assert "25656242995" in text
+    assert all(line.isascii() for line in lines)
+    assert all(len(line) <= width for line in lines if "gpucheck memlimit" not in line)
 
 
 class TestEqualGpus:
     EIGHT = tuple(replace(GPU, cuda_index=n, index=n, uuid=f"GPU-{n}") for n in (0, 1, 2, 5))
 
-    def test_are_one_row(self) -> None:
-        text = shown(replace(LIMIT, gpus=self.EIGHT))
+    @pytest.mark.parametrize(("verbosity", "exact"), [(0, ""), (1, " (25656242995 bytes)")])
+    def test_are_one_sentence(self, verbosity: int, exact: str) -> None:
+        text = shown(replace(LIMIT, gpus=self.EIGHT), verbosity=verbosity, width=200)
 
-        assert "0-2,5  4 × NVIDIA H100 80GB HBM3  79.6 GiB" in text
-        assert text.count("H100") == 1
-
-    def test_are_one_block_where_it_is_narrow_and_rows_where_more_is_asked_for(self) -> None:
-        narrow = shown(replace(LIMIT, gpus=self.EIGHT), width=40, unicode=False)
-
-        assert "CUDA 0-2,5 4 x NVIDIA H100 80GB HBM3\n" in narrow
-        assert shown(replace(LIMIT, gpus=self.EIGHT), verbosity=1).count("H100") == 4
+        assert f"30% is 23.9 GiB{exact} of the 79.6 GiB on each of 4 GPUs (0-2,5)\n" in text
+        assert "· 4 × NVIDIA H100 80GB HBM3\n" in text
 
     def test_unlike_ones_have_rows_and_budgets_of_their_own(self) -> None:
         other = replace(GPU, cuda_index=9, memory_total_bytes=10, limit_bytes=5)
         limit = replace(whole(), gpus=(*self.EIGHT, other), verifications=())
         text = shown(limit, width=200, verbosity=1)
 
-        assert shown(limit, width=200).count("H100") == 2
+        assert "0-2,5  4 × NVIDIA H100 80GB HBM3  23.9 GiB  79.6 GiB  25656242995\n" in text
         assert "Budget of GPU 0-2,5: 23.9 GiB" in text
         assert "Budget of GPU 9: 23.9 GiB" in text
+
+    @pytest.mark.parametrize(
+        ("changes", "line"),
+        [
+            ({"limit_bytes": None, "memory_total_bytes": None}, "30% of an unknown total on GPU 0"),
+            ({"memory_total_bytes": None}, "30% is 23.9 GiB of an unknown total on GPU 0"),
+            ({"mig_instance": True}, "30% is 23.9 GiB of the 79.6 GiB on MIG instance 0"),
+            ({"cuda_index": None}, "30% is 23.9 GiB of the 79.6 GiB on GPU"),
+        ],
+    )
+    def test_the_sentence(self, changes: dict[str, object], line: str) -> None:
+        gpu = replace(GPU, **changes)  # type: ignore[arg-type]
+
+        assert f"\n{line}\n" in shown(replace(LIMIT, gpus=(gpu,)))
+
+
+def test_the_command_has_what_was_asked_for() -> None:
+    overhead = Overhead(included=True, context_bytes=1, library_bytes=1, sources=())
+    chosen = {"CUDA_VISIBLE_DEVICES": "GPU-1"}
+    limit = replace(LIMIT, gpus=(GPU,), environment=chosen, overhead=overhead)
+
+    assert "    gpucheck memlimit 30% --gpu GPU-1 --include-overhead -- CMD\n" in shown(limit)
 
 
 class TestLinesToCopy:
@@ -195,24 +211,21 @@ class TestLinesToCopy:
         in_bytes = replace(self.limit(installed=True), request=MemoryRequest(text="8GiB", bytes=8))
         assert "0.3 there means 0 bytes" not in shown(in_bytes)
 
-    def test_quiet_gives_no_advice(self) -> None:
-        text = shown(self.limit(installed=True), verbosity=-1)
-
-        assert "--format shell" not in text
-        assert "✗ tensorflow" in text
+    def test_quiet_leaves_the_frameworks_out(self) -> None:
+        assert "tensorflow" not in shown(self.limit(installed=True), verbosity=-1)
 
 
 class TestTheTable:
     def test_what_is_set_for_another_python_is_neither_yes_nor_no(self) -> None:
         elsewhere = replace(LIMIT, mechanisms=(replace(CUPY, applies=False, installed=False),))
 
-        assert "- cupy  allocator  not here" in shown(elsewhere, verbosity=1)
+        assert "cupy       allocator  not here  CUPY" in shown(elsewhere, verbosity=1)
 
     def test_a_cap_that_is_missing_is_marked(self) -> None:
         missing = replace(CUPY, applies=False, installed=True)
         limit = replace(LIMIT, mechanisms=(missing,), environment={})
 
-        assert "✗ cupy  allocator  no" in shown(limit, verbosity=1)
+        assert "    ! default pool only\n" in shown(limit, verbosity=1)
 
 
 class TestAtAGlance:
@@ -231,9 +244,9 @@ class TestAtAGlance:
 
         text = self.limit(here, by_hook, absent, OTHER)
 
-        assert "In a run of /bin/py:\n" in text
-        assert "  ✓ cupy                    by CUPY_GPU_MEMORY_LIMIT\n" in text
-        assert "  ✓ pytorch 2.9.1           by the import hook\n" in text
+        assert "What limits each framework of /bin/py:\n" in text
+        assert "  cupy                    CUPY_GPU_MEMORY_LIMIT\n" in text
+        assert "  pytorch 2.9.1           the import hook\n" in text
         assert "makes a CUDA context on each of the 2 GPUs" in text
         assert "jax" not in text
 
@@ -246,8 +259,8 @@ class TestAtAGlance:
 
         text = shown(replace(LIMIT, software=software, mechanisms=(here, torch)), width=100)
 
-        assert "  ✗ pytorch 2.9.1+cpu  a CPU-only build: uses no GPU\n" in text
-        assert "  ✓ cupy 14" in text
+        assert "  pytorch 2.9.1+cpu  a CPU-only build: uses no GPU\n" in text
+        assert "  cupy 14" in text
 
     def test_without_a_framework_all_are_grouped(self) -> None:
         cupy = replace(CUPY, applies=False, installed=False)
@@ -255,8 +268,8 @@ class TestAtAGlance:
 
         text = self.limit(cupy, jax)
 
-        assert "/bin/py has none of these (--python names another Python):\n" in text
-        assert "  ✓ cupy, jax  by environment variables\n" in text
+        assert "Your Python, /bin/py, has none of these frameworks; --python chooses" in text
+        assert "  cupy, jax  environment variables\n" in text
 
     def test_a_soft_limit_and_a_missing_one_are_marked_with_their_reasons(self) -> None:
         soft = replace(CUPY, installed=True, strength=Strength.SOFT, reason="it is soft")
@@ -266,8 +279,8 @@ class TestAtAGlance:
 
         text = self.limit(soft, missing)
 
-        assert "  ~ cupy  by CUPY_GPU_MEMORY_LIMIT\n          it is soft\n" in text
-        assert "  ✗ jax   both set\n" in text
+        assert "  cupy  CUPY_GPU_MEMORY_LIMIT\n    ! a soft limit: it is soft\n" in text
+        assert "! jax is not limited: both set\n" in text
 
     def test_a_total_that_is_not_known(self) -> None:
         assert "such as 8GiB, limits more frameworks" in self.limit(CUPY)
@@ -313,11 +326,11 @@ def test_a_run_is_shown_instead_of_the_hints() -> None:
     text = shown(replace(LIMIT, run=run))
 
     assert (
-        "The command ended with 143; the watcher terminated it.\n"
-        "  GPU 0: peak 2.0 GiB of 1.0 GiB, exceeded\n"
+        "! The command ended with 143. Exceeded the limit: peak 2.0 GiB of 1.0 GiB on GPU\n"
+        "  0; the watcher terminated it.\n"
         "  py\\x1b (7) had 1.0 GiB when the limit was exceeded\n"
         "  memory is no longer watched: x\n"
-        "In a run"
+        "30% of each"
     ) in text
     assert "--format shell" not in text
     assert "ended with 143" in shown(replace(LIMIT, run=run), verbosity=1)
@@ -332,11 +345,11 @@ def test_a_run_of_which_nothing_is_known() -> None:
         unavailable={"peak_bytes": "--watch off"},
     )
 
-    assert "The command ended with 0.\n  peak unknown: --watch off\n" in shown(
+    assert "The command ended with 0. Its peak is unknown: --watch off.\n" in shown(
         replace(LIMIT, run=run)
     )
     unseen = replace(run, peak_bytes=0, unavailable={})
-    assert "no process of the command was seen on a GPU" in shown(replace(LIMIT, run=unseen))
+    assert "No process of the command was seen on a GPU." in shown(replace(LIMIT, run=unseen))
 
 
 def test_control_characters_and_markup_of_outside_text_do_nothing() -> None:
@@ -401,8 +414,8 @@ def whole() -> MemoryLimit:
 def test_budget_and_software() -> None:
     lines = shown(whole(), width=200, verbosity=1).splitlines()
 
-    assert lines[4:7] == [
-        "Budget of GPU 0: 23.9 GiB for allocators, about 512.0 MiB for the context and 64.0 MiB for"
+    assert lines[6:9] == [
+        "Budget of GPU 0: 23.9 GiB for allocators, about 512 MiB for the context and 64 MiB for"
         " libraries: nvidia-smi shows about 24.5 GiB; --include-overhead keeps that within the"
         " limit.",
         "Budget of GPU -: unknown without the GPU's total",
@@ -414,10 +427,10 @@ def test_proofs_are_shown_instead_of_the_plan() -> None:
     text = shown(whole(), width=200)
 
     assert text.endswith(
-        "✓ cupy 14.2.0: the cap holds\n"
+        "cupy 14.2.0: the cap holds\n"
         "    by CUPY_GPU_MEMORY_LIMIT\n"
-        "    100 of 105 bytes allocated\n"
-        "    7 bytes more refused with OutOfMemoryError: at the limit, to within 7 B\n"
+        "    100 B of 105 B allocated\n"
+        "    7 B more refused with OutOfMemoryError: at the limit, to within 7 B\n"
         "    NVML does not report what the process took: only the allocator's own count is known\n"
         "✗ jax\\x1b: the cap does not hold\n"
         "    nothing was refused\n"
@@ -426,6 +439,13 @@ def test_proofs_are_shown_instead_of_the_plan() -> None:
     )
     assert "export" not in text
     assert "export" in shown(whole(), width=200, verbosity=1)
+
+
+def test_what_the_error_says_is_not_said_twice() -> None:
+    failure = Failure(code="x", message="It could not be tried: the card was full.")
+
+    assert "the card was full" not in shown(whole(), failure)
+    assert "the card was full" in shown(whole(), failure._replace(message="Something else."))
 
 
 def test_gpus_with_the_same_outcome_share_a_block() -> None:
@@ -438,7 +458,7 @@ def test_gpus_with_the_same_outcome_share_a_block() -> None:
 
     text = shown(limit, width=200)
 
-    assert "✓ cupy 14.2.0: the cap holds on GPU 0,2\n" in text
+    assert "cupy 14.2.0: the cap holds on GPU 0,2\n" in text
     assert "✗ cupy 14.2.0: the cap does not hold on GPU 1\n" in text
     assert "    2.0 MiB outside the allocator, by NVML\n" in text
 
@@ -451,9 +471,14 @@ def test_a_budget_that_the_card_does_not_have() -> None:
     )
 
 
-def test_sources_are_shown_where_more_is_asked_for() -> None:
-    assert "\n  a\n" in shown(whole(), verbosity=1)
-    assert "\n  a\n" not in shown(whole())
+def test_sources_are_shown_without_issue_numbers_where_more_is_asked_for() -> None:
+    source = "context: 256 MiB (RTX 3090, PyTorch 2.7, InvokeAI#9413), 400 MB (pytorch#107667), up"
+    overhead = Overhead(included=False, context_bytes=1, library_bytes=1, sources=(source,))
+    limit = replace(whole(), overhead=overhead)
+
+    seen = "  context: 256 MiB (RTX 3090, PyTorch 2.7), 400 MB, up\n"
+    assert seen in shown(limit, verbosity=1)
+    assert seen not in shown(limit)
 
 
 @pytest.mark.parametrize("width", [20, 40, 80])
