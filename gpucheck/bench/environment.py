@@ -290,6 +290,7 @@ def environment_of(
         found,
         gpu_silent=opened.silent or opened.busy,
         gpu_remedy=opened.remedy,
+        gpus_not_measured=opened.names,
         unavailable={name: why for name, why in reasons.items() if getattr(found, name) is None},
     )
 

@@ -404,7 +404,8 @@ class BenchEnvironment:
 
     `variables` are environment variables that change arithmetic, memory or threads. `gpu_silent`:
     it is unknown whether a missing GPU works, because the driver did not answer or another process
-    has exclusive use of it. `gpu_remedy` is what to do about missing GPUs.
+    has exclusive use of it. `gpu_remedy` is what to do about missing GPUs, and
+    `gpus_not_measured` are their names if none could be opened.
     """
 
     cpu_model: str | None
@@ -432,6 +433,7 @@ class BenchEnvironment:
     cublas_version: str | None = None
     gpu_silent: bool = False
     gpu_remedy: tuple[str, ...] = ()
+    gpus_not_measured: tuple[str, ...] = ()
     rooflines: tuple[Roofline, ...] = ()
     variables: dict[str, str] = field(default_factory=dict)
     unavailable: dict[str, str] = field(default_factory=dict)

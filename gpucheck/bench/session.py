@@ -273,9 +273,12 @@ def _opened(devices: Sequence[str], cuda: CudaReading | None, reading: NvmlReadi
         if item.uuid_hex
     }
     numbers = [name.removeprefix("gpu:") for name in devices if name != "cpu"]
-    if all(number.isascii() and number.isdigit() for number in numbers):
-        return open_gpus([int(number) for number in numbers], uuids=uuids)
-    return open_gpus(uuids=uuids)
+    named = all(number.isascii() and number.isdigit() for number in numbers)
+    opened = open_gpus([int(number) for number in numbers] if named else None, uuids=uuids)
+    if opened.devices:
+        return opened
+    shown = [item for item in cuda.devices if not named or str(item.ordinal) in numbers]
+    return replace(opened, names=tuple(item.name for item in shown if item.name is not None))
 
 
 @contextmanager

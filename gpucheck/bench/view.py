@@ -85,15 +85,12 @@ def bench_blocks(report: Report, result: BenchResult, view: View) -> Iterator[Bl
 def _facts(result: BenchResult) -> Iterator[str]:
     """Yield the facts of the head line."""
     found = result.environment
-    kinds: dict[str, list[str]] = {}
-    for gpu in found.gpus:
-        kinds.setdefault(gpu.name, []).append(gpu.device)
-    for name, devices in kinds.items():
-        yield name if len(devices) == 1 else f"{len(devices)} × {name}"
+    for name, count in Counter(gpu.name for gpu in found.gpus).items():
+        yield name if count == 1 else f"{count} × {name}"
     if found.cupy_version is not None and found.gpus:
         yield f"CuPy {found.cupy_version}"
     if found.gpu_remedy and not found.gpus:
-        yield "GPU not measured"
+        yield f"{_unmeasured(found)}: not measured"
     cpu = found.cpu_model or "unknown processor"
     cores = f"{found.usable_cores} of {found.logical_cores or '?'} cores"
     yield f"{'beside ' if found.gpus else ''}{cpu}, {cores}"
@@ -103,13 +100,21 @@ def _facts(result: BenchResult) -> Iterator[str]:
     yield f"{how}, {found.duration_s:.1f} s"
 
 
+def _unmeasured(found: BenchEnvironment) -> str:
+    """Return the GPUs that could not be measured."""
+    names = Counter(found.gpus_not_measured).items()
+    shown = (name if count == 1 else f"{count} × {name}" for name, count in names)
+    return ", ".join(shown) or "GPU"
+
+
 def _no_gpu(found: BenchEnvironment, view: View) -> Iterator[Block]:
     """Yield why GPUs are missing, and what to do."""
     if found.gpu_unavailable is None:
         return
     reason = found.gpu_unavailable.rstrip(".")
     if found.gpu_remedy and not found.gpus:
-        yield Line(f"GPU not measured: {reason}.", CheckStatus.WARN, style="bold yellow")
+        text = f"{_unmeasured(found)} not measured: {reason}."
+        yield Line(text, CheckStatus.WARN, style="bold yellow")
         yield from remedies(found.gpu_remedy)
         return
     if found.gpus:

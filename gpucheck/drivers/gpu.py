@@ -260,12 +260,14 @@ class OpenedGpus:
 
     `refused` gives the reason, by CUDA index, for each GPU that could not be opened while others
     could. `silent` means that the driver did not answer, so it is unknown whether there is a GPU.
-    `busy` means that another process holds every GPU that could not be opened.
+    `busy` means that another process holds every GPU that could not be opened. `names` are those of
+    the GPUs that the driver shows, if none could be opened.
     """
 
     devices: Sequence[GpuDevice] = ()
     unavailable: str | None = None
     remedy: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
     refused: Mapping[int, str] = field(default_factory=dict)
     silent: bool = False
     busy: bool = False

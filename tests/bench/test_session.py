@@ -216,7 +216,7 @@ ANOTHER = """
 import sys
 from gpucheck.bench.session import hold_gpus
 from tests.bench.test_session import READING, UUIDS
-with hold_gpus(UUIDS[:1], READING, {sys.argv[1]: sys.argv[2]}, "a long training"):
+with hold_gpus(UUIDS[:1], READING, {sys.argv[1]: sys.argv[2]}, "trainer --long"):
     print("held", flush=True)
     sys.stdin.read()
 """
@@ -253,7 +253,7 @@ def test_the_claim_of_another_is_reported_and_the_other_gpus_are_claimed(
         hold_gpus(UUIDS, READING, environment, "gpucheck bench") as claims,
     ):
         assert claims[0].keys() == {UUIDS[0]}
-        assert "a long training" in claims[0][UUIDS[0]]
+        assert "(trainer)" in claims[0][UUIDS[0]]
         assert held(environment)[UUIDS[1]] == "gpucheck bench"
 
 

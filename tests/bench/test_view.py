@@ -268,15 +268,16 @@ def test_a_gpu_that_could_be_measured_is_said_first_with_the_command() -> None:
         environment=replace(
             ENVIRONMENT,
             gpu_unavailable="CuPy is not installed",
+            gpus_not_measured=("NVIDIA X1", "NVIDIA X1"),
             gpu_remedy=("Install it: pip install 'gpucheck-cli[cuda12]'",),
         ),
     )
 
-    lines = draw(found).splitlines()
+    lines = draw(found, width=120).splitlines()
 
-    assert "GPU not measured" in lines[0]
+    assert "2 × NVIDIA X1: not measured" in lines[0]
     assert lines[1:4] == [
-        "! GPU not measured: CuPy is not installed.",
+        "! 2 × NVIDIA X1 not measured: CuPy is not installed.",
         "    → Install it:",
         "      pip install 'gpucheck-cli[cuda12]'",
     ]
