@@ -272,23 +272,23 @@ def temperature(gpu: Card, health: GpuHealthReading) -> Judgement:
         if margin > NEAR_C:
             return hot_memory
         status = CheckStatus.FAIL if margin <= 0 else CheckStatus.WARN
-        summary = f"{now} C, {max(0, margin)} C below its slowdown temperature"
+        summary = f"{now} °C, {max(0, margin)} °C below its slowdown temperature"
         return _hot(status, summary, now, now + margin)
     if slowdown is None:
         if now >= FALLBACK_WARN_C:
             status = CheckStatus.FAIL if now >= FALLBACK_FAIL_C else CheckStatus.WARN
-            return _hot(status, f"{now} C; the card reports no limit", now, None)
+            return _hot(status, f"{now} °C; the card reports no limit", now, None)
         return hot_memory
     if now >= slowdown:
         return _hot(
             CheckStatus.FAIL,
-            f"{now} C, and its slowdown temperature is {slowdown} C",
+            f"{now} °C, and its slowdown temperature is {slowdown} °C",
             now,
             slowdown,
         )
     highest = health.temperature_gpu_max_c
     if now > slowdown - NEAR_C or (highest is not None and now > highest):
-        summary = f"{now} C, near its slowdown temperature of {slowdown} C"
+        summary = f"{now} °C, near its slowdown temperature of {slowdown} °C"
         return _hot(CheckStatus.WARN, summary, now, slowdown)
     return hot_memory
 
@@ -297,7 +297,7 @@ def _hot_memory(health: GpuHealthReading) -> Trouble | None:
     now, highest = health.temperature_memory_c, health.temperature_memory_max_c
     if now is None or highest is None or now <= highest:
         return None
-    summary = f"memory at {now} C, and its limit is {highest} C"
+    summary = f"memory at {now} °C, and its limit is {highest} °C"
     return _hot(CheckStatus.WARN, summary, now, highest, cause="memory-hot")
 
 

@@ -459,8 +459,8 @@ def unwell(judged: Judged, view: View) -> Iterator[Block]:
     grave = sorted(found.values(), key=lambda each: each[0][1].status is not CheckStatus.FAIL)
     for concerned in grave:
         yield Line(_in_one_line(concerned), CheckStatus.WARN)
-    answering = any(gpu.state is GpuState.OK for each in grave for gpu, _ in each)
-    if answering and view.verbosity >= 0:
+    answering = all(gpu.state is GpuState.OK for each in grave for gpu, _ in each)
+    if grave and answering and view.verbosity >= 0:
         yield Line("what to do: gpucheck detect", indent=2, style="dim")
 
 
@@ -475,26 +475,35 @@ def _in_one_line(concerned: Sequence[tuple[Gpu, Trouble]]) -> str:
 
 
 def _unowned(gpus: Sequence[Gpu]) -> Iterator[Block]:
-    """Yield a line for each card of which much memory has no owner: who holds it."""
+    """Yield a line for each explanation of memory without an owner: who holds it."""
+    alike: dict[object, list[Gpu]] = {}
     for gpu in filter(is_much, gpus):
-        amount = binary_bytes(gpu.memory_unaccounted_bytes or 0)
-        fact = f"GPU {gpu.index}: {amount} in use belong to no listed process"
-        gap, holders = gpu.unavailable.get("holders"), gpu.holders or ()
-        left = [holder for holder in holders if holder.end_command is not None]
-        if left:
-            more = f" and {len(left) - 1} more" if len(left) > 1 else ""
-            held = f"{_named(left[0])}, {left[0].state}, still has the card open{more}"
-            yield Line(f"{fact}; {held}. To end it:", CheckStatus.WARN)
-            yield Command(left[0].end_command or "")
-        elif holders:
-            names = ", ".join(_named(holder) for holder in holders[:MOST_HOLDERS])
-            more = f" and {len(holders) - MOST_HOLDERS} more" if holders[MOST_HOLDERS:] else ""
-            yield Line(f"{fact}; open there: {names}{more}", CheckStatus.WARN)
-        elif gap:
-            yield Line(f"{fact}; who holds them is not known: {gap}", CheckStatus.WARN)
-        else:
-            held = "the driver holds them, or a process in another container"
-            yield Line(f"{fact}; {held}", CheckStatus.WARN)
+        pids = tuple(holder.pid for holder in gpu.holders or ())
+        alike.setdefault((pids, gpu.unavailable.get("holders")), []).append(gpu)
+    for group in alike.values():
+        amount = binary_bytes(sum(gpu.memory_unaccounted_bytes or 0 for gpu in group))
+        fact = f"{which(gpu.index for gpu in group)}: {amount} in use belong to no listed process"
+        explained, command = _explained(group[0])
+        yield Line(f"{fact}; {explained}", CheckStatus.WARN)
+        if command is not None:
+            yield Command(command)
+
+
+def _explained(gpu: Gpu) -> tuple[str, str | None]:
+    """Return who holds the memory, and the command that ends a process left over."""
+    gap, holders = gpu.unavailable.get("holders"), gpu.holders or ()
+    left = [holder for holder in holders if holder.end_command is not None]
+    if left:
+        more = f" and {len(left) - 1} more" if len(left) > 1 else ""
+        held = f"{_named(left[0])}, {left[0].state}, still has the card open{more}. To end it:"
+        return held, left[0].end_command
+    if holders:
+        names = ", ".join(_named(holder) for holder in holders[:MOST_HOLDERS])
+        more = f" and {len(holders) - MOST_HOLDERS} more" if holders[MOST_HOLDERS:] else ""
+        return f"open there: {names}{more}", None
+    if gap:
+        return f"who holds them is not known: {gap}", None
+    return "the driver holds them, or a process in another container", None
 
 
 def _named(holder: GpuHolder) -> str:

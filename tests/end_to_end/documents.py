@@ -88,4 +88,6 @@ def _is_absent(row: dict[str, Any], path: str) -> bool:
         return True  # the list may lack one kind, and hold the others
     if path.startswith("processes."):
         return True  # of a process that --user left out
-    return path in set(_absent(row))
+    if path == "holders":
+        return True  # who may not be seen is missing there
+    return row[path] is None if path in NOTHING_TO_TELL else path in set(_absent(row))

@@ -119,7 +119,8 @@ def test_many_gpus(pretend: Pretend, program: Program, gpus: int) -> None:
     assert [row["cuda_index"] for row in rows] == list(range(gpus))
     assert len({row["uuid"] for row in rows}) == gpus
     assert len({row["pci_bus_id"] for row in rows}) == gpus
-    assert len(table.text.splitlines()) == gpus + 2
+    # One line each, and at most a few below them, however many GPUs there are.
+    assert gpus + 2 <= len(table.text.splitlines()) <= gpus + 6
     assert f"{gpus} GPUs · {gpus} visible to CUDA" in table.text
 
 

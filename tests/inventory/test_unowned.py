@@ -130,3 +130,22 @@ def test_the_list_says_who_holds_it(reading: HoldersReading, said: str) -> None:
     text = " ".join(render(report, View(width=80)).split())
 
     assert f"! GPU 0: 20.0 GiB in use belong to no listed process; {said}" in text
+
+
+def test_one_holder_of_many_cards_is_one_line() -> None:
+    rows = [gpu_reading(index, **MEMORY) for index in range(4)]  # type: ignore[arg-type]
+    buses = {str(row.pci_bus_id): row.index for row in rows}
+    probes = FakeProbes(
+        readings=reading_of(*rows),
+        holders_reading=HoldersReading(
+            holders=(STOPPED._replace(minors=(0, 1, 2, 3)),), minors=buses
+        ),
+    )
+    inventory = take_inventory(probes).result
+    assert isinstance(inventory, Inventory)
+    report = wrap("list", Answer(result=find_unowned(inventory, probes)))
+
+    text = render(report, View(width=160))
+
+    assert "! GPUs 0-3: 80.0 GiB in use belong to no listed process; PID 4711" in text
+    assert text.count("4711") == 3

@@ -250,7 +250,7 @@ def test_one_cause_is_one_line_however_many_cards_have_it() -> None:
     text = render(unwell(*hot), View())
 
     assert text.count("slowdown temperature") == 1
-    assert "! GPUs 0-2: 41 C, and its slowdown temperature is 30 C; GPU 3 alike\n" in text
+    assert "! GPUs 0-2: 41 °C, and its slowdown temperature is 30 °C; GPU 3 alike\n" in text
 
 
 def test_a_healthy_card_has_no_mark() -> None:

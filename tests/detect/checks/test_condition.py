@@ -27,7 +27,7 @@ PAGES = {"retired_pages_double_bit": 0, "retired_pages_single_bit": 0}
         (condition.CLOCK_THROTTLING, "no clock is throttled",
          {"clock_event_reasons": 0x21}, "warn", "heat (software)"),
         (condition.TEMPERATURE, "temperatures are below the cards' limits",
-         {"temperature_slowdown_c": 40}, "fail", "its slowdown temperature is 40 C"),
+         {"temperature_slowdown_c": 40}, "fail", "its slowdown temperature is 40 °C"),
     ],
     ids=lambda value: getattr(value, "ID", None),
 )  # fmt: skip
