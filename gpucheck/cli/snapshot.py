@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -11,8 +12,10 @@ from gpucheck.cli.options import with_shared_options
 from gpucheck.cli.output import Shared, deliver, machine
 from gpucheck.cli.report_file import check_writable
 from gpucheck.cli.terminal import write_stderr
-from gpucheck.inventory.snapshot import take_snapshot
+from gpucheck.drivers.recorded import Snapshot
+from gpucheck.inventory.snapshot import contents, take_snapshot
 from gpucheck.report.errors import ExitCode, WrongUseError
+from gpucheck.report.text import printable
 
 
 @with_shared_options
@@ -44,11 +47,19 @@ def command(
     with machine("snapshot", shared) as probes:
         answer = take_snapshot(probes, redacted=redact)
     code = deliver("snapshot", shared, answer, probes.time())
-    if shared.output is not None and shared.verbosity >= 0 and code != ExitCode.WRONG_USE:
-        write_stderr(f"Recorded. Look at it with: gpucheck list --from {shared.output}")
-    if not redact and shared.verbosity >= 0 and code == ExitCode.OK:
-        write_stderr(
-            "It names this host, its users and processes, with their command lines and paths, and"
-            " serial numbers and UUIDs. To share a recording, make it with --redact."
-        )
+    if shared.verbosity < 0 or code == ExitCode.WRONG_USE:
+        return code
+    if shared.output is not None and isinstance(answer.result, Snapshot):
+        of = "this machine, redacted," if redact else answer.result.host.name or "this machine"
+        write_stderr(printable(f"Recorded {of} in {shared.output}: {contents(answer.result)}."))
+        write_stderr("Look at it, on any machine:")
+        write_stderr(f"    gpucheck detect --from {shlex.quote(str(shared.output))}")
+    if not redact and code == ExitCode.OK:
+        write_stderr(_NAMES)
     return code
+
+
+_NAMES = (
+    "It names this host, its users and processes, with their command lines and paths, and"
+    " serial numbers and UUIDs. To share a recording, make it with --redact."
+)

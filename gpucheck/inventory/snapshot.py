@@ -22,6 +22,7 @@ from gpucheck.drivers.readings import (
 from gpucheck.drivers.recorded import Snapshot
 from gpucheck.inventory.inventory import HUNG, complete_host, nvml_failure
 from gpucheck.inventory.visibility import digits_of, gpu_uuid, looks_like_uuid
+from gpucheck.report.blocks import counted
 from gpucheck.report.envelope import Answer, Notice
 from gpucheck.report.errors import ExitCode
 
@@ -69,6 +70,18 @@ def take_snapshot(probes: Probes, *, redacted: bool) -> Answer:
         notices = (Notice(code="no-gpu-readings", message=message),)
     host = snapshot.host._replace(recorded=probes.host().recorded)
     return Answer(result=snapshot, exit_code=ExitCode.OK, host=host, warnings=notices)
+
+
+def contents(snapshot: Snapshot) -> str:
+    """Return what was recorded: "driver 580.95.05, Tesla T4, no processes on it"."""
+    nvml = snapshot.nvml
+    driver = nvml and nvml.driver_version
+    pids = {process.pid for gpu in (nvml.gpus if nvml else ()) for process in gpu.processes}
+    number = "1 process" if len(pids) == 1 else f"{len(pids) or 'no'} processes"
+    gpus = counted(gpu.name for gpu in nvml.gpus) if nvml else None
+    where = "it" if nvml and len(nvml.gpus) == 1 else "them"
+    facts = (driver and f"driver {driver}", gpus or "no GPU", gpus and f"{number} on {where}")
+    return ", ".join(fact for fact in facts if fact)
 
 
 # -------------------------------------------------------------------------------- redaction

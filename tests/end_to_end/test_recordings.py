@@ -382,9 +382,13 @@ def test_what_was_recorded_is_said_on_stderr(
     loud = program("snapshot", file, env=pretend("t4"))
     quiet = program("snapshot", file, "--quiet", "--replace", env=pretend("t4"))
 
-    first, second = loud.said.splitlines()
-    assert first == f"Recorded. Look at it with: gpucheck list --from {file}"
-    assert second.endswith("make it with --redact.")
+    *lines, names = loud.said.splitlines()
+    assert lines == [
+        f"Recorded t4 in {file}: driver 550.163.01, Tesla T4, no processes on it.",
+        "Look at it, on any machine:",
+        f"    gpucheck detect --from {file}",
+    ]
+    assert names.endswith("make it with --redact.")
     assert quiet.said == ""
 
 
