@@ -311,8 +311,8 @@ class Workers:
         try:
             pool.start(orders, sequential=sequential)
             self._hold_back(pool, answers, len(orders))
-            self._gather(pool, answers, deadline_s)
-            code, how, remedy = _no_answer(len(pool.running), deadline_s)
+            crowd = self._gather(pool, answers, deadline_s)
+            code, how, remedy = _no_answer(crowd, deadline_s)
         except KeyboardInterrupt:
             code, how, remedy = WORKER_INTERRUPTED, "was interrupted", ()
         finally:
@@ -332,19 +332,25 @@ class Workers:
 
     def _gather(
         self, pool: WorkerPool, answers: dict[str, WorkerAnswer], deadline_s: float
-    ) -> None:
-        """Read until all have answered or the deadline is over."""
+    ) -> str | None:
+        """Read until all have answered or the deadline is over; return who shared the CPU."""
         answers.update(pool.answers(0.0))
+        crowd = None
         end = time.monotonic() + deadline_s
         while pool.running and (left_s := end - time.monotonic()) > 0:
             self._report_progress(f"measuring {', '.join(pool.running)}")
             answers.update(pool.answers(min(left_s, 0.5)))
+            # The load may have ended by the time that somebody is missed.
+            crowd = crowd_on_the_host(len(pool.running)) or crowd
+        return crowd or crowd_on_the_host(len(pool.running))
 
 
-def _no_answer(running: int, deadline_s: float) -> tuple[str, str, tuple[str, ...]]:
-    """Return the code, the end and the remedy of processes that missed the deadline."""
+def _no_answer(crowd: str | None, deadline_s: float) -> tuple[str, str, tuple[str, ...]]:
+    """Return the code, the end and the remedy of processes that missed the deadline.
+
+    `crowd` is how many programs shared the CPU, None if it was not overloaded.
+    """
     how = f"gave no answer within {deadline_s:g} s"
-    crowd = crowd_on_the_host(running)
     if crowd is None:
         return WORKER_SILENT, how, ()
     return WORKER_LATE, f"{how}, while {crowd}", ("run it again when the machine is idle",)

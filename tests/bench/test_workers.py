@@ -147,11 +147,13 @@ def test_one_that_hangs_is_left_after_the_deadline(
     assert children() == set()
 
 
+@pytest.mark.parametrize("looks", [1, 1000], ids=["at first", "always"])
 def test_one_that_is_late_on_a_crowded_host_blames_the_crowd(
-    command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+    command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, looks: int
 ) -> None:
     cores = len(os.sched_getaffinity(0))
-    monkeypatch.setattr(os, "getloadavg", lambda: (4.0 * cores + 2, 0.0, 0.0))
+    loads = iter([4.0 * cores + 2] * looks)
+    monkeypatch.setattr(os, "getloadavg", lambda: (next(loads, 0.0), 0.0, 0.0))
 
     late, good = run(command, "hang", "good", deadline_s=1.5)
 

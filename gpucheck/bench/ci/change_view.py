@@ -89,7 +89,7 @@ def change_table(changes: Sequence[Change], view: View) -> Iterator[Block]:
     marked = "device" if several else "row"
     rows = [_cells(group, names, view, marked) for group in _folded(changes, view)]
 
-    def table(*, interval: bool) -> Table:
+    def table(*, interval: bool, allowed: bool = True) -> Table:
         columns = [
             *([Column("device")] if several else []),
             Column("row"),
@@ -97,16 +97,20 @@ def change_table(changes: Sequence[Change], view: View) -> Iterator[Block]:
             Column("now", right=True),
             Column("change", right=True),
             *([Column("90 % interval", right=True)] if interval else []),
-            Column("allowed", right=True),
+            *([Column("allowed", right=True)] if allowed else []),
         ]
-        left_out = {*([] if several else ["device"]), *([] if interval else ["interval"])}
+        shows = {"device": several, "interval": interval, "allowed": allowed}
+        left_out = {key for key, shown in shows.items() if not shown}
         shown = [
             Row([cell for key, cell in cells.items() if key not in left_out], style=style)
             for cells, style in rows
         ]
-        return Table(columns, shown, names=1 + several)
+        return Table(columns, shown, gap=2 if allowed else 1, names=1 + several)
 
-    yield Fitting((table(interval=True), table(interval=False)))
+    whole = table(interval=False)
+    # Where all rows may lose the same, the verdict says how much.
+    short = [] if _tolerance(changes) is None else [table(interval=False, allowed=False)]
+    yield Fitting((table(interval=True), whole, *short))
 
 
 def _folded(changes: Sequence[Change], view: View) -> list[list[Change]]:
@@ -211,13 +215,19 @@ def about(run: BaselineUse | ComparedRun) -> str:
 
 def change_verdict(changes: Sequence[Change], against: BaselineUse | ComparedRun) -> str:
     """Return what the changes amount to, in one sentence."""
-    count, where = len(changes), about(against)
+    count, where, tolerance = len(changes), about(against), _tolerance(changes)
     failed = [one for one in changes if one.status is GateStatus.FAIL]
     undecided = [one for one in changes if one.status is GateStatus.INCONCLUSIVE]
     if failed:
-        return f"{len(failed)} of {_rows(count)} slower than {where} allows"
+        by = (
+            "slower by more than is allowed"
+            if tolerance is None
+            else f"over {tolerance:g} % slower"
+        )
+        return f"{len(failed)} of {_rows(count)} {by} than {where}"
     if undecided:
-        return f"{len(undecided)} of {_rows(count)} undecided against {where}"
+        allowed = "" if tolerance is None else f", {tolerance:g} % is allowed"
+        return f"{len(undecided)} of {_rows(count)} undecided against {where}{allowed}"
     return f"{count} of {_rows(count)} {_kept(changes)} of {where}: nothing got slower"
 
 
@@ -226,8 +236,12 @@ def _rows(count: int) -> str:
 
 
 def _kept(changes: Sequence[Change]) -> str:
-    tolerances = {one.tolerance_percent for one in changes}
     verb = "keeps" if len(changes) == 1 else "keep"
-    if len(tolerances) == 1 and (tolerance := next(iter(tolerances))) is not None:
-        return f"{verb} {100 - tolerance:g} %"
-    return f"{verb} what is allowed"
+    tolerance = _tolerance(changes)
+    return f"{verb} {'enough' if tolerance is None else f'{100 - tolerance:g} %'}"
+
+
+def _tolerance(changes: Sequence[Change]) -> float | None:
+    """Return how many percent every row may lose, None if they differ in that."""
+    found = {one.tolerance_percent for one in changes}
+    return next(iter(found)) if len(found) == 1 else None

@@ -192,7 +192,8 @@ def _in_full(cause: Cause, view: View, tabled: set[int]) -> Iterator[Block]:
         if first.reason is not None:
             yield Line(first.reason, indent=_INDENT)
     else:
-        yield Line(f"{_spoken(cause)}{class_}", mark, style=style)
+        what = "row" if all_tabled else "check"
+        yield Line(f"{_spoken(cause, what)}{class_}", mark, style=style)
         shortfalls = {_split(gate)[0] for gate in gates} - {""}
         missing = all(gate.measured is None for gate in gates)
         if all_tabled or missing or not shortfalls:
@@ -211,7 +212,7 @@ def _in_full(cause: Cause, view: View, tabled: set[int]) -> Iterator[Block]:
     yield from remedies(first.next, indent=_INDENT)
 
 
-def _spoken(cause: Cause) -> str:
+def _spoken(cause: Cause, what: str) -> str:
     """Return the cause of several gates in one sentence."""
     word = {GateStatus.FAIL: "failed", GateStatus.INCONCLUSIVE: "undecided"}.get(cause.first.status)
     text = cause.text
@@ -220,8 +221,8 @@ def _spoken(cause: Cause) -> str:
     if not cause.alike:
         text = f"for example, {text}"
     count = len(cause.gates)
-    checks = "1 check" if count == 1 else f"{count} checks"
-    return f"{checks} {word or 'with a warning'}{text and f': {text}'}"
+    counted = f"1 {what}" if count == 1 else f"{count} {what}s"
+    return f"{counted} {word or 'with a warning'}{text and f': {text}'}"
 
 
 def _each(gates: Sequence[Gate], view: View) -> Iterator[Block]:

@@ -244,8 +244,18 @@ def test_eight_gpus_that_keep_the_baseline_are_one_row_and_one_that_does_not_has
 
     assert lines[3].split()[:3] == ["✗", "gpu:3", "matmul"]
     assert lines[4].split()[:3] == ["✓", "gpu:0-2,4-7", "matmul"]
-    assert "✗ 1 check failed: heat (thermal)" in lines
-    assert lines[-1].startswith("FAIL  1 of 8 rows slower than before.json")
+    assert "✗ 1 row failed: heat (thermal)" in lines
+    assert lines[-1].startswith("FAIL  1 of 8 rows over 5 % slower than before.json")
+
+
+@pytest.mark.parametrize(("width", "headings"), [(120, 9), (90, 6), (80, 5)])
+def test_a_narrow_table_leaves_out_what_the_verdict_says(width: int, headings: int) -> None:
+    moved = replace(ROW, id=f"{ROW.id}/end-to-end", device="gpu:1")
+
+    lines = drawn(ROW, moved, baseline=BEFORE, profile=None, width=width).splitlines()
+
+    assert len(lines[2].split()) == headings
+    assert "keep 95 %" in lines[-2] + lines[-1]
 
 
 def shown(factor: float = 1.0, view: View | None = None, driver: str = "580.95.05") -> str:
@@ -272,7 +282,7 @@ def test_a_row_shows_ratio_interval_and_verdict() -> None:
     said = " ".join(text.split())
     assert "no load, no throttling and no limit explains it (hardware)" in said
     assert text.splitlines()[-1] == (
-        "FAIL  1 of 1 row slower than a.json (2026-11-21, driver 580.95.05) allows"
+        "FAIL  1 of 1 row over 5 % slower than a.json (2026-11-21, driver 580.95.05)"
     )
 
 
