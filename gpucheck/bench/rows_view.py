@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gpucheck.bench.model import Measurement, Scope
+from gpucheck.bench.model import BenchResult, Measurement, Scope
 from gpucheck.report.blocks import Block, Column, Fitting, Inline, Line, Row, Span, Table, plain
 from gpucheck.report.text import View, binary_bytes, duration, ranges, rate, two_digits
 
@@ -50,22 +50,31 @@ class Entry:
 # -------------------------------------------------------------------------------- entries
 
 
-def entries(rows: Sequence[Measurement], gpu_count: int, *, each: bool) -> list[Entry]:
+def models_of(result: BenchResult) -> dict[str, str]:
+    """Return the model of each GPU in the run, by device."""
+    names = {gpu.device: gpu.name for gpu in result.environment.gpus}
+    devices = dict.fromkeys(row.device for row in result.measurements if row.device != "cpu")
+    return {device: names.get(device, "") for device in devices}
+
+
+def entries(rows: Sequence[Measurement], models: Mapping[str, str], *, each: bool) -> list[Entry]:
     """Return the entries of one table; with `each`, every row has its own.
 
-    `gpu_count` is the number of GPUs in the run. GPUs whose row failed or is wrong stay alone.
+    `models` are those of the run's GPUs: only GPUs of one model share an entry. Those whose row
+    failed or is wrong stay alone.
     """
     alike: dict[object, list[Measurement]] = {}
     for row in rows:
         key = (row.variant, row.scope, row.shape, row.threads, tuple(row.parameters.items()))
-        alone = each or gpu_count < MANY_GPUS or not is_right(row)
-        alike.setdefault(id(row) if alone else (row.device == "cpu", key), []).append(row)
+        alone = each or len(models) < MANY_GPUS or not is_right(row)
+        model = models.get(row.device)
+        alike.setdefault(id(row) if alone else (model, key), []).append(row)
     sizes = len({row.shape for row in rows}) > 1
     found = []
     for group in alike.values():
         ordered = sorted(group, key=speed)
         middle = ordered[len(ordered) // 2]
-        where = devices_text([row.device for row in group], gpu_count)
+        where = devices_text([row.device for row in group], len(models))
         found.append(Entry(middle, tuple(ordered), row_name(middle, where, sizes=sizes)))
     return found
 

@@ -11,6 +11,7 @@ from gpucheck.bench.rows_view import (
     entries,
     is_right,
     limit_of,
+    models_of,
     outlier_text,
     percent_text,
     row_name,
@@ -58,10 +59,12 @@ def _checked(rows: Sequence[Measurement]) -> Iterator[Line]:
 
 
 def _sentence(rows: Sequence[Measurement], result: BenchResult) -> str:
-    best = _best(rows)
+    models = models_of(result)
+    shared = entries(rows, models, each=False)
+    best = _best(rows, shared)
     on_gpu = best.device != "cpu"
     figure = duration(best.median_s or 0.0) if best.kernel == "launch" else speed_text(best)
-    parts = [figure + _where(best, rows, result)]
+    parts = [figure + _where(best, rows, shared, several=len(models) > 1)]
     percent, limit = limit_of(best)
     if percent is not None:
         parts.append(f"{percent_text(percent, ' ')} of {limit}")
@@ -71,34 +74,25 @@ def _sentence(rows: Sequence[Measurement], result: BenchResult) -> str:
     return ", ".join(parts)
 
 
-def _best(rows: Sequence[Measurement]) -> Measurement:
-    resident = [row for row in rows if row.scope is Scope.RESIDENT] or rows
-    on_gpus = [row for row in resident if row.device != "cpu"]
-    best = max(resident, key=speed)
-    if best.device == "cpu" or len(on_gpus) < 2:
-        return best
-    alike = [one for one in _entries(on_gpus) if best in one.rows]
-    return alike[0].row if alike else best
+def _best(rows: Sequence[Measurement], shared: Sequence[Entry]) -> Measurement:
+    """Return the fastest row, or the middle one of those that share its entry."""
+    best = max([row for row in rows if row.scope is Scope.RESIDENT] or rows, key=speed)
+    return next((one.row for one in shared if best in one.rows), best)
 
 
-def _entries(rows: Sequence[Measurement]) -> Sequence[Entry]:
-    return entries(rows, len({row.device for row in rows}), each=False)
-
-
-def _where(best: Measurement, rows: Sequence[Measurement], result: BenchResult) -> str:
-    """Return which row it is, as far as that is not clear."""
-    parts = ""
-    if best.kernel in _NAMED:
-        parts = f" ({row_name(best).partition(' ')[2]})"
+def _where(
+    best: Measurement, rows: Sequence[Measurement], shared: Sequence[Entry], *, several: bool
+) -> str:
+    """Return which row it is, as far as that is not clear; `several`: the run has several GPUs."""
+    parts = f" ({row_name(best).partition(' ')[2]})" if best.kernel in _NAMED else ""
     if best.device == "cpu":
         return parts + (" on the CPU" if any(row.device != "cpu" for row in rows) else "")
-    count = len(result.environment.gpus)
-    shared = next((one for one in _entries(rows) if best in one.rows and len(one.rows) > 1), None)
-    if shared is not None:
-        outlier = outlier_text(shared, least=_OUTLIER)
-        text = f"{parts} on each of {len(shared.rows)} GPUs"
+    mine = next(one for one in shared if best in one.rows)
+    if len(mine.rows) > 1:
+        outlier = outlier_text(mine, least=_OUTLIER)
+        text = f"{parts} on each of {len(mine.rows)} GPUs"
         return f"{text} ({outlier})" if outlier else text
-    return parts + (f" on {best.device}" if count > 1 else "")
+    return parts + (f" on {best.device}" if several else "")
 
 
 def _comparison(best: Measurement, comparisons: Sequence[Comparison]) -> Comparison | None:

@@ -27,6 +27,7 @@ from gpucheck.bench.rows_view import (
     heading,
     is_late,
     is_unmeasured,
+    models_of,
     row_name,
     rows_table,
     size_text,
@@ -40,7 +41,7 @@ from gpucheck.report.text import View, rate, two_digits
 #: Most conclusions of one kind shown without -v.
 _MOST_CONCLUSIONS = 3
 #: Most rows without time that are named.
-_MOST_NAMED = 4
+_MOST_NAMED = 3
 
 
 def blocks(report: Report, view: View) -> Iterator[Block]:
@@ -130,16 +131,14 @@ def _no_gpu(found: BenchEnvironment, view: View) -> Iterator[Block]:
 
 def row_blocks(result: BenchResult, view: View) -> Iterator[Block]:
     """Yield the rows that were measured, by kernel and format, with what follows from them."""
-    count = len(result.environment.gpus) or len(
-        {row.device for row in result.measurements} - {"cpu"}
-    )
+    models = models_of(result)
     tables: list[tuple[list[Measurement], list[Entry]]] = []
     for _, group in groupby(
         result.measurements, key=lambda row: (row.kernel, row.dtype.input, row.dtype.math_mode)
     ):
         rows = [row for row in group if not is_late(row) and not is_unmeasured(row)]
         if rows:
-            tables.append((rows, entries(rows, count, each=view.verbosity > 0)))
+            tables.append((rows, entries(rows, models, each=view.verbosity > 0)))
     name_width = max((len(one.name) for _, found in tables for one in found), default=0)
     for number, (rows, found) in enumerate(tables):
         yield from heading(rows, view)

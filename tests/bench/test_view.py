@@ -539,7 +539,7 @@ def test_rows_that_the_time_did_not_reach_are_one_line() -> None:
     text = words(draw(replace(result(CPU, *empty), notes=notes)))
 
     assert "! no time was left for 6 rows: softmax float32 blocked, 1 thread on cpu, " in text
-    assert text.endswith("v1 on gpu:0 and 2 more; give --budget 25")
+    assert text.endswith("v0 on gpu:0 and 3 more; give --budget 25")
     assert "left out" not in text
 
 
@@ -578,6 +578,21 @@ def test_of_many_gpus_one_that_failed_or_is_wrong_stays_alone() -> None:
     assert "  gpu:3 fused" in text
     assert "  gpu:4 fused" in text
     assert "it fell off the bus" in text
+
+
+def test_only_gpus_of_one_model_share_a_row() -> None:
+    rows = [replace(row, device=f"gpu:{at}") for at, row in enumerate(eight_gpus())]
+    gpus = tuple(
+        replace(GPU, cuda_index=number, name="NVIDIA T4" if number > 4 else GPU.name)
+        for number in range(8)
+    )
+    found = result(*rows)
+
+    text = draw(replace(found, environment=replace(ENVIRONMENT, gpus=gpus)))
+
+    assert "  gpu:0-4 fused" in text
+    assert "  gpu:5-7 fused" in text
+    assert "on each of 5 GPUs" in text or "on each of 3 GPUs" in text
 
 
 @pytest.mark.parametrize(
