@@ -73,8 +73,8 @@ def row_names(ids: Iterable[str]) -> dict[str, str]:
 def _name(parts: Sequence[str], shapes: Mapping[str, set[str]]) -> str:
     kernel, variant, dtype, shape, *more = parts
     words = [kernel, dtype, variant, *([shape] if len(shapes[kernel]) > 1 else [])]
-    further = ["with transfers" if one == Scope.END_TO_END else one for one in more]
-    return ", ".join([" ".join(words), *further])
+    words += ["with transfers"] if Scope.END_TO_END in more else []
+    return ", ".join([" ".join(words), *(one for one in more if one != Scope.END_TO_END)])
 
 
 def change_table(changes: Sequence[Change], view: View) -> Iterator[Block]:

@@ -122,8 +122,10 @@ def gate_blocks(
     loud = [gate for gate in gates if _is_loud(gate)]
     order = (GateStatus.FAIL, GateStatus.INCONCLUSIVE, GateStatus.PASS)
     loud.sort(key=lambda gate: (_is_warning(gate), order.index(gate.status)))
-    for cause in causes(loud):
-        yield from _in_full(cause, view, tabled)
+    found = causes(loud)
+    for cause in found:
+        alone = sum(cause.first.status is one.first.status for one in found) == 1
+        yield from _in_full(cause, view, tabled, alone=alone)
         yield Gap()
     if view.verbosity < 0:
         return
@@ -180,8 +182,11 @@ def _mark(gate: Gate) -> tuple[CheckStatus, str]:
     return CheckStatus.UNKNOWN, "yellow"
 
 
-def _in_full(cause: Cause, view: View, tabled: set[int]) -> Iterator[Block]:
-    """Yield a cause with the gates it touches, what was seen, and what to do, each once."""
+def _in_full(cause: Cause, view: View, tabled: set[int], *, alone: bool) -> Iterator[Block]:
+    """Yield a cause with the gates it touches, what was seen, and what to do, each once.
+
+    `alone`: no other cause has its status, so that the marks of a table say what it touches.
+    """
     first, gates = cause.first, cause.gates
     mark, style = _mark(first)
     class_ = f" ({first.class_})" if first.class_ is not None else ""
@@ -196,7 +201,9 @@ def _in_full(cause: Cause, view: View, tabled: set[int]) -> Iterator[Block]:
         yield Line(f"{_spoken(cause, what)}{class_}", mark, style=style)
         shortfalls = {_split(gate)[0] for gate in gates} - {""}
         missing = all(gate.measured is None for gate in gates)
-        if all_tabled or missing or not shortfalls:
+        if all_tabled and alone and view.verbosity <= 0:
+            pass
+        elif all_tabled or missing or not shortfalls:
             figures = "" if all_tabled else _figures(gates)
             yield Line(f"{touched(gates, view)}{figures and f': {figures}'}", indent=_INDENT)
         else:
@@ -209,7 +216,12 @@ def _in_full(cause: Cause, view: View, tabled: set[int]) -> Iterator[Block]:
             if gate.values:
                 text = f"processes on {gate.device}: {_values(gate)}"
                 yield Line(text, indent=_INDENT, style="dim")
-    yield from remedies(first.next, indent=_INDENT)
+    yield from remedies(_steps(first), indent=_INDENT)
+
+
+def _steps(gate: Gate) -> tuple[str, ...]:
+    """Return what to do, one thing a step."""
+    return tuple(one for step in gate.next for one in step.split("; "))
 
 
 def _spoken(cause: Cause, what: str) -> str:
@@ -267,7 +279,7 @@ def _skipped(gates: Sequence[Gate], view: View) -> Iterator[Block]:
         reason = f": {cause.first.reason}" if cause.first.reason else ""
         lines.append(Line(f"{text}{known}{reason}", CheckStatus.SKIP, style="dim"))
     yield from limited(lines, view)
-    yield from remedies(tuple(dict.fromkeys(step for gate in gates for step in gate.next)))
+    yield from remedies(tuple(dict.fromkeys(step for gate in gates for step in _steps(gate))))
 
 
 def _passed(gates: Sequence[Gate], view: View, *, counted: bool) -> Iterator[Block]:

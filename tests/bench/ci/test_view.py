@@ -160,6 +160,15 @@ def test_the_last_line_is_the_verdict(gate: Gate, word: str) -> None:
     assert drawn(gate).splitlines()[-1] == word
 
 
+def test_a_step_of_two_things_is_two_and_a_command_stands_alone() -> None:
+    gate = replace(BAD, next=("list them: gpucheck list --processes; run it again then",))
+
+    lines = [line.strip() for line in drawn(gate).splitlines()]
+
+    at = lines.index("1. list them:")
+    assert lines[at + 1 : at + 3] == ["gpucheck list --processes", "2. run it again then"]
+
+
 def test_with_strict_the_verdict_is_the_exit_codes() -> None:
     found = replace(result(replace(GOOD, warning=True, reason="close")), profile=USE)
 
@@ -221,7 +230,7 @@ def test_a_run_against_a_baseline_is_one_table_and_one_verdict() -> None:
         *("✓", "matmul", "float32", "cublas", "75.0", "74.0", "TFLOP/s"),
         *("-1.3", "%", "-2.7", "to", "+0.0", "%", "-5", "%"),
     ]
-    assert "cublas, with transfers    75.0  75.0 TFLOP/s  +0.0 %" in lines[4]
+    assert "cublas with transfers    75.0  75.0 TFLOP/s  +0.0 %" in lines[4]
     assert lines[-1] == (
         "PASS  2 of 2 rows keep 95 % of before.json (2026-11-22, driver 575.64.05): "
         "nothing got slower"
