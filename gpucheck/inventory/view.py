@@ -21,7 +21,6 @@ from gpucheck.report.blocks import (
     Block,
     Column,
     Command,
-    Fitting,
     Gap,
     Head,
     Inline,
@@ -349,7 +348,9 @@ def brief(judged: Judged, view: View) -> Iterator[Block]:
     if view.verbosity > 0:
         yield from _rows_or_lines(judged, view)
         return
-    yield Fitting(tuple(_brief_table(judged, view, maker=maker) for maker in (True, False)))
+    whole = _brief_table(judged, view, maker=True)
+    # The maker's name goes before the users are cut.
+    yield whole if excess(whole, view, cut=False) <= 0 else _brief_table(judged, view, maker=False)
 
 
 def _brief_table(judged: Judged, view: View, *, maker: bool) -> Table:

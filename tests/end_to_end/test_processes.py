@@ -184,3 +184,29 @@ def test_our_own_processes_are_found_by_the_system_itself(
     else:  # the tests run in a container: a number there is not believed without a device
         assert process["namespace"] == "other"
         assert process["command"] is None
+
+
+def test_a_stopped_process_that_still_has_a_card_open(program: Program, seen: Any) -> None:
+    """The card's memory is in use, and the driver lists nobody who uses so much."""
+    env, root = seen(load_machine("busy"), INITIAL)
+    left = root / "proc/4711"
+    (left / "fd").mkdir(parents=True)
+    (left / "fd/3").symlink_to("/dev/nvidia1")
+    (left / "comm").write_text("python\n")
+    (left / "cmdline").write_text("python\0train.py\0")
+    (left / "stat").write_text("4711 (python) T 900 1 1 0\n")
+
+    table = program("list", env=env)
+    plain = program("list", "--json", env=env).document()["result"]["gpus"][1]
+    asked = program("list", "--json", "--processes", env=env).document()["result"]["gpus"][1]
+
+    assert "PID 4711 (python), stopped, still has the card open" in " ".join(table.text.split())
+    assert "\n    kill 4711 && kill -CONT 4711\n" in table.text
+    assert (plain["holders"], plain["memory_unaccounted_bytes"]) == (None, None)
+    assert asked["memory_unaccounted_bytes"] > 4 << 30
+    [holder] = asked["holders"]
+    assert (holder["pid"], holder["state"], holder["command"]) == (
+        4711,
+        "stopped",
+        "python train.py",
+    )
