@@ -18,7 +18,7 @@ from gpucheck.memlimit.environment import hook_state, warn_of_ineffective
 from gpucheck.memlimit.mechanisms import MECHANISMS, write_code
 from gpucheck.memlimit.mechanisms.setting import MIB, HookState, PlanInput
 from gpucheck.memlimit.model import GpuMemoryLimit, MemoryLimit, MemoryRequest, Overhead
-from gpucheck.place.device_strings import parse_device
+from gpucheck.place.device_strings import DeviceSpec, parse_device
 from gpucheck.place.placement import CudaDevice, prohibited, resolve, visible_devices
 from gpucheck.report.envelope import Answer, Notice
 from gpucheck.report.errors import BadAnswerError, MissingError, WrongUseError
@@ -47,6 +47,8 @@ def find_limit(options: LimitOptions, probes: Probes) -> Answer:
     Raises:
         GpucheckError: the amount, a GPU or a framework cannot be used.
     """
+    for spec in options.gpus:
+        _parse(spec)  # wrong use on any machine
     answer = take_inventory(probes, ask_driver=True)
     if answer.error is not None or not isinstance(answer.result, Inventory):
         return answer._replace(result=None)
@@ -139,15 +141,20 @@ def select_gpus(specs: Sequence[str], gpus: Sequence[Gpu]) -> tuple[str, ...] | 
         WrongUseError: one names the CPU, or matches no device grammar.
         BadAnswerError: no visible GPU matches.
     """
-    if not specs or not visible_devices(gpus):
-        return None  # the plan reports that none is visible
+    if not specs or not gpus:
+        return None  # the plan reports that there is none
     return tuple(dict.fromkeys(_uuid_of(spec, gpus) for spec in specs))
 
 
-def _uuid_of(spec: str, gpus: Sequence[Gpu]) -> str:
+def _parse(spec: str) -> DeviceSpec:
+    """Return the device string of one GPU.
+
+    Raises:
+        WrongUseError: it names the CPU or no single GPU, or matches no device grammar.
+    """
     asked = parse_device(spec)
     if asked.uuid is not None:
-        return _by_prefix(spec, gpus)
+        return asked
     if asked.kind == "CPU":
         message = f"{spec!a} is the CPU, and memlimit limits only GPU memory."
         raise WrongUseError(code="not-a-gpu", message=message)
@@ -155,6 +162,13 @@ def _uuid_of(spec: str, gpus: Sequence[Gpu]) -> str:
         # A script's empty variable would otherwise silently mean GPU 0.
         message = f"--gpu takes one GPU, such as /gpu:0, 2 or a UUID; {spec!a} names none."
         raise WrongUseError(code="not-a-gpu", message=message)
+    return asked
+
+
+def _uuid_of(spec: str, gpus: Sequence[Gpu]) -> str:
+    asked = _parse(spec)
+    if asked.uuid is not None:
+        return _by_prefix(spec, gpus)
     try:
         device = resolve(asked, gpus, soft=False)
     except BadAnswerError as error:

@@ -98,6 +98,80 @@ def test_no_such_gpu(way: str, pretend: Pretend, program: Program) -> None:
     assert ended.code == ended.document(way.split()[0])["exit_code"] == 1
 
 
+#: One GPU, named where it is not to be had.
+ONE_GPU = {"place": ("place",), "memlimit": ("memlimit", "30%", "--gpu")}
+
+
+@pytest.mark.parametrize("way", ONE_GPU)
+@pytest.mark.parametrize(
+    ("machine", "spec", "hidden", "code"),
+    [
+        ("gpu-lost", "/gpu:2", False, 1),
+        ("t4", "/gpu:0", True, 1),
+        ("t4", "GPU-25551a6f", True, 1),
+        ("t4", "GPU-ffff", False, 1),
+        ("no-driver", "GPU-ffff", False, 4),
+        ("t4", "/gpu:x", True, 2),
+        ("no-driver", "/gpu:x", False, 2),
+        ("hung", "/gpu:x", False, 2),
+    ],
+)
+def test_one_gpu_that_is_not_to_be_had(
+    way: str,
+    machine: str,
+    spec: str,
+    hidden: bool,
+    code: int,
+    pretend: Pretend,
+    program: Program,
+) -> None:
+    env = pretend(machine) | ({"CUDA_VISIBLE_DEVICES": "-1"} if hidden else {})
+    ended = program(*ONE_GPU[way], spec, "--json", env=env)
+
+    assert ended.code == ended.document(way)["exit_code"] == code
+    assert program(*ONE_GPU[way], spec, "--", "true", env=env).code == 125
+
+
+#: What needs CuPy, where there is none.
+NEEDS_CUPY = {
+    "place --run": ("place", "/gpu:0", "--run"),
+    "memlimit --verify": ("memlimit", "30%", "--verify"),
+    "bench --require-gpu": NEEDS_A_GPU["bench --require-gpu"],
+}
+
+
+@pytest.mark.parametrize("way", NEEDS_CUPY)
+def test_without_cupy(way: str, pretend: Pretend, program: Program) -> None:
+    ended = program(*NEEDS_CUPY[way], "--json", env=pretend("t4"), timeout_s=120)
+
+    assert ended.code == ended.document(way.split()[0])["exit_code"] == 4
+
+
+def test_a_wait_without_success(pretend: Pretend, program: Program, tmp_path: Path) -> None:
+    env = pretend("busy") | {"GPUCHECK_CLAIMS_DIR": str(tmp_path / "claims")}
+    wait = ("place", "--count", "1", "--wait", "--timeout", "0")
+    ended = program(*wait, "--json", env=env)
+
+    assert ended.code == ended.document("place")["exit_code"] == 1
+    assert program(*wait, "--", "true", env=env).code == 125
+
+
+@pytest.mark.parametrize("way", [("place", "/gpu:0"), ("memlimit", "30%")])
+def test_the_commands_own_code(
+    way: tuple[str, ...], pretend: Pretend, program: Program, tmp_path: Path
+) -> None:
+    env = pretend("t4") | {"GPUCHECK_CLAIMS_DIR": str(tmp_path / "claims")}
+    plain = tmp_path / "plain"
+    plain.touch()
+    codes = {
+        ("sh", "-c", "exit 7"): 7,
+        (str(plain),): 126,
+        ("/no/such/command",): 127,
+    }
+
+    assert {words: program(*way, "--", *words, env=env).code for words in codes} == codes
+
+
 LEAST = {
     "detect": (),
     "list": (),

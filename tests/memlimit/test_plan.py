@@ -361,9 +361,13 @@ def test_none_named_are_all() -> None:
     assert select_gpus((), CARDS) is None
 
 
-def test_none_visible_is_left_to_the_plan() -> None:
-    assert select_gpus(("0",), (sized_row(0, visible=False, cuda_index=None),)) is None
+def test_no_gpu_at_all_is_left_to_the_plan() -> None:
     assert select_gpus(("0",), ()) is None
+
+
+def test_a_hidden_one_is_not_there() -> None:
+    with pytest.raises(BadAnswerError, match="No visible GPU is '0'"):
+        select_gpus(("0",), (sized_row(0, visible=False, cuda_index=None),))
 
 
 @pytest.mark.parametrize("spec", ["/gpu:1", "cuda:1", "1", "GPU-1aaa", "gpu-1AAA", "/device:GPU:1"])
