@@ -28,6 +28,7 @@ from gpucheck.report.formats.table import render
 from gpucheck.report.text import View
 from tests.bench.ci.test_compare import run
 from tests.fakes.verdicts import HOSTILE, report, result
+from tests.report.formats.recorded import recorded
 
 GOOD = Gate(
     id="matmul",
@@ -413,3 +414,69 @@ def test_what_was_recorded_can_be_used_at_once() -> None:
     found = ProfileResult(action=ProfileAction.RECORD, files=(file(),), saved=PATH)
 
     assert f"    gpucheck bench --profile {PATH}\n" in drawn_profile(found, 40)
+
+
+# ------------------------------------------------------------------------------------ screens
+
+
+def a_baseline_with_trouble(view: View) -> str:
+    """Return eight GPUs against a baseline: one hot, two whose figures are too uncertain."""
+    hot = replace(
+        ROW,
+        device="gpu:3",
+        status=GateStatus.FAIL,
+        measured=6e13,
+        interval=(5.9e13, 6.1e13),
+        class_=GateClass.THERMAL,
+        reason="20.0 % worse, 5 % is allowed; heat held the clock down for 80 % of the run",
+        evidence=BAD.evidence,
+        next=(f"Look for the cause: {COMMAND}",),
+    )
+    noisy = replace(
+        ROW,
+        id=f"{ROW.id}/end-to-end",
+        status=GateStatus.INCONCLUSIVE,
+        class_=GateClass.NOISE,
+        reason="2.0 % worse, but the noise spans the limit of 5 %",
+        next=("repeat it with more processes: gpucheck bench --processes 10",),
+    )
+    gates = [hot if at == 3 else replace(ROW, device=f"gpu:{at}") for at in range(8)]
+    gates += [replace(noisy, device=f"gpu:{at}") for at in (1, 2)]
+    found = replace(result(*gates), baseline=BEFORE)
+    return render(report(found, code=ExitCode.BAD), view)
+
+
+def a_profile_with_one_silent_worker(view: View) -> str:
+    """Return what a silent worker, a slow GPU and a missing baseline amount to."""
+    silent = replace(
+        GOOD,
+        device="gpu:5",
+        status=GateStatus.INCONCLUSIVE,
+        measured=None,
+        limit=None,
+        values=(),
+        class_=GateClass.ENVIRONMENT,
+        reason="the process that measured gpu:5 gave no answer within 84 s, "
+        "while 25 programs shared 2 cores",
+        next=("run it again when the machine is idle",),
+    )
+    names = ("processes", "matmul", "copy", "results", "softmax", "triad", "launch", "corruption")
+    skipped = replace(silent, status=GateStatus.SKIP, id="cpu", reason="there is no baseline")
+    gates = (GOOD, BAD, *(replace(silent, id=name) for name in names), skipped)
+    found = replace(result(*gates), profile=USE)
+    return render(report(found, code=ExitCode.BAD), view)
+
+
+SCREENS = {
+    "baseline-trouble": a_baseline_with_trouble,
+    "profile-silent": a_profile_with_one_silent_worker,
+}
+
+
+@pytest.mark.parametrize("width", [50, 80, 120])
+@pytest.mark.parametrize("name", SCREENS)
+def test_screens_are_as_recorded(name: str, width: int) -> None:
+    text = SCREENS[name](View(width=width))
+
+    assert text == recorded(f"{name}-{width}", text)
+    assert all(len(line) <= width for line in text.splitlines() if COMMAND not in line)
