@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from fractions import Fraction
 from typing import Any
 
+from gpucheck.drivers.cupy.install import install_cupy
 from gpucheck.drivers.python.interpreters import Interpreter, OtherPythonError
 from gpucheck.drivers.python.limit_proof import (
     DEADLINE_PER_GPU_S,
@@ -346,21 +348,28 @@ def _judge(answer: Answer, plan: MemoryLimit, found: tuple[Verification, ...]) -
     answer = answer._replace(result=result)
     if not broken and not open_:
         return answer
+    remedy: tuple[str, ...]
     if broken:
         code, slug, verb = ExitCode.BAD, "limit-not-held", "does not hold"
-        remedy = "See what applies and why: gpucheck memlimit AMOUNT -v"
+        remedy = ("See what applies and why: gpucheck memlimit AMOUNT -v",)
     elif any(_missing_reason(plan, str(each.framework)) is None for each in open_):
         code, slug, verb = ExitCode.INCONCLUSIVE, "limit-not-tried", "could not be tried"
-        remedy = "Try a GPU with more free memory (--gpu), a smaller amount, or an idle GPU."
+        remedy = ("Try a GPU with more free memory (--gpu), a smaller amount, or an idle GPU.",)
     else:
         code, slug, verb = ExitCode.MISSING, "framework-missing", "could not be tried"
-        remedy = _alternatives(plan)
+        remedy = (*_installing(plan, first.framework), _alternatives(plan))
     which = "" if first.mechanism is None else f" ({first.mechanism})"
     alone = first.cuda_index is None or len(plan.gpus) == 1
     where = "" if alone else f" on GPU {first.cuda_index}"
     message = f"The limit of {first.framework}{which} {verb}{where}: {first.reason}."
-    failure = Failure(code=slug, message=message, remedy=(remedy,))
+    failure = Failure(code=slug, message=message, remedy=remedy)
     return answer._replace(exit_code=code, error=failure)
+
+
+def _installing(plan: MemoryLimit, framework: str | None) -> tuple[str, ...]:
+    """Return how gpucheck's own Python gets CuPy, if that is the Python that lacks it."""
+    own = plan.software is not None and plan.software.interpreter == sys.executable
+    return install_cupy() if own and framework == "cupy" else ()
 
 
 def _alternatives(plan: MemoryLimit) -> str:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from typing import Any
 
 import pytest
 
+from gpucheck.drivers.cupy.install import install_cupy
 from gpucheck.drivers.python import limit_proof_child
 from gpucheck.drivers.python.frameworks import Software
 from gpucheck.drivers.python.interpreters import OtherPythonError
@@ -391,6 +393,14 @@ def test_a_framework_that_is_not_installed_is_missing() -> None:
     assert answer.error is not None
     assert answer.error.message.startswith("The limit of torch could not be tried: ")
     assert answer.error.remedy == ("Try what this Python has: --verify-with cupy",)
+
+
+def test_gpucheck_s_own_python_gets_cupy_by_a_command() -> None:
+    software = Software(interpreter=sys.executable, frameworks={"torch": ""})
+    answer, _ = tried(framework="cupy", software=software)
+
+    assert answer.error is not None
+    assert answer.error.remedy[:-1] == install_cupy()
 
 
 def test_without_any_framework_another_python_is_the_remedy() -> None:
