@@ -54,15 +54,21 @@ def test_exit_code_and_document_are_those_of_detect(
 
 
 @pytest.mark.parametrize("width", [40, 80, 120])
-@pytest.mark.parametrize("example", ["h100x8", "lost-gpu", "nouveau"])
+@pytest.mark.parametrize(
+    ("example", "kind"), [("h100x8", "healthy"), ("lost-gpu", "lost"), ("nouveau", "unusable")]
+)
 def test_whole_answer(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, example: str, width: int
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    example: str,
+    kind: str,
+    width: int,
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
 
     _, text = shown(capsys, "--from", f"example:{example}")
 
-    assert text == recorded(f"overview-{example}-{width}", text)
+    assert text == recorded(f"overview-{kind}-{width}", text)
 
 
 def test_quiet_is_the_verdict_and_verbose_has_more(capsys: pytest.CaptureFixture[str]) -> None:
