@@ -234,7 +234,8 @@ def bench(
     Raises:
         GpucheckError: a WrongUseError for arguments that make no sense or do not fit the memory, a
             MissingError if nothing that was requested is here (a GPU, with `require_gpu`), an
-            InconclusiveError if the host has no memory left.
+            InconclusiveError if the driver does not answer, others hold the GPU or the host has
+            no memory left.
     """
     from gpucheck.bench.session import bench_here, request_of
     from gpucheck.drivers import open_probes

@@ -52,6 +52,7 @@ from gpucheck.report.errors import (
     BadAnswerError,
     ExitCode,
     GpucheckError,
+    InconclusiveError,
     MissingError,
     WrongUseError,
     check_argument,
@@ -134,17 +135,13 @@ def bench_here(
         KeyboardInterrupt: the user interrupted it.
     """
     try:
-        with open_session(request, probes, os.environ) as session:
+        with open_session(request, probes, os.environ, require_gpu=require_gpu) as session:
             result = session.measure(corruption_s=corruption_s)
-            answer = conclude(result, session.host, require_gpu=require_gpu)
     finally:
         probes.close()
     if result.interrupted:
         # The user wanted to end the calling program.
         raise KeyboardInterrupt
-    failure = answer.error
-    if failure is not None and answer.exit_code is ExitCode.MISSING:
-        raise failure.as_error(MissingError)
     return result
 
 
@@ -162,7 +159,11 @@ def check_corruption(seconds: float) -> None:
 
 @contextmanager
 def open_session(
-    request: BenchRequest, probes: Probes, environment: Mapping[str, str]
+    request: BenchRequest,
+    probes: Probes,
+    environment: Mapping[str, str],
+    *,
+    require_gpu: bool = False,
 ) -> Iterator[Session]:
     """Open the requested GPUs and claim them for the duration of the block.
 
@@ -170,12 +171,16 @@ def open_session(
 
     Raises:
         WrongUseError: a name is not a device.
+        MissingError: a GPU is required and none can be measured.
+        InconclusiveError: the same, but the driver does not answer, or others hold the GPU.
     """
     check_device_names(request.devices)
     load_numpy()
     reading = probes.nvml(NvmlRequest())
     cuda = None if set(request.devices) <= {"cpu"} else probes.cuda()
     gpus = _opened(request.devices, cuda, reading)
+    if require_gpu and not gpus.devices:
+        raise _no_required_gpu(gpus)
     allowed = frozenset(os.sched_getaffinity(0))
     run_environment = run_environment_of(probes, reading, cuda, environment, allowed)
     uuids = [gpu.facts.uuid for gpu in gpus.devices if gpu.facts.uuid is not None]
@@ -185,6 +190,16 @@ def open_session(
     ):
         run_environment = replace(run_environment, claims=others, notes=notes)
         yield Session(request, complete_host(probes.host(), reading), gpus, run_environment)
+
+
+def _no_required_gpu(gpus: OpenedGpus) -> GpucheckError:
+    error = InconclusiveError if gpus.silent or gpus.busy else MissingError
+    reason = (gpus.unavailable or "no GPU was requested").rstrip(".")
+    return error(
+        code="gpu-required",
+        message=f"A GPU is required, but none can be measured: {reason}.",
+        remedy=gpus.remedy or ("Run: gpucheck detect",),
+    )
 
 
 class Session:
@@ -356,16 +371,15 @@ def target_of(uuid: str, reading: NvmlReading) -> Target | None:
     return None
 
 
-def conclude(result: BenchResult, host: Host, *, require_gpu: bool) -> Answer:
-    """Return the result with its exit code: 130 interrupted, 4 no required GPU, 1 failed, else 0.
+def conclude(result: BenchResult, host: Host) -> Answer:
+    """Return the result with its exit code: 130 interrupted, 1 failed, 3 unknown, else 0.
 
-    3 (unknown) if the driver does not answer whether a required GPU is there. A row without
-    convergence or time is 0 with its doubt if other rows of its device have figures. It is 3 if a
-    device has no figure or repeated product because no time was left or others hold it or its
-    memory, if a GPU is busy with another process, or if the clock stands still. A wrong result, or
-    any other error of a row or a repetition, is 1.
+    A row without convergence or time is 0 with its doubt if other rows of its device have figures.
+    It is 3 if a device has no figure or repeated product because no time was left or others hold it
+    or its memory, if a GPU is busy with another process, or if the clock stands still. A wrong
+    result, or any other error of a row or a repetition, is 1.
     """
-    code, failure = _judge(result, require_gpu=require_gpu)
+    code, failure = _judge(result)
     return Answer(result=result, exit_code=code, host=host, error=failure)
 
 
@@ -374,7 +388,7 @@ def rounded_s(seconds: float) -> str:
     return f"{seconds:.1f}" if seconds < 9.95 else f"{seconds:.0f}"
 
 
-def _judge(result: BenchResult, *, require_gpu: bool) -> tuple[ExitCode, Failure | None]:
+def _judge(result: BenchResult) -> tuple[ExitCode, Failure | None]:
     if result.interrupted:
         measured = sum(row.median_s is not None for row in result.measurements)
         count = len(result.measurements)
@@ -383,13 +397,6 @@ def _judge(result: BenchResult, *, require_gpu: bool) -> tuple[ExitCode, Failure
             f"{measured} {'row' if measured == 1 else 'rows'} of {count} measured."
         )
         return ExitCode.INTERRUPTED, Failure(code="interrupted", message=message)
-    if require_gpu and not result.environment.gpus:
-        reason = result.environment.gpu_unavailable or "none took part"
-        message = f"A GPU is required, but none was measured: {reason}."
-        remedy = result.environment.gpu_remedy or ("Run: gpucheck detect",)
-        failure = Failure(code="gpu-required", message=message, remedy=remedy)
-        silent = result.environment.gpu_silent
-        return (ExitCode.INCONCLUSIVE if silent else ExitCode.MISSING), failure
     errors = [row.error for row in result.measurements if row.error is not None]
     for error in errors:
         if error.code not in _UNKNOWN:

@@ -245,10 +245,10 @@ def _measure(
     from gpucheck.cli.bench_live import live_rows
     from gpucheck.cli.ctrl_c import end_on_second_ctrl_c
 
-    with open_session(request, probes, os.environ) as session:
+    with open_session(request, probes, os.environ, require_gpu=require_gpu) as session:
 
         def end(result: BenchResult) -> None:
-            finish(conclude(result, session.host, require_gpu=require_gpu))
+            finish(conclude(result, session.host))
 
         with (
             wait_for_start(os.environ),
@@ -263,7 +263,7 @@ def _measure(
                 # Before measuring begins: which rows the time is too short for.
                 announce=None if quiet else lambda note: write_stderr(f"note: {printable(note)}"),
             )
-    return conclude(result, session.host, require_gpu=require_gpu)
+    return conclude(result, session.host)
 
 
 def check_profile_options(request: BenchRequest, **more: object) -> None:

@@ -36,7 +36,13 @@ from gpucheck.drivers.readings import CudaDeviceReading, CudaReading, MigReading
 from gpucheck.place.claim_store import ClaimStore, Target, list_claims
 from gpucheck.place.lock_files import DIRECTORY_VARIABLE
 from gpucheck.report.envelope import Answer, Failure, Host
-from gpucheck.report.errors import ExitCode, MissingError, WrongUseError
+from gpucheck.report.errors import (
+    ExitCode,
+    GpucheckError,
+    InconclusiveError,
+    MissingError,
+    WrongUseError,
+)
 from tests.architecture.house import ROOT
 from tests.fakes.bench_results import gpu as bench_gpu
 from tests.fakes.bench_runs import row
@@ -155,6 +161,30 @@ def test_a_driver_that_fails_is_not_touched_in_this_process(opening: Opening) ->
         opened.measure()
 
     assert opening.asked == []
+
+
+@pytest.mark.parametrize(
+    ("opened", "kind"),
+    [
+        (OpenedGpus(unavailable="CuPy is not installed"), MissingError),
+        (OpenedGpus(unavailable="another process has it", busy=True), InconclusiveError),
+        (OpenedGpus(unavailable="no answer", silent=True), InconclusiveError),
+        (OpenedGpus(), MissingError),
+    ],
+)
+def test_a_required_gpu_that_cannot_be_measured_ends_it_before_measuring(
+    opened: OpenedGpus, kind: type[GpucheckError], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "open_gpus", lambda *_, **__: opened)
+    said = opened.unavailable or "no GPU was requested"
+
+    with (
+        pytest.raises(kind, match=f"A GPU is required, but none can be measured: {said}") as raised,
+        open_session(BenchRequest(), machine("GPU-aa"), {}, require_gpu=True),
+    ):
+        pytest.fail("it was opened")
+
+    assert raised.value.code == "gpu-required"
 
 
 def test_the_host_has_the_drivers_version() -> None:
@@ -321,8 +351,8 @@ def found(*rows: Measurement, corruption: tuple[Corruption, ...] = (), **more: A
     return replace(result(), measurements=rows, corruption=corruption, **more)
 
 
-def concluded(result_: BenchResult, *, require_gpu: bool = False) -> Answer:
-    return conclude(result_, Host(), require_gpu=require_gpu)
+def concluded(result_: BenchResult) -> Answer:
+    return conclude(result_, Host())
 
 
 GOOD = row("cpu", 1e11)
@@ -367,28 +397,6 @@ def test_the_worst_that_was_found_decides(
 
     assert answer.exit_code is code
     assert (answer.error.code if answer.error else None) == said
-
-
-def test_a_gpu_that_is_required_and_not_there_is_missing() -> None:
-    answer = concluded(found(GOOD), require_gpu=True)
-
-    assert answer.exit_code is ExitCode.MISSING
-    assert answer.error is not None
-    assert "A GPU is required" in answer.error.message
-
-
-def test_a_required_gpu_is_unknown_while_the_driver_does_not_answer() -> None:
-    silent = replace(result().environment, gpus=(), gpu_unavailable="no answer", gpu_silent=True)
-
-    assert concluded(found(GOOD, environment=silent), require_gpu=True).exit_code is (
-        ExitCode.INCONCLUSIVE
-    )
-    assert (
-        concluded(
-            found(GOOD, environment=replace(silent, gpu_silent=False)), require_gpu=True
-        ).exit_code
-        is ExitCode.MISSING
-    )
 
 
 def test_without_any_gpu_the_processors_figures_are_enough() -> None:
