@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from gpucheck.drivers.host.processes import program_of
 from gpucheck.inventory.columns import ABSENT, COLUMNS, CSV_COLUMNS, link_now
 from gpucheck.inventory.condition import Judged, Trouble, heat, troubles
 from gpucheck.inventory.model import (
@@ -384,8 +385,7 @@ def _first(programs: Sequence[str]) -> str:
 
 
 def _program(process: GpuProcess) -> str:
-    command = (process.command or "").partition(" ")[0].rpartition("/")[2]
-    return process.name or command or f"PID {process.pid}"
+    return program_of(process.command) or process.name or f"PID {process.pid}"
 
 
 # ---------------------------------------------------------------------------- lines, by GPU

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import re
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from itertools import pairwise
-from pathlib import PurePosixPath
 
+from gpucheck.drivers.host.processes import program_of
 from gpucheck.report.text import ranges
 
 #: Most claims that may share one GPU.
 MOST_SHARES = 256
-#: Most characters of a program's name that a sentence repeats.
-_MOST_SHOWN = 40
 #: End of the reason against a GPU that processes use.
 UNCLAIMED = "without a claim"
-_INTERPRETER = re.compile(r"(python|pypy)[0-9.]*|bash|dash|sh|env")
 
 
 # ---------------------------------------------------------------------------------- claims
@@ -194,26 +188,6 @@ class Placement:
 def short_name(resolved: str) -> str:
     """Return a resolved device without job, replica and task: `/device:GPU:0`."""
     return f"/{resolved.rpartition('/')[2]}"
-
-
-def program_of(command: str | None) -> str:
-    """Return what a command line runs: "/usr/bin/python3 -u train.py --lr 1" -> "train.py"."""
-    try:
-        words = shlex.split(command or "")
-    except ValueError:
-        words = (command or "").split()
-    if not words:
-        return ""
-    name = PurePosixPath(words[0]).name or words[0]
-    if _INTERPRETER.fullmatch(name):
-        for word, after in pairwise([*words[1:], ""]):
-            if word in ("-m", "-c"):
-                name = after if word == "-m" and after else name
-                break
-            if not word.startswith("-") and "=" not in word:
-                name = PurePosixPath(word).name or word
-                break
-    return name if len(name) <= _MOST_SHOWN else f"{name[: _MOST_SHOWN - 3]}..."
 
 
 def together(names: Sequence[str], *, most: int = 3) -> str:

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from gpucheck.drivers.host.cpu import parse_cpu_list
+from gpucheck.drivers.host.processes import program_of
 from gpucheck.inventory.condition import Unfit
 from gpucheck.inventory.inventory import select_gpus
 from gpucheck.inventory.model import Gpu, GpuProcess, GpuState, Inventory, Topology, Visibility
@@ -22,7 +23,6 @@ from gpucheck.place.model import (
     Candidate,
     already_waiting,
     name_together,
-    program_of,
     together,
 )
 from gpucheck.place.placement import CudaDevice

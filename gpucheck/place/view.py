@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 
+from gpucheck.drivers.host.processes import program_of
 from gpucheck.inventory.columns import ABSENT
 from gpucheck.place.model import (
     UNCLAIMED,
@@ -18,7 +19,6 @@ from gpucheck.place.model import (
     Transfer,
     Value,
     name_together,
-    program_of,
     short_name,
     together,
 )

@@ -9,7 +9,6 @@ from gpucheck.place.model import (
     Holder,
     ProcessState,
     name_together,
-    program_of,
     together,
 )
 
@@ -57,25 +56,6 @@ def test_cards_are_named_by_numbers_and_instances_by_their_uuids(
     ]
 
     assert name_together(candidates) == text
-
-
-@pytest.mark.parametrize(
-    ("command", "program"),
-    [
-        ("/opt/venv/bin/python3.11 -u train.py --lr 1", "train.py"),
-        ("python -m torch.distributed.run x.py", "torch.distributed.run"),
-        ("python -c 'print(1)'", "python"),
-        ("bash -e /a/run.sh", "run.sh"),
-        ("env CUDA_VISIBLE_DEVICES=1 ./serve --port 1", "serve"),
-        ("tritonserver --model-repository=/models", "tritonserver"),
-        ("an unclosed 'quote", "an"),
-        ("python", "python"),
-        ("", ""),
-        (None, ""),
-    ],
-)
-def test_what_a_command_line_runs(command: str | None, program: str) -> None:
-    assert program_of(command) == program
 
 
 def test_names_together_are_few() -> None:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
+from itertools import pairwise
+from pathlib import Path, PurePosixPath
 
 from gpucheck.drivers.host.sysfs import read_text
 from gpucheck.drivers.readings import GpuReading, ProcessIdentity, ProcessReading
@@ -24,6 +25,10 @@ _SECRET_NAME = re.compile(
     re.I | re.S,
 )
 _URL_PASSWORD = re.compile(r"(://[^/\s:@]*:)[^/\s@]+@")
+
+#: Most characters of a program's name that is shown.
+_MOST_SHOWN = 40
+_INTERPRETER = re.compile(r"(python|pypy)[0-9.]*|bash|dash|sh|env")
 
 #: From a user id to its name; KeyError if it has none.
 Users = Callable[[int], str]
@@ -166,3 +171,25 @@ def _device_of(gpu: GpuReading, process: ProcessReading) -> str | None:
         ):
             return mig.uuid
     return gpu.uuid
+
+
+def program_of(command: str | None) -> str:
+    """Return what a command line runs: "/usr/bin/python3 -u train.py --lr 1" -> "train.py"."""
+    import shlex
+
+    try:
+        words = shlex.split(command or "")
+    except ValueError:
+        words = (command or "").split()
+    if not words:
+        return ""
+    name = PurePosixPath(words[0]).name or words[0]
+    if _INTERPRETER.fullmatch(name):
+        for word, after in pairwise([*words[1:], ""]):
+            if word in ("-m", "-c"):
+                name = after if word == "-m" and after else name
+                break
+            if not word.startswith("-") and "=" not in word:
+                name = PurePosixPath(word).name or word
+                break
+    return name if len(name) <= _MOST_SHOWN else f"{name[: _MOST_SHOWN - 3]}..."

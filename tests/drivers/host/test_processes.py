@@ -13,6 +13,7 @@ from gpucheck.drivers.host.processes import (
     identify,
     in_initial_namespace,
     memory_by_process,
+    program_of,
     without_secrets,
 )
 from gpucheck.drivers.readings import GpuReading, MigReading, ProcessReading
@@ -249,3 +250,22 @@ def test_the_initial_namespace_is_known_by_its_number(
         (folder / "pid").symlink_to(link)
 
     assert in_initial_namespace(tmp_path) is initial
+
+
+@pytest.mark.parametrize(
+    ("command", "program"),
+    [
+        ("/opt/venv/bin/python3.11 -u train.py --lr 1", "train.py"),
+        ("python -m torch.distributed.run x.py", "torch.distributed.run"),
+        ("python -c 'print(1)'", "python"),
+        ("bash -e /a/run.sh", "run.sh"),
+        ("env CUDA_VISIBLE_DEVICES=1 ./serve --port 1", "serve"),
+        ("tritonserver --model-repository=/models", "tritonserver"),
+        ("an unclosed 'quote", "an"),
+        ("python", "python"),
+        ("", ""),
+        (None, ""),
+    ],
+)
+def test_what_a_command_line_runs(command: str | None, program: str) -> None:
+    assert program_of(command) == program
