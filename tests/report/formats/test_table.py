@@ -105,5 +105,5 @@ def test_no_snapshot_is_left_over() -> None:
     )
     named = re.findall(r'recorded\(f?"([^"]+)"', sources)
 
-    patterns = [re.compile(re.sub(r"\{[a-z]+\}", "[a-z0-9]+", name)) for name in named]
+    patterns = [re.compile(re.sub(r"\{[a-z]+\}", "[a-z0-9-]+", name)) for name in named]
     assert [name for name in kept if not any(p.fullmatch(name) for p in patterns)] == []
