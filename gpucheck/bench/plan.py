@@ -133,12 +133,15 @@ class _Planning:
             for dtype in self._dtypes_of(kernel):
                 group = self._group(kernel, dtype, request)
                 found.extend([] if group is None else [group])
+        reasons = [*self.notes]
         if too_few_gpus:
-            self.notes.append(_too_few_gpus_note(too_few_gpus, self._kernels))
+            needs = _needed_gpus(too_few_gpus, self._kernels)
+            reasons.append(needs)
+            self.notes.append(f"{needs}: not measured")
         if not found:
             raise MissingError(
                 code="nothing-to-measure",
-                message=f"Nothing requested can be measured here: {'; '.join(self.notes)}.",
+                message=f"Nothing requested can be measured here: {'; '.join(reasons)}.",
                 remedy=("Run: gpucheck detect", "Choose another --dtype or kernel."),
             )
         return found
@@ -312,8 +315,8 @@ def _requested_kernels(request: BenchRequest, kernels: Mapping[str, Kernel]) -> 
     return [kernels[name] for name in dict.fromkeys(request.kernels or tuple(kernels))]
 
 
-def _too_few_gpus_note(too_few_gpus: Sequence[str], kernels: Mapping[str, Kernel]) -> str:
-    """Return a note on the kernels that need more GPUs than there are."""
+def _needed_gpus(too_few_gpus: Sequence[str], kernels: Mapping[str, Kernel]) -> str:
+    """Return what the kernels need that need more GPUs than there are."""
     by_need: dict[int, list[str]] = {}
     for name in too_few_gpus:
         by_need.setdefault(kernels[name].gpus_needed, []).append(name)
@@ -322,7 +325,7 @@ def _too_few_gpus_note(too_few_gpus: Sequence[str], kernels: Mapping[str, Kernel
         f"{'a GPU' if count == 1 else f'{count} GPUs'}"
         for count, names in by_need.items()
     ]
-    return f"{'; '.join(said)}: not measured"
+    return "; ".join(said)
 
 
 def check_numbers(request: BenchRequest) -> None:

@@ -228,8 +228,8 @@ def publish(
 ) -> int:
     """Write the report of an answer and its messages, and return the exit code.
 
-    `warnings_in_table`: the table already shows the warnings, so they are not repeated; likewise
-    the error and the warnings with the codes in `in_table`.
+    `warnings_in_table`: the table already shows the warnings, so they are not repeated, and a line
+    for monitors comes alone; likewise the error and the warnings with the codes in `in_table`.
     `also` receives the report once it is on stdout.
     """
     report = wrap(command, answer, time=time, strict=shared.strict)
@@ -244,7 +244,7 @@ def publish(
         _mark_example(shared)
     write_messages(
         report,
-        quiet=(warnings_in_table and shown) or shared.verbosity < 0,
+        quiet=(warnings_in_table and (shown or shared.format == "line")) or shared.verbosity < 0,
         without=in_table if shown else (),
     )
     return int(report.exit_code)

@@ -379,7 +379,7 @@ def by_nvml_only(detection: Detection) -> Detection:
     if cause is not None:
         summary = cause.summary
     elif found is not None and found.status in GOOD:
-        summary = f"{found.summary} and nothing failed; CUDA was not tried"
+        summary = f"{found.summary}; CUDA was not tried"
     else:
         summary = "NVML was not asked" if found is None else found.summary
     return detection._replace(

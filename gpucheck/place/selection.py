@@ -305,8 +305,10 @@ class GpuSelector:
         if len(self.possible) < count:
             hides = any("CUDA_VISIBLE_DEVICES" in reason for reason in self._unfit.values())
             more = "allow more GPUs in CUDA_VISIBLE_DEVICES (see: gpucheck list)"
-            ways = ["ask for less"] * bool(self.possible) + [more] * hides
+            some = len(self.possible)
+            ways = [f"only {some} can ever fit, so ask for less"] * bool(some) + [more] * hides
             advice = ", or ".join(ways) if ways else "no GPU here can ever fit"
+            busy = []
             later = f"Waiting would not help: {advice}."
         return BadAnswerError(
             code="nothing-fits",

@@ -303,6 +303,7 @@ def test_quick_asks_nvml_and_files_only_and_claims_no_more() -> None:
     found = result(answer)
     assert (found.usable, found.verdict, found.first_failure) == (None, Verdict.UNKNOWN, None)
     assert found.conclusion.startswith("NVML only: ")
+    assert found.conclusion.endswith("for 1 GPU; CUDA was not tried")
     assert not {finding.layer for finding in found.checks} & BEYOND_NVML
     assert set(probes.asked) <= {"nvml", "kernel", "system", "health", "kernel_log"}
 

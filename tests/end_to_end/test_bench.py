@@ -91,7 +91,7 @@ def test_a_summary_has_the_rounds_and_the_seed_and_the_fill_are_told(bench: Benc
         (("--from", "machine.json"), 2, "snapshot"),
         (("matmul", "--dtype", "fp8"), 4, "NumPy multiplies float8 without BLAS"),
         (("matmul", "--dtype", "int8"), 4, "NumPy multiplies int8 without BLAS"),
-        (("transfer",), 4, "needs a GPU"),
+        (("transfer",), 4, "measured here: transfer needs a GPU."),
     ],
 )
 def test_what_makes_no_sense_is_refused_in_one_sentence(

@@ -100,6 +100,14 @@ def test_a_file_of_that_name_is_reached_by_its_path(
     assert ended.document["host"]["name"] == "mine"
 
 
+def test_a_monitors_line_comes_alone(gpucheck_command: Callable) -> None:
+    ended = gpucheck_command("detect", "--line", "--from", "example:lost-gpu")
+
+    assert ended.stdout.startswith("FAIL ")
+    assert "GPU 2 (0000:2a:00.0) fell off the bus" in ended.stdout
+    assert ended.stderr == "gpucheck: lost-gpu: recorded example, not this machine\n"
+
+
 @pytest.mark.parametrize("command", [("place", "/gpu:0"), ("memlimit", "30%")], ids=" ".join)
 def test_a_command_cannot_run_on_an_example(
     command: tuple[str, ...], gpucheck_command: Callable

@@ -447,7 +447,7 @@ def test_each_reason_stands_once_and_wait_only_where_it_helps() -> None:
         "GPUs 0-1: held by x",
         "Ask for less, or wait: add --wait.",
     )
-    assert failure(3).remedy[-1] == "Waiting would not help: ask for less."
+    assert failure(3).remedy[-1] == "Waiting would not help: only 2 can ever fit, so ask for less."
     # There is less than one only of what was asked for besides.
     assert failure(1).remedy[-1] == "Wait: add --wait."
 
