@@ -740,3 +740,11 @@ def test_what_makes_no_sense_is_refused(changes: dict[str, Any], code: str) -> N
         check_burn(asked("cpu", **changes))
 
     assert caught.value.code == code
+
+
+@pytest.mark.parametrize("limit_c", [30.0, 120.0])
+def test_the_ends_of_the_temperatures_are_allowed(limit_c: float) -> None:
+    check_burn(asked("cpu", limit_c=limit_c))
+    beyond = 29.9 if limit_c == 30.0 else 120.1
+    with pytest.raises(WrongUseError):
+        check_burn(asked("cpu", limit_c=beyond))

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from gpucheck.bench.burn_gates import burn_gates
+from gpucheck.bench.burn_gates import burn_gates, conclude_burn
 from gpucheck.bench.model import (
+    BurnEnd,
     BurnResult,
     Corruption,
     Extent,
@@ -18,7 +19,8 @@ from gpucheck.bench.model import (
     GpuTelemetry,
 )
 from gpucheck.bench.workers import WORKER_SILENT
-from gpucheck.report.envelope import Failure
+from gpucheck.report.envelope import Failure, Host
+from gpucheck.report.errors import ExitCode
 from tests.bench.test_burn import burned
 
 PASS, FAIL, SKIP = GateStatus.PASS, GateStatus.FAIL, GateStatus.SKIP
@@ -204,3 +206,19 @@ def test_without_a_product_nothing_is_decided(healthy: BurnResult) -> None:
     gate = gates(healthy, corruption=check)["corruption"]
 
     assert figures(gate) == (GateStatus.INCONCLUSIVE, None, 0.0, "numbers")
+
+
+def test_an_interrupted_burn_says_so_unless_a_gate_failed(healthy: BurnResult) -> None:
+    stopped = replace(healthy, ended_by=BurnEnd.INTERRUPTED, duration_s=12.4, asked_s=60.0)
+    bad = replace(healthy.gates[0], status=FAIL, reason="it is wrong")
+
+    good, failed = (
+        conclude_burn(found, Host()) for found in (stopped, replace(stopped, gates=(bad,)))
+    )
+
+    assert good.error is not None
+    assert (good.exit_code, good.error.code) == (ExitCode.INTERRUPTED, "interrupted")
+    assert good.error.message == "Interrupted after 12 of 60 s."
+    assert failed.error is not None
+    assert failed.exit_code is ExitCode.INTERRUPTED
+    assert "it is wrong" in failed.error.message

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpucheck.bench import numerics
 from gpucheck.bench.model import Fill
 from gpucheck.bench.numerics import (
     ALIASES,
@@ -246,3 +249,30 @@ def test_blocks_stay_short_so_that_rounding_does_not_drown_a_wrong_number(
 ) -> None:
     assert block_width(columns) == width
     assert block_width(2**20) == 32
+
+
+def test_chunks_are_drawn_apart_whatever_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    class LastFirst:
+        def __init__(self, max_workers: int) -> None:
+            assert max_workers > 0
+
+        def __enter__(self) -> LastFirst:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+        def map(self, draw: Callable[[int], None], chunks: range) -> list[None]:
+            return [draw(number) for number in reversed(chunks)]
+
+    monkeypatch.setattr(numerics, "_CHUNK", 4)
+    monkeypatch.setattr(numerics, "ThreadPoolExecutor", LastFirst)
+
+    found = HostData(3).normal("left", (2, 5))
+
+    seeds = [[3, *b"left", number] for number in range(3)]
+    drawn = [
+        np.random.default_rng(seed).standard_normal(size, dtype=np.float32)
+        for seed, size in zip(seeds, (4, 4, 2), strict=True)
+    ]
+    np.testing.assert_array_equal(found.ravel(), np.concatenate(drawn))

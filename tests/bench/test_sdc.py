@@ -584,3 +584,34 @@ def test_every_output_format_has_a_number() -> None:
     from gpucheck.bench.numerics import FORMATS
 
     assert {form.output for form in FORMATS.values()} == set(ELEMENTS)
+
+
+def test_the_digest_is_the_sum_over_the_first_product() -> None:
+    class Fixed(BitGpu):
+        def multiply(self, left: Any, right: Any, out: Any, product: Any = None) -> None:
+            super().multiply(left, right, out, product)
+            self.first = out.values.copy()
+
+    clock = FakeClock()
+    gpu = Fixed(clock)
+    check = burned(gpu, clock)
+
+    assert check.digest == digest(gpu.first, check.dtype)
+
+
+def test_batches_double_until_one_takes_an_eighth_of_the_time() -> None:
+    clock = FakeClock()
+    batches: list[int] = []
+
+    class Second(_Silent):
+        def repeat(self, count: int) -> None:
+            batches.append(count)
+            clock.seconds += count
+
+    planned = Corruption(device="cpu", gpu_uuid=None, dtype="float32", shape=(8, 8, 8), words=64)
+    found = StressProduct(Second(), planned, clock)
+
+    assert found.run_for(64.0) == 71.0
+    # One of eight seconds is long enough for an eighth of 64 s.
+    assert batches == [1, 2, 4, *[8] * 8]
+    assert found.check.products == 71

@@ -479,3 +479,14 @@ def test_the_probes_are_closed_after_a_benchmark_and_after_a_mistake(
         with contextlib.suppress(WrongUseError):
             bench_here(replace(CPU, devices=(devices,)), probes, corruption_s=0, require_gpu=False)
         assert probes.asked[-1] == "close"
+
+
+def test_an_interrupted_call_interrupts_its_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+    stopped = replace(result(), interrupted=True)
+    monkeypatch.setattr(session, "run_bench", lambda *_, **__: stopped)
+    probes = machine()
+
+    with pytest.raises(KeyboardInterrupt):
+        bench_here(CPU, probes, corruption_s=0, require_gpu=False)
+
+    assert probes.asked[-1] == "close"

@@ -188,3 +188,27 @@ def test_the_spread_of_rounds_is_that_of_their_noise_unless_they_differ() -> Non
 )
 def test_the_trend_of_rounds(values: list[float], tau: float) -> None:
     assert stats.trend(values) == tau
+
+
+@pytest.mark.parametrize(
+    ("rounds", "expected"),
+    [
+        # Ranks -1, 0, 1: products of neighbours 0, squares 2, and 2 / 3 for the mean.
+        ([[1.0, 2.0, 3.0]], 1 / 3),
+        ([[1.0, 2.0]], 0.0),
+        # Ranks -1.5, 1.5, -0.5, 0.5: -3.25 of 5, and 1 / 4 for the mean.
+        ([[1.0, 4.0, 2.0, 3.0]], -0.4),
+        # Together: (0 - 3.25 + 2 / 3 + 5 / 4) / 7.
+        ([[1.0, 2.0, 3.0], [1.0, 4.0, 2.0, 3.0], [5.0, 6.0]], -4 / 21),
+    ],
+)
+def test_the_autocorrelation_of_short_rounds(rounds: list[list[float]], expected: float) -> None:
+    assert stats.autocorrelation(rounds) == pytest.approx(expected)
+
+
+def test_the_spread_of_two_rounds_and_of_one_by_hand() -> None:
+    # Medians 1 and 3 about 2: a standard deviation of sqrt(2), and samples without noise.
+    assert stats.spread_of_rounds([[1.0, 1.0], [], [3.0, 3.0]]) == pytest.approx((2**0.5 / 2, 0.0))
+    # Quartiles 2 and 4 of five samples about 3.
+    found, expected = stats.spread_of_rounds([[1.0, 2.0, 3.0, 4.0, 5.0]])
+    assert (found, expected) == (0.0, pytest.approx(1.2533 / 1.349 * 2 / 5**0.5 / 3))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -250,3 +251,33 @@ def test_rounding_of_large_weights_is_no_wrong_step() -> None:
     assert not verify_sums(weights, 20).ok
     for broken in (np.nan, np.inf):
         assert not verify_sums(np.array([[broken, 1.0]], dtype=np.float32), 5800).ok
+
+
+@pytest.mark.parametrize(("towers", "said"), [(1, None), (2, 2), (4, 4)])
+def test_several_towers_are_counted_in_the_facts(towers: int, said: int | None) -> None:
+    case = CpuTraining(ORDER, TrainingPlan(kernel="towers", batch=200, towers=towers), 1, "numpy")
+    case.prepare()
+
+    assert case.facts.get("towers") == said
+    assert case.facts.get("simulated") == (None if said is None else "yes")
+
+
+def test_weights_are_set_to_zero_between_steps_and_not_during_one() -> None:
+    calls: list[str] = []
+
+    class Recording(FakeGpu):
+        def synchronize(self) -> None:
+            calls.append("synchronize")
+
+        def send(self, host: Any, array: Any) -> None:
+            calls.append("send")
+            super().send(host, array)
+
+    plan = TrainingPlan(kernel="train", batch=100)
+    case = GpuTraining(ORDER, plan, Recording(FakeClock()), "gpu")
+    case.prepare()
+    calls.clear()
+
+    case.poison()
+
+    assert calls == ["synchronize", "send", "synchronize"]
