@@ -10,6 +10,7 @@ import pytest
 
 from gpucheck.bench.ci.baseline import row_series, saved_run
 from gpucheck.bench.ci.compare import compare_runs, conclude_comparison
+from gpucheck.bench.ci.diagnosis import FURTHER_SESSIONS
 from gpucheck.bench.ci.model import RunComparison, SavedRun
 from gpucheck.bench.model import GateClass, GateStatus, Scope
 from gpucheck.report.envelope import Failure, Host
@@ -318,3 +319,25 @@ def test_that_a_side_failed_is_told() -> None:
     assert (found.first.exit_code, found.second.exit_code) == (1, None)
     (notice,) = conclude_comparison(found, Host()).warnings
     assert notice.message == "the first run, 'a.json', failed."
+
+
+@pytest.mark.parametrize(
+    ("sessions", "factor", "status", "advised"),
+    [
+        ((), 0.5, GateStatus.FAIL, True),
+        ((5,), 0.5, GateStatus.FAIL, True),
+        ((2, 3), 0.5, GateStatus.FAIL, False),
+        ((), 0.95, GateStatus.INCONCLUSIVE, False),
+        ((), 1.0, GateStatus.PASS, False),
+    ],
+)
+def test_a_fail_against_one_session_advises_to_add_sessions(
+    sessions: tuple[int, ...], factor: float, status: GateStatus, advised: bool
+) -> None:
+    first = run()
+    first = replace(first, series=tuple(replace(one, sessions=sessions) for one in first.series))
+
+    (only,) = compared(first, run(7e14 * factor)).rows
+
+    assert only.status is status
+    assert (FURTHER_SESSIONS in only.next) is advised

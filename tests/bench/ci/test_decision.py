@@ -256,3 +256,38 @@ def test_figures_that_no_number_can_hold_the_ratio_of_are_decided_all_the_same()
 
     assert found.status is GateStatus.PASS
     assert all(math.isfinite(figure) for figure in (found.ratio, *found.interval))
+
+
+def test_the_deviation_of_few_values_by_hand() -> None:
+    assert decision.deviation([5.0], 5.0) == 0.0
+    assert decision.deviation([1.0, 3.0], 2.0) == pytest.approx(math.sqrt(2))
+    assert decision.deviation([1.0, 2.0, 3.0], 2.0) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    ("value", "tolerance", "status", "chance"),
+    [
+        (90.0, 5.0, GateStatus.FAIL, 0.0),
+        (96.0, 5.0, GateStatus.PASS, 1.0),
+        # Just at the limit.
+        (100.0, 0.0, GateStatus.PASS, 1.0),
+    ],
+)
+def test_runs_without_noise_are_decided_by_their_figures(
+    value: float, tolerance: float, status: GateStatus, chance: float
+) -> None:
+    found = decide_between(value, 100.0, 1.0, tolerance)
+
+    assert (found.status, found.chance) == (status, chance)
+
+
+def test_the_chance_of_two_runs_is_the_normal_distributions() -> None:
+    # The limit is as far away as 19 of 20 pairs are apart: one pair in 40 is farther on this side.
+    assert decide_between(0.95 / 1.04, 1.0, 1.04, 5.0).chance == pytest.approx(0.025)
+    assert decide_between(0.95, 1.0, 1.04, 5.0).chance == pytest.approx(0.5)
+    assert decide_between(1.05, 1.0, 1.04, 5.0, Direction.LOWER).chance == pytest.approx(0.5)
+
+
+def test_a_chance_that_is_just_the_risk_stands() -> None:
+    assert decision.holm([0.05, 0.025], 0.05) == [True, True]
+    assert decision.holm([0.05, 0.026], 0.05) == [False, False]

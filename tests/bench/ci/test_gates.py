@@ -473,3 +473,24 @@ def test_a_load_in_every_process_ends_the_repeating() -> None:
 
     assert settled(judge(always))
     assert not settled(judge(run_data(mostly)))
+
+
+def test_a_shortfall_is_told_with_its_interval_or_why_it_has_none() -> None:
+    slow = gate(run_data(product_runs(SLOW)), "matmul").reason or ""
+    alone = gate(run_data(product_runs(SLOW[:1])), "matmul").reason or ""
+
+    assert slow.startswith("10.0 % below 700 (")
+    assert alone.startswith("9.9 % below 700, and one process gives no interval")
+
+
+@pytest.mark.parametrize("factor", [0.97, 1.0, 1.04, 1.052])
+def test_a_new_baseline_is_advised_only_if_all_of_the_interval_is_better(factor: float) -> None:
+    found = gate(cpu_run_data([factor * value for value in GOOD], saved()), "copy", "cpu")
+
+    assert (found.status, found.reason) == (GateStatus.PASS, None)
+
+
+def test_better_than_a_fixed_expectation_needs_no_baseline() -> None:
+    found = gate(run_data(product_runs([1.2 * value for value in GOOD])), "matmul")
+
+    assert (found.status, found.reason, found.warning) == (GateStatus.PASS, None, False)

@@ -436,3 +436,41 @@ def test_results_that_the_time_did_not_reach_are_noise_and_not_the_softwares() -
 
     assert (unchecked.status, unchecked.class_) == (GateStatus.INCONCLUSIVE, GateClass.NOISE)
     assert unchecked.next == why.remedy
+
+
+@pytest.mark.parametrize(
+    ("error", "name", "said"),
+    [
+        (0.5, "results", " 0.5"),
+        (None, "not-finite", "gave NaN or infinity (6 results were checked)"),
+    ],
+)
+def test_the_first_wrong_result_is_described(error: float | None, name: str, said: str) -> None:
+    bad = Verified(error=error, bound=1e-5, ok=False, reference="float64")
+    wrong = product(700, median_s=None, verified=bad, error=Failure("wrong-result", "it is wrong"))
+    runs = [*product_runs(GOOD), run_of(result_of(wrong, telemetry=sensors()), 5, "gpu:0")]
+
+    found = gate(run_data(runs), name)
+
+    assert found.measured == 1
+    assert wrong.kernel in (found.reason or "")
+    assert said in (found.reason or "")
+    assert "(6 results were checked)" in (found.reason or "")
+    assert found.evidence[0].value == "it is wrong"
+
+
+def test_without_sensors_each_of_their_gates_is_undecided_with_the_reason() -> None:
+    runs = [run_of(result_of(product(value)), at, "gpu:0") for at, value in enumerate(GOOD)]
+    found = run_data(runs, CALM)
+
+    undecided = {one.id: one for one in judge(found) if one.status is GateStatus.INCONCLUSIVE}
+
+    assert set(undecided) == {
+        "temperature",
+        "clock-drop",
+        "new-ecc-uncorrected",
+        "new-pcie-replays",
+        "throttle-hardware-thermal",
+        "throttle-power-brake",
+    }
+    assert {one.reason for one in undecided.values()} == {found.why_no_telemetry("gpu:0")}

@@ -6,8 +6,10 @@ from collections.abc import Sequence
 
 import pytest
 
+from gpucheck.bench.ci import peers
+from gpucheck.bench.ci.decision import Decision
 from gpucheck.bench.ci.gates import judge
-from gpucheck.bench.ci.run_data import RunData
+from gpucheck.bench.ci.run_data import MetricValues, RunData
 from gpucheck.bench.model import GateClass, GateStatus, Severity
 from tests.fakes.bench_results import (
     measurement,
@@ -122,3 +124,19 @@ def test_a_noisy_check_does_not_hide_one_that_surely_fails() -> None:
 
     assert (found.status, found.severity) == (GateStatus.FAIL, Severity.ERROR)
     assert "in matmul" in (found.reason or "")
+
+
+@pytest.mark.parametrize(("high", "blurred"), [(1.234, False), (1.235, True)])
+def test_noise_hides_a_straggler_if_it_spans_twice_the_tolerance(
+    high: float, blurred: bool
+) -> None:
+    own = MetricValues(device="gpu:0", gpu_uuid=None, values=GOOD)
+    decision = Decision(
+        status=GateStatus.PASS, measured=1.1, expected=1.0, ratio=1.1, interval=(1.0, high)
+    )
+    held = peers._Held(
+        check=profile_of(NODE).checks[0], own=own, others=(own,), decision=decision, chance=1.0
+    )
+
+    # 1 / 0.9 squared is 1.2346.
+    assert peers._is_blurred(held, 10.0) is blurred

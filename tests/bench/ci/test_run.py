@@ -47,7 +47,12 @@ from gpucheck.bench.workers import (
 )
 from gpucheck.drivers.host.cpu import LinuxCpu
 from gpucheck.drivers.interface import NvmlRequest
-from gpucheck.drivers.readings import NvmlReading, ProbeFailure
+from gpucheck.drivers.readings import (
+    CudaDeviceReading,
+    CudaReading,
+    NvmlReading,
+    ProbeFailure,
+)
 from gpucheck.inventory.model import DecidedBy, Gpu, Inventory, Topology, TopologyLink, Visibility
 from gpucheck.report.codec import to_plain
 from gpucheck.report.envelope import Answer, Failure, Host
@@ -725,3 +730,20 @@ def test_a_request_is_measured_once_it_is_known_what_there_is() -> None:
     orders = [order for orders, _, _ in workers.rounds for order in orders]
     assert [order.device for order in orders] == ["cpu"] * 3
     assert all("--corruption" in order.arguments for order in orders)
+
+
+def test_the_gpus_of_a_request_are_those_of_the_inventory() -> None:
+    workers = FakeWorkers(lambda order, *_: document(order.device, 7e13))
+    readings = reading_of(gpu_reading(0), gpu_reading(1))
+    devices = tuple(
+        CudaDeviceReading(at, str(one.uuid).removeprefix("GPU-").replace("-", ""))
+        for at, one in enumerate(readings.gpus)
+    )
+    probes = FakeProbes(readings=readings, cuda_reading=CudaReading(devices=devices))
+    request = BenchRequest(devices=("gpu:1",), budget_s=2.0)
+
+    _, run = run_request(request, probes, workers, processes=3)
+
+    orders = [order for orders, _, _ in workers.rounds for order in orders]
+    assert [order.device for order in orders] == ["gpu:1"] * 3
+    assert run is not None

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from gpucheck.bench.ci.model import ComparedRow, ComparedRun, RunComparison
-from gpucheck.bench.model import Corruption, Direction, Gate, GateStatus
+from gpucheck.bench.model import Corruption, Direction, Gate, GateStatus, Verified
 from gpucheck.report.envelope import Failure
 from gpucheck.report.errors import ExitCode
 from gpucheck.report.verdicts import Kind, verdicts_of
-from tests.fakes.verdicts import report, result
+from tests.fakes.bench_results import measurement
+from tests.fakes.verdicts import of_every_kind, report, result
 
 SIDE = ComparedRun(file="a.json", time="", host=None, gpucheck="0.1.0", profile=None)
 ROW = ComparedRow(
@@ -90,3 +91,43 @@ def test_a_check_for_corruption_without_a_profile_has_its_verdict(
     (verdict,) = [one for one in verdicts_of(report(found)) if one.check == "corruption"]
 
     assert (verdict.kind, verdict.class_) == (kind, class_)
+
+
+def test_each_gate_has_the_kind_of_its_status_and_severity() -> None:
+    assert [(one.device, one.kind) for one in verdicts_of(of_every_kind())] == [
+        ("gpu:0", Kind.PASS),
+        ("gpu:0", Kind.FAILURE),
+        ("gpu:1", Kind.FAILURE),
+        ("gpu:2", Kind.ERROR),
+        ("gpu:3", Kind.SKIPPED),
+        ("gpu:4", Kind.WARNING),
+        ("gpu:5", Kind.WARNING),
+        ("node", Kind.PASS),
+    ]
+
+
+RIGHT = Verified(error=1e-9, bound=1e-5, ok=True, reference="float64")
+WRONG = replace(RIGHT, error=0.5, ok=False)
+LATE = Failure(code="no-time", message="the time was over")
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind", "message"),
+    [
+        ({"verified": RIGHT}, Kind.PASS, "verified"),
+        ({"verified": WRONG, "error": LATE}, Kind.FAILURE, "the time was over"),
+        ({"verified": RIGHT, "error": LATE}, Kind.ERROR, "the time was over"),
+        ({"verified": None, "error": LATE}, Kind.ERROR, "the time was over"),
+        ({"median_s": None}, Kind.ERROR, "interrupted before it was measured"),
+    ],
+)
+def test_a_row_without_gates_is_right_or_wrong_or_not_measured(
+    changes: dict[str, Any], kind: Kind, message: str
+) -> None:
+    row = replace(measurement("copy", 1e9), **changes)
+    found = replace(result(), profile=None, gates=(), measurements=(row,))
+
+    (verdict,) = verdicts_of(report(found))
+
+    assert (verdict.kind, verdict.message) == (kind, message)
+    assert verdict.class_ == ("no-time" if "error" in changes else None)
