@@ -445,5 +445,5 @@ def spread_text(width: float, view: View) -> str:
     """Return half an interval in percent, with as many digits as are significant."""
     percent = 100 * width
     if percent >= 99.5:
-        return ">99%"
+        return f"{plus_minus(view)}>99%"
     return f"{plus_minus(view)}{percent:.{1 if percent < 9.95 else 0}f}%"

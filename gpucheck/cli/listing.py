@@ -55,6 +55,8 @@ Wait = Callable[[float], bool]
 
 #: More often than this, the readings would be a load themselves.
 SHORTEST_S = 0.1
+#: Warnings that the table shows at the GPU itself.
+IN_ROWS = ("gpu-lost", "gpu-error")
 #: Seconds between two pictures of --live.
 LIVE_S = 2.0
 
@@ -134,7 +136,9 @@ def list_gpus(
         return _watch(read, shared, every_s=watch, show=show)
     with machine("list", shared) as probes:
         answer = read(probes)
-    return deliver("list", shared, answer, probes.time(), **show)
+    return deliver(
+        *("list", shared, answer, probes.time()), in_table=() if topology else IN_ROWS, **show
+    )
 
 
 def _known(names: tuple[str, ...], option: str) -> tuple[str, ...]:
@@ -186,7 +190,7 @@ def _watch(
         if not _redraws(shared):
             return int(code)
         # The screen is cleared, and the messages with it.
-        write_messages(report, quiet=shared.verbosity < 0)
+        write_messages(report, quiet=shared.verbosity < 0, without=IN_ROWS)
         return int(code if code is ExitCode.MISSING else ExitCode.OK)
     except KeyboardInterrupt:
         REQUESTS.settle()
@@ -224,5 +228,5 @@ def _screen(shared: Shared) -> Iterator[tuple[Write, Wait]]:
         return
     from gpucheck.cli.live_screen import live_screen, pauses
 
-    with pauses() as wait, live_screen(shared) as redraw:
+    with pauses() as wait, live_screen(shared, without=IN_ROWS) as redraw:
         yield redraw, wait

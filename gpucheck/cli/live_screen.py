@@ -9,13 +9,14 @@ import sys
 import termios
 import time
 import tty
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
 
 from gpucheck.cli.output import Shared
 from gpucheck.cli.terminal import view_for, write_stdout
+from gpucheck.report.blocks import Line
 from gpucheck.report.envelope import Report
 from gpucheck.report.formats import open_format
 
@@ -23,11 +24,18 @@ QUIT = frozenset(b"qQ")
 
 
 @contextmanager
-def live_screen(shared: Shared) -> Iterator[Callable[[Report, dict[str, Any]], None]]:
-    """Yield what shows a report in place of the one before; at the end the last one stays."""
+def live_screen(
+    shared: Shared, *, without: Collection[str]
+) -> Iterator[Callable[[Report, dict[str, Any]], None]]:
+    """Yield what shows a report in place of the one before; at the end the last one stays.
+
+    The table shows the warnings with the codes in `without` itself.
+    """
     from rich.console import Console
     from rich.live import Live
     from rich.text import Text
+
+    from gpucheck.report.formats.table import as_text, draw
 
     screen = Live(
         console=Console(highlight=False),
@@ -45,10 +53,12 @@ def live_screen(shared: Shared) -> Iterator[Callable[[Report, dict[str, Any]], N
             def redraw(report: Report, changes: dict[str, Any]) -> None:
                 nonlocal last
                 table = open_format("table")(report, view_for(shared, **changes))
-                said = report.error.message + "\n" if report.error else ""
-                notes = "".join(f"{notice.message}\n" for notice in report.warnings)
+                view = view_for(shared)
+                said = [] if report.error is None else [report.error.message]
+                said += [item.message for item in report.warnings if item.code not in without]
+                notes = as_text(draw(map(Line, said), view), view)
                 taken = _local_time(report.time)
-                body = Text.from_ansi(f"{table}{said}{notes}")
+                body = Text.from_ansi(f"{table}{notes}")
                 picture = Text.assemble((f"{taken} · {key} ends\n", "dim"), body)
                 picture.no_wrap, picture.overflow = True, "crop"
                 live.update(picture, refresh=True)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpucheck.cli.commands import COMMANDS, RUNS_A_COMMAND
 from gpucheck.cli.report_file import PRIVATE, check_writable, write_file
-from gpucheck.cli.terminal import closed_pipe, view_for, write_stderr, write_stdout
+from gpucheck.cli.terminal import closed_pipe, is_watched, view_for, write_stderr, write_stdout
 from gpucheck.drivers.interrupts import REQUESTS
 from gpucheck.report.envelope import Answer, Failure, Notice, Report, status_of
 from gpucheck.report.errors import (
@@ -135,7 +135,7 @@ def write_messages(report: Report, *, quiet: bool = False, without: Collection[s
 
 def write_message(text: str) -> None:
     """Write one line for the user to stderr."""
-    write_stderr(printable(f"gpucheck: {text}"))
+    write_stderr(_fitted(printable(f"gpucheck: {text}"), indent=2))
 
 
 def _mark_example(shared: Shared) -> None:
@@ -148,7 +148,43 @@ def write_failure(failure: Failure) -> None:
     """Write an error and its remedies."""
     write_message(failure.message)
     for step in failure.remedy:
-        write_stderr(f"  {printable(step)}")
+        write_stderr(_fitted_step(f"  {printable(step)}"))
+
+
+def _fitted(text: str, *, indent: int) -> str:
+    """Return a message wrapped at its words if a terminal shows it; logs keep it on one line."""
+    if not is_watched():
+        return text
+    import shutil
+    import textwrap  # only for a person
+
+    width = shutil.get_terminal_size((80, 24)).columns
+    if len(text) <= width:
+        return text
+    lines = textwrap.wrap(
+        *(text, max(20, width)),
+        subsequent_indent=" " * indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return "\n".join(lines)
+
+
+def _fitted_step(step: str) -> str:
+    """Return a step wrapped as a message is; a command that does not fit is a line of its own."""
+    fitted = _fitted(step, indent=4)
+    if fitted == step:
+        return step
+    from gpucheck.report.blocks import command_of
+
+    command = command_of(step)
+    if command is None:
+        return fitted
+    before, _, after = step.partition(command)
+    parts = [_fitted(before.rstrip(), indent=4), f"    {command}"]
+    if after.strip(" ;"):
+        parts.append(_fitted(f"    {after.strip(' ;')}", indent=4))
+    return "\n".join(parts)
 
 
 def write_warnings(notices: Iterable[Notice]) -> None:

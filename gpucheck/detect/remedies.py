@@ -156,7 +156,7 @@ def sign_module(machine: Machine) -> tuple[str, ...]:
 
 def rebuild_initramfs(machine: Machine) -> str:
     """Return how to rebuild the initramfs on this machine."""
-    return f"Rebuild the initramfs ({_commands_of(machine)[2]}) and reboot."
+    return f"Rebuild the initramfs: {_commands_of(machine)[2]}; then reboot."
 
 
 def start_with_gpus(machine: Machine) -> tuple[str, ...]:

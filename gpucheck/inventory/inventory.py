@@ -224,10 +224,10 @@ def _notices(
     ]
     question = inventory.visibility.open_question
     if question and inventory.visibility.visible is None:
-        message = f"CUDA's numbering is not known: {question}."
+        message = f"CUDA's device numbers are not known: {question}."
         found.append(Notice(code="cuda-order-unknown", message=message))
     elif question:
-        message = f"CUDA's numbering follows the documented rules alone: {question}."
+        message = f"CUDA's device numbers follow the documented rules alone: {question}."
         found.append(Notice(code="cuda-driver-silent", message=message))
     if topology and reading.gpus and reading.topology is None:
         found.append(Notice(code="topology-unknown", message="The topology was not read."))
@@ -242,7 +242,7 @@ def _notices(
 def _silent_notice(state: GpuState, indices: Sequence[int]) -> Notice:
     numbers = ", ".join(str(index) for index in indices)
     which = f"GPU {numbers} does" if len(indices) == 1 else f"GPUs {numbers} do"
-    message = f"{which} not answer; gpucheck detect says what can be done."
+    message = f"{which} not answer: run gpucheck detect."
     return Notice(code=f"gpu-{state}", message=message)
 
 

@@ -182,7 +182,7 @@ def _counts(report: Report, gpus: Sequence[Gpu]) -> tuple[str, ...]:
     unknown = sum(gpu.visible is None for gpu in gpus)
     visible = f"{seen} visible to CUDA" + (f", {unknown} not known" if unknown else "")
     if unknown == len(gpus):
-        visible = "not known what CUDA sees"
+        visible = "visible to CUDA: not known"
     return (f"{len(gpus)} GPU" + ("" if len(gpus) == 1 else "s"), visible)
 
 
@@ -460,8 +460,9 @@ def unwell(judged: Judged, view: View) -> Iterator[Block]:
     grave = sorted(found.values(), key=lambda each: each[0][1].status is not CheckStatus.FAIL)
     for concerned in grave:
         yield Line(_in_one_line(concerned), CheckStatus.WARN)
-    answering = all(gpu.state is GpuState.OK for each in grave for gpu, _ in each)
-    if grave and answering and view.verbosity >= 0:
+    # An error says itself what to run.
+    failed = any(gpu.state is GpuState.ERROR for each in grave for gpu, _ in each)
+    if grave and not failed and view.verbosity >= 0:
         yield Line("what to do: gpucheck detect", indent=2, style="dim")
 
 

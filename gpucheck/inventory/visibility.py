@@ -166,7 +166,7 @@ def _document(entry: Entry) -> VisibilityEntry:
 def _order_question(order: str | None, gpus: Sequence[GpuReading]) -> str | None:
     """Return why the rules do not decide the ordinals of these GPUs, or None if they do."""
     if any(is_silent(gpu) for gpu in gpus):
-        return "a GPU does not answer, so it is not known whether CUDA counts it"
+        return "a GPU does not answer, and CUDA may or may not count it"
     if len({gpu.uuid for gpu in gpus}) < len(gpus):
         return "two GPUs have the same UUID"
     if len(gpus) < 2:
@@ -339,7 +339,7 @@ def _judge_device(text: str, gpus: Sequence[GpuReading]) -> Entry:
     gpu = matches[0]
     question = None
     if gpu.failure is not None:
-        question = "the GPU does not answer, so it is not known whether CUDA counts it"
+        question = "the GPU does not answer, and CUDA may or may not count it"
     elif gpu.mig_enabled:
         question = MIG_QUESTION
     return Entry(text=text, uuid=gpu.uuid, key=gpu.uuid, question=question)

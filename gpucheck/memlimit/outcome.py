@@ -133,7 +133,7 @@ def _reason_for_none(group: Sequence[Mechanism]) -> str:
 def run_line(run: LimitedRun) -> str:
     """Return whether a run kept to the limit, and its peaks; or why that is unknown."""
     if run.peak_bytes is None:
-        return f"its peak is unknown: {run.unavailable.get('peak_bytes', 'it was not watched')}"
+        return f"the peak is unknown: {run.unavailable.get('peak_bytes', 'it was not watched')}"
     peaks = [_peak(gpu) for gpu in run.gpus if gpu.peak_bytes]
     if not peaks:
         return "no process of the command was seen on a GPU"

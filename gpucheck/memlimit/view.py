@@ -103,7 +103,7 @@ def _summary(limit: MemoryLimit, view: View) -> Iterator[Block]:
             yield Line(_UNKNOWN, style="yellow")
         elif limit.overhead is not None:
             yield Line(_beyond_allocators(limit.gpus, limit.overhead))
-        yield Line("To run a program under it, watched:")
+        yield Line("To run a program under it and watch its peak:")
         yield Command(f"{_command(limit)} -- CMD")
         yield Gap()
     yield from _frameworks(limit, view)

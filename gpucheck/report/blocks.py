@@ -85,10 +85,11 @@ class Fitting(NamedTuple):
 
 Block = Head | Line | Command | Gap | Table | Fitting
 
-#: A command at the end of a step, by its first word.
+#: A command at the end of a step, by its first word; a note on it, and a reboot after it.
 _COMMAND = re.compile(
     r": ((?:[A-Z_]+=\S+ )*(?:sudo|gpucheck|(?:\S*/)?(?:pipx?|python)[\d.]*|nvidia-smi|docker"
-    r"|echo|export|unset|systemctl|conda|uv|wsl|kill) [^.]*(?:\.\S[^.]*)*)$"
+    r"|echo|export|unset|systemctl|conda|uv|wsl|kill) [^.]*?(?:\.\S[^.]*?)*)"
+    r"(?P<note> \([^()]*\))?(?:; (?:then )?(?P<after>reboot[^.;:]*\.))?$"
 )
 #: A GPU whose name cannot be read.
 UNNAMED = "GPU of unknown name"
@@ -117,6 +118,12 @@ def counted(names: Iterable[str | None]) -> str | None:
     return ", ".join(found) or None
 
 
+def command_of(step: str) -> str | None:
+    """Return the command that ends a step, or None."""
+    found = _COMMAND.search(step)
+    return None if found is None else found[1]
+
+
 def remedies(steps: Sequence[str], *, indent: int = 4) -> Iterator[Block]:
     """Yield steps to take, numbered if there are several; commands stand on lines of their own.
 
@@ -125,9 +132,13 @@ def remedies(steps: Sequence[str], *, indent: int = 4) -> Iterator[Block]:
     for number, step in enumerate(steps, start=1):
         lead = f"{number}." if len(steps) > 1 else "→"
         found = _COMMAND.search(step)
-        yield Line(step if found is None else step[: found.start() + 1], lead=lead, indent=indent)
-        if found is not None:
-            yield Command(found[1], indent + len(lead) + 1)
+        if found is None:
+            yield Line(step, lead=lead, indent=indent)
+            continue
+        yield Line(f"{step[: found.start()]}{found['note'] or ''}:", lead=lead, indent=indent)
+        yield Command(found[1], indent + len(lead) + 1)
+        if found["after"]:
+            yield Line(f"Then {found['after']}", indent=indent + len(lead) + 1)
 
 
 def limited(notes: Iterable[Line], view: View, *, most: int = MOST_NOTES) -> Iterator[Block]:
@@ -136,4 +147,5 @@ def limited(notes: Iterable[Line], view: View, *, most: int = MOST_NOTES) -> Ite
     shown = found if view.verbosity > 0 or len(found) <= most else found[:most]
     yield from shown
     if len(shown) < len(found):
-        yield Line(f"{len(found) - len(shown)} more: add -v", style="dim")
+        more = f"{len(found) - len(shown)} more: add -v"
+        yield Line(more, indent=shown[-1].indent, style="dim")

@@ -84,7 +84,7 @@ def test_the_last_picture_stays(
     monkeypatch.setattr("sys.stdin", None)
 
     def run() -> None:
-        with live_screen(Shared()) as show:
+        with live_screen(Shared(), without=()) as show:
             show(list_report(), {})
             raise KeyboardInterrupt
 

@@ -535,7 +535,7 @@ def test_silent_gpus_are_one_warning() -> None:
     first, *_ = take_inventory(FakeProbes(readings=readings)).warnings
 
     assert first.code == "gpu-error"
-    assert first.message.startswith("GPUs 1, 2, 3 do not answer; ")
+    assert first.message.startswith("GPUs 1, 2, 3 do not answer: ")
 
 
 @pytest.mark.parametrize("ask_driver", [True, False])

@@ -366,4 +366,4 @@ def test_no_number_stands_for_what_is_not_known() -> None:
     gone = ProbeFailure(code="gpu-is-lost", message="it fell off the bus", library_code=15)
     report = list_report(FakeProbes(readings=reading_of(gpu_reading(0, uuid=None, failure=gone))))
 
-    assert "1 GPU · not known what CUDA sees" in " ".join(lines(report))
+    assert "1 GPU · visible to CUDA: not known" in " ".join(lines(report))

@@ -92,7 +92,7 @@ def test_a_glance_at_80_columns() -> None:
         "30% is 23.9 GiB of the 79.6 GiB on GPU 0\n"
         "nvidia-smi shows about 576 MiB more, for the CUDA context and libraries;\n"
         "--include-overhead counts that in.\n"
-        "To run a program under it, watched:\n"
+        "To run a program under it and watch its peak:\n"
         "    gpucheck memlimit 30% -- CMD\n"
         "\n"
         "What limits each framework (not checked):\n"
@@ -345,7 +345,7 @@ def test_a_run_of_which_nothing_is_known() -> None:
         unavailable={"peak_bytes": "--watch off"},
     )
 
-    assert "The command ended with 0. Its peak is unknown: --watch off.\n" in shown(
+    assert "The command ended with 0. The peak is unknown: --watch off.\n" in shown(
         replace(LIMIT, run=run)
     )
     unseen = replace(run, peak_bytes=0, unavailable={})

@@ -43,6 +43,16 @@ def test_commands_of_a_step_stand_on_lines_of_their_own_below_its_sentence() -> 
     ]
 
 
+def test_a_note_on_a_command_stands_before_it_and_a_reboot_after_it() -> None:
+    step = "Install it: sudo dnf install nvidia-open (from a repository); then reboot."
+
+    assert list(remedies([step], indent=2)) == [
+        Line("Install it (from a repository):", lead="→", indent=2),
+        Command("sudo dnf install nvidia-open", 4),
+        Line("Then reboot.", indent=4),
+    ]
+
+
 @pytest.mark.parametrize(
     ("step", "command"),
     [
@@ -71,9 +81,10 @@ def test_what_is_a_command(step: str, command: str | None) -> None:
 
 
 def test_only_the_first_notes_are_shown_without_verbose() -> None:
-    notes = [Line(str(number)) for number in range(5)]
+    notes = [Line(str(number), indent=2) for number in range(5)]
+    more = Line("2 more: add -v", indent=2, style="dim")
 
-    assert list(limited(notes, View())) == [*notes[:3], Line("2 more: add -v", style="dim")]
+    assert list(limited(notes, View())) == [*notes[:3], more]
     assert list(limited(notes, View(verbosity=1))) == notes
     assert list(limited(notes[:3], View())) == notes[:3]
 

@@ -212,7 +212,7 @@ def explain(profile: Profile, board: str | None) -> tuple[Limit, ...]:
                 code="unknown-board",
                 message=f"The profile {profile.name} has no board called {board[:100]!a}."
                 f" {did_you_mean(board, (one.name for one in boards))}".strip(),
-                remedy=(f"choose from: {known}",),
+                remedy=(f"Choose from: {known}",),
             )
         boards = chosen
     return (*limits_of(profile, boards), *_demands(profile))

@@ -77,7 +77,7 @@ class Problems:
 def nearest(word: str, known: Iterable[str]) -> str:
     """Return "Did you mean …?" for a word that is close to a known one, else all known ones."""
     names = list(known)
-    return did_you_mean(word, names) or f"choose from: {', '.join(names)}"
+    return did_you_mean(word, names) or f"Choose from: {', '.join(names)}"
 
 
 def read_profile(path: Path) -> tuple[Profile, Problems]:

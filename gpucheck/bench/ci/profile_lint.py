@@ -455,7 +455,7 @@ class _Check:
             return False
         if check.dtype not in known:
             message = f"{check.kernel} is not measured in {check.dtype}"
-            self._add("dtype", "unknown-dtype", message, f"choose from: {', '.join(known)}")
+            self._add("dtype", "unknown-dtype", message, f"Choose from: {', '.join(known)}")
             return False
         refusal = kernel.cpu_refusal(check.dtype) if kernel.gpus_needed == 0 else "it needs a GPU"
         if check.target is Target.CPU and refusal is not None:

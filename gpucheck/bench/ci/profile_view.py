@@ -61,11 +61,11 @@ def _list(files: Sequence[ProfileFile]) -> Iterator[Block]:
         text = _TAKES.sub("", file.description or "", count=1)
         yield Line(text, lead=f"{file.name or '?':<{longest}}  {time:<{wide}} ")
     yield Gap()
-    yield Line("What one demands, and how to use it:")
+    yield Line("What a profile requires, and how to use it:")
     yield Command("gpucheck profile explain NAME", 2)
     yield Command("gpucheck bench --profile NAME", 2)
     folders = dict.fromkeys(str(PurePath(file.path).parent) for file in files)
-    yield Line("Files to copy from:", style="dim")
+    yield Line("To write your own, copy from:", style="dim")
     for folder in folders:
         yield Command(f"{folder}/", 2)
 

@@ -38,7 +38,10 @@ def find_profile(text: str) -> Path:
     raise WrongUseError(
         code="no-such-profile",
         message=f"There is no profile called {text[:100]!a}.",
-        remedy=(nearest(text, known), "for a file of your own, write a path with a slash or .toml"),
+        remedy=(
+            nearest(text, known),
+            "For a file of your own, give its path.",
+        ),
     )
 
 

@@ -28,10 +28,9 @@ FORMATS = MappingProxyType(
     }
 )
 
-#: Document -> module of its view. `blocks(report, view)` yields what the table shows, or (in views
-#: that are not blocks yet) `build` returns its rich renderable; `rows(report, view)` gives the
-#: heading and the rows of CSV; `LINES` has a function of the result for each format that is lines
-#: to copy; `line(result)` is the sentence of --line.
+#: Document -> module of its view. `blocks(report, view)` yields what the table shows; `rows(report,
+#: view)` gives the heading and the rows of CSV; `LINES` has a function of the result for each
+#: format that is lines to copy; `line(result)` is the sentence of --line.
 VIEWS = MappingProxyType(
     {
         "list": "gpucheck.inventory.view",

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from enum import Enum
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from io import StringIO
-from typing import TYPE_CHECKING, Any
+from itertools import dropwhile
+from typing import TYPE_CHECKING
 
 from gpucheck.report.blocks import (
     Block,
@@ -20,7 +21,6 @@ from gpucheck.report.blocks import (
     Table,
     plain,
 )
-from gpucheck.report.codec import is_record
 from gpucheck.report.envelope import CheckStatus, Report
 from gpucheck.report.formats import open_view
 from gpucheck.report.text import View, as_ascii, example_mark, printable
@@ -40,6 +40,15 @@ MARKS = {
 #: Prose never gets narrower than this, however far it is indented.
 LEAST_PROSE = 10
 SEPARATOR = " · "
+#: Cell of a value that is not available; without columns it is left out.
+ABSENT = "-"
+#: What no line is broken in: a number with its unit, and a short command.
+_WHOLE = re.compile(
+    r"\d (?:%|(?:s|ms|µs|min|h|W|MHz|°C|C|[KMGT]i?B|[GT]FLOP/s|[MGT]B/s)\b)"
+    r"|\bgpucheck (?:detect|list|place|bench|compare|profile|memlimit|snapshot)\b(?: --[\w-]+)*"
+)
+#: Stands for a blank in it while a text is wrapped: printable texts have none.
+_BLANK = "\ue000"
 
 
 def render(report: Report, view: View) -> str:
@@ -53,13 +62,8 @@ def render(report: Report, view: View) -> str:
 
 
 def _shown(report: Report, view: View) -> str:
-    feature = open_view(report.command)
-    if hasattr(feature, "blocks"):
-        return as_text(draw(feature.blocks(report, view), view), view)
-    if not view.unicode:
-        report = in_ascii(report)
-    text = as_text([feature.build(report, view)], view)
-    return text if view.unicode else as_ascii(text)
+    blocks = open_view(report.command).blocks
+    return as_text(draw(blocks(report, view), view), view)
 
 
 def as_text(lines: Iterable[RenderableType], view: View) -> str:
@@ -172,9 +176,12 @@ def _wrapped(text: Text, width: int) -> list[Text]:
     """Wrap a text at its words; a word wider than the line is cut."""
     from rich.console import Console
 
-    lines = text.wrap(Console(width=max(1, width)), max(1, width), overflow="fold")
+    whole = text.copy()
+    whole.plain = _WHOLE.sub(lambda found: found[0].replace(" ", _BLANK), text.plain)
+    lines = whole.wrap(Console(width=max(1, width)), max(1, width), overflow="fold")
     for line in lines:
         line.rstrip()
+        line.plain = line.plain.replace(_BLANK, " ")
     return list(lines)
 
 
@@ -265,7 +272,11 @@ def _records(table: Table, view: View) -> Iterator[Text]:
         filled = [(column, cell) for column, cell in cells if plain(cell).strip()]
         names = tuple(cell for _, cell in filled[: table.names])
         yield from _joined(names, view, style=row.style or "bold")
-        facts = [_labelled(column, cell) for column, cell in filled[table.names :]]
+        facts = [
+            _labelled(column, cell)
+            for column, cell in filled[table.names :]
+            if not (column.text and plain(cell).strip() == ABSENT)
+        ]
         yield from _joined(facts, view, indent=2)
         for below in row.below:
             yield from _line(below, view)
@@ -273,27 +284,7 @@ def _records(table: Table, view: View) -> Iterator[Text]:
 
 def _labelled(column: Column, cell: Inline) -> Inline:
     spans = (Span(cell),) if isinstance(cell, str) else cell
+    # There is no column to line up with.
+    first, *others = dropwhile(lambda span: not span.text.strip(), spans)
+    spans = (first._replace(text=first.text.lstrip()), *others)
     return (Span(f"{column.text} ", "dim"), *spans) if column.text else spans
-
-
-# ---------------------------------------------------------------- views without blocks
-
-
-def in_ascii(value: Any) -> Any:
-    """Return a record with all texts in ASCII, before the layout, so that it still fits."""
-    if isinstance(value, str) and not isinstance(value, Enum):
-        return value.encode("ascii", "backslashreplace").decode("ascii")
-    if is_record(type(value)):
-        return _record_in_ascii(value)
-    if isinstance(value, Mapping):
-        return {key: in_ascii(item) for key, item in value.items()}
-    return tuple(in_ascii(item) for item in value) if isinstance(value, tuple) else value
-
-
-def _record_in_ascii(record: Any) -> Any:
-    if hasattr(record, "_replace"):
-        return type(record)(*(in_ascii(item) for item in record))
-    from dataclasses import fields, replace
-
-    texts = {item.name: in_ascii(getattr(record, item.name)) for item in fields(record)}
-    return replace(record, **texts)

@@ -53,6 +53,26 @@ def test_a_deep_indent_gives_way_on_a_narrow_terminal() -> None:
     ]
 
 
+def test_neither_an_amount_nor_a_command_in_prose_is_broken() -> None:
+    text = (Span("See "), Span("gpucheck list --processes", "bold"), Span(" for 12 GiB of it"))
+
+    assert lines(Line(text), width=28) == [
+        "See",
+        "gpucheck list --processes",
+        "for 12 GiB of it",
+    ]
+    assert lines(Line("it has 12 GiB"), width=10) == ["it has", "12 GiB"]
+
+
+def test_lines_of_a_table_are_neither_padded_nor_hold_what_is_not_available() -> None:
+    table = Table(
+        (Column("GPU"), Column("Memory"), Column("Util"), Column("Temp")),
+        (Row(("0", (Span("", "red"), Span("  1.0 GiB")), "  5%", "   -")),),
+    )
+
+    assert lines(table, width=20)[1:] == ["  Memory 1.0 GiB", "  Util 5%"]
+
+
 def test_a_command_is_never_broken() -> None:
     command = "sudo apt-get install --reinstall nvidia-driver-580"
 

@@ -3,80 +3,19 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
-from enum import StrEnum
-from typing import Any, NamedTuple
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from gpucheck.cli.commands import COMMANDS
 from gpucheck.report.formats import VIEWS
-from gpucheck.report.formats.table import in_ascii, render
+from gpucheck.report.formats.table import render
 from gpucheck.report.text import View
 from tests.fakes.reports import list_report
 from tests.report.formats.recorded import SNAPSHOTS
 
 
-class Word(StrEnum):
-    """An enum whose values are words of ours."""
-
-    OK = "ok"
-
-
-class Pair(NamedTuple):
-    """A named tuple."""
-
-    text: str
-    inner: object = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Box:
-    """A dataclass."""
-
-    text: str
-    table: dict[str, str] = field(default_factory=dict)
-    many: tuple[Pair, ...] = ()
-    word: Word = Word.OK
-
-
 def test_every_command_but_the_snapshot_has_a_document() -> None:
     assert set(VIEWS) >= set(COMMANDS) - {"snapshot"}
-
-
-def test_texts_become_ascii_everywhere() -> None:
-    before = Box(text="\u00e9", table={"a": "\u4e2d"}, many=(Pair("\U0001f600", Pair("\u202e")),))
-
-    assert in_ascii(before) == Box(
-        text="\\xe9",
-        table={"a": "\\u4e2d"},
-        many=(Pair("\\U0001f600", Pair("\\u202e")),),
-    )
-
-
-@pytest.mark.parametrize("value", [None, True, 1, 1.5, Word.OK, "plain", (1, "x"), Pair("x", 2)])
-def test_the_rest_stays(value: object) -> None:
-    found = in_ascii(value)
-
-    assert found == value
-    assert type(found) is type(value)
-
-
-VALUES: st.SearchStrategy[Any] = st.recursive(
-    st.none() | st.text() | st.integers(),
-    lambda inner: st.builds(Pair, st.text(), inner) | st.dictionaries(st.text("abc"), inner),
-    max_leaves=6,
-)
-
-
-@given(VALUES)
-def test_twice_is_once(value: Any) -> None:
-    once = in_ascii(value)
-
-    assert in_ascii(once) == once
-    assert repr(once).isascii()
 
 
 def test_without_colour_there_is_no_escape() -> None:

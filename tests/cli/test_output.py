@@ -1,0 +1,51 @@
+"""Messages on stderr: whole lines for logs, wrapped ones on a terminal."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpucheck.cli import output
+from gpucheck.report.envelope import Failure, Notice
+
+FAILURE = Failure(
+    code="no-cupy",
+    message="No GPU can be measured: CuPy is not installed.",
+    remedy=(
+        "Install it: /opt/venv/bin/python -m pip install cupy-cuda13x",
+        "Or measure the processor alone, with bench --device cpu.",
+    ),
+)
+
+
+def written(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *, terminal: bool
+) -> str:
+    monkeypatch.setattr(output, "is_watched", lambda: terminal)
+    monkeypatch.setenv("COLUMNS", "40")
+    output.write_failure(FAILURE)
+    output.write_warnings([Notice(code="x", message="short")])
+    return capsys.readouterr().err
+
+
+def test_a_log_gets_whole_lines(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert written(capsys, monkeypatch, terminal=False).splitlines() == [
+        f"gpucheck: {FAILURE.message}",
+        *(f"  {step}" for step in FAILURE.remedy),
+        "gpucheck: warning: short",
+    ]
+
+
+def test_a_terminal_gets_lines_that_fit_and_commands_to_copy(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert written(capsys, monkeypatch, terminal=True).splitlines() == [
+        "gpucheck: No GPU can be measured: CuPy",
+        "  is not installed.",
+        "  Install it:",
+        "    /opt/venv/bin/python -m pip install cupy-cuda13x",
+        "  Or measure the processor alone, with",
+        "    bench --device cpu.",
+        "gpucheck: warning: short",
+    ]
