@@ -13,7 +13,8 @@ from gpucheck.detect.checks.frameworks import FRAMEWORKS, NAMES, PYTORCH
 from gpucheck.detect.machine import DetectRequest, Machine
 from gpucheck.detect.model import Detection, Finding
 from gpucheck.detect.run import detect
-from gpucheck.drivers.evidence import BuildReading, BuildsReading
+from gpucheck.drivers.evidence import BuildReading, BuildsReading, TrialReading
+from gpucheck.drivers.readings import CudaReading
 from gpucheck.report.codec import from_plain
 from gpucheck.report.envelope import CheckStatus
 from tests.fakes.probes import IN_DOCKER, FakeProbes, gpu_reading, reading_of
@@ -317,3 +318,43 @@ def test_what_the_files_show(build: dict[str, Any], cause: str | None, summary: 
     found = told(machine("9.0"), BuildReading(name="cupy", version="1", **build))
 
     assert (found.cause, found.summary) == (cause, f"{summary} (--deep tries it)")
+
+
+# ------------------------------------------------------------------------------ smoke tests
+
+
+@pytest.mark.parametrize(
+    ("test", "evidence", "cause"),
+    [
+        ({"sees_gpu": False}, ("devices that pytorch lists", "none"), "lists-no-gpu"),
+        (
+            {"sees_gpu": True, "devices": ("cuda:0", "cuda:1")},
+            ("devices that pytorch lists", "cuda:0, cuda:1"),
+            "fails-on-the-gpu",
+        ),
+        (
+            {"sees_gpu": True, "devices": ("cuda:0",), "error": "no kernel image"},
+            ("pytorch itself", "no kernel image"),
+            "fails-on-the-gpu",
+        ),
+    ],
+)
+def test_a_failed_smoke_test_shows_what_the_framework_said(
+    test: dict[str, Any], evidence: tuple[str, str], cause: str
+) -> None:
+    where = machine("9.0")
+    where.cuda = CudaReading(device_count=1)
+    trial = TrialReading(name="pytorch", version="2.10.0", computed=False, **test)
+    where.smoke_tests = {"pytorch": trial}
+    build = BuildReading(
+        name="pytorch",
+        version="2.10.0",
+        cuda_build="13.0",
+        gpu_build=True,
+        architectures=("sm_90",),
+    )
+
+    finding = told(where, build)
+
+    assert (finding.status, finding.cause) == (CheckStatus.WARN, cause)
+    assert evidence in finding.evidence

@@ -22,6 +22,7 @@ from gpucheck.drivers.readings import (
 )
 from gpucheck.inventory.columns import COLUMNS
 from gpucheck.inventory.inventory import (
+    cuda_version,
     judge_list,
     keep,
     list_gpus,
@@ -793,3 +794,10 @@ def test_every_column_can_be_sorted_by(name: str) -> None:
     found = sort_gpus(inventory(gpu(0), full, gpu(2)), COLUMNS[name].value, descending=True)
 
     assert sorted(indices(found)) == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("number", "version"), [(12020, "12.2"), (11080, "11.8"), (13000, "13.0"), (12090, "12.9")]
+)
+def test_cudas_number_becomes_its_version(number: int, version: str) -> None:
+    assert cuda_version(number) == version

@@ -124,6 +124,13 @@ def test_a_tighter_outer_limit_is_reported(outer: str, told: int | None) -> None
     assert outer_limit(plan("8GiB"), {}) is None
 
 
+@pytest.mark.parametrize(("size", "told"), [(8 * GIB, None), (8 * GIB - 1, 8 * GIB - 1)])
+def test_an_outer_limit_of_the_same_size_is_no_tighter_one(size: int, told: int | None) -> None:
+    inherited = {HOOK_VARIABLE: json.dumps({"gpus": [{"uuid": "GPU-0", "bytes": size}]})}
+
+    assert outer_limit(plan("8GiB"), inherited) == told
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"gpus": [{}]}', '{"gpus": 3}'])
 def test_an_outer_limit_that_cannot_be_read_is_none(text: str) -> None:
     found = document(hook_environment(plan("8GiB"), {HOOK_VARIABLE: text}))

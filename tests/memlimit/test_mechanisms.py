@@ -158,6 +158,17 @@ class TestPytorch:
         assert f"{8 * GIB} / torch.cuda.get_device_properties(device)" in (found.setting or "")
         ast.parse(found.setting or "")
 
+    def test_without_a_total_there_is_no_fraction_and_the_first_obstacle_is_named(self) -> None:
+        unknown = card(memory_total_bytes=None)
+
+        alone, old = (plan("8GiB", unknown, found={"torch": one}) for one in ("2.12.0", "2.5.0"))
+
+        needs = "it needs a fraction, and a GPU's total is unknown"
+        assert by_name(alone, CONF).reason == needs
+        assert CONF not in alone.environment
+        assert not by_name(alone, CONF).applies
+        assert by_name(old, CONF).reason not in ("", needs)
+
 
 class TestTensorflow:
     def test_what_has_to_stay_free_is_counted_from_now(self) -> None:

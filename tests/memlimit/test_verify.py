@@ -367,6 +367,19 @@ def test_what_one_setting_allows_on_cards_that_differ(
     ]
 
 
+@pytest.mark.parametrize(("version", "allowed"), [("2.5.0", [4, 4]), ("2.12.0", [4, 0.5])])
+def test_code_gives_each_card_its_own_fraction_and_the_environment_one_to_all(
+    version: str, allowed: list[float]
+) -> None:
+    gpus = [sized_row(n, size << 30) for n, size in enumerate((80, 10))]
+    software = Software(interpreter="python", frameworks={"jax": "0.10.2", "torch": version})
+    limit = plan_limit(parse_amount("4GiB"), gpus, environment={}, software=software)
+
+    assert [allowed_bytes(limit, "torch", gpu) for gpu in limit.gpus] == [
+        int(size * 1024**3) for size in allowed
+    ]
+
+
 def test_a_framework_that_does_not_answer() -> None:
     def run(*_: Any, **__: Any) -> Iterator[Mapping[str, Any]]:
         yield START

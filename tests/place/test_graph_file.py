@@ -243,3 +243,21 @@ def test_any_file_is_a_graph_or_wrong_use(content: bytes) -> None:
 @pytest.mark.parametrize("text", ["[a]\nop = " + "[" * 5000, "a = 1" + "0" * 10_000])
 def test_text_that_breaks_parsers(text: str) -> None:
     complaint(text)
+
+
+def test_a_constant_has_at_most_four_dimensions() -> None:
+    four, five = (
+        f"[a]\nop = 'constant'\nvalue = 1\nshape = [{', '.join('2' * count)}]" for count in (4, 5)
+    )
+
+    assert parse(four).ops[0].shape == (2, 2, 2, 2)
+    assert "at most 4 whole numbers" in complaint(five)
+
+
+def test_nested_lists_have_at_most_four_dimensions() -> None:
+    four, five = (
+        f"[a]\nop = 'constant'\nvalue = {'[' * depth}1, 2{']' * depth}" for depth in (4, 5)
+    )
+
+    assert parse(four).ops[0].shape == (1, 1, 1, 2)
+    assert "different lengths" in complaint(five)
