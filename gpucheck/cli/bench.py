@@ -91,7 +91,9 @@ def command(
         ),
     ] = None,
     seed: Annotated[int, typer.Option("--seed", metavar="N", help="Seed of the random data.")] = 0,
-    quick: Annotated[bool, typer.Option("--quick", help="Finish within about 10 seconds.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Finish within about 10 s (each process of --save).")
+    ] = False,
     full: Annotated[bool, typer.Option("--full", help="Take about 5 minutes.")] = False,
     budget: Annotated[
         float | None, typer.Option("--budget", metavar="SECONDS", help="Time for measuring.")

@@ -7,6 +7,8 @@ to stderr.
 from __future__ import annotations
 
 import os
+import shlex
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
     from gpucheck.bench.model import BenchRequest
     from gpucheck.drivers.interface import Probes
 
+#: Options that a run which compares does not need.
+_SAVING = frozenset({"--save", "--baseline", "--update-baseline", "--append", "--save-failed"})
 Save = Annotated[
     Path | None,
     typer.Option("--save", metavar="FILE", help="Save the run for --baseline and compare."),
@@ -158,8 +162,8 @@ class Saving:
         file = printable(str(path))
         how = f"Added to {file}{session}" if self.extends else f"Saved to {file}"
         return (
-            f"{how}: {runs}{of_each}{right}. Compare a later run with:\n"
-            f"  gpucheck compare {file} LATER"
+            f"{how}: {runs}{of_each}{right}. Measure again later, and compare, with:\n"
+            f"  {printable(later_command(sys.argv[1:], str(path)))}"
         )
 
     def _about_the_baseline(self) -> list[Notice]:
@@ -170,6 +174,17 @@ class Saving:
         how = _how(against.run.exit_code)
         message = f"the baseline {str(against.path)!r} holds a run that {how}."
         return [Notice("baseline-failed", message)]
+
+
+def later_command(words: Sequence[str], file: str) -> str:
+    """Return the command line that measures as `words` did and compares with the file."""
+    kept, skip = [], False
+    for word in words:
+        name, equals, _ = word.partition("=")
+        if not skip and name not in _SAVING:
+            kept.append(word)
+        skip = not skip and name in ("--save", "--baseline") and not equals
+    return shlex.join(["gpucheck", *(kept or ["bench"]), "--baseline", file])
 
 
 def _how(code: int | None) -> str:

@@ -11,7 +11,14 @@ import pytest
 from gpucheck.bench.ci.baseline import read_saved_run, to_text
 from gpucheck.bench.ci.model import SavedRun
 from gpucheck.bench.model import GateClass, GateStatus
-from gpucheck.cli.bench_ci import Outlets, Saving, open_outlets, open_saving, run_with_profile
+from gpucheck.cli.bench_ci import (
+    Outlets,
+    Saving,
+    later_command,
+    open_outlets,
+    open_saving,
+    run_with_profile,
+)
 from gpucheck.cli.output import Shared
 from gpucheck.report.envelope import Answer, Notice
 from gpucheck.report.errors import ExitCode, MissingError, WrongUseError
@@ -60,9 +67,28 @@ def test_a_file_is_never_replaced_by_itself(file: Path) -> None:
     assert "--update-baseline" in raised.value.remedy[0]
 
 
-def test_updating_is_explicit_and_says_where_the_run_went(file: Path) -> None:
+@pytest.mark.parametrize(
+    ("words", "later"),
+    [
+        ("bench matmul --quick --save a.json", "bench matmul --quick --baseline a.json"),
+        ("bench --save=a.json --append --seed=3", "bench --seed=3 --baseline a.json"),
+        (
+            "bench --baseline b.json --save a.json --save-failed copy",
+            "bench copy --baseline a.json",
+        ),
+    ],
+)
+def test_the_command_that_compares_later_is_this_one_without_saving(words: str, later: str) -> None:
+    assert later_command(words.split(), "a.json") == f"gpucheck {later}"
+
+
+def test_updating_is_explicit_and_says_where_the_run_went(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = file.read_text(encoding="utf-8")
     changed = saved(doubts=("host-busy",))
+
+    monkeypatch.setattr("sys.argv", ["gpucheck", "bench", "--save", str(file), "--update-baseline"])
 
     answer, done = opened(save=file, update=True).keep(changed, ended(), SHARED)
 
@@ -71,7 +97,7 @@ def test_updating_is_explicit_and_says_where_the_run_went(file: Path) -> None:
     assert answer.warnings == ()
     assert done == (
         f"Saved to {file}: 3 runs of each of 2 devices, all results right. "
-        f"Compare a later run with:\n  gpucheck compare {file} LATER"
+        f"Measure again later, and compare, with:\n  gpucheck bench --baseline {file}"
     )
 
 
