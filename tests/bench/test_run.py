@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
@@ -529,3 +529,39 @@ def test_without_sensors_the_reason_is_given(mode: BenchMode, why: str) -> None:
     assert result.telemetry is not None
     assert result.telemetry.unavailable
     assert {row.unavailable["joules_per_op"] for row in result.measurements} == {why}
+
+
+def test_energy_gets_half_of_the_time_at_most_in_equal_parts() -> None:
+    clock = FakeClock()
+    read_at_s: list[float] = []
+
+    def joules() -> Iterator[float]:
+        for count in itertools.count(1):
+            read_at_s.append(clock.seconds)
+            yield 100.0 * count
+
+    sensors = ScriptedSensors({"counters": {}}, SensorBatch, joules=joules())
+    request = BenchRequest(
+        kernels=("softmax",),
+        size=64,
+        mode=BenchMode.FULL,
+        devices=("gpu",),
+        dtypes=("float32",),
+        budget_s=0.2,
+    )
+
+    result = run_bench(
+        request,
+        clock=clock,
+        cpu=FakeCpu(),
+        blas=FakeBlas(),
+        gpus=OpenedGpus(devices=[FakeGpu(clock)]),
+        progress=lambda label, fraction, seconds_left: None,
+        run_environment=RunEnvironment(sensors=sensors),
+        kernels=PLAIN,
+    )
+
+    windows_s = [end - start for start, end in zip(read_at_s[::2], read_at_s[1::2], strict=True)]
+    counted = [row for row in result.measurements if row.joules_per_op is not None]
+    assert len(windows_s) == len(counted) >= 2
+    assert windows_s == pytest.approx([0.1 / len(counted)] * len(counted), rel=0.05)

@@ -99,6 +99,20 @@ class TestDirectory:
         with ClaimStore(tmp_path / lock_files.NAME).mutex():
             assert mode(tmp_path / lock_files.NAME) == 0o1777
 
+    @pytest.mark.parametrize(
+        ("before", "after"),
+        [(0o700, 0o1777), (0o500, 0o1777), (0, 0o1777), (0o701, 0o701), (0o710, 0o710)],
+    )
+    def test_only_what_its_owner_alone_may_use_counts_as_unfinished(
+        self, tmp_path: Path, before: int, after: int
+    ) -> None:
+        tmp_path.chmod(before)
+
+        lock_files._open_to_all(tmp_path)
+
+        assert mode(tmp_path) == after
+        tmp_path.chmod(0o700)
+
     @pytest.mark.parametrize("name", [f"shared/{lock_files.NAME[:-1]}", lock_files.NAME])
     def test_another_unfinished_one_stays_its_owners(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
@@ -380,6 +394,20 @@ class TestLocks:
 
         assert not old.exists()
         assert young.exists()
+
+    def test_a_taken_mutex_is_tried_after_a_millisecond_and_then_ever_later(
+        self, store: ClaimStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        tries = iter([False] * 7 + [True])
+        pauses: list[float] = []
+        monkeypatch.setattr(claim_store, "try_lock", lambda *_: next(tries))
+        monkeypatch.setattr(claim_store.random, "random", lambda: 0.5)
+        monkeypatch.setattr(claim_store.time, "sleep", pauses.append)
+
+        with store.mutex():
+            pass
+
+        assert pauses == pytest.approx([0.001, 0.002, 0.004, 0.008, 0.016, 0.03, 0.03])
 
     def test_a_mutex_that_stays_taken(self, tmp_path: Path) -> None:
         store = ClaimStore(tmp_path / "claims", mutex_deadline_s=0.05)

@@ -572,3 +572,20 @@ def test_schedulers() -> None:
     assert scheduler_of({}) is None
     assert scheduler_of({"SLURM_JOB_ID": ""}) is None
     assert scheduler_of({"SLURM_JOB_ID": "7"}) == "Slurm"
+
+
+def test_a_lease_names_the_descriptors_of_its_locks(store: ClaimStore) -> None:
+    with store.mutex() as locked:
+        locks = [
+            locked.take(Slot(target=card, steps=(Step(slot=0, share=1),)), Holder(pid=1))
+            for card in (CARD, OTHER)
+        ]
+    first, second = (lock for lock in locks if lock is not None)
+
+    lease = Lease(locks=(first, second))
+
+    assert lease.descriptors == (first.descriptor, second.descriptor)
+    assert all(os.fstat(one) for one in lease.descriptors)
+    assert Lease().descriptors == ()
+    lease.close()
+    assert lease.descriptors == (-1, -1)
