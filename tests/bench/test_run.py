@@ -564,4 +564,6 @@ def test_energy_gets_half_of_the_time_at_most_in_equal_parts() -> None:
     windows_s = [end - start for start, end in zip(read_at_s[::2], read_at_s[1::2], strict=True)]
     counted = [row for row in result.measurements if row.joules_per_op is not None]
     assert len(windows_s) == len(counted) >= 2
-    assert windows_s == pytest.approx([0.1 / len(counted)] * len(counted), rel=0.05)
+    # A window ends with the operations that are under way.
+    share_s = 0.1 / len(counted)
+    assert all(share_s <= window_s < share_s + 0.006 for window_s in windows_s)
