@@ -128,7 +128,7 @@ COMMANDS = MappingProxyType(
             examples=(
                 ("gpucheck memlimit 30% -- python train.py", "run an unmodified program"),
                 ("gpucheck memlimit 8GiB --code pytorch", "the lines for your own program"),
-                ("gpucheck memlimit 30% --verify", "prove that the cap holds"),
+                ("gpucheck memlimit 30% --verify", "prove that the limit holds"),
             ),
         ),
         "snapshot": Command(

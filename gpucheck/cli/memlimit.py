@@ -63,7 +63,8 @@ def command(
     hook: Annotated[
         bool,
         typer.Option(
-            "--hook/--no-hook", help="Cap frameworks that need code when the program imports them."
+            "--hook/--no-hook",
+            help="Limit frameworks that need code when the program imports them.",
         ),
     ] = True,
     watch: Annotated[
@@ -71,14 +72,14 @@ def command(
         typer.Option("--watch", help="What to do if the command exceeds the limit."),
     ] = WatchAction.WARN,
     verify: Annotated[
-        bool, typer.Option("--verify", help="Prove the cap: allocate up to it and beyond.")
+        bool, typer.Option("--verify", help="Prove the limit: allocate up to it and beyond.")
     ] = False,
     verify_with: Annotated[
         list[str] | None,
         typer.Option(
             "--verify-with",
             metavar="NAME",
-            help="Prove the cap with cupy, torch, jax or tensorflow.",
+            help="Prove the limit with cupy, torch, jax or tensorflow.",
         ),
     ] = None,
     shared: Shared,

@@ -76,7 +76,7 @@ def _shared(
         typer.Option(
             "--from",
             metavar="FILE|example:NAME",
-            help="Answer from a snapshot or an example (--list-examples), not this machine.",
+            help="Answer from a snapshot or an example, not this machine.",
         ),
     ] = None,
     deadline: Annotated[

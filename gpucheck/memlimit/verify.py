@@ -325,7 +325,9 @@ def _judge_refusal(
         return dataclasses.replace(seen, held=False, reason=reason)
     free = refused.get("free")
     if free is not None and free < size + SLACK_BYTES:
-        reason = f"the card itself was full ({binary_bytes(free)} free), so the cap was not reached"
+        reason = (
+            f"the card itself was full ({binary_bytes(free)} free), so the limit was not reached"
+        )
         return dataclasses.replace(seen, held=None, reason=reason)
     # Slightly less may be the card's total, which CUDA and NVML count differently.
     early = allocated + 2 * (limit // STEPS) < limit

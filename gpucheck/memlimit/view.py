@@ -393,8 +393,8 @@ def _proofs(limit: MemoryLimit, error: Failure | None) -> Iterator[Block]:
 def _proof(group: Sequence[Verification], gpus: int) -> Iterator[Block]:
     first = group[0]
     verdicts: dict[bool | None, tuple[CheckStatus | None, str, str]] = {
-        True: (None, "green", "the cap holds"),
-        False: (CheckStatus.FAIL, "red", "the cap does not hold"),
+        True: (None, "green", "the limit holds"),
+        False: (CheckStatus.FAIL, "red", "the limit does not hold"),
         None: (CheckStatus.UNKNOWN, "yellow", "not proven"),
     }
     mark, style, verdict = verdicts[first.held]

@@ -60,7 +60,7 @@ class TestProof:
 
         assert ended.code == 1
         assert "The limit of cupy (CUPY_GPU_MEMORY_LIMIT) does not hold" in ended.said
-        assert "the cap does not hold" in ended.text
+        assert "the limit does not hold" in ended.text
 
     @pytest.mark.parametrize(("words", "count"), [((), 3), (("--gpu", "2"), 1)])
     def test_every_gpu_is_tried_or_those_that_are_chosen(

@@ -427,12 +427,12 @@ def test_proofs_are_shown_instead_of_the_plan() -> None:
     text = shown(whole(), width=200)
 
     assert text.endswith(
-        "cupy 14.2.0: the cap holds\n"
+        "cupy 14.2.0: the limit holds\n"
         "    by CUPY_GPU_MEMORY_LIMIT\n"
         "    100 B of 105 B allocated\n"
         "    7 B more refused with OutOfMemoryError: at the limit, to within 7 B\n"
         "    NVML does not report what the process took: only the allocator's own count is known\n"
-        "✗ jax\\x1b: the cap does not hold\n"
+        "✗ jax\\x1b: the limit does not hold\n"
         "    nothing was refused\n"
         "? torch: not proven\n"
         "    the card was full\n"
@@ -458,8 +458,8 @@ def test_gpus_with_the_same_outcome_share_a_block() -> None:
 
     text = shown(limit, width=200)
 
-    assert "cupy 14.2.0: the cap holds on GPU 0,2\n" in text
-    assert "✗ cupy 14.2.0: the cap does not hold on GPU 1\n" in text
+    assert "cupy 14.2.0: the limit holds on GPU 0,2\n" in text
+    assert "✗ cupy 14.2.0: the limit does not hold on GPU 1\n" in text
     assert "    2.0 MiB outside the allocator, by NVML\n" in text
 
 
