@@ -12,6 +12,7 @@ from gpucheck.cli.help import HelpfulCommand
 from gpucheck.cli.options import with_shared_options
 from gpucheck.cli.output import Context, Shared, deliver, machine
 from gpucheck.cli.terminal import status_line
+from gpucheck.detect.checks.pci_device import NO_GPU
 from gpucheck.detect.machine import DetectRequest
 from gpucheck.detect.model import Detection
 from gpucheck.detect.run import detect
@@ -103,12 +104,15 @@ def next_commands(report: Report, overview: Overview, view: View) -> list[str]:
     well = report.exit_code is ExitCode.OK
     gpus = () if overview.judged is None else overview.judged.inventory.gpus
     used = any(gpu.processes for gpu in gpus)
+    # There is nothing to repair or record: an example, and the processor's speed.
+    absent = overview.detection.cause == NO_GPU and not recorded
     fitting = {
         f"gpucheck detect{recorded}": not well or overview.detection.cause_check is not None,
         f"gpucheck list{' --processes' if used else ''}{recorded}": bool(gpus),
         f"gpucheck place --count 1{recorded}": well and len(gpus) > 1,
-        "gpucheck bench --quick": well and not recorded,
-        "gpucheck snapshot --redact machine.json": not well and not recorded,
+        "gpucheck list --from example:h100x8": absent,
+        "gpucheck bench --quick": (well or absent) and not recorded,
+        "gpucheck snapshot --redact machine.json": not well and not recorded and not absent,
         f"gpucheck detect -v{recorded}": well and bool(recorded),
     }
     return [line for line, fits in fitting.items() if fits][:MOST_COMMANDS]

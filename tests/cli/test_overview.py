@@ -8,6 +8,14 @@ import pytest
 
 from gpucheck.cli import main, stands_alone
 from gpucheck.cli.examples import EXAMPLES
+from gpucheck.cli.output import wrap
+from gpucheck.cli.overview import Overview, next_commands
+from gpucheck.detect.checks.pci_device import NO_GPU
+from gpucheck.detect.machine import DetectRequest
+from gpucheck.detect.model import Detection
+from gpucheck.detect.run import detect
+from gpucheck.report.text import View
+from tests.fakes.probes import FakeProbes
 from tests.report.formats.recorded import recorded
 
 
@@ -51,6 +59,18 @@ def test_exit_code_and_document_are_those_of_detect(
 
     assert alone == detect
     assert code == detect[0]
+
+
+@pytest.mark.parametrize("cause", [NO_GPU, "nouveau"])
+def test_without_any_gpu_the_next_commands_are_ones_that_need_none(cause: str) -> None:
+    answer = detect(FakeProbes(), DetectRequest(), lambda _: None)
+    assert isinstance(answer.result, Detection)
+    overview = Overview(answer.result._replace(cause=cause), None)
+
+    said = next_commands(wrap("detect", answer, time="now", strict=False), overview, View())
+
+    assert ("gpucheck list --from example:h100x8" in said) is (cause == NO_GPU)
+    assert ("gpucheck snapshot --redact machine.json" in said) is (cause != NO_GPU)
 
 
 @pytest.mark.parametrize("width", [40, 80, 120])
