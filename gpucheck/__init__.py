@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from gpucheck.bench.model import (
+        BaselineUse,
         BenchEnvironment,
         BenchMode,
         BenchResult,
@@ -79,6 +80,7 @@ else:
 
 __all__ = (
     "BadAnswerError",
+    "BaselineUse",
     "BenchEnvironment",
     "BenchGpu",
     "BenchMode",
@@ -145,9 +147,9 @@ __all__ = (
 _HOMES = {
     "gpucheck.memlimit.api": "LimitedMemory",
     "gpucheck.bench.model": (
-        "BenchEnvironment BenchMode BenchResult Comparison ComparisonSide Conclusion Corruption "
-        "Direction Doubt DtypeSpec Extent Gate GateClass GateStatus GpuTelemetry Measurement "
-        "ProfileUse Roofline SampleSummary Scope Severity Telemetry Throughput Verified"
+        "BaselineUse BenchEnvironment BenchMode BenchResult Comparison ComparisonSide Conclusion "
+        "Corruption Direction Doubt DtypeSpec Extent Gate GateClass GateStatus GpuTelemetry "
+        "Measurement ProfileUse Roofline SampleSummary Scope Severity Telemetry Throughput Verified"
     ),
     "gpucheck.inventory.model": "Gpu GpuHolder GpuProcess GpuState MigInstance MigState PcieLink",
     "gpucheck.drivers.gpu": "BenchGpu Board",

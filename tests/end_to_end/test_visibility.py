@@ -159,7 +159,7 @@ def test_visible_leaves_the_hidden_out(pretend: Pretend, program: Program) -> No
     table = program("list", env=env).text
 
     assert [row["index"] for row in result["gpus"]] == [2, 6]
-    assert "GPUs 0, 1, 3, 4, 5, 7 are hidden from CUDA: CUDA_VISIBLE_DEVICES='6,2'" in table
+    assert "GPUs 0-1,3-5,7 are hidden from CUDA: CUDA_VISIBLE_DEVICES='6,2'" in table
     assert "8 GPUs · 2 visible to CUDA" in table
 
 
