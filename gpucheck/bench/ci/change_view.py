@@ -23,6 +23,7 @@ _SIGNS = {
 #: Beyond this, the end of an interval means nothing.
 _WIDE_PERCENT = 1000
 _SHAPE = re.compile(r"\d+(x\d+)*")
+_THREADS = re.compile(r"threads=(\d+)")
 #: A row of a table names these first: kernel, variant, format, shape.
 _NAMED = 4
 
@@ -72,9 +73,16 @@ def row_names(ids: Iterable[str]) -> dict[str, str]:
 
 def _name(parts: Sequence[str], shapes: Mapping[str, set[str]]) -> str:
     kernel, variant, dtype, shape, *more = parts
+    # As bench names its rows.
+    variant = variant.removesuffix("-1-thread")
     words = [kernel, dtype, variant, *([shape] if len(shapes[kernel]) > 1 else [])]
     words += ["with transfers"] if Scope.END_TO_END in more else []
-    return ", ".join([" ".join(words), *(one for one in more if one != Scope.END_TO_END)])
+    others = (_THREADS.sub(_threads, one) for one in more if one != Scope.END_TO_END)
+    return ", ".join([" ".join(words), *others])
+
+
+def _threads(found: re.Match[str]) -> str:
+    return "1 thread" if found[1] == "1" else f"{found[1]} threads"
 
 
 def change_table(changes: Sequence[Change], view: View) -> Iterator[Block]:

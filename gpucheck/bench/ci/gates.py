@@ -11,7 +11,15 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from gpucheck.bench import stats
-from gpucheck.bench.ci.decision import Decision, corrected, decide, finite, limit_of, worse_percent
+from gpucheck.bench.ci.decision import (
+    FEWEST_PROCESSES,
+    Decision,
+    corrected,
+    decide,
+    finite,
+    limit_of,
+    worse_percent,
+)
 from gpucheck.bench.ci.diagnosis import (
     FURTHER_SESSIONS,
     Diagnosis,
@@ -263,7 +271,12 @@ class _Judging:
         if decision.one_of is not None:
             shortfall += f", but one of {decision.one_of} figures may miss its limit by chance"
         elif status is GateStatus.INCONCLUSIVE and gate.interval is not None:
-            shortfall += ", an interval that includes the limit"
+            count = len(self._figures.values)
+            shortfall += (
+                f", from only {count} processes"
+                if count < FEWEST_PROCESSES
+                else ", an interval that includes the limit"
+            )
         found = ruling(status, self._figures, limit, self._peers)
         board = self._figures.gpu.board if self._figures.gpu is not None else None
         if found.status is GateStatus.FAIL and is_computed(check, board):

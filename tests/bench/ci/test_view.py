@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from gpucheck.bench.ci.change_view import row_names
 from gpucheck.bench.ci.compare import compare_runs, conclude_comparison
 from gpucheck.bench.ci.gates import exit_status
 from gpucheck.bench.ci.limits import explain
@@ -280,6 +281,15 @@ def shown(factor: float = 1.0, view: View | None = None, driver: str = "580.95.0
         report(found, code=answer.exit_code, failure=answer.error, command="compare"),
         view or View(width=120),
     )
+
+
+def test_rows_of_the_processor_are_named_as_bench_names_them() -> None:
+    ids = ("copy/numpy-1-thread/float32/8x8/threads=1", "copy/numpy/float32/8x8/threads=2")
+
+    assert [*row_names(ids).values()] == [
+        "copy float32 numpy, 1 thread",
+        "copy float32 numpy, 2 threads",
+    ]
 
 
 def test_a_row_shows_ratio_interval_and_verdict() -> None:
