@@ -184,3 +184,22 @@ def test_a_side_without_an_interval_puts_the_speed_up_in_doubt() -> None:
 
     (doubt,) = found.doubts
     assert "the CPU's time is in doubt (no-interval)" in doubt.message
+
+
+@pytest.mark.parametrize(
+    ("factor", "words"),
+    [
+        (0.9, "the GPU is 1.1 times slower if"),
+        (0.95, "the GPU is as fast as the CPU if"),
+        (1.04, "the GPU is as fast as the CPU if"),
+        (1.05, "the GPU is 1.1 times faster if"),
+        (1.5, "the GPU is 1.5 times faster if"),
+    ],
+)
+def test_up_to_five_percent_is_as_fast(factor: float, words: str) -> None:
+    assert words in sentence(factor, None, None)
+
+
+def test_moving_pays_only_where_it_does_not_pay_at_once() -> None:
+    assert "moving pays from 7" in sentence(2.0, 0.9, 7)
+    assert "moving pays" not in sentence(2.0, 1.0, 7)

@@ -212,3 +212,18 @@ def test_the_spread_of_two_rounds_and_of_one_by_hand() -> None:
     # Quartiles 2 and 4 of five samples about 3.
     found, expected = stats.spread_of_rounds([[1.0, 2.0, 3.0, 4.0, 5.0]])
     assert (found, expected) == (0.0, pytest.approx(1.2533 / 1.349 * 2 / 5**0.5 / 3))
+
+
+def test_half_the_width_of_the_interval_is_a_share_of_the_median() -> None:
+    medians = [1.0, 1.1, 0.9, 1.05, 0.95]
+    found = stats.interval(medians)
+
+    assert found is not None
+    assert stats.half_width_share(medians) == pytest.approx((found[1] - found[0]) / 2)
+    assert stats.half_width_share(medians[:1]) is None
+
+
+def test_outliers_lie_beyond_the_fences_and_not_on_them() -> None:
+    # Quartiles 2 and 4: fences at -1 and 7.
+    assert stats.outlier_count([-1.0, 2.0, 3.0, 4.0, 7.0]) == 0
+    assert stats.outlier_count([-1.1, 2.0, 3.0, 4.0, 7.1]) == 2

@@ -12,7 +12,7 @@ from gpucheck.bench.ci.baseline import row_series, saved_run
 from gpucheck.bench.ci.compare import compare_runs, conclude_comparison
 from gpucheck.bench.ci.diagnosis import FURTHER_SESSIONS
 from gpucheck.bench.ci.model import RunComparison, SavedRun
-from gpucheck.bench.model import GateClass, GateStatus, Scope
+from gpucheck.bench.model import Direction, GateClass, GateStatus, Scope
 from gpucheck.report.envelope import Failure, Host
 from gpucheck.report.errors import ExitCode
 from tests.fakes.bench_results import doubt
@@ -341,3 +341,25 @@ def test_a_fail_against_one_session_advises_to_add_sessions(
 
     assert only.status is status
     assert (FURTHER_SESSIONS in only.next) is advised
+
+
+@pytest.mark.parametrize(
+    ("factor", "said"),
+    [(0.994, "0.6 % worse,"), (1.006, "0.6 % better,"), (1.0001, "0.0 %,"), (0.98, "2.0 % worse,")],
+)
+def test_a_small_change_has_its_direction_unless_it_rounds_to_nothing(
+    factor: float, said: str
+) -> None:
+    (only,) = compared(run(), run(7e14 * factor)).rows
+
+    assert only.reason.startswith(said)
+
+
+@pytest.mark.parametrize("changes", [{"unit": "B/s"}, {"direction": Direction.LOWER}])
+def test_figures_of_another_kind_are_not_compared(changes: dict[str, Any]) -> None:
+    second = run()
+    second = replace(second, series=tuple(replace(one, **changes) for one in second.series))
+
+    (only,) = compared(run(), second).rows
+
+    assert (only.status, only.ratio) == (GateStatus.INCONCLUSIVE, None)

@@ -291,3 +291,8 @@ def test_the_chance_of_two_runs_is_the_normal_distributions() -> None:
 def test_a_chance_that_is_just_the_risk_stands() -> None:
     assert decision.holm([0.05, 0.025], 0.05) == [True, True]
     assert decision.holm([0.05, 0.026], 0.05) == [False, False]
+
+
+def test_worse_is_lower_or_higher_by_the_direction() -> None:
+    assert decision.worse_percent(0.9, Direction.HIGHER) == pytest.approx(10)
+    assert decision.worse_percent(0.9, Direction.LOWER) == pytest.approx(-10)

@@ -9,7 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpucheck.bench.ci.gates import exit_status, judge, series_of, settled, warnings
+from gpucheck.bench.ci.gates import (
+    GATES,
+    _slowest,
+    exit_status,
+    judge,
+    series_of,
+    settled,
+    warnings,
+)
 from gpucheck.bench.ci.model import Baseline
 from gpucheck.bench.ci.profile_model import Profile
 from gpucheck.bench.ci.profiles import load_profile
@@ -498,3 +506,40 @@ def test_better_than_a_fixed_expectation_needs_no_baseline() -> None:
     found = gate(run_data(product_runs([1.2 * value for value in GOOD])), "matmul")
 
     assert (found.status, found.reason, found.warning) == (GateStatus.PASS, None, False)
+
+
+def test_the_error_counts_the_gates_and_names_the_first() -> None:
+    passed = gate(run_data(product_runs(GOOD)), "matmul")
+    bad = replace(
+        passed,
+        status=GateStatus.FAIL,
+        class_=GateClass.HARDWARE,
+        reason="it is slow",
+        next=("Look",),
+    )
+    unsure = replace(passed, status=GateStatus.INCONCLUSIVE, reason="it is noisy")
+
+    one, two, open_, several = (
+        exit_status(found)[1]
+        for found in ((passed, bad), (bad, bad), (passed, unsure), (unsure, unsure, unsure))
+    )
+
+    assert one is not None
+    assert (one.code, one.remedy) == ("gate-failed", ("Look",))
+    assert one.message == f"matmul on gpu:0 {GATES.failed} (hardware): it is slow."
+    assert two is not None
+    assert two.message.startswith(f"2 {GATES.failed_several}; the first is matmul on gpu:0 (hardw")
+    assert open_ is not None
+    assert open_.message == f"matmul on gpu:0 {GATES.undecided}: it is noisy."
+    assert several is not None
+    assert several.message.startswith(f"3 {GATES.undecided_several}; the first is matmul on gpu:0:")
+
+
+def test_the_slowest_gpu_is_the_node_with_its_reason_if_it_has_one() -> None:
+    passed = gate(run_data(product_runs(GOOD)), "matmul")
+    slower = replace(passed, device="gpu:1", measured=1.0)
+    failed = replace(passed, device="gpu:2", status=GateStatus.FAIL, reason="it is slow")
+
+    assert _slowest([passed, slower]).reason == "gpu:1 is the slowest"
+    assert _slowest([passed, slower, failed]).reason == "gpu:2 is the slowest: it is slow"
+    assert _slowest([passed, slower]).device == "node"
