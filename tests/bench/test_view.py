@@ -502,7 +502,7 @@ def test_of_many_doubts_three_are_shown_the_gravest_first() -> None:
         "  ! the GPU counted new errors",
         "  ! busy machine, so the speeds may be too low",
         "  ! not settled",
-        "2 more: add -v",
+        "  2 more: add -v",
     ]
     assert "arrays of zeros" in draw(found, verbosity=1)
 

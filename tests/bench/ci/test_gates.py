@@ -307,7 +307,7 @@ def test_two_processes_decide_nothing() -> None:
 
     assert found.status is GateStatus.INCONCLUSIVE
     # Its interval may well leave the limit out.
-    assert ", from only 2 processes: a verdict takes at least 3" in (found.reason or "")
+    assert ", from only 2 processes: " in (found.reason or "")
 
 
 def test_one_process_gives_no_interval_and_no_end_of_300_digits() -> None:
