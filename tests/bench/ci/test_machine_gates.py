@@ -474,3 +474,17 @@ def test_without_sensors_each_of_their_gates_is_undecided_with_the_reason() -> N
         "throttle-power-brake",
     }
     assert {one.reason for one in undecided.values()} == {found.why_no_telemetry("gpu:0")}
+
+
+def test_seconds_of_throttling_are_counted_or_else_read() -> None:
+    # Half of 40 readings, each 0.25 s after the last.
+    read = replace(sensors(reasons={"power-brake": 0.5}), reading_count=40, period_s=0.25)
+    counted = replace(read, limited_s={"power-brake": 7.0})
+    runs = [
+        [run_of(result_of(product(700), telemetry=one), at, "gpu:0") for at in range(5)]
+        for one in (read, counted)
+    ]
+
+    found = [gate(run_data(one, CALM), "throttle-power-brake").measured for one in runs]
+
+    assert found == [pytest.approx(5.0), pytest.approx(7.0)]

@@ -140,3 +140,10 @@ def test_noise_hides_a_straggler_if_it_spans_twice_the_tolerance(
 
     # 1 / 0.9 squared is 1.2346.
     assert peers._is_blurred(held, 10.0) is blurred
+
+
+def test_a_gpu_that_lags_in_one_check_names_it_once() -> None:
+    slow = gate(peer_data([GOOD, GOOD, GOOD, SLOW]), "straggler", "gpu:3")
+
+    text = "10.0 % worse than the median of the others in matmul, "
+    assert (slow.reason or "").startswith(text)
