@@ -48,11 +48,10 @@ def run(own: list[str], context: Context) -> int:
 
 def _answer(*, shared: Shared) -> int:
     """Say in short whether the GPUs can be used, who uses them, and what to run next."""
-    with (
-        machine("detect", shared, FORMATS) as probes,
-        status_line(shown=shared.verbosity >= 0) as tell,
-    ):
-        answer = detect(probes, DetectRequest(), tell)
+    with machine("detect", shared, FORMATS) as probes:
+        # What is written while the line changes would not know the terminal's encoding.
+        with status_line(shown=shared.verbosity >= 0) as tell:
+            answer = detect(probes, DetectRequest(), tell)
         if shared.format == "table" and isinstance(answer.result, Detection):
             judged = _judged(probes) if answer.result.gpus else None
             overview = Overview(answer.result, judged)
