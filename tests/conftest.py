@@ -266,7 +266,8 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
     if config.pluginmanager.hasplugin("xdist") and option.numprocesses is None:
         cores = len(os.sched_getaffinity(0))
         if cores > 1:
-            option.numprocesses = min(cores, MOST_WORKERS)
+            # One more than cores: a third of the time tests wait, for processes and deadlines.
+            option.numprocesses = min(cores + 1, MOST_WORKERS)
             option.dist = "worksteal"
 
 
