@@ -1,4 +1,4 @@
-"""What a terminal shows of place, memlimit and snapshot, at three widths, kept as text files.
+"""What a terminal shows of place, memlimit and profile, at three widths, kept as text files.
 
 After a change that is meant, `UPDATE_SNAPSHOTS=1 pytest tests/end_to_end/test_screens.py` writes
 them anew; then read the difference.
@@ -15,6 +15,7 @@ import pytest
 from tests.end_to_end.conftest import Pretend, Program
 
 SNAPSHOTS = Path(__file__).parent / "screens"
+CHECKOUT = Path(__file__).resolve().parents[2]
 UPDATE = os.environ.get("UPDATE_SNAPSHOTS") == "1"
 TABLE = ("--format", "table")
 
@@ -43,6 +44,14 @@ SCREENS: dict[str, tuple[str, tuple[tuple[str, ...], ...]]] = {
         ),
     ),
     "memlimit-unlike": ("mixed-order", (("memlimit", "8GiB", "-q"),)),
+    "profile": (
+        "no-driver",
+        (
+            ("profile", "list"),
+            ("profile", "explain", "default"),
+            ("profile", "explain", "default", "--board", "H100"),
+        ),
+    ),
     "place-no-driver": ("no-driver", (("place", "/gpu:0"), ("place", "--soft", "/gpu:0"))),
 }
 WIDTHS = (50, 80, 160)
@@ -59,6 +68,7 @@ def test_screens(pretend: Pretend, program: Program, tmp_path: Path, name: str, 
         ended = program(*words, env=env)
         code = f"[exit code {ended.code}]\n" if ended.code else ""
         text = f"$ gpucheck {' '.join(words)}\n{ended.text}{ended.said}{code}\n"
+        text = text.replace(str(CHECKOUT), "/checkout")
         found += re.sub(re.escape(str(tmp_path)), "/tmp", text)
 
     if UPDATE:
