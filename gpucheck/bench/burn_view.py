@@ -15,6 +15,7 @@ from gpucheck.report.blocks import (
     Row,
     Span,
     Table,
+    counted,
     head,
     limited,
 )
@@ -46,7 +47,7 @@ def blocks(report: Report, view: View) -> Iterator[Block]:
     if not isinstance(found, BurnResult):
         raise TypeError(type(found).__name__)
     if view.verbosity >= 0:
-        yield head(report, _cards(found))
+        yield head(report, counted(each.name for each in found.devices if each.name is not None))
         yield Gap()
     yield _devices(found, view)
     yield Gap()
@@ -59,16 +60,6 @@ def blocks(report: Report, view: View) -> Iterator[Block]:
     yield from gate_blocks(found.gates, view, notes=False)
     yield Gap()
     yield verdict_line(*verdict_word(report, found.gates), _verdict(found))
-
-
-def _cards(found: BurnResult) -> str | None:
-    """Return the devices by name: "8 × NVIDIA H100 80GB HBM3"."""
-    counts: dict[str, int] = {}
-    for device in found.devices:
-        if device.name is not None:
-            counts[device.name] = counts.get(device.name, 0) + 1
-    cards = [name if count == 1 else f"{count} × {name}" for name, count in counts.items()]
-    return ", ".join(cards) or None
 
 
 def _devices(found: BurnResult, view: View) -> Table:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from gpucheck.bench.model import BenchResult, Measurement, Scope
 from gpucheck.report.blocks import Block, Column, Fitting, Inline, Line, Row, Span, Table, plain
-from gpucheck.report.text import View, binary_bytes, duration, ranges, rate, two_digits
+from gpucheck.report.text import View, binary_bytes, count_of, duration, ranges, rate, two_digits
 
 if TYPE_CHECKING:
     from gpucheck.bench.case import CaseLabel
@@ -384,17 +384,17 @@ def outlier_text(one: Entry, *, least: float = 0.0) -> str:
 def details(row: Measurement, view: View) -> Iterator[str]:
     """Yield what -v adds to a row."""
     samples = len(row.samples_s) or (row.summary.count if row.summary else 0)
-    rounds = f" in {_counted(len(row.round_medians_s), 'round')}" if row.round_medians_s else ""
-    yield _counted(samples, "sample") + rounds
+    rounds = f" in {count_of(len(row.round_medians_s), 'round')}" if row.round_medians_s else ""
+    yield count_of(samples, "sample") + rounds
     if row.loops is not None:
-        yield f"{_counted(row.loops, 'operation')} each"
+        yield f"{count_of(row.loops, 'operation')} each"
     if row.ci95_s is not None and row.median_s:
         share = 50 * (row.ci95_s[1] - row.ci95_s[0]) / row.median_s
         yield f"median known to {plus_minus(view)}{share:.1f}%"
     if row.summary is not None:
         low, high = (duration(value) for value in (row.summary.p10_s, row.summary.p90_s))
         yield f"p10 {low}, p90 {high}"
-        yield _counted(row.summary.outlier_count, "outlier")
+        yield count_of(row.summary.outlier_count, "outlier")
     if row.cold_s is not None:
         yield f"first run {duration(row.cold_s)}"
     if row.verified is not None and row.verified.error is not None:
@@ -418,10 +418,6 @@ def _limits(row: Measurement) -> Iterator[str]:
         yield f"SM clock {row.sm_clock_mhz:.0f} MHz"
     if row.joules_per_op is not None:
         yield f"{row.joules_per_op:.3g} J for one operation"
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 def speed(row: Measurement) -> float:

@@ -52,8 +52,8 @@ def live_screen(
 
             def redraw(report: Report, changes: dict[str, Any]) -> None:
                 nonlocal last
-                table = open_format("table")(report, view_for(shared, **changes))
-                view = view_for(shared)
+                view = view_for(shared, **changes)
+                table = open_format("table")(report, view)
                 said = [] if report.error is None else [report.error.message]
                 said += [item.message for item in report.warnings if item.code not in without]
                 notes = as_text(draw(map(Line, said), view), view)

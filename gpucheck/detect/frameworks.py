@@ -23,11 +23,12 @@ from gpucheck.detect.cuda_versions import (
     too_old_for,
 )
 from gpucheck.detect.findings import make_finding
-from gpucheck.detect.machine import Machine, count_of
+from gpucheck.detect.machine import Machine
 from gpucheck.detect.model import About, Finding, Framework, Layer
 from gpucheck.drivers.evidence import BuildReading, BuildsReading, TrialReading
 from gpucheck.inventory.condition import Trouble
 from gpucheck.report.envelope import CheckStatus, Evidence
+from gpucheck.report.text import count_of
 
 LOOKS_AT = (
     "whether the libraries that its packages recorded exist",

@@ -224,8 +224,3 @@ class Machine:
     def is_container(self) -> bool:
         """Whether the kernel and its modules belong to a container's host."""
         return self.host.container is not None
-
-
-def count_of(number: int, noun: str = "GPU") -> str:
-    """Return "1 GPU" or "8 GPUs"."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

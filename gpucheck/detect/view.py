@@ -8,7 +8,6 @@ from gpucheck.detect.model import (
     UNREACHED,
     Catalogue,
     CheckDescription,
-    DetectedGpu,
     Detection,
     Finding,
     Layer,
@@ -39,7 +38,7 @@ def blocks(report: Report, view: View) -> Iterator[Block]:
         raise TypeError(type(detection).__name__)
     if view.verbosity >= 0:
         cuda = report.host.cuda_driver_version
-        yield head(report, cuda and f"CUDA {cuda}", cards(detection.gpus))
+        yield head(report, cuda and f"CUDA {cuda}", counted(gpu.name for gpu in detection.gpus))
         yield Gap()
     yield from answer(report, detection, view)
     others = _others(detection)
@@ -53,11 +52,6 @@ def blocks(report: Report, view: View) -> Iterator[Block]:
     if view.verbosity == 0:
         yield Gap()
         yield from _layers(detection)
-
-
-def cards(gpus: Sequence[DetectedGpu]) -> str | None:
-    """Return the GPUs of the head line: "8 × NVIDIA H100 80GB HBM3"; None without any."""
-    return counted(gpu.name for gpu in gpus)
 
 
 def answer(report: Report, detection: Detection, view: View) -> Iterator[Block]:

@@ -6,9 +6,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from gpucheck.inventory.model import Gpu
-
-#: How a missing reading is shown.
-ABSENT = "-"
+from gpucheck.report.text import ABSENT
 
 
 class Column(NamedTuple):

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from gpucheck.drivers.host.processes import program_of
-from gpucheck.inventory.columns import ABSENT, COLUMNS, CSV_COLUMNS, link_now
+from gpucheck.inventory.columns import COLUMNS, CSV_COLUMNS, link_now
 from gpucheck.inventory.condition import Judged, Trouble, heat, troubles
 from gpucheck.inventory.model import (
     Gpu,
@@ -35,7 +35,7 @@ from gpucheck.report.blocks import (
 )
 from gpucheck.report.envelope import CheckStatus, Report
 from gpucheck.report.errors import ExitCode
-from gpucheck.report.text import View, binary_bytes, gibibytes, ranges
+from gpucheck.report.text import ABSENT, View, binary_bytes, gibibytes, ranges
 
 
 class Layout(NamedTuple):

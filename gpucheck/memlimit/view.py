@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from gpucheck.drivers.python.frameworks import Software
-from gpucheck.inventory.columns import ABSENT
 from gpucheck.memlimit.model import (
     GpuMemoryLimit,
     LimitedRun,
@@ -39,7 +38,7 @@ from gpucheck.report.blocks import (
     head,
 )
 from gpucheck.report.envelope import CheckStatus, Failure, Report
-from gpucheck.report.text import View, binary_bytes, exports, ranges
+from gpucheck.report.text import ABSENT, View, binary_bytes, exports, ranges
 
 INDENT = 2
 #: A card's name in a table is cut to fit, but never below this.

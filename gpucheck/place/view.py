@@ -6,7 +6,6 @@ import shlex
 from collections.abc import Iterator, Sequence
 
 from gpucheck.drivers.host.processes import program_of
-from gpucheck.inventory.columns import ABSENT
 from gpucheck.place.model import (
     UNCLAIMED,
     Candidate,
@@ -35,7 +34,7 @@ from gpucheck.report.blocks import (
     head,
 )
 from gpucheck.report.envelope import CheckStatus, Report
-from gpucheck.report.text import View, exports, in_gib, ranges
+from gpucheck.report.text import ABSENT, View, exports, in_gib, ranges
 
 #: Titles of the libraries in `PlacedDevice.names`, in the order they are shown.
 LIBRARIES = {

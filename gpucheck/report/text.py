@@ -83,6 +83,15 @@ def as_ascii(text: str) -> str:
     return text.translate(_ASCII).encode("ascii", "backslashreplace").decode("ascii")
 
 
+#: How a missing reading is shown in a table.
+ABSENT = "-"
+
+
+def count_of(number: int, noun: str = "GPU") -> str:
+    """Return "1 GPU" or "8 GPUs"."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 

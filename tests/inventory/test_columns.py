@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 
-from gpucheck.inventory.columns import ABSENT, COLUMNS, CSV_COLUMNS
+from gpucheck.inventory.columns import COLUMNS, CSV_COLUMNS
 from gpucheck.inventory.model import Gpu, GpuProcess, GpuState, MigInstance, MigState, PcieLink
+from gpucheck.report.text import ABSENT
 from tests.fakes.reports import gpus
 
 FULL = Gpu(

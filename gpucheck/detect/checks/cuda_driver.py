@@ -14,7 +14,7 @@ from gpucheck.detect.checks.nvml import (
     has_capability,
 )
 from gpucheck.detect.findings import make_finding
-from gpucheck.detect.machine import KERNEL_LOG, REBOOT, UPGRADE, VISIBLE, Machine, count_of
+from gpucheck.detect.machine import KERNEL_LOG, REBOOT, UPGRADE, VISIBLE, Machine
 from gpucheck.detect.model import About, Finding, Layer
 from gpucheck.detect.module_problems import line_with
 from gpucheck.detect.remedies import IN_A_VM, for_gpu, install_libraries, start_with_gpus
@@ -23,6 +23,7 @@ from gpucheck.drivers.readings import CudaReading, GpuReading, ProbeFailure
 from gpucheck.inventory.inventory import cuda_version
 from gpucheck.inventory.visibility import apply_rules, digits_of, is_mig
 from gpucheck.report.envelope import CheckStatus, Evidence
+from gpucheck.report.text import count_of
 
 ID = "cuda-driver"
 LAYER = Layer.CUDA_DRIVER

@@ -6,11 +6,12 @@ from functools import partial
 
 from gpucheck.detect.checks.cuda_driver import UNDECIDED
 from gpucheck.detect.findings import make_finding
-from gpucheck.detect.machine import VISIBLE, Machine, count_of
+from gpucheck.detect.machine import VISIBLE, Machine
 from gpucheck.detect.model import About, Finding, Layer
 from gpucheck.drivers.readings import CudaReading, GpuReading, ProbeFailure
 from gpucheck.inventory.visibility import digits_of, is_mig
 from gpucheck.report.envelope import CheckStatus, Evidence
+from gpucheck.report.text import count_of
 
 ID = "gpu-count"
 LAYER = Layer.HEALTH

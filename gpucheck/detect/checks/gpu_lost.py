@@ -9,11 +9,12 @@ from typing import NamedTuple
 from gpucheck.detect.checks.nvml import REMEDIES
 from gpucheck.detect.checks.pci_device import gone_gpus
 from gpucheck.detect.findings import make_finding
-from gpucheck.detect.machine import Machine, count_of
+from gpucheck.detect.machine import Machine
 from gpucheck.detect.model import About, Finding, Layer
 from gpucheck.detect.remedies import for_gpu
 from gpucheck.inventory.inventory import HUNG
 from gpucheck.report.envelope import CheckStatus, Evidence
+from gpucheck.report.text import count_of
 
 ID = "gpu-lost"
 LAYER = Layer.HEALTH

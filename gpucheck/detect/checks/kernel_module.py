@@ -5,12 +5,13 @@ from __future__ import annotations
 from functools import partial
 
 from gpucheck.detect.findings import make_finding
-from gpucheck.detect.machine import KERNEL_LOG, Machine, count_of
+from gpucheck.detect.machine import KERNEL_LOG, Machine
 from gpucheck.detect.model import About, Finding, Layer
 from gpucheck.detect.module_problems import LOG_CAUSES, line_with, problem_in_log, wrong_flavour
 from gpucheck.detect.remedies import build_module, install_driver, rebuild_initramfs, sign_module
 from gpucheck.drivers.readings import PciDeviceReading
 from gpucheck.report.envelope import CheckStatus, Evidence
+from gpucheck.report.text import count_of
 
 ID = "kernel-module"
 LAYER = Layer.KERNEL

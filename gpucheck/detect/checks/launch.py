@@ -5,11 +5,12 @@ from __future__ import annotations
 from functools import partial
 
 from gpucheck.detect.findings import make_finding
-from gpucheck.detect.machine import KERNEL_LOG, REBOOT, UPGRADE, Machine, count_of
+from gpucheck.detect.machine import KERNEL_LOG, REBOOT, UPGRADE, Machine
 from gpucheck.detect.model import About, Finding, Layer
 from gpucheck.drivers.evidence import LaunchedReading, LaunchReading
 from gpucheck.drivers.readings import ProbeFailure
 from gpucheck.report.envelope import CheckStatus, Evidence
+from gpucheck.report.text import count_of
 
 ID = "launch"
 LAYER = Layer.LAUNCH

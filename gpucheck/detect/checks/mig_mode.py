@@ -5,11 +5,12 @@ from __future__ import annotations
 from functools import partial
 
 from gpucheck.detect.findings import make_finding
-from gpucheck.detect.machine import Machine, count_of
+from gpucheck.detect.machine import Machine
 from gpucheck.detect.model import About, Finding, Layer
 from gpucheck.drivers.readings import GpuReading
 from gpucheck.inventory.visibility import is_mig
 from gpucheck.report.envelope import CheckStatus, Evidence
+from gpucheck.report.text import count_of
 
 ID = "mig-mode"
 LAYER = Layer.NVML

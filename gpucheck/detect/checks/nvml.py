@@ -7,13 +7,14 @@ from functools import partial
 
 from gpucheck.detect.cuda_versions import parse_version
 from gpucheck.detect.findings import make_finding
-from gpucheck.detect.machine import KERNEL_LOG, REBOOT, Machine, count_of
+from gpucheck.detect.machine import KERNEL_LOG, REBOOT, Machine
 from gpucheck.detect.model import About, Finding, Layer
 from gpucheck.detect.module_problems import COLD_START, LOG_CAUSES, problem_in_log, wrong_flavour
 from gpucheck.detect.remedies import IN_A_CONTAINER, for_gpu, install_libraries, start_with_gpus
 from gpucheck.drivers.readings import NvmlReading, ProbeFailure
 from gpucheck.inventory.inventory import UNDECIDED
 from gpucheck.report.envelope import CheckStatus, Evidence
+from gpucheck.report.text import count_of
 
 ID = "nvml"
 LAYER = Layer.NVML

@@ -5,12 +5,13 @@ from __future__ import annotations
 from functools import partial
 
 from gpucheck.detect.findings import make_finding
-from gpucheck.detect.machine import Machine, count_of
+from gpucheck.detect.machine import Machine
 from gpucheck.detect.model import About, Finding, Layer
 from gpucheck.detect.module_problems import COLD_START
 from gpucheck.drivers.evidence import PciDetailReading
 from gpucheck.drivers.readings import PciDeviceReading
 from gpucheck.report.envelope import CheckStatus, Evidence
+from gpucheck.report.text import count_of
 
 ID = "pci-device"
 LAYER = Layer.PCI

@@ -6,11 +6,12 @@ from functools import partial
 
 from gpucheck.detect.checks.nvml import SLURM
 from gpucheck.detect.findings import make_finding
-from gpucheck.detect.machine import VISIBLE, Machine, count_of
+from gpucheck.detect.machine import VISIBLE, Machine
 from gpucheck.detect.model import About, Finding, Layer
 from gpucheck.inventory.advice import hides_on_purpose
 from gpucheck.inventory.model import EntryStatus, Visibility
 from gpucheck.report.envelope import CheckStatus, Evidence
+from gpucheck.report.text import count_of
 
 ID = "visibility"
 LAYER = Layer.VISIBILITY

@@ -23,7 +23,7 @@ from gpucheck.report.blocks import (
 )
 from gpucheck.report.envelope import CheckStatus, Report
 from gpucheck.report.formats import open_view
-from gpucheck.report.text import View, as_ascii, example_mark, printable
+from gpucheck.report.text import ABSENT, View, as_ascii, example_mark, printable
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -40,8 +40,6 @@ MARKS = {
 #: Prose never gets narrower than this, however far it is indented.
 LEAST_PROSE = 10
 SEPARATOR = " · "
-#: Cell of a value that is not available; without columns it is left out.
-ABSENT = "-"
 #: What no line is broken in: a number with its unit, and a short command.
 _WHOLE = re.compile(
     r"\d (?:%|(?:s|ms|µs|min|h|W|MHz|°C|C|[KMGT]i?B|[GT]FLOP/s|[MGT]B/s)\b)"
