@@ -16,18 +16,15 @@ not match the format.
 from __future__ import annotations
 
 import math
-import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from pathlib import Path
-from typing import Any
 
 from gpucheck.bench.kernels import LINKS, STREAMS
 from gpucheck.bench.model import Doubt, Fact, Measurement, Roofline, Scope
+from gpucheck.data import document, facts, table
 from gpucheck.drivers.gpu import BenchGpu, Board
 
-TABLE = Path(__file__).parents[1] / "data" / "peaks.toml"
 #: Formats that run on tensor cores, which have a lower clock on some boards.
 TENSOR_FORMATS = frozenset({"tf32", "float16", "bfloat16", "float8", "int8"})
 #: PCI device ids of TU116 and TU117, compute capability 7.5 without tensor cores. Ids: names of
@@ -86,20 +83,20 @@ class Table:
 @cache
 def load_table() -> Table:
     """Read data/peaks.toml."""
-    document: Mapping[str, Any] = tomllib.loads(TABLE.read_text(encoding="utf-8"))
+    common = document("peaks")
     boards = [
         TableBoard(
             **{
-                **board,
+                **facts(board),
                 "bandwidth": Cell(**board["bandwidth"]),
                 "tflops": {key: Cell(**cell) for key, cell in board["tflops"].items()},
             }
         )
-        for board in document["board"]
+        for board in table("peaks")
     ]
     return Table(
-        rates=document["rates"],
-        int8_on_cuda_cores=document["int8_on_cuda_cores"],
+        rates=common["rates"],
+        int8_on_cuda_cores=common["int8_on_cuda_cores"],
         boards=boards,
     )
 
