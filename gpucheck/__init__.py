@@ -40,8 +40,10 @@ if TYPE_CHECKING:
         Throughput,
         Verified,
     )
+    from gpucheck.detect.model import Layer
     from gpucheck.drivers.gpu import BenchGpu, Board
     from gpucheck.drivers.python.frameworks import Software
+    from gpucheck.integrations.diagnose import Diagnosis
     from gpucheck.inventory.model import (
         Gpu,
         GpuHolder,
@@ -66,7 +68,7 @@ if TYPE_CHECKING:
         Way,
     )
     from gpucheck.place.model import PlacedDevice
-    from gpucheck.report.envelope import Evidence, Failure, Host
+    from gpucheck.report.envelope import CheckStatus, Evidence, Failure, Host
     from gpucheck.report.errors import (
         BadAnswerError,
         ExitCode,
@@ -86,11 +88,13 @@ __all__ = (
     "BenchMode",
     "BenchResult",
     "Board",
+    "CheckStatus",
     "Comparison",
     "ComparisonSide",
     "Conclusion",
     "Corruption",
     "Culprit",
+    "Diagnosis",
     "Direction",
     "Doubt",
     "DtypeSpec",
@@ -110,6 +114,7 @@ __all__ = (
     "GpucheckError",
     "Host",
     "InconclusiveError",
+    "Layer",
     "LimitedMemory",
     "LimitedRun",
     "Measurement",
@@ -139,6 +144,7 @@ __all__ = (
     "__version__",
     "bench",
     "devices",
+    "diagnose",
     "limit_memory",
     "place",
 )
@@ -151,7 +157,9 @@ _HOMES = {
         "Corruption Direction Doubt DtypeSpec Extent Gate GateClass GateStatus GpuTelemetry "
         "Measurement ProfileUse Roofline SampleSummary Scope Severity Telemetry Throughput Verified"
     ),
+    "gpucheck.integrations.diagnose": "Diagnosis",
     "gpucheck.inventory.model": "Gpu GpuHolder GpuProcess GpuState MigInstance MigState PcieLink",
+    "gpucheck.detect.model": "Layer",
     "gpucheck.drivers.gpu": "BenchGpu Board",
     "gpucheck.drivers.python.frameworks": "Software",
     "gpucheck.report.errors": (
@@ -162,7 +170,7 @@ _HOMES = {
         "Strength Verification Way"
     ),
     "gpucheck.place.model": "PlacedDevice",
-    "gpucheck.report.envelope": "Evidence Failure Host",
+    "gpucheck.report.envelope": "CheckStatus Evidence Failure Host",
 }
 
 
@@ -276,6 +284,25 @@ def devices() -> tuple[Gpu, ...]:
         return list_gpus(probes)
     finally:
         probes.close()
+
+
+def diagnose(framework: str | None = None, *, deadline_s: float = 20.0) -> Diagnosis | None:
+    """Return why this process cannot use a GPU; None if it can.
+
+    The result has the first broken layer, a sentence and its remedies, as `gpucheck detect` gives
+    them: `str()` of it suits the end of an error's text. A broken machine raises nothing, and a
+    driver that hangs takes at most about `deadline_s` seconds. Child processes ask the drivers with
+    the environment of this process, which gets no CUDA context; no kernel is run.
+
+    With `framework` ("pytorch", "tensorflow", "jax", "cupy", "numba" or "onnxruntime") its build in
+    this Python is judged as well, from its files, if it is installed.
+
+    Raises:
+        GpucheckError: a WrongUseError for an unknown framework or deadline, and nothing else.
+    """
+    from gpucheck.integrations.diagnose import diagnose as first_broken_layer
+
+    return first_broken_layer(framework, deadline_s=deadline_s)
 
 
 def limit_memory(amount: str | float, *, include_overhead: bool = False) -> LimitedMemory:

@@ -81,7 +81,7 @@ def test_the_version_is_a_release() -> None:
 
 # -------------------------------------------------------------------------------------- names
 
-FUNCTIONS = ("bench", "devices", "limit_memory", "place")
+FUNCTIONS = ("bench", "devices", "diagnose", "limit_memory", "place")
 DOCUMENT = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
 
 
@@ -99,7 +99,13 @@ def types_in(kind: Any, found: set[type] | None = None) -> set[type]:
 
 def test_each_type_of_a_result_has_a_public_name() -> None:
     errors = [getattr(gpucheck, name) for name in gpucheck.__all__ if name.endswith("Error")]
-    results = (gpucheck.Gpu, gpucheck.PlacedDevice, gpucheck.LimitedMemory, gpucheck.BenchResult)
+    results = (
+        gpucheck.Gpu,
+        gpucheck.PlacedDevice,
+        gpucheck.LimitedMemory,
+        gpucheck.BenchResult,
+        gpucheck.Diagnosis,
+    )
     types = set[type]().union(
         *(types_in(kind) for kind in (*results, gpucheck.MemoryLimit, *errors))
     )

@@ -1,0 +1,1 @@
+"""Integrations: gpucheck inside other programs (pytest, RAPIDS, a framework's own errors)."""

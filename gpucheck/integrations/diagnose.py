@@ -1,0 +1,140 @@
+"""Diagnosis for another program's error: the first broken layer of this machine, in one call."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gpucheck.detect.checks import frameworks
+from gpucheck.detect.machine import DetectRequest
+from gpucheck.detect.model import Detection, Finding, Layer
+from gpucheck.detect.run import detect, normal_framework
+from gpucheck.drivers.evidence import BuildsReading
+from gpucheck.drivers.interface import Probes
+from gpucheck.drivers.live import LEAST_S, LiveProbes
+from gpucheck.report.envelope import CheckStatus
+from gpucheck.report.errors import GpucheckError, WrongUseError
+
+#: The kernel self-test is left out: the caller may hold all of the GPU's memory. So are the
+#: libraries of a toolkit that the caller may not use.
+LEFT_OUT = ("launch", "toolkit")
+WRONG = (CheckStatus.WARN, CheckStatus.FAIL, CheckStatus.UNKNOWN)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    """What keeps a program from using a GPU: the first broken layer, a sentence, the remedies.
+
+    `status` is `fail`, or `unknown` if it cannot be told whether a GPU is usable. `check` and
+    `cause` are the names that `gpucheck detect` uses, and `layer` is where that check looks; they
+    are None if gpucheck itself could not look. As a text it is the sentence with a line for each
+    remedy.
+    """
+
+    status: CheckStatus
+    message: str
+    remedy: tuple[str, ...] = ()
+    layer: Layer | None = None
+    check: str | None = None
+    cause: str | None = None
+
+    def __str__(self) -> str:
+        """Return the sentence and the remedies, one in each line."""
+        return "\n  ".join((self.message, *self.remedy, "Details: gpucheck detect"))
+
+
+class HurriedProbes(LiveProbes):
+    """Live probes that share one deadline among all that they wait for."""
+
+    def __init__(self, deadline_s: float) -> None:
+        super().__init__(deadline_s=deadline_s)
+        self._end_s = time.monotonic() + deadline_s
+
+    def deadline_s(self) -> float:
+        """Return what is left, in seconds; a driver that answers at all needs little."""
+        return max(LEAST_S, round(self._end_s - time.monotonic(), 1))
+
+    def builds(self, python: str | None) -> BuildsReading:
+        """Read the metadata of an interpreter's frameworks in the time that is left."""
+        from gpucheck.drivers.python.frameworks import read_builds
+
+        return read_builds(python, os.environ, deadline_s=self.deadline_s())
+
+
+def diagnose(framework: str | None, *, deadline_s: float) -> Diagnosis | None:
+    """Diagnose this machine for the calling process; see `gpucheck.diagnose`.
+
+    Raises:
+        WrongUseError: there is no check for the framework, or the deadline is not above 0.
+    """
+    name = normal_framework(framework)
+    if not 0 < deadline_s < float("inf"):
+        message = f"deadline_s takes seconds above 0, not {deadline_s:g}."
+        raise WrongUseError(code="usage", message=message)
+    try:
+        return diagnosis_of(look_here((name,) if name else (), deadline_s=deadline_s))
+    except GpucheckError as error:
+        return Diagnosis(status=CheckStatus.UNKNOWN, message=error.message, remedy=error.remedy)
+    except Exception as error:
+        # The caller is handling an error of its own, which must not be lost.
+        return Diagnosis(
+            status=CheckStatus.UNKNOWN,
+            message=f"The GPUs could not be diagnosed: {type(error).__name__}: {error}.",
+        )
+
+
+def look_here(names: Sequence[str], *, deadline_s: float) -> Detection:
+    """Look at this machine, and at the builds of these frameworks in this interpreter."""
+    probes = HurriedProbes(deadline_s)
+    try:
+        return look(probes, names, python=sys.executable)
+    finally:
+        probes.close()
+
+
+def look(probes: Probes, names: Sequence[str], *, python: str | None = None) -> Detection:
+    """Look at a machine, and at the builds of these frameworks in an interpreter by their files."""
+    others = (name for name in frameworks.NAMES if name not in names)
+    request = DetectRequest(skip=(*LEFT_OUT, *others), python=python)
+    detection = detect(probes, request).result
+    assert isinstance(detection, Detection), "a detection without checks"
+    return detection
+
+
+def diagnosis_of(detection: Detection) -> Diagnosis | None:
+    """Return the first broken layer, then the first bad build; None if there is neither."""
+    if detection.first_failure is not None or not detection.usable:
+        return _of_machine(detection)
+    builds = (each for each in detection.checks if each.layer is Layer.FRAMEWORK)
+    return next((_of_framework(each) for each in builds if each.status in WRONG), None)
+
+
+def _of_machine(detection: Detection) -> Diagnosis:
+    check = detection.first_failure or detection.cause_check
+    return Diagnosis(
+        status=CheckStatus.FAIL if detection.first_failure else CheckStatus.UNKNOWN,
+        message=f"{detection.conclusion}.",
+        remedy=detection.remedy,
+        layer=_layer_of(check, detection.checks),
+        check=check,
+        cause=detection.cause,
+    )
+
+
+def _layer_of(check: str | None, findings: Sequence[Finding]) -> Layer | None:
+    return next((finding.layer for finding in findings if finding.id == check), None)
+
+
+def _of_framework(finding: Finding) -> Diagnosis:
+    unknown = finding.status is CheckStatus.UNKNOWN
+    return Diagnosis(
+        status=CheckStatus.UNKNOWN if unknown else CheckStatus.FAIL,
+        message=f"GPU usable, but {finding.summary}.",
+        remedy=finding.remedy,
+        layer=finding.layer,
+        check=finding.id,
+        cause=finding.cause,
+    )
