@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         Throughput,
         Verified,
     )
+    from gpucheck.bench.peaks_model import BoardPeaks, ComputePeak, MemoryPeak, PeakGpu
     from gpucheck.detect.model import Layer
     from gpucheck.drivers.gpu import BenchGpu, Board
     from gpucheck.drivers.python.frameworks import Software
@@ -88,9 +89,11 @@ __all__ = (
     "BenchMode",
     "BenchResult",
     "Board",
+    "BoardPeaks",
     "CheckStatus",
     "Comparison",
     "ComparisonSide",
+    "ComputePeak",
     "Conclusion",
     "Corruption",
     "Culprit",
@@ -120,12 +123,14 @@ __all__ = (
     "Measurement",
     "Mechanism",
     "MemoryLimit",
+    "MemoryPeak",
     "MemoryRequest",
     "MigInstance",
     "MigState",
     "MissingError",
     "Overhead",
     "PcieLink",
+    "PeakGpu",
     "PlacedDevice",
     "ProfileUse",
     "Roofline",
@@ -146,6 +151,7 @@ __all__ = (
     "devices",
     "diagnose",
     "limit_memory",
+    "peaks",
     "place",
 )
 
@@ -160,6 +166,7 @@ _HOMES = {
     "gpucheck.integrations.diagnose": "Diagnosis",
     "gpucheck.inventory.model": "Gpu GpuHolder GpuProcess GpuState MigInstance MigState PcieLink",
     "gpucheck.detect.model": "Layer",
+    "gpucheck.bench.peaks_model": "BoardPeaks ComputePeak MemoryPeak PeakGpu",
     "gpucheck.drivers.gpu": "BenchGpu Board",
     "gpucheck.drivers.python.frameworks": "Software",
     "gpucheck.report.errors": (
@@ -319,6 +326,36 @@ def limit_memory(amount: str | float, *, include_overhead: bool = False) -> Limi
     from gpucheck.memlimit.api import limit_memory as limit
 
     return limit(amount, include_overhead=include_overhead)
+
+
+def peaks(board: str | None = None) -> BoardPeaks:
+    """Return what this machine's board can do at most, by its sources, or the named board.
+
+    `board` is a name of the table of boards, such as "H200 SXM", or the GPU's name as NVML and CUDA
+    give it, such as "NVIDIA H200". `peaks().compute["bfloat16"].flops_per_s` is dense, and
+    `peaks().memory.bytes_per_s` the memory's. Each value has its `source`. A board that is not in
+    the table has no answer, and never gets another's. This loads neither NumPy nor CuPy, and starts
+    no CUDA.
+
+    Raises:
+        GpucheckError: a WrongUseError for a name of no board or of several, a BadAnswerError if a
+            GPU here is not in the table or the GPUs are different boards, a MissingError without a
+            driver or GPU, an InconclusiveError if the driver does not answer.
+    """
+    from gpucheck.bench.peaks import peaks_of_board, peaks_of_one
+
+    if board is not None:
+        from gpucheck.report.errors import check_argument
+
+        check_argument("board", board, "the name of a board", str)
+        return peaks_of_board(board)
+    from gpucheck.drivers import open_probes
+
+    probes = open_probes()
+    try:
+        return peaks_of_one(probes)
+    finally:
+        probes.close()
 
 
 def place(

@@ -25,6 +25,7 @@ from typing import Any
 from gpucheck.bench.ci.model import RunComparison, SavedRun
 from gpucheck.bench.ci.profile_model import ProfileResult
 from gpucheck.bench.model import BenchResult, BurnResult
+from gpucheck.bench.peaks_model import Peaks
 from gpucheck.detect.model import Catalogue, Detection
 from gpucheck.drivers.recorded import Snapshot
 from gpucheck.inventory.model import Inventory
@@ -45,6 +46,7 @@ RESULTS: dict[str, tuple[type, ...]] = {
     "error": (),
     "list": (Inventory,),
     "memlimit": (MemoryLimit,),
+    "peaks": (Peaks,),
     "place": (Placement,),
     "profile": (ProfileResult,),
     "snapshot": (Snapshot,),

@@ -32,11 +32,15 @@ from tests.fakes.probes import FakeProbes, gpu_reading, reading_of
 PROGRAM = """
 import sys, gpucheck
 print([(gpu.index, gpu.cuda_index, gpu.name) for gpu in gpucheck.devices()])
+try:
+    gpucheck.peaks()
+except gpucheck.BadAnswerError as error:
+    print(error.message)
 print(sorted({"numpy", "cupy", "pynvml", "rich", "typer"} & set(sys.modules)))
 """
 
 
-def test_devices_gives_both_numbers_and_imports_nothing_heavy(
+def test_devices_and_peaks_ask_the_driver_and_import_nothing_heavy(
     c_compiler: str, tmp_path: Path
 ) -> None:
     environment = scrubbed_environment(
@@ -49,6 +53,7 @@ def test_devices_gives_both_numbers_and_imports_nothing_heavy(
 
     assert finished.stdout.splitlines() == [
         "[(0, 1, 'Tesla T4'), (1, 0, 'NVIDIA A100-SXM4-40GB')]",
+        "This machine has different boards: T4, A100 SXM 40 GB.",
         "[]",
     ]
 
@@ -81,7 +86,7 @@ def test_the_version_is_a_release() -> None:
 
 # -------------------------------------------------------------------------------------- names
 
-FUNCTIONS = ("bench", "devices", "diagnose", "limit_memory", "place")
+FUNCTIONS = ("bench", "devices", "diagnose", "limit_memory", "peaks", "place")
 DOCUMENT = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
 
 
@@ -105,6 +110,7 @@ def test_each_type_of_a_result_has_a_public_name() -> None:
         gpucheck.LimitedMemory,
         gpucheck.BenchResult,
         gpucheck.Diagnosis,
+        gpucheck.BoardPeaks,
     )
     types = set[type]().union(
         *(types_in(kind) for kind in (*results, gpucheck.MemoryLimit, *errors))

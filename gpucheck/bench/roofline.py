@@ -16,13 +16,12 @@ not match the format.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cache
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
+from gpucheck.bench.boards import TableBoard, find_board, load_table
 from gpucheck.bench.kernels import LINKS, STREAMS
 from gpucheck.bench.model import Doubt, Fact, Measurement, Roofline, Scope
-from gpucheck.data import document, facts, table
 from gpucheck.drivers.gpu import BenchGpu, Board
 
 #: Formats that run on tensor cores, which have a lower clock on some boards.
@@ -32,73 +31,6 @@ TENSOR_FORMATS = frozenset({"tf32", "float16", "bfloat16", "float8", "int8"})
 _WITHOUT_TENSOR_CORES = (range(0x1F80, 0x2000), range(0x2180, 0x2200))
 #: Reason for a missing limit although a copy was measured.
 _CACHED = "the copies of this run may have stayed in a cache: choose a larger --size"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cell:
-    """Published value in TFLOP/s or GB/s, its source, and what speaks against it.
-
-    `formula_percent` is the formula's deviation if it is more than 1 %.
-    """
-
-    value: float
-    source: str
-    formula_percent: float | None = None
-    doubt: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableBoard:
-    """Board of the table."""
-
-    name: str
-    pci_device_ids: Sequence[str]
-    names: Sequence[str]
-    rates: str
-    sm_count: int
-    clock_mhz: float
-    tensor_clock_mhz: float
-    memory_clock_mhz: float
-    clock_sources: Mapping[str, str]
-    memory_bus_bits: int
-    memory_gb: str
-    power_w: int
-    pcie_generation: int
-    bandwidth: Cell
-    tflops: Mapping[str, Cell]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
-    """Table of boards, with operations per clock and SM by kind of board.
-
-    `int8_on_cuda_cores` is the number of int8 operations in the time of one in float32.
-    """
-
-    rates: Mapping[str, Mapping[str, float]]
-    int8_on_cuda_cores: Mapping[str, float]
-    boards: Sequence[TableBoard]
-
-
-@cache
-def load_table() -> Table:
-    """Read data/peaks.toml."""
-    common = document("peaks")
-    boards = [
-        TableBoard(
-            **{
-                **facts(board),
-                "bandwidth": Cell(**board["bandwidth"]),
-                "tflops": {key: Cell(**cell) for key, cell in board["tflops"].items()},
-            }
-        )
-        for board in table("peaks")
-    ]
-    return Table(
-        rates=common["rates"],
-        int8_on_cuda_cores=common["int8_on_cuda_cores"],
-        boards=boards,
-    )
 
 
 def flops_by_formula(sm_count: int, clock_mhz: float, rate: float) -> float:
@@ -113,27 +45,8 @@ def bytes_by_formula(memory_clock_mhz: float, bus_bits: int) -> float:
 
 def board_of(gpu: BenchGpu) -> Board | None:
     """Return a GPU's limits from the table, else computed; None if neither is possible."""
-    entry = _find(gpu)
+    entry = find_board(gpu.name, gpu.pci_device_id)
     return _computed(gpu) if entry is None else board_from(entry)
-
-
-def known_board(name: str | None, pci_device_id: str | None) -> str | None:
-    """Return the table's name of a GPU's board, None if it is not there."""
-    entry = _entry(name, pci_device_id)
-    return None if entry is None else entry.name
-
-
-def _find(gpu: BenchGpu) -> TableBoard | None:
-    return _entry(gpu.name, gpu.pci_device_id)
-
-
-def _entry(name: str | None, pci_device_id: str | None) -> TableBoard | None:
-    """Return the table's entry by PCI device id, or by exact name if no id is known."""
-    boards = load_table().boards
-    if pci_device_id is not None:
-        device = pci_device_id[:4].lower()
-        return next((board for board in boards if device in board.pci_device_ids), None)
-    return next((board for board in boards if name in board.names), None)
 
 
 def flops_of_cuda_cores(gpu: BenchGpu, name: str) -> float | None:

@@ -137,6 +137,17 @@ def command(
             help="Stop the burn at this temperature [default: the card's own slowdown, else 90].",
         ),
     ] = None,
+    peaks: Annotated[
+        bool, typer.Option("--peaks", help="Show what the boards can do at most; measure nothing.")
+    ] = False,
+    board: Annotated[
+        str | None,
+        typer.Option(
+            "--board",
+            metavar="NAME",
+            help="With --peaks: another board than this machine's, or all.",
+        ),
+    ] = None,
     samples: Annotated[
         SampleDetail, typer.Option("--samples", help="Samples or a summary in the JSON document.")
     ] = SampleDetail.ALL,
@@ -162,8 +173,17 @@ def command(
     gc.enable()
     outlets = open_outlets(junit, github=github)
     with outlets.guarded("bench"):
-        _check(shared, quick=quick, full=full, corruption_s=corruption)
         alone = {"corruption": corruption, "processes": processes}
+        if peaks or board is not None:
+            more: dict[str, object] = {
+                "profile": profile,
+                "save": save,
+                "baseline": baseline,
+                "junit": junit,
+            }
+            check_peaks_options(request, peaks=peaks, **alone, burn=burn, **more)
+            return _show_peaks(board, request.dtypes, shared)
+        _check(shared, quick=quick, full=full, corruption_s=corruption)
         if profile is not None:
             check_profile_options(request, **alone, burn=burn)
         if burn is not None:
@@ -317,6 +337,40 @@ def _conflicting(request: BenchRequest, **more: object) -> list[str]:
         **{f"--{name.replace('_', '-')}": value for name, value in more.items()},
     }
     return [name for name, given in options.items() if given]
+
+
+# ----------------------------------------------------------------------------------- --peaks
+
+
+def check_peaks_options(request: BenchRequest, *, peaks: bool, **more: object) -> None:
+    """Check the options of --peaks, which takes --board and --dtype.
+
+    Raises:
+        WrongUseError: an option has no meaning for it, or --board stands without --peaks.
+    """
+    if not peaks:
+        message = "--board names a board whose peaks to show: give --peaks with it."
+        raise WrongUseError(code="board-without-peaks", message=message)
+    named = [name for name in _conflicting(request, **more) if name != "--dtype"]
+    if named:
+        raise WrongUseError(
+            code="peaks-and-options",
+            message=f"--peaks measures nothing: omit {', '.join(named)}.",
+            remedy=("It takes --board and --dtype.",),
+        )
+
+
+def _show_peaks(board: str | None, dtypes: tuple[str, ...], shared: Shared) -> int:
+    """Show the peaks of this machine's boards, or of the named one."""
+    from gpucheck.bench.peaks import peaks_here, peaks_of_named
+
+    with machine("peaks", shared, ("table", "json")) as probes:
+        if board is None:
+            answer = peaks_here(probes, dtypes)
+        else:
+            answer = peaks_of_named(board, dtypes)._replace(host=probes.host())
+    shown = ("power-limit-below-board", "board-not-in-table")
+    return deliver("peaks", shared, answer, probes.time(), in_table=shown)
 
 
 # ------------------------------------------------------------------------------------ --burn

@@ -84,6 +84,14 @@ def _dtypes(_: Any) -> Iterator[Offer]:
     return ((name, "") for name in dict.fromkeys(of_all))
 
 
+def _boards(_: Any) -> Iterator[Offer]:
+    from gpucheck.bench.boards import load_table
+    from gpucheck.bench.peaks import EVERY
+
+    yield (EVERY, "every board")
+    yield from ((board.name, "") for board in load_table().boards)
+
+
 def _checks(_: Any) -> Iterator[Offer]:
     from gpucheck.detect.checks import CHECKS
     from gpucheck.detect.model import Layer
@@ -176,6 +184,7 @@ VALUES: Mapping[str, Callable[[Any], Iterable[Offer]]] = MappingProxyType(
         "bench kernels": _kernels,
         "bench device": _bench_devices,
         "bench profile": _profiles,
+        "bench board": _boards,
         "profile names": _profiles,
         "place specs": _specs,
         "place name": _gpu_names,

@@ -51,6 +51,7 @@ GROUPS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
             "processes", "update_baseline", "append", "save_failed", "allow_difference",
         ),
         "Full load": ("burn", "burn_limit", "corruption"),
+        "What boards can do": ("peaks", "board"),
     },
     "compare": {"Runs": ("first", "second"), "Judge": ("tolerance", "allow_difference")},
     "profile": {"Profiles": ("names", "file", "runs", "base", "replace", "board")},

@@ -147,7 +147,7 @@ def _explain(names: Sequence[str], board: str | None, probes: Probes | None) -> 
 
 def _boards_here(probes: Probes) -> frozenset[str]:
     """Return the names of this machine's boards, as the table of peaks has them."""
-    from gpucheck.bench.roofline import known_board
+    from gpucheck.bench.boards import known_board
     from gpucheck.drivers.interface import NvmlRequest
 
     found = (known_board(gpu.name, gpu.pci_device_id) for gpu in probes.nvml(NvmlRequest()).gpus)

@@ -90,7 +90,7 @@ def take_inventory(
     links = describe_topology(reading.topology, rows) if reading.topology else None
     inventory = Inventory(gpus=gpus, visibility=visibility, topology=links)
     notices = tuple(_notices(reading, inventory, environment, topology=topology))
-    code, failure = _outcome(reading)
+    code, failure = outcome_of(reading)
     return Answer(result=inventory, exit_code=code, host=host, error=failure, warnings=notices)
 
 
@@ -185,7 +185,8 @@ def see_visibility(
     return visibility._replace(open_question=f"{question}; {reason}" if question else reason)
 
 
-def _outcome(reading: NvmlReading) -> tuple[ExitCode, Failure | None]:
+def outcome_of(reading: NvmlReading) -> tuple[ExitCode, Failure | None]:
+    """Return the exit code and the error of a reading: 4 without a GPU, 3 where that is open."""
     failure = reading.failure
     if failure is None:
         if reading.gpu_count:

@@ -9,20 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpucheck.bench.boards import Cell, TableBoard, load_table
 from gpucheck.bench.kernels.matmul import Matmul
 from gpucheck.bench.model import Doubt, DtypeSpec, Fact, Measurement, Scope, Throughput, Verified
 from gpucheck.bench.numerics import FORMATS
 from gpucheck.bench.roofline import (
     TENSOR_FORMATS,
-    Cell,
-    TableBoard,
     board_from,
     board_of,
     bytes_by_formula,
     doubts_about_roofline,
     flops_by_formula,
     flops_of_cuda_cores,
-    load_table,
     rooflines_of,
     with_percentages,
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpucheck.bench.model import BenchMode, BenchRequest, Fill, SampleDetail
-from gpucheck.cli.bench import check_burn_options, check_profile_options
+from gpucheck.cli.bench import check_burn_options, check_peaks_options, check_profile_options
 from gpucheck.report.errors import WrongUseError
 
 
@@ -57,3 +57,21 @@ def test_a_burn_refuses_the_options_that_it_has_no_use_for(
         check_burn_options(request_, **more)
 
     assert "--size" in caught.value.remedy[0]
+
+
+def test_peaks_take_dtypes() -> None:
+    check_peaks_options(BenchRequest(dtypes=("int8",)), peaks=True, save=None, corruption=0.0)
+
+
+@pytest.mark.parametrize(
+    ("request_", "more", "named"),
+    [
+        (BenchRequest(kernels=("copy",), dtypes=("int8",)), {}, "the kernels."),
+        (BenchRequest(), {"burn": 2.0, "save": "run.json"}, "--burn, --save."),
+    ],
+)
+def test_peaks_refuse_what_measures(
+    request_: BenchRequest, more: dict[str, object], named: str
+) -> None:
+    with pytest.raises(WrongUseError, match=f"omit {named}"):
+        check_peaks_options(request_, peaks=True, **more)

@@ -25,7 +25,10 @@ from tests.fakes.scenarios import load_scenario
 UPDATE = os.environ.get("UPDATE_SNAPSHOTS") == "1"
 DOCUMENTS = (
     ROOT / "README.md",
-    *(ROOT / "docs" / f"{name}.md" for name in ("detect", "json", "list", "place", "tutorials")),
+    *(
+        ROOT / "docs" / f"{name}.md"
+        for name in ("bench", "detect", "json", "list", "place", "tutorials")
+    ),
 )
 #: As wide as the documents' own lines may be.
 WIDTH = "96"

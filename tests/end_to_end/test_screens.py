@@ -1,4 +1,4 @@
-"""What a terminal shows of place, memlimit and profile, at three widths, kept as text files.
+"""What a terminal shows of place, memlimit, profile and peaks, at three widths, in text files.
 
 After a change that is meant, `UPDATE_SNAPSHOTS=1 pytest tests/end_to_end/test_screens.py` writes
 them anew; then read the difference.
@@ -52,6 +52,24 @@ SCREENS: dict[str, tuple[str, tuple[tuple[str, ...], ...]]] = {
             ("profile", "explain", "default", "--board", "H100"),
         ),
     ),
+    "peaks": (
+        "mixed-order",
+        (
+            ("bench", "--peaks", "-v"),
+            ("bench", "--peaks", "--board", "all", "--dtype", "float16,float8"),
+            ("bench", "--peaks", "--board", "T4", "--dtype", "bfloat16"),
+            ("bench", "--peaks", "--board", "h100"),
+            ("bench", "--peaks", "--board", "H100 SMX"),
+            ("bench", "--peaks", "--dtype", "fp8"),
+            ("bench", "--board", "T4"),
+            ("bench", "--peaks", "softmax", "--quick"),
+        ),
+    ),
+    "peaks-unknown": (
+        "gb10",
+        (("bench", "--peaks"),),
+    ),
+    "peaks-no-driver": ("no-driver", (("bench", "--peaks"),)),
     "place-no-driver": ("no-driver", (("place", "/gpu:0"), ("place", "--soft", "/gpu:0"))),
 }
 WIDTHS = (50, 80, 160)

@@ -7,6 +7,7 @@ import random
 from dataclasses import replace
 from functools import cache
 
+from gpucheck.bench.boards import load_table
 from gpucheck.bench.ci.gates import exit_status, judge, settled
 from gpucheck.bench.ci.limits import expected_of, scale_of
 from gpucheck.bench.ci.model import ProcessRun
@@ -14,7 +15,7 @@ from gpucheck.bench.ci.profile_model import Aggregate, Check, Profile
 from gpucheck.bench.ci.profiles import load_profile
 from gpucheck.bench.ci.run_data import RunData
 from gpucheck.bench.model import Corruption, Gate, Measurement, Telemetry, Throughput
-from gpucheck.bench.roofline import board_from, load_table
+from gpucheck.bench.roofline import board_from
 from gpucheck.drivers.gpu import Board
 from tests.fakes.bench_results import (
     BFLOAT16,

@@ -6,11 +6,12 @@ from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 from types import MappingProxyType
 
+from gpucheck.bench.boards import TableBoard, load_table
 from gpucheck.bench.ci.decision import limit_of
 from gpucheck.bench.ci.profile_model import Check, Limit, Match, Metric, Profile, Target
 from gpucheck.bench.kernels import KERNELS, LINKS
 from gpucheck.bench.model import BenchMode, Direction, Scope
-from gpucheck.bench.roofline import TableBoard, board_from, load_table
+from gpucheck.bench.roofline import board_from
 from gpucheck.drivers.gpu import Board
 from gpucheck.report.errors import WrongUseError
 from gpucheck.report.text import did_you_mean

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gpucheck import __version__
+from gpucheck.bench.boards import TableBoard, load_table
 from gpucheck.bench.ci.decision import FEWEST_PROCESSES
 from gpucheck.bench.ci.limits import (
     OTHER,
@@ -40,7 +41,6 @@ from gpucheck.bench.ci.profile_model import (
 from gpucheck.bench.kernels import KERNELS
 from gpucheck.bench.model import BenchMode, Fill, Scope, Severity
 from gpucheck.bench.numerics import FORMATS
-from gpucheck.bench.roofline import TableBoard, load_table
 from gpucheck.bench.telemetry import REASONS
 from gpucheck.drivers.gpu import Board
 

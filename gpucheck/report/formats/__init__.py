@@ -39,6 +39,7 @@ VIEWS = MappingProxyType(
         "claims": "gpucheck.place.view",
         "bench": "gpucheck.bench.view",
         "burn": "gpucheck.bench.burn_view",
+        "peaks": "gpucheck.bench.peaks_view",
         "compare": "gpucheck.bench.ci.view",
         "profile": "gpucheck.bench.ci.profile_view",
         "memlimit": "gpucheck.memlimit.view",

@@ -1,0 +1,242 @@
+"""Peaks of this machine's boards, or of a named one, from the table of boards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from gpucheck.bench.boards import Cell, TableBoard, board_called, find_board, load_table
+from gpucheck.bench.peaks_model import (
+    DTYPES,
+    BoardPeaks,
+    ComputePeak,
+    MemoryPeak,
+    PeakGpu,
+    Peaks,
+    UnknownBoard,
+    is_held,
+)
+from gpucheck.drivers.interface import NvmlRequest, Probes
+from gpucheck.drivers.readings import GpuReading
+from gpucheck.inventory.inventory import complete_host, error_of, outcome_of, rows_of
+from gpucheck.report.envelope import Answer, Failure, Notice
+from gpucheck.report.errors import BadAnswerError, ExitCode, WrongUseError
+from gpucheck.report.text import count_of, did_you_mean, ranges
+
+#: The name that stands for every board of the table.
+EVERY = "all"
+
+
+def peaks_of_named(board: str, dtypes: Sequence[str] = ()) -> Answer:
+    """Return the peaks of a board by its name, or of `all` of them.
+
+    Raises:
+        WrongUseError: there is no such board or dtype.
+    """
+    check_dtypes(dtypes)
+    entries = load_table().boards if board.strip().lower() == EVERY else (board_called(board),)
+    boards = tuple(_narrowed(_peaks_of(entry), dtypes) for entry in entries)
+    return _judged(Answer(result=Peaks(boards=boards)), dtypes)
+
+
+def peaks_here(probes: Probes, dtypes: Sequence[str] = ()) -> Answer:
+    """Return the peaks of this machine's boards.
+
+    The exit code is 1 if a GPU is in no row of the table, 4 without a GPU, 3 if the driver does not
+    answer.
+
+    Raises:
+        WrongUseError: there is no such dtype.
+    """
+    check_dtypes(dtypes)
+    reading = probes.nvml(NvmlRequest())
+    host = complete_host(probes.host(), reading)
+    code, failure = outcome_of(reading)
+    rows = rows_of(reading)
+    if not rows:
+        return Answer(result=None, exit_code=code, host=host, error=failure)
+    entries = {row.index: find_board(row.name, row.pci_device_id) for row in rows}
+    boards: dict[str, BoardPeaks] = {}
+    for row in rows:
+        entry = entries[row.index]
+        if entry is not None:
+            board = boards.get(entry.id) or _narrowed(_peaks_of(entry), dtypes)
+            boards[entry.id] = replace(board, gpus=(*board.gpus, _gpu(row, entry)))
+    unknown = tuple(_unknown(row) for row in rows if entries[row.index] is None)
+    result = Peaks(boards=tuple(boards.values()), unknown=unknown)
+    notices = tuple(_power_notices(result.boards))
+    answer = Answer(result=result, exit_code=code, host=host, error=failure, warnings=notices)
+    if failure is not None:
+        return answer
+    if unknown:
+        return answer._replace(exit_code=ExitCode.BAD, error=_not_in_table(unknown))
+    return _judged(answer, dtypes)
+
+
+def peaks_of_one(probes: Probes) -> BoardPeaks:
+    """Return the peaks of this machine's only board.
+
+    Raises:
+        BadAnswerError: a GPU is in no row of the table, or the GPUs are different boards.
+        InconclusiveError: the driver does not answer.
+        MissingError: there is no GPU.
+    """
+    answer = peaks_here(probes)
+    found = answer.result
+    if answer.error is not None or not isinstance(found, Peaks):
+        raise error_of(answer)
+    if len(found.boards) > 1:
+        names = ", ".join(board.name for board in found.boards)
+        raise BadAnswerError(
+            code="different-boards",
+            message=f"This machine has different boards: {names}.",
+            remedy=(f"Name one of them, such as gpucheck.peaks({found.boards[0].name!r}).",),
+        )
+    return found.boards[0]
+
+
+def peaks_of_board(name: str) -> BoardPeaks:
+    """Return the peaks of a board by its name.
+
+    Raises:
+        WrongUseError: no board, or more than one, is called that.
+    """
+    return _peaks_of(board_called(name))
+
+
+def check_dtypes(dtypes: Iterable[str]) -> None:
+    """Refuse a dtype that no board of the table is rated in.
+
+    Raises:
+        WrongUseError: names it, and those that there are.
+    """
+    for name in dtypes:
+        if name not in DTYPES:
+            asked = did_you_mean(name, DTYPES)
+            raise WrongUseError(
+                code="unknown-dtype",
+                message=f"The table has no peaks in {name[:100]!a}. {asked}".strip(),
+                remedy=(f"Choose from: {', '.join(DTYPES)}.",),
+            )
+
+
+def _peaks_of(entry: TableBoard) -> BoardPeaks:
+    """Return a row of the table in the units of the document."""
+    return BoardPeaks(
+        id=entry.id,
+        name=entry.name,
+        product_names=tuple(entry.names),
+        pci_device_ids=tuple(entry.pci_device_ids),
+        compute_capability=entry.rates.partition("-")[0],
+        sm_count=entry.sm_count,
+        clock_sm_mhz=entry.clock_mhz,
+        clock_tensor_mhz=entry.tensor_clock_mhz,
+        clock_memory_mhz=entry.memory_clock_mhz,
+        clock_sources=dict(entry.clock_sources),
+        memory_bus_bits=entry.memory_bus_bits,
+        memory_sizes_gb=tuple(float(size) for size in entry.memory_gb.split("/")),
+        power_limit_w=float(entry.power_w),
+        pcie_generation=entry.pcie_generation,
+        compute={name: _compute(entry.tflops[name]) for name in DTYPES if name in entry.tflops},
+        memory=MemoryPeak(
+            bytes_per_s=1e9 * entry.bandwidth.value,
+            source=entry.bandwidth.source,
+            formula_percent=entry.bandwidth.formula_percent,
+            doubt=entry.bandwidth.doubt,
+        ),
+        source=entry.source,
+        date=entry.date.isoformat(),
+    )
+
+
+def _compute(cell: Cell) -> ComputePeak:
+    return ComputePeak(
+        flops_per_s=1e12 * cell.value,
+        source=cell.source,
+        formula_percent=cell.formula_percent,
+        doubt=cell.doubt,
+    )
+
+
+def _narrowed(board: BoardPeaks, dtypes: Sequence[str]) -> BoardPeaks:
+    """Return a board with only these dtypes, and a reason for each that nobody rates on it."""
+    if not dtypes:
+        return board
+    missing = f"no source that was found rates {board.name} in it"
+    return replace(
+        board,
+        compute={name: peak for name, peak in board.compute.items() if name in dtypes},
+        unavailable={name: missing for name in dtypes if name not in board.compute},
+    )
+
+
+def _gpu(row: GpuReading, entry: TableBoard) -> PeakGpu:
+    limit_w = row.power_limit_w
+    return PeakGpu(
+        index=row.index,
+        uuid=row.uuid,
+        name=row.name,
+        power_limit_w=limit_w,
+        power_limit_percent=None if limit_w is None else 100 * limit_w / entry.power_w,
+    )
+
+
+def _unknown(row: GpuReading) -> UnknownBoard:
+    if row.failure is not None:
+        reason = f"it does not answer: {row.failure.message}"
+    elif row.pci_device_id is None and row.name is None:
+        reason = "neither its PCI device id nor its name could be read"
+    else:
+        reason = "the table of boards has no row for it"
+    return UnknownBoard(
+        index=row.index,
+        uuid=row.uuid,
+        name=row.name,
+        pci_device_id=row.pci_device_id,
+        reason=reason,
+    )
+
+
+def _not_in_table(unknown: Sequence[UnknownBoard]) -> Failure:
+    named = ", ".join(
+        f"GPU {gpu.index} ({gpu.name or 'of unknown name'}): {gpu.reason}" for gpu in unknown[:3]
+    )
+    more = f", and {count_of(len(unknown) - 3)} more" if len(unknown) > 3 else ""
+    return Failure(
+        code="board-not-in-table",
+        message=f"The peaks are not known of {named}{more}.",
+        remedy=(
+            "Measure it, against limits computed from its clocks: gpucheck bench",
+            "Add the board to the table: see CONTRIBUTING.md, Add a line to a table",
+        ),
+    )
+
+
+def _power_notices(boards: Iterable[BoardPeaks]) -> Iterable[Notice]:
+    """Yield a warning for the GPUs of a board whose power limit is below the board's."""
+    for board in boards:
+        held: dict[float, list[int]] = {}
+        for gpu in board.gpus:
+            if is_held(gpu):
+                held.setdefault(gpu.power_limit_w or 0.0, []).append(gpu.index)
+        for limit_w, indices in held.items():
+            which = f"GPU{'s' if len(indices) > 1 else ''} {ranges(indices)}"
+            message = (
+                f"{which}: limited to {limit_w:g} W, while {board.name} is built for "
+                f"{board.power_limit_w:g} W: expect less than its peaks."
+            )
+            yield Notice(code="power-limit-below-board", message=message)
+
+
+def _judged(answer: Answer, dtypes: Sequence[str]) -> Answer:
+    """Return an answer that is bad if no board has a peak in any dtype that was asked for."""
+    result = answer.result
+    if not dtypes or not isinstance(result, Peaks) or any(one.compute for one in result.boards):
+        return answer
+    names = ", ".join(board.name for board in result.boards[:3])
+    failure = Failure(
+        code="no-peak-in-dtype",
+        message=f"No peak in {', '.join(dtypes)} is known of {names}.",
+        remedy=("Leave --dtype out to see those that are.",),
+    )
+    return answer._replace(exit_code=ExitCode.BAD, error=failure)

@@ -1,0 +1,162 @@
+"""View of peaks: what each board can do at most, and what the figures rest on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from gpucheck.bench.peaks_model import (
+    DTYPES,
+    BoardPeaks,
+    ComputePeak,
+    MemoryPeak,
+    PeakGpu,
+    Peaks,
+    is_held,
+)
+from gpucheck.report.blocks import (
+    UNNAMED,
+    Block,
+    Column,
+    Gap,
+    Inline,
+    Line,
+    Row,
+    Span,
+    Table,
+    counted,
+    head,
+    remedies,
+)
+from gpucheck.report.envelope import CheckStatus, Report
+from gpucheck.report.text import ABSENT, View, ranges, rate
+
+#: So many boards are shown in full; more share one table.
+MOST_IN_FULL = 3
+#: What every figure means, and how it differs from what most sheets print first.
+DENSE = (
+    "Dense; tensor cores sum in float32. A figure with sparsity, as sheets print it, is twice that."
+)
+_INDENT = 2
+#: The name of the row of the memory, beside those of the dtypes.
+_MEMORY = "memory"
+
+
+def blocks(report: Report, view: View) -> Iterator[Block]:
+    """Yield each board's peaks, the GPUs that have it, and those without a board in the table."""
+    found = report.result
+    if not isinstance(found, Peaks):
+        raise TypeError(type(found).__name__)
+    names = [gpu.name for board in found.boards for gpu in board.gpus]
+    names += [gpu.name for gpu in found.unknown]
+    if view.verbosity >= 0 and names:
+        yield head(report, counted(names))
+        yield Gap()
+    if len(found.boards) > MOST_IN_FULL:
+        yield _together(found.boards)
+    else:
+        for board in found.boards:
+            yield from _in_full(board, view)
+            yield Gap()
+    for gpu in found.unknown:
+        yield Line(f"GPU {gpu.index} ({gpu.name or UNNAMED}): {gpu.reason}", CheckStatus.FAIL)
+    if found.unknown and report.error is not None:
+        yield from remedies(report.error.remedy)
+    if view.verbosity >= 0 and found.boards:
+        yield Gap()
+        yield Line(DENSE, style="dim")
+
+
+def _in_full(board: BoardPeaks, view: View) -> Iterator[Block]:
+    """Yield a board's title and a row for each figure, with what speaks against it."""
+    yield Line((Span(board.name, "bold"), Span(f" ({_which(board.gpus)})" if board.gpus else "")))
+    if view.verbosity >= 0:
+        yield Line(", ".join(_build(board)), indent=_INDENT)
+        yield from _power(board)
+    columns = [Column("peak"), Column("", right=True), Column("source")]
+    yield Table(columns, [*_rows(board, view)], header=False)
+    yield from (Line(f"{name}: {why}", indent=_INDENT) for name, why in board.unavailable.items())
+    if view.verbosity > 0:
+        yield Line(f"source: {board.source}; read {board.date}", indent=_INDENT, style="dim")
+        clocks = ", ".join(f"{name} {source}" for name, source in board.clock_sources.items())
+        yield Line(f"sources of the clocks: {clocks}", indent=_INDENT, style="dim")
+
+
+def _which(gpus: Iterable[PeakGpu]) -> str:
+    """Return "GPU 0" or "GPUs 0-7"."""
+    indices = [gpu.index for gpu in gpus]
+    return f"GPU{'s' if len(indices) > 1 else ''} {ranges(indices)}"
+
+
+def _power(board: BoardPeaks) -> Iterator[Line]:
+    """Yield the power limit of the board's GPUs beside the board's own, a line for each limit."""
+    limits: dict[float | None, list[PeakGpu]] = {}
+    for gpu in board.gpus:
+        limits.setdefault(gpu.power_limit_w, []).append(gpu)
+    for limit_w, gpus in limits.items():
+        if limit_w is None:
+            text, mark = "power limit not read", CheckStatus.UNKNOWN
+        elif is_held(gpus[0]):
+            own_w = f"{board.power_limit_w:g} W"
+            text, mark = f"power limit {limit_w:g} W of {own_w}: expect less", CheckStatus.WARN
+        else:
+            text, mark = f"power limit {limit_w:g} W, as the board is built for", CheckStatus.OK
+        yield Line(text if len(limits) == 1 else f"{_which(gpus)}: {text}", mark, indent=_INDENT)
+
+
+def _build(board: BoardPeaks) -> Iterator[str]:
+    """Yield what the board is: processors, clocks, memory, power."""
+    clock = f"{board.sm_count} SMs at {board.clock_sm_mhz:g} MHz"
+    if board.clock_tensor_mhz != board.clock_sm_mhz:
+        clock += f" (tensor cores {board.clock_tensor_mhz:g})"
+    yield clock
+    yield f"{' or '.join(f'{size:g}' for size in board.memory_sizes_gb)} GB"
+    yield f"{board.power_limit_w:g} W"
+    yield f"PCIe {board.pcie_generation}"
+    yield f"compute capability {board.compute_capability}"
+
+
+def _rows(board: BoardPeaks, view: View) -> Iterator[Row]:
+    """Yield a row for each dtype, then the memory's; a doubt stands below its row."""
+    peaks: dict[str, ComputePeak | MemoryPeak] = {**board.compute, _MEMORY: board.memory}
+    for name, peak in peaks.items():
+        per_s, unit = _amount(peak)
+        below = [] if peak.doubt is None else [Line(f"! {peak.doubt}", indent=2 * _INDENT)]
+        if view.verbosity > 0 and peak.formula_percent is not None:
+            off = f"SMs x clock x rate gives {peak.formula_percent:+.1f} %"
+            if isinstance(peak, MemoryPeak):
+                off = f"clock x bus width x 2 gives {peak.formula_percent:+.1f} %"
+            below.append(Line(off, indent=2 * _INDENT, style="dim"))
+        cells: list[Inline] = [
+            f"{' ' * _INDENT}{name}",
+            rate(per_s, unit),
+            (Span(peak.source, "dim"),),
+        ]
+        yield Row(cells, below=tuple(below))
+
+
+def _amount(peak: ComputePeak | MemoryPeak) -> tuple[float, str]:
+    """Return a peak and its unit."""
+    if isinstance(peak, MemoryPeak):
+        return peak.bytes_per_s, "B/s"
+    return peak.flops_per_s, "FLOP/s"
+
+
+def _together(boards: tuple[BoardPeaks, ...]) -> Table:
+    """Return a row for each board; a figure is in TFLOP/s, the memory's in GB/s."""
+    rated = {name for board in boards for name in board.compute}
+    dtypes = [name for name in DTYPES if name in rated]
+    columns = [
+        Column("TFLOP/s of"),
+        *(Column(name, right=True) for name in dtypes),
+        Column("GB/s", right=True),
+        Column("W", right=True),
+    ]
+    rows = []
+    for board in boards:
+        cells = [
+            f"{board.compute[name].flops_per_s / 1e12:g}" if name in board.compute else ABSENT
+            for name in dtypes
+        ]
+        power = f"{board.power_limit_w:g}"
+        rows.append(Row([board.name, *cells, f"{board.memory.bytes_per_s / 1e9:g}", power]))
+    return Table(columns, rows)
