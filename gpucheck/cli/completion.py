@@ -28,40 +28,73 @@ Offer = tuple[str, str]
 # -------------------------------------------------------------------------------- the scripts
 
 #: Bash splits words at colons too, so it passes the whole line, and which characters split it.
+#: After "--" stands a command of the user's, which the shell completes as it does elsewhere.
+#: The program is the one that was typed, or the one in PATH if that is an alias of it.
 SCRIPTS = MappingProxyType(
     {
         "bash": f"""\
 _gpucheck_completion() {{
-    local IFS=$'\\n'
+    local i program="${{1/#\\~\\//$HOME/}}" IFS=$'\\n'
+    for ((i = 1; i < COMP_CWORD; i++)); do
+        [[ ${{COMP_WORDS[i]}} == -- ]] || continue
+        if declare -F _command_offset >/dev/null; then
+            IFS=$' \\t\\n'
+            _command_offset $((i + 1))
+        elif ((COMP_CWORD == i + 1)); then
+            COMPREPLY=($(compgen -c -- "${{COMP_WORDS[COMP_CWORD]}}"))
+        fi
+        return
+    done
+    type -P "$program" >/dev/null || program=gpucheck
     COMPREPLY=($({VARIABLE}=bash _GPUCHECK_LINE="${{COMP_LINE:0:COMP_POINT}}" \\
-        _GPUCHECK_BREAKS="$COMP_WORDBREAKS" "$1" 2>/dev/null))
+        _GPUCHECK_BREAKS="$COMP_WORDBREAKS" "$program" 2>/dev/null))
 }}
 complete -o default -o bashdefault -F _gpucheck_completion gpucheck
 """,
         "zsh": f"""\
 #compdef gpucheck
 _gpucheck_completion() {{
+    local -i cmd=${{words[(i)--]}}
+    if (( cmd < CURRENT )); then
+        shift $cmd words
+        (( CURRENT -= cmd ))
+        _normal
+        return
+    fi
+    local program="${{words[1]/#\\~\\//$HOME/}}"
+    (( $+commands[$program] )) || [[ -x $program ]] || program=gpucheck
     local -a found
-    found=("${{(@f)$({VARIABLE}=zsh "${{words[1]}}" -- "${{(@)words[2,CURRENT]}}" 2>/dev/null)}}")
+    found=("${{(@f)$({VARIABLE}=zsh "$program" -- "${{(@Q)words[2,CURRENT-1]}}" "${{(Q)PREFIX}}" \\
+        2>/dev/null)}}")
     if [[ -n "${{found[1]}}" ]]; then
         _describe -V gpucheck found
     else
         _files
     fi
 }}
+(( $+functions[compdef] )) || {{ autoload -Uz compinit && compinit -i }}
 compdef _gpucheck_completion gpucheck
 """,
         "fish": f"""\
 function _gpucheck_completion
     set -l words (commandline -opc) (commandline -ct)
-    set -l found (env {VARIABLE}=fish $words[1] -- $words[2..-1] 2>/dev/null)
+    if set -l cmd (contains -i -- -- $words[1..-2])
+        set -l before (string escape -- $words[(math $cmd + 1)..-2])
+        complete -C (string join ' ' -- $before $words[-1])
+        return
+    end
+    set -l program (string replace -r '^~/' "$HOME/" -- $words[1])
+    command -q $program; or set program gpucheck
+    set -l last (string unescape -- $words[-1])
+    or set last (string sub -s 2 -- $words[-1])
+    set -l found (env {VARIABLE}=fish $program -- $words[2..-2] "$last" 2>/dev/null)
     if test (count $found) -gt 0
         printf '%s\\n' $found
     else
         __fish_complete_path (commandline -ct)
     end
 end
-complete -c gpucheck -f -a '(_gpucheck_completion)'
+complete -c gpucheck -f -k -a '(_gpucheck_completion)'
 """,
     }
 )
@@ -70,10 +103,11 @@ complete -c gpucheck -f -a '(_gpucheck_completion)'
 # --------------------------------------------------------------------------------- the values
 
 
-def _kernels(_: Any) -> Iterator[Offer]:
+def _kernels(ctx: Any) -> Iterator[Offer]:
     from gpucheck.bench.kernels import KERNELS
 
-    return ((name, "") for name in KERNELS)
+    taken = ctx.params.get("kernels") or ()
+    return ((name, "") for name in KERNELS if name not in taken)
 
 
 def _dtypes(_: Any) -> Iterator[Offer]:
@@ -133,6 +167,18 @@ def _preferences(_: Any) -> Iterator[Offer]:
     from gpucheck.place.selection import Preference
 
     return ((str(one), "") for one in Preference)
+
+
+def _provers(_: Any) -> Iterator[Offer]:
+    from gpucheck.memlimit.verify import PROVABLE
+
+    return ((name, "") for name in PROVABLE)
+
+
+def _boards(_: Any) -> Iterator[Offer]:
+    from gpucheck.bench.roofline import load_table
+
+    return ((board.name, "") for board in load_table().boards)
 
 
 def _code(_: Any) -> Iterator[Offer]:
@@ -203,11 +249,13 @@ VALUES: Mapping[str, Callable[[Any], Iterable[Offer]]] = MappingProxyType(
         "from_": _examples,
         "prefer": _preferences,
         "code": _code,
+        "verify_with": _provers,
+        "board": _boards,
         "show_completion": _shells,
     }
 )
 #: Options that take several values with commas between them.
-LISTS = frozenset(("bench device", "dtype", "only", "skip", "select", "exclude"))
+LISTS = frozenset(("bench device", "dtype", "only", "skip", "select", "exclude", "verify_with"))
 
 
 # ------------------------------------------------------------------------------ the completion
@@ -243,7 +291,9 @@ def _lines(shell: str, offers: Iterable[Offer], incomplete: str) -> Iterator[str
         breaks = os.environ.get("_GPUCHECK_BREAKS", " :=")
         # Bash replaces only what follows the last of these.
         kept = max((incomplete.rfind(char) + 1 for char in ":=" if char in breaks), default=0)
-        yield from (word[kept:] for word, _ in offers)
+        typed = os.environ.get("_GPUCHECK_LINE", "").removesuffix(incomplete)
+        space = " " if typed[-1:] in ("'", '"') else "\\ "
+        yield from (word[kept:].replace(" ", space) for word, _ in offers)
     elif shell == "zsh":
         for word, purpose in offers:
             escaped = word.replace("\\", "\\\\").replace(":", "\\:")
@@ -264,10 +314,17 @@ def _offers(words: list[str], incomplete: str) -> Iterator[Offer]:
     items = _completed(name, words, incomplete)
     if not items and not incomplete and name is not None and not _wants_value(name, words):
         items = _completed(name, words, "-")
+    actions = COMMANDS[name].actions if name is not None else COMMANDS
+    # Shells match the whole word, of which the parser completes what follows the sign.
+    option, sign, _ = incomplete.partition("=")
+    begun = option + sign if sign and option.startswith("--") else ""
     for item in items:
         if item.type != "plain":
             continue  # files: the shell completes these itself
-        yield str(item.value), " ".join((item.help or "").split())
+        word = str(item.value)
+        # The parser cuts the purpose of a command short.
+        purpose = actions[word].summary if word in actions else item.help or ""
+        yield begun + word, " ".join(purpose.split())
 
 
 def _wants_value(name: str, words: Sequence[str]) -> bool:

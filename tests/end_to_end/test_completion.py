@@ -25,6 +25,7 @@ from tests.conftest import scrubbed_environment
 from tests.end_to_end.conftest import Pretend, Program
 
 PROGRAM = Path(sys.executable).with_name("gpucheck")
+README = Path(__file__).parents[2] / "README.md"
 PATIENCE_S = 30.0
 
 
@@ -143,10 +144,8 @@ def installed(name: str) -> str:
 
 
 @contextmanager
-def terminal_of(command: list[str]) -> Iterator[int]:
-    """Start a shell on a terminal of its own, with the program in its PATH."""
-    path = f"{PROGRAM.parent}{os.pathsep}{os.environ['PATH']}"
-    environment = scrubbed_environment({"PATH": path, "TERM": "dumb", "PS1": "$ "})
+def terminal_of(command: list[str], environment: dict[str, str]) -> Iterator[int]:
+    """Start a shell on a terminal of its own."""
     pid, master = pty.fork()
     if pid == 0:  # pragma: no cover - the child becomes the shell
         os.execve(command[0], command, environment)
@@ -169,41 +168,84 @@ def type_until(master: int, keys: str, expected: str) -> str:
     return shown
 
 
-@pytest.mark.parametrize(
-    ("typed", "expected"),
-    [
-        ("gpucheck bench sof", "softmax"),
-        ("gpucheck list --from example:lo", "example:lost-gpu"),
-        ("gpucheck bench --dtype float16,bf", "float16,bfloat16"),
-        ("gpucheck list --form", "--format"),
-        ("gpucheck profile expl", "explain"),
-    ],
-)
-def test_bash_completes(typed: str, expected: str) -> None:
-    with terminal_of([installed("bash"), "--norc", "--noprofile", "-i"]) as master:
-        type_until(master, 'eval "$(gpucheck --show-completion bash)"; echo rea""dy\n', "ready")
-        shown = type_until(master, f"{typed}\t", expected)
-
-    assert expected in shown
+#: The shells as they start without a user's configuration, and the line that README gives.
+SHELLS = {
+    "bash": (["--norc", "--noprofile", "-i"], 'eval "$(gpucheck --show-completion bash)"'),
+    "zsh": (["-f", "-i"], 'eval "$(gpucheck --show-completion zsh)"'),
+    "fish": (["-N"], "gpucheck --show-completion fish | source"),
+}
 
 
-@pytest.mark.parametrize(
-    ("shell", "code"),
-    [
-        ("zsh", 'autoload -Uz compinit; compinit -u; eval "$(gpucheck --show-completion zsh)"'),
-        ("fish", "gpucheck --show-completion fish | source"),
-    ],
-)
-def test_other_shells_take_the_script(shell: str, code: str) -> None:
-    path = f"{PROGRAM.parent}{os.pathsep}{os.environ['PATH']}"
-    ask = {"zsh": "print ${_comps[gpucheck]}", "fish": "complete -C 'gpucheck bench sof'"}[shell]
+#: A line that is typed, and what stands there after Tab.
+LINES = {
+    "gpucheck memli": "gpucheck memlimit",
+    "gpucheck profile expl": "gpucheck profile explain",
+    "gpucheck list --proc": "gpucheck list --processes",
+    "gpucheck list --format=js": "gpucheck list --format=json",
+    "gpucheck bench --dtype float16,bf": "gpucheck bench --dtype float16,bfloat16",
+    "gpucheck detect --only pcie-w": "gpucheck detect --only pcie-width",
+    "gpucheck place --from=example:geforce /g": "gpucheck place --from=example:geforce /gpu:0",
+    "gpucheck profile explain --board H100\\ S": "gpucheck profile explain --board H100\\ SXM",
+    "gpucheck list --output kep": "gpucheck list --output kept.txt",
+    "~/elsewhere/gpucheck bench sof": "~/elsewhere/gpucheck bench softmax",
+    "gpucheck memlimit 30% -- unam": "gpucheck memlimit 30% -- uname",
+}
 
+
+def typed_on_terminal(shell: str, environment: dict[str, str]) -> dict[str, str]:
+    """Return what the terminal shows for each line and Tab."""
+    options, install = SHELLS[shell]
+    shown = {}
+    with terminal_of([installed(shell), *options], environment) as master:
+        type_until(master, f'{install}; cd; echo rea""dy\n', "ready")
+        for line, whole in LINES.items():
+            shown[line] = type_until(master, f"{line}\t", whole)
+            os.write(master, b"\x15")  # Ctrl-U empties the line
+    return shown
+
+
+def asked_of_fish(environment: dict[str, str]) -> dict[str, str]:
+    """Return the line that each of fish's offers would make; fish is asked, not typed to."""
+    options, install = SHELLS["fish"]
+    ask = "for line in $argv; echo \"line $line\"; complete -C $line; end"
     ended = subprocess.run(
-        [installed(shell), "-c", f"{code}\n{ask}"],
-        env=scrubbed_environment({"PATH": path}),
+        [installed("fish"), *options, "-c", f"{install}; cd; {ask}", *LINES],
+        env=environment,
         capture_output=True,
         text=True,
         timeout=PATIENCE_S,
+        check=True,
+    )
+    found: dict[str, str] = {}
+    for offer in ended.stdout.splitlines():
+        if offer.startswith("line "):
+            found[line := offer.removeprefix("line ")] = ""
+        else:
+            before = line.replace("\\ ", "\\_").rpartition(" ")[0]
+            word = offer.partition("\t")[0].replace(" ", "\\ ")
+            found[line] += f"{before} {word}\n"
+    return found
+
+
+def test_the_readme_names_the_lines() -> None:
+    readme = " ".join(README.read_text().split())
+
+    assert [shell for shell, (_, line) in SHELLS.items() if f"`{line}`" not in readme] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shell", SHELLS)
+def test_shells_complete(shell: str, tmp_path: Path) -> None:
+    (tmp_path / "kept.txt").touch()
+    (tmp_path / "elsewhere").symlink_to(PROGRAM.parent)
+    path = f"{PROGRAM.parent}{os.pathsep}{os.environ['PATH']}"
+    environment = scrubbed_environment(
+        {"PATH": path, "HOME": str(tmp_path), "TERM": "dumb", "PS1": "$ "}
     )
 
-    assert {"zsh": "_gpucheck_completion", "fish": "softmax"}[shell] in ended.stdout
+    if shell == "fish":
+        shown = asked_of_fish(environment)
+    else:
+        shown = typed_on_terminal(shell, environment)
+
+    assert {line: shown[line] for line, whole in LINES.items() if whole not in shown[line]} == {}
