@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -207,7 +208,7 @@ def typed_on_terminal(shell: str, environment: dict[str, str]) -> dict[str, str]
 def asked_of_fish(environment: dict[str, str]) -> dict[str, str]:
     """Return the line that each of fish's offers would make; fish is asked, not typed to."""
     options, install = SHELLS["fish"]
-    ask = "for line in $argv; echo \"line $line\"; complete -C $line; end"
+    ask = 'for line in $argv; echo "line $line"; complete -C $line; end'
     ended = subprocess.run(
         [installed("fish"), *options, "-c", f"{install}; cd; {ask}", *LINES],
         env=environment,
@@ -243,9 +244,7 @@ def test_shells_complete(shell: str, tmp_path: Path) -> None:
         {"PATH": path, "HOME": str(tmp_path), "TERM": "dumb", "PS1": "$ "}
     )
 
-    if shell == "fish":
-        shown = asked_of_fish(environment)
-    else:
-        shown = typed_on_terminal(shell, environment)
+    ask = asked_of_fish if shell == "fish" else partial(typed_on_terminal, shell)
+    shown = ask(environment)
 
     assert {line: shown[line] for line, whole in LINES.items() if whole not in shown[line]} == {}
