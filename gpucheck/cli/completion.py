@@ -120,10 +120,15 @@ def _dtypes(_: Any) -> Iterator[Offer]:
 
 def _boards(_: Any) -> Iterator[Offer]:
     from gpucheck.bench.boards import load_table
+
+    return ((board.name, "") for board in load_table().boards)
+
+
+def _boards_or_every(ctx: Any) -> Iterator[Offer]:
     from gpucheck.bench.peaks import EVERY
 
     yield (EVERY, "every board")
-    yield from ((board.name, "") for board in load_table().boards)
+    yield from _boards(ctx)
 
 
 def _checks(_: Any) -> Iterator[Offer]:
@@ -175,12 +180,6 @@ def _provers(_: Any) -> Iterator[Offer]:
     return ((name, "") for name in PROVABLE)
 
 
-def _boards(_: Any) -> Iterator[Offer]:
-    from gpucheck.bench.roofline import load_table
-
-    return ((board.name, "") for board in load_table().boards)
-
-
 def _code(_: Any) -> Iterator[Offer]:
     from gpucheck.memlimit.mechanisms import WRITERS
 
@@ -230,7 +229,7 @@ VALUES: Mapping[str, Callable[[Any], Iterable[Offer]]] = MappingProxyType(
         "bench kernels": _kernels,
         "bench device": _bench_devices,
         "bench profile": _profiles,
-        "bench board": _boards,
+        "bench board": _boards_or_every,
         "profile names": _profiles,
         "place specs": _specs,
         "place name": _gpu_names,
