@@ -234,7 +234,6 @@ def test_the_readme_names_the_lines() -> None:
     assert [shell for shell, (_, line) in SHELLS.items() if f"`{line}`" not in readme] == []
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("shell", SHELLS)
 def test_shells_complete(shell: str, tmp_path: Path) -> None:
     (tmp_path / "kept.txt").touch()
