@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import json
 import os
 import re
@@ -271,6 +272,35 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
             option.dist = "worksteal"
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep the bytecode of the tests, and let each worker compile another part of them first.
+
+    To rewrite the assertions of all tests takes twice as long as the rest of collecting them.
+    """
+    cache = getattr(config, "cache", None)
+    if sys.dont_write_bytecode and cache is not None:  # the source folders stay clean
+        sys.dont_write_bytecode = False
+        sys.pycache_prefix = os.environ["PYTHONPYCACHEPREFIX"] = str(cache.mkdir("bytecode"))
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # workers are started with this environment
+    worker = getattr(config, "workerinput", None)
+    if worker is not None and config.args_source is pytest.Config.ArgsSource.TESTPATHS:
+        files = sorted(config.rootpath.joinpath("tests").rglob("test_*.py"))
+        first = len(files) * int(worker["workerid"].removeprefix("gw")) // worker["workercount"]
+        config.args[:] = map(str, files[first:] + files[:first])
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Look for no garbage among the tests: they live to the end, and are most of all objects."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
+
+
 def is_slow(path: Path) -> bool:
     """Return whether all tests of a file are slow."""
     return path.parent.name in SLOW_FOLDERS and path.name not in QUICK_FILES
@@ -279,6 +309,7 @@ def is_slow(path: Path) -> bool:
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark whole folders `slow`, and skip tests marked `gpu` where there is no NVIDIA device."""
+    items.sort(key=lambda item: item.path)  # each worker has collected in an order of its own
     for item in items:
         if is_slow(item.path):
             item.add_marker(pytest.mark.slow)
