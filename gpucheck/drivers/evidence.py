@@ -98,12 +98,30 @@ class LibrariesReading(NamedTuple):
     toolkits: tuple[ToolkitReading, ...] = ()
 
 
+class EarlierBootReading(NamedTuple):
+    """Xids that a log file has from before this boot; null `lines` were not read, with the reason.
+
+    `ages_s` is how long ago each line was written, null where it has no time.
+    """
+
+    lines: tuple[str, ...] | None = None
+    ages_s: tuple[float | None, ...] = ()
+    source: str = "kernel log"
+    unavailable: str | None = None
+
+
 class KernelLogReading(NamedTuple):
-    """The kernel log's lines about NVIDIA GPUs; null `lines` could not be read, with the reason."""
+    """The kernel log's lines about NVIDIA GPUs; null `lines` could not be read, with the reason.
+
+    `ages_s` is how long ago each line was written, null where it has no time; it is empty if it was
+    not recorded.
+    """
 
     lines: tuple[str, ...] | None = None
     source: str = "kernel log"
     unavailable: str | None = None
+    ages_s: tuple[float | None, ...] = ()
+    earlier: EarlierBootReading = EarlierBootReading(unavailable="not recorded")
 
 
 class SystemReading(NamedTuple):

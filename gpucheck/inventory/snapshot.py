@@ -294,10 +294,12 @@ class _Redactor:
     def system(self, reading: SystemReading) -> SystemReading:
         """Return the system's reading; kernel log lines can hold text of any driver or program."""
         reading = self.everything(reading)
-        lines = reading.log.lines
-        if lines is None:
-            return reading
-        return reading._replace(log=reading.log._replace(lines=tuple(map(_redact_line, lines))))
+        log, earlier = reading.log, reading.log.earlier
+        if log.lines is not None:
+            log = log._replace(lines=tuple(map(_redact_line, log.lines)))
+        if earlier.lines is not None:
+            earlier = earlier._replace(lines=tuple(map(_redact_line, earlier.lines)))
+        return reading._replace(log=log._replace(earlier=earlier))
 
     def everything(self, value: Any) -> Any:
         """Return a record of evidence with every text in it redacted."""

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from gpucheck.drivers.evidence import (
     BuildsReading,
+    EarlierBootReading,
     KernelLogReading,
     LibrariesReading,
     LibraryReading,
@@ -319,12 +320,13 @@ def test_sentences_lose_names_and_paths(before: str, after: str | None) -> None:
     ],
 )
 def test_lines_of_the_log_lose_names_and_paths(before: str, after: str | None) -> None:
-    system = SystemReading(log=KernelLogReading(lines=(before,)))
+    def system(line: str) -> SystemReading:
+        earlier = EarlierBootReading(lines=(line,), ages_s=(9.0,))
+        return SystemReading(log=KernelLogReading(lines=(line,), ages_s=(8.0,), earlier=earlier))
 
-    found = redact(snapshot(*SPLIT, system=system))
+    found = redact(snapshot(*SPLIT, system=system(before)))
 
-    expected = before if after is None else after
-    assert found.system == SystemReading(log=KernelLogReading(lines=(expected,)))
+    assert found.system == system(before if after is None else after)
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-import re
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
 from gpucheck.detect.findings import make_finding
 from gpucheck.detect.machine import Machine
 from gpucheck.detect.model import About, Finding, Layer
 from gpucheck.detect.remedies import for_gpu
+from gpucheck.detect.xids import (
+    CATALOGUE,
+    Judgement,
+    Xid,
+    guide,
+    how_long_ago,
+    how_often,
+    parse_lines,
+    which_processes,
+)
+from gpucheck.drivers.host.kernel_log import MOST_OF_AN_XID
 from gpucheck.report.envelope import CheckStatus, Evidence
 
 ID = "xid"
@@ -18,63 +29,32 @@ REQUIRES: tuple[str, ...] = ("nvml",)
 _finding = partial(make_finding, ID, LAYER)
 
 ABOUT = About(
-    looks_at=("/dev/kmsg, /var/log/kern.log, /var/log/messages: lines `NVRM: Xid` of this boot",),
+    looks_at=(
+        "/dev/kmsg, /var/log/kern.log, /var/log/messages: lines `NVRM: Xid` of this boot",
+        "/var/log/kern.log, /var/log/messages: those of earlier boots, to say if one came back",
+    ),
     why="The driver's own record of errors; the number tells a broken GPU from a faulty program.",
     rules=(
-        "fail: 48, 62, 64, 74, 79, 95, 119, 120, 140; warn: 63, 94 and any other hardware error",
-        "13, 31, 43, 45 and 68 are program errors: only noted",
+        "fail: 46, 48, 62, 64, 74, 79, 95, 110, 119, 120, 136, 140, 143, 158: NVIDIA's action is a "
+        "reset, a restart of the machine, or work on the links",
+        "11, 13, 25, 31, 32, 37, 43, 45, 69, 80, 106, 107, 108, 121 and 137 are errors of "
+        "programs, or nothing at all: only noted",
+        "warn: any other number; gpucheck/data/xid.toml has each with NVIDIA's actions, and the "
+        "reason where it is judged otherwise",
+        "the lines of one number on one GPU are one finding; 3 minutes of silence end a burst",
         "unknown: the log may not be read, which is not the same as an empty log",
     ),
     sources=(
-        "NVIDIA XID Errors",
+        "NVIDIA XID Errors: Analyzing Xid Errors with the Xid Catalog (Ampere and newer)",
+        "NVIDIA Health Validation, Xid Checks: 46 and 48 are CRITICAL",
         "DCGM's list of devastating Xids: 48, 64, 74, 79, 95, 119, 120, 140",
     ),
     causes=("xid-N",),
 )
 
-RESET = "Stop what runs on it, then: sudo nvidia-smi --gpu-reset"
-#: The meaning of the numbers. Source: NVIDIA XID Errors.
-MEANING: dict[int, str] = {
-    48: "a memory error that could not be corrected",
-    62: "an internal processor of the GPU halted",
-    63: "a row or page of memory was marked to be replaced",
-    64: "a row or page of memory could not be replaced",
-    74: "an NVLink error",
-    79: "the GPU has fallen off the bus",
-    92: "many corrected memory errors",
-    94: "a memory error that hit one program",
-    95: "a memory error that hit every program",
-    109: "the GPU could not switch between programs in time",
-    119: "the GPU's own processor (GSP) did not answer in time",
-    120: "an error of the GPU's own processor (GSP)",
-    136: "NVLink training failed",
-    140: "a memory error that was not recovered from",
-    143: "the GPU could not be initialised",
-    154: "the driver asks for a recovery",
-}
-#: The remedy for severe ones. Source: NVIDIA XID Errors, recommended actions.
-SEVERE: dict[int, str] = {
-    48: RESET,
-    62: RESET,
-    64: RESET,
-    74: "Check the NVLink bridges and switches; then ask the vendor.",
-    79: "Power the machine off and on again; check power and temperature.",
-    95: RESET,
-    119: RESET,
-    120: RESET,
-    140: RESET,
-}
-#: The remedy for others. Source: the same.
-STEPS: dict[int, str] = {
-    63: "When nothing runs on it: sudo nvidia-smi --gpu-reset",
-    92: "Watch it: gpucheck detect --only ecc-errors,row-remapping",
-    94: "Restart the program that it hit.",
-    **dict.fromkeys((109, 136, 143, 155, 156, 158), RESET),
-    154: "See what it asks for: gpucheck detect --only recovery-action",
-}
-#: Errors of programs rather than of GPUs.
-OF_PROGRAMS = frozenset({13, 31, 43, 45, 68})
-_LINE = re.compile(r"NVRM: Xid \((?:PCI:)?(?P<bus>[0-9a-fA-F:.]+)\)?[^:]*: (?P<number>[0-9]+)")
+_STATUS = {Judgement.FAIL: CheckStatus.FAIL, Judgement.WARN: CheckStatus.WARN}
+#: The errors of one number on one GPU, by the two.
+_Groups = Mapping[tuple[int, str], Sequence[Xid]]
 
 
 def check(machine: Machine) -> list[Finding]:
@@ -83,29 +63,27 @@ def check(machine: Machine) -> list[Finding]:
     if log.lines is None:
         reason = log.unavailable or machine.system.unavailable or "the kernel log was not recorded"
         return [_whole(CheckStatus.UNKNOWN, f"not checked: {reason}")]
-    found = {key: line for line in log.lines if (key := _parse(line)) is not None}
+    now = _grouped(parse_lines(log.lines, log.ages_s))
+    before = _grouped(parse_lines(log.earlier.lines or (), log.earlier.ages_s))
     bad = [
-        _judge(machine, number, pci_bus_id, Evidence(log.source, line))
-        for (number, pci_bus_id), line in found.items()
-        if number not in OF_PROGRAMS
+        _judge(machine, key, xids, before)
+        for key, xids in now.items()
+        if guide(key[0]).judgement is not Judgement.NOTE
     ]
     if bad:
         return sorted(bad, key=lambda finding: finding.status is not CheckStatus.FAIL)
-    if found:
-        numbers = ", ".join(sorted({str(number) for number, _ in found}))
-        return [_whole(CheckStatus.OK, f"only program errors (Xid {numbers})")]
-    return [_whole(CheckStatus.OK, f"no Xid in {log.source}")]
+    well = f"no Xid in {log.source}"
+    if now:
+        numbers = ", ".join(str(number) for number in sorted({number for number, _ in now}))
+        well = f"only program errors (Xid {numbers})"
+    return [_whole(CheckStatus.OK, "; ".join((well, *_not_come_back(machine, before))))]
 
 
-def _parse(line: str) -> tuple[int, str] | None:
-    """Return the error's number and the GPU's bus id, if a line has one."""
-    match = _LINE.search(line)
-    if match is None:
-        return None
-    bus = match["bus"].lower().rstrip(".:")
-    domain, _, rest = bus.partition(":")
-    name = f"{domain[-4:]}:{rest}" if rest.count(":") else bus
-    return int(match["number"]), name if "." in name else f"{name}.0"
+def _grouped(xids: Iterable[Xid]) -> _Groups:
+    groups: dict[tuple[int, str], list[Xid]] = {}
+    for xid in xids:
+        groups.setdefault((xid.number, xid.pci_bus_id), []).append(xid)
+    return groups
 
 
 def _whole(status: CheckStatus, summary: str) -> Finding:
@@ -113,18 +91,63 @@ def _whole(status: CheckStatus, summary: str) -> Finding:
     return _finding(status, summary, cause=cause)
 
 
-def _judge(machine: Machine, number: int, pci_bus_id: str, evidence: Evidence) -> Finding:
+def _not_come_back(machine: Machine, before: _Groups) -> Iterable[str]:
+    """Yield the errors of earlier boots that would be a finding today."""
+    for (number, pci_bus_id), xids in before.items():
+        if guide(number).judgement is Judgement.NOTE:
+            continue
+        when = how_long_ago(xids)
+        what = f"Xid {number} {how_often(xids, MOST_OF_AN_XID)}" + (f", {when}," if when else "")
+        yield f"before the last boot: {what} on {_name(machine, pci_bus_id)}; not seen again since"
+
+
+def _name(machine: Machine, pci_bus_id: str) -> str:
     gpu = next((gpu for gpu in machine.nvml.gpus if gpu.pci_bus_id == pci_bus_id), None)
-    name = pci_bus_id if gpu is None else f"GPU {gpu.index}"
-    severe = SEVERE.get(number)
-    meaning = MEANING.get(number)
-    known = severe or STEPS.get(number)
-    steps = (known or "Look the number up in NVIDIA's list of XID errors.",)
+    return pci_bus_id if gpu is None else f"GPU {gpu.index}"
+
+
+def _judge(machine: Machine, key: tuple[int, str], xids: Sequence[Xid], before: _Groups) -> Finding:
+    number, pci_bus_id = key
+    gpu = next((gpu for gpu in machine.nvml.gpus if gpu.pci_bus_id == pci_bus_id), None)
+    facts = guide(number)
+    steps = (facts.remedy,)
     return _finding(
-        CheckStatus.WARN if severe is None else CheckStatus.FAIL,
-        f"{name}: Xid {number} in the kernel log" + (f": {meaning}" if meaning else ""),
-        evidence,
+        _STATUS[facts.judgement],
+        _sentence(_name(machine, pci_bus_id), xids, came_back=key in before),
+        *_evidence(machine, xids, before.get(key, ())),
         remedy=steps if gpu is None else for_gpu(gpu.index, steps),
         gpu=gpu.uuid if gpu else None,
         cause=f"xid-{number}",
     )
+
+
+def _sentence(name: str, xids: Sequence[Xid], *, came_back: bool) -> str:
+    """Return which error, how often, when, whose, and what to do by us and by NVIDIA."""
+    last = xids[-1]
+    facts = guide(last.number)
+    often = f" {how_often(xids, MOST_OF_AN_XID)}" if len(xids) > 1 else ""
+    again = "it came back after the last boot" if came_back else None
+    parts = [
+        f"{name}: Xid {last.number} ({facts.meaning}){often}",
+        *(part for part in (how_long_ago(xids), which_processes(xids), again) if part),
+    ]
+    action = facts.action if last.asked is None else f"it asks for: {last.asked}"
+    nvidia = f" (NVIDIA: {facts.immediate})" if facts.immediate else ""
+    return f"{', '.join(parts)}: {action}{nvidia}"
+
+
+def _evidence(machine: Machine, xids: Sequence[Xid], before: Sequence[Xid]) -> Iterable[Evidence]:
+    """Yield the last line, NVIDIA's actions beside it, and what earlier boots show."""
+    log, facts = machine.system.log, guide(xids[-1].number)
+    yield Evidence(log.source, xids[-1].line)
+    if facts.nvidia is not None:
+        yield Evidence(CATALOGUE, facts.nvidia)
+    if facts.because is not None:
+        yield Evidence("gpucheck/data/xid.toml", f"{facts.judgement}, because {facts.because}")
+    if facts.health_validation is not None:
+        yield Evidence("NVIDIA Health Validation", facts.health_validation)
+    if before:
+        yield Evidence(f"{log.earlier.source}, before this boot", before[-1].line)
+    elif log.earlier.lines is None:
+        reason = log.earlier.unavailable or "not recorded"
+        yield Evidence("earlier boots", f"not read, so it is unknown if it came back: {reason}")

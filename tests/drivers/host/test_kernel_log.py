@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from gpucheck.drivers.host.kernel_log import MOST_CHARACTERS, MOST_LINES, read_kernel_log
+from gpucheck.drivers.host.kernel_log import (
+    MOST_CHARACTERS,
+    MOST_LINES,
+    MOST_OF_AN_XID,
+    Clock,
+    read_kernel_log,
+    written_at,
+)
+
+NOW = datetime(2026, 11, 22, 12, 0, 0, tzinfo=timezone(timedelta(hours=1)))
+BOOTED = "Nov 22 03:00:00 node kernel: [    0.000000] Linux version 6.8.0\n"
 
 
 def put(root: Path, path: str, text: str) -> None:
@@ -83,3 +96,117 @@ def test_a_flood_is_cut(tmp_path: Path) -> None:
     assert len(lines) == MOST_LINES
     assert lines[-1].startswith("NVRM: 499")
     assert max(map(len, lines)) == MOST_CHARACTERS
+
+
+def test_a_flood_of_one_xid_hides_no_other(tmp_path: Path) -> None:
+    first = "3,1,1,-;NVRM: Xid (PCI:0000:01:00): 79, gone\n3,1,1,-;NVRM: loading\n"
+    flood = "".join(f"3,1,{n},-;NVRM: Xid (PCI:0000:01:00): 31, pid={n}\n" for n in range(500))
+    put(tmp_path, "dev/kmsg", first + flood)
+
+    lines = read_kernel_log(tmp_path).lines or ()
+
+    assert lines[:2] == ("NVRM: Xid (PCI:0000:01:00): 79, gone", "NVRM: loading")
+    assert len(lines) == 2 + MOST_OF_AN_XID
+    assert lines[-1].endswith("pid=499")
+
+
+# -------------------------------------------------------------------------------------- times
+
+
+def test_the_age_of_a_record(tmp_path: Path) -> None:
+    put(tmp_path, "proc/uptime", "100.50 400.00\n")
+    put(tmp_path, "dev/kmsg", "3,1,40500000,-;NVRM: a\n3,2,999999999,-;NVRM: b\nNVRM: c\n")
+
+    found = read_kernel_log(tmp_path)
+
+    assert found.lines == ("NVRM: a", "NVRM: b", "NVRM: c")
+    assert found.ages_s == (60.0, 0.0, None)
+
+
+@pytest.mark.parametrize("uptime", [None, "", "soon", "\0"])
+def test_without_the_time_since_the_boot_records_have_no_age(
+    tmp_path: Path, uptime: str | None
+) -> None:
+    if uptime is not None:
+        put(tmp_path, "proc/uptime", uptime)
+    put(tmp_path, "dev/kmsg", "3,1,40500000,-;NVRM: a\n")
+
+    assert read_kernel_log(tmp_path).ages_s == (None,)
+
+
+@pytest.mark.parametrize(
+    ("line", "age_s"),
+    [
+        ("Nov 22 11:59:00 node kernel: [  970.0] NVRM: by the kernel's time", 30.0),
+        ("2026-11-22T11:58:20+01:00 node kernel: NVRM: with a zone", 100.0),
+        ("2026-11-22T10:58:20.5Z node kernel: NVRM: in UTC", 99.5),
+        ("2026-11-22T11:58:20 node kernel: NVRM: this machine's time", 100.0),
+        ("Nov 22 11:58:20 node kernel: NVRM: without a year", 100.0),
+        ("Nov  2 12:00:00 node kernel: NVRM: one digit", 20 * 86400.0),
+        ("Nov 22 12:00:01 node kernel: NVRM: a clock ahead", 0.0),
+        ("Nov 31 12:00:01 node kernel: NVRM: no such day", None),
+        ("NVRM: no time", None),
+    ],
+)
+def test_the_age_of_a_line_of_a_file(tmp_path: Path, line: str, age_s: float | None) -> None:
+    put(tmp_path, "var/log/messages", f"{line}\n")
+
+    found = read_kernel_log(tmp_path, Clock(NOW, 1000.0))
+
+    assert found.ages_s == (age_s,)
+
+
+def test_a_line_of_december_was_written_last_year() -> None:
+    assert written_at("Dec 31 23:00:00 node", NOW) == datetime(2025, 12, 31, 23, tzinfo=NOW.tzinfo)
+    assert written_at("Feb 29 23:00:00 node", NOW) is None
+    # Up to a day ahead a clock is wrong; beyond that the year is.
+    assert written_at("Nov 23 12:00:00 node", NOW) == NOW + timedelta(days=1)
+    assert (written_at("Nov 23 12:00:01 node", NOW) or NOW).year == 2025
+
+
+@given(st.text(max_size=60))
+def test_any_line_has_a_time_or_none(text: str) -> None:
+    for line in (text, f"2026-11-22T{text} ", f"Nov {text} 10:00:00 "):
+        found = written_at(line, NOW)
+        assert found is None or found.tzinfo is not None
+
+
+# ------------------------------------------------------------------------------- earlier boots
+
+OLD = "Nov 20 12:00:00 node kernel: [99.0] NVRM: Xid (PCI:0000:01:00): 79, gone\n"
+
+
+def test_xids_of_earlier_boots(tmp_path: Path) -> None:
+    put(tmp_path, "dev/kmsg", "3,1,1,-;NVRM: now\n")
+    other = "Nov 20 11:00:00 node kernel: NVRM: loading\n"
+    new = "Nov 22 11:00:00 node kernel: NVRM: Xid (PCI:0000:01:00): 31, x\n"
+    put(tmp_path, "var/log/kern.log", f"{BOOTED}{other}{OLD}{BOOTED}{new}")
+
+    found = read_kernel_log(tmp_path, Clock(NOW, 50.0))
+
+    assert (found.source, found.lines) == ("/dev/kmsg", ("NVRM: now",))
+    assert found.earlier.lines == (OLD.rstrip(),)
+    assert found.earlier.ages_s == (2 * 86400.0,)
+    assert (found.earlier.source, found.earlier.unavailable) == ("/var/log/kern.log", None)
+
+
+def test_a_log_without_xids_says_that_there_were_none(tmp_path: Path) -> None:
+    put(tmp_path, "var/log/messages", f"NVRM: loading\n{BOOTED}")
+
+    assert read_kernel_log(tmp_path).earlier.lines == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (None, "/var/log/kern.log: No such file or directory"),
+        (OLD, "/var/log/kern.log does not show where this boot began"),
+    ],
+)
+def test_why_earlier_boots_are_not_known(tmp_path: Path, text: str | None, reason: str) -> None:
+    if text is not None:
+        put(tmp_path, "var/log/kern.log", text)
+
+    found = read_kernel_log(tmp_path).earlier
+
+    assert (found.lines, found.unavailable) == (None, reason)

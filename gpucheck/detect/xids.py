@@ -1,0 +1,212 @@
+"""Xids: the driver's lines of GPU errors, joined to bursts, and what NVIDIA and we make of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from enum import StrEnum
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from gpucheck.data import document, table
+
+#: Silence that ends a burst, in seconds: fleet tools join the lines of one event so.
+SILENCE_S = 180.0
+#: Source of NVIDIA's actions, as evidence names it.
+CATALOGUE = "NVIDIA's Xid catalogue (Ampere and newer)"
+#: The driver prints the GPU's bus id, in MIG mode its instances too, the number, and the process if
+#: it knows that: open-gpu-kernel-modules, kernel_rc.c, XID_PRINT_WITH_ATTR. Older drivers leave out
+#: "PCI:", and end the bus id before the function.
+_LINE = re.compile(
+    r"NVRM: Xid \((?:PCI:)?(?P<bus>[0-9a-fA-F:.]{1,20})(?: [^)]{0,60})?\): (?P<number>[0-9]{1,5})\b"
+    r"(?:, *pid='?(?P<pid>[0-9]{1,10}|<unknown>)'?)?(?:, *name='?(?P<process>[^,']{1,64}))?"
+)
+#: What a line of Xid 154 asks for: "… changed from 0x0 (None) to 0x1 (GPU Reset Required)".
+_ASKED = re.compile(r" to 0x[0-9a-fA-F]+ \((?P<action>[A-Za-z0-9 ]{1,40})\)")
+_UNKNOWN = "<unknown>"
+#: The number that says which recovery the others need.
+RECOVERY_CHANGED = 154
+
+
+class Judgement(StrEnum):
+    """What an Xid says of the GPU: broken, in doubt, or nothing."""
+
+    FAIL = "fail"
+    WARN = "warn"
+    NOTE = "note"
+
+
+class Xid(NamedTuple):
+    """Line of an error: its number, the GPU, and the process if the driver knew it.
+
+    `age_s` is how long ago it was written, None if that is not known.
+    """
+
+    number: int
+    pci_bus_id: str
+    line: str
+    pid: int | None = None
+    process: str | None = None
+    age_s: float | None = None
+
+    @property
+    def asked(self) -> str | None:
+        """Return the recovery that a line of Xid 154 asks for."""
+        found = _ASKED.search(self.line)
+        return found["action"] if found is not None and self.number == RECOVERY_CHANGED else None
+
+
+class Guide(NamedTuple):
+    """What the table says of a number: its name, our judgement and steps, NVIDIA's actions.
+
+    `because` is the reason where we judge otherwise than NVIDIA's buckets suggest.
+    """
+
+    meaning: str
+    judgement: Judgement
+    action: str
+    remedy: str
+    immediate: str | None = None
+    investigatory: str | None = None
+    because: str | None = None
+    health_validation: str | None = None
+
+    @property
+    def nvidia(self) -> str | None:
+        """Return NVIDIA's actions, the first one and what follows it; None if it names none."""
+        steps = dict.fromkeys(step for step in (self.immediate, self.investigatory) if step)
+        return ", then ".join(steps) or None
+
+
+_LIST = "Look the number up in NVIDIA's list of XID errors."
+#: Buckets after which a GPU is not to be used as it is.
+_BROKEN = frozenset({"RESET_GPU", "RESTART_BM", "WORKFLOW_NVLINK_ERR", "WORKFLOW_XID_48"})
+#: Buckets that leave the GPU alone.
+_HARMLESS = frozenset({"IGNORE", "RESTART_APP"})
+#: Second buckets that look for the fault in the program, or for none.
+_OF_PROGRAMS = frozenset(
+    {"CHECK_APP/CUDA", "IGNORE", "WORKFLOW_XID_13", "WORKFLOW_XID_31", "XID_137_FLOW"}
+)
+#: Follows another error, which is judged by itself.
+_FOLLOWS = "WORKFLOW_XID_45"
+
+
+def suggested(immediate: str | None, investigatory: str | None) -> Judgement:
+    """Return what NVIDIA's buckets suggest: a program's error is a note, a reset a failure."""
+    if immediate in _BROKEN:
+        return Judgement.FAIL
+    if immediate == _FOLLOWS or (immediate in _HARMLESS and investigatory in _OF_PROGRAMS):
+        return Judgement.NOTE
+    return Judgement.WARN
+
+
+def guide(number: int) -> Guide:
+    """Return what the table says of a number."""
+    row = _row(number)
+    if row is None:
+        action = "look the number up"
+        return Guide("not in NVIDIA's catalogue", Judgement.WARN, action, _LIST)
+    immediate, investigatory = row.get("immediate"), row.get("investigatory")
+    bucket = document("xid")["buckets"].get(immediate, {})
+    own = row.get("judgement")
+    return Guide(
+        meaning=row.get("meaning", row["description"]),
+        judgement=Judgement(own) if own else suggested(immediate, investigatory),
+        action=row.get("action", bucket.get("action", "look the number up")),
+        remedy=row.get("remedy", bucket.get("remedy", _LIST)),
+        immediate=immediate,
+        investigatory=investigatory,
+        because=row.get("because"),
+        health_validation=row.get("health_validation"),
+    )
+
+
+def _row(number: int) -> Mapping[str, Any] | None:
+    name = f"xid-{number}"
+    return next(
+        (r for r in table("xid") if r["id"] == name or number in r.get("numbers", ())), None
+    )
+
+
+def parse_lines(lines: Sequence[str], ages_s: Sequence[float | None]) -> list[Xid]:
+    """Return the errors in lines of the kernel log; `ages_s` may be empty."""
+    ages = ages_s if len(ages_s) == len(lines) else (None,) * len(lines)
+    found = (parse_line(line, age_s) for line, age_s in zip(lines, ages, strict=True))
+    return [xid for xid in found if xid is not None]
+
+
+def parse_line(line: str, age_s: float | None = None) -> Xid | None:
+    """Return the error that a line reports, None if it reports none."""
+    match = _LINE.search(line)
+    if match is None:
+        return None
+    pid, process = match["pid"], match["process"]
+    return Xid(
+        number=int(match["number"]),
+        pci_bus_id=_bus_id(match["bus"]),
+        line=line,
+        pid=int(pid) if pid and pid != _UNKNOWN else None,
+        process=process if process and process != _UNKNOWN else None,
+        age_s=age_s,
+    )
+
+
+def _bus_id(text: str) -> str:
+    """Return the kernel's form of a bus id: a domain of four digits, lower case, the function."""
+    bus = text.lower().rstrip(".:")
+    domain, _, rest = bus.partition(":")
+    name = f"{domain[-4:]}:{rest}" if rest.count(":") else bus
+    return name if "." in name else f"{name}.0"
+
+
+# ------------------------------------------------------------------------------------ in words
+
+
+def count_bursts(xids: Iterable[Xid]) -> int | None:
+    """Return into how many bursts errors fall; None if the time of one is not known."""
+    ages = [xid.age_s for xid in xids]
+    known = sorted(age for age in ages if age is not None)
+    if not known or len(known) < len(ages):
+        return None
+    return 1 + sum(later - earlier >= SILENCE_S for earlier, later in pairwise(known))
+
+
+def how_often(xids: Sequence[Xid], most: int) -> str:
+    """Return "once", "× 17 in one burst", "× 3 in 2 bursts"; of `most`, more were not kept."""
+    if len(xids) == 1:
+        return "once"
+    times = f"× {len(xids)}" + (" or more" if len(xids) >= most else "")
+    bursts = count_bursts(xids)
+    if bursts is None:
+        return times
+    return f"{times} in {'one burst' if bursts == 1 else f'{bursts} bursts'}"
+
+
+def how_long_ago(xids: Iterable[Xid]) -> str | None:
+    """Return when the last of them was: "3 h ago"; None if not known."""
+    ages = [xid.age_s for xid in xids if xid.age_s is not None]
+    return ago(min(ages)) if ages else None
+
+
+def ago(seconds: float) -> str:
+    """Return a time before now in whole units, at least two of them but for days: "3 h ago"."""
+    for unit_s, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * unit_s:
+            return f"{seconds // unit_s:.0f} {unit} ago"
+    return f"{seconds:.0f} s ago"
+
+
+#: So many processes are named.
+_MOST_NAMED = 3
+
+
+def which_processes(xids: Sequence[Xid]) -> str | None:
+    """Return the processes: "only PID 8812 (python3)"; None if the driver knew none."""
+    known = {xid.pid: xid.process for xid in xids if xid.pid is not None}
+    if not known:
+        return None
+    names = [f"{pid} ({name})" if name else str(pid) for pid, name in known.items()]
+    if len(names) > _MOST_NAMED:
+        names = [*names[:_MOST_NAMED], f"{len(names) - _MOST_NAMED} more"]
+    only = len(known) == 1 and len(xids) > 1 and all(xid.pid is not None for xid in xids)
+    return f"{'only ' if only else ''}PID{'s' if len(known) > 1 else ''} {', '.join(names)}"
