@@ -58,6 +58,14 @@ def command(
         list[str] | None,
         typer.Option("--skip", metavar="ID,...", help="Skip these checks or layers."),
     ] = None,
+    wheel: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--wheel",
+            metavar="NAME,...",
+            help="Name the build of torch, jax, ... for these GPUs and this driver.",
+        ),
+    ] = None,
     list_checks: Annotated[
         bool, typer.Option("--list-checks", help="List the checks and exit.")
     ] = False,
@@ -78,6 +86,12 @@ def command(
         with machine("detect", shared, ("table", "json")) as probes:
             answer = describe_checks(explain)
         return deliver("detect", shared, answer, probes.time())
+    if wheel is not None:
+        others = {"framework": framework, "python": python, "expect-gpus": expect_gpus}
+        check_alone("--wheel", only=only, skip=skip, deep=deep, quick=quick, **others)
+        from gpucheck.cli.detect_wheel import choose_wheels
+
+        return choose_wheels(shared, wheel)
     if expect_gpus is not None and expect_gpus < 1:
         message = f"--expect-gpus takes a number of 1 or more, not {expect_gpus}."
         raise WrongUseError(code="bad-gpu-count", message=message)
@@ -97,6 +111,18 @@ def command(
     with machine("detect", shared) as probes, status_line(shown=shared.verbosity >= 0) as tell:
         answer = detect(probes, request, tell)
     return deliver("detect", shared, answer, probes.time(), warnings_in_table=True)
+
+
+def check_alone(question: str, **others: object) -> None:
+    """Refuse an option beside a question that has a document of its own.
+
+    Raises:
+        WrongUseError: another question, --only or --skip is given as well.
+    """
+    given = [f"--{name}" for name, value in others.items() if value]
+    if given:
+        message = f"{question} is a question of its own: omit {', '.join(given)}."
+        raise WrongUseError(code="two-questions", message=message)
 
 
 def _as_line(shared: Shared, *, line: bool) -> Shared:

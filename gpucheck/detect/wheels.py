@@ -1,13 +1,13 @@
 """Wheel of a framework that runs on these GPUs with this driver: the rule, over data/wheels.toml.
 
-Values in, values out. `gpucheck detect --wheel` asks it before anything is installed, and the
-checks of the frameworks ask it for their remedies.
+`choose` takes values and returns values. `gpucheck detect --wheel` asks it before anything is
+installed, and the checks of the frameworks ask it for their remedies.
 """
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 from functools import cache
 from typing import NamedTuple
@@ -21,6 +21,11 @@ from gpucheck.detect.cuda_versions import (
     holds_code_for,
     parse_version,
 )
+from gpucheck.detect.machine import Machine
+from gpucheck.drivers.interface import Probes
+from gpucheck.inventory.inventory import complete_host, cuda_version
+from gpucheck.report.envelope import Answer, Notice
+from gpucheck.report.errors import ExitCode, InconclusiveError
 from gpucheck.report.text import count_of
 
 #: The words before a row's own, by installer.
@@ -89,9 +94,9 @@ class LeftOut(NamedTuple):
 
 
 class PassedOver(NamedTuple):
-    """Newer build that was not chosen, by id, and why."""
+    """Newer builds, by id, that were not chosen, all for the same reason."""
 
-    build: str
+    builds: tuple[str, ...]
     reason: str
 
 
@@ -242,7 +247,6 @@ def choose(
     if not served:
         return _without_code(framework, title, known, driver, published)
     left = tuple(_left_out(gpu, best, title, known, runs) for gpu in known if gpu not in served)
-    own = sorted({gpu.compute_capability or "" for gpu in served})
     unread = runs_with(best, driver) is None
     return WheelChoice(
         framework=framework,
@@ -255,9 +259,16 @@ def choose(
         arguments=best.install["pip"],
         left_out=left,
         passed_over=_passed_over(best, title, served, driver, published),
-        compiled_at_first_use=tuple(each for each in own if has_only_ptx(best.architectures, each)),
+        compiled_at_first_use=tuple(
+            each for each in _capabilities(served) if has_only_ptx(best.architectures, each)
+        ),
         driver_unread=unread,
     )
+
+
+def _capabilities(gpus: Sequence[WheelGpu]) -> list[str]:
+    """Return the compute capabilities of some GPUs, each once, the oldest first."""
+    return sorted({gpu.compute_capability or "" for gpu in gpus}, key=_number)
 
 
 def _served(build: Build, gpus: Sequence[WheelGpu]) -> list[WheelGpu]:
@@ -273,13 +284,8 @@ def _left_out(
     if not others:
         return LeftOut(gpu, None, f"{gap}, nor has any other build for this driver")
     other = max(others, key=lambda build: (len(_served(build, gpus)), _number(build.versions[1])))
-    lost = sorted(
-        {
-            each.compute_capability or ""
-            for each in _served(best, gpus)
-            if each not in _served(other, gpus)
-        }
-    )
+    also = _served(other, gpus)
+    lost = _capabilities([each for each in _served(best, gpus) if each not in also])
     reason = f"{gap}: {label(other, title)} has, but none for {', '.join(lost)}"
     return LeftOut(gpu, other.id, f"{reason}; no build serves both")
 
@@ -291,28 +297,36 @@ def _passed_over(
     driver: Driver,
     published: Sequence[Build],
 ) -> tuple[PassedOver, ...]:
-    """Say why each build that is newer than the chosen one was not."""
+    """Say why each build that is newer than the chosen one was not, the newest first."""
 
     def age(build: Build) -> tuple[Version, Version]:
         return _number(build.versions[1]), _number(build.cuda)
 
-    found = []
+    alike: dict[tuple[str, str], list[Build]] = {}
     for build in sorted(published, key=age, reverse=True):
-        if age(build) <= age(best):
-            continue
-        lacking = sorted(
-            {gpu.compute_capability or "" for gpu in served if gpu not in _served(build, served)}
+        if age(build) > age(best):
+            why = _why_not(build, served, driver)
+            alike.setdefault((build.versions[1], why), []).append(build)
+    return tuple(
+        PassedOver(
+            tuple(build.id for build in builds),
+            f"{title} {version} ({', '.join(build.name for build in builds)}) {why}",
         )
-        if lacking:
-            reason = f"has no code for compute capability {', '.join(lacking)}"
-        elif runs_with(build, driver) is False:
-            reason = f"needs {_needed(build, driver)}"
-        elif _is_newer_than_driver(build, driver):
-            reason = f"runs too, but its CUDA is newer than the driver's {driver.cuda}"
-        else:
-            reason = "serves fewer of the GPUs"
-        found.append(PassedOver(build.id, f"{label(build, title)} {reason}"))
-    return tuple(found)
+        for (version, why), builds in alike.items()
+    )
+
+
+def _why_not(build: Build, served: Sequence[WheelGpu], driver: Driver) -> str:
+    """Return why a build does not take the place of one that serves these GPUs."""
+    also = _served(build, served)
+    lacking = _capabilities([gpu for gpu in served if gpu not in also])
+    if lacking:
+        return f"has no code for compute capability {', '.join(lacking)}"
+    if runs_with(build, driver) is False:
+        return f"needs {_needed(build, driver)}"
+    if _is_newer_than_driver(build, driver):
+        return f"runs too, but its CUDA {build.cuda} is newer than the driver's {driver.cuda}"
+    return "serves fewer of the GPUs"
 
 
 def _needed(build: Build, driver: Driver) -> str:
@@ -353,10 +367,111 @@ def _without_code(
     useful = [build for build in published if _served(build, known)]
     if useful:
         return _needs_a_driver(framework, title, known, driver, useful)
-    capabilities = sorted({gpu.compute_capability or "" for gpu in known})
     return WheelChoice(
         framework,
         Fit.NONE,
-        f"No build of {title} has code for compute capability {', '.join(capabilities)}",
+        f"No build of {title} has code for compute capability {', '.join(_capabilities(known))}",
         remedy=(f"Build {title} from its source for these GPUs, or use another GPU.",),
     )
+
+
+# ------------------------------------------------------------------------------- what was read
+
+
+def driver_of(machine: Machine) -> Driver:
+    """Return the driver by NVML, or by its loaded kernel module where NVML does not answer."""
+    cuda = machine.nvml.cuda_driver_version
+    return Driver(
+        version=machine.nvml.driver_version or machine.kernel.module_version,
+        cuda=None if cuda is None else cuda_version(cuda),
+        windows=machine.is_wsl,
+    )
+
+
+def gpus_of(machine: Machine) -> tuple[WheelGpu, ...]:
+    """Return the GPUs by NVML; without it those on the PCI bus, by the table of boards."""
+    if machine.nvml.gpus:
+        return tuple(
+            WheelGpu(
+                index=gpu.index,
+                name=gpu.name,
+                compute_capability=gpu.compute_capability or _board(gpu.pci_device_id)[1],
+                pci_bus_id=gpu.pci_bus_id,
+            )
+            for gpu in machine.nvml.gpus
+        )
+    return tuple(
+        WheelGpu(None, *_board(gpu.device_id), pci_bus_id=gpu.pci_bus_id)
+        for gpu in machine.kernel.pci_devices or ()
+    )
+
+
+def _board(device_id: str | None) -> tuple[str | None, str | None]:
+    """Return name and compute capability of a board by its PCI device id; None, None if unknown."""
+    digits = (device_id or "").lower().removeprefix("0x")[:4]
+    for row in table("peaks"):
+        if digits in row["pci_device_ids"]:
+            return row["name"], row["rates"].partition("-")[0]
+    return None, None
+
+
+def advise(probes: Probes, frameworks: Mapping[str, str]) -> Answer:
+    """Choose a build of each framework (name -> title) for the machine: 0 one fits, 1 none does.
+
+    Raises:
+        InconclusiveError: no GPU's compute capability is known, or it is a Jetson.
+    """
+    machine = Machine(probes)
+    if machine.is_jetson:
+        raise InconclusiveError(
+            code="jetson",
+            message="This is a Jetson, and the table holds no builds for it.",
+            remedy=("Take NVIDIA's own wheels for this release of JetPack.",),
+        )
+    gpus, driver = gpus_of(machine), driver_of(machine)
+    if not any(gpu.compute_capability for gpu in gpus):
+        seen = f"of {count_of(len(gpus))} no compute capability is known" if gpus else "no GPU"
+        raise InconclusiveError(
+            code="nothing-to-judge-by",
+            message=f"There is nothing to choose a build by: {seen}.",
+            remedy=(
+                "See what is wrong here: gpucheck detect",
+                "Or ask for another machine: gpucheck detect --wheel torch --from FILE",
+            ),
+        )
+    processor = machine.system.platform.machine
+    choices = tuple(
+        choose(name, title, gpus, driver, processor) for name, title in frameworks.items()
+    )
+    return Answer(
+        result=WheelChoices(gpus, driver, processor, choices),
+        exit_code=ExitCode.BAD if any(c.fit is Fit.NONE for c in choices) else ExitCode.OK,
+        host=complete_host(machine.host, machine.nvml),
+        warnings=tuple(_notices(gpus, processor, choices)),
+    )
+
+
+def _notices(
+    gpus: Sequence[WheelGpu], processor: str | None, choices: Sequence[WheelChoice]
+) -> Iterator[Notice]:
+    """Yield what --strict must not pass."""
+    for gpu in gpus:
+        if not gpu.compute_capability:
+            message = f"{gpu_label(gpu)}: its compute capability is not known, so it did not count."
+            yield Notice(code="gpu-not-read", message=message)
+    if processor is None:
+        message = "The processor is not recorded: builds for x86_64 were chosen from."
+        yield Notice(code="machine-not-recorded", message=message)
+    for choice in choices:
+        for left in choice.left_out:
+            message = f"{choice.framework}: {gpu_label(left.gpu)} is left out: {left.reason}."
+            yield Notice(code="gpu-left-out", message=message)
+        if choice.driver_unread and choice.build:
+            message = f"{choice.framework}: the driver was not read; {choice.build.driver} is the"
+            yield Notice(code="driver-not-read", message=f"{message} oldest for this build.")
+
+
+def gpu_label(gpu: WheelGpu) -> str:
+    """Return what to call a GPU: "GPU 1 (Tesla P40)"; by its bus id if it has no index."""
+    number = f"GPU {gpu.pci_bus_id}" if gpu.index is None else f"GPU {gpu.index}"
+    return f"{number} ({gpu.name})" if gpu.name else number
