@@ -92,6 +92,9 @@ def command(
         from gpucheck.cli.detect_wheel import choose_wheels
 
         return choose_wheels(shared, wheel)
+    if shared.format == "shell":
+        message = "--format shell is for --wheel: it writes what an install script needs."
+        raise WrongUseError(code="unknown-format", message=message)
     if expect_gpus is not None and expect_gpus < 1:
         message = f"--expect-gpus takes a number of 1 or more, not {expect_gpus}."
         raise WrongUseError(code="bad-gpu-count", message=message)

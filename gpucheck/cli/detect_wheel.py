@@ -14,7 +14,6 @@ def choose_wheels(shared: Shared, words: list[str]) -> int:
 
     Raises:
         WrongUseError: a framework is unknown or none is named, or one line is asked for several.
-        InconclusiveError: there is nothing to choose by.
     """
     from gpucheck.detect.checks.frameworks import FRAMEWORKS
     from gpucheck.detect.run import normal_framework

@@ -24,8 +24,8 @@ from gpucheck.detect.cuda_versions import (
 from gpucheck.detect.machine import Machine
 from gpucheck.drivers.interface import Probes
 from gpucheck.inventory.inventory import complete_host, cuda_version
-from gpucheck.report.envelope import Answer, Notice
-from gpucheck.report.errors import ExitCode, InconclusiveError
+from gpucheck.report.envelope import Answer, Failure, Notice
+from gpucheck.report.errors import ExitCode
 from gpucheck.report.text import count_of
 
 #: The words before a row's own, by installer.
@@ -55,6 +55,7 @@ class Build(NamedTuple):
     source: str
     date: str
     oldest_capability: str | None = None
+    package: str | None = None
 
 
 class Driver(NamedTuple):
@@ -151,6 +152,7 @@ def builds_of(framework: str) -> tuple[Build, ...]:
             source=row["source"],
             date=row["date"].isoformat(),
             oldest_capability=row.get("oldest_capability"),
+            package=row.get("package"),
         )
         for row in table("wheels")
         if row["framework"] == framework
@@ -207,7 +209,7 @@ def commands_of(build: Build) -> dict[str, str]:
 
 def label(build: Build, title: str) -> str:
     """Return the name of a build: "PyTorch 2.14 for CUDA 12.6 (cu126)"."""
-    return f"{title} {build.versions[1]} for CUDA {build.cuda} ({build.name})"
+    return f"{build.package or title} {build.versions[1]} for CUDA {build.cuda} ({build.name})"
 
 
 # ------------------------------------------------------------------------------------ the choice
@@ -310,7 +312,8 @@ def _passed_over(
     return tuple(
         PassedOver(
             tuple(build.id for build in builds),
-            f"{title} {version} ({', '.join(build.name for build in builds)}) {why}",
+            f"{builds[0].package or title} {version}"
+            f" ({', '.join(build.name for build in builds)}) {why}",
         )
         for (version, why), builds in alike.items()
     )
@@ -416,29 +419,17 @@ def _board(device_id: str | None) -> tuple[str | None, str | None]:
 
 
 def advise(probes: Probes, frameworks: Mapping[str, str]) -> Answer:
-    """Choose a build of each framework (name -> title) for the machine: 0 one fits, 1 none does.
+    """Choose a build of each framework (name -> title) for the machine.
 
-    Raises:
-        InconclusiveError: no GPU's compute capability is known, or it is a Jetson.
+    The exit code is 0 if each has one, 1 if one has none, and 3 if there is nothing to choose by:
+    no GPU's compute capability is known, or it is a Jetson.
     """
     machine = Machine(probes)
-    if machine.is_jetson:
-        raise InconclusiveError(
-            code="jetson",
-            message="This is a Jetson, and the table holds no builds for it.",
-            remedy=("Take NVIDIA's own wheels for this release of JetPack.",),
-        )
     gpus, driver = gpus_of(machine), driver_of(machine)
-    if not any(gpu.compute_capability for gpu in gpus):
-        seen = f"of {count_of(len(gpus))} no compute capability is known" if gpus else "no GPU"
-        raise InconclusiveError(
-            code="nothing-to-judge-by",
-            message=f"There is nothing to choose a build by: {seen}.",
-            remedy=(
-                "See what is wrong here: gpucheck detect",
-                "Or ask for another machine: gpucheck detect --wheel torch --from FILE",
-            ),
-        )
+    host = complete_host(machine.host, machine.nvml)
+    failure = _nothing_to_judge_by(machine, gpus)
+    if failure is not None:
+        return Answer(result=None, exit_code=ExitCode.INCONCLUSIVE, host=host, error=failure)
     processor = machine.system.platform.machine
     choices = tuple(
         choose(name, title, gpus, driver, processor) for name, title in frameworks.items()
@@ -446,8 +437,28 @@ def advise(probes: Probes, frameworks: Mapping[str, str]) -> Answer:
     return Answer(
         result=WheelChoices(gpus, driver, processor, choices),
         exit_code=ExitCode.BAD if any(c.fit is Fit.NONE for c in choices) else ExitCode.OK,
-        host=complete_host(machine.host, machine.nvml),
+        host=host,
         warnings=tuple(_notices(gpus, processor, choices)),
+    )
+
+
+def _nothing_to_judge_by(machine: Machine, gpus: Sequence[WheelGpu]) -> Failure | None:
+    if machine.is_jetson:
+        return Failure(
+            code="jetson",
+            message="This is a Jetson, and the table holds no builds for it.",
+            remedy=("Take NVIDIA's own wheels for this release of JetPack.",),
+        )
+    if any(gpu.compute_capability for gpu in gpus):
+        return None
+    seen = f"of {count_of(len(gpus))} no compute capability is known" if gpus else "no GPU"
+    return Failure(
+        code="nothing-to-judge-by",
+        message=f"There is nothing to choose a build by: {seen}.",
+        remedy=(
+            "See what is wrong here: gpucheck detect",
+            "Or ask for another machine: gpucheck detect --wheel torch --from FILE",
+        ),
     )
 
 

@@ -37,7 +37,8 @@ def blocks(report: Report, view: View) -> Iterator[Block]:
 
 
 def _choice(choice: WheelChoice, view: View) -> Iterator[Block]:
-    yield Line(choice.sentence, MARKS[choice.fit], style=COLORS[choice.fit])
+    fit = Fit.SOME if choice.driver_unread and choice.fit is Fit.ALL else choice.fit
+    yield Line(choice.sentence, MARKS[fit], style=COLORS[fit])
     for command in choice.commands.values():
         yield Command(command, INDENT)
     yield from remedies(choice.remedy, indent=INDENT)
@@ -59,7 +60,9 @@ def _choice(choice: WheelChoice, view: View) -> Iterator[Block]:
 
 def _read_from(build: Build) -> str:
     """Return what the architectures of a build were read from, and when."""
-    code = ", ".join(build.architectures) or "no GPU code: it compiles all of it"
+    code = (
+        ", ".join(build.architectures) or f"none: all is compiled, for what CUDA {build.cuda} knows"
+    )
     if not build.wheels:
         return f"{code} (from documents, {build.date}: {build.source})"
     return f"{code} (from the wheel of {build.wheels[-1]}, {build.date})"

@@ -342,6 +342,7 @@ class Host:
     environment: str = "bare-metal"
     os: str = "Ubuntu 24.04.3 LTS"
     kernel: str = "6.8.0-71-generic"
+    processor: str = "x86_64"
     numa_cpus: tuple[str, ...] = ("0-15",)
     """One CPU list for each NUMA node."""
     boot_time_s: int = 1_760_000_000
