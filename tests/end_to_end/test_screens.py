@@ -1,4 +1,4 @@
-"""What a terminal shows of place, memlimit, profile, peaks and wheel, at three widths, in text files.
+"""What a terminal shows of some commands, at three widths, in text files.
 
 After a change that is meant, `UPDATE_SNAPSHOTS=1 pytest tests/end_to_end/test_screens.py` writes
 them anew; then read the difference.
