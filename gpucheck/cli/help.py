@@ -60,6 +60,7 @@ GROUPS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "memlimit": {
         "The limit": ("amount", "gpu", "include_overhead"),
         "The command that runs under it": ("watch", "hook", "python"),
+        "A limit by the driver": ("hard", "as_root"),
         "Code and proof": ("code", "verify", "verify_with"),
     },
 }  # fmt: skip
