@@ -59,6 +59,7 @@ from gpucheck.place.model import MOST_SHARES, Claim, ClaimList, Holder, Unusable
 from gpucheck.report.errors import InconclusiveError
 
 _MUTEX = "gate.lock"
+_TURN = "turn.lock"
 #: A ticket changes its name once its wants are known, which processes that wait for that see.
 _TICKET = re.compile(r"ticket-(?P<number>[0-9]{1,20})\.[0-9]{1,20}(?P<new>\.new)?\.lock")
 #: Numbers come from a clock that all processes share, so one further ahead than this was never
@@ -321,6 +322,24 @@ class ClaimStore:
                 release(held)
         finally:
             os.close(folder)
+
+    def try_turn(self) -> Lock | None:
+        """Take the turn of a program that claims in several steps; None while another has it.
+
+        Of two programs that each hold a GPU and wait for one more, neither would ever go on.
+
+        Raises:
+            MissingError: the directory cannot be used or trusted.
+        """
+        folder = open_directory(self._path)
+        try:
+            turn = open_or_create(folder, _TURN, self._path)
+        finally:
+            os.close(folder)
+        if self._try(turn):
+            return Lock(turn)
+        release(turn)
+        return None
 
     def is_live(self, ticket: Ticket) -> bool:
         """Return whether the ticket still waits for the same; needs no mutex."""

@@ -32,6 +32,7 @@ from gpucheck.place.claims import (
 from gpucheck.place.device_strings import parse_device
 from gpucheck.place.model import MOST_SHARES, PlacedDevice, Placement
 from gpucheck.place.placement import (
+    CudaDevice,
     check_agreement,
     environment_for,
     place_devices,
@@ -112,6 +113,21 @@ def lease_best(
         answer=machine.answer_with(placement, notices),
         gpus=selector.machine.inventory.gpus,
     )
+
+
+def suitable_devices(request: SelectionRequest, probes: Probes) -> Sequence[CudaDevice]:
+    """Return the GPUs and MIG instances that could fit a request, now or once they are free.
+
+    Raises:
+        WrongUseError: the request is invalid.
+        MissingError: there is no GPU or no driver.
+        InconclusiveError: the driver does not answer.
+    """
+    check_request(request)
+    machine = _Machine(probes, topology=False, close_after=False)
+    selector = GpuSelector(request=request, look=machine.look)
+    selector.survey()
+    return selector.suitable
 
 
 class _Machine:

@@ -209,10 +209,14 @@ class GpuSelector:
         return self.request.count
 
     @property
+    def suitable(self) -> Sequence[CudaDevice]:
+        """Return all that could fit, now or later: what is not ruled out for good."""
+        return [item for item in self._selectable if id_of(item) not in self._unfit]
+
+    @property
     def possible(self) -> Sequence[Target]:
-        """Return every target that could fit, now or later: all that are not ruled out for good."""
-        able = (item for item in self._selectable if id_of(item) not in self._unfit)
-        return [target for target in map(target_of, able) if target is not None]
+        """Return what to claim of all that could fit."""
+        return [target for target in map(target_of, self.suitable) if target is not None]
 
     @property
     def has_busy_gpus(self) -> bool:
