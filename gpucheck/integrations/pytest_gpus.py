@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
 
 import pytest
 
@@ -245,7 +245,7 @@ class ProcessGpus:
             self._refusal = self._take(probes)
         except MissingError as error:
             # Anything but the claims' directory: there is no driver, or no GPU.
-            self._refusal = _no_gpu(error.message)
+            self._refusal = no_gpu(error.message)
             if error.code == "claims-directory-unusable":
                 self._refusal = Refusal(" ".join((error.message, *error.remedy)), skips=False)
         except GpucheckError as error:
@@ -272,7 +272,7 @@ class ProcessGpus:
         if failure is not None:
             # Others hold the GPUs: a test without a marker must not use them either.
             self._set(environment_for(()))
-            return _refused(failure)
+            return refused(failure)
         self._set(placement.environment)
         self.devices = tuple(
             replace(device, cuda_index=ordinal) for ordinal, device in enumerate(placement.devices)
@@ -281,7 +281,7 @@ class ProcessGpus:
         if cuda.failure is None and len(cuda.devices) == len(self.devices):
             return None
         missing = f"CUDA lists {len(cuda.devices)} of {count_of(len(self.devices))}"
-        return _no_gpu(cuda.failure.message if cuda.failure else missing)
+        return no_gpu(cuda.failure.message if cuda.failure else missing)
 
     def _command(self) -> str:
         """Return what the record of the claim says of this process."""
@@ -311,25 +311,12 @@ class ProcessGpus:
 
     def check(self, needs: Needs) -> None:
         """Skip or fail the current test if this process does not have what it needs."""
-        if self._refusal is not None:
-            self._refuse(self._refusal)
         uuids = {device.uuid for device in self.devices}
         every = selectable_devices(self._lease.gpus)
         own = [device for device in every if device.uuid in uuids]
-        if len(own) >= needs.count and all(map(needs.are_met_by, own)):
+        refusal = self._refusal or unmet(needs, own, every)
+        if refusal is None:
             return
-        could = [d for d in every if d.gpu.visible is not False and needs.are_met_by(d)]
-        if len(could) < needs.count:
-            has = f"this machine has {len(could) or 'none'} of them"
-            self._refuse(Refusal(f"the test needs {needs}: {has}", skips=True))
-        has = ", ".join(shown(device.uuid, device.index) for device in self.devices)
-        text = (
-            f"the test needs {needs}, but its process got {has} before it imported the tests, and"
-            f" CUDA reads that only once. Run: pytest {needs.options}"
-        )
-        self._refuse(Refusal(text, skips=False))
-
-    def _refuse(self, refusal: Refusal) -> NoReturn:
         if refusal.skips and not self._settings.required:
             pytest.skip(refusal.text)
         pytest.fail(refusal.text, pytrace=False)
@@ -368,7 +355,27 @@ class ProcessGpus:
             self._lease.close()
 
 
-def _refused(failure: Failure) -> Refusal:
+def unmet(needs: Needs, own: Sequence[CudaDevice], every: Sequence[CudaDevice]) -> Refusal | None:
+    """Return why the GPUs of a process do not do for a test; None if they do.
+
+    If other GPUs of the machine would do, that is no reason to skip: which process gets which GPU
+    is chance.
+    """
+    if len(own) >= needs.count and all(map(needs.are_met_by, own)):
+        return None
+    could = [d for d in every if d.gpu.visible is not False and needs.are_met_by(d)]
+    if len(could) < needs.count:
+        has = f"this machine has {len(could) or 'none'} of them"
+        return Refusal(f"the test needs {needs}: {has}", skips=True)
+    has = ", ".join(shown(device.uuid, device.gpu.index) for device in own)
+    text = (
+        f"the test needs {needs}, but its process got {has} before it imported the tests, and CUDA"
+        f" reads that only once. Run: pytest {needs.options}"
+    )
+    return Refusal(text, skips=False)
+
+
+def refused(failure: Failure) -> Refusal:
     """Return why no GPU was given: none could ever fit, or none became free in time."""
     reasons = [reason for reason in failure.remedy[:-1] if reason != ALLOW_BUSY_GPUS]
     why = f" ({'; '.join(reasons)})" if reasons else ""
@@ -379,7 +386,7 @@ def _refused(failure: Failure) -> Refusal:
     return Refusal(text, skips=failure.code == "nothing-fits")
 
 
-def _no_gpu(otherwise: str) -> Refusal:
+def no_gpu(otherwise: str) -> Refusal:
     """Return the cause that detect finds, in one line; `otherwise` if it finds nothing wrong."""
     found = diagnose(None, deadline_s=DIAGNOSIS_S)
     if found is None:

@@ -137,7 +137,7 @@ def test_an_unknown_framework_is_wrong_use() -> None:
 
 def test_all_waits_share_one_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = 100.0
-    monkeypatch.setattr(module.time, "monotonic", lambda: now_s)
+    monkeypatch.setattr("time.monotonic", lambda: now_s)
     probes = HurriedProbes(20.0)
     asked = [probes.deadline_s()]
     now_s = 112.34
