@@ -27,7 +27,7 @@ from gpucheck.bench.ci.profile_model import ProfileResult
 from gpucheck.bench.model import BenchResult, BurnResult
 from gpucheck.bench.peaks_model import Peaks
 from gpucheck.detect.model import Catalogue, Detection
-from gpucheck.detect.wheels import WheelChoices
+from gpucheck.detect.process_model import ProcessAnswer
 from gpucheck.drivers.recorded import Snapshot
 from gpucheck.inventory.model import Inventory
 from gpucheck.memlimit.model import MemoryLimit
@@ -49,9 +49,9 @@ RESULTS: dict[str, tuple[type, ...]] = {
     "memlimit": (MemoryLimit,),
     "peaks": (Peaks,),
     "place": (Placement,),
+    "process": (ProcessAnswer,),
     "profile": (ProfileResult,),
     "snapshot": (Snapshot,),
-    "wheel": (WheelChoices,),
 }
 #: The kept file of `bench --save`: it has no envelope.
 BASELINE = "baseline"

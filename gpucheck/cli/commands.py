@@ -28,11 +28,10 @@ COMMANDS = MappingProxyType(
         "detect": Command(
             "gpucheck.cli.detect",
             "Say whether a GPU can be used, and which layer is broken first.",
-            formats=("table", "json", "line", "shell"),
+            formats=("table", "json", "line"),
             examples=(
                 ("gpucheck detect", "usable or not, and what to do"),
                 ("gpucheck detect --framework pytorch --deep", "let PyTorch itself try"),
-                ("gpucheck detect --wheel torch", "which build runs on these GPUs"),
                 ("gpucheck detect --expect-gpus 8 --strict", "a gate for a node's health"),
             ),
         ),

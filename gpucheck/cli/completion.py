@@ -242,7 +242,6 @@ VALUES: Mapping[str, Callable[[Any], Iterable[Offer]]] = MappingProxyType(
         "skip": _checks,
         "explain": _checks,
         "framework": _frameworks,
-        "wheel": _frameworks,
         "format_": _formats,
         "select": _fields,
         "sort": _fields,
@@ -255,9 +254,7 @@ VALUES: Mapping[str, Callable[[Any], Iterable[Offer]]] = MappingProxyType(
     }
 )
 #: Options that take several values with commas between them.
-LISTS = frozenset(
-    ("bench device", "dtype", "only", "skip", "wheel", "select", "exclude", "verify_with")
-)
+LISTS = frozenset(("bench device", "dtype", "only", "skip", "select", "exclude", "verify_with"))
 
 
 # ------------------------------------------------------------------------------ the completion

@@ -58,12 +58,10 @@ def command(
         list[str] | None,
         typer.Option("--skip", metavar="ID,...", help="Skip these checks or layers."),
     ] = None,
-    wheel: Annotated[
-        list[str] | None,
+    pid: Annotated[
+        int | None,
         typer.Option(
-            "--wheel",
-            metavar="NAME,...",
-            help="Name the build of torch, jax, ... for these GPUs and this driver.",
+            "--pid", metavar="N", help="Say which GPU a running program uses, or why it uses none."
         ),
     ] = None,
     list_checks: Annotated[
@@ -86,15 +84,12 @@ def command(
         with machine("detect", shared, ("table", "json")) as probes:
             answer = describe_checks(explain)
         return deliver("detect", shared, answer, probes.time())
-    if wheel is not None:
+    if pid is not None:
         others = {"framework": framework, "python": python, "expect-gpus": expect_gpus}
-        check_alone("--wheel", only=only, skip=skip, deep=deep, quick=quick, **others)
-        from gpucheck.cli.detect_wheel import choose_wheels
+        check_alone("--pid", only=only, skip=skip, deep=deep, quick=quick, **others)
+        from gpucheck.cli.detect_pid import explain as explain_process
 
-        return choose_wheels(shared, wheel)
-    if shared.format == "shell":
-        message = "--format shell is for --wheel: it writes what an install script needs."
-        raise WrongUseError(code="unknown-format", message=message)
+        return explain_process(shared, pid)
     if expect_gpus is not None and expect_gpus < 1:
         message = f"--expect-gpus takes a number of 1 or more, not {expect_gpus}."
         raise WrongUseError(code="bad-gpu-count", message=message)

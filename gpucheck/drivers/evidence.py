@@ -16,8 +16,7 @@ class PlatformReading(NamedTuple):
     """The platform, from files alone.
 
     `boot_parameters` are those of the kernel's command line that affect GPU drivers;
-    `prime_profile` is the setting of a laptop's graphics switch. `machine` is the processor's kind
-    as the kernel calls it: x86_64, aarch64.
+    `prime_profile` is the setting of a laptop's graphics switch.
     """
 
     dxg: bool = False
@@ -26,7 +25,6 @@ class PlatformReading(NamedTuple):
     secure_boot: bool | None = None
     boot_parameters: tuple[str, ...] = ()
     prime_profile: str | None = None
-    machine: str | None = None
 
 
 class PciDetailReading(NamedTuple):
@@ -310,3 +308,82 @@ class HoldersReading(NamedTuple):
     hidden: int = 0
     complete: bool = True
     unavailable: str | None = None
+
+
+class MappedReading(NamedTuple):
+    """File that a process has mapped; `file` is its device and inode, equal for equal files.
+
+    `deleted`: another file, or none, has its name now.
+    """
+
+    path: str
+    file: str
+    deleted: bool = False
+
+
+class MappedFrameworkReading(NamedTuple):
+    """Framework whose libraries a process has loaded, by the files in its folder.
+
+    `gpu_build` is whether it has a part for NVIDIA GPUs; null could not be read.
+    """
+
+    name: str
+    path: str
+    version: str | None = None
+    cuda_build: str | None = None
+    gpu_build: bool | None = None
+
+
+class AncestorReading(NamedTuple):
+    """Parent of a process, or of its parent, with its GPU-related variables when it was started."""
+
+    pid: int
+    name: str | None = None
+    environment: Mapping[str, str] | None = None
+
+
+class CgroupReading(NamedTuple):
+    """Control group of a process: the smallest memory limit on its way, and what it uses.
+
+    `allows_gpus` is what the device rules of version 1 say; those of version 2 cannot be read.
+    """
+
+    path: str
+    memory_limit_bytes: int | None = None
+    memory_used_bytes: int | None = None
+    oom_kills: int | None = None
+    allows_gpus: bool | None = None
+
+
+class ProcessFilesReading(NamedTuple):
+    """One process in /proc; `found` null: processes were not recorded.
+
+    `ended`: it was there when the reading began. `state` and the keys of `threads` are the
+    kernel's letters. `environment` has the GPU-related variables with which it was started,
+    `ancestors` begins with its parent, `descendants` are ids, and `holders` those of them that are
+    seen to hold the driver's files open. `devices_present` is whether its /dev has files of the
+    driver, `device_files` are those that it holds open. `threads` counts the first of many.
+    What could not be read has its reason in `unavailable`.
+    """
+
+    pid: int
+    found: bool | None = None
+    ended: bool = False
+    state: str | None = None
+    parent: int | None = None
+    name: str | None = None
+    user: str | None = None
+    command: str | None = None
+    thread_count: int | None = None
+    threads: Mapping[str, int] = MappingProxyType({})
+    environment: Mapping[str, str] | None = None
+    ancestors: tuple[AncestorReading, ...] = ()
+    mapped: tuple[MappedReading, ...] | None = None
+    frameworks: tuple[MappedFrameworkReading, ...] = ()
+    device_files: tuple[str, ...] | None = None
+    devices_present: bool | None = None
+    cgroup: CgroupReading | None = None
+    descendants: tuple[int, ...] = ()
+    holders: tuple[int, ...] = ()
+    initial_namespace: bool | None = None
+    unavailable: Mapping[str, str] = NOTHING

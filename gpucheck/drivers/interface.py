@@ -14,6 +14,7 @@ if TYPE_CHECKING:  # a listing does not load what only detect needs
         HealthReading,
         HoldersReading,
         LaunchReading,
+        ProcessFilesReading,
         SystemReading,
         TrialReading,
     )
@@ -104,6 +105,10 @@ class Probes(Protocol):
 
     def device_holders(self) -> HoldersReading:
         """Search /proc for the processes that hold a GPU's device file open."""
+        ...
+
+    def process(self, pid: int) -> ProcessFilesReading:
+        """Read the files of one process, without touching it."""
         ...
 
     def close(self) -> None:

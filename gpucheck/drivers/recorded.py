@@ -12,6 +12,7 @@ from gpucheck.drivers.evidence import (
     HealthReading,
     HoldersReading,
     LaunchReading,
+    ProcessFilesReading,
     SystemReading,
     TrialReading,
 )
@@ -172,6 +173,20 @@ class RecordedProbes:
     def device_holders(self) -> HoldersReading:
         """Return that it was not recorded."""
         return HoldersReading(unavailable="not recorded")
+
+    def process(self, pid: int) -> ProcessFilesReading:
+        """Return what the recording says of a process on a GPU: no more than its name."""
+        who = self.identify((pid,))[pid]
+        return ProcessFilesReading(
+            pid=pid,
+            name=who.name,
+            user=who.user,
+            command=who.command,
+            unavailable=dict.fromkeys(
+                ("environment", "libraries", "frameworks", "device_files", "cgroup"),
+                NOT_RECORDED.message,
+            ),
+        )
 
     def close(self) -> None:
         """Do nothing: nothing is open."""

@@ -14,6 +14,7 @@ from gpucheck.drivers.evidence import (
     LaunchReading,
     NodeReading,
     NodesReading,
+    ProcessFilesReading,
     SystemReading,
     TrialReading,
 )
@@ -62,6 +63,7 @@ class FakeProbes:
     launch_reading: LaunchReading | None = None
     machine: Host = HERE
     holders_reading: HoldersReading | None = None
+    process_reading: ProcessFilesReading | None = None
 
     def time(self) -> str:
         """Return a fixed moment."""
@@ -158,6 +160,11 @@ class FakeProbes:
         """Return the given holders."""
         self.asked.append("device_holders")
         return self.holders_reading or HoldersReading()
+
+    def process(self, pid: int) -> ProcessFilesReading:
+        """Return the given process."""
+        self.asked.append("process")
+        return self.process_reading or ProcessFilesReading(pid=pid, found=False)
 
     def close(self) -> None:
         """Note that it was closed."""

@@ -40,15 +40,13 @@ class PlanInput:
 
     def fraction(self) -> Fraction | None:
         """Return the fraction that keeps every GPU's allocators within the limit, if known."""
-        capped = any(gpu.memory_limit_bytes is not None for gpu in self.limits)
-        if self.amount.share is not None and not self.overhead_included and not capped:
+        if self.amount.share is not None and not self.overhead_included:
             return self.amount.share
         shares = []
         for gpu in self.limits:
-            total = gpu.cuda_total_bytes
-            if gpu.allocator_limit_bytes is None or total is None:
+            if gpu.allocator_limit_bytes is None or gpu.memory_total_bytes is None:
                 return None
-            shares.append(Fraction(gpu.allocator_limit_bytes, total))
+            shares.append(Fraction(gpu.allocator_limit_bytes, gpu.memory_total_bytes))
         return min(shares)
 
     def of_pool(self, pool: str) -> str:

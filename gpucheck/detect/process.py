@@ -1,0 +1,610 @@
+"""Decisions of `gpucheck detect --pid`: which GPU a running process uses, or why it uses none.
+
+NVML's list decides whether it uses one. Why not is read from its own files, in the order in which
+a program meets the obstacles: it has ended, there is no driver, its environment hides the GPUs, it
+is shut out of their files, its framework has no CUDA, it has not asked. What may not be read is
+said, never guessed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from gpucheck.detect.process_model import (
+    ControlGroup,
+    LoadedFramework,
+    LoadedLibrary,
+    Obstacle,
+    ProcessAnswer,
+    UsedGpu,
+)
+from gpucheck.drivers.evidence import (
+    AncestorReading,
+    MappedFrameworkReading,
+    MappedReading,
+    ProcessFilesReading,
+)
+from gpucheck.drivers.host.process_files import NOT_ALLOWED
+from gpucheck.drivers.host.processes import program_of
+from gpucheck.drivers.interface import NvmlRequest, Probes
+from gpucheck.drivers.readings import GpuReading, KernelReading, NvmlReading, ProcessReading
+from gpucheck.inventory.inventory import UNDECIDED, complete_host
+from gpucheck.inventory.visibility import apply_rules
+from gpucheck.report.envelope import Answer, Evidence, Failure
+from gpucheck.report.errors import ExitCode, WrongUseError
+from gpucheck.report.text import binary_bytes
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+#: Names of frameworks as people write them.
+TITLES: Mapping[str, str] = {
+    "pytorch": "PyTorch",
+    "tensorflow": "TensorFlow",
+    "jax": "JAX",
+    "onnxruntime": "ONNX Runtime",
+    "cupy": "CuPy",
+    "ggml": "ggml (llama.cpp, ollama)",
+}
+#: Frameworks as `detect --wheel` calls them.
+_WHEELS: Mapping[str, str] = {
+    "pytorch": "torch",
+    "tensorflow": "tensorflow",
+    "jax": "jax",
+    "onnxruntime": "onnxruntime",
+}
+#: The kernel's letters (man 5 proc).
+_STATES: Mapping[str, str] = {
+    "R": "running",
+    "S": "sleeping",
+    "I": "sleeping",
+    "D": "waiting",
+    "T": "stopped",
+    "t": "stopped",
+    "Z": "ended",
+    "X": "ended",
+}
+#: "libcudnn.so.9.10.2" -> "libcudnn", "9.10.2"; wheels put a hash into names.
+_FILE = re.compile(r"(?P<name>lib.+?)(?:-[0-9a-f]{8})?\.so(?:\.(?P<version>[0-9]+(?:\.[0-9]+)*))?")
+#: The driver's version in the name of its library; libcuda.so.1 is every version's.
+_DRIVER_VERSION = re.compile(r"[0-9]{3,}\..+")
+#: Libraries of which one process should hold one copy.
+_ONCE = re.compile(
+    r"lib(?:cuda|cudart|cudnn\w*|cublas|cublasLt|cufft|curand|cusolver|cusparse|nccl|nvrtc)"
+)
+_NVIDIA = re.compile(_ONCE.pattern + r"|lib(?:nvidia-ml|nvJitLink|cupti|cudadebugger)")
+_OF_THE_DRIVER = ("libcuda", "libnvidia-ml", "libcudadebugger")
+_UVM = "/dev/nvidia-uvm"
+#: So many GPUs and files stand in a sentence.
+MOST_NAMED = 4
+#: Values of NVIDIA_VISIBLE_DEVICES with which a container gets no GPU. Source: the NVIDIA Container
+#: Toolkit's documentation, "Environment variables".
+_NO_DEVICES = ("void", "none", "")
+
+
+class Scene(NamedTuple):
+    """Readings that an obstacle is looked for in."""
+
+    process: ProcessFilesReading
+    nvml: NvmlReading
+    kernel: KernelReading
+
+
+def explain_process(probes: Probes, pid: int) -> Answer:
+    """Say which GPU a process uses, or why it uses none.
+
+    Raises:
+        WrongUseError: there is no such process, or it ended while it was read.
+    """
+    process = probes.process(pid)
+    if process.found is False:
+        raise _gone(process)
+    nvml = probes.nvml(NvmlRequest())
+    host = complete_host(probes.host(), nvml)
+    scene = Scene(process, nvml, probes.kernel())
+    result = judge(scene)
+    code = {True: ExitCode.OK, False: ExitCode.BAD, None: ExitCode.INCONCLUSIVE}[result.uses_gpu]
+    if result.uses_gpu is False and result.cause is None:
+        code = ExitCode.INCONCLUSIVE
+    error = None
+    if process.found is None and not result.gpus:
+        error = Failure(code="not-recorded", message=result.conclusion)
+    return Answer(result=result, exit_code=code, host=host, error=error)
+
+
+def _gone(process: ProcessFilesReading) -> WrongUseError:
+    if process.ended:
+        message = f"Process {process.pid} ended while it was read."
+        return WrongUseError(code="process-ended", message=message)
+    return WrongUseError(
+        code="no-such-process",
+        message=f"There is no process {process.pid} here, or it is hidden from this user.",
+        remedy=("Processes of another container or of the host have their ids there.",),
+    )
+
+
+def judge(scene: Scene) -> ProcessAnswer:
+    """Return the answer about one process."""
+    process = scene.process
+    gpus = tuple(_used(scene))
+    # What it uses is not kept from it.
+    obstacles = tuple(one for one in _obstacles(scene) if not (gpus and one.hinders))
+    uses = True if gpus else _may_use(scene)
+    first = next((one for one in obstacles if one.hinders), None)
+    cause = None if uses is not False else first
+    libraries = None if process.mapped is None else tuple(_libraries(process.mapped))
+    frameworks = None if process.mapped is None else _loaded_frameworks(process)
+    group = process.cgroup
+    return ProcessAnswer(
+        pid=process.pid,
+        uses_gpu=uses,
+        conclusion=_conclusion(scene, gpus, uses, cause),
+        cause=None if cause is None else cause.id,
+        remedy=_remedy(scene, uses, cause),
+        name=process.name,
+        user=process.user,
+        command=process.command,
+        state=_state(process),
+        threads=process.thread_count,
+        gpus=gpus,
+        obstacles=obstacles,
+        libraries=libraries,
+        frameworks=frameworks,
+        device_files=process.device_files,
+        devices_present=process.devices_present,
+        environment=process.environment,
+        cgroup=None if group is None else ControlGroup(*group),
+        unavailable=process.unavailable,
+    )
+
+
+def _state(process: ProcessFilesReading) -> str | None:
+    """Return its state in a word; one whose first thread has ended lives on in the others."""
+    state = _STATES.get(process.state or "")
+    if state == "ended" and any(_STATES.get(letter) != "ended" for letter in process.threads):
+        return "running"
+    return state
+
+
+# ------------------------------------------------------------------------------ does it use one
+
+
+def _used(scene: Scene) -> Iterator[UsedGpu]:
+    """Yield what NVML lists for the process and those below it, whose ids it gives as we do."""
+    process = scene.process
+    if process.initial_namespace is False and not process.device_files:
+        return  # NVML's ids are the host's, and this process holds no GPU open
+    members = {process.pid, *process.descendants}
+    if process.initial_namespace is False:
+        members = {process.pid}
+    for gpu in scene.nvml.gpus:
+        found: dict[tuple[int, int | None, int | None], ProcessReading] = {}
+        for each in gpu.processes:
+            if each.pid in members:
+                place = (each.pid, each.gpu_instance_id, each.compute_instance_id)
+                known = found.get(place)
+                if known is None or known.memory_used_bytes is None:
+                    found[place] = each
+        yield from (_describe_use(gpu, each) for each in found.values())
+
+
+def _describe_use(gpu: GpuReading, process: ProcessReading) -> UsedGpu:
+    place = (process.gpu_instance_id, process.compute_instance_id)
+    uuid, mig = gpu.uuid, False
+    if process.gpu_instance_id is not None:
+        for instance in gpu.mig_instances:
+            if place == (instance.gpu_instance_id, instance.compute_instance_id):
+                uuid, mig = instance.uuid, True
+    return UsedGpu(
+        index=gpu.index,
+        pid=process.pid,
+        uuid=uuid,
+        name=gpu.name,
+        memory_used_bytes=process.memory_used_bytes,
+        mig=mig,
+    )
+
+
+def _may_use(scene: Scene) -> bool | None:
+    """Return False where it certainly uses no GPU, None where that cannot be told."""
+    process = scene.process
+    if process.found is None:
+        return None
+    if _state(process) == "ended" or _lists_everything(scene):
+        return False
+    # Without one of the driver's files nothing can be done on a GPU.
+    return False if process.device_files == () and not process.holders else None
+
+
+def _lists_everything(scene: Scene) -> bool:
+    """Return whether a process that NVML does not list has nothing on any GPU."""
+    nvml, process = scene.nvml, scene.process
+    if nvml.failure is not None:
+        return nvml.failure.code not in UNDECIDED and scene.kernel.module_loaded is False
+    complete = all(gpu.failure is None and "processes" not in gpu.unavailable for gpu in nvml.gpus)
+    # NVML lists no process on WSL2 and on Jetson, and ids of the host in a container.
+    strange = any(not path.startswith("/dev/nvidia") for path in process.device_files or ())
+    return complete and not strange and process.initial_namespace is not False
+
+
+# ------------------------------------------------------------------------------ why not
+
+
+def _obstacles(scene: Scene) -> Iterator[Obstacle]:
+    """Yield what stands between the process and a GPU, the first that it meets first."""
+    found = [obstacle for find in _FINDERS for obstacle in find(scene)]
+    if not any(obstacle.hinders for obstacle in found):
+        yield from _not_asked(scene)
+    yield from found
+
+
+def _ended(scene: Scene) -> Iterator[Obstacle]:
+    process = scene.process
+    if _state(process) == "ended":
+        parent = next(iter(process.ancestors), None)
+        yield Obstacle(
+            "ended",
+            "it has ended, and only its exit status waits for its parent",
+            hinders=True,
+            evidence=() if parent is None else (Evidence("parent", _named(parent)),),
+        )
+
+
+def _no_driver(scene: Scene) -> Iterator[Obstacle]:
+    failure = scene.nvml.failure
+    if failure is not None and failure.code not in UNDECIDED:
+        yield Obstacle(
+            "no-driver",
+            f"the driver does not work here: {failure.message}",
+            hinders=True,
+            evidence=(Evidence(failure.function or "NVML", failure.message),),
+            remedy=("See what is broken: gpucheck detect",),
+        )
+    elif failure is None and not scene.nvml.gpus:
+        yield Obstacle(
+            "no-gpu",
+            "the driver lists no GPU here",
+            hinders=True,
+            evidence=(Evidence("NVML", "0 GPUs"),),
+            remedy=("See why: gpucheck detect",),
+        )
+
+
+def _hidden(scene: Scene) -> Iterator[Obstacle]:
+    """Judge CUDA_VISIBLE_DEVICES as it was when the process was started."""
+    environment = scene.process.environment or {}
+    value = environment.get(VISIBLE)
+    if value is None or scene.nvml.failure is not None or not scene.nvml.gpus:
+        return
+    seen = apply_rules(
+        value,
+        environment.get("CUDA_DEVICE_ORDER"),
+        scene.nvml.gpus,
+        driver_version=scene.nvml.driver_version,
+    )
+    if seen.visible is None or seen.visible:
+        return
+    why = "" if value == "" else f" ({next(entry.reason for entry in seen.entries)})"
+    from_, detail = _origin(scene, VISIBLE)
+    yield Obstacle(
+        "hidden-devices",
+        f'{VISIBLE}="{value}" hides every GPU from it{why}{from_}',
+        hinders=True,
+        evidence=(Evidence(VISIBLE, detail),),
+        remedy=(f"Start it again without the variable: unset {VISIBLE}",),
+    )
+
+
+def _origin(scene: Scene, variable: str) -> tuple[str, str]:
+    """Return who brought a variable, the highest ancestor started with this value, and how seen."""
+    process = scene.process
+    value = (process.environment or {}).get(variable)
+    first: AncestorReading | None = None
+    end = "no parent of it was started without it"
+    for ancestor in process.ancestors:
+        if ancestor.environment is None:
+            end = f"the variables of {_named(ancestor)}, above it, may not be read"
+            break
+        if ancestor.environment.get(variable) != value:
+            end = f"its parent, {_named(ancestor)}, was started without it"
+            break
+        first = ancestor
+    if first is not None:
+        return f", and came from {_named(first)}", f"{_named(first)} was started with it; {end}"
+    return "", f"it was started with it; {end}"
+
+
+def _told_to_use_cpu(scene: Scene) -> Iterator[Obstacle]:
+    """Look for variables with which a framework leaves GPUs alone."""
+    environment = scene.process.environment or {}
+    platforms = environment.get("JAX_PLATFORMS", "")
+    loaded = {framework.name for framework in scene.process.frameworks}
+    if "jax" in loaded and platforms and not {"cuda", "gpu"} & set(platforms.split(",")):
+        from_, detail = _origin(scene, "JAX_PLATFORMS")
+        yield Obstacle(
+            "told-to-use-cpu",
+            f"JAX_PLATFORMS={platforms} keeps JAX from GPUs{from_}",
+            hinders=loaded == {"jax"},
+            evidence=(Evidence("JAX_PLATFORMS", detail),),
+            remedy=("Start it again without the variable: unset JAX_PLATFORMS",),
+        )
+
+
+def _shut_out(scene: Scene) -> Iterator[Obstacle]:
+    """Look whether its container was given GPUs: the files in its /dev, and the rules on them."""
+    process, environment = scene.process, scene.process.environment or {}
+    given = environment.get("NVIDIA_VISIBLE_DEVICES")
+    evidence = [] if given is None else [Evidence("NVIDIA_VISIBLE_DEVICES", given)]
+    if process.devices_present is False and scene.nvml.gpus:
+        why = f" (NVIDIA_VISIBLE_DEVICES={given or 'empty'})" if given in _NO_DEVICES else ""
+        yield Obstacle(
+            "no-device-files",
+            f"there is no file of a GPU in the /dev that it sees: its container has none{why}",
+            hinders=True,
+            evidence=(Evidence("/dev as it sees it", "no nvidia*"), *evidence),
+            remedy=("Start its container with GPUs: docker run --gpus all …",),
+        )
+    elif process.cgroup is not None and process.cgroup.allows_gpus is False:
+        yield Obstacle(
+            "devices-denied",
+            "the device rules of its control group do not let it open a GPU",
+            hinders=True,
+            evidence=(Evidence("devices.list", f"{process.cgroup.path}: no character device 195"),),
+            remedy=("Start its container again, with GPUs: docker run --gpus all …",),
+        )
+
+
+def _for_cpus(scene: Scene) -> Iterator[Obstacle]:
+    """Look for frameworks that have no part for NVIDIA GPUs."""
+    frameworks = scene.process.frameworks
+    built = [framework for framework in frameworks if framework.gpu_build is False]
+    # What has loaded the driver's library has CUDA, from another framework or of its own.
+    alone = len(built) == len(frameworks) and not _driver_libraries(scene.process)
+    for framework in built:
+        wheel = _WHEELS.get(framework.name)
+        title = _title(framework)
+        yield Obstacle(
+            "built-for-cpus",
+            f"{title} is built for CPUs: it has no CUDA at all",
+            hinders=alone,
+            evidence=(Evidence(framework.path, "no library for CUDA"),),
+            remedy=()
+            if wheel is None
+            else (
+                f"Install a build for this GPU; which one fits: gpucheck detect --wheel {wheel}",
+            ),
+        )
+
+
+def _library_trouble(scene: Scene) -> Iterator[Obstacle]:
+    """Look at libcuda itself: a stub, a version that is not the module's, a replaced file."""
+    running = scene.kernel.module_version
+    for library in _driver_libraries(scene.process):
+        if "/stubs/" in library.path:
+            yield Obstacle(
+                "stub-library",
+                f"it has loaded a stub instead of the driver's library: {library.path}",
+                hinders=True,
+                evidence=(Evidence("libcuda", library.path),),
+                remedy=("Take the folder of stubs out of LD_LIBRARY_PATH, and start it again.",),
+            )
+        elif (
+            library.version is not None
+            and running is not None
+            and library.version != running
+            and "/compat/" not in library.path
+        ):
+            replaced = " (the file was replaced since it started)" if library.deleted else ""
+            yield Obstacle(
+                "driver-mismatch",
+                f"it has loaded libcuda {library.version}, and the kernel runs {running}{replaced}",
+                hinders=True,
+                evidence=(Evidence("libcuda", library.path), Evidence("kernel module", running)),
+                remedy=("Start it again; if that does not help: gpucheck detect",),
+            )
+
+
+def _stopped(scene: Scene) -> Iterator[Obstacle]:
+    process = scene.process
+    if _state(process) == "stopped":
+        yield Obstacle(
+            "stopped",
+            "it is stopped, by a signal or a debugger",
+            hinders=True,
+            evidence=(Evidence(f"/proc/{process.pid}/stat", f"state {process.state}"),),
+            remedy=(f"Let it go on: kill -CONT {process.pid}",),
+        )
+
+
+def _not_asked(scene: Scene) -> Iterator[Obstacle]:
+    """Tell apart, where nothing is in its way, how far it has come."""
+    process = scene.process
+    if process.mapped is None or _state(process) == "ended":
+        return
+    loaded = _driver_libraries(process)
+    if not loaded:
+        able = [one for one in process.frameworks if one.gpu_build]
+        what = f"; {_title(able[0])} is loaded and could" if able else ""
+        yield Obstacle(
+            "driver-not-loaded",
+            f"it has not loaded the driver's library, libcuda: it has not asked for a GPU{what}",
+            hinders=True,
+            evidence=(Evidence(f"/proc/{process.pid}/maps", "no libcuda"),),
+            remedy=("Look in its own output and settings for the device that it was told to use.",),
+        )
+    elif process.device_files is not None:
+        opened = ", ".join(process.device_files) or "none"
+        yield Obstacle(
+            "no-context",
+            "it has loaded libcuda, but has nothing on a GPU: it has not asked for one yet, or"
+            " CUDA refused",
+            hinders=True,
+            evidence=(
+                Evidence("libcuda", loaded[0].path),
+                Evidence("open files of the driver", opened),
+            ),
+            remedy=(
+                "Look for a CUDA error in its own output.",
+                "See whether CUDA works: gpucheck detect",
+            ),
+        )
+
+
+def _twice(scene: Scene) -> Iterator[Obstacle]:
+    """Look for libraries of which it holds two copies; which of them answers cannot be seen."""
+    files: dict[str, dict[str, MappedReading]] = {}
+    for each in scene.process.mapped or ():
+        found = _FILE.fullmatch(each.path.rpartition("/")[2])
+        if found is None or not _ONCE.fullmatch(found["name"]):
+            continue
+        major = (found["version"] or "").partition(".")[0]
+        name = found["name"] if found["name"] == "libcuda" else f"{found['name']}.so.{major}"
+        files.setdefault(name, {}).setdefault(each.file, each)
+    for name, copies in files.items():
+        paths = list(dict.fromkeys(each.path for each in copies.values()))
+        if len(paths) > 1:
+            yield Obstacle(
+                "loaded-twice",
+                f"{name} is loaded from {len(paths)} files; which one answers cannot be seen",
+                hinders=False,
+                evidence=tuple(Evidence(name, path) for path in paths),
+                remedy=("Remove one of them from its environment, or from LD_LIBRARY_PATH.",),
+            )
+
+
+def _replaced(scene: Scene) -> Iterator[Obstacle]:
+    """Look for libraries whose file was deleted or replaced while it ran."""
+    gone = [each for each in _libraries(scene.process.mapped or ()) if each.deleted]
+    if gone:
+        names = ", ".join(dict.fromkeys(library.name for library in gone))
+        yield Obstacle(
+            "library-replaced",
+            f"{names} was deleted or replaced on disk since it was loaded",
+            hinders=False,
+            evidence=tuple(Evidence(library.name, f"{library.path} (deleted)") for library in gone),
+            remedy=("Start it again, so that it loads the new file.",),
+        )
+
+
+_FINDERS: tuple[Callable[[Scene], Iterator[Obstacle]], ...] = (
+    _ended,
+    _no_driver,
+    _hidden,
+    _told_to_use_cpu,
+    _shut_out,
+    _for_cpus,
+    _library_trouble,
+    _stopped,
+    _twice,
+    _replaced,
+)
+
+
+# ------------------------------------------------------------------------------ the sentence
+
+
+def _conclusion(
+    scene: Scene, gpus: tuple[UsedGpu, ...], uses: bool | None, cause: Obstacle | None
+) -> str:
+    who = _who(scene.process)
+    if gpus:
+        return f"{who} {_use(scene.process.pid, gpus)}."
+    if uses is None:
+        return f"Whether {who} uses a GPU cannot be told: {_doubt(scene)}."
+    if cause is not None:
+        return f"{who} does not use a GPU: {cause.summary}."
+    return f"{who} does not use a GPU; why not stands in files that may not be read."
+
+
+def _who(process: ProcessFilesReading) -> str:
+    name = program_of(process.command) or process.name
+    return f"PID {process.pid} ({name})" if name else f"PID {process.pid}"
+
+
+def _use(pid: int, gpus: tuple[UsedGpu, ...]) -> str:
+    own = [gpu for gpu in gpus if gpu.pid == pid]
+    shown = own or list(gpus)
+    parts = [_one_use(gpu) for gpu in shown[:MOST_NAMED]]
+    if len(shown) > MOST_NAMED:
+        parts.append(f"{len(shown) - MOST_NAMED} more")
+    what = ", ".join(parts)
+    if own:
+        return f"uses {what}"
+    below = ", ".join(
+        str(number) for number in dict.fromkeys(gpu.pid for gpu in shown[:MOST_NAMED])
+    )
+    return f"uses no GPU itself, but a process below it does (PID {below}): {what}"
+
+
+def _one_use(gpu: UsedGpu) -> str:
+    where = f"a MIG instance of GPU {gpu.index}" if gpu.mig else f"GPU {gpu.index}"
+    facts = [gpu.name or ""]
+    if gpu.memory_used_bytes is not None:
+        facts.append(binary_bytes(gpu.memory_used_bytes))
+    inside = ", ".join(fact for fact in facts if fact)
+    return f"{where} ({inside})" if inside else where
+
+
+def _doubt(scene: Scene) -> str:
+    process, failure = scene.process, scene.nvml.failure
+    if process.found is None:
+        return "the snapshot recorded no processes but those on the GPUs"
+    if failure is not None:
+        return f"NVML does not answer ({failure.message})"
+    opened = process.device_files or ()
+    listed = "NVML lists no ids of this PID namespace"
+    if process.initial_namespace is not False:
+        listed = "NVML does not list every process"
+    if process.holders and not opened:
+        below = ", ".join(map(str, process.holders[:MOST_NAMED]))
+        return f"{listed}; below it PID {below} holds the driver's files open"
+    if opened:
+        started = ", as a program that has started CUDA does" if _UVM in opened else ""
+        return f"{listed}; it holds {', '.join(opened[:MOST_NAMED])} open{started}"
+    return f"{listed}, and its open files may not be read"
+
+
+def _remedy(scene: Scene, uses: bool | None, cause: Obstacle | None) -> tuple[str, ...]:
+    if cause is not None:
+        return cause.remedy
+    if uses is not True and NOT_ALLOWED in scene.process.unavailable.values():
+        return (f"Ask as its user, or as root: sudo gpucheck detect --pid {scene.process.pid}",)
+    if uses is None and scene.process.initial_namespace is False:
+        return (f"Ask on the host, with its id there: gpucheck detect --pid {scene.process.pid}",)
+    return ()
+
+
+def _named(ancestor: AncestorReading) -> str:
+    return f"PID {ancestor.pid} ({ancestor.name})" if ancestor.name else f"PID {ancestor.pid}"
+
+
+def _title(framework: MappedFrameworkReading | LoadedFramework) -> str:
+    title = TITLES.get(framework.name, framework.name)
+    return f"{title} {framework.version}" if framework.version else title
+
+
+# ------------------------------------------------------------------------------ what it has loaded
+
+
+def _libraries(mapped: Iterable[MappedReading]) -> Iterator[LoadedLibrary]:
+    """Yield NVIDIA's libraries among the mapped files, each path once."""
+    seen = set()
+    for each in mapped:
+        found = _FILE.fullmatch(each.path.rpartition("/")[2])
+        key = (each.path, each.deleted)
+        if found is None or key in seen or not _NVIDIA.fullmatch(found["name"]):
+            continue
+        seen.add(key)
+        name, version = found["name"], found["version"]
+        if name in _OF_THE_DRIVER and not _DRIVER_VERSION.fullmatch(version or ""):
+            version = None
+        yield LoadedLibrary(name=name, path=each.path, version=version, deleted=each.deleted)
+
+
+def _driver_libraries(process: ProcessFilesReading) -> list[LoadedLibrary]:
+    """Return the files of libcuda that it has loaded."""
+    return [one for one in _libraries(process.mapped or ()) if one.name == "libcuda"]
+
+
+def _loaded_frameworks(process: ProcessFilesReading) -> tuple[LoadedFramework, ...]:
+    return tuple(LoadedFramework(*framework) for framework in process.frameworks)

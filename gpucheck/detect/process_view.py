@@ -1,0 +1,146 @@
+"""View of `gpucheck detect --pid`: the answer, what else is wrong, and the facts it rests on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from gpucheck.detect.process import TITLES
+from gpucheck.detect.process_model import (
+    ControlGroup,
+    LoadedFramework,
+    LoadedLibrary,
+    Obstacle,
+    ProcessAnswer,
+)
+from gpucheck.report.blocks import Block, Gap, Line, head, remedies
+from gpucheck.report.envelope import CheckStatus, Report
+from gpucheck.report.errors import ExitCode
+from gpucheck.report.text import View, binary_bytes, count_of
+
+INDENT = 4
+#: Width of the names before the facts.
+_NAME = 10
+#: So many pieces of evidence stand below an obstacle; `-v` shows all.
+MOST_EVIDENCE = 2
+
+
+def blocks(report: Report, view: View) -> Iterator[Block]:
+    """Yield the answer and its remedy, further obstacles, and the facts."""
+    found = report.result
+    if not isinstance(found, ProcessAnswer):
+        raise TypeError(type(found).__name__)
+    if view.verbosity >= 0:
+        yield head(report)
+        yield Gap()
+    mark = _mark(report, found)
+    color = {CheckStatus.OK: "green", CheckStatus.FAIL: "red"}.get(mark, "yellow")
+    yield Line(found.conclusion, mark, style=f"bold {color}")
+    yield from remedies(found.remedy, indent=INDENT)
+    first = next((one for one in found.obstacles if one.id == found.cause), None)
+    if first is not None and view.verbosity >= 0:
+        yield from _evidence(first, view)
+    if view.verbosity < 0:
+        return
+    others = [one for one in found.obstacles if one is not first]
+    if others:
+        yield Gap()
+    for one in others:
+        yield Line(one.summary, CheckStatus.WARN)
+        yield from _evidence(one, view)
+        yield from remedies(one.remedy, indent=INDENT)
+    yield Gap()
+    yield from _facts(found, view)
+
+
+def line(found: ProcessAnswer) -> str:
+    """Return the sentence of --line."""
+    return found.conclusion
+
+
+def _mark(report: Report, found: ProcessAnswer) -> CheckStatus:
+    if report.exit_code is ExitCode.INCONCLUSIVE or found.uses_gpu is None:
+        return CheckStatus.UNKNOWN
+    return CheckStatus.OK if found.uses_gpu else CheckStatus.FAIL
+
+
+def _evidence(obstacle: Obstacle, view: View) -> Iterator[Block]:
+    most = None if view.verbosity > 0 else MOST_EVIDENCE
+    for item in obstacle.evidence[:most]:
+        yield Line(f"{item.source}: {item.value}", lead="seen", indent=INDENT, style="dim")
+
+
+# ------------------------------------------------------------------------------ the facts
+
+
+def _facts(found: ProcessAnswer, view: View) -> Iterator[Block]:
+    for name, text in _named_facts(found):
+        yield Line(text, lead=f"{name:<{_NAME}}", style="dim" if text == "none" else "")
+    if view.verbosity > 0:
+        for library in found.libraries or ():
+            yield Line(library.path, lead=f"{'':<{_NAME}}", style="dim")
+    if found.unavailable:
+        yield Line(_unread(found.unavailable), CheckStatus.UNKNOWN)
+
+
+def _named_facts(found: ProcessAnswer) -> Iterator[tuple[str, str]]:
+    command = found.command or found.name
+    about = [
+        None if found.user is None else f"user {found.user}",
+        found.state,
+        None if found.threads is None else count_of(found.threads, "thread"),
+    ]
+    facts = ", ".join(part for part in about if part)
+    if command or facts:
+        yield "process", f"{command} ({facts})" if command and facts else command or facts
+    if found.frameworks:
+        yield "frameworks", ", ".join(map(_framework, found.frameworks))
+    if found.libraries is not None:
+        names = dict.fromkeys(map(_library, found.libraries))
+        yield "libraries", ", ".join(names) or "none of NVIDIA's"
+    if found.device_files is not None:
+        yield "files open", ", ".join(found.device_files) or "none of the driver"
+    if found.environment is not None:
+        pairs = (f"{name}={value!r}" for name, value in found.environment.items() if _tells(name))
+        yield "variables", ", ".join(pairs) or "none about GPUs"
+    if found.cgroup is not None:
+        yield "cgroup", _group(found.cgroup)
+
+
+def _tells(name: str) -> bool:
+    """Return whether a variable decides about devices; -v and JSON have the others."""
+    return "VISIBLE" in name or name in ("CUDA_DEVICE_ORDER", "JAX_PLATFORMS", "LD_LIBRARY_PATH")
+
+
+def _framework(framework: LoadedFramework) -> str:
+    title = TITLES.get(framework.name, framework.name)
+    known = {True: "has CUDA", False: "for CPUs", None: "not known whether it has CUDA"}
+    built = known[framework.gpu_build]
+    if framework.cuda_build:
+        built = f"CUDA {framework.cuda_build}"
+    return f"{title} {framework.version or ''}".rstrip() + f" ({built})"
+
+
+def _library(library: LoadedLibrary) -> str:
+    gone = " (replaced on disk)" if library.deleted else ""
+    return f"{library.name} {library.version or ''}".rstrip() + gone
+
+
+def _group(group: ControlGroup) -> str:
+    facts = [group.path]
+    if group.memory_limit_bytes is not None:
+        used = ""
+        if group.memory_used_bytes is not None:
+            used = f"{binary_bytes(group.memory_used_bytes)} of "
+        facts.append(f"memory {used}{binary_bytes(group.memory_limit_bytes)}")
+    if group.oom_kills:
+        facts.append(f"{count_of(group.oom_kills, 'process')} killed for memory")
+    return ", ".join(facts)
+
+
+def _unread(unavailable: Mapping[str, str]) -> str:
+    """Return what could not be read, with the reason once for all that share it."""
+    reasons: dict[str, list[str]] = {}
+    for name, reason in unavailable.items():
+        reasons.setdefault(reason, []).append(name.replace("_", " "))
+    parts = (f"{', '.join(names)} ({reason})" for reason, names in reasons.items())
+    return f"not read: {'; '.join(parts)}"
