@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
+from gpucheck.detect import health_validation
 from gpucheck.detect.checks import (
     CHECKS,
     Check,
@@ -17,6 +18,7 @@ from gpucheck.detect.checks import (
 from gpucheck.detect.frameworks import describe
 from gpucheck.detect.machine import DetectRequest, Machine, ignore_progress
 from gpucheck.detect.model import (
+    About,
     Catalogue,
     CheckDescription,
     DetectedGpu,
@@ -237,6 +239,12 @@ def _near(word: str, names: Sequence[str]) -> tuple[str, ...]:
     return (asked,) if asked else ()
 
 
+def explained(check: Check) -> About:
+    """Return a check's description, with NVIDIA Health Validation's checks among its sources."""
+    sources = (*check.ABOUT.sources, *health_validation.beside(check.ID))
+    return check.ABOUT._replace(sources=sources)
+
+
 def describe_checks(name: str | None = None) -> Answer:
     """Describe every check in a line, or one in full.
 
@@ -250,7 +258,7 @@ def describe_checks(name: str | None = None) -> Answer:
             layer=check.LAYER,
             question=(check.__doc__ or "").partition("\n")[0],
             requires=check.REQUIRES,
-            about=check.ABOUT,
+            about=explained(check) if name is not None else check.ABOUT,
         )
         for check in CHECKS
         if check.ID in wanted

@@ -17,12 +17,13 @@ CATALOGUE = "NVIDIA's Xid catalogue (Ampere and newer)"
 #: The driver prints the GPU's bus id, in MIG mode its instances too, the number, and the process if
 #: it knows that: open-gpu-kernel-modules, kernel_rc.c, XID_PRINT_WITH_ATTR. Older drivers leave out
 #: "PCI:", and end the bus id before the function.
-_LINE = re.compile(
+_LINE = (
     r"NVRM: Xid \((?:PCI:)?(?P<bus>[0-9a-fA-F:.]{1,20})(?: [^)]{0,60})?\): (?P<number>[0-9]{1,5})\b"
     r"(?:, *pid='?(?P<pid>[0-9]{1,10}|<unknown>)'?)?(?:, *name='?(?P<process>[^,']{1,64}))?"
 )
 #: What a line of Xid 154 asks for: "… changed from 0x0 (None) to 0x1 (GPU Reset Required)".
-_ASKED = re.compile(r" to 0x[0-9a-fA-F]+ \((?P<action>[A-Za-z0-9 ]{1,40})\)")
+_ASKED = r" to 0x[0-9a-fA-F]+ \((?P<action>[A-Za-z0-9 ]{1,40})\)"
+_BEGIN = "NVRM: Xid ("
 _UNKNOWN = "<unknown>"
 #: The number that says which recovery the others need.
 RECOVERY_CHANGED = 154
@@ -52,7 +53,7 @@ class Xid(NamedTuple):
     @property
     def asked(self) -> str | None:
         """Return the recovery that a line of Xid 154 asks for."""
-        found = _ASKED.search(self.line)
+        found = re.search(_ASKED, self.line)
         return found["action"] if found is not None and self.number == RECOVERY_CHANGED else None
 
 
@@ -69,7 +70,6 @@ class Guide(NamedTuple):
     immediate: str | None = None
     investigatory: str | None = None
     because: str | None = None
-    health_validation: str | None = None
 
     @property
     def nvidia(self) -> str | None:
@@ -117,7 +117,6 @@ def guide(number: int) -> Guide:
         immediate=immediate,
         investigatory=investigatory,
         because=row.get("because"),
-        health_validation=row.get("health_validation"),
     )
 
 
@@ -137,7 +136,8 @@ def parse_lines(lines: Sequence[str], ages_s: Sequence[float | None]) -> list[Xi
 
 def parse_line(line: str, age_s: float | None = None) -> Xid | None:
     """Return the error that a line reports, None if it reports none."""
-    match = _LINE.search(line)
+    # Most logs have no such line, and need no pattern.
+    match = re.search(_LINE, line) if _BEGIN in line else None
     if match is None:
         return None
     pid, process = match["pid"], match["process"]

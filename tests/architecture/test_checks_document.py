@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from gpucheck.detect.checks import CHECKS, Check
+from gpucheck.detect.run import explained
 from tests.architecture.house import ROOT
 
 DOCUMENT = ROOT / "docs" / "reference" / "checks.md"
@@ -28,7 +29,7 @@ def lines() -> Iterator[str]:
         if check.LAYER is not layer:
             layer = check.LAYER
             yield from ("", f"## {layer.value}")
-        about = check.ABOUT
+        about = explained(check)
         yield from ("", f"### {check.ID}", "", question(check), "", about.why, "")
         yield from (f"- looks at: {item}" for item in about.looks_at)
         yield from (f"- judges: {item}" for item in about.rules)

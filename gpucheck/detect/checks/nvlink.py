@@ -21,10 +21,7 @@ ABOUT = About(
         "warn: a link is down while another one, of this GPU or any other, is up",
         "cards without a bridge have all their links down by design: not judged",
     ),
-    sources=(
-        "NVIDIA Health Validation: max_inactive_nvlinks 0",
-        "AzNHC and DCGM fail on any inactive link",
-    ),
+    sources=("AzNHC and DCGM fail on any inactive link",),
     causes=("nvlink-down",),
 )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
+from gpucheck.detect import health_validation
 from gpucheck.detect.findings import make_finding
 from gpucheck.detect.machine import Machine
 from gpucheck.detect.model import About, Finding, Layer
@@ -46,7 +47,6 @@ ABOUT = About(
     ),
     sources=(
         "NVIDIA XID Errors: Analyzing Xid Errors with the Xid Catalog (Ampere and newer)",
-        "NVIDIA Health Validation, Xid Checks: 46 and 48 are CRITICAL",
         "DCGM's list of devastating Xids: 48, 64, 74, 79, 95, 119, 120, 140",
     ),
     causes=("xid-N",),
@@ -144,8 +144,9 @@ def _evidence(machine: Machine, xids: Sequence[Xid], before: Sequence[Xid]) -> I
         yield Evidence(CATALOGUE, facts.nvidia)
     if facts.because is not None:
         yield Evidence("gpucheck/data/xid.toml", f"{facts.judgement}, because {facts.because}")
-    if facts.health_validation is not None:
-        yield Evidence("NVIDIA Health Validation", facts.health_validation)
+    critical = health_validation.of_xid(xids[-1].number)
+    if critical is not None:
+        yield Evidence(health_validation.NAME, critical)
     if before:
         yield Evidence(f"{log.earlier.source}, before this boot", before[-1].line)
     elif log.earlier.lines is None:

@@ -29,11 +29,11 @@ _WITHIN = re.compile(r"\\x0a(?:NVRM: *)?")
 #: A record of /dev/kmsg: priority, sequence, microseconds since the boot, flags (kernel,
 #: Documentation/ABI/testing/dev-kmsg).
 _RECORD = re.compile(r"[0-9]+,[0-9]+,(?P<us>[0-9]{1,18}),[^;]*;")
-#: The kernel's own time in a log file, where the logger keeps it.
-_SINCE_BOOT = re.compile(r"kernel: \[ *(?P<s>[0-9]{1,12}\.[0-9]+)\]")
+#: The kernel's own time in a log file, compiled only if one is read, where the logger keeps it.
+_SINCE_BOOT = r"kernel: \[ *(?P<s>[0-9]{1,12}\.[0-9]+)\]"
 #: The logger's times: of RFC 5424, and the older one without a year (RFC 3164).
-_ISO = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:.]+(?:Z|[+-][0-9:]{5,6})?(?= )")
-_OLD = re.compile(r"(?P<month>[A-Z][a-z]{2}) +(?P<day>[0-9]{1,2}) (?P<time>[0-9]{2}:[0-9:]{5}) ")
+_ISO = r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:.]+(?:Z|[+-][0-9:]{5,6})?(?= )"
+_OLD = r"(?P<month>[A-Z][a-z]{2}) +(?P<day>[0-9]{1,2}) (?P<time>[0-9]{2}:[0-9:]{5}) "
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 #: Logs that some systems leave readable; they include earlier boots.
 FILES = ("var/log/kern.log", "var/log/messages")
@@ -191,7 +191,7 @@ def _boot_began(lines: Sequence[str]) -> int:
 
 def _dated(line: str, clock: Clock, *, earlier: bool = False) -> _Line:
     """Return a line of a log file with its age: by the kernel's time in it, else the logger's."""
-    kernel = None if earlier else _SINCE_BOOT.search(line)
+    kernel = None if earlier else re.search(_SINCE_BOOT, line)
     if kernel is not None and clock.since_boot_s is not None:
         return _Line(line, _age(float(kernel["s"]), clock))
     written = written_at(line, clock.now)
@@ -205,10 +205,10 @@ def written_at(line: str, now: datetime) -> datetime | None:
     The older form has no year and no zone: it is this machine's time, and never in the future.
     """
     try:
-        if found := _ISO.match(line):
+        if found := re.match(_ISO, line):
             written = datetime.fromisoformat(found[0])
             return written if written.tzinfo else written.replace(tzinfo=now.tzinfo)
-        if found := _OLD.match(line):
+        if found := re.match(_OLD, line):
             month = _MONTHS.index(found["month"]) + 1
             day = f"{now.year:04}-{month:02}-{int(found['day']):02}"
             written = datetime.fromisoformat(f"{day}T{found['time']}").replace(tzinfo=now.tzinfo)

@@ -1,0 +1,56 @@
+"""NVIDIA Health Validation's checks stand beside ours, with the reason where ours differ."""
+
+from __future__ import annotations
+
+from gpucheck.data import table
+from gpucheck.detect.checks import CHECKS
+from gpucheck.detect.health_validation import beside, of_xid
+from gpucheck.detect.run import describe_checks
+from gpucheck.detect.xids import guide
+
+ROWS = table("health_validation")
+
+
+def test_a_reason_stands_where_ours_judges_otherwise_and_nowhere_else() -> None:
+    alike = {"CRITICAL": "fail", "WARNING": "warn"}
+    offenders = [
+        row["id"]
+        for row in ROWS
+        if (row["judgement"] == alike.get(row.get("severity", ""))) == ("because" in row)
+    ]
+
+    assert not offenders
+
+
+def test_each_stands_beside_a_check_of_ours() -> None:
+    assert {row["check"] for row in ROWS} <= {check.ID for check in CHECKS}
+
+
+def test_an_xid_is_judged_as_its_row_says() -> None:
+    rows = {row["id"]: row["judgement"] for row in ROWS if row["check"] == "xid"}
+
+    assert rows == {name: guide(int(name.rpartition("_")[2])).judgement for name in rows}
+    assert of_xid(46) == "CRITICAL: drain, then reset_gpu, then service_required"
+    assert of_xid(48) == "CRITICAL: drain"
+    assert of_xid(4) is None
+
+
+def test_what_explain_says() -> None:
+    first, second = beside("nvlink")
+
+    assert first == (
+        "NVIDIA Health Validation, nvlink_active: for A100, H100, GB200, GB300: "
+        "max_inactive_nvlinks 0; CRITICAL: drain, then reset_gpu, then restart_os, "
+        "then service_required; here warn, because programs run with fewer links, only more slowly"
+    )
+    assert "26562 (H100) or 53125 (GB200) or 53125 (GB300)" in second
+    assert "here not judged, because the links" in second
+    assert not [*beside("fan")]
+
+
+def test_explain_has_them_and_the_list_does_not() -> None:
+    (explained,) = describe_checks("nvlink").result.catalogue  # type: ignore[attr-defined]
+    listed = describe_checks().result.catalogue  # type: ignore[attr-defined]
+
+    assert [*beside("nvlink")] == list(explained.about.sources[-2:])
+    assert not [check for check in listed if "nvlink_active" in str(check.about)]
