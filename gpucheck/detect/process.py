@@ -29,6 +29,7 @@ from gpucheck.drivers.evidence import (
 from gpucheck.drivers.host.process_files import NOT_ALLOWED
 from gpucheck.drivers.host.processes import program_of
 from gpucheck.drivers.interface import NvmlRequest, Probes
+from gpucheck.drivers.python.frameworks_child import OPENED_BY_NAME
 from gpucheck.drivers.readings import GpuReading, KernelReading, NvmlReading, ProcessReading
 from gpucheck.inventory.inventory import UNDECIDED, complete_host
 from gpucheck.inventory.visibility import apply_rules
@@ -339,7 +340,7 @@ def _shut_out(scene: Scene) -> Iterator[Obstacle]:
         why = f" (NVIDIA_VISIBLE_DEVICES={given or 'empty'})" if given in _NO_DEVICES else ""
         yield Obstacle(
             "no-device-files",
-            f"there is no file of a GPU in the /dev that it sees: its container has none{why}",
+            f"the /dev that it sees has no GPU: its container was started without one{why}",
             hinders=True,
             evidence=(Evidence("/dev as it sees it", "no nvidia*"), *evidence),
             remedy=("Start its container with GPUs: docker run --gpus all …",),
@@ -404,6 +405,41 @@ def _library_trouble(scene: Scene) -> Iterator[Obstacle]:
             )
 
 
+def _libraries_missing(scene: Scene) -> Iterator[Obstacle]:
+    """Look for what TensorFlow and JAX open by name once they have found a driver.
+
+    They go on with the CPU if one is missing, and only their log says so.
+    """
+    process = scene.process
+    loaded = {(one.name, _major(one.version)) for one in _libraries(process.mapped or ())}
+    for framework in process.frameworks:
+        if framework.name not in ("tensorflow", "jax") or not _driver_libraries(process):
+            continue
+        opened = OPENED_BY_NAME.get(_major(framework.cuda_build), ())
+        wanted = {name: _FILE.fullmatch(name) for name in opened}
+        missing = [
+            name
+            for name, parts in wanted.items()
+            if parts is not None and (parts["name"], _major(parts["version"])) not in loaded
+        ]
+        if missing and framework.gpu_build:
+            yield Obstacle(
+                "libraries-not-loaded",
+                f"{_title(framework)} needs {', '.join(missing)}, and has not loaded"
+                f" {'it' if len(missing) == 1 else 'them'}",
+                hinders=True,
+                evidence=(Evidence(f"/proc/{process.pid}/maps", f"no {missing[0]}"),),
+                remedy=(
+                    f"See which cannot be found: gpucheck detect --framework {framework.name}"
+                    " --python PATH (the Python that runs it)",
+                ),
+            )
+
+
+def _major(version: str | None) -> str:
+    return (version or "").partition(".")[0]
+
+
 def _stopped(scene: Scene) -> Iterator[Obstacle]:
     process = scene.process
     if _state(process) == "stopped":
@@ -457,8 +493,9 @@ def _twice(scene: Scene) -> Iterator[Obstacle]:
         found = _FILE.fullmatch(each.path.rpartition("/")[2])
         if found is None or not _ONCE.fullmatch(found["name"]):
             continue
-        major = (found["version"] or "").partition(".")[0]
-        name = found["name"] if found["name"] == "libcuda" else f"{found['name']}.so.{major}"
+        name = found["name"]
+        if name != "libcuda":
+            name += f".so.{_major(found['version'])}"
         files.setdefault(name, {}).setdefault(each.file, each)
     for name, copies in files.items():
         paths = list(dict.fromkeys(each.path for each in copies.values()))
@@ -494,6 +531,7 @@ _FINDERS: tuple[Callable[[Scene], Iterator[Obstacle]], ...] = (
     _shut_out,
     _for_cpus,
     _library_trouble,
+    _libraries_missing,
     _stopped,
     _twice,
     _replaced,
@@ -513,7 +551,7 @@ def _conclusion(
         return f"Whether {who} uses a GPU cannot be told: {_doubt(scene)}."
     if cause is not None:
         return f"{who} does not use a GPU: {cause.summary}."
-    return f"{who} does not use a GPU; why not stands in files that may not be read."
+    return f"{who} does not use a GPU; the files that say why may not be read."
 
 
 def _who(process: ProcessFilesReading) -> str:

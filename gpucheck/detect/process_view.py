@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from gpucheck.detect.process import TITLES
+from gpucheck.detect.process import MOST_NAMED, TITLES
 from gpucheck.detect.process_model import (
     ControlGroup,
     LoadedFramework,
     LoadedLibrary,
     Obstacle,
     ProcessAnswer,
+    UsedGpu,
 )
 from gpucheck.report.blocks import Block, Gap, Line, head, remedies
 from gpucheck.report.envelope import CheckStatus, Report
@@ -22,6 +23,8 @@ INDENT = 4
 _NAME = 10
 #: So many pieces of evidence stand below an obstacle; `-v` shows all.
 MOST_EVIDENCE = 2
+#: So many characters of a command line are shown; `-v` shows all.
+MOST_OF_A_COMMAND = 120
 
 
 def blocks(report: Report, view: View) -> Iterator[Block]:
@@ -73,7 +76,7 @@ def _evidence(obstacle: Obstacle, view: View) -> Iterator[Block]:
 
 
 def _facts(found: ProcessAnswer, view: View) -> Iterator[Block]:
-    for name, text in _named_facts(found):
+    for name, text in _named_facts(found, view):
         yield Line(text, lead=f"{name:<{_NAME}}", style="dim" if text == "none" else "")
     if view.verbosity > 0:
         for library in found.libraries or ():
@@ -82,16 +85,21 @@ def _facts(found: ProcessAnswer, view: View) -> Iterator[Block]:
         yield Line(_unread(found.unavailable), CheckStatus.UNKNOWN)
 
 
-def _named_facts(found: ProcessAnswer) -> Iterator[tuple[str, str]]:
-    command = found.command or found.name
+def _named_facts(found: ProcessAnswer, view: View) -> Iterator[tuple[str, str]]:
     about = [
         None if found.user is None else f"user {found.user}",
         found.state,
         None if found.threads is None else count_of(found.threads, "thread"),
     ]
     facts = ", ".join(part for part in about if part)
-    if command or facts:
-        yield "process", f"{command} ({facts})" if command and facts else command or facts
+    if facts:
+        yield "process", facts
+    command = found.command or found.name
+    if command:
+        cut = view.verbosity <= 0 and len(command) > MOST_OF_A_COMMAND
+        yield "command", f"{command[: MOST_OF_A_COMMAND - 3]}..." if cut else command
+    if len(found.gpus) > MOST_NAMED or any(gpu.pid != found.pid for gpu in found.gpus):
+        yield "uses", ", ".join(map(_use, found.gpus))
     if found.frameworks:
         yield "frameworks", ", ".join(map(_framework, found.frameworks))
     if found.libraries is not None:
@@ -109,6 +117,13 @@ def _named_facts(found: ProcessAnswer) -> Iterator[tuple[str, str]]:
 def _tells(name: str) -> bool:
     """Return whether a variable decides about devices; -v and JSON have the others."""
     return "VISIBLE" in name or name in ("CUDA_DEVICE_ORDER", "JAX_PLATFORMS", "LD_LIBRARY_PATH")
+
+
+def _use(gpu: UsedGpu) -> str:
+    memory = ""
+    if gpu.memory_used_bytes is not None:
+        memory = f" {binary_bytes(gpu.memory_used_bytes)}"
+    return f"GPU {gpu.index} by PID {gpu.pid}{memory}"
 
 
 def _framework(framework: LoadedFramework) -> str:

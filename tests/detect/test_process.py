@@ -160,7 +160,7 @@ def test_what_may_break_it_is_said_although_it_runs() -> None:
             "hidden-devices",
             'CUDA_VISIBLE_DEVICES="7" hides every GPU from it (',
         ),
-        ({"devices_present": False}, "no-device-files", "its container has none."),
+        ({"devices_present": False}, "no-device-files", "was started without one."),
         (
             {"devices_present": False, "environment": {"NVIDIA_VISIBLE_DEVICES": "void"}},
             "no-device-files",
@@ -344,6 +344,56 @@ def test_jax_is_told_to_use_the_cpu(platforms: str, names: tuple[str, ...], caus
     assert answer(reading).cause == cause
 
 
+def cuda_libraries(*left_out: str) -> tuple[MappedReading, ...]:
+    names = ("libcudart.so.12", "libcublas.so.12.8.4", "libcublasLt.so.12", "libcufft.so.11",
+             "libcusolver.so.11", "libcusparse.so.12")  # fmt: skip
+    return tuple(MappedReading(f"/lib/{n}", f"1 {n}") for n in names if n not in left_out)
+
+
+@pytest.mark.parametrize(
+    ("name", "left_out", "words"),
+    [
+        (
+            "tensorflow",
+            ("libcufft.so.11",),
+            "TensorFlow 2.21 needs libcufft.so.11, and has not loaded it.",
+        ),
+        (
+            "jax",
+            ("libcufft.so.11", "libcudart.so.12"),
+            "JAX 2.21 needs libcudart.so.12, libcufft.so.11, and has not loaded them.",
+        ),
+    ],
+)
+def test_a_framework_that_went_on_without_its_libraries(
+    name: str, left_out: tuple[str, ...], words: str
+) -> None:
+    loaded = MappedFrameworkReading(name, f"/site/{name}", "2.21", "12.5.1", gpu_build=True)
+    reading = process(mapped=(CUDA, *cuda_libraries(*left_out)), frameworks=(loaded,))
+
+    found = answer(reading)
+
+    assert found.cause == "libraries-not-loaded"
+    assert words in found.conclusion
+
+
+@pytest.mark.parametrize(
+    ("name", "cuda", "mapped", "cause"),
+    [
+        ("tensorflow", "12.5.1", (CUDA, *cuda_libraries()), "no-context"),
+        ("tensorflow", None, (CUDA,), "no-context"),
+        ("tensorflow", "12.5.1", (), "driver-not-loaded"),
+        ("pytorch", "12.8", (CUDA,), "no-context"),
+    ],
+)
+def test_libraries_that_nothing_needs(
+    name: str, cuda: str | None, mapped: tuple[MappedReading, ...], cause: str
+) -> None:
+    loaded = MappedFrameworkReading(name, f"/site/{name}", "2.21", cuda, gpu_build=True)
+
+    assert answer(process(mapped=mapped, frameworks=(loaded,))).cause == cause
+
+
 # ------------------------------------------------------------------------------ its libraries
 
 
@@ -470,7 +520,7 @@ def test_files_of_another_user() -> None:
     assert (found.uses_gpu, found.cause, found.libraries, found.frameworks) == (
         *(False, None, None, None),
     )
-    assert found.conclusion.endswith("why not stands in files that may not be read.")
+    assert found.conclusion.endswith("the files that say why may not be read.")
     assert found.remedy[0].endswith("sudo gpucheck detect --pid 4711")
 
 

@@ -88,7 +88,8 @@ h100x8 · driver 580.95.05
          /opt/venv/lib/python3.12/site-packages/nvidia/cudnn/lib/libcudnn.so.9
     → Remove one of them from its environment, or from LD_LIBRARY_PATH.
 
-process    python train.py '--token=***' (user root, sleeping, 3 threads)
+process    user root, sleeping, 3 threads
+command    python train.py '--token=***'
 frameworks PyTorch 2.14.0+cpu (for CPUs)
 libraries  libcuda 580.95.05, libcudnn 9.1.0, libcudnn 9
 files open none of the driver

@@ -118,6 +118,8 @@ def _note(gaps: dict[str, str], name: str, read: Callable[[], Value]) -> Value |
         return read()
     except PermissionError:
         gaps[name] = NOT_ALLOWED if os.geteuid() else "not even root may read it here"
+    except ProcessLookupError:
+        gaps[name] = "threads of the kernel have none"
     except OSError as error:
         gaps[name] = error.strerror or type(error).__name__
     return None
