@@ -69,18 +69,23 @@ def _hints(cls: type) -> dict[str, Any]:
     return typing.get_type_hints(cls)
 
 
+@cache
+def _form(hint: Any) -> tuple[Any, tuple[Any, ...]]:
+    """Return what a type is made of: `tuple` and `(int, ...)` for `tuple[int, ...]`."""
+    return typing.get_origin(hint), typing.get_args(hint)
+
+
 def _decode(hint: Any, value: object, where: str) -> object:
-    origin = typing.get_origin(hint)
+    origin, arms = _form(hint)
     if hint is Any or hint is object:
         return value
     if origin in (types.UnionType, typing.Union):
-        return _decode_union(hint, value, where)
+        return _decode_union(arms, value, where)
     if origin is tuple:
-        return _decode_tuple(hint, value, where)
+        return _decode_tuple(arms, value, where)
     if origin in (dict, Mapping):
         items = _expect(dict, value, where, "an object").items()
-        inner = typing.get_args(hint)[1]
-        return {str(key): _decode(inner, item, f"{where}.{key}") for key, item in items}
+        return {str(key): _decode(arms[1], item, f"{where}.{key}") for key, item in items}
     if isinstance(hint, type) and is_record(hint):
         return _decode_record(hint, value, where)
     if isinstance(hint, type) and issubclass(hint, Enum):
@@ -88,8 +93,7 @@ def _decode(hint: Any, value: object, where: str) -> object:
     return _decode_scalar(hint, value, where)
 
 
-def _decode_union(hint: Any, value: object, where: str) -> object:
-    arms = typing.get_args(hint)
+def _decode_union(arms: tuple[Any, ...], value: object, where: str) -> object:
     if value is None and type(None) in arms:
         return None
     *others, last = [arm for arm in arms if arm is not type(None)]
@@ -101,8 +105,7 @@ def _decode_union(hint: Any, value: object, where: str) -> object:
     return _decode(last, value, where)
 
 
-def _decode_tuple(hint: Any, value: object, where: str) -> tuple[object, ...]:
-    arms = typing.get_args(hint)
+def _decode_tuple(arms: tuple[Any, ...], value: object, where: str) -> tuple[object, ...]:
     items = _expect(list, value, where, "a list")
     if len(arms) == 2 and arms[1] is Ellipsis:
         return tuple(_decode(arms[0], item, f"{where}[{i}]") for i, item in enumerate(items))

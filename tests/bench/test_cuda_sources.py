@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -29,7 +28,7 @@ SOFTMAX = PACKAGE / "bench" / "kernels" / "softmax.cu"
 #: Maxwell to Blackwell. NVRTC 12.9 knows all but sm_110 (Thor), which came with NVRTC 13; that one
 #: begins at sm_75.
 ALL = (50, 52, 60, 61, 70, 75, 80, 86, 89, 90, 100, 103, 110, 120, 121)
-#: With clusters, so that every kernel is compiled: the compiler's other cases are `slow`.
+#: With clusters; the compiler's other cases are `slow`.
 ALWAYS = (90,)
 #: Without clusters, with them, and the newest.
 KINDS = (70, 90, 120)
@@ -58,16 +57,14 @@ CASES = [
 FLOAT32, FLOAT16, BFLOAT16 = (0, 4), (1, 2), (2, 2)
 
 
-def slow(values: tuple[Any, ...], *, when: bool = True) -> Any:
-    """Return a test's parameters, marked `slow` where they are."""
-    return pytest.param(*values, marks=pytest.mark.slow if when else ())
-
-
-ARCHITECTURES = [slow((one,), when=one not in ALWAYS) for one in FURTHER]
+ARCHITECTURES = [
+    pytest.param(one, marks=() if one in ALWAYS else pytest.mark.slow) for one in FURTHER
+]
+#: Each format at the kinds that its instructions or registers may differ in.
 SOFTMAX_CASES = [
-    slow((*each, one), when=each != FLOAT32 or one not in ALWAYS)
-    for each in (FLOAT32, FLOAT16, BFLOAT16)
-    for one in (FURTHER if each == BFLOAT16 else KINDS)
+    *((*FLOAT32, one) for one in KINDS),
+    *((*FLOAT16, one) for one in (KINDS if THOROUGH else KINDS[:1])),
+    *((*BFLOAT16, one) for one in FURTHER if THOROUGH or one not in (60, 100)),
 ]
 
 
@@ -143,6 +140,7 @@ def compiled_softmax(
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("element", "itemsize", "architecture"), SOFTMAX_CASES)
 def test_every_softmax_that_is_launched_compiles_into_the_registers_that_it_may_take(
     nvrtc: Nvrtc, element: int, itemsize: int, architecture: int

@@ -49,7 +49,9 @@ from tests.fakes.bench_runs import row
 from tests.fakes.probes import FakeProbes, gpu_reading, reading_of
 from tests.fakes.verdicts import result
 
-CPU = BenchRequest(devices=("cpu",), kernels=("copy",), mode=BenchMode.QUICK, size=64, budget_s=0.1)
+CPU = BenchRequest(
+    devices=("cpu",), kernels=("copy",), mode=BenchMode.QUICK, size=64, budget_s=0.03
+)
 
 
 class Opening:

@@ -56,6 +56,7 @@ def drawn() -> list[Case]:
     return random.Random(14).sample(found, SAMPLE)
 
 
+@pytest.mark.slow
 def test_a_sample_of_every_function_with_every_code(
     bench: Bench, forked: dict[str, Forked], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -26,6 +26,7 @@ def until_it_has_a_child(process: subprocess.Popen[bytes], mark: str) -> None:
         time.sleep(0.01)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "machine", "number"),
     [

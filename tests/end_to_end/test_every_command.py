@@ -25,9 +25,17 @@ QUESTIONS = {
 #: What holds of every answer, good or bad: looked at, refused, cannot tell, or missing.
 CODES = {0, 1, 2, 3, 4}
 HANGING = ("hung", "hung-gpu")
+#: One of each kind; the others are `slow`.
+QUICK = ("a100-mig", "busy", "gpu-lost", "hung-gpu", "no-driver", "wsl2")
 
 
-@pytest.mark.parametrize("name", machine_names())
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name in QUICK else pytest.mark.slow)
+        for name in machine_names()
+    ],
+)
 def test_documents_are_valid(
     name: str,
     pretend: Pretend,

@@ -40,7 +40,10 @@ def seen(program: Program, env: dict[str, str], arguments: tuple[str, ...]) -> s
     return f"$ {words}\n{ended.text}{ended.said}{code}"
 
 
-@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize(
+    "width",
+    [pytest.param(width, marks=() if width == 80 else pytest.mark.slow) for width in WIDTHS],
+)
 @pytest.mark.parametrize("name", MACHINES)
 def test_tables(pretend: Pretend, program: Program, name: str, width: int) -> None:
     env = pretend(name) | {"COLUMNS": str(width)}

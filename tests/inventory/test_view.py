@@ -338,26 +338,14 @@ VIEWS = st.builds(
 
 
 @given(report=any_list(), view=VIEWS)
-def test_no_line_is_wider_than_the_terminal(report: Report, view: View) -> None:
-    text = ANSI.sub("", render(report, view))
-
-    assert [line for line in text.splitlines() if cell_len(line) > view.width] == []
-
-
-@given(report=any_list(), view=VIEWS)
-def test_nothing_steers_the_terminal(report: Report, view: View) -> None:
+def test_any_list_fits_steers_nothing_and_tells_every_gpu(report: Report, view: View) -> None:
     text = render(report, view)
+    plain = ANSI.sub("", text) if view.color else text
 
-    if view.color:
-        text = ANSI.sub("", text)
-    assert [char for char in text if not char.isprintable() and char != "\n"] == []
-    assert view.unicode or text.isascii()
-
-
-@given(report=any_list(), width=st.integers(20, 200))
-def test_every_gpu_is_told(report: Report, width: int) -> None:
-    text = render(report._replace(exit_code=ExitCode.OK), View(width=width))
-
+    assert [line for line in plain.splitlines() if cell_len(line) > view.width] == []
+    assert [char for char in plain if not char.isprintable() and char != "\n"] == []
+    assert view.unicode or plain.isascii()
+    text = render(report._replace(exit_code=ExitCode.OK), View(width=view.width))
     for gpu in report.result.gpus:  # type: ignore[union-attr]
         assert re.search(rf"^!? *(GPU ?)?{gpu.index}\b", text, re.MULTILINE)
 

@@ -59,6 +59,8 @@ def places(document: Any, path: str) -> Iterator[tuple[Any, str]]:
 
 def changed(document: Any, path: str, change: Any) -> Any:
     """Return a copy with the first field at `path` given to `change(holder, name)`, or None."""
+    if next(places(document, path), None) is None:
+        return None
     found = copy.deepcopy(document)
     for holder, name in places(found, path):
         change(holder, name)

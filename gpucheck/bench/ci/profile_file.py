@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from enum import StrEnum
+from functools import cache
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, TypeVar, get_args, get_type_hints
@@ -136,6 +137,11 @@ def _head(table: _Table) -> dict[str, Any]:
     found = table.fields_of(Profile, but=("path", "digest"))
     table.finish()
     return {"name": "", "version": 0, "description": "", **found}
+
+
+@cache
+def _hints(record: type) -> dict[str, Any]:
+    return get_type_hints(record, include_extras=True)
 
 
 def _record(table: _Table, kind: type[Record]) -> Record:
@@ -269,7 +275,7 @@ class _Table:
         themselves are left out, and those named by `but`.
         """
         found = {}
-        for name, hint in get_type_hints(record, include_extras=True).items():
+        for name, hint in _hints(record).items():
             marks = getattr(hint, "__metadata__", ())
             kind = None if name in but else _kind(hint.__origin__ if marks else hint)
             if kind is not None:

@@ -1,4 +1,4 @@
-"""Each fault of the hardware, from a worker's document to the JUnit element, on eight GPUs.
+"""Each fault of the hardware, from a worker's document to the JUnit element, on four GPUs.
 
 The documents are injected; profile, gates, verdict and report are the program's own. The same with
 real processes is in tests/end_to_end/test_bench_ci.py.
@@ -58,7 +58,7 @@ def rows(device: str, factor: float, **changes: Any) -> list[Measurement]:
 
 
 def judged(fault: Mapping[str, Any]) -> Answer:
-    """Run the shipped profile `acceptance` on eight GPUs, of which number 3 has the fault."""
+    """Run the shipped profile `acceptance` on four GPUs, of which number 3 has the fault."""
 
     def script(order: Any, number: int, sequential: bool) -> dict[str, Any]:
         mine = dict(fault) if order.device == "gpu:3" else {}

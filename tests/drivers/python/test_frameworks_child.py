@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import shutil
 import subprocess
 import sys
+import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -165,12 +168,34 @@ def test_files_that_make_no_sense_hide_only_their_own_package(tmp_path: Path) ->
 # ------------------------------------------------------------------- what the loader would load
 
 
-class Site:
-    """A folder of pretended packages with real shared libraries, which are compiled when needed."""
+Linker = Callable[..., Path]
 
-    def __init__(self, folder: Path, compiler: str) -> None:
+
+@pytest.fixture(scope="module")
+def linked(c_compiler: str, tmp_path_factory: pytest.TempPathFactory) -> Linker:
+    """Return a function that makes an empty library once: `linked(name, *needs, rpath="")`."""
+    folder = tmp_path_factory.mktemp("libraries")
+    (folder / "empty.c").write_text("")
+    compile_it = [c_compiler, "-fPIC", "-c", folder / "empty.c", "-o", folder / "empty.o"]
+    subprocess.run(compile_it, check=True)
+
+    @functools.cache
+    def link(name: str, *needs: str, rpath: str = "") -> Path:
+        target = Path(tempfile.mkdtemp(dir=folder)) / name
+        said = [f"-Wl,-soname,{name}", *([f"-Wl,-rpath,{rpath}"] if rpath else [])]
+        shared = [c_compiler, "-shared", "-Wl,--no-as-needed", *said, folder / "empty.o"]
+        subprocess.run([*shared, *map(link, needs), "-o", target], check=True)
+        return target
+
+    return link
+
+
+class Site:
+    """A folder of pretended packages with real shared libraries, which are linked when needed."""
+
+    def __init__(self, folder: Path, linked: Linker) -> None:
         self.folder = folder
-        self._compiler = compiler
+        self._linked = linked
 
     def file(self, path: str, text: str = "") -> Path:
         target = self.folder / path
@@ -187,16 +212,10 @@ class Site:
         self.file(f"{folder}/RECORD", "".join(lines))
 
     def library(self, path: str, *needs: str, rpath: str = "$ORIGIN") -> Path:
-        """Compile a library that needs others, which do not exist."""
-        source, target = self.file("../empty.c"), self.folder / path
+        """Write a library that needs others, which do not exist."""
+        target = self.folder / path
         target.parent.mkdir(parents=True, exist_ok=True)
-        shared = [self._compiler, "-shared", "-fPIC", "-Wl,--no-as-needed"]
-        needed = [self.folder.parent / name for name in needs]
-        for each in needed:
-            subprocess.run([*shared, f"-Wl,-soname,{each.name}", source, "-o", each], check=True)
-        said = [f"-Wl,-soname,{target.name}", f"-Wl,-rpath,{rpath}"]
-        subprocess.run([*shared, *said, source, *needed, "-o", target], check=True)
-        return target
+        return Path(shutil.copy(self._linked(target.name, *needs, rpath=rpath), target))
 
     def look(self, name: str, python: str = sys.executable, **variables: str) -> BuildReading:
         """Return the reading of a framework."""
@@ -208,9 +227,9 @@ class Site:
 
 
 @pytest.fixture
-def site(tmp_path: Path, c_compiler: str) -> Site:
+def site(tmp_path: Path, linked: Linker) -> Site:
     (tmp_path / "site").mkdir()
-    return Site(tmp_path / "site", c_compiler)
+    return Site(tmp_path / "site", linked)
 
 
 def pytorch(site: Site, **record: str) -> None:
