@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from gpucheck.detect.checks import xid
 from gpucheck.detect.model import (
     UNREACHED,
     Catalogue,
@@ -145,6 +146,11 @@ def _layers(detection: Detection) -> Iterator[Block]:
         yield Line(", ".join(names), CheckStatus.OK)
     for layer in opened:
         yield Line(f"{layer.layer.value}: {layer.summary}", CheckStatus.OK)
+    yield from (
+        Line(f"{finding.id}: {finding.summary}", CheckStatus.OK)
+        for finding in detection.checks
+        if finding.id == xid.ID and finding.status is CheckStatus.OK and finding.evidence
+    )
     same = [finding.id for finding in detection.checks if _is_consequence(finding)]
     if same:
         yield Line(f"{', '.join(dict.fromkeys(same))}: the same cause", CheckStatus.WARN)

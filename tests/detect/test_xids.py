@@ -176,7 +176,8 @@ def test_the_last_one_counts() -> None:
         (of((8, "python3"), (8, "python3")), "only PID 8 (python3)"),
         (of((8, None), (None, None)), "PID 8"),
         (of((8, "a"), (9, None)), "PIDs 8 (a), 9"),
-        (of((1, None), (2, None), (3, None), (4, None), (5, None)), "PIDs 1, 2, 3, 2 more"),
+        (of((1, None), (2, None), (3, None)), "PIDs 1, 2, 3"),
+        (of((1, None), (2, None), (3, None), (4, None)), "PIDs 1, 2, 3, 1 more"),
     ],
 )
 def test_which_processes(xids: list[Xid], text: str | None) -> None:

@@ -72,11 +72,11 @@ def check(machine: Machine) -> list[Finding]:
     ]
     if bad:
         return sorted(bad, key=lambda finding: finding.status is not CheckStatus.FAIL)
-    well = f"no Xid in {log.source}"
-    if now:
-        numbers = ", ".join(str(number) for number in sorted({number for number, _ in now}))
-        well = f"only program errors (Xid {numbers})"
-    return [_whole(CheckStatus.OK, "; ".join((well, *_not_come_back(machine, before))))]
+    parts = [_notes(machine, now) if now else f"no Xid in {log.source}"]
+    parts += _not_come_back(machine, before)
+    shown = [Evidence(log.source, xids[-1].line) for xids in now.values()]
+    shown += [Evidence(log.earlier.source, xids[-1].line) for xids in before.values()]
+    return [_finding(CheckStatus.OK, "; ".join(parts), *shown)]
 
 
 def _grouped(xids: Iterable[Xid]) -> _Groups:
@@ -89,6 +89,15 @@ def _grouped(xids: Iterable[Xid]) -> _Groups:
 def _whole(status: CheckStatus, summary: str) -> Finding:
     cause = "not-read" if status is CheckStatus.UNKNOWN else None
     return _finding(status, summary, cause=cause)
+
+
+def _notes(machine: Machine, now: _Groups) -> str:
+    """Return the last of several errors that are not the GPU's, and the numbers of the others."""
+    (number, pci_bus_id), xids = [*now.items()][-1]
+    sentence = _sentence(_name(machine, pci_bus_id), xids, came_back=False)
+    others = sorted({other for other, _ in now} - {number})
+    also = f"; also Xid {', '.join(map(str, others))}" if others else ""
+    return f"only program errors: {sentence}{also}"
 
 
 def _not_come_back(machine: Machine, before: _Groups) -> Iterable[str]:

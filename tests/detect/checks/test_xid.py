@@ -161,6 +161,19 @@ def test_nothing_in_a_log_that_was_read() -> None:
     (found,) = look("NVRM: loading NVIDIA UNIX Kernel Module")
 
     assert (found.status, found.summary) == (CheckStatus.OK, "no Xid in /dev/kmsg")
+    assert not found.evidence
+
+
+def test_errors_of_programs_are_named_the_last_one_in_full() -> None:
+    (found,) = look(line(13), line(43), line(31), line(31), ages_s=(900.0, 800.0, 300.0, 240.0))
+
+    assert (found.status, found.remedy, found.cause) == (CheckStatus.OK, (), None)
+    assert found.summary == (
+        "only program errors: GPU 0: Xid 31 (the program read or wrote outside its memory) "
+        "× 2 in one burst, 4 min ago, only PID 8812 (python3): restart the program "
+        "(NVIDIA: RESTART_APP); also Xid 13, 43"
+    )
+    assert [item.value for item in found.evidence] == [line(13), line(43), line(31)]
 
 
 def test_a_log_that_was_refused_is_not_an_empty_one() -> None:
