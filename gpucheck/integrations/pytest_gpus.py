@@ -297,7 +297,8 @@ class ProcessGpus:
             return
         self._has_told = True
         worker = getattr(self._config, "workerinput", {}).get("workerid")
-        why = "; ".join(waiting.details) or waiting.reason
+        reasons = [reason for reason in waiting.details if reason != ALLOW_BUSY_GPUS]
+        why = "; ".join(reasons) or waiting.reason
         who = f"{worker} waits" if worker else "waiting"
         timeout_s = self._settings.timeout_s
         say(self._config, f"gpucheck: {who} up to {timeout_s:g} s for a GPU: {why}")

@@ -81,7 +81,7 @@ CALLS = [(path, words) for path in DOCUMENTS for words in calls(path)]
 
 
 def known_options() -> set[str]:
-    """Return the options of our commands, and of the benchmarks and fakes that documents name."""
+    """Return the options of our commands, the pytest plug-in, the benchmarks and the fakes."""
     own = {
         option
         for line in LEAVES
@@ -89,6 +89,7 @@ def known_options() -> set[str]:
         for option in (*parameter.opts, *parameter.secondary_opts)
     }
     scripts = [*(ROOT / "benchmarks").rglob("*.py"), *(ROOT / "tests" / "fakes").rglob("*.py")]
+    scripts.append(PACKAGE / "integrations" / "pytest_plugin.py")
     others = {option for path in scripts for option in re.findall(r'"(--[a-z-]+)"', text_of(path))}
     return {*own, *others, "--help", "--version", "--config"}
 
