@@ -28,6 +28,7 @@ from gpucheck.bench.model import BenchResult, BurnResult
 from gpucheck.bench.peaks_model import Peaks
 from gpucheck.detect.model import Catalogue, Detection
 from gpucheck.detect.process_model import ProcessAnswer
+from gpucheck.detect.wheels import WheelChoices
 from gpucheck.drivers.recorded import Snapshot
 from gpucheck.inventory.model import Inventory
 from gpucheck.memlimit.model import MemoryLimit
@@ -52,6 +53,7 @@ RESULTS: dict[str, tuple[type, ...]] = {
     "process": (ProcessAnswer,),
     "profile": (ProfileResult,),
     "snapshot": (Snapshot,),
+    "wheel": (WheelChoices,),
 }
 #: The kept file of `bench --save`: it has no envelope.
 BASELINE = "baseline"

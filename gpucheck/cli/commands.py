@@ -28,10 +28,11 @@ COMMANDS = MappingProxyType(
         "detect": Command(
             "gpucheck.cli.detect",
             "Say whether a GPU can be used, and which layer is broken first.",
-            formats=("table", "json", "line"),
+            formats=("table", "json", "line", "shell"),
             examples=(
                 ("gpucheck detect", "usable or not, and what to do"),
                 ("gpucheck detect --framework pytorch --deep", "let PyTorch itself try"),
+                ("gpucheck detect --wheel torch", "which build runs on these GPUs"),
                 ("gpucheck detect --expect-gpus 8 --strict", "a gate for a node's health"),
             ),
         ),

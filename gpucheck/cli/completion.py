@@ -242,6 +242,7 @@ VALUES: Mapping[str, Callable[[Any], Iterable[Offer]]] = MappingProxyType(
         "skip": _checks,
         "explain": _checks,
         "framework": _frameworks,
+        "wheel": _frameworks,
         "format_": _formats,
         "select": _fields,
         "sort": _fields,
@@ -254,7 +255,9 @@ VALUES: Mapping[str, Callable[[Any], Iterable[Offer]]] = MappingProxyType(
     }
 )
 #: Options that take several values with commas between them.
-LISTS = frozenset(("bench device", "dtype", "only", "skip", "select", "exclude", "verify_with"))
+LISTS = frozenset(
+    ("bench device", "dtype", "only", "skip", "wheel", "select", "exclude", "verify_with")
+)
 
 
 # ------------------------------------------------------------------------------ the completion

@@ -58,6 +58,14 @@ def command(
         list[str] | None,
         typer.Option("--skip", metavar="ID,...", help="Skip these checks or layers."),
     ] = None,
+    wheel: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--wheel",
+            metavar="NAME,...",
+            help="Name the build of torch, jax, ... for these GPUs and this driver.",
+        ),
+    ] = None,
     pid: Annotated[
         int | None,
         typer.Option(
@@ -84,8 +92,16 @@ def command(
         with machine("detect", shared, ("table", "json")) as probes:
             answer = describe_checks(explain)
         return deliver("detect", shared, answer, probes.time())
+    others = {"framework": framework, "python": python, "expect-gpus": expect_gpus}
+    if wheel is not None:
+        check_alone("--wheel", pid=pid, only=only, skip=skip, deep=deep, quick=quick, **others)
+        from gpucheck.cli.detect_wheel import choose_wheels
+
+        return choose_wheels(shared, wheel)
+    if shared.format == "shell":
+        message = "--format shell is for --wheel: it writes what an install script needs."
+        raise WrongUseError(code="unknown-format", message=message)
     if pid is not None:
-        others = {"framework": framework, "python": python, "expect-gpus": expect_gpus}
         check_alone("--pid", only=only, skip=skip, deep=deep, quick=quick, **others)
         from gpucheck.cli.detect_pid import explain as explain_process
 

@@ -27,7 +27,7 @@ OF_ALL: Mapping[str, tuple[str, ...]] = {
 GROUPS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "detect": {
         "What to check": ("only", "skip", "framework", "expect_gpus", "deep", "python"),
-        "Questions of their own": ("pid",),
+        "Questions of their own": ("wheel", "pid"),
         "About the checks": ("list_checks", "explain"),
     },
     "list": {
@@ -60,6 +60,7 @@ GROUPS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "memlimit": {
         "The limit": ("amount", "gpu", "include_overhead"),
         "The command that runs under it": ("watch", "hook", "python"),
+        "A limit by the driver": ("hard", "as_root"),
         "Code and proof": ("code", "verify", "verify_with"),
     },
 }  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Collection
 from typing import Annotated
 
 import typer
@@ -45,6 +46,16 @@ def command(
             "--include-overhead",
             help="Count the CUDA context too, so that nvidia-smi's number stays below the limit.",
         ),
+    ] = False,
+    hard: Annotated[
+        bool,
+        typer.Option(
+            "--hard", help="Let the driver enforce it on the command's cgroup (driver 615, root)."
+        ),
+    ] = False,
+    as_root: Annotated[
+        bool,
+        typer.Option("--as-root", help="With --hard under sudo: run the command as root too."),
     ] = False,
     code: Annotated[
         str | None,
@@ -100,6 +111,12 @@ def command(
         environment=dict(os.environ) if shared.recording is None else None,
         proofs=tuple(proofs),
     )
+    if hard or as_root:
+        _check_hard(context, explicit_options(ctx), hard=hard, verify_with=verify_with)
+        refuse_recording(shared)
+        from gpucheck.cli.memlimit_hard import run_hard
+
+        return run_hard(context, options, shared, verify=verify, as_root=as_root)
     _check(options.proofs, code, context, shared)
     if context.child is None and "watch" in explicit_options(ctx):
         message = "--watch needs a command: add one after `--`."
@@ -121,6 +138,32 @@ def command(
     if not isinstance(answer.result, MemoryLimit):
         raise AssertionError  # pragma: no cover - check_runnable raises where there is no result
     return _run(context, answer, answer.result, shared, watch=watch, hook=hook)
+
+
+#: What belongs to the limits that frameworks enforce themselves, by parameter.
+_COOPERATIVE = {
+    "include_overhead": "--include-overhead",
+    "code": "--code",
+    "python": "--python",
+    "hook": "--hook",
+    "watch": "--watch",
+    "verify_with": "--verify-with",
+}
+
+
+def _check_hard(
+    context: Context, given: Collection[str], *, hard: bool, verify_with: list[str] | None
+) -> None:
+    """Refuse --as-root alone, --hard without a command, and with what the frameworks need."""
+    if not hard:
+        raise WrongUseError(code="usage", message="--as-root needs --hard.")
+    if context.child is None:
+        message = "--hard needs a command: add one after `--`."
+        raise WrongUseError(code="hard-without-command", message=message)
+    others = [option for name, option in _COOPERATIVE.items() if name in given]
+    if others or verify_with:
+        message = f"--hard needs no {' and no '.join(others)}: the driver limits every library."
+        raise WrongUseError(code="two-questions", message=message)
 
 
 def _check(proofs: tuple[str, ...], code: str | None, context: Context, shared: Shared) -> None:

@@ -19,11 +19,12 @@ from gpucheck.detect.run import detect
 from gpucheck.detect.view import answer as verdict
 from gpucheck.drivers.interface import Probes
 from gpucheck.inventory import view as inventory_view
+from gpucheck.inventory.capped import capped_sentences
 from gpucheck.inventory.condition import Judged, read_condition
 from gpucheck.inventory.inventory import take_inventory
 from gpucheck.inventory.model import Inventory
 from gpucheck.report.blocks import Block, Command, Gap, Line, counted, head
-from gpucheck.report.envelope import Report
+from gpucheck.report.envelope import CheckStatus, Report
 from gpucheck.report.errors import ExitCode
 from gpucheck.report.text import View
 
@@ -80,6 +81,7 @@ def blocks(report: Report, view: View) -> Iterator[Block]:
         cuda = report.host.cuda_driver_version
         yield head(report, cuda and f"CUDA {cuda}", counted(gpu.name for gpu in detection.gpus))
         yield Gap()
+    yield from (Line(s, CheckStatus.WARN) for s in capped_sentences(detection.memory_limits))
     yield from verdict(report, detection, view._replace(verbosity=min(view.verbosity, 0)))
     if view.verbosity < 0:
         return

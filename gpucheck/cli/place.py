@@ -27,6 +27,7 @@ from gpucheck.cli.output import (
 )
 from gpucheck.cli.terminal import shows_to_person, write_stderr
 from gpucheck.drivers.interface import Probes
+from gpucheck.inventory.capped import capped_sentences
 from gpucheck.place.model import MOST_SHARES, PlacedDevice, Placement, name_together
 from gpucheck.place.view import chosen_line, is_chosen
 from gpucheck.report.envelope import Answer, Notice
@@ -487,6 +488,8 @@ def in_full(shared: Shared) -> Iterator[None]:
 
 def report_devices(placement: Placement, *, more: bool) -> None:
     """Report the command's devices: those chosen in a line, named ones by their names."""
+    for said in capped_sentences(placement.memory_limits):
+        write_message(said)
     if placement.candidates and not more:
         names = {device.name for device in placement.devices}
         name = f" ({names.pop()})" if len(names) == 1 else ""

@@ -3,6 +3,7 @@
 from enum import StrEnum
 from typing import NamedTuple
 
+from gpucheck.inventory.model import MemoryCap
 from gpucheck.report.envelope import CheckStatus, Evidence
 
 
@@ -84,7 +85,8 @@ class Detection(NamedTuple):
     `cause` and `cause_check` are the cause and the id of the finding that the sentence is about.
     `interpreter` is the Python whose frameworks were checked, `interpreter_named_by` what selected
     it: --python, VIRTUAL_ENV, CONDA_PREFIX, PATH, or gpucheck for the one it runs in; null if none
-    was checked. `gpus` are those that NVML lists.
+    was checked. `gpus` are those that NVML lists, `memory_limits` those of which our cgroup may use
+    only a part.
     """
 
     usable: bool | None
@@ -100,6 +102,7 @@ class Detection(NamedTuple):
     interpreter_named_by: str | None = None
     cause_check: str | None = None
     gpus: tuple[DetectedGpu, ...] = ()
+    memory_limits: tuple[MemoryCap, ...] = ()
 
 
 class About(NamedTuple):

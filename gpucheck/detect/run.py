@@ -39,6 +39,7 @@ from gpucheck.detect.verdict import (
     not_reached,
 )
 from gpucheck.drivers.interface import Probes
+from gpucheck.inventory.capped import caps_of
 from gpucheck.inventory.inventory import complete_host
 from gpucheck.report.envelope import Answer, CheckStatus, Notice
 from gpucheck.report.errors import WrongUseError
@@ -84,7 +85,9 @@ def detect(
     reads_nvml = any(check.LAYER not in files for check in checks)
     return Answer(
         result=detection._replace(
-            frameworks=_frameworks(machine, findings), gpus=_gpus(machine) if reads_nvml else ()
+            frameworks=_frameworks(machine, findings),
+            gpus=_gpus(machine) if reads_nvml else (),
+            memory_limits=caps_of(machine.nvml.gpus) if reads_nvml else (),
         ),
         exit_code=exit_code_of(detection, wanted),
         host=complete_host(machine.host, machine.nvml) if reads_nvml else machine.host,

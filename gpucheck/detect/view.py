@@ -15,6 +15,7 @@ from gpucheck.detect.model import (
     LayerSummary,
     Verdict,
 )
+from gpucheck.inventory.capped import capped_sentences
 from gpucheck.report.blocks import Block, Command, Gap, Line, counted, head, remedies
 from gpucheck.report.envelope import CheckStatus, Report
 from gpucheck.report.errors import ExitCode
@@ -41,6 +42,7 @@ def blocks(report: Report, view: View) -> Iterator[Block]:
         cuda = report.host.cuda_driver_version
         yield head(report, cuda and f"CUDA {cuda}", counted(gpu.name for gpu in detection.gpus))
         yield Gap()
+    yield from (Line(said, CheckStatus.WARN) for said in capped_sentences(detection.memory_limits))
     yield from answer(report, detection, view)
     others = _others(detection)
     if view.verbosity > 0:

@@ -16,7 +16,8 @@ class PlatformReading(NamedTuple):
     """The platform, from files alone.
 
     `boot_parameters` are those of the kernel's command line that affect GPU drivers;
-    `prime_profile` is the setting of a laptop's graphics switch.
+    `prime_profile` is the setting of a laptop's graphics switch. `machine` is the processor's kind
+    as the kernel calls it: x86_64, aarch64.
     """
 
     dxg: bool = False
@@ -25,6 +26,7 @@ class PlatformReading(NamedTuple):
     secure_boot: bool | None = None
     boot_parameters: tuple[str, ...] = ()
     prime_profile: str | None = None
+    machine: str | None = None
 
 
 class PciDetailReading(NamedTuple):

@@ -6,15 +6,16 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gpucheck.drivers.child import SHARE_AFTER_A_HANG
 from gpucheck.drivers.host.environment import gpu_variables, read_host
-from gpucheck.drivers.host.sysfs import count_gpus, read_kernel
+from gpucheck.drivers.host.sysfs import count_gpus, driver_can_limit, read_kernel
 from gpucheck.drivers.interface import NvmlRequest
 from gpucheck.drivers.nvml.client import NOT_ANSWERING, NvmlSession
 from gpucheck.drivers.readings import (
     CudaReading,
+    GpuReading,
     KernelReading,
     NvmlReading,
     ProbeFailure,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:  # a listing does not load what only detect needs
         SystemReading,
         TrialReading,
     )
+    from gpucheck.drivers.host.cgroups import DmemLimit
 
 #: Files are read below this directory instead of `/`: a host mounted in a container, or a test.
 ROOT_VARIABLE = "GPUCHECK_ROOT"
@@ -90,7 +92,20 @@ class LiveProbes:
         if self._session is None:
             self._session = NvmlSession()
         sysfs = str(self._root / "sys/bus/pci/devices")
-        reading = self._session.read(request, deadline_s=self.patience_s(), sysfs=sysfs)
+        limits: Mapping[str, DmemLimit] = {}
+        more: dict[str, Any] = {}
+        if driver_can_limit(self._root):
+            from gpucheck.drivers.host.cgroups import read_cgroup
+
+            group = read_cgroup(self._root)
+            limits = group.limits
+            if limits:
+                more["whole_cards"] = True
+            elif group.folder is not None and not group.has_dmem:
+                more["limits_of"] = str(group.folder)
+        reading = self._session.read(request, deadline_s=self.patience_s(), sysfs=sysfs, **more)
+        if more:
+            reading = reading._replace(gpus=tuple(_with_limit(gpu, limits) for gpu in reading.gpus))
         if reading.failure is not None:
             self.close()
         # With --watch, a driver that recovers gets its whole deadline back.
@@ -214,3 +229,28 @@ class LiveProbes:
         if self._session is not None:
             self._session.close()
             self._session = None
+
+
+def _with_limit(gpu: GpuReading, limits: Mapping[str, DmemLimit]) -> GpuReading:
+    """Return the reading with the limit that the kernel sets for our cgroup.
+
+    A total that is no more than the limit may be the limit itself: then the card's is not known.
+    """
+    limit = limits.get(gpu.pci_bus_id or "")
+    if limit is not None:
+        gpu = gpu._replace(
+            memory_limit_bytes=limit.limit_bytes,
+            memory_limit_used_bytes=limit.used_bytes,
+            memory_limit_source="dmem.max of a parent" if limit.inherited else "dmem.max",
+        )
+    total = gpu.memory_total_bytes
+    if total is None or gpu.memory_limit_bytes is None or total > gpu.memory_limit_bytes:
+        return gpu
+    reason = "NVML reports the memory of the cgroup, not of the card"
+    names = ("memory_total_bytes", "memory_used_bytes", "memory_free_bytes")
+    return gpu._replace(
+        memory_total_bytes=None,
+        memory_used_bytes=None,
+        memory_free_bytes=None,
+        unavailable={**gpu.unavailable, **dict.fromkeys(names, reason)},
+    )

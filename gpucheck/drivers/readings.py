@@ -42,6 +42,8 @@ class GpuReading(NamedTuple):
 
     `failure` is set if the GPU stopped answering; it was not read any further. `numa_node` and
     `cpu_affinity` come from the driver only if the kernel does not list the GPU.
+    `memory_limit_bytes` is our cgroup's limit, null without one; `memory_limit_source`, who tells
+    it, is `dmem.max`, `dmem.max of a parent` (CUDA then reports the whole GPU) or `nvml`.
     """
 
     index: int  # type: ignore[assignment]  # hides tuple.index, which nobody needs here
@@ -55,6 +57,9 @@ class GpuReading(NamedTuple):
     memory_total_bytes: int | None = None
     memory_used_bytes: int | None = None
     memory_free_bytes: int | None = None
+    memory_limit_bytes: int | None = None
+    memory_limit_used_bytes: int | None = None
+    memory_limit_source: str | None = None
     utilization_gpu_percent: int | None = None
     utilization_memory_percent: int | None = None
     temperature_c: int | None = None
@@ -79,6 +84,19 @@ class GpuReading(NamedTuple):
     process_utilization: Mapping[str, int] | None = None
     unavailable: Mapping[str, str] = NOTHING
     failure: ProbeFailure | None = None
+
+
+class LimitReading(NamedTuple):
+    """The limits of one cgroup on one GPU by NVML, null where there is none, and what it uses."""
+
+    soft_bytes: int | None = None
+    hard_bytes: int | None = None
+    used_bytes: int | None = None
+    failure: ProbeFailure | None = None
+
+
+#: Null in a reading where there is no limit, which needs no reason.
+LIMIT_FIELDS = frozenset({"memory_limit_bytes", "memory_limit_used_bytes", "memory_limit_source"})
 
 
 class PairReading(NamedTuple):

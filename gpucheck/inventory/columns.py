@@ -171,6 +171,9 @@ COLUMNS: dict[str, Column] = {
         right=False,
     ),
     "error": _column("error", "Error", right=False),
+    "memory_limit_bytes": _bytes("memory_limit_bytes", "Cgroup's limit"),
+    "memory_limit_used_bytes": _bytes("memory_limit_used_bytes", "Used of that"),
+    "memory_limit_source": _column("memory_limit_source", "Limit by", right=False),
 }
 
 #: Ordinary names that --select and --sort take as well.

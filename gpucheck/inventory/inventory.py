@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from gpucheck.drivers.interface import NvmlRequest, Probes
 from gpucheck.drivers.readings import (
+    LIMIT_FIELDS,
     GpuReading,
     KernelReading,
     MigReading,
@@ -274,7 +275,7 @@ def rows_of(reading: NvmlReading) -> tuple[GpuReading, ...]:
     if failure is None or reading.gpu_count is None:
         return reading.gpus
     reasons = dict.fromkeys(
-        {*_COPIED, *_MEMORY, *_NESTED, "processes"} - {"index"}, failure.message
+        {*_COPIED, *_MEMORY, *_NESTED, "processes"} - {"index", *LIMIT_FIELDS}, failure.message
     )
     answered = {gpu.index: gpu for gpu in reading.gpus}
     return tuple(

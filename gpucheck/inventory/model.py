@@ -95,7 +95,9 @@ class Gpu(NamedTuple):
     """One GPU with both of its numbers and its state; `unavailable` says why a reading is null.
 
     `memory_source` is `driver`, or `system` where the GPU shares the CPU's memory and the driver
-    has no figures: they are then those of the whole system. `memory_unaccounted_bytes` is in use
+    has no figures: they are then those of the whole system. They are the card's even where our
+    cgroup has a limit, which is `memory_limit_bytes`; `memory_limit_source`, who tells it, is
+    `dmem.max`, `dmem.max of a parent` or `nvml`. `memory_unaccounted_bytes` is in use
     but no process's, and `holders` has the card open without being listed; both are null unless
     they were asked for, and holders unless there is much of it.
     """
@@ -114,6 +116,9 @@ class Gpu(NamedTuple):
     memory_used_bytes: int | None = None
     memory_free_bytes: int | None = None
     memory_source: str = "driver"
+    memory_limit_bytes: int | None = None
+    memory_limit_used_bytes: int | None = None
+    memory_limit_source: str | None = None
     utilization_gpu_percent: int | None = None
     utilization_memory_percent: int | None = None
     temperature_c: int | None = None
@@ -136,6 +141,15 @@ class Gpu(NamedTuple):
     state: GpuState = GpuState.OK
     error: str | None = None
     unavailable: Mapping[str, str] = NOTHING
+
+
+class MemoryCap(NamedTuple):
+    """A card of which our cgroup may use only a part; the total is the card's, null if unknown."""
+
+    index: int  # type: ignore[assignment]  # as in Gpu
+    memory_limit_bytes: int
+    memory_total_bytes: int | None
+    memory_limit_source: str
 
 
 class VisibilityEntry(NamedTuple):

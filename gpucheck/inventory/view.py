@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from gpucheck.drivers.host.processes import program_of
+from gpucheck.inventory.capped import capped_sentences, caps_of
 from gpucheck.inventory.columns import COLUMNS, CSV_COLUMNS, link_now
 from gpucheck.inventory.condition import Judged, Trouble, heat, troubles
 from gpucheck.inventory.model import (
@@ -133,6 +134,7 @@ def blocks(report: Report, view: View) -> Iterator[Block]:
         yield heading(report, inventory)
     if not gpus:
         return
+    yield from (Line(said, CheckStatus.WARN) for said in capped_sentences(caps_of(gpus)))
     if inventory.topology is not None:
         yield from _topology(inventory.topology, gpus, view)
         return

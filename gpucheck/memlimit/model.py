@@ -72,7 +72,8 @@ class GpuMemoryLimit:
     """Limit on one visible GPU or MIG instance.
 
     `limit_bytes` is the whole limit, `allocator_limit_bytes` the limit for allocators. Both are
-    null if the limit depends on the size of the GPU and that is unknown.
+    null if the limit depends on the size of the GPU and that is unknown. `memory_limit_bytes` is
+    our cgroup's limit, of which a share is then a part; `memory_total_bytes` stays the card's.
     """
 
     uuid: str | None
@@ -87,7 +88,25 @@ class GpuMemoryLimit:
     name: str | None = None
     mig_instance: bool = False
     memory_source: str = "driver"
+    memory_limit_bytes: int | None = None
+    memory_limit_source: str | None = None
     unavailable: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def whole_bytes(self) -> int | None:
+        """Return that of which a share is a part: our cgroup's limit, or else the card's total."""
+        sizes = (self.memory_limit_bytes, self.memory_total_bytes)
+        return min((size for size in sizes if size is not None), default=None)
+
+    @property
+    def cuda_total_bytes(self) -> int | None:
+        """Return the total that CUDA's cuMemGetInfo is based on.
+
+        It follows the cgroup's limit, but not that of a group above one that has none itself.
+        Source: NVIDIA Dynamo, "Per-GPU Compute and Memory Limits with MPS", Verified Behavior.
+        """
+        inherited = self.memory_limit_source == "dmem.max of a parent"
+        return self.memory_total_bytes if inherited else self.whole_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,6 +210,43 @@ class LimitedRun:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HardGpu:
+    """The driver's limits on one GPU for a command's cgroup, and the most that it used, by NVML.
+
+    `refused_bytes` is the request, beside `allocated_bytes` that it had got, that the driver
+    refused with `refused_with` before the command started; null without `--verify`.
+    """
+
+    uuid: str
+    index: int | None
+    cuda_index: int | None
+    soft_limit_bytes: int
+    hard_limit_bytes: int
+    peak_bytes: int | None = None
+    allocated_bytes: int | None = None
+    refused_bytes: int | None = None
+    refused_with: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HardLimit:
+    """The cgroup that the driver limits, from its making to its removal.
+
+    `place` is `own` (below our own group) or `scope` (systemd's). `back_end` is who enforces it:
+    `dmem` (the kernel) or `driver`. `removed` is null while the command runs, and false if
+    processes of it are left: then the limits stay for them, and the next call removes them.
+    """
+
+    cgroup: str
+    place: str
+    back_end: str
+    gpus: tuple[HardGpu, ...]
+    user: str | None = None
+    removed: bool | None = None
+    left_pids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryLimit:
     """Result of `gpucheck memlimit`; `environment` is what a limited command gets in addition.
 
@@ -207,3 +263,4 @@ class MemoryLimit:
     verification: Verification | None = None
     verifications: tuple[Verification, ...] = ()
     run: LimitedRun | None = None
+    hard: HardLimit | None = None

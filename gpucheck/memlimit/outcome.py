@@ -5,8 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from gpucheck.memlimit.model import LimitedRun, Mechanism, MemoryLimit, RunGpu, Strength, Way
-from gpucheck.report.text import binary_bytes
+from gpucheck.inventory.model import MemoryCap
+from gpucheck.memlimit.model import (
+    HardGpu,
+    HardLimit,
+    LimitedRun,
+    Mechanism,
+    MemoryLimit,
+    RunGpu,
+    Strength,
+    Way,
+)
+from gpucheck.report.text import binary_bytes, ranges
 
 #: What the plan calls a framework whose module has another name.
 _MODULES = {"pytorch": "torch"}
@@ -127,6 +137,20 @@ def _reason_for_none(group: Sequence[Mechanism]) -> str:
     return "nothing limits it without the import hook" if last.setting else last.reason
 
 
+def caps_of(limit: MemoryLimit) -> tuple[MemoryCap, ...]:
+    """Return the cards of a plan of which our cgroup may use only a part."""
+    return tuple(
+        MemoryCap(
+            index=gpu.index or 0,
+            memory_limit_bytes=gpu.memory_limit_bytes,
+            memory_total_bytes=gpu.memory_total_bytes,
+            memory_limit_source=gpu.memory_limit_source or "",
+        )
+        for gpu in limit.gpus
+        if gpu.memory_limit_bytes is not None
+    )
+
+
 # ------------------------------------------------------------------------------------------- a run
 
 
@@ -160,3 +184,43 @@ def outcome_lines(run: LimitedRun) -> list[str]:
     if "later_readings" in run.unavailable:
         lines.append(run.unavailable["later_readings"])
     return lines
+
+
+def hard_sentences(limit: HardLimit) -> tuple[str, str]:
+    """Return what the driver enforces, and how it ended: the proof, the peak and the removal."""
+    by = "the kernel (dmem) for the driver" if limit.back_end == "dmem" else "the driver"
+    name = limit.cgroup.rpartition("/")[2]
+    start = f"{_hard_sizes(limit.gpus)}: enforced by {by}, for every library and child ({name})"
+    parts = []
+    refused = [
+        (gpu.allocated_bytes or 0) + gpu.refused_bytes
+        for gpu in limit.gpus
+        if gpu.refused_bytes is not None
+    ]
+    if refused:
+        beyond = binary_bytes(max(refused), digits=2)
+        parts.append(f"an allocation up to {beyond} was refused with out of memory")
+    peaks = [gpu.peak_bytes for gpu in limit.gpus if gpu.peak_bytes is not None]
+    unknown = "its peak is unknown"
+    parts.append(f"peak {binary_bytes(max(peaks), digits=2)}" if peaks else unknown)
+    if limit.removed:
+        parts.append("limit and cgroup removed")
+    elif limit.left_pids:
+        pids = ", ".join(map(str, limit.left_pids[:5]))
+        parts.append(f"the limit stays for what still runs (PID {pids}); the next call removes it")
+    else:
+        parts.append(f"{limit.cgroup} could not be removed; the next call tries again")
+    return start, "; ".join(parts)
+
+
+def _hard_sizes(gpus: Sequence[HardGpu]) -> str:
+    """Return the limits with their GPUs: "8.00 GiB on GPU 0"."""
+    alike: dict[int, list[int]] = {}
+    for gpu in gpus:
+        number = gpu.index if gpu.cuda_index is None else gpu.cuda_index
+        alike.setdefault(gpu.hard_limit_bytes, []).append(number or 0)
+    return ", ".join(
+        f"{binary_bytes(size, digits=2)} on {'each of GPUs' if indices[1:] else 'GPU'}"
+        f" {ranges(indices)}"
+        for size, indices in alike.items()
+    )

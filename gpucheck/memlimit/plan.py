@@ -16,12 +16,18 @@ from gpucheck.inventory.inventory import take_inventory
 from gpucheck.inventory.model import Gpu, Inventory
 from gpucheck.memlimit.environment import hook_state, warn_of_ineffective
 from gpucheck.memlimit.mechanisms import MECHANISMS, write_code
+from gpucheck.memlimit.mechanisms.hard import cgroup_mechanism
 from gpucheck.memlimit.mechanisms.setting import MIB, HookState, PlanInput
 from gpucheck.memlimit.model import GpuMemoryLimit, MemoryLimit, MemoryRequest, Overhead
 from gpucheck.place.device_strings import DeviceSpec, parse_device
 from gpucheck.place.placement import CudaDevice, prohibited, resolve, visible_devices
 from gpucheck.report.envelope import Answer, Notice
-from gpucheck.report.errors import BadAnswerError, MissingError, WrongUseError
+from gpucheck.report.errors import (
+    BadAnswerError,
+    InconclusiveError,
+    MissingError,
+    WrongUseError,
+)
 from gpucheck.report.text import binary_bytes
 from gpucheck.report.units import Amount
 
@@ -69,6 +75,37 @@ def find_limit(options: LimitOptions, probes: Probes) -> Answer:
     root = Path(inherited.get(ROOT_VARIABLE) or "/")
     shared = shared_memory(probes.cuda(), LinuxCpu(root).facts().memory_available_bytes)
     return prove(answer, plan, options.proofs, inherited, hook=options.hook, shared=shared)
+
+
+def find_hard_limit(options: LimitOptions, probes: Probes) -> Answer:
+    """Plan the limit that the driver shall enforce on a cgroup: no framework has to know it.
+
+    Raises:
+        GpucheckError: the amount or a GPU cannot be used, or its limit cannot be told.
+    """
+    for spec in options.gpus:
+        _parse(spec)
+    answer = take_inventory(probes, ask_driver=True)
+    if answer.error is not None or not isinstance(answer.result, Inventory):
+        return answer._replace(result=None)
+    gpus = answer.result.gpus
+    selected = select_gpus(options.gpus, gpus)
+    plan = plan_limit(options.amount, gpus, selected=selected)
+    if any(gpu.limit_bytes is None or not gpu.uuid for gpu in plan.gpus):
+        message = "The limit of a GPU is unknown: NVML reports neither its memory nor its UUID."
+        remedy = ("Give an amount in bytes, such as 8GiB, or another GPU (--gpu).",)
+        raise InconclusiveError(code="limit-unknown", message=message, remedy=remedy)
+    named = {} if selected is None else plan.environment
+    chosen = {name: text for name, text in named.items() if name.startswith("CUDA_")}
+    visible = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
+    plan = dataclasses.replace(
+        plan,
+        mechanisms=(cgroup_mechanism(),),
+        environment={name: text for name, text in chosen.items() if name in visible},
+        overhead=None,
+    )
+    warnings = (*answer.warnings, *_warn_of_cards(plan, gpus))
+    return answer._replace(result=plan, warnings=warnings)
 
 
 def _warn_of_cards(plan: MemoryLimit, gpus: Sequence[Gpu]) -> Iterator[Notice]:
@@ -280,14 +317,21 @@ def _limits(
 def _limit(amount: Amount, device: CudaDevice, overhead: Overhead) -> GpuMemoryLimit:
     total, free = device.memory_total_bytes, device.memory_free_bytes
     unavailable = {} if free is not None else {"memory_free_bytes": "NVML does not report it"}
+    cap = None if device.instance else device.gpu.memory_limit_bytes
+    whole = min((size for size in (total, cap) if size is not None), default=None)
     if total is None:
+        unavailable["memory_total_bytes"] = (
+            "NVML does not report its total"
+            if cap is None
+            else device.gpu.unavailable.get("memory_total_bytes", "it is not known")
+        )
+    if whole is None:
         limit = amount.size_bytes
-        unavailable["memory_total_bytes"] = "NVML does not report its total"
         if limit is None:
             reason = f"{amount.text} of an unknown total"
             unavailable |= {"limit_bytes": reason, "allocator_limit_bytes": reason}
     else:
-        limit = _limit_bytes(amount, device, total)
+        limit = _limit_bytes(amount, device, whole, capped=whole == cap)
     return GpuMemoryLimit(
         uuid=device.uuid,
         memory_total_bytes=total,
@@ -301,6 +345,8 @@ def _limit(amount: Amount, device: CudaDevice, overhead: Overhead) -> GpuMemoryL
         name=device.name,
         mig_instance=device.instance is not None,
         memory_source="driver" if device.instance else device.gpu.memory_source,
+        memory_limit_bytes=cap,
+        memory_limit_source=None if cap is None else device.gpu.memory_limit_source,
         unavailable=unavailable,
     )
 
@@ -322,16 +368,17 @@ def _for_allocators(
     )
 
 
-def _limit_bytes(amount: Amount, device: CudaDevice, total: int) -> int:
-    """Return the limit in bytes; refuse one that does not fit the device."""
+def _limit_bytes(amount: Amount, device: CudaDevice, total: int, *, capped: bool) -> int:
+    """Return the limit in bytes; refuse one that does not fit the device, or our cgroup's limit."""
     limit = amount.bytes_of(total)
     if limit > total:
         size, whole = amount.text, binary_bytes(total)
         if binary_bytes(limit) == whole:  # the difference is in the digits
             size, whole = f"{size} ({limit} bytes)", f"{total} bytes"
+        of = "that your cgroup may use of" if capped else "of"
         raise WrongUseError(
             code="more-than-the-card",
-            message=f"{size} is more than the {whole} of {_describe(device)}.",
+            message=f"{size} is more than the {whole} {of} {_describe(device)}.",
             remedy=("Give a smaller amount, or a share such as 90%.",),
         )
     if limit == 0:

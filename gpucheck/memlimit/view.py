@@ -8,8 +8,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from gpucheck.drivers.python.frameworks import Software
+from gpucheck.inventory.capped import capped_sentences
 from gpucheck.memlimit.model import (
     GpuMemoryLimit,
+    HardLimit,
     LimitedRun,
     Mechanism,
     MemoryLimit,
@@ -20,8 +22,10 @@ from gpucheck.memlimit.model import (
 )
 from gpucheck.memlimit.outcome import (
     FrameworkOutcome,
+    caps_of,
     framework_outcomes,
     group_by_mechanism,
+    hard_sentences,
     is_set,
     outcome_lines,
 )
@@ -77,8 +81,12 @@ def blocks(report: Report, view: View) -> Iterator[Block]:
         names = counted(gpu.name for gpu in limit.gpus) if limit.gpus else None
         yield head(report, cuda and f"CUDA {cuda}", names)
         yield Gap()
+    yield from (Line(said, CheckStatus.WARN) for said in capped_sentences(caps_of(limit)))
     if limit.run is not None:
         yield from _run(limit.run)
+    if limit.hard is not None:
+        yield from _hard(limit.hard, view)
+        return
     yield from _limits(limit, view)
     if view.verbosity > 0:
         yield from _details(limit, report.error)
@@ -93,6 +101,15 @@ def _run(run: LimitedRun) -> Iterator[Block]:
     mark = CheckStatus.WARN if run.exceeded else None
     yield Line(first, mark, style="bold")
     yield from (Line(line, indent=INDENT) for line in others)
+
+
+def _hard(hard: HardLimit, view: View) -> Iterator[Block]:
+    """Yield what the driver limited, its proof and peak, and whether it is removed."""
+    start, end = hard_sentences(hard)
+    yield Line(f"{start}.")
+    yield Line(f"{end[0].upper()}{end[1:]}.", None if hard.removed else CheckStatus.WARN)
+    if view.verbosity > 0:
+        yield Line(f"{hard.cgroup} ({hard.place})", indent=INDENT, style="dim")
 
 
 def _summary(limit: MemoryLimit, view: View) -> Iterator[Block]:
@@ -167,6 +184,8 @@ def _limit_line(text: str, group: Sequence[GpuMemoryLimit], *, exact: bool) -> s
     which = many if len(group) > 1 else kind if number == ABSENT else f"{kind} {number}"
     total, size = first.memory_total_bytes, first.limit_bytes
     whole = f"the {binary_bytes(total)}" if total is not None else "an unknown total"
+    if first.memory_limit_bytes is not None and first.memory_limit_bytes == first.whole_bytes:
+        whole = f"the {binary_bytes(first.memory_limit_bytes)} that your cgroup may use"
     if size is None:
         return f"{text} of {whole} on {which}"
     amount = binary_bytes(size) + (f" ({size} bytes)" if exact else "")

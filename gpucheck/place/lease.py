@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from gpucheck.drivers.interface import Probes
+from gpucheck.inventory.capped import caps_of
 from gpucheck.inventory.condition import Unfit, unfit
 from gpucheck.inventory.inventory import NOT_LISTED, error_of, take_inventory
 from gpucheck.inventory.model import Gpu, GpuState, Inventory
@@ -175,6 +176,9 @@ class _Machine:
         kept = tuple(
             notice for notice in self._answer.warnings if notice.code != "cuda-order-unknown"
         )
+        inventory = self._answer.result
+        if isinstance(inventory, Inventory):
+            placement = replace(placement, memory_limits=caps_of(inventory.gpus))
         return self._answer._replace(result=placement, warnings=(*kept, *notices))
 
 
@@ -271,6 +275,7 @@ class FoundGpus(NamedTuple):
         warnings = [*self.answer.warnings]
         if self.missing is not None and any(device.soft for device in placement.devices):
             warnings.append(Notice(code=self.missing.code, message=self.missing.message))
+        placement = replace(placement, memory_limits=caps_of(self.gpus or ()))
         return self.answer._replace(result=placement, warnings=(*warnings, *notices))
 
 

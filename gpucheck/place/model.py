@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from gpucheck.drivers.host.processes import program_of
+from gpucheck.inventory.model import MemoryCap
 from gpucheck.report.text import ranges
 
 #: Most claims that may share one GPU.
@@ -167,7 +168,8 @@ class Placement:
 
     `environment` makes a program see only the GPUs of `devices`. `graph` is the file of the
     operations, null for the tutorials' graph. `ran` says whether they were computed. `advice` has
-    placements that would copy less, and notes about the value.
+    placements that would copy less, and notes about the value. `memory_limits` are the cards of
+    which our cgroup may use only a part.
     """
 
     devices: tuple[PlacedDevice, ...] = ()
@@ -180,6 +182,7 @@ class Placement:
     claims: tuple[Claim, ...] = ()
     candidates: tuple[Candidate, ...] = ()
     advice: tuple[str, ...] = ()
+    memory_limits: tuple[MemoryCap, ...] = ()
 
 
 # ---------------------------------------------------------------------------------- in words

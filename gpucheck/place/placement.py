@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from gpucheck.drivers.readings import CudaReading
+from gpucheck.inventory.capped import free_bytes
 from gpucheck.inventory.model import Gpu, GpuProcess, GpuState, MigInstance, Visibility
 from gpucheck.inventory.visibility import bus_place, digits_of
 from gpucheck.place.device_strings import DeviceSpec, malformed, parse_device, quoted, shown
@@ -54,9 +55,9 @@ class CudaDevice:
 
     @property
     def memory_free_bytes(self) -> int | None:
-        """Return how much of its memory is free; for an instance that is not a reading."""
+        """Return how much of its memory is free for us; for an instance that is not a reading."""
         if self.instance is None:
-            return self.gpu.memory_free_bytes
+            return free_bytes(self.gpu)
         total, used = self.instance.memory_total_bytes, self.instance.memory_used_bytes
         return None if total is None or used is None else total - used
 

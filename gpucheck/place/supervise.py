@@ -47,6 +47,7 @@ def supervise(
     command: Sequence[str],
     environment: Mapping[str, str],
     *,
+    on_start: Callable[[int], None] | None = None,
     on_tick: Callable[[int], None] | None = None,
     tick_s: float = 1.0,
     keep_descriptors: Iterable[int] = (),
@@ -55,8 +56,10 @@ def supervise(
 
     The child stays in our process group, so the terminal's signals reach it directly; only
     signals sent to us alone are forwarded. When job control stops the child, we stop as well.
-    `on_tick` is called with the child's process id every `tick_s` seconds; an exception from it
-    stops the ticks and is raised once the child has ended. Only the main thread may call this.
+    `on_start` is called with the child's process id as soon as there is one; an exception from it
+    ends the child and is raised. `on_tick` is called with it every `tick_s` seconds; an exception
+    from it stops the ticks and is raised once the child has ended. Only the main thread may call
+    this.
 
     Raises:
         LaunchError: (or a subclass) the command cannot be started.
@@ -74,6 +77,13 @@ def supervise(
                     setsigdef=IGNORED_BY_PYTHON,
                 ),
             )
+        if on_start is not None:
+            try:
+                on_start(pid)
+            except BaseException:
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+                raise
         return _Supervision(pid, probe, on_tick, tick_s).run()
 
 

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 
 from gpucheck.drivers.host.processes import program_of
+from gpucheck.inventory.capped import capped_sentences
 from gpucheck.place.model import (
     UNCLAIMED,
     Candidate,
@@ -64,9 +65,11 @@ def blocks(report: Report, view: View) -> Iterator[Block]:
     result = report.result
     if isinstance(result, ClaimList):
         yield from _claims(result, view)
-    elif not isinstance(result, Placement):
+        return
+    if not isinstance(result, Placement):
         raise TypeError(type(result).__name__)
-    elif result.candidates:
+    yield from (Line(said, CheckStatus.WARN) for said in capped_sentences(result.memory_limits))
+    if result.candidates:
         yield from _choice(report, result, view)
     elif result.graph is not None or result.ran:
         yield from _graph(result, view)

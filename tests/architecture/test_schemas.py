@@ -16,9 +16,9 @@ from tests.architecture.house import PACKAGE, name_of
 SCHEMAS = PACKAGE / "data" / "schemas"
 
 #: `claims` is what `place --claims` answers, `burn` what `bench --burn` does, `peaks` what
-#: `bench --peaks` answers, `process` what `detect --pid` does, `baseline` what `bench --save`
-#: keeps, `error` a failure before any command is known.
-DOCUMENTS = {*COMMAND_NAMES, "baseline", "burn", "claims", "error", "peaks", "process"}
+#: `bench --peaks` answers, `wheel` what `detect --wheel` answers, `process` what `detect --pid`
+#: does, `baseline` what `bench --save` keeps, `error` a failure before any command is known.
+DOCUMENTS = {*COMMAND_NAMES, "baseline", "burn", "claims", "error", "peaks", "process", "wheel"}
 
 
 def schema_files() -> list[Path]:

@@ -1,4 +1,4 @@
-"""What a terminal shows of place, memlimit, profile and peaks, at three widths, in text files.
+"""What a terminal shows of some commands, at three widths, in text files.
 
 After a change that is meant, `UPDATE_SNAPSHOTS=1 pytest tests/end_to_end/test_screens.py` writes
 them anew; then read the difference.
@@ -70,6 +70,29 @@ SCREENS: dict[str, tuple[str, tuple[tuple[str, ...], ...]]] = {
         (("bench", "--peaks"),),
     ),
     "peaks-no-driver": ("no-driver", (("bench", "--peaks"),)),
+    "wheel": (
+        "mixed-order",
+        (
+            ("detect", "--wheel", "torch,tensorflow,jax,cupy,onnxruntime,numba"),
+            ("detect", "--wheel", "torch", "--format", "shell"),
+            ("detect", "--wheel", "torch", "-q"),
+            ("detect", "--wheel", "jax", "--from", "example:lost-gpu", "-v"),
+            ("detect", "--wheel", "torch,jax", "--format", "shell"),
+            ("detect", "--wheel", "pytroch"),
+            ("detect", "--wheel", ","),
+            ("detect", "--wheel", "torch", "--only", "xid", "--deep"),
+            ("detect", "--format", "shell"),
+        ),
+    ),
+    "wheel-old-driver": (
+        "old-driver",
+        (
+            ("detect", "--wheel", "torch,cupy"),
+            ("detect", "--wheel", "torch", "--format", "shell"),
+        ),
+    ),
+    "wheel-unified": ("gb10", (("detect", "--wheel", "torch,tensorflow"),)),
+    "wheel-no-driver": ("no-driver", (("detect", "--wheel", "torch"),)),
     "place-no-driver": ("no-driver", (("place", "/gpu:0"), ("place", "--soft", "/gpu:0"))),
 }
 WIDTHS = (50, 80, 160)

@@ -132,6 +132,7 @@ def _driver_lines(machine: Machine) -> Iterator[str]:
     yield f"driver.cuda_version {driver.cuda_version}"
     yield f"driver.process_list {int(driver.process_list)}"
     yield f"driver.wrong_results {int(driver.wrong_results)}"
+    yield f"driver.memory_limits {driver.memory_limits}"
     yield f"driver.excluded_count {len(driver.excluded_pci_bus_ids)}"
     names = {
         process.pid: process.name

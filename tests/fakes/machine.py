@@ -176,6 +176,10 @@ class Gpu:
     memory_reserved_bytes: int = 0
     bar1_total_bytes: int | None = None
     bar1_used_bytes: int | None = None
+    memory_limit_seen_bytes: int | None = None
+    """Total of NVML's version 2 in a limited cgroup."""
+    memory_limit_used_bytes: int | None = None
+    """What a limited cgroup uses."""
     cuda_memory_total_bytes: int
     """The answer of cuDeviceTotalMem; by default the total less the reserve."""
     cuda_left_out: bool = False
@@ -332,6 +336,8 @@ class Driver:
     """False = the driver cannot list processes at all (WSL2)."""
     wrong_results: bool = False
     """Kernels run but compute wrong results."""
+    memory_limits: str = ""
+    """Who limits a cgroup's GPU memory: dmem (the kernel), misc (the driver), "" = nobody."""
     excluded_pci_bus_ids: tuple[str, ...] = ()
 
 
@@ -342,6 +348,7 @@ class Host:
     environment: str = "bare-metal"
     os: str = "Ubuntu 24.04.3 LTS"
     kernel: str = "6.8.0-71-generic"
+    processor: str = "x86_64"
     numa_cpus: tuple[str, ...] = ("0-15",)
     """One CPU list for each NUMA node."""
     boot_time_s: int = 1_760_000_000

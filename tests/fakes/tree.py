@@ -90,6 +90,7 @@ def _write_system(tree: _Tree, machine: Machine) -> None:
     tree.values(
         "proc/sys/kernel",
         [("osrelease", host.kernel), ("ostype", "Linux"), ("hostname", machine.name),
+         ("arch", host.processor),
          ("dmesg_restrict", 1)],
     )  # fmt: skip
     tree.file("proc/version", f"Linux version {host.kernel} (builder) #1 SMP\n")

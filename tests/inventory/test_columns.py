@@ -38,6 +38,9 @@ FULL = Gpu(
     pcie=PcieLink(generation=5, generation_max=5, width=16, width_max=16),
     numa_node=0,
     cpu_affinity="0-15",
+    memory_limit_bytes=8589934592,
+    memory_limit_used_bytes=1073741824,
+    memory_limit_source="dmem.max",
     mig=MigState(enabled=True, instances=(MigInstance(uuid=None, name=None),)),
 )
 SHOWN = {
@@ -55,6 +58,9 @@ SHOWN = {
     "memory_used_bytes": (1073741824, "1.0 GiB"),
     "memory_free_bytes": (84825604096, "79.0 GiB"),
     "memory_source": ("driver", "driver"),
+    "memory_limit_bytes": (8589934592, "8.0 GiB"),
+    "memory_limit_used_bytes": (1073741824, "1.0 GiB"),
+    "memory_limit_source": ("dmem.max", "dmem.max"),
     "utilization_gpu_percent": (7, "7%"),
     "utilization_memory_percent": (3, "3%"),
     "temperature_c": (41, "41 °C"),
@@ -156,7 +162,7 @@ def test_mig(enabled: bool | None, unavailable: dict[str, str], shown: str) -> N
 def test_words_stand_left_and_figures_right() -> None:
     assert {name for name, column in COLUMNS.items() if not column.right} == {
         *("name", "uuid", "pci_bus_id", "serial", "architecture", "memory_source", "compute_mode"),
-        *("cpu_affinity", "hidden_reason", "state", "error"),
+        *("cpu_affinity", "hidden_reason", "state", "error", "memory_limit_source"),
     }
 
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from gpucheck.drivers.nvml.binding import REASONS
 from gpucheck.drivers.readings import (
+    LIMIT_FIELDS,
     CudaDeviceReading,
     CudaReading,
     KernelReading,
@@ -137,7 +138,7 @@ def test_nested_readings_keep_their_reasons() -> None:
 
 
 #: Null without a reason wherever nobody asks who holds memory that no listed process owns.
-NOT_ASKED_FOR = ("memory_unaccounted_bytes", "holders")
+NOT_ASKED_FOR = ("memory_unaccounted_bytes", "holders", *LIMIT_FIELDS)
 
 
 def test_every_null_has_its_reason() -> None:

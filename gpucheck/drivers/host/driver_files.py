@@ -90,6 +90,8 @@ def read_platform(root: Path) -> PlatformReading:
         secure_boot=_secure_boot(root),
         boot_parameters=tuple(word for word in words if word.startswith(_BOOT_WORDS)),
         prime_profile=read_text(root / "etc/prime-discrete"),
+        # The kernel tells it from 6.1 on.
+        machine=read_text(root / "proc/sys/kernel/arch") or os.uname().machine,
     )
 
 

@@ -97,13 +97,13 @@ class ProcessTree:
             return False
 
     def _is_still(self, pid: int, stat: Stat) -> bool:
-        return _is_same(_read_stat(self._proc / str(pid)), stat)
+        return _is_same(read_stat(self._proc / str(pid)), stat)
 
     def _read_all(self) -> dict[int, Stat]:
         found = {}
         for entry in self._proc.iterdir():
             if entry.name.isdigit():
-                stat = _read_stat(entry)
+                stat = read_stat(entry)
                 if stat is not None:
                     found[int(entry.name)] = stat
         return found
@@ -125,7 +125,7 @@ def _is_same(one: Stat | None, other: Stat | None) -> bool:
     return one is not None and other is not None and one.started == other.started
 
 
-def _read_stat(directory: Path) -> Stat | None:
+def read_stat(directory: Path) -> Stat | None:
     """Read /proc/PID/stat; the name in it may contain blanks and brackets (man 5 proc)."""
     try:
         text = (directory / "stat").read_text(encoding="utf-8", errors="replace")

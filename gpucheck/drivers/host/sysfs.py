@@ -83,6 +83,16 @@ def read_kernel(root: Path) -> KernelReading:
     )
 
 
+#: The first driver that can limit the GPU memory of a cgroup. Source: NVML's change log, v615.
+FIRST_DRIVER_WITH_LIMITS = 615
+
+
+def driver_can_limit(root: Path) -> bool:
+    """Return whether the loaded driver can limit the GPU memory of a cgroup."""
+    version = (read_text(root / "sys/module/nvidia/version") or "").partition(".")[0]
+    return bool(_NUMBER.fullmatch(version)) and int(version) >= FIRST_DRIVER_WITH_LIMITS
+
+
 def _read_memory(root: Path) -> dict[str, int]:
     """Read the system's memory; proc(5): in units of 1024 bytes."""
     names = {"MemTotal:": "memory_total_bytes", "MemAvailable:": "memory_available_bytes"}

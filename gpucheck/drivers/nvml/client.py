@@ -10,7 +10,9 @@ from gpucheck.drivers.child import Child, ChildDiedError, ChildSilentError
 from gpucheck.drivers.interface import NvmlRequest
 from gpucheck.drivers.nvml.start import take
 from gpucheck.drivers.readings import (
+    LIMIT_FIELDS,
     GpuReading,
+    LimitReading,
     MigReading,
     NvlinkReading,
     NvmlReading,
@@ -39,14 +41,26 @@ class NvmlSession:
     def __init__(self, child: Child | None = None) -> None:
         self._child = child
 
-    def read(self, request: NvmlRequest, *, deadline_s: float, sysfs: str = "") -> NvmlReading:
+    def read(
+        self,
+        request: NvmlRequest,
+        *,
+        deadline_s: float,
+        sysfs: str = "",
+        whole_cards: bool = False,
+        limits_of: str = "",
+    ) -> NvmlReading:
         """Read every GPU. A failure says why there are no more answers; those before it are kept.
 
         A GPU that takes half of the remaining time, while others wait behind it, is given up: a
         new child reads those in the time that is left. With `sysfs`, the kernel's folder of PCI
-        devices, facts that it lacks are read from the driver.
+        devices, facts that it lacks are read from the driver. `limits_of` is the folder of a cgroup
+        whose limits only NVML knows, and `whole_cards` tells that the memory of the cards is to be
+        read although our cgroup has a limit.
         """
-        message = {**request._asdict(), "sysfs": sysfs}
+        message: dict[str, Any] = {**request._asdict(), "sysfs": sysfs}
+        if whole_cards or limits_of:
+            message |= {"whole_cards": whole_cards, "limits_of": limits_of}
         end = time.monotonic() + deadline_s
         parts, failure = self._ask(message, end, deadline_s)
         hung: list[int] = []
@@ -58,9 +72,9 @@ class NvmlSession:
             if _first_without(parts, hung) is None and not request.topology:
                 break
             rest = {**message, "first": index + 1, "silent": hung}
-            more, failure = self._ask(rest, end, deadline_s)
-            parts += more
-            if not more:  # now the driver itself does not answer
+            later, failure = self._ask(rest, end, deadline_s)
+            parts += later
+            if not later:  # now the driver itself does not answer
                 break
         if hung:
             parts += [_silent(index, deadline_s) for index in hung]
@@ -73,6 +87,42 @@ class NvmlSession:
         part = {"sample_s": SAMPLE_S} if gpus is None else {"gpus": list(gpus)}
         request = {"health": True, **part}
         return assemble_health(*self._ask(request, time.monotonic() + deadline_s, deadline_s))
+
+    def set_limits(
+        self, group: str, limits: Mapping[str, tuple[int, int] | None], *, deadline_s: float
+    ) -> dict[str, ProbeFailure | None]:
+        """Set a cgroup's soft and hard limit in bytes on each GPU, by UUID; None clears both.
+
+        Return what NVML refused, by UUID; where it did not answer, that is the failure of all.
+        """
+        wanted = {uuid: pair or (None, None) for uuid, pair in limits.items()}
+        documents, failure = self._ask_limits(group, wanted, deadline_s, sets=True)
+        failures = {part["uuid"]: _failure_of(part) for part in documents}
+        return {uuid: failures.get(uuid, failure) for uuid in limits}
+
+    def limits(
+        self, group: str, uuids: Iterable[str], *, deadline_s: float
+    ) -> dict[str, LimitReading]:
+        """Read a cgroup's limits on GPUs, and how much it uses of each."""
+        asked = dict.fromkeys(uuids)
+        documents, failure = self._ask_limits(group, asked, deadline_s, sets=False)
+        found = {
+            part["uuid"]: LimitReading(
+                soft_bytes=part.get("soft_bytes"),
+                hard_bytes=part.get("hard_bytes"),
+                used_bytes=part.get("used_bytes"),
+                failure=_failure_of(part),
+            )
+            for part in documents
+        }
+        return {uuid: found.get(uuid, LimitReading(failure=failure)) for uuid in asked}
+
+    def _ask_limits(
+        self, group: str, gpus: Mapping[str, Any], deadline_s: float, *, sets: bool
+    ) -> tuple[list[dict[str, Any]], ProbeFailure | None]:
+        request = {"limits": {"group": group, "gpus": gpus, "set": sets}}
+        parts, failure = self._ask(request, time.monotonic() + deadline_s, deadline_s)
+        return [part for part in parts if part["part"] == "limit"], failure
 
     def _ask(
         self, request: Mapping[str, Any], end: float, deadline_s: float
@@ -128,6 +178,10 @@ def _answers(child: Child, request: Mapping[str, Any], end: float) -> Iterator[d
             return
 
 
+def _failure_of(part: Mapping[str, Any]) -> ProbeFailure | None:
+    return ProbeFailure(**part["failure"]) if part.get("failure") else None
+
+
 def _first_without(parts: Iterable[Mapping[str, Any]], hung: Sequence[int] = ()) -> int | None:
     """Return the first GPU that has neither answered nor been given up, None if there is none."""
     counts = [part["gpu_count"] for part in parts if "gpu_count" in part]
@@ -138,7 +192,7 @@ def _first_without(parts: Iterable[Mapping[str, Any]], hung: Sequence[int] = ())
 def _silent(index: int, deadline_s: float) -> dict[str, Any]:
     """Return the document of a GPU that was given up."""
     message = f"it did not answer in time (deadline {deadline_s:g} s)"
-    names = set(GpuReading._fields) - {"index", "unavailable", "failure"}
+    names = set(GpuReading._fields) - {"index", "unavailable", "failure"} - LIMIT_FIELDS
     failure = {"code": NOT_ANSWERING, "message": message}
     reasons = dict.fromkeys(sorted(names), message)
     return {"part": "gpu", "index": index, "unavailable": reasons, "failure": failure}

@@ -26,6 +26,8 @@ OVER = frozenset({15, 16})
 #: Exceptions from converting an answer of an unexpected shape.
 UNREADABLE = (ValueError, TypeError, AttributeError, IndexError)
 NOT_OFFERED = frozenset({3, 13})
+#: Answers to the question for a cgroup's limit that mean: it has none.
+NO_LIMIT = frozenset({3, 6, 13})
 
 ARCHITECTURES = {
     2: "Kepler",
@@ -202,9 +204,13 @@ READINGS: tuple[tuple[tuple[str, ...], str, tuple[Any, ...], Callable[[Any], Val
 MEMORY_FIELDS = ("memory_total_bytes", "memory_used_bytes", "memory_free_bytes")
 
 
-def _memory_forms(nvml: Any) -> tuple[tuple[str, tuple[Any, ...]], ...]:
-    """Return version 2, which counts the driver's reserve apart from used memory, or version 1."""
-    version_2 = getattr(nvml, "nvmlMemory_v2", None)
+def _memory_forms(nvml: Any, *, whole_card: bool) -> tuple[tuple[str, tuple[Any, ...]], ...]:
+    """Return version 2, which counts the driver's reserve apart from used memory, or version 1.
+
+    Version 2 answers for the caller's cgroup where that has a limit; `whole_card` leaves it out.
+    Source: NVML's change log, v615, which names version 2 alone.
+    """
+    version_2 = None if whole_card else getattr(nvml, "nvmlMemory_v2", None)
     newest = (("nvmlDeviceGetMemoryInfo", (version_2,)),) if version_2 else ()
     return (*newest, ("nvmlDeviceGetMemoryInfo", ()))
 
@@ -220,16 +226,26 @@ class GpuReader(FieldReader):
         """NVML's handle, or the error that ended the reading."""
         return self._over or self._handle
 
-    def read(self, *, process_utilization: bool, sysfs: str = "") -> dict[str, Any]:
+    def read(
+        self,
+        *,
+        process_utilization: bool,
+        sysfs: str = "",
+        whole_card: bool = False,
+        limits_of: str = "",
+    ) -> dict[str, Any]:
         """Return the GPU's document; a field that could not be read has its reason instead.
 
         `sysfs` is the kernel's folder of PCI devices. If the GPU is not there (a masked /sys), the
-        driver may still know its NUMA node and CPUs.
+        driver may still know its NUMA node and CPUs. `limits_of` is the folder of our cgroup, if
+        only NVML knows its limits; `whole_card` tells that it has one.
         """
         self.open()
         for fields, function, arguments, convert in READINGS:
             self._fill(fields, partial(self._read, function, arguments, convert))
-        self._fill(MEMORY_FIELDS, lambda: self._memory(self._handle))
+        if limits_of:
+            whole_card |= self._read_limit(limits_of)
+        self._fill(MEMORY_FIELDS, lambda: self._memory(self._handle, whole_card=whole_card))
         if sysfs and not os.path.isdir(f"{sysfs}/{self.document.get('pci_bus_id')}"):  # noqa: PTH112 - pathlib is slow to import
             self._fill(("cpu_affinity",), self._cpu_affinity)
             self._fill(("numa_node",), self._numa_node)
@@ -272,9 +288,29 @@ class GpuReader(FieldReader):
     ) -> Values:
         return convert(self._ask(function, *arguments))
 
-    def _memory(self, handle: Any) -> tuple[int, int, int]:
-        forms = _memory_forms(self._binding.nvml)
-        memory = self._binding.ask_newest("memory", forms, handle)
+    def _read_limit(self, group: str) -> bool:
+        """Read the limit of a cgroup, and return whether it has one."""
+        from gpucheck.drivers.nvml.limits import get_limits
+
+        if self._over is not None:
+            return False
+        try:
+            _, hard, used = get_limits(self._binding, self._handle, group)
+        except NvmlError as error:
+            # Without a limit NVML answers "not found" or "not supported".
+            if error.code not in NO_LIMIT and error.slug != "binding-too-old":
+                self._note(("memory_limit_bytes",), error)
+            return False
+        if hard is None:
+            return False
+        names = ("memory_limit_bytes", "memory_limit_used_bytes", "memory_limit_source")
+        self.document.update(zip(names, (hard, used, "nvml"), strict=True))
+        return True
+
+    def _memory(self, handle: Any, *, whole_card: bool = False) -> tuple[int, int, int]:
+        forms = _memory_forms(self._binding.nvml, whole_card=whole_card)
+        key = "memory of the card" if whole_card else "memory"
+        memory = self._binding.ask_newest(key, forms, handle)
         if max(memory.used, memory.free) > memory.total:
             said = f"{memory.used} bytes used and {memory.free} free of {memory.total}"
             function = "nvmlDeviceGetMemoryInfo"

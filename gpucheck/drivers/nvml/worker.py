@@ -29,12 +29,18 @@ class Session:
         self._binding = binding
         #: By index, for requests that come every second.
         self._readers: dict[int, GpuReader] = {}
+        #: NVML's handles by UUID, likewise.
+        self._handles: dict[str, Any] = {}
 
     def answer(self, request: dict[str, Any]) -> Iterator[dict[str, Any]]:
         """Yield the documents that answer one request; the last is `end` or `failure`."""
         try:
             if request.get("health"):
                 yield from self._read_health(request)
+            elif request.get("limits"):
+                from gpucheck.drivers.nvml.limits import answer
+
+                yield from answer(self._binding, request["limits"], self._handles)
             elif request.get("processes_of") is not None:
                 for index in request["processes_of"]:
                     if index not in self._readers:
@@ -64,6 +70,8 @@ class Session:
             yield reader.read(
                 process_utilization=bool(request.get("process_utilization")),
                 sysfs=request.get("sysfs", ""),
+                whole_card=bool(request.get("whole_cards")),
+                limits_of=request.get("limits_of", ""),
             )
         if request.get("topology"):
             from gpucheck.drivers.nvml.topology import TopologyReader

@@ -79,6 +79,9 @@ OPENED_BY_NAME = {
 #: What torch.cuda.get_arch_list() gives is compiled into libtorch_python.so as one string.
 #: Seen in the wheel of PyTorch 2.15 for CUDA 13.2.
 COMPILED_FOR = re.compile(rb"\0((?:(?:sm|compute)_[0-9]+[af]? ?)+)\0")
+#: In 2.8 and 2.9 it follows another string directly. Seen in their wheels; a search takes half a
+#: second.
+COMPILED_BEHIND = re.compile(rb"((?:(?:sm|compute)_[0-9]+[af]? )+(?:sm|compute)_[0-9]+[af]?)\0")
 NVRTC = {"11": "libnvrtc.so.11.2", "12": "libnvrtc.so.12", "13": "libnvrtc.so.13"}
 CUFFT = {"11": "libcufft.so.10", "12": "libcufft.so.11", "13": "libcufft.so.12"}
 #: The first CuPy that looks for libraries by cuda-pathfinder.
@@ -299,7 +302,7 @@ def compiled_architectures(library: str) -> list[str]:
     try:
         with open(library, "rb") as file:  # noqa: PTH123, SIM117 - Python 3.8 has no parenthesized form
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-                found = COMPILED_FOR.search(content)
+                found = COMPILED_FOR.search(content) or COMPILED_BEHIND.search(content)
                 return found.group(1).decode("ascii").split() if found else []
     except (OSError, ValueError):  # ValueError: it is empty
         return []

@@ -25,6 +25,19 @@ def plan(inputs: PlanInput) -> Iterator[Setting]:
     yield _unlimited("any other CUDA program", "only MPS or MIG can limit it")
 
 
+def cgroup_mechanism() -> Mechanism:
+    """Return the limit that the driver sets for the cgroup of a command (`--hard`)."""
+    return Mechanism(
+        framework="any program",
+        mechanism="nvmlDeviceSetMemoryLimits_v1",
+        setting=None,
+        strength=Strength.HARD,
+        applies=True,
+        reason="the driver refuses for the whole cgroup; managed memory is not counted on the GPU",
+        by=Way.DRIVER,
+    )
+
+
 def _unlimited(framework: str, reason: str, *, installed: bool | None = None) -> Setting:
     """Return what no setting and no line of code limits."""
     return Setting(

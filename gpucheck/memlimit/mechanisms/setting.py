@@ -40,13 +40,15 @@ class PlanInput:
 
     def fraction(self) -> Fraction | None:
         """Return the fraction that keeps every GPU's allocators within the limit, if known."""
-        if self.amount.share is not None and not self.overhead_included:
+        capped = any(gpu.memory_limit_bytes is not None for gpu in self.limits)
+        if self.amount.share is not None and not self.overhead_included and not capped:
             return self.amount.share
         shares = []
         for gpu in self.limits:
-            if gpu.allocator_limit_bytes is None or gpu.memory_total_bytes is None:
+            total = gpu.cuda_total_bytes
+            if gpu.allocator_limit_bytes is None or total is None:
                 return None
-            shares.append(Fraction(gpu.allocator_limit_bytes, gpu.memory_total_bytes))
+            shares.append(Fraction(gpu.allocator_limit_bytes, total))
         return min(shares)
 
     def of_pool(self, pool: str) -> str:

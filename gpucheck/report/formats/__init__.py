@@ -35,6 +35,7 @@ VIEWS = MappingProxyType(
     {
         "list": "gpucheck.inventory.view",
         "detect": "gpucheck.detect.view",
+        "wheel": "gpucheck.detect.wheels_view",
         "process": "gpucheck.detect.process_view",
         "place": "gpucheck.place.view",
         "claims": "gpucheck.place.view",

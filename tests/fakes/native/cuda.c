@@ -638,11 +638,20 @@ API int cuCtxSynchronize(void)
     return SUCCESS;
 }
 
+enum { LARGEST_REAL = 1 << 26 };
+/* By device, never given back: a proof ends its process. */
+static unsigned long long taken[MOST_DEVICES];
+
 API int cuMemAlloc_v2(uint64_t *out, size_t size)
 {
     ENTER(current);
     NEED(out && size);
-    *out = (uint64_t)(uintptr_t)malloc(size);
+    struct machine_limit limit;
+    if (machine_own_limit(visible.seats[current].gpu, &limit) && taken[current] + size > limit.hard)
+        return OUT_OF_MEMORY;
+    /* Nobody writes into what is larger than a kernel test: there need not be so much. */
+    *out = (uint64_t)(uintptr_t)malloc(size > LARGEST_REAL ? LARGEST_REAL : size);
+    taken[current] += *out ? size : 0;
     return *out ? SUCCESS : OUT_OF_MEMORY;
 }
 

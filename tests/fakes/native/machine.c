@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include "machine.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -12,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum { KEY_SIZE = 160, MAX_FAULTS = 64 };
@@ -270,4 +272,86 @@ int machine_fault(const char *function, int gpu)
         return fault->code;
     }
     return 0;
+}
+
+/* ---- Limits of cgroups ---- */
+
+enum { PATH_SIZE = 4096, WIDTH = 24 };
+
+static bool limits_folder(char *out)
+{
+    const char *path = getenv("FAKE_MACHINE_FILE");
+    if (!path || strlen(path) > PATH_SIZE - 200)
+        return false;
+    snprintf(out, PATH_SIZE, "%s.limits", path);
+    return mkdir(out, 0700) == 0 || errno == EEXIST;
+}
+
+static bool limit_file(int gpu, const char *group, char *out)
+{
+    char folder[PATH_SIZE];
+    if (!limits_folder(folder))
+        return false;
+    snprintf(out, PATH_SIZE + 64, "%s/%d-%016zx", folder, gpu, hash(group));
+    return true;
+}
+
+/* Reads "soft hard group". */
+static bool read_limit(const char *path, struct machine_limit *limit, char *group)
+{
+    FILE *file = fopen(path, "r");
+    if (!file)
+        return false;
+    bool read = fscanf(file, "%llu %llu %4095[^\n]", &limit->soft, &limit->hard, group) == 3;
+    fclose(file);
+    return read;
+}
+
+bool machine_get_limit(int gpu, const char *group, struct machine_limit *limit)
+{
+    char path[PATH_SIZE + 64], named[PATH_SIZE];
+    return limit_file(gpu, group, path) && read_limit(path, limit, named);
+}
+
+bool machine_set_limit(int gpu, const char *group, const struct machine_limit *limit)
+{
+    char path[PATH_SIZE + 64];
+    if (!limit_file(gpu, group, path))
+        return false;
+    if (!limit)
+        return unlink(path) == 0 || errno == ENOENT;
+    FILE *file = fopen(path, "w");
+    if (!file)
+        return false;
+    fprintf(file, "%llu %llu %s\n", limit->soft, limit->hard, group);
+    return fclose(file) == 0;
+}
+
+static bool has_joined(const char *group)
+{
+    char path[PATH_SIZE + WIDTH];
+    snprintf(path, sizeof path, "%s/cgroup.procs", group);
+    FILE *file = fopen(path, "r");
+    long pid = 0;
+    bool found = false;
+    while (file && !found && fscanf(file, "%ld", &pid) == 1)
+        found = pid == getpid();
+    if (file)
+        fclose(file);
+    return found;
+}
+
+bool machine_own_limit(int gpu, struct machine_limit *limit)
+{
+    char folder[PATH_SIZE], path[2 * PATH_SIZE], group[PATH_SIZE];
+    DIR *listed = limits_folder(folder) ? opendir(folder) : NULL;
+    bool found = false;
+    for (struct dirent *entry; listed && !found && (entry = readdir(listed));) {
+        snprintf(path, sizeof path, "%s/%s", folder, entry->d_name);
+        found = atoi(entry->d_name) == gpu && strchr(entry->d_name, '-') &&
+                read_limit(path, limit, group) && has_joined(group);
+    }
+    if (listed)
+        closedir(listed);
+    return found;
 }

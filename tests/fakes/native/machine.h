@@ -31,4 +31,19 @@ void machine_log(const char *function, int gpu);
 /* The code with which this call has to fail, or 0. Never returns where a fault says so. */
 int machine_fault(const char *function, int gpu);
 
+/* A cgroup's limits on one GPU, kept in a file per group and GPU beside the machine's file: they
+ * outlive the process that set them. */
+struct machine_limit {
+    unsigned long long soft, hard;
+};
+
+/* The limit of a group's folder; false where none is set. */
+bool machine_get_limit(int gpu, const char *group, struct machine_limit *limit);
+
+/* Sets it, or forgets it where limit is NULL; false when the file cannot be written. */
+bool machine_set_limit(int gpu, const char *group, const struct machine_limit *limit);
+
+/* The limit of the group that this process has joined, by the group's cgroup.procs. */
+bool machine_own_limit(int gpu, struct machine_limit *limit);
+
 #endif

@@ -11,6 +11,7 @@
 #include <string.h>
 #include <strings.h>
 #include <time.h>
+#include <unistd.h>
 
 enum {
     SUCCESS = 0,
@@ -800,6 +801,13 @@ API int nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, memory_info_v2 *out)
         return code;
     out->used = number_of(device, "memory_used_bytes");
     out->reserved = number_of(device, "memory_reserved_bytes");
+    /* From driver 615 on this form, and no other, follows the limit of the caller's cgroup. */
+    ull limit = number_of(device, "memory_limit_seen_bytes");
+    if (limit) {
+        out->total = limit;
+        out->reserved = 0;
+        out->used = number_of(device, "memory_limit_used_bytes");
+    }
     out->free = out->total - out->used - out->reserved;
     return SUCCESS;
 }
@@ -1708,6 +1716,70 @@ API int nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device, processes_uti
     if (found == 0)
         return NOT_FOUND;
     return fits ? SUCCESS : INSUFFICIENT_SIZE;
+}
+
+/* ---- Memory limits of cgroups ---- */
+
+typedef struct {
+    const char *name_space;
+    ull soft, hard;
+} set_limits;
+
+typedef struct {
+    const char *name_space;
+    ull soft, hard, used;
+} get_limits;
+
+static const ull UNLIMITED = 0xFFFFFFFFFFFFFFFF;
+
+static bool has_file(const char *folder, const char *name)
+{
+    char path[4096];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    return access(path, F_OK) == 0;
+}
+
+/* Which back end refuses this group, as driver 615 does: "dmem" wants the kernel's files in it. */
+static int check_group(nvmlDevice_t device, const char *group)
+{
+    const char *back_end = machine_text("driver.memory_limits");
+    if (!back_end || !*back_end || device->mig != NO_INSTANCE || number_of(device, "mig_mode"))
+        return NOT_SUPPORTED;
+    NEED(group && *group == '/');
+    if (!has_file(group, ".") || (strcmp(back_end, "dmem") == 0 && !has_file(group, "dmem.max")))
+        return NOT_FOUND;
+    return SUCCESS;
+}
+
+API int nvmlDeviceSetMemoryLimits_v1(nvmlDevice_t device, const set_limits *limits)
+{
+    ENTER(device);
+    NEED(limits);
+    int code = check_group(device, limits->name_space);
+    if (code)
+        return code;
+    NEED(limits->soft <= limits->hard);
+    bool clears = limits->soft == 0 && limits->hard == UNLIMITED;
+    struct machine_limit limit = {limits->soft, limits->hard};
+    return machine_set_limit(device->gpu, limits->name_space, clears ? NULL : &limit) ? SUCCESS
+                                                                                     : UNKNOWN;
+}
+
+API int nvmlDeviceGetMemoryLimits_v1(nvmlDevice_t device, get_limits *limits)
+{
+    struct machine_limit limit = {0, UNLIMITED};
+    ENTER(device);
+    NEED(limits);
+    int code = check_group(device, limits->name_space);
+    if (code)
+        return code;
+    bool by_kernel = strcmp(machine_text("driver.memory_limits"), "dmem") == 0;
+    if (!machine_get_limit(device->gpu, limits->name_space, &limit) && !by_kernel)
+        return NOT_SUPPORTED;
+    limits->soft = limit.soft;
+    limits->hard = limit.hard;
+    limits->used = number_of(device, "memory_limit_used_bytes");
+    return SUCCESS;
 }
 
 /* ---- What exists and always says no ---- */

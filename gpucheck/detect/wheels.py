@@ -1,0 +1,488 @@
+"""Wheel of a framework that runs on these GPUs with this driver: the rule, over data/wheels.toml.
+
+`choose` takes values and returns values. `gpucheck detect --wheel` asks it before anything is
+installed, and the checks of the frameworks ask it for their remedies.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from enum import StrEnum
+from functools import cache
+from typing import NamedTuple
+
+from gpucheck.data import table
+from gpucheck.detect.cuda_versions import (
+    MINIMUM_WINDOWS_DRIVER,
+    OLDEST_CAPABILITY,
+    Version,
+    has_only_ptx,
+    holds_code_for,
+    parse_version,
+)
+from gpucheck.detect.machine import Machine
+from gpucheck.drivers.interface import Probes
+from gpucheck.inventory.inventory import complete_host, cuda_version
+from gpucheck.report.envelope import Answer, Failure, Notice
+from gpucheck.report.errors import ExitCode
+from gpucheck.report.text import count_of
+
+#: The words before a row's own, by installer.
+INSTALLERS: Mapping[str, str] = {
+    "pip": "pip install",
+    "uv": "uv pip install",
+    "conda": "conda install",
+    "pixi": "pixi add",
+}
+#: The processors that wheels with GPU code are published for.
+X86, ARM = "x86_64", "aarch64"
+
+
+class Build(NamedTuple):
+    """Build of a framework: a row of data/wheels.toml, whose head describes the fields."""
+
+    id: str
+    framework: str
+    name: str
+    versions: tuple[str, str]
+    cuda: str
+    machines: tuple[str, ...]
+    architectures: tuple[str, ...]
+    driver: str
+    wheels: tuple[str, ...]
+    install: Mapping[str, tuple[str, ...]]
+    source: str
+    date: str
+    oldest_capability: str | None = None
+    package: str | None = None
+
+
+class Driver(NamedTuple):
+    """The NVIDIA driver: its version and the newest CUDA that it knows; null: not read.
+
+    `windows`: it is the Windows driver around WSL2, which counts in other numbers.
+    """
+
+    version: str | None = None
+    cuda: str | None = None
+    windows: bool = False
+
+
+class WheelGpu(NamedTuple):
+    """GPU to choose for; `index` is NVML's, null where the GPU was found on the PCI bus alone."""
+
+    index: int | None = None  # type: ignore[assignment]
+    name: str | None = None
+    compute_capability: str | None = None
+    pci_bus_id: str | None = None
+
+
+class Fit(StrEnum):
+    """Whether a build has code for the GPUs, and runs with the driver."""
+
+    ALL = "all"
+    SOME = "some"
+    NONE = "none"
+
+
+class LeftOut(NamedTuple):
+    """GPU that the chosen build has no code for; `served_by` has, by id (null: none does)."""
+
+    gpu: WheelGpu
+    served_by: str | None
+    reason: str
+
+
+class PassedOver(NamedTuple):
+    """Newer builds, by id, that were not chosen, all for the same reason."""
+
+    builds: tuple[str, ...]
+    reason: str
+
+
+class WheelChoice(NamedTuple):
+    """The build of one framework for these GPUs, and how it is installed.
+
+    `commands` are by installer; `arguments` are the words that pip and uv take alike.
+    `compiled_at_first_use` are the GPUs, by compute capability, that it has only PTX for.
+    `driver_unread`: whether the driver is new enough for it could not be told.
+    """
+
+    framework: str
+    fit: Fit
+    sentence: str
+    build: Build | None = None
+    commands: Mapping[str, str] = {}
+    arguments: tuple[str, ...] = ()
+    left_out: tuple[LeftOut, ...] = ()
+    passed_over: tuple[PassedOver, ...] = ()
+    compiled_at_first_use: tuple[str, ...] = ()
+    driver_unread: bool = False
+    remedy: tuple[str, ...] = ()
+
+
+class WheelChoices(NamedTuple):
+    """Result of `gpucheck detect --wheel`: a choice for each framework that was asked for.
+
+    `machine` is the processor, x86_64 or aarch64; null if it is not recorded (x86_64 is assumed).
+    """
+
+    gpus: tuple[WheelGpu, ...]
+    driver: Driver
+    machine: str | None
+    choices: tuple[WheelChoice, ...]
+
+
+@cache
+def builds_of(framework: str) -> tuple[Build, ...]:
+    """Return the builds of a framework, in the order of the table."""
+    return tuple(
+        Build(
+            id=row["id"],
+            framework=row["framework"],
+            name=row["name"],
+            versions=tuple(row["versions"]),
+            cuda=row["cuda"],
+            machines=tuple(row["machines"]),
+            architectures=tuple(row["architectures"]),
+            driver=row["driver"],
+            wheels=tuple(row["wheels"]),
+            install={name: tuple(words) for name, words in row["install"].items()},
+            source=row["source"],
+            date=row["date"].isoformat(),
+            oldest_capability=row.get("oldest_capability"),
+            package=row.get("package"),
+        )
+        for row in table("wheels")
+        if row["framework"] == framework
+    )
+
+
+# ------------------------------------------------------------------------------------ one build
+
+
+def serves(build: Build, capability: str) -> bool:
+    """Return whether a build has code for GPUs of this compute capability, or compiles it."""
+    own = parse_version(capability)
+    oldest = parse_version(build.oldest_capability)
+    if own is None or (oldest is not None and own < oldest):
+        return False
+    if not build.architectures:
+        return own >= OLDEST_CAPABILITY[_number(build.cuda)[0]]
+    return holds_code_for(build.architectures, capability) is True
+
+
+def runs_with(build: Build, driver: Driver) -> bool | None:
+    """Return whether a build runs with a driver; None if what was read does not tell.
+
+    Source: NVIDIA, "CUDA Compatibility": a driver runs all of its CUDA's major version and of
+    earlier ones, from a first release on.
+    """
+    major = _number(build.cuda)[0]
+    least = MINIMUM_WINDOWS_DRIVER.get(major) if driver.windows else parse_version(build.driver)
+    version, cuda = parse_version(driver.version), parse_version(driver.cuda)
+    if version is not None and least is not None:
+        return version >= least
+    return None if cuda is None else cuda[0] >= major
+
+
+def _number(version: str) -> Version:
+    return parse_version(version) or ()
+
+
+def _is_newer_than_driver(build: Build, driver: Driver) -> bool:
+    """Return whether a build's CUDA is newer than the driver's own: what it compiles may fail."""
+    cuda = parse_version(driver.cuda)
+    return cuda is not None and _number(build.cuda) > cuda
+
+
+def commands_of(build: Build) -> dict[str, str]:
+    """Return the command of each installer that is documented to have this build."""
+    words = {"uv": build.install["pip"], **build.install}
+    return {
+        name: f"{start} {shlex.join(words[name])}"
+        for name, start in INSTALLERS.items()
+        if name in words
+    }
+
+
+def label(build: Build, title: str) -> str:
+    """Return the name of a build: "PyTorch 2.14 for CUDA 12.6 (cu126)"."""
+    return f"{build.package or title} {build.versions[1]} for CUDA {build.cuda} ({build.name})"
+
+
+# ------------------------------------------------------------------------------------ the choice
+
+
+def choose(
+    framework: str,
+    title: str,
+    gpus: Sequence[WheelGpu],
+    driver: Driver,
+    machine: str | None = None,
+) -> WheelChoice:
+    """Return the build that serves the most of these GPUs; of several, the newest version.
+
+    Of one version's builds it takes the newest CUDA that the driver itself knows, since code that
+    is compiled while a program runs may need that. GPUs of unknown compute capability do not count.
+    """
+    known = [gpu for gpu in gpus if gpu.compute_capability]
+    published = [each for each in builds_of(framework) if (machine or X86) in each.machines]
+    if not published:
+        sentence = f"{title} has no build with GPU code for {machine or X86} processors"
+        return WheelChoice(framework, Fit.NONE, sentence)
+    runs = [each for each in published if runs_with(each, driver) is not False]
+    if not runs:
+        return _needs_a_driver(framework, title, known, driver, published)
+
+    def order(build: Build) -> tuple[object, ...]:
+        return (
+            len(_served(build, known)),
+            _number(build.versions[1]),
+            not _is_newer_than_driver(build, driver),
+            _number(build.cuda),
+        )
+
+    best = max(runs, key=order)
+    served = _served(best, known)
+    if not served:
+        return _without_code(framework, title, known, driver, published)
+    left = tuple(_left_out(gpu, best, title, known, runs) for gpu in known if gpu not in served)
+    unread = runs_with(best, driver) is None
+    return WheelChoice(
+        framework=framework,
+        fit=Fit.SOME if left else Fit.ALL,
+        sentence=label(best, title)
+        + (f" runs on {len(served)} of {count_of(len(known))}" if left else "")
+        + (f", with driver {best.driver} or newer" if unread else ""),
+        build=best,
+        commands=commands_of(best),
+        arguments=best.install["pip"],
+        left_out=left,
+        passed_over=_passed_over(best, title, served, driver, published),
+        compiled_at_first_use=tuple(
+            each for each in _capabilities(served) if has_only_ptx(best.architectures, each)
+        ),
+        driver_unread=unread,
+    )
+
+
+def _capabilities(gpus: Sequence[WheelGpu]) -> list[str]:
+    """Return the compute capabilities of some GPUs, each once, the oldest first."""
+    return sorted({gpu.compute_capability or "" for gpu in gpus}, key=_number)
+
+
+def _served(build: Build, gpus: Sequence[WheelGpu]) -> list[WheelGpu]:
+    return [gpu for gpu in gpus if serves(build, gpu.compute_capability or "")]
+
+
+def _left_out(
+    gpu: WheelGpu, best: Build, title: str, gpus: Sequence[WheelGpu], runs: Sequence[Build]
+) -> LeftOut:
+    """Say which other build has code for a GPU, and that it serves no more GPUs."""
+    gap = f"it has no code for compute capability {gpu.compute_capability}"
+    others = [build for build in runs if _served(build, [gpu])]
+    if not others:
+        return LeftOut(gpu, None, f"{gap}, nor has any other build for this driver")
+    other = max(others, key=lambda build: (len(_served(build, gpus)), _number(build.versions[1])))
+    also = _served(other, gpus)
+    lost = _capabilities([each for each in _served(best, gpus) if each not in also])
+    reason = f"{gap}: {label(other, title)} has, but none for {', '.join(lost)}"
+    return LeftOut(gpu, other.id, f"{reason}; no build serves both")
+
+
+def _passed_over(
+    best: Build,
+    title: str,
+    served: Sequence[WheelGpu],
+    driver: Driver,
+    published: Sequence[Build],
+) -> tuple[PassedOver, ...]:
+    """Say why each build that is newer than the chosen one was not, the newest first."""
+
+    def age(build: Build) -> tuple[Version, Version]:
+        return _number(build.versions[1]), _number(build.cuda)
+
+    alike: dict[tuple[str, str], list[Build]] = {}
+    for build in sorted(published, key=age, reverse=True):
+        if age(build) > age(best):
+            why = _why_not(build, served, driver)
+            alike.setdefault((build.versions[1], why), []).append(build)
+    return tuple(
+        PassedOver(
+            tuple(build.id for build in builds),
+            f"{builds[0].package or title} {version}"
+            f" ({', '.join(build.name for build in builds)}) {why}",
+        )
+        for (version, why), builds in alike.items()
+    )
+
+
+def _why_not(build: Build, served: Sequence[WheelGpu], driver: Driver) -> str:
+    """Return why a build does not take the place of one that serves these GPUs."""
+    also = _served(build, served)
+    lacking = _capabilities([gpu for gpu in served if gpu not in also])
+    if lacking:
+        return f"has no code for compute capability {', '.join(lacking)}"
+    if runs_with(build, driver) is False:
+        return f"needs {_needed(build, driver)}"
+    if _is_newer_than_driver(build, driver):
+        return f"runs too, but its CUDA {build.cuda} is newer than the driver's {driver.cuda}"
+    return "serves fewer of the GPUs"
+
+
+def _needed(build: Build, driver: Driver) -> str:
+    """Return the driver that a build needs, in the numbers of this platform."""
+    if not driver.windows:
+        return f"driver {build.driver} or newer"
+    return f"a Windows driver for CUDA {_number(build.cuda)[0]}"
+
+
+def _needs_a_driver(
+    framework: str,
+    title: str,
+    known: Sequence[WheelGpu],
+    driver: Driver,
+    published: Sequence[Build],
+) -> WheelChoice:
+    """Return that the driver is too old for every build, or for every one with code."""
+    useful = [build for build in published if _served(build, known)]
+    if not useful:
+        return _without_code(framework, title, known, driver, published)
+    easiest = min(useful, key=lambda build: _number(build.driver))
+    return WheelChoice(
+        framework,
+        Fit.NONE,
+        f"No build of {title} runs with driver {driver.version or driver.cuda}",
+        remedy=(f"Upgrade the driver: {label(easiest, title)} needs {_needed(easiest, driver)}.",),
+    )
+
+
+def _without_code(
+    framework: str,
+    title: str,
+    known: Sequence[WheelGpu],
+    driver: Driver,
+    published: Sequence[Build],
+) -> WheelChoice:
+    """Return that no build that runs with the driver has code for any of the GPUs."""
+    useful = [build for build in published if _served(build, known)]
+    if useful:
+        return _needs_a_driver(framework, title, known, driver, useful)
+    return WheelChoice(
+        framework,
+        Fit.NONE,
+        f"No build of {title} has code for compute capability {', '.join(_capabilities(known))}",
+        remedy=(f"Build {title} from its source for these GPUs, or use another GPU.",),
+    )
+
+
+# ------------------------------------------------------------------------------- what was read
+
+
+def driver_of(machine: Machine) -> Driver:
+    """Return the driver by NVML, or by its loaded kernel module where NVML does not answer."""
+    cuda = machine.nvml.cuda_driver_version
+    return Driver(
+        version=machine.nvml.driver_version or machine.kernel.module_version,
+        cuda=None if cuda is None else cuda_version(cuda),
+        windows=machine.is_wsl,
+    )
+
+
+def gpus_of(machine: Machine) -> tuple[WheelGpu, ...]:
+    """Return the GPUs by NVML; without it those on the PCI bus, by the table of boards."""
+    if machine.nvml.gpus:
+        return tuple(
+            WheelGpu(
+                index=gpu.index,
+                name=gpu.name,
+                compute_capability=gpu.compute_capability or _board(gpu.pci_device_id)[1],
+                pci_bus_id=gpu.pci_bus_id,
+            )
+            for gpu in machine.nvml.gpus
+        )
+    return tuple(
+        WheelGpu(None, *_board(gpu.device_id), pci_bus_id=gpu.pci_bus_id)
+        for gpu in machine.kernel.pci_devices or ()
+    )
+
+
+def _board(device_id: str | None) -> tuple[str | None, str | None]:
+    """Return name and compute capability of a board by its PCI device id; None, None if unknown."""
+    digits = (device_id or "").lower().removeprefix("0x")[:4]
+    for row in table("peaks"):
+        if digits in row["pci_device_ids"]:
+            return row["name"], row["rates"].partition("-")[0]
+    return None, None
+
+
+def advise(probes: Probes, frameworks: Mapping[str, str]) -> Answer:
+    """Choose a build of each framework (name -> title) for the machine.
+
+    The exit code is 0 if each has one, 1 if one has none, and 3 if there is nothing to choose by:
+    no GPU's compute capability is known, or it is a Jetson.
+    """
+    machine = Machine(probes)
+    gpus, driver = gpus_of(machine), driver_of(machine)
+    host = complete_host(machine.host, machine.nvml)
+    failure = _nothing_to_judge_by(machine, gpus)
+    if failure is not None:
+        return Answer(result=None, exit_code=ExitCode.INCONCLUSIVE, host=host, error=failure)
+    processor = machine.system.platform.machine
+    choices = tuple(
+        choose(name, title, gpus, driver, processor) for name, title in frameworks.items()
+    )
+    return Answer(
+        result=WheelChoices(gpus, driver, processor, choices),
+        exit_code=ExitCode.BAD if any(c.fit is Fit.NONE for c in choices) else ExitCode.OK,
+        host=host,
+        warnings=tuple(_notices(gpus, processor, choices)),
+    )
+
+
+def _nothing_to_judge_by(machine: Machine, gpus: Sequence[WheelGpu]) -> Failure | None:
+    if machine.is_jetson:
+        return Failure(
+            code="jetson",
+            message="This is a Jetson, and the table holds no builds for it.",
+            remedy=("Take NVIDIA's own wheels for this release of JetPack.",),
+        )
+    if any(gpu.compute_capability for gpu in gpus):
+        return None
+    seen = f"of {count_of(len(gpus))} no compute capability is known" if gpus else "no GPU"
+    return Failure(
+        code="nothing-to-judge-by",
+        message=f"There is nothing to choose a build by: {seen}.",
+        remedy=(
+            "See what is wrong here: gpucheck detect",
+            "Or ask for another machine: gpucheck detect --wheel torch --from FILE",
+        ),
+    )
+
+
+def _notices(
+    gpus: Sequence[WheelGpu], processor: str | None, choices: Sequence[WheelChoice]
+) -> Iterator[Notice]:
+    """Yield what --strict must not pass."""
+    for gpu in gpus:
+        if not gpu.compute_capability:
+            message = f"{gpu_label(gpu)}: its compute capability is not known, so it did not count."
+            yield Notice(code="gpu-not-read", message=message)
+    if processor is None:
+        message = "The processor is not recorded: builds for x86_64 were chosen from."
+        yield Notice(code="machine-not-recorded", message=message)
+    for choice in choices:
+        for left in choice.left_out:
+            message = f"{choice.framework}: {gpu_label(left.gpu)} is left out: {left.reason}."
+            yield Notice(code="gpu-left-out", message=message)
+        if choice.driver_unread and choice.build:
+            message = f"{choice.framework}: the driver was not read; {choice.build.driver} is the"
+            yield Notice(code="driver-not-read", message=f"{message} oldest for this build.")
+
+
+def gpu_label(gpu: WheelGpu) -> str:
+    """Return what to call a GPU: "GPU 1 (Tesla P40)"; by its bus id if it has no index."""
+    number = f"GPU {gpu.pci_bus_id}" if gpu.index is None else f"GPU {gpu.index}"
+    return f"{number} ({gpu.name})" if gpu.name else number

@@ -1,0 +1,76 @@
+"""View of `gpucheck detect --wheel`: the build, its commands, who is left out, and the reasons."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
+
+from gpucheck.detect.wheels import Build, Fit, WheelChoice, WheelChoices, gpu_label
+from gpucheck.report.blocks import Block, Command, Gap, Line, counted, head, limited, remedies
+from gpucheck.report.envelope import CheckStatus, Report
+from gpucheck.report.text import View
+
+INDENT = 4
+#: So many newer builds stand with the reason why they were not chosen; `-v` shows all.
+MOST_PASSED_OVER = 2
+#: The notices that no choice tells by itself.
+OF_THE_MACHINE = ("gpu-not-read", "machine-not-recorded")
+MARKS = {Fit.ALL: CheckStatus.OK, Fit.SOME: CheckStatus.WARN, Fit.NONE: CheckStatus.FAIL}
+COLORS = {Fit.ALL: "bold green", Fit.SOME: "bold yellow", Fit.NONE: "bold red"}
+
+
+def blocks(report: Report, view: View) -> Iterator[Block]:
+    """Yield a build for each framework that was asked for."""
+    found = report.result
+    if not isinstance(found, WheelChoices):
+        raise TypeError(type(found).__name__)
+    if view.verbosity >= 0:
+        cuda = found.driver.cuda and f"CUDA {found.driver.cuda}"
+        yield head(report, cuda, counted(gpu.name for gpu in found.gpus))
+    for choice in found.choices:
+        yield Gap()
+        yield from _choice(choice, view)
+    notes = [note for note in report.warnings if note.code in OF_THE_MACHINE]
+    if notes:
+        yield Gap()
+        yield from (Line(note.message, CheckStatus.WARN) for note in notes)
+
+
+def _choice(choice: WheelChoice, view: View) -> Iterator[Block]:
+    fit = Fit.SOME if choice.driver_unread and choice.fit is Fit.ALL else choice.fit
+    yield Line(choice.sentence, MARKS[fit], style=COLORS[fit])
+    for command in choice.commands.values():
+        yield Command(command, INDENT)
+    yield from remedies(choice.remedy, indent=INDENT)
+    if view.verbosity < 0:
+        return
+    for left in choice.left_out:
+        yield Line(f"{gpu_label(left.gpu)} is left out: {left.reason}", indent=INDENT)
+    for capability in choice.compiled_at_first_use:
+        yield Line(
+            f"for compute capability {capability} it has PTX alone: its kernels are compiled at"
+            " their first use, which can take half an hour",
+            indent=INDENT,
+        )
+    passed = [Line(each.reason, lead="newer:", indent=INDENT) for each in choice.passed_over]
+    yield from limited(passed, view, most=MOST_PASSED_OVER) if passed else ()
+    if choice.build is not None:
+        yield Line(_read_from(choice.build), lead="code:", indent=INDENT, style="dim")
+
+
+def _read_from(build: Build) -> str:
+    """Return what the architectures of a build were read from, and when."""
+    code = (
+        ", ".join(build.architectures) or f"none: all is compiled, for what CUDA {build.cuda} knows"
+    )
+    if not build.wheels:
+        return f"{code} (from documents, {build.date}: {build.source})"
+    return f"{code} (from the wheel of {build.wheels[-1]}, {build.date})"
+
+
+def shell(found: WheelChoices) -> str:
+    """Return the words for `pip install` or `uv pip install` in a line; nothing if none fits."""
+    return "".join(" ".join(choice.arguments) + "\n" for choice in found.choices if choice.build)
+
+
+LINES: Mapping[str, Callable[[WheelChoices], str]] = MappingProxyType({"shell": shell})

@@ -1,0 +1,108 @@
+"""Own cgroup, and the limits on GPU memory that the kernel or the driver sets for it.
+
+From driver 615 on a cgroup of version 2 can have a limit for each GPU. Where the kernel has the
+dmem controller, the limits are in files; elsewhere the driver keeps them, and only NVML tells them.
+Source: NVIDIA, "MPS v3 Memory Partitioning" (R615, 2026-09-09).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from gpucheck.drivers.host.sysfs import read_text
+from gpucheck.report.envelope import NOTHING
+
+#: The driver looks for groups nowhere else.
+MOUNT = "sys/fs/cgroup"
+#: As `nvidia/00000000:02:00.0/vidmem 102641958912`.
+_REGION = re.compile(
+    r"nvidia/([0-9a-f]{4,8}):([0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f])/vidmem +(max|[0-9]{1,19})", re.I
+)
+
+
+class DmemLimit(NamedTuple):
+    """The lowest limit on one GPU's memory, by the kernel's dmem controller.
+
+    `inherited`: a group above ours sets it, while ours has a wider one or none. CUDA then reports
+    the memory of the whole GPU, and the limit is in force all the same.
+    """
+
+    limit_bytes: int
+    used_bytes: int | None = None
+    inherited: bool = False
+
+
+class CgroupReading(NamedTuple):
+    """Our cgroup: the version that is mounted (null: none), its folder, and its limits.
+
+    `has_dmem` tells whether a group that we can see has the files of the dmem controller. `limits`
+    are by the GPU's bus id, in the kernel's form.
+    """
+
+    version: int | None = None
+    folder: Path | None = None
+    has_dmem: bool = False
+    limits: Mapping[str, DmemLimit] = NOTHING  # type: ignore[assignment]
+
+
+def read_cgroup(root: Path) -> CgroupReading:
+    """Read our group below the root."""
+    mount = root / MOUNT
+    if not (mount / "cgroup.controllers").exists():
+        return CgroupReading(version=1 if (mount / "memory").is_dir() else None)
+    folder = _own_folder(root, mount)
+    if folder is None:
+        return CgroupReading(version=2)
+    levels = [folder]
+    while levels[-1] != mount:
+        levels.append(levels[-1].parent)
+    limited = [(level, _regions(level / "dmem.max")) for level in levels]
+    files = [(level, found) for level, found in limited if found is not None]
+    return CgroupReading(
+        version=2, folder=folder, has_dmem=bool(files), limits=_lowest(files) if files else {}
+    )
+
+
+def _own_folder(root: Path, mount: Path) -> Path | None:
+    """Return our group's folder; None if it lies outside of what is mounted here."""
+    for line in (read_text(root / "proc/self/cgroup") or "").splitlines():
+        hierarchy, _, path = line.partition("::")
+        if hierarchy == "0" and path.startswith("/"):
+            parts = [part for part in path.split("/") if part]
+            # From inside a cgroup namespace, groups beside it are shown as `/../other`.
+            return None if ".." in parts else mount.joinpath(*parts)
+    return None
+
+
+def _regions(path: Path) -> dict[str, int | None] | None:
+    """Return the amounts of one dmem file by bus id (null: max); None if there is no such file."""
+    text = read_text(path)
+    if text is None:
+        return None
+    found: dict[str, int | None] = {}
+    for line in text.splitlines():
+        match = _REGION.fullmatch(line.strip())
+        if match:
+            domain, rest, amount = match.groups()
+            bus_id = f"{int(domain, 16):04x}:{rest.lower()}"
+            found[bus_id] = None if amount.lower() == "max" else int(amount)
+    return found
+
+
+def _lowest(files: list[tuple[Path, dict[str, int | None]]]) -> dict[str, DmemLimit]:
+    """Return the lowest limit for each GPU; `files` begin with the group nearest to us."""
+    lowest: dict[str, DmemLimit] = {}
+    for bus_id in {bus_id for _, amounts in files for bus_id in amounts}:
+        set_ = [
+            (amount, place, level)
+            for place, (level, amounts) in enumerate(files)
+            if (amount := amounts.get(bus_id)) is not None
+        ]
+        if set_:
+            amount, place, level = min(set_)
+            used = (_regions(level / "dmem.current") or {}).get(bus_id)
+            lowest[bus_id] = DmemLimit(amount, used, inherited=place > 0)
+    return lowest

@@ -1,0 +1,240 @@
+"""Prerequisites of a limit that the driver enforces on a cgroup, each with the step that helps.
+
+Sources: NVIDIA, "MPS v3 Memory Partitioning" (R615, 2026-09-09) and NVML's API of R615: driver 615,
+cgroup v2 at /sys/fs/cgroup, no MIG, root; the kernel's dmem controller (6.14) or the driver's own
+back end. systemd's rule for cgroups: only what is delegated may be changed by others.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from gpucheck.drivers.host.cgroups import MOUNT, CgroupReading
+from gpucheck.drivers.host.sysfs import FIRST_DRIVER_WITH_LIMITS, read_text
+from gpucheck.drivers.readings import ProbeFailure
+from gpucheck.report.errors import MissingError
+
+#: The first kernel with the dmem controller.
+FIRST_KERNEL_WITH_DMEM = (6, 14)
+#: The first nvidia-ml-py with the functions.
+BINDING = "nvidia-ml-py>=13.615"
+_DELEGATED = ("user.delegate", "trusted.delegate")
+#: The package that installs the newest driver from NVIDIA's own repository, by system.
+_PACKAGE_COMMANDS = (
+    (("Ubuntu", "Debian"), "apt"),
+    (("Red Hat", "Rocky", "Alma", "CentOS", "Fedora", "Amazon", "Oracle"), "dnf"),
+    (("SUSE", "openSUSE", "SLES"), "zypper"),
+)
+_CODES = re.compile(r"([0-9]{1,4})\.([0-9]{1,4})")
+
+
+class Missing(NamedTuple):
+    """Prerequisite that is not met: its id, the fact, and the step or command that helps."""
+
+    id: str
+    fact: str
+    step: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HardFacts:
+    """What the prerequisites are judged by; `words` are those that gpucheck was called with.
+
+    `mig_indices` are the GPUs in MIG mode, `failure` is NVML's answer to a first question.
+    """
+
+    os_name: str
+    kernel: str
+    driver_version: str | None
+    is_root: bool
+    group: CgroupReading
+    mig_indices: Sequence[int] = ()
+    place: str | None = None
+    place_problem: Missing | None = None
+    failure: ProbeFailure | None = None
+    python: str = "python3"
+    words: Sequence[str] = ()
+    search_path: str = ""
+
+
+def missing_prerequisites(facts: HardFacts) -> list[Missing]:
+    """Return every prerequisite that is not met, the most basic first."""
+    return [*_of_the_driver(facts), *_of_the_system(facts), *_of_the_gpus(facts)]
+
+
+def _of_the_driver(facts: HardFacts) -> Iterator[Missing]:
+    version = facts.driver_version or ""
+    major = version.partition(".")[0]
+    needed = FIRST_DRIVER_WITH_LIMITS
+    if not (major.isdecimal() and int(major) >= needed):
+        said = f"the driver is {version}" if version else "the driver's version is unknown"
+        yield Missing("driver", f"{said}, and it takes {needed} or newer", _new_driver(facts))
+        return
+    if facts.failure is None:
+        return
+    found = missing_by_nvml(facts, facts.failure)
+    if found is not None and found.id in ("binding", "function", "nvml"):
+        yield found
+
+
+def _new_driver(facts: HardFacts) -> str:
+    for names, tool in _PACKAGE_COMMANDS:
+        if facts.os_name.startswith(names):
+            return f"From NVIDIA's repository, then reboot: sudo {tool} install nvidia-open"
+    return f"Install NVIDIA driver {FIRST_DRIVER_WITH_LIMITS} or newer, then reboot."
+
+
+def _of_the_system(facts: HardFacts) -> Iterator[Missing]:
+    if facts.group.version != 2:
+        what = "version 1" if facts.group.version == 1 else "not mounted"
+        yield Missing(
+            "cgroup",
+            f"the cgroup tree at /{MOUNT} is {what}, and it takes version 2",
+            "Add systemd.unified_cgroup_hierarchy=1 to the kernel's command line, then reboot:"
+            " sudo grubby --update-kernel=ALL --args=systemd.unified_cgroup_hierarchy=1",
+        )
+    elif facts.place is None and facts.is_root and facts.place_problem is not None:
+        yield facts.place_problem
+    if not facts.is_root:
+        words = " ".join(shlex.quote(word) for word in facts.words)
+        path = shlex.quote(f"PATH={facts.search_path}") if facts.search_path else ""
+        command = " ".join(part for part in ("sudo -E env", path, words) if part)
+        yield Missing("root", "only root may set such a limit", command)
+
+
+def _of_the_gpus(facts: HardFacts) -> Iterator[Missing]:
+    if facts.mig_indices:
+        numbers = ",".join(map(str, facts.mig_indices))
+        many = len(facts.mig_indices) > 1
+        which = f"GPUs {numbers} are" if many else f"GPU {numbers} is"
+        yield Missing(
+            "mig",
+            f"{which} in MIG mode, where the driver has no such limit",
+            "Use a MIG instance as the limit, another GPU (--gpu), or turn MIG off:"
+            f" sudo nvidia-smi -i {numbers} -mig 0",
+        )
+
+
+def missing_by_nvml(facts: HardFacts, failure: ProbeFailure) -> Missing | None:
+    """Return what NVML's refusal means; None if it only says that no limit is set."""
+    said = failure.message
+    if failure.code == "binding-too-old":
+        fact = "the installed nvidia-ml-py is older than NVML's functions for it"
+        return Missing("binding", fact, f"{facts.python} -m pip install -U '{BINDING}'")
+    if failure.code == "function-not-found":
+        fact = "libnvidia-ml.so.1 lacks nvmlDeviceSetMemoryLimits_v1"
+        step = "Install the libnvidia-ml.so.1 of the loaded driver; see: gpucheck detect"
+        return Missing("function", fact, step)
+    if failure.code in ("not-found", "not-supported"):
+        return None
+    return Missing("nvml", f"NVML does not answer the question for it: {said}", "gpucheck detect")
+
+
+def refused_limit(facts: HardFacts, failure: ProbeFailure, group: Path) -> Missing:
+    """Return which prerequisite NVML's refusal to set a limit points to."""
+    if failure.code == "no-permission":
+        return Missing(
+            "root",
+            "NVML gives only the host's root the right to set it, and this root is not",
+            "Run it on the host, or in a container with the host's root: docker run --privileged",
+        )
+    if failure.code == "not-found":
+        return _no_dmem_files(group)
+    if failure.code == "not-supported":
+        match = _CODES.match(facts.kernel)
+        number = (int(match[1]), int(match[2])) if match else (0, 0)
+        if number < FIRST_KERNEL_WITH_DMEM:
+            fact = (
+                f"the kernel is {facts.kernel} without the dmem controller (6.14), and this driver"
+                " has no back end of its own"
+            )
+            step = "Boot a kernel from 6.14 on, or let the driver count: options nvidia"
+            step += ' NVreg_RegistryDwords="RmMemacctMode=3" in /etc/modprobe.d, then reboot'
+            return Missing("kernel", fact, step)
+        fact = f"NVML does not support it on this GPU with kernel {facts.kernel}"
+        return Missing("kernel", fact, "cat /sys/fs/cgroup/dmem.capacity")
+    known = missing_by_nvml(facts, failure)
+    return known or Missing("nvml", f"NVML refused the limit: {failure.message}", "gpucheck detect")
+
+
+def _no_dmem_files(group: Path) -> Missing:
+    parent = group.parent
+    return Missing(
+        "delegation",
+        f"the kernel's dmem controller is not on for groups below {parent}",
+        f"echo +dmem | sudo tee {parent}/cgroup.subtree_control",
+    )
+
+
+def error_of(missing: Sequence[Missing], amount: str, command: Sequence[str]) -> MissingError:
+    """Return the error that names every missing prerequisite, and the way that needs none."""
+    facts = "; ".join(each.fact for each in missing)
+    cooperative = shlex.join(("gpucheck", "memlimit", amount, "--", *command))
+    remedy = (*(each.step for each in missing), f"Without it, by the frameworks: {cooperative}")
+    return MissingError(
+        code=f"no-hard-limit-{missing[0].id}",
+        message=f"The driver cannot limit the command here: {facts}.",
+        remedy=remedy,
+    )
+
+
+# -------------------------------------------------------------------------- where the group is made
+
+
+def choose_place(root: Path, group: CgroupReading, scope_program: str | None) -> str | Missing:
+    """Return `own` or `scope`, or what is missing for either.
+
+    A scope is made right below the root of the tree. There no group above it can keep what the
+    driver reserves for a soft limit, even if systemd removes the group before that is given back.
+    """
+    own, mount = group.folder, root / MOUNT
+    if own is not None and _is_delegated(root, own) and _has_dmem_for_children(own, mount):
+        return "own"
+    systemd = (root / "run/systemd/system").is_dir()
+    if systemd and scope_program is not None:
+        return "scope" if _has_dmem_for_children(mount, mount) else _no_dmem_files(mount / "group")
+    if own is not None and os.access(own, os.W_OK) and not _has_dmem_for_children(own, mount):
+        return _no_dmem_files(own / "group")
+    where = f"/{MOUNT}" if own is None else str(own)
+    fact = f"no group may be made below {where}: it is not delegated to us"
+    if (root / ".dockerenv").exists() or (root / "run/.containerenv").exists():
+        step = (
+            "Give the container its own writable groups: docker run --privileged --cgroupns=private"
+        )
+    else:
+        step = "Start it in a group of its own: systemd-run --scope -p Delegate=yes gpucheck"
+    return Missing("delegation", fact, step)
+
+
+def _is_delegated(root: Path, own: Path) -> bool:
+    """Return whether we may make groups below ours: systemd marks those that it gives away."""
+    if not os.access(own, os.W_OK):
+        return False
+    if not (root / "run/systemd/system").is_dir():
+        return True
+    mount = root / MOUNT
+    level = own
+    while True:
+        for name in _DELEGATED:
+            try:
+                if os.getxattr(level, name) == b"1":
+                    return True
+            except OSError:
+                continue
+        if level in (mount, level.parent):
+            return False
+        level = level.parent
+
+
+def _has_dmem_for_children(parent: Path, mount: Path) -> bool:
+    """Return whether a group made below `parent` gets dmem's files, or the kernel has no dmem."""
+    known = (read_text(mount / "cgroup.controllers") or "").split()
+    if "dmem" not in known and not (mount / "dmem.capacity").exists():
+        return True
+    return "dmem" in (read_text(parent / "cgroup.subtree_control") or "").split()

@@ -1,0 +1,413 @@
+"""Choice of a framework's build: the table against real wheels, and the rule over all boards."""
+
+from __future__ import annotations
+
+import json
+from itertools import product
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpucheck.data import table
+from gpucheck.detect.checks.frameworks import NAMES
+from gpucheck.detect.cuda_versions import MATCHING_DRIVER, MINIMUM_DRIVER, parse_version
+from gpucheck.detect.wheels import (
+    Build,
+    Driver,
+    Fit,
+    WheelChoice,
+    WheelChoices,
+    WheelGpu,
+    advise,
+    builds_of,
+    choose,
+    commands_of,
+    runs_with,
+    serves,
+)
+from gpucheck.drivers.cupy.install import extra
+from gpucheck.drivers.evidence import PlatformReading, SystemReading
+from gpucheck.drivers.readings import KernelReading, NvmlReading, PciDeviceReading
+from gpucheck.report.envelope import Answer
+from gpucheck.report.errors import ExitCode
+from tests.fakes.probes import ON_WSL2, FakeProbes, gpu_reading, reading_of
+from tests.sampling import examples
+
+CONTENTS = Path(__file__).parents[1] / "data" / "wheels.jsonl"
+EVERY = [build for name in NAMES for build in builds_of(name)]
+#: The boards of the table, and GPUs that are older than they, or newer.
+CAPABILITIES = sorted(
+    {row["rates"].partition("-")[0] for row in table("peaks")}
+    | {"3.0", "3.5", "3.7", "5.0", "5.2", "6.0", "6.1", "8.7", "10.3", "11.0", "12.1", "13.0"},
+    key=lambda text: tuple(map(int, text.split("."))),
+)
+#: Drivers as they came with a CUDA, one that is too old for all, and none.
+DRIVERS = [
+    Driver(),
+    Driver("390.157", "9.1"),
+    *(
+        Driver(".".join(map(str, own)), f"{cuda[0]}.{cuda[1]}")
+        for cuda, own in MATCHING_DRIVER.items()
+    ),
+    Driver("610.10", "13.4"),
+]
+DRIVER_580 = Driver("580.95.05", "13.0")
+
+
+def cards(*capabilities: str | None) -> tuple[WheelGpu, ...]:
+    return tuple(
+        WheelGpu(index, f"card {index}", capability)
+        for index, capability in enumerate(capabilities)
+    )
+
+
+def chosen(
+    *capabilities: str, driver: Driver = DRIVER_580, framework: str = "pytorch", on: str = "x86_64"
+) -> WheelChoice:
+    return choose(framework, "It", cards(*capabilities), driver, on)
+
+
+# ------------------------------------------------------------------------------------ the table
+
+
+def test_the_table_says_what_real_wheels_contain() -> None:
+    found = {}
+    for line in CONTENTS.read_text().splitlines():
+        wheel = json.loads(line)
+        machine = "aarch64" if "aarch64" in wheel["wheel"] else "x86_64"
+        found[f"{wheel['package']} {wheel['version']}", machine] = wheel
+    claimed = {
+        (name, on): build for build in EVERY for on in build.machines for name in build.wheels
+    }
+
+    assert claimed.keys() == found.keys()
+    assert {key: list(build.architectures) for key, build in claimed.items()} == {
+        key: wheel["architectures"] for key, wheel in found.items()
+    }
+    assert not [
+        key
+        for key, build in claimed.items()
+        if found[key]["cuda"] and not found[key]["cuda"].startswith(build.cuda)
+    ]
+
+
+@pytest.mark.parametrize("build", EVERY, ids=lambda build: build.id)
+def test_a_row_s_versions_enclose_those_that_were_read(build: Build) -> None:
+    first, last = (parse_version(version) or () for version in build.versions)
+    read = [parse_version(name.partition(" ")[2]) or () for name in build.wheels]
+
+    assert () < first <= last
+    assert all(first <= version and version[: len(last)] <= last for version in read)
+
+
+@pytest.mark.parametrize("build", EVERY, ids=lambda build: build.id)
+def test_a_row_can_be_installed_and_needs_no_older_driver_than_its_cuda(build: Build) -> None:
+    (major, *_) = parse_version(build.cuda) or ()
+    commands = commands_of(build)
+
+    assert (parse_version(build.driver) or ()) >= MINIMUM_DRIVER[major]
+    assert set(build.machines) <= {"x86_64", "aarch64"}
+    assert commands["pip"].startswith("pip install ")
+    assert commands["uv"].startswith("uv pip install ")
+    if build.framework == "pytorch":
+        assert commands["pip"].endswith(f"/whl/{build.name}")
+        assert commands["uv"].endswith(f" --torch-backend={build.name}")
+
+
+def test_every_row_is_somebody_s_build() -> None:
+    # The build that still has Volta is for those who have a newer GPU beside it.
+    several = [*((one,) for one in CAPABILITIES), ("7.0", "12.0")]
+    taken = {
+        found.build.id
+        for name, driver, on in product(NAMES, DRIVERS[::2], ("x86_64", "aarch64"))
+        for gpus in several
+        if (found := chosen(*gpus, driver=driver, framework=name, on=on)).build
+    }
+
+    assert taken == {build.id for build in EVERY}
+
+
+# ------------------------------------------------------------------------------------ the rule
+
+
+@pytest.mark.parametrize(
+    ("framework", "capabilities", "driver", "build"),
+    [
+        ("pytorch", ("12.0",), DRIVER_580, "pytorch-cu130"),
+        ("pytorch", ("12.0",), Driver("595.45.04", "13.2"), "pytorch-cu132"),
+        ("pytorch", ("12.0",), Driver("595.45.04"), "pytorch-cu132"),
+        ("pytorch", ("7.5", "12.0"), Driver("575.51.03", "12.9"), "pytorch-cu128"),
+        ("pytorch", ("7.0",), DRIVER_580, "pytorch-cu126"),
+        ("pytorch", ("6.1", "9.0"), DRIVER_580, "pytorch-cu126"),
+        ("pytorch", ("7.0", "12.0"), DRIVER_580, "pytorch-cu128-volta"),
+        ("pytorch", ("9.0",), Driver("525.60.13", "12.0"), "pytorch-cu126"),
+        ("tensorflow", ("12.0",), DRIVER_580, "tensorflow"),
+        ("tensorflow", ("5.2",), DRIVER_580, "tensorflow-2.15"),
+        ("tensorflow", ("3.5",), Driver("470.42.01", "11.4"), "tensorflow-2.14"),
+        ("jax", ("7.5",), DRIVER_580, "jax-cuda13"),
+        ("jax", ("5.2",), DRIVER_580, "jax-cuda12"),
+        ("cupy", ("6.1", "12.0"), DRIVER_580, "cupy-cuda12x"),
+        ("cupy", ("3.5",), Driver("470.42.01", "11.4"), "cupy-cuda11x"),
+        ("numba", ("7.0",), DRIVER_580, "numba-cu12"),
+        ("onnxruntime", ("9.0", "12.0"), DRIVER_580, "onnxruntime-gpu"),
+        ("onnxruntime", ("10.0",), DRIVER_580, "onnxruntime-gpu-1.27"),
+        ("onnxruntime", ("7.0",), DRIVER_580, "onnxruntime-gpu-1.26"),
+        ("onnxruntime", ("5.2",), DRIVER_580, "onnxruntime-gpu-1.20"),
+    ],
+)
+def test_the_newest_build_that_serves_all(
+    framework: str, capabilities: tuple[str, ...], driver: Driver, build: str
+) -> None:
+    found = chosen(*capabilities, driver=driver, framework=framework)
+
+    assert (found.fit, found.build and found.build.id) == (Fit.ALL, build)
+
+
+def test_why_a_newer_build_was_not_taken() -> None:
+    assert [each.reason for each in chosen("7.0").passed_over] == [
+        "It 2.15 (cu132, cu130) has no code for compute capability 7.0"
+    ]
+    assert [each.reason for each in chosen("9.0").passed_over] == [
+        "It 2.15 (cu132) runs too, but its CUDA 13.2 is newer than the driver's 13.0"
+    ]
+    old = Driver("570.26", "12.8")
+    assert [each.reason for each in chosen("9.0", driver=old).passed_over] == [
+        "It 2.15 (cu132, cu130) needs driver 580 or newer"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "build", "left", "reason"),
+    [
+        (
+            ("6.1", "12.0"),
+            "pytorch-cu130",
+            [0],
+            "it has no code for compute capability 6.1: It 2.14 for CUDA 12.6 (cu126) has, but"
+            " none for 12.0; no build serves both",
+        ),
+        (
+            ("6.1", "7.0", "12.0"),
+            "pytorch-cu126",
+            [2],
+            "it has no code for compute capability 12.0: It 2.10 for CUDA 12.8 (cu128) has, but"
+            " none for 6.1; no build serves both",
+        ),
+        (
+            ("3.5", "9.0"),
+            "pytorch-cu130",
+            [0],
+            "it has no code for compute capability 3.5, nor has any other build for this driver",
+        ),
+    ],
+)
+def test_the_build_for_most_gpus_and_who_is_left_out(
+    capabilities: tuple[str, ...], build: str, left: list[int], reason: str
+) -> None:
+    found = chosen(*capabilities)
+
+    assert (found.fit, found.build and found.build.id) == (Fit.SOME, build)
+    assert [each.gpu.index for each in found.left_out] == left
+    assert found.left_out[0].reason == reason
+
+
+def test_a_card_that_no_build_serves() -> None:
+    found = chosen("3.0")
+
+    assert (found.fit, found.build, found.arguments) == (Fit.NONE, None, ())
+    assert found.sentence == "No build of It has code for compute capability 3.0"
+    assert "from its source" in found.remedy[0]
+
+
+@pytest.mark.parametrize("driver", [Driver("450.80.02", "11.0"), Driver("524.99", "11.8")])
+def test_a_driver_that_no_useful_build_runs_with(driver: Driver) -> None:
+    found = chosen("9.0", driver=driver)
+
+    assert (found.fit, found.build) == (Fit.NONE, None)
+    assert found.sentence == f"No build of It runs with driver {driver.version}"
+    assert found.remedy == (
+        "Upgrade the driver: It 2.14 for CUDA 12.6 (cu126) needs driver 525.60.13 or newer.",
+    )
+
+
+def test_a_driver_whose_builds_have_no_code_for_the_card() -> None:
+    # CuPy for CUDA 11 runs, but knows no Blackwell beyond its PTX; ONNX Runtime for 12 neither.
+    found = chosen("10.0", driver=Driver("535.54.03", "12.2"), framework="pytorch", on="aarch64")
+
+    assert found.fit is Fit.NONE
+    assert found.remedy[0].endswith("needs driver 580 or newer.")
+
+
+def test_the_cards_decide_where_no_driver_was_read() -> None:
+    found = chosen("12.0", driver=Driver())
+
+    assert (found.fit, found.driver_unread) == (Fit.ALL, True)
+    assert found.sentence == "It 2.15 for CUDA 13.2 (cu132), with driver 580 or newer"
+
+
+def test_windows_drivers_count_in_their_own_numbers() -> None:
+    def on_wsl(version: str, cuda: str | None) -> str | None:
+        found = chosen("8.9", driver=Driver(version, cuda, windows=True))
+        return found.build.id if found.build else None
+
+    assert on_wsl("528.33", "12.0") == "pytorch-cu126"
+    assert on_wsl("528.32", "12.0") is None
+    # No oldest one is published for CUDA 13: what the driver says of itself counts.
+    assert on_wsl("591.44", "13.1") == "pytorch-cu130"
+    assert runs_with(builds_of("pytorch")[0], Driver("591.44", None, windows=True)) is None
+
+
+def test_ptx_alone_is_said() -> None:
+    assert chosen("12.0", framework="tensorflow").compiled_at_first_use == ("12.0",)
+    assert chosen("8.0", framework="tensorflow").compiled_at_first_use == ()
+
+
+def test_what_is_not_published_for_a_processor() -> None:
+    found = chosen("9.0", framework="tensorflow", on="aarch64")
+
+    assert found.sentence == "It has no build with GPU code for aarch64 processors"
+    assert chosen("11.0", on="aarch64").fit is Fit.ALL
+    assert chosen("11.0").fit is Fit.NONE
+
+
+@settings(max_examples=examples(60))
+@given(
+    st.sampled_from(NAMES),
+    st.lists(st.sampled_from(CAPABILITIES), min_size=1, max_size=4),
+    st.sampled_from(DRIVERS),
+    st.sampled_from(["x86_64", "aarch64", None]),
+)
+def test_no_build_would_have_been_better(
+    framework: str, capabilities: list[str], driver: Driver, on: str | None
+) -> None:
+    gpus = cards(*capabilities)
+    found = choose(framework, "It", gpus, driver, on)
+    running = [
+        build
+        for build in builds_of(framework)
+        if (on or "x86_64") in build.machines and runs_with(build, driver) is not False
+    ]
+    reached = {build.id: sum(serves(build, each) for each in capabilities) for build in running}
+    most = max(reached.values(), default=0)
+
+    assert found.sentence
+    assert (found.fit is Fit.NONE) is (most == 0)
+    if found.build is None:
+        assert (found.arguments, found.commands) == ((), {})
+        return
+    left = [each.gpu for each in found.left_out]
+    assert reached[found.build.id] == most == len(gpus) - len(left)
+    assert all(
+        serves(found.build, gpu.compute_capability or "") is (gpu not in left) for gpu in gpus
+    )
+    assert (found.fit is Fit.ALL) is (not left)
+    best = parse_version(found.build.versions[1])
+    assert best == max(
+        parse_version(each.versions[1]) or () for each in running if reached[each.id] == most
+    )
+
+
+@pytest.mark.parametrize("cuda", [12000, 12090, 13000, 13020])
+@pytest.mark.parametrize("capability", ["5.0", "7.0", "7.5", "9.0", "12.0"])
+def test_gpucheck_s_own_extra_is_the_same_build(cuda: int, capability: str) -> None:
+    major, minor = map(int, capability.split("."))
+    driver = Driver(None, f"{cuda // 1000}.{cuda % 1000 // 10}")
+
+    found = chosen(capability, driver=driver, framework="cupy").build
+
+    assert found
+    assert extra(cuda, (major, minor)) == found.name.removeprefix("cupy-").removesuffix("x")
+
+
+# ------------------------------------------------------------------------------- what was read
+
+
+def asked(probes: FakeProbes, framework: str = "pytorch") -> tuple[Answer, WheelChoices]:
+    answer = advise(probes, {framework: "PyTorch"})
+    assert isinstance(answer.result, WheelChoices)
+    return answer, answer.result
+
+
+def system(machine: str | None = "x86_64", tegra: str | None = None) -> SystemReading:
+    return SystemReading(platform=PlatformReading(machine=machine, tegra=tegra))
+
+
+def test_a_machine_that_a_build_serves() -> None:
+    readings = reading_of(gpu_reading(0, compute_capability="9.0"), driver_version="580.95.05")
+    readings = readings._replace(cuda_driver_version=13000)
+
+    answer, found = asked(FakeProbes(readings=readings, system_reading=system()))
+
+    assert (answer.exit_code, answer.warnings) == (ExitCode.OK, ())
+    assert found.driver == DRIVER_580
+    assert found.choices[0].build == builds_of("pytorch")[1]
+
+
+def test_cards_of_the_pci_bus_where_there_is_no_driver() -> None:
+    bus = KernelReading(
+        pci_devices=(
+            PciDeviceReading("0000:01:00.0", "0x10de", "0x1db1"),
+            PciDeviceReading("0000:02:00.0", "0x10de", "0xffff"),
+        )
+    )
+
+    answer, found = asked(
+        FakeProbes(readings=NvmlReading(), kernel_reading=bus, system_reading=system())
+    )
+
+    assert [gpu.compute_capability for gpu in found.gpus] == ["7.0", None]
+    assert found.choices[0].build is not None
+    assert found.choices[0].build.id == "pytorch-cu126"
+    assert [notice.code for notice in answer.warnings] == ["gpu-not-read", "driver-not-read"]
+    assert answer.exit_code is ExitCode.OK
+
+
+def test_windows_and_an_unrecorded_processor_are_told() -> None:
+    readings = reading_of(gpu_reading(0, compute_capability="8.9"), driver_version="560.94")
+    probes = FakeProbes(readings=readings, machine=ON_WSL2, system_reading=system(None))
+
+    answer, found = asked(probes)
+
+    assert found.driver.windows
+    assert [notice.code for notice in answer.warnings] == ["machine-not-recorded"]
+
+
+def test_one_of_several_frameworks_without_a_build_is_a_bad_answer() -> None:
+    readings = reading_of(gpu_reading(0, compute_capability="3.5"), driver_version="580.95.05")
+
+    answer = advise(
+        FakeProbes(readings=readings, system_reading=system()), {"cupy": "C", "pytorch": "P"}
+    )
+
+    assert isinstance(answer.result, WheelChoices)
+    assert [choice.fit for choice in answer.result.choices] == [Fit.ALL, Fit.NONE]
+    assert answer.exit_code is ExitCode.BAD
+
+
+@pytest.mark.parametrize(
+    ("probes", "code"),
+    [
+        (FakeProbes(), "nothing-to-judge-by"),
+        (
+            FakeProbes(
+                readings=reading_of(gpu_reading(0, compute_capability=None, pci_device_id=None))
+            ),
+            "nothing-to-judge-by",
+        ),
+        (
+            FakeProbes(
+                readings=reading_of(gpu_reading(0)), system_reading=system(tegra="tegra234")
+            ),
+            "jetson",
+        ),
+    ],
+)
+def test_nothing_to_judge_by_is_no_answer(probes: FakeProbes, code: str) -> None:
+    answer = advise(probes, {"pytorch": "PyTorch"})
+
+    assert (answer.result, answer.exit_code) == (None, ExitCode.INCONCLUSIVE)
+    assert answer.error is not None
+    assert answer.error.code == code
+    assert answer.error.remedy
