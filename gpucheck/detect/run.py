@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from gpucheck.detect import health_validation
@@ -14,6 +15,7 @@ from gpucheck.detect.checks import (
     launch,
     nvml,
     visibility,
+    xid,
 )
 from gpucheck.detect.frameworks import describe
 from gpucheck.detect.machine import DetectRequest, Machine, ignore_progress
@@ -38,6 +40,7 @@ from gpucheck.detect.verdict import (
     judge,
     not_reached,
 )
+from gpucheck.detect.xids import described
 from gpucheck.drivers.interface import Probes
 from gpucheck.inventory.capped import caps_of
 from gpucheck.inventory.inventory import complete_host
@@ -242,6 +245,22 @@ def _near(word: str, names: Sequence[str]) -> tuple[str, ...]:
     return (asked,) if asked else ()
 
 
+def _describe_xid(number: int) -> CheckDescription:
+    """Describe an error of the driver by its number, as the check of them knows it."""
+    found = described(number)
+    if found is None:
+        message = f"NVIDIA's catalogue of Xids has no number {number}."
+        raise WrongUseError(code="unknown-xid", message=message)
+    question, about = found
+    return CheckDescription(
+        id=f"{xid.ID}-{number}",
+        layer=xid.LAYER,
+        question=question,
+        requires=(),
+        about=about,
+    )
+
+
 def explained(check: Check) -> About:
     """Return a check's description, with NVIDIA Health Validation's checks among its sources."""
     sources = (*check.ABOUT.sources, *health_validation.beside(check.ID))
@@ -249,11 +268,14 @@ def explained(check: Check) -> About:
 
 
 def describe_checks(name: str | None = None) -> Answer:
-    """Describe every check in a line, or one in full.
+    """Describe every check in a line, or one in full, or an Xid such as `xid-79`.
 
     Raises:
-        WrongUseError: there is no such check.
+        WrongUseError: there is no such check or number.
     """
+    number = re.fullmatch(r"xid-([0-9]{1,5})", name or "")
+    if number is not None:
+        return Answer(result=Catalogue((_describe_xid(int(number[1])),), explained=True))
     wanted = _known([name]) if name is not None else {check.ID for check in CHECKS}
     catalogue = tuple(
         CheckDescription(

@@ -9,6 +9,8 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from gpucheck.data import document, table
+from gpucheck.detect import health_validation
+from gpucheck.detect.model import About
 
 #: Silence that ends a burst, in seconds: fleet tools join the lines of one event so.
 SILENCE_S = 180.0
@@ -118,6 +120,32 @@ def guide(number: int) -> Guide:
         investigatory=investigatory,
         because=row.get("because"),
     )
+
+
+def described(number: int) -> tuple[str, About] | None:
+    """Return a number's name and what is known of it; None if it is not in the catalogue."""
+    row = _row(number)
+    if row is None:
+        return None
+    facts = guide(number)
+    products = ", ".join(row["applies"]) or "none of the catalogue's products"
+    reason = "as NVIDIA's actions suggest" if facts.immediate else "since NVIDIA names no action"
+    if facts.because:
+        reason = f"because {facts.because}"
+    critical = health_validation.of_xid(number)
+    about = About(
+        looks_at=(f"lines `NVRM: Xid (…): {number}` of the kernel log",),
+        why=f"{row['description']} ({row.get('mnemonic', 'no mnemonic')}).",
+        rules=(
+            f"{facts.judgement}, {reason}",
+            f"NVIDIA: {facts.nvidia or 'no action'} ({products})",
+            *((f"{health_validation.NAME}: {critical}",) if critical else ()),
+            f"what to do: {facts.remedy}",
+        ),
+        sources=(f"{row['source']}, read {row['date']}",),
+        causes=(f"xid-{number}",),
+    )
+    return f"Xid {number}: {facts.meaning}", about
 
 
 def _row(number: int) -> Mapping[str, Any] | None:

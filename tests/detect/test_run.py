@@ -328,3 +328,18 @@ def test_quick_contradicts_what_starts_a_framework(more: dict[str, Any]) -> None
     with pytest.raises(WrongUseError) as raised:
         quick(machine(), **more)
     assert raised.value.code == "quick-and-more"
+
+
+def test_an_xid_is_explained_by_its_number() -> None:
+    answer = describe_checks("xid-79")
+
+    assert isinstance(answer.result, Catalogue)
+    (found,) = answer.result.catalogue
+    assert (found.id, found.layer, answer.result.explained) == ("xid-79", "health", True)
+    assert found.about.why.startswith("GPU has fallen off the bus")
+
+
+@pytest.mark.parametrize("name", ["xid-0", "xid-9999", "xid-", "xid-123456"])
+def test_an_xid_that_nobody_knows_is_wrong_use(name: str) -> None:
+    with pytest.raises(WrongUseError):
+        describe_checks(name)

@@ -13,6 +13,7 @@ from gpucheck.detect.xids import (
     Xid,
     ago,
     count_bursts,
+    described,
     guide,
     how_long_ago,
     how_often,
@@ -214,6 +215,34 @@ def test_a_row_that_judges_otherwise_gives_the_reason_and_no_other_does() -> Non
     ]
 
     assert not offenders
+
+
+def test_a_number_is_described_with_its_source() -> None:
+    found = described(63)
+
+    assert found is not None
+    question, about = found
+    assert question == ("What does Xid 63 mean: a row or page of memory was marked to be replaced?")
+    assert about.why == "GPU memory remapping event (INFOROM_DRAM_RETIREMENT_EVENT)."
+    assert about.rules[0].startswith("warn, because the repair waits for a reset")
+    assert about.rules[1] == "NVIDIA: IGNORE (A100, H100, B100, GB200)"
+    assert about.sources == (
+        "https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html, read 2026-11-22",
+    )
+
+
+def test_every_number_has_a_description_and_no_other() -> None:
+    known = [number for number in range(1, 1000) if described(number) is not None]
+
+    assert known == list(range(1, len(known) + 1))
+    unused, critical, silent = described(61), described(46), described(171)
+    assert unused is not None
+    assert "none of the catalogue's products" in unused[1].rules[1]
+    assert critical is not None
+    assert critical[1].rules[0] == "fail, as NVIDIA's actions suggest"
+    assert critical[1].rules[2].startswith("NVIDIA Health Validation: CRITICAL: drain")
+    assert silent is not None
+    assert silent[1].rules[1].startswith("NVIDIA: no action named")
 
 
 @pytest.mark.parametrize(
