@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from gpucheck.bench.ci.diagnosis import Diagnosis, class_of_failure, explained
 from gpucheck.bench.ci.gates import GATES, exit_status
+from gpucheck.bench.ci.verdicts import spoken
 from gpucheck.bench.model import (
     BurnDevice,
     BurnEnd,
@@ -163,7 +164,7 @@ def _temperature(device: BurnDevice, sensors: GpuTelemetry) -> Gate:
     high = sensors.temperature_c.high
     bad = None
     if high >= limit:
-        bad = _hot(f"it reached {high:.0f} C; the limit is {limit:.0f} C")
+        bad = _hot(f"it reached {high:.0f} °C; the limit is {limit:.0f} °C")
     return _gate(device, "temperature", "C", high, limit, bad=bad)
 
 
@@ -215,7 +216,7 @@ def _errors(device: BurnDevice, sensors: GpuTelemetry) -> Iterator[Gate]:
         unread = sensors.unavailable.get(f"new_errors.{name}")
         if grown:
             bad = Diagnosis(
-                class_=GateClass.HARDWARE, sentence=f"{name} grew by {grown}", next=_SWAP
+                class_=GateClass.HARDWARE, sentence=f"{spoken(name)} grew by {grown}", next=_SWAP
             )
             yield _gate(device, name, "", float(grown), 0.0, bad=bad)
         elif unread is not None:
@@ -225,7 +226,7 @@ def _errors(device: BurnDevice, sensors: GpuTelemetry) -> Iterator[Gate]:
     for name in _CORRECTED_ERRORS:
         if grown := sensors.new_errors.get(name, 0):
             gate = _gate(device, name, "", float(grown))
-            yield replace(gate, warning=True, reason=f"{name} grew by {grown}")
+            yield replace(gate, warning=True, reason=f"{spoken(name)} grew by {grown}")
 
 
 def _pace(device: BurnDevice) -> Iterator[Gate]:

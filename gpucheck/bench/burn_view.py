@@ -99,7 +99,7 @@ def _figures(device: BurnDevice) -> Iterator[Inline]:
     power = sensors.power_w if sensors is not None else None
     yield "" if hot is None else f"{hot.high:.0f} °C"
     yield "" if power is None else f"{power.high:.0f} W"
-    edge = "x".join(str(one) for one in check.shape)
+    edge = " × ".join(str(one) for one in check.shape)
     yield f"{edge} {check.dtype}".strip() if check.products else "no product"
 
 

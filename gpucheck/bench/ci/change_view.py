@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from gpucheck.bench.ci.model import ComparedRow, ComparedRun
-from gpucheck.bench.ci.verdicts import PLAIN_UNITS, in_own_unit
+from gpucheck.bench.ci.verdicts import PLAIN_UNITS, in_own_unit, spoken
 from gpucheck.bench.model import BaselineUse, Direction, Gate, GateStatus, Scope
 from gpucheck.bench.rows_view import devices_text
 from gpucheck.report.blocks import Block, Column, Fitting, Inline, Row, Span, Table, plain
@@ -68,7 +68,7 @@ def row_names(ids: Iterable[str]) -> dict[str, str]:
     shapes: dict[str, set[str]] = {}
     for kernel, _, _, shape, *_ in rows.values():
         shapes.setdefault(kernel, set()).add(shape)
-    return {name: _name(rows[name], shapes) if name in rows else name for name in parts}
+    return {name: _name(rows[name], shapes) if name in rows else spoken(name) for name in parts}
 
 
 def _name(parts: Sequence[str], shapes: Mapping[str, set[str]]) -> str:

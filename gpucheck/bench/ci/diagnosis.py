@@ -137,7 +137,11 @@ def _diagnose(figures: MetricValues, limit: float, peers: Sequence[MetricValues]
         class_=GateClass.HARDWARE,
         sentence="no load, no throttling and no limit explains it",
         evidence=_seen(figures),
-        next=("gpucheck detect", "run it again with this GPU alone", "swap it with another card"),
+        next=(
+            "look for a fault: gpucheck detect",
+            "run it again with this GPU alone",
+            "swap it with another card",
+        ),
     )
 
 
@@ -198,7 +202,7 @@ def _power_cap(
             return replace(
                 _blamed(GateClass.POWER_CAP, doubt, figures),
                 sentence=f"its power limit is {now:.0f} W; the board's default is {default:.0f} W",
-                next=(f"nvidia-smi -pl {default:.0f} restores it (as root)",),
+                next=(f"restore it: sudo nvidia-smi -pl {default:.0f}",),
             )
     reference, own = _reference_clock(figures, peers), figures.clock_mhz
     measured = stats.median(figures.values) if figures.values else None
@@ -251,7 +255,7 @@ def _sensors(figures: MetricValues) -> Iterator[Evidence]:
     hot = [gpu.temperature_c.high for gpu in figures.telemetry if gpu.temperature_c is not None]
     drawn = [gpu.power_w.median for gpu in figures.telemetry if gpu.power_w is not None]
     if hot:
-        yield Evidence("temperature", f"{max(hot):.0f} C at most")
+        yield Evidence("temperature", f"{max(hot):.0f} °C at most")
     if drawn:
         yield Evidence("power", f"{stats.median(drawn):.0f} W")
 

@@ -40,6 +40,7 @@ from gpucheck.bench.ci.model import Baseline, ComparedRow, Series
 from gpucheck.bench.ci.peers import peer_gates
 from gpucheck.bench.ci.profile_model import Aggregate, Check, MissingPolicy
 from gpucheck.bench.ci.run_data import MetricValues, RunData
+from gpucheck.bench.ci.verdicts import spoken
 from gpucheck.bench.kernels import KERNELS
 from gpucheck.bench.model import Direction, Gate, GateClass, GateStatus, Severity
 from gpucheck.report.envelope import Failure, Notice
@@ -116,7 +117,7 @@ def exit_status(
 def _failure(code: str, judged: Sequence[Gate | ComparedRow], said: str) -> Failure:
     """Return the error that names the first of these gates or rows."""
     first = judged[0]
-    where = f"{first.id} on {first.device}"
+    where = f"{spoken(first.id)} on {first.device}"
     head = f"{where} {said}" if len(judged) == 1 else f"{len(judged)} {said}; the first is {where}"
     class_ = f" ({first.class_})" if first.class_ is not None else ""
     return Failure(code=code, message=f"{head}{class_}: {_reason(first)}.", remedy=first.next)
@@ -125,7 +126,7 @@ def _failure(code: str, judged: Sequence[Gate | ComparedRow], said: str) -> Fail
 def warnings(gates: Sequence[Gate]) -> tuple[Notice, ...]:
     """Return the warnings, which do not decide the exit code."""
     return tuple(
-        Notice(code="gate-warning", message=f"{gate.id} on {gate.device}: {_reason(gate)}.")
+        Notice(code="gate-warning", message=f"{spoken(gate.id)} on {gate.device}: {_reason(gate)}.")
         for gate in gates
         if gate.warning or (gate.severity is Severity.WARN and gate.status is GateStatus.FAIL)
     )
@@ -267,7 +268,7 @@ class _Judging:
         )
         if status is GateStatus.PASS:
             return self._passed(gate, decision)
-        shortfall = _shortfall(decision)
+        shortfall = _shortfall(decision, check.unit)
         if decision.one_of is not None:
             shortfall += f", but one of {decision.one_of} figures may miss its limit by chance"
         elif status is GateStatus.INCONCLUSIVE and gate.interval is not None:
@@ -369,13 +370,12 @@ class _Judging:
         )
 
 
-def _shortfall(decision: Decision) -> str:
+def _shortfall(decision: Decision, unit: str) -> str:
     """Return how far a figure is from what is expected, with the interval."""
     change = 100 * (decision.ratio - 1)
     low, high = (100 * (bound - 1) for bound in decision.interval)
-    against = (
-        f"{abs(change):.1f} % {'below' if change < 0 else 'above'} {number(decision.expected)}"
-    )
+    side = "below" if change < 0 else "above"
+    against = f"{abs(change):.1f} % {side} {number(decision.expected)} {unit}".rstrip()
     if not math.isfinite(low) or not math.isfinite(high):
         return f"{against}, and one process gives no interval"
     return f"{against} ({low:+.1f} to {high:+.1f} %)"

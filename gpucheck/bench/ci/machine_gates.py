@@ -139,7 +139,10 @@ def _count(data: RunData, wanted: int) -> Gate:
     bad = Diagnosis(
         class_=GateClass.HARDWARE if found < wanted else GateClass.CONFIG,
         sentence=f"{found} GPUs answer; the profile is for {wanted}",
-        next=("gpucheck detect", "look for GPUs that fell off the bus: dmesg | grep -i xid"),
+        next=(
+            "see which answer: gpucheck detect",
+            "look for GPUs that fell off the bus: sudo dmesg | grep -i xid",
+        ),
     )
     return _exactly(data, "match-count", _NODE, found, wanted, "GPUs", bad)
 
@@ -176,14 +179,14 @@ def _flag(
         return _undecided(data, name, device, f"{what} is unknown: {why}")
     words = {True: "on", False: "off"}
     steps = {
-        "ECC": f"nvidia-smi -e {int(wanted)} and a reboot (as root)",
-        "MIG mode": f"nvidia-smi -mig {int(wanted)} (as root)",
-        "persistence mode": f"nvidia-smi -pm {int(wanted)} (as root), or nvidia-persistenced",
+        "ECC": (f"turn it {words[wanted]}: sudo nvidia-smi -e {int(wanted)}", "reboot"),
+        "MIG mode": (f"turn it {words[wanted]}: sudo nvidia-smi -mig {int(wanted)}",),
+        "persistence mode": (f"turn it {words[wanted]}: sudo nvidia-smi -pm {int(wanted)}",),
     }
     bad = Diagnosis(
         class_=GateClass.CONFIG,
         sentence=f"{what} is {words[found]}; the profile requires it {words[wanted]}",
-        next=(steps[what],),
+        next=steps[what],
     )
     return _exactly(data, name, device, found, wanted, "on", bad)
 
@@ -209,7 +212,10 @@ def _memory(data: RunData, gpu: NodeGpu, wanted: float) -> Gate:
     bad = Diagnosis(
         class_=GateClass.HARDWARE,
         sentence="it has less memory than the board should have",
-        next=("gpucheck detect --only health", "compare with the other cards: gpucheck list"),
+        next=(
+            "look at its health: gpucheck detect --only health",
+            "compare with the other cards: gpucheck list",
+        ),
     )
     return _at_least(data, name, name_of(gpu), total / _GIB, wanted, "GiB", bad)
 
@@ -267,7 +273,10 @@ def _nvlink(data: RunData, gpu: NodeGpu, wanted: int) -> Gate:
     bad = Diagnosis(
         class_=GateClass.HARDWARE,
         sentence="it has too few NVLink connections to one of the other GPUs",
-        next=("gpucheck list --topology", "nvidia-smi nvlink -s shows each link"),
+        next=(
+            "see how the GPUs are connected: gpucheck list --topology",
+            "see each link: nvidia-smi nvlink -s",
+        ),
     )
     return _at_least(data, name, name_of(gpu), gpu.nvlink_links, wanted, "links", bad)
 
@@ -279,7 +288,7 @@ def _power_limit(data: RunData, gpu: NodeGpu, wanted: float) -> Gate:
     bad = Diagnosis(
         class_=GateClass.POWER_CAP,
         sentence="its power limit was lowered",
-        next=(f"nvidia-smi -i {gpu.gpu.index} -pl {wanted:.0f} (as root)",),
+        next=(f"raise it: sudo nvidia-smi -i {gpu.gpu.index} -pl {wanted:.0f}",),
     )
     return _at_least(data, name, name_of(gpu), found, wanted, "W", bad)
 
@@ -299,7 +308,7 @@ def _identical(data: RunData) -> Gate:
     bad = Diagnosis(
         class_=GateClass.CONFIG,
         sentence=f"{odd} differs from the others in board, memory, power limit or ECC",
-        next=("gpucheck list -v shows them side by side",),
+        next=("see them side by side: gpucheck list -v",),
     )
     return _at_most(data, name, _NODE, len(kinds), 1.0, "kinds", bad)
 
@@ -418,7 +427,7 @@ def _if_read(gate: Gate, unread: Sequence[str | None]) -> Gate:
         measured=None,
         reason=f"it was not read: {reason}",
         class_=GateClass.SOFTWARE,
-        next=("gpucheck detect",),
+        next=("see what the driver says: gpucheck detect",),
     )
 
 
@@ -441,7 +450,7 @@ def _limited_s(gpu: GpuTelemetry, reason: str) -> float:
 def _heat_and_power(telemetry: Sequence[GpuTelemetry]) -> Iterator[Evidence]:
     hottest = max((one.temperature_c.high for one in telemetry if one.temperature_c), default=None)
     if hottest is not None:
-        yield Evidence("temperature", f"{hottest:.0f} C at most")
+        yield Evidence("temperature", f"{hottest:.0f} °C at most")
     drawn = max((one.power_w.high for one in telemetry if one.power_w), default=None)
     limit = next((one.power_limit_w for one in telemetry if one.power_limit_w), None)
     if drawn is not None:
@@ -496,7 +505,10 @@ def _new_errors(data: RunData, device: str) -> Iterator[Gate]:
         bad = Diagnosis(
             class_=GateClass.HARDWARE,
             sentence=f"the counter {counter.replace('_', ' ')} grew during the run",
-            next=("gpucheck detect --only health", "dmesg | grep -i xid"),
+            next=(
+                "look at its health: gpucheck detect --only health",
+                "look for the driver's errors: sudo dmesg | grep -i xid",
+            ),
         )
         gate = _at_most(data, name, device, grown[counter], most, "errors", bad)
         key = f"new_errors.{counter}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 from gpucheck.bench.ci.model import ComparedRow, RunComparison
@@ -13,12 +14,24 @@ from gpucheck.bench.model import (
     Gate,
     GateStatus,
     Measurement,
+    Scope,
     Severity,
 )
 from gpucheck.report.verdicts import Kind, Verdict
 
 #: Units of rows, which are shown with a prefix.
 PLAIN_UNITS = frozenset({"FLOP/s", "B/s", "image/s", "launch/s"})
+#: The id of a row has its shape between slashes.
+_SHAPE = re.compile(r"\d+(x\d+)*")
+#: Error counters and scopes as people name them.
+_WORDS = {
+    "ecc_uncorrected": "uncorrected ECC errors",
+    "ecc_corrected": "corrected ECC errors",
+    "remapped_rows": "remapped rows",
+    "pcie_replays": "PCIe replays",
+    Scope.END_TO_END.value: "with transfers",
+    Scope.RESIDENT.value: "",
+}
 
 
 def verdicts(result: object) -> list[Verdict]:
@@ -46,7 +59,7 @@ def _of_gate(gate: Gate) -> Verdict:
     steps = gate.next if gate.status in (GateStatus.FAIL, GateStatus.INCONCLUSIVE) else ()
     return Verdict(
         device=gate.device,
-        check=gate.id,
+        check=spoken(gate.id),
         kind=_kind(gate),
         message=gate.reason or gate.status.value,
         gpu_uuid=gate.gpu_uuid,
@@ -70,7 +83,7 @@ def _of_rows(rows: Sequence[Measurement]) -> Iterator[Verdict]:
     """Yield a verdict for each row of a run without gates: correct, wrong or not measured."""
     for row in rows:
         shape = "x".join(str(edge) for edge in row.shape)
-        parts = (row.kernel, row.variant, row.dtype.math_mode, shape, row.scope.value)
+        parts = (row.kernel, row.variant, row.dtype.math_mode, shape, spoken(row.scope.value))
         check = " ".join(part for part in parts if part)
         kind, message = Kind.PASS, "verified"
         if row.error is not None:
@@ -123,12 +136,20 @@ def _of_compared(row: ComparedRow) -> Verdict:
         figures.append(("interval", f"{row.interval[0]:.4f} to {row.interval[1]:.4f}"))
     return Verdict(
         device=row.device,
-        check=row.id,
+        check=spoken(row.id),
         kind=kinds.get(row.status, Kind.ERROR),
         message=row.reason,
         class_=row.class_.value if row.class_ else None,
         figures=tuple(figures),
     )
+
+
+def spoken(check: str) -> str:
+    """Return the id of a gate or a row in words: "burn.remapped_rows" is "remapped rows"."""
+    parts = check.removeprefix("burn.").split("/")
+    if len(parts) > 1 and not any(map(_SHAPE.fullmatch, parts)):
+        return check  # a name of the user's
+    return " ".join(word for part in parts if (word := _WORDS.get(part, part)))
 
 
 def with_unit(value: float, unit: str) -> str:
@@ -142,4 +163,5 @@ def with_unit(value: float, unit: str) -> str:
 
 def in_own_unit(value: float, unit: str) -> str:
     """Return a figure in its unit as it is: a profile's unit already has a prefix (GB/s)."""
+    unit = "°C" if unit == "C" else unit
     return f"{value:.0f} {unit}" if 1000 <= abs(value) < 1e7 else f"{value:.4g} {unit}".strip()

@@ -491,8 +491,8 @@ def test_a_shortfall_is_told_with_its_interval_or_why_it_has_none() -> None:
     slow = gate(run_data(product_runs(SLOW)), "matmul").reason or ""
     alone = gate(run_data(product_runs(SLOW[:1])), "matmul").reason or ""
 
-    assert slow.startswith("10.0 % below 700 (")
-    assert alone.startswith("9.9 % below 700, and one process gives no interval")
+    assert slow.startswith("10.0 % below 700 TFLOP/s (")
+    assert alone.startswith("9.9 % below 700 TFLOP/s, and one process gives no interval")
 
 
 @pytest.mark.parametrize("factor", [0.97, 1.0, 1.04, 1.052])

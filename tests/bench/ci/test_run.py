@@ -531,7 +531,7 @@ def test_one_slow_gpu_among_eight_is_named() -> None:
     assert gates(answer, GateStatus.FAIL) == {("gpu:3", ROW): GateClass.HARDWARE}
     assert answer.exit_code is ExitCode.BAD
     assert answer.error is not None
-    assert answer.error.message.startswith("matmul/cublas/bfloat16/4096x4096x4096 on gpu:3 failed")
+    assert answer.error.message.startswith("matmul cublas bfloat16 4096x4096x4096 on gpu:3 failed")
 
 
 @pytest.mark.parametrize(
@@ -594,7 +594,7 @@ def test_a_failure_against_a_baseline_names_its_class_and_what_to_do() -> None:
 
     assert answer.error is not None
     assert "(hardware)" in answer.error.message
-    assert "gpucheck detect" in answer.error.remedy
+    assert "look for a fault: gpucheck detect" in answer.error.remedy
 
 
 def test_undecided_takes_more_processes_up_to_the_double() -> None:
