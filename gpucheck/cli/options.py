@@ -112,6 +112,7 @@ def _shared(
         output=output,
         recording=recording,
         example=example,
+        source=from_,
         deadline_s=deadline,
         strict=strict,
         verbosity=-1 if quiet else verbose,

@@ -24,7 +24,7 @@ from gpucheck.report.errors import (
     WrongUseError,
 )
 from gpucheck.report.formats import FORMATS, open_format
-from gpucheck.report.text import View, did_you_mean, example_mark, printable
+from gpucheck.report.text import View, did_you_mean, example_mark, on_recording, printable
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -59,6 +59,8 @@ class Shared(NamedTuple):
     deadline_s: float | None = None
     strict: bool = False
     verbosity: int = 0
+    #: What --from named: an example or a file.
+    source: str | None = None
     #: Only its owner may read the file of --output.
     private: bool = False
 
@@ -125,10 +127,17 @@ def write_report(report: Report, shared: Shared, view: View) -> Report:
     return report
 
 
-def write_messages(report: Report, *, quiet: bool = False, without: Collection[str] = ()) -> None:
+def write_messages(
+    report: Report,
+    *,
+    quiet: bool = False,
+    without: Collection[str] = (),
+    source: str | None = None,
+) -> None:
     """Write the error and the warnings of a report to stderr, but for those with these codes."""
     if report.error is not None and report.error.code not in without:
-        write_failure(report.error)
+        steps = tuple(on_recording(step, source) for step in report.error.remedy)
+        write_failure(report.error._replace(remedy=steps))
     if not quiet:
         write_warnings(one for one in report.warnings if one.code not in without)
 
@@ -221,6 +230,7 @@ def machine(command: str, shared: Shared, formats: Sequence[str] | None = None) 
         yield probes
     except GpucheckError as error:
         error.host = probes.host()  # the machine that was read: with --from another one
+        error.remedy = tuple(on_recording(step, shared.source) for step in error.remedy)
         _mark_example(shared)
         raise
     finally:
@@ -282,6 +292,7 @@ def publish(
         report,
         quiet=(warnings_in_table and (shown or shared.format == "line")) or shared.verbosity < 0,
         without=in_table if shown else (),
+        source=shared.source,
     )
     return int(report.exit_code)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import typer
@@ -13,20 +13,21 @@ from gpucheck.cli.options import with_shared_options
 from gpucheck.cli.output import Context, Shared, deliver, machine
 from gpucheck.cli.terminal import status_line
 from gpucheck.detect.checks.pci_device import NO_GPU
-from gpucheck.detect.machine import DetectRequest
+from gpucheck.detect.machine import DetectRequest, Machine
 from gpucheck.detect.model import Detection
-from gpucheck.detect.run import detect
+from gpucheck.detect.run import detect, detect_on, open_machine
 from gpucheck.detect.view import answer as verdict
 from gpucheck.drivers.interface import Probes
 from gpucheck.inventory import view as inventory_view
 from gpucheck.inventory.capped import capped_sentences
-from gpucheck.inventory.condition import Judged, read_condition
+from gpucheck.inventory.condition import Judged
 from gpucheck.inventory.inventory import take_inventory
 from gpucheck.inventory.model import Inventory
+from gpucheck.inventory.unowned import find_unowned
 from gpucheck.report.blocks import Block, Command, Gap, Line, counted, head
-from gpucheck.report.envelope import CheckStatus, Report
+from gpucheck.report.envelope import Answer, CheckStatus, Report
 from gpucheck.report.errors import ExitCode
-from gpucheck.report.text import View
+from gpucheck.report.text import View, on_recording
 
 FORMATS = ("table", "json")
 MOST_COMMANDS = 3
@@ -51,21 +52,32 @@ def _answer(*, shared: Shared) -> int:
     with machine("detect", shared, FORMATS) as probes:
         # What is written while the line changes would not know the terminal's encoding.
         with status_line(shown=shared.verbosity >= 0) as tell:
-            answer = detect(probes, DetectRequest(), tell)
-        if shared.format == "table" and isinstance(answer.result, Detection):
-            judged = _judged(probes) if answer.result.gpus else None
-            overview = Overview(answer.result, judged)
-            answer = answer._replace(result=overview)
-            return deliver("overview", shared, answer, probes.time(), warnings_in_table=True)
-    return deliver("detect", shared, answer, probes.time(), warnings_in_table=True)
+            shows_gpus = shared.format == "table"
+            answer = look(probes, tell) if shows_gpus else detect(probes, DetectRequest(), tell)
+        command = "overview" if isinstance(answer.result, Overview) else "detect"
+        return deliver(command, shared, answer, probes.time(), warnings_in_table=True)
 
 
 command_alone = with_shared_options(_answer, formats=FORMATS)
 
 
-def _judged(probes: Probes) -> Judged | None:
-    found = take_inventory(probes).result
-    return read_condition(found, probes) if isinstance(found, Inventory) and found.gpus else None
+def look(probes: Probes, tell: Callable[[str], None]) -> Answer:
+    """Return detect's answer with the GPUs."""
+    looked_at = open_machine(probes, DetectRequest(), tell)
+    answer = detect_on(looked_at)
+    if not isinstance(answer.result, Detection):
+        return answer
+    judged = _judged(probes, looked_at) if answer.result.gpus else None
+    return answer._replace(result=Overview(answer.result, judged))
+
+
+def _judged(probes: Probes, looked_at: Machine) -> Judged | None:
+    """Return the GPUs as detect has read them: the driver is not asked again."""
+    found = take_inventory(probes, reading=looked_at.nvml).result
+    if not isinstance(found, Inventory) or not found.gpus:
+        return None
+    health = {} if looked_at.is_hung else {gpu.index: gpu for gpu in looked_at.health.gpus}
+    return Judged(find_unowned(found, probes), health)
 
 
 # ------------------------------------------------------------------------------------ the view
@@ -90,6 +102,7 @@ def blocks(report: Report, view: View) -> Iterator[Block]:
         yield from inventory_view.brief(judged, view)
         if detection.cause_check is None:
             yield from inventory_view.unwell(judged, view)
+        yield from inventory_view.unowned(judged.inventory.gpus)
     yield Gap()
     yield Line("next:", style="dim")
     for line in next_commands(report, overview, view):
@@ -98,21 +111,20 @@ def blocks(report: Report, view: View) -> Iterator[Block]:
 
 def next_commands(report: Report, overview: Overview, view: View) -> list[str]:
     """Return two or three commands that fit the answer."""
-    recorded = ""
-    if report.host.recorded:
-        recorded = " --from FILE" if view.example is None else f" --from example:{view.example}"
+    recorded = report.host.recorded
     well = report.exit_code is ExitCode.OK
     gpus = () if overview.judged is None else overview.judged.inventory.gpus
     used = any(gpu.processes for gpu in gpus)
     # There is nothing to repair or record: an example, and the processor's speed.
     absent = overview.detection.cause == NO_GPU and not recorded
     fitting = {
-        f"gpucheck detect{recorded}": not well or overview.detection.cause_check is not None,
-        f"gpucheck list{' --processes' if used else ''}{recorded}": bool(gpus),
-        f"gpucheck place --count 1{recorded}": well and len(gpus) > 1,
+        "gpucheck detect": not well or overview.detection.cause_check is not None,
+        f"gpucheck list{' --processes' if used else ''}": bool(gpus),
+        "gpucheck place --count 1": well and len(gpus) > 1,
         "gpucheck list --from example:h100x8": absent,
         "gpucheck bench --quick": (well or absent) and not recorded,
         "gpucheck snapshot --redact machine.json": not well and not recorded and not absent,
-        f"gpucheck detect -v{recorded}": well and bool(recorded),
+        "gpucheck detect -v": well and bool(recorded),
     }
-    return [line for line, fits in fitting.items() if fits][:MOST_COMMANDS]
+    found = [line for line, fits in fitting.items() if fits][:MOST_COMMANDS]
+    return [on_recording(line, view.source) for line in found]

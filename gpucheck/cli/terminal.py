@@ -107,6 +107,7 @@ def view_for(shared: Shared, **changes: Any) -> View:
         unicode=to_file or writes_unicode(None if stream is None else stream.encoding),
         verbosity=shared.verbosity,
         example=shared.example,
+        source=shared.source,
         indented=on_terminal,
     )
     return view._replace(**changes)

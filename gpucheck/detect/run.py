@@ -72,10 +72,29 @@ def detect(
     Raises:
         WrongUseError: a requested check or framework does not exist.
     """
+    return detect_on(open_machine(probes, request, report_progress))
+
+
+def open_machine(
+    probes: Probes,
+    request: DetectRequest | None = None,
+    report_progress: Callable[[str], None] = ignore_progress,
+) -> Machine:
+    """Return the machine as the checks of a request will see it, with nothing read yet.
+
+    Raises:
+        WrongUseError: a requested check or framework does not exist.
+    """
     wanted = request or DetectRequest()
     wanted = wanted._replace(framework=normal_framework(wanted.framework))
+    tried = _frameworks_to_try(wanted, choose_checks(wanted))
+    return Machine(probes, wanted, tried, report_progress)
+
+
+def detect_on(machine: Machine) -> Answer:
+    """Run the checks on a machine, which keeps what they have read."""
+    wanted = machine.request
     checks = choose_checks(wanted)
-    machine = Machine(probes, wanted, _frameworks_to_try(wanted, checks), report_progress)
     findings = tuple(
         finding._replace(remedy=adapt(machine, finding.remedy))
         for finding in _judge(machine, run_checks(machine, checks))

@@ -62,6 +62,8 @@ def answer(report: Report, detection: Detection, view: View) -> Iterator[Block]:
     mark = _mark(report, detection)
     color = {CheckStatus.OK: "green", CheckStatus.FAIL: "red"}.get(mark, "yellow")
     yield Line(detection.conclusion, mark, style=f"bold {color}")
+    if _is_strict(report, detection):
+        yield Line("--strict makes this a failure", indent=INDENT, style="dim")
     yield from remedies(detection.remedy, indent=INDENT)
     cause = _cause(detection)
     if cause is None:
@@ -81,6 +83,13 @@ def _mark(report: Report, detection: Detection) -> CheckStatus:
     if detection.verdict is Verdict.DEGRADED or _cause(detection) is not None:
         return CheckStatus.WARN
     return CheckStatus.OK if report.exit_code is ExitCode.OK else CheckStatus.UNKNOWN
+
+
+def _is_strict(report: Report, detection: Detection) -> bool:
+    """Return whether only --strict made the answer a bad one."""
+    failed = any(finding.status is CheckStatus.FAIL for finding in detection.checks)
+    good = detection.verdict is not Verdict.UNUSABLE and not failed
+    return report.exit_code is ExitCode.BAD and good
 
 
 def _cause(detection: Detection) -> Finding | None:
@@ -153,9 +162,9 @@ def _layers(detection: Detection) -> Iterator[Block]:
         for finding in detection.checks
         if finding.id == xid.ID and finding.status is CheckStatus.OK and finding.evidence
     )
-    same = [finding.id for finding in detection.checks if _is_consequence(finding)]
+    same = [finding.layer.value for finding in detection.checks if _is_consequence(finding)]
     if same:
-        yield Line(f"{', '.join(dict.fromkeys(same))}: the same cause", CheckStatus.WARN)
+        yield Line(f"{', '.join(dict.fromkeys(same))}: from the same cause", CheckStatus.WARN)
     yield from _unread(detection)
     skipped = by_status.get(CheckStatus.SKIP, [])
     unreached = [layer for layer in skipped if layer.summary.startswith(UNREACHED)]

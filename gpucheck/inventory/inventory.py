@@ -67,13 +67,16 @@ def take_inventory(
     ask_driver: bool = False,
     topology: bool = False,
     process_utilization: bool = False,
+    reading: NvmlReading | None = None,
 ) -> Answer:
     """List the GPUs; without any the answer has exit code 4, with a hung driver 3.
 
     `ask_driver` starts CUDA; otherwise it starts only where the rules leave the numbers open.
-    Commands that name a device for a program set it.
+    Commands that name a device for a program set it. `reading` is what NVML has said already.
     """
-    reading = probes.nvml(NvmlRequest(topology=topology, process_utilization=process_utilization))
+    if reading is None:
+        wanted = NvmlRequest(topology=topology, process_utilization=process_utilization)
+        reading = probes.nvml(wanted)
     host = complete_host(probes.host(), reading)
     environment = probes.environment()
     rows = rows_of(reading)

@@ -143,7 +143,7 @@ def blocks(report: Report, view: View) -> Iterator[Block]:
     else:
         yield from _chosen(gpus, view.columns, view)
     yield from unwell(judged, view)
-    yield from _unowned(gpus)
+    yield from unowned(gpus)
     yield from limited([*_hidden(gpus), *_shared(gpus)], view)
     if view.processes:
         yield Gap()
@@ -478,7 +478,7 @@ def _in_one_line(concerned: Sequence[tuple[Gpu, Trouble]]) -> str:
     return f"{which(same)}: {summary}{more}"
 
 
-def _unowned(gpus: Sequence[Gpu]) -> Iterator[Block]:
+def unowned(gpus: Sequence[Gpu]) -> Iterator[Block]:
     """Yield a line for each explanation of memory without an owner: who holds it."""
     alike: dict[object, list[Gpu]] = {}
     for gpu in filter(is_much, gpus):

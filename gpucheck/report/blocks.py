@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from gpucheck.report.envelope import CheckStatus, Report
-from gpucheck.report.text import View
+from gpucheck.report.text import View, count_of
 
 
 class Span(NamedTuple):
@@ -88,7 +88,7 @@ Block = Head | Line | Command | Gap | Table | Fitting
 #: A command at the end of a step, by its first word; a note on it, and a reboot after it.
 _COMMAND = re.compile(
     r": ((?:[A-Z_]+=\S+ )*(?:sudo|gpucheck|(?:\S*/)?(?:pipx?|python)[\d.]*|nvidia-smi|docker"
-    r"|echo|export|unset|systemctl|conda|uv|wsl|kill) [^.]*?(?:\.\S[^.]*?)*)"
+    r"|printf|echo|export|unset|systemctl|conda|uv|wsl|kill) [^.]*?(?:\.\S[^.]*?)*)"
     r"(?P<note> \([^()]*\))?(?:; (?:then )?(?P<after>reboot[^.;:]*\.))?$"
 )
 #: A GPU whose name cannot be read.
@@ -111,10 +111,13 @@ def head(report: Report, *facts: str | None) -> Head:
 
 def counted(names: Iterable[str | None]) -> str | None:
     """Return the GPUs of the head line: "8 × NVIDIA H100 80GB HBM3"; None without any."""
-    counts: dict[str, int] = {}
+    counts: dict[str | None, int] = {}
     for name in names:
-        counts[name or UNNAMED] = counts.get(name or UNNAMED, 0) + 1
-    found = [name if count == 1 else f"{count} × {name}" for name, count in counts.items()]
+        counts[name or None] = counts.get(name or None, 0) + 1
+    silent = counts.pop(None, 0)
+    found = [name or "" if count == 1 else f"{count} × {name}" for name, count in counts.items()]
+    # A lost card does not even tell its name.
+    found += [f"{count_of(silent, 'unreadable GPU')}"] if silent else []
     return ", ".join(found) or None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -12,6 +13,8 @@ class View(NamedTuple):
     """Display settings of a report. Nothing here changes the results.
 
     `example` is the name of the recording that the report answers from, if it is one of ours.
+
+    `source` is what --from named, an example or a file.
 
     `width` is in columns; `indented` spreads JSON over lines; `color` and `unicode` say what the
     terminal can show; `verbosity` is -1 (quiet), 0 or more; `columns` chooses and orders the
@@ -27,6 +30,7 @@ class View(NamedTuple):
     header: bool = True
     indented: bool = False
     example: str | None = None
+    source: str | None = None
 
 
 Renderer = Callable[[Report, View], str]
@@ -42,6 +46,23 @@ def exports(environment: Mapping[str, str]) -> str:
 def example_mark(name: str) -> str:
     """Return the line that marks an answer from an example recording."""
     return f"{name}: recorded example, not this machine"
+
+
+#: A command of ours at the end of a text that can answer from a recording.
+_ANSWERS = re.compile(
+    r"\bgpucheck (?:detect|list|place|memlimit)(?!.* --(?:from|explain|) )"
+    r"(?: -[\w-]+(?:[ =][^\s-]\S*)?| /\S+| \d\S*)*$"
+)
+
+
+def on_recording(text: str, source: str | None) -> str:
+    """Return a step whose command, at its end, answers from the same recording as the report."""
+    if source is None or not _ANSWERS.search(text.rstrip(".")):
+        return text
+    import shlex
+
+    end = text[len(text.rstrip(".")) :]
+    return f"{text.rstrip('.')} --from {shlex.quote(source)}{end}"
 
 
 def printable(text: str) -> str:

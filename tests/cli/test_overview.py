@@ -9,13 +9,13 @@ import pytest
 from gpucheck.cli import main, stands_alone
 from gpucheck.cli.examples import EXAMPLES
 from gpucheck.cli.output import wrap
-from gpucheck.cli.overview import Overview, next_commands
+from gpucheck.cli.overview import Overview, look, next_commands
 from gpucheck.detect.checks.pci_device import NO_GPU
 from gpucheck.detect.machine import DetectRequest
 from gpucheck.detect.model import Detection
 from gpucheck.detect.run import detect
 from gpucheck.report.text import View
-from tests.fakes.probes import FakeProbes
+from tests.fakes.probes import FakeProbes, gpu_reading, reading_of
 from tests.report.formats.recorded import recorded
 
 
@@ -127,3 +127,21 @@ def test_defaults_come_from_the_table_of_detect(
     _, text = shown(capsys, "--from", "example:geforce")
 
     assert json.loads(text)["schema"] == "gpucheck/detect/1"
+
+
+def test_the_driver_is_asked_no_more_than_detect_asks_it() -> None:
+    readings = reading_of(gpu_reading(0, memory_used_bytes=20 << 30, memory_free_bytes=59 << 30))
+    alone, checked = FakeProbes(readings=readings), FakeProbes(readings=readings)
+    detect(checked, DetectRequest())
+
+    answer = look(alone, lambda _: None)
+
+    driver = {"nvml", "health", "condition", "cuda", "launch"}
+    asked, by_detect = (
+        [name for name in each.asked if name in driver] for each in (alone, checked)
+    )
+    assert asked == by_detect
+    assert "nvml" in asked
+    # Memory without an owner is looked for, as by list.
+    assert "device_holders" in alone.asked
+    assert isinstance(answer.result, Overview)

@@ -11,7 +11,8 @@ from gpucheck.detect.model import Detection, Finding, Layer, LayerSummary, Verdi
 from gpucheck.detect.run import detect
 from gpucheck.drivers.evidence import SystemReading
 from gpucheck.drivers.readings import KernelReading, NvmlReading, ProbeFailure
-from gpucheck.report.envelope import Answer, CheckStatus, Evidence, Report
+from gpucheck.report.envelope import Answer, CheckStatus, Evidence, Host, Report
+from gpucheck.report.errors import ExitCode
 from gpucheck.report.formats.table import MARKS, render
 from gpucheck.report.text import View
 from tests.fakes.probes import FakeProbes
@@ -135,3 +136,20 @@ def test_any_report_fits_and_steers_nothing(
     assert [line for line in lines if cell_len(line) > width and line[:1] != " "] == []
     assert [char for char in text if not char.isprintable() and char != "\n"] == []
     assert unicode or text.isascii()
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "said"),
+    [
+        (ExitCode.BAD, CheckStatus.WARN, True),
+        (ExitCode.OK, CheckStatus.WARN, False),
+        (ExitCode.BAD, CheckStatus.FAIL, False),
+    ],
+)
+def test_strict_says_that_it_made_the_mark(code: ExitCode, status: CheckStatus, said: bool) -> None:
+    finding = Finding("fan", Layer.HEALTH, status, "slow")
+    result = Detection(True, Verdict.USABLE, "usable", None, (finding,))
+
+    text = render(wrap("detect", Answer(result=result, exit_code=code, host=Host())), View())
+
+    assert ("--strict" in text) is said

@@ -187,7 +187,10 @@ def list_report(probes: FakeProbes | None = None, **request: bool) -> Report:
     machine = probes or eventful_machine()
     if not request.get("topology"):
         machine.readings = machine.readings._replace(topology=None)
-    return wrap("list", take_inventory(machine, **{"ask_driver": True, **request}))
+    asked = request.pop("ask_driver", True)
+    return wrap(
+        "list", take_inventory(machine, ask_driver=asked, topology=request.get("topology", False))
+    )
 
 
 # ------------------------------------------------------------------------------- any report

@@ -12,6 +12,7 @@ from gpucheck.report.text import (
     duration,
     exports,
     gibibytes,
+    on_recording,
     printable,
     ranges,
     rate,
@@ -174,3 +175,21 @@ def test_exports_are_one_line_each() -> None:
 )
 def test_two_digits(factor: float, text: str) -> None:
     assert two_digits(factor) == text
+
+
+@pytest.mark.parametrize(
+    ("step", "recorded"),
+    [
+        ("Run: gpucheck detect", "Run: gpucheck detect --from 'my file'"),
+        ("See gpucheck list --processes.", "See gpucheck list --processes --from 'my file'."),
+        ("gpucheck place --count 2 -- CMD", "gpucheck place --count 2 -- CMD"),
+        ("gpucheck detect --from x", "gpucheck detect --from x"),
+        ("gpucheck detect --explain nvml", "gpucheck detect --explain nvml"),
+        ("gpucheck detect says why", "gpucheck detect says why"),
+        ("see gpucheck list, then reboot", "see gpucheck list, then reboot"),
+        ("gpucheck bench --quick", "gpucheck bench --quick"),
+    ],
+)
+def test_a_command_answers_from_the_same_recording(step: str, recorded: str) -> None:
+    assert on_recording(step, "my file") == recorded
+    assert on_recording(step, None) == step

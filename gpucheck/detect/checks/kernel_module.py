@@ -51,13 +51,13 @@ FOR_A_VM = (
 REBUILD = "Rebuild the initramfs and reboot."
 OTHER_DRIVERS: dict[str, tuple[str, ...]] = {
     "nouveau": (
-        "Blacklist nouveau: write `blacklist nouveau` and `options nouveau modeset=0` into"
-        " /etc/modprobe.d/blacklist-nouveau.conf",
+        r"Blacklist nouveau: printf 'blacklist nouveau\noptions nouveau modeset=0\n'"
+        " | sudo tee /etc/modprobe.d/blacklist-nouveau.conf",
         REBUILD,
     ),
     "nova_core": (
-        "Blacklist it: write `blacklist nova`, `blacklist nova_core` and `blacklist nova_drm` into"
-        " /etc/modprobe.d/blacklist-nova.conf",
+        r"Blacklist it: printf 'blacklist %s\n' nova nova_core nova_drm"
+        " | sudo tee /etc/modprobe.d/blacklist-nova.conf",
         REBUILD,
         "Or update the kernel: newer packages no longer bind it by themselves.",
     ),

@@ -23,7 +23,7 @@ from gpucheck.report.blocks import (
 )
 from gpucheck.report.envelope import CheckStatus, Report
 from gpucheck.report.formats import open_view
-from gpucheck.report.text import ABSENT, View, as_ascii, example_mark, printable
+from gpucheck.report.text import ABSENT, View, as_ascii, example_mark, on_recording, printable
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -106,20 +106,27 @@ def _drawn(blocks: Iterable[Block], view: View) -> Iterator[Text]:
     from rich.text import Text
 
     for block in blocks:
-        match block:
+        match _on_recording(block, view):
             case Head(facts):
                 yield from _joined(facts, view, style="bold")
-            case Line():
-                yield from _line(block, view)
+            case Line() as line:
+                yield from _line(line, view)
             case Command(text, indent):
                 yield Text(" " * indent) + _text(text, view, style="bold")
             case Gap():
                 yield Text("")
-            case Table():
-                yield from _table(block, view) or _records(block, view)
+            case Table() as table:
+                yield from _table(table, view) or _records(table, view)
             case Fitting(tables):
                 fitting = (lines for table in tables if (lines := _table(table, view)))
                 yield from next(fitting, None) or _records(tables[-1], view)
+
+
+def _on_recording(block: Block, view: View) -> Block:
+    """Return a command, or a line that ends with one, as it is for the report's recording."""
+    if isinstance(block, (Line, Command)) and isinstance(block.text, str):
+        return block._replace(text=on_recording(block.text, view.source))
+    return block
 
 
 def _without_double_gaps(lines: Iterator[Text]) -> Iterator[Text]:
