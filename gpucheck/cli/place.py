@@ -366,7 +366,11 @@ def _place_named(
         if isinstance(named, Placement):
             drawn = _draw(towers(specs), lease.gpus, probes, soft=soft, run=run)
             shown = dataclasses.replace(
-                drawn, devices=named.devices, environment=named.environment, advice=()
+                drawn,
+                devices=named.devices,
+                environment=named.environment,
+                advice=(),
+                memory_limits=named.memory_limits,
             )
             answer = _for_format(answer._replace(result=shown), shared, lease.gpus, probes)
     return deliver("place", shared, answer, probes.time())

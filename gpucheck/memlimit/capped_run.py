@@ -32,8 +32,15 @@ ANSWER_S = 5.0
 #: systemd starts a scope within a second; a CUDA context takes seconds on a large machine.
 START_S = 30.0
 PROOF_S = 120.0
+#: So long systemd may take to remove an empty scope, before we do.
+_SYSTEMD_S = 0.5
 #: The proof's own context, and what NVML and CUDA count differently.
 _SPARE_BYTES = 1 << 30
+
+#: Answers to the question for a limit where there is none.
+_WITHOUT_LIMITS = frozenset(
+    {"not-found", "not-supported", "function-not-found", "driver-not-loaded", "library-not-found"}
+)
 
 #: Turns NVML's refusal into the error that names the missing prerequisite.
 Refused = Callable[[ProbeFailure, Path], MissingError]
@@ -60,11 +67,14 @@ def _clear(record: capped_groups.Record, session: NvmlSession, deadline_s: float
 
     Source: NVIDIA, "MPS v3 Memory Partitioning", Ancestor reservation propagation.
     """
-    wanted = dict.fromkeys(record.uuids)
-    failures = session.set_limits(str(record.folder), wanted, deadline_s=deadline_s)
-    unset = ("not-found", "not-supported")
-    if any(failure and failure.code not in unset for failure in failures.values()):
-        return False
+    group, wanted = str(record.folder), dict.fromkeys(record.uuids)
+    failures = session.set_limits(group, wanted, deadline_s=deadline_s)
+    refused = [uuid for uuid, failure in failures.items() if failure is not None]
+    # What was never set, or is gone with the driver, cannot be cleared and need not be.
+    for found in session.limits(group, refused, deadline_s=deadline_s).values():
+        told = found.failure is None or found.failure.code in _WITHOUT_LIMITS
+        if not told or found.hard_bytes is not None or found.soft_bytes is not None:
+            return False
     return capped_groups.remove(record.folder)
 
 
@@ -308,7 +318,7 @@ class CappedRun:
     def _remove(self) -> None:
         """Clear and remove, unless processes of the command are left, which stay limited."""
         record, folder = self._record, self._record.folder
-        end = time.monotonic() + ANSWER_S if self.limit.place == "scope" else 0.0
+        end = time.monotonic() + (_SYSTEMD_S if self.limit.place == "scope" else 0.0)
         while folder.is_dir() and not capped_groups.members(folder) and time.monotonic() < end:
             time.sleep(0.02)  # systemd removes an empty scope itself
         left = tuple(capped_groups.members(folder)) if folder.is_dir() else ()

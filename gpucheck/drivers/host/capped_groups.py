@@ -103,16 +103,17 @@ def _lives(pid: int) -> bool:
 
 
 def remove(folder: Path) -> bool:
-    """Remove a group and the empty ones below it; return whether it is gone."""
+    """Remove a group and those below it, if all are empty; return whether it is gone."""
     end = time.monotonic() + _RELEASE_S
-    while True:
+    while not members(folder):
         for place, _, _ in os.walk(folder, topdown=False):
             _remove_one(Path(place))
         if not os.path.lexists(folder):
             return True
-        if time.monotonic() >= end or members(folder):
+        if time.monotonic() >= end:
             return False
         time.sleep(_PAUSE_S)
+    return False
 
 
 def _remove_one(folder: Path) -> None:
