@@ -33,6 +33,7 @@ COMMANDS = MappingProxyType(
                 ("gpucheck detect", "usable or not, and what to do"),
                 ("gpucheck detect --framework pytorch --deep", "let PyTorch itself try"),
                 ("gpucheck detect --wheel torch", "which build runs on these GPUs"),
+                ("gpucheck detect --pid 4711", "why is this program not on the GPU?"),
                 ("gpucheck detect --expect-gpus 8 --strict", "a gate for a node's health"),
             ),
         ),

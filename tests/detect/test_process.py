@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gpucheck.detect.process import Scene, explain_process, judge
-from gpucheck.detect.process_model import LoadedLibrary, ProcessAnswer, UsedGpu
+from gpucheck.detect.process_model import LoadedFramework, LoadedLibrary, ProcessAnswer, UsedGpu
 from gpucheck.drivers.evidence import (
     AncestorReading,
     CgroupReading,
@@ -24,6 +24,7 @@ from gpucheck.drivers.readings import (
     ProbeFailure,
     ProcessReading,
 )
+from gpucheck.report.envelope import Evidence
 from gpucheck.report.errors import ExitCode, WrongUseError
 from tests.fakes.probes import FakeProbes
 
@@ -239,6 +240,19 @@ def test_a_machine_without_gpus(
     assert (found.uses_gpu, found.cause) == (False, cause)
 
 
+def test_the_evidence_of_the_cause() -> None:
+    zombie = answer(process(state="Z", threads={"Z": 1}, mapped=()))
+    orphan = answer(process(state="Z", threads={"Z": 1}, mapped=(), ancestors=()))
+    broken = answer(process(device_files=()), nvml(failure=ABSENT._replace(function="nvmlInit")))
+    apart = process(devices_present=False, environment={"NVIDIA_VISIBLE_DEVICES": "none"})
+
+    assert zombie.obstacles[0].evidence == (Evidence("parent", "PID 4000 (bash)"),)
+    assert orphan.obstacles[0].evidence == ()
+    assert broken.obstacles[0].evidence == (Evidence("nvmlInit", "the driver is not loaded"),)
+    assert answer(apart).obstacles[0].evidence[1:] == (Evidence("NVIDIA_VISIBLE_DEVICES", "none"),)
+    assert len(answer(process(devices_present=False)).obstacles[0].evidence) == 1
+
+
 # ------------------------------------------------------------------------------ who set it
 
 
@@ -294,6 +308,7 @@ def test_a_build_for_cpus() -> None:
     found = answer(process(mapped=(), frameworks=(framework("pytorch", gpu_build=False),)))
 
     assert found.cause == "built-for-cpus"
+    assert found.frameworks == (LoadedFramework("pytorch", "/site/pytorch", "1.2", None, False),)
     assert "PyTorch 1.2 is built for CPUs" in found.conclusion
     assert found.remedy[0].endswith("gpucheck detect --wheel torch")
 
@@ -489,6 +504,23 @@ def test_what_cannot_be_told(changes: dict[str, Any], reading: NvmlReading, word
     assert (found.uses_gpu, found.cause) == (None, None)
     assert found.conclusion.startswith("Whether PID 4711 (train.py) uses a GPU cannot be told: ")
     assert words in found.conclusion
+
+
+@pytest.mark.parametrize(
+    ("changes", "listed", "remedy"),
+    [
+        ({"initial_namespace": False}, nvml(gpu(0)), "Ask on the host, with its id there: "),
+        ({"unavailable": {"libraries": NOT_ALLOWED}}, nvml(failure=SILENT), "Ask as its user"),
+        ({"unavailable": {"libraries": NOT_ALLOWED}}, nvml(gpu(0, PID)), ""),
+        ({"unavailable": {"cgroup": "the kernel names none"}}, nvml(failure=SILENT), ""),
+        ({}, nvml(failure=SILENT), ""),
+    ],
+)
+def test_whom_to_ask_instead(changes: dict[str, Any], listed: NvmlReading, remedy: str) -> None:
+    steps = answer(process(**changes), listed).remedy
+
+    assert bool(steps) is bool(remedy)
+    assert all(step.startswith(remedy) for step in steps)
 
 
 def test_without_the_driver_s_files_it_uses_none_whatever_nvml_says() -> None:
