@@ -8,17 +8,13 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from gpucheck.detect.cuda_versions import (
-    MINIMUM_DRIVER,
-    MINIMUM_WINDOWS_DRIVER,
-    Version,
     has_only_ptx,
     holds_code_for,
     newer_driver_for,
-    parse_version,
     too_new_for,
     too_old_for,
 )
@@ -27,7 +23,7 @@ from gpucheck.detect.machine import Machine
 from gpucheck.detect.model import About, Finding, Framework, Layer
 from gpucheck.drivers.evidence import BuildReading, BuildsReading, TrialReading
 from gpucheck.inventory.condition import Trouble
-from gpucheck.report.envelope import CheckStatus, Evidence
+from gpucheck.report.envelope import CheckStatus, Evidence, Failure
 from gpucheck.report.text import count_of
 
 LOOKS_AT = (
@@ -68,49 +64,40 @@ CAUSES = (
 MOST_NAMED = 3
 
 
-class Wheel(NamedTuple):
-    """Build that can be installed: its CUDA, and the compute capabilities that it has code for.
-
-    `newest` is the first one without code; null if the build compiles for later GPUs by itself.
-    """
-
-    name: str
-    cuda: int
-    oldest: Version
-    newest: Version | None = None
-
-    def serves(self, capability: Version) -> bool:
-        """Return whether it has code for a GPU."""
-        return self.oldest <= capability and (self.newest is None or capability < self.newest)
-
-
 class Guide(NamedTuple):
     """Installation guide of a framework; its steps are templates.
 
-    `gpu_build` installs a build for GPUs: {wheel} is its name, {note} names the GPUs left out,
-    {remove} removes the present build. `unchosen` is the step if no wheel serves; {why} says why.
-    `libraries` are the steps for missing ones: {cuda} and {version} are the build's, {again} writes
-    its files again. `removes` are the packages to remove, if not all of the present ones;
-    `wheels_at` is where builds with a local version (2.13.0+cu126) come from.
+    `gpu_build` says what is installed, before the command of the build that was chosen (see
+    wheels.py). `unchosen` is the step if none could be; {why} says why. `libraries` are the steps
+    for missing ones: {cuda} and {version} are the build's, {again} writes its files again.
+    `removes` are the packages to remove, if not all of the present ones; `wheels_at` is where
+    builds with a local version (2.13.0+cu126) come from.
     """
 
     name: str
     title: str
-    gpu_build: str
     libraries: tuple[str, ...]
-    wheels: tuple[Wheel, ...] = ()
-    unchosen: str = ""
+    unchosen: str
+    gpu_build: str = "Install a build for GPUs"
     removes: tuple[str, ...] = ()
     wheels_at: str = ""
 
     def install_gpu_build(self, machine: Machine, build: BuildReading | None) -> tuple[str, ...]:
         """Return how to install a build for GPUs, in place of the present one."""
-        wheel, why = choose_wheel(machine, self.wheels) if self.wheels else ("", "")
-        if wheel is None or (why and "{note}" not in self.gpu_build):
-            return (self.unchosen.format(why=why),)
+        from gpucheck.detect.wheels import choose_for  # only where something is wrong
+
+        choice = choose_for(machine, self.name, self.title)
+        if isinstance(choice, Failure):
+            why = choice.message.rstrip(".")
+            return (self.unchosen.format(why=f"{why[0].lower()}{why[1:]}"),)
+        if choice.build is None:
+            return choice.remedy
+        notes = [left.reason for left in choice.left_out]
+        if choice.driver_unread:
+            notes.append(f"it needs driver {choice.build.driver} or newer")
+        note = f" ({'; '.join(notes)})" if notes else ""
         remove = without((self.removes or build.distributions) if build else ())
-        note = f" ({why})" if why else ""
-        return (self.gpu_build.format(wheel=wheel, note=note, remove=remove),)
+        return (f"{self.gpu_build}{note}: {remove}{choice.commands['pip']}",)
 
     def install_libraries(self, build: BuildReading) -> tuple[str, ...]:
         """Return how to install the libraries that the present build lacks."""
@@ -402,9 +389,14 @@ def _against_driver(machine: Machine, build: BuildReading, guide: Guide) -> Iter
             CheckStatus.WARN,
             f"its CUDA {build.cuda_build} needs driver {least} or newer, but this is {driver}",
             (Evidence("nvmlSystemGetDriverVersion", driver or "?"),),
-            ("Upgrade the driver.", *guide.install_gpu_build(machine, build)),
+            _upgrade_or(guide.install_gpu_build(machine, build)),
             cause="driver-too-old",
         )
+
+
+def _upgrade_or(steps: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the upgrade of the driver, and what runs without it; some steps are the upgrade."""
+    return steps if steps[0].startswith("Upgrade") else ("Upgrade the driver.", *steps)
 
 
 def _against_gpus(
@@ -430,43 +422,6 @@ def _against_gpus(
             guide.install_gpu_build(machine, build),
             cause="no-code-for-the-gpu",
         )
-
-
-def choose_wheel(machine: Machine, wheels: Sequence[Wheel]) -> tuple[str | None, str]:
-    """Return the newest build that runs with the driver and serves every GPU, and a note.
-
-    If none serves all, return the one for the most of them; the note names the others. If the
-    driver or the GPUs could not be read, return None instead of a guess.
-    """
-    driver = parse_version(machine.nvml.driver_version)
-    read = [parse_version(gpu.compute_capability) for gpu in machine.nvml.gpus]
-    own = sorted({capability for capability in read if capability is not None})
-    if driver is None or not own:
-        return None, "the choice depends on the driver and the GPU, which could not be read"
-    least = MINIMUM_WINDOWS_DRIVER if machine.is_wsl else MINIMUM_DRIVER
-    runs = [w for w in wheels if w.cuda in least and least[w.cuda] <= driver]
-    if not runs:
-        return None, f"none runs with driver {machine.nvml.driver_version}: upgrade it first"
-    best = max(runs, key=lambda w: (sum(map(w.serves, own)), w.cuda, w.oldest))
-    left = [capability for capability in own if not best.serves(capability)]
-    if not left:
-        return best.name, ""
-    return best.name, "; ".join(_left_out(capability, best, own, runs) for capability in left)
-
-
-def _left_out(left: Version, best: Wheel, own: Sequence[Version], runs: Sequence[Wheel]) -> str:
-    """Return that a build lacks code for a GPU, and which other build has it."""
-    gap = f"it has no code for compute capability {show_capability(left)}"
-    other = next((wheel for wheel in runs if wheel.serves(left)), None)
-    if other is None:
-        return f"{gap}, nor has any other build"
-    lost = [show_capability(each) for each in own if best.serves(each) and not other.serves(each)]
-    return f"{gap}: {other.name} has, but none for {', '.join(lost)}; no build serves both"
-
-
-def show_capability(capability: Version) -> str:
-    """Return (12, 0) as "12.0"."""
-    return ".".join(map(str, capability))
 
 
 def reinstall(build: BuildReading, guide: Guide) -> str:

@@ -231,7 +231,8 @@ def choose(
     published = [each for each in builds_of(framework) if (machine or X86) in each.machines]
     if not published:
         sentence = f"{title} has no build with GPU code for {machine or X86} processors"
-        return WheelChoice(framework, Fit.NONE, sentence)
+        remedy = f"Build {title} from its source, or use a machine with another processor."
+        return WheelChoice(framework, Fit.NONE, sentence, remedy=(remedy,))
     runs = [each for each in published if runs_with(each, driver) is not False]
     if not runs:
         return _needs_a_driver(framework, title, known, driver, published)
@@ -288,7 +289,8 @@ def _left_out(
     other = max(others, key=lambda build: (len(_served(build, gpus)), _number(build.versions[1])))
     also = _served(other, gpus)
     lost = _capabilities([each for each in _served(best, gpus) if each not in also])
-    reason = f"{gap}: {label(other, title)} has, but none for {', '.join(lost)}"
+    name = label(other, title).rpartition(" (")[0]
+    reason = f"{gap}: {name} has, but none for {', '.join(lost)}"
     return LeftOut(gpu, other.id, f"{reason}; no build serves both")
 
 
@@ -416,6 +418,16 @@ def _board(device_id: str | None) -> tuple[str | None, str | None]:
         if digits in row["pci_device_ids"]:
             return row["name"], row["rates"].partition("-")[0]
     return None, None
+
+
+def choose_for(machine: Machine, framework: str, title: str) -> WheelChoice | Failure:
+    """Return the build for a machine, or why there is nothing to choose by."""
+    gpus = gpus_of(machine)
+    failure = _nothing_to_judge_by(machine, gpus)
+    if failure is not None:
+        return failure
+    processor = machine.system.platform.machine
+    return choose(framework, title, gpus, driver_of(machine), processor)
 
 
 def advise(probes: Probes, frameworks: Mapping[str, str]) -> Answer:

@@ -162,7 +162,7 @@ def test_a_build_for_cpus(site: Site, look: Look) -> None:
     assert finding["status"] == "warn"
     assert "built for CPUs only" in entry["reason"]
     # The driver of the pretended T4 takes CUDA 12.
-    assert "whl/cu128" in finding["remedy"][0]
+    assert "whl/cu126" in finding["remedy"][0]
 
 
 def test_a_build_for_gpus_is_not_said_to_work(site: Site, look: Look) -> None:

@@ -5,7 +5,7 @@ Here stands what is special about each: its guide to a build for GPUs, and what 
 
 from __future__ import annotations
 
-from gpucheck.detect.frameworks import FrameworkCheck, Guide, Wheel
+from gpucheck.detect.frameworks import FrameworkCheck, Guide
 from gpucheck.detect.model import Finding
 from gpucheck.drivers.readings import ProbeFailure
 from gpucheck.report.envelope import CheckStatus, Evidence
@@ -15,19 +15,11 @@ PYTORCH = FrameworkCheck(
     Guide(
         name="pytorch",
         title="PyTorch",
-        gpu_build="Install a build for GPUs{note}: {remove}pip install torch"
-        f" --index-url {PYTORCH_INDEX}{{wheel}}",
         unchosen="Install a build for GPUs ({why}): https://pytorch.org/get-started/locally",
         # What this build requires: another build may not fit.
         libraries=(
             "Install what it requires: pip install torch",
             "If pip finds nothing missing: {again}",
-        ),
-        # Source: PyTorch's release matrix, issue 157517: which build has code for which GPUs.
-        wheels=(
-            Wheel("cu130", 13, (7, 5), (13, 0)),
-            Wheel("cu128", 12, (7, 5), (13, 0)),
-            Wheel("cu126", 12, (5, 0), (10, 0)),
         ),
         removes=("torch",),
         wheels_at=PYTORCH_INDEX,
@@ -42,7 +34,7 @@ TENSORFLOW = FrameworkCheck(
     Guide(
         name="tensorflow",
         title="TensorFlow",
-        gpu_build="Install a build for GPUs: {remove}pip install 'tensorflow[and-cuda]'",
+        unchosen="Install a build for GPUs ({why}): pip install 'tensorflow[and-cuda]'",
         libraries=(
             "Install them with it: pip install 'tensorflow[and-cuda]{version}'",
             "If they are installed: link them into tensorflow's folder, as its guide says.",
@@ -59,14 +51,12 @@ JAX = FrameworkCheck(
     Guide(
         name="jax",
         title="JAX",
-        gpu_build="Install the plugin{note}: pip install -U 'jax[{wheel}]'",
+        gpu_build="Install the plugin",
         unchosen="Install the plugin, 'jax[cuda13]' or 'jax[cuda12]' ({why}).",
         libraries=(
             "Install them with the plugin: pip install -U 'jax[cuda{cuda}]'",
             "Unset LD_LIBRARY_PATH, which may hide the right ones.",
         ),
-        # Source: JAX, Installation: NVIDIA GPU. It compiles its kernels itself, for newer GPUs too.
-        wheels=(Wheel("cuda13", 13, (7, 5)), Wheel("cuda12", 12, (5, 2))),
     ),
     "the distributions jax-cuda12-plugin and jax-cuda13-plugin, and whether they match jaxlib"
     " and their pjrt",
@@ -80,16 +70,11 @@ CUPY = FrameworkCheck(
     Guide(
         name="cupy",
         title="CuPy",
-        gpu_build="Install one package for GPUs{note}: {remove}pip install '{wheel}[ctk]'",
+        gpu_build="Install one package for GPUs",
         unchosen="Install cupy-cuda13x[ctk] or cupy-cuda12x[ctk], and no other cupy ({why}).",
         libraries=(
             "Install them: pip install 'cupy-cuda{cuda}x[ctk]'",
             "Or set CUDA_PATH to a CUDA toolkit of that version.",
-        ),
-        # Source: CuPy, Installation. It compiles its kernels itself, for newer GPUs too.
-        wheels=(
-            Wheel("cupy-cuda13x", 13, (7, 5)),
-            Wheel("cupy-cuda12x", 12, (5, 0)),
         ),
     ),
     "the distributions that provide CuPy, of which only one may be installed",
@@ -103,14 +88,12 @@ NUMBA = FrameworkCheck(
     Guide(
         name="numba",
         title="Numba",
-        gpu_build="Install Numba's CUDA target{note}: pip install 'numba-cuda[{wheel}]'",
+        gpu_build="Install Numba's CUDA target",
         unchosen="Install numba-cuda[cu13] or numba-cuda[cu12] ({why}).",
         libraries=(
             "Install them: pip install 'numba-cuda[cu{cuda}]'",
             "Or set CUDA_HOME to a CUDA toolkit.",
         ),
-        # Source: numba-cuda, Installation; CUDA 13's release notes. It compiles its kernels itself.
-        wheels=(Wheel("cu13", 13, (7, 5)), Wheel("cu12", 12, (5, 0))),
     ),
     "with numba-cuda: NVVM and NVRTC, found with cuda-pathfinder as numba-cuda does",
     "otherwise libnvvm in CUDA_HOME, /usr/local/cuda and NVIDIA's wheels",
@@ -123,15 +106,11 @@ ONNXRUNTIME = FrameworkCheck(
     Guide(
         name="onnxruntime",
         title="ONNX Runtime",
-        gpu_build="Install a build for GPUs: {remove}pip install {wheel}",
         unchosen=(
-            "Install the release of onnxruntime-gpu for this driver's CUDA; the current one is for"
-            " CUDA 13 and compute capability 7.5 or newer ({why}):"
+            "Install the release of onnxruntime-gpu for this GPU and its driver's CUDA ({why}):"
             " https://onnxruntime.ai/docs/execution-providers/CUDA-ExecutionProvider.html"
         ),
         libraries=("Install them: pip install 'onnxruntime-gpu[cuda,cudnn]'",),
-        # Source: onnxruntime-gpu 1.31 on PyPI (capi/build_and_package_info.py).
-        wheels=(Wheel("onnxruntime-gpu", 13, (7, 5)),),
     ),
     "what onnxruntime/capi/libonnxruntime_providers_cuda.so would load and open, including cuDNN"
     " and cuFFT, with the dynamic loader in list mode",

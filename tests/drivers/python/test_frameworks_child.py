@@ -117,6 +117,8 @@ def test_site_hooks_may_talk(tmp_path: Path) -> None:
             ("sm_75", "sm_90", "sm_120", "compute_120"),
         ),
         ("\0sm_90a\0", ("sm_90a",)),
+        # 2.8 and 2.9: the string before it is not ended.
+        ("\0std::string ipc_hsm_70 sm_75 sm_120\0", ("sm_70", "sm_75", "sm_120")),
         ("\0kernel_sm_90\0sm_ \0", ()),
         ("", ()),
         (None, ()),
