@@ -64,7 +64,7 @@ def peaks_here(probes: Probes, dtypes: Sequence[str] = ()) -> Answer:
             boards[entry.id] = replace(board, gpus=(*board.gpus, _gpu(row, entry)))
     unknown = tuple(_unknown(row) for row in rows if entries[row.index] is None)
     result = Peaks(boards=tuple(boards.values()), unknown=unknown)
-    notices = tuple(_power_notices(result.boards))
+    notices = (*_power_notices(result.boards), *_mig_notice(rows))
     answer = Answer(result=result, exit_code=code, host=host, error=failure, warnings=notices)
     if failure is not None:
         return answer
@@ -226,6 +226,15 @@ def _power_notices(boards: Iterable[BoardPeaks]) -> Iterable[Notice]:
                 f"{board.power_limit_w:g} W: expect less than its peaks."
             )
             yield Notice(code="power-limit-below-board", message=message)
+
+
+def _mig_notice(rows: Iterable[GpuReading]) -> Iterable[Notice]:
+    """Yield a warning for the GPUs that are split: no instance has all of the board."""
+    split = [row.index for row in rows if row.mig_enabled]
+    if split:
+        which = f"GPU{'s' if len(split) > 1 else ''} {ranges(split)}"
+        message = f"{which}: MIG is on; the peaks are the whole board's, an instance has a share."
+        yield Notice(code="mig-has-a-share", message=message)
 
 
 def _judged(answer: Answer, dtypes: Sequence[str]) -> Answer:

@@ -94,6 +94,12 @@ def test_a_power_limit_that_was_not_read_is_no_warning() -> None:
     assert found.boards[0].gpus[0].power_limit_percent is None
 
 
+def test_an_instance_has_a_share_of_its_board() -> None:
+    answer, _ = look(h100(0), h100(1, mig_enabled=True), h100(2, mig_enabled=False))
+
+    assert [notice.message.partition(";")[0] for notice in answer.warnings] == ["GPU 1: MIG is on"]
+
+
 def test_dtypes_narrow_it() -> None:
     answer = peaks_of_named("A100 SXM 40 GB", ("float8", "tf32"))
 
