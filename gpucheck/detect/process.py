@@ -275,7 +275,8 @@ def _hidden(scene: Scene) -> Iterator[Obstacle]:
     """Judge CUDA_VISIBLE_DEVICES as it was when the process was started."""
     environment = scene.process.environment or {}
     value = environment.get(VISIBLE)
-    if value is None or scene.nvml.failure is not None or not scene.nvml.gpus:
+    # These hide everything, and any other value depends on the GPUs.
+    if value is None or (not scene.nvml.gpus and value not in ("", "-1")):
         return
     seen = apply_rules(
         value,

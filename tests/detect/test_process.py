@@ -240,6 +240,16 @@ def test_a_machine_without_gpus(
     assert (found.uses_gpu, found.cause) == (False, cause)
 
 
+@pytest.mark.parametrize(
+    ("value", "cause"),
+    [("", "hidden-devices"), ("-1", "hidden-devices"), ("0", "driver-not-loaded")],
+)
+def test_what_hides_everything_needs_no_list_of_gpus(value: str, cause: str) -> None:
+    reading = process(mapped=(), device_files=(), environment={"CUDA_VISIBLE_DEVICES": value})
+
+    assert answer(reading, nvml(failure=SILENT)).cause == cause
+
+
 def test_the_evidence_of_the_cause() -> None:
     zombie = answer(process(state="Z", threads={"Z": 1}, mapped=()))
     orphan = answer(process(state="Z", threads={"Z": 1}, mapped=(), ancestors=()))

@@ -199,9 +199,7 @@ def _mapped(folder: Path) -> Iterator[MappedReading]:
         deleted = path.endswith(_DELETED)
         path = path.removesuffix(_DELETED)
         name = path.rpartition("/")[2]
-        if not (
-            _LIBRARY.fullmatch(name) or _FRAMEWORK_FILE.search(path) or _DEVICE.fullmatch(path)
-        ):
+        if not (_LIBRARY.fullmatch(name) or _FRAMEWORK_FILE.search(path)):
             continue
         seen.add((device, inode, found[3]))
         yield MappedReading(path=path, file=f"{device} {inode}", deleted=deleted)

@@ -195,7 +195,6 @@ def test_mapped_files(tmp_path: Path) -> None:
         MappedReading(CUDA, "fd:01 7"),
         MappedReading(conda, "fd:01 8", deleted=True),
         MappedReading("/lib/libcublas-1b2c3d4e.so.12", "fd:01 9"),
-        MappedReading("/dev/nvidiactl", "00:05 11"),
     )
 
 
