@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from gpucheck.detect import health_validation
 from gpucheck.detect.checks import (
     CHECKS,
     Check,
@@ -40,7 +39,6 @@ from gpucheck.detect.verdict import (
     judge,
     not_reached,
 )
-from gpucheck.detect.xids import described
 from gpucheck.drivers.interface import Probes
 from gpucheck.inventory.capped import caps_of
 from gpucheck.inventory.inventory import complete_host
@@ -266,6 +264,8 @@ def _near(word: str, names: Sequence[str]) -> tuple[str, ...]:
 
 def _describe_xid(number: int) -> CheckDescription:
     """Describe an error of the driver by its number, as the check of them knows it."""
+    from gpucheck.detect.xids import described  # only who asks for a number needs the table
+
     found = described(number)
     if found is None:
         message = f"NVIDIA's catalogue of Xids has no number {number}."
@@ -282,7 +282,9 @@ def _describe_xid(number: int) -> CheckDescription:
 
 def explained(check: Check) -> About:
     """Return a check's description, with NVIDIA Health Validation's checks among its sources."""
-    sources = (*check.ABOUT.sources, *health_validation.beside(check.ID))
+    from gpucheck.detect.health_validation import beside  # a table that no check needs
+
+    sources = (*check.ABOUT.sources, *beside(check.ID))
     return check.ABOUT._replace(sources=sources)
 
 

@@ -25,7 +25,6 @@ _LINE = (
 )
 #: What a line of Xid 154 asks for: "… changed from 0x0 (None) to 0x1 (GPU Reset Required)".
 _ASKED = r" to 0x[0-9a-fA-F]+ \((?P<action>[A-Za-z0-9 ]{1,40})\)"
-_BEGIN = "NVRM: Xid ("
 _UNKNOWN = "<unknown>"
 #: The number that says which recovery the others need.
 RECOVERY_CHANGED = 154
@@ -164,8 +163,7 @@ def parse_lines(lines: Sequence[str], ages_s: Sequence[float | None]) -> list[Xi
 
 def parse_line(line: str, age_s: float | None = None) -> Xid | None:
     """Return the error that a line reports, None if it reports none."""
-    # Most logs have no such line, and need no pattern.
-    match = re.search(_LINE, line) if _BEGIN in line else None
+    match = re.search(_LINE, line)
     if match is None:
         return None
     pid, process = match["pid"], match["process"]

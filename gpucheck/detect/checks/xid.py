@@ -2,26 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
-from gpucheck.detect import health_validation
 from gpucheck.detect.findings import make_finding
 from gpucheck.detect.machine import Machine
 from gpucheck.detect.model import About, Finding, Layer
-from gpucheck.detect.remedies import for_gpu
-from gpucheck.detect.xids import (
-    CATALOGUE,
-    Judgement,
-    Xid,
-    guide,
-    how_long_ago,
-    how_often,
-    parse_lines,
-    which_processes,
-)
-from gpucheck.drivers.host.kernel_log import MOST_OF_AN_XID
-from gpucheck.report.envelope import CheckStatus, Evidence
+from gpucheck.report.envelope import CheckStatus
 
 ID = "xid"
 LAYER = Layer.HEALTH
@@ -52,9 +38,8 @@ ABOUT = About(
     causes=("xid-N",),
 )
 
-_STATUS = {Judgement.FAIL: CheckStatus.FAIL, Judgement.WARN: CheckStatus.WARN}
-#: The errors of one number on one GPU, by the two.
-_Groups = Mapping[tuple[int, str], Sequence[Xid]]
+#: How the driver begins the line of an error.
+BEGIN = "NVRM: Xid ("
 
 
 def check(machine: Machine) -> list[Finding]:
@@ -62,102 +47,10 @@ def check(machine: Machine) -> list[Finding]:
     log = machine.system.log
     if log.lines is None:
         reason = log.unavailable or machine.system.unavailable or "the kernel log was not recorded"
-        return [_whole(CheckStatus.UNKNOWN, f"not checked: {reason}")]
-    now = _grouped(parse_lines(log.lines, log.ages_s))
-    before = _grouped(parse_lines(log.earlier.lines or (), log.earlier.ages_s))
-    bad = [
-        _judge(machine, key, xids, before)
-        for key, xids in now.items()
-        if guide(key[0]).judgement is not Judgement.NOTE
-    ]
-    if bad:
-        return sorted(bad, key=lambda finding: finding.status is not CheckStatus.FAIL)
-    parts = [_notes(machine, now) if now else f"no Xid in {log.source}"]
-    parts += _not_come_back(machine, before)
-    shown = [Evidence(log.source, xids[-1].line) for xids in now.values()]
-    shown += [Evidence(log.earlier.source, xids[-1].line) for xids in before.values()]
-    return [_finding(CheckStatus.OK, "; ".join(parts), *shown)]
+        return [_finding(CheckStatus.UNKNOWN, f"not checked: {reason}", cause="not-read")]
+    if not any(BEGIN in line for line in (*log.lines, *(log.earlier.lines or ()))):
+        return [_finding(CheckStatus.OK, f"no Xid in {log.source}")]
+    # Most logs have none, and the table with what judges them takes time to load.
+    from gpucheck.detect.xid_findings import judge_lines
 
-
-def _grouped(xids: Iterable[Xid]) -> _Groups:
-    groups: dict[tuple[int, str], list[Xid]] = {}
-    for xid in xids:
-        groups.setdefault((xid.number, xid.pci_bus_id), []).append(xid)
-    return groups
-
-
-def _whole(status: CheckStatus, summary: str) -> Finding:
-    cause = "not-read" if status is CheckStatus.UNKNOWN else None
-    return _finding(status, summary, cause=cause)
-
-
-def _notes(machine: Machine, now: _Groups) -> str:
-    """Return the last of several errors that are not the GPU's, and the numbers of the others."""
-    (number, pci_bus_id), xids = [*now.items()][-1]
-    sentence = _sentence(_name(machine, pci_bus_id), xids, came_back=False)
-    others = sorted({other for other, _ in now} - {number})
-    also = f"; also Xid {', '.join(map(str, others))}" if others else ""
-    return f"only program errors: {sentence}{also}"
-
-
-def _not_come_back(machine: Machine, before: _Groups) -> Iterable[str]:
-    """Yield the errors of earlier boots that would be a finding today."""
-    for (number, pci_bus_id), xids in before.items():
-        if guide(number).judgement is Judgement.NOTE:
-            continue
-        when = how_long_ago(xids)
-        what = f"Xid {number} {how_often(xids, MOST_OF_AN_XID)}" + (f", {when}," if when else "")
-        yield f"before the last boot: {what} on {_name(machine, pci_bus_id)}; not seen again since"
-
-
-def _name(machine: Machine, pci_bus_id: str) -> str:
-    gpu = next((gpu for gpu in machine.nvml.gpus if gpu.pci_bus_id == pci_bus_id), None)
-    return pci_bus_id if gpu is None else f"GPU {gpu.index}"
-
-
-def _judge(machine: Machine, key: tuple[int, str], xids: Sequence[Xid], before: _Groups) -> Finding:
-    number, pci_bus_id = key
-    gpu = next((gpu for gpu in machine.nvml.gpus if gpu.pci_bus_id == pci_bus_id), None)
-    facts = guide(number)
-    steps = (facts.remedy,)
-    return _finding(
-        _STATUS[facts.judgement],
-        _sentence(_name(machine, pci_bus_id), xids, came_back=key in before),
-        *_evidence(machine, xids, before.get(key, ())),
-        remedy=steps if gpu is None else for_gpu(gpu.index, steps),
-        gpu=gpu.uuid if gpu else None,
-        cause=f"xid-{number}",
-    )
-
-
-def _sentence(name: str, xids: Sequence[Xid], *, came_back: bool) -> str:
-    """Return which error, how often, when, whose, and what to do by us and by NVIDIA."""
-    last = xids[-1]
-    facts = guide(last.number)
-    often = f" {how_often(xids, MOST_OF_AN_XID)}" if len(xids) > 1 else ""
-    again = "it came back after the last boot" if came_back else None
-    parts = [
-        f"{name}: Xid {last.number} ({facts.meaning}){often}",
-        *(part for part in (how_long_ago(xids), which_processes(xids), again) if part),
-    ]
-    action = facts.action if last.asked is None else f"it asks for: {last.asked}"
-    nvidia = f" (NVIDIA: {facts.immediate})" if facts.immediate else ""
-    return f"{', '.join(parts)}: {action}{nvidia}"
-
-
-def _evidence(machine: Machine, xids: Sequence[Xid], before: Sequence[Xid]) -> Iterable[Evidence]:
-    """Yield the last line, NVIDIA's actions beside it, and what earlier boots show."""
-    log, facts = machine.system.log, guide(xids[-1].number)
-    yield Evidence(log.source, xids[-1].line)
-    if facts.nvidia is not None:
-        yield Evidence(CATALOGUE, facts.nvidia)
-    if facts.because is not None:
-        yield Evidence("gpucheck/data/xid.toml", f"{facts.judgement}, because {facts.because}")
-    critical = health_validation.of_xid(xids[-1].number)
-    if critical is not None:
-        yield Evidence(health_validation.NAME, critical)
-    if before:
-        yield Evidence(f"{log.earlier.source}, before this boot", before[-1].line)
-    elif log.earlier.lines is None:
-        reason = log.earlier.unavailable or "not recorded"
-        yield Evidence("earlier boots", f"not read, so it is unknown if it came back: {reason}")
+    return judge_lines(machine, _finding)

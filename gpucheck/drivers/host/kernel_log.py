@@ -22,13 +22,13 @@ _ABOUT_GPUS = re.compile(
     r"|module loading is restricted"
 )
 #: The driver's line of an error, up to its number.
-_XID = re.compile(r"NVRM: Xid \([^)]*\): ([0-9]+)")
+_XID = r"NVRM: Xid \([^)]*\): ([0-9]+)"
 _XID_BYTES = b"NVRM: Xid ("
 #: How the kernel escapes a line end within a record, and how the driver begins the next line.
 _WITHIN = re.compile(r"\\x0a(?:NVRM: *)?")
 #: A record of /dev/kmsg: priority, sequence, microseconds since the boot, flags (kernel,
 #: Documentation/ABI/testing/dev-kmsg).
-_RECORD = re.compile(r"[0-9]+,[0-9]+,(?P<us>[0-9]{1,18}),[^;]*;")
+_RECORD = r"[0-9]+,[0-9]+,(?P<us>[0-9]{1,18}),[^;]*;"
 #: The kernel's own time in a log file, compiled only if one is read, where the logger keeps it.
 _SINCE_BOOT = r"kernel: \[ *(?P<s>[0-9]{1,12}\.[0-9]+)\]"
 #: The logger's times: of RFC 5424, and the older one without a year (RFC 3164).
@@ -94,7 +94,7 @@ def _about(lines: Iterable[_Line]) -> list[_Line]:
     chosen: list[_Line] = []
     counts: Counter[str] = Counter()
     for line in reversed([line for line in lines if _ABOUT_GPUS.search(line.text)]):
-        found = _XID.search(line.text)
+        found = re.search(_XID, line.text)
         kind, most = (found[1], MOST_OF_AN_XID) if found else ("", MOST_LINES)
         counts[kind] += 1
         if counts[kind] <= most:
@@ -134,7 +134,7 @@ def _ring_buffer(path: Path, clock: Clock) -> list[_Line]:
 
 
 def _of_record(line: str, clock: Clock) -> _Line:
-    found = _RECORD.match(line)
+    found = re.match(_RECORD, line)
     if found is None:
         return _Line(line.partition(";")[2] or line)
     return _Line(line[found.end() :], _age(int(found["us"]) / 1e6, clock))
@@ -163,7 +163,9 @@ def _earlier_boot(root: Path, clock: Clock) -> EarlierBootReading:
         # Most logs have none: then their lines need not be told apart.
         lines = tail.decode("utf-8", "replace").splitlines() if _XID_BYTES in tail else []
         before = lines[: _boot_began(lines)]
-        found = _about(_dated(line, clock, earlier=True) for line in before if _XID.search(line))
+        found = _about(
+            _dated(line, clock, earlier=True) for line in before if re.search(_XID, line)
+        )
         return EarlierBootReading(
             lines=tuple(line.text[:MOST_CHARACTERS] for line in found),
             ages_s=tuple(line.age_s for line in found),
