@@ -181,13 +181,17 @@ def _gpu(row: GpuReading, entry: TableBoard) -> PeakGpu:
     )
 
 
+#: Why a GPU that could be identified has no peaks.
+_NO_ROW = "the table of boards has no row for it"
+
+
 def _unknown(row: GpuReading) -> UnknownBoard:
     if row.failure is not None:
         reason = f"it does not answer: {row.failure.message}"
     elif row.pci_device_id is None and row.name is None:
         reason = "neither its PCI device id nor its name could be read"
     else:
-        reason = "the table of boards has no row for it"
+        reason = _NO_ROW
     return UnknownBoard(
         index=row.index,
         uuid=row.uuid,
@@ -202,9 +206,13 @@ def _not_in_table(unknown: Sequence[UnknownBoard]) -> Failure:
         f"GPU {gpu.index} ({gpu.name or 'of unknown name'}): {gpu.reason}" for gpu in unknown[:3]
     )
     more = f", and {count_of(len(unknown) - 3)} more" if len(unknown) > 3 else ""
+    message = f"The peaks are not known of {named}{more}."
+    if not any(gpu.reason == _NO_ROW for gpu in unknown):
+        remedy = ("See what is wrong with it: gpucheck detect",)
+        return Failure(code="gpu-not-identified", message=message, remedy=remedy)
     return Failure(
         code="board-not-in-table",
-        message=f"The peaks are not known of {named}{more}.",
+        message=message,
         remedy=(
             "Measure it, against limits computed from its clocks: gpucheck bench",
             "Add the board to the table: see CONTRIBUTING.md, Add a line to a table",

@@ -369,7 +369,7 @@ def _show_peaks(board: str | None, dtypes: tuple[str, ...], shared: Shared) -> i
             answer = peaks_here(probes, dtypes)
         else:
             answer = peaks_of_named(board, dtypes)._replace(host=probes.host())
-    shown = ("power-limit-below-board", "board-not-in-table")
+    shown = ("power-limit-below-board", "board-not-in-table", "gpu-not-identified")
     return deliver("peaks", shared, answer, probes.time(), in_table=shown)
 
 

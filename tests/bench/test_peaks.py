@@ -67,9 +67,13 @@ def test_a_card_without_a_board_gets_no_other_ones_figures() -> None:
 
 def test_why_a_card_has_no_board() -> None:
     lost = ProbeFailure(code="gpu-lost", message="the GPU is lost", library_code=15)
-    _, found = look(
+    answer, found = look(
         GpuReading(index=0, failure=lost), h100(1, name=None, pci_device_id=None), h100(2)
     )
+
+    assert answer.error is not None
+    assert (answer.exit_code, answer.error.code) == (ExitCode.BAD, "gpu-not-identified")
+    assert answer.error.remedy[0].endswith("gpucheck detect")
 
     assert [gpu.reason for gpu in found.unknown] == [
         "it does not answer: the GPU is lost",
