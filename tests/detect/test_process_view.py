@@ -48,7 +48,6 @@ def test_the_facts() -> None:
             LoadedFramework("pytorch", "/t", "2.14", "12.8", gpu_build=True),
             LoadedFramework("cupy", "/c", "14", None, gpu_build=True),
             LoadedFramework("jax", "/j", None, None, gpu_build=False),
-            LoadedFramework("onnxruntime", "/o"),
         ),
         libraries=(
             LoadedLibrary("libcuda", "/usr/lib/libcuda.so.570.1", "570.1", deleted=True),
@@ -63,14 +62,19 @@ def test_the_facts() -> None:
         "✓ PID 4711 uses GPU 0.",
         "process    user alice, sleeping, 1 thread",
         "command    python train.py",
-        "frameworks PyTorch 2.14 (CUDA 12.8), CuPy 14 (has CUDA), JAX (for CPUs), ONNX Runtime (not known",  # noqa: E501
-        "           whether it has CUDA)",
+        "frameworks PyTorch 2.14 (CUDA 12.8), CuPy 14 (has CUDA), JAX (for CPUs)",
         "libraries  libcuda 570.1 (replaced on disk), libnvidia-ml",
         "files open /dev/nvidia0",
         "variables  CUDA_VISIBLE_DEVICES='0'",
         "cgroup     /pod, memory 1.0 GiB of 8.0 GiB, 1 process killed for memory",
     ]
     assert "           /usr/lib/libcuda.so.570.1" in shown(found, verbosity=1)
+
+
+def test_a_framework_whose_files_could_not_be_read() -> None:
+    lines = shown(FOUND._replace(frameworks=(LoadedFramework("onnxruntime", "/o"),)))
+
+    assert "frameworks ONNX Runtime (not known whether it has CUDA)" in lines
 
 
 def test_where_there_is_nothing() -> None:
