@@ -305,10 +305,12 @@ def _origin(scene: Scene, variable: str) -> tuple[str, str]:
     end = "no parent of it was started without it"
     for ancestor in process.ancestors:
         if ancestor.environment is None:
-            end = f"the variables of {_named(ancestor)}, above it, may not be read"
+            end = f"the variables of {_named(ancestor)}, above it, could not be read"
             break
-        if ancestor.environment.get(variable) != value:
-            end = f"its parent, {_named(ancestor)}, was started without it"
+        other = ancestor.environment.get(variable)
+        if other != value:
+            how = "without it" if other is None else f'with "{other}"'
+            end = f"its parent, {_named(ancestor)}, was started {how}"
             break
         first = ancestor
     if first is not None:

@@ -284,17 +284,17 @@ def test_the_evidence_of_the_cause() -> None:
         (
             (TMUX, BASH._replace(environment={"CUDA_VISIBLE_DEVICES": "3"})),
             ", and came from PID 4690 (tmux).",
-            "its parent, PID 4000 (bash)",
+            'its parent, PID 4000 (bash), was started with "3"',
         ),
         (
             (TMUX, BASH._replace(environment=None)),
             ", and came from PID 4690 (tmux).",
-            "the variables of PID 4000 (bash), above it, may not be read",
+            "the variables of PID 4000 (bash), above it, could not be read",
         ),
         (
             (BASH._replace(environment=None),),
             ".",
-            "it was started with it; the variables of PID 4000 (bash), above it, may not be read",
+            "it was started with it; the variables of PID 4000 (bash), above it, could not be read",
         ),
     ],
 )

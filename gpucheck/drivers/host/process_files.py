@@ -168,13 +168,14 @@ def _environment(folder: Path) -> Mapping[str, str]:
 
 
 def _ancestors(pid: int, root: Path) -> Iterator[AncestorReading]:
-    """Yield its parent, the parent of that, and so on."""
+    """Yield its parent, the parent of that, and so on, up to one that is hidden from this user."""
     seen: set[int] = set()
     while pid > 0 and pid not in seen and len(seen) < MOST_ANCESTORS:
         seen.add(pid)
         folder = root / "proc" / str(pid)
         stat = _stat(folder)
         if stat is None:
+            yield AncestorReading(pid=pid)
             return
         try:
             environment = _environment(folder)

@@ -156,6 +156,15 @@ def test_the_chain_of_parents(tmp_path: Path) -> None:
     )
 
 
+def test_the_chain_ends_at_a_parent_that_is_hidden(tmp_path: Path) -> None:
+    add(tmp_path, parent=4700)
+    add(tmp_path, 4700, parent=4690, name="bash")
+
+    found = read_process(PID, tmp_path).ancestors
+
+    assert found == (AncestorReading(4700, "bash", {}), AncestorReading(4690))
+
+
 def test_a_circle_of_parents_ends(tmp_path: Path) -> None:
     add(tmp_path, parent=12)
     add(tmp_path, 12, parent=PID)
