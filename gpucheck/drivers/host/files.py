@@ -17,14 +17,14 @@ MOST_JSON_BYTES = 8 * MIB
 MOST_TOML_BYTES = 1 * MIB
 
 
-def read_file(path: Path | str, most_bytes: int) -> bytes:
-    """Return the content of a regular file.
+def open_file(path: Path | str) -> int:
+    """Return a descriptor for reading a regular file.
 
     A device or a pipe is not even opened: that can hang, trigger something, or never end. But a
-    file that our caller has opened for us (/dev/stdin, `<(...)`) is read up to the limit.
+    file that our caller has opened for us (/dev/stdin, `<(...)`) is read as it comes.
 
     Raises:
-        OSError: it cannot be read, is not a regular file, or is larger; `strerror` tells which.
+        OSError: it cannot be read, or is not a regular file; `strerror` tells which.
     """
     try:
         given = _OPENED_FOR_US.fullmatch(str(path)) is not None
@@ -34,9 +34,22 @@ def read_file(path: Path | str, most_bytes: int) -> bytes:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOCTTY | os.O_CLOEXEC | waits)
     except ValueError as error:  # a NUL character
         raise OSError(errno.EINVAL, f"its name is invalid: {error}") from None
-    with os.fdopen(descriptor, "rb") as file:
-        if not given:  # the name may lead to another file by now
+    if not given:  # the name may lead to another file by now
+        try:
             _check_regular(os.fstat(descriptor))
+        except OSError:
+            os.close(descriptor)
+            raise
+    return descriptor
+
+
+def read_file(path: Path | str, most_bytes: int) -> bytes:
+    """Return the content of a file that `open_file` opens.
+
+    Raises:
+        OSError: it cannot be read, is not a regular file, or is larger; `strerror` tells which.
+    """
+    with os.fdopen(open_file(path), "rb") as file:
         content = file.read(most_bytes + 1)
     if len(content) > most_bytes:
         limit = f"{most_bytes // MIB} MiB" if most_bytes >= MIB else f"{most_bytes} bytes"

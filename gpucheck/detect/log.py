@@ -1,0 +1,456 @@
+"""Cause in a log: rules over its lines, the first cause among its consequences, and its remedy.
+
+The rules are data (gpucheck/data/log_rules.toml). They are chains of literals, so that each takes
+time in proportion to the text, whatever it holds. The log streams: what is kept of it is the first
+match and a count for each rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from enum import StrEnum
+from functools import cache
+from typing import IO, Any, NamedTuple
+
+from gpucheck.data import document, table
+from gpucheck.detect.machine import DetectRequest, ignore_progress
+from gpucheck.detect.model import Finding
+from gpucheck.detect.run import detect
+from gpucheck.drivers.interface import Probes
+from gpucheck.report.envelope import Answer, CheckStatus
+from gpucheck.report.errors import ExitCode
+from gpucheck.report.text import printable
+
+TABLE = "log_rules"
+#: A line is looked at up to this length; what a progress bar draws anew (`\r`) is a line of its own.
+MOST_LINE_BYTES = 4096
+BLOCK_BYTES = 1 << 20
+MOST_EXCERPT = 240
+#: What stands before the match in an excerpt that is cut.
+_BEFORE_MATCH = 40
+#: Processes of one job write in turn: a cause may come so many lines after its consequence.
+INTERLEAVED_LINES = 400
+PROGRESS_BYTES = 256 << 20
+
+#: What stands before CUDA's error numbers in what libraries and frameworks print, what must stand
+#: elsewhere in the line, and what directly after the number.
+NUMBER_AFTER: tuple[tuple[bytes, bytes, bytes], ...] = (
+    (b"cuda error", b"", b""),
+    (b"cuda runtime error", b"", b""),
+    (b"cuda failure", b"", b""),
+    (b" error", b"cuda", b":"),
+    (b"(code", b"cuda", b""),
+    (b"code=", b"cuda", b"("),
+    (b"returned", b"cuda", b""),
+    (b"error=", b"thc", b" :"),
+)
+#: What stands after one, and what must stand elsewhere in the line.
+NUMBER_BEFORE: tuple[tuple[bytes, bytes], ...] = ((b" vs. 0)", b"cuda"), (b"] call to cu", b""))
+_BETWEEN = b" :(=coden"
+_DIGITS = b"0123456789"
+_MOST_BETWEEN, _MOST_DIGITS = 8, 4
+#: Words of many rules. A text is searched for these, and for one literal of each rule without any
+#: of them; the rules are tried on the lines that were found. That is six times as fast.
+COMMON_WORDS = (
+    *(b"cuda error", b"cuda_error", b"cudaerror", b"cuda-capable", b"cuda driver", b"cuda_visible"),
+    *(b"nccl warn", b"nccl", b"nvrm", b"nvml", b"nvidia-", b"libcu", b"thread: [", b"compiled with"),
+    *(b"out of memory", b"out_of_mem", b"memoryerror", b"memory limit", b"oom", b"allocat", b"shm"),
+    *(b"exit", b"signal", b"killed", b"term_", b"due to ", b"preempt", b"segmentation"),
+    *(b"fail", b"cannot", b"invalid", b"supported", b"undefined symbol", b"timed out", b"connect"),
+    b"rendezvous",
+)
+#: A line that quotes the source of a program, as tracebacks do, is no message.
+_QUOTES_SOURCE = b"raise "
+
+
+class Level(StrEnum):
+    """Whether a program ends of this, or goes on."""
+
+    ERROR = "error"
+    WARNING = "warning"
+
+
+class Seen(StrEnum):
+    """Whether the cause that a log names is there on the machine now."""
+
+    YES = "yes"
+    NO_LONGER = "no-longer"
+    CANNOT_BE_TOLD = "cannot-be-told"
+
+
+class Rule(NamedTuple):
+    """One rule: `lines` are its alternatives, each a chain of literals in lower case."""
+
+    id: str
+    class_: str
+    level: Level
+    lines: tuple[tuple[str, ...], ...]
+    codes: frozenset[int]
+    without: tuple[str, ...]
+    says: str
+    confused_with: str
+    checks: tuple[str, ...]
+    causes: tuple[str, ...]
+    consequences: tuple[str, ...]
+    remedy: tuple[str, ...]
+    example: str
+    source: str
+
+
+class Match(NamedTuple):
+    """What a rule found: the number and an excerpt of its first line, and how many it matches.
+
+    Control characters in the excerpt are escaped. `last_line` is the number of its last line.
+    """
+
+    rule: str
+    class_: str
+    level: Level
+    line: int
+    excerpt: str
+    says: str
+    matches: int = 1
+    last_line: int = 0
+
+
+class Live(NamedTuple):
+    """Whether detect's checks see the cause now; `check` is the one that decided, or null."""
+
+    seen: Seen
+    summary: str
+    check: str | None = None
+
+
+class LogVerdict(NamedTuple):
+    """Result of `gpucheck detect --log`: the first cause, its consequences, and what to do.
+
+    `file` is `-` for stdin. `causes` are all that are no consequence of another, the first of them
+    is `cause`; `consequences` follow from one of them.
+    """
+
+    file: str
+    lines: int
+    size_bytes: int
+    cause: Match | None
+    causes: tuple[Match, ...] = ()
+    consequences: tuple[Match, ...] = ()
+    live: Live | None = None
+    remedy: tuple[str, ...] = ()
+    confused_with: str | None = None
+    source: str | None = None
+
+
+# ------------------------------------------------------------------------------------ the rules
+
+
+@cache
+def rules() -> Mapping[str, Rule]:
+    """Return the rules by id: a row has what its class does not say, or says it anew."""
+    classes = document(TABLE)["class"]
+    return {row["id"]: _rule({**classes[row["class"]], **row}) for row in table(TABLE)}
+
+
+def _rule(row: Mapping[str, Any]) -> Rule:
+    return Rule(
+        id=row["id"],
+        class_=row["class"],
+        level=Level(row.get("level", "error")),
+        lines=tuple(map(tuple, row["lines"])),
+        codes=frozenset(row.get("codes", ())),
+        without=tuple(row.get("without", ())),
+        says=row["says"],
+        confused_with=row["confused_with"],
+        checks=tuple(row["checks"]),
+        causes=tuple(row.get("causes", ())),
+        consequences=tuple(row["consequences"]),
+        remedy=tuple(row["remedy"]),
+        example=row["example"],
+        source=row["source"],
+    )
+
+
+class _Pattern(NamedTuple):
+    """One alternative of a rule; a line that matches has its `anchor`, the longest literal."""
+
+    rule: str
+    anchor: bytes
+    chain: tuple[bytes, ...]
+    without: tuple[bytes, ...]
+
+
+@cache
+def _rules_by_code() -> Mapping[int, str]:
+    """Return the rule of each of CUDA's error numbers."""
+    return {code: rule.id for rule in rules().values() for code in rule.codes}
+
+
+@cache
+def _patterns() -> Mapping[bytes, Sequence[_Pattern]]:
+    """Return the patterns by the word to search for."""
+    found: dict[bytes, list[_Pattern]] = {}
+    for rule in rules().values():
+        for literals in rule.lines:
+            bare = [literal.removeprefix("^").removesuffix("$").encode() for literal in literals]
+            pattern = _Pattern(
+                rule.id,
+                max(bare, key=len),
+                tuple(literal.encode() for literal in literals),
+                tuple(literal.encode() for literal in rule.without),
+            )
+            common = (word for word in COMMON_WORDS if any(word in each for each in bare))
+            found.setdefault(next(common, pattern.anchor), []).append(pattern)
+    return found
+
+
+# ------------------------------------------------------------------------------------ the log
+
+
+class Scan:
+    """Scan of a log, block by block: the first match and a count for each rule."""
+
+    def __init__(self) -> None:
+        self.matches: dict[str, Match] = {}
+        self.lines = 0
+        self.size_bytes = 0
+        self._rest = b""
+
+    def feed(self, block: bytes) -> None:
+        """Take the next bytes of the log."""
+        self.size_bytes += len(block)
+        text = self._rest + block
+        end = max(text.rfind(b"\n"), text.rfind(b"\r")) + 1
+        # Of a line that has not ended, only what is looked at is kept.
+        self._rest = text[end : end + MOST_LINE_BYTES]
+        self._look_at(text[:end])
+
+    def close(self) -> None:
+        """Take the last line, if nothing ends it."""
+        rest, self._rest = self._rest, b""
+        if rest:
+            self._look_at(rest + b"\n")
+
+    def _look_at(self, text: bytes) -> None:
+        """Match the rules against whole lines."""
+        lower = text.lower().replace(b"\r", b"\n")
+        found: dict[tuple[int, str], int] = {}
+        for word, patterns in _patterns().items():
+            for start, line in _lines_with(word, lower):
+                for pattern in patterns:
+                    if pattern.anchor in line:
+                        position = _position(pattern, line)
+                        if position is not None:
+                            found.setdefault((start, pattern.rule), position)
+        for start, number, position in _numbers(lower):
+            rule = _rules_by_code().get(number)
+            if rule is not None:
+                found.setdefault((start, rule), position)
+        self._note(text, found)
+        self.lines += text.count(b"\n")
+
+    def _note(self, text: bytes, found: Mapping[tuple[int, str], int]) -> None:
+        """Count what was found, in the order of the lines."""
+        number, counted = self.lines + 1, 0
+        for (start, name), position in sorted(found.items()):
+            number += text.count(b"\n", counted, start)
+            counted = start
+            before = self.matches.get(name)
+            if before is not None:
+                again = before._replace(matches=before.matches + 1, last_line=number)
+                self.matches[name] = again
+                continue
+            rule = rules()[name]
+            excerpt = _excerpt(text, start, position)
+            self.matches[name] = Match(
+                name, rule.class_, rule.level, number, excerpt, rule.says, last_line=number
+            )
+
+
+def _lines_with(word: bytes, text: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield where each line with a word begins, and what of it is looked at."""
+    at = text.find(word)
+    while at >= 0:
+        start, end = text.rfind(b"\n", 0, at) + 1, text.find(b"\n", at)
+        yield start, text[start : min(end, start + MOST_LINE_BYTES)]
+        at = text.find(word, end)
+
+
+def _numbers(text: bytes) -> Iterator[tuple[int, int, int]]:
+    """Yield each error number of CUDA: where its line begins, the number, its place in the line."""
+    for word, needed, suffix in NUMBER_AFTER:
+        for start, line in _lines_with(word, text):
+            at = line.find(word) if needed in line and not _quotes_source(line) else -1
+            while at >= 0:
+                begins = at + len(word)
+                rest = line[begins : begins + _MOST_BETWEEN + _MOST_DIGITS + 1].lstrip(_BETWEEN)
+                digits = rest[: len(rest) - len(rest.lstrip(_DIGITS))]
+                if digits and len(digits) <= _MOST_DIGITS and rest[len(digits) :].startswith(suffix):
+                    yield start, int(digits), at
+                at = line.find(word, begins)
+    for word, needed in NUMBER_BEFORE:
+        for start, line in _lines_with(word, text):
+            before = line[: max(0, line.find(word))]
+            digits = before[len(before.rstrip(_DIGITS)) :]
+            if needed in line and digits and len(digits) <= _MOST_DIGITS:
+                yield start, int(digits), len(before) - len(digits)
+
+
+def _position(pattern: _Pattern, line: bytes) -> int | None:
+    """Return where a line's match begins, or None if it has none."""
+    first = end = None
+    at = 0
+    for literal in pattern.chain:
+        found = _find(literal, line, at)
+        if found is None:
+            return None
+        begins, at = found
+        first = begins if first is None else first
+        end = at
+    if end is None or any(literal in line for literal in pattern.without):
+        return None
+    return None if _quotes_source(line) else first
+
+
+def _quotes_source(line: bytes) -> bool:
+    at = line.find(_QUOTES_SOURCE)
+    return at >= 0 and (at == 0 or line[max(0, at - 4) : at] == b"    ")
+
+
+def _find(literal: bytes, line: bytes, after: int) -> tuple[int, int] | None:
+    """Return where a literal begins and ends; a number in it must be a whole number."""
+    at_start, at_end = literal.startswith(b"^"), literal.endswith(b"$")
+    bare = literal.removeprefix(b"^").removesuffix(b"$")
+    body = line.rstrip() if at_end else line
+    while True:
+        begins = body.find(bare, after)
+        if begins < 0:
+            return None
+        ends = begins + len(bare)
+        if (
+            (not at_start or not body[:begins].strip())
+            and (not at_end or ends == len(body))
+            and not (bare[:1].isdigit() and body[begins - 1 : begins].isdigit())
+            and not (bare[-1:].isdigit() and body[ends : ends + 1].isdigit())
+        ):
+            return begins, ends
+        if at_start:
+            return None
+        after = begins + 1
+
+
+def _excerpt(text: bytes, start: int, position: int) -> str:
+    """Return a line around its match, in one line of printable characters."""
+    line = text[start : start + MOST_LINE_BYTES]
+    line = line.partition(b"\n")[0].partition(b"\r")[0]
+    cut = max(0, position - _BEFORE_MATCH) if len(line) > MOST_EXCERPT else 0
+    words = line[cut : cut + MOST_EXCERPT].decode("utf-8", "replace").strip()
+    ends = "…" if cut + MOST_EXCERPT < len(line) else ""
+    return f"{'…' if cut else ''}{printable(words)}{ends}"
+
+
+def scan(file: IO[bytes], report_progress: Callable[[str], None] = ignore_progress) -> Scan:
+    """Return what the rules find in a log.
+
+    Raises:
+        OSError, EOFError: it cannot be read to its end.
+    """
+    found = Scan()
+    told = 0
+    while block := file.read(BLOCK_BYTES):
+        found.feed(block)
+        if found.size_bytes - told >= PROGRESS_BYTES:
+            told = found.size_bytes
+            report_progress(f"reading the log, {told >> 20} MiB so far")
+    found.close()
+    return found
+
+
+# ------------------------------------------------------------------------------------ the cause
+
+
+def first_causes(matches: Iterable[Match]) -> tuple[list[Match], list[Match]]:
+    """Return what is a cause, the first one first, and what follows from one of them.
+
+    An error comes before a warning, which the program survived; then the earlier line. A match
+    follows from another whose rule names its class, if that stands before it, or so shortly after
+    it that the processes of one job may have written in turn.
+    """
+    found = sorted(matches, key=lambda match: (match.line, match.rule))
+    explained = [each for each in found if any(_explains(other, each) for other in found)]
+    causes = [each for each in found if each not in explained]
+    causes.sort(key=lambda match: (match.level is Level.WARNING, match.line))
+    return causes, explained
+
+
+def _explains(cause: Match, other: Match) -> bool:
+    if cause.rule == other.rule or other.class_ not in rules()[cause.rule].consequences:
+        return False
+    if cause.class_ == other.class_:
+        # The earlier one; an error is no consequence of a mere warning unless that is earlier.
+        return (cause.line, cause.rule) < (other.line, other.rule)
+    mutual = cause.class_ in rules()[other.rule].consequences
+    if mutual:
+        return (cause.line, cause.rule) < (other.line, other.rule)
+    return cause.line <= other.line + INTERLEAVED_LINES
+
+
+def check_log(
+    name: str,
+    found: Scan,
+    probes: Probes,
+    report_progress: Callable[[str], None] = ignore_progress,
+) -> Answer:
+    """Name the first cause in a log, and look whether this machine still has it: 1; 0 without."""
+    causes, consequences = first_causes(found.matches.values())
+    host = probes.host()
+    if not causes:
+        nothing = LogVerdict(name, found.lines, found.size_bytes, None)
+        return Answer(result=nothing, host=host)
+    rule = rules()[causes[0].rule]
+    live, remedy, checked = _look_live(rule, probes, report_progress)
+    verdict = LogVerdict(
+        file=name,
+        lines=found.lines,
+        size_bytes=found.size_bytes,
+        cause=causes[0],
+        causes=tuple(causes),
+        consequences=tuple(consequences),
+        live=live,
+        remedy=remedy or rule.remedy,
+        confused_with=rule.confused_with,
+        source=rule.source,
+    )
+    return Answer(result=verdict, exit_code=ExitCode.BAD, host=checked.host if checked else host)
+
+
+def _look_live(
+    rule: Rule, probes: Probes, report_progress: Callable[[str], None]
+) -> tuple[Live, tuple[str, ...], Answer | None]:
+    """Return whether the checks of a rule see its cause now, and then their remedy."""
+    if not rule.checks:
+        summary = "no check of the machine shows it afterwards"
+        return Live(Seen.CANNOT_BE_TOLD, summary), (), None
+    answer = detect(probes, DetectRequest(only=rule.checks), report_progress)
+    findings: Sequence[Finding] = getattr(answer.result, "checks", ())
+    wrong = (CheckStatus.FAIL, CheckStatus.WARN)
+    bad = [finding for finding in findings if finding.status in wrong]
+    same = next((each for each in bad if _means(rule, each)), None)
+    if same is not None:
+        return Live(Seen.YES, same.summary, same.id), same.remedy, answer
+    for status in (CheckStatus.FAIL, CheckStatus.UNKNOWN):
+        other = next((each for each in findings if each.status is status), None)
+        if other is not None:
+            summary = f"{other.id}: {other.summary}"
+            return Live(Seen.CANNOT_BE_TOLD, summary, other.id), (), answer
+    well = next((each for each in findings if each.status is CheckStatus.OK), None)
+    if well is None:
+        summary = next(iter(_reasons(findings)), "none of its checks could be made")
+        return Live(Seen.CANNOT_BE_TOLD, summary), (), answer
+    return Live(Seen.NO_LONGER, f"{well.id}: {well.summary}", well.id), (), answer
+
+
+def _means(rule: Rule, finding: Finding) -> bool:
+    return not rule.causes or finding.cause in rule.causes
+
+
+def _reasons(findings: Iterable[Finding]) -> Iterator[str]:
+    return (f"{finding.id}: {finding.summary}" for finding in findings)
