@@ -26,6 +26,7 @@ from gpucheck.bench.ci.model import RunComparison, SavedRun
 from gpucheck.bench.ci.profile_model import ProfileResult
 from gpucheck.bench.model import BenchResult, BurnResult
 from gpucheck.bench.peaks_model import Peaks
+from gpucheck.detect.log import LogVerdict
 from gpucheck.detect.model import Catalogue, Detection
 from gpucheck.detect.process_model import ProcessAnswer
 from gpucheck.detect.wheels import WheelChoices
@@ -47,6 +48,7 @@ RESULTS: dict[str, tuple[type, ...]] = {
     "detect": (Catalogue, Detection),
     "error": (),
     "list": (Inventory,),
+    "log": (LogVerdict,),
     "memlimit": (MemoryLimit,),
     "peaks": (Peaks,),
     "place": (Placement,),

@@ -34,6 +34,7 @@ COMMANDS = MappingProxyType(
                 ("gpucheck detect --framework pytorch --deep", "let PyTorch itself try"),
                 ("gpucheck detect --wheel torch", "which build runs on these GPUs"),
                 ("gpucheck detect --pid 4711", "why is this program not on the GPU?"),
+                ("gpucheck detect --log train.log", "why did it die, and is that still so?"),
                 ("gpucheck detect --expect-gpus 8 --strict", "a gate for a node's health"),
             ),
         ),

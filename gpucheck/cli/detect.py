@@ -72,6 +72,14 @@ def command(
             "--pid", metavar="N", help="Say which GPU a running program uses, or why it uses none."
         ),
     ] = None,
+    log: Annotated[
+        str | None,
+        typer.Option(
+            "--log",
+            metavar="FILE",
+            help="Find the first cause in a log (-: stdin), and look for it.",
+        ),
+    ] = None,
     list_checks: Annotated[
         bool, typer.Option("--list-checks", help="List the checks and exit.")
     ] = False,
@@ -94,7 +102,9 @@ def command(
         return deliver("detect", shared, answer, probes.time())
     others = {"framework": framework, "python": python, "expect-gpus": expect_gpus}
     if wheel is not None:
-        check_alone("--wheel", pid=pid, only=only, skip=skip, deep=deep, quick=quick, **others)
+        check_alone(
+            "--wheel", pid=pid, log=log, only=only, skip=skip, deep=deep, quick=quick, **others
+        )
         from gpucheck.cli.detect_wheel import choose_wheels
 
         return choose_wheels(shared, wheel)
@@ -102,10 +112,15 @@ def command(
         message = "--format shell is for --wheel: it writes what an install script needs."
         raise WrongUseError(code="unknown-format", message=message)
     if pid is not None:
-        check_alone("--pid", only=only, skip=skip, deep=deep, quick=quick, **others)
+        check_alone("--pid", log=log, only=only, skip=skip, deep=deep, quick=quick, **others)
         from gpucheck.cli.detect_pid import explain as explain_process
 
         return explain_process(shared, pid)
+    if log is not None:
+        check_alone("--log", only=only, skip=skip, deep=deep, quick=quick, **others)
+        from gpucheck.cli.detect_log import explain_log
+
+        return explain_log(shared, log)
     if expect_gpus is not None and expect_gpus < 1:
         message = f"--expect-gpus takes a number of 1 or more, not {expect_gpus}."
         raise WrongUseError(code="bad-gpu-count", message=message)

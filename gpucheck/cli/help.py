@@ -27,7 +27,7 @@ OF_ALL: Mapping[str, tuple[str, ...]] = {
 GROUPS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "detect": {
         "What to check": ("only", "skip", "framework", "expect_gpus", "deep", "python"),
-        "Questions of their own": ("wheel", "pid"),
+        "Questions of their own": ("wheel", "pid", "log"),
         "About the checks": ("list_checks", "explain"),
     },
     "list": {

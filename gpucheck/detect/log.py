@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from functools import cache
-from typing import IO, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpucheck.data import document, table
 from gpucheck.detect.machine import DetectRequest, ignore_progress
@@ -19,10 +19,13 @@ from gpucheck.detect.run import detect
 from gpucheck.drivers.interface import Probes
 from gpucheck.report.envelope import Answer, CheckStatus
 from gpucheck.report.errors import ExitCode
-from gpucheck.report.text import printable
+from gpucheck.report.text import count_of, printable
+
+if TYPE_CHECKING:
+    from io import BufferedIOBase
 
 TABLE = "log_rules"
-#: A line is looked at up to this length; what a progress bar draws anew (`\r`) is a line of its own.
+#: A line is looked at up to this length; what a progress bar draws anew (`\r`) is one of its own.
 MOST_LINE_BYTES = 4096
 BLOCK_BYTES = 1 << 20
 MOST_EXCERPT = 240
@@ -46,6 +49,7 @@ NUMBER_AFTER: tuple[tuple[bytes, bytes, bytes], ...] = (
 )
 #: What stands after one, and what must stand elsewhere in the line.
 NUMBER_BEFORE: tuple[tuple[bytes, bytes], ...] = ((b" vs. 0)", b"cuda"), (b"] call to cu", b""))
+START_AGAIN = "This machine no longer has it: start the program again. If it comes back:"
 _BETWEEN = b" :(=coden"
 _DIGITS = b"0123456789"
 _MOST_BETWEEN, _MOST_DIGITS = 8, 4
@@ -53,7 +57,16 @@ _MOST_BETWEEN, _MOST_DIGITS = 8, 4
 #: of them; the rules are tried on the lines that were found. That is six times as fast.
 COMMON_WORDS = (
     *(b"cuda error", b"cuda_error", b"cudaerror", b"cuda-capable", b"cuda driver", b"cuda_visible"),
-    *(b"nccl warn", b"nccl", b"nvrm", b"nvml", b"nvidia-", b"libcu", b"thread: [", b"compiled with"),
+    *(
+        b"nccl warn",
+        b"nccl",
+        b"nvrm",
+        b"nvml",
+        b"nvidia-",
+        b"libcu",
+        b"thread: [",
+        b"compiled with",
+    ),
     *(b"out of memory", b"out_of_mem", b"memoryerror", b"memory limit", b"oom", b"allocat", b"shm"),
     *(b"exit", b"signal", b"killed", b"term_", b"due to ", b"preempt", b"segmentation"),
     *(b"fail", b"cannot", b"invalid", b"supported", b"undefined symbol", b"timed out", b"connect"),
@@ -283,7 +296,11 @@ def _numbers(text: bytes) -> Iterator[tuple[int, int, int]]:
                 begins = at + len(word)
                 rest = line[begins : begins + _MOST_BETWEEN + _MOST_DIGITS + 1].lstrip(_BETWEEN)
                 digits = rest[: len(rest) - len(rest.lstrip(_DIGITS))]
-                if digits and len(digits) <= _MOST_DIGITS and rest[len(digits) :].startswith(suffix):
+                if (
+                    digits
+                    and len(digits) <= _MOST_DIGITS
+                    and rest[len(digits) :].startswith(suffix)
+                ):
                     yield start, int(digits), at
                 at = line.find(word, begins)
     for word, needed in NUMBER_BEFORE:
@@ -347,7 +364,7 @@ def _excerpt(text: bytes, start: int, position: int) -> str:
     return f"{'…' if cut else ''}{printable(words)}{ends}"
 
 
-def scan(file: IO[bytes], report_progress: Callable[[str], None] = ignore_progress) -> Scan:
+def scan(file: BufferedIOBase, report_progress: Callable[[str], None] = ignore_progress) -> Scan:
     """Return what the rules find in a log.
 
     Raises:
@@ -393,6 +410,14 @@ def _explains(cause: Match, other: Match) -> bool:
     return cause.line <= other.line + INTERLEAVED_LINES
 
 
+def conclusion(found: LogVerdict) -> str:
+    """Return the verdict in a sentence: `train.log:8812: the GPU's memory ran out`."""
+    name = "standard input" if found.file == "-" else printable(found.file)
+    if found.cause is None:
+        return f"{name}: no known cause in {count_of(found.lines, 'line')}"
+    return f"{name}:{found.cause.line}: {found.cause.says}"
+
+
 def check_log(
     name: str,
     found: Scan,
@@ -415,7 +440,7 @@ def check_log(
         causes=tuple(causes),
         consequences=tuple(consequences),
         live=live,
-        remedy=remedy or rule.remedy,
+        remedy=remedy or (*((START_AGAIN,) if live.seen is Seen.NO_LONGER else ()), *rule.remedy),
         confused_with=rule.confused_with,
         source=rule.source,
     )
@@ -431,26 +456,19 @@ def _look_live(
         return Live(Seen.CANNOT_BE_TOLD, summary), (), None
     answer = detect(probes, DetectRequest(only=rule.checks), report_progress)
     findings: Sequence[Finding] = getattr(answer.result, "checks", ())
+    order = sorted(findings, key=lambda finding: rule.checks.index(finding.id))
     wrong = (CheckStatus.FAIL, CheckStatus.WARN)
-    bad = [finding for finding in findings if finding.status in wrong]
-    same = next((each for each in bad if _means(rule, each)), None)
+    same = next((each for each in order if each.status in wrong and _means(rule, each)), None)
     if same is not None:
         return Live(Seen.YES, same.summary, same.id), same.remedy, answer
-    for status in (CheckStatus.FAIL, CheckStatus.UNKNOWN):
-        other = next((each for each in findings if each.status is status), None)
-        if other is not None:
-            summary = f"{other.id}: {other.summary}"
-            return Live(Seen.CANNOT_BE_TOLD, summary, other.id), (), answer
-    well = next((each for each in findings if each.status is CheckStatus.OK), None)
-    if well is None:
-        summary = next(iter(_reasons(findings)), "none of its checks could be made")
-        return Live(Seen.CANNOT_BE_TOLD, summary), (), answer
-    return Live(Seen.NO_LONGER, f"{well.id}: {well.summary}", well.id), (), answer
+    # The first of the rule's checks that could be made decides; one that was skipped says why.
+    made = next((each for each in order if each.status is not CheckStatus.SKIP), None)
+    if made is not None and made.status is CheckStatus.OK:
+        return Live(Seen.NO_LONGER, f"{made.id}: {made.summary}", made.id), (), answer
+    told = made or next(iter(order), None)
+    summary = "none of its checks could be made" if told is None else f"{told.id}: {told.summary}"
+    return Live(Seen.CANNOT_BE_TOLD, summary, made.id if made else None), (), answer
 
 
 def _means(rule: Rule, finding: Finding) -> bool:
     return not rule.causes or finding.cause in rule.causes
-
-
-def _reasons(findings: Iterable[Finding]) -> Iterator[str]:
-    return (f"{finding.id}: {finding.summary}" for finding in findings)

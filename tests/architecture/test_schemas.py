@@ -16,9 +16,10 @@ from tests.architecture.house import PACKAGE, name_of
 SCHEMAS = PACKAGE / "data" / "schemas"
 
 #: `claims` is what `place --claims` answers, `burn` what `bench --burn` does, `peaks` what
-#: `bench --peaks` answers, `wheel` what `detect --wheel` answers, `process` what `detect --pid`
-#: does, `baseline` what `bench --save` keeps, `error` a failure before any command is known.
-DOCUMENTS = {*COMMAND_NAMES, "baseline", "burn", "claims", "error", "peaks", "process", "wheel"}
+#: `bench --peaks` answers, `wheel`, `process` and `log` what `detect --wheel`, `--pid` and `--log`
+#: do, `baseline` what `bench --save` keeps, `error` a failure before any command is known.
+BY_OPTIONS = {"burn", "claims", "log", "peaks", "process", "wheel"}
+DOCUMENTS = {*COMMAND_NAMES, *BY_OPTIONS, "baseline", "error"}
 
 
 def schema_files() -> list[Path]:

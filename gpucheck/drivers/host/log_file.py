@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
 
 from gpucheck.drivers.host.files import open_file
 
@@ -17,7 +17,7 @@ _GZIP = b"\x1f\x8b"
 
 
 @contextlib.contextmanager
-def open_log(name: str, *, skip_bytes: int = 0) -> Iterator[IO[bytes]]:
+def open_log(name: str, *, skip_bytes: int = 0) -> Iterator[io.BufferedIOBase]:
     """Open a log for reading from the front, without its first `skip_bytes`.
 
     A text has no NUL among its first bytes; a log that a crash cut short may have them later.
@@ -28,7 +28,7 @@ def open_log(name: str, *, skip_bytes: int = 0) -> Iterator[IO[bytes]]:
     """
     descriptor = os.dup(0) if name == STDIN else open_file(name)
     with contextlib.ExitStack() as stack:
-        file = stack.enter_context(os.fdopen(descriptor, "rb", buffering=_BUFFER_BYTES))
+        file = stack.enter_context(io.BufferedReader(io.FileIO(descriptor), _BUFFER_BYTES))
         if skip_bytes:
             file.seek(skip_bytes)
         begins = file.peek(_BUFFER_BYTES)

@@ -37,6 +37,7 @@ VIEWS = MappingProxyType(
         "detect": "gpucheck.detect.view",
         "wheel": "gpucheck.detect.wheels_view",
         "process": "gpucheck.detect.process_view",
+        "log": "gpucheck.detect.log_view",
         "place": "gpucheck.place.view",
         "claims": "gpucheck.place.view",
         "bench": "gpucheck.bench.view",

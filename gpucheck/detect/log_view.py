@@ -1,0 +1,88 @@
+"""View of `gpucheck detect --log`: the first cause, whether it is still there, and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpucheck.detect.log import Level, Live, LogVerdict, Match, Seen, conclusion
+from gpucheck.report.blocks import Block, Gap, Line, Span, head, remedies
+from gpucheck.report.envelope import CheckStatus, Report
+from gpucheck.report.text import View, count_of
+
+INDENT = 4
+WORDS = {
+    Seen.YES: "yes",
+    Seen.NO_LONGER: "no longer",
+    Seen.CANNOT_BE_TOLD: "cannot be told",
+}
+
+
+def blocks(report: Report, view: View) -> Iterator[Block]:
+    """Yield the cause with its line and remedy, then what else the log has."""
+    found = report.result
+    if not isinstance(found, LogVerdict):
+        raise TypeError(type(found).__name__)
+    if view.verbosity >= 0:
+        yield head(report)
+        yield Gap()
+    cause = found.cause
+    if cause is None:
+        yield Line(conclusion(found), CheckStatus.OK, style="bold green")
+        return
+    mark = _mark(cause)
+    color = "red" if mark is CheckStatus.FAIL else "yellow"
+    yield Line(conclusion(found), mark, style=f"bold {color}")
+    yield Line(cause.excerpt, indent=INDENT)
+    if found.live is not None:
+        yield _live(found.live)
+    yield from remedies(found.remedy, indent=INDENT)
+    if view.verbosity < 0:
+        return
+    others = found.causes[1:]
+    if others or found.consequences:
+        yield Gap()
+        yield from _others(found, view)
+    if view.verbosity > 0:
+        yield Gap()
+        yield Line(f"rule: {cause.rule} ({cause.class_}); its source: {found.source}", style="dim")
+        yield Line(f"often confused with {found.confused_with}", style="dim")
+
+
+def line(found: LogVerdict) -> str:
+    """Return the sentence of --line."""
+    return conclusion(found)
+
+
+def _mark(match: Match) -> CheckStatus:
+    return CheckStatus.FAIL if match.level is Level.ERROR else CheckStatus.WARN
+
+
+def _live(live: Live) -> Line:
+    styles = {Seen.YES: "red", Seen.NO_LONGER: "green"}
+    word = Span(WORDS[live.seen], styles.get(live.seen, "yellow"))
+    return Line((Span("seen live: "), word, Span(f" ({live.summary})", "dim")), indent=INDENT)
+
+
+def _others(found: LogVerdict, view: View) -> Iterator[Block]:
+    """Yield the other causes, and how many lines follow from them; with `-v` each."""
+    if view.verbosity > 0:
+        for match in found.causes[1:]:
+            yield from _match(match, _mark(match))
+        for match in found.consequences:
+            yield from _match(match, CheckStatus.SKIP)
+        return
+    others = found.causes[1:]
+    if others:
+        first = f"the first of {len(found.causes)} causes; then: "
+        yield Line(first + "; ".join(f"line {each.line}: {each.says}" for each in others[:2]))
+    if found.consequences:
+        lines = sum(match.matches for match in found.consequences)
+        names = ", ".join(dict.fromkeys(match.class_ for match in found.consequences))
+        verb = "is a consequence" if lines == 1 else "are consequences"
+        yield Line(f"{count_of(lines, 'more line')} {verb}: {names} (-v: which)", style="dim")
+
+
+def _match(match: Match, mark: CheckStatus) -> Iterator[Block]:
+    times = "" if match.matches == 1 else f", {match.matches} times up to line {match.last_line}"
+    yield Line(f"line {match.line}{times}: {match.says}", mark)
+    yield Line(match.excerpt, indent=INDENT, style="dim")

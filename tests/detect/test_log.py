@@ -1,0 +1,379 @@
+"""Rules over the lines of a log: what matches, which is the first cause, and how it streams."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpucheck.data import FOLDER, document, table
+from gpucheck.detect.checks import CHECKS
+from gpucheck.detect.log import (
+    INTERLEAVED_LINES,
+    MOST_EXCERPT,
+    MOST_LINE_BYTES,
+    Level,
+    Match,
+    Scan,
+    Seen,
+    check_log,
+    conclusion,
+    first_causes,
+    rules,
+    scan,
+)
+from gpucheck.drivers import open_probes
+from gpucheck.drivers.host.log_file import open_log
+from gpucheck.report.errors import ExitCode
+
+LOGS = Path(__file__).parents[1] / "data" / "logs"
+OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 22.00 MiB."
+
+
+def read(text: str | bytes, block: int = 1 << 20) -> Scan:
+    """Return the scan of a text that comes in blocks of so many bytes."""
+    data = text if isinstance(text, bytes) else text.encode()
+    found = Scan()
+    for start in range(0, len(data), block):
+        found.feed(data[start : start + block])
+    found.close()
+    return found
+
+
+def named(text: str | bytes, block: int = 1 << 20) -> tuple[str, int] | None:
+    """Return the class and the line of the first cause."""
+    causes, _ = first_causes(read(text, block).matches.values())
+    return (causes[0].class_, causes[0].line) if causes else None
+
+
+# ------------------------------------------------------------------------------------- the rules
+
+
+def test_every_rule_is_of_literals_and_complete() -> None:
+    classes = document("log_rules")["class"]
+    ids = {check.ID: check.ABOUT.causes for check in CHECKS}
+    known = {cause for causes in ids.values() for cause in causes}
+    offenders = [
+        rule.id
+        for rule in rules().values()
+        if not (
+            rule.lines
+            and all(_is_chain(chain) for chain in (*rule.lines, *((x,) for x in rule.without)))
+            and rule.class_ in classes
+            and {*rule.consequences} <= {*classes}
+            and {*rule.checks} <= {*ids}
+            and all(cause in known or cause.startswith("xid-") for cause in rule.causes)
+            and rule.says
+            and rule.says == rule.says.strip(".")
+            and rule.remedy
+        )
+    ]
+
+    assert not offenders
+    assert {row["class"] for row in table("log_rules")} == {*classes}
+
+
+def _is_chain(chain: tuple[str, ...]) -> bool:
+    """Return whether a pattern can only be compared, so that it takes linear time."""
+    bare = [part.removeprefix("^").removesuffix("$") for part in chain]
+    plain = all(part.isascii() and part.isprintable() and part == part.lower() for part in bare)
+    return plain and all(bare) and 3 <= max(map(len, bare)) <= 120
+
+
+def test_the_example_of_each_rule_is_found_by_it_and_is_of_its_class() -> None:
+    offenders = [
+        rule.id
+        for rule in rules().values()
+        if rule.id not in read(rule.example).matches or named(rule.example) != (rule.class_, 1)
+    ]
+
+    assert not offenders
+
+
+def test_no_number_of_cuda_belongs_to_two_rules() -> None:
+    codes = [code for rule in rules().values() for code in rule.codes]
+
+    assert len(codes) == len({*codes})
+
+
+@pytest.mark.parametrize("folder", ["open"])
+def test_the_labelled_logs_are_named_as_their_labels_say(folder: str) -> None:
+    rows = tomllib.loads((LOGS / folder / "labels.toml").read_text(encoding="utf-8"))["log"]
+    wrong = {
+        row["file"]: found
+        for row in rows
+        if (found := named((LOGS / folder / row["file"]).read_bytes()) or ("none", 0))
+        != (row["class"], row["line"])
+    }
+
+    assert not wrong
+    assert {*[row["file"] for row in rows]} == {path.name for path in (LOGS / folder).glob("*.log")}
+
+
+def test_the_logs_kept_aside_are_named_at_least_as_well_as_when_they_were_first_read() -> None:
+    folder = LOGS / "heldout"
+    rows = tomllib.loads((folder / "labels.toml").read_text(encoding="utf-8"))["log"]
+    right = sum(
+        (named((folder / row["file"]).read_bytes()) or ("none",))[0] == row["class"] for row in rows
+    )
+
+    assert right >= 82
+
+
+# ------------------------------------------------------------------------------------- one line
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "CUDA error 802", "CUDA error: 802", "CUDA error (802): x", "CUDA error(802), x",
+        "cuda runtime error (802) : x", "CUDA error code: 802", "CUDA failure 802: x",
+        "Unexpected error from cudaGetDeviceCount(). Error 802: x", "CUDA error: x (code 802, X)",
+        "CUDA error at a.cu:256 code=802(x)", "Check failed: e == cudaSuccess (802 vs. 0) : x",
+        "cudaGetDeviceProperties returned 802", "THCudaCheck FAIL file=a line=1 error=802 : x",
+        "numba: [802] Call to cuInit results in X",
+    ],
+)  # fmt: skip
+def test_error_numbers_are_read_in_every_spelling(line: str) -> None:
+    assert named(line) == ("fabric-manager", 1)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "CUDA error 8020", "CUDA error 1802", "CUDA errors: 12 of 802", "error 802: no device",
+        "cuda: 802 ms", "CUDA error 80200000", "error=802 :", "(802 vs. 0)",
+        "NVRM: Xid (PCI:0000:44:00): 790, x", "NVRM: Xid (PCI:0000:44:00): 7, 79, x",
+        "exitcode: -90", "Killed 3 workers", "killed", "not Killed today",
+        '    raise RuntimeError("CUDA out of memory")', "oomkilled: false",
+    ],
+)  # fmt: skip
+def test_near_matches_are_none(line: str) -> None:
+    assert named(line) is None or line == "killed"
+
+
+def test_a_line_of_source_is_no_message_but_one_that_raises_is() -> None:
+    assert named("raise MemoryError(x)\n[rank0]:     raise CudaError('cuda out of memory')") is None
+    assert named("we raise it: CUDA out of memory") == ("cuda-oom", 1)
+
+
+def test_ends_of_a_line_are_its_own() -> None:
+    assert named("  Killed  \n") == ("killed", 1)
+    assert named("x Killed") is None
+    assert named("No devices were found \n") == ("no-driver", 1)
+
+
+def test_only_the_beginning_of_a_line_is_looked_at() -> None:
+    pad = MOST_LINE_BYTES - len("killed by signal: killed")
+
+    assert named("x" * pad + "killed by signal: killed") == ("killed", 1)
+    assert named("x" * (pad + 1) + "killed by signal: killed") is None
+    assert named("x" * MOST_LINE_BYTES * 3 + f" {OOM}\n{OOM}") == ("cuda-oom", 2)
+
+
+def test_progress_bars_are_lines_without_a_number() -> None:
+    bar = "\r 12%|## | 12/100" * 1000
+
+    assert named(f"start\n{bar}\r{OOM}\r\nend\n") == ("cuda-oom", 2)
+    assert named(f"a\r\nb\r\n{OOM}\r\n") == ("cuda-oom", 3)
+
+
+def test_an_excerpt_shows_the_match_and_no_control_characters() -> None:
+    found = read("\x1b[2J" + "x" * 1000 + f"\x00\x07 {OOM} " + "y" * 1000).matches
+    excerpt = found["cuda-out-of-memory"].excerpt
+
+    assert "CUDA out of memory" in excerpt
+    assert excerpt.isprintable()
+    assert "\\x07" in excerpt
+    assert excerpt.startswith("…")
+    assert excerpt.endswith("…")
+    assert read(f"\x1b[31m{OOM}").matches["cuda-out-of-memory"].excerpt == f"\\x1b[31m{OOM}"
+    whole = "é" * 8 + OOM
+    assert read(whole).matches["cuda-out-of-memory"].excerpt == whole
+    assert len(excerpt) < MOST_EXCERPT + 20
+
+
+def test_matches_are_counted_up_to_the_last_line() -> None:
+    found = read(f"{OOM}\nx\n{OOM}\n{OOM} {OOM}\n").matches["cuda-out-of-memory"]
+
+    assert (found.line, found.matches, found.last_line) == (1, 3, 4)
+
+
+@given(
+    st.lists(st.sampled_from(["x", OOM, "Killed", "\r", "\n", "CUDA error 802", "é", "\0"])),
+    st.integers(1, 40),
+)
+def test_blocks_do_not_matter(parts: list[str], block: int) -> None:
+    text = "".join(parts)
+    whole, cut = read(text), read(text, block)
+
+    assert (cut.matches, cut.lines, cut.size_bytes) == (
+        whole.matches,
+        whole.lines,
+        whole.size_bytes,
+    )
+
+
+@given(st.binary(max_size=300))
+def test_any_bytes_are_read(data: bytes) -> None:
+    found = read(data)
+
+    assert found.lines >= data.count(b"\n")
+    assert all(match.excerpt.isprintable() for match in found.matches.values())
+
+
+def test_hostile_input_is_read_in_bounded_memory() -> None:
+    found = Scan()
+    for piece in (b"CUDA error " * 9000, b"\r" * 90000, bytes(range(1, 10)) * 9000, b"oom\n" * 900):
+        found.feed(piece)
+        assert len(found._rest) <= MOST_LINE_BYTES
+
+    assert found.lines == 900
+
+
+# ------------------------------------------------------------------------------------ the cause
+
+
+def match(rule: str, line: int) -> Match:
+    """Return a match of a rule."""
+    found = rules()[rule]
+    return Match(rule, found.class_, found.level, line, "x", found.says, last_line=line)
+
+
+def order(*matches: Match) -> list[str]:
+    """Return the rules of the causes."""
+    return [each.rule for each in first_causes(matches)[0]]
+
+
+def test_a_cause_comes_before_its_consequences_wherever_they_stand() -> None:
+    late = match("cuda-out-of-memory", 1 + INTERLEAVED_LINES)
+
+    assert order(match("collective-timeout", 1), late) == ["cuda-out-of-memory"]
+    assert order(match("collective-timeout", 0), late)[0] == "collective-timeout"
+    assert order(match("cuda-out-of-memory", 1), match("sigkill", 9000)) == ["cuda-out-of-memory"]
+
+
+def test_what_may_follow_from_each_other_goes_by_the_line() -> None:
+    assert order(match("time-limit", 1), match("nccl-connection", 2)) == ["time-limit"]
+    assert order(match("time-limit", 2), match("nccl-connection", 1)) == ["nccl-connection"]
+    assert order(match("illegal-address", 2), match("cublas-not-initialized", 1)) == [
+        "illegal-address"
+    ]
+
+
+def test_an_error_comes_before_an_earlier_warning() -> None:
+    warned = match("jax-without-cuda", 1)
+
+    assert warned.level is Level.WARNING
+    assert order(warned, match("no-kernel-image", 9)) == ["no-kernel-image", "jax-without-cuda"]
+    assert order(warned) == ["jax-without-cuda"]
+    assert order(match("container-without-driver", 1), match("driver-not-found", 2)) == [
+        "container-without-driver"
+    ]
+
+
+# ------------------------------------------------------------------------------------ the machine
+
+
+def verdict(machine: str, text: str) -> Any:
+    """Return the verdict on a log, on one of the recorded machines."""
+    probes = open_probes(FOLDER / "examples" / f"{machine}.json")
+    answer = check_log("train.log", read(text), probes)
+    found: Any = answer.result
+    assert answer.exit_code is (ExitCode.BAD if found.cause else ExitCode.OK)
+    return found
+
+
+def test_a_cause_that_is_still_there_has_the_checks_remedy() -> None:
+    found = verdict("nouveau", "NVML Shared Library Not Found")
+
+    assert found.live.seen is Seen.YES
+    assert found.live.check in rules()["driver-library-missing"].checks
+    assert found.remedy != rules()["driver-library-missing"].remedy
+
+
+def test_a_cause_that_is_gone_is_no_longer_seen() -> None:
+    found = verdict("h100x8", "x\nNVML Shared Library Not Found")
+
+    assert found.live.seen is Seen.NO_LONGER
+    assert found.live.check == "pci-device"
+    assert found.remedy[1:] == rules()["driver-library-missing"].remedy
+    assert conclusion(found) == "train.log:2: no NVIDIA driver, or no GPU, was found"
+
+
+def test_what_no_check_shows_cannot_be_told() -> None:
+    found = verdict("h100x8", OOM)
+
+    assert (found.live.seen, found.live.check) == (Seen.CANNOT_BE_TOLD, None)
+    assert found.remedy == rules()["cuda-out-of-memory"].remedy
+
+
+def test_another_failure_of_the_check_says_nothing_of_this_cause() -> None:
+    found = verdict("nouveau", "CUDA driver version is insufficient for CUDA runtime version")
+
+    assert found.live.seen is Seen.CANNOT_BE_TOLD
+    assert found.live.check == "cuda-driver"
+
+
+def test_without_a_cause_nothing_is_asked_of_the_machine() -> None:
+    found = verdict("lost-gpu", "all is well\n")
+
+    assert (found.cause, found.live, found.remedy, found.lines) == (None, None, (), 1)
+    assert conclusion(found) == "train.log: no known cause in 1 line"
+
+
+# ------------------------------------------------------------------------------------ the file
+
+
+def test_files_pipes_and_gzip_are_read(tmp_path: Path) -> None:
+    plain, packed = tmp_path / "a.log", tmp_path / "a.log.gz"
+    plain.write_text(f"x\n{OOM}\n")
+    packed.write_bytes(gzip.compress(plain.read_bytes()))
+
+    for path in (plain, packed):
+        with open_log(str(path)) as file:
+            assert scan(file).matches["cuda-out-of-memory"].line == 2
+    with open_log(str(plain), skip_bytes=2) as file:
+        assert scan(file).matches["cuda-out-of-memory"].line == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"\x7fELF\0\0", "it is no text"),
+        (gzip.compress(b"a\0b"), "what it packs is no text"),
+        (gzip.compress(b"x" * 9000)[:-12], ""),
+        (b"\x1f\x8bxx", ""),
+        (None, "it is a directory"),
+    ],
+)
+def test_what_is_no_log_is_refused(content: bytes | None, reason: str, tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.mkdir() if content is None else path.write_bytes(content)
+
+    with pytest.raises((OSError, EOFError)) as raised, open_log(str(path)) as file:
+        scan(file)
+
+    assert reason in str(raised.value)
+
+
+def test_a_nul_after_the_beginning_is_part_of_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(b"x" * (1 << 16) + b"\n\0\0\n" + OOM.encode())
+
+    with open_log(str(path)) as file:
+        assert scan(file).matches["cuda-out-of-memory"].line == 3
+
+
+def test_progress_is_told_in_long_logs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpucheck.detect.log.PROGRESS_BYTES", 4 << 20)
+    told: list[str] = []
+    scan(io.BytesIO(b"x\n" * (5 << 19)), told.append)
+
+    assert told == ["reading the log, 4 MiB so far"]

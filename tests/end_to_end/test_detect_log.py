@@ -1,0 +1,70 @@
+"""`detect --log`: the first cause in a log, and whether it is still there, as a user asks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.end_to_end.conftest import Program
+
+LOGS = Path(__file__).parents[1] / "data" / "logs" / "open"
+SCREEN = """\
+lost-gpu: recorded example, not this machine
+node08 · driver 535.247.01
+
+✗ train.log:2: the GPU has fallen off the bus
+    kernel: NVRM: Xid (PCI:0000:44:00): 79, pid='<unknown>', name=<unknown>, GPU
+    has fallen off the bus.
+"""
+
+
+def test_the_cause_stands_first_with_its_line_and_remedy(program: Program, tmp_path: Path) -> None:
+    (tmp_path / "train.log").write_bytes((LOGS / "lost-xid79.log").read_bytes())
+
+    asked = ("detect", "--log", "train.log", "--from", "example:lost-gpu")
+    shown = program(*asked, env={}, cwd=tmp_path)
+    document = program(*asked, "--json", env={}, cwd=tmp_path).document("log")
+
+    assert shown.code == 1
+    assert shown.text.startswith(SCREEN)
+    assert "    seen live: yes (" in shown.text
+    assert "are consequences: illegal-access, nccl-network" in shown.text
+    assert document["exit_code"] == 1
+    cause = document["result"]["cause"]
+    assert (cause["rule"], cause["class"], cause["line"]) == ("fallen-off-the-bus", "gpu-lost", 2)
+    assert document["result"]["live"]["seen"] == "yes"
+    assert document["result"]["remedy"][0].startswith("Power the machine off")
+
+
+def test_a_pipe_is_read_and_a_log_without_a_cause_is_well(program: Program) -> None:
+    with (LOGS / "none-done.log").open("rb") as log:
+        shown = program("detect", "--log", "-", "--line", env={}, stdin=log)
+
+    assert (shown.code, shown.said) == (0, "")
+    assert shown.text == "OK standard input: no known cause in 5 lines\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--log", "none.log"), "The log none.log cannot be read: No such file or directory."),
+        (("--log", "."), "The log . cannot be read: it is a directory."),
+        (("--log", "binary"), "The log binary cannot be read: it is no text."),
+        (("--log", "a\x1b[2J"), "The log a\\x1b[2J cannot be read: No such file"),
+        (("--log", "x", "--only", "nvml"), "--log is a question of its own: omit --only."),
+        (("--log", "x", "--skip", "nvml", "--deep"), "omit --skip, --deep."),
+        (("--log", "x", "--pid", "1"), "--pid is a question of its own: omit --log."),
+        (("--log", "x", "--wheel", "torch"), "--wheel is a question of its own: omit --log."),
+    ],
+)
+def test_wrong_use_is_one_sentence(
+    words: tuple[str, ...], message: str, program: Program, tmp_path: Path
+) -> None:
+    (tmp_path / "binary").write_bytes(b"\x7fELF\0")
+    ended = program("detect", *words, env={}, cwd=tmp_path)
+
+    assert ended.code == 2
+    assert ended.text == ""
+    assert message in ended.said
+    assert "Traceback" not in ended.said
