@@ -12,6 +12,7 @@ from gpucheck.drivers.evidence import (
     HealthReading,
     HoldersReading,
     LaunchReading,
+    PackageCheckResult,
     ProcessFilesReading,
     SystemReading,
     TrialReading,
@@ -153,6 +154,12 @@ class RecordedProbes:
     ) -> tuple[TrialReading, ...]:
         """Try nothing: a recording runs no framework."""
         return tuple(TrialReading(name=name, failure=NOT_RECORDED) for name in names)
+
+    def run_package_checks(
+        self, values: Sequence[str], python: str | None, report_progress: Callable[[str], None]
+    ) -> tuple[PackageCheckResult, ...]:
+        """Run nothing: a recording has no packages."""
+        return tuple(PackageCheckResult(value=value, failure=NOT_RECORDED) for value in values)
 
     def launch(
         self,

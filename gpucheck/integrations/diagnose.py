@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpucheck.detect.checks import frameworks
+from gpucheck.detect.checks import CHECKS
 from gpucheck.detect.machine import DetectRequest
 from gpucheck.detect.model import Detection, Finding, Layer
 from gpucheck.detect.run import detect, normal_framework
@@ -97,7 +97,8 @@ def look_here(names: Sequence[str], *, deadline_s: float) -> Detection:
 
 def look(probes: Probes, names: Sequence[str], *, python: str | None = None) -> Detection:
     """Look at a machine, and at the builds of these frameworks in an interpreter by their files."""
-    others = (name for name in frameworks.NAMES if name not in names)
+    builds = (check.ID for check in CHECKS if check.LAYER is Layer.FRAMEWORK)
+    others = (name for name in builds if name not in names)
     request = DetectRequest(skip=(*LEFT_OUT, *others), python=python)
     detection = detect(probes, request).result
     assert isinstance(detection, Detection), "a detection without checks"

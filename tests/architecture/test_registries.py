@@ -127,7 +127,7 @@ def keys_of(name: str, path: Path) -> set[str]:
 
 
 def test_frameworks_are_the_same_everywhere() -> None:
-    from gpucheck.detect.checks import CHECKS
+    from gpucheck.detect.checks import CHECKS, rapids_doctor
     from gpucheck.detect.checks.frameworks import NAMES
     from gpucheck.detect.model import Layer
 
@@ -136,7 +136,8 @@ def test_frameworks_are_the_same_everywhere() -> None:
     assert keys_of("FRAMEWORKS", python / "frameworks_child.py") == set(NAMES)
     assert keys_of("DESCRIBE", python / "frameworks_child.py") == set(NAMES)
     assert keys_of("TESTS", python / "framework_test_child.py") == set(NAMES)
-    assert {check.ID for check in CHECKS if check.LAYER is Layer.FRAMEWORK} == set(NAMES)
+    of_packages = {check.ID for check in CHECKS if check.LAYER is Layer.FRAMEWORK}
+    assert of_packages == {*NAMES, rapids_doctor.ID}
 
 
 def test_mechanisms() -> None:
