@@ -282,7 +282,7 @@ def _left_out(
     gpu: WheelGpu, best: Build, title: str, gpus: Sequence[WheelGpu], runs: Sequence[Build]
 ) -> LeftOut:
     """Say which other build has code for a GPU, and that it serves no more GPUs."""
-    gap = f"it has no code for compute capability {gpu.compute_capability}"
+    gap = f"this build has no code for compute capability {gpu.compute_capability}"
     others = [build for build in runs if _served(build, [gpu])]
     if not others:
         return LeftOut(gpu, None, f"{gap}, nor has any other build for this driver")
