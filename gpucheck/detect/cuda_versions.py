@@ -77,6 +77,13 @@ def show_version(version: Version) -> str:
     return ".".join([str(first), *(f"{part:02d}" for part in rest)])
 
 
+def cuda_of_driver(driver: str | None) -> str | None:
+    """Return the newest CUDA of which it is known that this Linux driver came with it or later."""
+    own = parse_version(driver)
+    known = [cuda for cuda, least in MATCHING_DRIVER.items() if own is not None and least <= own]
+    return ".".join(map(str, max(known))) if known else None
+
+
 def newer_driver_for(cuda: str | None, driver: str | None, *, windows: bool = False) -> str | None:
     """Return the oldest driver for this CUDA if `driver` is older; None if not, or if unknown."""
     version, own = parse_version(cuda), parse_version(driver)

@@ -93,8 +93,8 @@ class Guide(NamedTuple):
         if choice.build is None:
             return choice.remedy
         notes = [left.reason for left in choice.left_out]
-        if choice.driver_unread:
-            notes.append(f"it needs driver {choice.build.driver} or newer")
+        if choice.driver_needed:
+            notes.append(f"it needs {choice.driver_needed}")
         note = f" ({'; '.join(notes)})" if notes else ""
         remove = without((self.removes or build.distributions) if build else ())
         return (f"{self.gpu_build}{note}: {remove}{choice.commands['pip']}",)

@@ -17,6 +17,7 @@ from gpucheck.detect.cuda_versions import (
     MINIMUM_WINDOWS_DRIVER,
     OLDEST_CAPABILITY,
     Version,
+    cuda_of_driver,
     has_only_ptx,
     holds_code_for,
     parse_version,
@@ -106,7 +107,7 @@ class WheelChoice(NamedTuple):
 
     `commands` are by installer; `arguments` are the words that pip and uv take alike.
     `compiled_at_first_use` are the GPUs, by compute capability, that it has only PTX for.
-    `driver_unread`: whether the driver is new enough for it could not be told.
+    `driver_needed` says which driver it needs if it could not be told whether this one is that.
     """
 
     framework: str
@@ -118,7 +119,7 @@ class WheelChoice(NamedTuple):
     left_out: tuple[LeftOut, ...] = ()
     passed_over: tuple[PassedOver, ...] = ()
     compiled_at_first_use: tuple[str, ...] = ()
-    driver_unread: bool = False
+    driver_needed: str | None = None
     remedy: tuple[str, ...] = ()
 
 
@@ -162,8 +163,14 @@ def builds_of(framework: str) -> tuple[Build, ...]:
 # ------------------------------------------------------------------------------------ one build
 
 
-def serves(build: Build, capability: str) -> bool:
-    """Return whether a build has code for GPUs of this compute capability, or compiles it."""
+def serves(build: Build, capability: str, driver: Driver) -> bool:
+    """Return whether a build has code for GPUs of this compute capability, or compiles it.
+
+    PTX counts where the driver can compile it, which one for an older CUDA cannot. Source: NVIDIA,
+    "CUDA Compatibility": minor version compatibility leaves PTX out.
+    """
+    if has_only_ptx(build.architectures, capability) and _is_newer_than_driver(build, driver):
+        return False
     own = parse_version(capability)
     oldest = parse_version(build.oldest_capability)
     if own is None or (oldest is not None and own < oldest):
@@ -239,24 +246,26 @@ def choose(
 
     def order(build: Build) -> tuple[object, ...]:
         return (
-            len(_served(build, known)),
+            len(_served(build, known, driver)),
             _number(build.versions[1]),
             not _is_newer_than_driver(build, driver),
             _number(build.cuda),
         )
 
     best = max(runs, key=order)
-    served = _served(best, known)
+    served = _served(best, known, driver)
     if not served:
         return _without_code(framework, title, known, driver, published)
-    left = tuple(_left_out(gpu, best, title, known, runs) for gpu in known if gpu not in served)
-    unread = runs_with(best, driver) is None
+    left = tuple(
+        _left_out(gpu, best, title, known, driver, runs) for gpu in known if gpu not in served
+    )
+    needed = _needed(best, driver) if runs_with(best, driver) is None else None
     return WheelChoice(
         framework=framework,
         fit=Fit.SOME if left else Fit.ALL,
         sentence=label(best, title)
         + (f" runs on {len(served)} of {count_of(len(known))}" if left else "")
-        + (f", with driver {best.driver} or newer" if unread else ""),
+        + (f", with {needed}" if needed else ""),
         build=best,
         commands=commands_of(best),
         arguments=best.install["pip"],
@@ -265,7 +274,7 @@ def choose(
         compiled_at_first_use=tuple(
             each for each in _capabilities(served) if has_only_ptx(best.architectures, each)
         ),
-        driver_unread=unread,
+        driver_needed=needed,
     )
 
 
@@ -274,21 +283,28 @@ def _capabilities(gpus: Sequence[WheelGpu]) -> list[str]:
     return sorted({gpu.compute_capability or "" for gpu in gpus}, key=_number)
 
 
-def _served(build: Build, gpus: Sequence[WheelGpu]) -> list[WheelGpu]:
-    return [gpu for gpu in gpus if serves(build, gpu.compute_capability or "")]
+def _served(build: Build, gpus: Sequence[WheelGpu], driver: Driver) -> list[WheelGpu]:
+    return [gpu for gpu in gpus if serves(build, gpu.compute_capability or "", driver)]
 
 
 def _left_out(
-    gpu: WheelGpu, best: Build, title: str, gpus: Sequence[WheelGpu], runs: Sequence[Build]
+    gpu: WheelGpu,
+    best: Build,
+    title: str,
+    gpus: Sequence[WheelGpu],
+    driver: Driver,
+    runs: Sequence[Build],
 ) -> LeftOut:
     """Say which other build has code for a GPU, and that it serves no more GPUs."""
-    gap = f"this build has no code for compute capability {gpu.compute_capability}"
-    others = [build for build in runs if _served(build, [gpu])]
+    gap = f"this build {_gap(best, [gpu], driver)}"
+    others = [build for build in runs if _served(build, [gpu], driver)]
     if not others:
         return LeftOut(gpu, None, f"{gap}, nor has any other build for this driver")
-    other = max(others, key=lambda build: (len(_served(build, gpus)), _number(build.versions[1])))
-    also = _served(other, gpus)
-    lost = _capabilities([each for each in _served(best, gpus) if each not in also])
+    other = max(
+        others, key=lambda build: (len(_served(build, gpus, driver)), _number(build.versions[1]))
+    )
+    also = _served(other, gpus, driver)
+    lost = _capabilities([each for each in _served(best, gpus, driver) if each not in also])
     name = label(other, title).rpartition(" (")[0]
     reason = f"{gap}: {name} has, but none for {', '.join(lost)}"
     return LeftOut(gpu, other.id, f"{reason}; no build serves both")
@@ -323,10 +339,10 @@ def _passed_over(
 
 def _why_not(build: Build, served: Sequence[WheelGpu], driver: Driver) -> str:
     """Return why a build does not take the place of one that serves these GPUs."""
-    also = _served(build, served)
-    lacking = _capabilities([gpu for gpu in served if gpu not in also])
+    also = _served(build, served, driver)
+    lacking = [gpu for gpu in served if gpu not in also]
     if lacking:
-        return f"has no code for compute capability {', '.join(lacking)}"
+        return _gap(build, lacking, driver)
     if runs_with(build, driver) is False:
         return f"needs {_needed(build, driver)}"
     if _is_newer_than_driver(build, driver):
@@ -334,8 +350,21 @@ def _why_not(build: Build, served: Sequence[WheelGpu], driver: Driver) -> str:
     return "serves fewer of the GPUs"
 
 
-def _needed(build: Build, driver: Driver) -> str:
-    """Return the driver that a build needs, in the numbers of this platform."""
+def _gap(build: Build, gpus: Sequence[WheelGpu], driver: Driver) -> str:
+    """Return what a build lacks for these GPUs, none of which it serves."""
+    shown = ", ".join(_capabilities(gpus))
+    if _served(build, gpus, Driver()) == list(gpus):
+        return (
+            f"has only PTX for compute capability {shown}, which the driver's CUDA {driver.cuda} is"
+            f" too old to compile"
+        )
+    return f"has no code for compute capability {shown}"
+
+
+def _needed(build: Build, driver: Driver, gpus: Sequence[WheelGpu] = ()) -> str:
+    """Return the driver that a build needs for these GPUs, in the numbers of this platform."""
+    if any(has_only_ptx(build.architectures, gpu.compute_capability) for gpu in gpus):
+        return f"a driver for CUDA {build.cuda} or newer"
     if not driver.windows:
         return f"driver {build.driver} or newer"
     return f"a Windows driver for CUDA {_number(build.cuda)[0]}"
@@ -349,15 +378,16 @@ def _needs_a_driver(
     published: Sequence[Build],
 ) -> WheelChoice:
     """Return that the driver is too old for every build, or for every one with code."""
-    useful = [build for build in published if _served(build, known)]
+    useful = [build for build in published if _served(build, known, Driver())]
     if not useful:
         return _without_code(framework, title, known, driver, published)
     easiest = min(useful, key=lambda build: _number(build.driver))
+    need = _needed(easiest, driver, known)
     return WheelChoice(
         framework,
         Fit.NONE,
         f"No build of {title} runs with driver {driver.version or driver.cuda}",
-        remedy=(f"Upgrade the driver: {label(easiest, title)} needs {_needed(easiest, driver)}.",),
+        remedy=(f"Upgrade the driver: {label(easiest, title)} needs {need}.",),
     )
 
 
@@ -369,7 +399,7 @@ def _without_code(
     published: Sequence[Build],
 ) -> WheelChoice:
     """Return that no build that runs with the driver has code for any of the GPUs."""
-    useful = [build for build in published if _served(build, known)]
+    useful = [build for build in published if _served(build, known, Driver())]
     if useful:
         return _needs_a_driver(framework, title, known, driver, useful)
     return WheelChoice(
@@ -385,12 +415,10 @@ def _without_code(
 
 def driver_of(machine: Machine) -> Driver:
     """Return the driver by NVML, or by its loaded kernel module where NVML does not answer."""
-    cuda = machine.nvml.cuda_driver_version
-    return Driver(
-        version=machine.nvml.driver_version or machine.kernel.module_version,
-        cuda=None if cuda is None else cuda_version(cuda),
-        windows=machine.is_wsl,
-    )
+    read = machine.nvml.cuda_driver_version
+    version = machine.nvml.driver_version or machine.kernel.module_version
+    cuda = None if machine.is_wsl else cuda_of_driver(version)
+    return Driver(version, cuda if read is None else cuda_version(read), windows=machine.is_wsl)
 
 
 def gpus_of(machine: Machine) -> tuple[WheelGpu, ...]:
@@ -489,9 +517,11 @@ def _notices(
         for left in choice.left_out:
             message = f"{choice.framework}: {gpu_label(left.gpu)} is left out: {left.reason}."
             yield Notice(code="gpu-left-out", message=message)
-        if choice.driver_unread and choice.build:
-            message = f"{choice.framework}: the driver was not read; {choice.build.driver} is the"
-            yield Notice(code="driver-not-read", message=f"{message} oldest for this build.")
+        if choice.driver_needed:
+            message = (
+                f"{choice.framework}: this build needs {choice.driver_needed}: it was not read."
+            )
+            yield Notice(code="driver-not-read", message=message)
 
 
 def gpu_label(gpu: WheelGpu) -> str:

@@ -37,7 +37,7 @@ def blocks(report: Report, view: View) -> Iterator[Block]:
 
 
 def _choice(choice: WheelChoice, view: View) -> Iterator[Block]:
-    fit = Fit.SOME if choice.driver_unread and choice.fit is Fit.ALL else choice.fit
+    fit = Fit.SOME if choice.driver_needed and choice.fit is Fit.ALL else choice.fit
     yield Line(choice.sentence, MARKS[fit], style=COLORS[fit])
     for command in choice.commands.values():
         yield Command(command, INDENT)

@@ -12,6 +12,7 @@ from gpucheck.detect.cuda_versions import (
     MINIMUM_DRIVER,
     MINIMUM_WINDOWS_DRIVER,
     OLDEST_CAPABILITY,
+    cuda_of_driver,
     has_only_ptx,
     holds_code_for,
     is_blackwell_or_newer,
@@ -192,3 +193,18 @@ def show_number(version: tuple[int, ...]) -> str:
 )
 def test_generations(device_id: str | None, *, old: bool, new: bool) -> None:
     assert (is_older_than_turing(device_id), is_blackwell_or_newer(device_id)) == (old, new)
+
+
+@pytest.mark.parametrize(
+    ("driver", "cuda"),
+    [
+        ("580.65.06", "13.0"),
+        ("580.65.05", "12.9"),
+        ("610.10", "13.2"),
+        ("450.51.05", "11.0"),
+        ("450.51.04", None),
+        (None, None),
+    ],
+)
+def test_the_cuda_that_a_driver_surely_has(driver: str | None, cuda: str | None) -> None:
+    assert cuda_of_driver(driver) == cuda

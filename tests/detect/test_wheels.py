@@ -244,7 +244,7 @@ def test_a_driver_whose_builds_have_no_code_for_the_card() -> None:
 def test_the_cards_decide_where_no_driver_was_read() -> None:
     found = chosen("12.0", driver=Driver())
 
-    assert (found.fit, found.driver_unread) == (Fit.ALL, True)
+    assert (found.fit, found.driver_needed) == (Fit.ALL, "driver 580 or newer")
     assert found.sentence == "It 2.15 for CUDA 13.2 (cu132), with driver 580 or newer"
 
 
@@ -257,7 +257,29 @@ def test_windows_drivers_count_in_their_own_numbers() -> None:
     assert on_wsl("528.32", "12.0") is None
     # No oldest one is published for CUDA 13: what the driver says of itself counts.
     assert on_wsl("591.44", "13.1") == "pytorch-cu130"
-    assert runs_with(builds_of("pytorch")[0], Driver("591.44", None, windows=True)) is None
+    unread = Driver("591.44", None, windows=True)
+    assert chosen("8.9", driver=unread).driver_needed == "a Windows driver for CUDA 13"
+
+
+def test_an_older_driver_compiles_no_ptx() -> None:
+    def tensorflow(cuda: str) -> WheelChoice:
+        return chosen("9.0", driver=Driver("570.26", cuda), framework="tensorflow")
+
+    build = tensorflow("12.5").build
+    older = tensorflow("12.4")
+    assert build is not None
+    assert older.build is not None
+    assert (build.id, older.build.id) == ("tensorflow", "tensorflow-2.15")
+    assert older.passed_over[0].reason == (
+        "It 2.21.0 (tensorflow) has only PTX for compute capability 9.0, which the driver's CUDA"
+        " 12.4 is too old to compile"
+    )
+    none = tensorflow("11.4")
+    assert none.fit is Fit.NONE
+    assert none.remedy == (
+        "Upgrade the driver: It 2.14.1 for CUDA 11.8 (tensorflow) needs a driver for CUDA 11.8 or"
+        " newer.",
+    )
 
 
 def test_ptx_alone_is_said() -> None:
@@ -290,7 +312,9 @@ def test_no_build_would_have_been_better(
         for build in builds_of(framework)
         if (on or "x86_64") in build.machines and runs_with(build, driver) is not False
     ]
-    reached = {build.id: sum(serves(build, each) for each in capabilities) for build in running}
+    reached = {
+        build.id: sum(serves(build, each, driver) for each in capabilities) for build in running
+    }
     most = max(reached.values(), default=0)
 
     assert found.sentence
@@ -301,7 +325,8 @@ def test_no_build_would_have_been_better(
     left = [each.gpu for each in found.left_out]
     assert reached[found.build.id] == most == len(gpus) - len(left)
     assert all(
-        serves(found.build, gpu.compute_capability or "") is (gpu not in left) for gpu in gpus
+        serves(found.build, gpu.compute_capability or "", driver) is (gpu not in left)
+        for gpu in gpus
     )
     assert (found.fit is Fit.ALL) is (not left)
     best = parse_version(found.build.versions[1])
@@ -363,6 +388,18 @@ def test_cards_of_the_pci_bus_where_there_is_no_driver() -> None:
     assert found.choices[0].build.id == "pytorch-cu126"
     assert [notice.code for notice in answer.warnings] == ["gpu-not-read", "driver-not-read"]
     assert answer.exit_code is ExitCode.OK
+
+
+def test_the_loaded_module_tells_the_driver_where_nvml_does_not() -> None:
+    bus = KernelReading(
+        pci_devices=(PciDeviceReading("0000:01:00.0", "0x10de", "0x1db1"),),
+        module_version="580.95.05",
+    )
+    probes = FakeProbes(kernel_reading=bus, system_reading=system())
+
+    assert asked(probes)[1].driver == DRIVER_580
+    probes.machine = ON_WSL2
+    assert asked(probes)[1].driver == Driver("580.95.05", None, windows=True)
 
 
 def test_windows_and_an_unrecorded_processor_are_told() -> None:
