@@ -72,6 +72,7 @@ def _sentence(rows: Sequence[Measurement], result: BenchResult) -> str:
     comparison = _comparison(best, result.comparisons)
     if comparison is not None:
         parts.append(_against(comparison, gpu_is_best=on_gpu))
+        parts.extend(_over_sizes(comparison, result.comparisons))
     return ", ".join(parts)
 
 
@@ -131,6 +132,19 @@ def _against(one: Comparison, *, gpu_is_best: bool) -> str:
     if moved < 1 and one.break_even is not None:
         text += f"; moving the data pays off from {one.break_even} operations on it"
     return f"{text})"
+
+
+def _over_sizes(one: Comparison, comparisons: Sequence[Comparison]) -> Iterator[str]:
+    """Yield the range of a sweep's factors: the best size alone would say too much."""
+    same = (one.kernel, one.gpu.device, one.gpu.dtype, one.cpu.dtype)
+    factors: dict[tuple[int, ...], float] = {}
+    for other in comparisons:
+        if (other.kernel, other.gpu.device, other.gpu.dtype, other.cpu.dtype) == same:
+            best = factors.get(other.shape, 0.0)
+            factors[other.shape] = max(best, other.speedup_resident)
+    low, high = min(factors.values()), max(factors.values())
+    if len(factors) > 1 and high > _FASTER * low:
+        yield f"{_short(low)} to {_short(high)} over {len(factors)} sizes"
 
 
 def _short(factor: float) -> str:

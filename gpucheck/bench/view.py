@@ -95,6 +95,10 @@ def _facts(result: BenchResult) -> Iterator[str]:
     cpu = found.cpu_model or "unknown processor"
     cores = f"{found.usable_cores} of {found.logical_cores or '?'} cores"
     yield f"{'beside ' if found.gpus else ''}{cpu}, {cores}"
+    if result.profile is not None:
+        # The budget is that of one process.
+        yield f"{found.duration_s:.0f} s"
+        return
     how = str(found.mode)
     if found.budget_s != BUDGETS_S[found.mode]:
         how = f"budget {found.budget_s:g} s"

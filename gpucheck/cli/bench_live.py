@@ -104,33 +104,46 @@ class _LiveRows:
         table.add_column("SO FAR", no_wrap=True, overflow="ellipsis")
         for heading in ("TIME", "SPEED", "ROUNDS"):
             table.add_column(heading, justify="right", no_wrap=True)
-        now = next((at for at, state in enumerate(begun) if state.case.label.text == label), None)
-        for state in self._window(begun, now):
-            style = "bold" if state.case.label.text == label else ""
-            table.add_row(*self._cells(state), style=style)
+        rows = _by_row(begun)
+        marked = [any(state.case.label.text == label for state in row) for row in rows]
+        now = marked.index(True) if True in marked else None
+        for at in self._window(len(rows), now):
+            table.add_row(*self._cells(rows[at]), style="bold" if marked[at] else "")
         return table
 
-    def _window(self, begun: Sequence[CaseState], now: int | None) -> Sequence[CaseState]:
+    def _window(self, count: int, now: int | None) -> range:
         """Return as many rows as the terminal has lines for, the present one among them."""
         room = max(1, self._console.height - _OTHER_LINES)
-        last = len(begun) if now is None else max(room, now + 1)
-        return begun[max(0, min(last, len(begun)) - room) :][:room]
+        last = count if now is None else max(room, now + 1)
+        first = max(0, min(last, count) - room)
+        return range(first, min(count, first + room))
 
-    def _cells(self, state: CaseState) -> list[str]:
+    def _cells(self, row: Sequence[CaseState]) -> list[str]:
+        """Return the cells of a row: of several GPUs the middle one and the fewest rounds."""
         from gpucheck.bench import stats
-        from gpucheck.bench.rows_view import row_name
+        from gpucheck.bench.rows_view import devices_text, row_name
 
-        label, medians = state.case.label, self._medians.setdefault(id(state), [])
+        known = [medians for state in row if (medians := self._round_medians(state))]
+        if not known:
+            return []
+        label, work = row[0].case.label, row[0].case.work
+        where = devices_text([state.case.label.device for state in row])
+        every = (state.case.label for state in self._states)
+        sizes = len({one.shape for one in every if one.kernel == label.kernel}) > 1
+        name = f"{label.kernel} {label.dtype.format} {row_name(label, where, sizes=sizes)}"
+        seconds = stats.median([stats.median(medians) for medians in known])
+        speed = "" if label.kernel == "launch" else rate(work.amount / seconds, work.unit)
+        cells = (name, duration(seconds), speed, str(min(map(len, known))))
+        return [self._text(cell) for cell in cells]
+
+    def _round_medians(self, state: CaseState) -> Sequence[float]:
+        from gpucheck.bench import stats
+
+        medians = self._medians.setdefault(id(state), [])
         # The last round may still grow: it is computed anew.
         del medians[max(0, len(state.rounds) - 1) :]
         medians.extend(stats.median(each) for each in state.rounds[len(medians) :] if each)
-        if not medians:
-            return []
-        name = f"{label.kernel} {label.dtype.format} {row_name(label)}"
-        seconds, work = stats.median(medians), state.case.work
-        speed = "" if label.kernel == "launch" else rate(work.amount / seconds, work.unit)
-        cells = (name, duration(seconds), speed, str(len(medians)))
-        return [self._text(cell) for cell in cells]
+        return medians
 
     def _line(self, text: str) -> Text:
         from rich.text import Text
@@ -139,3 +152,13 @@ class _LiveRows:
 
     def _text(self, text: str) -> str:
         return printable(text) if self._unicode else as_ascii(printable(text))
+
+
+def _by_row(begun: Sequence[CaseState]) -> list[list[CaseState]]:
+    """Return the rows to show: GPUs that do the same are one."""
+    rows: dict[object, list[CaseState]] = {}
+    for state in begun:
+        label = state.case.label
+        kind = label.device.partition(":")[0]
+        rows.setdefault((label.id, label.threads, kind), []).append(state)
+    return list(rows.values())

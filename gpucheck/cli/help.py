@@ -183,6 +183,8 @@ class HelpfulGroup(TyperGroup):
         ]
         page.definitions("Commands", rows, max(len(name) for name, _ in rows))
         page.definitions(OPTIONS, records, max(len(word) for word, _ in records))
+        if not _words(ctx):
+            page.lines("Without a command", ALONE)
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
         """Write the examples."""
@@ -191,6 +193,11 @@ class HelpfulGroup(TyperGroup):
         _Page(formatter).lines("Examples", _example_lines(examples))
 
 
+#: What `gpucheck` alone takes.
+ALONE = (
+    "The short answer, with the options --json, --output, --from, --deadline,",
+    "--strict, -v and -q, which mean the same as in gpucheck detect --help.",
+)
 #: At the end of the overview.
 START = (
     ("gpucheck", "the short answer: usable or not, the GPUs, and what to run next"),

@@ -270,6 +270,8 @@ def _report_plan(plan: MemoryLimit, *, details: bool) -> None:
         f"{names} by {by}{reach if by.endswith(HOOK) else ''}"
         for names, by in group_by_mechanism(found)
     )
+    if not details and not unknown:
+        held = ", ".join(each.framework for each in found if each.by is not None)
     held = held or "nothing limits it"
     write_message(f"{what} on {where}: {held}")
     outer = outer_limit(plan, os.environ)

@@ -424,7 +424,7 @@ def usage_error(error: Exception, words: Sequence[str] = ()) -> WrongUseError:
         text = _with_question(error, text)
     where = getattr(getattr(error, "ctx", None), "command_path", "gpucheck")
     see = f"See: {where} --help"
-    amount = _amount_in_two(words) if "extra argument" in text else None
+    amount = amount_in_two(words) if "extra argument" in text else None
     if amount is not None:
         text = f"An amount is one word: write {amount}"
     forgotten = "extra argument" in text and where.rpartition(" ")[2] in RUNS_A_COMMAND
@@ -435,7 +435,7 @@ def usage_error(error: Exception, words: Sequence[str] = ()) -> WrongUseError:
     )
 
 
-def _amount_in_two(words: Sequence[str]) -> str | None:
+def amount_in_two(words: Sequence[str]) -> str | None:
     """Return a number and its unit as one word, if they are two."""
     from gpucheck.report.units import BYTES_PER_UNIT
 

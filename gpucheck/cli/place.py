@@ -16,6 +16,7 @@ from gpucheck.cli.output import (
     COMMAND_AFTER_DASHES,
     Context,
     Shared,
+    amount_in_two,
     check_runnable,
     deliver,
     machine,
@@ -121,6 +122,9 @@ def command(
 ) -> int:
     """Show which device a program gets; after -- run it there."""
     context: Context = ctx.obj
+    joined = amount_in_two((min_free or "", *(specs or ())))
+    if joined is not None:
+        raise wrong(fact=f"An amount is one word: write --min-free {joined}.")
     check(
         context,
         explicit_options(ctx),
@@ -319,9 +323,8 @@ def _amount(text: str) -> Amount:
 
     try:
         return parse_amount(text)
-    except WrongUseError:
-        fact = f"--min-free takes an amount above 0 such as 8GiB or 30%, not {text[:40]!a}."
-        raise wrong(fact=fact) from None
+    except WrongUseError as error:
+        raise wrong(fact=f"--min-free: {error.message}") from None
 
 
 def _place_named(

@@ -188,7 +188,12 @@ def _limit_line(text: str, group: Sequence[GpuMemoryLimit], *, exact: bool) -> s
         whole = f"the {binary_bytes(first.memory_limit_bytes)} that your cgroup may use"
     if size is None:
         return f"{text} of {whole} on {which}"
-    amount = binary_bytes(size) + (f" ({size} bytes)" if exact else "")
+    amount = binary_bytes(size)
+    spelled = amount.replace(".0 ", "").replace(" ", "") == text
+    amount += f" ({size} bytes)" if exact else ""
+    if spelled and total and not exact:
+        # "8GiB is 8.0 GiB" says nothing.
+        return f"{text} is {100 * size / total:.0f} % of {whole} on {which}"
     return f"{text} is {amount} of {whole} on {which}"
 
 
@@ -296,7 +301,7 @@ def _warnings(found: Sequence[FrameworkOutcome], name: str) -> Iterator[Block]:
 def _title(software: Software | None, found: Sequence[FrameworkOutcome]) -> str:
     if software is None or software.frameworks is None:
         reason = (software.reason if software else None) or "not checked"
-        return f"What limits each framework ({reason}):"
+        return f"What limits each framework (which are installed: {reason}):"
     where = _software_name(software)
     if any(each.installed for each in found):
         return f"What limits each framework of {where}:"

@@ -12,6 +12,7 @@ import fcntl
 import json
 import os
 import random
+import shlex
 import stat
 import time
 from collections.abc import Iterable, Mapping
@@ -158,7 +159,8 @@ def unusable_path(path: Path, problem: str) -> MissingError:
         name = user_name(owner)
         whose = f" It belongs to {name}."
         mine = owner == os.geteuid()
-        steps.insert(0, f"{'Fix it' if mine else f'Let {name} or root fix it'}: {path}")
+        who = "Look at it" if mine else f"Let {name} or root look at it"
+        steps.insert(0, f"{who}: ls -ld {shlex.quote(str(path))}")
         if path.parent in PARENTS:
             steps.insert(1, f"{root_should_make(path)}")
     return MissingError(

@@ -632,6 +632,26 @@ def test_with_v_the_speed_ups_of_a_sweep_name_the_size() -> None:
     assert "size 256: for this size the GPU is 260 times faster" in text
 
 
+@pytest.mark.parametrize(
+    ("small", "said"),
+    [
+        ((8e-5, 1.6e-4), "2.0x slower to 26x over 2 sizes"),
+        ((2.6e-3, 1e-4), "26x the CPU all"),
+        ((1e-3, 1e-4), "10x to 26x"),
+    ],
+)
+def test_the_summary_of_a_sweep_says_what_the_other_sizes_are_worth(
+    small: tuple[float, float], said: str
+) -> None:
+    rows = [
+        replace(row, kernel="batch", parameters={}, shape=(size,), median_s=row_s)
+        for size, cpu_s, gpu_s in ((1, *small), (256, 2.6e-3, 1e-4))
+        for row, row_s in ((CPU, cpu_s), (FUSED, gpu_s))
+    ]
+
+    assert said in words(draw(result(*rows), width=160))
+
+
 def test_the_limits_of_both_sides_are_distinguished() -> None:
     product = replace(CPU, percent_of_peak=99.0)
     on_gpu = replace(FUSED, percent_of_peak=74.0)

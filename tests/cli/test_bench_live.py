@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import sys
+from dataclasses import replace
 from io import StringIO
+from typing import Any
 
 import pytest
 
@@ -43,9 +45,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
-def state(variant: str, *rounds: list[float], limit: bool = False) -> CaseState:
+def state(variant: str, *rounds: list[float], limit: bool = False, **changes: Any) -> CaseState:
     case = FakeCase([])
-    case.label = label(variant=variant)
+    case.label = replace(label(variant=variant), **changes)
     return CaseState(case=case, rounds=list(rounds), limit=limit)
 
 
@@ -81,6 +83,23 @@ def test_the_rows_so_far_stand_below_what_is_measured_now(
     assert drawn[1][2].endswith(" 1")
     assert drawn[2][2].startswith("fake float32 cpu first   16.0 ms")
     assert drawn[2][3].startswith("fake float32 cpu second  1.00 ms")
+
+
+def test_gpus_that_do_the_same_are_one_row(patch: pytest.MonkeyPatch, clock: list[float]) -> None:
+    screen = watched(patch)
+    states = [state("cublas", [time], device=f"gpu:{at}") for at, time in enumerate((1, 2, 9))]
+    states[0].rounds.append([1.0])
+    states += [state("cublas", [0.5], device="gpu:0", shape=(16,))]
+
+    with live_rows(shown=True) as reporters:
+        assert reporters.watch is not None
+        reporters.watch(states)
+        reporters.progress(states[1].case.label.text, 0.2, 12.0)
+
+    first, second = [one for one in frames(screen) if one][1][2:]
+    assert first.startswith("fake float32 gpu:0-2 cublas, 8")
+    assert (first.split()[-5:-3], first.split()[-1]) == (["2.00", "s"], "1")
+    assert second.startswith("fake float32 gpu:0 cublas, 16")
 
 
 def test_it_is_drawn_a_few_times_per_second_at_most(

@@ -95,7 +95,7 @@ def test_a_glance_at_80_columns() -> None:
         "To run a program under it and watch its peak:\n"
         "    gpucheck memlimit 30% -- CMD\n"
         "\n"
-        "What limits each framework (not checked):\n"
+        "What limits each framework (which are installed: not checked):\n"
         "  cupy                    environment variables\n"
         "  any other CUDA program  nothing but MPS or MIG holds it\n"
         "\n"
@@ -106,7 +106,7 @@ def test_a_glance_at_80_columns() -> None:
 
 def test_everything_at_80_columns() -> None:
     assert shown(LIMIT, width=80, verbosity=1) == (
-        "node · driver 575.1 · CUDA 12.9 · NVIDIA H100 80GB HBM3, GPU of unknown name\n"
+        "node · driver 575.1 · CUDA 12.9 · NVIDIA H100 80GB HBM3, 1 unreadable GPU\n"
         "\n"
         "30% of each visible GPU\n"
         "GPU  name                      limit        of        bytes\n"

@@ -26,7 +26,7 @@ from gpucheck.bench.model import (
 from gpucheck.bench.sampler import off_by
 from gpucheck.bench.sdc import corruption_sentence, deviating_digests
 from gpucheck.bench.telemetry import is_clock_change, why_unread
-from gpucheck.bench.workers import WORKER_NO_DOCUMENT
+from gpucheck.bench.workers import WORKER_INTERRUPTED, WORKER_NO_DOCUMENT
 from gpucheck.report.envelope import Evidence, Failure
 
 _GIB = 1 << 30
@@ -47,10 +47,16 @@ _OF_REASON = {
 }
 _COOL = "check this card's fans, its airflow and the cards next to it"
 _STEPS = {
-    GateClass.THERMAL: (_COOL, "gpucheck detect --only health"),
-    GateClass.POWER_CAP: ("check the power supply and its cables", "nvidia-smi -q -d POWER"),
+    GateClass.THERMAL: (_COOL, "look at its health: gpucheck detect --only health"),
+    GateClass.POWER_CAP: (
+        "check the power supply and its cables",
+        "see the power limits: nvidia-smi -q -d POWER",
+    ),
     GateClass.CONFIG: ("see the clock settings: nvidia-smi -q -d CLOCK",),
-    GateClass.HARDWARE: ("gpucheck detect", "take the card out of service and report it"),
+    GateClass.HARDWARE: (
+        "look for a fault: gpucheck detect",
+        "take the card out of service and report it",
+    ),
 }
 #: How a reading's reason ends if the GPU does not support it (NVML_ERROR_NOT_SUPPORTED).
 _NOT_SUPPORTED = "(NVML 3)"
@@ -327,7 +333,9 @@ def _processes(data: RunData, device: str, runs: Sequence[ProcessRun]) -> Gate:
         evidence=tuple(
             Evidence(code, f"{count} of {len(runs)} processes") for code, count in counts.items()
         ),
-        next=first.remedy or ("gpucheck detect",),
+        # What was interrupted is no fault to look for.
+        next=first.remedy
+        or (() if first.code == WORKER_INTERRUPTED else ("look for a fault: gpucheck detect",)),
     )
     gate = _at_most(data, "processes", device, len(failures), 0, "failed", bad)
     if failures and leaves_open(first):
