@@ -554,7 +554,7 @@ def _conclusion(
         return f"Whether {who} uses a GPU cannot be told: {_doubt(scene)}."
     if cause is not None:
         return f"{who} does not use a GPU: {cause.summary}."
-    return f"{who} does not use a GPU; the files that say why may not be read."
+    return f"{who} does not use a GPU; the files that say why could not be read."
 
 
 def _who(process: ProcessFilesReading) -> str:
@@ -602,7 +602,7 @@ def _doubt(scene: Scene) -> str:
     if opened:
         started = ", as a program that has started CUDA does" if _UVM in opened else ""
         return f"{listed}; it holds {', '.join(opened[:MOST_NAMED])} open{started}"
-    return f"{listed}, and its open files may not be read"
+    return f"{listed}, and its open files could not be read"
 
 
 def _remedy(scene: Scene, uses: bool | None, cause: Obstacle | None) -> tuple[str, ...]:

@@ -231,10 +231,10 @@ class LiveProbes:
         return read_holders(self._root)
 
     def process(self, pid: int) -> ProcessFilesReading:
-        """Read one process's part of /proc."""
-        from gpucheck.drivers.host.process_files import read_process
+        """Read one process's part of /proc, in a child with the driver's deadline."""
+        from gpucheck.drivers.host.process_files import read_process_in_time
 
-        return read_process(pid, self._root)
+        return read_process_in_time(pid, self._root, deadline_s=self.deadline_s())
 
     def close(self) -> None:
         """End the NVML child."""

@@ -503,7 +503,7 @@ def test_the_libraries_with_their_versions() -> None:
         (
             {"initial_namespace": False, "device_files": None},
             nvml(gpu(0)),
-            "and its open files may not be read.",
+            "and its open files could not be read.",
         ),
         ({"device_files": ("/dev/dxg",)}, nvml(gpu(0)), "NVML does not list every process"),
     ],
@@ -562,7 +562,7 @@ def test_files_of_another_user() -> None:
     assert (found.uses_gpu, found.cause, found.libraries, found.frameworks) == (
         *(False, None, None, None),
     )
-    assert found.conclusion.endswith("the files that say why may not be read.")
+    assert found.conclusion.endswith("the files that say why could not be read.")
     assert found.remedy[0].endswith("sudo gpucheck detect --pid 4711")
 
 

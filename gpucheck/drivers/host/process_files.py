@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TypeVar
 
+from gpucheck.drivers.child import Child, ChildDiedError, ChildSilentError
 from gpucheck.drivers.evidence import (
     AncestorReading,
     CgroupReading,
@@ -26,6 +27,7 @@ from gpucheck.drivers.host.files import MIB, read_file
 from gpucheck.drivers.host.process_tree import ProcessTree
 from gpucheck.drivers.host.processes import identify, in_initial_namespace
 from gpucheck.drivers.host.sysfs import read_text
+from gpucheck.report.codec import from_plain
 
 #: A process may have 65,530 mappings (vm.max_map_count), each a line with a path.
 MOST_MAPS_BYTES = 32 * MIB
@@ -59,6 +61,35 @@ NOT_ALLOWED = "only its user or root may read it"
 _WORD = r"[\w.+-]{1,60}"
 
 Value = TypeVar("Value")
+
+
+def read_process_in_time(pid: int, root: Path, *, deadline_s: float) -> ProcessFilesReading:
+    """Read one process in a child; what it does not answer in time is missing, with the reason."""
+    child = None
+    try:
+        child = Child("gpucheck.drivers.host.process_files_worker", str(root), str(pid))
+        return from_plain(ProcessFilesReading, next(child.documents(deadline_s)))
+    except ChildSilentError:
+        why = f"no answer within {deadline_s:g} s, as from a process that is stuck in the kernel"
+    except ChildDiedError as error:
+        why = f"the process that reads them {error.how}"
+    finally:
+        if child is not None:
+            child.close()
+    # Reading these waits for nothing.
+    folder = root / "proc" / str(pid)
+    stat = _stat(folder)
+    return ProcessFilesReading(
+        pid=pid,
+        found=stat is not None,
+        state=stat and stat[0],
+        parent=stat and stat[1],
+        name=read_text(folder / "comm"),
+        initial_namespace=in_initial_namespace(root),
+        unavailable=dict.fromkeys(
+            ("environment", "libraries", "frameworks", "device_files", "cgroup"), why
+        ),
+    )
 
 
 def read_process(pid: int, root: Path) -> ProcessFilesReading:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from gpucheck.drivers.evidence import AncestorReading, CgroupReading, MappedReading
 from gpucheck.drivers.host import process_files
-from gpucheck.drivers.host.process_files import NOT_ALLOWED, read_process
+from gpucheck.drivers.host.process_files import NOT_ALLOWED, read_process, read_process_in_time
 from tests.fakes.processes import CUDA, PID, add, map_line, write
 
 # ------------------------------------------------------------------------------ what it is
@@ -455,3 +455,34 @@ def test_a_real_zombie_and_a_stopped_child(start: Start) -> None:
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
 
     assert (stopped, read_process(child.pid, Path("/")).state) == ("T", "Z")
+
+
+# ------------------------------------------------------------------------------ in time
+
+
+def test_a_child_reads_the_same(tmp_path: Path) -> None:
+    add(tmp_path, 1, parent=0, name="systemd")
+    environ = {"CUDA_VISIBLE_DEVICES": "3"}
+    add(tmp_path, opened=("/dev/nvidia0",), maps=map_line(CUDA), environ=environ)
+
+    assert read_process_in_time(PID, tmp_path, deadline_s=60) == read_process(PID, tmp_path)
+
+
+def test_a_process_that_does_not_answer(tmp_path: Path) -> None:
+    add(tmp_path, opened=("/dev/nvidia0",), maps=map_line(CUDA))
+
+    found = read_process_in_time(PID, tmp_path, deadline_s=0)
+
+    assert (found.found, found.state, found.name, found.parent) == (True, "S", "python", 1)
+    assert (found.mapped, found.device_files, found.environment) == (None, None, None)
+    assert found.unavailable["libraries"].startswith("no answer within 0 s")
+    assert read_process_in_time(PID + 1, tmp_path, deadline_s=0).found is False
+
+
+def test_no_child_can_be_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    add(tmp_path)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+
+    found = read_process_in_time(PID, tmp_path, deadline_s=60)
+
+    assert found.unavailable["environment"].startswith("the process that reads them could not be")
