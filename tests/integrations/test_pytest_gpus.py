@@ -2,17 +2,37 @@
 
 from __future__ import annotations
 
+import os
+import re
+from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from gpucheck.drivers.live import LiveProbes
+from gpucheck.drivers.readings import CudaDeviceReading, CudaReading
 from gpucheck.integrations import pytest_gpus as module
 from gpucheck.integrations.diagnose import Diagnosis
-from gpucheck.integrations.pytest_gpus import Needs, Refusal, needs_of, refused, shown, unmet
+from gpucheck.integrations.pytest_gpus import (
+    Needs,
+    ProcessGpus,
+    Refusal,
+    Settings,
+    is_controller,
+    needs_of,
+    refused,
+    runs_tests,
+    settings_of,
+    shown,
+    unmet,
+)
+from gpucheck.place.claims import Lease, Waiting
+from gpucheck.place.model import PlacedDevice, Placement
 from gpucheck.place.placement import CudaDevice
-from gpucheck.place.selection import ALLOW_BUSY_GPUS
-from gpucheck.report.envelope import CheckStatus, Failure
-from gpucheck.report.errors import WrongUseError
+from gpucheck.place.selection import ALLOW_BUSY_GPUS, SelectionRequest
+from gpucheck.report.envelope import Answer, CheckStatus, Failure
+from gpucheck.report.errors import GpucheckError, InconclusiveError, MissingError, WrongUseError
 from tests.fakes.gpus import GIB, sized_row
 
 MARK = pytest.mark.gpucheck
@@ -159,3 +179,244 @@ def test_detect_s_cause_in_one_line(
 
 def test_a_gpu_is_shown_by_the_beginning_of_its_uuid() -> None:
     assert shown("GPU-3f2a91bc-7d4e-5a6b", 2) == "GPU-3f2a91bc (index 2)"
+
+
+# ------------------------------------------------------------------------------ one process
+
+CHOSEN = PlacedDevice(
+    spec="1", resolved="", kind="GPU", index=1, cuda_index=1, uuid=card(1).uuid, name="H100"
+)
+PLACED = Placement(devices=(CHOSEN,), environment={"CUDA_VISIBLE_DEVICES": "GPU-1"})
+
+
+class Held(Lease):
+    """Lease that tells whether it was given back."""
+
+    closed: list[bool] = []  # noqa: RUF012 - emptied by each test
+
+    def close(self) -> None:
+        """Take note."""
+        self.closed.append(True)
+
+
+class Cuda(LiveProbes):
+    """Probes whose CUDA sees this many GPUs."""
+
+    number = 1
+
+    def cuda(self) -> CudaReading:
+        """Return them."""
+        each = (CudaDeviceReading(ordinal=n, uuid_hex="0" * 32) for n in range(self.number))
+        return CudaReading(devices=tuple(each))
+
+
+@pytest.fixture
+def process(monkeypatch: pytest.MonkeyPatch) -> Callable[..., ProcessGpus]:
+    """Return a process that has tried to claim: `process(lease or error, required=True)`."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "before")
+    monkeypatch.delenv("CUDA_DEVICE_ORDER", raising=False)
+    monkeypatch.setattr(module, "LiveProbes", Cuda)
+    monkeypatch.setattr(module, "diagnose", lambda *_, **__: None)
+    monkeypatch.setattr(Cuda, "number", 1)
+    Held.closed.clear()
+
+    def make(
+        outcome: Lease | GpucheckError, *, started: bool = False, required: bool = False
+    ) -> ProcessGpus:
+        def lease_best(*_: object, **__: object) -> Lease:
+            if isinstance(outcome, GpucheckError):
+                raise outcome
+            return outcome
+
+        monkeypatch.setattr(module, "lease_best", lease_best)
+        monkeypatch.setattr(module, "is_cuda_started", lambda: started)
+        made = ProcessGpus(
+            SimpleNamespace(),  # type: ignore[arg-type]
+            Settings(SelectionRequest(), 0.0, required),
+        )
+        made.claim()
+        return made
+
+    return make
+
+
+def lease(failure: Failure | None = None, placement: Placement = PLACED) -> Held:
+    rows = (card(0).gpu, card(1).gpu)
+    return Held(answer=Answer(result=placement, error=failure), gpus=rows)
+
+
+def test_a_process_sees_its_gpu_alone_until_it_gives_it_back(
+    process: Callable[..., ProcessGpus],
+) -> None:
+    gpus = process(lease())
+
+    gpus.check(Needs())
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "GPU-1"
+    assert [(each.index, each.cuda_index) for each in gpus.devices] == [(1, 0)]
+    assert gpus.pytest_report_header() == ("gpucheck: GPU-00000001 (index 1), H100",)
+    assert Held.closed == []
+    gpus.pytest_unconfigure()
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "before"
+    assert Held.closed == [True]
+
+
+def test_the_claim_outlasts_the_tests_while_cuda_runs(
+    process: Callable[..., ProcessGpus], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpus = process(lease())
+    monkeypatch.setattr(module, "is_cuda_started", lambda: True)
+
+    gpus.pytest_unconfigure()
+
+    assert Held.closed == []
+
+
+def test_a_test_asks_for_more_than_its_process_has(process: Callable[..., ProcessGpus]) -> None:
+    gpus = process(lease())
+
+    with pytest.raises(pytest.fail.Exception, match="Run: pytest --gpucheck --gpucheck-count 2"):
+        gpus.check(Needs(count=2))
+    with pytest.raises(pytest.skip.Exception, match="this machine has 2 of them"):
+        gpus.check(Needs(count=3))
+    with pytest.raises(pytest.fail.Exception, match="this machine has 2 of them"):
+        process(lease(), required=True).check(Needs(count=3))
+
+
+NO_DRIVER = MissingError(code="nvml-not-found", message="There is no driver.")
+NO_FOLDER = MissingError(code="claims-directory-unusable", message="It is a link.", remedy=("Go.",))
+SILENT = InconclusiveError(code="claims-busy", message="They stay locked.")
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "text"),
+    [
+        (NO_DRIVER, pytest.skip.Exception, "^no usable GPU: There is no driver$"),
+        (NO_FOLDER, pytest.fail.Exception, "^It is a link. Go.$"),
+        (SILENT, pytest.fail.Exception, "^They stay locked.$"),
+    ],
+)
+def test_only_a_missing_gpu_is_a_reason_to_skip(
+    error: GpucheckError,
+    kind: type[BaseException],
+    text: str,
+    process: Callable[..., ProcessGpus],
+) -> None:
+    gpus = process(error)
+
+    with pytest.raises(kind, match=text):
+        gpus.check(Needs())
+    [line] = gpus.pytest_report_header()
+    assert line.startswith("gpucheck: no GPU: ")
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "before"
+
+
+def test_a_process_without_a_gpu_sees_nobody_else_s(process: Callable[..., ProcessGpus]) -> None:
+    late = Failure("wait-timeout", "Nothing became free within 0 s.", ("GPU 0: held", "Wait."))
+    gpus = process(lease(late, Placement()))
+
+    with pytest.raises(pytest.fail.Exception, match="Nothing became free"):
+        gpus.check(Needs())
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "-1"
+    gpus.pytest_unconfigure()
+    assert "CUDA_DEVICE_ORDER" not in os.environ
+
+
+def test_a_gpu_that_cuda_does_not_see_is_given_back(
+    process: Callable[..., ProcessGpus], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Cuda, "number", 0)
+    gpus = process(lease())
+
+    with pytest.raises(pytest.skip.Exception, match="no usable GPU: CUDA lists 0 of 1 GPU"):
+        gpus.check(Needs())
+    assert (Held.closed, gpus.devices) == ([True], ())
+
+
+def test_cuda_that_runs_already_is_too_late(process: Callable[..., ProcessGpus]) -> None:
+    gpus = process(lease(), started=True)
+
+    with pytest.raises(pytest.fail.Exception, match="CUDA was started before"):
+        gpus.check(Needs())
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "before"
+
+
+# ------------------------------------------------------------------------------ options
+
+
+def config_with(**options: Any) -> Any:
+    """Return a config with these options, and xdist's and pytest's own."""
+    ours = {"timeout": 300.0, "count": 1, "memory": None, "capability": None, "share": 1}
+    values = {f"gpucheck_{name}": value for name, value in ours.items()}
+    values |= {"gpucheck_required": False, **options}
+    return SimpleNamespace(getoption=values.get, option=SimpleNamespace(**values))
+
+
+def test_the_options_are_those_of_a_choice_by_place() -> None:
+    made = settings_of(
+        config_with(
+            gpucheck_count=2,
+            gpucheck_memory="8GiB",
+            gpucheck_capability="9.0",
+            gpucheck_share=4,
+            gpucheck_timeout=0.0,
+            gpucheck_required=True,
+        )
+    )
+
+    assert made.request.words == (
+        *("--count", "2", "--min-free", "8GiB", "--min-compute-capability", "9.0"),
+        *("--share", "4"),
+    )
+    assert (made.timeout_s, made.required) == (0.0, True)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "text"),
+    [
+        ("timeout", -0.1, "--gpucheck-timeout takes seconds, not -0.1."),
+        ("timeout", float("inf"), "--gpucheck-timeout takes seconds, not inf."),
+        ("count", 0, "--gpucheck-count takes 1 or more GPUs, not 0."),
+        ("share", 257, "--gpucheck-share takes 1 to 256 claims per GPU, not 257."),
+        ("capability", "nine", "A compute capability is a number such as 9.0, not 'nine'."),
+    ],
+)
+def test_an_option_that_makes_no_sense_is_named(option: str, value: object, text: str) -> None:
+    with pytest.raises(pytest.UsageError, match=re.escape(text)):
+        settings_of(config_with(**{f"gpucheck_{option}": value}))
+
+
+@pytest.mark.parametrize(
+    ("config", "controls"),
+    [
+        (config_with(), False),
+        (config_with(dist="no", tx=[]), False),
+        (config_with(dist="load", tx=["popen"]), True),
+        (config_with(dist="load", tx=[]), False),
+        (SimpleNamespace(workerinput={}, **vars(config_with(dist="load", tx=["popen"]))), False),
+    ],
+)
+def test_a_controller_has_workers(config: Any, controls: bool) -> None:
+    assert is_controller(config) == controls
+
+
+def test_only_showing_runs_no_tests() -> None:
+    assert runs_tests(config_with())
+    for option in ("collectonly", "help", "version", "markers", "showfixtures"):
+        assert not runs_tests(config_with(**{option: True}))
+
+
+def test_waiting_is_told_once_with_the_holders(
+    process: Callable[..., ProcessGpus], capsys: pytest.CaptureFixture[str]
+) -> None:
+    gpus = process(lease())
+    gpus._config = SimpleNamespace(  # type: ignore[assignment]
+        workerinput={"workerid": "gw1"},
+        pluginmanager=SimpleNamespace(get_plugin=lambda _: None),
+    )
+    details = ("GPUs 0-1: held by alice (train.py)", ALLOW_BUSY_GPUS)
+
+    gpus._tell(Waiting(ahead=0, waited_s=0.0, reason="r", details=details))
+    gpus._tell(Waiting(ahead=0, waited_s=0.1, reason="later"))
+
+    said = "gpucheck: gw1 waits up to 0 s for a GPU: GPUs 0-1: held by alice (train.py)\n"
+    assert capsys.readouterr().err == said

@@ -48,7 +48,7 @@ def check(machine: Machine) -> Finding:
     named = tuple(Evidence(f"{each.package}: {each.name}", each.value) for each in others)
     if not machine.request.deep or machine.is_hung:
         why = "the driver does not answer" if machine.is_hung else "--deep runs them"
-        summary = f"{_packages(others)} bring checks of their own: {why}"
+        summary = f"not run: {count_of(len(others), 'check')} of {_packages(others)} ({why})"
         return _finding(CheckStatus.SKIP, summary, *named)
     results = {result.value: result for result in machine.run_package_checks(others)}
     return _judge(others, results)

@@ -56,7 +56,7 @@ def test_without_deep_they_are_named_and_not_run() -> None:
     finding = found(machine, DetectRequest())
 
     assert finding.status is CheckStatus.SKIP
-    assert finding.summary == "cudf, cuml bring checks of their own: --deep runs them"
+    assert finding.summary == "not run: 2 checks of cudf, cuml (--deep runs them)"
     assert [each.source for each in finding.evidence] == ["cudf: import", "cuml: gpu"]
     assert "package checks" not in machine.asked
 

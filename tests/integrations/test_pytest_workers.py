@@ -1,0 +1,203 @@
+"""How many workers start, who has the turn, and what is shown of their claims."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from gpucheck.integrations import pytest_workers as module
+from gpucheck.integrations.pytest_gpus import Settings, worker_name
+from gpucheck.integrations.pytest_workers import PLACES, Controller, Places, limit_workers
+from gpucheck.place.claim_store import ClaimStore, Slot, Step, Target
+from gpucheck.place.model import Holder
+from gpucheck.place.selection import SelectionRequest
+
+GPUS: dict[str | None, int] = {"GPU-aaaaaaaa-1": 4, "GPU-bbbbbbbb-2": 6}
+RUN = "0123456789abcdef"
+
+
+class Terminal:
+    """Terminal that keeps what is written."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def ensure_newline(self) -> None:
+        """Do nothing."""
+
+    def write_line(self, line: str) -> None:
+        """Keep a line."""
+        self.lines.append(line)
+
+
+def a_config(numprocesses: Any = None, **options: Any) -> Any:
+    """Return a config with xdist's options, and what is written to its terminal."""
+    values = {"usepdb": False, "numprocesses": numprocesses, **options}
+    terminal = Terminal()
+    return SimpleNamespace(
+        option=SimpleNamespace(**values),
+        stash=pytest.Stash(),
+        pluginmanager=SimpleNamespace(
+            get_plugin=lambda name: terminal if name == "terminalreporter" else None
+        ),
+        terminal=terminal,
+    )
+
+
+def settings(timeout_s: float = 0.0, *, count: int = 1, share: int = 1) -> Settings:
+    return Settings(SelectionRequest(count=count, share=share), timeout_s, required=False)
+
+
+def limited(
+    monkeypatch: pytest.MonkeyPatch, config: Any, gpus: dict[str | None, int], **request: int
+) -> Any:
+    monkeypatch.setattr(module, "settings_of", lambda _: settings(**request))
+    monkeypatch.setattr(module, "find_gpus", lambda _: gpus)
+    limit_workers(config)
+    return config.option.numprocesses
+
+
+@pytest.mark.parametrize(
+    ("wanted", "request_", "started"),
+    [
+        (4, {}, 2),
+        (2, {}, 2),
+        (1, {}, 1),
+        ("auto", {}, 2),
+        ("logical", {"share": 3}, 6),
+        (7, {"share": 3}, 6),
+        ("auto", {"count": 2}, 1),
+        ("auto", {"count": 2, "share": 2}, 2),
+        (5, {"count": 3}, 5),
+        (0, {}, 0),
+        (None, {}, None),
+    ],
+)
+def test_no_more_workers_than_gpus_for_them(
+    wanted: Any, request_: dict[str, int], started: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert limited(monkeypatch, a_config(wanted), GPUS, **request_) == started
+
+
+def test_without_any_gpu_the_number_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert limited(monkeypatch, a_config(4), {}) == 4
+    assert limited(monkeypatch, a_config("auto"), {}) == "auto"
+
+
+@pytest.mark.parametrize("option", ["usepdb", "collectonly"])
+def test_nothing_is_changed_where_xdist_starts_none(
+    option: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = a_config("auto", **{option: True})
+
+    assert limited(monkeypatch, config, GPUS) == "auto"
+    assert PLACES not in config.stash
+
+
+# ------------------------------------------------------------------------------ the controller
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ClaimStore:
+    """Return the claims that the controller looks at."""
+    monkeypatch.setenv("GPUCHECK_CLAIMS_DIR", str(tmp_path / "claims"))
+    return ClaimStore(tmp_path / "claims")
+
+
+def a_controller(
+    number: int = 2, wanted: int | None = 4, **options: Any
+) -> tuple[Controller, list[str]]:
+    config = a_config()
+    config.stash[PLACES] = Places(number, wanted, GPUS)
+    return Controller(config, settings(**options)), config.terminal.lines
+
+
+def node(worker: str) -> Any:
+    return SimpleNamespace(
+        gateway=SimpleNamespace(id=worker), workerinput={"workerid": worker, "testrunuid": RUN}
+    )
+
+
+def test_the_header_says_why_fewer_start() -> None:
+    controller, _ = a_controller()
+    pairs, _ = a_controller(1, 2, count=2)
+
+    assert (controller.pytest_report_header() or "").startswith(
+        "gpucheck: 2 of 4 workers start, since only 2 can have a GPU ("
+    )
+    assert "since only 1 can have GPUs" in (pairs.pytest_report_header() or "")
+    for number, wanted in ((2, 2), (2, None), (0, 4)):
+        assert a_controller(number, wanted)[0].pytest_report_header() is None
+
+
+def test_one_run_has_the_turn_until_its_workers_are_ready(store: ClaimStore) -> None:
+    controller, _ = a_controller()
+    controller.pytest_sessionstart()
+    controller.pytest_xdist_setupnodes([object(), object()])
+    assert store.try_turn() is None
+
+    controller.pytest_testnodeready(node("gw0"))
+    controller.pytest_testnodedown(node("gw0"))  # it is the same one
+    assert store.try_turn() is None
+    controller.pytest_testnodedown(node("gw1"))
+
+    turn = store.try_turn()
+    assert turn is not None
+    turn.close()
+
+
+def test_a_run_that_ends_early_gives_the_turn_back(store: ClaimStore) -> None:
+    controller, _ = a_controller()
+    controller.pytest_sessionstart()
+    controller.pytest_unconfigure()
+
+    assert store.try_turn() is not None
+
+
+def test_a_run_goes_on_without_the_turn_when_time_is_up(
+    store: ClaimStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    turn = store.try_turn()
+    controller, _ = a_controller(timeout_s=0.01)
+
+    controller.pytest_sessionstart()
+    controller.pytest_unconfigure()
+
+    assert turn is not None
+    assert store.try_turn() is None, "another run's turn was given back"
+    assert capsys.readouterr().err == "gpucheck: waiting for another test run to get its GPUs\n"
+
+
+def test_without_gpus_there_is_no_turn_to_take(store: ClaimStore) -> None:
+    controller, lines = a_controller(0)
+    controller.pytest_sessionstart()
+    controller.pytest_xdist_setupnodes([object()])
+    controller.pytest_testnodeready(node("gw0"))
+
+    assert not store.exists()
+    assert lines == []
+
+
+def test_which_worker_has_which_gpu(store: ClaimStore) -> None:
+    controller, lines = a_controller()
+    with store.mutex() as locked:
+        locks = [
+            locked.take(
+                Slot(target=Target(card=str(uuid)), steps=(Step(slot=0, share=1),)),
+                Holder(pid=1, command=f"{worker_name(worker, run)} tests -n 4"),
+            )
+            for uuid, worker, run in (
+                ("GPU-aaaaaaaa-1", "gw1", RUN),
+                ("GPU-bbbbbbbb-2", "gw0", "another"),
+            )
+        ]
+    controller.pytest_xdist_setupnodes([object(), object()])
+    for worker in ("gw0", "gw1"):
+        controller.pytest_testnodeready(node(worker))
+    controller.pytest_testnodeready(node("gw2"))  # in place of one that was killed
+
+    assert lines == ["gw0 -> no GPU   gw1 -> GPU-aaaaaaaa (index 4)"]
+    assert all(locks)
