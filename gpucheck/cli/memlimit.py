@@ -255,10 +255,13 @@ def _report_unlimited(answer: Answer) -> None:
 
 def _report_plan(plan: MemoryLimit, *, details: bool) -> None:
     """Report the limit and its mechanisms in one line; with -v every variable too."""
+    from gpucheck.inventory.capped import capped_sentences
     from gpucheck.memlimit.environment import outer_limit
-    from gpucheck.memlimit.outcome import HOOK, framework_outcomes, group_by_mechanism
+    from gpucheck.memlimit.outcome import HOOK, caps_of, framework_outcomes, group_by_mechanism
     from gpucheck.report.text import binary_bytes
 
+    for said in capped_sentences(caps_of(plan)):
+        write_message(said)
     sizes = {gpu.limit_bytes for gpu in plan.gpus if gpu.limit_bytes is not None}
     what = " or ".join(binary_bytes(size) for size in sorted(sizes)) or plan.request.text
     where = "1 GPU" if len(plan.gpus) == 1 else f"each of {len(plan.gpus)} GPUs"

@@ -23,6 +23,7 @@ from gpucheck.drivers.live import DEADLINE_BASE_S, ROOT_VARIABLE
 from gpucheck.drivers.nvml.client import NvmlSession
 from gpucheck.drivers.readings import ProbeFailure
 from gpucheck.inventory.capped import capped_sentences
+from gpucheck.inventory.condition import spare_bytes
 from gpucheck.memlimit.capped_run import ANSWER_S, CappedRun, clear_dead_groups
 from gpucheck.memlimit.hard import (
     HardFacts,
@@ -32,7 +33,7 @@ from gpucheck.memlimit.hard import (
     missing_prerequisites,
     refused_limit,
 )
-from gpucheck.memlimit.model import MemoryLimit
+from gpucheck.memlimit.model import GpuMemoryLimit, MemoryLimit
 from gpucheck.memlimit.outcome import caps_of, hard_sentences
 from gpucheck.memlimit.plan import LimitOptions, find_hard_limit
 from gpucheck.place.exec import environment_before, start_first
@@ -105,7 +106,7 @@ def _run(
         environment |= _home(environment)
     path: list[str] = []
     start_first(command, environment, lambda found: _check_executable(found, path))
-    free = {gpu.uuid or "": gpu.memory_free_bytes for gpu in plan.gpus}
+    free = {gpu.uuid or "": _usable_bytes(gpu) for gpu in plan.gpus}
 
     def admit(pid: int) -> None:
         run.admit(pid, (lambda _: run.prove(environment, free)) if verify else None)
@@ -126,6 +127,12 @@ def _run(
         )
         REQUESTS.settle()  # the code is the command's
         return exit_code
+
+
+def _usable_bytes(gpu: GpuMemoryLimit) -> int | None:
+    """Return how much the proof may take: of memory that the processor shares, not all."""
+    free = gpu.memory_free_bytes
+    return spare_bytes(free) if free is not None and gpu.memory_source == "system" else free
 
 
 def _check_executable(path: str, found: list[str]) -> int:

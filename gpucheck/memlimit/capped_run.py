@@ -34,6 +34,8 @@ START_S = 30.0
 PROOF_S = 120.0
 #: So long systemd may take to remove an empty scope, before we do.
 _SYSTEMD_S = 0.5
+#: Drivers allocate in blocks of 2 MiB, and may round a limit up to one.
+_BLOCK_BYTES = 2 << 20
 #: The proof's own context, and what NVML and CUDA count differently.
 _SPARE_BYTES = 1 << 30
 
@@ -171,7 +173,7 @@ class CappedRun:
         if failure is not None:
             raise self._refused(failure, self._record.folder)
         for uuid, found in self._session.limits(group, wanted, deadline_s=ANSWER_S).items():
-            if found.hard_bytes is None or found.hard_bytes > self._limits[uuid]:
+            if found.hard_bytes is None or found.hard_bytes > self._limits[uuid] + _BLOCK_BYTES:
                 said = found.failure.message if found.failure else f"it reads {found.hard_bytes}"
                 message = f"The limit on {uuid} was set, but cannot be read back: {said}."
                 raise BadAnswerError(code="hard-limit-not-read-back", message=message)

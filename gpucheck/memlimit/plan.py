@@ -95,11 +95,20 @@ def find_hard_limit(options: LimitOptions, probes: Probes) -> Answer:
         message = "The limit of a GPU is unknown: NVML reports neither its memory nor its UUID."
         remedy = ("Give an amount in bytes, such as 8GiB, or another GPU (--gpu).",)
         raise InconclusiveError(code="limit-unknown", message=message, remedy=remedy)
+    # Whole MiB, as NVIDIA's own tools set them: the driver then has nothing to round up.
+    whole = [
+        dataclasses.replace(gpu, limit_bytes=(gpu.limit_bytes or 0) // MIB * MIB)
+        for gpu in plan.gpus
+    ]
+    if any(not gpu.limit_bytes for gpu in whole):
+        message = f"{options.amount.text} is less than 1 MiB, the smallest limit by the driver."
+        raise WrongUseError(code="bad-amount", message=message)
     named = {} if selected is None else plan.environment
     chosen = {name: text for name, text in named.items() if name.startswith("CUDA_")}
     visible = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
     plan = dataclasses.replace(
         plan,
+        gpus=tuple(whole),
         mechanisms=(cgroup_mechanism(),),
         environment={name: text for name, text in chosen.items() if name in visible},
         overhead=None,

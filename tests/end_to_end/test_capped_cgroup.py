@@ -60,6 +60,7 @@ def test_every_command_says_it_first(
     else:
         capping = by_dmem(tmp_path, parent=kind == "parent")
 
+    claims = str(tmp_path / "claims")
     gpu = row(program, capping)
 
     assert (gpu["memory_total_bytes"], gpu["memory_limit_bytes"]) == (TOTAL, 8 * GIB)
@@ -68,6 +69,9 @@ def test_every_command_says_it_first(
     for words in (("list",), ("detect",), (), ("place", "/gpu:0"), ("memlimit", "50%")):
         shown = " ".join(program(*words, env=capping.env | {"COLUMNS": "200"}).text.split())
         assert said in shown
+    for words in (("place", "/gpu:0"), ("memlimit", "50%")):
+        told = program(*words, "--", "true", env=capping.env | {"GPUCHECK_CLAIMS_DIR": claims}).said
+        assert told.startswith(f"gpucheck: {said}")
     # Said before the device and before the plan.
     assert program("place", "/gpu:0", env=capping.env).text.startswith("! GPU 0: 8.0 GiB of 15.0")
 

@@ -103,8 +103,14 @@ class TestRun:
         )
 
         *limits, visible = ended.text.splitlines()
-        assert [line.split()[:2] for line in limits] == [["42760404992", "42760404992"]]
+        assert [line.split()[:2] for line in limits] == [["42759880704", "42759880704"]]
         assert visible.startswith("GPU-")
+
+    def test_less_than_a_mebibyte_is_no_limit(self, program: Program, capping: Capping) -> None:
+        ended = program("memlimit", "1000KB", "--hard", "--", "true", env=capping.env)
+
+        assert ended.code == 125
+        assert "is less than 1 MiB" in ended.said
 
     def test_a_command_that_does_not_exist(self, program: Program, capping: Capping) -> None:
         ended = program(*HARD, "--", "no-such-command", env=capping.env)
@@ -325,6 +331,7 @@ class TestMissing:
             (("--as-root",), "--as-root needs --hard."),
             (("--hard", "--no-hook", "--", "true"), "--hard needs no --hook"),
             (("--hard", "--watch", "stop", "--", "true"), "--hard needs no --watch"),
+            (("--hard", "--verify"), "--hard needs a command"),
         ],
     )
     def test_wrong_use(self, program: Program, words: tuple[str, ...], said: str) -> None:

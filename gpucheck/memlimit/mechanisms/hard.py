@@ -22,7 +22,7 @@ def plan(inputs: PlanInput) -> Iterator[Setting]:
         # Numba asks the driver for every array, unless another memory manager is plugged in.
         reason = "it allocates without a pool that could be limited"
         yield _unlimited("numba", reason, installed=True)
-    yield _unlimited("any other CUDA program", "only MPS or MIG can limit it")
+    yield _unlimited("any other CUDA program", "only MPS, MIG or --hard can limit it")
 
 
 def cgroup_mechanism() -> Mechanism:
