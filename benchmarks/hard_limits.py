@@ -27,7 +27,7 @@ from tests.fakes.cgroups import Capping, capping_machine, with_systemd, writable
 
 HARD = (sys.executable, "-m", "gpucheck", "memlimit", "8GiB", "--hard")
 #: It leaves a child, which the limit must hold as well, and ends a little later.
-COMMAND = ("sh", "-c", "sleep 0.3 & sleep 0.2")
+COMMAND = ("sh", "-c", "sleep 0.5 & sleep 0.4")
 #: Where the kill found the run, in the order in which it comes there.
 STAGES = ("before the record", "record", "group", "limit set", "command runs", "after its end")
 
@@ -66,6 +66,7 @@ def kill_one(capping: Capping, mark: str, delay_s: float) -> tuple[str, list[str
             time.sleep(0.002)
         ended = process.poll() is not None
         process.kill()
+        process.wait()
         stage = "after its end" if ended else stage_of(capping, mark)
         _, said = process.communicate()
     if b"Traceback" in said:
@@ -133,7 +134,8 @@ def main(words: Sequence[str]) -> int:
         for at in range(options.runs):
             name = list(found)[at % len(found)]
             capping, mark = found[name], f"hard-{os.getpid()}-{at}"
-            delay_s = chance.uniform(0.0, spans[name])
+            # A third of a run is Python's start, where nothing is made yet.
+            delay_s = chance.uniform(0.3, 1.0) * spans[name]
             stage, problems = kill_one(capping, mark, delay_s)
             count = counts.setdefault(name, collections.Counter())
             count.update(("runs", stage))

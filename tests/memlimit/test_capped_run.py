@@ -1,0 +1,351 @@
+"""Run in a limited cgroup: what is set, read back, proved and cleared; NVML is scripted."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpucheck.drivers.child import ChildDiedError, ChildSilentError
+from gpucheck.drivers.host import capped_groups
+from gpucheck.drivers.host.capped_groups import Record
+from gpucheck.drivers.readings import LimitReading, ProbeFailure
+from gpucheck.memlimit import capped_run
+from gpucheck.memlimit.capped_run import CappedRun, clear_dead_groups
+from gpucheck.memlimit.model import GpuMemoryLimit, MemoryLimit, MemoryRequest
+from gpucheck.memlimit.outcome import hard_sentences
+from gpucheck.report.errors import BadAnswerError, InconclusiveError, MissingError
+
+GIB = 1 << 30
+MIB = 1 << 20
+UUID = "GPU-00000000-0000-0000-0000-000000000001"
+DIGITS = "0" * 31 + "1"
+DEAD = "gpucheck-4194999-7"
+
+
+class FakeSession:
+    """NVML's limits in memory; `refuses` and `unread` are the codes of its failures."""
+
+    def __init__(self, *, refuses: str = "", unread: str = "", rounds_by: int = 0) -> None:
+        self.limits_of: dict[str, int] = {}
+        self.used = 0
+        self.asked: list[tuple[str, Any]] = []
+        self._refuses, self._unread, self._rounds_by = refuses, unread, rounds_by
+
+    def set_limits(
+        self, group: str, limits: Mapping[str, Any], *, deadline_s: float
+    ) -> dict[str, ProbeFailure | None]:
+        self.asked.append((group, dict(limits)))
+        if self._refuses:
+            return dict.fromkeys(limits, ProbeFailure(code=self._refuses, message="no"))
+        for uuid, pair in limits.items():
+            if pair is None:
+                self.limits_of.pop(uuid, None)
+            else:
+                assert pair[0] == pair[1]
+                self.limits_of[uuid] = pair[1] + self._rounds_by
+        return dict.fromkeys(limits)
+
+    def limits(
+        self, group: str, uuids: Iterable[str], *, deadline_s: float
+    ) -> dict[str, LimitReading]:
+        if self._unread:
+            failure = ProbeFailure(code=self._unread, message="said nothing")
+            return dict.fromkeys(uuids, LimitReading(failure=failure))
+        return {uuid: LimitReading(None, self.limits_of.get(uuid), self.used) for uuid in uuids}
+
+
+def plan() -> MemoryLimit:
+    gpu = GpuMemoryLimit(
+        uuid=UUID,
+        memory_total_bytes=16 * GIB,
+        limit_bytes=8 * GIB,
+        allocator_limit_bytes=8 * GIB,
+        index=0,
+        cuda_index=0,
+    )
+    return MemoryLimit(request=MemoryRequest(text="8GiB"), gpus=(gpu,), mechanisms=())
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    (tmp_path / "sys/fs/cgroup/own").mkdir(parents=True)
+    return tmp_path
+
+
+def refused(failure: ProbeFailure, folder: Path) -> MissingError:
+    return MissingError(code=failure.code, message=f"{folder.name}: {failure.message}")
+
+
+def run_in(root: Path, session: Any, *, place: str = "own") -> CappedRun:
+    parent = root / "sys/fs/cgroup/own"
+    return CappedRun(root, plan(), session, place=place, parent=parent, user=None, refused=refused)
+
+
+# ----------------------------------------------------------------------------------- the start
+
+
+def test_the_limit_is_set_before_anything_can_join(root: Path) -> None:
+    session = FakeSession()
+    run = run_in(root, session)
+
+    with run.open():
+        folder = Path(run.limit.cgroup)
+        assert folder.parent == root / "sys/fs/cgroup/own"
+        assert (session.limits_of, folder.is_dir()) == ({UUID: 8 * GIB}, True)
+        assert run.limit.removed is None
+
+    assert (session.limits_of, folder.exists(), run.limit.removed) == ({}, False, True)
+    assert capped_groups.dead_records(root) == []
+
+
+def test_a_scope_is_not_made_by_us(root: Path) -> None:
+    session = FakeSession()
+    run = run_in(root, session, place="scope")
+
+    with run.open() as ends:
+        words = run.words("/bin/true", ("true", "x"), ends, "/usr/bin/systemd-run")
+        assert session.asked == []
+
+    assert Path(run.limit.cgroup).parent == root / "sys/fs/cgroup"
+    assert words[0] == "/usr/bin/systemd-run"
+    assert f"--unit={Path(run.limit.cgroup).name}" in words
+    assert words[-4:] == ["-", "/bin/true", "true", "x"]
+    assert run.limit.removed is True
+
+
+@pytest.mark.parametrize("code", ["no-permission", "unknown", "driver-not-answering"])
+def test_a_refused_limit_leaves_nothing(root: Path, code: str) -> None:
+    run = run_in(root, FakeSession(refuses=code))
+
+    with pytest.raises(MissingError, match="no"), run.open():
+        pytest.fail("opened")
+
+    assert not Path(run.limit.cgroup).exists()
+    assert not list((root / capped_groups.RECORDS).iterdir())
+
+
+@pytest.mark.parametrize(("rounds_by", "fits"), [(-1, True), (2 * MIB, True), (2 * MIB + 1, False)])
+def test_what_is_read_back_may_be_rounded_to_a_block(
+    root: Path, rounds_by: int, fits: bool
+) -> None:
+    run = run_in(root, FakeSession(rounds_by=rounds_by))
+
+    if fits:
+        with run.open():
+            return
+    with pytest.raises(BadAnswerError, match="cannot be read back"), run.open():
+        pytest.fail("opened")
+
+
+def test_a_limit_that_cannot_be_read_back_is_none(root: Path) -> None:
+    with (
+        pytest.raises(BadAnswerError, match="said nothing"),
+        run_in(root, FakeSession(unread="unknown")).open(),
+    ):
+        pytest.fail("opened")
+
+
+def test_a_folder_of_records_that_is_not_ours(root: Path) -> None:
+    (root / "run").mkdir()
+    (root / "run/gpucheck").symlink_to(root)
+    run = run_in(root, FakeSession())
+
+    with pytest.raises(MissingError, match="record of the cgroup cannot be kept"), run.open():
+        pytest.fail("opened")
+    assert not Path(run.limit.cgroup).exists()
+
+
+# ----------------------------------------------------------------------------------- the proof
+
+
+class FakeChild:
+    """The process that asks for memory; it answers what a test says."""
+
+    answers: list[Any]
+
+    def __init__(self, program: str, group: str, limits: str, **_: Any) -> None:
+        assert f'{{"{DIGITS}": {8 * GIB}}}' == limits
+
+    def documents(self, deadline_s: float) -> Any:
+        for answer in self.answers:
+            if isinstance(answer, Exception):
+                raise answer
+            yield answer
+
+    def close(self) -> None:
+        return
+
+
+def proved(root: Path, monkeypatch: pytest.MonkeyPatch, *answers: Any) -> CappedRun:
+    monkeypatch.setattr(FakeChild, "answers", list(answers), raising=False)
+    monkeypatch.setattr(capped_run, "Child", FakeChild)
+    run = run_in(root, FakeSession())
+    run.prove({}, {UUID: 16 * GIB})
+    return run
+
+
+def told(allocated: int, refused_bytes: int | None) -> dict[str, Any]:
+    return {
+        "uuid_hex": DIGITS,
+        "allocated_bytes": allocated,
+        "refused_bytes": refused_bytes,
+        "refused_with": "out of memory",
+    }
+
+
+def test_a_refusal_proves_the_limit(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = proved(root, monkeypatch, told(4 * GIB, 4 * GIB + 16 * MIB), {"end": True})
+
+    (gpu,) = run.limit.gpus
+    assert (gpu.allocated_bytes, gpu.refused_bytes) == (4 * GIB, 4 * GIB + 16 * MIB)
+    assert "an allocation up to 8.02 GiB was refused" in hard_sentences(run.limit)[1]
+
+
+def test_more_than_the_limit_was_granted(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(BadAnswerError, match=r"8\.0 GiB were allocated under it"):
+        proved(root, monkeypatch, told(8 * GIB + 16 * MIB, None), {"end": True})
+
+
+@pytest.mark.parametrize(
+    ("answers", "said"),
+    [
+        ([{"end": True}], "CUDA does not show the GPU"),
+        ([{"uuid_hex": DIGITS, "failure": {"message": "busy"}}, {"end": True}], ": busy"),
+        ([{"failure": {"message": "no driver"}}], "no driver"),
+        ([ChildSilentError(1.0)], "CUDA did not answer within 120 s"),
+        ([ChildDiedError("ended with code 1")], "asks for memory ended with code 1"),
+    ],
+)
+def test_what_could_not_be_tried_is_no_proof(
+    root: Path, monkeypatch: pytest.MonkeyPatch, answers: list[Any], said: str
+) -> None:
+    with pytest.raises(InconclusiveError, match=said):
+        proved(root, monkeypatch, *answers)
+
+
+#: The limit, what is asked for beyond it, and the proof's own context.
+NEEDED = 8 * GIB + 16 * MIB + GIB
+
+
+@pytest.mark.parametrize(("free", "tried"), [(NEEDED - 1, False), (NEEDED, True), (None, True)])
+def test_a_card_without_room_for_more_proves_nothing(
+    root: Path, monkeypatch: pytest.MonkeyPatch, free: int | None, tried: bool
+) -> None:
+    monkeypatch.setattr(FakeChild, "answers", [{"end": True}], raising=False)
+    monkeypatch.setattr(capped_run, "Child", FakeChild)
+
+    with pytest.raises(InconclusiveError) as caught:
+        run_in(root, FakeSession()).prove({}, {UUID: free})
+
+    assert ("does not show" in caught.value.message) is tried
+
+
+# ------------------------------------------------------------------------------------- the end
+
+
+def test_the_peak_is_the_most_that_was_read(root: Path) -> None:
+    session = FakeSession()
+    run = run_in(root, session)
+    for used in (3, 9 * GIB, 5):
+        session.used = used
+        run.tick(1)
+
+    outcome = run.outcome(0)
+
+    assert (outcome.peak_bytes, outcome.readings, outcome.exceeded) == (9 * GIB, 3, True)
+    session.used = 0
+    within = run_in(root, session)
+    within.tick(1)
+    assert within.outcome(3).exceeded is False
+
+
+def test_without_a_reading_the_peak_is_unknown(root: Path) -> None:
+    early = run_in(root, FakeSession()).outcome(0)
+    session = FakeSession(unread="gpu-is-lost")
+    run = run_in(root, session)
+    run.tick(1)
+    run.tick(1)  # it is not asked again
+
+    assert "before the first reading (1 s)" in early.unavailable["peak_bytes"]
+    assert run.outcome(0).unavailable["exceeded"] == "said nothing"
+    assert (run.outcome(0).exceeded, run.outcome(0).readings) == (None, 1)
+
+
+def test_what_still_runs_keeps_its_limit(root: Path) -> None:
+    session = FakeSession()
+    run = run_in(root, session)
+
+    with run.open():
+        (Path(run.limit.cgroup) / "cgroup.procs").write_text(f"{os.getpid()}\n")
+
+    assert (run.limit.removed, run.limit.left_pids) == (False, (os.getpid(),))
+    assert session.limits_of == {UUID: 8 * GIB}
+    assert f"(PID {os.getpid()})" in hard_sentences(run.limit)[1]
+
+
+def dead(root: Path, *, group: bool = True) -> Path:
+    folder = root / "sys/fs/cgroup" / DEAD
+    capped_groups.write_record(root, Record(DEAD, folder, (UUID,)))
+    if group:
+        folder.mkdir()
+    return folder
+
+
+def left(root: Path) -> list[str]:
+    return [path.name for path in (root / capped_groups.RECORDS).iterdir()]
+
+
+def test_what_a_dead_owner_left_is_cleared_then_removed(root: Path) -> None:
+    folder = dead(root)
+    session = FakeSession()
+
+    assert clear_dead_groups(root, session, deadline_s=1.0) == (1, 0)  # type: ignore[arg-type]
+
+    assert session.asked == [(str(folder), {UUID: None})]
+    assert (folder.exists(), left(root)) == (False, [])
+
+
+def test_a_record_without_a_group_is_forgotten(root: Path) -> None:
+    dead(root, group=False)
+
+    assert clear_dead_groups(root, FakeSession(), deadline_s=1.0) == (0, 0)  # type: ignore[arg-type]
+    assert left(root) == []
+
+
+def test_a_command_that_outlives_its_owner_keeps_its_limit(root: Path) -> None:
+    folder = dead(root)
+    (folder / "cgroup.procs").write_text(f"{os.getpid()}\n")
+    session = FakeSession()
+
+    assert clear_dead_groups(root, session, deadline_s=1.0) == (0, 1)  # type: ignore[arg-type]
+    assert (session.asked, left(root)) == ([], [DEAD])
+
+
+@pytest.mark.parametrize(
+    ("session", "expected"),
+    [
+        (FakeSession(refuses="unknown"), (1, 0)),  # no limit is set
+        (FakeSession(refuses="unknown", unread="not-supported"), (1, 0)),
+        (FakeSession(refuses="unknown", unread="driver-not-loaded"), (1, 0)),
+        (FakeSession(refuses="unknown", unread="unknown"), (0, 1)),
+    ],
+)
+def test_a_limit_that_cannot_be_cleared_keeps_the_group(
+    root: Path, session: Any, expected: tuple[int, int]
+) -> None:
+    folder = dead(root)
+
+    assert clear_dead_groups(root, session, deadline_s=1.0) == expected
+    assert folder.exists() is (expected == (0, 1))
+
+
+def test_a_limit_that_is_still_set_keeps_the_group(root: Path) -> None:
+    dead(root)
+    session = FakeSession(refuses="unknown")
+    session.limits_of[UUID] = 1
+
+    assert clear_dead_groups(root, session, deadline_s=1.0) == (0, 1)  # type: ignore[arg-type]
