@@ -102,9 +102,8 @@ def command(
         return deliver("detect", shared, answer, probes.time())
     others = {"framework": framework, "python": python, "expect-gpus": expect_gpus}
     if wheel is not None:
-        check_alone(
-            "--wheel", pid=pid, log=log, only=only, skip=skip, deep=deep, quick=quick, **others
-        )
+        others |= {"pid": pid, "log": log, "line": line}
+        check_alone("--wheel", only=only, skip=skip, deep=deep, quick=quick, **others)
         from gpucheck.cli.detect_wheel import choose_wheels
 
         return choose_wheels(shared, wheel)

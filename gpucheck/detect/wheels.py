@@ -345,9 +345,7 @@ def _why_not(build: Build, served: Sequence[WheelGpu], driver: Driver) -> str:
         return _gap(build, lacking, driver)
     if runs_with(build, driver) is False:
         return f"needs {_needed(build, driver)}"
-    if _is_newer_than_driver(build, driver):
-        return f"runs too, but its CUDA {build.cuda} is newer than the driver's {driver.cuda}"
-    return "serves fewer of the GPUs"
+    return f"runs too, but its CUDA {build.cuda} is newer than the driver's {driver.cuda}"
 
 
 def _gap(build: Build, gpus: Sequence[WheelGpu], driver: Driver) -> str:

@@ -386,7 +386,16 @@ def test_cards_of_the_pci_bus_where_there_is_no_driver() -> None:
     assert [gpu.compute_capability for gpu in found.gpus] == ["7.0", None]
     assert found.choices[0].build is not None
     assert found.choices[0].build.id == "pytorch-cu126"
-    assert [notice.code for notice in answer.warnings] == ["gpu-not-read", "driver-not-read"]
+    assert [(notice.code, notice.message) for notice in answer.warnings] == [
+        (
+            "gpu-not-read",
+            "GPU 0000:02:00.0: its compute capability is not known, so it did not count.",
+        ),
+        (
+            "driver-not-read",
+            "pytorch: this build needs driver 525.60.13 or newer: it was not read.",
+        ),
+    ]
     assert answer.exit_code is ExitCode.OK
 
 
