@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpucheck.bench.boards import board_called, find_board, load_table
+from gpucheck.bench.boards import board_called, find_board, known_board, load_table
 from gpucheck.report.errors import WrongUseError
 
 
@@ -54,6 +54,18 @@ def test_another_name_is_refused(name: str, asked: str) -> None:
     assert caught.value.code in ("unknown-board", "ambiguous-board")
     assert asked in caught.value.message
     assert "\x1b" not in caught.value.message
+
+
+def test_two_boards_are_several_and_long_names_are_cut() -> None:
+    with pytest.raises(WrongUseError) as two:
+        board_called("H200")
+    with pytest.raises(WrongUseError, match=f"called '{'x' * 100}'\\.") as long:
+        board_called("x" * 101)
+
+    assert two.value.code == "ambiguous-board"
+    assert long.value.code == "unknown-board"
+    assert known_board(None, "233010de") == "H100 SXM"
+    assert known_board("NVIDIA H200", "ffff10de") is None
 
 
 def test_the_pci_device_id_decides_even_against_the_name() -> None:

@@ -65,6 +65,18 @@ def test_a_card_without_a_board_gets_no_other_ones_figures() -> None:
     check_document(answer)
 
 
+def test_three_unknown_cards_are_named_and_the_others_counted() -> None:
+    odd = [h100(index, pci_device_id="ffff10de", name=None) for index in range(4)]
+    three, four = look(*odd[:3])[0], look(*odd)[0]
+
+    assert three.error is not None
+    assert four.error is not None
+    reason = "the table of boards has no row for it"
+    named = ", ".join(f"GPU {index} (of unknown name): {reason}" for index in range(3))
+    assert three.error.message == f"The peaks are not known of {named}."
+    assert four.error.message == f"The peaks are not known of {named}, and 1 GPU more."
+
+
 def test_why_a_card_has_no_board() -> None:
     lost = ProbeFailure(code="gpu-lost", message="the GPU is lost", library_code=15)
     answer, found = look(
@@ -104,6 +116,12 @@ def test_an_instance_has_a_share_of_its_board() -> None:
     assert [notice.message.partition(";")[0] for notice in answer.warnings] == ["GPU 1: MIG is on"]
 
 
+def test_several_split_cards_share_a_warning() -> None:
+    answer, _ = look(h100(0, mig_enabled=True), h100(1, mig_enabled=True))
+
+    assert answer.warnings[0].message.startswith("GPUs 0-1: MIG is on")
+
+
 def test_dtypes_narrow_it() -> None:
     answer = peaks_of_named("A100 SXM 40 GB", ("float8", "tf32"))
 
@@ -125,6 +143,8 @@ def test_no_peak_in_what_was_asked_for_is_a_bad_answer() -> None:
 def test_an_unknown_dtype_is_wrong_use() -> None:
     with pytest.raises(WrongUseError, match="Did you mean 'float16'"):
         peaks_of_named("T4", ("floot16",))
+    with pytest.raises(WrongUseError, match=f"in '{'x' * 100}'\\."):
+        look(h100(0), dtypes=("x" * 101,))
 
 
 @pytest.mark.parametrize(
