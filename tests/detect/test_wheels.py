@@ -36,6 +36,7 @@ from tests.fakes.probes import ON_WSL2, FakeProbes, gpu_reading, reading_of
 from tests.sampling import examples
 
 CONTENTS = Path(__file__).parents[1] / "data" / "wheels.jsonl"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "reference" / "wheels.md"
 EVERY = [build for name in NAMES for build in builds_of(name)]
 #: The boards of the table, and GPUs that are older than they, or newer.
 CAPABILITIES = sorted(
@@ -163,6 +164,33 @@ def test_the_newest_build_that_serves_all(
     found = chosen(*capabilities, driver=driver, framework=framework)
 
     assert (found.fit, found.build and found.build.id) == (Fit.ALL, build)
+
+
+@pytest.mark.parametrize(
+    ("thread", "capabilities", "driver", "on", "version", "name"),
+    [
+        ("astral-sh/uv#14742", ("6.1",), Driver("570.26", "12.8"), "x86_64", "2.14", "cu126"),
+        ("hvoss-tech/AutoForge#59", ("6.1",), Driver(), "x86_64", "2.14", "cu126"),
+        ("unslothai/unsloth#7814", ("7.0",), DRIVER_580, "x86_64", "2.14", "cu126"),
+        ("unslothai/unsloth#5876", ("7.0", "10.0"), DRIVER_580, "x86_64", "2.10", "cu128"),
+        ("open-edge-platform/geti#7106", ("7.0",), Driver(), "x86_64", "2.14", "cu126"),
+        ("Nerogar/OneTrainer#755", ("12.0",), DRIVER_580, "x86_64", "2.15", "cu130"),
+        ("Nerogar/OneTrainer#1088", ("12.1",), DRIVER_580, "aarch64", "2.15", "cu130"),
+        ("Comfy-Org/ComfyUI#16438", ("6.1",), Driver(), "x86_64", "2.14", "cu126"),
+    ],
+)
+def test_a_case_from_a_public_thread_is_answered_as_the_document_says(
+    thread: str, capabilities: tuple[str, ...], driver: Driver, on: str, version: str, name: str
+) -> None:
+    found = chosen(*capabilities, driver=driver, on=on)
+
+    (row,) = [
+        line for line in DOCUMENT.read_text().splitlines() if line.startswith(f"| {thread} |")
+    ]
+    assert found.fit is Fit.ALL
+    assert found.build is not None
+    assert (found.build.versions[1], found.build.name) == (version, name)
+    assert f"| PyTorch {version}, {name}" in row
 
 
 def test_why_a_newer_build_was_not_taken() -> None:
