@@ -32,7 +32,7 @@ from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 #: Folders of the package whose modules decide, and what in them does not.
-DECIDING = ("inventory", "detect", "place", "memlimit", "bench", "core")
+DECIDING = ("inventory", "detect", "place", "memlimit", "bench", "integrations", "core")
 NOT_DECIDING = ("view", "model", "hook", "kernels", "_child", "__init__")
 ALSO = ("report/units.py", "report/codec.py", "models/units.py", "models/codec.py")
 #: A run of the folder's tests that takes this many times as long as unchanged hangs.

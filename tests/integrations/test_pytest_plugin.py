@@ -179,10 +179,7 @@ def test_other_suites_run_as_if_it_were_not_there(tmp_path: Path) -> None:
     ("options", "word"),
     [
         (("--gpucheck-required",), "--gpucheck-required needs --gpucheck"),
-        (("--gpucheck", "--gpucheck-count", "0"), "--gpucheck-count takes 1 or more"),
         (("--gpucheck", "--gpucheck-share", "0", "-n", "2"), "--gpucheck-share takes 1 to 256"),
-        (("--gpucheck", "--gpucheck-memory", "lots"), "lots"),
-        (("--gpucheck", "--gpucheck-timeout", "nan"), "takes seconds, not nan"),
     ],
 )
 def test_a_wrong_option_is_one_sentence(
@@ -213,7 +210,6 @@ def test_only_looking_claims_nothing(suite: Callable[..., Suite]) -> None:
     made = suite(MARKED)
 
     made.run("--gpucheck", "--collect-only")
-    made.run("--gpucheck", "--markers")
 
     assert not made.claims.exists()
 
@@ -374,14 +370,12 @@ def test_four_workers_on_two_gpus_twice_at_once(suite: Callable[..., Suite]) -> 
 
 
 @pytest.mark.slow
-def test_as_many_workers_as_gpus_by_themselves_or_sharing(suite: Callable[..., Suite]) -> None:
+def test_workers_share_a_gpu_or_have_several(suite: Callable[..., Suite]) -> None:
     made = suite(MARKED)
 
-    alone = made.run("--gpucheck", "-n", "auto")
     sharing = made.run("--gpucheck", "-n", "3", "--gpucheck-share", "2")
     pairs = made.run("--gpucheck", "-n", "auto", "--gpucheck-count", "2")
 
-    assert "2 workers" in alone
     assert "3 workers" in sharing
     assert len(re.findall(r"gw\d -> GPU-", sharing)) == 3
     assert "1 worker " in pairs
