@@ -156,9 +156,9 @@ def wait_for_work(pid: int, seconds: float) -> None:
 
 def test_an_interrupt_keeps_what_was_measured(program: Program, tmp_path: Path) -> None:
     path = tmp_path / "report.json"
-    options = ("--device", "cpu", "--budget", "60", "--json", "--output", str(path))
-    process = program.start("bench", *options, env={})
-    wait_for_work(process.pid, seconds=2.5)
+    options = ("--device", "cpu", "--size", "64", "--budget", "60", "--json", "--output", str(path))
+    process = program.start("bench", "copy", *options, env={"OPENBLAS_NUM_THREADS": "1"})
+    wait_for_work(process.pid, seconds=1.5)
 
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=30)

@@ -82,7 +82,7 @@ def card(pretend: Pretend) -> dict[str, str]:
 def test_the_suite_measures_writes_and_prints(
     parts: str, beside_torch: set[str], card: dict[str, str], tmp_path: Path
 ) -> None:
-    finished = suite(tmp_path, "--only", parts, env=with_torch(card), share=0.0003)
+    finished = suite(tmp_path, "--only", parts, env=with_torch(card))
 
     assert finished.returncode == 0, finished.stderr
     found = document(tmp_path)

@@ -20,7 +20,7 @@ schema = 1
 name = "tiny"
 version = 1
 [match]
-count = 3
+count = 2
 [inventory]
 pcie_width = 16
 nvlink_links = 18
@@ -47,7 +47,7 @@ new_ecc_uncorrected = 0
 hardware-thermal = 0
 power-brake = 0
 """
-THREE = quiet(load_machine("h100x8")).with_gpus(3)
+TWO = quiet(load_machine("h100x8")).with_gpus(2)
 Run = Callable[..., tuple[int, Any]]
 
 
@@ -80,29 +80,28 @@ def bad(document: Any) -> dict[tuple[str, str], str]:
 
 
 def test_heat_power_a_narrow_link_and_slowness_are_told_apart(run: Run) -> None:
-    machine = THREE.with_gpu(0, clock_event_reasons=0x40, pcie_width=8)
-    machine = machine.with_gpu(1, clock_event_reasons=0x80)
+    machine = TWO.with_gpu(0, clock_event_reasons=0x40 | 0x80, pcie_width=8)
 
-    code, document = run(machine, script="slow gpu=2 compute=0.7")
+    code, document = run(machine, script="slow gpu=1 compute=0.7")
 
     assert code == 1, document["error"]
     assert bad(document) == {
         ("throttle-hardware-thermal", "gpu:0"): "thermal",
         ("inventory-pcie-width", "gpu:0"): "config",
-        ("throttle-power-brake", "gpu:1"): "power-cap",
-        ("matmul-float32", "gpu:2"): "hardware",
+        ("throttle-power-brake", "gpu:0"): "power-cap",
+        ("matmul-float32", "gpu:1"): "hardware",
     }
     passed = {
         (gate["id"], gate["device"])
         for gate in document["result"]["gates"]
         if gate["status"] == "pass"
     }
-    assert {("matmul-float32", "gpu:0"), ("matmul-float32", "gpu:1")} <= passed
+    assert ("matmul-float32", "gpu:0") in passed
     assert document["result"]["profile"]["processes"] == 3
 
 
 def test_a_node_with_a_missing_gpu_is_not_measured(run: Run) -> None:
-    code, document = run(THREE.with_gpus(2))
+    code, document = run(TWO.with_gpus(1))
 
     assert code == 1
     assert bad(document) == {("match-count", "node"): "hardware"}
