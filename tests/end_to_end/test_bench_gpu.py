@@ -278,7 +278,7 @@ def failed_rows(document: Any, code: str) -> list[Any]:
 
 def test_a_gpu_lost_in_mid_run_leaves_the_other_s_rows(bench: Bench) -> None:
     document = bench.document(
-        *("copy", "triad", "--device", "gpu", *BRIEF),
+        *("copy", "triad", "--size", "1024", "--device", "gpu", *BRIEF),
         gpus=2,
         script="lost gpu=1 after=300",
     )
@@ -335,7 +335,7 @@ def test_a_flipped_bit_is_caught_in_every_kernel(bench: Bench) -> None:
 
 def test_a_nan_is_caught_in_every_format(bench: Bench) -> None:
     document = bench.document(
-        *("copy", "matmul", "--dtype", "float32,fp8", "--device", "gpu:0", *BRIEF),
+        *("copy", "matmul", "--dtype", "float32,fp8", "--size", "256", "--device", "gpu:0", *BRIEF),
         script="nan kernel=memcpy times=100000; nan kernel=gemm times=100000",
     )
 
@@ -352,7 +352,7 @@ def test_a_nan_is_caught_in_every_format(bench: Bench) -> None:
 
 def test_a_wrong_number_that_comes_late_is_caught_at_the_end(bench: Bench) -> None:
     document = bench.document(
-        *("triad", "--device", "gpu:0", *BRIEF),
+        *("triad", "--size", "1024", "--device", "gpu:0", *BRIEF),
         script="flip kernel=triad after=150 times=100000",
     )
 
@@ -459,7 +459,8 @@ def test_a_card_without_float8_notes_the_reason_and_measures_the_rest(bench: Ben
 
 def test_without_cublaslt_the_rows_say_what_to_install_and_are_not_replaced(bench: Bench) -> None:
     ended = bench(
-        *("matmul", "--dtype", "fp8,bfloat16", "--device", "gpu:0", "--json", *BRIEF),
+        *("matmul", "--dtype", "fp8,bfloat16", "--size", "256", "--device", "gpu:0", "--json"),
+        *BRIEF,
         variables={"FAKE_CUBLASLT": ""},
     )
 
@@ -523,7 +524,8 @@ def test_visible_devices_decide_which_gpu_is_number_0(bench: Bench) -> None:
 
 
 def test_a_mig_instance_is_measured_against_its_own_limits(bench: Bench) -> None:
-    document = bench.document(*("copy", "--device", "gpu", *BRIEF), machine="a100-mig", gpus=None)
+    brief = ("--size", "1024", *BRIEF)
+    document = bench.document(*("copy", "--device", "gpu", *brief), machine="a100-mig", gpus=None)
 
     (gpu,) = document["result"]["environment"]["gpus"]
     assert gpu["name"].endswith("MIG 3g.20gb")

@@ -96,7 +96,9 @@ def test_a_small_copy_is_not_the_limit_of_the_memory(bench: Bench) -> None:
 
 def test_a_low_clock_that_the_driver_does_not_explain_is_doubted(bench: Bench) -> None:
     document = bench(
-        *("matmul", "--dtype", "float32"), script="throttle clock=0.6", machine="t4"
+        *("matmul", "--dtype", "float32", "--size", "1024"),
+        script="throttle clock=0.6",
+        machine="t4",
     ).document("bench")
 
     row = document["result"]["measurements"][0]
@@ -109,7 +111,7 @@ def test_a_low_clock_that_the_driver_does_not_explain_is_doubted(bench: Bench) -
 def test_tf32_is_refused_where_the_environment_forbids_it(
     bench: Bench, override: str, code: int
 ) -> None:
-    ended = bench("matmul", "--dtype", "tf32", NVIDIA_TF32_OVERRIDE=override)
+    ended = bench("matmul", "--dtype", "tf32", "--size", "256", NVIDIA_TF32_OVERRIDE=override)
     document = ended.document("bench")
 
     assert document["exit_code"] == code
@@ -125,7 +127,7 @@ def test_tf32_is_refused_where_the_environment_forbids_it(
     reason="8 GiB of this machine would stay free beside such a GPU, and it has hardly more",
 )
 def test_a_gpu_without_memory_of_its_own_says_what_its_transfers_are(bench: Bench) -> None:
-    result = bench("transfer", script="unified").document("bench")["result"]
+    result = bench("transfer", "--size", "512", script="unified").document("bench")["result"]
 
     assert result["environment"]["gpus"][0]["integrated"] is True
     assert any("not over PCIe" in note for note in result["notes"])
@@ -137,7 +139,7 @@ def test_a_second_ctrl_c_or_a_request_ends_what_hangs_and_reports_what_is_there(
     bench: Bench, request_to_end: signal.Signals | None
 ) -> None:
     environment = bench.environment("hang after=3000")
-    arguments = ("copy", "triad", "--device", "gpu", "--budget", "20", "--json")
+    arguments = ("copy", "triad", "--size", "512", "--device", "gpu", "--budget", "20", "--json")
     process = Program().start("bench", *arguments, env=environment)
     try:
         _wait_until_idle(process.pid)
