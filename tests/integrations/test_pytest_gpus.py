@@ -27,14 +27,16 @@ from gpucheck.integrations.pytest_gpus import (
     shown,
     unmet,
 )
-from gpucheck.place.claims import Lease, Waiting
+from gpucheck.place.claims import ClaimOptions, Lease, Waiting
 from gpucheck.place.model import PlacedDevice, Placement
 from gpucheck.place.placement import CudaDevice
 from gpucheck.place.selection import ALLOW_BUSY_GPUS, SelectionRequest
 from gpucheck.report.envelope import Answer, CheckStatus, Failure
 from gpucheck.report.errors import GpucheckError, InconclusiveError, MissingError, WrongUseError
 from tests.fakes.gpus import GIB, sized_row
+from tests.integrations.test_pytest_plugin import PLUGIN
 
+pytest_plugins = ("pytester",)
 MARK = pytest.mark.gpucheck
 
 
@@ -211,8 +213,8 @@ class Cuda(LiveProbes):
 
 
 @pytest.fixture
-def process(monkeypatch: pytest.MonkeyPatch) -> Callable[..., ProcessGpus]:
-    """Return a process that has tried to claim: `process(lease or error, required=True)`."""
+def outcome_is(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Return what decides how claims end: a lease, or an error that is raised."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "before")
     monkeypatch.delenv("CUDA_DEVICE_ORDER", raising=False)
     monkeypatch.setattr(module, "LiveProbes", Cuda)
@@ -220,9 +222,7 @@ def process(monkeypatch: pytest.MonkeyPatch) -> Callable[..., ProcessGpus]:
     monkeypatch.setattr(Cuda, "number", 1)
     Held.closed.clear()
 
-    def make(
-        outcome: Lease | GpucheckError, *, started: bool = False, required: bool = False
-    ) -> ProcessGpus:
+    def decide(outcome: Lease | GpucheckError, *, started: bool = False) -> None:
         def lease_best(*_: object, **__: object) -> Lease:
             if isinstance(outcome, GpucheckError):
                 raise outcome
@@ -230,6 +230,18 @@ def process(monkeypatch: pytest.MonkeyPatch) -> Callable[..., ProcessGpus]:
 
         monkeypatch.setattr(module, "lease_best", lease_best)
         monkeypatch.setattr(module, "is_cuda_started", lambda: started)
+
+    return decide
+
+
+@pytest.fixture
+def process(outcome_is: Callable[..., None]) -> Callable[..., ProcessGpus]:
+    """Return a process that has tried to claim: `process(lease or error, required=True)`."""
+
+    def make(
+        outcome: Lease | GpucheckError, *, started: bool = False, required: bool = False
+    ) -> ProcessGpus:
+        outcome_is(outcome, started=started)
         made = ProcessGpus(
             SimpleNamespace(),  # type: ignore[arg-type]
             Settings(SelectionRequest(), 0.0, required),
@@ -420,3 +432,125 @@ def test_waiting_is_told_once_with_the_holders(
 
     said = "gpucheck: gw1 waits up to 0 s for a GPU: GPUs 0-1: held by alice (train.py)\n"
     assert capsys.readouterr().err == said
+
+
+# ------------------------------------------------------------------------------ whole suites
+
+SUITE = """
+import os
+import pytest
+
+SEEN = os.environ["CUDA_VISIBLE_DEVICES"]
+
+@pytest.mark.gpucheck
+def test_marked(): assert SEEN == "GPU-1"
+
+@pytest.mark.gpucheck(capability="8.0")
+class TestAll:
+    def test_in_a_class(self, gpucheck_gpu): assert gpucheck_gpu.index == 1
+
+def test_fixture(gpucheck_gpu, gpucheck_gpus): assert gpucheck_gpus == (gpucheck_gpu,)
+
+@pytest.mark.gpucheck(count=3)
+def test_too_many(): pass
+
+@pytest.mark.gpucheck(memory=8)
+def test_wrong(gpucheck_gpu): pass
+
+def test_plain(): pass
+"""
+
+
+def run(pytester: pytest.Pytester, *options: str) -> pytest.RunResult:
+    """Run the suite in this process, with our plug-in alone."""
+    pytester.makepyfile(SUITE)
+    return pytester.runpytest_inprocess("-p", PLUGIN, "-p", "no:cacheprovider", "-rs", *options)
+
+
+@pytest.fixture(autouse=True)
+def _no_other_plug_ins(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+
+
+def test_a_suite_on_a_gpu(pytester: pytest.Pytester, outcome_is: Callable[..., None]) -> None:
+    outcome_is(lease())
+
+    result = run(pytester, "--gpucheck")
+
+    result.assert_outcomes(passed=4, skipped=1, errors=1)
+    result.stdout.fnmatch_lines(
+        [
+            "gpucheck: GPU-00000001 (index 1), H100",
+            "memory takes a text such as '8GiB', not 8.",
+            "SKIPPED*the test needs 3 GPUs: this machine has 2 of them",
+        ]
+    )
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "before"
+    assert Held.closed == [True]
+
+
+def test_a_suite_without_a_gpu(pytester: pytest.Pytester, outcome_is: Callable[..., None]) -> None:
+    outcome_is(NO_DRIVER)
+
+    run(pytester, "--gpucheck").assert_outcomes(passed=1, skipped=4, errors=1)
+    run(pytester, "--gpucheck", "--gpucheck-required").assert_outcomes(passed=1, errors=5)
+
+
+def test_the_key_of_a_suite_turns_it_on(
+    pytester: pytest.Pytester, outcome_is: Callable[..., None]
+) -> None:
+    outcome_is(NO_DRIVER)
+
+    run(pytester, "-o", "gpucheck=true").assert_outcomes(passed=1, skipped=4, errors=1)
+    looked = run(pytester, "--gpucheck", "--collect-only")
+    looked.stdout.no_fnmatch_line("gpucheck: *")
+
+
+def test_without_it_only_the_fixtures_skip(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(test_fixture="def test_fixture(gpucheck_gpu): pass")
+    marked = "import pytest\n@pytest.mark.gpucheck(nonsense=1)\ndef test_marked(): pass"
+    pytester.makepyfile(test_marked=marked)
+
+    result = pytester.runpytest_inprocess("-p", PLUGIN, "--strict-markers", "-rs")
+
+    result.assert_outcomes(passed=1, skipped=1)
+    result.stdout.fnmatch_lines(["SKIPPED*run pytest with --gpucheck"])
+
+
+def test_required_alone_is_wrong_use(pytester: pytest.Pytester) -> None:
+    result = run(pytester, "--gpucheck-required")
+
+    assert result.ret is pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["ERROR: --gpucheck-required needs --gpucheck, or *"])
+
+
+def test_the_options_are_passed_on(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, outcome_is: Callable[..., None]
+) -> None:
+    asked = []
+
+    def lease_best(request: SelectionRequest, options: ClaimOptions, *_: Any, **__: Any) -> Lease:
+        asked.append((request.words, options))
+        return lease()
+
+    outcome_is(lease())
+    monkeypatch.setattr(module, "lease_best", lease_best)
+    criteria = ("--gpucheck-memory", "1GiB", "--gpucheck-capability", "7.5")
+
+    run(pytester, "--gpucheck", *criteria, "--gpucheck-timeout", "2.5", "--gpucheck-share", "2")
+
+    [(words, options)] = asked
+    assert words == ("--count", "1", *(
+        *("--min-free", "1GiB", "--min-compute-capability", "7.5"), *("--share", "2"),
+    ))  # fmt: skip
+    assert (options.share, options.wait, options.timeout_s, options.claim) == (2, True, 2.5, True)
+    assert "pytest" in options.command
+
+
+def test_a_worker_is_named_in_its_claim(process: Callable[..., ProcessGpus]) -> None:
+    gpus = process(lease())
+    gpus._config = SimpleNamespace(  # type: ignore[assignment]
+        workerinput={"workerid": "gw1", "testrunuid": "0123456789", "mainargv": ["/x/pytest", "-n"]}
+    )
+
+    assert gpus._command() == "pytest-gw1-01234567 -n"
