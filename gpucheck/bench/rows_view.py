@@ -110,7 +110,9 @@ def row_name(row: Measurement | CaseLabel, where: str | None = None, *, sizes: b
 
     `sizes`: the rows of its table differ in size.
     """
-    what = row.variant.removesuffix("-1-thread")
+    what, device = variant_text(row.kernel, row.variant), row.device if where is None else where
+    if row.kernel == "p2p":
+        return f"{what} to {device}" if device else f" {what}"
     if row.kernel == "batch":
         what = f"batch {_images(row.shape[0])}" if row.shape else what
     elif row.kernel == "towers" and row.shape and "towers" in row.parameters:
@@ -121,7 +123,18 @@ def row_name(row: Measurement | CaseLabel, where: str | None = None, *, sizes: b
     if row.threads is not None and row.kernel not in ("batch", "towers"):
         what += ", 1 thread" if row.threads == 1 else f", {row.threads} threads"
     moved = " with transfers" if row.scope is Scope.END_TO_END else ""
-    return f"{row.device if where is None else where} {what}{moved}"
+    return f"{device} {what}{moved}"
+
+
+def variant_text(kernel: str, variant: str) -> str:
+    """Return what a row does in words: "to-gpu-pinned" is "to GPU, pinned"."""
+    variant = variant.removesuffix("-1-thread")
+    if kernel == "p2p":
+        return variant.replace("-", " ", 1)
+    if kernel == "transfer":
+        way, _, memory = variant.rpartition("-")
+        return f"{way.replace('-gpu', ' GPU').replace('-', ' ')}, {memory}" if way else variant
+    return variant
 
 
 def _images(count: int) -> str:

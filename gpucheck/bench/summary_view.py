@@ -86,7 +86,7 @@ def _where(
     best: Measurement, rows: Sequence[Measurement], shared: Sequence[Entry], *, several: bool
 ) -> str:
     """Return which row it is, as far as that is not clear; `several`: the run has several GPUs."""
-    parts = f" ({row_name(best).partition(' ')[2]})" if best.kernel in _NAMED else ""
+    parts = f" ({row_name(best, '').strip()})" if best.kernel in _NAMED else ""
     if best.device == "cpu":
         return parts + (" on the CPU" if any(row.device != "cpu" for row in rows) else "")
     mine = next(one for one in shared if best in one.rows)

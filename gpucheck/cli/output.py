@@ -157,7 +157,12 @@ def write_failure(failure: Failure) -> None:
     """Write an error and its remedies."""
     write_message(failure.message)
     for step in failure.remedy:
-        write_stderr(_fitted_step(f"  {printable(step)}"))
+        write_step(step)
+
+
+def write_step(step: str) -> None:
+    """Write what else there is to say of a message, or to do about it."""
+    write_stderr(_fitted_step(f"  {printable(step)}"))
 
 
 def _fitted(text: str, *, indent: int) -> str:

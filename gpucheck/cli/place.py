@@ -25,15 +25,16 @@ from gpucheck.cli.output import (
     save,
     split_words,
     write_message,
+    write_step,
 )
-from gpucheck.cli.terminal import shows_to_person, write_stderr
+from gpucheck.cli.terminal import shows_to_person
 from gpucheck.drivers.interface import Probes
 from gpucheck.inventory.capped import capped_sentences
 from gpucheck.place.model import MOST_SHARES, PlacedDevice, Placement, name_together
 from gpucheck.place.view import chosen_line, is_chosen
 from gpucheck.report.envelope import Answer, Notice
 from gpucheck.report.errors import GpucheckError, LaunchError, WrongUseError
-from gpucheck.report.text import did_you_mean, printable
+from gpucheck.report.text import did_you_mean
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -479,7 +480,7 @@ class WaitReporter:
         if self._details != waiting.details:
             self._details = waiting.details
             for detail in waiting.details:
-                write_stderr(printable(f"  {detail}"))
+                write_step(detail)
 
 
 @contextmanager

@@ -333,8 +333,10 @@ def test_the_details_name_the_error_and_its_bound() -> None:
         (
             replace(FUSED, kernel="transfer", variant="to-gpu-pinned", shape=(4096, 4096)),
             True,
-            "gpu:0 to-gpu-pinned, 64 MiB",
+            "gpu:0 to GPU, pinned, 64 MiB",
         ),
+        (replace(FUSED, kernel="p2p", variant="from-gpu:1"), False, "from gpu:1 to gpu:0"),
+        (replace(FUSED, kernel="transfer", variant="fit"), False, "gpu:0 fit"),
         (replace(FUSED, shape=(64, 32)), True, "gpu:0 fused, 64 × 32"),
     ],
 )

@@ -296,6 +296,22 @@ class TestChoosing:
         assert ended.code == 2
         assert ended.document("place")["error"]
 
+    @pytest.mark.parametrize(
+        ("size", "said"),
+        [
+            (["8", "GiB"], "An amount is one word: write --min-free 8GiB."),
+            (["30", "%"], "An amount is one word: write --min-free 30%."),
+            (["8"], "--min-free: 8 what? Write 8%, 0.08 or 8GiB."),
+        ],
+    )
+    def test_an_amount_is_one_word_with_its_unit(
+        self, program: Program, h100s: dict[str, str], size: list[str], said: str
+    ) -> None:
+        ended = program("place", "--count", "1", "--min-free", *size, env=h100s)
+
+        assert ended.code == 2
+        assert ended.stderr.decode().startswith(f"gpucheck: {said}")
+
 
 class TestCommands:
     def test_the_command_holds_what_it_was_given(

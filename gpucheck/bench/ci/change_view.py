@@ -9,7 +9,7 @@ from typing import NamedTuple
 from gpucheck.bench.ci.model import ComparedRow, ComparedRun
 from gpucheck.bench.ci.verdicts import PLAIN_UNITS, in_own_unit, spoken
 from gpucheck.bench.model import BaselineUse, Direction, Gate, GateStatus, Scope
-from gpucheck.bench.rows_view import devices_text
+from gpucheck.bench.rows_view import devices_text, variant_text
 from gpucheck.report.blocks import Block, Column, Fitting, Inline, Row, Span, Table, plain
 from gpucheck.report.text import View, duration, rate
 
@@ -73,9 +73,12 @@ def row_names(ids: Iterable[str]) -> dict[str, str]:
 
 def _name(parts: Sequence[str], shapes: Mapping[str, set[str]]) -> str:
     kernel, variant, dtype, shape, *more = parts
-    # As bench names its rows.
-    variant = variant.removesuffix("-1-thread")
-    words = [kernel, dtype, variant, *([shape] if len(shapes[kernel]) > 1 else [])]
+    words = [
+        kernel,
+        dtype,
+        variant_text(kernel, variant),
+        *([shape] if len(shapes[kernel]) > 1 else []),
+    ]
     words += ["with transfers"] if Scope.END_TO_END in more else []
     others = (_THREADS.sub(_threads, one) for one in more if one != Scope.END_TO_END)
     return ", ".join([" ".join(words), *others])

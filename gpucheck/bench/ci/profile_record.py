@@ -87,7 +87,9 @@ def _check_runs(base: Profile, runs: _Runs) -> None:
         if run.exit_code == ExitCode.BAD:
             raise _refused(fact=f"{path} holds a run that failed")
         if (run.profile or "").split("/")[0] != base.name:
-            raise _refused(fact=f"{path} was not measured with the profile {base.name}")
+            fact = f"{path} was not measured with the profile {base.name}"
+            save = f"gpucheck bench --profile {base.name} --save FILE"
+            raise _refused(fact=fact, remedy=f"Save a run of it: {save}")
     boards = {one.board for one in _fingerprints(runs) if one.board is not None}
     if len(boards) > 1:
         raise _refused(fact=f"the runs are of different boards: {', '.join(sorted(boards))}")

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from gpucheck.bench.ci.model import ComparedRow, ComparedRun, RunComparison
+from gpucheck.bench.ci.verdicts import spoken
 from gpucheck.bench.model import Corruption, Direction, Gate, GateStatus, Verified
 from gpucheck.report.envelope import Failure
 from gpucheck.report.errors import ExitCode
@@ -131,3 +132,22 @@ def test_a_row_without_gates_is_right_or_wrong_or_not_measured(
 
     assert (verdict.kind, verdict.message) == (kind, message)
     assert verdict.class_ == ("no-time" if "error" in changes else None)
+
+
+@pytest.mark.parametrize(
+    ("check", "words"),
+    [
+        ("burn.ecc_uncorrected", "uncorrected ECC errors"),
+        ("burn.alive", "alive"),
+        ("remapped_rows", "remapped rows"),
+        (
+            "matmul/cublas/float32/64x64x64/end-to-end",
+            "matmul cublas float32 64x64x64 with transfers",
+        ),
+        ("copy/kernel/float32/4096/resident", "copy kernel float32 4096"),
+        ("inventory-pcie-full", "inventory-pcie-full"),
+        ("mine/of/four/parts", "mine/of/four/parts"),
+    ],
+)
+def test_checks_have_names_of_words(check: str, words: str) -> None:
+    assert spoken(check) == words
