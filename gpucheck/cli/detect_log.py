@@ -7,6 +7,7 @@ from collections.abc import Callable
 from gpucheck.cli.output import Shared, deliver, machine
 from gpucheck.cli.terminal import status_line
 from gpucheck.detect.log import Scan, check_log, scan
+from gpucheck.detect.machine import ignore_progress
 from gpucheck.drivers.host.log_file import STDIN, open_log
 from gpucheck.report.errors import WrongUseError
 from gpucheck.report.text import printable
@@ -26,15 +27,17 @@ def explain_log(shared: Shared, name: str) -> int:
     return deliver("log", shared, answer, probes.time())
 
 
-def read_log(name: str, tell: Callable[[str], None], *, skip_bytes: int = 0) -> Scan:
-    """Return what the rules find in a log, without its first bytes.
+def read_log(
+    name: str, tell: Callable[[str], None] = ignore_progress, *, skip_bytes: int = 0
+) -> Scan:
+    """Return what the rules find in a log after its first bytes.
 
     Raises:
         WrongUseError: it cannot be read, or is no text.
     """
     try:
-        with open_log(name, skip_bytes=skip_bytes) as file:
-            return scan(file, tell)
+        with open_log(name) as file:
+            return scan(file, tell, skip_bytes=skip_bytes)
     except (OSError, EOFError) as error:
         shown = "on standard input" if name == STDIN else printable(name)
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__

@@ -41,6 +41,7 @@ GROUPS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
             "prefer",
         ),
         "Wait for them and hold them": ("wait", "timeout", "claim", "share", "claims"),
+        "The command that gets them": ("log",),
         "Operations": ("run", "graph"),
     },
     "bench": {
@@ -59,7 +60,7 @@ GROUPS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "snapshot": {"The recording": ("file", "redact", "replace")},
     "memlimit": {
         "The limit": ("amount", "gpu", "include_overhead"),
-        "The command that runs under it": ("watch", "hook", "python"),
+        "The command that runs under it": ("watch", "hook", "python", "log"),
         "A limit by the driver": ("hard", "as_root"),
         "Code and proof": ("code", "verify", "verify_with"),
     },

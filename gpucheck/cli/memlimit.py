@@ -93,6 +93,14 @@ def command(
             help="Prove the limit with cupy, torch, jax or tensorflow.",
         ),
     ] = None,
+    log: Annotated[
+        str | None,
+        typer.Option(
+            "--log",
+            metavar="FILE",
+            help="If the command ends badly, look for the cause in this file.",
+        ),
+    ] = None,
     shared: Shared,
 ) -> int:
     """Turn an amount into a GPU memory limit; -- CMD runs under it."""
@@ -111,12 +119,16 @@ def command(
         environment=dict(os.environ) if shared.recording is None else None,
         proofs=tuple(proofs),
     )
+    if log is not None and (context.child is not None or "log" in explicit_options(ctx)):
+        from gpucheck.cli.after_command import check_log_option
+
+        check_log_option(log, has_command=context.child is not None)
     if hard or as_root:
         _check_hard(context, explicit_options(ctx), hard=hard, verify_with=verify_with)
         refuse_recording(shared)
         from gpucheck.cli.memlimit_hard import run_hard
 
-        return run_hard(context, options, shared, verify=verify, as_root=as_root)
+        return run_hard(context, options, shared, verify=verify, as_root=as_root, log=log)
     _check(options.proofs, code, context, shared)
     if context.child is None and "watch" in explicit_options(ctx):
         message = "--watch needs a command: add one after `--`."
@@ -137,7 +149,7 @@ def command(
     check_runnable(answer)
     if not isinstance(answer.result, MemoryLimit):
         raise AssertionError  # pragma: no cover - check_runnable raises where there is no result
-    return _run(context, answer, answer.result, shared, watch=watch, hook=hook)
+    return _run(context, answer, answer.result, shared, watch=watch, hook=hook, log=log)
 
 
 #: What belongs to the limits that frameworks enforce themselves, by parameter.
@@ -197,7 +209,9 @@ def _run(
     *,
     watch: WatchAction,
     hook: bool,
+    log: str | None,
 ) -> int:
+    from gpucheck.cli.after_command import AfterCommand, GpuPeak
     from gpucheck.memlimit.environment import limited_environment, new_mark
     from gpucheck.memlimit.outcome import run_line
     from gpucheck.memlimit.watcher import open_watch
@@ -208,6 +222,7 @@ def _run(
     environment = limited_environment(plan, environment_before(), hook=hook, mark=mark)
     if shared.verbosity >= 0:
         _report_plan(plan, details=shared.verbosity > 0)
+    after = AfterCommand(log)
     with open_watch(plan, watch, _warn, mark=mark, deadline_s=shared.deadline_s) as watcher:
         exit_code = supervise(
             context.child or (),
@@ -225,6 +240,11 @@ def _run(
         )
     elif shared.verbosity >= 0:
         write_message(run_line(run))
+    fullest = max(run.gpus, key=lambda gpu: gpu.peak_bytes or 0, default=None)
+    peak = None
+    if fullest is not None and fullest.peak_bytes:
+        peak = GpuPeak(fullest.peak_bytes, fullest.limit_bytes)
+    after.report(exit_code, shared, peak)
     if shared.output is not None:
         answer = answer._replace(result=dataclasses.replace(plan, run=run))
         if run.exceeded:

@@ -8,6 +8,7 @@ import shutil
 import sys
 from pathlib import Path
 
+from gpucheck.cli.after_command import AfterCommand
 from gpucheck.cli.output import (
     Context,
     Shared,
@@ -43,7 +44,13 @@ from gpucheck.report.errors import MissingError
 
 
 def run_hard(
-    context: Context, options: LimitOptions, shared: Shared, *, verify: bool, as_root: bool
+    context: Context,
+    options: LimitOptions,
+    shared: Shared,
+    *,
+    verify: bool,
+    as_root: bool,
+    log: str | None = None,
 ) -> int:
     """Run the command in a cgroup of its own that the driver limits, and return its exit code."""
     command = context.child or ()
@@ -78,12 +85,14 @@ def run_hard(
             user=None if as_root else _user(os.environ),
             refused=refused,
         )
+        after = AfterCommand(log)
         exit_code = _run(context, run, plan, shared, verify=verify, as_root=as_root)
     finally:
         session.close()
     outcome = run.outcome(exit_code)
     if shared.verbosity >= 0:
         write_message(hard_sentences(run.limit)[1])
+    after.report(exit_code, shared)
     if shared.output is not None:
         result = dataclasses.replace(plan, run=outcome, hard=run.limit)
         save("memlimit", shared, answer._replace(result=result))

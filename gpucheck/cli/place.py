@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 
@@ -29,6 +29,7 @@ from gpucheck.cli.output import (
 )
 from gpucheck.cli.terminal import shows_to_person
 from gpucheck.drivers.interface import Probes
+from gpucheck.drivers.interrupts import REQUESTS
 from gpucheck.inventory.capped import capped_sentences
 from gpucheck.place.model import MOST_SHARES, PlacedDevice, Placement, name_together
 from gpucheck.place.view import chosen_line, is_chosen
@@ -119,6 +120,14 @@ def command(
     claims: Annotated[
         bool, typer.Option("--claims", help="Show who holds which GPU, and nothing else.")
     ] = False,
+    log: Annotated[
+        str | None,
+        typer.Option(
+            "--log",
+            metavar="FILE",
+            help="If the command ends badly, look for the cause in this file.",
+        ),
+    ] = None,
     shared: Shared,
 ) -> int:
     """Show which device a program gets; after -- run it there."""
@@ -139,6 +148,10 @@ def command(
         claim=claim,
         claims=claims,
     )
+    if log is not None and (context.child is not None or "log" in explicit_options(ctx)):
+        from gpucheck.cli.after_command import check_log_option
+
+        check_log_option(log, has_command=context.child is not None)
     if context.child is not None:
         refuse_recording(shared)
     if claims:
@@ -157,7 +170,7 @@ def command(
         command=own_command(context.child or ()),
     )
     if count is None:
-        return _place_named(specs or (), holding, shared, context, soft=soft, run=run)
+        return _place_named(specs or (), holding, shared, context, soft=soft, run=run, log=log)
     from gpucheck.place.selection import SelectionRequest
 
     preference = _preference(prefer)
@@ -173,7 +186,7 @@ def command(
     )
     source = ctx.get_parameter_source("format_")
     format_given = source is not None and source.name != "DEFAULT"
-    return _choose(request, holding, shared, context, format_given=format_given)
+    return _choose(request, holding, shared, context, format_given=format_given, log=log)
 
 
 # ---------------------------------------------------------------------------------- options
@@ -285,6 +298,7 @@ def _choose(
     context: Context,
     *,
     format_given: bool,
+    log: str | None,
 ) -> int:
     from gpucheck.place.lease import lease_best
 
@@ -294,7 +308,7 @@ def _choose(
         return lease_best(request, holding, probes, environment, on_wait=WaitReporter(shared))
 
     if context.child is not None:
-        _run_command(take, shared, context)
+        return _run_command(take, shared, context, log)
     # A person gets the table; a variable or a file gets the names alone.
     given = format_given or shared.format != "table"
     bare = not given and not (shared.output is None and shows_to_person())
@@ -336,6 +350,7 @@ def _place_named(
     *,
     soft: bool,
     run: bool,
+    log: str | None,
 ) -> int:
     from gpucheck.place.device_strings import parse_device
     from gpucheck.place.graph import towers
@@ -361,7 +376,7 @@ def _place_named(
         )
 
     if context.child is not None:
-        _run_command(take, shared, context)
+        return _run_command(take, shared, context, log)
     _check_run(shared, run=run)
 
     with machine("place", shared) as probes, in_full(shared):
@@ -430,9 +445,15 @@ def _for_format(answer: Answer, shared: Shared, gpus: Sequence[Gpu], probes: Pro
     return answer
 
 
-def _run_command(take: Callable[[Probes], Lease], shared: Shared, context: Context) -> NoReturn:
-    """Take the GPUs and become the command, which inherits the claims; a failure is 125."""
+def _run_command(
+    take: Callable[[Probes], Lease], shared: Shared, context: Context, log: str | None
+) -> int:
+    """Take the GPUs and run the command, which inherits the claims; a failure is 125.
+
+    Quietly we become the command; else we wait for it, to say what is known of a bad end.
+    """
     from gpucheck.place.exec import environment_before, exec_command
+    from gpucheck.place.supervise import supervise
 
     with machine_for_child("place", shared) as probes, in_full(shared):
         lease = take(probes)
@@ -450,7 +471,16 @@ def _run_command(take: Callable[[Probes], Lease], shared: Shared, context: Conte
         report_devices(placement, more=shared.verbosity > 0)
     environment = {**environment_before(), **placement.environment}
     keep = frozenset(context.keep) | frozenset(lease.descriptors)
-    exec_command(context.child or (), environment, keep_descriptors=keep)
+    command = context.child or ()
+    if shared.verbosity < 0:
+        exec_command(command, environment, keep_descriptors=keep)
+    from gpucheck.cli.after_command import AfterCommand
+
+    after = AfterCommand(log)
+    exit_code = supervise(command, environment, keep_descriptors=keep)
+    REQUESTS.settle()  # the code is the command's
+    after.report(exit_code, shared)
+    return exit_code
 
 
 # ---------------------------------------------------------------------------------- messages

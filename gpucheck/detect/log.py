@@ -364,13 +364,21 @@ def _excerpt(text: bytes, start: int, position: int) -> str:
     return f"{'…' if cut else ''}{printable(words)}{ends}"
 
 
-def scan(file: BufferedIOBase, report_progress: Callable[[str], None] = ignore_progress) -> Scan:
-    """Return what the rules find in a log.
+def scan(
+    file: BufferedIOBase,
+    report_progress: Callable[[str], None] = ignore_progress,
+    *,
+    skip_bytes: int = 0,
+) -> Scan:
+    """Return what the rules find in a log; of its first bytes only the lines are counted.
 
     Raises:
         OSError, EOFError: it cannot be read to its end.
     """
     found = Scan()
+    while skip_bytes > 0 and (block := file.read(min(BLOCK_BYTES, skip_bytes))):
+        found.lines += block.count(b"\n")
+        skip_bytes -= len(block)
     told = 0
     while block := file.read(BLOCK_BYTES):
         found.feed(block)

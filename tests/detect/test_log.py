@@ -339,8 +339,21 @@ def test_files_pipes_and_gzip_are_read(tmp_path: Path) -> None:
     for path in (plain, packed):
         with open_log(str(path)) as file:
             assert scan(file).matches["cuda-out-of-memory"].line == 2
-    with open_log(str(plain), skip_bytes=2) as file:
-        assert scan(file).matches["cuda-out-of-memory"].line == 1
+
+
+def test_what_is_skipped_counts_as_lines_only(tmp_path: Path) -> None:
+    path = tmp_path / "a.log"
+    path.write_text(f"Killed\n{OOM}\n")
+
+    for skip, found in (
+        (0, {"sigkill", "cuda-out-of-memory"}),
+        (7, {"cuda-out-of-memory"}),
+        (99, {}),
+    ):
+        with open_log(str(path)) as file:
+            scanned = scan(file, skip_bytes=skip)
+        assert {*scanned.matches} == {*found}
+        assert all(match.line == 2 for name, match in scanned.matches.items() if name != "sigkill")
 
 
 @pytest.mark.parametrize(

@@ -336,6 +336,40 @@ class TestCommands:
         assert "gpucheck: /gpu:6 is GPU 6 (NVIDIA H100 80GB HBM3, GPU-" in named.said
         assert "gpucheck: /cpu:0 is the CPU\n" in named.said
 
+    def test_a_bad_end_has_its_cause_in_a_line(
+        self, program: Program, h100s: dict[str, str], tmp_path: Path
+    ) -> None:
+        log = tmp_path / "train.log"
+        log.write_text("Killed\n")
+        fails = f"echo out; echo err >&2; echo CUDA error 802 >> {log}; kill -9 $$"
+        words = ("place", "--count", "1", "--log", log, "--", "sh", "-c")
+        ended = program(*words, fails, env=h100s)
+        well = program(*words, f"echo CUDA error 802 >> {log}", env=h100s)
+
+        assert (ended.code, ended.text) == (137, "out\n")
+        _, err, said = ended.said.splitlines()
+        assert err == "err"
+        assert said.startswith(
+            f"gpucheck: the command ended with 137 (SIGKILL): {log}:2: the fabric"
+        )
+        assert well.code == 0
+        assert "ended with" not in well.said
+
+    def test_quietly_it_becomes_the_command(self, program: Program, h100s: dict[str, str]) -> None:
+        show = f"import os; print(os.getpid(), os.getppid() == {os.getpid()}); raise SystemExit(3)"
+        words = ("place", "--count", "1", "-q", "--", PYTHON, "-c", show)
+        with program.start(*words, env=h100s) as process:
+            out, err = process.communicate(timeout=60)
+
+        assert (process.returncode, err) == (3, b"")
+        assert out.decode() == f"{process.pid} True\n"
+
+    def test_a_log_is_for_a_command(self, program: Program, h100s: dict[str, str]) -> None:
+        ended = program("place", "/gpu:0", "--log", "t.log", env=h100s)
+
+        assert ended.code == 2
+        assert "--log reads what a command writes: add one after `--`." in ended.said
+
     def test_who_waits_is_listed(self, program: Program, h100s: dict[str, str]) -> None:
         hold = ("place", "--count", "3", "--", "sleep", "60")
         wait = ("place", "--count", "1", "--wait", "--", "echo", "mine")
@@ -349,7 +383,7 @@ class TestCommands:
                     time.sleep(0.05)
                 ended = program("place", "--claims", env=h100s)
                 passing = program("place", "--count", "1", env=h100s)
-                os.kill(holder.pid, signal.SIGKILL)
+                os.killpg(holder.pid, signal.SIGKILL)  # the command too
                 assert waiter.communicate(timeout=30)[0] == b"mine\n"
 
         assert [(item["pid"], item["command"]) for item in listed["queue"]] == [
@@ -413,7 +447,7 @@ class TestCommands:
             assert "next in line" in ended.said
             assert "within 0.3 s" in ended.said
             assert program(*words, "--", "true", env=h100s).code == 125
-            os.kill(holder.pid, signal.SIGKILL)
+            os.killpg(holder.pid, signal.SIGKILL)  # the command too
             holder.wait(timeout=30)
             ended = program("place", "--count", "1", "--wait", "--", "echo", "mine", env=h100s)
             assert (ended.code, ended.text) == (0, "mine\n")

@@ -66,6 +66,27 @@ def read_cgroup(root: Path) -> CgroupReading:
     )
 
 
+def count_oom_kills(root: Path) -> int | None:
+    """Return how many processes of our group the kernel has killed for memory; None: not told."""
+    mount = root / MOUNT
+    folder = _own_folder(root, mount)
+    if folder is not None:
+        text = read_text(folder / "memory.events")
+    else:
+        text = read_text(mount / "memory" / _memory_group(root) / "memory.oom_control")
+    found = re.search(r"^oom_kill ([0-9]{1,18})$", text or "", re.MULTILINE)
+    return None if found is None else int(found[1])
+
+
+def _memory_group(root: Path) -> str:
+    """Return our group in the memory hierarchy of version 1, from its mount."""
+    for line in (read_text(root / "proc/self/cgroup") or "").splitlines():
+        _, controllers, path = (*line.split(":", 2), "", "")[:3]
+        if "memory" in controllers.split(",") and ".." not in path.split("/"):
+            return path.strip("/")
+    return ""
+
+
 def _own_folder(root: Path, mount: Path) -> Path | None:
     """Return our group's folder; None if it lies outside of what is mounted here."""
     for line in (read_text(root / "proc/self/cgroup") or "").splitlines():

@@ -5,11 +5,12 @@ A log that cannot be read is "not checked", never "nothing found".
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import NamedTuple
@@ -44,6 +45,7 @@ MOST_OF_AN_XID = 100
 MOST_CHARACTERS = 300
 _MOST_RECORDS = 30_000
 _TAIL_BYTES = 1 << 20
+_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class Clock(NamedTuple):
@@ -112,25 +114,52 @@ def _kept(lines: Sequence[_Line], source: str, earlier: EarlierBootReading) -> K
     )
 
 
+class NewMessages:
+    """Messages that the kernel writes from now on; none if this user may not read its log."""
+
+    def __init__(self, root: Path) -> None:
+        self._descriptor: int | None = None
+        with contextlib.suppress(OSError):
+            self._descriptor = os.open(root / "dev/kmsg", _FLAGS)
+            os.lseek(self._descriptor, 0, os.SEEK_END)
+
+    def read(self) -> bytes | None:
+        """Return them, a line each, and end; None if they may not be read."""
+        if self._descriptor is None:
+            return None
+        descriptor, self._descriptor = self._descriptor, None
+        try:
+            lines = (line for record in _records(descriptor) for line in record.splitlines())
+            return b"".join(line.partition(b";")[2] + b"\n" for line in lines)
+        finally:
+            os.close(descriptor)
+
+
 def _ring_buffer(path: Path, clock: Clock) -> list[_Line]:
-    """Read the existing records: each read of the device returns one; after the last it blocks."""
+    """Read the existing records."""
     lines: list[_Line] = []
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    descriptor = os.open(path, _FLAGS)
     try:
-        for _ in range(_MOST_RECORDS):
-            try:
-                record = os.read(descriptor, 1 << 16)
-            except BlockingIOError:
-                break
-            except BrokenPipeError:  # overwritten meanwhile
-                continue
-            if not record:
-                break
+        for record in _records(descriptor):
             text = _WITHIN.sub(" ", record.decode("utf-8", "replace"))
             lines.extend(_of_record(line, clock) for line in text.splitlines())
     finally:
         os.close(descriptor)
     return lines
+
+
+def _records(descriptor: int) -> Iterator[bytes]:
+    """Yield records: each read of the device returns one; after the last it blocks."""
+    for _ in range(_MOST_RECORDS):
+        try:
+            record = os.read(descriptor, 1 << 16)
+        except BlockingIOError:
+            return
+        except BrokenPipeError:  # overwritten meanwhile
+            continue
+        if not record:
+            return
+        yield record
 
 
 def _of_record(line: str, clock: Clock) -> _Line:

@@ -17,8 +17,8 @@ _GZIP = b"\x1f\x8b"
 
 
 @contextlib.contextmanager
-def open_log(name: str, *, skip_bytes: int = 0) -> Iterator[io.BufferedIOBase]:
-    """Open a log for reading from the front, without its first `skip_bytes`.
+def open_log(name: str) -> Iterator[io.BufferedIOBase]:
+    """Open a log for reading from the front.
 
     A text has no NUL among its first bytes; a log that a crash cut short may have them later.
 
@@ -29,8 +29,6 @@ def open_log(name: str, *, skip_bytes: int = 0) -> Iterator[io.BufferedIOBase]:
     descriptor = os.dup(0) if name == STDIN else open_file(name)
     with contextlib.ExitStack() as stack:
         file = stack.enter_context(io.BufferedReader(io.FileIO(descriptor), _BUFFER_BYTES))
-        if skip_bytes:
-            file.seek(skip_bytes)
         begins = file.peek(_BUFFER_BYTES)
         if begins.startswith(_GZIP):
             import gzip

@@ -1,0 +1,186 @@
+"""Line on stderr after a command of the user's that ended badly: what is known of the cause.
+
+It reads what the kernel and the cgroup say, and a file that the command wrote if it is named; the
+command's own streams are never touched.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from gpucheck.cli.output import Shared, write_message
+from gpucheck.drivers.host.cgroups import count_oom_kills
+from gpucheck.drivers.host.kernel_log import NewMessages
+from gpucheck.drivers.host.log_file import size_of
+from gpucheck.drivers.live import ROOT_VARIABLE
+from gpucheck.report.errors import WrongUseError
+from gpucheck.report.text import in_gib
+
+#: Ends that a user or a reader asked for: they need no cause.
+ASKED_FOR = (128 + signal.SIGINT, 128 + signal.SIGPIPE)
+#: From this share of its limit on, the limit may have refused the command more memory.
+NEAR_THE_LIMIT = 0.9
+
+
+class GpuPeak(NamedTuple):
+    """The most GPU memory that a command was seen to take, and its limit."""
+
+    bytes: int
+    limit_bytes: int | None
+
+
+class Ending(NamedTuple):
+    """What was seen of a command's end.
+
+    `kernel` are the kernel's messages in its time, null if they may not be read; `oom_kills` how
+    many processes of its cgroup the kernel killed for memory, null if nothing tells. `logged` is
+    the cause in the file that it wrote, as `FILE:LINE: cause`.
+    """
+
+    exit_code: int
+    kernel: bytes | None = None
+    oom_kills: int | None = None
+    host_peak_bytes: int | None = None
+    gpu_peak: GpuPeak | None = None
+    logged: str | None = None
+
+
+def check_log_option(log: str, *, has_command: bool) -> None:
+    """Refuse a log that no command writes, and one that cannot be a file.
+
+    Raises:
+        WrongUseError: with the reason.
+    """
+    if not has_command:
+        message = "--log reads what a command writes: add one after `--`."
+        raise WrongUseError(code="log-without-command", message=message)
+    if log == "-" or Path(log).is_dir():
+        message = f"--log takes the name of a file that the command writes, not {log!r}."
+        raise WrongUseError(code="log-unreadable", message=message)
+
+
+class AfterCommand:
+    """What must be known before a command starts, to say afterwards why it ended."""
+
+    def __init__(self, log: str | None = None) -> None:
+        self._root = Path(os.environ.get(ROOT_VARIABLE) or "/")
+        self._messages = NewMessages(self._root)
+        self._oom_kills = count_oom_kills(self._root)
+        self._log = log
+        self._log_bytes = 0 if log is None else size_of(Path(log))
+
+    def report(self, exit_code: int, shared: Shared, gpu_peak: GpuPeak | None = None) -> None:
+        """Write the line, if the command ended badly and is not to be quiet."""
+        kernel = self._messages.read()
+        if exit_code == 0 or shared.verbosity < 0:
+            return
+        after = count_oom_kills(self._root)
+        both = after is not None and self._oom_kills is not None
+        ending = Ending(
+            exit_code=exit_code,
+            kernel=kernel,
+            oom_kills=max(0, (after or 0) - (self._oom_kills or 0)) if both else None,
+            host_peak_bytes=resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024,
+            gpu_peak=gpu_peak,
+            logged=self._cause_in_log(),
+        )
+        said = verdict(ending)
+        if said is not None:
+            write_message(said)
+
+    def _cause_in_log(self) -> str | None:
+        """Return the cause in what was appended to the log; all of it if the file is a new one."""
+        if self._log is None:
+            return None
+        from gpucheck.cli.detect_log import read_log
+        from gpucheck.detect.log import first_causes
+
+        skip = self._log_bytes if size_of(Path(self._log)) >= self._log_bytes else 0
+        try:
+            found = read_log(self._log, skip_bytes=skip)
+        except WrongUseError as error:
+            return f"t{error.message.rstrip('.')[1:]}"
+        causes, _ = first_causes(found.matches.values())
+        return f"{self._log}:{causes[0].line}: {causes[0].says}" if causes else None
+
+
+# ----------------------------------------------------------------------------------- the verdict
+
+
+def verdict(ending: Ending) -> str | None:
+    """Return what is known of the cause in a sentence; None if a user or a reader asked for it.
+
+    The hardware comes first, then what the command itself wrote, then the kernel's kills for
+    memory, then what may be a consequence.
+    """
+    causes = [cause for cause in _causes(ending) if cause]
+    if ending.exit_code in ASKED_FOR and not causes:
+        return None
+    why = "; ".join(causes[:2]) if causes else _nothing(ending)
+    return f"the command ended with {_how(ending.exit_code)}: {why}"
+
+
+def _how(exit_code: int) -> str:
+    """Return the code with the signal that it stands for."""
+    try:
+        return f"{exit_code} ({signal.Signals(exit_code - 128).name})"
+    except ValueError:
+        return str(exit_code)
+
+
+def _causes(ending: Ending) -> Iterator[str | None]:
+    hardware, program = _from_kernel(ending.kernel)
+    yield hardware
+    yield ending.logged
+    if ending.oom_kills:
+        peak = ending.host_peak_bytes
+        used = f", of which one took up to {in_gib(peak)}" if peak else ""
+        count = "a process" if ending.oom_kills == 1 else f"{ending.oom_kills} processes"
+        yield f"the kernel killed {count} of its cgroup for memory{used}"
+    yield _near_limit(ending.gpu_peak)
+    yield program
+
+
+def _from_kernel(messages: bytes | None) -> tuple[str | None, str | None]:
+    """Return what the kernel said of a GPU in that time: of its hardware, and of a program."""
+    if not messages or b"Xid" not in messages:
+        return None, None
+    from gpucheck.detect.log import Scan, first_causes
+    from gpucheck.detect.xids import parse_line
+
+    found = Scan()
+    found.feed(messages)
+    found.close()
+    causes, _ = first_causes(found.matches.values())
+    said = {match.class_: f"{match.says} (in its time: {match.excerpt})" for match in causes}
+    lines = messages.decode("utf-8", "replace").splitlines()
+    numbers = dict.fromkeys(str(xid.number) for line in lines if (xid := parse_line(line)))
+    others = f"Xid {', '.join(numbers)} in its time" if numbers else None
+    return said.get("gpu-lost") or said.get("ecc"), said.get("illegal-access") or others
+
+
+def _near_limit(peak: GpuPeak | None) -> str | None:
+    if peak is None or peak.limit_bytes is None or peak.bytes < NEAR_THE_LIMIT * peak.limit_bytes:
+        return None
+    return (
+        f"it took {in_gib(peak.bytes)} of its {in_gib(peak.limit_bytes)} of GPU memory: the limit"
+        " may have refused it more"
+    )
+
+
+def _nothing(ending: Ending) -> str:
+    """Return what was looked for in vain, and what could not be looked at."""
+    parts = {"no Xid": ending.kernel, "no kill for memory": ending.oom_kills}
+    unread = {"the kernel log": ending.kernel, "kills for memory": ending.oom_kills}
+    found = [name for name, value in parts.items() if value is not None]
+    missing = [name for name, value in unread.items() if value is None]
+    facts = [*found, *([f"not checked: {' and '.join(missing)}"] if missing else [])]
+    what = (
+        "somebody sent it that signal" if ending.exit_code > 128 else "only its own output says why"
+    )
+    return f"{what} ({', '.join(facts)})"
