@@ -92,6 +92,18 @@ def test_digests_are_compared_between_gpus_alone() -> None:
     assert not [gate for gate in burn_gates(alone) if gate.id == "burn.digest"]
 
 
+def test_a_digest_that_no_identical_gpu_has_is_skipped() -> None:
+    found = burned(devices=["gpu:0", "gpu:1"])[0]
+    first, second = found.devices
+    unlike = replace(found, devices=(first, replace(second, name="NVIDIA H200")))
+
+    told = {gate.status: gate.reason for gate in burn_gates(unlike) if gate.id == "burn.digest"}
+
+    assert told == {
+        GateStatus.SKIP: "no identical GPU has the same product to compare",
+    }
+
+
 @pytest.mark.parametrize(
     ("margin", "status", "measured"), [(1.0, PASS, 1.0), (0.0, FAIL, 0.0), (-2.0, FAIL, -2.0)]
 )

@@ -365,6 +365,7 @@ def test_what_is_skipped_counts_as_lines_only(tmp_path: Path) -> None:
         (b"\x1f\x8bxx", ""),
         (None, "it is a directory"),
     ],
+    ids=["a program", "packed bytes", "packed, cut", "packed, broken", "a directory"],
 )
 def test_what_is_no_log_is_refused(content: bytes | None, reason: str, tmp_path: Path) -> None:
     path = tmp_path / "log"

@@ -281,6 +281,17 @@ def test_runs_without_noise_are_decided_by_their_figures(
     assert (found.status, found.chance) == (status, chance)
 
 
+def test_two_thirds_beyond_the_limit_are_enough_to_fail() -> None:
+    within, beyond = (0.952,), (0.9,)
+    just = decision.decide(beyond * 4 + within * 2, (1.0,), 5.0)
+    fewer = decision.decide(beyond * 7 + within * 4, (1.0,), 5.0)
+
+    assert just.interval[1] < 0.95
+    assert just.status is GateStatus.FAIL
+    assert fewer.interval[1] < 0.95
+    assert (fewer.status, fewer.chance) == (GateStatus.INCONCLUSIVE, 1.0)
+
+
 def test_the_chance_of_two_runs_is_the_normal_distributions() -> None:
     # The limit is as far away as 19 of 20 pairs are apart: one pair in 40 is farther on this side.
     assert decide_between(0.95 / 1.04, 1.0, 1.04, 5.0).chance == pytest.approx(0.025)

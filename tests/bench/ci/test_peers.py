@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -10,7 +11,7 @@ from gpucheck.bench.ci import peers
 from gpucheck.bench.ci.decision import Decision
 from gpucheck.bench.ci.gates import judge
 from gpucheck.bench.ci.run_data import MetricValues, RunData
-from gpucheck.bench.model import GateClass, GateStatus, Severity
+from gpucheck.bench.model import Direction, GateClass, GateStatus, Severity
 from tests.fakes.bench_results import (
     measurement,
     product,
@@ -75,6 +76,16 @@ def test_a_slow_gpu_counts_once_however_many_checks_it_is_slow_in() -> None:
 
     assert len(found) == 8
     assert "7.0 % in " in (found[7].reason or "")
+
+
+def test_one_that_is_just_the_median_of_the_others_is_no_sign_of_anything() -> None:
+    own, *others = (
+        MetricValues(device=f"gpu:{at}", gpu_uuid=None, values=(speed,) * 3)
+        for at, speed in enumerate((1.0, 0.9, 1.0, 1.1))
+    )
+
+    assert peers._chance(own, others, Direction.HIGHER) == 1.0
+    assert peers._chance(replace(own, values=(0.99,) * 3), others, Direction.HIGHER) < 0.5
 
 
 def test_of_a_pair_nobody_can_say_which_is_off() -> None:
