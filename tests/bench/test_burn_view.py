@@ -17,6 +17,7 @@ from gpucheck.report.formats.table import draw, render
 from gpucheck.report.text import View
 from tests.bench.test_burn import burned, heating, said
 from tests.fakes.verdicts import report, result
+from tests.report.formats.recorded import recorded
 
 
 def shown(result: BurnResult, view: View | None = None) -> str:
@@ -151,3 +152,17 @@ def test_while_the_processes_start_something_turns_and_says_how_far_it_is() -> N
         f"{sign} {said}" for sign in "|/-\\"
     ]
     assert drawn(None, elapsed_s=2.0)[0].endswith("burn: looking at the devices, 2 s")
+
+
+@pytest.mark.parametrize("width", [50, 80, 120])
+@pytest.mark.parametrize("name", ["good", "corrupt", "hot"])
+def test_screens_are_as_recorded(name: str, width: int) -> None:
+    made = {
+        "good": lambda: burned()[0],
+        "corrupt": corrupt,
+        "hot": lambda: burned(sensors=heating(50, 99))[0],
+    }
+    text = shown(made[name](), View(width=width))
+
+    assert text == recorded(f"burn-{name}-{width}", text)
+    assert all(len(line) <= width for line in text.splitlines())

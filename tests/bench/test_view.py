@@ -32,6 +32,7 @@ from gpucheck.report.text import View
 from tests.fakes.bench import FLOAT32, RIGHT, WRONG
 from tests.fakes.bench_results import environment
 from tests.fakes.reports import wrap
+from tests.report.formats.recorded import recorded
 
 ENVIRONMENT = replace(
     environment(parallel_efficiency=None, peak_memory_bytes=None),
@@ -690,3 +691,55 @@ def test_the_summary_says_it_in_words(rows: tuple[Measurement, ...], said: str) 
 
 def test_without_a_right_row_there_is_no_summary() -> None:
     assert "Summary" not in draw(result(replace(CPU, verified=WRONG)))
+
+
+def a_node_of_eight() -> BenchResult:
+    """Return a product on eight GPUs, of which one is slower."""
+    gpus = tuple(replace(GPU, cuda_index=at, uuid=f"GPU-{at}") for at in range(8))
+    rows = tuple(
+        replace(
+            row(f"gpu:{at}", "cublas", 5e-5 if at == 3 else 4e-5),
+            kernel="matmul",
+            parameters={},
+            doubts=(BUSY,) if at < 5 else (),
+        )
+        for at in range(8)
+    )
+    return replace(result(*rows), environment=replace(ENVIRONMENT, gpus=gpus))
+
+
+def a_sweep() -> BenchResult:
+    """Return a batch of three sizes on both sides."""
+    rows = [
+        replace(
+            row(side.device, side.variant, row_s, side.threads),
+            kernel="batch",
+            parameters={},
+            shape=(size,),
+            throughput=Throughput(value=size / row_s, unit="image/s"),
+        )
+        for size in (1, 16, 4096)
+        for side, row_s in ((CPU, 1e-5 * size), (FUSED, 2e-5))
+    ]
+    return replace(result(*rows), environment=replace(ENVIRONMENT, gpus=(GPU,)))
+
+
+def an_interrupted_run() -> BenchResult:
+    """Return a run that was stopped with one row of three measured."""
+    waiting = replace(
+        ONE, median_s=None, samples_s=(), ci95_s=None, repeat95_s=None, throughput=None,
+        verified=None, interrupted=True,
+    )  # fmt: skip
+    return replace(result(CPU, waiting, replace(waiting, variant="naive")), interrupted=True)
+
+
+SCREENS = {"eight": a_node_of_eight, "sweep": a_sweep, "interrupted": an_interrupted_run}
+
+
+@pytest.mark.parametrize("width", [50, 80, 120])
+@pytest.mark.parametrize("name", SCREENS)
+def test_screens_are_as_recorded(name: str, width: int) -> None:
+    text = draw(SCREENS[name](), width=width)
+
+    assert text == recorded(f"bench-{name}-{width}", text)
+    assert all(len(line) <= width for line in text.splitlines())

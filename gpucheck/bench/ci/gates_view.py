@@ -373,8 +373,11 @@ def _figures(gates: Sequence[Gate]) -> str:
     limits = {gate.limit for gate in gates if gate.limit is not None}
     if len(limits) != 1:
         return text
+    limit = limits.pop()
+    if first.direction is Direction.LOWER and not limit:
+        return f"{text}, none allowed"
     side = "at least" if first.direction is Direction.HIGHER else "at most"
-    return f"{text}, {side} {_figure(limits.pop(), first.unit)}"
+    return f"{text}, {side} {_figure(limit, first.unit)}"
 
 
 def _span(low: float, high: float, unit: str) -> str:

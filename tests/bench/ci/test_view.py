@@ -27,7 +27,8 @@ from gpucheck.report.envelope import Evidence, Host
 from gpucheck.report.errors import ExitCode
 from gpucheck.report.formats.table import render
 from gpucheck.report.text import View
-from tests.bench.ci.test_compare import run
+from tests.bench.ci.test_compare import row_series, run, runs_of, saved_run
+from tests.fakes.bench_results import measurement
 from tests.fakes.verdicts import HOSTILE, report, result
 from tests.report.formats.recorded import recorded
 
@@ -477,7 +478,34 @@ def a_profile_with_one_silent_worker(view: View) -> str:
     return render(report(found, code=ExitCode.BAD), view)
 
 
+def two_runs_of_which_one_row_is_slower(view: View) -> str:
+    """Return what `compare` says of a GPU that lost 20 %, beside one that kept its speed."""
+    factors = (0.999, 1.0, 1.001, 1.0, 0.9995)
+    first, second = (
+        saved_run(runs, row_series(runs), time="2026-11-21T03:32:00Z", profile=None)
+        for runs in (
+            runs_of({"gpu:0": [7e14 * f for f in factors], "gpu:1": [gpu_1 * f for f in factors]})
+            for gpu_1 in (7e14, 5.6e14)
+        )
+    )
+    found = compare_runs(first, second, files=("before.json", "after.json"))
+    code = conclude_comparison(found, Host()).exit_code
+    return render(report(found, code=code, command="compare"), view)
+
+
+def a_saved_run(view: View) -> str:
+    """Return what `bench --save` shows: the figures of five processes, and its checks."""
+    gates = [
+        replace(GOOD, id=name, unit="", measured=0.0, limit=0.0, direction=Direction.LOWER)
+        for name in ("processes", "results", "not-finite")
+    ]
+    rows = (measurement("copy", 2e10), measurement("copy", 2.9e12, device="gpu:0"))
+    return render(report(replace(result(*gates), measurements=rows)), view)
+
+
 SCREENS = {
+    "compare": two_runs_of_which_one_row_is_slower,
+    "save": a_saved_run,
     "baseline-trouble": a_baseline_with_trouble,
     "profile-silent": a_profile_with_one_silent_worker,
 }
