@@ -17,6 +17,7 @@ from tests.end_to_end.conftest import Pretend, Program
 SNAPSHOTS = Path(__file__).parent / "screens"
 CHECKOUT = Path(__file__).resolve().parents[2]
 UPDATE = os.environ.get("UPDATE_SNAPSHOTS") == "1"
+LOGS = CHECKOUT / "tests" / "data" / "logs" / "open"
 TABLE = ("--format", "table")
 
 #: Name of a screen -> its machine, and the command lines.
@@ -93,6 +94,20 @@ SCREENS: dict[str, tuple[str, tuple[tuple[str, ...], ...]]] = {
     ),
     "wheel-unified": ("gb10", (("detect", "--wheel", "torch,tensorflow"),)),
     "wheel-no-driver": ("no-driver", (("detect", "--wheel", "torch"),)),
+    "log": (
+        "h100x8",
+        (
+            ("detect", "--log", f"{LOGS}/oom-then-nccl.log", "-v"),
+            ("detect", "--log", f"{LOGS}/fabric-vllm.log", "--from", "example:h100x8"),
+            ("detect", "--log", f"{LOGS}/lost-xid79.log", "--from", "example:lost-gpu"),
+            ("detect", "--log", f"{LOGS}/lib-tf-cudnn.log", "--from", "example:h100x8", "-v"),
+            ("detect", "--log", f"{LOGS}/host-oom-slurm-old.log", "-q"),
+            ("detect", "--log", f"{LOGS}/none-words.log"),
+            ("detect", "--log", f"{LOGS}/cpu-ort.log", "--line"),
+            ("detect", "--log", "/dev/null/x"),
+            ("place", "/gpu:0", "--log", "train.log"),
+        ),
+    ),
     "place-no-driver": ("no-driver", (("place", "/gpu:0"), ("place", "--soft", "/gpu:0"))),
 }
 WIDTHS = (50, 80, 160)
