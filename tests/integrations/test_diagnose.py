@@ -142,10 +142,16 @@ def test_all_waits_share_one_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = [probes.deadline_s()]
     now_s = 112.34
     asked.append(probes.deadline_s())
+    read: list[float] = []
+    monkeypatch.setattr(
+        "gpucheck.drivers.python.frameworks.read_builds",
+        lambda *_, deadline_s: read.append(deadline_s),
+    )
+    probes.builds(PYTHON)
     now_s = 119.5
     asked.append(probes.deadline_s())
 
-    assert asked == [20.0, 7.7, 1.0]
+    assert (asked, read) == ([20.0, 7.7, 1.0], [7.7])
 
 
 PROGRAM = """

@@ -457,6 +457,8 @@ def test_too_many(): pass
 @pytest.mark.gpucheck(memory=8)
 def test_wrong(gpucheck_gpu): pass
 
+def test_asks_while_it_runs(request): request.getfixturevalue("gpucheck_gpu")
+
 def test_plain(): pass
 """
 
@@ -477,7 +479,7 @@ def test_a_suite_on_a_gpu(pytester: pytest.Pytester, outcome_is: Callable[..., N
 
     result = run(pytester, "--gpucheck")
 
-    result.assert_outcomes(passed=4, skipped=1, errors=1)
+    result.assert_outcomes(passed=5, skipped=1, errors=1)
     result.stdout.fnmatch_lines(
         [
             "gpucheck: GPU-00000001 (index 1), H100",
@@ -492,8 +494,8 @@ def test_a_suite_on_a_gpu(pytester: pytest.Pytester, outcome_is: Callable[..., N
 def test_a_suite_without_a_gpu(pytester: pytest.Pytester, outcome_is: Callable[..., None]) -> None:
     outcome_is(NO_DRIVER)
 
-    run(pytester, "--gpucheck").assert_outcomes(passed=1, skipped=4, errors=1)
-    run(pytester, "--gpucheck", "--gpucheck-required").assert_outcomes(passed=1, errors=5)
+    run(pytester, "--gpucheck").assert_outcomes(passed=1, skipped=5, errors=1)
+    run(pytester, "--gpucheck", "--gpucheck-required").assert_outcomes(passed=1, failed=1, errors=5)
 
 
 def test_the_key_of_a_suite_turns_it_on(
@@ -501,7 +503,7 @@ def test_the_key_of_a_suite_turns_it_on(
 ) -> None:
     outcome_is(NO_DRIVER)
 
-    run(pytester, "-o", "gpucheck=true").assert_outcomes(passed=1, skipped=4, errors=1)
+    run(pytester, "-o", "gpucheck=true").assert_outcomes(passed=1, skipped=5, errors=1)
     looked = run(pytester, "--gpucheck", "--collect-only")
     looked.stdout.no_fnmatch_line("gpucheck: *")
 
