@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,12 @@ from gpucheck.memlimit import capped_run
 from gpucheck.memlimit.capped_run import CappedRun, clear_dead_groups
 from gpucheck.memlimit.model import GpuMemoryLimit, MemoryLimit, MemoryRequest
 from gpucheck.memlimit.outcome import hard_sentences
-from gpucheck.report.errors import BadAnswerError, InconclusiveError, MissingError
+from gpucheck.report.errors import (
+    BadAnswerError,
+    InconclusiveError,
+    LaunchError,
+    MissingError,
+)
 
 GIB = 1 << 30
 MIB = 1 << 20
@@ -157,6 +163,90 @@ def test_a_folder_of_records_that_is_not_ours(root: Path) -> None:
     with pytest.raises(MissingError, match="record of the cgroup cannot be kept"), run.open():
         pytest.fail("opened")
     assert not Path(run.limit.cgroup).exists()
+
+
+# ------------------------------------------------------------------------------------ the gate
+
+
+class Gate:
+    """The process that waits to become a command; `start` begins it, `code` is its end."""
+
+    def __init__(self, run: CappedRun, ends: tuple[int, int], *command: str) -> None:
+        words = run.words(command[0], command, ends, None)
+        self._process = subprocess.Popen(words, pass_fds=ends, stdout=subprocess.PIPE, text=True)
+        self.pid = self._process.pid
+
+    def end(self) -> tuple[int, str]:
+        """Return its exit code and what it wrote."""
+        said, _ = self._process.communicate(timeout=60)
+        return self._process.returncode, said
+
+
+def test_the_gate_opens_once_the_process_is_in_its_group(root: Path) -> None:
+    run = run_in(root, FakeSession())
+
+    with run.open() as ends:
+        procs = Path(run.limit.cgroup) / "cgroup.procs"
+        gate = Gate(run, ends, "/bin/cat", str(procs))
+        run.admit(gate.pid)
+        code, said = gate.end()
+
+    assert (code, said) == (0, f"{gate.pid}\n")
+    assert run.limit.removed is True
+
+
+def test_a_proof_that_fails_opens_no_gate(root: Path) -> None:
+    run = run_in(root, FakeSession())
+    gates: list[Gate] = []
+
+    def prove(folder: Path) -> None:
+        assert capped_groups.members(folder) == [gates[0].pid]
+        raise InconclusiveError(code="test", message="not proved")
+
+    def start() -> None:
+        with run.open() as ends:
+            gates.append(Gate(run, ends, "/bin/echo", "started"))
+            run.admit(gates[0].pid, prove)
+
+    with pytest.raises(InconclusiveError):
+        start()
+    assert gates[0].end() == (125, "")
+
+
+def test_a_starter_that_ends_is_not_admitted(root: Path) -> None:
+    run = run_in(root, FakeSession(), place="scope")
+
+    def start() -> None:
+        with run.open() as ends, subprocess.Popen(["/bin/true"], pass_fds=ends) as starter:
+            starter.wait()
+            run.admit(starter.pid)
+
+    with pytest.raises(LaunchError, match="its starter ended"):
+        start()
+
+
+def test_a_scope_must_hold_the_process_and_is_limited_then(root: Path) -> None:
+    session = FakeSession()
+    run = run_in(root, session, place="scope")
+
+    with run.open() as ends:
+        folder = Path(run.limit.cgroup)
+        folder.mkdir()
+        os.write(ends[0], b"r")
+        with pytest.raises(LaunchError, match="systemd has made no group"):
+            run.admit(os.getpid())
+    assert session.limits_of == {}
+
+    other = run_in(root, session, place="scope")
+    with other.open() as ends:
+        folder.mkdir(exist_ok=True)
+        (folder / "cgroup.procs").write_text(f"{os.getpid()}\n")
+        os.write(ends[0], b"r")
+        go = os.dup(ends[1])
+        other.admit(os.getpid())
+        assert (session.limits_of, os.read(go, 1)) == ({UUID: 8 * GIB}, b"g")
+        os.close(go)
+        (folder / "cgroup.procs").unlink()
 
 
 # ----------------------------------------------------------------------------------- the proof
