@@ -35,11 +35,14 @@ DEAD = "gpucheck-4194999-7"
 class FakeSession:
     """NVML's limits in memory; `refuses` and `unread` are the codes of its failures."""
 
-    def __init__(self, *, refuses: str = "", unread: str = "", rounds_by: int = 0) -> None:
+    def __init__(
+        self, *, refuses: str = "", unread: str = "", rounds_by: int = 0, has_dmem: bool = False
+    ) -> None:
         self.limits_of: dict[str, int] = {}
         self.used = 0
         self.asked: list[tuple[str, Any]] = []
         self._refuses, self._unread, self._rounds_by = refuses, unread, rounds_by
+        self._has_dmem = has_dmem
 
     def set_limits(
         self, group: str, limits: Mapping[str, Any], *, deadline_s: float
@@ -47,6 +50,8 @@ class FakeSession:
         self.asked.append((group, dict(limits)))
         if self._refuses:
             return dict.fromkeys(limits, ProbeFailure(code=self._refuses, message="no"))
+        if self._has_dmem and any(limits.values()):  # the kernel has its files in every group
+            (Path(group) / "dmem.max").touch()
         for uuid, pair in limits.items():
             if pair is None:
                 self.limits_of.pop(uuid, None)
@@ -106,6 +111,17 @@ def test_the_limit_is_set_before_anything_can_join(root: Path) -> None:
 
     assert (session.limits_of, folder.exists(), run.limit.removed) == ({}, False, True)
     assert capped_groups.dead_records(root) == []
+
+
+@pytest.mark.parametrize(("has_dmem", "expected"), [(True, "dmem"), (False, "driver")])
+def test_the_groups_own_files_tell_who_enforces_it(
+    root: Path, has_dmem: bool, expected: str
+) -> None:
+    run = run_in(root, FakeSession(has_dmem=has_dmem))
+
+    with run.open():
+        assert run.limit.back_end == expected
+        (Path(run.limit.cgroup) / "dmem.max").unlink(missing_ok=True)
 
 
 def test_a_scope_is_not_made_by_us(root: Path) -> None:
