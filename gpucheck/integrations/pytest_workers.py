@@ -151,7 +151,7 @@ class Controller:
         except GpucheckError:
             return
         parts = []
-        for worker, run in self._ready.items():
+        for worker, run in sorted(self._ready.items(), key=lambda each: (len(each[0]), each)):
             program = worker_name(worker, run)
             own = [claim for claim in claims if (claim.command or "").split(" ")[0] == program]
             names = (shown(claim.uuid, self._places.indices.get(claim.uuid)) for claim in own)

@@ -195,7 +195,7 @@ def test_which_worker_has_which_gpu(store: ClaimStore) -> None:
             )
         ]
     controller.pytest_xdist_setupnodes([object(), object()])
-    for worker in ("gw0", "gw1"):
+    for worker in ("gw1", "gw0"):
         controller.pytest_testnodeready(node(worker))
     controller.pytest_testnodeready(node("gw2"))  # in place of one that was killed
 
