@@ -301,7 +301,7 @@ def _warnings(found: Sequence[FrameworkOutcome], name: str) -> Iterator[Block]:
 def _title(software: Software | None, found: Sequence[FrameworkOutcome]) -> str:
     if software is None or software.frameworks is None:
         reason = (software.reason if software else None) or "not checked"
-        return f"What limits each framework (which are installed: {reason}):"
+        return f"What limits each framework (installed: {reason}):"
     where = _software_name(software)
     if any(each.installed for each in found):
         return f"What limits each framework of {where}:"

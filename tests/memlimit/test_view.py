@@ -95,7 +95,7 @@ def test_a_glance_at_80_columns() -> None:
         "To run a program under it and watch its peak:\n"
         "    gpucheck memlimit 30% -- CMD\n"
         "\n"
-        "What limits each framework (which are installed: not checked):\n"
+        "What limits each framework (installed: not checked):\n"
         "  cupy                    environment variables\n"
         "  any other CUDA program  nothing but MPS or MIG holds it\n"
         "\n"
