@@ -332,6 +332,17 @@ def test_the_details_name_the_error_and_its_bound() -> None:
             "gpu:0 2 towers of 256 images",
         ),
         (
+            replace(
+                FUSED,
+                kernel="towers",
+                shape=(256,),
+                parameters={"towers": 2},
+                facts={"simulated": "no"},
+            ),
+            False,
+            "2 GPUs 2 towers of 256 images",
+        ),
+        (
             replace(FUSED, kernel="transfer", variant="to-gpu-pinned", shape=(4096, 4096)),
             True,
             "gpu:0 to GPU, pinned, 64 MiB",

@@ -33,12 +33,21 @@ class TestRun:
     def test_pytorch_is_capped_by_the_environment(
         self, program: Program, machine: dict[str, str]
     ) -> None:
-        ended = limited(program, machine, "--", sys.executable, "-c", TORCH)
+        ended = limited(program, machine, "-v", "--", sys.executable, "-c", TORCH)
 
         assert (ended.code, ended.text) == (0, "done\n")
         assert events(machine) == [["torch", "_lazy_call"], ["torch", "cuda-init"]]
         assert "cupy 14.2.0 by CUPY_GPU_MEMORY_LIMIT; " in ended.said
         assert "pytorch 2.13.0 by PYTORCH_ALLOC_CONF and the import hook" in ended.said
+
+    def test_the_line_before_the_run_names_what_is_limited(
+        self, program: Program, machine: dict[str, str]
+    ) -> None:
+        ended = limited(program, machine, "--", sys.executable, "-c", "pass")
+
+        first, *_ = ended.said.splitlines()
+        assert first.startswith("gpucheck: 4.5 GiB on 1 GPU: cupy 14.2.0, jax ")
+        assert " by " not in first
 
     def test_a_program_that_changes_the_environment_is_capped_all_the_same(
         self, program: Program, machine: dict[str, str]
