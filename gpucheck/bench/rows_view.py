@@ -118,7 +118,7 @@ def row_name(row: Measurement | CaseLabel, where: str | None = None, *, sizes: b
     elif row.kernel == "towers" and row.shape and "towers" in row.parameters:
         count = row.parameters["towers"]
         separate = isinstance(row, Measurement) and row.facts.get("simulated") == "no"
-        if separate and count > 1 and where is None:
+        if separate and count != 1 and where is None:
             device = f"{count} GPUs"  # the row is the first GPU's
         what = f"{count} tower{'' if count == 1 else 's'} of {_images(row.shape[0])}"
     elif sizes and row.shape:
