@@ -7,6 +7,7 @@ match and a count for each rule.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from functools import cache
@@ -439,7 +440,7 @@ def check_log(
         nothing = LogVerdict(name, found.lines, found.size_bytes, None)
         return Answer(result=nothing, host=host)
     rule = rules()[causes[0].rule]
-    live, remedy, checked = _look_live(rule, probes, report_progress)
+    live, remedy, checked = _look_live(rule, causes[0].excerpt, probes, report_progress)
     verdict = LogVerdict(
         file=name,
         lines=found.lines,
@@ -455,8 +456,14 @@ def check_log(
     return Answer(result=verdict, exit_code=ExitCode.BAD, host=checked.host if checked else host)
 
 
+#: `PCI:0000:44:00` as the kernel writes a bus id, or `00000000:44:00.0` with a function.
+_BUS_ID = (
+    r"(?:(?<=pci:)|\b(?=[0-9a-f:]{10,14}\.[0-7]\b))([0-9a-f]{4,8}):([0-9a-f]{2}:[0-9a-f]{2})\b"
+)
+
+
 def _look_live(
-    rule: Rule, probes: Probes, report_progress: Callable[[str], None]
+    rule: Rule, line: str, probes: Probes, report_progress: Callable[[str], None]
 ) -> tuple[Live, tuple[str, ...], Answer | None]:
     """Return whether the checks of a rule see its cause now, and then their remedy."""
     if not rule.checks:
@@ -467,6 +474,9 @@ def _look_live(
     order = sorted(findings, key=lambda finding: rule.checks.index(finding.id))
     wrong = (CheckStatus.FAIL, CheckStatus.WARN)
     same = next((each for each in order if each.status in wrong and _means(rule, each)), None)
+    if same is not None and (other := _other_gpu(line, same)) is not None:
+        summary = f"{same.id}: {same.summary}; the log names {other}"
+        return Live(Seen.CANNOT_BE_TOLD, summary, same.id), (), answer
     if same is not None:
         return Live(Seen.YES, same.summary, same.id), same.remedy, answer
     # The first of the rule's checks that could be made decides; one that was skipped says why.
@@ -480,3 +490,15 @@ def _look_live(
 
 def _means(rule: Rule, finding: Finding) -> bool:
     return not rule.causes or finding.cause in rule.causes
+
+
+def _other_gpu(line: str, finding: Finding) -> str | None:
+    """Return the bus id that the line names, if the finding names only other ones."""
+    said = " ".join([finding.summary, *(each.value for each in finding.evidence)])
+    named, found = _bus_ids(line), _bus_ids(said)
+    return named[0] if named and found and not set(named) & set(found) else None
+
+
+def _bus_ids(text: str) -> list[str]:
+    """Return the bus ids in a text, without the function: the kernel and NVML write it or not."""
+    return [f"{domain[-4:]}:{rest}" for domain, rest in re.findall(_BUS_ID, text.lower())]

@@ -150,7 +150,8 @@ def test_error_numbers_are_read_in_every_spelling(line: str) -> None:
         "CUDA error 8020", "CUDA error 1802", "CUDA errors: 12 of 802", "error 802: no device",
         "cuda: 802 ms", "CUDA error 80200000", "error=802 :", "(802 vs. 0)",
         "NVRM: Xid (PCI:0000:44:00): 790, x", "NVRM: Xid (PCI:0000:44:00): 7, 79, x",
-        "exitcode: -90", "Killed 3 workers", "killed", "not Killed today",
+        "exitcode: -90", "exitcode: -159 x", "failed call to cuInit: x1303 x", "Killed 3 workers",
+        "killed", "not Killed today",
         '    raise RuntimeError("CUDA out of memory")', "oomkilled: false",
     ],
 )  # fmt: skip
@@ -197,6 +198,8 @@ def test_an_excerpt_shows_the_match_and_no_control_characters() -> None:
     whole = "é" * 8 + OOM
     assert read(whole).matches["cuda-out-of-memory"].excerpt == whole
     assert len(excerpt) < MOST_EXCERPT + 20
+    number = read("cuda " + "x" * 300 + " (802 vs. 0)").matches["system-not-ready"].excerpt
+    assert number == "…" + "x" * 38 + " (802 vs. 0)"
 
 
 def test_matches_are_counted_up_to_the_last_line() -> None:
@@ -321,10 +324,30 @@ def test_another_failure_of_the_check_says_nothing_of_this_cause() -> None:
     assert found.live.check == "cuda-driver"
 
 
+@pytest.mark.parametrize(
+    ("bus_id", "seen"),
+    [
+        ("0000:2a:00", Seen.YES),
+        ("00000000:2A:00", Seen.YES),
+        ("0000:44:00", Seen.CANNOT_BE_TOLD),
+    ],
+)
+def test_a_lost_gpu_is_the_one_that_the_log_names(bus_id: str, seen: Seen) -> None:
+    found = verdict("lost-gpu", f"NVRM: Xid (PCI:{bus_id}): 79, GPU has fallen off the bus.")
+
+    assert (found.live.seen, found.live.check) == (seen, "gpu-lost")
+    assert ("the log names 0000:44:00" in found.live.summary) is (seen is not Seen.YES)
+
+
+def test_a_lost_gpu_without_a_name_may_be_any() -> None:
+    assert verdict("lost-gpu", "2026:11:22 RuntimeError: GPU is lost").live.seen is Seen.YES
+
+
 def test_without_a_cause_nothing_is_asked_of_the_machine() -> None:
     found = verdict("lost-gpu", "all is well\n")
 
     assert (found.cause, found.live, found.remedy, found.lines) == (None, None, (), 1)
+    assert found.size_bytes == 12
     assert conclusion(found) == "train.log: no known cause in 1 line"
 
 
@@ -347,6 +370,7 @@ def test_what_is_skipped_counts_as_lines_only(tmp_path: Path) -> None:
 
     for skip, found in (
         (0, {"sigkill", "cuda-out-of-memory"}),
+        (1, {"cuda-out-of-memory"}),
         (7, {"cuda-out-of-memory"}),
         (99, {}),
     ):
