@@ -58,6 +58,8 @@ if TYPE_CHECKING:
     from gpucheck.memlimit.model import (
         Culprit,
         GpuMemoryLimit,
+        HardGpu,
+        HardLimit,
         LimitedRun,
         Mechanism,
         MemoryLimit,
@@ -115,6 +117,8 @@ __all__ = (
     "GpuState",
     "GpuTelemetry",
     "GpucheckError",
+    "HardGpu",
+    "HardLimit",
     "Host",
     "InconclusiveError",
     "Layer",
@@ -173,8 +177,8 @@ _HOMES = {
         "BadAnswerError ExitCode GpucheckError InconclusiveError MissingError WrongUseError"
     ),
     "gpucheck.memlimit.model": (
-        "Culprit GpuMemoryLimit LimitedRun Mechanism MemoryLimit MemoryRequest Overhead RunGpu "
-        "Strength Verification Way"
+        "Culprit GpuMemoryLimit HardGpu HardLimit LimitedRun Mechanism MemoryLimit MemoryRequest "
+        "Overhead RunGpu Strength Verification Way"
     ),
     "gpucheck.place.model": "PlacedDevice",
     "gpucheck.report.envelope": "CheckStatus Evidence Failure Host",

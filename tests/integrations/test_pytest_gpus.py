@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -27,7 +28,7 @@ from gpucheck.integrations.pytest_gpus import (
     shown,
     unmet,
 )
-from gpucheck.place.claims import ClaimOptions, Lease, Waiting
+from gpucheck.place.claims import ClaimOptions, Lease, Waiting, own_command
 from gpucheck.place.model import PlacedDevice, Placement
 from gpucheck.place.placement import CudaDevice
 from gpucheck.place.selection import ALLOW_BUSY_GPUS, SelectionRequest
@@ -546,7 +547,7 @@ def test_the_options_are_passed_on(
         *("--min-free", "1GiB", "--min-compute-capability", "7.5"), *("--share", "2"),
     ))  # fmt: skip
     assert (options.share, options.wait, options.timeout_s, options.claim) == (2, True, 2.5, True)
-    assert "pytest" in options.command
+    assert options.command == own_command(sys.orig_argv)
 
 
 def test_a_worker_is_named_in_its_claim(process: Callable[..., ProcessGpus]) -> None:
