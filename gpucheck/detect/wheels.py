@@ -57,6 +57,7 @@ class Build(NamedTuple):
     date: str
     oldest_capability: str | None = None
     package: str | None = None
+    python: str | None = None
 
 
 class Driver(NamedTuple):
@@ -154,6 +155,7 @@ def builds_of(framework: str) -> tuple[Build, ...]:
             date=row["date"].isoformat(),
             oldest_capability=row.get("oldest_capability"),
             package=row.get("package"),
+            python=row.get("python"),
         )
         for row in table("wheels")
         if row["framework"] == framework

@@ -52,6 +52,8 @@ def _choice(choice: WheelChoice, view: View) -> Iterator[Block]:
             " their first use, which can take half an hour",
             indent=INDENT,
         )
+    if choice.build is not None and choice.build.python is not None:
+        yield Line(f"for Python {choice.build.python} alone", indent=INDENT)
     passed = [Line(each.reason, lead="newer:", indent=INDENT) for each in choice.passed_over]
     yield from limited(passed, view, most=MOST_PASSED_OVER) if passed else ()
     if choice.build is not None:

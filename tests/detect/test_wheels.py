@@ -153,7 +153,7 @@ def test_every_row_is_somebody_s_build() -> None:
         ("cupy", ("3.5",), Driver("470.42.01", "11.4"), "cupy-cuda11x"),
         ("numba", ("7.0",), DRIVER_580, "numba-cu12"),
         ("onnxruntime", ("9.0", "12.0"), DRIVER_580, "onnxruntime-gpu"),
-        ("onnxruntime", ("10.0",), DRIVER_580, "onnxruntime-gpu-1.27"),
+        ("onnxruntime", ("10.0",), DRIVER_580, "onnxruntime-gpu-1.28"),
         ("onnxruntime", ("7.0",), DRIVER_580, "onnxruntime-gpu-1.26"),
         ("onnxruntime", ("5.2",), DRIVER_580, "onnxruntime-gpu-1.20"),
     ],
