@@ -117,8 +117,9 @@ def _run(
     start_first(command, environment, lambda found: _check_executable(found, path))
     free = {gpu.uuid or "": _usable_bytes(gpu) for gpu in plan.gpus}
 
-    def admit(pid: int) -> None:
-        run.admit(pid, (lambda _: run.prove(environment, free)) if verify else None)
+    def before_the_command(_folder: Path) -> None:
+        if verify:
+            run.prove(environment, free)
         if shared.verbosity >= 0:
             write_message(hard_sentences(run.limit)[0])
             if run.limit.user is not None:
@@ -130,7 +131,7 @@ def _run(
         exit_code = supervise(
             words,
             environment,
-            on_start=admit,
+            on_start=lambda pid: run.admit(pid, before_the_command),
             on_tick=run.tick,
             keep_descriptors=(*context.keep, *ends),
         )
@@ -161,7 +162,8 @@ def _clear(root: Path, session: NvmlSession, deadline_s: float) -> None:
         write_message(f"removed the {which} of a run that was killed")
     if kept:
         count = "A cgroup" if kept == 1 else f"{kept} cgroups"
-        write_message(f"{count} of a killed run cannot be removed yet: its command still runs")
+        why = "its command still runs, or NVML does not clear its limit"
+        write_message(f"{count} of a killed run cannot be removed yet: {why}")
 
 
 def _facts(

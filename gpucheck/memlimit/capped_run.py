@@ -192,8 +192,8 @@ class CappedRun:
         scope = ["--scope", "--quiet", "--collect", "--slice=-.slice", unit, "--"]
         return [scope_program or "systemd-run", *scope, *gate]
 
-    def admit(self, pid: int, prove: Callable[[Path], None] | None = None) -> None:
-        """Put the waiting process into the group, prove the limit if asked to, and open the gate.
+    def admit(self, pid: int, before: Callable[[Path], None] | None = None) -> None:
+        """Put the waiting process into the group, call `before` with it, and open the gate.
 
         Raises:
             LaunchError: the process does not wait, or is not in the group.
@@ -213,8 +213,8 @@ class CappedRun:
             raise LaunchError(code="not-in-the-cgroup", message=message) from None
         if self.limit.place == "scope":
             self._set_limits()
-        if prove is not None:
-            prove(self._record.folder)
+        if before is not None:
+            before(self._record.folder)
         os.write(go, b"g")
         self._close_pipes()
 
