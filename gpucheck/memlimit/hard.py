@@ -93,12 +93,8 @@ def _new_driver(facts: HardFacts) -> str:
 def _of_the_system(facts: HardFacts) -> Iterator[Missing]:
     if facts.group.version != 2:
         what = "version 1" if facts.group.version == 1 else "not mounted"
-        yield Missing(
-            "cgroup",
-            f"the cgroup tree at /{MOUNT} is {what}, and it takes version 2",
-            "Add systemd.unified_cgroup_hierarchy=1 to the kernel's command line, then reboot:"
-            " sudo grubby --update-kernel=ALL --args=systemd.unified_cgroup_hierarchy=1",
-        )
+        fact = f"the cgroup tree at /{MOUNT} is {what}, and it takes version 2"
+        yield Missing("cgroup", fact, _unified_tree(facts))
     elif facts.place is None and facts.is_root and facts.place_problem is not None:
         yield facts.place_problem
     if not facts.is_root:
@@ -106,6 +102,14 @@ def _of_the_system(facts: HardFacts) -> Iterator[Missing]:
         path = shlex.quote(f"PATH={facts.search_path}") if facts.search_path else ""
         command = " ".join(part for part in ("sudo -E env", path, words) if part)
         yield Missing("root", "only root may set such a limit", command)
+
+
+def _unified_tree(facts: HardFacts) -> str:
+    """Return how systemd is told to mount version 2; in a container that is the host's matter."""
+    word = "systemd.unified_cgroup_hierarchy=1"
+    if any(facts.os_name.startswith(names) for names, tool in _PACKAGE_COMMANDS if tool == "dnf"):
+        return f"Then reboot: sudo grubby --update-kernel=ALL --args={word}"
+    return f"On the host, add {word} to GRUB_CMDLINE_LINUX in /etc/default/grub: sudo update-grub"
 
 
 def _of_the_gpus(facts: HardFacts) -> Iterator[Missing]:

@@ -97,6 +97,18 @@ def test_another_version_of_cgroups(version: int | None, said: str) -> None:
     assert said in found.fact
 
 
+@pytest.mark.parametrize(
+    ("os_name", "step"), [("Rocky Linux 8.10", "sudo grubby"), ("Ubuntu 20.04", "sudo update-grub")]
+)
+def test_each_system_switches_version_2_on_in_its_way(os_name: str, step: str) -> None:
+    facts = replace(ALL_WELL, group=CgroupReading(version=1), place=None, os_name=os_name)
+
+    (found,) = missing_prerequisites(facts)
+
+    assert step in found.step
+    assert "systemd.unified_cgroup_hierarchy=1" in found.step
+
+
 def test_a_user_gets_the_whole_command() -> None:
     (found,) = missing_prerequisites(replace(ALL_WELL, is_root=False))
 
