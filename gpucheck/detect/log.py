@@ -50,7 +50,10 @@ NUMBER_AFTER: tuple[tuple[bytes, bytes, bytes], ...] = (
 )
 #: What stands after one, and what must stand elsewhere in the line.
 NUMBER_BEFORE: tuple[tuple[bytes, bytes], ...] = ((b" vs. 0)", b"cuda"), (b"] call to cu", b""))
-START_AGAIN = "This machine no longer has it: start the program again. If it comes back:"
+START_AGAIN = (
+    "It is not there now, where gpucheck runs: start the program again. If it comes back, or if "
+    "the program ran in a container or with other variables:"
+)
 _BETWEEN = b" :(=coden"
 _DIGITS = b"0123456789"
 _MOST_BETWEEN, _MOST_DIGITS = 8, 4
@@ -105,6 +108,7 @@ class Rule(NamedTuple):
     confused_with: str
     checks: tuple[str, ...]
     causes: tuple[str, ...]
+    inconclusive: tuple[str, ...]
     consequences: tuple[str, ...]
     remedy: tuple[str, ...]
     example: str
@@ -176,6 +180,7 @@ def _rule(row: Mapping[str, Any]) -> Rule:
         confused_with=row["confused_with"],
         checks=tuple(row["checks"]),
         causes=tuple(row.get("causes", ())),
+        inconclusive=tuple(row.get("inconclusive", ())),
         consequences=tuple(row["consequences"]),
         remedy=tuple(row["remedy"]),
         example=row["example"],
@@ -479,8 +484,11 @@ def _look_live(
         return Live(Seen.CANNOT_BE_TOLD, summary, same.id), (), answer
     if same is not None:
         return Live(Seen.YES, same.summary, same.id), same.remedy, answer
-    # The first of the rule's checks that could be made decides; one that was skipped says why.
-    made = next((each for each in order if each.status is not CheckStatus.SKIP), None)
+    # A check that fails for another cause decides: the machine is not well. Otherwise it is the
+    # first that could be made and would show the cause. One that was skipped says why.
+    other = next((each for each in order if each.status is CheckStatus.FAIL), None)
+    telling = [each for each in order if each.id not in rule.inconclusive]
+    made = other or next((each for each in telling if each.status is not CheckStatus.SKIP), None)
     if made is not None and made.status is CheckStatus.OK:
         return Live(Seen.NO_LONGER, f"{made.id}: {made.summary}", made.id), (), answer
     told = made or next(iter(order), None)

@@ -305,7 +305,7 @@ def test_a_cause_that_is_gone_is_no_longer_seen() -> None:
     found = verdict("h100x8", "x\nNVML Shared Library Not Found")
 
     assert found.live.seen is Seen.NO_LONGER
-    assert found.live.check == "pci-device"
+    assert found.live.check == "nvml"
     assert found.remedy[1:] == rules()["driver-library-missing"].remedy
     assert conclusion(found) == "train.log:2: no NVIDIA driver, or no GPU, was found"
 
@@ -341,6 +341,20 @@ def test_a_lost_gpu_is_the_one_that_the_log_names(bus_id: str, seen: Seen) -> No
 
 def test_a_lost_gpu_without_a_name_may_be_any() -> None:
     assert verdict("lost-gpu", "2026:11:22 RuntimeError: GPU is lost").live.seen is Seen.YES
+
+
+def test_a_check_that_passes_although_the_cause_is_there_decides_nothing() -> None:
+    found = verdict("h100x8", "RuntimeError: The NVIDIA driver on your system is too old")
+
+    assert (found.live.seen, found.live.check) == (Seen.CANNOT_BE_TOLD, None)
+    assert found.live.summary.startswith("cuda-driver: ")
+
+
+def test_a_check_that_fails_otherwise_comes_before_one_that_passes() -> None:
+    found = verdict("version-mismatch", "Failed to initialize NVML: Unknown Error")
+
+    assert found.live.seen is Seen.CANNOT_BE_TOLD
+    assert found.live.check == "nvml"
 
 
 def test_without_a_cause_nothing_is_asked_of_the_machine() -> None:
