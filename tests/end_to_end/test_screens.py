@@ -15,9 +15,8 @@ import pytest
 from tests.end_to_end.conftest import Pretend, Program
 
 SNAPSHOTS = Path(__file__).parent / "screens"
-CHECKOUT = Path(__file__).resolve().parents[2]
 UPDATE = os.environ.get("UPDATE_SNAPSHOTS") == "1"
-LOGS = CHECKOUT / "tests" / "data" / "logs" / "open"
+LOGS = Path(__file__).parents[1] / "data" / "logs" / "open"
 TABLE = ("--format", "table")
 
 #: Name of a screen -> its machine, and the command lines.
@@ -97,13 +96,13 @@ SCREENS: dict[str, tuple[str, tuple[tuple[str, ...], ...]]] = {
     "log": (
         "h100x8",
         (
-            ("detect", "--log", f"{LOGS}/oom-then-nccl.log", "-v"),
-            ("detect", "--log", f"{LOGS}/fabric-vllm.log", "--from", "example:h100x8"),
-            ("detect", "--log", f"{LOGS}/lost-xid79.log", "--from", "example:lost-gpu"),
-            ("detect", "--log", f"{LOGS}/lib-tf-cudnn.log", "--from", "example:h100x8", "-v"),
-            ("detect", "--log", f"{LOGS}/host-oom-slurm-old.log", "-q"),
-            ("detect", "--log", f"{LOGS}/none-words.log"),
-            ("detect", "--log", f"{LOGS}/cpu-ort.log", "--line"),
+            ("detect", "--log", "oom-then-nccl.log", "-v"),
+            ("detect", "--log", "fabric-vllm.log", "--from", "example:h100x8"),
+            ("detect", "--log", "lost-xid79.log", "--from", "example:lost-gpu"),
+            ("detect", "--log", "lib-tf-cudnn.log", "--from", "example:h100x8", "-v"),
+            ("detect", "--log", "host-oom-slurm-old.log", "-q"),
+            ("detect", "--log", "none-words.log"),
+            ("detect", "--log", "cpu-ort.log", "--line"),
             ("detect", "--log", "/dev/null/x"),
             ("place", "/gpu:0", "--log", "train.log"),
         ),
@@ -121,10 +120,9 @@ def test_screens(pretend: Pretend, program: Program, tmp_path: Path, name: str, 
     file = SNAPSHOTS / f"{name}-{width}.txt"
     found = ""
     for words in commands:
-        ended = program(*words, env=env)
+        ended = program(*words, env=env, cwd=LOGS if name == "log" else None)
         code = f"[exit code {ended.code}]\n" if ended.code else ""
         text = f"$ gpucheck {' '.join(words)}\n{ended.text}{ended.said}{code}\n"
-        text = text.replace(str(CHECKOUT), "/checkout")
         found += re.sub(re.escape(str(tmp_path)), "/tmp", text)
 
     if UPDATE:
