@@ -486,9 +486,9 @@ def _look_live(
         return Live(Seen.YES, same.summary, same.id), same.remedy, answer
     # A check that fails for another cause decides: the machine is not well. Otherwise it is the
     # first that could be made and would show the cause. One that was skipped says why.
-    other = next((each for each in order if each.status is CheckStatus.FAIL), None)
+    broken = next((each for each in order if each.status is CheckStatus.FAIL), None)
     telling = [each for each in order if each.id not in rule.inconclusive]
-    made = other or next((each for each in telling if each.status is not CheckStatus.SKIP), None)
+    made = broken or next((each for each in telling if each.status is not CheckStatus.SKIP), None)
     if made is not None and made.status is CheckStatus.OK:
         return Live(Seen.NO_LONGER, f"{made.id}: {made.summary}", made.id), (), answer
     told = made or next(iter(order), None)

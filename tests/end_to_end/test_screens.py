@@ -16,7 +16,8 @@ from tests.end_to_end.conftest import Pretend, Program
 
 SNAPSHOTS = Path(__file__).parent / "screens"
 UPDATE = os.environ.get("UPDATE_SNAPSHOTS") == "1"
-LOGS = Path(__file__).parents[1] / "data" / "logs" / "open"
+CHECKOUT = Path(__file__).resolve().parents[2]
+LOGS = CHECKOUT / "tests" / "data" / "logs" / "open"
 TABLE = ("--format", "table")
 
 #: Name of a screen -> its machine, and the command lines.
@@ -123,6 +124,7 @@ def test_screens(pretend: Pretend, program: Program, tmp_path: Path, name: str, 
         ended = program(*words, env=env, cwd=LOGS if name == "log" else None)
         code = f"[exit code {ended.code}]\n" if ended.code else ""
         text = f"$ gpucheck {' '.join(words)}\n{ended.text}{ended.said}{code}\n"
+        text = text.replace(str(CHECKOUT), "/checkout")
         found += re.sub(re.escape(str(tmp_path)), "/tmp", text)
 
     if UPDATE:
