@@ -742,6 +742,7 @@ def test_root_can_create_the_usual_directory_at_boot(
 
     assert f"d {usual} 1777 root root" in lock_files.unusable_path(usual, "so").remedy[1]
     assert not any("1777" in step for step in lock_files.unusable_path(other, "so").remedy)
+    assert f"ls -ld {usual}" in lock_files.unusable_path(usual, "so").remedy[0]
 
 
 @pytest.mark.parametrize(
