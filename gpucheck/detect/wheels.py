@@ -23,6 +23,7 @@ from gpucheck.detect.cuda_versions import (
     parse_version,
 )
 from gpucheck.detect.machine import Machine
+from gpucheck.detect.remedies import adapt
 from gpucheck.drivers.interface import Probes
 from gpucheck.inventory.inventory import complete_host, cuda_version
 from gpucheck.report.envelope import Answer, Failure, Notice
@@ -471,9 +472,8 @@ def advise(probes: Probes, frameworks: Mapping[str, str]) -> Answer:
     if failure is not None:
         return Answer(result=None, exit_code=ExitCode.INCONCLUSIVE, host=host, error=failure)
     processor = machine.system.platform.machine
-    choices = tuple(
-        choose(name, title, gpus, driver, processor) for name, title in frameworks.items()
-    )
+    found = (choose(name, title, gpus, driver, processor) for name, title in frameworks.items())
+    choices = tuple(each._replace(remedy=adapt(machine, each.remedy)) for each in found)
     return Answer(
         result=WheelChoices(gpus, driver, processor, choices),
         exit_code=ExitCode.BAD if any(c.fit is Fit.NONE for c in choices) else ExitCode.OK,

@@ -32,7 +32,7 @@ from gpucheck.drivers.evidence import PlatformReading, SystemReading
 from gpucheck.drivers.readings import KernelReading, NvmlReading, PciDeviceReading
 from gpucheck.report.envelope import Answer
 from gpucheck.report.errors import ExitCode
-from tests.fakes.probes import ON_WSL2, FakeProbes, gpu_reading, reading_of
+from tests.fakes.probes import IN_DOCKER, ON_WSL2, FakeProbes, gpu_reading, reading_of
 from tests.sampling import examples
 
 CONTENTS = Path(__file__).parents[1] / "data" / "wheels.jsonl"
@@ -447,6 +447,14 @@ def test_windows_and_an_unrecorded_processor_are_told() -> None:
 
     assert found.driver.windows
     assert [notice.code for notice in answer.warnings] == ["machine-not-recorded"]
+
+
+def test_in_a_container_the_driver_is_the_host_s() -> None:
+    readings = reading_of(gpu_reading(0, compute_capability="9.0"), driver_version="450.80.02")
+
+    _, found = asked(FakeProbes(readings=readings, machine=IN_DOCKER, system_reading=system()))
+
+    assert found.choices[0].remedy[0].startswith("On the host: upgrade the driver: PyTorch 2.14")
 
 
 def test_one_of_several_frameworks_without_a_build_is_a_bad_answer() -> None:
