@@ -45,7 +45,7 @@ def _by_environment(inputs: PlanInput) -> Setting:
     name = TORCH_CONF_OLD if TORCH_CONF_OLD in inputs.environment else TORCH_CONF
     theirs = inputs.environment.get(name) or ""
     obstacle = _obstacle(inputs, theirs)
-    fraction = inputs.fraction()
+    fraction = inputs.fraction(of_cards=True)
     if obstacle is None and fraction is None:
         obstacle = "it needs a fraction, and a GPU's total is unknown"
     if obstacle is not None or fraction is None:
@@ -112,7 +112,7 @@ def _by_code(inputs: PlanInput, *, needed: bool) -> Setting:
 
 def _fraction_text(inputs: PlanInput) -> str | None:
     """Return the fraction as Python code, of a total that only the program knows if need be."""
-    fraction = inputs.fraction()
+    fraction = inputs.fraction(of_cards=True)
     if fraction is not None:
         return format_decimal(fraction) if fraction < 1 else "1.0"
     sizes = [gpu.allocator_limit_bytes for gpu in inputs.limits]

@@ -38,14 +38,18 @@ class PlanInput:
     mps: MpsReading | None = None
     oldest_capability: tuple[int, int] | None = None
 
-    def fraction(self) -> Fraction | None:
-        """Return the fraction that keeps every GPU's allocators within the limit, if known."""
+    def fraction(self, *, of_cards: bool = False) -> Fraction | None:
+        """Return the fraction that keeps every GPU's allocators within the limit, if known.
+
+        It is of the total that CUDA's cuMemGetInfo reports, or `of_cards`. The two differ where our
+        cgroup has a limit.
+        """
         capped = any(gpu.memory_limit_bytes is not None for gpu in self.limits)
         if self.amount.share is not None and not self.overhead_included and not capped:
             return self.amount.share
         shares = []
         for gpu in self.limits:
-            total = gpu.cuda_total_bytes
+            total = gpu.memory_total_bytes if of_cards else gpu.cuda_total_bytes
             if gpu.allocator_limit_bytes is None or total is None:
                 return None
             shares.append(Fraction(gpu.allocator_limit_bytes, total))
