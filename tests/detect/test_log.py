@@ -161,6 +161,7 @@ def test_near_matches_are_none(line: str) -> None:
 
 def test_a_line_of_source_is_no_message_but_one_that_raises_is() -> None:
     assert named("raise MemoryError(x)\n[rank0]:     raise CudaError('cuda out of memory')") is None
+    assert named("raise CudaError('cuda out of memory')") is None
     assert named("we raise it: CUDA out of memory") == ("cuda-oom", 1)
 
 
@@ -195,8 +196,9 @@ def test_an_excerpt_shows_the_match_and_no_control_characters() -> None:
     assert excerpt.startswith("…")
     assert excerpt.endswith("…")
     assert read(f"\x1b[31m{OOM}").matches["cuda-out-of-memory"].excerpt == f"\\x1b[31m{OOM}"
-    whole = "é" * 8 + OOM
-    assert read(whole).matches["cuda-out-of-memory"].excerpt == whole
+    for whole in ("é" * 8 + OOM, "x " * 300 + OOM):
+        whole = whole[-MOST_EXCERPT:]
+        assert read(whole).matches["cuda-out-of-memory"].excerpt == whole
     assert len(excerpt) < MOST_EXCERPT + 20
     number = read("cuda " + "x" * 300 + " (802 vs. 0)").matches["system-not-ready"].excerpt
     assert number == "…" + "x" * 38 + " (802 vs. 0)"
@@ -322,6 +324,7 @@ def test_another_failure_of_the_check_says_nothing_of_this_cause() -> None:
 
     assert found.live.seen is Seen.CANNOT_BE_TOLD
     assert found.live.check == "cuda-driver"
+    assert found.live.summary.startswith("cuda-driver: ")
 
 
 @pytest.mark.parametrize(
