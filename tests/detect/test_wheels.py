@@ -470,27 +470,30 @@ def test_one_of_several_frameworks_without_a_build_is_a_bad_answer() -> None:
 
 
 @pytest.mark.parametrize(
-    ("probes", "code"),
+    ("probes", "code", "seen"),
     [
-        (FakeProbes(), "nothing-to-judge-by"),
+        (FakeProbes(), "nothing-to-judge-by", "no GPU."),
         (
             FakeProbes(
                 readings=reading_of(gpu_reading(0, compute_capability=None, pci_device_id=None))
             ),
             "nothing-to-judge-by",
+            "of 1 GPU no compute capability is known.",
         ),
         (
             FakeProbes(
                 readings=reading_of(gpu_reading(0)), system_reading=system(tegra="tegra234")
             ),
             "jetson",
+            "the table holds no builds for it.",
         ),
     ],
 )
-def test_nothing_to_judge_by_is_no_answer(probes: FakeProbes, code: str) -> None:
+def test_nothing_to_judge_by_is_no_answer(probes: FakeProbes, code: str, seen: str) -> None:
     answer = advise(probes, {"pytorch": "PyTorch"})
 
     assert (answer.result, answer.exit_code) == (None, ExitCode.INCONCLUSIVE)
     assert answer.error is not None
     assert answer.error.code == code
+    assert answer.error.message.endswith(seen)
     assert answer.error.remedy
