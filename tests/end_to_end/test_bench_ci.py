@@ -238,7 +238,7 @@ def test_a_burn_finds_the_flipped_bit(bench: Run, tmp_path: Path) -> None:
     assert [one["mismatches"] for one in checks] == [0, 1, 0]
     assert checks[1]["first_index"] is not None
     assert len({one["digest"] for one in checks}) == 1
-    assert elements(tmp_path) == {("gpu:1", "burn.corruption"): ("failure", "hardware")}
+    assert elements(tmp_path) == {("gpu:1", "corruption"): ("failure", "hardware")}
 
 
 def test_a_burn_leaves_a_full_gpu_alone_and_says_who_fills_it(bench: Run, tmp_path: Path) -> None:
@@ -256,7 +256,7 @@ def test_a_burn_leaves_a_full_gpu_alone_and_says_who_fills_it(bench: Run, tmp_pa
     assert "process 41021" in first["failure"]["message"]
     assert (first["corruption"]["products"], second["failure"]) == (0, None)
     assert any("gpu:1 was shared: process 41022" in note for note in document["result"]["notes"])
-    assert elements(tmp_path)["gpu:0", "burn.alive"] == ("error", "environment")
+    assert elements(tmp_path)["gpu:0", "alive"] == ("error", "environment")
 
 
 def test_a_report_of_one_process_is_compared_by_how_far_runs_are_apart(
