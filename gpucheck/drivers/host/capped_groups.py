@@ -117,13 +117,15 @@ def remove(folder: Path) -> bool:
 
 
 def _remove_one(folder: Path) -> None:
-    """Remove one group; its files go with it, but a stand-in's own file goes first."""
-    try:
+    """Remove one group; its files go with it, but those of a stand-in go first."""
+    with contextlib.suppress(OSError):
         folder.rmdir()
-    except OSError:
+        return
+    for name in ("cgroup.procs", "dmem.max"):
         with contextlib.suppress(OSError):
-            (folder / "cgroup.procs").unlink()  # the kernel never allows that
-            folder.rmdir()
+            (folder / name).unlink()  # the kernel never allows that
+    with contextlib.suppress(OSError):
+        folder.rmdir()
 
 
 # --------------------------------------------------------------------------------- the records
