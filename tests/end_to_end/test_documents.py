@@ -2,7 +2,9 @@
 
 A block of a document that follows `<!-- machine: NAME -->` (of tests/data/machines) or
 `<!-- scenario: NAME -->` (of tests/data/scenarios) is run there; `, with CuPy` adds the pretended
-one. Where a change is meant: `UPDATE_SNAPSHOTS=1 pytest tests/end_to_end/test_documents.py`.
+one, `, log: NAME` a train.log (of tests/data/logs/open), `, process: NAME` process 4711 (of
+tests/fakes/processes.py). Where a change is meant:
+`UPDATE_SNAPSHOTS=1 pytest tests/end_to_end/test_documents.py`.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -20,23 +23,28 @@ import pytest
 from tests.architecture.house import ROOT, name_of
 from tests.end_to_end.conftest import Ended, Pretend, Program
 from tests.fakes.libraries import build_libraries, cupy_environment
+from tests.fakes.machine import load_machine
+from tests.fakes.processes import PROGRAMS
 from tests.fakes.scenarios import load_scenario
+from tests.fakes.tree import write_tree
 
 UPDATE = os.environ.get("UPDATE_SNAPSHOTS") == "1"
 DOCUMENTS = (
     ROOT / "README.md",
     *(
         ROOT / "docs" / f"{name}.md"
-        for name in ("bench", "detect", "json", "list", "place", "tutorials")
+        for name in ("bench", "detect", "json", "list", "place", "questions", "tutorials")
     ),
 )
 #: As wide as the documents' own lines may be.
 WIDTH = "96"
 EXAMPLE = re.compile(
-    r"<!-- (?P<kind>machine|scenario): (?P<name>[\w-]+)(?P<cupy>, with CuPy)? -->\n"
+    r"<!-- (?P<kind>machine|scenario): (?P<name>[\w/-]+)(?P<cupy>, with CuPy)?"
+    r"(, log: (?P<log>[\w-]+))?(, process: (?P<process>[\w-]+))? -->\n"
     r"```console\n(?P<shown>.*?)```",
     re.DOTALL,
 )
+LOGS = ROOT / "tests" / "data" / "logs" / "open"
 HEAD = re.compile(r"(?P<command>.*?) \| head -(?P<count>\d+)")
 ASSIGNMENT = re.compile(r"(?P<name>[A-Z_]+)=(?P<value>\S*)")
 INDENTED = " | python3 -m json.tool"
@@ -57,6 +65,8 @@ class Example(NamedTuple):
     name: str
     cupy: bool
     shown: str
+    log: str | None
+    process: str | None
 
 
 def examples() -> Iterator[Example]:
@@ -66,7 +76,14 @@ def examples() -> Iterator[Example]:
         for found in EXAMPLE.finditer(text):
             line = text.count("\n", 0, found.start()) + 1
             yield Example(
-                document, line, found["kind"], found["name"], bool(found["cupy"]), found["shown"]
+                document,
+                line,
+                found["kind"],
+                found["name"],
+                bool(found["cupy"]),
+                found["shown"],
+                found["log"],
+                found["process"],
             )
 
 
@@ -81,12 +98,18 @@ def environment(example: Example, pretend: Pretend, folder: Path) -> dict[str, s
         scenario = load_scenario(example.name)
         variables = build_libraries(scenario.listed, folder / "libraries")
         found = scenario.environment(variables, scenario.write_root(folder / "root"))
+    if example.process:
+        root = write_tree(load_machine(example.name), folder / "root")
+        PROGRAMS[example.process](root)
+        found |= {"GPUCHECK_ROOT": str(root)}
+    if example.log:
+        shutil.copy(LOGS / f"{example.log}.log", folder / "train.log")
     claims = {"GPUCHECK_CLAIMS_DIR": str(folder / "claims")}
     pretended = cupy_environment(time="virtual") if example.cupy else {}
     return {**found, **pretended, **claims, "COLUMNS": WIDTH}
 
 
-def run(line: str, program: Program, env: dict[str, str]) -> str:
+def run(line: str, program: Program, env: dict[str, str], folder: Path) -> str:
     """Return what a terminal shows after a line: variables, gpucheck, perhaps one of two pipes."""
     cut = HEAD.fullmatch(line)
     words = shlex.split(cut["command"] if cut else line.removesuffix(INDENTED))
@@ -95,7 +118,7 @@ def run(line: str, program: Program, env: dict[str, str]) -> str:
         variables[found["name"]] = found["value"]
         words.pop(0)
     assert words[0] == "gpucheck", line
-    ended: Ended = program(*words[1:], env=env | variables)
+    ended: Ended = program(*words[1:], env=env | variables, cwd=folder)
     if cut:
         return "".join(ended.text.splitlines(keepends=True)[: int(cut["count"])])
     if line.endswith(INDENTED):
@@ -120,7 +143,7 @@ def test_example(example: Example, pretend: Pretend, program: Program, tmp_path:
     env = environment(example, pretend, tmp_path)
     lines = [line.removeprefix("$ ") for line in example.shown.splitlines() if line[:2] == "$ "]
 
-    found = "".join(f"$ {line}\n{run(line, program, env)}" for line in lines)
+    found = "".join(f"$ {line}\n{run(line, program, env, tmp_path)}" for line in lines)
 
     if UPDATE and steady(found) != steady(example.shown):
         text = example.document.read_text(encoding="utf-8")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 PID = 4711
@@ -52,3 +53,44 @@ def write(root: Path, path: str, content: str = "") -> str:
     place.parent.mkdir(parents=True, exist_ok=True)
     place.write_text(content)
     return path
+
+
+# ------------------------------------------------------------------------------ whole programs
+
+SITE = "/opt/venv/lib/python3.12/site-packages"
+
+
+def _see_all_gpus(root: Path) -> str:
+    """Let the process be one of the host's, with a GPU in its /dev; return the driver's libcuda."""
+    link = root / "proc/1/ns/pid"
+    link.parent.mkdir()
+    link.symlink_to("pid:[4026531836]")
+    write(root, "/dev/nvidia0")
+    version = (root / "sys/module/nvidia/version").read_text(encoding="ascii").strip()
+    return CUDA.replace("570.133.20", version)
+
+
+def _built_for_cpus(root: Path) -> None:
+    """Add a program whose PyTorch has no CUDA, although its settings name a GPU."""
+    _see_all_gpus(root)
+    library = write(root, f"{SITE}/torch/lib/libtorch_cpu.so")
+    write(root, f"{SITE}/torch/version.py", "__version__ = '2.11.0+cpu'\ncuda = None\n")
+    add(root, maps=map_line(library), environ={"TORCH_DEVICE": "cuda"})
+
+
+def _two_cudnn(root: Path) -> None:
+    """Add a program on no GPU yet, into which LD_LIBRARY_PATH brings another cuDNN."""
+    cuda = _see_all_gpus(root)
+    other = "/public/apps/cudnn/v8.0.3/lib64"
+    library = write(root, f"{SITE}/torch/lib/libtorch_cuda.so")
+    write(root, f"{SITE}/torch/version.py", "__version__ = '1.12.0+cu113'\ncuda = '11.3'\n")
+    mapped = (library, cuda, f"{other}/libcudnn.so.8", f"{SITE}/torch/lib/libcudnn.so.8")
+    maps = "".join(map_line(path, inode=number) for number, path in enumerate(mapped))
+    add(root, maps=maps, opened=("/dev/nvidiactl",), environ={"LD_LIBRARY_PATH": other})
+
+
+#: Programs for the screens of the documents, by name; each is process `PID`.
+PROGRAMS: dict[str, Callable[[Path], None]] = {
+    "built-for-cpus": _built_for_cpus,
+    "two-cudnn": _two_cudnn,
+}

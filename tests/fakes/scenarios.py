@@ -83,7 +83,7 @@ def load_scenario(name: str) -> Scenario:
         description=document.pop("description"),
         machine=machine,
         listed=machine if listed is None else machine.with_gpus(listed),
-        expect=Expectation(**document.pop("expect")),
+        expect=Expectation(**document.pop("expect", {"exit_code": 0, "verdict": "usable"})),
         files=document.pop("files", {}),
         remove=tuple(document.pop("remove", ())),
         variables=document.pop("variables", {}),
