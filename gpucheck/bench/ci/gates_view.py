@@ -26,6 +26,7 @@ from gpucheck.bench.model import (
     Severity,
 )
 from gpucheck.bench.rows_view import devices_text
+from gpucheck.bench.workers import WORKER_INTERRUPTED
 from gpucheck.report.blocks import Block, Gap, Line, Span, limited, remedies
 from gpucheck.report.envelope import CheckStatus, Report
 from gpucheck.report.errors import ExitCode
@@ -95,7 +96,10 @@ def blocks(report: Report, result: BenchResult, view: View) -> Iterator[Block]:
     if changes:
         yield from change_table([change_of_gate(gate) for gate in changes], view)
         yield Gap()
-    yield from gate_blocks(result.gates, view, in_table=changes)
+    interrupted = report.exit_code is ExitCode.INTERRUPTED
+    # The verdict says so already.
+    told = [gate for gate in result.gates if not (interrupted and _is_interruption(gate))]
+    yield from gate_blocks(told, view, in_table=changes)
     yield Gap()
     yield _verdict(report, result, changes)
 
@@ -167,6 +171,11 @@ def _general(text: str, device: str) -> str:
 
 def _is_loud(gate: Gate) -> bool:
     return gate.status in (GateStatus.FAIL, GateStatus.INCONCLUSIVE) or gate.warning
+
+
+def _is_interruption(gate: Gate) -> bool:
+    """Return whether a gate says only that processes were interrupted."""
+    return bool(gate.evidence) and {one.source for one in gate.evidence} == {WORKER_INTERRUPTED}
 
 
 def _is_warning(gate: Gate) -> bool:

@@ -78,6 +78,24 @@ def test_what_failed_comes_first_with_figure_limit_class_reason_and_step() -> No
     assert lines[-1] == "FAIL  2 checks: 1 failed, 1 passed"
 
 
+def test_an_interruption_is_told_by_the_verdict_alone() -> None:
+    stopped = replace(
+        GOOD,
+        id="processes",
+        status=GateStatus.INCONCLUSIVE,
+        reason="the process that measured gpu:0 was interrupted",
+        evidence=(Evidence("worker-interrupted", "1 of 5 processes"),),
+    )
+    found = replace(result(GOOD, stopped), profile=USE)
+    texts = [
+        render(report(found, code=code), View())
+        for code in (ExitCode.INTERRUPTED, ExitCode.INCONCLUSIVE)
+    ]
+
+    assert ["was interrupted" in text for text in texts] == [False, True]
+    assert texts[0].splitlines()[-1] == "INTERRUPTED  2 checks: 1 undecided, 1 passed"
+
+
 def test_a_figure_without_a_prefix_of_its_own_gets_one() -> None:
     raw = replace(BAD, unit="FLOP/s", measured=5.9e14, limit=6.1e14)
 
