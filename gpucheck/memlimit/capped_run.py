@@ -72,16 +72,30 @@ def _clear(record: capped_groups.Record, session: NvmlSession, deadline_s: float
     group, wanted = str(record.folder), dict.fromkeys(record.uuids)
     failures = session.set_limits(group, wanted, deadline_s=deadline_s)
     refused = [uuid for uuid, failure in failures.items() if failure is not None]
-    # What was never set, or is gone with the driver, cannot be cleared and need not be.
-    for found in session.limits(group, refused, deadline_s=deadline_s).values():
-        told = found.failure is None or found.failure.code in _WITHOUT_LIMITS
-        if not told or found.hard_bytes is not None or found.soft_bytes is not None:
-            return False
+    if refused and not _has_no_limit(record.folder, refused, session, deadline_s):
+        return False
     return capped_groups.remove(record.folder)
 
 
+def _has_no_limit(
+    folder: Path, uuids: Sequence[str], session: NvmlSession, deadline_s: float
+) -> bool:
+    """Return whether a group has no limit of its own: none was set, or it is gone with the driver.
+
+    Without one, the driver may report that of the group above.
+    """
+    above = session.limits(str(folder.parent), uuids, deadline_s=deadline_s)
+    for uuid, found in session.limits(str(folder), uuids, deadline_s=deadline_s).items():
+        told = found.failure is None or found.failure.code in _WITHOUT_LIMITS
+        limit = (found.soft_bytes, found.hard_bytes)
+        inherited = (above[uuid].soft_bytes, above[uuid].hard_bytes)
+        if not told or limit not in ((None, None), inherited):
+            return False
+    return True
+
+
 class CappedRun:
-    """One run: `prepare`, the words to start, `admit` the process, `tick`, and `finish`."""
+    """One run: `open` the group, start the `words`, `admit` the process, `tick`, the `outcome`."""
 
     def __init__(
         self,

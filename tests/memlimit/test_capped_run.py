@@ -40,6 +40,7 @@ class FakeSession:
     ) -> None:
         self.limits_of: dict[str, int] = {}
         self.used = 0
+        self.above: int | None = None
         self.asked: list[tuple[str, Any]] = []
         self._refuses, self._unread, self._rounds_by = refuses, unread, rounds_by
         self._has_dmem = has_dmem
@@ -63,6 +64,8 @@ class FakeSession:
     def limits(
         self, group: str, uuids: Iterable[str], *, deadline_s: float
     ) -> dict[str, LimitReading]:
+        if group.endswith("cgroup"):  # the group above
+            return {uuid: LimitReading(None, self.above, 0) for uuid in uuids}
         if self._unread:
             failure = ProbeFailure(code=self._unread, message="said nothing")
             return dict.fromkeys(uuids, LimitReading(failure=failure))
@@ -449,9 +452,13 @@ def test_a_limit_that_cannot_be_cleared_keeps_the_group(
     assert folder.exists() is (expected == (0, 1))
 
 
-def test_a_limit_that_is_still_set_keeps_the_group(root: Path) -> None:
+@pytest.mark.parametrize(("above", "expected"), [(None, (0, 1)), (2, (0, 1)), (1, (1, 0))])
+def test_a_limit_that_is_still_set_keeps_the_group(
+    root: Path, above: int | None, expected: tuple[int, int]
+) -> None:
     dead(root)
     session = FakeSession(refuses="unknown")
     session.limits_of[UUID] = 1
+    session.above = above  # without a limit of its own a group has that of the one above
 
-    assert clear_dead_groups(root, session, deadline_s=1.0) == (0, 1)  # type: ignore[arg-type]
+    assert clear_dead_groups(root, session, deadline_s=1.0) == expected  # type: ignore[arg-type]

@@ -138,16 +138,16 @@ def write_record(root: Path, record: Record) -> None:
         UnsafeRecordsError: the folder is another user's, open to others, or a link.
     """
     content = json.dumps({"folder": str(record.folder), "uuids": record.uuids}).encode("ascii")
-    with _records(root, create=True) as folder:
-        try:
+    try:
+        with _records(root, create=True) as folder:
             fd = os.open(record.name, _NEW_FILE, 0o600, dir_fd=folder)
             try:
                 os.write(fd, content)
             finally:
                 os.close(fd)
-        except OSError as error:
-            message = f"/{RECORDS}/{record.name}: {error.strerror}"
-            raise UnsafeRecordsError(message) from None
+    except OSError as error:
+        message = f"/{RECORDS}/{record.name}: {error.strerror}"
+        raise UnsafeRecordsError(message) from None
 
 
 def forget_record(root: Path, name: str) -> None:

@@ -103,6 +103,15 @@ def test_links_are_not_followed(root: Path, tmp_path: Path) -> None:
     assert capped_groups.dead_records(root) == []
 
 
+def test_a_folder_that_cannot_be_made(root: Path) -> None:
+    (root / "run").write_text("a file")
+
+    with pytest.raises(UnsafeRecordsError, match="not a folder"):
+        capped_groups.write_record(root, record(root))
+    with pytest.raises(UnsafeRecordsError, match="No such file"):
+        capped_groups.write_record(root / "nowhere", record(root))
+
+
 @pytest.mark.parametrize("level", ["run", "run/gpucheck", "run/gpucheck/memlimit"])
 def test_a_link_in_place_of_a_folder(root: Path, tmp_path: Path, level: str) -> None:
     target = tmp_path / "target/gpucheck/memlimit"
