@@ -10,6 +10,7 @@ from gpucheck.report.envelope import CheckStatus, Report
 from gpucheck.report.text import View, count_of
 
 INDENT = 4
+NOT_KNOWN = "If it failed, its last lines say how. Whether this machine is well: gpucheck detect"
 WORDS = {
     Seen.YES: "yes",
     Seen.NO_LONGER: "no longer",
@@ -27,7 +28,9 @@ def blocks(report: Report, view: View) -> Iterator[Block]:
         yield Gap()
     cause = found.cause
     if cause is None:
-        yield Line(conclusion(found), CheckStatus.OK, style="bold green")
+        # No good mark: a program may have failed with words that no rule knows.
+        yield Line(conclusion(found), CheckStatus.SKIP, style="bold")
+        yield from remedies((NOT_KNOWN,), indent=INDENT)
         return
     mark = _mark(cause)
     color = "red" if mark is CheckStatus.FAIL else "yellow"
