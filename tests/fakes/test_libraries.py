@@ -885,7 +885,8 @@ def test_variables_of_the_host_reach_the_child(tmp_path: Path) -> None:
 
 def test_parallel_builds_of_one_library_agree(tmp_path: Path) -> None:
     code = (
-        "from tests.fakes.libraries import compiled; print(compiled('nvml').read_bytes().hex()[:9])"
+        "from tests.fakes.libraries import compiled; "
+        "print(compiled('cublaslt').read_bytes().hex()[:9])"
     )
     environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}
 
@@ -900,7 +901,7 @@ def test_parallel_builds_of_one_library_agree(tmp_path: Path) -> None:
         ).stdout
 
     with ThreadPoolExecutor() as pool:
-        assert list(pool.map(build, range(3))) == [build(0)] * 3
+        assert list(pool.map(build, range(2))) == [build(0)] * 2
     (folder,) = (tmp_path / "cache").iterdir()
     assert folder.stat().st_mode & 0o077 == 0
     assert len(list(folder.iterdir())) == 1
