@@ -4,7 +4,8 @@
 // scalars, and for each buffer a line "bytes offset" and its bytes. The answer is a line with the
 // total of the bytes that follow, or "error TEXT", and then every buffer as the kernel left it.
 // `offset` is a buffer's distance from a multiple of 16 bytes.
-#pragma once
+#ifndef GPUCHECK_EMULATOR_DRIVER
+#define GPUCHECK_EMULATOR_DRIVER
 
 #include "emulator.hpp"
 
@@ -119,3 +120,5 @@ ONCE int serve(const Kernels& kernels)
 }
 
 }  // namespace driver
+
+#endif  // GPUCHECK_EMULATOR_DRIVER

@@ -84,7 +84,9 @@ def made_once(
     suffix: str = "",
 ) -> Path:
     """Return the result of compiling files with the emulator's headers, new or cached."""
-    digest = hashlib.sha256(repr((command, compiler_version())).encode())
+    # Another checkout's is as good; a precompiled header from there needs guards, not `once`.
+    words = [word.replace(str(FOLDER), "") for word in command]
+    digest = hashlib.sha256(repr((words, compiler_version())).encode())
     for file in (*files, *sorted(FOLDER.glob("*.hpp"))):
         digest.update(file.read_bytes())
     target = programs() / f"{name}-{digest.hexdigest()[:24]}{suffix}"

@@ -6,7 +6,8 @@
 // Shared memory is checked too: two threads that touch one place between the same two barriers, one
 // of them writing, are a race in any order; so is reading a place that nobody wrote. The address
 // and undefined-behaviour sanitizers check global memory.
-#pragma once
+#ifndef GPUCHECK_EMULATOR_EMULATOR
+#define GPUCHECK_EMULATOR_EMULATOR
 
 #include <sys/mman.h>
 #include <ucontext.h>
@@ -541,3 +542,5 @@ inline int __float_as_int(float value) { return bits_as<int>(value); }
 // A thousand nanoseconds, and as many cycles, pass between two reads.
 inline unsigned long long global_timer() { return emulator::run().nanoseconds += 1000; }
 inline long long clock64() { return static_cast<long long>(2 * emulator::run().nanoseconds); }
+
+#endif  // GPUCHECK_EMULATOR_EMULATOR

@@ -1,5 +1,6 @@
 // Twins of the GPU instructions that the kernels use.
-#pragma once
+#ifndef GPUCHECK_EMULATOR_TWINS
+#define GPUCHECK_EMULATOR_TWINS
 
 #include "emulator.hpp"
 
@@ -57,3 +58,5 @@ inline void send(emulator::Shared<float>::Place place, unsigned int rank, float 
 {
     emulator::send_to<float>(place, rank, value);
 }
+
+#endif  // GPUCHECK_EMULATOR_TWINS
