@@ -27,6 +27,11 @@ def without_time(document: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in document.items() if key != "time"} | {"host": host}
 
 
+def without_file(text: bytes, file: Path) -> bytes:
+    """Return what was said with commands that ask the machine and not its recording."""
+    return text.replace(f" --from {file}".encode(), b"")
+
+
 def take(program: Program, env: dict[str, str], file: Path, *arguments: str) -> Any:
     """Record a machine to a file, and return the document in it."""
     ended = program("snapshot", file, "--replace", *arguments, env=env)
@@ -69,7 +74,7 @@ def test_a_snapshot_answers_as_the_machine(
         assert there.pop("holders") is None
     assert recorded.code == live.code
     assert without_time(told) == without_time(found)
-    assert recorded.stderr == live.stderr
+    assert without_file(recorded.stderr, file) == live.stderr
 
 
 def test_an_error_speaks_of_the_recorded_machine(
@@ -103,7 +108,7 @@ def test_every_format_from_a_snapshot(
     ):
         live = program(*arguments, env=env)
         recorded = program(*arguments, "--from", file, env={})
-        assert recorded.stdout == live.stdout
+        assert without_file(recorded.stdout, file) == live.stdout
 
 
 def test_the_snapshot_brings_its_own_environment(
