@@ -20,7 +20,7 @@ PR_SET_PDEATHSIG = 1
 SIGKILL = 9
 #: The pipe of requests, whose other end only the parent holds.
 REQUESTS = 0
-#: New objects in a worker: more than it makes for one answer, and little memory in one that runs on.
+#: New objects in a worker: more than one answer takes, and little memory in one that runs on.
 LOOKS_FOR_GARBAGE_AFTER = 50_000
 
 

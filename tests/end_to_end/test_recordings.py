@@ -95,7 +95,8 @@ def test_an_error_speaks_of_the_recorded_machine(
 def test_every_format_from_a_snapshot(
     pretend: Pretend, program: Program, tmp_path: Path, name: str
 ) -> None:
-    env = pretend(name)
+    wide = {"COLUMNS": "300"}  # the name of the file makes lines longer
+    env = pretend(name) | wide
     file = tmp_path / "machine.json"
     take(program, env, file)
 
@@ -107,7 +108,7 @@ def test_every_format_from_a_snapshot(
         ("list", "--ask-driver", "--visible"),
     ):
         live = program(*arguments, env=env)
-        recorded = program(*arguments, "--from", file, env={})
+        recorded = program(*arguments, "--from", file, env=wide)
         assert without_file(recorded.stdout, file) == live.stdout
 
 
