@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import shutil
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from gpucheck.cli.after_command import AfterCommand
@@ -41,6 +43,9 @@ from gpucheck.place.exec import environment_before, start_first
 from gpucheck.place.supervise import supervise
 from gpucheck.report.envelope import Answer
 from gpucheck.report.errors import MissingError
+
+#: A user's or a group's number, as sudo gives it.
+_ID = re.compile(r"[0-9]{1,10}", re.ASCII)
 
 
 def run_hard(
@@ -181,7 +186,7 @@ def _facts(
             gpu.index for gpu in plan.gpus if gpu.mig_instance and gpu.index is not None
         ),
         python=sys.executable,
-        words=(os.path.abspath(sys.argv[0]), *sys.argv[1:]),  # noqa: PTH100 - shown, not opened
+        words=_own_words(sys.argv),
         search_path=os.environ.get("PATH", ""),
     )
     if group.version == 2:
@@ -198,6 +203,14 @@ def _facts(
     return facts
 
 
+def _own_words(argv: Sequence[str]) -> tuple[str, ...]:
+    """Return the command line that calls us again from anywhere."""
+    program = os.path.abspath(argv[0])  # noqa: PTH100 - shown, not opened
+    if program.endswith("/__main__.py"):
+        return (sys.executable, "-m", "gpucheck", *argv[1:])
+    return (program, *argv[1:])
+
+
 def _is_root(root: Path) -> bool:
     """Return whether our effective user is root, by /proc/self/status below the root."""
     for line in (read_text(root / "proc/self/status") or "").splitlines():
@@ -210,10 +223,10 @@ def _is_root(root: Path) -> bool:
 # ------------------------------------------------------------------------------------- the user
 
 
-def _user(environment: os._Environ[str]) -> str | None:
+def _user(environment: Mapping[str, str]) -> str | None:
     """Return who called sudo, as `uid:gid:name`; None without sudo, or if that was root."""
     uid, gid = environment.get("SUDO_UID", ""), environment.get("SUDO_GID", "")
-    if not (uid.isdecimal() and gid.isdecimal()) or int(uid) == 0 or os.geteuid() != 0:
+    if os.geteuid() != 0 or not (_ID.fullmatch(uid) and _ID.fullmatch(gid)) or int(uid) == 0:
         return None
     import pwd
 

@@ -278,7 +278,7 @@ MISSING = {
         "gpucheck detect",
     ),
     "kernel": ({"back_end": ""}, "without the dmem controller (6.14)", "RmMemacctMode=3"),
-    "root": ({"uid": 1000}, "only root may set such a limit", "sudo -E env PATH="),
+    "root": ({"uid": 1000}, "only root may set such a limit", "-m gpucheck memlimit 8GiB --hard"),
     "cgroup": ({"group": "v1"}, "is version 1", "systemd.unified_cgroup_hierarchy=1"),
     "delegation": (
         {"back_end": "dmem", "files": {"cgroup.controllers": "dmem\n"}},
@@ -360,3 +360,13 @@ class TestUser:
         assert (ended.code, ids) == (0, expected)
         assert (home == "/root") == (expected == "0 0")
         assert is_clean(capping)
+
+    @pytest.mark.parametrize("uid", ["", "-1", "x", "0", "9" * 5000])
+    def test_what_names_no_other_user_changes_nothing(
+        self, program: Program, capping: Capping, uid: str
+    ) -> None:
+        env = {**capping.env, **self.SUDO, "SUDO_UID": uid}
+
+        ended = program(*HARD, "--", "id", "-u", env=env)
+
+        assert (ended.code, ended.text) == (0, "0\n")
