@@ -78,6 +78,14 @@ _OF_THE_DRIVER = ("libcuda", "libnvidia-ml", "libcudadebugger")
 _UVM = "/dev/nvidia-uvm"
 #: So many GPUs and files stand in a sentence.
 MOST_NAMED = 4
+#: In the names that container engines give to control groups.
+_CONTAINER_GROUPS = ("docker", "kubepods", "libpod", "containerd", "lxc")
+#: A container can lose its GPUs while it runs, and version 2 of control groups does not show that.
+#: Source: https://github.com/NVIDIA/nvidia-container-toolkit/issues/48
+_CONTAINER_STEPS = (
+    "See whether its container still reaches the GPU: docker exec CONTAINER nvidia-smi",
+    "If that says Unknown Error, restart the container.",
+)
 #: Values of NVIDIA_VISIBLE_DEVICES with which a container gets no GPU. Source: the NVIDIA Container
 #: Toolkit's documentation, "Environment variables".
 _NO_DEVICES = ("void", "none", "")
@@ -484,9 +492,17 @@ def _not_asked(scene: Scene) -> Iterator[Obstacle]:
             ),
             remedy=(
                 "Look for a CUDA error in its own output.",
+                *(_CONTAINER_STEPS if _in_a_container(process) else ()),
                 "See whether CUDA works: gpucheck detect",
             ),
         )
+
+
+def _in_a_container(process: ProcessFilesReading) -> bool:
+    """Return whether a container's control group has it, as the host sees that."""
+    if process.cgroup is None or process.initial_namespace is False:
+        return False
+    return any(word in process.cgroup.path for word in _CONTAINER_GROUPS)
 
 
 def _twice(scene: Scene) -> Iterator[Obstacle]:

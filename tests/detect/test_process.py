@@ -214,6 +214,26 @@ def test_what_is_no_obstacle(changes: dict[str, Any]) -> None:
     assert answer(process(**changes)).cause == "no-context"
 
 
+@pytest.mark.parametrize(
+    ("path", "host", "steps"),
+    [
+        ("/system.slice/docker-9f2c.scope", True, 4),
+        ("/kubepods.slice/pod1/cri-containerd-1.scope", None, 4),
+        ("/machine.slice/libpod-1.scope", True, 4),
+        ("/user.slice/session-1.scope", True, 2),
+        ("/docker/9f2c", False, 2),
+    ],
+)
+def test_a_container_may_have_lost_its_gpus(path: str, host: bool | None, steps: int) -> None:
+    reading = process(
+        cgroup=CgroupReading(path), device_files=("/dev/nvidiactl",), initial_namespace=host
+    )
+    (found,) = (each for each in answer(reading).obstacles if each.id == "no-context")
+
+    assert len(found.remedy) == steps
+    assert any("docker exec" in step for step in found.remedy) is (steps == 4)
+
+
 def test_the_first_obstacle_is_the_cause_and_the_others_are_named() -> None:
     cpu = MappedFrameworkReading("pytorch", TORCH, "2.14.0+cpu", None, gpu_build=False)
     reading = process(
