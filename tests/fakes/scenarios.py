@@ -1,8 +1,9 @@
 """Scenarios: a machine file, changes to it, and detect's expected findings.
 
 A scenario is a TOML file in tests/data/scenarios: `machine`, changes to it (`[driver]`, `[host]`,
-`[gpu.N]`, `[every_gpu]`, `gpus`, `no_gpus`, `listed_gpus`, `faults`), changes to its files
-(`[files]`, `remove`), `[variables]`, `arguments`, and `[expect]`.
+`[gpu.N]`, `[every_gpu]`, `name`, `gpus`, `no_gpus`, `listed_gpus`, `faults`), changes to its files
+(`[files]`, `remove`), `[variables]`, `arguments`, and `[expect]`. Those in its folder questions are
+for the screens of docs/questions.md, and expect nothing.
 """
 
 import dataclasses
@@ -96,6 +97,7 @@ def load_scenario(name: str) -> Scenario:
 
 def _machine(document: dict[str, Any]) -> Machine:
     machine = load_machine(document.pop("machine"))
+    machine = dataclasses.replace(machine, name=document.pop("name", machine.name))
     if document.pop("no_gpus", False):
         machine = dataclasses.replace(machine, gpus=(), faults=())
     if "gpus" in document:
