@@ -37,6 +37,9 @@ def single_files() -> list[Path]:
 
 
 def away_from_home(path: Path) -> set[str]:
+    text = path.read_text(encoding="utf-8")
+    if not any(name in text for name in HOMES):  # most files need no parser, which takes long
+        return set()
     strangers = {
         name for name in top_imports(path) & set(HOMES) if folder_of(path) not in HOMES[name]
     }

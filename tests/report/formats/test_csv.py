@@ -6,7 +6,7 @@ import csv
 import io
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 
 from gpucheck.inventory.columns import COLUMNS, CSV_COLUMNS
 from gpucheck.inventory.model import Inventory
@@ -14,6 +14,7 @@ from gpucheck.report.envelope import Report
 from gpucheck.report.formats.csv import render
 from gpucheck.report.text import View, printable
 from tests.fakes.reports import any_list, list_report
+from tests.sampling import examples
 
 
 def read(text: str) -> list[dict[str, str]]:
@@ -56,6 +57,7 @@ def test_without_a_result_there_is_the_heading() -> None:
     assert text == "index,uuid\n"
 
 
+@settings(max_examples=examples(15))
 @given(any_list())
 def test_any_list_parses_back_from_a_line_for_each_row(report: Report) -> None:
     inventory = report.result

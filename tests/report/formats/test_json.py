@@ -8,7 +8,7 @@ import math
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 
 from gpucheck import __version__
 from gpucheck.bench.model import (
@@ -42,6 +42,7 @@ from gpucheck.report.text import View
 from tests.fakes.probes import FakeProbes, gpu_reading, reading_of
 from tests.fakes.reports import any_list, eventful_machine, list_report, wrap
 from tests.report.schemas import changed, closed_validator, schema, validator
+from tests.sampling import examples
 
 HUNG = ProbeFailure(code="driver-not-answering", message="the driver did not answer within 10 s")
 MISSING = ProbeFailure(code="library-not-found", message="no libnvidia-ml.so.1", library_code=12)
@@ -254,6 +255,7 @@ def test_eight_gpus_stay_small() -> None:
     assert len(render(list_report(FakeProbes(readings=reading_of(*rows))), View())) < 20_000
 
 
+@settings(max_examples=examples(15))
 @given(any_list())
 def test_any_list_is_one_line_that_parses(report: Report) -> None:
     text = render(report, View())
