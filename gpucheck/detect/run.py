@@ -203,7 +203,7 @@ def normal_framework(name: str | None) -> str | None:
     if known not in frameworks.NAMES:
         raise WrongUseError(
             code="unknown-framework",
-            message=f"There is no check for the framework {name!r}.",
+            message=f"{name!r} is no framework that gpucheck knows.",
             remedy=(
                 *_near(name, frameworks.NAMES),
                 f"Known frameworks: {', '.join(frameworks.NAMES)}.",

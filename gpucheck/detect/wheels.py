@@ -309,8 +309,8 @@ def _left_out(
     also = _served(other, gpus, driver)
     lost = _capabilities([each for each in _served(best, gpus, driver) if each not in also])
     name = label(other, title).rpartition(" (")[0]
-    reason = f"{gap}: {name} has, but none for {', '.join(lost)}"
-    return LeftOut(gpu, other.id, f"{reason}; no build serves both")
+    reason = f"{gap}; {name} has it, but none for {', '.join(lost)}"
+    return LeftOut(gpu, other.id, f"{reason}, and no build serves both")
 
 
 def _passed_over(

@@ -112,8 +112,9 @@ def test_what_was_not_looked_at_is_not_well() -> None:
             ("6.1", "12.0"),
             "580.95.05",
             (
-                "Install a build for GPUs (this build has no code for compute capability 6.1:"
-                " PyTorch 2.14 for CUDA 12.6 has, but none for 12.0; no build serves both): ",
+                "Install a build for GPUs (this build has no code for compute capability 6.1;"
+                " PyTorch 2.14 for CUDA 12.6 has it, but none for 12.0, and no build serves"
+                " both): ",
                 "cu130",
             ),
         ),

@@ -213,15 +213,15 @@ def test_why_a_newer_build_was_not_taken() -> None:
             ("6.1", "12.0"),
             "pytorch-cu130",
             [0],
-            "this build has no code for compute capability 6.1: It 2.14 for CUDA 12.6 has, but"
-            " none for 12.0; no build serves both",
+            "this build has no code for compute capability 6.1; It 2.14 for CUDA 12.6 has it,"
+            " but none for 12.0, and no build serves both",
         ),
         (
             ("6.1", "7.0", "12.0"),
             "pytorch-cu126",
             [2],
-            "this build has no code for compute capability 12.0: It 2.10 for CUDA 12.8 has, but"
-            " none for 6.1; no build serves both",
+            "this build has no code for compute capability 12.0; It 2.10 for CUDA 12.8 has it,"
+            " but none for 6.1, and no build serves both",
         ),
         (
             ("3.5", "9.0"),
