@@ -281,6 +281,12 @@ def test_runs_without_noise_are_decided_by_their_figures(
     assert (found.status, found.chance) == (status, chance)
 
 
+def test_a_stray_is_farther_away_than_grubbs_table_says() -> None:
+    # The critical values of his two-sided test at 5 %.
+    assert decision._farthest(5) == pytest.approx(1.715, abs=1e-3)
+    assert decision._farthest(10) == pytest.approx(2.290, abs=1e-3)
+
+
 def test_two_thirds_beyond_the_limit_are_enough_to_fail() -> None:
     within, beyond = (0.952,), (0.9,)
     just = decision.decide(beyond * 4 + within * 2, (1.0,), 5.0)
