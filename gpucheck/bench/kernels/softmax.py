@@ -11,6 +11,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -32,7 +34,7 @@ from gpucheck.bench.gpu_case import (
     gpu_label,
     pinned_bytes,
 )
-from gpucheck.bench.model import BenchMode, BenchRequest, Verified
+from gpucheck.bench.model import BenchMode, BenchRequest, Conclusion, Measurement, Verified
 from gpucheck.bench.numerics import (
     FORMATS,
     block_count,
@@ -44,6 +46,7 @@ from gpucheck.bench.numerics import (
     sums_over_columns,
 )
 from gpucheck.drivers.cupy.errors import CLUSTER_NOT_PLACED
+from gpucheck.drivers.cupy.install import command, installation
 from gpucheck.drivers.gpu import GpuArray, GpuDevice, GpuFunction
 from gpucheck.drivers.host.clock import Clock
 from gpucheck.report.errors import GpucheckError, WrongUseError
@@ -122,9 +125,18 @@ class Softmax(Kernel):
         return 3 * self.work(shape, dtype).bytes_moved + 8 * shape[0] * shape[1]
 
     def cpu_cases(self, order: CaseOrder) -> Sequence[Case]:
-        """Return the blocked version with all threads and with one, and the plain one."""
-        blocked = [BlockedSoftmax(order, threads) for threads in thread_counts(order.cpu)]
-        return [*blocked, NaiveSoftmax(order)]
+        """Return the best version with all threads and with one, and the plain one.
+
+        The best is compiled by numba; without it, NumPy works on blocks.
+        """
+        softmax_rows = compiled_rows()
+        best: list[Case] = [
+            BlockedSoftmax(order, threads)
+            if isinstance(softmax_rows, str)
+            else FusedSoftmax(order, threads, softmax_rows)
+            for threads in thread_counts(order.cpu)
+        ]
+        return [*best, NaiveSoftmax(order)]
 
     def gpu_cases(self, order: CaseOrder, gpu: GpuDevice) -> Sequence[Case]:
         """Return the fused kernel, resident and with pinned transfers, and CuPy's operations."""
@@ -136,6 +148,18 @@ class Softmax(Kernel):
         if order.dtype == "float32":
             cases.append(ResidentCase(gpu, LibrarySoftmax(order, gpu)))
         return cases
+
+    def conclude(self, rows: Sequence[Measurement]) -> Sequence[Conclusion]:
+        """Say that the processor could be faster where a GPU was compared with it."""
+        lacking = compiled_rows()
+        on_cpu = {row.device == "cpu" for row in rows}
+        if not isinstance(lacking, str) or len(on_cpu) < 2:
+            return ()
+        sentence = f"compiled by numba, the processor's softmax is several times faster: {lacking}"
+        found = Conclusion(
+            kernel=self.id, device="cpu", code="faster-cpu-kernel", sentence=sentence
+        )
+        return (found,)
 
 
 class _CpuSoftmax(TeamCase):
@@ -203,6 +227,25 @@ class BlockedSoftmax(_CpuSoftmax):
             for part in row_parts(rows, columns, self._threads)
         ]
         self.gather(softmax_rows, parts)
+
+
+class FusedSoftmax(_CpuSoftmax):
+    """Softmax that reads and writes each row once, compiled by numba, split among threads."""
+
+    def __init__(self, order: CaseOrder, threads: int, work: Callable[..., None]) -> None:
+        super().__init__(order, "fused", threads)
+        self._compiled = work
+
+    def prepare(self) -> None:
+        """Draw the input, allocate the output, start the threads."""
+        super().prepare()
+        rows, columns = self._order.shape
+        factor = LOG2_E / self._order.request.temperature
+        parts = [
+            (self._source[part], self._out[part], factor)
+            for part in row_parts(rows, columns, self._threads)
+        ]
+        self.gather(self._compiled, parts)
 
 
 class _GpuSoftmax(GpuOperation):
@@ -301,6 +344,23 @@ class LibrarySoftmax(_GpuSoftmax):
     def enqueue(self, inputs: Sequence[GpuArray], out: GpuArray) -> None:
         """Enqueue CuPy's kernels."""
         self._gpu.softmax(inputs[0], out, self._order.request.temperature)
+
+
+@cache
+def compiled_rows() -> Callable[..., None] | str:
+    """Return the softmax that numba compiled, once per process, or how to get it.
+
+    It takes about two seconds, before anything is measured.
+    """
+    if find_spec("numba") is None:
+        return command(installation(), "cpu")
+    try:
+        from gpucheck.bench.kernels.softmax_numba import compiled
+
+        return compiled()
+    except Exception as error:  # each version of numba, LLVM and NumPy fails in its own way
+        reason = str(error).strip().partition("\n")[0]
+        return f"numba does not work here ({type(error).__name__}: {reason})"
 
 
 def source_text() -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -14,11 +15,13 @@ from numpy.typing import NDArray
 
 from gpucheck.bench.case import row_parts
 from gpucheck.bench.gpu_case import ResidentCase
+from gpucheck.bench.kernels import softmax
 from gpucheck.bench.kernels.softmax import (
     HELD_NUMBERS,
     MOST_THREADS,
     REGISTERS_PER_SM,
     BlockedSoftmax,
+    FusedSoftmax,
     GpuSoftmax,
     NaiveSoftmax,
     Scaling,
@@ -36,6 +39,7 @@ from gpucheck.bench.numerics import FORMATS, encode
 from gpucheck.drivers.gpu import GpuFunction
 from gpucheck.drivers.host.clock import monotonic_s
 from gpucheck.report.errors import MissingError
+from tests.fakes import bench_runs
 from tests.fakes.bench import FakeClock, FakeGpu, order
 
 HostArray = NDArray[Any]
@@ -141,6 +145,52 @@ def test_the_cpu_cases_are_right(shape: tuple[int, int], threads: int) -> None:
 
         assert case.check().ok
         case.release()
+
+
+@pytest.fixture
+def fresh() -> Iterator[None]:
+    """Let a test look for numba anew, and forget what it found."""
+    softmax.compiled_rows.cache_clear()
+    yield
+    softmax.compiled_rows.cache_clear()
+
+
+@pytest.mark.usefixtures("fresh")
+def test_without_numba_numpy_works_on_blocks_and_a_comparison_says_what_is_faster(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(softmax, "find_spec", lambda _: None)
+    cpu, gpu = bench_runs.row("cpu", 1.0), bench_runs.row("gpu:0", 1.0)
+
+    cases = Softmax().cpu_cases(order((64, 100)))
+    [said] = Softmax().conclude([cpu, gpu])
+
+    assert isinstance(cases[0], BlockedSoftmax)
+    assert said.code == "faster-cpu-kernel"
+    assert "[cpu]" in said.sentence
+    assert not Softmax().conclude([cpu])
+    assert not Softmax().conclude([gpu])
+
+
+@pytest.mark.usefixtures("fresh")
+def test_a_broken_numba_is_named_and_numpy_takes_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(softmax, "find_spec", lambda _: object())
+    monkeypatch.setitem(sys.modules, "gpucheck.bench.kernels.softmax_numba", None)
+
+    cases = Softmax().cpu_cases(order((64, 100)))
+    [said] = Softmax().conclude([bench_runs.row("cpu", 1.0), bench_runs.row("gpu:0", 1.0)])
+
+    assert isinstance(cases[0], BlockedSoftmax)
+    assert "numba does not work here (ModuleNotFoundError: " in said.sentence
+
+
+def test_with_the_compiled_softmax_nothing_faster_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(softmax, "compiled_rows", lambda: print)
+
+    cases = Softmax().cpu_cases(order((64, 100)))
+
+    assert isinstance(cases[0], FusedSoftmax)
+    assert not Softmax().conclude([bench_runs.row("cpu", 1.0), bench_runs.row("gpu:0", 1.0)])
 
 
 def test_a_softmax_that_was_never_computed_is_caught() -> None:
