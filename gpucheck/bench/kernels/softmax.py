@@ -355,7 +355,7 @@ def compiled_rows() -> Callable[..., None] | str:
     if find_spec("numba") is None:
         return command(installation(), "cpu")
     try:
-        from gpucheck.bench.kernels.softmax_numba import compiled
+        from gpucheck.bench.compiled_softmax import compiled
 
         return compiled()
     except Exception as error:  # each version of numba, LLVM and NumPy fails in its own way

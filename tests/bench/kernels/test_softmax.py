@@ -175,7 +175,7 @@ def test_without_numba_numpy_works_on_blocks_and_a_comparison_says_what_is_faste
 @pytest.mark.usefixtures("fresh")
 def test_a_broken_numba_is_named_and_numpy_takes_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(softmax, "find_spec", lambda _: object())
-    monkeypatch.setitem(sys.modules, "gpucheck.bench.kernels.softmax_numba", None)
+    monkeypatch.setitem(sys.modules, "gpucheck.bench.compiled_softmax", None)
 
     cases = Softmax().cpu_cases(order((64, 100)))
     [said] = Softmax().conclude([bench_runs.row("cpu", 1.0), bench_runs.row("gpu:0", 1.0)])

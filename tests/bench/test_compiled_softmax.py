@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 pytest.importorskip("numba", reason="numba is not installed: pip install -e '.[cpu]'")
 
+from gpucheck.bench.compiled_softmax import compiled
 from gpucheck.bench.kernels.softmax import FusedSoftmax, Softmax, verify_softmax
-from gpucheck.bench.kernels.softmax_numba import compiled
 from tests.bench.kernels.test_softmax import HostArray, exact
 from tests.fakes.bench import order
 
