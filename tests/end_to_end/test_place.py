@@ -322,8 +322,8 @@ class TestCommands:
         uuid, document = ended.text.splitlines()
 
         assert ended.code == 7
-        assert f'"uuid": "{uuid}"' in document
-        assert '"command": "sh -c' in document
+        assert f'"uuid":"{uuid}"' in document
+        assert '"command":"sh -c' in document
         assert result(program, "--claims", env=h100s, name="claims")["claims"] == []
 
     def test_the_devices_are_reported(self, program: Program, h100s: dict[str, str]) -> None:

@@ -26,6 +26,7 @@ def document(report: Report) -> dict[str, object]:
 
 
 def render(report: Report, view: View) -> str:
-    """Return ASCII JSON, which survives every locale and pipe: one line, or indented for people."""
-    indent = 2 if view.indented else None
-    return json.dumps(document(report), allow_nan=False, indent=indent) + "\n"
+    """Return ASCII JSON, which survives every locale and pipe: one short line, or indented."""
+    indent, separators = (2, None) if view.indented else (None, (",", ":"))
+    text = json.dumps(document(report), allow_nan=False, indent=indent, separators=separators)
+    return text + "\n"
