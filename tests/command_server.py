@@ -163,11 +163,17 @@ def _read_all(descriptors: tuple[int, int], end: float) -> tuple[bytes, bytes]:
 
 
 def import_everything() -> None:
-    """Import what the commands import, but for what looks at the environment: NumPy and NVML."""
+    """Import what the commands import, but for NumPy, NVML and numba.
+
+    The first two look at the environment, and numba is an extra.
+    """
     for name in ("bench", "cli", "detect", "drivers", "inventory", "memlimit", "place", "report"):
         package = importlib.import_module(f"gpucheck.{name}")
         for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-            if not found.name.endswith("_child") and ".hook." not in found.name:
+            if (
+                not found.name.endswith(("_child", "compiled_softmax"))
+                and ".hook." not in found.name
+            ):
                 importlib.import_module(found.name)
     for name in ("rich.console", "rich.progress", "rich.table", "typer.main", "typer.core"):
         importlib.import_module(name)
