@@ -259,6 +259,7 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
     """
     option = config.option
     everything = config.args_source is pytest.Config.ArgsSource.TESTPATHS
+    everything |= any(Path(name).is_dir() for name in config.args)
     chosen = option.markexpr == "gpu" or option.keyword or option.collectonly
     watched = option.usepdb or option.capture == "no" or "UPDATE_SNAPSHOTS" in os.environ
     is_worker = "PYTEST_XDIST_WORKER" in os.environ

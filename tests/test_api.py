@@ -204,6 +204,7 @@ def test_bench_takes_what_the_command_takes() -> None:
     assert {renamed.get(name, name) for name in ours} - options == {"mode"}
 
 
+@pytest.mark.slow
 def test_bench_measures_the_processor() -> None:
     result = gpucheck.bench(
         *("copy", "matmul"), device=["cpu"], mode="quick", size=64, budget_s=1.0, corruption_s=0.01

@@ -28,6 +28,7 @@ def _subjects() -> list[Subject]:
     return [*products(160), *softmaxes(160), *others(160)]
 
 
+@pytest.mark.slow
 def test_one_number_off_by_a_quarter_and_a_row_in_the_wrong_place_are_always_noticed(
     subjects: list[Subject],
 ) -> None:
