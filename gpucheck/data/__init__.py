@@ -14,8 +14,6 @@ from pathlib import Path
 from typing import Any
 
 FOLDER = Path(__file__).parent
-#: What every row has beside its facts.
-COMMON_KEYS = frozenset({"id", "source", "date"})
 
 
 @cache
@@ -30,8 +28,3 @@ def table(name: str) -> Sequence[Mapping[str, Any]]:
     """Return the rows of a table, in the order of its file."""
     rows: Sequence[Mapping[str, Any]] = document(name)["row"]
     return rows
-
-
-def facts(row: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a row without its id, source and date."""
-    return {key: value for key, value in row.items() if key not in COMMON_KEYS}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 from collections import Counter
 
-from gpucheck.data import FOLDER, facts, table
+from gpucheck.data import FOLDER, table
 
 #: Before this nobody had read a source for gpucheck.
 FIRST_DATE = datetime.date(2025, 1, 1)
@@ -22,7 +22,7 @@ def test_every_row_has_an_id_a_source_a_date_and_facts() -> None:
             and row["source"].strip()
             and type(row.get("date")) is datetime.date
             and FIRST_DATE <= row["date"] <= datetime.date.today()
-            and facts(row)
+            and set(row) - {"id", "source", "date"}
         )
     ]
 
