@@ -97,6 +97,8 @@ def command(
 
     shared = _as_line(shared, line=line)
     if list_checks or explain is not None:
+        question = "--explain" if explain is not None else "--list-checks"
+        check_alone(question, wheel=wheel, pid=pid, log=log)
         with machine("detect", shared, ("table", "json")) as probes:
             answer = describe_checks(explain)
         return deliver("detect", shared, answer, probes.time())
@@ -147,7 +149,7 @@ def check_alone(question: str, **others: object) -> None:
     Raises:
         WrongUseError: another question, --only or --skip is given as well.
     """
-    given = [f"--{name}" for name, value in others.items() if value]
+    given = [f"--{name}" for name, value in others.items() if value not in (None, False)]
     if given:
         message = f"{question} is a question of its own: omit {', '.join(given)}."
         raise WrongUseError(code="two-questions", message=message)

@@ -139,6 +139,7 @@ def test_in_another_namespace_it_cannot_be_told(program: Program, seen: Any) -> 
         (("--pid", "0"), "--pid takes the id of a process, 1 or more, not 0."),
         (("--pid", "train"), "'train' is not a valid int"),
         (("--pid", "1", "--only", "nvml"), "--pid is a question of its own: omit --only."),
+        (("--pid", "0", "--explain", "nvml"), "--explain is a question of its own: omit --pid."),
         (("--pid", "1", "--wheel", "torch"), "--wheel is a question of its own: omit --pid."),
         (("--pid", "1", "--skip", "nvml", "--deep"), "omit --skip, --deep."),
     ],
