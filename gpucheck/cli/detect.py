@@ -149,7 +149,7 @@ def check_alone(question: str, **others: object) -> None:
     Raises:
         WrongUseError: another question, --only or --skip is given as well.
     """
-    given = [f"--{name}" for name, value in others.items() if value not in (None, False)]
+    given = [f"--{name}" for name, value in others.items() if not (value is None or value is False)]
     if given:
         message = f"{question} is a question of its own: omit {', '.join(given)}."
         raise WrongUseError(code="two-questions", message=message)
