@@ -189,6 +189,7 @@ def test_work_counts_two_products_and_every_image() -> None:
     work = step_work(100)
 
     assert work.flops == 2 * 2 * 100 * 785 * 10
+    assert work.bytes_moved == 4 * (2 * 100 * 785 + 3 * 785 * 10)
     assert work.amount == 100
     assert work.unit == "image/s"
 

@@ -55,6 +55,10 @@ def test_values_that_do_not_mean_what_they_seem_to(text: str, code: str) -> None
     assert code in codes(text)
 
 
+def test_of_the_word_all_nothing_more_is_said() -> None:
+    assert codes("all") == ["visible-devices-all"]
+
+
 @pytest.mark.parametrize(
     ("text", "code"),
     [

@@ -126,7 +126,7 @@ def test_several_nodes_are_pooled() -> None:
 
     assert found is not None
     assert found.checks[0].expectation.value == pytest.approx(693, rel=1e-3)
-    assert "of 4 devices" in (found.checks[0].source or "")
+    assert 'of 4 devices of node "17", node18' in (found.checks[0].source or "")
 
 
 @pytest.mark.parametrize(
