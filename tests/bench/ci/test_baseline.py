@@ -26,10 +26,11 @@ from gpucheck.bench.ci.baseline import (
     row_series,
     saved_run,
     to_text,
+    with_session,
 )
-from gpucheck.bench.ci.model import Fingerprint, SavedRun
+from gpucheck.bench.ci.model import CarriedDoubt, Fingerprint, SavedRun
 from gpucheck.bench.environment import VARIABLES
-from gpucheck.bench.model import BenchRequest, Direction, ProfileUse, Scope, Verified
+from gpucheck.bench.model import BenchRequest, Direction, Doubt, ProfileUse, Scope, Verified
 from gpucheck.report.codec import to_plain
 from gpucheck.report.envelope import Failure
 from gpucheck.report.errors import WrongUseError
@@ -515,3 +516,18 @@ def test_two_files_of_different_temperatures_are_not_compared() -> None:
     check_same_temperature(of_softmax(0.7), of_softmax())
     with pytest.raises(WrongUseError, match=r"temperature 0\.7, the second with 0\.6\."):
         check_same_temperature(of_softmax(0.7), of_softmax(0.6))
+
+
+def test_a_later_session_adds_its_processes_to_the_first_ones_doubt() -> None:
+    def session(message: str, processes: int) -> SavedRun:
+        doubt = Doubt(code="host-busy", message=message, next="run it when the machine is idle")
+        carried = (CarriedDoubt(doubt=doubt, processes=processes),)
+        run = saved()
+        return replace(run, series=tuple(replace(one, doubts=carried) for one in run.series))
+
+    joined = with_session(session("first", 2), session("second", 3))
+
+    assert joined.series
+    for one in joined.series:
+        assert one.doubts is not None
+        assert [(each.doubt.message, each.processes) for each in one.doubts] == [("first", 5)]
