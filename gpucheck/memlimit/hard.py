@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from gpucheck.drivers.host.cgroups import MOUNT, CgroupReading
+from gpucheck.drivers.host.cgroups import MOUNT, OwnCgroup
 from gpucheck.drivers.host.sysfs import FIRST_DRIVER_WITH_LIMITS, read_text
 from gpucheck.drivers.readings import ProbeFailure
 from gpucheck.report.errors import MissingError
@@ -53,7 +53,7 @@ class HardFacts:
     kernel: str
     driver_version: str | None
     is_root: bool
-    group: CgroupReading
+    group: OwnCgroup
     mig_indices: Sequence[int] = ()
     place: str | None = None
     place_problem: Missing | None = None
@@ -191,7 +191,7 @@ def error_of(missing: Sequence[Missing], amount: str, command: Sequence[str]) ->
 # -------------------------------------------------------------------------- where the group is made
 
 
-def choose_place(root: Path, group: CgroupReading, scope_program: str | None) -> str | Missing:
+def choose_place(root: Path, group: OwnCgroup, scope_program: str | None) -> str | Missing:
     """Return `own` or `scope`, or what is missing for either.
 
     A scope is made right below the root of the tree. There no group above it can keep what the

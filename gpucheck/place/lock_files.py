@@ -19,6 +19,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from gpucheck.drivers.host.process_tree import read_stat
 from gpucheck.place.model import Holder, ProcessState
 from gpucheck.report.errors import MissingError
 
@@ -52,8 +53,6 @@ _OLDEST_DRAFT_S = 60.0
 
 LARGEST_RECORD_BYTES = 64 << 10
 _LONGEST_COMMAND = 400
-#: The state and the start time among the fields after the name in /proc/PID/stat; proc(5).
-_STATE, _STARTED = 0, 19
 
 
 def open_directory(path: Path) -> int:
@@ -482,12 +481,8 @@ def _namespace() -> int | None:
 
 def _started(pid: int) -> int | None:
     """Return when a process started, in ticks since boot; None if it is gone or hidden."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return None
-    fields = text.rpartition(")")[2].split()
-    return int(fields[_STARTED]) if len(fields) > _STARTED and fields[_STATE] != "Z" else None
+    stat = read_stat(Path(f"/proc/{pid}"))
+    return None if stat is None or stat.zombie else stat.started
 
 
 def _exists(pid: int) -> bool:

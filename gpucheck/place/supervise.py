@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from gpucheck.drivers.child import open_descriptors
+from gpucheck.drivers.host.process_tree import read_stat
 from gpucheck.place.exec import (
     IGNORED_BY_PYTHON,
     only_inheritable,
@@ -176,11 +177,8 @@ def _is_overtaken(number: int) -> bool:
 
 def _is_stopped(pid: int) -> bool:
     """Return whether the process is stopped right now; reports of it come late."""
-    try:
-        status = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return False
-    return status.rpartition(")")[2].split()[0] == "T"
+    stat = read_stat(Path(f"/proc/{pid}"))
+    return stat is not None and stat.state == "T"
 
 
 @contextlib.contextmanager

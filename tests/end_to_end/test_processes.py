@@ -194,7 +194,7 @@ def test_a_stopped_process_that_still_has_a_card_open(program: Program, seen: An
     (left / "fd/3").symlink_to("/dev/nvidia1")
     (left / "comm").write_text("python\n")
     (left / "cmdline").write_text("python\0train.py\0")
-    (left / "stat").write_text("4711 (python) T 900 1 1 0\n")
+    (left / "stat").write_text(f"4711 (python) T 900{' 0' * 17} 100\n")
 
     table = program("list", env=env)
     plain = program("list", "--json", env=env).document()["result"]["gpus"][1]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpucheck.drivers.host.cgroups import CgroupReading
+from gpucheck.drivers.host.cgroups import OwnCgroup
 from gpucheck.drivers.readings import ProbeFailure
 from gpucheck.memlimit.hard import (
     HardFacts,
@@ -25,7 +25,7 @@ ALL_WELL = HardFacts(
     kernel="6.8.0-71-generic",
     driver_version="615.71.09",
     is_root=True,
-    group=CgroupReading(version=2, folder=Path("/sys/fs/cgroup/user.slice")),
+    group=OwnCgroup(version=2, folder=Path("/sys/fs/cgroup/user.slice")),
     place="own",
     python="/venv/bin/python",
     words=("/venv/bin/gpucheck", "memlimit", "8GiB", "--hard", "--", "my program"),
@@ -89,7 +89,7 @@ def test_an_older_binding_is_not_an_older_driver() -> None:
 
 @pytest.mark.parametrize(("version", "said"), [(1, "is version 1"), (None, "is not mounted")])
 def test_another_version_of_cgroups(version: int | None, said: str) -> None:
-    group = CgroupReading(version=version)
+    group = OwnCgroup(version=version)
 
     (found,) = missing_prerequisites(replace(ALL_WELL, group=group, place=None))
 
@@ -101,7 +101,7 @@ def test_another_version_of_cgroups(version: int | None, said: str) -> None:
     ("os_name", "step"), [("Rocky Linux 8.10", "sudo grubby"), ("Ubuntu 20.04", "sudo update-grub")]
 )
 def test_each_system_switches_version_2_on_in_its_way(os_name: str, step: str) -> None:
-    facts = replace(ALL_WELL, group=CgroupReading(version=1), place=None, os_name=os_name)
+    facts = replace(ALL_WELL, group=OwnCgroup(version=1), place=None, os_name=os_name)
 
     (found,) = missing_prerequisites(facts)
 
@@ -180,8 +180,8 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def reading(root: Path) -> CgroupReading:
-    return CgroupReading(version=2, folder=root / "sys/fs/cgroup/own")
+def reading(root: Path) -> OwnCgroup:
+    return OwnCgroup(version=2, folder=root / "sys/fs/cgroup/own")
 
 
 def with_dmem(root: Path, *enabled: str) -> None:
@@ -220,8 +220,8 @@ def test_a_group_that_systemd_delegates_is_ours(
 
     monkeypatch.setattr(os, "getxattr", getxattr)
 
-    assert choose_place(root, CgroupReading(version=2, folder=own), None) == "own"
-    beside = CgroupReading(version=2, folder=above.parent)
+    assert choose_place(root, OwnCgroup(version=2, folder=own), None) == "own"
+    beside = OwnCgroup(version=2, folder=above.parent)
     assert isinstance(choose_place(root, beside, None), Missing)
 
 
@@ -249,7 +249,7 @@ def test_dmem_that_is_on_for_our_children(root: Path) -> None:
 def test_a_group_outside_of_what_is_mounted(root: Path) -> None:
     (root / ".dockerenv").touch()
 
-    found = choose_place(root, CgroupReading(version=2), None)
+    found = choose_place(root, OwnCgroup(version=2), None)
 
     assert isinstance(found, Missing)
     assert "docker run --privileged" in found.step

@@ -132,7 +132,7 @@ class FakeSession:
 
 
 def stat() -> Stat:
-    return Stat(parent=1, started=5, name="python", zombie=False)
+    return Stat(parent=1, started=5, name="python", state="S")
 
 
 def limit_of(uuid: str | None, size: int | None = 8 * GIB) -> GpuMemoryLimit:

@@ -35,7 +35,7 @@ class DmemLimit(NamedTuple):
     inherited: bool = False
 
 
-class CgroupReading(NamedTuple):
+class OwnCgroup(NamedTuple):
     """Our cgroup: the version that is mounted (null: none), its folder, and its limits.
 
     `has_dmem` tells whether a group that we can see has the files of the dmem controller. `limits`
@@ -48,20 +48,33 @@ class CgroupReading(NamedTuple):
     limits: Mapping[str, DmemLimit] = NOTHING  # type: ignore[assignment]
 
 
-def read_cgroup(root: Path) -> CgroupReading:
+def group_paths(file: Path) -> Mapping[str, str]:
+    """Return a process's groups by controller, from its /proc/PID/cgroup; version 2 is under "".
+
+    A path begins with `/` and is seen from our cgroup namespace (man 7 cgroups).
+    """
+    found: dict[str, str] = {}
+    for line in (read_text(file) or "").splitlines():
+        _, controllers, path = (*line.split(":", 2), "", "")[:3]
+        if path.startswith("/"):
+            found |= dict.fromkeys(controllers.split(","), path)
+    return found
+
+
+def read_cgroup(root: Path) -> OwnCgroup:
     """Read our group below the root."""
     mount = root / MOUNT
     if not (mount / "cgroup.controllers").exists():
-        return CgroupReading(version=1 if (mount / "memory").is_dir() else None)
+        return OwnCgroup(version=1 if (mount / "memory").is_dir() else None)
     folder = _own_folder(root, mount)
     if folder is None:
-        return CgroupReading(version=2)
+        return OwnCgroup(version=2)
     levels = [folder]
     while levels[-1] != mount:
         levels.append(levels[-1].parent)
     limited = [(level, _regions(level / "dmem.max")) for level in levels]
     files = [(level, found) for level, found in limited if found is not None]
-    return CgroupReading(
+    return OwnCgroup(
         version=2, folder=folder, has_dmem=bool(files), limits=_lowest(files) if files else {}
     )
 
@@ -80,22 +93,18 @@ def count_oom_kills(root: Path) -> int | None:
 
 def _memory_group(root: Path) -> str:
     """Return our group in the memory hierarchy of version 1, from its mount."""
-    for line in (read_text(root / "proc/self/cgroup") or "").splitlines():
-        _, controllers, path = (*line.split(":", 2), "", "")[:3]
-        if "memory" in controllers.split(",") and ".." not in path.split("/"):
-            return path.strip("/")
-    return ""
+    path = group_paths(root / "proc/self/cgroup").get("memory", "")
+    return "" if ".." in path.split("/") else path.strip("/")
 
 
 def _own_folder(root: Path, mount: Path) -> Path | None:
     """Return our group's folder; None if it lies outside of what is mounted here."""
-    for line in (read_text(root / "proc/self/cgroup") or "").splitlines():
-        hierarchy, _, path = line.partition("::")
-        if hierarchy == "0" and path.startswith("/"):
-            parts = [part for part in path.split("/") if part]
-            # From inside a cgroup namespace, groups beside it are shown as `/../other`.
-            return None if ".." in parts else mount.joinpath(*parts)
-    return None
+    path = group_paths(root / "proc/self/cgroup").get("")
+    if path is None:
+        return None
+    parts = [part for part in path.split("/") if part]
+    # From inside a cgroup namespace, groups beside it are shown as `/../other`.
+    return None if ".." in parts else mount.joinpath(*parts)
 
 
 def _regions(path: Path) -> dict[str, int | None] | None:

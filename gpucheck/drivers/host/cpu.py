@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpucheck.drivers.host.cgroups import MOUNT, group_paths
+
 _CPU_NUMBER = re.compile(r"\s*[0-9]{1,5}\s*", re.ASCII)
 
 
@@ -179,14 +181,9 @@ class LinuxCpu:
 
     def _cgroup_folders(self) -> list[str]:
         """Return this process's cgroup v2 folder and its parents: each may set a limit."""
-        for line in (self._text("proc/self/cgroup") or "").splitlines():
-            if line.startswith("0::/"):
-                parts = [part for part in line[4:].split("/") if part not in ("", "..")]
-                return [
-                    "/".join(("sys/fs/cgroup", *parts[:count]))
-                    for count in range(len(parts), -1, -1)
-                ]
-        return ["sys/fs/cgroup"]
+        path = group_paths(self._root / "proc/self/cgroup").get("", "/")
+        parts = [part for part in path.split("/") if part not in ("", "..")]
+        return ["/".join((MOUNT, *parts[:count])) for count in range(len(parts), -1, -1)]
 
     def _quota_cores(self) -> float | None:
         pairs = [

@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from gpucheck.drivers.evidence import HolderReading, HoldersReading
+from gpucheck.drivers.host.cgroups import group_paths
+from gpucheck.drivers.host.process_tree import read_stat
 from gpucheck.drivers.host.processes import identify
 from gpucheck.drivers.host.sysfs import read_text
 
@@ -72,7 +74,8 @@ def _open_files(process: Path) -> list[str] | None:
     files = _links(process / "fd")
     if files:
         return files
-    if _stat(process)[0] not in ("Z", "X"):
+    stat = read_stat(process)
+    if stat is None or not stat.zombie:
         return files
     # Its first thread has ended; what others of it hold stays open.
     try:
@@ -99,17 +102,12 @@ def _links(folder: Path) -> list[str] | None:
     return found
 
 
-def _stat(process: Path) -> tuple[str, int]:
-    """Return the state and the parent of a process; its name may hold brackets (man 5 proc)."""
-    fields = (read_text(process / "stat") or "").rpartition(")")[2].split()
-    if len(fields) < 2 or not fields[1].isdecimal():
-        return "", 0
-    return fields[0], int(fields[1])
-
-
 def _is_ours(pid: int, proc: Path, root: Path) -> bool:
     """Return whether it is this process or a child of it, which asks NVML."""
-    return root == Path("/") and os.getpid() in (pid, _stat(proc / str(pid))[1])
+    if root != Path("/"):
+        return False
+    stat = read_stat(proc / str(pid))
+    return os.getpid() in (pid, stat and stat.parent)
 
 
 def _describe(found: Mapping[int, tuple[int, ...]], root: Path) -> Iterator[HolderReading]:
@@ -132,20 +130,20 @@ def _describe(found: Mapping[int, tuple[int, ...]], root: Path) -> Iterator[Hold
 
 
 def _state_of(process: Path) -> str:
-    state, parent = _stat(process)
-    if state in ("T", "t"):
+    stat = read_stat(process)
+    if stat is None:
+        return "running"
+    if stat.state in ("T", "t"):
         return "stopped"
-    if state in ("Z", "X"):
+    if stat.zombie:
         return "zombie"
-    return "orphaned" if parent == 1 and not _is_service(process) else "running"
+    return "orphaned" if stat.parent == 1 and not _is_service(process) else "running"
 
 
 def _is_service(process: Path) -> bool:
     """Return whether the init system has started it, or that is not known."""
-    groups = read_text(process / "cgroup")
-    if groups is None:
-        return True
-    return any(line.rstrip("/").endswith(".service") for line in groups.splitlines())
+    paths = group_paths(process / "cgroup").values()
+    return not paths or any(path.rstrip("/").endswith(".service") for path in paths)
 
 
 def _uid(process: Path) -> int | None:

@@ -10,6 +10,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -21,10 +22,11 @@ from gpucheck.drivers.evidence import (
     MappedReading,
     ProcessFilesReading,
 )
+from gpucheck.drivers.host.cgroups import MOUNT, group_paths
 from gpucheck.drivers.host.device_holders import MOST_LINKS, MOST_THREADS
 from gpucheck.drivers.host.environment import gpu_variables
 from gpucheck.drivers.host.files import MIB, read_file
-from gpucheck.drivers.host.process_tree import ProcessTree
+from gpucheck.drivers.host.process_tree import ProcessTree, read_stat
 from gpucheck.drivers.host.processes import identify, in_initial_namespace
 from gpucheck.drivers.host.sysfs import read_text
 from gpucheck.report.codec import from_plain
@@ -78,12 +80,12 @@ def read_process_in_time(pid: int, root: Path, *, deadline_s: float) -> ProcessF
             child.close()
     # Reading these waits for nothing.
     folder = root / "proc" / str(pid)
-    stat = _stat(folder)
+    stat = read_stat(folder)
     return ProcessFilesReading(
         pid=pid,
         found=stat is not None,
-        state=stat and stat[0],
-        parent=stat and stat[1],
+        state=stat and stat.state,
+        parent=stat and stat.parent,
         name=read_text(folder / "comm"),
         initial_namespace=in_initial_namespace(root),
         unavailable=dict.fromkeys(
@@ -99,7 +101,7 @@ def read_process(pid: int, root: Path) -> ProcessFilesReading:
     """
     leader = _status_number(root / "proc" / str(pid), "Tgid") or pid
     folder = root / "proc" / str(leader)
-    before = _stat(folder)
+    before = read_stat(folder)
     if before is None:
         return ProcessFilesReading(pid=pid, found=False)
     gaps: dict[str, str] = {}
@@ -115,15 +117,15 @@ def read_process(pid: int, root: Path) -> ProcessFilesReading:
     reading = ProcessFilesReading(
         pid=leader,
         found=True,
-        state=before[0],
-        parent=before[1],
+        state=before.state,
+        parent=before.parent,
         name=read_text(folder / "comm"),
         user=who.user,
         command=who.command,
         thread_count=_status_number(folder, "Threads"),
         threads=_thread_states(folder),
         environment=environment,
-        ancestors=tuple(_ancestors(before[1], root)),
+        ancestors=tuple(_ancestors(before.parent, root)),
         mapped=mapped,
         frameworks=() if mapped is None else tuple(_frameworks(mapped, folder / "root")),
         device_files=_note(gaps, "device_files", lambda: _device_files(folder)),
@@ -134,11 +136,9 @@ def read_process(pid: int, root: Path) -> ProcessFilesReading:
         initial_namespace=in_initial_namespace(root),
         unavailable=gaps,
     )
-    after = _stat(folder)
+    after = read_stat(folder)
     # Its id may belong to another process by now; a zombie keeps its id and its start.
-    if after is None or after[2] != before[2]:
-        return ProcessFilesReading(pid=pid, found=False, ended=True)
-    if after[0] in ("Z", "X") and before[0] not in ("Z", "X"):
+    if after is None or after.started != before.started or after.zombie > before.zombie:
         return ProcessFilesReading(pid=pid, found=False, ended=True)
     return reading
 
@@ -159,14 +159,6 @@ def _note(gaps: dict[str, str], name: str, read: Callable[[], Value]) -> Value |
 # ---------------------------------------------------------------------------- what it is
 
 
-def _stat(folder: Path) -> tuple[str, int, str] | None:
-    """Return the state, the parent and the start; the name may hold brackets (man 5 proc)."""
-    fields = (read_text(folder / "stat") or "").rpartition(")")[2].split()
-    if len(fields) < 20 or not fields[1].isdecimal():
-        return None
-    return fields[0], int(fields[1]), fields[19]
-
-
 def _status_number(folder: Path, key: str) -> int | None:
     """Return a number of /proc/PID/status: Tgid is the process that a thread belongs to."""
     for line in (read_text(folder / "status") or "").splitlines():
@@ -182,8 +174,8 @@ def _thread_states(folder: Path) -> Mapping[str, int]:
         names = sorted(os.listdir(folder / "task"))[:MOST_THREADS]  # noqa: PTH208
     except OSError:
         return {}
-    stats = (_stat(folder / "task" / name) for name in names)
-    return dict(sorted(Counter(stat[0] for stat in stats if stat is not None).items()))
+    stats = (read_stat(folder / "task" / name) for name in names)
+    return dict(sorted(Counter(stat.state for stat in stats if stat is not None).items()))
 
 
 def _environment(folder: Path) -> Mapping[str, str]:
@@ -204,7 +196,7 @@ def _ancestors(pid: int, root: Path) -> Iterator[AncestorReading]:
     while pid > 0 and pid not in seen and len(seen) < MOST_ANCESTORS:
         seen.add(pid)
         folder = root / "proc" / str(pid)
-        stat = _stat(folder)
+        stat = read_stat(folder)
         if stat is None:
             yield AncestorReading(pid=pid)
             return
@@ -213,7 +205,7 @@ def _ancestors(pid: int, root: Path) -> Iterator[AncestorReading]:
         except OSError:
             environment = None
         yield AncestorReading(pid=pid, name=read_text(folder / "comm"), environment=environment)
-        pid = stat[1]
+        pid = stat.parent
 
 
 # ---------------------------------------------------------------------------- what it has loaded
@@ -306,16 +298,34 @@ def _any(answers: Iterable[bool | None]) -> bool | None:
     return True if True in found else None if None in found else False
 
 
-def _torch(name: str, folder: str, root: Path) -> MappedFrameworkReading:
-    """Source: torch/version.py, which is written when a build is made."""
-    said = _inside(root, f"{folder}/version.py")
+def _by_build_file(
+    name: str, folder: str, root: Path, *, build_file: str, cuda: str, gpu_library: str
+) -> MappedFrameworkReading:
+    """Describe one whose build wrote down its versions; `cuda` is what stands before CUDA's."""
+    said = _inside(root, f"{folder}/{build_file}")
     return MappedFrameworkReading(
         name=name,
         version=_match(said, rf"^__version__ = ['\"]({_WORD})['\"]"),
-        cuda_build=_match(said, rf"^cuda(?:: [\w\[\]. |]+)? = ['\"]({_WORD})['\"]"),
-        gpu_build=_exists(_inside(root, f"{folder}/lib/libtorch_cuda.so")),
+        cuda_build=_match(said, rf"^{cuda} = ['\"]({_WORD})['\"]"),
+        gpu_build=_exists(_inside(root, f"{folder}/{gpu_library}")),
         path=folder,
     )
+
+
+#: Source: torch/version.py, which is written when a build is made.
+_torch = partial(
+    _by_build_file,
+    build_file="version.py",
+    cuda=r"cuda(?:: [\w\[\]. |]+)?",
+    gpu_library="lib/libtorch_cuda.so",
+)
+#: Source: the files of the wheels onnxruntime and onnxruntime-gpu.
+_onnxruntime = partial(
+    _by_build_file,
+    build_file="capi/build_and_package_info.py",
+    cuda="cuda_version",
+    gpu_library="capi/libonnxruntime_providers_cuda.so",
+)
 
 
 def _tensorflow(name: str, folder: str, root: Path) -> MappedFrameworkReading:
@@ -345,18 +355,6 @@ def _jax(name: str, folder: str, root: Path) -> MappedFrameworkReading:
         version=_match(said, rf"version(?:__)? = ['\"]({_WORD})['\"]"),
         cuda_build=next((cuda for cuda, found in there.items() if found), None),
         gpu_build=built,
-        path=folder,
-    )
-
-
-def _onnxruntime(name: str, folder: str, root: Path) -> MappedFrameworkReading:
-    """Source: the files of the wheels onnxruntime and onnxruntime-gpu."""
-    said = _inside(root, f"{folder}/capi/build_and_package_info.py")
-    return MappedFrameworkReading(
-        name=name,
-        version=_match(said, rf"^__version__ = ['\"]({_WORD})['\"]"),
-        cuda_build=_match(said, rf"^cuda_version = ['\"]({_WORD})['\"]"),
-        gpu_build=_exists(_inside(root, f"{folder}/capi/libonnxruntime_providers_cuda.so")),
         path=folder,
     )
 
@@ -400,13 +398,8 @@ _DESCRIBED: tuple[tuple[str, re.Pattern[str], _Describe], ...] = (
 
 def _cgroup(folder: Path, root: Path) -> CgroupReading | None:
     """Return the limits of its control group, version 2 or 1; None if it cannot be read."""
-    lines = (read_text(folder / "cgroup") or "").splitlines()
-    paths = {}
-    for line in lines:
-        _, controllers, path = ([*line.split(":", 2), "", ""])[:3]
-        for controller in controllers.split(","):
-            paths[controller] = path
-    base = root / "sys/fs/cgroup"
+    paths = group_paths(folder / "cgroup")
+    base = root / MOUNT
     if "memory" in paths:
         return _version_1(base, paths)
     return _version_2(base, paths[""]) if "" in paths else None

@@ -16,12 +16,17 @@ from typing import NamedTuple
 
 
 class Stat(NamedTuple):
-    """One process: its parent, its start (clock ticks since boot) and whether it has ended."""
+    """One process: its parent, its start (clock ticks since boot), name and state (a letter)."""
 
     parent: int
     started: int
     name: str
-    zombie: bool
+    state: str
+
+    @property
+    def zombie(self) -> bool:
+        """Whether it has ended and only its parent has not noticed yet."""
+        return self.state in ("Z", "X")
 
 
 class ProcessTree:
@@ -126,18 +131,16 @@ def _is_same(one: Stat | None, other: Stat | None) -> bool:
 
 
 def read_stat(directory: Path) -> Stat | None:
-    """Read /proc/PID/stat; the name in it may contain blanks and brackets (man 5 proc)."""
+    """Read the `stat` of a folder of /proc; None if it is gone, hidden or not in that form.
+
+    The name in it may contain blanks and brackets (man 5 proc).
+    """
     try:
-        text = (directory / "stat").read_text(encoding="utf-8", errors="replace")
+        text = (directory / "stat").read_bytes().decode("utf-8", "replace")
     except OSError:
         return None
     head, _, tail = text.rpartition(")")
     fields = tail.split()
-    if len(fields) < 20:
+    if len(fields) < 20 or not (fields[1].isdecimal() and fields[19].isdecimal()):
         return None
-    return Stat(
-        parent=int(fields[1]),
-        started=int(fields[19]),
-        name=head.partition("(")[2],
-        zombie=fields[0] in ("Z", "X"),
-    )
+    return Stat(int(fields[1]), int(fields[19]), head.partition("(")[2], state=fields[0])

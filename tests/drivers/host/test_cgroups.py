@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpucheck.drivers.host.cgroups import CgroupReading, DmemLimit, read_cgroup
+from gpucheck.drivers.host.cgroups import DmemLimit, OwnCgroup, group_paths, read_cgroup
 from gpucheck.drivers.host.sysfs import driver_can_limit
 
 CARD = "nvidia/00000000:02:00.0/vidmem"
@@ -58,15 +58,15 @@ def test_without_files_of_its_own_a_group_has_its_parents_limit(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("files", "own", "expected"),
     [
-        ({"memory/x": ""}, "4:memory:/", CgroupReading(version=1)),
-        ({"x": ""}, "0::/", CgroupReading(version=None)),
-        ({"cgroup.controllers": ""}, "4:memory:/", CgroupReading(version=2)),
+        ({"memory/x": ""}, "4:memory:/", OwnCgroup(version=1)),
+        ({"x": ""}, "0::/", OwnCgroup(version=None)),
+        ({"cgroup.controllers": ""}, "4:memory:/", OwnCgroup(version=2)),
         # Outside of what a cgroup namespace shows.
-        ({"cgroup.controllers": ""}, "0::/../other", CgroupReading(version=2)),
+        ({"cgroup.controllers": ""}, "0::/../other", OwnCgroup(version=2)),
     ],
 )
 def test_no_group_of_version_2(
-    tmp_path: Path, files: dict[str, str], own: str, expected: CgroupReading
+    tmp_path: Path, files: dict[str, str], own: str, expected: OwnCgroup
 ) -> None:
     assert read_cgroup(tree(tmp_path, own, files)) == expected
 
@@ -80,6 +80,17 @@ def test_other_lines_are_no_limit(tmp_path: Path, line: str) -> None:
     found = read_cgroup(tree(tmp_path, "0::/", files))
 
     assert (found.has_dmem, found.limits) == (True, {})
+
+
+def test_the_groups_of_a_process_by_controller(tmp_path: Path) -> None:
+    (tmp_path / "cgroup").write_text(
+        "12:cpu,memory:/a:b\n1:name=systemd:/c\nnonsense\n3:pids\n4:net:relative\n0::/d\n"
+    )
+
+    assert group_paths(tmp_path / "cgroup") == {
+        "cpu": "/a:b", "memory": "/a:b", "name=systemd": "/c", "": "/d"
+    }  # fmt: skip
+    assert group_paths(tmp_path / "none") == {}
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,9 @@ from gpucheck.drivers.host.device_holders import read_holders
 from tests.fakes.machine import load_machine
 from tests.fakes.tree import write_tree
 
+#: Fields of /proc/PID/stat behind the parent, up to the start.
+REST_OF_STAT = " 0" * 17 + " 100"
+
 
 def add(
     root: Path,
@@ -33,7 +36,7 @@ def add(
     (folder / "comm").write_text(f"{name}\n")
     (folder / "cmdline").write_text(f"{name}\0train.py\0")
     (folder / "status").write_text(f"Name:\t{name}\nUid:\t{os.getuid()}\t0\t0\t0\n")
-    (folder / "stat").write_text(f"{pid} ({name}) {state} {parent} 1 1 0\n")
+    (folder / "stat").write_text(f"{pid} ({name}) {state} {parent}{REST_OF_STAT}\n")
     (folder / "cgroup").write_text(f"0::{group}\n")
     return folder
 

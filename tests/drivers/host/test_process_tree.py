@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gpucheck.drivers.host.process_tree import ProcessTree
+from gpucheck.drivers.host.process_tree import ProcessTree, Stat, read_stat
 
 #: A daemon: it forks twice with a new session between, and its parents are gone at once.
 DAEMON = """
@@ -104,13 +104,29 @@ def test_an_id_that_was_given_to_another_process_is_another(tmp_path: Path) -> N
     assert set(tree.refresh()) == {10}
 
 
-@pytest.mark.parametrize("text", ["", "11", "11 (x", "11 (x) S", "11 (x) S 10 0"])
+ZEROS = " 0" * 17
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "11", "11 (x", "11 (x) S", f"11 (x) S 10{ZEROS}", f"11 (x) S ?{ZEROS} 9",
+     f"11 (x) S 10{ZEROS} -9"],
+)  # fmt: skip
 def test_an_unreadable_stat_is_no_process(tmp_path: Path, text: str) -> None:
     put(tmp_path, 10, 1)
     put(tmp_path, 11, 10)
     (tmp_path / "proc" / "11" / "stat").write_text(text)
 
     assert set(ProcessTree(10, tmp_path).refresh()) == {10}
+
+
+def test_a_stat_has_its_name_between_the_first_and_the_last_bracket(tmp_path: Path) -> None:
+    (tmp_path / "stat").write_bytes(b"11 (a) T\r(\xff)) Z 10" + ZEROS.encode() + b" 9\n")
+
+    found = read_stat(tmp_path)
+
+    assert found == Stat(parent=10, started=9, name="a) T\r(\ufffd)", state="Z")
+    assert [Stat(1, 1, "p", state).zombie for state in "RSDTtZX"] == [False] * 5 + [True] * 2
 
 
 def test_zombies_are_no_members(tmp_path: Path) -> None:
