@@ -17,6 +17,7 @@ from gpucheck.bench.model import (
     Conclusion,
     DtypeSpec,
     Fact,
+    FrameworkUse,
     Measurement,
     Scope,
     Verified,
@@ -26,6 +27,7 @@ from gpucheck.drivers.gpu import BenchGpu, GpuDevice
 from gpucheck.drivers.host.blas import Blas
 from gpucheck.drivers.host.clock import Clock
 from gpucheck.drivers.host.cpu import CpuFacts, cpu_shares, keep_on, running_on
+from gpucheck.report.text import framework_title
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -64,7 +66,10 @@ class Work:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaseLabel:
-    """Identity of a case's row; the fields are the row's."""
+    """Identity of a case's row; the fields are the row's.
+
+    `framework` is None for gpucheck's own code.
+    """
 
     kernel: str
     variant: str
@@ -75,6 +80,7 @@ class CaseLabel:
     scope: Scope = Scope.RESIDENT
     threads: int | None = None
     parameters: dict[str, Fact] = field(default_factory=dict)
+    framework: FrameworkUse | None = None
 
     @property
     def id(self) -> str:
@@ -84,16 +90,21 @@ class CaseLabel:
         form are hyphens in gpucheck's own rows.
         """
         shape = "x".join(str(edge) for edge in self.shape)
-        own = ("-", "-")
-        return "/".join((self.kernel, self.variant, *own, self.dtype.format, shape, self.scope))
+        made_by = ("-", "-")
+        if self.framework is not None:
+            made_by = (self.framework.name, self.framework.form)
+        return "/".join((self.kernel, self.variant, *made_by, self.dtype.format, shape, self.scope))
 
     @property
     def text(self) -> str:
         """Return a short name for the progress line."""
         size = "x".join(str(edge) for edge in self.shape)
-        return " ".join(part for part in (self.kernel, size, self.variant) if part) + (
-            f" on {self.device}"
-        )
+        parts = [self.kernel, size]
+        if self.framework is not None:
+            parts.append(f"{framework_title(self.framework.name)} {self.framework.form}")
+        if self.framework is None or self.variant != self.kernel:
+            parts.append(self.variant)
+        return " ".join(part for part in parts if part) + f" on {self.device}"
 
 
 class Case(ABC):

@@ -149,6 +149,7 @@ def _side(row: Measurement) -> ComparisonSide:
         threads=row.threads,
         median_s=_median_s(row),
         dtype=row.dtype,
+        framework=row.framework,
     )
 
 

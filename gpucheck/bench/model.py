@@ -135,6 +135,20 @@ class SampleSummary:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FrameworkUse:
+    """Framework that ran a row: its name, its version, the form of the code, and its Python.
+
+    `form` is how the operations were handed over: `eager`, or the way they were compiled.
+    `version` is None if the framework did not answer; `python` is the interpreter's path.
+    """
+
+    name: str
+    version: str | None
+    form: str
+    python: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
     """Result row: one kernel variant on one device at one shape.
 
@@ -158,7 +172,7 @@ class Measurement:
     shape: tuple[int, ...]
     scope: Scope
     id: str = ""
-    framework: dict[str, str] | None = None
+    framework: FrameworkUse | None = None
     threads: int | None = None
     parameters: dict[str, Fact] = field(default_factory=dict)
     flops: int | None = None
@@ -199,6 +213,7 @@ class ComparisonSide:
     threads: int | None
     median_s: float
     dtype: DtypeSpec
+    framework: FrameworkUse | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -399,6 +414,30 @@ class BaselineUse:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FrameworkFacts:
+    """Facts about a framework that was measured, as its own process reports them.
+
+    `build` is the build's own name for itself, such as `cpu` or `CUDA 12.8`. `blas` computes its
+    products on the processor; `libraries` are the kernel libraries by name, with their versions.
+    `threads_intra` work on one operation, `threads_inter` on independent ones. `math_settings` are
+    the settings that permit reduced precision, with the values that the rows were measured with.
+    `failure` is why it could not be measured; what it does not report is None with a reason.
+    """
+
+    name: str
+    version: str | None
+    python: str
+    build: str | None = None
+    blas: str | None = None
+    libraries: dict[str, str] = field(default_factory=dict)
+    threads_intra: int | None = None
+    threads_inter: int | None = None
+    math_settings: dict[str, str] = field(default_factory=dict)
+    failure: Failure | None = None
+    unavailable: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BenchEnvironment:
     """Run environment of the figures: processor, libraries, load, and reasons for missing parts.
 
@@ -436,6 +475,7 @@ class BenchEnvironment:
     gpus_not_measured: tuple[str, ...] = ()
     rooflines: tuple[Roofline, ...] = ()
     variables: dict[str, str] = field(default_factory=dict)
+    frameworks: tuple[FrameworkFacts, ...] = ()
     unavailable: dict[str, str] = field(default_factory=dict)
 
 

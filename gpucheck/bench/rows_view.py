@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING
 
 from gpucheck.bench.model import BenchResult, Measurement, Scope
 from gpucheck.report.blocks import Block, Column, Fitting, Inline, Line, Row, Span, Table, plain
-from gpucheck.report.text import View, binary_bytes, count_of, duration, ranges, rate, two_digits
+from gpucheck.report.text import (
+    View,
+    binary_bytes,
+    count_of,
+    duration,
+    framework_title,
+    ranges,
+    rate,
+    two_digits,
+)
 
 if TYPE_CHECKING:
     from gpucheck.bench.case import CaseLabel
@@ -65,7 +74,8 @@ def entries(rows: Sequence[Measurement], models: Mapping[str, str], *, each: boo
     """
     alike: dict[object, list[Measurement]] = {}
     for row in rows:
-        key = (row.variant, row.scope, row.shape, row.threads, tuple(row.parameters.items()))
+        what = (row.variant, row.framework, row.scope, row.shape, row.threads)
+        key = (*what, tuple(row.parameters.items()))
         alone = each or len(models) < MANY_GPUS or not is_right(row)
         model = models.get(row.device)
         alike.setdefault(id(row) if alone else (model, key), []).append(row)
@@ -110,7 +120,8 @@ def row_name(row: Measurement | CaseLabel, where: str | None = None, *, sizes: b
 
     `sizes`: the rows of its table differ in size.
     """
-    what, device = variant_text(row.kernel, row.variant), row.device if where is None else where
+    device = row.device if where is None else where
+    what = made_by(row)
     if row.kernel == "p2p":
         return f"{what} to {device}" if device else f" {what}"
     if row.kernel == "batch":
@@ -127,6 +138,15 @@ def row_name(row: Measurement | CaseLabel, where: str | None = None, *, sizes: b
         what += ", 1 thread" if row.threads == 1 else f", {row.threads} threads"
     moved = " with transfers" if row.scope is Scope.END_TO_END else ""
     return f"{device} {what}{moved}"
+
+
+def made_by(row: Measurement | CaseLabel) -> str:
+    """Return what a row runs: a variant of gpucheck's, or a framework's code and its form."""
+    what = variant_text(row.kernel, row.variant)
+    if row.framework is None:
+        return what
+    who = f"{framework_title(row.framework.name)} {row.framework.form}"
+    return who if what == row.kernel else f"{who} {what}"
 
 
 def variant_text(kernel: str, variant: str) -> str:

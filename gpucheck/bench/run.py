@@ -430,6 +430,7 @@ def to_measurement(state: CaseState, environment: RowEnvironment) -> Measurement
         id=label.id,
         kernel=label.kernel,
         variant=label.variant,
+        framework=label.framework,
         device=label.device,
         gpu_uuid=label.gpu_uuid,
         dtype=label.dtype,

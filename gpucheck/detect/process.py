@@ -35,18 +35,9 @@ from gpucheck.inventory.inventory import UNDECIDED, complete_host
 from gpucheck.inventory.visibility import apply_rules
 from gpucheck.report.envelope import Answer, Evidence, Failure
 from gpucheck.report.errors import ExitCode, WrongUseError
-from gpucheck.report.text import binary_bytes
+from gpucheck.report.text import binary_bytes, framework_title
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
-#: Names of frameworks as people write them.
-TITLES: Mapping[str, str] = {
-    "pytorch": "PyTorch",
-    "tensorflow": "TensorFlow",
-    "jax": "JAX",
-    "onnxruntime": "ONNX Runtime",
-    "cupy": "CuPy",
-    "ggml": "ggml (llama.cpp, ollama)",
-}
 #: Frameworks as `detect --wheel` calls them.
 _WHEELS: Mapping[str, str] = {
     "pytorch": "torch",
@@ -636,7 +627,7 @@ def _named(ancestor: AncestorReading) -> str:
 
 
 def _title(framework: MappedFrameworkReading | LoadedFramework) -> str:
-    title = TITLES.get(framework.name, framework.name)
+    title = framework_title(framework.name)
     return f"{title} {framework.version}" if framework.version else title
 
 

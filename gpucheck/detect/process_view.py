@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from gpucheck.detect.process import MOST_NAMED, TITLES
+from gpucheck.detect.process import MOST_NAMED
 from gpucheck.detect.process_model import (
     ControlGroup,
     LoadedFramework,
@@ -16,7 +16,7 @@ from gpucheck.detect.process_model import (
 from gpucheck.report.blocks import Block, Gap, Line, head, remedies
 from gpucheck.report.envelope import CheckStatus, Report
 from gpucheck.report.errors import ExitCode
-from gpucheck.report.text import View, binary_bytes, count_of
+from gpucheck.report.text import View, binary_bytes, count_of, framework_title
 
 INDENT = 4
 #: Width of the names before the facts.
@@ -127,7 +127,7 @@ def _use(gpu: UsedGpu) -> str:
 
 
 def _framework(framework: LoadedFramework) -> str:
-    title = TITLES.get(framework.name, framework.name)
+    title = framework_title(framework.name)
     known = {True: "has CUDA", False: "for CPUs", None: "not known whether it has CUDA"}
     built = known[framework.gpu_build]
     if framework.cuda_build:

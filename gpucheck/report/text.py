@@ -113,6 +113,23 @@ def count_of(number: int, noun: str = "GPU") -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
+#: Frameworks as people write them, by their names in documents and options.
+_FRAMEWORKS = {
+    "pytorch": "PyTorch",
+    "tensorflow": "TensorFlow",
+    "jax": "JAX",
+    "cupy": "CuPy",
+    "numpy": "NumPy",
+    "onnxruntime": "ONNX Runtime",
+    "ggml": "ggml (llama.cpp, ollama)",
+}
+
+
+def framework_title(name: str) -> str:
+    """Return a framework's name as people write it; an unknown one as it is."""
+    return _FRAMEWORKS.get(name, name)
+
+
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 

@@ -22,7 +22,7 @@ from gpucheck.bench.case import (
     thread_counts,
 )
 from gpucheck.bench.model import Verified
-from tests.fakes.bench import FLOAT32, FakeBlas, FakeClock, FakeCpu, label, order
+from tests.fakes.bench import FLOAT32, PYTORCH, FakeBlas, FakeClock, FakeCpu, label, order
 
 WORK = Work(flops=0, bytes_moved=8, unit="B/s")
 
@@ -210,3 +210,12 @@ def test_threads_share_all_rows_in_equal_parts_that_are_worth_a_thread(
 def test_large_rows_take_all_threads() -> None:
     assert len(row_parts(8, 2**16, 8)) == 8
     assert len(row_parts(8, 2**16 - 1, 8)) == 7
+
+
+def test_a_frameworks_row_names_it_and_its_form_but_neither_version_nor_python() -> None:
+    one = replace(label("gpu:0"), framework=PYTORCH)
+    other = replace(one, framework=replace(PYTORCH, version=None, python="/elsewhere/python"))
+
+    assert one.id == other.id == "fake/scripted/pytorch/eager/float32/8/resident"
+    assert one.text == "fake 8 PyTorch eager scripted on gpu:0"
+    assert replace(one, variant="fake").text == "fake 8 PyTorch eager on gpu:0"

@@ -29,7 +29,7 @@ from gpucheck.drivers.gpu import BenchGpu
 from gpucheck.report.envelope import Answer, Failure, Host
 from gpucheck.report.formats.table import render
 from gpucheck.report.text import View
-from tests.fakes.bench import FLOAT32, RIGHT, WRONG
+from tests.fakes.bench import FLOAT32, PYTORCH, RIGHT, WRONG
 from tests.fakes.bench_results import environment
 from tests.fakes.reports import wrap
 from tests.report.formats.recorded import recorded
@@ -350,6 +350,16 @@ def test_the_details_name_the_error_and_its_bound() -> None:
         (replace(FUSED, kernel="p2p", variant="from-gpu:1"), False, "from gpu:1 to gpu:0"),
         (replace(FUSED, kernel="transfer", variant="fit"), False, "gpu:0 fit"),
         (replace(FUSED, shape=(64, 32)), True, "gpu:0 fused, 64 × 32"),
+        (
+            replace(ONE, variant="softmax-1-thread", framework=PYTORCH),
+            False,
+            "cpu PyTorch eager, 1 thread",
+        ),
+        (
+            replace(MOVED, framework=replace(PYTORCH, form="compile")),
+            False,
+            "gpu:0 PyTorch compile fused with transfers",
+        ),
     ],
 )
 def test_a_row_is_named_with_its_unit(found: Measurement, sizes: bool, name: str) -> None:

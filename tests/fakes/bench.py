@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gpucheck.bench.case import Case, CaseLabel, CaseOrder, Work
-from gpucheck.bench.model import BenchRequest, DtypeSpec, Fact, Verified
+from gpucheck.bench.model import BenchRequest, DtypeSpec, Fact, FrameworkUse, Verified
 from gpucheck.bench.numerics import FORMATS, HostData, decode, encode
 from gpucheck.drivers.gpu import BenchGpu, GpuArray, GpuDevice, GpuFunction, Product, Span
 from gpucheck.drivers.host.blas import Blas, BlasFacts
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 FLOAT32 = DtypeSpec(input="float32", accumulate="float32", output="float32", math_mode="fp32")
 RIGHT = Verified(error=1e-7, bound=1e-5, ok=True, reference="scripted")
 _PLAIN = Product()
+PYTORCH = FrameworkUse(name="pytorch", version="2.13.0", form="eager", python="/usr/bin/python3")
 WRONG = Verified(error=0.5, bound=1e-5, ok=False, reference="scripted")
 
 

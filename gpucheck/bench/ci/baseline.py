@@ -145,9 +145,15 @@ TOLERANCE_PERCENT = 5.0
 
 
 def row_id(row: Measurement) -> str:
-    """Return a row's name, the same in every run: kernel, variant, format, shape and the rest."""
+    """Return a row's name, the same in every run: kernel, variant, format, shape and the rest.
+
+    A framework and its form are part of it, its version and its Python are not.
+    """
     shape = "x".join(str(edge) for edge in row.shape)
     parts = [row.kernel, row.variant, row.dtype.format, shape]
+    if row.framework is not None:
+        parts.append(f"framework={row.framework.name}")
+        parts.append(f"form={row.framework.form}")
     if row.scope is not Scope.RESIDENT:
         parts.append(row.scope.value)
     if row.threads is not None:

@@ -217,8 +217,8 @@ def _process_medians(runs: Sequence[ProcessRun]) -> dict[tuple[object, ...], tup
 
 def _key(row: Measurement) -> tuple[object, ...]:
     parameters = tuple(sorted(row.parameters.items()))
-    what = (row.kernel, row.variant, row.dtype, row.shape, row.scope, row.threads, parameters)
-    return (row.device, *what)
+    what = (row.kernel, row.variant, row.framework, row.dtype, row.shape, row.scope)
+    return (row.device, *what, row.threads, parameters)
 
 
 def _merged_telemetry(results: Sequence[BenchResult]) -> Telemetry | None:

@@ -34,6 +34,7 @@ from gpucheck.bench.model import BenchRequest, Direction, Doubt, ProfileUse, Sco
 from gpucheck.report.codec import to_plain
 from gpucheck.report.envelope import Failure
 from gpucheck.report.errors import WrongUseError
+from tests.fakes.bench import PYTORCH
 from tests.fakes.bench_runs import document, row, runs_of
 from tests.report.schemas import closed_validator
 from tests.sampling import examples
@@ -141,10 +142,20 @@ def test_every_detail_that_tells_rows_apart_is_in_the_id() -> None:
         replace(plain, variant="cublas-nt"),
         replace(plain, parameters={"temperature": 0.7}),
         replace(plain, dtype=replace(plain.dtype, input="float32", math_mode="tf32")),
+        replace(plain, framework=PYTORCH),
+        replace(plain, framework=replace(PYTORCH, form="compile")),
+        replace(plain, framework=replace(PYTORCH, name="jax")),
     ]
 
     assert row_id(plain) == "matmul/cublas/bfloat16/4096x4096x4096"
-    assert len({row_id(one) for one in [plain, *others]}) == 7
+    assert len({row_id(one) for one in [plain, *others]}) == 10
+
+
+def test_a_later_version_of_a_framework_is_the_same_row() -> None:
+    plain = replace(row("gpu:0", 1e14), framework=PYTORCH)
+    later = replace(plain, framework=replace(PYTORCH, version="9.9", python="/elsewhere/python"))
+
+    assert row_id(later) == row_id(plain)
 
 
 def test_nothing_measured_is_not_saved() -> None:
