@@ -9,7 +9,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpucheck.bench.model import BenchResult, Measurement, Scope
-from gpucheck.report.blocks import Block, Column, Fitting, Inline, Line, Row, Span, Table, plain
+from gpucheck.report.blocks import (
+    Block,
+    Column,
+    Fitting,
+    Heading,
+    Inline,
+    Line,
+    Row,
+    Span,
+    Table,
+    plain,
+)
 from gpucheck.report.text import (
     View,
     binary_bytes,
@@ -176,7 +187,7 @@ def size_text(row: Measurement | CaseLabel) -> str:
 # ------------------------------------------------------------------------------ the table
 
 
-def heading(rows: Sequence[Measurement], view: View) -> Iterator[Line]:
+def heading(rows: Sequence[Measurement], view: View) -> Iterator[Block]:
     """Yield a table's heading: kernel, size, format, and the limits of its percentages."""
     first = rows[0]
     parts = []
@@ -192,9 +203,9 @@ def heading(rows: Sequence[Measurement], view: View) -> Iterator[Line]:
     limits = limits_text(rows)
     spans = (Span(first.kernel, "bold"), Span(f" {', '.join(parts)}"))
     if limits and len(plain(spans)) + len(limits) + _LIMITS_GAP <= view.width:
-        yield Line((*spans, Span(" " * _LIMITS_GAP), Span(limits, "dim")))
+        yield Heading((*spans, Span(" " * _LIMITS_GAP), Span(limits, "dim")))
         return
-    yield Line(spans)
+    yield Heading(spans)
     if limits:
         yield Line(limits, indent=_INDENT, style="dim")
 
@@ -282,9 +293,9 @@ def _table(
 ) -> Table:
     """Return one drawing; with a name width of None it is not aligned with other tables."""
     columns = [
-        Column(""),
-        *(Column("", right=True) for _ in range(4)),
-        Column(""),
+        Column("row"),
+        *(Column(name, right=True) for name in ("time", "±", "speed", "share")),
+        Column("result"),
     ]
     rows = []
     for one, standing in zip(found, last, strict=True):

@@ -34,7 +34,7 @@ from gpucheck.bench.rows_view import (
 )
 from gpucheck.bench.scheduler import NO_INTERVAL, TOO_SHORT
 from gpucheck.bench.summary_view import summary
-from gpucheck.report.blocks import Block, Gap, Line, head, limited, remedies
+from gpucheck.report.blocks import Block, Gap, Heading, Line, head, limited, remedies
 from gpucheck.report.envelope import CheckStatus, Report
 from gpucheck.report.text import View, rate, two_digits
 
@@ -73,7 +73,7 @@ def bench_blocks(report: Report, result: BenchResult, view: View) -> Iterator[Bl
     yield from row_blocks(result, view)
     said = list(summary(result))
     if said:
-        yield Line("Summary", style="bold")
+        yield Heading("Summary")
         yield from said
         yield Gap()
     if view.verbosity >= 0:
@@ -231,7 +231,7 @@ def _notes(result: BenchResult, view: View) -> Iterator[Block]:
     """Yield what is in doubt, which rows lacked time, and the notes."""
     doubts = in_doubt(result.measurements, settled=not result.interrupted)
     if doubts:
-        yield Line("In doubt", style="bold")
+        yield Heading("In doubt")
         yield from limited(doubts, view)
     late = [] if result.interrupted else [row for row in result.measurements if is_late(row)]
     lines = list(_out_of_time(late, result))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpucheck.detect.log import Level, Live, LogVerdict, Match, Seen, conclusion
-from gpucheck.report.blocks import Block, Gap, Line, Span, head, remedies
+from gpucheck.report.blocks import Block, Gap, Headline, Line, Span, head, remedies
 from gpucheck.report.envelope import CheckStatus, Report
 from gpucheck.report.text import View, count_of
 
@@ -29,12 +29,12 @@ def blocks(report: Report, view: View) -> Iterator[Block]:
     cause = found.cause
     if cause is None:
         # No good mark: a program may have failed with words that no rule knows.
-        yield Line(conclusion(found), CheckStatus.SKIP, style="bold")
+        yield Headline(conclusion(found), CheckStatus.SKIP, style="bold")
         yield from remedies((NOT_KNOWN,), indent=INDENT)
         return
     mark = _mark(cause)
     color = "red" if mark is CheckStatus.FAIL else "yellow"
-    yield Line(conclusion(found), mark, style=f"bold {color}")
+    yield Headline(conclusion(found), mark, style=f"bold {color}")
     yield Line(cause.excerpt, indent=INDENT)
     if found.live is not None:
         yield _live(found.live)

@@ -16,7 +16,17 @@ from gpucheck.detect.model import (
     Verdict,
 )
 from gpucheck.inventory.capped import capped_sentences
-from gpucheck.report.blocks import Block, Command, Gap, Line, counted, head, remedies
+from gpucheck.report.blocks import (
+    Block,
+    Command,
+    Gap,
+    Heading,
+    Headline,
+    Line,
+    counted,
+    head,
+    remedies,
+)
 from gpucheck.report.envelope import CheckStatus, Report
 from gpucheck.report.errors import ExitCode
 from gpucheck.report.text import View
@@ -61,7 +71,7 @@ def answer(report: Report, detection: Detection, view: View) -> Iterator[Block]:
     """Yield the verdict, and if something is wrong what to do and where it was seen."""
     mark = _mark(report, detection)
     color = {CheckStatus.OK: "green", CheckStatus.FAIL: "red"}.get(mark, "yellow")
-    yield Line(detection.conclusion, mark, style=f"bold {color}")
+    yield Headline(detection.conclusion, mark, style=f"bold {color}")
     if _is_strict(report, detection):
         yield Line("--strict makes this a failure", indent=INDENT, style="dim")
     yield from remedies(detection.remedy, indent=INDENT)
@@ -227,13 +237,13 @@ def _catalogue(found: Catalogue) -> Iterator[Block]:
             continue
         if check.layer is not layer:
             layer = check.layer
-            yield Line(layer.value, style="bold")
+            yield Heading(layer.value)
         yield Line(check.question, lead=f"{check.id:<18}", indent=2)
 
 
 def _explanation(check: CheckDescription) -> Iterator[Block]:
     about = check.about
-    yield Line(f"{check.id} ({check.layer.value})", style="bold")
+    yield Heading(f"{check.id} ({check.layer.value})")
     yield Line(check.question)
     parts = (
         ("Looks at", about.looks_at),

@@ -83,7 +83,25 @@ class Fitting(NamedTuple):
     tables: tuple[Table, ...]
 
 
-Block = Head | Line | Command | Gap | Table | Fitting
+class Heading(NamedTuple):
+    """Line that heads the blocks up to the next one; a plain text is bold."""
+
+    text: Inline
+
+
+class Headline(NamedTuple):
+    """The answer in one sentence, behind a word such as "PASS" or the mark of its status.
+
+    HTML and Markdown begin with the last one of a report, wherever it stands there.
+    """
+
+    text: str
+    status: CheckStatus
+    word: str = ""
+    style: str = ""
+
+
+Block = Head | Heading | Line | Headline | Command | Gap | Table | Fitting
 
 #: A command at the end of a step, by its first word; a note on it, and a reboot after it.
 _COMMAND = re.compile(

@@ -27,7 +27,7 @@ from gpucheck.bench.model import (
 )
 from gpucheck.bench.rows_view import devices_text
 from gpucheck.bench.workers import WORKER_INTERRUPTED
-from gpucheck.report.blocks import Block, Gap, Line, Span, limited, remedies
+from gpucheck.report.blocks import Block, Gap, Headline, Line, limited, remedies
 from gpucheck.report.envelope import CheckStatus, Report
 from gpucheck.report.errors import ExitCode
 from gpucheck.report.text import View
@@ -314,7 +314,7 @@ def _remarks(gates: Sequence[Gate], view: View) -> Iterator[Block]:
     yield from limited((Line(text, style="dim") for text in lines), view)
 
 
-def _verdict(report: Report, result: BenchResult, changes: Sequence[Gate]) -> Line:
+def _verdict(report: Report, result: BenchResult, changes: Sequence[Gate]) -> Headline:
     """Return the verdict in one line."""
     word, style = verdict_word(report, result.gates)
     rest = [gate for gate in result.gates if all(gate is not other for other in changes)]
@@ -326,9 +326,10 @@ def _verdict(report: Report, result: BenchResult, changes: Sequence[Gate]) -> Li
     return verdict_line(word, style, "; ".join(parts))
 
 
-def verdict_line(word: str, style: str, text: str) -> Line:
+def verdict_line(word: str, style: str, text: str) -> Headline:
     """Return the last line of a judged report."""
-    return Line((Span(word, style), Span(f"  {text}")))
+    statuses = {"PASS": CheckStatus.OK, "FAIL": CheckStatus.FAIL}
+    return Headline(text, statuses.get(word, CheckStatus.UNKNOWN), word, style)
 
 
 def _decides(gate: Gate) -> bool:

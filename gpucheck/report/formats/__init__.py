@@ -30,7 +30,9 @@ FORMATS = MappingProxyType(
 
 #: Document -> module of its view. `blocks(report, view)` yields what the table shows; `rows(report,
 #: view)` gives the heading and the rows of CSV; `LINES` has a function of the result for each
-#: format that is lines to copy; `line(result)` is the sentence of --line.
+#: format that is lines to copy; `line(result)` is the sentence of --line; `charts(report, view)`
+#: yields the charts (report/charts.py) that --html and --plot draw, each only if the document has
+#: its values.
 VIEWS = MappingProxyType(
     {
         "list": "gpucheck.inventory.view",

@@ -15,6 +15,8 @@ from gpucheck.report.blocks import (
     Fitting,
     Gap,
     Head,
+    Heading,
+    Headline,
     Inline,
     Line,
     Span,
@@ -109,8 +111,13 @@ def _drawn(blocks: Iterable[Block], view: View) -> Iterator[Text]:
         match _on_recording(block, view):
             case Head(facts):
                 yield from _joined(facts, view, style="bold")
+            case Heading(words):
+                bold = "bold" if isinstance(words, str) else ""
+                yield from _line(Line(words, style=bold), view)
             case Line() as line:
                 yield from _line(line, view)
+            case Headline() as headline:
+                yield from _line(_headline(headline), view)
             case Command(text, indent):
                 yield Text(" " * indent) + _text(text, view, style="bold")
             case Gap():
@@ -175,6 +182,12 @@ def _line(line: Line, view: View) -> Iterator[Text]:
     first = Text(" " * indent) + lead
     text = _text(line.text, view, style=line.style)
     yield from _hanging(first, _wrapped(text, view.width - first.cell_len))
+
+
+def _headline(headline: Headline) -> Line:
+    if not headline.word:
+        return Line(headline.text, headline.status, style=headline.style)
+    return Line((Span(headline.word, headline.style), Span(f"  {headline.text}")))
 
 
 def _wrapped(text: Text, width: int) -> list[Text]:
@@ -278,18 +291,18 @@ def _records(table: Table, view: View) -> Iterator[Text]:
         names = tuple(cell for _, cell in filled[: table.names])
         yield from _joined(names, view, style=row.style or "bold")
         facts = [
-            _labelled(column, cell)
+            _labelled(column, cell, headed=table.header)
             for column, cell in filled[table.names :]
-            if not (column.text and plain(cell).strip() == ABSENT)
+            if not (table.header and column.text and plain(cell).strip() == ABSENT)
         ]
         yield from _joined(facts, view, indent=2)
         for below in row.below:
             yield from _line(below, view)
 
 
-def _labelled(column: Column, cell: Inline) -> Inline:
+def _labelled(column: Column, cell: Inline, *, headed: bool) -> Inline:
     spans = (Span(cell),) if isinstance(cell, str) else cell
     # There is no column to line up with.
     first, *others = dropwhile(lambda span: not span.text.strip(), spans)
     spans = (first._replace(text=first.text.lstrip()), *others)
-    return (Span(f"{column.text} ", "dim"), *spans) if column.text else spans
+    return (Span(f"{column.text} ", "dim"), *spans) if headed and column.text else spans
