@@ -214,6 +214,10 @@ class Kernel(ABC):
     def validate(self, request: BenchRequest) -> None:  # noqa: B027 - most accept every request
         """Raise WrongUseError for a request that this kernel cannot answer."""
 
+    def faster_cpu(self) -> str | None:
+        """Return how to get a faster CPU side than this installation has; None if there is none."""
+        return None
+
     def cpu_refusal(self, dtype: str) -> str | None:
         """Return why the processor is not measured in this dtype, or None."""
         return None

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from gpucheck.bench.model import Comparison, ComparisonSide, Doubt, DtypeSpec, Measurement, Scope
-from gpucheck.report.text import two_digits
+from gpucheck.report.text import framework_title, two_digits
 
 #: How many operations on the same data the amortised speed-up assumes.
 REUSE_COUNT = 10
@@ -20,13 +20,29 @@ _SLOWED = (
 _NO_INTERVAL = "no-interval"
 #: More GPUs than this share one sentence.
 _MOST_ALONE = 2
+#: Formats of less precision than float32: a CPU's float32 row answers for them.
+_BELOW_FLOAT32 = frozenset({"tf32", "float16", "bfloat16", "float8", "int8"})
 
 
-def compare(measurements: Sequence[Measurement]) -> tuple[Comparison, ...]:
-    """Return one comparison for each kernel, shape, format and GPU that has times on both sides.
+def maker_of(row: Measurement | ComparisonSide) -> str | None:
+    """Return the framework that ran a row; None for gpucheck's own code."""
+    return row.framework.name if row.framework is not None else None
 
-    Each side is its fastest row; the CPU's in the same format if there is one, else in float32.
-    Rows that failed or have no time are left out.
+
+def maker_text(name: str | None) -> str:
+    """Return who ran a row in words."""
+    return "gpucheck" if name is None else framework_title(name)
+
+
+def compare(
+    measurements: Sequence[Measurement], faster_cpu: Mapping[str, str] | None = None
+) -> tuple[Comparison, ...]:
+    """Return one comparison for each kernel, shape, format, GPU and maker with times on both sides.
+
+    A maker is gpucheck itself or a framework. The GPU's side is the maker's fastest row, the CPU's
+    the fastest row of all makers, so that a GPU does not win against a slow CPU kernel: in the same
+    format or, for a format of less precision, in float32. Rows that failed or have no time are left
+    out. `faster_cpu` tells, by kernel, how to get a CPU side that is known to be faster.
     """
     timed = [
         row
@@ -38,12 +54,20 @@ def compare(measurements: Sequence[Measurement]) -> tuple[Comparison, ...]:
         problem = (gpu.kernel, gpu.shape, gpu.parameters)
         same = [row for row in timed if (row.kernel, row.shape, row.parameters) == problem]
         cpus = [other for other in same if other.device == "cpu"]
-        alike = [cpu for cpu in cpus if cpu.dtype == gpu.dtype]
-        plain = [cpu for cpu in cpus if cpu.dtype.math_mode == "fp32"]
-        if alike or plain:
-            cpu = min(alike or plain, key=_median_s)
-            found.append(_comparison(cpu, gpu, _end_to_end(same, gpu)))
+        rivals = _rivals(cpus, gpu)
+        if rivals:
+            lacking = (faster_cpu or {}).get(gpu.kernel)
+            found.append(_comparison(rivals, gpu, _end_to_end(same, gpu), lacking))
     return tuple(found)
+
+
+def _rivals(cpus: Iterable[Measurement], gpu: Measurement) -> list[Measurement]:
+    """Return the CPU's rows that do a GPU row's work in no less precision."""
+    alike = [cpu for cpu in cpus if cpu.dtype == gpu.dtype]
+    plain = [cpu for cpu in cpus if cpu.dtype.math_mode == "fp32" and cpu not in alike]
+    if gpu.dtype.format in _BELOW_FLOAT32:
+        return [*alike, *plain]
+    return alike or plain
 
 
 def _median_s(row: Measurement) -> float:
@@ -52,27 +76,37 @@ def _median_s(row: Measurement) -> float:
 
 
 def _fastest_gpu_rows(timed: Sequence[Measurement]) -> list[Measurement]:
-    """Return the fastest resident row of each problem, format and GPU, in the rows' order."""
+    """Return each maker's fastest resident row by problem, format and GPU, in the rows' order."""
     best: dict[tuple[object, ...], Measurement] = {}
     for row in timed:
         if row.device == "cpu" or row.scope is not Scope.RESIDENT:
             continue
-        problem = (row.kernel, row.shape, tuple(row.parameters.items()), row.dtype, row.device)
+        what = (row.kernel, row.shape, tuple(row.parameters.items()), row.dtype)
+        problem = (*what, row.device, maker_of(row))
         if problem not in best or _median_s(row) < _median_s(best[problem]):
             best[problem] = row
     return list(best.values())
 
 
 def _end_to_end(rows: Sequence[Measurement], gpu: Measurement) -> float | None:
-    """Return the same GPU's median in the same format with its transfers, if it was measured."""
-    wanted = (Scope.END_TO_END, gpu.device, gpu.dtype)
+    """Return the same maker's median on that GPU with transfers, if it was measured."""
+    wanted = (Scope.END_TO_END, gpu.device, gpu.dtype, maker_of(gpu))
     times = [
-        _median_s(other) for other in rows if (other.scope, other.device, other.dtype) == wanted
+        _median_s(other)
+        for other in rows
+        if (other.scope, other.device, other.dtype, maker_of(other)) == wanted
     ]
     return min(times, default=None)
 
 
-def _comparison(cpu: Measurement, gpu: Measurement, end_to_end_s: float | None) -> Comparison:
+def _comparison(
+    rivals: Sequence[Measurement],
+    gpu: Measurement,
+    end_to_end_s: float | None,
+    lacking: str | None,
+) -> Comparison:
+    cpu = min(rivals, key=_median_s)
+    own_s = min((_median_s(one) for one in rivals if maker_of(one) == maker_of(gpu)), default=None)
     cpu_s, gpu_s = _median_s(cpu), _median_s(gpu)
     resident = cpu_s / gpu_s
     moved = amortised = break_even = None
@@ -82,7 +116,6 @@ def _comparison(cpu: Measurement, gpu: Measurement, end_to_end_s: float | None) 
         moved = cpu_s / end_to_end_s
         amortised = cpu_s / (gpu_s + transfer_s / REUSE_COUNT)
         break_even = break_even_count(cpu_s, gpu_s, transfer_s)
-    precisions = None if cpu.dtype == gpu.dtype else (cpu.dtype.format, gpu.dtype.format)
     return Comparison(
         kernel=gpu.kernel,
         dtype=gpu.dtype,
@@ -92,25 +125,60 @@ def _comparison(cpu: Measurement, gpu: Measurement, end_to_end_s: float | None) 
         speedup_resident=resident,
         speedup_end_to_end=moved,
         speedup_amortised=amortised,
+        speedup_own_cpu=None if own_s is None else own_s / gpu_s,
         reuse_count=REUSE_COUNT,
         break_even=break_even,
-        sentence=sentence(resident, moved, break_even, precisions),
+        sentence=sentence(resident, moved, break_even, *_sides_text(cpu, gpu)),
         doubts=(
-            *_different_precision(cpu.dtype, gpu.dtype),
+            *_different_precision(cpu.dtype, gpu.dtype, maker_of(gpu)),
             *_sides_in_doubt(cpu, gpu),
+            *_faster_cpu_exists(lacking),
         ),
     )
 
 
-def _different_precision(cpu: DtypeSpec, gpu: DtypeSpec) -> tuple[Doubt, ...]:
+def _sides_text(cpu: Measurement, gpu: Measurement) -> tuple[str, str]:
+    """Return what tells the two sides apart: " with PyTorch in float32", empty if nothing does."""
+    with_frameworks = maker_of(cpu) is not None or maker_of(gpu) is not None
+    texts = []
+    for row in (cpu, gpu):
+        who = f" with {side_text(row)}" if with_frameworks else ""
+        texts.append(who + (f" in {row.dtype.format}" if cpu.dtype != gpu.dtype else ""))
+    return texts[0], texts[1]
+
+
+def side_text(side: Measurement | ComparisonSide) -> str:
+    """Return who ran a side, and which of its code: "PyTorch eager", "gpucheck's blas"."""
+    if side.framework is None:
+        return f"gpucheck's {side.variant.removesuffix('-1-thread')}"
+    return f"{maker_text(side.framework.name)} {side.framework.form}"
+
+
+def _faster_cpu_exists(how: str | None) -> tuple[Doubt, ...]:
+    """Doubt a comparison with a CPU side that is known not to be the fastest there is."""
+    if how is None:
+        return ()
+    return (
+        Doubt(
+            code="faster-cpu-exists",
+            message="a faster CPU side exists, so the GPU's lead may be too large",
+            next=how,
+        ),
+    )
+
+
+def _different_precision(
+    cpu: DtypeSpec, gpu: DtypeSpec, framework: str | None
+) -> tuple[Doubt, ...]:
     """Doubt a comparison whose two sides compute in different precisions."""
     if cpu == gpu:
         return ()
+    remedy = "--dtype float32, with CUPY_TF32 unset" if framework is None else "--same-math"
     return (
         Doubt(
             code="different-precision",
             message=f"the CPU computes in {cpu.math_mode}, the GPU in {gpu.math_mode}",
-            next="compare rows of the same precision: --dtype float32, with CUPY_TF32 unset",
+            next=f"compare rows of the same precision: {remedy}",
             facts={"cpu": cpu.math_mode, "gpu": gpu.math_mode},
         ),
     )
@@ -167,14 +235,11 @@ def sentence(
     resident: float,
     end_to_end: float | None,
     break_even: int | None,
-    precisions: tuple[str, str] | None = None,
+    cpu: str = "",
+    gpu: str = "",
 ) -> str:
-    """Return the speed-ups in plain words; `precisions` are the CPU's and the GPU's if not one."""
-    first = f"for this size the GPU is {_times(resident)} if the data stays there"
-    if precisions is not None:
-        cpu, gpu = precisions
-        first = f"for this size the GPU in {gpu} is {_times(resident, f' in {cpu}')}"
-        first += " if the data stays there"
+    """Return the speed-ups in plain words; `cpu` and `gpu` qualify the sides: " in float32"."""
+    first = f"for this size the GPU{gpu} is {_times(resident, cpu)} if the data stays there"
     if end_to_end is None:
         return f"{first}; transfers were not measured"
     text = f"{first}, {_times(end_to_end)} with transfers"
@@ -197,15 +262,22 @@ def _times(factor: float, cpu: str = "") -> str:
 
 
 def headline(comparisons: Sequence[Comparison]) -> str | None:
-    """Return the speed-ups of all kernels in one sentence for each GPU, None if there are none.
+    """Return the speed-ups of all kernels in one sentence, None if there are none.
 
-    Where kernels were compared in equal precision, only those count.
+    Each GPU and each maker has a part. Where kernels were compared in equal precision, only those
+    count.
     """
     fair = [one for one in comparisons if one.cpu.dtype == one.gpu.dtype] or list(comparisons)
     devices = list(dict.fromkeys(one.gpu.device for one in fair))
-    if len(devices) > _MOST_ALONE:
-        return _reached(f"each of {len(devices)} GPUs", fair)
-    said = [_reached(name, [one for one in fair if one.gpu.device == name]) for name in devices]
+    said = []
+    for maker in dict.fromkeys(maker_of(one.gpu) for one in fair):
+        mine = [one for one in fair if maker_of(one.gpu) == maker]
+        who = "" if maker is None else f"{maker_text(maker)} on "
+        if len(devices) > _MOST_ALONE:
+            said.append(_reached(f"{who}each of {len(devices)} GPUs", mine))
+            continue
+        by_device = ([one for one in mine if one.gpu.device == name] for name in devices)
+        said += [_reached(f"{who}{here[0].gpu.device}", here) for here in by_device if here]
     return "; ".join(said) or None
 
 

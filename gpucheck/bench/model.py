@@ -220,6 +220,8 @@ class ComparisonSide:
 class Comparison:
     """Comparison of CPU and GPU for one kernel and shape: always three speed-ups.
 
+    The CPU's side is its fastest row, whoever ran it; `speedup_own_cpu` is against the fastest CPU
+    row of the GPU side's own maker (gpucheck, or the same framework), None if it has none.
     `speedup_amortised` moves the data once for `reuse_count` operations. `break_even` is the
     smallest number of operations on moved data from which the GPU is faster, None if it never is
     or if the transfer was not measured.
@@ -236,6 +238,7 @@ class Comparison:
     reuse_count: int
     break_even: int | None
     sentence: str
+    speedup_own_cpu: float | None = None
     doubts: tuple[Doubt, ...] = ()
 
 

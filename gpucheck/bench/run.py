@@ -219,7 +219,7 @@ class _Bench:
         ]
         rooflines = rooflines_of([*limits, *rows])
         rows = [self._with_roofline(row, rooflines) for row in rows]
-        conclusions, comparisons = self._conclusions(rows), compare(rows)
+        conclusions, comparisons = self._conclusions(rows), compare(rows, self._faster_cpu())
         if self._request.samples is SampleDetail.SUMMARY:
             rows = [replace(row, samples_s=(), warmup_s=()) for row in rows]
         environment = environment_of(
@@ -401,6 +401,12 @@ class _Bench:
             unavailable = unavailable | {"joules_per_op": "the GPU's energy was not counted here"}
         doubts = (*row.doubts, *doubts_about_roofline(row, gpu))
         return replace(row, doubts=doubts, unavailable=unavailable)
+
+    def _faster_cpu(self) -> dict[str, str]:
+        """Return, by kernel, how to get a CPU side that is known to be faster."""
+        groups = (group_run.group for group_run in self._group_runs)
+        said = {group.kernel.id: group.kernel.faster_cpu() for group in groups if group.with_cpu}
+        return {name: how for name, how in said.items() if how is not None}
 
     def _conclusions(self, rows: Sequence[Measurement]) -> tuple[Conclusion, ...]:
         """Return the conclusions from rows with intervals, and from accuracies."""

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from gpucheck.bench.comparison import REUSE_COUNT, break_even_count, compare, headline, sentence
 from gpucheck.bench.model import Doubt, Measurement, Scope
 from gpucheck.report.envelope import Failure
-from tests.fakes.bench import FLOAT32, RIGHT, WRONG
+from tests.fakes.bench import FLOAT32, PYTORCH, RIGHT, WRONG
 
 SECONDS = st.floats(min_value=1e-7, max_value=1e2)
 
@@ -139,7 +139,7 @@ def test_two_precisions_are_named_in_the_sentence() -> None:
 
     words = "the GPU in bfloat16 is 31 times faster than the CPU in float32 if the data stays there"
     assert words in found.sentence
-    assert "as fast as the CPU in float32" in sentence(1.0, None, None, ("float32", "tf32"))
+    assert "as fast as the CPU in float32" in sentence(1.0, None, None, " in float32", " in tf32")
 
 
 def busy(row: Measurement, code: str) -> Measurement:
@@ -203,3 +203,110 @@ def test_up_to_five_percent_is_as_fast(factor: float, words: str) -> None:
 def test_moving_pays_only_where_it_does_not_pay_at_once() -> None:
     assert "moving pays from 7" in sentence(2.0, 0.9, 7)
     assert "moving pays" not in sentence(2.0, 1.0, 7)
+
+
+# ------------------------------------------------------------------------------ frameworks
+
+TORCH_CPU = replace(CPU, framework=PYTORCH, median_s=0.2)
+TORCH_GPU = replace(GPU, framework=PYTORCH, median_s=0.02)
+TORCH_MOVED = replace(MOVED, framework=PYTORCH, median_s=0.03)
+COMPILED_GPU = replace(TORCH_GPU, framework=replace(PYTORCH, form="torch.compile"), median_s=0.01)
+
+
+def test_the_best_cpu_row_is_the_opponent_whoever_made_it() -> None:
+    own, torch = compare([CPU, TORCH_CPU, GPU, MOVED, TORCH_GPU, TORCH_MOVED])
+
+    assert own.cpu == torch.cpu
+    assert own.cpu.framework == PYTORCH
+    assert own.gpu.framework is None
+    assert own.speedup_resident == pytest.approx(20)
+    assert own.speedup_own_cpu == pytest.approx(31)
+    assert torch.speedup_resident == torch.speedup_own_cpu == pytest.approx(10)
+    assert torch.speedup_end_to_end == pytest.approx(0.2 / 0.03)
+    assert own.sentence.startswith(
+        "for this size the GPU with gpucheck's any is 20 times faster than the CPU with PyTorch "
+        "eager if the data stays there"
+    )
+
+
+def test_a_frameworks_gpu_meets_gpuchecks_cpu_kernel_if_that_is_faster() -> None:
+    (found,) = compare([replace(CPU, median_s=0.1), TORCH_CPU, TORCH_GPU])
+
+    assert found.cpu.framework is None
+    assert found.speedup_resident == pytest.approx(5)
+    assert found.speedup_own_cpu == pytest.approx(10)
+    assert found.speedup_end_to_end is None, "gpucheck's transfers are not PyTorch's"
+
+
+def test_the_fastest_form_of_a_framework_is_its_side() -> None:
+    (found,) = compare([TORCH_CPU, TORCH_GPU, COMPILED_GPU])
+
+    assert found.gpu.framework == COMPILED_GPU.framework
+    assert found.speedup_resident == pytest.approx(20)
+
+
+def test_a_framework_without_a_cpu_row_has_no_speed_up_over_its_own() -> None:
+    (found,) = compare([CPU, TORCH_GPU])
+
+    assert found.speedup_own_cpu is None
+
+
+def test_a_slow_cpu_row_in_16_bits_does_not_stand_for_the_cpu() -> None:
+    half = replace(FLOAT32, input="bfloat16", math_mode="bf16")
+    slow = replace(TORCH_CPU, dtype=half, median_s=5.0)
+    quick = replace(slow, median_s=0.05)
+    on_gpu = replace(TORCH_GPU, dtype=half)
+
+    (against_slow,) = compare([CPU, slow, on_gpu])
+    (against_quick,) = compare([CPU, quick, on_gpu])
+
+    assert against_slow.cpu.dtype == FLOAT32
+    assert against_slow.cpu.median_s == 0.31
+    assert against_quick.cpu.dtype == half
+
+
+def test_float64_is_not_compared_with_faster_float32() -> None:
+    double = replace(FLOAT32, input="float64", accumulate="float64", math_mode="fp64")
+    cpu = replace(CPU, dtype=double, median_s=0.9)
+
+    (found,) = compare([CPU, cpu, replace(GPU, dtype=double)])
+
+    assert found.cpu.median_s == 0.9
+
+
+def test_a_faster_cpu_side_that_is_not_installed_is_a_doubt_with_its_command() -> None:
+    (found,) = compare([CPU, GPU], {"matmul": "pip install it"})
+    (other,) = compare([CPU, GPU], {"softmax": "pip install it"})
+
+    assert [(doubt.code, doubt.next) for doubt in found.doubts] == [
+        ("faster-cpu-exists", "pip install it")
+    ]
+    assert not other.doubts
+
+
+def test_different_arithmetic_of_a_framework_names_the_option_that_makes_it_equal() -> None:
+    tf32 = replace(TORCH_GPU, dtype=replace(FLOAT32, math_mode="tf32"))
+
+    (found,) = compare([CPU, tf32])
+
+    (doubt,) = found.doubts
+    assert doubt.code == "different-precision"
+    assert "--same-math" in doubt.next
+
+
+def test_the_headline_names_each_maker_on_each_device() -> None:
+    text = headline(compare([CPU, GPU, TORCH_GPU])) or ""
+
+    assert text.startswith("gpu:0 reaches 31 times")
+    assert "; PyTorch on gpu:0 reaches 16 times" in text
+
+
+def test_many_gpus_share_a_part_for_each_maker() -> None:
+    rows = [CPU]
+    for number in range(3):
+        rows += [replace(one, device=f"gpu:{number}") for one in (GPU, TORCH_GPU)]
+
+    text = headline(compare(rows)) or ""
+
+    assert "each of 3 GPUs reaches" in text
+    assert "PyTorch on each of 3 GPUs reaches" in text

@@ -34,7 +34,7 @@ from gpucheck.bench.gpu_case import (
     gpu_label,
     pinned_bytes,
 )
-from gpucheck.bench.model import BenchMode, BenchRequest, Conclusion, Measurement, Verified
+from gpucheck.bench.model import BenchMode, BenchRequest, Conclusion, Fact, Measurement, Verified
 from gpucheck.bench.numerics import (
     FORMATS,
     block_count,
@@ -48,7 +48,7 @@ from gpucheck.bench.numerics import (
 from gpucheck.drivers.cupy.errors import CLUSTER_NOT_PLACED
 from gpucheck.drivers.cupy.install import command, installation
 from gpucheck.drivers.gpu import GpuArray, GpuDevice, GpuFunction
-from gpucheck.drivers.host.clock import Clock
+from gpucheck.drivers.host.clock import Clock, monotonic_s
 from gpucheck.report.errors import GpucheckError, WrongUseError
 
 if TYPE_CHECKING:
@@ -124,6 +124,11 @@ class Softmax(Kernel):
         """Return three sets of buffers, one for each case, and the plain version's temporaries."""
         return 3 * self.work(shape, dtype).bytes_moved + 8 * shape[0] * shape[1]
 
+    def faster_cpu(self) -> str | None:
+        """Return how to get the compiled version, if it is missing."""
+        found = compiled_rows()
+        return found if isinstance(found, str) else None
+
     def cpu_cases(self, order: CaseOrder) -> Sequence[Case]:
         """Return the best version with all threads and with one, and the plain one.
 
@@ -133,7 +138,7 @@ class Softmax(Kernel):
         best: list[Case] = [
             BlockedSoftmax(order, threads)
             if isinstance(softmax_rows, str)
-            else FusedSoftmax(order, threads, softmax_rows)
+            else FusedSoftmax(order, threads, *softmax_rows)
             for threads in thread_counts(order.cpu)
         ]
         return [*best, NaiveSoftmax(order)]
@@ -151,9 +156,9 @@ class Softmax(Kernel):
 
     def conclude(self, rows: Sequence[Measurement]) -> Sequence[Conclusion]:
         """Say that the processor could be faster where a GPU was compared with it."""
-        lacking = compiled_rows()
         on_cpu = {row.device == "cpu" for row in rows}
-        if not isinstance(lacking, str) or len(on_cpu) < 2:
+        lacking = self.faster_cpu() if len(on_cpu) == 2 else None
+        if lacking is None:
             return ()
         sentence = f"compiled by numba, the processor's softmax is several times faster: {lacking}"
         found = Conclusion(
@@ -232,9 +237,17 @@ class BlockedSoftmax(_CpuSoftmax):
 class FusedSoftmax(_CpuSoftmax):
     """Softmax that reads and writes each row once, compiled by numba, split among threads."""
 
-    def __init__(self, order: CaseOrder, threads: int, work: Callable[..., None]) -> None:
+    def __init__(
+        self, order: CaseOrder, threads: int, work: Callable[..., None], compile_s: float
+    ) -> None:
         super().__init__(order, "fused", threads)
         self._compiled = work
+        self._compile_s = compile_s
+
+    @property
+    def facts(self) -> Mapping[str, Fact]:
+        """Return the seconds that the compilation took, which no sample contains."""
+        return {"compile_s": self._compile_s}
 
     def prepare(self) -> None:
         """Draw the input, allocate the output, start the threads."""
@@ -347,17 +360,18 @@ class LibrarySoftmax(_GpuSoftmax):
 
 
 @cache
-def compiled_rows() -> Callable[..., None] | str:
-    """Return the softmax that numba compiled, once per process, or how to get it.
+def compiled_rows() -> tuple[Callable[..., None], float] | str:
+    """Return the softmax that numba compiled and the seconds that took, or how to get it.
 
-    It takes about two seconds, before anything is measured.
+    It is compiled once per process, before anything is measured.
     """
     if find_spec("numba") is None:
         return command(installation(), "cpu")
     try:
+        began_s = monotonic_s()
         from gpucheck.bench.compiled_softmax import compiled
 
-        return compiled()
+        return compiled(), monotonic_s() - began_s
     except Exception as error:  # each version of numba, LLVM and NumPy fails in its own way
         reason = str(error).strip().partition("\n")[0]
         return f"numba does not work here ({type(error).__name__}: {reason})"

@@ -168,6 +168,7 @@ def test_without_numba_numpy_works_on_blocks_and_a_comparison_says_what_is_faste
     assert isinstance(cases[0], BlockedSoftmax)
     assert said.code == "faster-cpu-kernel"
     assert "[cpu]" in said.sentence
+    assert Softmax().faster_cpu() in said.sentence
     assert not Softmax().conclude([cpu])
     assert not Softmax().conclude([gpu])
 
@@ -185,11 +186,13 @@ def test_a_broken_numba_is_named_and_numpy_takes_its_place(monkeypatch: pytest.M
 
 
 def test_with_the_compiled_softmax_nothing_faster_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(softmax, "compiled_rows", lambda: print)
+    monkeypatch.setattr(softmax, "compiled_rows", lambda: (print, 1.5))
 
     cases = Softmax().cpu_cases(order((64, 100)))
 
     assert isinstance(cases[0], FusedSoftmax)
+    assert cases[0].facts == {"compile_s": 1.5}
+    assert Softmax().faster_cpu() is None
     assert not Softmax().conclude([bench_runs.row("cpu", 1.0), bench_runs.row("gpu:0", 1.0)])
 
 
