@@ -18,21 +18,18 @@ from gpucheck.cli.bench_ci import (
     AgainstBaseline,
     AllowDifference,
     Append,
-    Github,
-    Junit,
-    Outlets,
     Processes,
     Save,
     SaveFailed,
     Saving,
     UpdateBaseline,
     deliver_judged,
-    open_outlets,
     open_saving,
     repeat,
     run_with_profile,
 )
 from gpucheck.cli.options import with_shared_options
+from gpucheck.cli.outlets import Github, Junit, Outlets, Prometheus, open_outlets
 from gpucheck.cli.output import Shared, deliver, machine, now, publish, split_words
 from gpucheck.cli.terminal import is_watched, write_stderr, writes_unicode
 from gpucheck.drivers.interface import Probes
@@ -153,6 +150,7 @@ def command(
     ] = SampleDetail.ALL,
     junit: Junit = None,
     github: Github = None,
+    prometheus: Prometheus = None,
     shared: Shared,
 ) -> int:
     """Time the CPU against the GPU, and verify both."""
@@ -171,7 +169,7 @@ def command(
         data_file=None if data is None else str(data),
     )
     gc.enable()
-    outlets = open_outlets(junit, github=github)
+    outlets = open_outlets(junit, github=github, prometheus=prometheus)
     with outlets.guarded("bench"):
         alone = {"corruption": corruption, "processes": processes}
         if peaks or board is not None:
@@ -180,6 +178,7 @@ def command(
                 "save": save,
                 "baseline": baseline,
                 "junit": junit,
+                "prometheus": prometheus,
             }
             check_peaks_options(request, peaks=peaks, **alone, burn=burn, **more)
             return _show_peaks(board, request.dtypes, shared)
@@ -396,7 +395,7 @@ def _run_burn(
         product=product, seconds=seconds, limit_c=limit_c, require_gpu=require_gpu
     )
     check_burn(request)
-    formats = ("table", "json", "junit", "github")
+    formats = ("table", "json", "junit", "github", "prometheus")
     with (
         machine("burn", shared, formats) as probes,
         _live_view(shown=shared.verbosity >= 0) as report_progress,

@@ -6,11 +6,9 @@ to stderr.
 
 from __future__ import annotations
 
-import os
 import shlex
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -18,13 +16,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gpucheck.bench.ci.model import Reference, SavedRun
-from gpucheck.cli.output import Shared, deliver, failure_report, machine, split_words
+from gpucheck.cli.outlets import Outlets
+from gpucheck.cli.output import Shared, deliver, machine, split_words
 from gpucheck.cli.report_file import check_writable, write_file
-from gpucheck.cli.terminal import status_line, write_stderr, write_workflow_command
-from gpucheck.drivers.interrupts import REQUESTS
-from gpucheck.report.envelope import Answer, Failure, Notice, Report
-from gpucheck.report.errors import ExitCode, GpucheckError, WrongUseError
-from gpucheck.report.text import View, printable
+from gpucheck.cli.terminal import status_line, write_stderr
+from gpucheck.report.envelope import Answer, Failure, Notice
+from gpucheck.report.errors import ExitCode, WrongUseError
+from gpucheck.report.text import printable
 
 if TYPE_CHECKING:
     from gpucheck.bench.model import BenchRequest
@@ -63,19 +61,6 @@ Processes = Annotated[
         "--processes",
         metavar="N",
         help="Repeat in N processes for each device [default: 5 with --save or --baseline].",
-    ),
-]
-Junit = Annotated[
-    Path | None,
-    typer.Option(
-        "--junit", metavar="FILE", help="Also write a JUnit file: a case for each GPU and check."
-    ),
-]
-Github = Annotated[
-    bool | None,
-    typer.Option(
-        "--github/--no-github",
-        help="Annotations and a step summary [default: when GitHub Actions runs it].",
     ),
 ]
 
@@ -310,69 +295,3 @@ def repeat(
             require_gpu=require_gpu,
         )
     return saving.keep(run, answer, shared)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outlets:
-    """Further outputs of a report; `summary` is the file of GitHub's step summary."""
-
-    junit: Path | None = None
-    github: bool = False
-    summary: Path | None = None
-
-    def write(self, report: Report) -> None:
-        """Write the report to every outlet.
-
-        Raises:
-            WrongUseError: the JUnit file cannot be written.
-        """
-        if self.github:
-            self._announce(report)
-        if self.junit is not None:
-            from gpucheck.report.formats.junit import render
-
-            write_file(self.junit, render(report, View()))
-
-    @contextmanager
-    def guarded(self, command: str) -> Iterator[None]:
-        """Write a failure without an answer, or an interrupt, to the outlets too."""
-        try:
-            yield
-        except (GpucheckError, KeyboardInterrupt) as error:
-            if isinstance(error, KeyboardInterrupt):
-                REQUESTS.settle()
-            self.write(failure_report(command, error))
-            raise
-
-    def _announce(self, report: Report) -> None:
-        from gpucheck.report.formats.github import render, workflow_commands
-
-        for line in workflow_commands(report):
-            write_workflow_command(line)
-        if self.summary is None:
-            return
-        try:
-            # The runner gives each step its own file, to which every command of the step appends.
-            with self.summary.open("a", encoding="utf-8") as file:
-                file.write(render(report, View()))
-        except OSError as error:
-            write_stderr(f"gpucheck: warning: no step summary: {error.strerror or error}")
-
-
-def open_outlets(
-    junit: Path | None, *, github: bool | None, environment: Mapping[str, str] | None = None
-) -> Outlets:
-    """Return the requested outlets; `github` None means what the environment says.
-
-    Raises:
-        WrongUseError: the JUnit file could not be written, which is checked before measuring.
-    """
-    found = os.environ if environment is None else environment
-    if junit is not None:
-        check_writable(junit)
-    summary = found.get("GITHUB_STEP_SUMMARY")
-    return Outlets(
-        junit=junit,
-        github=found.get("GITHUB_ACTIONS") == "true" if github is None else github,
-        summary=Path(summary) if summary else None,
-    )

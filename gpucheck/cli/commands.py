@@ -28,7 +28,7 @@ COMMANDS = MappingProxyType(
         "detect": Command(
             "gpucheck.cli.detect",
             "Say whether a GPU can be used, and which layer is broken first.",
-            formats=("table", "json", "line", "shell"),
+            formats=("table", "json", "line", "shell", "prometheus"),
             examples=(
                 ("gpucheck detect", "usable or not, and what to do"),
                 ("gpucheck detect --framework pytorch --deep", "let PyTorch itself try"),
@@ -41,7 +41,7 @@ COMMANDS = MappingProxyType(
         "list": Command(
             "gpucheck.cli.list",
             "List the GPUs: their numbers, state, users and links.",
-            formats=("table", "json", "csv"),
+            formats=("table", "json", "csv", "prometheus"),
             examples=(
                 ("gpucheck list --processes --watch 2", "who uses them, refreshed"),
                 ("gpucheck list --select index,uuid,temperature_c --format csv", "for a script"),
@@ -60,7 +60,7 @@ COMMANDS = MappingProxyType(
         "bench": Command(
             "gpucheck.cli.bench",
             "Time the CPU against the GPU, and verify both.",
-            formats=("table", "json", "junit", "github"),
+            formats=("table", "json", "junit", "github", "prometheus"),
             examples=(
                 ("gpucheck bench --quick", "the first look"),
                 ("gpucheck bench matmul --dtype float16,bfloat16 --device gpu:0", "tensor cores"),

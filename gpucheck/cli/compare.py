@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from gpucheck.cli.bench_ci import Github, Junit, open_outlets
 from gpucheck.cli.options import with_shared_options
+from gpucheck.cli.outlets import Github, Junit, open_outlets
 from gpucheck.cli.output import Shared, deliver, machine, split_words
 from gpucheck.report.errors import WrongUseError
 

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from gpucheck.cli.options import with_shared_options
+from gpucheck.cli.outlets import Prometheus, open_outlets
 from gpucheck.cli.output import Shared, deliver, machine, split_words
 from gpucheck.cli.terminal import status_line
 from gpucheck.report.errors import WrongUseError
@@ -89,6 +90,7 @@ def command(
             "--explain", metavar="ID", help="Explain what a check looks at and why, and exit."
         ),
     ] = None,
+    prometheus: Prometheus = None,
     shared: Shared,
 ) -> int:
     """Say whether a GPU can be used, and which layer is broken first."""
@@ -98,11 +100,14 @@ def command(
     shared = _as_line(shared, line=line)
     if list_checks or explain is not None:
         question = "--explain" if explain is not None else "--list-checks"
-        check_alone(question, wheel=wheel, pid=pid, log=log)
+        check_alone(question, wheel=wheel, pid=pid, log=log, prometheus=prometheus)
         with machine("detect", shared, ("table", "json")) as probes:
             answer = describe_checks(explain)
         return deliver("detect", shared, answer, probes.time())
-    others = {"framework": framework, "python": python, "expect-gpus": expect_gpus}
+    others: dict[str, object] = {
+        **{"framework": framework, "python": python, "expect-gpus": expect_gpus},
+        "prometheus": prometheus,
+    }
     if wheel is not None:
         others |= {"pid": pid, "log": log, "line": line}
         check_alone("--wheel", only=only, skip=skip, deep=deep, quick=quick, **others)
@@ -137,10 +142,14 @@ def command(
         quick=quick,
     )
 
-    # The status line ends before the report is written: the two may share a terminal.
-    with machine("detect", shared) as probes, status_line(shown=shared.verbosity >= 0) as tell:
-        answer = detect(probes, request, tell)
-    return deliver("detect", shared, answer, probes.time(), warnings_in_table=True)
+    outlets = open_outlets(prometheus=prometheus, github=False)
+    with outlets.guarded("detect"):
+        # The status line ends before the report is written: the two may share a terminal.
+        with machine("detect", shared) as probes, status_line(shown=shared.verbosity >= 0) as tell:
+            answer = detect(probes, request, tell)
+        return deliver(
+            *("detect", shared, answer, probes.time()), warnings_in_table=True, also=outlets.write
+        )
 
 
 def check_alone(question: str, **others: object) -> None:

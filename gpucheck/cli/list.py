@@ -8,6 +8,7 @@ import typer
 
 from gpucheck.cli.listing import list_gpus
 from gpucheck.cli.options import with_shared_options
+from gpucheck.cli.outlets import Prometheus, open_outlets
 from gpucheck.cli.output import Shared
 
 
@@ -48,19 +49,23 @@ def command(
         ),
     ] = None,
     live: Annotated[bool, typer.Option("--live", help="Short for --watch 2.")] = False,
+    prometheus: Prometheus = None,
     shared: Shared,
 ) -> int:
     """List the GPUs: their numbers, state, users and links."""
-    return list_gpus(
-        shared,
-        visible=visible,
-        processes=processes,
-        topology=topology,
-        gpu=gpu,
-        user=user,
-        select=select,
-        sort=sort,
-        ask_driver=ask_driver,
-        watch=watch,
-        live=live,
-    )
+    outlets = open_outlets(prometheus=prometheus, github=False)
+    with outlets.guarded("list"):
+        return list_gpus(
+            shared,
+            visible=visible,
+            processes=processes,
+            topology=topology,
+            gpu=gpu,
+            user=user,
+            select=select,
+            sort=sort,
+            ask_driver=ask_driver,
+            watch=watch,
+            live=live,
+            also=None if prometheus is None else outlets.write,
+        )

@@ -89,8 +89,9 @@ def list_gpus(
     ask_driver: bool = False,
     watch: float | None = None,
     live: bool = False,
+    also: Callable[[Report], None] | None = None,
 ) -> int:
-    """Show the list and return the exit code.
+    """Show the list and return the exit code; `also` receives each report once it is shown.
 
     Raises:
         WrongUseError: an unknown field, GPU or format, or options that exclude each other.
@@ -133,11 +134,14 @@ def list_gpus(
     show: dict[str, Any] = {"columns": columns, "processes": processes or user is not None}
     watch = LIVE_S if live and watch is None else watch
     if watch is not None:
-        return _watch(read, shared, every_s=watch, show=show)
+        return _watch(read, shared, every_s=watch, show=show, also=also)
     with machine("list", shared) as probes:
         answer = read(probes)
     return deliver(
-        *("list", shared, answer, probes.time()), in_table=() if topology else IN_ROWS, **show
+        *("list", shared, answer, probes.time()),
+        in_table=() if topology else IN_ROWS,
+        also=also,
+        **show,
     )
 
 
@@ -156,7 +160,12 @@ def _known(names: tuple[str, ...], option: str) -> tuple[str, ...]:
 
 
 def _watch(
-    read: Callable[[Probes], Answer], shared: Shared, *, every_s: float, show: dict[str, Any]
+    read: Callable[[Probes], Answer],
+    shared: Shared,
+    *,
+    every_s: float,
+    show: dict[str, Any],
+    also: Callable[[Report], None] | None,
 ) -> int:
     """Show the list every `every_s` seconds; q and Ctrl-C are its normal ends, with code 0.
 
@@ -169,6 +178,9 @@ def _watch(
     if not SHORTEST_S <= every_s < float("inf"):
         message = f"--watch takes seconds from {SHORTEST_S:g}, not {every_s:g}."
         raise WrongUseError(code="bad-interval", message=message)
+    if shared.format == "prometheus":
+        message = "--watch writes metrics to a file, again and again: give --prometheus FILE."
+        raise WrongUseError(code="watch-with-prometheus", message=message)
     if shared.output is not None or shared.recording is not None:
         message = "--watch shows this machine live: it cannot be combined with --output or --from."
         raise WrongUseError(code="watch-with-file", message=message)
@@ -182,6 +194,8 @@ def _watch(
                 REQUESTS.raise_lost()
                 report = wrap("list", answer, time=probes.time(), strict=shared.strict)
                 write(report, {**show, "header": first or shared.format != "csv"})
+                if also is not None:
+                    also(report)
                 code, first = report.exit_code, False
                 if report.exit_code is ExitCode.MISSING:
                     break  # without a driver or a GPU there is nothing to watch

@@ -15,6 +15,8 @@ T = TypeVar("T")
 
 #: The mode of a file with secrets: only its owner can read it.
 PRIVATE = 0o600
+#: The mode of a file that another user's program reads.
+PUBLIC = 0o644
 #: As many links as the kernel follows; and as many tries for a free name.
 _MOST_LINKS = _MOST_DRAWS = 40
 

@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from importlib import import_module
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from gpucheck.report.envelope import Report
 from gpucheck.report.errors import ExitCode
-
-#: Document -> module with `verdicts(result)` and `seconds(result)`.
-SOURCES = MappingProxyType(
-    dict.fromkeys(("bench", "burn", "compare"), "gpucheck.bench.ci.verdicts")
-)
+from gpucheck.report.formats import open_mapping
 
 
 class Kind(StrEnum):
@@ -47,8 +41,8 @@ class Verdict(NamedTuple):
 
 def verdicts_of(report: Report) -> tuple[Verdict, ...]:
     """Return the verdicts of a report; red ones are among them whenever its exit code is not 0."""
-    source = _source(report)
-    found: list[Verdict] = [] if source is None else source.verdicts(report.result)
+    verdicts = open_mapping("verdicts", report.command)
+    found: list[Verdict] = [] if verdicts is None else verdicts(report.result)
     if report.exit_code is not ExitCode.OK and not any(one.kind in RED for one in found):
         found = [*found, _of_report(report)]
     return tuple(found)
@@ -56,13 +50,9 @@ def verdicts_of(report: Report) -> tuple[Verdict, ...]:
 
 def seconds_of(report: Report) -> float:
     """Return how long the work behind a report took, 0 if it does not say."""
-    source = _source(report)
-    seconds: float = 0.0 if source is None else source.seconds(report.result)
+    found = open_mapping("seconds", report.command)
+    seconds: float = 0.0 if found is None else found(report.result)
     return seconds
-
-
-def _source(report: Report) -> Any:
-    return import_module(SOURCES[report.command]) if report.command in SOURCES else None
 
 
 def _of_report(report: Report) -> Verdict:

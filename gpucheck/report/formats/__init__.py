@@ -1,10 +1,11 @@
-"""Registry of the formats, which turn finished reports into text, and of the views they show.
+"""Registry of the formats, which turn finished reports into text, and of what features give them.
 
 There are no decisions here, and no I/O.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib import import_module
 from types import MappingProxyType
 from typing import Any
@@ -25,6 +26,7 @@ FORMATS = MappingProxyType(
         "shell": "lines:shell",
         "junit": "junit:render",
         "github": "github:render",
+        "prometheus": "prometheus:render",
     }
 )
 
@@ -53,11 +55,41 @@ VIEWS = MappingProxyType(
 )
 
 
+#: What the formats for other systems take from a document, so that no format imports a feature:
+#: mapping -> document -> `module:function`. `verdicts(result)` and `seconds(result)` are for JUnit
+#: and GitHub (report/verdicts.py), `metrics(report)` for Prometheus (report/metrics.py).
+MAPPINGS: Mapping[str, Mapping[str, str]] = MappingProxyType(
+    {
+        "verdicts": dict.fromkeys(
+            ("bench", "burn", "compare"), "gpucheck.bench.ci.verdicts:verdicts"
+        ),
+        "seconds": dict.fromkeys(
+            ("bench", "burn", "compare"), "gpucheck.bench.ci.verdicts:seconds"
+        ),
+        "metrics": {
+            "list": "gpucheck.inventory.metrics:metrics",
+            "detect": "gpucheck.detect.metrics:metrics",
+            "bench": "gpucheck.bench.metrics:metrics",
+            "burn": "gpucheck.bench.metrics:burn_metrics",
+        },
+    }
+)
+
+
 def open_format(name: str) -> Renderer:
     """Return the render function of a registered format."""
     module, _, function = FORMATS[name].partition(":")
     render: Renderer = getattr(import_module(f"gpucheck.report.formats.{module}"), function)
     return render
+
+
+def open_mapping(name: str, command: str) -> Any:
+    """Return the function of a mapping for a document; None if the document has none."""
+    place = MAPPINGS[name].get(command)
+    if place is None:
+        return None
+    module, _, function = place.partition(":")
+    return getattr(import_module(module), function)
 
 
 def open_view(command: str) -> Any:
