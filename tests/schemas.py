@@ -31,6 +31,7 @@ from gpucheck.detect.model import Catalogue, Detection
 from gpucheck.detect.process_model import ProcessAnswer
 from gpucheck.detect.wheels import WheelChoices
 from gpucheck.drivers.recorded import Snapshot
+from gpucheck.fleet.model import FleetReport, NodeAnswer
 from gpucheck.inventory.model import Inventory
 from gpucheck.memlimit.model import MemoryLimit
 from gpucheck.place.model import ClaimList, Placement
@@ -47,6 +48,7 @@ RESULTS: dict[str, tuple[type, ...]] = {
     "compare": (RunComparison,),
     "detect": (Catalogue, Detection),
     "error": (),
+    "fleet": (FleetReport,),
     "list": (Inventory,),
     "log": (LogVerdict,),
     "memlimit": (MemoryLimit,),
@@ -57,8 +59,8 @@ RESULTS: dict[str, tuple[type, ...]] = {
     "snapshot": (Snapshot,),
     "wheel": (WheelChoices,),
 }
-#: The kept file of `bench --save`: it has no envelope.
-BASELINE = "baseline"
+#: The kept file of `bench --save`, and a line of results.jsonl: they have no envelope.
+WITHOUT_ENVELOPE: dict[str, type] = {"baseline": SavedRun, "fleet-node": NodeAnswer}
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 UTC = "^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z$"
@@ -117,7 +119,8 @@ class _Generator:
         self._name = name
         written = _notes().get("definitions", {}).get(name, {})
         self._definitions = {key: json.loads(value) for key, value in written.items()}
-        roots = (SavedRun,) if name == BASELINE else (*RESULTS[name], Host, Failure, Notice)
+        kept = WITHOUT_ENVELOPE.get(name)
+        roots = (*RESULTS[name], Host, Failure, Notice) if kept is None else (kept,)
         self._shared = {
             record for record, count in _uses(roots).items() if count > 1 or record in roots
         }
@@ -129,8 +132,9 @@ class _Generator:
             "title": f"gpucheck/{self._name}/1",
             "description": _notes()["documents"][self._name],
         }
-        if self._name == BASELINE:
-            body = {**self._record(SavedRun), **head}
+        kept = WITHOUT_ENVELOPE.get(self._name)
+        if kept is not None:
+            body = {**self._record(kept), **head}
             found = {key: body[key] for key in (*head, "type", "required", "properties")}
         else:
             head["description"] += f" {COMPATIBLE}"

@@ -152,9 +152,12 @@ def action_first(own: list[str], name: str, actions: Collection[str]) -> list[st
     )
 
 
-#: Options that have a value as their next word, of those that `profile` has.
+#: Options that have a value as their next word, of those that commands with actions have.
 _BEFORE_A_VALUE = frozenset(
-    ("--board", "--base", "--format", "--output", "-o", "--from", "--config", "--deadline")
+    (
+        *("--board", "--base", "--format", "--output", "-o", "--from", "--config", "--deadline"),
+        *("--expect", "--max-missing"),
+    )
 )
 
 

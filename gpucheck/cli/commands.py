@@ -134,6 +134,30 @@ COMMANDS = MappingProxyType(
                 ("gpucheck memlimit 30% --verify", "prove that the limit holds"),
             ),
         ),
+        "fleet": Command(
+            "gpucheck.cli.fleet",
+            "Compare what many machines answered: missing, failed, slow, different.",
+            formats=("table", "json", "nodes"),
+            examples=(
+                ("gpucheck fleet report results/", "what every node wrote there"),
+                ("gpucheck fleet report out/ --expect @hosts.txt", "and who is missing"),
+            ),
+            actions=MappingProxyType(
+                {
+                    "report": Command(
+                        "gpucheck.cli.fleet",
+                        "Compare what many machines answered; name the missing, failed, slow and"
+                        " different.",
+                        examples=(
+                            ("gpucheck fleet report results/", "what every node wrote there"),
+                            ("gpucheck fleet report out/ --expect @hosts.txt", "who is missing?"),
+                            ("gpucheck fleet report - --max-missing 5 --json", "for a program"),
+                            ("gpucheck fleet report out/ --format nodes", "for a scheduler"),
+                        ),
+                    ),
+                }
+            ),
+        ),
         "snapshot": Command(
             "gpucheck.cli.snapshot",
             "Record this machine to a file that --from answers from.",

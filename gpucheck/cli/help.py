@@ -57,6 +57,10 @@ GROUPS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "What boards can do": ("peaks", "board"),
     },
     "compare": {"Runs": ("first", "second"), "Judge": ("tolerance", "allow_difference")},
+    "fleet": {
+        "Documents": ("paths",),
+        "Which nodes": ("expect", "max_missing"),
+    },
     "profile": {"Profiles": ("names", "file", "runs", "base", "replace", "board")},
     "snapshot": {"The recording": ("file", "redact", "replace")},
     "memlimit": {

@@ -25,7 +25,8 @@ EXAMPLES = sorted((ROOT / "configs" / "ci").glob("*"))
 #: Said once, at the head of default.toml.
 OF_EVERY_TABLE = {"config", "deadline", "from", "list-examples", "output"}
 #: What a command needs beside its options.
-ANYTHING = {"compare": ["a", "b"], "memlimit": ["30%"], "profile explain": ["cpu"],
+ANYTHING = {"compare": ["a", "b"], "fleet report": ["out"], "memlimit": ["30%"],
+            "profile explain": ["cpu"],
             "profile lint": ["cpu"], "profile record": ["new.toml", "run.json"]}  # fmt: skip
 
 

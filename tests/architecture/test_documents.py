@@ -237,7 +237,7 @@ def test_errors_for_scripts_are_the_programs() -> None:
 
 def test_documents_for_programs_are_the_schemas() -> None:
     text = text_of(ROOT / "docs" / "json.md")
-    rows = set(re.findall(r"^\| `gpucheck/([a-z]+)/1` \|", text, re.MULTILINE))
+    rows = set(re.findall(r"^\| `gpucheck/([a-z-]+)/1` \|", text, re.MULTILINE))
 
     assert rows == {path.stem for path in (PACKAGE / "data" / "schemas").glob("*.json")}
 

@@ -18,6 +18,7 @@ TIME = re.compile(r'"time": "[^"]*"')
 #: What a command needs beside its options.
 ANYTHING = {
     "compare": ("a", "b"),
+    "fleet report": ("out",),
     "memlimit": ("30%",),
     "place": ("--count", "1"),
     "profile explain": ("cpu",),

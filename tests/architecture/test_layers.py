@@ -13,7 +13,7 @@ from tests.architecture.house import PACKAGE, imports, modules, offenders, top_i
 #: Libraries that only some folders may know.
 HOMES = {
     "cupy": {"drivers"},
-    "numpy": {"bench", "drivers", "place"},
+    "numpy": {"bench", "drivers", "fleet", "place"},
     "psutil": {"drivers"},
     "pynvml": {"drivers"},
     "rich": {"cli", "report"},

@@ -17,9 +17,10 @@ SCHEMAS = PACKAGE / "data" / "schemas"
 
 #: `claims` is what `place --claims` answers, `burn` what `bench --burn` does, `peaks` what
 #: `bench --peaks` answers, `wheel`, `process` and `log` what `detect --wheel`, `--pid` and `--log`
-#: do, `baseline` what `bench --save` keeps, `error` a failure before any command is known.
+#: do, `baseline` what `bench --save` keeps, `fleet-node` a line of results.jsonl, `error` a failure
+#: before any command is known.
 BY_OPTIONS = {"burn", "claims", "log", "peaks", "process", "wheel"}
-DOCUMENTS = {*COMMAND_NAMES, *BY_OPTIONS, "baseline", "error"}
+DOCUMENTS = {*COMMAND_NAMES, *BY_OPTIONS, "baseline", "error", "fleet-node"}
 
 
 def schema_files() -> list[Path]:
@@ -28,7 +29,7 @@ def schema_files() -> list[Path]:
 
 def test_one_schema_per_document() -> None:
     assert {path.stem for path in schema_files()} == DOCUMENTS
-    assert {*schemas.RESULTS, schemas.BASELINE} == DOCUMENTS
+    assert {*schemas.RESULTS, *schemas.WITHOUT_ENVELOPE} == DOCUMENTS
 
 
 @pytest.mark.parametrize("name", sorted(DOCUMENTS))

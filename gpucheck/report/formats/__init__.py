@@ -24,6 +24,7 @@ FORMATS = MappingProxyType(
         "uuid": "lines:uuid",
         "index": "lines:index",
         "shell": "lines:shell",
+        "nodes": "lines:nodes",
         "junit": "junit:render",
         "github": "github:render",
         "prometheus": "prometheus:render",
@@ -50,6 +51,7 @@ VIEWS = MappingProxyType(
         "compare": "gpucheck.bench.ci.view",
         "profile": "gpucheck.bench.ci.profile_view",
         "memlimit": "gpucheck.memlimit.view",
+        "fleet": "gpucheck.fleet.view",
         "overview": "gpucheck.cli.overview",
     }
 )

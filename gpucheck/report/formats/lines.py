@@ -39,3 +39,5 @@ uuid = _lines("uuid")
 index = _lines("index")
 #: `export` lines, for `eval "$(gpucheck … --format shell)"`.
 shell = _lines("shell")
+#: Unhealthy nodes, one a line with its reason, for a scheduler.
+nodes = _lines("nodes")

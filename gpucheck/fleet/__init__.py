@@ -1,0 +1,1 @@
+"""Fleet: the documents of many machines read together, compared and judged."""

@@ -1,0 +1,448 @@
+"""What the report of a fleet needs of one document, whoever wrote it and in whichever version.
+
+Nothing in a document is trusted: a field of another type than expected is as if it were not there,
+texts are cut and made printable, and lists have a most length. Documents of gpucheck are known by
+their `schema`, lines of results.jsonl too; a node verdict of NVIDIA's Health Validation by its
+`overall_severity` (https://docs.nvidia.com/health-validation/reference/verdict-schema).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from gpucheck.fleet.model import Outcome
+from gpucheck.report.text import count_of, printable
+
+#: The longest text, and the most GPUs, rows and reasons, that are taken of one document.
+LONGEST_TEXT, MOST_GPUS, MOST_ROWS, MOST_REASONS = 200, 256, 20_000, 20
+#: The number of a document's schema that this version reads.
+KNOWN_NUMBER = 1
+_SCHEMA = re.compile(r"gpucheck/([a-z-]+)/([0-9]{1,9})")
+#: Documents about a node; others, such as this report's own, are passed over.
+_OF_NODES = frozenset(
+    {"detect", "list", "bench", "burn", "memlimit", "place", "process", "log", "wheel", "error"}
+)
+#: Exit code 4 of these says that the node has no usable driver; elsewhere that an extra is missing.
+_LOOKS_FOR_GPUS = frozenset({"detect", "list"})
+_SEVERITIES = {
+    "PASS": Outcome.OK,
+    "INFO": Outcome.OK,
+    "WARNING": Outcome.OK,
+    "CRITICAL": Outcome.FAILED,
+    "UNKNOWN": Outcome.INCONCLUSIVE,
+}
+_OUTCOMES = {outcome.value: outcome for outcome in Outcome}
+#: Names under which such a verdict may carry its node; the published pages show none of them.
+_NODE_NAMES = ("node_id", "node_name", "node", "hostname", "host")
+#: Kernels whose speed depends on where the GPU sits in its node.
+_BY_POSITION = frozenset({"transfer", "p2p"})
+#: Doubts by which a figure says nothing about its GPU.
+_BUSY = frozenset({"gpu-shared"})
+
+
+class Config(NamedTuple):
+    """What two GPUs must have in common for their speeds to be compared."""
+
+    gpu_name: str
+    memory_total_bytes: int | None = None
+    power_limit_w: float | None = None
+    mig: bool | None = None
+    ecc_mode: bool | None = None
+    pcie: str | None = None
+    driver: str | None = None
+
+
+class GpuFacts(NamedTuple):
+    """GPU as one document describes it; `inventory` is by the names of the report's differences."""
+
+    uuid: str
+    index: int | None = None  # type: ignore[assignment]  # as in FleetGpu
+    name: str | None = None
+    state: str | None = None
+    config: Config | None = None
+    inventory: Mapping[str, str] = {}
+    facts: tuple[str, ...] = ()
+
+
+class Speed(NamedTuple):
+    """Speed of one GPU in one test; `position` is its number where that decides about the speed."""
+
+    uuid: str
+    test: str
+    unit: str
+    value: float
+    position: int | None = None
+
+
+class NodeFacts(NamedTuple):
+    """What one document says of its node; `host` is null where it does not say that.
+
+    `time` is in seconds since 1970, null if it cannot be read. `busy` has the GPUs that others
+    used. `ignored` says why a document is none of a node.
+    """
+
+    host: str | None
+    command: str
+    outcome: Outcome
+    reasons: tuple[str, ...] = ()
+    time: float | None = None
+    gpucheck_version: str | None = None
+    inventory: Mapping[str, str] = {}
+    gpus: tuple[GpuFacts, ...] = ()
+    speeds: tuple[Speed, ...] = ()
+    busy: frozenset[str] = frozenset()
+    recorded: bool = False
+    ignored: str | None = None
+
+
+def facts_of(document: Mapping[str, Any]) -> NodeFacts:
+    """Return what a parsed document says of its node."""
+    schema = _text(document, "schema")
+    known = _SCHEMA.fullmatch(schema or "")
+    if known is None:
+        if _text(document, "overall_severity") in _SEVERITIES:
+            return _health_validation(document)
+        what = f"its schema is {schema}" if schema else "it names no schema"
+        return _undecided(document, "?", Outcome.UNREADABLE, f"a foreign document: {what}")
+    name, number = known[1], int(known[2])
+    if name == "fleet-node":
+        return _answer(document, number)
+    if number != KNOWN_NUMBER:
+        age = "newer" if number > KNOWN_NUMBER else "older"
+        reason = f"{age} than is read here: {schema}"
+        return _undecided(document, name, Outcome.INCOMPATIBLE, reason)
+    if name not in _OF_NODES:
+        return NodeFacts(None, name, Outcome.OK, ignored=f"{schema} is not about a node")
+    return _report(document, name)
+
+
+def _undecided(
+    document: Mapping[str, Any], command: str, outcome: Outcome, reason: str
+) -> NodeFacts:
+    return NodeFacts(_host_of(document), command, outcome, (reason,), _time(document))
+
+
+def _answer(line: Mapping[str, Any], number: int) -> NodeFacts:
+    """Return what a line of results.jsonl says: its outcome, and then its document's."""
+    host = _text(line, "host")
+    command = _text(line, "command") or "?"
+    known = _OUTCOMES.get(_text(line, "outcome") or "")
+    outcome = known if known and number == KNOWN_NUMBER else Outcome.INCOMPATIBLE
+    reason = _text(line, "reason") or f"{outcome}"
+    seen = _number(line, "last_seen_s")
+    if outcome is Outcome.NO_ANSWER and seen is not None:
+        reason += f" (last seen {seen:.0f} s before)"
+    inner = line.get("document")
+    if not isinstance(inner, dict):
+        reasons = () if outcome is Outcome.OK else (reason,)
+        if outcome is Outcome.OK:
+            outcome, reasons = Outcome.UNREADABLE, ("it answered without a document",)
+        version = _text(line, "gpucheck_version")
+        return NodeFacts(host, command, outcome, reasons, _time(line), version)
+    found = facts_of(inner)
+    if found.ignored is not None:
+        found = found._replace(ignored=None, outcome=Outcome.UNREADABLE, reasons=(found.ignored,))
+    # The engine knows the host better than the document: in a container its name is another.
+    found = found._replace(host=host or found.host)
+    if outcome not in (Outcome.OK, Outcome.FAILED, found.outcome) and found.outcome in (
+        Outcome.OK,
+        Outcome.INCONCLUSIVE,
+    ):
+        found = found._replace(outcome=outcome, reasons=(reason, *found.reasons))
+    return found
+
+
+def _health_validation(document: Mapping[str, Any]) -> NodeFacts:
+    severity = _text(document, "overall_severity") or ""
+    parts = []
+    for part in _list(document, "affected_components")[:MOST_REASONS]:
+        checks = ", ".join(_texts(part, "check_ids"))
+        where = ", ".join(_texts(part, "entities"))
+        parts.append(" ".join(word for word in (checks, where and f"({where})") if word))
+    what = "; ".join(part for part in parts if part)
+    outcome = _SEVERITIES[severity]
+    reason = f"NVIDIA Health Validation says {severity}{f': {what}' if what else ''}"
+    return NodeFacts(
+        host=_host_of(document),
+        command="health-validation",
+        outcome=outcome,
+        reasons=() if outcome is Outcome.OK else (reason[:LONGEST_TEXT],),
+        time=_time(document),
+    )
+
+
+def _report(document: Mapping[str, Any], command: str) -> NodeFacts:
+    result = _map(document, "result")
+    host = _map(document, "host")
+    code = document.get("exit_code")
+    outcome = _outcome(code if isinstance(code, int) else None, command)
+    gpus = tuple(_gpus(result, host, command))
+    lost = [gpu for gpu in gpus if gpu.state in ("lost", "error")]
+    reasons = tuple(dict.fromkeys(_reasons(document, result, command)))[:MOST_REASONS]
+    if lost and outcome is not Outcome.FAILED:
+        outcome = Outcome.FAILED
+        reasons = (f"{count_of(len(lost))} lost or unreadable", *reasons)
+    busy = frozenset(_busy(result)) if command == "bench" else frozenset[str]()
+    speeds = tuple(_speeds(result, busy)) if command == "bench" else ()
+    return NodeFacts(
+        host=_host_of(document),
+        command=command,
+        outcome=outcome,
+        reasons=reasons,
+        time=_time(document),
+        gpucheck_version=_text(_map(document, "tool"), "version"),
+        inventory=_of_node(host, result, command),
+        gpus=gpus,
+        speeds=speeds,
+        busy=busy,
+        recorded=host.get("recorded") is True,
+    )
+
+
+def _outcome(code: int | None, command: str) -> Outcome:
+    if code == 0:
+        return Outcome.OK
+    if code == 1 or (code == 4 and command in _LOOKS_FOR_GPUS):
+        return Outcome.FAILED
+    return Outcome.INCONCLUSIVE
+
+
+def _reasons(document: Mapping[str, Any], result: Mapping[str, Any], command: str) -> Iterator[str]:
+    """Yield what is wrong, in the words of the document."""
+    for check in _list(result, "checks"):
+        if check.get("status") == "fail" and command == "detect":
+            cause = _text(check, "cause") or _text(check, "summary") or ""
+            yield f"{_text(check, 'id')}: {cause}"
+    for gate in _list(result, "gates"):
+        if gate.get("status") == "fail" and gate.get("severity", "error") == "error":
+            yield f"{_text(gate, 'id')} on {_text(gate, 'device')}: {_text(gate, 'reason') or ''}"
+    for row in _list(result, "measurements"):
+        if _map(row, "verified").get("ok") is False:
+            yield f"wrong result: {_text(row, 'id')} on {_text(row, 'device')}"
+    for one in _list(result, "corruption"):
+        if _number(one, "mismatches") or one.get("reference_ok") is False:
+            yield f"silent data corruption on {_text(one, 'device')}"
+    message = _text(_map(document, "error"), "message")
+    if message is not None:
+        yield message
+    elif document.get("exit_code") not in (0, 1) or not isinstance(result, dict):
+        yield f"{command} ended with code {document.get('exit_code')!r}"[:LONGEST_TEXT]
+
+
+def _of_node(host: Mapping[str, Any], result: Mapping[str, Any], command: str) -> dict[str, str]:
+    """Return the facts of a node that should be alike, by name."""
+    found = {key: _text(host, key) for key in ("driver_version", "cuda_driver_version", "kernel")}
+    if command == "list":
+        found["gpu_count"] = str(len(_list(result, "gpus")))
+        links = _list(_map(result, "topology"), "links")
+        kinds = [_text(link, "kind") or "?" for link in links]
+        if kinds:
+            counts = sorted((kind, kinds.count(kind)) for kind in set(kinds))
+            found["links"] = ", ".join(f"{count} x {kind}" for kind, count in counts)
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def _gpus(result: Mapping[str, Any], host: Mapping[str, Any], command: str) -> Iterator[GpuFacts]:
+    driver = _text(host, "driver_version")
+    if command == "list":
+        for gpu in _list(result, "gpus")[:MOST_GPUS]:
+            yield from _listed(gpu, driver)
+    elif command == "detect":
+        for gpu in _list(result, "gpus")[:MOST_GPUS]:
+            uuid = _text(gpu, "uuid")
+            if uuid is not None:
+                yield GpuFacts(uuid, _whole(gpu, "index"), _text(gpu, "name"))
+    elif command in ("bench", "burn"):
+        yield from _measured(result, driver)
+
+
+def _listed(gpu: Mapping[str, Any], driver: str | None) -> Iterator[GpuFacts]:
+    uuid, pcie = _text(gpu, "uuid"), _map(gpu, "pcie")
+    if uuid is None:
+        return
+    facts = {
+        "memory_total_bytes": _whole(gpu, "memory_total_bytes"),
+        "power_limit_w": _number(gpu, "power_limit_w"),
+        "ecc_mode": gpu.get("ecc_mode"),
+        "mig": _map(gpu, "mig").get("enabled"),
+        "persistence_mode": gpu.get("persistence_mode"),
+        "compute_mode": _text(gpu, "compute_mode"),
+        "pcie_generation_max": _whole(pcie, "generation_max"),
+        "pcie_width": _whole(pcie, "width"),
+    }
+    yield GpuFacts(
+        uuid=uuid,
+        index=_whole(gpu, "index"),
+        name=_text(gpu, "name"),
+        state=_text(gpu, "state"),
+        inventory=_shown(facts),
+    )
+
+
+def _measured(result: Mapping[str, Any], driver: str | None) -> Iterator[GpuFacts]:
+    """Yield the GPUs of a benchmark, as the runtime and the sensors saw them."""
+    sensors = {
+        _text(one, "uuid"): one for one in _list(_map(result, "telemetry"), "gpus")[:MOST_GPUS]
+    }
+    for gpu in _list(_map(result, "environment"), "gpus")[:MOST_GPUS]:
+        uuid = _text(gpu, "uuid")
+        if uuid is None:
+            continue
+        seen = sensors.get(uuid, {})
+        name = _text(gpu, "name")
+        generation, width = _whole(seen, "pcie_generation"), _whole(seen, "pcie_width")
+        ecc = seen.get("ecc_mode")
+        power = _number(seen, "power_limit_w")
+        yield GpuFacts(
+            uuid=uuid,
+            index=_whole(gpu, "cuda_index"),
+            name=name,
+            config=Config(
+                gpu_name=name or "GPU of unknown name",
+                memory_total_bytes=_whole(gpu, "memory_total_bytes"),
+                power_limit_w=power,
+                mig=uuid.startswith("MIG-"),
+                ecc_mode=ecc if isinstance(ecc, bool) else None,
+                pcie=f"{generation} x{width}" if generation and width else None,
+                driver=driver and driver.partition(".")[0],
+            ),
+            inventory=_shown(
+                {
+                    "vbios_version": _text(seen, "vbios_version"),
+                    "power_limit_w": power,
+                    "ecc_mode": ecc,
+                }
+            ),
+            facts=tuple(_explanations(seen)),
+        )
+
+
+def _explanations(seen: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what the sensors saw that may explain a slow GPU."""
+    for reason, share in _map(seen, "reasons").items():
+        if isinstance(share, int | float) and share >= 0.05:
+            yield f"{_short(str(reason))} {100 * share:.0f} % of the time"
+    hot = _number(_map(seen, "temperature_c"), "high")
+    if hot is not None:
+        yield f"{hot:.0f} C"
+    clock = _number(_map(seen, "clock_sm_mhz"), "median")
+    if clock is not None:
+        yield f"{clock:.0f} MHz"
+    for name, count in _map(seen, "new_errors").items():
+        if isinstance(count, int) and count > 0:
+            yield f"{count} new {_short(str(name))}"
+
+
+def _busy(result: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the GPUs that other processes used while they were measured."""
+    for one in _list(_map(result, "telemetry"), "gpus")[:MOST_GPUS]:
+        uuid = _text(one, "uuid")
+        if uuid is not None and one.get("other_processes"):
+            yield uuid
+    for row in _list(result, "measurements")[:MOST_ROWS]:
+        uuid = row.get("gpu_uuid")
+        if isinstance(uuid, str) and any(
+            isinstance(doubt, dict) and doubt.get("code") in _BUSY
+            for doubt in row.get("doubts") or ()
+        ):
+            yield _short(uuid)
+
+
+def _speeds(result: Mapping[str, Any], busy: frozenset[str]) -> Iterator[Speed]:
+    for row in _list(result, "measurements")[:MOST_ROWS]:
+        uuid, test, seconds = row.get("gpu_uuid"), row.get("id"), row.get("median_s")
+        if not isinstance(uuid, str) or not isinstance(test, str) or uuid in busy:
+            continue
+        if not isinstance(seconds, float) or not 0 < seconds < math.inf:
+            continue
+        work = row.get("throughput")
+        value, unit = 1 / seconds, "1/s"
+        if isinstance(work, dict):
+            rate = _number(work, "value")
+            if rate is not None and rate > 0:
+                value, unit = rate, _text(work, "unit") or unit
+        position = None
+        if row.get("kernel") in _BY_POSITION or row.get("scope") == "end-to-end":
+            _, _, number = str(row.get("device")).partition(":")
+            position = int(number) if number.isdecimal() and len(number) < 4 else None
+        yield Speed(_short(uuid), _short(test), unit, value, position)
+
+
+# ------------------------------------------------------------------------- tolerant access
+
+
+def _map(value: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    found = value.get(key)
+    return found if isinstance(found, dict) else {}
+
+
+def _list(value: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
+    """Return the objects of a list."""
+    found = value.get(key)
+    return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+
+
+def _texts(value: Mapping[str, Any], key: str) -> list[str]:
+    found = value.get(key)
+    texts = found if isinstance(found, list) else []
+    return [_short(one) for one in texts[:MOST_REASONS] if isinstance(one, str)]
+
+
+def _text(value: Mapping[str, Any], key: str) -> str | None:
+    found = value.get(key)
+    return _short(found) if isinstance(found, str) and found else None
+
+
+def _short(text: str) -> str:
+    """Return an outside text that is safe to show."""
+    return text if text.isprintable() and len(text) <= LONGEST_TEXT else _cut(text)
+
+
+def _cut(text: str) -> str:
+    return printable(text[:LONGEST_TEXT])[:LONGEST_TEXT]
+
+
+def _number(value: Mapping[str, Any], key: str) -> float | None:
+    found = value.get(key)
+    if isinstance(found, bool) or not isinstance(found, int | float):
+        return None
+    # A whole number of any length has no place in a float.
+    return float(found) if abs(found) < 1e300 and math.isfinite(found) else None
+
+
+def _whole(value: Mapping[str, Any], key: str) -> int | None:
+    found = value.get(key)
+    fits = isinstance(found, int) and not isinstance(found, bool) and 0 <= found < 2**63
+    return found if fits else None
+
+
+def _shown(facts: Mapping[str, object]) -> dict[str, str]:
+    """Return facts as texts to compare; what is not known is left out."""
+    return {key: _word(value) for key, value in facts.items() if value is not None}
+
+
+def _word(value: object) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return f"{value:g}" if isinstance(value, float) else _short(str(value))
+
+
+def _host_of(document: Mapping[str, Any]) -> str | None:
+    name = _text(_map(document, "host"), "name")
+    if name is not None:
+        return name
+    return next((found for key in _NODE_NAMES if (found := _text(document, key))), None)
+
+
+def _time(document: Mapping[str, Any]) -> float | None:
+    from datetime import UTC, datetime
+
+    text = _text(document, "time") or _text(document, "timestamp")
+    try:
+        found = datetime.fromisoformat(text or "")
+        return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, OverflowError):
+        return None

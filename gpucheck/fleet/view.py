@@ -1,0 +1,133 @@
+"""View of `gpucheck fleet report`: the nodes that are not well, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from gpucheck.fleet.hostlist import fold
+from gpucheck.fleet.model import SILENT, UNDECIDED, FleetNode, FleetReport, Outcome
+from gpucheck.report.blocks import Block, Column, Gap, Inline, Line, Row, Span, Table, head
+from gpucheck.report.envelope import CheckStatus, Report
+from gpucheck.report.errors import ExitCode
+from gpucheck.report.text import View, count_of, printable
+
+#: So many nodes of one kind stand in a report; `-v` shows the others.
+MOST_NODES = 20
+#: Slurm keeps a reason in one line; longer ones are cut in its listings.
+LONGEST_REASON = 120
+_MARKS = {
+    ExitCode.OK: CheckStatus.OK,
+    ExitCode.BAD: CheckStatus.FAIL,
+    ExitCode.INCONCLUSIVE: CheckStatus.UNKNOWN,
+}
+_COLORS = {ExitCode.OK: "green", ExitCode.BAD: "red", ExitCode.INCONCLUSIVE: "yellow"}
+#: The order of the kinds in the report, the worst first.
+_ORDER = (
+    Outcome.FAILED,
+    Outcome.LOST,
+    Outcome.TIMEOUT,
+    Outcome.NO_ANSWER,
+    Outcome.NOT_INSTALLED,
+    Outcome.MISSING,
+    Outcome.UNREADABLE,
+    Outcome.INCOMPATIBLE,
+    Outcome.BUSY,
+    Outcome.INCONCLUSIVE,
+    Outcome.UNEXPECTED,
+    Outcome.OK,
+)
+
+
+def blocks(report: Report, view: View) -> Iterator[Block]:
+    """Yield the conclusion, then the nodes that are not well, the worst first."""
+    found = report.result
+    if not isinstance(found, FleetReport):
+        raise TypeError(type(found).__name__)
+    if view.verbosity >= 0:
+        yield head(report, count_of(found.documents, "document"))
+        yield Gap()
+    code = report.exit_code
+    mark, color = _MARKS.get(code, CheckStatus.UNKNOWN), _COLORS.get(code, "yellow")
+    yield Line(found.conclusion, mark, style=f"bold {color}")
+    if view.verbosity < 0:
+        return
+    yield from _nodes(found, view)
+    yield from _problems(found, view)
+
+
+def line(found: FleetReport) -> str:
+    """Return the sentence of --line."""
+    return found.conclusion
+
+
+def _nodes(found: FleetReport, view: View) -> Iterator[Block]:
+    bad = sorted(unhealthy(found.nodes), key=lambda node: _ORDER.index(node.outcome))
+    if not bad:
+        return
+    yield Gap()
+    shown = bad if view.verbosity > 0 else bad[:MOST_NODES]
+    racks = any(node.rack for node in shown)
+    columns = [Column("node", least=12), Column("outcome")]
+    columns += [Column("rack", least=4)] if racks else []
+    columns.append(Column("reason", least=20))
+    rows = []
+    for node in shown:
+        cells: list[Inline] = [node.host, _word(node)]
+        cells += [node.rack or "-"] if racks else []
+        cells.append("; ".join(node.reasons))
+        rows.append(Row(cells))
+    yield Table(columns, rows)
+    left = bad[len(shown) :]
+    if left:
+        yield Line(f"{count_of(len(left), 'more node')}: {fold(n.host for n in left)}", style="dim")
+
+
+def _word(node: FleetNode) -> Inline:
+    if node.outcome is Outcome.FAILED or node.outcome in SILENT:
+        return (Span(node.outcome.value, "red"),)
+    if node.slow:
+        return (Span("slow", "red"),)
+    if node.outcome in UNDECIDED:
+        return (Span(node.outcome.value, "yellow"),)
+    return node.outcome.value
+
+
+def _problems(found: FleetReport, view: View) -> Iterator[Block]:
+    if not found.problems:
+        return
+    yield Gap()
+    shown = found.problems if view.verbosity > 0 else found.problems[:5]
+    for one in shown:
+        place = one.file if one.line is None else f"{one.file}:{one.line}"
+        yield Line(f"{place}: {one.problem}", CheckStatus.UNKNOWN)
+    if len(shown) < len(found.problems):
+        yield Line(f"{len(found.problems) - len(shown)} more: add -v", style="dim")
+
+
+def unhealthy(nodes: Sequence[FleetNode]) -> list[FleetNode]:
+    """Return the nodes that no job should get before somebody has looked."""
+    return [node for node in nodes if node.slow or node.outcome not in _HEALTHY]
+
+
+_HEALTHY = (Outcome.OK, Outcome.UNEXPECTED)
+
+
+def nodes(found: FleetReport) -> str:
+    """Return one unhealthy host a line, a tab, and the reason, as Slurm's `Reason=` takes it."""
+    return "".join(f"{node.host}\t{reason_of(node)}\n" for node in unhealthy(found.nodes))
+
+
+def reason_of(node: FleetNode) -> str:
+    """Return why a node is unhealthy: one line of safe ASCII, without quotes."""
+    word = "slow" if node.outcome in _HEALTHY else node.outcome.value
+    text = f"gpucheck: {word}: {'; '.join(node.reasons)}" if node.reasons else f"gpucheck: {word}"
+    plain = printable(text).encode("ascii", "replace").decode()
+    safe = "".join(char if char.isalnum() or char in _SAFE else "_" for char in plain)
+    return safe if len(safe) <= LONGEST_REASON else f"{safe[: LONGEST_REASON - 3]}..."
+
+
+#: Beside letters and digits; no quote, dollar, backslash or backtick of a shell.
+_SAFE = " .,:;%()/+-_=#"
+
+#: Formats that are lines to copy.
+LINES = {"nodes": nodes}

@@ -1,0 +1,71 @@
+"""Lists of hosts in Slurm's notation: written out, folded, and refused."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpucheck.fleet.hostlist import MOST_HOSTS, expand, fold
+from gpucheck.report.errors import WrongUseError
+
+
+@pytest.mark.parametrize(
+    ("text", "hosts"),
+    [
+        ("a", "a"),
+        ("a,b", "a b"),
+        (" a , b ", "a b"),
+        ("a[1-3]", "a1 a2 a3"),
+        ("a[08-11]", "a08 a09 a10 a11"),
+        ("a[01-02,10]", "a01 a02 a10"),
+        ("r[1-2]n[1-2]", "r1n1 r1n2 r2n1 r2n2"),
+        ("a[1-2]-ib.local,c", "a1-ib.local a2-ib.local c"),
+        ("a,a,a[1-1],a1", "a a1"),
+        ("10.0.0.[1-2]", "10.0.0.1 10.0.0.2"),
+        ("", ""),
+    ],
+)
+def test_list_is_written_out(text: str, hosts: str) -> None:
+    assert list(expand(text)) == hosts.split()
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["a[", "a]", "a[[1]]", "a[]", "a[1-]", "a[x]", "a[3-1]", "a[1", "a b", "a;b", "ä", "a\x00"],
+)
+def test_malformed_list_is_refused(text: str) -> None:
+    with pytest.raises(WrongUseError) as caught:
+        expand(text)
+    assert caught.value.code == "bad-hostlist"
+    assert caught.value.message.isprintable()
+
+
+@pytest.mark.parametrize(
+    "text", ["a[1-999999999]", "a[1-99999]b[1-99999]", "a[1-150000],b[1-150000]"]
+)
+def test_bomb_is_refused_before_it_is_written_out(text: str) -> None:
+    with pytest.raises(WrongUseError, match=str(MOST_HOSTS)):
+        expand(text)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "text"),
+    [
+        ("a", "a"),
+        ("a1 a2 a3 a5", "a[1-3,5]"),
+        ("a09 a10 a11", "a[09-11]"),
+        ("a9 a10", "a[9-10]"),
+        ("a1", "a1"),
+        ("r1n1 r1n2 r2n1", "r1n[1-2],r2n1"),
+        ("", ""),
+    ],
+)
+def test_hosts_are_folded(hosts: str, text: str) -> None:
+    assert fold(hosts.split()) == text
+
+
+@given(st.sets(st.from_regex(r"[a-z]{0,2}[0-9]{0,3}[a-z]{0,1}", fullmatch=True), max_size=30))
+def test_folding_loses_no_host(names: set[str]) -> None:
+    names.discard("")
+    assert set(expand(fold(names))) == names
