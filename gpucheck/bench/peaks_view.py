@@ -37,6 +37,8 @@ DENSE = (
     "Dense; tensor cores sum in float32. A figure with sparsity, as sheets print it, is twice that."
 )
 _INDENT = 2
+#: Formats whose operations are not of floating point.
+INTEGERS = frozenset(("int8",))
 #: The name of the row of the memory, beside those of the dtypes.
 _MEMORY = "memory"
 
@@ -119,7 +121,7 @@ def _rows(board: BoardPeaks, view: View) -> Iterator[Row]:
     """Yield a row for each dtype, then the memory's; a doubt stands below its row."""
     peaks: dict[str, ComputePeak | MemoryPeak] = {**board.compute, _MEMORY: board.memory}
     for name, peak in peaks.items():
-        per_s, unit = _amount(peak)
+        per_s, unit = _amount(name, peak)
         below = [] if peak.doubt is None else [Line(f"! {peak.doubt}", indent=2 * _INDENT)]
         if view.verbosity > 0 and peak.formula_percent is not None:
             off = f"SMs x clock x rate gives {peak.formula_percent:+.1f} %"
@@ -134,20 +136,20 @@ def _rows(board: BoardPeaks, view: View) -> Iterator[Row]:
         yield Row(cells, below=tuple(below))
 
 
-def _amount(peak: ComputePeak | MemoryPeak) -> tuple[float, str]:
-    """Return a peak and its unit."""
+def _amount(name: str, peak: ComputePeak | MemoryPeak) -> tuple[float, str]:
+    """Return the peak of a row and its unit; integers have no floating point."""
     if isinstance(peak, MemoryPeak):
         return peak.bytes_per_s, "B/s"
-    return peak.flops_per_s, "FLOP/s"
+    return peak.flops_per_s, "OP/s" if name in INTEGERS else "FLOP/s"
 
 
 def _together(boards: tuple[BoardPeaks, ...]) -> Table:
-    """Return a row for each board; a figure is in TFLOP/s, the memory's in GB/s."""
+    """Return a row for each board; figures are in TFLOP/s or TOP/s, the memory's in GB/s."""
     rated = {name for board in boards for name in board.compute}
     dtypes = [name for name in DTYPES if name in rated]
     columns = [
         Column("TFLOP/s of"),
-        *(Column(name, right=True) for name in dtypes),
+        *(Column(f"{name} TOP/s" if name in INTEGERS else name, right=True) for name in dtypes),
         Column("GB/s", right=True),
         Column("W", right=True),
     ]

@@ -16,13 +16,13 @@ def choose_wheels(shared: Shared, words: list[str]) -> int:
         WrongUseError: a framework is unknown or none is named, or one line is asked for several.
     """
     from gpucheck.detect.checks.frameworks import FRAMEWORKS
-    from gpucheck.detect.run import normal_framework
+    from gpucheck.detect.run import known_frameworks, normal_framework
     from gpucheck.detect.wheels import advise
 
     titles = {check.ID: check.guide.title for check in FRAMEWORKS}
     names = dict.fromkeys(normal_framework(word) or "" for word in split_words(words))
     if not names:
-        message = f"--wheel names no framework; it knows {', '.join(titles)}."
+        message = f"--wheel names no framework; it knows {known_frameworks()}."
         raise WrongUseError(code="no-framework", message=message)
     if shared.format == "shell" and len(names) > 1:
         message = "--format shell writes one line, for one framework: ask once for each."

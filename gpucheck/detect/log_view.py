@@ -32,7 +32,7 @@ def blocks(report: Report, view: View) -> Iterator[Block]:
         yield Headline(conclusion(found), CheckStatus.SKIP, style="bold")
         yield from remedies((NOT_KNOWN,), indent=INDENT)
         return
-    mark = _mark(cause)
+    mark = _verdict_mark(found)
     color = "red" if mark is CheckStatus.FAIL else "yellow"
     yield Headline(conclusion(found), mark, style=f"bold {color}")
     yield Line(cause.excerpt, indent=INDENT)
@@ -54,6 +54,12 @@ def blocks(report: Report, view: View) -> Iterator[Block]:
 def line(found: LogVerdict) -> str:
     """Return the sentence of --line."""
     return conclusion(found)
+
+
+def _verdict_mark(found: LogVerdict) -> CheckStatus:
+    """Return the mark of the whole log: an error may follow from a warning that comes first."""
+    marks = [_mark(match) for match in (*found.causes, *found.consequences)]
+    return CheckStatus.FAIL if CheckStatus.FAIL in marks else CheckStatus.WARN
 
 
 def _mark(match: Match) -> CheckStatus:

@@ -205,11 +205,21 @@ def normal_framework(name: str | None) -> str | None:
             code="unknown-framework",
             message=f"{name!r} is no framework that gpucheck knows.",
             remedy=(
-                *_near(name, frameworks.NAMES),
-                f"Known frameworks: {', '.join(frameworks.NAMES)}.",
+                *_near(name, (*frameworks.NAMES, *frameworks.ALIASES)),
+                f"Known frameworks: {known_frameworks()}.",
             ),
         )
     return known
+
+
+def known_frameworks() -> str:
+    """Return the frameworks' names with their other ones: "pytorch (torch), jax"."""
+    also: dict[str, list[str]] = {}
+    for alias, name in frameworks.ALIASES.items():
+        also.setdefault(name, []).append(alias)
+    return ", ".join(
+        f"{name} ({', '.join(also[name])})" if name in also else name for name in frameworks.NAMES
+    )
 
 
 def choose_checks(request: DetectRequest) -> tuple[Check, ...]:

@@ -220,15 +220,20 @@ class LiveProbes:
         wanted = sorted(set(pids))
         if not wanted:
             return {}
+        from gpucheck.drivers.host.command_lines import read_in_time
         from gpucheck.drivers.host.processes import identify
 
-        return identify(wanted, self._root)
+        child = self._session.child if self._session is not None else None
+        command_lines, given_up = read_in_time(wanted, str(self._root / "proc"), child)
+        if given_up:
+            self.close()
+        return identify(wanted, self._root, command_lines)
 
     def device_holders(self) -> HoldersReading:
         """Search /proc, within a second."""
         from gpucheck.drivers.host.device_holders import read_holders
 
-        return read_holders(self._root)
+        return read_holders(self._root, self.identify)
 
     def process(self, pid: int) -> ProcessFilesReading:
         """Read one process's part of /proc, in a child with the driver's deadline."""

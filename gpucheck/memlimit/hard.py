@@ -24,6 +24,9 @@ from gpucheck.report.errors import MissingError
 FIRST_KERNEL_WITH_DMEM = (6, 14)
 #: The first nvidia-ml-py with the functions.
 BINDING = "nvidia-ml-py>=13.615"
+SEE = "See what is wrong: gpucheck detect"
+CAPACITY = "See which cards the kernel counts"
+OWN_COUNT = "Or let the driver count, and reboot after this"
 _DELEGATED = ("user.delegate", "trusted.delegate")
 #: The package that installs the newest driver from NVIDIA's own repository, by system.
 _PACKAGE_COMMANDS = (
@@ -74,7 +77,7 @@ def _of_the_driver(facts: HardFacts) -> Iterator[Missing]:
     needed = FIRST_DRIVER_WITH_LIMITS
     if not (major.isdecimal() and int(major) >= needed):
         said = f"the driver is {version}" if version else "the driver's version is unknown"
-        yield Missing("driver", f"{said}, and it takes {needed} or newer", _new_driver(facts))
+        yield Missing("driver", f"{said}, and {needed} or newer is needed", _new_driver(facts))
         return
     if facts.failure is None:
         return
@@ -93,7 +96,7 @@ def _new_driver(facts: HardFacts) -> str:
 def _of_the_system(facts: HardFacts) -> Iterator[Missing]:
     if facts.group.version != 2:
         what = "version 1" if facts.group.version == 1 else "not mounted"
-        fact = f"the cgroup tree at /{MOUNT} is {what}, and it takes version 2"
+        fact = f"the cgroup tree at /{MOUNT} is {what}, and version 2 is needed"
         yield Missing("cgroup", fact, _unified_tree(facts))
     elif facts.place is None and facts.is_root and facts.place_problem is not None:
         yield facts.place_problem
@@ -109,7 +112,10 @@ def _unified_tree(facts: HardFacts) -> str:
     word = "systemd.unified_cgroup_hierarchy=1"
     if any(facts.os_name.startswith(names) for names, tool in _PACKAGE_COMMANDS if tool == "dnf"):
         return f"Then reboot: sudo grubby --update-kernel=ALL --args={word}"
-    return f"On the host, add {word} to GRUB_CMDLINE_LINUX in /etc/default/grub: sudo update-grub"
+    return (
+        f"On the host, write {word} into GRUB_CMDLINE_LINUX of /etc/default/grub."
+        " Then, before a reboot: sudo update-grub"
+    )
 
 
 def _of_the_gpus(facts: HardFacts) -> Iterator[Missing]:
@@ -120,7 +126,7 @@ def _of_the_gpus(facts: HardFacts) -> Iterator[Missing]:
         yield Missing(
             "mig",
             f"{which} in MIG mode, where the driver has no such limit",
-            "Use a MIG instance as the limit, another GPU (--gpu), or turn MIG off:"
+            "Use a MIG instance as the limit, or another GPU (--gpu). Or turn MIG off:"
             f" sudo nvidia-smi -i {numbers} -mig 0",
         )
 
@@ -137,7 +143,7 @@ def missing_by_nvml(facts: HardFacts, failure: ProbeFailure) -> Missing | None:
         return Missing("function", fact, step)
     if failure.code in ("not-found", "not-supported"):
         return None
-    return Missing("nvml", f"NVML does not answer the question for it: {said}", "gpucheck detect")
+    return Missing("nvml", f"NVML does not answer the question for it: {said}", SEE)
 
 
 def refused_limit(facts: HardFacts, failure: ProbeFailure, group: Path) -> Missing:
@@ -158,13 +164,13 @@ def refused_limit(facts: HardFacts, failure: ProbeFailure, group: Path) -> Missi
                 f"the kernel is {facts.kernel} without the dmem controller (6.14), and this driver"
                 " has no back end of its own"
             )
-            step = "Boot a kernel from 6.14 on, or let the driver count: options nvidia"
-            step += ' NVreg_RegistryDwords="RmMemacctMode=3" in /etc/modprobe.d, then reboot'
-            return Missing("kernel", fact, step)
+            option = 'options nvidia NVreg_RegistryDwords="RmMemacctMode=3"'
+            step = f"echo '{option}' | sudo tee /etc/modprobe.d/nvidia-memory.conf"
+            return Missing("kernel", fact, f"Boot a kernel from 6.14 on. {OWN_COUNT}: {step}")
         fact = f"NVML does not support it on this GPU with kernel {facts.kernel}"
-        return Missing("kernel", fact, "cat /sys/fs/cgroup/dmem.capacity")
+        return Missing("kernel", fact, f"{CAPACITY}: cat /sys/fs/cgroup/dmem.capacity")
     known = missing_by_nvml(facts, failure)
-    return known or Missing("nvml", f"NVML refused the limit: {failure.message}", "gpucheck detect")
+    return known or Missing("nvml", f"NVML refused the limit: {failure.message}", SEE)
 
 
 def _no_dmem_files(group: Path) -> Missing:

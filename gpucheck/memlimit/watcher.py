@@ -292,7 +292,7 @@ def open_watch(
 
         machine = MachineAccess(
             read=read,
-            identify=lambda pids: identify(pids, Path("/")),
+            identify=lambda pids: identify(pids, Path("/"), {}),
             open_tree=lambda pid: ProcessTree(pid, mark=mark),
             report=report,
             contained=in_initial_namespace(Path("/")) is False,

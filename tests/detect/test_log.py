@@ -19,6 +19,7 @@ from gpucheck.detect.log import (
     MOST_EXCERPT,
     MOST_LINE_BYTES,
     Level,
+    LogVerdict,
     Match,
     Scan,
     Seen,
@@ -28,9 +29,13 @@ from gpucheck.detect.log import (
     rules,
     scan,
 )
+from gpucheck.detect.log_view import blocks
 from gpucheck.drivers import open_probes
 from gpucheck.drivers.host.log_file import open_log
+from gpucheck.report.blocks import Line
+from gpucheck.report.envelope import CheckStatus, Host, Report, Status
 from gpucheck.report.errors import ExitCode
+from gpucheck.report.text import View
 
 LOGS = Path(__file__).parents[1] / "data" / "logs"
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 22.00 MiB."
@@ -281,6 +286,28 @@ def test_an_error_comes_before_an_earlier_warning() -> None:
     assert order(match("container-without-driver", 1), match("driver-not-found", 2)) == [
         "container-without-driver"
     ]
+
+
+@pytest.mark.parametrize(
+    ("rows", "mark"),
+    [
+        ([("jax-without-cuda", 1)], CheckStatus.WARN),
+        ([("no-kernel-image", 9), ("jax-without-cuda", 1)], CheckStatus.FAIL),
+        # The error follows from the warning, which is the cause then.
+        ([("tensorflow-library-missing", 1), ("sigkill", 2)], CheckStatus.FAIL),
+    ],
+)
+def test_the_mark_of_the_first_line_is_that_of_the_whole_log(
+    rows: list[tuple[str, int]], mark: CheckStatus
+) -> None:
+    causes, consequences = first_causes(match(*row) for row in rows)
+    found = LogVerdict("train.log", 9, 99, causes[0], tuple(causes), tuple(consequences))
+    report = Report(
+        "detect", "gpucheck/log/1", "", Host(), ExitCode.BAD, Status.FAIL, None, (), found
+    )
+    marks = [block.mark for block in blocks(report, View()) if isinstance(block, Line)]
+
+    assert next(filter(None, marks)) is mark
 
 
 # ------------------------------------------------------------------------------------ the machine

@@ -269,7 +269,7 @@ class TestPlace:
 MISSING = {
     "driver": (
         {"version": "580.95.05"},
-        "the driver is 580.95.05, and it takes 615",
+        "the driver is 580.95.05, and 615 or newer is needed",
         "nvidia-open",
     ),
     "function": (

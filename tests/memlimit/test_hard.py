@@ -164,7 +164,7 @@ def test_the_error_names_all_and_ends_with_the_way_that_needs_none() -> None:
     error = error_of(found, "8GiB", ("my program",))
 
     assert error.code == "no-hard-limit-driver"
-    assert "takes 615 or newer; only root may" in error.message
+    assert "615 or newer is needed; only root may" in error.message
     assert len(error.remedy) == 3
     assert error.remedy[-1].endswith("gpucheck memlimit 8GiB -- 'my program'")
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from gpucheck.drivers.evidence import HolderReading, HoldersReading
 from gpucheck.drivers.host.cgroups import group_paths
 from gpucheck.drivers.host.process_tree import read_stat
-from gpucheck.drivers.host.processes import identify
 from gpucheck.drivers.host.sysfs import read_text
+from gpucheck.drivers.readings import ProcessIdentity
 
 #: A node with thousands of processes is searched in a tenth of this.
 DEADLINE_S = 1.0
@@ -27,8 +27,13 @@ MONITORS = frozenset(
     ("nvidia-persiste", "nv-hostengine", "dcgm-exporter", "nvidia-smi", "nvtop", "nvitop")
 )
 
+#: From process ids to what they are; it may ask a child, as the search itself does not.
+Identify = Callable[[Iterable[int]], Mapping[int, ProcessIdentity]]
 
-def read_holders(root: Path, *, deadline_s: float = DEADLINE_S) -> HoldersReading:
+
+def read_holders(
+    root: Path, identify: Identify, *, deadline_s: float = DEADLINE_S
+) -> HoldersReading:
     """Search the open files of all processes for GPUs; our own and monitors are left out."""
     proc = root / "proc"
     try:
@@ -44,15 +49,15 @@ def read_holders(root: Path, *, deadline_s: float = DEADLINE_S) -> HoldersReadin
             break
         files = _open_files(proc / str(pid))
         if files is None:
-            # The kernel's own threads have no command line, and never a GPU.
-            hidden += bool(read_text(proc / str(pid) / "cmdline"))
+            stat = read_stat(proc / str(pid))
+            hidden += stat is not None and not stat.kernel_thread
             continue
         links += len(files)
         minors = {int(match[1]) for file in files if (match := _GPU_FILE.fullmatch(file))}
         if minors and not _is_ours(pid, proc, root):
             found[pid] = tuple(sorted(minors))
     return HoldersReading(
-        holders=tuple(_describe(found, root)),
+        holders=tuple(_describe(found, root, identify)),
         minors=read_minors(root),
         hidden=hidden,
         complete=complete,
@@ -110,8 +115,10 @@ def _is_ours(pid: int, proc: Path, root: Path) -> bool:
     return os.getpid() in (pid, stat and stat.parent)
 
 
-def _describe(found: Mapping[int, tuple[int, ...]], root: Path) -> Iterator[HolderReading]:
-    identities = identify(found, root)
+def _describe(
+    found: Mapping[int, tuple[int, ...]], root: Path, identify: Identify
+) -> Iterator[HolderReading]:
+    identities = identify(found)
     for pid, minors in found.items():
         process = root / "proc" / str(pid)
         name = read_text(process / "comm")

@@ -105,7 +105,8 @@ def read_process(pid: int, root: Path) -> ProcessFilesReading:
     if before is None:
         return ProcessFilesReading(pid=pid, found=False)
     gaps: dict[str, str] = {}
-    who = identify([leader], root)[leader]
+    # This runs in a child already.
+    who = identify([leader], root, {leader: read_text(folder / "cmdline") or ""})[leader]
     below = sorted(set(ProcessTree(leader, root).refresh()) - {leader})
     environment = _note(gaps, "environment", lambda: _environment(folder))
     mapped = _note(gaps, "libraries", lambda: tuple(_mapped(folder)))

@@ -14,19 +14,28 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+#: Source: linux/sched.h.
+PF_KTHREAD = 0x00200000
+
 
 class Stat(NamedTuple):
-    """One process: its parent, its start (clock ticks since boot), name and state (a letter)."""
+    """One process: its parent, start (clock ticks since boot), name, state (a letter) and flags."""
 
     parent: int
     started: int
     name: str
     state: str
+    flags: int = 0
 
     @property
     def zombie(self) -> bool:
         """Whether it has ended and only its parent has not noticed yet."""
         return self.state in ("Z", "X")
+
+    @property
+    def kernel_thread(self) -> bool:
+        """Whether it is the kernel's own, which has no files and no command line."""
+        return bool(self.flags & PF_KTHREAD)
 
 
 class ProcessTree:
@@ -143,4 +152,5 @@ def read_stat(directory: Path) -> Stat | None:
     fields = tail.split()
     if len(fields) < 20 or not (fields[1].isdecimal() and fields[19].isdecimal()):
         return None
-    return Stat(int(fields[1]), int(fields[19]), head.partition("(")[2], state=fields[0])
+    flags = int(fields[6]) if fields[6].isdecimal() else 0
+    return Stat(int(fields[1]), int(fields[19]), head.partition("(")[2], fields[0], flags)

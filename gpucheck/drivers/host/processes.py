@@ -34,11 +34,19 @@ _INTERPRETER = re.compile(r"(python|pypy)[0-9.]*|bash|dash|sh|env")
 Users = Callable[[int], str]
 
 
-def identify(pids: Iterable[int], root: Path) -> dict[int, ProcessIdentity]:
-    """Return each process's name, user and command, null where we may not read them."""
+def identify(
+    pids: Iterable[int], root: Path, command_lines: Mapping[int, str]
+) -> dict[int, ProcessIdentity]:
+    """Return each process's name, user and command, null where we may not read them.
+
+    The command lines are those that command_lines.py has read: the rest is never waited for.
+    """
     initial = in_initial_namespace(root)
     users = _users(root)
-    return {pid: _identify(root / "proc" / str(pid), pid, initial, users) for pid in pids}
+    return {
+        pid: _identify(root / "proc" / str(pid), pid, initial, users, command_lines.get(pid))
+        for pid in pids
+    }
 
 
 def in_initial_namespace(root: Path) -> bool | None:
@@ -49,7 +57,9 @@ def in_initial_namespace(root: Path) -> bool | None:
         return None
 
 
-def _identify(directory: Path, pid: int, initial: bool | None, users: Users) -> ProcessIdentity:
+def _identify(
+    directory: Path, pid: int, initial: bool | None, users: Users, command_line: str | None
+) -> ProcessIdentity:
     name = read_text(directory / "comm")
     namespace = _namespace(directory, exists=name is not None, initial=initial)
     if namespace != "own":
@@ -58,7 +68,7 @@ def _identify(directory: Path, pid: int, initial: bool | None, users: Users) -> 
         pid=pid,
         name=name,
         user=_user(directory, users),
-        command=_command(directory),
+        command=_command(command_line),
         namespace="own",
     )
 
@@ -114,12 +124,12 @@ def _user(directory: Path, users: Users) -> str | None:
     return None
 
 
-def _command(directory: Path) -> str | None:
+def _command(command_line: str | None) -> str | None:
     """Return the command line, quoted for a shell; kernel threads and zombies have none."""
     import shlex
 
     # Programs that set their own title pad it with zeros.
-    words = (read_text(directory / "cmdline") or "").rstrip("\0")
+    words = (command_line or "").strip().rstrip("\0")
     return shlex.join(without_secrets(words.split("\0"))) if words else None
 
 

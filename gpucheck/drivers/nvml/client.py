@@ -147,6 +147,11 @@ class NvmlSession:
             self.close()
         return parts, failure
 
+    @property
+    def child(self) -> Child | None:
+        """The child that answers, if one runs."""
+        return self._child
+
     def close(self) -> None:
         """End the child."""
         if self._child is not None:

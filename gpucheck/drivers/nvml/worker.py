@@ -41,6 +41,10 @@ class Session:
                 from gpucheck.drivers.nvml.limits import answer
 
                 yield from answer(self._binding, request["limits"], self._handles)
+            elif request.get("command_lines"):
+                from gpucheck.drivers.host.command_lines import answer as command_lines
+
+                yield from command_lines(request)
             elif request.get("processes_of") is not None:
                 for index in request["processes_of"]:
                     if index not in self._readers:

@@ -44,7 +44,7 @@ LEAST_PROSE = 10
 SEPARATOR = " · "
 #: What no line is broken in: a number with its unit, and a short command.
 _WHOLE = re.compile(
-    r"\d (?:%|(?:s|ms|µs|min|h|W|MHz|°C|C|[KMGT]i?B|[GT]FLOP/s|[MGT]B/s)\b)"
+    r"\d (?:%|(?:s|ms|µs|min|h|W|MHz|°C|C|[KMGT]i?B|[GT](?:FL)?OP/s|[MGT]B/s)\b)"
     r"|\bgpucheck (?:detect|list|place|bench|compare|profile|memlimit|snapshot)\b(?: --[\w-]+)*"
 )
 #: Stands for a blank in it while a text is wrapped: printable texts have none.

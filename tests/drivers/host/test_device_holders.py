@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from gpucheck.drivers.evidence import HolderReading
-from gpucheck.drivers.host.device_holders import read_holders
+from gpucheck.drivers.evidence import HolderReading, HoldersReading
+from gpucheck.drivers.host.device_holders import DEADLINE_S, read_holders
+from gpucheck.drivers.host.process_tree import PF_KTHREAD
+from tests.drivers.host.test_processes import looked_up
 from tests.fakes.machine import load_machine
 from tests.fakes.tree import write_tree
 
-#: Fields of /proc/PID/stat behind the parent, up to the start.
-REST_OF_STAT = " 0" * 17 + " 100"
+#: Fields of /proc/PID/stat behind the flags, up to the start.
+REST_OF_STAT = " 0" * 12 + " 100"
+
+
+def searched(root: Path, *, deadline_s: float = DEADLINE_S) -> HoldersReading:
+    return read_holders(root, partial(looked_up, root=root), deadline_s=deadline_s)
 
 
 def add(
@@ -25,6 +32,7 @@ def add(
     name: str = "python",
     group: str = "/user.slice/session-1.scope",
     thread: bool = False,
+    flags: int = 0x400000,
 ) -> Path:
     """Write a process that has these files open, `thread`: in a thread other than its first."""
     folder = root / "proc" / str(pid)
@@ -36,13 +44,13 @@ def add(
     (folder / "comm").write_text(f"{name}\n")
     (folder / "cmdline").write_text(f"{name}\0train.py\0")
     (folder / "status").write_text(f"Name:\t{name}\nUid:\t{os.getuid()}\t0\t0\t0\n")
-    (folder / "stat").write_text(f"{pid} ({name}) {state} {parent}{REST_OF_STAT}\n")
+    (folder / "stat").write_text(f"{pid} ({name}) {state} {parent} 0 0 0 0 {flags}{REST_OF_STAT}\n")
     (folder / "cgroup").write_text(f"0::{group}\n")
     return folder
 
 
 def only(root: Path) -> HolderReading:
-    [found] = read_holders(root).holders
+    [found] = searched(root).holders
     return found
 
 
@@ -72,7 +80,7 @@ def test_others_are_left_out(tmp_path: Path) -> None:
     add(tmp_path, 42, "/dev/nvidia0", name="nvidia-persiste")
     (tmp_path / "proc/43").mkdir()
 
-    reading = read_holders(tmp_path)
+    reading = searched(tmp_path)
 
     assert (reading.holders, reading.hidden, reading.complete) == ((), 0, True)
 
@@ -80,9 +88,9 @@ def test_others_are_left_out(tmp_path: Path) -> None:
 def test_processes_that_may_not_be_read_are_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """But not threads of the kernel, which have no command line."""
+    """But not threads of the kernel."""
     add(tmp_path, 41, "/dev/nvidia0")
-    (add(tmp_path, 42) / "cmdline").write_text("")
+    add(tmp_path, 42, flags=PF_KTHREAD | 0x40)
     listdir = os.listdir
 
     def refusing(path: str | Path) -> list[str]:
@@ -92,23 +100,23 @@ def test_processes_that_may_not_be_read_are_counted(
 
     monkeypatch.setattr("os.listdir", refusing)
 
-    assert read_holders(tmp_path).hidden == 1
+    assert searched(tmp_path).hidden == 1
 
 
 def test_the_search_ends_in_time(tmp_path: Path) -> None:
     add(tmp_path, 41, "/dev/nvidia0")
 
-    assert read_holders(tmp_path, deadline_s=-1).complete is False
+    assert searched(tmp_path, deadline_s=-1).complete is False
 
 
 def test_without_proc_there_is_a_reason(tmp_path: Path) -> None:
-    assert read_holders(tmp_path).unavailable == "/proc: No such file or directory"
+    assert searched(tmp_path).unavailable == "/proc: No such file or directory"
 
 
 def test_numbers_of_the_device_files(tmp_path: Path) -> None:
     machine = load_machine("h100x8")
 
-    minors = read_holders(write_tree(machine, tmp_path)).minors
+    minors = searched(write_tree(machine, tmp_path)).minors
 
     assert sorted(minors.values()) == list(range(8))
     assert set(minors) == {gpu.pci_bus_id.lower() for gpu in machine.gpus}

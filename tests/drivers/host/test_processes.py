@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import pwd
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
+from gpucheck.drivers.host.command_lines import answer
 from gpucheck.drivers.host.processes import (
     INITIAL_PID_NAMESPACE,
     identify,
@@ -16,7 +18,12 @@ from gpucheck.drivers.host.processes import (
     program_of,
     without_secrets,
 )
-from gpucheck.drivers.readings import GpuReading, MigReading, ProcessReading
+from gpucheck.drivers.readings import (
+    GpuReading,
+    MigReading,
+    ProcessIdentity,
+    ProcessReading,
+)
 
 OTHER_NAMESPACE = "pid:[4026532001]"
 
@@ -29,6 +36,14 @@ def root(tmp_path: Path) -> Path:
     (tmp_path / "etc/passwd").write_text(passwd, encoding="ascii")
     (tmp_path / "proc").mkdir()
     return tmp_path
+
+
+def looked_up(pids: Iterable[int], root: Path = Path("/")) -> dict[int, ProcessIdentity]:
+    """Identify processes whose command lines are read here, not in a child."""
+    wanted = list(pids)
+    read = answer({"command_lines": wanted, "proc": f"{root}/proc"})
+    texts = {one["pid"]: one["text"] for one in read if one["text"] is not None}
+    return identify(wanted, root, texts)
 
 
 def in_namespace(root: Path, name: str) -> None:
@@ -61,7 +76,7 @@ def test_a_process_of_ours(root: Path) -> None:
     in_namespace(root, INITIAL_PID_NAMESPACE)
     write_process(root, 7)
 
-    found = identify([7], root)[7]
+    found = looked_up([7], root)[7]
 
     assert (found.name, found.user, found.command, found.namespace) == (
         "python3", "alice", "python3 train.py", "own",
@@ -84,7 +99,7 @@ def test_a_process_of_ours(root: Path) -> None:
 def test_command_lines(root: Path, words: bytes, command: str | None) -> None:
     write_process(root, 7, words=words)
 
-    found = identify([7], root)[7].command
+    found = looked_up([7], root)[7].command
 
     assert found == command
 
@@ -103,13 +118,13 @@ def test_command_lines(root: Path, words: bytes, command: str | None) -> None:
 def test_users(root: Path, uid: str, user: str | None) -> None:
     write_process(root, 7, uid=uid)
 
-    assert identify([7], root)[7].user == user
+    assert looked_up([7], root)[7].user == user
 
 
 def test_a_process_that_has_ended(root: Path) -> None:
     in_namespace(root, INITIAL_PID_NAMESPACE)
 
-    found = identify([7], root)[7]
+    found = looked_up([7], root)[7]
 
     assert (found.name, found.user, found.command, found.namespace) == (None, None, None, "own")
 
@@ -130,7 +145,7 @@ def test_in_another_namespace_only_an_open_device_is_proof(
     in_namespace(root, OTHER_NAMESPACE)
     write_process(root, 7, files=files)
 
-    found = identify([7], root)[7]
+    found = looked_up([7], root)[7]
 
     assert found.namespace == namespace
     assert (found.command is not None) == (namespace == "own")
@@ -140,13 +155,13 @@ def test_in_another_namespace_only_an_open_device_is_proof(
 def test_in_another_namespace_an_absent_process_is_somewhere_else(root: Path) -> None:
     in_namespace(root, OTHER_NAMESPACE)
 
-    assert identify([7], root)[7].namespace == "other"
+    assert looked_up([7], root)[7].namespace == "other"
 
 
 def test_ourselves_on_the_real_system() -> None:
     here = os.getpid()
 
-    found = identify([here], Path("/"))[here]
+    found = looked_up([here], Path("/"))[here]
 
     if str(Path("/proc/self/ns/pid").readlink()) == INITIAL_PID_NAMESPACE:
         assert found.namespace == "own"
@@ -161,7 +176,7 @@ def test_several_at_once(root: Path) -> None:
     write_process(root, 1)
     write_process(root, 2, uid="0")
 
-    found = identify([2, 1, 3], root)
+    found = looked_up([2, 1, 3], root)
 
     assert set(found) == {1, 2, 3}
     assert [found[pid].user for pid in (1, 2, 3)] == ["alice", "root", None]
@@ -192,7 +207,7 @@ def test_a_command_line_is_read_without_its_passwords(tmp_path: Path) -> None:
     (folder / "comm").write_bytes(b"serve\n")
     (folder / "cmdline").write_bytes(b"serve\0--token\0S3CRET\0")
 
-    assert identify([7], tmp_path)[7].command == "serve --token '***'"
+    assert looked_up([7], tmp_path)[7].command == "serve --token '***'"
 
 
 # ------------------------------------------------------------------------------ memory by process
