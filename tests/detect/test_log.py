@@ -32,7 +32,7 @@ from gpucheck.detect.log import (
 from gpucheck.detect.log_view import blocks
 from gpucheck.drivers import open_probes
 from gpucheck.drivers.host.log_file import open_log
-from gpucheck.report.blocks import Line
+from gpucheck.report.blocks import Headline
 from gpucheck.report.envelope import CheckStatus, Host, Report, Status
 from gpucheck.report.errors import ExitCode
 from gpucheck.report.text import View
@@ -305,9 +305,9 @@ def test_the_mark_of_the_first_line_is_that_of_the_whole_log(
     report = Report(
         "detect", "gpucheck/log/1", "", Host(), ExitCode.BAD, Status.FAIL, None, (), found
     )
-    marks = [block.mark for block in blocks(report, View()) if isinstance(block, Line)]
+    headline = next(each for each in blocks(report, View()) if isinstance(each, Headline))
 
-    assert next(filter(None, marks)) is mark
+    assert headline.status is mark
 
 
 # ------------------------------------------------------------------------------------ the machine
