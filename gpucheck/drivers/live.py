@@ -220,7 +220,7 @@ class LiveProbes:
         wanted = sorted(set(pids))
         if not wanted:
             return {}
-        from gpucheck.drivers.host.command_lines import read_in_time
+        from gpucheck.drivers.command_lines import read_in_time
         from gpucheck.drivers.host.processes import identify
 
         child = self._session.child if self._session is not None else None

@@ -92,7 +92,8 @@ def test_worker_imports_its_own_folder_and_the_common_part_only() -> None:
     workers = [path for folder in folders for path in sorted(folder.glob("*worker.py"))]
 
     def strangers(path: Path) -> set[str]:
-        known = ("gpucheck.drivers.native", f"gpucheck.drivers.{path.parent.name}.")
+        common = ("gpucheck.drivers.native", "gpucheck.drivers.command_lines")
+        known = (*common, f"gpucheck.drivers.{path.parent.name}.")
         found = {name for name in imports(path) if name.startswith("gpucheck.")}
         return {name for name in found if not name.startswith(known)}
 

@@ -42,7 +42,7 @@ class Session:
 
                 yield from answer(self._binding, request["limits"], self._handles)
             elif request.get("command_lines"):
-                from gpucheck.drivers.host.command_lines import answer as command_lines
+                from gpucheck.drivers.command_lines import answer as command_lines
 
                 yield from command_lines(request)
             elif request.get("processes_of") is not None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpucheck.drivers.host.command_lines import answer
+from gpucheck.drivers.command_lines import answer
 from gpucheck.drivers.host.processes import (
     INITIAL_PID_NAMESPACE,
     identify,

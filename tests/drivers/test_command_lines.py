@@ -9,9 +9,9 @@ from typing import cast
 
 import pytest
 
+from gpucheck.drivers import command_lines
 from gpucheck.drivers.child import Child
-from gpucheck.drivers.host import command_lines
-from gpucheck.drivers.host.command_lines import read_in_time
+from gpucheck.drivers.command_lines import read_in_time
 from gpucheck.drivers.host.processes import identify
 
 
