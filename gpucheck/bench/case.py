@@ -27,7 +27,6 @@ from gpucheck.drivers.gpu import BenchGpu, GpuDevice
 from gpucheck.drivers.host.blas import Blas
 from gpucheck.drivers.host.clock import Clock
 from gpucheck.drivers.host.cpu import CpuFacts, cpu_shares, keep_on, running_on
-from gpucheck.report.text import framework_title
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -101,7 +100,7 @@ class CaseLabel:
         size = "x".join(str(edge) for edge in self.shape)
         parts = [self.kernel, size]
         if self.framework is not None:
-            parts.append(f"{framework_title(self.framework.name)} {self.framework.form}")
+            parts.append(self.framework.text)
         if self.framework is None or self.variant != self.kernel:
             parts.append(self.variant)
         return " ".join(part for part in parts if part) + f" on {self.device}"

@@ -151,7 +151,7 @@ def side_text(side: Measurement | ComparisonSide) -> str:
     """Return who ran a side, and which of its code: "PyTorch eager", "gpucheck's blas"."""
     if side.framework is None:
         return f"gpucheck's {side.variant.removesuffix('-1-thread')}"
-    return f"{maker_text(side.framework.name)} {side.framework.form}"
+    return side.framework.text
 
 
 def _faster_cpu_exists(how: str | None) -> tuple[Doubt, ...]:

@@ -51,6 +51,8 @@ _ROUNDS_APART, _TIMES_NOISE, _FEWEST_IN_A_ROUND = 0.01, 2.0, 3
 _FEWER_LOOPS = 1.6
 #: Seconds to start an operation, and to wake a thread for it and wait for that thread.
 _STARTING_S, _MEETING_S = 20e-6, 50e-6
+#: The same in a framework, which hands over the next operations while a GPU computes.
+_FRAMEWORK_STARTING_S = 1e-3
 #: Standard deviations of Kendall's tau that show a trend with 99 % confidence.
 _TREND = 2.576
 #: A gap between two groups of samples, as a share of the median.
@@ -363,9 +365,13 @@ def _host_busy(state: CaseState, environment: RowEnvironment) -> Doubt | None:
 
 
 def _needs_host(state: CaseState) -> bool:
-    """Return whether the host's speed is in a row's time, and not the GPU's alone."""
+    """Return whether the host's speed is in a row's time, and not the GPU's alone.
+
+    A framework hands over every operation by itself, in its own process.
+    """
     label = state.case.label
     on_host = label.device == "cpu" or label.scope is Scope.END_TO_END
+    on_host |= label.framework is not None
     return on_host or label.kernel in ("transfer", "launch") or "timed_by" in state.facts
 
 
@@ -385,6 +391,8 @@ def _quota(state: CaseState, environment: RowEnvironment) -> Doubt | None:
 def _blas_older(state: CaseState, environment: RowEnvironment) -> Doubt | None:
     label = state.case.label
     if environment.old_blas is None or label.device != "cpu" or label.kernel not in BLAS_USERS:
+        return None
+    if label.framework is not None:  # it has a BLAS of its own
         return None
     return Doubt(
         code="blas-older-than-cpu",
@@ -427,6 +435,8 @@ def _loops_missing(state: CaseState, _: RowEnvironment) -> Doubt | None:
     batched_s = stats.median(state.samples_s)
     threads = state.case.label.threads or 1
     start_s = _STARTING_S if threads == 1 else _MEETING_S * threads
+    if state.case.label.framework is not None:
+        start_s = _FRAMEWORK_STARTING_S
     if state.single_s - start_s < _FEWER_LOOPS * batched_s:
         return None
     return Doubt(

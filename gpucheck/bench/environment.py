@@ -220,6 +220,14 @@ class HostShare:
         )
 
 
+def blas_text(found: BenchEnvironment) -> str | None:
+    """Return the BLAS of the CPU's own products: "openblas 0.3.31 (SkylakeX)"; None if unknown."""
+    if found.blas_name is None:
+        return None
+    core = f" ({found.blas_architecture})" if found.blas_architecture else ""
+    return f"{found.blas_name} {found.blas_version or ''}".strip() + core
+
+
 def parallel_efficiency(rooflines: Sequence[Roofline]) -> float | None:
     """Return the best product's speed-up by threads, divided by the threads (1 is ideal)."""
     speeds = {

@@ -12,6 +12,7 @@ from enum import StrEnum
 
 from gpucheck.drivers.gpu import BenchGpu
 from gpucheck.report.envelope import Evidence, Failure
+from gpucheck.report.text import framework_title
 
 Fact = str | int | float
 
@@ -146,6 +147,11 @@ class FrameworkUse:
     version: str | None
     form: str
     python: str
+
+    @property
+    def text(self) -> str:
+        """Return framework and form: "PyTorch eager"; a form such as tf.function names both."""
+        return self.form if "." in self.form else f"{framework_title(self.name)} {self.form}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

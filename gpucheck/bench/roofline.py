@@ -377,7 +377,9 @@ def _other_precision(row: Measurement, gpu: BenchGpu | None) -> Doubt | None:
     return Doubt(
         code="other-precision",
         message=f"its error of {error:.0e} is typical of {ran}",
-        next="check the variables CUPY_TF32 and NVIDIA_TF32_OVERRIDE; try another cuBLAS",
+        next="check the variables CUPY_TF32 and NVIDIA_TF32_OVERRIDE; try another cuBLAS"
+        if row.framework is None
+        else "check NVIDIA_TF32_OVERRIDE and what the framework permits; --same-math sets it",
         facts={"error": error, "math_mode": mode},
     )
 

@@ -26,7 +26,6 @@ from gpucheck.report.text import (
     binary_bytes,
     count_of,
     duration,
-    framework_title,
     ranges,
     rate,
     two_digits,
@@ -156,7 +155,7 @@ def made_by(row: Measurement | CaseLabel) -> str:
     what = variant_text(row.kernel, row.variant)
     if row.framework is None:
         return what
-    who = f"{framework_title(row.framework.name)} {row.framework.form}"
+    who = row.framework.text
     return who if what == row.kernel else f"{who} {what}"
 
 

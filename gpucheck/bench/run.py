@@ -16,10 +16,13 @@ from gpucheck.bench.doubts import RowEnvironment, doubts_about
 from gpucheck.bench.environment import (
     HostShare,
     RunEnvironment,
+    blas_text,
     environment_of,
     older_than_cpu,
     unified_notes,
 )
+from gpucheck.bench.framework_conclusions import framework_conclusions
+from gpucheck.bench.framework_doubts import with_framework_doubts
 from gpucheck.bench.kernels import KERNELS
 from gpucheck.bench.model import (
     BenchRequest,
@@ -219,9 +222,6 @@ class _Bench:
         ]
         rooflines = rooflines_of([*limits, *rows])
         rows = [self._with_roofline(row, rooflines) for row in rows]
-        conclusions, comparisons = self._conclusions(rows), compare(rows, self._faster_cpu())
-        if self._request.samples is SampleDetail.SUMMARY:
-            rows = [replace(row, samples_s=(), warmup_s=()) for row in rows]
         environment = environment_of(
             self._request,
             self._cpu,
@@ -236,6 +236,16 @@ class _Bench:
             duration_s=seconds,
             budget_s=self._plan.budget_s,
         )
+        rows = with_framework_doubts(rows, environment.frameworks)
+        comparisons = compare(rows, self._faster_cpu())
+        conclusions = (
+            *self._conclusions([row for row in rows if row.framework is None]),
+            *framework_conclusions(
+                rows, comparisons, environment.frameworks, blas_text(environment)
+            ),
+        )
+        if self._request.samples is SampleDetail.SUMMARY:
+            rows = [replace(row, samples_s=(), warmup_s=()) for row in rows]
         return BenchResult(
             measurements=tuple(rows),
             comparisons=comparisons,

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from gpucheck.bench.doubts_view import full_doubts, in_doubt
+from gpucheck.bench.environment import blas_text
 from gpucheck.bench.model import (
     BenchEnvironment,
     BenchResult,
@@ -218,8 +219,9 @@ def _which(one: Comparison, comparisons: Sequence[Comparison]) -> str:
         parts.append(one.gpu.device)
     if len({other.shape for other in comparisons}) > 1:
         parts.append(f"size {' × '.join(str(edge) for edge in one.shape)}")
-    here = (one.gpu.device, one.shape)
-    if sum((other.gpu.device, other.shape) == here for other in comparisons) > 1:
+    here = (one.gpu.device, one.shape, one.gpu.framework)
+    alike = ((other.gpu.device, other.shape, other.gpu.framework) for other in comparisons)
+    if sum(other == here for other in alike) > 1:
         parts.append(one.gpu.variant)
     return f"{', '.join(parts)}: " if parts else ""
 
@@ -308,9 +310,9 @@ def _host_line(found: BenchEnvironment) -> str:
     parts.append(f"{found.usable_cores} of {found.logical_cores or '?'} cores")
     if found.cpu_quota_cores is not None:
         parts.append(f"quota {found.cpu_quota_cores:g}")
-    if found.blas_name is not None:
-        core = f" ({found.blas_architecture})" if found.blas_architecture else ""
-        parts.append(f"{found.blas_name} {found.blas_version or ''}".strip() + core)
+    blas = blas_text(found)
+    if blas is not None:
+        parts.append(blas)
     parts.append(f"NumPy {found.numpy_version}")
     if found.parallel_efficiency is not None:
         parts.append(f"parallel efficiency {found.parallel_efficiency:.0%}")

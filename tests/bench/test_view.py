@@ -31,6 +31,7 @@ from gpucheck.report.formats.table import render
 from gpucheck.report.text import View
 from tests.fakes.bench import FLOAT32, PYTORCH, RIGHT, WRONG
 from tests.fakes.bench_results import environment
+from tests.fakes.framework_rows import made_result, on_cpu, on_gpu
 from tests.fakes.reports import wrap
 from tests.report.formats.recorded import recorded
 
@@ -754,7 +755,20 @@ def an_interrupted_run() -> BenchResult:
     return replace(result(CPU, waiting, replace(waiting, variant="naive")), interrupted=True)
 
 
-SCREENS = {"eight": a_node_of_eight, "sweep": a_sweep, "interrupted": an_interrupted_run}
+def frameworks_beside_ours() -> BenchResult:
+    """Return two frameworks beside gpucheck's own rows, on a processor and on a GPU."""
+    kernels = ("matmul", "softmax", "copy", "train")
+    return made_result(
+        *sorted((*on_cpu(), *on_gpu()), key=lambda found: kernels.index(found.kernel))
+    )
+
+
+SCREENS = {
+    "eight": a_node_of_eight,
+    "sweep": a_sweep,
+    "interrupted": an_interrupted_run,
+    "frameworks": frameworks_beside_ours,
+}
 
 
 @pytest.mark.parametrize("width", [50, 80, 120])

@@ -1,0 +1,303 @@
+"""Conclusions about frameworks: their share of the limit, and what holds them back.
+
+A maker is gpucheck itself or a framework; each stands for its fastest form. Only rows with an
+interval count, so that no sentence rests on one disturbed sample.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from gpucheck.bench.comparison import maker_of, maker_text, side_text
+from gpucheck.bench.framework_doubts import ACCURACY_POINTS
+from gpucheck.bench.model import Comparison, Conclusion, Fact, FrameworkFacts, Measurement, Scope
+from gpucheck.report.text import count_of, duration, two_digits
+
+#: Share of the time in which the host hands over work, from which a GPU waits for the host.
+WAITS_FOR_HOST = 0.9
+#: Factor from which one form, or one BLAS, is called faster than another.
+_FORM_FASTER, _BLAS_FASTER = 1.05, 1.01
+#: The form in which each operation is handed over by itself starts with this.
+_EAGER = "eager"
+
+#: Kernels whose rows differ in size: a sentence about each would be too many.
+_SWEEPS = ("batch", "launch")
+
+_Key = tuple[object, ...]
+
+
+def framework_conclusions(
+    rows: Sequence[Measurement],
+    comparisons: Sequence[Comparison],
+    frameworks: Sequence[FrameworkFacts],
+    blas: str | None,
+) -> tuple[Conclusion, ...]:
+    """Return what the rows say about frameworks, nothing where none was measured.
+
+    `blas` names the library behind gpucheck's own products on the processor.
+    """
+    if not any(row.framework for row in rows):
+        return ()
+    good = [row for row in rows if row.error is None and row.ci95_s is not None and row.median_s]
+    found = list(_break_even_sizes(comparisons))
+    for kernel in dict.fromkeys(row.kernel for row in good if row.kernel not in _SWEEPS):
+        mine = [row for row in good if row.kernel == kernel and row.scope is Scope.RESIDENT]
+        problems: dict[_Key, list[Measurement]] = {}
+        for row in mine:
+            problems.setdefault((row.device, *_problem(row)), []).append(row)
+        for problem in problems.values():
+            found.extend(_of_one_problem(problem, frameworks, blas))
+    return (*found, *_same_accuracy(rows))
+
+
+def _break_even_sizes(comparisons: Sequence[Comparison]) -> Iterator[Conclusion]:
+    """Yield, for each maker and GPU of a sweep over batches, from which on the GPU is faster."""
+    sweeps: dict[tuple[str, str | None], dict[int, Comparison]] = {}
+    for one in comparisons:
+        if one.kernel == "batch":
+            sweep = sweeps.setdefault((one.gpu.device, maker_of(one.gpu)), {})
+            sweep[one.shape[0]] = one
+    for (device, maker), sweep in sweeps.items():
+        sizes = sorted(sweep)
+        slower = [size for size in sizes if sweep[size].speedup_resident < 1]
+        first = next((size for size in sizes if not slower or size > slower[-1]), None)
+        if len(sizes) < 2:
+            continue
+        who = f"{maker_text(maker)} on {device}"
+        facts: dict[str, Fact] = {"largest_batch": sizes[-1]}
+        if first is None:
+            text = f"{who} is not faster than the CPU up to batches of {sizes[-1]}, the largest"
+        else:
+            facts["break_even_batch"] = first
+            text = f"{who} is faster than the CPU from batches of {first} on"
+            factor = two_digits(sweep[sizes[-1]].speedup_resident)
+            text += f" ({factor} times with {sizes[-1]})" if first < sizes[-1] else ""
+        yield Conclusion(
+            kernel="batch", device=device, code="break-even-size", sentence=text, facts=facts
+        )
+
+
+def _problem(row: Measurement) -> _Key:
+    return (row.dtype, row.shape, tuple(sorted(row.parameters.items())))
+
+
+def _of_one_problem(
+    rows: Sequence[Measurement], frameworks: Sequence[FrameworkFacts], blas: str | None
+) -> Iterator[Conclusion]:
+    """Yield the conclusions about one kernel, format and size on one device."""
+    most = max(row.threads or 0 for row in rows)
+    whole = [row for row in rows if (row.threads or 0) == most]
+    if not any(row.framework for row in whole):
+        return
+    best = _fastest_by_maker(whole)
+    yield from _shares(best)
+    for name, row in best.items():
+        if name is not None:
+            forms = [one for one in whole if maker_of(one) == name]
+            yield from _compiling(forms)
+            yield from _waiting(row, forms)
+    if rows[0].kernel == "matmul" and rows[0].device == "cpu":
+        for threads in dict.fromkeys(row.threads for row in rows):
+            here = [row for row in rows if row.threads == threads]
+            yield from _faster_blas(_fastest_by_maker(here), frameworks, blas)
+
+
+def _fastest_by_maker(rows: Iterable[Measurement]) -> dict[str | None, Measurement]:
+    """Return each maker's fastest row, the fastest maker first."""
+    found: dict[str | None, Measurement] = {}
+    for row in sorted(rows, key=_seconds):
+        found.setdefault(maker_of(row), row)
+    return found
+
+
+def _seconds(row: Measurement) -> float:
+    assert row.median_s is not None
+    return row.median_s
+
+
+def _faster(quick: Measurement, slow: Measurement, factor: float) -> bool:
+    """Return whether a row is faster by this factor, and their intervals do not meet."""
+    if quick.ci95_s is None or slow.ci95_s is None or quick.ci95_s[1] >= slow.ci95_s[0]:
+        return False
+    return _seconds(slow) >= factor * _seconds(quick)
+
+
+# --------------------------------------------------------------------------------- shares
+
+
+def _shares(best: Mapping[str | None, Measurement]) -> Iterator[Conclusion]:
+    """Yield what share of the device's limit each maker reaches, or of the fastest one's speed."""
+    first = next(iter(best.values()))
+    percents, limit = _percents(best.values())
+    if len(best) == 1 and not percents:
+        return
+    if not percents:
+        limit = f"the speed of {side_text(first)}"
+        percents = [100 * _seconds(first) / _seconds(row) for row in best.values()]
+    texts: list[str] = []
+    facts: dict[str, Fact] = {}
+    for (name, row), percent in zip(best.items(), percents, strict=True):
+        facts[f"{name or 'gpucheck'}_percent"] = round(percent, 2)
+        if limit.endswith(side_text(row)):
+            continue
+        of = f" of {limit}" if not texts else ""
+        texts.append(f"{_possessive(row, first=not texts)} {percent:.0f} %{of}")
+    yield Conclusion(
+        kernel=first.kernel,
+        device=first.device,
+        code="framework-share",
+        sentence=", ".join(texts),
+        facts=facts,
+    )
+
+
+def _percents(rows: Iterable[Measurement]) -> tuple[list[float], str]:
+    """Return the rows' percentages and the limit that they refer to; empty if one has none."""
+    rows = list(rows)
+    units = {row.throughput.unit for row in rows if row.throughput is not None}
+    if not units <= {"B/s", "FLOP/s"}:
+        return [], ""
+    where = "this CPU's" if rows[0].device == "cpu" else f"{rows[0].device}'s"
+    copies = [row.percent_of_copy for row in rows]
+    peaks = [row.percent_of_peak for row in rows]
+    if rows[0].kernel != "copy" and None not in copies:
+        return [value for value in copies if value is not None], f"{where} copy"
+    if None not in peaks:
+        limit = "best product" if rows[0].device == "cpu" else "peak"
+        return [value for value in peaks if value is not None], f"{where} {limit}"
+    return [], ""
+
+
+def _possessive(row: Measurement, *, first: bool) -> str:
+    """Return "PyTorch's softmax (eager) reaches", and in short after the first."""
+    form = row.variant.removesuffix("-1-thread") if row.framework is None else row.framework.form
+    who = maker_text(maker_of(row))
+    return f"{who}'s {row.kernel} ({form}) reaches" if first else f"{who}'s ({form})"
+
+
+# ------------------------------------------------------------------------- what holds it back
+
+
+def _compiling(forms: Sequence[Measurement]) -> Iterator[Conclusion]:
+    """Yield what compiling gains over the eager form, and from when on it pays off."""
+    eager = _quickest(row for row in forms if _is_eager(row))
+    compiled = _quickest(row for row in forms if not _is_eager(row))
+    if eager is None or compiled is None or compiled.framework is None:
+        return
+    who = f"{maker_text(maker_of(compiled))}'s {compiled.framework.form}"
+    facts: dict[str, Fact] = {"speedup": _seconds(eager) / _seconds(compiled)}
+    if _faster(compiled, eager, _FORM_FASTER):
+        text = f"{who} is {_factor(eager, compiled)} as fast as its eager code"
+        compile_s = compile_seconds(compiled)
+        if compile_s is not None:
+            pays = max(1, round(compile_s / (_seconds(eager) - _seconds(compiled))))
+            facts |= {"compile_s": compile_s, "pays_off_from": pays}
+            text += f"; compiling takes {duration(compile_s)} once, which pays off from "
+            text += count_of(pays, "operation")
+    elif _faster(eager, compiled, _FORM_FASTER):
+        text = f"{who} gains nothing here: its eager code is {_factor(compiled, eager)} as fast"
+    else:
+        return
+    yield Conclusion(
+        kernel=compiled.kernel, device=compiled.device, code="compiling", sentence=text, facts=facts
+    )
+
+
+def compile_seconds(row: Measurement) -> float | None:
+    """Return how long a compiled form's first run took beyond a usual one, None if unknown."""
+    if row.framework is None or _is_eager(row) or row.cold_s is None or row.median_s is None:
+        return None
+    return max(0.0, row.cold_s - row.median_s)
+
+
+def _is_eager(row: Measurement) -> bool:
+    return row.framework is not None and row.framework.form.startswith(_EAGER)
+
+
+def _quickest(rows: Iterable[Measurement]) -> Measurement | None:
+    return min(rows, key=_seconds, default=None)
+
+
+def _factor(slow: Measurement, quick: Measurement) -> str:
+    return f"{two_digits(_seconds(slow) / _seconds(quick))} times"
+
+
+def waits_for_host(row: Measurement) -> bool:
+    """Return whether a GPU's row took as long as the host took to hand the work over."""
+    share = row.facts.get("enqueue_share")
+    return row.device != "cpu" and isinstance(share, float | int) and share >= WAITS_FOR_HOST
+
+
+def _waiting(row: Measurement, forms: Sequence[Measurement]) -> Iterator[Conclusion]:
+    """Yield that a framework's fastest form on a GPU waits for the host, and what helps."""
+    if row.framework is None or not waits_for_host(row):
+        return
+    larger = "take larger batches" if row.kernel in ("train", "batch") else "take larger arrays"
+    steps = [f"{larger} (--size)"]
+    if _is_eager(row) and all(map(_is_eager, forms)):
+        steps.append("compile the code")
+    share = float(row.facts["enqueue_share"])
+    yield Conclusion(
+        kernel=row.kernel,
+        device=row.device,
+        code="waits-for-host",
+        sentence=f"{side_text(row)} on {row.device} waits for the host, which hands over work for "
+        f"{100 * share:.0f} % of the time: {', or '.join(steps)}",
+        facts={"enqueue_share": share},
+    )
+
+
+# ------------------------------------------------------------------------------------ BLAS
+
+
+def _faster_blas(
+    best: Mapping[str | None, Measurement], frameworks: Sequence[FrameworkFacts], blas: str | None
+) -> Iterator[Conclusion]:
+    """Yield that a framework's product is faster than gpucheck's, with both libraries."""
+    own, quickest = best.get(None), next(iter(best.values()))
+    name = maker_of(quickest)
+    if own is None or name is None or not _faster(quickest, own, _BLAS_FASTER):
+        return
+    theirs = next((one.blas for one in frameworks if one.name == name and one.blas), None)
+    percent = 100 * (_seconds(own) / _seconds(quickest) - 1)
+    threads = "" if own.threads is None else f" with {count_of(own.threads, 'thread')}"
+    uses = f" ({theirs})" if theirs else ""
+    yield Conclusion(
+        kernel=own.kernel,
+        device="cpu",
+        code="faster-blas",
+        sentence=f"{maker_text(name)}{uses} multiplies {percent:.0f} % faster than gpucheck's own "
+        f"BLAS, {blas or 'unknown'},{threads}",
+        facts={
+            "percent": percent,
+            "threads": own.threads or 0,
+            "blas": blas or "unknown",
+            "faster_blas": theirs or "unknown",
+        },
+    )
+
+
+# -------------------------------------------------------------------------------- accuracy
+
+
+def _same_accuracy(rows: Sequence[Measurement]) -> Iterator[Conclusion]:
+    """Yield that all makers learn alike; one that does not has a doubt."""
+    reached: dict[str | None, float] = {}
+    for row in rows:
+        accuracy = row.facts.get("accuracy")
+        if isinstance(accuracy, float) and row.kernel == "train":
+            reached.setdefault(maker_of(row), accuracy)
+    if len(reached) < 2:
+        return
+    low, high = min(reached.values()), max(reached.values())
+    if 100 * (high - low) > ACCURACY_POINTS:
+        return
+    *others, last = map(maker_text, reached)
+    makers = f"{', '.join(others)} and {last}"
+    yield Conclusion(
+        kernel="train",
+        device=next(row.device for row in rows if "accuracy" in row.facts),
+        code="same-accuracy",
+        sentence=f"{makers} learn the same: {100 * low:.1f} to {100 * high:.1f} % accuracy",
+        facts={"lowest": low, "highest": high},
+    )
