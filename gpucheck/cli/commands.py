@@ -28,7 +28,7 @@ COMMANDS = MappingProxyType(
         "detect": Command(
             "gpucheck.cli.detect",
             "Say whether a GPU can be used, and which layer is broken first.",
-            formats=("table", "json", "line", "shell", "prometheus"),
+            formats=("table", "json", "jsonl", "line", "shell", "prometheus"),
             examples=(
                 ("gpucheck detect", "usable or not, and what to do"),
                 ("gpucheck detect --framework pytorch --deep", "let PyTorch itself try"),
@@ -41,7 +41,7 @@ COMMANDS = MappingProxyType(
         "list": Command(
             "gpucheck.cli.list",
             "List the GPUs: their numbers, state, users and links.",
-            formats=("table", "json", "csv", "prometheus"),
+            formats=("table", "json", "jsonl", "csv", "prometheus"),
             examples=(
                 ("gpucheck list --processes --watch 2", "who uses them, refreshed"),
                 ("gpucheck list --select index,uuid,temperature_c --format csv", "for a script"),
@@ -60,7 +60,10 @@ COMMANDS = MappingProxyType(
         "bench": Command(
             "gpucheck.cli.bench",
             "Time the CPU against the GPU, and verify both.",
-            formats=("table", "json", "junit", "github", "prometheus"),
+            formats=(
+                *("table", "json", "jsonl", "csv", "junit", "github", "prometheus"),
+                "github-benchmark",
+            ),
             examples=(
                 ("gpucheck bench --quick", "the first look"),
                 ("gpucheck bench matmul --dtype float16,bfloat16 --device gpu:0", "tensor cores"),
@@ -71,7 +74,7 @@ COMMANDS = MappingProxyType(
         "compare": Command(
             "gpucheck.cli.compare",
             "Compare two benchmark runs, with intervals and a verdict.",
-            formats=("table", "json", "junit", "github"),
+            formats=("table", "json", "jsonl", "csv", "junit", "github"),
             examples=(
                 ("gpucheck compare before.json after.json", "two runs of bench --save"),
                 ("gpucheck compare before.json after.json --tolerance 3", "slower by over 3 %?"),

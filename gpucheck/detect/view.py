@@ -67,6 +67,13 @@ def blocks(report: Report, view: View) -> Iterator[Block]:
         yield from _layers(detection)
 
 
+def records(result: object) -> Iterator[tuple[str, object]]:
+    """Yield the lines of a detection for JSON lines: the findings, then the frameworks."""
+    if isinstance(result, Detection):
+        yield from (("finding", finding) for finding in result.checks)
+        yield from (("framework", framework) for framework in result.frameworks)
+
+
 def answer(report: Report, detection: Detection, view: View) -> Iterator[Block]:
     """Yield the verdict, and if something is wrong what to do and where it was seen."""
     mark = _mark(report, detection)

@@ -159,6 +159,15 @@ def rows(
     return names, [[COLUMNS[name].value(gpu) for name in names] for gpu in gpus]
 
 
+def records(result: object) -> Iterator[tuple[str, object]]:
+    """Yield the lines of a list for JSON lines: the GPUs, then the links if they were asked for."""
+    inventory = result.inventory if isinstance(result, Judged) else result
+    if isinstance(inventory, Inventory):
+        yield from (("gpu", gpu) for gpu in inventory.gpus)
+        if inventory.topology is not None:
+            yield from (("link", link) for link in inventory.topology.links)
+
+
 def _judged(report: Report) -> Judged:
     """Return the list with its health; a document has none, and then the rows alone are judged."""
     if isinstance(report.result, Judged):

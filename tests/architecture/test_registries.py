@@ -73,9 +73,8 @@ def test_kernels() -> None:
 def test_formats() -> None:
     from gpucheck.report.formats import FORMATS, open_format
 
-    assert {place.partition(":")[0] for place in FORMATS.values()} == ids_in(
-        PACKAGE / "report" / "formats"
-    )
+    modules = {place.partition(":")[0].replace("_", "-") for place in FORMATS.values()}
+    assert modules == ids_in(PACKAGE / "report" / "formats")
     assert all(callable(open_format(name)) for name in FORMATS)
 
 
@@ -92,6 +91,35 @@ def test_formats_of_the_commands_are_registered() -> None:
     from gpucheck.report.formats import FORMATS
 
     assert {each for command in COMMANDS.values() for each in command.formats} <= set(FORMATS)
+
+
+#: What a format takes from the features.
+TAKES = {
+    "csv": "rows",
+    "jsonl": "records",
+    "junit": "verdicts",
+    "github": "verdicts",
+    "prometheus": "metrics",
+    "github-benchmark": "figures",
+}
+
+
+def test_mappings_exist_and_every_offered_format_has_its_own() -> None:
+    from gpucheck.cli.commands import COMMANDS
+    from gpucheck.report.formats import MAPPINGS, VIEWS, open_mapping
+
+    assert set(TAKES.values()) | {"seconds"} == set(MAPPINGS)
+    for name, documents in MAPPINGS.items():
+        assert set(documents) <= set(VIEWS)
+        assert all(callable(open_mapping(name, document)) for document in documents)
+    offered = {
+        (command, each)
+        for command, entry in COMMANDS.items()
+        for each in entry.formats
+        if each in TAKES
+    }
+    assert len(offered) > 10
+    assert [pair for pair in offered if pair[0] not in MAPPINGS[TAKES[pair[1]]]] == []
 
 
 @pytest.mark.parametrize("name", COMMAND_NAMES)

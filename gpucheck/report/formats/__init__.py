@@ -20,6 +20,7 @@ FORMATS = MappingProxyType(
         "json": "json:render",
         "line": "lines:line",
         "csv": "csv:render",
+        "jsonl": "jsonl:render",
         "code": "lines:code",
         "uuid": "lines:uuid",
         "index": "lines:index",
@@ -28,14 +29,14 @@ FORMATS = MappingProxyType(
         "junit": "junit:render",
         "github": "github:render",
         "prometheus": "prometheus:render",
+        "github-benchmark": "github_benchmark:render",
     }
 )
 
-#: Document -> module of its view. `blocks(report, view)` yields what the table shows; `rows(report,
-#: view)` gives the heading and the rows of CSV; `LINES` has a function of the result for each
-#: format that is lines to copy; `line(result)` is the sentence of --line; `charts(report, view)`
-#: yields the charts (report/charts.py) that --html and --plot draw, each only if the document has
-#: its values.
+#: Document -> module of its view. `blocks(report, view)` yields what the table shows; `LINES` has a
+#: function of the result for each format that is lines to copy; `line(result)` is the sentence of
+#: --line; `charts(report, view)` yields the charts (report/charts.py) that --html and --plot draw,
+#: each only if the document has its values.
 VIEWS = MappingProxyType(
     {
         "list": "gpucheck.inventory.view",
@@ -59,7 +60,9 @@ VIEWS = MappingProxyType(
 
 #: What the formats for other systems take from a document, so that no format imports a feature:
 #: mapping -> document -> `module:function`. `verdicts(result)` and `seconds(result)` are for JUnit
-#: and GitHub (report/verdicts.py), `metrics(report)` for Prometheus (report/metrics.py).
+#: and GitHub (report/verdicts.py), `metrics(report)` for Prometheus (report/metrics.py),
+#: `rows(report, view)`, the heading and the rows, for CSV, `records(result)`, pairs of a word and a
+#: record, for JSON lines, `figures(result)` for github-action-benchmark (github_benchmark.py).
 MAPPINGS: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
         "verdicts": dict.fromkeys(
@@ -74,6 +77,19 @@ MAPPINGS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "bench": "gpucheck.bench.metrics:metrics",
             "burn": "gpucheck.bench.metrics:burn_metrics",
         },
+        "rows": {
+            "list": "gpucheck.inventory.view:rows",
+            "bench": "gpucheck.bench.records:rows",
+            "compare": "gpucheck.bench.ci.records:rows",
+        },
+        "records": {
+            "list": "gpucheck.inventory.view:records",
+            "detect": "gpucheck.detect.view:records",
+            "bench": "gpucheck.bench.records:records",
+            "burn": "gpucheck.bench.records:records",
+            "compare": "gpucheck.bench.ci.records:records",
+        },
+        "figures": {"bench": "gpucheck.bench.records:figures"},
     }
 )
 

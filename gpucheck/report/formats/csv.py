@@ -1,4 +1,4 @@
-"""CSV format: the rows of the command's view as plain values, absent ones empty."""
+"""CSV format: the rows of the document as plain values, absent ones empty."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import csv
 import io
 
 from gpucheck.report.envelope import Report
-from gpucheck.report.formats import open_view
+from gpucheck.report.formats import open_mapping
 from gpucheck.report.text import View, printable
 
 
 def render(report: Report, view: View) -> str:
     """Return the rows; a report without any gives the heading alone."""
-    heading, rows = open_view(report.command).rows(report, view)
+    heading, rows = open_mapping("rows", report.command)(report, view)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     if view.header:

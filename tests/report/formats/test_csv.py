@@ -1,19 +1,27 @@
-"""A list as CSV: parses back into what was found."""
+"""Rows as CSV: they parse back into what was found."""
 
 from __future__ import annotations
 
 import csv
 import io
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 
+from gpucheck.bench import records as bench_records
+from gpucheck.bench.ci import records as compare_records
+from gpucheck.bench.ci.model import RunComparison
+from gpucheck.bench.model import FrameworkUse
 from gpucheck.inventory.columns import COLUMNS, CSV_COLUMNS
 from gpucheck.inventory.model import Inventory
-from gpucheck.report.envelope import Report
+from gpucheck.report.envelope import Failure, Report
 from gpucheck.report.formats.csv import render
 from gpucheck.report.text import View, printable
+from tests.bench.ci.test_verdicts import ROW, SIDE
+from tests.fakes.bench_results import doubt, measurement, product, result_of
 from tests.fakes.reports import any_list, list_report
+from tests.fakes.verdicts import report
 from tests.sampling import examples
 
 
@@ -87,3 +95,58 @@ def test_no_name_is_a_spreadsheets_formula(name: str) -> None:
     [row] = read(render(report, View(columns=("name", "temperature_c"))))
 
     assert row == {"name": f"'{name}", "temperature_c": "-5"}
+
+
+# ----------------------------------------------------------------------------- bench, compare
+
+
+def test_a_benchmark_has_a_row_for_each_measurement() -> None:
+    rows = (
+        replace(measurement("copy", 1e9), ci95_s=(0.9, 1.1), doubts=(doubt("a"), doubt("b"))),
+        replace(
+            product(700.0),
+            framework=FrameworkUse(name="pytorch", version="2.13", form="eager", python="/p"),
+        ),
+        replace(
+            measurement("triad", 1e9, device="gpu:0"),
+            median_s=None,
+            throughput=None,
+            verified=None,
+            error=Failure("out-of-memory", "No memory,\nat all."),
+        ),
+    )
+
+    first, second, third = read(render(report(result_of(*rows)), View()))
+
+    assert tuple(first) == bench_records.COLUMNS
+    assert (first["time"], first["host"]) == ("2026-11-21T03:32:00Z", "node17")
+    assert (first["device"], first["gpu_uuid"], first["threads"]) == ("cpu", "", "2")
+    assert (first["median_s"], first["ci95_low_s"], first["repeat95_low_s"]) == ("1.0", "0.9", "")
+    assert (first["throughput"], first["throughput_unit"]) == ("1000000000.0", "B/s")
+    assert (first["verified"], first["doubts"], first["shape"]) == ("true", "a b", "4096x4096")
+    assert (second["framework"], second["framework_version"]) == ("pytorch", "2.13")
+    assert (second["dtype"], second["math_mode"]) == ("bfloat16", "bf16")
+    assert second["processor"].startswith("NVIDIA H100")
+    assert (third["median_s"], third["throughput"], third["verified"]) == ("", "", "")
+    assert third["error"] == "No memory,\\nat all."
+
+
+def test_a_comparison_has_a_row_for_each_row() -> None:
+    slower = replace(ROW, ratio=0.39, interval=(0.38, 0.4))
+    found = RunComparison(first=SIDE, second=SIDE, rows=(slower, replace(ROW, first=None)))
+
+    first, second = read(render(report(found, command="compare"), View()))
+
+    assert tuple(first) == compare_records.COLUMNS
+    assert (first["id"], first["device"], first["status"]) == (ROW.id, ROW.device, ROW.status)
+    assert (first["before"], first["now"]) == (str(ROW.first), str(ROW.second))
+    assert (first["ratio"], first["ratio_low"], first["ratio_high"]) == ("0.39", "0.38", "0.4")
+    assert (second["before"], second["unit"]) == ("", ROW.unit)
+
+
+@pytest.mark.parametrize("command", ["bench", "compare"])
+def test_without_a_run_there_is_the_heading(command: str) -> None:
+    text = render(report(None, command=command), View())
+
+    assert len(text.splitlines()) == 1
+    assert len(set(text.strip().split(","))) == text.count(",") + 1

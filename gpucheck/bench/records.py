@@ -1,0 +1,110 @@
+"""Rows of `gpucheck bench` for other programs: CSV, JSON lines, github-action-benchmark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from gpucheck.bench.ci.baseline import row_id
+from gpucheck.bench.ci.verdicts import with_unit
+from gpucheck.bench.model import BenchResult, BurnResult, Measurement
+from gpucheck.report.envelope import Report
+from gpucheck.report.formats.github_benchmark import Figure
+from gpucheck.report.text import View
+
+Value = str | int | float | bool | None
+
+#: Columns of CSV; new ones come last.
+COLUMNS = (
+    *("time", "host", "driver_version", "id", "kernel", "variant", "device", "gpu_uuid"),
+    *("processor", "framework", "framework_version", "dtype", "accumulate", "math_mode"),
+    *("shape", "scope", "threads", "median_s", "ci95_low_s", "ci95_high_s"),
+    *("repeat95_low_s", "repeat95_high_s", "throughput", "throughput_unit", "percent_of_peak"),
+    *("percent_of_copy", "joules_per_op", "converged", "verified", "doubts", "error"),
+)
+
+
+def rows(report: Report, view: View) -> tuple[Sequence[str], list[list[Value]]]:
+    """Return the heading of CSV and a row for each measurement, those without a figure included."""
+    result = report.result
+    if not isinstance(result, BenchResult):
+        return COLUMNS, []
+    where = {"time": report.time, "host": report.host.name}
+    where["driver_version"] = report.host.driver_version
+    names = _processors(result)
+    cells = [
+        {**where, "processor": names.get(row.device), **_cells(row)} for row in result.measurements
+    ]
+    return COLUMNS, [[each[column] for column in COLUMNS] for each in cells]
+
+
+def _cells(row: Measurement) -> dict[str, Value]:
+    use, rate = row.framework, row.throughput
+    return {
+        "id": row.id or row_id(row),
+        "kernel": row.kernel,
+        "variant": row.variant,
+        "device": row.device,
+        "gpu_uuid": row.gpu_uuid,
+        "framework": None if use is None else use.name,
+        "framework_version": None if use is None else use.version,
+        "dtype": row.dtype.input,
+        "accumulate": row.dtype.accumulate,
+        "math_mode": row.dtype.math_mode,
+        "shape": "x".join(str(edge) for edge in row.shape),
+        "scope": row.scope.value,
+        "threads": row.threads,
+        "median_s": row.median_s,
+        **_ends("ci95", row.ci95_s),
+        **_ends("repeat95", row.repeat95_s),
+        "throughput": None if rate is None else rate.value,
+        "throughput_unit": None if rate is None else rate.unit,
+        "percent_of_peak": row.percent_of_peak,
+        "percent_of_copy": row.percent_of_copy,
+        "joules_per_op": row.joules_per_op,
+        "converged": row.converged,
+        "verified": None if row.verified is None else row.verified.ok,
+        "doubts": " ".join(doubt.code for doubt in row.doubts) or None,
+        "error": None if row.error is None else row.error.message,
+    }
+
+
+def _ends(name: str, interval: tuple[float, float] | None) -> dict[str, Value]:
+    low, high = interval or (None, None)
+    return {f"{name}_low_s": low, f"{name}_high_s": high}
+
+
+def _processors(result: BenchResult) -> dict[str, str | None]:
+    """Return the name of each device's processor: the GPU's, or the CPU's."""
+    found = result.environment
+    return {"cpu": found.cpu_model} | {gpu.device: gpu.name for gpu in found.gpus}
+
+
+def records(result: object) -> Iterator[tuple[str, object]]:
+    """Yield the lines of a benchmark or a burn: rows, speed-ups, gates, corruption, devices."""
+    if isinstance(result, BenchResult):
+        yield from (("measurement", row) for row in result.measurements)
+        yield from (("comparison", one) for one in result.comparisons)
+        yield from (("corruption", one) for one in result.corruption)
+    if isinstance(result, BurnResult):
+        yield from (("device", one) for one in result.devices)
+    if isinstance(result, BenchResult | BurnResult):
+        yield from (("gate", gate) for gate in result.gates)
+
+
+def figures(result: object) -> Iterator[Figure]:
+    """Yield the time of each row that is right, named after its processor: it names a history."""
+    if not isinstance(result, BenchResult):
+        return
+    names = _processors(result)
+    for row in result.measurements:
+        wrong = row.verified is not None and not row.verified.ok
+        if row.median_s is None or row.error is not None or wrong:
+            continue
+        low, high = row.repeat95_s or row.ci95_s or (None, None)
+        off = None if low is None or high is None else max(high - row.median_s, row.median_s - low)
+        notes = (
+            [] if row.throughput is None else [with_unit(row.throughput.value, row.throughput.unit)]
+        )
+        notes += [f"in doubt: {doubt.code}" for doubt in row.doubts]
+        name = f"{row.id or row_id(row)} on {row.device} ({names.get(row.device) or 'unknown'})"
+        yield Figure(name, row.median_s, off, tuple(notes))
