@@ -27,6 +27,7 @@ from gpucheck.bench.model import (
     BenchEnvironment,
     BenchRequest,
     Direction,
+    FrameworkFacts,
     GpuTelemetry,
     Measurement,
     ProfileUse,
@@ -89,25 +90,45 @@ def fingerprint(
         blas=f"{blas}{threads}",
         blas_architecture=environment.blas_architecture,
         variables=environment.variables,
+        frameworks={
+            one.name: framework_text(one) for one in environment.frameworks if one.failure is None
+        }
+        or None,
         profile=profile,
         gpucheck=__version__,
     )
 
 
+def framework_text(facts: FrameworkFacts) -> str:
+    """Return what must be the same for a framework's figures to be comparable."""
+    parts = [facts.version or "unknown version"]
+    parts += [facts.blas] if facts.blas else []
+    parts += [f"{facts.threads_intra} threads"] if facts.threads_intra else []
+    parts += [f"{name} {value}" for name, value in sorted(facts.math_settings.items())]
+    return ", ".join(parts)
+
+
 def differences(one: Fingerprint, other: Fingerprint) -> dict[str, str]:
     """Return the keys that differ, each with both values; unknown on both sides is no difference.
 
-    A value known on one side only counts as a difference.
+    A value known on one side only counts as a difference; but a framework that only one of them
+    measured changes nothing for the rows that both have.
     """
     found = {}
     for key in KEYS:
         before, after = getattr(one, key), getattr(other, key)
+        if key == "frameworks":
+            both = (before or {}).keys() & (after or {}).keys()
+            before, after = (
+                {name: of[name] for name in both} if both else None for of in (before, after)
+            )
         if before != after:
-            found[key] = f"{key}: {_shown(before)} -> {_shown(after)}"
+            found[key] = f"{key}: {shown(before)} -> {shown(after)}"
     return found
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
+    """Return a fingerprint's value in words."""
     if value is None:
         return "unknown"
     if isinstance(value, bool):

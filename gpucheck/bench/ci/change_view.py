@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from gpucheck.bench.ci.model import ComparedRow, ComparedRun
-from gpucheck.bench.ci.verdicts import PLAIN_UNITS, in_own_unit, spoken
+from gpucheck.bench.ci.verdicts import PLAIN_UNITS, in_own_unit, made_by, spoken
 from gpucheck.bench.model import BaselineUse, Direction, Gate, GateStatus, Scope
 from gpucheck.bench.rows_view import devices_text, variant_text
 from gpucheck.report.blocks import Block, Column, Fitting, Inline, Row, Span, Table, plain
@@ -73,10 +73,13 @@ def row_names(ids: Iterable[str]) -> dict[str, str]:
 
 def _name(parts: Sequence[str], shapes: Mapping[str, set[str]]) -> str:
     kernel, variant, dtype, shape, *more = parts
+    what, more = made_by(more)
+    variant = variant_text(kernel, variant)
     words = [
         kernel,
         dtype,
-        variant_text(kernel, variant),
+        *what,
+        *([] if what and variant == kernel else [variant]),
         *([shape] if len(shapes[kernel]) > 1 else []),
     ]
     words += ["with transfers"] if Scope.END_TO_END in more else []

@@ -308,7 +308,8 @@ class _Judging:
             if refusal is not None:
                 return self._without_figure(check.on_unsupported, refusal, GateClass.CONFIG, ())
         if not figures.failures:
-            what = " ".join(filter(None, (check.kernel, check.dtype, check.variant)))
+            made_by = (check.variant, check.framework, check.form)
+            what = " ".join(filter(None, (check.kernel, check.dtype, *made_by)))
             reason = f"no process measured {what} on {figures.device}"
             steps = (
                 "run it again with -v and look at the rows",

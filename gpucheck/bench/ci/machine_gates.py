@@ -389,16 +389,19 @@ def _wrong(data: RunData, device: str, name: str, wrong: Sequence[Measurement], 
         class_=GateClass.HARDWARE,
         sentence=_first_wrong(wrong[0], count) if wrong else "",
         evidence=tuple(
-            Evidence(f"{row.kernel} {row.variant}", row.error.message if row.error else "wrong")
-            for row in wrong[:5]
+            Evidence(_what(row), row.error.message if row.error else "wrong") for row in wrong[:5]
         ),
         next=_SWAP,
     )
     return _at_most(data, name, device, len(wrong), 0, "wrong", bad)
 
 
+def _what(row: Measurement) -> str:
+    return f"{row.kernel} {row.framework.text if row.framework is not None else row.variant}"
+
+
 def _first_wrong(row: Measurement, count: int) -> str:
-    what = f"{row.kernel} {row.variant}"
+    what = _what(row)
     if row.verified is None or row.verified.error is None:
         return f"{what} gave NaN or infinity ({count} results were checked)"
     return f"{what}: {off_by(row.verified)} ({count} results were checked)"

@@ -80,7 +80,8 @@ class Fingerprint:
     """What must be the same for figures to be comparable; None if it could not be read.
 
     The processor's fingerprint has none of the GPU's fields. `variables` are the environment
-    variables that affect arithmetic, memory or threads.
+    variables that affect arithmetic, memory or threads, `frameworks` those that were measured, by
+    name: version, BLAS, threads and settings of their arithmetic.
     """
 
     board: str | None = None
@@ -98,6 +99,7 @@ class Fingerprint:
     blas: str | None = None
     blas_architecture: str | None = None
     variables: dict[str, str] | None = None
+    frameworks: dict[str, str] | None = None
     profile: str | None = None
     gpucheck: str | None = None
 

@@ -140,8 +140,8 @@ class RunPlan:
 
     `seconds` is the measuring time of each process, in turn or not. `size` is that of every
     kernel, None for each kernel's default in the mode. `alone` and `together` say whether each GPU
-    is measured by itself, and all at once. `corruption_s` is the time for repeated products
-    compared bit for bit, if any.
+    is measured by itself, and all at once. `same_math` makes the arithmetic of frameworks equal.
+    `corruption_s` is the time for repeated products compared bit for bit, if any.
     """
 
     seconds: Annotated[float, Bounds(0.5, 3600)] = 10.0
@@ -151,6 +151,7 @@ class RunPlan:
     size: Annotated[int | None, Bounds(1, 1 << 24)] = None
     fill: Annotated[Fill, Key("data")] = Fill.NORMAL
     seed: Annotated[int, Bounds(0, 2**63)] = 0
+    same_math: bool = False
     alone: bool = True
     together: bool = False
     corruption_s: Annotated[float, Key("corruption_seconds"), Bounds(0, 3600)] = 0.0
@@ -176,9 +177,10 @@ class Expectation:
 class Check:
     """Demand on a figure.
 
-    The row is the fastest of those that match `kernel`, `dtype`, `variant`, `scope` and
-    `parameters`, of the largest shape and with the most threads. `unit` is that of `value` and of
-    the report. `line` is the line in the file.
+    The row is the fastest of those that match `kernel`, `dtype`, `variant`, `framework`, `form`,
+    `scope` and `parameters`, of the largest shape and with the most threads. Without a `framework`
+    it is gpucheck's own; without a `form` every form of the framework fits. `unit` is that of
+    `value` and of the report. `line` is the line in the file.
     """
 
     id: Annotated[
@@ -194,6 +196,8 @@ class Check:
     unit: str
     direction: Direction
     variant: str | None = None
+    framework: str | None = None
+    form: str | None = None
     scope: Scope = Scope.RESIDENT
     parameters: dict[str, Fact] = field(default_factory=dict)
     metric: Metric = Metric.THROUGHPUT

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from gpucheck import __version__
 from gpucheck.bench import stats
+from gpucheck.bench.ci.baseline import shown
 from gpucheck.bench.ci.decision import deviation
 from gpucheck.bench.ci.model import Fingerprint, SavedRun, Series
 from gpucheck.bench.ci.profile_file import SCHEMA
@@ -185,6 +186,8 @@ def _check(found: _Recorded, hosts: Sequence[str], day: str) -> dict[str, object
         "dtype": check.dtype,
         "device": check.target,
         "variant": check.variant,
+        "framework": check.framework,
+        "form": check.form,
         "scope": check.scope,
         "parameters": check.parameters,
         "metric": check.metric,
@@ -218,8 +221,8 @@ def _provenance(
         "gpucheck": __version__,
         "date": day,
     }
-    for key in ("board", "vbios", "driver", "cuda", "cupy", "cublas", "cpu", "blas"):
-        values = sorted({str(value) for one in known if (value := getattr(one, key)) is not None})
+    for key in ("board", "vbios", "driver", "cuda", "cupy", "cublas", "cpu", "blas", "frameworks"):
+        values = sorted({shown(value) for one in known if (value := getattr(one, key)) is not None})
         if values:
             found[key] = ", ".join(values)
     for one in recorded:

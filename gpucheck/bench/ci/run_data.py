@@ -172,11 +172,13 @@ def needs_host(device: str, kernel: str, scope: Scope) -> bool:
 def _rows_by_key(check: Check, run: ProcessRun) -> Mapping[_Key, Measurement]:
     """Return the rows of one process that a check is about."""
     rows = run.result.measurements if run.result is not None else ()
-    return {
-        (row.variant, row.shape, row.threads or 0, tuple(sorted(row.parameters.items()))): row
-        for row in rows
-        if fits(check, row) and row.median_s
-    }
+    return {_key(row): row for row in rows if fits(check, row) and row.median_s}
+
+
+def _key(row: Measurement) -> _Key:
+    form = row.framework.form if row.framework is not None else ""
+    parameters = tuple(sorted(row.parameters.items()))
+    return (row.variant, form, row.shape, row.threads or 0, parameters)
 
 
 def fits(check: Check, row: Measurement) -> bool:
@@ -185,8 +187,16 @@ def fits(check: Check, row: Measurement) -> bool:
     return (
         (row.kernel, row.dtype.format, row.scope) == (check.kernel, check.dtype, check.scope)
         and check.variant in (None, row.variant)
+        and _is_made_by(check, row)
         and demanded == row.parameters
     )
+
+
+def _is_made_by(check: Check, row: Measurement) -> bool:
+    """Return whether a row is of the framework that a check names, or of none as the check."""
+    if row.framework is None or check.framework is None:
+        return row.framework is None and check.framework is None
+    return row.framework.name == check.framework and check.form in (None, row.framework.form)
 
 
 def _chosen(found: Sequence[Mapping[_Key, Measurement]]) -> _Key | None:
@@ -250,6 +260,7 @@ def _failures(check: Check, runs: Sequence[ProcessRun]) -> list[Failure]:
         if run.result is None and run.failure is not None:
             found[run.failure] = None
         for row in run.result.measurements if run.result is not None else ():
-            if row.kernel == check.kernel and row.dtype.format == check.dtype and row.error:
+            what = (row.kernel, row.dtype.format)
+            if row.error and what == (check.kernel, check.dtype) and _is_made_by(check, row):
                 found[row.error] = None
     return list(found)

@@ -11,6 +11,7 @@ from gpucheck.bench.model import (
     BurnResult,
     Corruption,
     Direction,
+    FrameworkUse,
     Gate,
     GateStatus,
     Measurement,
@@ -83,7 +84,9 @@ def _of_rows(rows: Sequence[Measurement]) -> Iterator[Verdict]:
     """Yield a verdict for each row of a run without gates: correct, wrong or not measured."""
     for row in rows:
         shape = "x".join(str(edge) for edge in row.shape)
-        parts = (row.kernel, row.variant, row.dtype.math_mode, shape, spoken(row.scope.value))
+        made_by = row.framework.text if row.framework is not None else ""
+        what = (row.kernel, made_by, row.variant, row.dtype.math_mode)
+        parts = (*what, shape, spoken(row.scope.value))
         check = " ".join(part for part in parts if part)
         kind, message = Kind.PASS, "verified"
         if row.error is not None:
@@ -144,11 +147,25 @@ def _of_compared(row: ComparedRow) -> Verdict:
     )
 
 
+def made_by(parts: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return who made a row in words, if it was a framework, and the other parts of its id."""
+    given = dict(part.split("=", 1) for part in parts if part.startswith(("framework=", "form=")))
+    others = [part for part in parts if not part.startswith(("framework=", "form="))]
+    if "framework" not in given:
+        return [], others
+    used = FrameworkUse(
+        name=given["framework"], version=None, form=given.get("form", ""), python=""
+    )
+    return [used.text.strip()], others
+
+
 def spoken(check: str) -> str:
     """Return the id of a gate or a row in words: "burn.remapped_rows" is "remapped rows"."""
     parts = check.removeprefix("burn.").split("/")
     if len(parts) > 1 and not any(map(_SHAPE.fullmatch, parts)):
         return check  # a name of the user's
+    what, parts = made_by(parts)
+    parts = [*parts[:1], *what, *parts[1:]]
     return " ".join(word for part in parts if (word := _WORDS.get(part, part)))
 
 

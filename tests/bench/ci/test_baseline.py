@@ -18,6 +18,7 @@ from gpucheck.bench.ci.baseline import (
     check_same_temperature,
     check_temperature,
     differences,
+    fingerprint,
     fingerprints_of,
     not_allowed,
     read_run,
@@ -32,10 +33,12 @@ from gpucheck.bench.ci.model import CarriedDoubt, Fingerprint, SavedRun
 from gpucheck.bench.environment import VARIABLES
 from gpucheck.bench.model import BenchRequest, Direction, Doubt, ProfileUse, Scope, Verified
 from gpucheck.report.codec import to_plain
-from gpucheck.report.envelope import Failure
+from gpucheck.report.envelope import Failure, Host
 from gpucheck.report.errors import WrongUseError
 from tests.fakes.bench import PYTORCH
+from tests.fakes.bench_results import environment
 from tests.fakes.bench_runs import document, row, runs_of
+from tests.fakes.framework_rows import FACTS
 from tests.report.schemas import closed_validator
 from tests.sampling import examples
 
@@ -214,6 +217,7 @@ def test_every_key_is_compared(key: str) -> None:
         "power_limit_w": (700.0, 500.0),
         "ecc": (True, False),
         "cores": (2, 4),
+        "frameworks": ({"pytorch": "2.12"}, {"pytorch": "2.13"}),
     }
     one, other = values.get(key, ("a", "b"))
     before, after = Fingerprint(**{key: one}), Fingerprint(**{key: other})
@@ -229,6 +233,26 @@ def test_every_key_is_compared(key: str) -> None:
 
 def test_what_is_known_on_one_side_only_differs() -> None:
     assert differences(Fingerprint(vbios="1"), Fingerprint()) == {"vbios": "vbios: 1 -> unknown"}
+
+
+def test_a_framework_that_one_side_alone_measured_forbids_nothing() -> None:
+    torch, both = {"pytorch": "2.12"}, {"pytorch": "2.12", "jax": "0.10"}
+
+    for before, after in ((None, torch), (torch, None), (torch, both), ({"jax": "1"}, torch)):
+        assert not differences(Fingerprint(frameworks=before), Fingerprint(frameworks=after))
+    changed = differences(
+        Fingerprint(frameworks=both), Fingerprint(frameworks={"jax": "0.11", "cupy": "14"})
+    )
+    assert changed == {"frameworks": "frameworks: jax=0.10 -> jax=0.11"}
+
+
+def test_version_blas_threads_and_arithmetic_of_a_framework_are_in_the_fingerprint() -> None:
+    broken = replace(FACTS[1], failure=Failure(code="framework-broken", message="no"))
+    facts = (FACTS[0], broken)
+    found = fingerprint("cpu", environment(frameworks=facts), Host(), None, None)
+
+    assert found.frameworks == {"pytorch": "2.13.0, MKL 2024.2, 2 threads, allow_tf32 False"}
+    assert fingerprint("cpu", environment(), Host(), None, None).frameworks is None
 
 
 @settings(max_examples=examples(10))

@@ -10,7 +10,9 @@ import pytest
 
 from gpucheck.bench.ci.profile_model import Check, Expectation, Metric, Phase, Statistic, Target
 from gpucheck.bench.ci.run_data import metric_values, value_of
-from gpucheck.bench.model import Direction, Measurement, Scope
+from gpucheck.bench.model import Direction, Measurement, Scope, Throughput
+from gpucheck.report.envelope import Failure
+from tests.fakes.bench import PYTORCH
 from tests.fakes.bench_results import measurement, product, result_of, run_of
 
 COPY = Check(
@@ -145,3 +147,49 @@ def test_the_shipped_checks_have_units_that_their_kernels_count() -> None:
     assert known_units(Metric.THROUGHPUT, "nothing", "bfloat16") == ()
     assert scale_of("TFLOP/s") == 1e12
     assert scale_of("apples") == 1.0
+
+
+# ------------------------------------------------------------------------------ frameworks
+
+EAGER = measurement("copy", 12e9, framework=PYTORCH)
+COMPILED = measurement("copy", 14e9, framework=replace(PYTORCH, form="torch.compile"))
+JAX = measurement("copy", 16e9, framework=replace(PYTORCH, name="jax", form="jax.jit"))
+
+
+@pytest.mark.parametrize(
+    ("check", "value"),
+    [
+        ({}, 10.0),
+        ({"framework": "pytorch"}, 14.0),
+        ({"framework": "pytorch", "form": "eager"}, 12.0),
+        ({"framework": "jax"}, 16.0),
+    ],
+    ids=["own", "fastest-form", "one-form", "another"],
+)
+def test_a_check_is_about_the_rows_of_its_framework(check: dict[str, str], value: float) -> None:
+    assert chosen([EAGER, ROW, COMPILED, JAX], **check) == (value,)
+
+
+def test_a_framework_that_was_not_measured_has_no_figure() -> None:
+    assert chosen([ROW, JAX], framework="pytorch") == ()
+    assert chosen([EAGER], framework="pytorch", form="torch.compile") == ()
+    assert chosen([EAGER]) == ()
+
+
+def test_every_process_gives_the_same_form() -> None:
+    slow_once = replace(COMPILED, median_s=0.5, throughput=Throughput(value=2e9, unit="B/s"))
+
+    found = chosen([EAGER, COMPILED], [EAGER, COMPILED], [EAGER, slow_once], framework="pytorch")
+
+    assert found == (14.0, 14.0, 2.0)
+
+
+def test_why_there_is_no_figure_is_said_by_the_rows_of_that_framework() -> None:
+    gone = Failure(code="framework-missing", message="PyTorch is not installed")
+    rows = [replace(EAGER, median_s=None, throughput=None, error=gone), ROW]
+    runs = [run_of(result_of(*rows))]
+
+    asked = metric_values(replace(COPY, framework="pytorch"), "cpu", runs)
+
+    assert asked.failures == (gone,)
+    assert metric_values(COPY, "cpu", runs).failures == ()

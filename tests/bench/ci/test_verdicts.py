@@ -145,6 +145,10 @@ def test_a_row_without_gates_is_right_or_wrong_or_not_measured(
             "matmul cublas float32 64x64x64 with transfers",
         ),
         ("copy/kernel/float32/4096/resident", "copy kernel float32 4096"),
+        (
+            "softmax/softmax/float32/64x64/framework=pytorch/form=eager",
+            "softmax PyTorch eager softmax float32 64x64",
+        ),
         ("inventory-pcie-full", "inventory-pcie-full"),
         ("mine/of/four/parts", "mine/of/four/parts"),
     ],

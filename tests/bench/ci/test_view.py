@@ -311,6 +311,20 @@ def test_rows_of_the_processor_are_named_as_bench_names_them() -> None:
     ]
 
 
+def test_rows_of_frameworks_are_named_as_bench_names_them() -> None:
+    ids = (
+        "softmax/softmax-1-thread/float32/8x8/framework=jax/form=jax.jit/threads=1",
+        "softmax/softmax/float32/8x8/framework=pytorch/form=eager/threads=2",
+        "transfer/to-gpu-pinned/float32/8x8/framework=pytorch/form=eager",
+    )
+
+    assert [*row_names(ids).values()] == [
+        "softmax float32 jax.jit, 1 thread",
+        "softmax float32 PyTorch eager, 2 threads",
+        "transfer float32 PyTorch eager to GPU, pinned",
+    ]
+
+
 def test_a_row_shows_ratio_interval_and_verdict() -> None:
     text = shown(0.9)
 
