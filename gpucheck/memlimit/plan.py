@@ -103,14 +103,12 @@ def find_hard_limit(options: LimitOptions, probes: Probes) -> Answer:
     if any(not gpu.limit_bytes for gpu in whole):
         message = f"{options.amount.text} is less than 1 MiB, the smallest limit by the driver."
         raise WrongUseError(code="bad-amount", message=message)
-    named = {} if selected is None else plan.environment
-    chosen = {name: text for name, text in named.items() if name.startswith("CUDA_")}
     visible = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
     plan = dataclasses.replace(
         plan,
         gpus=tuple(whole),
         mechanisms=(cgroup_mechanism(),),
-        environment={name: text for name, text in chosen.items() if name in visible},
+        environment={name: text for name, text in plan.environment.items() if name in visible},
         overhead=None,
     )
     warnings = (*answer.warnings, *_warn_of_cards(plan, gpus))

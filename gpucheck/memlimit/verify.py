@@ -264,15 +264,14 @@ def _prove_framework(
 
 def _with_nvml(seen: Verification, by_nvml: int | None, gpu: GpuMemoryLimit) -> Verification:
     """Judge what NVML counted for the process: other allocations may exceed the limit."""
-    counted = seen.peak_bytes
-    most = None
-    if by_nvml is not None and seen.limit_bytes is not None:
-        most = seen.limit_bytes + _MOST_OVERHEADS * _overhead_bytes(gpu) + SLACK_BYTES
+    if by_nvml is None:
+        return seen
+    most = (seen.limit_bytes or 0) + _MOST_OVERHEADS * _overhead_bytes(gpu) + SLACK_BYTES
     # The others take their pool at the start and count only what is in use.
-    known = by_nvml is not None and counted is not None and seen.framework in _COUNT_THEIR_POOL
-    extra = (by_nvml or 0) - (counted or 0) if known else None
+    counted = seen.peak_bytes if seen.framework in _COUNT_THEIR_POOL else None
+    extra = None if counted is None else by_nvml - counted
     seen = dataclasses.replace(seen, nvml_bytes=by_nvml, overhead_bytes=extra, nvml_most_bytes=most)
-    if not seen.held or by_nvml is None or most is None or by_nvml <= most:
+    if not seen.held or by_nvml <= most:
         return seen
     reason = (
         f"the allocator was refused at its limit, but NVML counts {by_nvml} bytes for the process:"
@@ -306,13 +305,17 @@ def read_steps(
     if refused is None:
         reason = f"{binary_bytes(allocated)} were allocated, and nothing was refused"
         return dataclasses.replace(seen, held=False, reason=reason)
-    return _judge_refusal(seen, refused, end, size)
+    return _judge_refusal(seen, allocated, refused, end, size)
 
 
 def _judge_refusal(
-    seen: Verification, refused: Mapping[str, Any], end: Mapping[str, Any], size: int
+    seen: Verification,
+    allocated: int,
+    refused: Mapping[str, Any],
+    end: Mapping[str, Any],
+    size: int,
 ) -> Verification:
-    allocated, limit = seen.allocated_bytes or 0, seen.limit_bytes or 0
+    limit = seen.limit_bytes or 0
     if not refused["proper"]:
         return dataclasses.replace(
             seen, held=False, reason=f"it failed with another error: {refused['message']}"

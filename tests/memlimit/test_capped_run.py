@@ -6,11 +6,12 @@ import os
 import subprocess
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from gpucheck.drivers.child import ChildDiedError, ChildSilentError
+from gpucheck.drivers.child import ChildDiedError, ChildSilentError, open_descriptors
 from gpucheck.drivers.host import capped_groups
 from gpucheck.drivers.host.capped_groups import Record
 from gpucheck.drivers.readings import LimitReading, ProbeFailure
@@ -203,15 +204,19 @@ class Gate:
 
 def test_the_gate_opens_once_the_process_is_in_its_group(root: Path) -> None:
     run = run_in(root, FakeSession())
+    before = len(open_descriptors())
 
     with run.open() as ends:
         procs = Path(run.limit.cgroup) / "cgroup.procs"
         gate = Gate(run, ends, "/bin/cat", str(procs))
         run.admit(gate.pid)
+        after = open_descriptors()
         code, said = gate.end()
 
     assert (code, said) == (0, f"{gate.pid}\n")
     assert run.limit.removed is True
+    # Beside what the command writes nothing of the gate is left open.
+    assert len(after) == before + 1
 
 
 def test_a_proof_that_fails_opens_no_gate(root: Path) -> None:
@@ -275,9 +280,13 @@ class FakeChild:
     """The process that asks for memory; it answers what a test says."""
 
     answers: list[Any]
+    open = 0
 
     def __init__(self, program: str, group: str, limits: str, **_: Any) -> None:
         assert f'{{"{DIGITS}": {8 * GIB}}}' == limits
+        if self.answers and isinstance(self.answers[0], ChildDiedError):
+            raise self.answers[0]
+        FakeChild.open += 1
 
     def documents(self, deadline_s: float) -> Any:
         for answer in self.answers:
@@ -286,14 +295,17 @@ class FakeChild:
             yield answer
 
     def close(self) -> None:
-        return
+        FakeChild.open -= 1
 
 
 def proved(root: Path, monkeypatch: pytest.MonkeyPatch, *answers: Any) -> CappedRun:
     monkeypatch.setattr(FakeChild, "answers", list(answers), raising=False)
     monkeypatch.setattr(capped_run, "Child", FakeChild)
     run = run_in(root, FakeSession())
-    run.prove({}, {UUID: 16 * GIB})
+    try:
+        run.prove({}, {UUID: 16 * GIB})
+    finally:
+        assert FakeChild.open == 0
     return run
 
 
@@ -326,6 +338,7 @@ def test_more_than_the_limit_was_granted(root: Path, monkeypatch: pytest.MonkeyP
         ([{"uuid_hex": DIGITS, "failure": {"message": "busy"}}, {"end": True}], ": busy"),
         ([{"failure": {"message": "no driver"}}], "no driver"),
         ([ChildSilentError(1.0)], "CUDA did not answer within 120 s"),
+        ([{"uuid_hex": DIGITS}, ChildDiedError("was killed")], "asks for memory was killed"),
         ([ChildDiedError("ended with code 1")], "asks for memory ended with code 1"),
     ],
 )
@@ -382,6 +395,31 @@ def test_without_a_reading_the_peak_is_unknown(root: Path) -> None:
     assert "before the first reading (1 s)" in early.unavailable["peak_bytes"]
     assert run.outcome(0).unavailable["exceeded"] == "said nothing"
     assert (run.outcome(0).exceeded, run.outcome(0).readings) == (None, 1)
+
+
+@pytest.mark.parametrize("within_s", [0.1, None])
+def test_systemd_has_half_a_second_to_remove_an_empty_scope(
+    root: Path, monkeypatch: pytest.MonkeyPatch, within_s: float | None
+) -> None:
+    clock = 100.0
+    session = FakeSession()
+    run = run_in(root, session, place="scope")
+    folder = Path(run.limit.cgroup)
+
+    def sleep(seconds: float) -> None:
+        nonlocal clock
+        clock += seconds
+        if within_s is not None and clock >= 100.0 + within_s:
+            folder.rmdir()
+
+    monkeypatch.setattr(capped_run, "time", SimpleNamespace(sleep=sleep, monotonic=lambda: clock))
+    with run.open():
+        folder.mkdir()
+
+    # What systemd has removed is not cleared again; what it leaves is cleared and removed by us.
+    assert (run.limit.removed, folder.exists()) == (True, False)
+    assert session.asked == ([] if within_s else [(str(folder), {UUID: None})])
+    assert clock == pytest.approx(100.0 + (within_s or 0.5), abs=0.021)
 
 
 def test_what_still_runs_keeps_its_limit(root: Path) -> None:

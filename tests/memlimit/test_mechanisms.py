@@ -208,18 +208,24 @@ class TestTensorflow:
         assert TF_FREE not in plan("30%", card(memory_free_bytes=None)).environment
 
     @pytest.mark.parametrize(
-        ("theirs", "after"),
+        ("theirs", "after", "why"),
         [
-            ("60000", "60000"),
-            ("100", "57344"),
-            ("-1", "57344"),
-            ("x", "57344"),
-            ("9" * 20, "57344"),
-            ("99999", "57344"),
+            ("57344", "57344", "leaves as much, so it is kept"),
+            ("81920", "81920", "leaves as much, so it is kept"),
+            ("57343", "57344", "replaces 57343, which leaves less"),
+            ("0", "57344", "replaces 0, which leaves less"),
+            ("81921", "57344", "replaces 81921, which TensorFlow ignores here"),
+            ("-1", "57344", "replaces -1, which TensorFlow ignores here"),
+            ("x", "57344", "replaces x, which TensorFlow ignores here"),
+            ("9" * 20, "57344", "which TensorFlow ignores here"),
+            ("", "57344", "the MiB to leave of what is free now"),
         ],
     )
-    def test_a_setting_that_leaves_more_is_kept(self, theirs: str, after: str) -> None:
-        assert plan("30%", env={TF_FREE: theirs}).environment[TF_FREE] == after
+    def test_a_setting_that_leaves_more_is_kept(self, theirs: str, after: str, why: str) -> None:
+        limit = plan("30%", env={TF_FREE: theirs})
+
+        assert limit.environment[TF_FREE] == after
+        assert why in by_name(limit, TF_FREE).reason
 
 
 class TestHook:
@@ -313,7 +319,10 @@ class TestMps:
 
     @pytest.mark.parametrize(("oldest", "applies"), [("6.1", False), ("7.0", True)])
     def test_cards_before_volta_have_none(self, oldest: str, applies: bool) -> None:
-        limit = plan("30%", card(compute_capability=oldest), card(1), mps=RUNNING)
+        hidden = card(2, visible=False, cuda_index=None, compute_capability="3.0")
+        untold = card(3, cuda_index=2, compute_capability=None)
+        cards = (card(1), card(compute_capability=oldest), hidden, untold)
+        limit = plan("30%", *cards, mps=RUNNING)
 
         assert by_name(limit, MPS_LIMIT).applies is applies
 
@@ -324,6 +333,10 @@ class TestMps:
             ("GPU-0=99G", "GPU-0=8192M"),
             ("GPU-7=512MB", "GPU-7=512MB,GPU-0=8192M"),
             ("0=1G", "0=1G,GPU-0=8192M"),
+            ("GPU-0=8192M", "GPU-0=8192M"),
+            ("GPU-0=8193M", "GPU-0=8192M"),
+            (" GPU-0=8388608kB", "GPU-0=8388608kB"),
+            ("0=" + "9" * 19 + "G", "0=" + "9" * 19 + "G,GPU-0=8192M"),
         ],
     )
     def test_existing_entries_are_only_tightened(self, theirs: str, after: str) -> None:
@@ -331,7 +344,10 @@ class TestMps:
 
         assert limit.environment[MPS_LIMIT] == after
 
-    @pytest.mark.parametrize("theirs", ["1G", "0=lots", "0=1G,,", "=", "0=" + "9" * 30 + "G"])
+    @pytest.mark.parametrize(
+        "theirs",
+        ["1G", "0=lots", "0=1G,,", "=", "0=1", "0=1T1G", "0=\u0661G", "0=" + "9" * 20 + "G"],
+    )
     def test_entries_that_cannot_be_read_are_left(self, theirs: str) -> None:
         limit = plan("8GiB", env={MPS_LIMIT: theirs}, mps=RUNNING)
 
@@ -432,7 +448,7 @@ def test_jax_gets_the_name_that_is_set() -> None:
         ("caffe", on_two("30%")),
         ("", on_two("30%")),
         ("pytorch", on_two("30%", None)),
-        ("tensorflow", on_two("1000B")),
+        ("tensorflow", on_two(f"{2**20 - 1}B")),
         ("jax", on_two("8GiB", None)),
         ("jax", on_two("30%", XLA_PYTHON_CLIENT_ALLOCATOR="platform")),
     ],
@@ -442,3 +458,9 @@ def test_what_cannot_be_written_is_refused(framework: str, limit: MemoryLimit) -
         write_code(framework, limit)
 
     assert caught.value.message.endswith(".")
+
+
+def test_tensorflow_counts_whole_mebibytes() -> None:
+    assert "sizes = [1, 1]" in write_code("tensorflow", on_two(f"{2**21 - 1}B"))
+    with pytest.raises(WrongUseError, match="whole MiB, and 1048575 bytes are less than one"):
+        write_code("tensorflow", plan("1048575B", card()))

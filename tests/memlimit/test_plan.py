@@ -14,15 +14,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpucheck.drivers.python.frameworks import Software
-from gpucheck.drivers.readings import KernelReading, NvmlReading, ProbeFailure
+from gpucheck.drivers.readings import GpuReading, KernelReading, NvmlReading, ProbeFailure
 from gpucheck.inventory.model import Gpu, MigInstance, MigState
 from gpucheck.memlimit import plan as planning
 from gpucheck.memlimit import verify
-from gpucheck.memlimit.model import Mechanism, MemoryLimit, Strength
+from gpucheck.memlimit.model import Mechanism, MemoryLimit, Strength, Way
 from gpucheck.memlimit.plan import (
     LimitOptions,
     _innermost,
     _interpreter,
+    find_hard_limit,
     find_limit,
     plan_limit,
     select_gpus,
@@ -33,7 +34,7 @@ from gpucheck.report.units import parse_amount
 from tests.fakes.gpus import sized_row
 from tests.fakes.probes import FakeProbes, gpu_reading, reading_of
 
-GIB = 1024**3
+GIB, MIB = 1024**3, 1024**2
 CUPY = "CUPY_GPU_MEMORY_LIMIT"
 JAX = "XLA_CLIENT_MEM_FRACTION"
 JAX_OLD = "XLA_PYTHON_CLIENT_MEM_FRACTION"
@@ -69,6 +70,37 @@ class TestBytesPerGpu:
 
         assert "GPU 1 (Small\\x1b)" in caught.value.message
         assert caught.value.message.isprintable()
+
+    @pytest.mark.parametrize(
+        ("text", "message"),
+        [
+            (f"{8 * GIB + 1}B", f"({8 * GIB + 1} bytes) is more than the {8 * GIB} bytes of GPU 0"),
+            ("9GiB", "9GiB is more than the 8.0 GiB of GPU 0"),
+        ],
+    )
+    def test_a_difference_that_rounding_hides_is_told_in_bytes(
+        self, text: str, message: str
+    ) -> None:
+        assert plan(f"{8 * GIB}B", sized_row(0, 8 * GIB)).gpus[0].limit_bytes == 8 * GIB
+        with pytest.raises(WrongUseError) as caught:
+            plan(text, sized_row(0, 8 * GIB))
+
+        assert message in caught.value.message
+
+    def test_a_share_is_of_what_our_cgroup_may_use(self) -> None:
+        capped = {"memory_limit_bytes": 8 * GIB, "memory_limit_source": "dmem.max"}
+        limit = plan("50%", sized_row(0, 80 * GIB, **capped), sized_row(1, 80 * GIB))
+
+        assert [
+            (gpu.limit_bytes, gpu.memory_limit_bytes, gpu.memory_limit_source) for gpu in limit.gpus
+        ] == [(4 * GIB, 8 * GIB, "dmem.max"), (40 * GIB, None, None)]
+        # The kernel tells the limit although the driver tells no size of the card.
+        (unsized,) = plan("50%", sized_row(0, None, **capped)).gpus
+        assert (unsized.limit_bytes, unsized.unavailable["memory_total_bytes"]) == (
+            4 * GIB, "it is not known",
+        )  # fmt: skip
+        with pytest.raises(WrongUseError, match=r"8\.0 GiB that your cgroup may use of GPU 0"):
+            plan("9GiB", sized_row(0, 80 * GIB, **capped))
 
     def test_less_than_a_byte_is_wrong_use(self) -> None:
         with pytest.raises(WrongUseError, match="less than one byte"):
@@ -576,6 +608,67 @@ class TestFindLimit:
 
         assert answer.result is None
         assert answer.error is not None
+
+
+class TestFindHardLimit:
+    """The limit for a cgroup: whole MiB on each GPU, and nothing that a framework must know."""
+
+    def found(self, text: str, *cards: GpuReading, gpus: tuple[str, ...] = ()) -> Answer:
+        cards = cards or tuple(gpu_reading(index) for index in (0, 1))
+        asked = LimitOptions(amount=parse_amount(text), gpus=gpus)
+        variables = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+        return find_hard_limit(asked, FakeProbes(readings=reading_of(*cards), variables=variables))
+
+    def test_the_driver_limits_any_program_in_whole_mib(self) -> None:
+        odd = gpu_reading(0, memory_total_bytes=10 * MIB - 1)
+        limit = limit_of(self.found("30%", odd))
+
+        assert [gpu.limit_bytes for gpu in limit.gpus] == [2 * MIB]
+        (only,) = limit.mechanisms
+        assert (only.framework, only.by, only.applies) == ("any program", Way.DRIVER, True)
+        assert (only.strength, only.setting) == (Strength.HARD, None)
+        assert (limit.environment, limit.overhead) == ({}, None)
+
+    def test_only_named_gpus_are_limited_and_seen(self) -> None:
+        answer = self.found("8GiB", gpus=("1",))
+        limit = limit_of(answer)
+
+        assert [(gpu.index, gpu.limit_bytes) for gpu in limit.gpus] == [(1, 8 * GIB)]
+        assert limit.environment == {
+            "CUDA_VISIBLE_DEVICES": limit.gpus[0].uuid, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"
+        }  # fmt: skip
+        assert {each.code for each in answer.warnings} == {"cuda-driver-silent"}
+
+    def test_a_share_of_an_unknown_total_is_inconclusive(self) -> None:
+        with pytest.raises(InconclusiveError) as caught:
+            self.found("30%", gpu_reading(0), gpu_reading(1, memory_total_bytes=None))
+
+        assert (caught.value.code, caught.value.exit_code) == ("limit-unknown", 3)
+
+    @pytest.mark.parametrize(("size", "fits"), [(MIB, True), (MIB - 1, False)])
+    def test_less_than_one_mib_is_wrong_use(self, size: int, fits: bool) -> None:
+        if fits:
+            assert limit_of(self.found(f"{size}B")).gpus[0].limit_bytes == MIB
+            return
+        with pytest.raises(WrongUseError, match="less than 1 MiB") as caught:
+            self.found(f"{size}B")
+        assert caught.value.code == "bad-amount"
+
+    def test_what_names_no_gpu_is_wrong_use_on_any_machine(self) -> None:
+        lost = FakeProbes(readings=NvmlReading(failure=ProbeFailure(code="x", message="x")))
+
+        with pytest.raises(WrongUseError):
+            find_hard_limit(options(gpus=("cpu",)), lost)
+        answer = find_hard_limit(options(), lost)
+        assert (answer.result, answer.error is None) == (None, False)
+
+    def test_a_prohibited_card_is_warned_of_if_it_is_limited(self) -> None:
+        cards = (gpu_reading(0), gpu_reading(1, compute_mode="prohibited"))
+
+        def codes(gpu: str) -> list[str]:
+            return [each.code for each in self.found("8GiB", *cards, gpus=(gpu,)).warnings]
+
+        assert [codes(gpu).count("compute-mode-prohibited") for gpu in "01"] == [0, 1]
 
 
 def test_memory_that_is_shared_is_warned_of() -> None:

@@ -116,15 +116,29 @@ def test_the_distance_from_the_limit_is_reported() -> None:
 
 def test_what_nvml_counts_is_compared_with_the_limit() -> None:
     # CuPy kept its word, and something else in the process did not.
-    plenty, little = LIMIT + 2 * 576 * MIB + 65 * MIB, LIMIT + 2 * 576 * MIB
-    answer, broken = tried(*HELD, nvml_bytes=plenty)
-    _, fine = tried(*HELD, nvml_bytes=little)
+    most = LIMIT + 2 * 576 * MIB + 64 * MIB
+    answer, broken = tried(*HELD, nvml_bytes=most + 1)
+    _, fine = tried(*HELD, nvml_bytes=most)
+    _, untold = tried(*HELD, nvml_bytes=None)
 
     assert (answer.exit_code, broken.held) == (1, False)
-    assert f"NVML counts {plenty} bytes for the process" in (broken.reason or "")
-    assert broken.nvml_most_bytes == plenty - MIB
-    assert fine.held is True
-    assert tried(*HELD, nvml_bytes=None)[1].nvml_most_bytes is None
+    assert (broken.reason or "").endswith(
+        f"NVML counts {most + 1} bytes for the process: 1 more than the limit plus twice the"
+        " estimated overhead"
+    )
+    assert (fine.held, fine.nvml_most_bytes, fine.overhead_bytes) == (True, most, most - LIMIT)
+    assert (untold.held, untold.nvml_most_bytes, untold.overhead_bytes) == (True, None, None)
+
+
+@pytest.mark.parametrize(("framework", "counts_its_pool"), [("torch", True), ("jax", False)])
+def test_what_a_program_takes_beside_its_pool_is_known_where_the_pool_is_counted(
+    framework: str, counts_its_pool: bool
+) -> None:
+    software = Software(interpreter="python", frameworks={"torch": "2.12.0", "jax": "0.10.2"})
+    _, found = tried(*HELD, framework=framework, software=software)
+
+    assert (found.held, found.nvml_bytes) == (True, 2100 * MIB)
+    assert found.overhead_bytes == (500 * MIB if counts_its_pool else None)
 
 
 @pytest.mark.parametrize("taken", [LIMIT - STEP, LIMIT - 2 * STEP])
@@ -213,6 +227,15 @@ class TestMemoryFit:
         assert isinstance(answer.result, MemoryLimit)
         assert answer.exit_code == 3
         return asked, answer.result.verifications
+
+    @pytest.mark.parametrize("lacking", [0, 1])
+    def test_the_last_byte_that_the_proof_needs_decides(self, lacking: int) -> None:
+        needed = LIMIT + STEP + 576 * MIB  # a step more than the limit, and a program's context
+
+        asked, (found,) = self.tried(needed - lacking)
+
+        assert asked == ([] if lacking else [[(LIMIT, 2 * LIMIT)]])
+        assert ("is free and the proof needs" in (found.reason or "")) is bool(lacking)
 
     def test_a_gpu_without_free_memory_is_not_tried(self) -> None:
         asked, found = self.tried(10 * LIMIT, LIMIT, None)
@@ -305,7 +328,9 @@ class TestSeveralGpus:
             memory_reader=lambda: nullcontext(measure),
         )
         assert asked[0] == [(LIMIT, 2 * LIMIT)] * 2
-        assert all(each == (7, f"GPU-{each[2] - 4}", each[2]) for each in asked[1:])
+        # NVML is asked about a GPU at its refusal.
+        refusals = [each["gpu"] for each in documents if each["step"] == "refused"]
+        assert asked[1:] == [(7, f"GPU-{gpu}", gpu + 4) for gpu in refusals]
         assert isinstance(answer.result, MemoryLimit)
         return answer, answer.result.verifications
 

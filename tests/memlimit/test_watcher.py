@@ -220,6 +220,7 @@ class TestUnknown:
         run = scene.finish()
 
         assert (run.peak_bytes, run.exceeded, run.action) == (None, None, None)
+        assert (run.gpus[0].peak_bytes, run.gpus[0].exceeded) == (None, None)
         assert "PID namespace" in run.unavailable["peak_bytes"]
         assert scene.tree.sent == []
 
@@ -323,6 +324,7 @@ class TestActions:
         assert "GPU 0" in scene.said[0]
         assert f"python ({WORKER}) and 1 more" in scene.said[0]
         assert (run.action, run.exceeded, scene.tree.sent) == ("warned", True, [])
+        assert run.gpus[0].exceeded is True
         assert [culprit.pid for culprit in run.culprits] == [WORKER, CHILD]
 
     def test_stop_sends_sigterm_to_the_tree_at_the_first_reading_above(self) -> None:
