@@ -272,6 +272,7 @@ def row(
     )
 
 
+TF32 = DtypeSpec(input="float32", accumulate="float32", output="float32", math_mode="tf32")
 COPY = row("copy", "B/s", 10e9)
 PRODUCT = row("matmul", "FLOP/s", 100e9)
 GPU_COPY = row("copy", "B/s", 3e12, device="gpu:0", threads=None)
@@ -280,8 +281,13 @@ GPU_COPY = row("copy", "B/s", 3e12, device="gpu:0", threads=None)
 def test_the_fastest_sample_of_good_rows_is_the_limit() -> None:
     slow = row("copy", "B/s", 1e9)
     wrong = replace(row("copy", "B/s", 99e9), verified=WRONG)
+    moved = replace(COPY, bytes_moved=int(99e9), scope=Scope.END_TO_END)
+    others = (
+        replace(PRODUCT, flops=int(99e12), dtype=TF32),
+        replace(PRODUCT, flops=int(99e12), kernel="train"),
+    )
 
-    (limit,) = rooflines_of([slow, COPY, wrong, PRODUCT])
+    (limit,) = rooflines_of([slow, COPY, wrong, moved, PRODUCT, *others])
 
     assert (limit.device, limit.threads) == ("cpu", 2)
     assert limit.copy_bytes_per_s == 20e9
@@ -328,7 +334,8 @@ def test_a_processors_rows_are_shares_of_what_it_did_in_this_run() -> None:
     limits = rooflines_of([COPY, PRODUCT])
 
     softmax = with_percentages(row("softmax", "B/s", 5e9), limits, [])
-    train = with_percentages(replace(row("train", "image/s", 1e9), flops=int(50e9)), limits, [])
+    training = replace(row("train", "image/s", 1e9), flops=int(25e9), median_s=0.5)
+    train = with_percentages(training, limits, [])
 
     assert softmax.percent_of_copy == pytest.approx(25.0)
     assert softmax.percent_of_peak is None
@@ -349,7 +356,8 @@ def test_a_gpus_rows_are_shares_of_the_board_and_of_its_copy() -> None:
     limits = rooflines_of([GPU_COPY])
     softmax = row("softmax", "B/s", 2.68e12, device="gpu:0", threads=None)
     product = replace(
-        row("matmul", "FLOP/s", 494.5e12, device="gpu:0", threads=None),
+        row("matmul", "FLOP/s", 494.5e12 / 4, device="gpu:0", threads=None),
+        median_s=0.25,
         dtype=replace(FLOAT32, input="bfloat16", math_mode="bf16"),
         sm_clock_mhz=1525.0,
     )
@@ -411,6 +419,7 @@ def test_a_row_without_an_interval_is_a_share_of_nothing() -> None:
     found = with_percentages(unknown, rooflines_of([COPY, PRODUCT]), [])
 
     assert found.percent_of_peak is found.percent_of_copy is None
+    assert found.unavailable["percent_of_copy"] == found.unavailable["percent_of_peak"]
     assert found.unavailable["percent_of_peak"] == "an interval needs 3 rounds"
 
 
@@ -425,7 +434,6 @@ def test_a_triad_faster_than_every_copy_is_the_limit() -> None:
     assert found.percent_of_copy == pytest.approx(50.0)
 
 
-TF32 = DtypeSpec(input="float32", accumulate="float32", output="float32", math_mode="tf32")
 UNSURE = Board(
     name="some",
     source="datasheet",

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -73,6 +74,9 @@ def _command(tmp_path: Path) -> tuple[str, ...]:
     return (sys.executable, str(script))
 
 
+START_S, DEADLINE_S = 30.0, 40.0
+
+
 def orders(*words: str, cpus: frozenset[int] | None = None) -> list[WorkerDevice]:
     return [
         WorkerDevice(device=f"gpu:{place}", arguments=(word,), cpus=cpus)
@@ -81,14 +85,34 @@ def orders(*words: str, cpus: frozenset[int] | None = None) -> list[WorkerDevice
 
 
 def run(
-    command: Sequence[str],
-    *words: str,
-    sequential: bool = False,
-    deadline_s: float = 30.0,
-    **kw: Any,
+    command: Sequence[str], *words: str, sequential: bool = False, **kw: Any
 ) -> list[WorkerAnswer]:
-    workers = Workers(command=command, start_s=kw.pop("start_s", 30.0))
-    return list(workers.round(orders(*words, **kw), sequential=sequential, deadline_s=deadline_s))
+    workers = Workers(
+        command=command, report_progress=kw.pop("report_progress", print), start_s=START_S
+    )
+    return list(workers.round(orders(*words, **kw), sequential=sequential, deadline_s=DEADLINE_S))
+
+
+@pytest.fixture(name="only_one_left")
+def _only_one_left(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Let a deadline pass as soon as a single worker is missing; return what shows progress."""
+    passed_s = 0.0
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + passed_s)
+    monkeypatch.setattr(module, "time", clock)
+    look = module.crowd_on_the_host
+
+    def progress(text: str) -> None:
+        nonlocal passed_s
+        if text == "1 of 2 processes are ready":
+            passed_s += START_S
+
+    def crowd(own: int) -> str | None:
+        nonlocal passed_s
+        passed_s += DEADLINE_S if own == 1 else 0.0
+        return look(own)
+
+    monkeypatch.setattr(module, "crowd_on_the_host", crowd)
+    return progress
 
 
 def codes(answers: Sequence[WorkerAnswer]) -> list[str | None]:
@@ -137,25 +161,29 @@ def test_one_that_hangs_is_left_after_the_deadline(
     command: tuple[str, ...],
     children: Callable[[], set[str]],
     monkeypatch: pytest.MonkeyPatch,
+    only_one_left: Callable[[str], None],
 ) -> None:
     monkeypatch.setattr(os, "getloadavg", lambda: (0.0, 0.0, 0.0))
-    hung, good = run(command, "hang", "good", deadline_s=1.5)
+    hung, good = run(command, "hang", "good")
 
     assert hung.failure is not None
-    assert hung.failure.message == "the process that measured gpu:0 gave no answer within 1.5 s"
+    assert hung.failure.message == "the process that measured gpu:0 gave no answer within 40 s"
     assert codes([hung, good]) == [WORKER_SILENT, None]
     assert children() == set()
 
 
 @pytest.mark.parametrize("looks", [1, 1000], ids=["at first", "always"])
 def test_one_that_is_late_on_a_crowded_host_blames_the_crowd(
-    command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, looks: int
+    command: tuple[str, ...],
+    monkeypatch: pytest.MonkeyPatch,
+    only_one_left: Callable[[str], None],
+    looks: int,
 ) -> None:
     cores = len(os.sched_getaffinity(0))
     loads = iter([4.0 * cores + 2] * looks)
     monkeypatch.setattr(os, "getloadavg", lambda: (next(loads, 0.0), 0.0, 0.0))
 
-    late, good = run(command, "hang", "good", deadline_s=1.5)
+    late, good = run(command, "hang", "good")
 
     assert codes([late, good]) == [WORKER_LATE, None]
     assert late.failure is not None
@@ -164,10 +192,12 @@ def test_one_that_is_late_on_a_crowded_host_blames_the_crowd(
 
 
 def test_one_that_is_never_ready_does_not_keep_the_others(
-    command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+    command: tuple[str, ...],
+    monkeypatch: pytest.MonkeyPatch,
+    only_one_left: Callable[[str], None],
 ) -> None:
     monkeypatch.setattr(os, "getloadavg", lambda: (0.0, 0.0, 0.0))
-    answers = run(command, "never-ready", "good", start_s=0.5, deadline_s=1.5)
+    answers = run(command, "never-ready", "good", report_progress=only_one_left)
 
     assert codes(answers) == [WORKER_SILENT, None]
 

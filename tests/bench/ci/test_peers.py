@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -86,6 +88,24 @@ def test_one_that_is_just_the_median_of_the_others_is_no_sign_of_anything() -> N
 
     assert peers._chance(own, others, Direction.HIGHER) == 1.0
     assert peers._chance(replace(own, values=(0.99,) * 3), others, Direction.HIGHER) < 0.5
+
+
+@pytest.mark.parametrize("direction", Direction)
+def test_how_likely_one_more_like_three_others_is_so_far_off(direction: Direction) -> None:
+    """Student's t with two degrees of freedom has a tail in closed form."""
+    sign = -1 if direction is Direction.LOWER else 1
+    own, *others = (
+        MetricValues(device=f"gpu:{at}", gpu_uuid=None, values=(math.exp(sign * log),) * 3)
+        for at, log in enumerate((-0.1, -0.02, 0.0, 0.05))
+    )
+    scatter = statistics.stdev([-0.02, 0.0, 0.05])
+    t = 0.1 / (scatter * math.sqrt(1 + math.pi / 2 / 3))
+
+    found = peers._chance(own, others, direction)
+
+    assert found == pytest.approx((1 - t / math.sqrt(2 + t * t)) / 2, rel=1e-6)
+    assert peers._chance(own, others[:1], direction) == 1.0
+    assert peers._chance(own, others[:2], direction) < 1.0
 
 
 def test_of_a_pair_nobody_can_say_which_is_off() -> None:
