@@ -156,7 +156,7 @@ def action_first(own: list[str], name: str, actions: Collection[str]) -> list[st
 _BEFORE_A_VALUE = frozenset(
     (
         *("--board", "--base", "--format", "--output", "-o", "--from", "--config", "--deadline"),
-        *("--expect", "--max-missing"),
+        *("--expect", "--max-missing", "--baseline", "--rule"),
     )
 )
 

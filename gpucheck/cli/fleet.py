@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -41,6 +42,18 @@ def report_(
             help="Hosts that must be there: a,b[01-16], or a file: host, rack.",
         ),
     ] = None,
+    baseline: Annotated[
+        Path | None,
+        typer.Option(
+            "--baseline",
+            metavar="FILE",
+            help="Judge speeds by this earlier report (--json) too.",
+        ),
+    ] = None,
+    rule: Annotated[
+        Path | None,
+        typer.Option("--rule", metavar="FILE", help="Judge by the parameters of this TOML file."),
+    ] = None,
     max_missing: Annotated[
         int,
         typer.Option("--max-missing", metavar="N", help="So many nodes may be without an answer."),
@@ -48,6 +61,7 @@ def report_(
     shared: Shared,
 ) -> int:
     """Compare what many machines answered; name the missing, failed, slow and different."""
+    from gpucheck.fleet.baseline import read_baseline, read_rule
     from gpucheck.fleet.collect import Collected
     from gpucheck.fleet.expected import read_expected
     from gpucheck.fleet.report import report
@@ -61,11 +75,20 @@ def report_(
     quiet = shared.verbosity < 0
     with machine("fleet", shared, REPORT_FORMATS) as probes:
         hosts = None if expect is None else read_expected(expect)
+        judged_by = None if rule is None else read_rule(rule)
+        reference = None if baseline is None else read_baseline(baseline)
         collected = Collected(hosts.hosts if hosts else ())
         with status_line(shown=not quiet) as tell:
             _read(collected, paths, tell)
             tell("judging")
-            answer = report(collected, hosts, probes.host(), max_missing=max_missing)
+            answer = report(
+                collected,
+                hosts,
+                probes.host(),
+                max_missing=max_missing,
+                rule=judged_by,
+                baseline=reference,
+            )
     return deliver("fleet", shared, answer, probes.time())
 
 

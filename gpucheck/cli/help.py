@@ -60,6 +60,7 @@ GROUPS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "fleet": {
         "Documents": ("paths",),
         "Which nodes": ("expect", "max_missing"),
+        "Judge": ("baseline", "rule"),
     },
     "profile": {"Profiles": ("names", "file", "runs", "base", "replace", "board")},
     "snapshot": {"The recording": ("file", "redact", "replace")},

@@ -78,6 +78,11 @@ class Node:
         """Return whether any of its documents is an answer."""
         return any(run.outcome not in SILENT for run in self.runs)
 
+    def has_other_gpus(self) -> bool:
+        """Return whether two of its documents have no GPU in common."""
+        sets = [run.uuids for run in self.runs if run.uuids]
+        return any(not one & sets[0] for one in sets)
+
     def repeats(self) -> tuple[int, int]:
         """Return the most runs of one command, and how many of these failed."""
         by_command: dict[str, list[bool]] = {}

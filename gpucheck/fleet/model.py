@@ -131,7 +131,8 @@ class Group(NamedTuple):
     """GPUs that should be equally fast in one test.
 
     `key` names it in later reports. `median` and `scale` (the robust standard deviation) are speeds
-    in `unit`. `shift_percent` is how much slower the whole group is than in the baseline.
+    in `unit`, those of the healthy part. `finds_percent` is how much slower a GPU must be to be
+    called slow. `shift_percent` is how much slower the whole group is than in the baseline.
     """
 
     key: str
@@ -150,6 +151,7 @@ class Group(NamedTuple):
     unit: str = "1/s"
     median: float | None = None
     scale: float | None = None
+    finds_percent: float | None = None
     baseline_median: float | None = None
     shift_percent: float | None = None
     slow: int = 0
@@ -232,11 +234,19 @@ class DocumentProblem(NamedTuple):
     problem: str
 
 
+class Correction(StrEnum):
+    """How the number of GPUs is taken into account: not, by Holm, or by a false discovery rate."""
+
+    NONE = "none"
+    HOLM = "holm"
+    FDR = "fdr"
+
+
 class JudgementRule(NamedTuple):
     """Parameters of the judgement (docs/reference/fleet.md), and the file they are from.
 
-    The scores are robust standard scores. `risk` is the chance that any healthy GPU of the report
-    is called slow, if healthy GPUs vary normally.
+    The scores are robust standard scores. `risk` is the share of healthy GPUs among those called
+    slow that is allowed (fdr), or the chance of one (holm), if healthy GPUs vary normally.
     """
 
     slow_z: float = -5.0
@@ -245,7 +255,9 @@ class JudgementRule(NamedTuple):
     least_group: int = 20
     least_scale_percent: float = 0.5
     confirmed_share: float = 2 / 3
+    correction: Correction = Correction.FDR
     risk: float = 0.05
+    most_scale_percent: float = 5.0
     shift_percent: float = 3.0
     node_share: float = 0.5
     rack_risk: float = 0.001

@@ -5,18 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 
-from gpucheck.fleet.collect import Collected, Gpu, Node, gpus_by_host
+from gpucheck.fleet.baseline import Baseline
+from gpucheck.fleet.collect import Collected, Node, gpus_by_host
 from gpucheck.fleet.expected import Expected
 from gpucheck.fleet.hostlist import fold
+from gpucheck.fleet.inventory_drift import Described, differences
 from gpucheck.fleet.model import (
     SILENT,
     UNDECIDED,
-    FleetGpu,
+    Difference,
     FleetNode,
     FleetReport,
+    GpuSpeed,
     JudgementRule,
     Outcome,
+    Scope,
 )
+from gpucheck.fleet.node_facts import MOST_REASONS
+from gpucheck.fleet.speeds import JudgedSpeeds, judged_speeds
 from gpucheck.report.envelope import Answer, Host, Notice
 from gpucheck.report.errors import ExitCode
 from gpucheck.report.text import count_of
@@ -32,10 +38,14 @@ def report(
     *,
     max_missing: int = 0,
     rule: JudgementRule | None = None,
+    baseline: Baseline | None = None,
 ) -> Answer:
     """Return the answer over everything that was read."""
     rule = rule or JudgementRule()
-    nodes = tuple(_nodes(collected, expected, rule))
+    racks = expected.racks if expected else {}
+    speeds = judged_speeds(collected, racks, rule, baseline)
+    rows = tuple(_differences(collected, rule))
+    nodes = tuple(_nodes(collected, expected, rule, speeds, rows))
     silent = sum(1 for node in nodes if node.outcome in SILENT)
     result = FleetReport(
         conclusion="",
@@ -45,8 +55,13 @@ def report(
         documents=collected.documents,
         outcomes=_counted(nodes),
         nodes=nodes,
+        groups=speeds.groups,
+        slow=speeds.slow,
+        attributions=speeds.attributions,
+        differences=rows,
         problems=tuple(collected.problems),
         rule=rule,
+        baseline=baseline and baseline.file,
     )
     result = result._replace(conclusion=_conclusion(result, collected.problem_count))
     return Answer(
@@ -57,25 +72,56 @@ def report(
     )
 
 
+def _differences(collected: Collected, rule: JudgementRule) -> Iterator[Difference]:
+    """Yield what differs between the nodes with GPUs of one model, then between GPUs."""
+    models = {host: gpus[0].name for host, gpus in gpus_by_host(collected).items()}
+    yield from differences(
+        (
+            Described(models.get(node.host), node.host, node.inventory)
+            for node in collected.nodes.values()
+        ),
+        rule,
+    )
+    yield from differences(
+        (Described(gpu.name, gpu.hosts[-1], gpu.inventory) for gpu in collected.gpus.values()),
+        rule,
+    )
+
+
 def _nodes(
-    collected: Collected, expected: Expected | None, rule: JudgementRule
+    collected: Collected,
+    expected: Expected | None,
+    rule: JudgementRule,
+    speeds: JudgedSpeeds,
+    rows: Sequence[Difference],
 ) -> Iterator[FleetNode]:
     """Yield the expected nodes in their order, then the others."""
     gpus = gpus_by_host(collected)
     hosts = dict.fromkeys(expected.hosts if expected else ())
+    odd = _oddities(collected, rows, rule)
     for host in (*hosts, *sorted(name for name in collected.nodes if name not in hosts)):
         node = collected.nodes.get(host)
         rack = expected.racks.get(host) if expected else None
         known = None if expected is None else host in hosts
         if node is None:
             yield FleetNode(host, Outcome.MISSING, (NOT_HEARD_OF,), rack, known)
-        else:
-            yield _node(node, gpus.get(host, ()), rack, known, rule)
+            continue
+        found = _node(node, rule)
+        unexpected = found.outcome is Outcome.OK and known is False
+        slow, different = speeds.reasons.get(host, ()), odd.get(host, ())
+        yield found._replace(
+            outcome=Outcome.UNEXPECTED if unexpected else found.outcome,
+            reasons=(*found.reasons, *slow, *different)[:MOST_REASONS],
+            rack=rack,
+            expected=known,
+            slow=bool(slow),
+            different=bool(different),
+            gpus=tuple(speeds.gpu(gpu) for gpu in gpus.get(host, ())),
+        )
 
 
-def _node(
-    node: Node, gpus: Sequence[Gpu], rack: str | None, expected: bool | None, rule: JudgementRule
-) -> FleetNode:
+def _node(node: Node, rule: JudgementRule) -> FleetNode:
+    """Return what the documents of a node say of it."""
     outcome = node.outcome()
     latest = sorted(node.latest(), key=lambda run: run.outcome is not outcome)
     reasons = dict.fromkeys(reason for run in latest for reason in run.reasons)
@@ -84,26 +130,45 @@ def _node(
         reasons[f"failed in {failed_in} of {runs} runs"] = None
         if failed_in >= max(2, rule.confirmed_share * runs):
             outcome = Outcome.FAILED
-    if outcome is Outcome.OK and expected is False:
-        outcome = Outcome.UNEXPECTED
     return FleetNode(
         host=node.host,
         outcome=outcome,
         reasons=tuple(reasons),
-        rack=rack,
-        expected=expected,
         documents=len(node.runs),
         runs=runs,
         failed_in=failed_in,
         time=_time(node.time),
         gpucheck_version=node.gpucheck_version,
         driver_version=node.inventory.get("driver_version"),
-        gpus=tuple(_gpu(gpu) for gpu in gpus),
     )
 
 
-def _gpu(gpu: Gpu) -> FleetGpu:
-    return FleetGpu(gpu.uuid, gpu.index, gpu.name, gpu.state)
+def _oddities(
+    collected: Collected, rows: Sequence[Difference], rule: JudgementRule
+) -> Mapping[str, list[str]]:
+    """Return in what each node is different: its set-up, whose GPUs it has, its clock."""
+    found: dict[str, list[str]] = {}
+    for row in rows:
+        if row.majority is not None:
+            text = f"{row.field} {row.value}, but {row.majority_count} of {row.total} have"
+            for host in row.hosts:
+                found.setdefault(host, []).append(f"{text} {row.majority}")
+    for gpu in collected.gpus.values():
+        for host in gpu.hosts if len(gpu.hosts) > 1 else ():
+            others = ", ".join(other for other in gpu.hosts if other != host)
+            found.setdefault(host, []).append(f"{gpu.uuid} is also reported by {others}")
+    times = sorted(node.time for node in collected.nodes.values() if node.time is not None)
+    middle = times[len(times) // 2] if times else 0.0
+    for node in collected.nodes.values():
+        if node.has_other_gpus():
+            text = "its documents name different GPUs: exchanged, or two machines of one name"
+            found.setdefault(node.host, []).append(text)
+        if node.time is not None and abs(node.time - middle) > rule.most_age_s:
+            days = (middle - node.time) / 86400
+            word = "older" if days > 0 else "newer"
+            text = f"its documents are {abs(days):.1f} days {word} than most, or its clock is wrong"
+            found.setdefault(node.host, []).append(text)
+    return found
 
 
 def _time(seconds: float | None) -> str | None:
@@ -151,6 +216,7 @@ def _conclusion(result: FleetReport, problems: int) -> str:
 
 
 def _warnings(result: FleetReport, collected: Collected) -> Iterator[Notice]:
+    yield from _warnings_of_speeds(result)
     unexpected = [node.host for node in result.nodes if node.expected is False]
     if unexpected:
         text = f"{count_of(len(unexpected), 'node')} not expected: {shortened(unexpected)}."
@@ -168,6 +234,33 @@ def _warnings(result: FleetReport, collected: Collected) -> Iterator[Notice]:
     if recorded:
         text = f"{count_of(recorded, 'node')} answered from a recording, not as it is now."
         yield Notice("recorded-nodes", text)
+
+
+def _warnings_of_speeds(result: FleetReport) -> Iterator[Notice]:
+    counts = {
+        speed: sum(1 for one in result.slow if one.speed is speed)
+        for speed in (GpuSpeed.UNSTABLE, GpuSpeed.WATCH)
+    }
+    if counts[GpuSpeed.UNSTABLE]:
+        text = f"{count_of(counts[GpuSpeed.UNSTABLE])} slow in some runs, but not in enough."
+        yield Notice("unstable-gpus", text)
+    if counts[GpuSpeed.WATCH]:
+        text = f"{count_of(counts[GpuSpeed.WATCH])} to watch: slower than most, not surely slow."
+        yield Notice("gpus-to-watch", text)
+    for one in result.attributions:
+        if one.scope is Scope.GROUP:
+            yield Notice("group-slower-than-baseline", f"{one.sentence}.")
+    different = [node.host for node in result.nodes if node.different]
+    if different:
+        text = f"{count_of(len(different), 'node')} different from most: {shortened(different)}."
+        yield Notice("different-nodes", text)
+    silent = sum(
+        1 for node in result.nodes for gpu in node.gpus if gpu.speed is GpuSpeed.NOT_JUDGED
+    )
+    reasons = [one.reason for one in result.groups if one.reason]
+    if silent and reasons:
+        text = f"The speed of {count_of(silent)} was not judged: {reasons[0]}."
+        yield Notice("speed-not-judged", text)
 
 
 def shortened(hosts: Sequence[str], most: int = 60) -> str:

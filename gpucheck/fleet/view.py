@@ -5,8 +5,29 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from gpucheck.fleet.hostlist import fold
-from gpucheck.fleet.model import SILENT, UNDECIDED, FleetNode, FleetReport, Outcome
-from gpucheck.report.blocks import Block, Column, Gap, Inline, Line, Row, Span, Table, head
+from gpucheck.fleet.model import (
+    SILENT,
+    UNDECIDED,
+    FleetNode,
+    FleetReport,
+    GpuSpeed,
+    JudgedBy,
+    Outcome,
+    SlowGpu,
+)
+from gpucheck.report.blocks import (
+    Block,
+    Column,
+    Fitting,
+    Gap,
+    Inline,
+    Line,
+    Row,
+    Span,
+    Table,
+    head,
+    limited,
+)
 from gpucheck.report.envelope import CheckStatus, Report
 from gpucheck.report.errors import ExitCode
 from gpucheck.report.text import View, count_of, printable
@@ -39,7 +60,7 @@ _ORDER = (
 
 
 def blocks(report: Report, view: View) -> Iterator[Block]:
-    """Yield the conclusion, then the nodes that are not well, the worst first."""
+    """Yield the conclusion, nodes that are not well, slow GPUs, where they are, what differs."""
     found = report.result
     if not isinstance(found, FleetReport):
         raise TypeError(type(found).__name__)
@@ -52,7 +73,11 @@ def blocks(report: Report, view: View) -> Iterator[Block]:
     if view.verbosity < 0:
         return
     yield from _nodes(found, view)
+    yield from _slow(found, view)
+    yield from _attributions(found, view)
+    yield from _differences(found, view)
     yield from _problems(found, view)
+    yield from _judged(found, view)
 
 
 def line(found: FleetReport) -> str:
@@ -90,6 +115,105 @@ def _word(node: FleetNode) -> Inline:
     if node.outcome in UNDECIDED:
         return (Span(node.outcome.value, "yellow"),)
     return node.outcome.value
+
+
+def _slow(found: FleetReport, view: View) -> Iterator[Block]:
+    """Yield the GPUs that are slow, unstable or to watch, with what may explain it."""
+    if not found.slow:
+        return
+    yield Gap()
+    shown = found.slow if view.verbosity > 0 else found.slow[:MOST_NODES]
+    columns = [
+        Column("node", least=8),
+        Column("GPU", right=True),
+        Column("speed"),
+        Column("slower", right=True),
+        Column("worst test"),
+        Column("z", right=True),
+        Column("slow runs", right=True),
+        Column("seen there", least=16),
+    ]
+    rows = [_slow_cells(one) for one in shown]
+    # Where it is narrow, what is slow comes before how sure that is.
+    widths = (len(columns), 7, 5, 4)
+    yield Fitting(
+        tuple(Table(columns[:n], [Row(cells[:n]) for cells in rows], names=2) for n in widths)
+    )
+    if len(shown) < len(found.slow):
+        yield Line(f"{count_of(len(found.slow) - len(shown), 'more GPU')}: add -v", style="dim")
+
+
+def _slow_cells(one: SlowGpu) -> tuple[Inline, ...]:
+    return (
+        one.host,
+        one.gpu_uuid[:12] if one.index is None else str(one.index),
+        (Span(one.speed.value, _SPEED_STYLES.get(one.speed, "")),),
+        f"{one.slower_percent:.1f} %",
+        name_of_test(one.test),
+        f"{one.z:.1f}",
+        f"{one.slow_runs} of {one.runs}",
+        ", ".join(one.facts),
+    )
+
+
+_SPEED_STYLES = {GpuSpeed.SLOW: "red", GpuSpeed.UNSTABLE: "yellow", GpuSpeed.WATCH: "yellow"}
+
+
+def name_of_test(test: str) -> str:
+    """Return a row's id without what most rows leave empty."""
+    return "/".join(part for part in test.split("/") if part not in ("-", "resident"))
+
+
+def _attributions(found: FleetReport, view: View) -> Iterator[Block]:
+    if not found.attributions:
+        return
+    yield Gap()
+    lines = [Line(one.sentence, CheckStatus.WARN) for one in found.attributions]
+    yield from limited(lines, view, most=10)
+
+
+def _differences(found: FleetReport, view: View) -> Iterator[Block]:
+    """Yield a row for each value that is not the majority's, or has none."""
+    if not found.differences:
+        return
+    yield Gap()
+    shown = found.differences if view.verbosity > 0 else found.differences[:MOST_NODES]
+    columns = [
+        Column("differs", least=10),
+        Column("value", least=8),
+        Column("most have", least=8),
+        Column("count", right=True),
+        Column("nodes", least=12),
+    ]
+    rows = [
+        Row(
+            (
+                one.field,
+                one.value,
+                "no majority" if one.majority is None else one.majority,
+                f"{one.count} of {one.total}",
+                fold(one.hosts),
+            )
+        )
+        for one in shown
+    ]
+    yield Table(columns, rows, names=1)
+    if len(shown) < len(found.differences):
+        yield Line(f"{len(found.differences) - len(shown)} more: add -v", style="dim")
+
+
+def _judged(found: FleetReport, view: View) -> Iterator[Block]:
+    """Yield how many groups were judged, and with `-v` each of them."""
+    if not found.groups:
+        return
+    yield Gap()
+    judged = [one for one in found.groups if one.judged_by is not JudgedBy.NOTHING]
+    gpus = sum(1 for node in found.nodes for gpu in node.gpus if gpu.slower_percent is not None)
+    text = f"{count_of(gpus)} compared in {count_of(len(judged), 'group')} of {len(found.groups)}"
+    yield Line(text, style="dim")
+    for one in found.groups if view.verbosity > 0 else ():
+        how = one.reason or f"by {one.judged_by.value}, finds {one.finds_percent:.1f} % and more"
+        yield Line(f"{one.key}: {count_of(one.gpus)}, {how}", indent=4, style="dim")
 
 
 def _problems(found: FleetReport, view: View) -> Iterator[Block]:

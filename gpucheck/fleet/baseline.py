@@ -1,0 +1,122 @@
+"""Files that a judgement takes: the baseline, an earlier report's groups; and its rule."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from gpucheck.drivers.host.files import MIB, read_file
+from gpucheck.drivers.host.toml_file import parse_toml, read_text, shown
+from gpucheck.fleet.judge import Reference
+from gpucheck.fleet.model import JudgementRule
+from gpucheck.report.codec import DecodeError, from_plain
+from gpucheck.report.errors import WrongUseError
+from gpucheck.report.text import did_you_mean, printable
+
+#: A report names every node and GPU: about 20 MB for 10,000 nodes.
+_MOST_BYTES = 256 * MIB
+_SCHEMA = "gpucheck/fleet/1"
+
+
+class Baseline(NamedTuple):
+    """Reference of each group by its key, and the file they are from."""
+
+    file: str
+    references: dict[str, Reference]
+
+
+def read_baseline(path: Path) -> Baseline:
+    """Return the groups of a report that `gpucheck fleet report --json` wrote.
+
+    Raises:
+        WrongUseError: it cannot be read, is another document, or holds no group.
+    """
+    name = printable(str(path))
+    try:
+        document = json.loads(read_file(path, _MOST_BYTES))
+    except OSError as error:
+        raise _unusable(name, f"cannot be read: {error.strerror or error}") from None
+    except (ValueError, RecursionError):
+        raise _unusable(name, "is no JSON document") from None
+    schema = document.get("schema") if isinstance(document, dict) else None
+    if schema != _SCHEMA:
+        given = printable(str(schema)[:60]) if isinstance(schema, str) else "no schema"
+        raise _unusable(name, f"has {given}, not {_SCHEMA}")
+    result = document.get("result")
+    groups = result.get("groups") if isinstance(result, dict) else None
+    found = dict(_references(groups if isinstance(groups, list) else []))
+    if not found:
+        raise _unusable(name, "has no group with a speed")
+    return Baseline(name, found)
+
+
+def _references(groups: list[Any]) -> list[tuple[str, Reference]]:
+    """Return the groups with a median that a speed can have; what is malformed is left out."""
+    found = []
+    for group in groups:
+        key, median, scale = (
+            (group.get("key"), group.get("median"), group.get("scale"))
+            if isinstance(group, dict)
+            else (None, None, None)
+        )
+        numbers = [one for one in (median, scale) if isinstance(one, float | int)]
+        if isinstance(key, str) and len(numbers) == 2 and numbers[0] > 0 and numbers[1] >= 0:
+            found.append((key, Reference(float(numbers[0]), float(numbers[1]))))
+    return found
+
+
+def _unusable(name: str, problem: str) -> WrongUseError:
+    return WrongUseError(
+        code="baseline-unusable",
+        message=f"The baseline {name!r} {problem}.",
+        remedy=("Write one from a good day: gpucheck fleet report out/ --json -o baseline.json",),
+    )
+
+
+def read_rule(path: Path) -> JudgementRule:
+    """Return the rule in a TOML file: its keys are the parameters, the others keep their default.
+
+    Raises:
+        WrongUseError: it cannot be read, or has a key or a value that there is not.
+    """
+    name = shown(str(path))
+    values = parse_toml(read_text(path, "rule"), name, "rule")
+    known = [field for field in JudgementRule._fields if field != "source"]
+    for key in values:
+        if key not in known:
+            asked = did_you_mean(key, known)
+            raise _bad_rule(
+                name, f"has {printable(key[:40])!r}, but knows {', '.join(known)}", asked
+            )
+    try:
+        rule = from_plain(JudgementRule, values)
+    except DecodeError as error:
+        raise _bad_rule(name, f"is wrong at {printable(error.where)}: {error.problem}") from None
+    problem = next(_problems(rule), None)
+    if problem is not None:
+        raise _bad_rule(name, f"is wrong: {problem}")
+    return rule._replace(source=printable(str(path)))
+
+
+def _problems(rule: JudgementRule) -> Iterator[str]:
+    """Yield what contradicts itself."""
+    if not rule.slow_z <= rule.watch_z < 0:
+        yield "slow_z must be at most watch_z, and both below 0"
+    if not 0 <= rule.least_percent < 100:
+        yield "least_percent goes from 0 to 100"
+    if rule.least_group < 3:
+        yield "least_group must be at least 3"
+    shares = (rule.confirmed_share, rule.risk, rule.node_share, rule.rack_risk)
+    if not all(0 < share <= 1 for share in (*shares, rule.majority_share)):
+        yield "the shares and risks go from above 0 to 1"
+    positive = (rule.least_scale_percent, rule.most_scale_percent, rule.most_age_s)
+    if not all(one > 0 for one in (*positive, rule.shift_percent)):
+        yield "the percentages and most_age_s must be above 0"
+
+
+def _bad_rule(name: str, problem: str, asked: str = "") -> WrongUseError:
+    return WrongUseError(
+        code="bad-fleet-rule", message=f"The rule {name} {problem}. {asked}".strip()
+    )

@@ -1,0 +1,449 @@
+"""Judgement of speeds: which GPUs are slower than those like them, and where they are.
+
+A GPU is compared with its group: the GPUs of the same model, memory, power limit, MIG and ECC mode,
+PCIe link and driver, in the same test. Speeds are work per second. The rule and the simulations
+behind it: docs/reference/fleet.md. Everything here is values in, values out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from gpucheck.fleet.model import (
+    Attribution,
+    Correction,
+    GpuSpeed,
+    Group,
+    JudgedBy,
+    JudgementRule,
+    Scope,
+)
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Floats = NDArray[Any]
+    Ints = NDArray[Any]
+
+#: A standard deviation from the median of absolute deviations, if values are normal.
+_NORMAL = 1.4826
+#: The scale from n values is known about as well as a standard deviation from this share of n.
+_MAD_EFFICIENCY = 0.37
+#: Above its median plus so many standard deviations lies a tenth of the values.
+_TENTH = 1.2816
+#: Where the lower part of a group can be sick, this part of it tells whether the whole has moved.
+_UPPER = 0.9
+
+
+class Reference(NamedTuple):
+    """Median and scale of a group in an earlier report."""
+
+    median: float
+    scale: float
+
+
+class Sample(NamedTuple):
+    """Speeds of one group: a GPU's number and a speed for each run; `group` is who they are."""
+
+    group: Group
+    gpus: Ints
+    values: Floats
+
+
+class GpuVerdict(NamedTuple):
+    """Verdict on one GPU in its worst test; `group` is the number of that test's group."""
+
+    gpu: int
+    speed: GpuSpeed
+    group: int
+    value: float
+    slower_percent: float
+    z: float
+    runs: int
+    slow_runs: int
+    tests: int
+    judged_tests: int
+
+
+class Judgement(NamedTuple):
+    """Judged groups; the GPUs that are not well; and of every GPU how slow it is at worst.
+
+    `judged_tests` and `worst_percent` are by the number of the GPU; the latter is NaN where
+    nothing was judged.
+    """
+
+    groups: tuple[Group, ...]
+    verdicts: tuple[GpuVerdict, ...]
+    judged_tests: Ints
+    worst_percent: Floats
+
+
+def judge(
+    samples: Sequence[Sample],
+    gpu_count: int,
+    rule: JudgementRule,
+    baseline: Mapping[str, Reference] | None = None,
+) -> Judgement:
+    """Return the judgement of all groups, corrected for the number of GPUs."""
+    import numpy as np
+
+    groups = []
+    slow, watch, unstable = (_Worst.of(gpu_count) for _ in range(3))
+    least_p = np.ones(gpu_count)
+    judged = np.zeros(gpu_count, dtype=np.int64)
+    worst = np.full(gpu_count, -np.inf)
+    for number, sample in enumerate(samples):
+        runs = _by_gpu(sample, rule)
+        group, centre, scale = _referred(sample.group, runs, rule, baseline or {})
+        groups.append(group)
+        if centre is None or scale is None:
+            continue
+        score = _scored(runs, centre, scale, rule)
+        judged[runs.gpus] += 1
+        worst[runs.gpus] = np.maximum(worst[runs.gpus], score.percent)
+        least_p[score.gpus[score.slow]] = np.minimum(
+            least_p[score.gpus[score.slow]], tail(score.z[score.slow], len(runs.gpus))
+        )
+        slow.take(score, score.slow, number)
+        watch.take(score, score.watch & ~score.slow, number)
+        unstable.take(score, score.unstable & ~score.slow, number)
+    chance = np.minimum(1.0, least_p * np.maximum(judged, 1))
+    candidates = np.flatnonzero(slow.count)
+    certain = survivors(chance[candidates], int((judged > 0).sum()), rule)
+    confirmed = np.zeros(gpu_count, dtype=bool)
+    confirmed[candidates[certain]] = True
+    verdicts = [
+        *slow.verdicts(GpuSpeed.SLOW, confirmed, judged),
+        # Slow as it looks, but among so many GPUs one may look so by chance.
+        *slow.verdicts(GpuSpeed.WATCH, ~confirmed, judged),
+        *unstable.verdicts(GpuSpeed.UNSTABLE, slow.count == 0, judged),
+        *watch.verdicts(GpuSpeed.WATCH, (slow.count == 0) & (unstable.count == 0), judged),
+    ]
+    by_group = np.bincount(
+        [one.group for one in verdicts if one.speed is GpuSpeed.SLOW], minlength=len(groups)
+    )
+    return Judgement(
+        groups=tuple(
+            group._replace(slow=int(count)) for group, count in zip(groups, by_group, strict=False)
+        ),
+        verdicts=tuple(verdicts),
+        judged_tests=judged,
+        worst_percent=np.where(judged > 0, worst, np.nan),
+    )
+
+
+# ----------------------------------------------------------------------------- one group
+
+
+@dataclass(slots=True)
+class _Runs:
+    """Speeds of a group by GPU: number, median, confirmed speed, slowest; and all of them."""
+
+    gpus: Ints
+    counts: Ints
+    medians: Floats
+    confirmed: Floats
+    slowest: Floats
+    starts: Ints
+    values: Floats
+
+
+def _by_gpu(sample: Sample, rule: JudgementRule) -> _Runs:
+    """Return the runs of each GPU.
+
+    Its confirmed speed is the one that so many of its runs do not exceed as must agree: the
+    slower of two, the second slowest of three.
+    """
+    import numpy as np
+
+    order = np.lexsort((sample.values, sample.gpus))
+    gpus, values = sample.gpus[order].astype(np.int64), sample.values[order]
+    starts = np.flatnonzero(np.r_[True, gpus[1:] != gpus[:-1]])
+    counts = np.diff(np.r_[starts, len(gpus)])
+    needed = np.ceil(rule.confirmed_share * counts - 1e-9).astype(np.int64)
+    needed = np.where(counts == 1, 1, np.clip(needed, 2, counts))
+    return _Runs(
+        gpus=gpus[starts],
+        counts=counts,
+        medians=(values[starts + (counts - 1) // 2] + values[starts + counts // 2]) / 2,
+        confirmed=values[starts + needed - 1],
+        slowest=values[starts],
+        starts=starts,
+        values=values,
+    )
+
+
+def _referred(
+    group: Group, runs: _Runs, rule: JudgementRule, baseline: Mapping[str, Reference]
+) -> tuple[Group, float | None, float | None]:
+    """Return a group with its reference, the median and the scale to judge by, or none."""
+    count = len(runs.gpus)
+    centre, scale = healthy_part(runs.medians, rule)
+    group = group._replace(gpus=count, median=centre, scale=scale)
+    stored = baseline.get(group.key)
+    if stored is not None and stored.median > 0:
+        centre, scale, shift = _by_baseline(runs.medians, stored, rule)
+        group = group._replace(
+            judged_by=JudgedBy.BASELINE, baseline_median=stored.median, shift_percent=shift
+        )
+    elif count < rule.least_group:
+        reason = f"only {count} alike, and no baseline"
+        return group._replace(judged_by=JudgedBy.NOTHING, reason=reason), None, None
+    elif 100 * scale > rule.most_scale_percent * centre:
+        reason = f"they vary by {100 * scale / centre:.1f} %: perhaps two kinds in one group"
+        return group._replace(judged_by=JudgedBy.NOTHING, reason=reason), None, None
+    finds = max(rule.least_percent, -100 * rule.slow_z * scale / centre)
+    return group._replace(finds_percent=finds), centre, scale
+
+
+def healthy_part(medians: Floats, rule: JudgementRule) -> tuple[float, float]:
+    """Return the median and the scale of the GPUs that are not slow, in their unit.
+
+    The median of absolute deviations grows as soon as a fifth of a group is slow, and hides them
+    all. But slow GPUs lie on one side: so the scale is first that of the upper half, and what is
+    far below it is left out, again and again until nothing more is; only then both are taken from
+    what remains. This holds up to 45 % slow GPUs.
+    """
+    import numpy as np
+
+    kept = medians
+    for upper in (True, False):
+        while True:
+            centre = float(np.median(kept))
+            distances = kept[kept >= centre] - centre if upper else np.abs(kept - centre)
+            scale = max(
+                _NORMAL * float(np.median(distances)), rule.least_scale_percent / 100 * centre
+            )
+            far = (kept - centre <= rule.watch_z * scale) & (
+                kept <= (1 - rule.least_percent / 100) * centre
+            )
+            if not far.any():
+                break
+            kept = kept[~far]
+    return centre, scale
+
+
+def _by_baseline(
+    medians: Floats, stored: Reference, rule: JudgementRule
+) -> tuple[float, float, float]:
+    """Return the centre and the scale by a stored reference, and how far the group has moved.
+
+    Whether a whole group has moved is seen in its upper tenth, which is healthy even where most of
+    it is slow. That much everybody has lost, and it is held against nobody.
+    """
+    import numpy as np
+
+    scale = max(stored.scale, rule.least_scale_percent / 100 * stored.median)
+    if len(medians) < rule.least_group:
+        shift = 1 - float(np.median(medians)) / stored.median
+        return stored.median, scale, 100 * shift
+    expected = stored.median + _TENTH * scale
+    shift = 1 - float(np.quantile(medians, _UPPER)) / expected
+    return stored.median * (1 - shift), scale, 100 * shift
+
+
+@dataclass(slots=True)
+class _Scores:
+    """Scores of a group's GPUs, and which are slow, watched or unstable in this test."""
+
+    gpus: Ints
+    value: Floats
+    z: Floats
+    percent: Floats
+    runs: Ints
+    slow_runs: Ints
+    slow: Any
+    watch: Any
+    unstable: Any
+
+
+def _scored(runs: _Runs, centre: float, scale: float, rule: JudgementRule) -> _Scores:
+    import numpy as np
+
+    def below(values: Floats, limit: float) -> Any:
+        """Return which values are both unusual and worth something."""
+        far = (values - centre) / scale <= limit
+        return far & (values <= (1 - rule.least_percent / 100) * centre)
+
+    slow_runs = np.add.reduceat(below(runs.values, rule.slow_z).astype(np.int64), runs.starts)
+    slow = below(runs.confirmed, rule.slow_z)
+    return _Scores(
+        gpus=runs.gpus,
+        value=runs.confirmed,
+        z=(runs.confirmed - centre) / scale,
+        percent=100 * (1 - runs.confirmed / centre),
+        runs=runs.counts,
+        slow_runs=slow_runs,
+        slow=slow,
+        watch=below(runs.confirmed, rule.watch_z),
+        unstable=(slow_runs > 0) & ~slow,
+    )
+
+
+@dataclass(slots=True)
+class _Worst:
+    """Worst test of each GPU among those of one kind, and how many there are."""
+
+    z: Floats
+    group: Ints
+    value: Floats
+    percent: Floats
+    runs: Ints
+    slow_runs: Ints
+    count: Ints
+
+    @classmethod
+    def of(cls, gpu_count: int) -> _Worst:
+        """Return one without any test."""
+        import numpy as np
+
+        whole = [np.zeros(gpu_count, dtype=np.int64) for _ in range(4)]
+        return cls(
+            z=np.full(gpu_count, np.inf),
+            group=whole[0],
+            value=np.zeros(gpu_count),
+            percent=np.zeros(gpu_count),
+            runs=whole[1],
+            slow_runs=whole[2],
+            count=whole[3],
+        )
+
+    def take(self, score: _Scores, mask: Any, number: int) -> None:
+        """Take the GPUs of a mask in the group of this number."""
+        self.count[score.gpus[mask]] += 1
+        worse = mask & (score.z < self.z[score.gpus])
+        gpus = score.gpus[worse]
+        self.z[gpus], self.group[gpus] = score.z[worse], number
+        self.value[gpus], self.percent[gpus] = score.value[worse], score.percent[worse]
+        self.runs[gpus], self.slow_runs[gpus] = score.runs[worse], score.slow_runs[worse]
+
+    def verdicts(self, speed: GpuSpeed, mask: Any, judged: Ints) -> Iterator[GpuVerdict]:
+        """Yield the verdicts on the GPUs of a mask, the slowest first."""
+        import numpy as np
+
+        found = np.flatnonzero(mask & (self.count > 0))
+        for gpu in found[np.argsort(self.z[found], kind="stable")].tolist():
+            yield GpuVerdict(
+                gpu=gpu,
+                speed=speed,
+                group=int(self.group[gpu]),
+                value=float(self.value[gpu]),
+                slower_percent=float(self.percent[gpu]),
+                z=float(self.z[gpu]),
+                runs=int(self.runs[gpu]),
+                slow_runs=int(self.slow_runs[gpu]),
+                tests=int(self.count[gpu]),
+                judged_tests=int(judged[gpu]),
+            )
+
+
+# ---------------------------------------------------------------------------- correction
+
+
+def tail(z: Floats, count: int) -> Floats:
+    """Return how likely one of `count` healthy GPUs has such a score or a lower one.
+
+    It is Student's tail, since the scale is an estimate, by Wallace's normal approximation
+    (Wallace 1959, Annals of Mathematical Statistics 30).
+    """
+    import numpy as np
+
+    freedom = max(3.0, _MAD_EFFICIENCY * (count - 1))
+    root = np.sqrt(freedom * np.log1p(z * z / freedom))
+    normal = (8 * freedom + 1) / (8 * freedom + 3) * root
+    return np.array([0.5 * math.erfc(one / math.sqrt(2)) for one in normal.tolist()])
+
+
+def survivors(chances: Floats, total: int, rule: JudgementRule) -> Any:
+    """Return which of these chances are small enough among `total` GPUs.
+
+    The others of the total were not suspect: their chance counts as 1. Holm's step-down bounds the
+    chance of one false name, Benjamini's and Hochberg's step-up the share of false ones.
+    """
+    import numpy as np
+
+    if rule.correction is Correction.NONE or not len(chances):
+        return np.ones(len(chances), dtype=bool)
+    order = np.argsort(chances, kind="stable")
+    ranks = np.arange(1, len(chances) + 1)
+    ordered = chances[order]
+    if rule.correction is Correction.HOLM:
+        good = ordered <= rule.risk / (total - ranks + 1)
+        last = len(good) if good.all() else int(np.argmin(good))
+    else:
+        below = np.flatnonzero(ordered <= rule.risk * ranks / total)
+        last = int(below[-1]) + 1 if len(below) else 0
+    found = np.zeros(len(chances), dtype=bool)
+    found[order[:last]] = True
+    return found
+
+
+# --------------------------------------------------------------------------- attribution
+
+
+class Place(NamedTuple):
+    """Node and rack of a GPU."""
+
+    host: str
+    rack: str | None
+
+
+def attribute(
+    places: Mapping[int, Place],
+    slow: Sequence[int],
+    judged: Sequence[int],
+    rule: JudgementRule,
+) -> Iterator[Attribution]:
+    """Yield the nodes of which half the GPUs are slow, and the racks that have too many such nodes.
+
+    A rack counts by its nodes with a slow GPU: GPUs of one node are slow together more often than
+    by chance. How many a rack would have by chance is hypergeometric.
+    """
+    of_node: dict[str, list[int]] = {}
+    racks: dict[str, set[str]] = {}
+    for gpu in judged:
+        place = places[gpu]
+        of_node.setdefault(place.host, []).append(gpu)
+        if place.rack is not None:
+            racks.setdefault(place.rack, set()).add(place.host)
+    bad = set(slow)
+    counts = {host: sum(1 for gpu in gpus if gpu in bad) for host, gpus in of_node.items()}
+    for host, count in counts.items():
+        total = len(of_node[host])
+        if count >= 2 and count >= rule.node_share * total:
+            text = f"{count} of {total} GPUs of {host} are slow: seek the cause in the node"
+            yield Attribution(Scope.NODE, host, count, total, text)
+    known = [host for hosts in racks.values() for host in hosts]
+    slow_nodes = {host for host in known if counts[host]}
+    for rack, hosts in racks.items():
+        here = len(hosts & slow_nodes)
+        chance = at_least(here, len(hosts), len(slow_nodes), len(known))
+        if here >= 3 and chance * len(racks) <= rule.rack_risk:
+            text = (
+                f"{here} of {len(hosts)} nodes of rack {rack} have slow GPUs: seek it in the rack"
+            )
+            yield Attribution(Scope.RACK, rack, here, len(hosts), text, chance)
+
+
+def at_least(here: int, size: int, bad: int, total: int) -> float:
+    """Return how likely at least `here` of `size` are bad, if `bad` of `total` are, by chance."""
+    ways = math.comb(total, size)
+    most = min(size, bad)
+    found = sum(
+        math.comb(bad, one) * math.comb(total - bad, size - one) for one in range(here, most + 1)
+    )
+    return found / ways
+
+
+def shifts(groups: Sequence[Group], rule: JudgementRule) -> Iterator[Attribution]:
+    """Yield the groups that are slower than their baseline as a whole."""
+    for group in groups:
+        if group.shift_percent is not None and group.shift_percent > rule.shift_percent:
+            text = (
+                f"all {group.gpus} {group.gpu_name} are {group.shift_percent:.1f} % slower in"
+                f" {group.test} than in the baseline: seek it in what they share"
+            )
+            yield Attribution(Scope.GROUP, group.key, group.gpus, group.gpus, text)

@@ -1,0 +1,182 @@
+"""Speeds of everything that was collected, judged: groups, slow GPUs, and where they are."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from gpucheck.fleet.baseline import Baseline
+from gpucheck.fleet.collect import Collected, Gpu, Test
+from gpucheck.fleet.judge import GpuVerdict, Judgement, Place, Sample, attribute, judge, shifts
+from gpucheck.fleet.model import (
+    Attribution,
+    FleetGpu,
+    GpuSpeed,
+    Group,
+    JudgedBy,
+    JudgementRule,
+    SlowGpu,
+)
+from gpucheck.fleet.node_facts import Config
+
+#: So many slow GPUs are named in the reasons of a node.
+MOST_NAMED = 4
+
+
+class JudgedSpeeds(NamedTuple):
+    """Judgement of all speeds; `reasons` says of each node with slow GPUs which they are."""
+
+    groups: tuple[Group, ...] = ()
+    slow: tuple[SlowGpu, ...] = ()
+    attributions: tuple[Attribution, ...] = ()
+    reasons: Mapping[str, tuple[str, ...]] = {}
+    by_uuid: Mapping[str, tuple[GpuSpeed, float | None]] = {}
+
+    def gpu(self, gpu: Gpu) -> FleetGpu:
+        """Return a collected GPU with its verdict."""
+        speed, percent = self.by_uuid.get(gpu.uuid, (GpuSpeed.NOT_JUDGED, None))
+        if speed is GpuSpeed.NOT_JUDGED and gpu.busy:
+            speed = GpuSpeed.BUSY
+        return FleetGpu(gpu.uuid, gpu.index, gpu.name, gpu.state, speed, percent)
+
+
+def judged_speeds(
+    collected: Collected,
+    racks: Mapping[str, str],
+    rule: JudgementRule,
+    baseline: Baseline | None = None,
+) -> JudgedSpeeds:
+    """Return the judgement of every speed."""
+    if not collected.columns:
+        return JudgedSpeeds()
+    judgement = judge(
+        list(_samples(collected)),
+        len(collected.gpu_numbers),
+        rule,
+        baseline and baseline.references,
+    )
+    gpus = list(collected.gpus.values())
+    slow = tuple(_slow(judgement, gpus, racks))
+    places = {
+        number: Place(gpu.hosts[-1], racks.get(gpu.hosts[-1])) for number, gpu in enumerate(gpus)
+    }
+    judged = [number for number in places if judgement.judged_tests[number]]
+    bad = [one.gpu for one in judgement.verdicts if one.speed is GpuSpeed.SLOW]
+    return JudgedSpeeds(
+        groups=judgement.groups,
+        slow=slow,
+        attributions=(
+            *shifts(judgement.groups, rule),
+            *attribute(places, bad, judged, rule),
+        ),
+        reasons=_reasons(slow),
+        by_uuid=_by_uuid(judgement, gpus),
+    )
+
+
+def _samples(collected: Collected) -> Iterator[Sample]:
+    """Yield the speeds of each test and configuration."""
+    import numpy as np
+
+    configs = list(collected.configs)
+    for test, column in sorted(collected.columns.items(), key=lambda item: str(item[0])):
+        numbers = np.frombuffer(column.configs, dtype=np.uint32)
+        gpus = np.frombuffer(column.gpus, dtype=np.uint32)
+        values = np.frombuffer(column.values, dtype=np.float64)
+        for number in np.unique(numbers).tolist():
+            mask = numbers == number
+            yield Sample(_group(test, configs[number]), gpus[mask], values[mask])
+
+
+def _group(test: Test, config: Config) -> Group:
+    return Group(
+        key=_key(test, config),
+        test=test.test,
+        gpus=0,
+        judged_by=JudgedBy.PEERS,
+        position=test.position,
+        unit=test.unit,
+        **config._asdict(),
+    )
+
+
+def _key(test: Test, config: Config) -> str:
+    """Return the name of a group, the same in every report."""
+    words = {
+        "memory": config.memory_total_bytes,
+        "power": config.power_limit_w,
+        "mig": config.mig,
+        "ecc": config.ecc_mode,
+        "pcie": config.pcie,
+        "driver": config.driver,
+        "gpu": test.position,
+        "unit": test.unit,
+    }
+    facts = [f"{name} {_plain(value)}" for name, value in words.items() if value is not None]
+    return " | ".join((test.test, config.gpu_name, *facts))
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _slow(judgement: Judgement, gpus: list[Gpu], racks: Mapping[str, str]) -> Iterator[SlowGpu]:
+    """Yield the GPUs that are not as fast as they should be, slow ones first, then the slowest."""
+    order = (GpuSpeed.SLOW, GpuSpeed.UNSTABLE, GpuSpeed.WATCH)
+    for one in sorted(judgement.verdicts, key=lambda it: (order.index(it.speed), it.z)):
+        yield _named(one, judgement.groups[one.group], gpus[one.gpu], racks)
+
+
+def _named(one: GpuVerdict, group: Group, gpu: Gpu, racks: Mapping[str, str]) -> SlowGpu:
+    return SlowGpu(
+        host=gpu.hosts[-1],
+        gpu_uuid=gpu.uuid,
+        speed=one.speed,
+        test=group.test,
+        group=group.key,
+        value=one.value,
+        median=group.median or 0.0,
+        unit=group.unit,
+        slower_percent=round(one.slower_percent, 2),
+        z=round(one.z, 2),
+        index=gpu.index,
+        rack=racks.get(gpu.hosts[-1]),
+        runs=one.runs,
+        slow_runs=one.slow_runs,
+        tests=one.tests,
+        judged_tests=one.judged_tests,
+        facts=gpu.facts,
+    )
+
+
+def _reasons(slow: tuple[SlowGpu, ...]) -> dict[str, tuple[str, ...]]:
+    found: dict[str, list[SlowGpu]] = {}
+    for one in slow:
+        if one.speed is GpuSpeed.SLOW:
+            found.setdefault(one.host, []).append(one)
+    return {host: tuple(_sentences(ones)) for host, ones in found.items()}
+
+
+def _sentences(ones: list[SlowGpu]) -> Iterator[str]:
+    """Yield which GPUs of a node are slow, by their numbers; of many only how many."""
+    test = ones[0].test.partition("/")[0]
+    if len(ones) > MOST_NAMED:
+        yield f"{len(ones)} GPUs are slow, by up to {ones[0].slower_percent:.1f} % in {test}"
+        return
+    for one in sorted(ones, key=lambda one: one.index or 0):
+        name = one.gpu_uuid if one.index is None else f"GPU {one.index}"
+        more = f" and {one.tests - 1} more tests" if one.tests > 1 else ""
+        test = one.test.partition("/")[0]
+        yield f"{name} is {one.slower_percent:.1f} % slower in {test}{more}"
+
+
+def _by_uuid(judgement: Judgement, gpus: list[Gpu]) -> Mapping[str, tuple[GpuSpeed, float | None]]:
+    speeds = {one.gpu: one.speed for one in judgement.verdicts}
+    found: dict[str, tuple[GpuSpeed, float | None]] = {}
+    for number, (gpu, worst) in enumerate(zip(gpus, judgement.worst_percent.tolist(), strict=True)):
+        if not math.isnan(worst):
+            found[gpu.uuid] = (speeds.get(number, GpuSpeed.OK), round(worst, 2))
+    return found

@@ -1,0 +1,129 @@
+"""Many documents, read as a stream: every way they may come, and every way they may be broken."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from gpucheck.drivers.host.files import MOST_JSON_BYTES
+from gpucheck.fleet.documents import Found, read_documents
+from gpucheck.report.errors import WrongUseError
+
+ONE = {"schema": "gpucheck/detect/1", "host": {"name": "n1"}}
+TWO = {"schema": "gpucheck/detect/1", "host": {"name": "n2"}}
+
+
+def read(*names: Path) -> list[Found]:
+    return list(read_documents([str(name) for name in names]))
+
+
+def hosts(found: list[Found]) -> list[str | None]:
+    return [one.document["host"]["name"] if one.document else None for one in found]
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+def test_one_document_in_a_file(tmp_path: Path, indent: int | None) -> None:
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps(ONE, indent=indent))
+
+    assert hosts(read(path)) == ["n1"]
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_lines_and_spread_documents_may_be_mixed(tmp_path: Path, packed: bool) -> None:
+    text = f"{json.dumps(ONE)}\n\n{json.dumps(TWO, indent=1)}\n{json.dumps(ONE)}\n"
+    path = tmp_path / "a.jsonl.gz"
+    path.write_bytes(gzip.compress(text.encode()) if packed else text.encode())
+
+    found = read(path)
+
+    assert hosts(found) == ["n1", "n2", "n1"]
+    assert found[1].place.line == 3
+
+
+def test_folder_is_read_with_its_folders_and_without_other_files(tmp_path: Path) -> None:
+    (tmp_path / "b").mkdir()
+    for name in ("b/2.json", "1.json", "notes.txt", ".hidden.json"):
+        (tmp_path / name).write_text(json.dumps(ONE))
+    (tmp_path / "loop").symlink_to(tmp_path)
+
+    assert [Path(one.place.file).name for one in read(tmp_path)] == ["1.json", "2.json"]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem", "host"),
+    [
+        ("", "it is empty", None),
+        ('{"schema": "gpucheck/detect/1", "host": {"name": "n7", "os', "it is no JSON", "n7"),
+        ('{"host": "n8", "outcome', "it is no JSON", "n8"),
+        ("[1, 2]", "it is no document", None),
+        ("[" * 100_000, "it is nested too deeply", None),
+        ('{"host": "' + "9" * 300, "it is no JSON", None),
+        ("\ud800".encode("utf-8", "surrogatepass"), "it is no", None),
+        ('{"a": ' + "1" * 5000 + "}", "it is no", None),
+    ],
+    ids=["empty", "cut", "cut line", "list", "deep", "long", "bytes", "number"],
+)
+def test_damaged_document_is_a_problem_with_the_host_it_names(
+    tmp_path: Path, text: str | bytes, problem: str, host: str | None
+) -> None:
+    path = tmp_path / "a.json"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+
+    (found,) = read(path)
+
+    assert found.document is None
+    assert found.problem is not None
+    assert found.problem.startswith(problem)
+    assert found.host == host
+
+
+def test_damaged_line_costs_its_line_only(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text(f"{json.dumps(ONE)}\n{{broken\n{json.dumps(TWO)}\n")
+
+    assert hosts(read(path)) == ["n1", None, "n2"]
+
+
+@pytest.mark.parametrize("line", [True, False])
+def test_too_large_document_is_passed_over(tmp_path: Path, line: bool) -> None:
+    filler = '"' + "x" * MOST_JSON_BYTES + '"'
+    large = (
+        f'{{"host": "big", "x": {filler}}}' if line else f'{{\n"host": "big",\n"x": {filler}\n}}'
+    )
+    path = tmp_path / "a.jsonl"
+    path.write_text(f"{large}\n{json.dumps(TWO)}\n")
+
+    found = read(path)
+
+    assert hosts(found) == [None, "n2"]
+    assert found[0].problem == "it is larger than 8 MiB"
+    assert found[0].host == "big"
+
+
+def test_gzip_that_breaks_off_ends_its_file_only(tmp_path: Path) -> None:
+    lines = "".join(f"{json.dumps({**ONE, 'salt': os.urandom(40).hex()})}\n" for _ in range(50))
+    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(lines.encode())[:-900])
+    (tmp_path / "b.json").write_text(json.dumps(TWO))
+
+    found = read(tmp_path)
+
+    assert hosts(found)[-1] == "n2"
+    problems = [one.problem for one in found if one.document is None]
+    assert "its gzip data are damaged or cut short" in problems
+
+
+def test_unreadable_file_of_a_folder_is_a_problem(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.json")
+    (tmp_path / "b.json").write_text(json.dumps(TWO))
+
+    assert hosts(read(tmp_path)) == [None, "n2"]
+
+
+def test_path_that_is_not_there_is_wrong_use(tmp_path: Path) -> None:
+    with pytest.raises(WrongUseError, match="No such file"):
+        read(tmp_path / "absent")

@@ -1,0 +1,233 @@
+"""Judgement of speeds: each rule at its edges, on drawn fleets with known faults."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gpucheck.fleet.judge import (
+    Place,
+    Reference,
+    Sample,
+    at_least,
+    attribute,
+    healthy_part,
+    judge,
+    shifts,
+    survivors,
+    tail,
+)
+from gpucheck.fleet.model import Correction, GpuSpeed, Group, JudgedBy, JudgementRule, Scope
+
+RULE = JudgementRule()
+
+
+def group(key: str = "g") -> Group:
+    return Group(key=key, test="copy", gpu_name="H100", gpus=0, judged_by=JudgedBy.PEERS)
+
+
+def healthy(count: int, *, seed: int = 1, deviation: float = 0.01) -> Any:
+    return 1 + deviation * np.random.default_rng(seed).standard_normal(count)
+
+
+def judged(values: Any, *, runs: int = 1, rule: JudgementRule = RULE, **more: Any) -> Any:
+    """Return the judgement of values by GPU, or by GPU and run."""
+    values = np.asarray(values, dtype=float).reshape(-1, runs)
+    gpus = np.repeat(np.arange(len(values)), runs)
+    return judge([Sample(group(), gpus, values.ravel())], len(values), rule, **more)
+
+
+def speeds(judgement: Any) -> dict[int, GpuSpeed]:
+    return {one.gpu: one.speed for one in judgement.verdicts}
+
+
+def test_healthy_gpus_are_called_nothing() -> None:
+    assert judged(healthy(800)).verdicts == ()
+
+
+@pytest.mark.parametrize(
+    ("percent", "speed"), [(4.9, None), (5.5, GpuSpeed.WATCH), (9.0, GpuSpeed.SLOW)]
+)
+def test_a_slow_gpu_needs_both_a_score_and_a_loss(percent: float, speed: GpuSpeed | None) -> None:
+    values = healthy(800, deviation=0.012)
+    values[17] = 1 - percent / 100
+
+    assert speeds(judged(values)).get(17) is speed
+
+
+def test_a_tight_group_makes_no_small_loss_slow() -> None:
+    values = healthy(800, deviation=0.0005)
+    values[17] = 0.955
+
+    assert judged(values).verdicts == ()
+
+
+@pytest.mark.parametrize(
+    ("slow_runs", "runs", "speed"),
+    [
+        (1, 1, GpuSpeed.SLOW),
+        (1, 2, GpuSpeed.UNSTABLE),
+        (2, 2, GpuSpeed.SLOW),
+        (1, 3, GpuSpeed.UNSTABLE),
+        (2, 3, GpuSpeed.SLOW),
+        (3, 6, GpuSpeed.UNSTABLE),
+        (4, 6, GpuSpeed.SLOW),
+    ],
+)
+def test_slow_is_confirmed_by_two_runs_in_three(slow_runs: int, runs: int, speed: GpuSpeed) -> None:
+    values = np.repeat(healthy(100), runs).reshape(-1, runs)
+    values[5, :slow_runs] = 0.85
+
+    found = judged(values, runs=runs)
+
+    assert speeds(found) == {5: speed}
+    assert found.verdicts[0].runs == runs
+    assert found.verdicts[0].slow_runs == slow_runs
+
+
+@pytest.mark.parametrize("share", [0.2, 0.3, 0.4])
+def test_many_slow_gpus_hide_none(share: float) -> None:
+    values = healthy(800)
+    bad = round(share * len(values))
+    values[:bad] *= 0.92
+
+    found = [gpu for gpu, speed in speeds(judged(values)).items() if speed is GpuSpeed.SLOW]
+
+    assert len(found) >= 0.99 * bad
+    assert max(found) < bad
+
+
+def test_half_the_group_needs_the_baseline() -> None:
+    values = healthy(800)
+    values[:400] *= 0.9
+    reference = {"g": Reference(1.0, 0.01)}
+
+    alone, beside = judged(values), judged(values, baseline=reference)
+
+    assert alone.groups[0].judged_by is JudgedBy.NOTHING
+    assert "two kinds" in alone.groups[0].reason
+    assert beside.groups[0].judged_by is JudgedBy.BASELINE
+    assert sum(one.speed is GpuSpeed.SLOW for one in beside.verdicts) >= 396
+    assert not list(shifts(beside.groups, RULE))
+
+
+def test_a_group_that_moved_as_a_whole_is_one_finding() -> None:
+    found = judged(0.93 * healthy(800), baseline={"g": Reference(1.0, 0.01)})
+
+    assert found.verdicts == ()
+    (moved,) = shifts(found.groups, RULE)
+    assert moved.scope is Scope.GROUP
+    assert found.groups[0].shift_percent == pytest.approx(7, abs=0.5)
+
+
+def test_few_gpus_are_judged_by_the_baseline_alone() -> None:
+    values = [1.0] * 7 + [0.9]
+
+    assert judged(values).groups[0].judged_by is JudgedBy.NOTHING
+    assert np.isnan(judged(values).worst_percent).all()
+    assert speeds(judged(values, baseline={"g": Reference(1.0, 0.01)})) == {7: GpuSpeed.SLOW}
+
+
+def test_groups_are_not_mixed() -> None:
+    capped = Sample(group("500 W"), np.arange(400), 0.8 * healthy(400, seed=2))
+    free = Sample(group("700 W"), np.arange(400, 800), healthy(400, seed=3))
+
+    assert judge([capped, free], 800, RULE).verdicts == ()
+
+
+def test_a_gpu_is_named_once_with_its_worst_test() -> None:
+    one, two = healthy(100), healthy(100, seed=2)
+    one[3], two[3] = 0.9, 0.8
+    samples = [Sample(group(), np.arange(100), values) for values in (one, two)]
+
+    (found,) = judge(samples, 100, RULE).verdicts
+
+    assert (found.gpu, found.group, found.tests, found.judged_tests) == (3, 1, 2, 2)
+    assert found.slower_percent == pytest.approx(20, abs=1)
+
+
+def test_nothing_at_all_is_judged() -> None:
+    assert judge([], 0, RULE).verdicts == ()
+
+
+def test_scale_is_that_of_the_healthy() -> None:
+    values = np.r_[healthy(550), 0.9 * healthy(450, seed=2)]
+
+    centre, scale = healthy_part(values, RULE)
+
+    assert centre == pytest.approx(1, abs=0.002)
+    assert scale == pytest.approx(0.01, rel=0.2)
+
+
+@pytest.mark.parametrize(("z", "chance"), [(-3.0, 1.35e-3), (-5.0, 2.87e-7)])
+def test_tail_of_many_is_the_normal_one(z: float, chance: float) -> None:
+    assert tail(np.array([z]), 1_000_000)[0] == pytest.approx(chance, rel=0.01)
+
+
+def test_tail_of_few_is_students() -> None:
+    # Student's tail at -5 with 7 degrees of freedom.
+    assert tail(np.array([-5.0]), 20)[0] == pytest.approx(7.8e-4, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("correction", "kept"),
+    [
+        (Correction.NONE, [True, True, True]),
+        (Correction.HOLM, [True, False, False]),
+        (Correction.FDR, [True, True, False]),
+    ],
+)
+def test_corrections_keep_what_they_should(correction: Correction, kept: list[bool]) -> None:
+    rule = RULE._replace(correction=correction, risk=0.05)
+
+    # Of 100: Holm's first steps are 0.0005 and 0.000505, Hochberg's 0.0005, 0.001 and 0.0015.
+    assert survivors(np.array([0.0004, 0.0009, 0.0016]), 100, rule).tolist() == kept
+
+
+def test_many_suspects_come_back_in_their_order() -> None:
+    chances = np.array([0.5, 1e-9, 0.9, 1e-8])
+
+    assert survivors(chances, 4, RULE).tolist() == [False, True, False, True]
+    assert survivors(np.array([]), 4, RULE).tolist() == []
+
+
+def places(nodes: int, per_rack: int) -> dict[int, Place]:
+    return {
+        8 * node + gpu: Place(f"n{node}", f"r{node // per_rack}")
+        for node in range(nodes)
+        for gpu in range(8)
+    }
+
+
+def test_half_of_a_nodes_gpus_point_to_the_node() -> None:
+    where = places(20, 10)
+
+    found = list(attribute(where, [0, 1, 2, 3, 8, 9, 10], list(where), RULE))
+
+    assert [(one.scope, one.name, one.slow) for one in found] == [(Scope.NODE, "n0", 4)]
+
+
+def test_a_bad_rack_is_named_and_a_scattered_fault_is_not() -> None:
+    where = places(200, 10)
+    gathered = [8 * node for node in range(30, 36)]
+    scattered = [8 * node for node in range(5, 200, 33)]
+
+    (rack,) = attribute(where, gathered, list(where), RULE)
+
+    assert (rack.scope, rack.name, rack.slow, rack.judged) == (Scope.RACK, "r3", 6, 10)
+    assert rack.chance is not None
+    assert rack.chance < 1e-6
+    assert list(attribute(where, scattered, list(where), RULE)) == []
+
+
+def test_without_racks_none_is_named() -> None:
+    where = {number: Place(f"n{number}", None) for number in range(10)}
+
+    assert list(attribute(where, [1, 2, 3], list(where), RULE)) == []
+
+
+def test_chance_of_many_in_one_place() -> None:
+    assert at_least(0, 10, 5, 100) == 1
+    assert at_least(2, 2, 2, 4) == pytest.approx(1 / 6)
