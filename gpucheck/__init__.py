@@ -231,6 +231,8 @@ def bench(
     temperature: float = 0.6,
     towers: int = 2,
     data_file: str | PathLike[str] | None = None,
+    frameworks: str | Iterable[str] = (),
+    same_math: bool = False,
     corruption_s: float = 0.0,
     require_gpu: bool = False,
 ) -> BenchResult:
@@ -242,7 +244,9 @@ def bench(
     and `dtype` formats such as "bfloat16"; both take several, in a list or with commas. `size` is
     the edge of the square problem, or the batch when training. `temperature` is for softmax,
     `towers` the number simulated on one device, `data_file` the MNIST file to train on. `fill`
-    fills the arrays with "normal" numbers drawn from `seed`, or with "zeros". For `corruption_s`
+    fills the arrays with "normal" numbers drawn from `seed`, or with "zeros". `frameworks` are
+    measured too, each in a process of its own: "pytorch", or "jax=PATH" for that Python's;
+    `same_math` turns off their reduced precision. For `corruption_s`
     seconds each device repeats one product, whose results are compared bit for bit. This starts
     CUDA in the process, and claims the GPUs until it returns.
 
@@ -273,6 +277,8 @@ def bench(
         temperature=temperature,
         towers=towers,
         data_file=data_file,
+        frameworks=frameworks,
+        same_math=same_math,
     )
     return bench_here(request, open_probes(), corruption_s=corruption_s, require_gpu=require_gpu)
 

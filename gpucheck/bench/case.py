@@ -118,6 +118,11 @@ class Case(ABC):
     work: Work
 
     @property
+    def compiles(self) -> bool:
+        """Return whether the first run compiles, for longer than a budget allows."""
+        return False
+
+    @property
     def shortest_span_s(self) -> float:
         """Return the shortest span that this case's clock measures accurately."""
         return HOST_SPAN_S

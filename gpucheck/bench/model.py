@@ -54,7 +54,8 @@ class BenchRequest:
     `devices` holds `cpu`, `gpu`, `gpu:<cuda_index>` or `all`. `size` is the edge of the square
     problem (of the training kernels: the batch size), None for the mode's own. `budget_s` is the
     time for all of it, None for the mode's own. `temperature` is softmax's, `towers` the number of
-    simulated towers, `data_file` the path of real MNIST for the training kernels.
+    simulated towers, `data_file` the path of real MNIST for the training kernels. `frameworks`
+    holds `NAME` or `NAME=PYTHON`; `same_math` turns off their arithmetic of reduced precision.
     """
 
     kernels: tuple[str, ...] = ()
@@ -69,6 +70,8 @@ class BenchRequest:
     temperature: float = 0.6
     towers: int = 2
     data_file: str | None = None
+    frameworks: tuple[str, ...] = ()
+    same_math: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from gpucheck.bench.case import Kernel
+from gpucheck.bench.frameworks import DTYPES, GPU_ONLY
 from gpucheck.bench.gpu_case import ROTATION_IN_L2
 from gpucheck.bench.model import BenchMode, BenchRequest
 from gpucheck.bench.numerics import FORMATS, canonical
@@ -41,6 +42,8 @@ _LEAST_PART = 1 / 16
 _LEAST_OPERATION_S = 100e-6
 #: Largest edge (2 GiB) of the copy that shows a processor's limit; it must exceed the caches.
 _LARGEST_LIMIT = 16384
+#: Times that a framework holds an operation's bytes: inputs, results, temporaries, the handover.
+FRAMEWORK_COPIES = 4
 #: Error of a row whose GPU has too little free memory.
 MEMORY_TAKEN = "gpu-memory-taken"
 
@@ -50,7 +53,7 @@ class Resources:
     """Devices of a run, and the host's free memory and last-level cache; None if unknown.
 
     `holders` names the processes that hold a GPU's memory, by UUID; `variables` are those of the
-    environment.
+    environment. `frameworks` are the names of those that are measured too.
     """
 
     with_cpu: bool = True
@@ -59,6 +62,7 @@ class Resources:
     cache_bytes: int | None = None
     holders: Mapping[str, str] = field(default_factory=dict)
     variables: Mapping[str, str] = field(default_factory=dict)
+    frameworks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +70,8 @@ class Group:
     """Cases of one kernel in one format at one shape, measured alternately.
 
     `limit` marks a group that was not requested: it only shows the devices' limits. `taken` are
-    GPUs whose memory others hold, with the error of their rows.
+    GPUs whose memory others hold, with the error of their rows. `frameworks_on_cpu`: the processor
+    is measured by the frameworks, even where gpucheck has no kernel of its own.
     """
 
     kernel: Kernel
@@ -77,6 +82,7 @@ class Group:
     gpus: frozenset[int] = field(default_factory=frozenset)
     limit: bool = False
     taken: Mapping[int, Failure] = field(default_factory=dict)
+    frameworks_on_cpu: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +127,7 @@ class _Planning:
     def groups(self) -> list[Group]:
         """Return the requested groups that can be measured."""
         request = self._request
-        chosen = _requested_kernels(request, self._kernels)
+        chosen = _requested_kernels(request, self._kernels, frameworks=bool(request.frameworks))
         check_numbers(request)
         too_few_gpus: list[str] = []
         found: list[Group] = []
@@ -228,7 +234,8 @@ class _Planning:
         refusals = {}
         cpu = kernel.cpu_refusal(dtype) if kernel.gpus_needed == 0 else None
         with_cpu = self._resources.with_cpu and kernel.gpus_needed == 0 and cpu is None
-        if cpu is not None and self._resources.with_cpu and self._dtypes:
+        by_frameworks = self._frameworks_on_cpu(kernel, dtype)
+        if cpu is not None and not by_frameworks and self._resources.with_cpu and self._dtypes:
             refusals["cpu"] = cpu
         size = request.size or kernel.sizes[request.mode]
         gpus: list[BenchGpu] = []
@@ -245,9 +252,9 @@ class _Planning:
                 gpus.append(gpu)
         self.notes.extend(f"{kernel.id}: {refusal}" for refusal in refusals.values())
         self.notes.extend(failure.message for failure in taken.values())
-        if not with_cpu and not gpus and not taken:
+        if not with_cpu and not by_frameworks and not gpus and not taken:
             return None
-        if with_cpu or gpus:
+        if with_cpu or by_frameworks or gpus:
             size = self._size(kernel, dtype, gpus)
         return Group(
             kernel=kernel,
@@ -257,7 +264,15 @@ class _Planning:
             with_cpu=with_cpu,
             gpus=frozenset(gpu.cuda_index for gpu in gpus),
             taken=taken,
+            frameworks_on_cpu=by_frameworks,
         )
+
+    def _frameworks_on_cpu(self, kernel: Kernel, dtype: str) -> bool:
+        """Return whether a framework has a case for the processor."""
+        if not self._resources.with_cpu or kernel.gpus_needed or dtype == "tf32":
+            return False
+        on_cpu = [name for name in self._resources.frameworks if name not in GPU_ONLY]
+        return bool(on_cpu) and dtype in DTYPES.get(kernel.id, ())
 
     def _forbidden(self, dtype: str) -> str | None:
         """Return why the environment prevents a format's arithmetic, or None."""
@@ -302,7 +317,11 @@ def _requested_dtypes(request: BenchRequest, kernels: Mapping[str, Kernel]) -> t
     return requested
 
 
-def _requested_kernels(request: BenchRequest, kernels: Mapping[str, Kernel]) -> Sequence[Kernel]:
+def _requested_kernels(
+    request: BenchRequest, kernels: Mapping[str, Kernel], *, frameworks: bool
+) -> Sequence[Kernel]:
+    """Return the kernels that were named, else all; else with frameworks those that they have."""
+    every = [name for name in kernels if not frameworks or name in DTYPES]
     for name in request.kernels:
         if name not in kernels:
             asked = did_you_mean(name, kernels)
@@ -312,7 +331,7 @@ def _requested_kernels(request: BenchRequest, kernels: Mapping[str, Kernel]) -> 
                 remedy=(f"Choose from: {', '.join(kernels)}.",),
             )
     # dict.fromkeys keeps the order and drops duplicates.
-    return [kernels[name] for name in dict.fromkeys(request.kernels or tuple(kernels))]
+    return [kernels[name] for name in dict.fromkeys(request.kernels or every)]
 
 
 def _needed_gpus(too_few_gpus: Sequence[str], kernels: Mapping[str, Kernel]) -> str:
@@ -503,9 +522,12 @@ def fits(
     """
     shape = kernel.shape(size)
     host = kernel.host_bytes(shape, dtype, len(resources.gpus))
+    # One framework at a time holds its own inputs and results, beside what is handed over.
+    extra = FRAMEWORK_COPIES * kernel.work(shape, dtype).bytes_moved if resources.frameworks else 0
+    host += extra
     if resources.host_bytes is not None and host > _HOST_SHARE * resources.host_bytes:
         return False
-    needed = kernel.device_bytes(shape, dtype)
+    needed = kernel.device_bytes(shape, dtype) + len(resources.frameworks) * extra
     if not all(needed <= _GPU_SHARE * gpu.memory_free_bytes for gpu in gpus):
         return False
     sharing = sum(bool(gpu.integrated) for gpu in gpus)

@@ -21,8 +21,10 @@ from gpucheck.bench.environment import (
     older_than_cpu,
     unified_notes,
 )
+from gpucheck.bench.framework_case import framework_cases
 from gpucheck.bench.framework_conclusions import framework_conclusions
 from gpucheck.bench.framework_doubts import with_framework_doubts
+from gpucheck.bench.frameworks import Frameworks
 from gpucheck.bench.kernels import KERNELS
 from gpucheck.bench.model import (
     BenchRequest,
@@ -88,6 +90,7 @@ def run_bench(
     watch: Callable[[Sequence[CaseState]], None] | None = None,
     offer: Callable[[Callable[[], BenchResult]], None] | None = None,
     announce: Callable[[str], None] | None = None,
+    frameworks: Frameworks | None = None,
 ) -> BenchResult:
     """Measure what the request names, on the processor and on the given GPUs.
 
@@ -96,14 +99,16 @@ def run_bench(
     Before measuring, `watch` receives the rows' states, to look at whenever `progress` is called,
     and `offer` receives a function that returns the result so far, for another thread
     to call when the driver hangs. `announce` receives a sentence with the rows that the budget is
-    too short for; the result's notes repeat it.
+    too short for; the result's notes repeat it. `frameworks` are measured beside gpucheck's own
+    kernels; their children have been started.
 
     Raises:
         WrongUseError: the request is invalid or does not fit into memory.
-        MissingError: nothing that it names is on this machine.
+        MissingError: nothing that it names is on this machine, or no framework is.
     """
     run_environment = run_environment or RunEnvironment()
-    bench = _Bench(request, clock, cpu, blas, gpus, progress, run_environment, kernels)
+    frameworks = frameworks or Frameworks()
+    bench = _Bench(request, clock, cpu, blas, gpus, progress, run_environment, kernels, frameworks)
     if offer is not None:
         offer(bench.so_far)
     try:
@@ -135,8 +140,10 @@ class _Bench:
         progress: Progress,
         run_environment: RunEnvironment,
         kernels: Mapping[str, Kernel],
+        frameworks: Frameworks,
     ) -> None:
         self._request = request
+        self._frameworks = frameworks
         self._clock = clock
         self._cpu = cpu
         self._blas = blas
@@ -148,6 +155,7 @@ class _Bench:
             own_pid=os.getpid(),
             before=run_environment.processes,
             claims=run_environment.claims,
+            children=frameworks.pids,
         )
         self._with_cpu, self._gpus = select_devices(request.devices, gpus)
         self._facts = cpu.facts()
@@ -166,6 +174,7 @@ class _Bench:
         watch: Callable[[Sequence[CaseState]], None] | None,
     ) -> BenchResult:
         """Measure every group and assemble the result."""
+        self._frameworks.wait(lambda text: self._progress(text, 0.0, self._plan.budget_s))
         self._start_s, self._load = self._clock(), self._cpu.load()
         self._observer.start(gpu.uuid for gpu in self._boards if gpu.uuid is not None)
         self._group_runs = [self._prepare(group) for group in self._plan.groups]
@@ -236,6 +245,7 @@ class _Bench:
             duration_s=seconds,
             budget_s=self._plan.budget_s,
         )
+        environment = replace(environment, frameworks=self._frameworks.facts())
         rows = with_framework_doubts(rows, environment.frameworks)
         comparisons = compare(rows, self._faster_cpu())
         conclusions = (
@@ -270,6 +280,7 @@ class _Bench:
             cache_bytes=self._facts.last_level_bytes,
             holders=self._run_environment.holders,
             variables=self._run_environment.variables,
+            frameworks=tuple(one.name for one in self._frameworks.members),
         )
 
     def _kept_from_bytes(self, group: Group) -> float:
@@ -296,11 +307,11 @@ class _Bench:
         )
         states: list[CaseState] = []
         for case in self._cases(group, inputs):
-            device = case.label.device
+            maker = (case.label.device, _maker(case))
             state = CaseState(
                 case=case,
                 near_cpus=self._run_environment.near_cpus.get(case.label.gpu_uuid or ""),
-                reference=any(one.case.label.device == device for one in states),
+                reference=any((one.case.label.device, _maker(one.case)) == maker for one in states),
                 limit=group.limit,
             )
             states.append(state)
@@ -322,6 +333,11 @@ class _Bench:
             cases.extend(group.kernel.cpu_cases(order))
         for gpu in gpus:
             cases.extend(group.kernel.gpu_cases(order, gpu))
+        if not group.limit:
+            places = [*([None] if group.frameworks_on_cpu else []), *gpus]
+            for framework in self._frameworks.members:
+                for place in places:
+                    cases.extend(framework_cases(group.kernel, order, framework, place))
         return cases
 
     def _cases_of(self, group: Group, inputs: HostData, gpu: GpuDevice) -> Sequence[Case]:
@@ -477,6 +493,11 @@ def to_measurement(state: CaseState, environment: RowEnvironment) -> Measurement
         interrupted=state.interrupted,
         unavailable=_unavailable(state),
     )
+
+
+def _maker(case: Case) -> str | None:
+    """Return the framework of a case; None for gpucheck's own code."""
+    return None if case.label.framework is None else case.label.framework.name
 
 
 def alternating(states: Sequence[CaseState]) -> list[CaseState]:

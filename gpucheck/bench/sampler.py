@@ -112,6 +112,7 @@ class _Failed(Exception):
 class Sampler:
     """Sampler of cases; `ran_s` are their reported seconds, used if the clock stands still.
 
+    `compiled_s` are the seconds of first runs that compile.
     A stretch of samples or of warming up has at most `most_samples`.
     """
 
@@ -119,6 +120,7 @@ class Sampler:
         self._clock = clock
         self._most_samples = most_samples
         self.ran_s = 0.0
+        self.compiled_s = 0.0
 
     def take_slice(self, state: CaseState, samples_s: float, warmup_s: float) -> None:
         """Give a case one slice on fresh memory; a failure becomes the row's error.
@@ -196,7 +198,10 @@ class Sampler:
         before_s = self._clock()
         first_s = state.case.run(1)
         state.cold_s = self._clock() - before_s
-        self.ran_s += max(0.0, first_s)
+        if state.case.compiles:
+            self.compiled_s += state.cold_s
+        else:
+            self.ran_s += max(0.0, first_s)
         self._verify(state)
         # One operation may take minutes, which is warm-up enough. The first run of a short one may
         # also be long while libraries load; that does not show how often to repeat it.

@@ -262,8 +262,12 @@ class _Run:
         state.finished = state.finished or state.converged or shown or over
 
     def _elapsed_s(self) -> float:
-        """Return the time by the clock, or as the cases report it if the clock stands still."""
-        return max(self._clock() - self._start_s, self._sampler.ran_s)
+        """Return the time by the clock, or as the cases report it if the clock stands still.
+
+        Compiling is not part of it: it happens once, and may take longer than the budget.
+        """
+        elapsed_s = self._clock() - self._start_s - self._sampler.compiled_s
+        return max(elapsed_s, self._sampler.ran_s)
 
     def _left_s(self) -> float:
         return self._settings.budget_s - self._elapsed_s()

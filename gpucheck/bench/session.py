@@ -16,6 +16,7 @@ from numbers import Integral, Real
 from typing import TypeVar
 
 from gpucheck.bench.environment import RunEnvironment, run_environment_of
+from gpucheck.bench.frameworks import Frameworks, open_frameworks
 from gpucheck.bench.model import BenchMode, BenchRequest, BenchResult, Fill
 from gpucheck.bench.plan import MEMORY_TAKEN, check_device_names
 from gpucheck.bench.run import run_bench
@@ -34,6 +35,7 @@ from gpucheck.drivers.host.blas import Blas, load_numpy
 from gpucheck.drivers.host.clock import monotonic_s
 from gpucheck.drivers.host.cpu import LinuxCpu
 from gpucheck.drivers.interface import NvmlRequest, Probes
+from gpucheck.drivers.python.framework_bench import LACKS
 from gpucheck.drivers.readings import CudaReading, NvmlReading
 from gpucheck.inventory.inventory import HUNG, complete_host
 from gpucheck.inventory.visibility import digits_of, gpu_uuid
@@ -59,8 +61,8 @@ from gpucheck.report.errors import (
 )
 
 #: Errors that do not judge the device: no time was left, others hold it or its memory, or the
-#: host's clock cannot be trusted.
-_UNKNOWN = frozenset({NO_TIME, MEMORY_TAKEN, BUSY, CLOCK_STUCK})
+#: host's clock cannot be trusted, a framework has no such kernel.
+_UNKNOWN = frozenset({NO_TIME, MEMORY_TAKEN, BUSY, CLOCK_STUCK, LACKS})
 Word = TypeVar("Word", bound=StrEnum)
 
 
@@ -77,6 +79,8 @@ def request_of(
     temperature: float,
     towers: int,
     data_file: str | os.PathLike[str] | None,
+    frameworks: str | Iterable[str] = (),
+    same_math: bool = False,
 ) -> BenchRequest:
     """Return the request that these arguments describe.
 
@@ -105,6 +109,8 @@ def request_of(
         temperature=temperature,
         towers=towers,
         data_file=None if data_file is None else os.fspath(data_file),
+        frameworks=_words("frameworks", frameworks),
+        same_math=same_math,
     )
 
 
@@ -183,13 +189,17 @@ def open_session(
         raise _no_required_gpu(gpus)
     allowed = frozenset(os.sched_getaffinity(0))
     run_environment = run_environment_of(probes, reading, cuda, environment, allowed)
+    threads = LinuxCpu().facts().threads
     uuids = [gpu.facts.uuid for gpu in gpus.devices if gpu.facts.uuid is not None]
-    with hold_gpus(uuids, reading, environment, own_command(sys.orig_argv)) as (
-        others,
-        notes,
+    with (
+        open_frameworks(
+            request, environment, threads=threads, gpu=bool(gpus.devices)
+        ) as frameworks,
+        hold_gpus(uuids, reading, environment, own_command(sys.orig_argv)) as (others, notes),
     ):
         run_environment = replace(run_environment, claims=others, notes=notes)
-        yield Session(request, complete_host(probes.host(), reading), gpus, run_environment)
+        host = complete_host(probes.host(), reading)
+        yield Session(request, host, gpus, run_environment, frameworks)
 
 
 def _no_required_gpu(gpus: OpenedGpus) -> GpucheckError:
@@ -206,14 +216,20 @@ class Session:
     """Devices of one benchmark, ready to measure; `host` is their machine."""
 
     def __init__(
-        self, request: BenchRequest, host: Host, gpus: OpenedGpus, run_environment: RunEnvironment
+        self,
+        request: BenchRequest,
+        host: Host,
+        gpus: OpenedGpus,
+        run_environment: RunEnvironment,
+        frameworks: Frameworks,
     ) -> None:
         self.host = host
         self._request = request
         self._gpus = gpus
         self._run_environment = run_environment
         self._clock = monotonic_s
-        self._cpu = LinuxCpu()
+        self._frameworks = frameworks
+        self._cpu = LinuxCpu(children=frameworks.pids)
         self._blas = Blas()
 
     def measure(
@@ -247,6 +263,7 @@ class Session:
             watch=watch,
             offer=offer,
             announce=announce,
+            frameworks=self._frameworks,
         )
         if not products or result.interrupted:
             return result

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -130,7 +130,7 @@ class Observer:
     """Collector of a run's sensor readings, by group and as a whole.
 
     `before` are the processes that used each GPU before this program opened it, `claims` those
-    that hold it.
+    that hold it. `children` returns the running processes of this program that use GPUs too.
     """
 
     def __init__(
@@ -140,9 +140,11 @@ class Observer:
         own_pid: int,
         before: Mapping[str, frozenset[int]],
         claims: Mapping[str, str],
+        children: Callable[[], Iterable[int]] = tuple,
     ) -> None:
         self._sensors = sensors
         self._own_pid = own_pid
+        self._children = children
         self._before = before
         self._claims = claims
         self._gpus: dict[str, _Gpu] = {}
@@ -188,7 +190,7 @@ class Observer:
         return other_processes(
             self._before.get(uuid, frozenset()),
             frozenset(counters.get("processes", ())),
-            self._own_pid,
+            frozenset((self._own_pid, *self._children())),
         )
 
     def state(
@@ -220,16 +222,16 @@ class Observer:
         return Telemetry(gpus=gpus, unavailable=self._sensors.failure)
 
 
-def other_processes(before: frozenset[int], now: frozenset[int], own_pid: int) -> set[int]:
-    """Return the other processes that use a GPU.
+def other_processes(before: frozenset[int], now: frozenset[int], own: frozenset[int]) -> set[int]:
+    """Return the other processes that use a GPU; `own` are this program's.
 
-    In a container the driver may use the host's process ids, so that this process is not found.
-    Then a single new process is assumed to be this one.
+    In a container the driver may use the host's process ids, so that none of them is found. Then as
+    many new processes as there can be of this program's are assumed to be those.
     """
-    if own_pid in now:
-        return set(now - {own_pid})
+    if own & now:
+        return set(now - own)
     newcomers = now - before
-    return set(now - newcomers) if len(newcomers) == 1 else set(now)
+    return set(now - newcomers) if len(newcomers) <= len(own) else set(now)
 
 
 def samples_within(

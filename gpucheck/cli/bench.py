@@ -87,6 +87,18 @@ def command(
             "--data", metavar="FILE", help="MNIST file (IDX or NPZ) instead of generated images."
         ),
     ] = None,
+    framework: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--framework",
+            metavar="NAME[=PYTHON]",
+            help="Run pytorch, tensorflow, jax, cupy, numpy too.",
+        ),
+    ] = None,
+    same_math: Annotated[
+        bool,
+        typer.Option("--same-math", help="Turn off the frameworks' reduced precision (TF32)."),
+    ] = False,
     seed: Annotated[int, typer.Option("--seed", metavar="N", help="Seed of the random data.")] = 0,
     quick: Annotated[
         bool, typer.Option("--quick", help="Finish within about 10 s (each process of --save).")
@@ -167,6 +179,8 @@ def command(
         fill=fill,
         towers=towers,
         data_file=None if data is None else str(data),
+        frameworks=tuple(framework or ()),
+        same_math=same_math,
     )
     gc.enable()
     outlets = open_outlets(junit, github=github, prometheus=prometheus)
@@ -333,6 +347,8 @@ def _conflicting(request: BenchRequest, **more: object) -> list[str]:
         "--temperature": request.temperature != plain.temperature,
         "--towers": request.towers != plain.towers,
         "--data": request.data_file,
+        "--framework": request.frameworks,
+        "--same-math": request.same_math,
         **{f"--{name.replace('_', '-')}": value for name, value in more.items()},
     }
     return [name for name, given in options.items() if given]

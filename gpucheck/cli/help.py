@@ -46,10 +46,12 @@ GROUPS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "Operations": ("run", "graph"),
     },
     "bench": {
-        "What to measure": ("kernels", "device", "dtype", "size"),
+        "What to measure": ("kernels", "device", "dtype", "size", "framework"),
         "How long": ("quick", "full", "budget"),
         "Judge and compare": ("profile", "save", "baseline", "require_gpu"),
-        "More on what is measured": ("fill", "temperature", "towers", "data", "seed"),
+        "More on what is measured": (
+            "fill", "temperature", "towers", "data", "seed", "same_math",
+        ),
         "More on saved runs": (
             "processes", "update_baseline", "append", "save_failed", "allow_difference",
         ),

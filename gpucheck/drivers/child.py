@@ -126,6 +126,11 @@ class Child:
         if self._owner == os.getpid():  # and not a copy in a fork of this process
             self.abandon()
 
+    @property
+    def pid(self) -> int | None:
+        """Return the process id, None once the child has been collected."""
+        return self._pid
+
     def ask(self, request: Mapping[str, Any]) -> None:
         """Send one request; if the child has already ended, reading the answer reports it."""
         import json

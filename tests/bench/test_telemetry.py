@@ -156,7 +156,7 @@ def test_an_extent_is_of_the_readings_that_there_are() -> None:
 def test_who_else_uses_the_gpu(
     before: tuple[int, ...], now: tuple[int, ...], others: set[int]
 ) -> None:
-    assert other_processes(frozenset(before), frozenset(now), 1) == others
+    assert other_processes(frozenset(before), frozenset(now), frozenset({1})) == others
 
 
 def test_the_reasons_are_those_of_nvml() -> None:

@@ -58,7 +58,9 @@ def worker_arguments(request: BenchRequest, corruption_s: float = 0.0) -> tuple[
     ):
         if value is not None:
             found += [option, str(value)]
-    return tuple(found)
+    for framework in request.frameworks:
+        found += ["--framework", framework]
+    return (*found, *["--same-math"] * request.same_math)
 
 
 def collect(

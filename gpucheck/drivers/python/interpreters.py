@@ -53,13 +53,16 @@ class Interpreter(NamedTuple):
         return (self.path, *["-I"] * self.isolated, *["-S"] * self.bare)
 
 
-def user_interpreter(environment: Mapping[str, str], named: str | None = None) -> Interpreter:
+def user_interpreter(
+    environment: Mapping[str, str], named: str | None = None, *, option: str = "--python "
+) -> Interpreter:
     """Return the user's Python.
 
-    It is the one that `--python` names, else that of the active environment (VIRTUAL_ENV, then
-    CONDA_PREFIX), else `python`, then `python3`, in PATH, else gpucheck's own. gpucheck's own comes
-    last since it may be installed apart from all frameworks. Files that cannot be run are skipped,
-    and so are relative entries of PATH, which depend on the current directory.
+    It is the one that `--python` (or what comes before the path, `option`) names, else that of the
+    active environment (VIRTUAL_ENV, then CONDA_PREFIX), else `python`, then `python3`, in PATH,
+    else gpucheck's own. gpucheck's own comes last since it may be installed apart from all
+    frameworks. Files that cannot be run are skipped, and so are relative entries of PATH, which
+    depend on the current directory.
 
     Raises:
         WrongUseError: `named` is not a program that can be run.
@@ -69,10 +72,10 @@ def user_interpreter(environment: Mapping[str, str], named: str | None = None) -
         if path is None or not _is_program(path):
             raise WrongUseError(
                 code="no-such-python",
-                message=f"--python: {named[:200]!a} is not a program that can be run.",
-                remedy=("Name an interpreter: --python .venv/bin/python",),
+                message=f"{option.rstrip(' =')}: {named[:200]!a} is not a program that can be run.",
+                remedy=(f"Name an interpreter: {option}.venv/bin/python",),
             )
-        return Interpreter(path, named_by="--python")
+        return Interpreter(path, named_by=option.split(maxsplit=1)[0])
     for name in ENVIRONMENTS:
         path = f"{environment.get(name, '')}/bin/python"
         if environment.get(name, "").startswith("/") and _is_program(path):

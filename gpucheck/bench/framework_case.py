@@ -1,0 +1,511 @@
+"""Cases that a framework runs in its own process, on the same inputs and with the same checks."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from gpucheck.bench.case import (
+    EVENT_SPAN_S,
+    HOST_SPAN_S,
+    Case,
+    CaseLabel,
+    CaseOrder,
+    Kernel,
+    Work,
+    cpu_label,
+)
+from gpucheck.bench.frameworks import (
+    COMPILED,
+    CPU_ONLY,
+    DTYPES,
+    FORMS,
+    GPU_ONLY,
+    Framework,
+)
+from gpucheck.bench.gpu_case import gpu_label, set_count
+from gpucheck.bench.kernels import matmul, softmax
+from gpucheck.bench.kernels.copy import verify_copy
+from gpucheck.bench.mnist import CLASSES, INPUTS
+from gpucheck.bench.model import BenchMode, DtypeSpec, Fact, Scope, Verified
+from gpucheck.bench.numerics import FORMATS, STORAGES, Format
+from gpucheck.bench.training import RATE, TrainingPlan, TrainingState, batch_count
+from gpucheck.drivers.gpu import GpuDevice
+from gpucheck.drivers.python.framework_bench import (
+    FIRST_RUN_S,
+    LACKS,
+    PREPARE_S,
+    RELEASE_S,
+    RUN_S,
+    SharedBytes,
+)
+from gpucheck.report.errors import BadAnswerError
+from gpucheck.report.text import framework_title
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    HostArray = NDArray[Any]
+
+#: Formats that the array libraries multiply by a loop of their own, or not at all.
+_NUMPY_DTYPES = ("float32", "float64")
+#: First compute capability with tf32.
+_FIRST_TF32 = (8, 0)
+#: Share of the free GPU memory that the sets of inputs may use: a framework keeps what it once had.
+_SETS_SHARE = 0.1
+#: A run that takes this many times as long as the last one has hung.
+_SLOWER = 50.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrameworkOrder:
+    """One framework's part of a case: its form, and its GPU (None: the processor)."""
+
+    framework: Framework
+    form: str
+    gpu: GpuDevice | None = None
+
+
+def framework_cases(
+    kernel: Kernel, order: CaseOrder, framework: Framework, gpu: GpuDevice | None
+) -> Sequence[Case]:
+    """Return a framework's cases of a kernel on one device, None for the processor.
+
+    A framework that failed has one, whose row tells why.
+    """
+    if order.dtype not in DTYPES.get(kernel.id, ()):
+        return ()
+    if framework.name in (GPU_ONLY if gpu is None else CPU_ONLY):
+        return ()
+    if gpu is None and (kernel.gpus_needed or order.dtype == "tf32"):
+        return ()
+    if framework.name == "numpy" and order.dtype not in _NUMPY_DTYPES:
+        return ()
+    if order.dtype == "tf32" and float32_math(framework, gpu) == "tf32":
+        return ()  # its float32 row is that row
+    forms = FORMS[framework.name]
+    if order.request.mode is BenchMode.QUICK or framework.failure is not None:
+        forms = forms[:1]
+    if kernel.id in ("transfer", "train"):
+        forms = tuple(form for form in forms if form in _forms_of(kernel.id, framework.name))
+    orders = [FrameworkOrder(framework=framework, form=form, gpu=gpu) for form in forms]
+    cases = [case for one in orders for case in _cases(kernel, order, one)]
+    return cases[:1] if framework.failure is not None else cases
+
+
+def _forms_of(kernel: str, name: str) -> tuple[str, ...]:
+    """Return the forms that make a difference: training allocates, and a copy is not compiled."""
+    if kernel == "train":
+        return tuple(form for form in FORMS[name] if form != "eager-out")
+    return ("eager", "eager-out")
+
+
+def _cases(kernel: Kernel, order: CaseOrder, part: FrameworkOrder) -> Sequence[Case]:
+    """Return the cases of one form."""
+    if kernel.id == "train":
+        ways = ("train",) if part.gpu is None else ("train", "copied")
+        return [FrameworkTraining(kernel, order, part, way) for way in ways]
+    if kernel.id == "transfer":
+        memories = ("pageable",) if part.framework.name in ("tensorflow", "jax") else _MEMORIES
+        return [
+            FrameworkTransfer(kernel, order, part, f"{way}-{memory}")
+            for way in ("to-gpu", "from-gpu")
+            for memory in memories
+        ]
+    if kernel.id == "copy":
+        return [FrameworkCopy(kernel, order, part)]
+    made = FrameworkMatmul if kernel.id == "matmul" else FrameworkSoftmax
+    cases: list[Case] = [made(kernel, order, part)]
+    if part.gpu is not None and part.form == FORMS[part.framework.name][0]:
+        cases.append(made(kernel, order, part, end_to_end=True))
+    return cases
+
+
+_MEMORIES = ("pinned", "pageable")
+
+
+def float32_math(framework: Framework, gpu: GpuDevice | None) -> str:
+    """Return the arithmetic that a framework uses by default for float32 products: fp32, tf32."""
+    if gpu is None or gpu.facts.capability < _FIRST_TF32 or gpu.facts.float32_math == "forced":
+        return "fp32"
+    return str(framework.process.facts.get("float32_math", "fp32"))
+
+
+class FrameworkCase(Case):
+    """Base of the cases of frameworks: the requests to the child, and the shared memory.
+
+    A kernel adds its inputs, its parameters and its check.
+    """
+
+    kernel: str
+    output_storage = "float32"
+    way = ""
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        order: CaseOrder,
+        part: FrameworkOrder,
+        spec: DtypeSpec,
+        *,
+        variant: str = "",
+        end_to_end: bool = False,
+    ) -> None:
+        self._order = order
+        self._part = part
+        self._kernel = kernel
+        self._end_to_end = end_to_end
+        self.work: Work = kernel.work(order.shape, order.dtype)
+        self.label = self._label(variant or kernel.id, spec)
+        if end_to_end:
+            self.label = replace(self.label, scope=Scope.END_TO_END)
+        self._shared: list[SharedBytes] = []
+        self._out: SharedBytes | None = None
+        self._runs = 0
+        self._per_loop_s = 0.0
+        self._handed_s = self._total_s = 0.0
+
+    def _label(self, variant: str, spec: DtypeSpec) -> CaseLabel:
+        gpu, use = self._part.gpu, self._part.framework.use(self._part.form)
+        if gpu is not None:
+            made = gpu_label(self._order, self._kernel.id, variant, gpu, spec)
+        else:
+            made = cpu_label(self._order, self._kernel.id, variant, self._order.cpu.threads, spec)
+        return replace(made, framework=use, parameters=self.row_parameters())
+
+    @property
+    def compiles(self) -> bool:
+        """Return whether the first run compiles."""
+        return self._part.form in COMPILED
+
+    @property
+    def shortest_span_s(self) -> float:
+        """Return the shortest span that the host's clock measures accurately."""
+        return HOST_SPAN_S if self._part.gpu is None else 2 * EVENT_SPAN_S
+
+    @property
+    def sets(self) -> int:
+        """Return the number of input sets to rotate through: more than one on a GPU alone."""
+        gpu = self._part.gpu
+        if gpu is None or self._end_to_end:
+            return 1
+        moved = max(1, self.work.bytes_moved)
+        affordable = int(_SETS_SHARE * gpu.facts.memory_free_bytes // moved)
+        return max(1, min(set_count(moved, gpu), affordable))
+
+    @property
+    def walked_and_cache_bytes(self) -> tuple[int, int] | None:
+        """Return the memory that a run walks through, and the device's last cache."""
+        if self._end_to_end or not self._kernel.limited_by_memory:
+            return None
+        if self._part.gpu is not None:
+            return self.sets * self.work.bytes_moved, self._part.gpu.facts.l2_bytes
+        cache_bytes = self._order.cpu.last_level_bytes
+        return None if cache_bytes is None else (self.work.bytes_moved, cache_bytes)
+
+    @property
+    def facts(self) -> Mapping[str, Fact]:
+        """Return the share of the GPU's time in which the host was still handing over work."""
+        if self._part.gpu is None or not self._total_s:
+            return {}
+        return {"timed_by": "host", "enqueue_share": self._handed_s / self._total_s}
+
+    @property
+    def math(self) -> str:
+        """Return the arithmetic to set: the framework's default, or tf32."""
+        return "tf32" if self._order.dtype == "tf32" else "default"
+
+    def row_parameters(self) -> dict[str, Fact]:
+        """Return the parameters of the row."""
+        return {}
+
+    def parameters(self) -> dict[str, Fact]:
+        """Return the parameters of the operation."""
+        return self.row_parameters()
+
+    @abstractmethod
+    def inputs(self) -> Sequence[tuple[HostArray, str]]:
+        """Return the inputs as they are stored, each with its format."""
+
+    @property
+    @abstractmethod
+    def output_shape(self) -> tuple[int, ...]:
+        """Return the shape of the output."""
+
+    @abstractmethod
+    def verify(self, out: HostArray) -> Verified:
+        """Compare an output with float64."""
+
+    def prepare(self) -> None:
+        """Hand over the inputs, which the framework copies to where it computes."""
+        device = self._device()
+        given = []
+        for array, dtype in self.inputs():
+            shared = SharedBytes(array.nbytes)
+            self._shared.append(shared)
+            shared.write(array)
+            given.append({**shared.place, "shape": list(array.shape), "dtype": dtype})
+        itemsize = {"uint16": 2, "float16": 2, "float64": 8}.get(self.output_storage, 4)
+        self._out = SharedBytes(math.prod(self.output_shape) * itemsize)
+        self._ask(
+            {
+                "ask": "prepare",
+                "kernel": self._kernel.id,
+                "form": self._part.form,
+                "device": device,
+                "math": self.math,
+                "end_to_end": self._end_to_end,
+                "way": self.way,
+                "sets": self.sets,
+                "parameters": self.parameters(),
+                "inputs": given,
+                "output": {**self._out.place, "shape": list(self.output_shape)},
+            },
+            PREPARE_S,
+        )
+        # They have been copied: only one copy of the inputs should take memory.
+        self._close(self._shared)
+
+    def _device(self) -> str:
+        """Return the device by the framework's own number."""
+        framework, gpu = self._part.framework, self._part.gpu
+        if framework.failure is not None:
+            failure = framework.failure
+            raise BadAnswerError(code=failure.code, message=failure.message, remedy=failure.remedy)
+        if gpu is None:
+            return "cpu"
+        place = framework.place_of(gpu.facts)
+        if place is None:
+            build = framework.process.facts.get("build")
+            title = f"{framework_title(framework.name)} {framework.version} (build: {build})"
+            raise BadAnswerError(
+                code=LACKS,
+                message=f"{title} does not see {gpu.facts.device}, {gpu.facts.name}",
+                remedy=(f"Run: gpucheck detect --framework {framework.name} --deep",),
+            )
+        return place
+
+    def poison(self) -> None:
+        """Fill preallocated outputs with NaN, and forget the last result."""
+        self._ask({"ask": "poison"}, PREPARE_S)
+
+    def run(self, loops: int) -> float:
+        """Run the operation `loops` times and return the seconds until the last has finished."""
+        expected_s = _SLOWER * self._per_loop_s * loops
+        deadline_s = FIRST_RUN_S if not self._runs else max(RUN_S, expected_s)
+        answer = self._ask({"ask": "run", "loops": loops}, deadline_s)
+        self._runs += 1
+        seconds = float(answer["seconds"])
+        self._per_loop_s = seconds / loops
+        self._handed_s, self._total_s = float(answer["handed_s"]), seconds
+        return seconds
+
+    def check(self) -> Verified:
+        """Fetch the output of the last run and compare it with float64."""
+        return self.verify(self.fetch())
+
+    def fetch(self) -> HostArray:
+        """Return the output of the last run."""
+        assert self._out is not None
+        self._ask({"ask": "fetch"}, PREPARE_S)
+        return self._out.array(self.output_storage, self.output_shape)
+
+    def release(self) -> None:
+        """Let the framework free its arrays, and free the shared memory."""
+        self._close(self._shared)
+        if self._out is not None:
+            self._out.close()
+            self._out = None
+        if self._part.framework.process.running:
+            self._ask({"ask": "release"}, RELEASE_S)
+
+    def _ask(self, request: dict[str, Any], deadline_s: float) -> dict[str, Any]:
+        return self._part.framework.process.ask(request, deadline_s)
+
+    @staticmethod
+    def _close(shared: list[SharedBytes]) -> None:
+        for one in shared:
+            one.close()
+        shared.clear()
+
+
+def _stored_as(form: Format) -> str:
+    """Return the format's name as frameworks know it; tf32 is float32 in memory."""
+    return form.spec.input
+
+
+class FrameworkMatmul(FrameworkCase):
+    """Matrix product of a framework."""
+
+    def __init__(
+        self, kernel: Kernel, order: CaseOrder, part: FrameworkOrder, *, end_to_end: bool = False
+    ) -> None:
+        form = FORMATS[order.dtype]
+        if order.dtype == "float32" and float32_math(part.framework, part.gpu) == "tf32":
+            form = FORMATS["tf32"]
+        self._form = form
+        self.output_storage = STORAGES[form.output]
+        super().__init__(kernel, order, part, form.spec, end_to_end=end_to_end)
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        """Return (m, n)."""
+        return (self._order.shape[0], self._order.shape[2])
+
+    def inputs(self) -> Sequence[tuple[HostArray, str]]:
+        """Return A and B."""
+        stored = _stored_as(self._form)
+        return [(array, stored) for array in matmul.draw_inputs(self._order)]
+
+    def verify(self, out: HostArray) -> Verified:
+        """Compare an output with float64."""
+        return matmul.verify_product(self._order, out, form=self._form)
+
+
+class FrameworkSoftmax(FrameworkCase):
+    """Softmax of a framework, with a temperature."""
+
+    def __init__(
+        self, kernel: Kernel, order: CaseOrder, part: FrameworkOrder, *, end_to_end: bool = False
+    ) -> None:
+        form = FORMATS[order.dtype]
+        self.output_storage = form.storage
+        spec = replace(form.spec, accumulate="float32", math_mode="fp32")
+        super().__init__(kernel, order, part, spec, end_to_end=end_to_end)
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        """Return (rows, columns)."""
+        return self._order.shape
+
+    def row_parameters(self) -> dict[str, Fact]:
+        """Return the temperature."""
+        return {"temperature": self._order.request.temperature}
+
+    def inputs(self) -> Sequence[tuple[HostArray, str]]:
+        """Return the input."""
+        return [(softmax.draw_input(self._order), self._order.dtype)]
+
+    def verify(self, out: HostArray) -> Verified:
+        """Compare an output with float64."""
+        return softmax.verify_order(self._order, out)
+
+
+class FrameworkCopy(FrameworkCase):
+    """Copy by a framework within a device's memory."""
+
+    def __init__(
+        self, kernel: Kernel, order: CaseOrder, part: FrameworkOrder, *, end_to_end: bool = False
+    ) -> None:
+        super().__init__(kernel, order, part, FORMATS["float32"].spec)
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        """Return (rows, columns)."""
+        return self._order.shape
+
+    def inputs(self) -> Sequence[tuple[HostArray, str]]:
+        """Return the source."""
+        return [(self._order.data.normal(self._kernel.id, self._order.shape), "float32")]
+
+    def verify(self, out: HostArray) -> Verified:
+        """Count the numbers that differ."""
+        return verify_copy(self.inputs()[0][0], out)
+
+
+class FrameworkTransfer(FrameworkCopy):
+    """Copy by a framework between host and GPU."""
+
+    def __init__(self, kernel: Kernel, order: CaseOrder, part: FrameworkOrder, way: str) -> None:
+        self.way = way
+        FrameworkCase.__init__(self, kernel, order, part, FORMATS["float32"].spec, variant=way)
+
+    @property
+    def sets(self) -> int:
+        """Return one: nothing of it is read again from a cache."""
+        return 1
+
+    def inputs(self) -> Sequence[tuple[HostArray, str]]:
+        """Return the source: the numbers of gpucheck's own transfers."""
+        source = self._order.data.normal("transfer", (math.prod(self._order.shape),))
+        return [(source.reshape(self._order.shape), "float32")]
+
+
+class FrameworkTraining(FrameworkCase):
+    """Steps of softmax regression, as a framework's tutorials write them.
+
+    `way` is `train` with the data in place, or `copied` with each batch sent when its step comes.
+    """
+
+    def __init__(self, kernel: Kernel, order: CaseOrder, part: FrameworkOrder, way: str) -> None:
+        plan = TrainingPlan(kernel=kernel.id, batch=order.shape[0], trained=True)
+        self._training = TrainingState(order, plan)
+        self._batch = order.shape[0]
+        self.way = way
+        copied = way == "copied"
+        super().__init__(kernel, order, part, FORMATS["float32"].spec, variant=way)
+        if copied:
+            self.label = replace(self.label, scope=Scope.END_TO_END)
+
+    @property
+    def sets(self) -> int:
+        """Return one: the batches are walked through in turn."""
+        return 1
+
+    @property
+    def walked_and_cache_bytes(self) -> tuple[int, int] | None:
+        """Return None: a step is too small for memory to matter."""
+        return None
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        """Return the shape of the weights."""
+        return (INPUTS, CLASSES)
+
+    @property
+    def facts(self) -> Mapping[str, Fact]:
+        """Return the source of the images, the memory, the accuracy, and the host's share."""
+        return self._training.facts() | dict(super().facts)
+
+    def parameters(self) -> dict[str, Fact]:
+        """Return the batch and the learning rate."""
+        return {"batch": self._batch, "rate": RATE}
+
+    def inputs(self) -> Sequence[tuple[HostArray, str]]:
+        """Return the images of all batches, and their classes."""
+        import numpy as np
+
+        dataset = self._training.load()
+        count = batch_count(dataset, self._batch) * self._batch
+        classes = np.argmax(dataset.targets[:count], axis=1).astype(np.int32)
+        return [(dataset.images[:count], "float32"), (classes, "int32")]
+
+    def poison(self) -> None:
+        """Begin with weights of zero."""
+        self._training.steps_done = 0
+        super().poison()
+
+    def run(self, loops: int) -> float:
+        """Run so many steps and return their seconds."""
+        seconds = super().run(loops)
+        self._training.steps_done += loops
+        return seconds
+
+    def check(self) -> Verified:
+        """Compare the weights after a few steps from zero with float64."""
+
+        def walk(steps: int) -> None:
+            self._ask({"ask": "run", "loops": steps}, FIRST_RUN_S)
+            self._training.steps_done += steps
+
+        def zero() -> None:
+            FrameworkCase.poison(self)
+
+        return self._training.check(zero, walk, lambda: self.fetch().copy())
+
+    def verify(self, out: HostArray) -> Verified:
+        """Raise TypeError: `check` compares the weights."""
+        raise TypeError

@@ -1,0 +1,227 @@
+"""Frameworks of a run: named on the command line, started in their own Pythons, their facts."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from gpucheck.bench.model import BenchRequest, FrameworkFacts, FrameworkUse
+from gpucheck.drivers.gpu import BenchGpu
+from gpucheck.drivers.python.framework_bench import (
+    MISSING,
+    CompiledFolder,
+    FrameworkProcess,
+    FrameworkSettings,
+)
+from gpucheck.drivers.python.interpreters import user_interpreter
+from gpucheck.inventory.visibility import digits_of
+from gpucheck.report.envelope import Failure
+from gpucheck.report.errors import GpucheckError, MissingError, WrongUseError
+from gpucheck.report.text import did_you_mean, framework_title
+
+#: Forms of each framework's programs, the plainest first; `quick` measures the first alone, or the
+#: compiled one where nobody would write the plain one.
+FORMS: Mapping[str, tuple[str, ...]] = {
+    "pytorch": ("eager", "eager-out", "torch.compile"),
+    "tensorflow": ("eager", "tf.function", "tf.function-xla"),
+    "jax": ("jax.jit", "eager"),
+    "cupy": ("eager", "eager-out"),
+    "numpy": ("eager", "eager-out"),
+}
+#: Forms that compile in their first run.
+COMPILED = frozenset({"torch.compile", "tf.function", "tf.function-xla", "jax.jit"})
+#: Frameworks for one kind of device alone.
+CPU_ONLY, GPU_ONLY = frozenset({"numpy"}), frozenset({"cupy"})
+#: Formats of each kernel that frameworks have too; tf32 is a GPU's.
+DTYPES: Mapping[str, tuple[str, ...]] = {
+    "matmul": ("float32", "float64", "tf32", "bfloat16", "float16"),
+    "softmax": ("float32", "bfloat16", "float16"),
+    "copy": ("float32",),
+    "transfer": ("float32",),
+    "train": ("float32",),
+}
+#: Reasons for facts that a framework does not report.
+_UNREPORTED = "it does not report it"
+
+
+def parse_framework(text: str) -> tuple[str, str | None]:
+    """Return the name and the Python of a `NAME[=PYTHON]`.
+
+    Raises:
+        WrongUseError: there is no such framework, or no Python after the equals sign.
+    """
+    name, separator, python = text.partition("=")
+    name = name.strip().lower()
+    if name not in FORMS:
+        raise WrongUseError(
+            code="unknown-framework",
+            message=f"bench cannot run a framework called {name!r}. "
+            f"{did_you_mean(name, FORMS)}".strip(),
+            remedy=(f"Choose from: {', '.join(FORMS)}.",),
+        )
+    if separator and not python.strip():
+        raise WrongUseError(
+            code="no-such-python",
+            message=f"--framework {name}= names no Python.",
+            remedy=(f"Name an interpreter: --framework {name}=.venv/bin/python",),
+        )
+    return name, os.path.expanduser(python.strip()) or None  # noqa: PTH111
+
+
+@dataclass(slots=True, kw_only=True)
+class Framework:
+    """One framework of a run; `failure` is why it cannot be measured."""
+
+    process: FrameworkProcess
+    failure: Failure | None = None
+
+    @property
+    def name(self) -> str:
+        """Return its name, as in `detect`."""
+        return self.process.name
+
+    @property
+    def version(self) -> str | None:
+        """Return its version, None if it did not answer."""
+        found = self.process.facts.get("version")
+        return None if found is None else str(found)
+
+    def use(self, form: str) -> FrameworkUse:
+        """Return what a row says about its framework."""
+        python = self.process.interpreter.path
+        return FrameworkUse(name=self.name, version=self.version, form=form, python=python)
+
+    def facts(self) -> FrameworkFacts:
+        """Return what it reported about itself."""
+        said = self.process.facts
+        found: dict[str, Any] = {
+            "build": said.get("build"),
+            "blas": said.get("blas"),
+            "threads_intra": said.get("threads_intra"),
+            "threads_inter": said.get("threads_inter"),
+        }
+        why = self.failure.message if self.failure is not None else _UNREPORTED
+        return FrameworkFacts(
+            name=self.name,
+            version=self.version,
+            python=self.process.interpreter.path,
+            libraries={key: str(value) for key, value in said.get("libraries", {}).items()},
+            math_settings={key: str(value) for key, value in said.get("math_settings", {}).items()},
+            failure=self.failure,
+            unavailable={key: why for key, value in found.items() if value is None},
+            **found,
+        )
+
+    def place_of(self, gpu: BenchGpu) -> str | None:
+        """Return the framework's number for a GPU, None if it does not see it.
+
+        The UUIDs decide where it reports them; elsewhere the number and the name must agree.
+        """
+        seen = self.process.facts.get("gpus") or ()
+        for number, one in enumerate(seen):
+            uuid = one.get("uuid")
+            if uuid and gpu.uuid and _digits(str(uuid)) == _digits(gpu.uuid):
+                return f"gpu:{number}"
+        if gpu.cuda_index < len(seen):
+            one = seen[gpu.cuda_index]
+            if not (one.get("uuid") and gpu.uuid) and one.get("name") in (None, gpu.name):
+                return gpu.device
+        return None
+
+
+def _digits(uuid: str) -> str:
+    """Return a UUID's digits; NVML and CUDA write a kind before them, some frameworks do not."""
+    return digits_of(uuid if uuid.upper().startswith(("GPU-", "MIG-")) else f"GPU-{uuid}")
+
+
+class Frameworks:
+    """All frameworks of a run; empty if none was named."""
+
+    def __init__(self, members: Sequence[Framework] = ()) -> None:
+        self.members = tuple(members)
+
+    def pids(self) -> list[int]:
+        """Return the ids of their running processes."""
+        return [pid for one in self.members if (pid := one.process.pid) is not None]
+
+    def wait(self, report: Callable[[str], None]) -> None:
+        """Wait until each is imported or has failed; one that failed keeps its reason.
+
+        Raises:
+            MissingError: none of them is installed.
+        """
+        for one in self.members:
+            report(f"importing {framework_title(one.name)}")
+            try:
+                one.process.wait()
+            except GpucheckError as error:
+                one.failure = Failure.of(error)
+        failures = [one.failure for one in self.members if one.failure is not None]
+        if failures and len(failures) == len(self.members):
+            first = failures[0]
+            if all(failure.code == MISSING for failure in failures):
+                raise MissingError(
+                    code=first.code, message=f"{_sentence(first.message)}.", remedy=first.remedy
+                )
+
+    def facts(self) -> tuple[FrameworkFacts, ...]:
+        """Return what they reported about themselves."""
+        return tuple(one.facts() for one in self.members)
+
+    def close(self) -> None:
+        """End their processes."""
+        for one in self.members:
+            one.process.close()
+
+
+def _sentence(text: str) -> str:
+    return framework_title(text.partition(" ")[0]) + " " + text.partition(" ")[2]
+
+
+@contextmanager
+def open_frameworks(
+    request: BenchRequest, environment: Mapping[str, str], *, threads: int, gpu: bool
+) -> Iterator[Frameworks]:
+    """Start the requested frameworks, which import side by side, and end them after the block.
+
+    `gpu` tells whether a GPU takes part: otherwise all are hidden from them.
+
+    Raises:
+        WrongUseError: a name is not a framework, or its Python cannot be run.
+    """
+    named = dict(parse_framework(text) for text in request.frameworks)
+    if not named:
+        yield Frameworks()
+        return
+    interpreters = {
+        name: user_interpreter(environment, python, option=f"--framework {name}=")
+        for name, python in named.items()
+    }
+    folder = CompiledFolder()
+    members: list[Framework] = []
+    frameworks = Frameworks()
+    try:
+        for name, interpreter in interpreters.items():
+            settings = FrameworkSettings(
+                threads=threads,
+                gpu=gpu and name not in CPU_ONLY,
+                same_math=request.same_math,
+                folder=folder.path,
+            )
+            process = FrameworkProcess(
+                name=name, interpreter=interpreter, settings=settings, environment=environment
+            )
+            member = Framework(process=process)
+            members.append(member)
+            frameworks.members = tuple(members)
+            try:
+                process.start()
+            except GpucheckError as error:
+                member.failure = Failure.of(error)
+        yield frameworks
+    finally:
+        frameworks.close()
+        folder.close()

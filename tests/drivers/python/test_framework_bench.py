@@ -1,0 +1,252 @@
+"""A framework's child: its steps with real arrays, its ends, and what it leaves behind."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gpucheck.drivers.python.framework_bench import (
+    BROKEN,
+    DIED,
+    FAILED,
+    LACKS,
+    MISSING,
+    OUT_OF_MEMORY,
+    SILENT,
+    CompiledFolder,
+    FrameworkProcess,
+    FrameworkSettings,
+    SharedBytes,
+    framework_environment,
+)
+from gpucheck.drivers.python.interpreters import Interpreter
+from gpucheck.report.errors import BadAnswerError
+
+STAND_INS = Path(__file__).parents[2] / "fakes" / "frameworks"
+EDGE = 8
+Start = Callable[..., FrameworkProcess]
+
+
+@pytest.fixture(name="start")
+def _start() -> Iterator[Start]:
+    started: list[FrameworkProcess] = []
+
+    def start(name: str, *, gpu: bool = False, same_math: bool = False, **words: Any) -> Any:
+        import_s = words.pop("import_s", 60.0)
+        environment = {"PATH": os.environ["PATH"], **words}
+        if name != "numpy":
+            environment["PYTHONPATH"] = str(STAND_INS)
+        process = FrameworkProcess(
+            name=name,
+            interpreter=Interpreter(words.pop("python", sys.executable)),
+            settings=FrameworkSettings(threads=1, gpu=gpu, same_math=same_math),
+            environment=environment,
+            import_s=import_s,
+        )
+        started.append(process)
+        process.wait()
+        return process
+
+    yield start
+    for process in started:
+        process.close()
+
+
+class Product:
+    """A product of two small matrices, as a case asks for it."""
+
+    def __init__(self, dtype: str = "float32", **more: Any) -> None:
+        numbers = np.random.default_rng(0).standard_normal((2, EDGE, EDGE))
+        self.left, self.right = numbers.astype(dtype)
+        self.shared = [SharedBytes(self.left.nbytes) for _ in range(3)]
+        for shared, array in zip(self.shared, (self.left, self.right), strict=False):
+            shared.write(array)
+        given = [
+            {**shared.place, "shape": [EDGE, EDGE], "dtype": dtype} for shared in self.shared[:2]
+        ]
+        self.request = {
+            "ask": "prepare",
+            "kernel": "matmul",
+            "form": "eager",
+            "device": "cpu",
+            "math": "default",
+            "end_to_end": False,
+            "way": "",
+            "sets": 1,
+            "parameters": {},
+            "inputs": given,
+            "output": {**self.shared[2].place, "shape": [EDGE, EDGE]},
+            **more,
+        }
+
+    def prepare(self, process: FrameworkProcess) -> None:
+        process.ask(self.request, 60)
+        process.ask({"ask": "poison"}, 60)
+
+    def result(self, process: FrameworkProcess) -> Any:
+        process.ask({"ask": "fetch"}, 60)
+        return self.shared[2].array(str(self.left.dtype), (EDGE, EDGE)).copy()
+
+
+@pytest.mark.parametrize("name", ["numpy", "pytorch"])
+@pytest.mark.parametrize("form", ["eager", "eager-out"])
+def test_a_product_is_prepared_run_fetched_and_released(start: Start, name: str, form: str) -> None:
+    process, product = start(name), Product(form=form)
+
+    product.prepare(process)
+    ran = process.ask({"ask": "run", "loops": 3}, 60)
+
+    assert 0 < ran["handed_s"] <= ran["seconds"]
+    np.testing.assert_allclose(product.result(process), product.left @ product.right, rtol=1e-5)
+    process.ask({"ask": "release"}, 60)
+    with pytest.raises(BadAnswerError, match="nothing is prepared"):
+        process.ask({"ask": "run", "loops": 1}, 60)
+    assert process.running
+
+
+def test_a_result_that_was_not_computed_cannot_be_fetched(start: Start) -> None:
+    process, product = start("numpy"), Product()
+    product.prepare(process)
+
+    with pytest.raises(BadAnswerError, match="no operation has run") as caught:
+        product.result(process)
+
+    assert caught.value.code == FAILED
+
+
+def test_facts_are_those_of_the_framework(start: Start) -> None:
+    facts = start("pytorch").facts
+
+    assert facts["version"] == "2.99.0+stand-in"
+    assert facts["blas"] == "MKL 2024.2"
+    assert facts["libraries"]["oneDNN"] == "3.7.1"
+    assert (facts["threads_intra"], facts["threads_inter"]) == (1, 1)
+    assert facts["float32_math"] == "fp32"
+    assert facts["gpus"] == []  # hidden: no GPU takes part
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        ({"FAKE_FRAMEWORK": "import=fail"}, BROKEN, "libtorch.so: cannot open shared object file"),
+        ({"FAKE_FRAMEWORK": "import=exit"}, BROKEN, "was ended by SIGSEGV"),
+        ({"FAKE_FRAMEWORK": "import=hang", "import_s": 1.5}, SILENT, "still being imported"),
+        ({"python": "/bin/false"}, BROKEN, "is it a Python?"),
+        ({"python": "/bin/cat"}, BROKEN, "is it a Python?"),
+    ],
+)
+def test_a_framework_that_cannot_be_imported_says_why(
+    start: Start, words: dict[str, Any], code: str, said: str
+) -> None:
+    with pytest.raises(BadAnswerError) as caught:
+        start("pytorch", **words)
+
+    assert caught.value.code == code
+    assert said in caught.value.message
+
+
+def test_a_framework_that_is_not_installed_is_missing(start: Start) -> None:
+    with pytest.raises(BadAnswerError, match="cupy is not installed in") as caught:
+        start("cupy")
+
+    assert caught.value.code == MISSING
+    assert "--framework cupy=PATH/bin/python" in caught.value.remedy[0]
+
+
+@pytest.mark.parametrize(
+    ("fault", "deadline_s", "code"),
+    [("exit", 60, DIED), ("hang", 0.5, SILENT), ("memory", 60, OUT_OF_MEMORY)],
+)
+def test_a_run_that_fails_leaves_the_next_case_a_framework(
+    start: Start, fault: str, deadline_s: float, code: str
+) -> None:
+    process, product = start("pytorch", FAKE_FRAMEWORK=f"run={fault}"), Product()
+    product.prepare(process)
+
+    with pytest.raises(BadAnswerError) as caught:
+        process.ask({"ask": "run", "loops": 1}, deadline_s)
+
+    assert caught.value.code == code
+    copied = Product(kernel="copy").request
+    process.ask({**copied, "inputs": copied["inputs"][:1]}, 60)  # started again if it has ended
+    process.ask({"ask": "run", "loops": 1}, 60)
+
+
+def test_what_a_framework_lacks_is_told_apart_from_its_failures(start: Start) -> None:
+    process = start("numpy")
+
+    with pytest.raises(BadAnswerError) as caught:
+        process.ask(Product("float16", kernel="softmax", parameters={"temperature": 1}).request, 60)
+
+    assert caught.value.code == LACKS
+
+
+def test_an_interrupted_request_ends_the_child(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process, product = start("pytorch", FAKE_FRAMEWORK="run=hang"), Product()
+    product.prepare(process)
+    pid = process.pid
+    assert pid is not None
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(FrameworkProcess, "_answer", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        process.ask({"ask": "run", "loops": 1}, 60)
+
+    assert not process.running
+    assert not Path(f"/proc/{pid}").exists()
+
+
+def test_environment_leaves_the_card_to_all_and_hides_it_from_a_run_without() -> None:
+    users = {"PATH": "/bin", "OMP_NUM_THREADS": "64", "JAX_PLATFORMS": "cuda"}
+
+    found = framework_environment(users, FrameworkSettings(threads=3, gpu=True, folder="/c"))
+
+    assert found["OMP_NUM_THREADS"] == found["MKL_NUM_THREADS"] == "3"
+    assert found["TF_FORCE_GPU_ALLOW_GROWTH"] == "true"
+    assert found["XLA_PYTHON_CLIENT_PREALLOCATE"] == "false"
+    assert found["TORCHINDUCTOR_CACHE_DIR"] == "/c"
+    assert "JAX_PLATFORMS" not in found  # the processor takes part too
+    assert "CUDA_VISIBLE_DEVICES" not in found
+    hidden = framework_environment(users, FrameworkSettings(threads=3))
+    assert (hidden["CUDA_VISIBLE_DEVICES"], hidden["JAX_PLATFORMS"]) == ("-1", "cpu")
+
+
+def test_folder_is_private_and_disappears(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    folder = CompiledFolder()
+    made = Path(folder.path)
+    (made / "code.so").touch()
+
+    assert made.stat().st_mode & 0o777 == 0o700
+    folder.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_folder_of_a_killed_run_is_deleted_by_the_next_but_not_one_in_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    left = tmp_path / "gpucheck-compiled-left"
+    left.mkdir()
+    (left / "code.so").touch()
+    in_use = tmp_path / "gpucheck-compiled-in-use"
+    in_use.mkdir()
+    descriptor = os.open(in_use, os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+
+    CompiledFolder().close()
+
+    os.close(descriptor)
+    assert list(tmp_path.iterdir()) == [in_use]
