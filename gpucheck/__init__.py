@@ -26,6 +26,8 @@ if TYPE_CHECKING:
         Doubt,
         DtypeSpec,
         Extent,
+        FrameworkFacts,
+        FrameworkUse,
         Gate,
         GateClass,
         GateStatus,
@@ -107,6 +109,8 @@ __all__ = (
     "ExitCode",
     "Extent",
     "Failure",
+    "FrameworkFacts",
+    "FrameworkUse",
     "Gate",
     "GateClass",
     "GateStatus",
@@ -164,8 +168,9 @@ _HOMES = {
     "gpucheck.memlimit.api": "LimitedMemory",
     "gpucheck.bench.model": (
         "BaselineUse BenchEnvironment BenchMode BenchResult Comparison ComparisonSide Conclusion "
-        "Corruption Direction Doubt DtypeSpec Extent Gate GateClass GateStatus GpuTelemetry "
-        "Measurement ProfileUse Roofline SampleSummary Scope Severity Telemetry Throughput Verified"
+        "Corruption Direction Doubt DtypeSpec Extent FrameworkFacts FrameworkUse Gate GateClass "
+        "GateStatus GpuTelemetry Measurement ProfileUse Roofline SampleSummary Scope Severity "
+        "Telemetry Throughput Verified"
     ),
     "gpucheck.integrations.diagnose": "Diagnosis",
     "gpucheck.inventory.model": "Gpu GpuHolder GpuProcess GpuState MigInstance MigState PcieLink",

@@ -200,7 +200,12 @@ def test_bench_takes_what_the_command_takes() -> None:
     options = set(inspect.signature(import_module(COMMANDS["bench"].module).command).parameters)
     ours = set(inspect.signature(gpucheck.bench).parameters)
 
-    renamed = {"budget_s": "budget", "corruption_s": "corruption", "data_file": "data"}
+    renamed = {
+        "budget_s": "budget",
+        "corruption_s": "corruption",
+        "data_file": "data",
+        "frameworks": "framework",
+    }
     assert {renamed.get(name, name) for name in ours} - options == {"mode"}
 
 
