@@ -22,6 +22,8 @@ GRAPHS = sorted((ROOT / "configs" / "place").glob("*.toml"))
 PROFILES = sorted((ROOT / "configs" / "bench").glob("*.toml"))
 #: Read by CI systems, and by tests/architecture/test_ci_configs.py.
 EXAMPLES = sorted((ROOT / "configs" / "ci").glob("*"))
+#: Run or validated by tests/end_to_end/test_recipes.py.
+RECIPES = sorted((ROOT / "configs" / "monitoring").glob("*"))
 #: Said once, at the head of default.toml.
 OF_EVERY_TABLE = {"config", "deadline", "from", "list-examples", "output"}
 #: What a command needs beside its options.
@@ -74,7 +76,7 @@ def test_every_line_of_it_is_one_that_the_parser_takes(name: str, tmp_path: Path
 def test_every_file_is_of_a_known_kind() -> None:
     files = {path for path in (ROOT / "configs").rglob("*") if path.is_file()}
 
-    assert files == {*CONFIGS, *GRAPHS, *PROFILES, *EXAMPLES}
+    assert files == {*CONFIGS, *GRAPHS, *PROFILES, *EXAMPLES, *RECIPES}
 
 
 def test_the_tutorials_cases_are_there() -> None:
