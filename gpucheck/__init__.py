@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         Roofline,
         SampleSummary,
         Scope,
+        SensorHistory,
         Severity,
         Telemetry,
         Throughput,
@@ -145,6 +146,7 @@ __all__ = (
     "RunGpu",
     "SampleSummary",
     "Scope",
+    "SensorHistory",
     "Severity",
     "Software",
     "Strength",
@@ -169,8 +171,8 @@ _HOMES = {
     "gpucheck.bench.model": (
         "BaselineUse BenchEnvironment BenchMode BenchResult Comparison ComparisonSide Conclusion "
         "Corruption Direction Doubt DtypeSpec Extent FrameworkFacts FrameworkUse Gate GateClass "
-        "GateStatus GpuTelemetry Measurement ProfileUse Roofline SampleSummary Scope Severity "
-        "Telemetry Throughput Verified"
+        "GateStatus GpuTelemetry Measurement ProfileUse Roofline SampleSummary Scope "
+        "SensorHistory Severity Telemetry Throughput Verified"
     ),
     "gpucheck.integrations.diagnose": "Diagnosis",
     "gpucheck.inventory.model": "Gpu GpuHolder GpuProcess GpuState MigInstance MigState PcieLink",

@@ -26,6 +26,7 @@ from gpucheck.report.text import View, rate
 
 if TYPE_CHECKING:
     from gpucheck.bench.burn import BurnProgress, DeviceProgress
+    from gpucheck.report.charts import Drawing
 
 _ENDS = {
     BurnEnd.TIME: "",
@@ -60,6 +61,14 @@ def blocks(report: Report, view: View) -> Iterator[Block]:
     yield from gate_blocks(found.gates, view, notes=False)
     yield Gap()
     yield verdict_line(*verdict_word(report, found.gates), _verdict(found))
+
+
+def charts(report: Report, view: View) -> Iterator[Drawing]:
+    """Yield the charts of a burn."""
+    from gpucheck.bench.charts_view import burn_charts
+
+    if isinstance(report.result, BurnResult):
+        yield from burn_charts(report.result)
 
 
 def _devices(found: BurnResult, view: View) -> Table:

@@ -292,6 +292,22 @@ class Extent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SensorHistory:
+    """Readings of one GPU over the run, in equal parts of its time.
+
+    Each part of `part_s` seconds has the median of its readings, None if it has none; the first
+    begins at the run's first reading of any GPU. `limited` are the periods, from and to in seconds,
+    in which each reason held the clock down.
+    """
+
+    part_s: float
+    clock_sm_mhz: tuple[float | None, ...] = ()
+    power_w: tuple[float | None, ...] = ()
+    temperature_c: tuple[float | None, ...] = ()
+    limited: dict[str, tuple[tuple[float, float], ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GpuTelemetry:
     """NVML readings of one GPU while it was measured.
 
@@ -299,6 +315,7 @@ class GpuTelemetry:
     once. `limited_s` is the driver's count of seconds for each, which misses nothing between two
     readings. `new_errors` are counters that grew. The PCIe link is the best seen under load.
     `temperature_margin_c` is the distance to the slowdown temperature, on cards that report it.
+    `history` is left out by --samples summary; over several processes it is that of the first.
     """
 
     uuid: str
@@ -323,6 +340,7 @@ class GpuTelemetry:
     limited_s: dict[str, float] = field(default_factory=dict)
     new_errors: dict[str, int] = field(default_factory=dict)
     other_processes: tuple[int, ...] = ()
+    history: SensorHistory | None = None
     unavailable: dict[str, str] = field(default_factory=dict)
 
 

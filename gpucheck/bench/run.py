@@ -33,6 +33,7 @@ from gpucheck.bench.model import (
     Measurement,
     Roofline,
     SampleDetail,
+    Telemetry,
     Throughput,
 )
 from gpucheck.bench.numerics import HostData
@@ -261,7 +262,7 @@ class _Bench:
             comparisons=comparisons,
             environment=environment,
             conclusions=conclusions,
-            telemetry=self._observer.result() if self._boards else None,
+            telemetry=self._telemetry() if self._boards else None,
             notes=(
                 *self._run_environment.notes,
                 *unified_notes(self._boards),
@@ -271,6 +272,14 @@ class _Bench:
             headline=headline(comparisons),
             interrupted=interrupted,
         )
+
+    def _telemetry(self) -> Telemetry:
+        found = self._observer.result()
+        if self._request.samples is not SampleDetail.SUMMARY:
+            return found
+        why = {"history": "left out by --samples summary"}
+        gpus = (replace(gpu, history=None, unavailable=gpu.unavailable | why) for gpu in found.gpus)
+        return replace(found, gpus=tuple(gpus))
 
     def _resources(self) -> Resources:
         return Resources(

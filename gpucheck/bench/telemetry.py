@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from gpucheck.bench import stats
-from gpucheck.bench.model import Extent, GpuTelemetry, Telemetry
+from gpucheck.bench.model import Extent, GpuTelemetry, SensorHistory, Telemetry
 from gpucheck.drivers.nvml.sensors import PERIOD_S, NvmlSensors, Sample
 
 #: Bits of NVML's clocks event reasons (nvml.h, nvmlClocksEventReason*); several are set at once.
@@ -38,6 +38,10 @@ HEAT = frozenset({"hardware-thermal", "software-thermal", "hardware-slowdown"})
 _BESIDE_SLOWDOWN = frozenset({"software-thermal", "hardware-thermal", "power-brake"})
 #: Share of the readings, and of the time that the driver counts, from which a limit matters.
 LIMITED_READINGS, LIMITED_TIME = 0.05, 0.01
+#: Reasons that hold no clock down while there is work.
+_NO_LIMIT = frozenset({"idle", "display", "application-clocks"})
+#: Parts of a run's time that its history has at most: enough for a chart, and a few KB a GPU.
+MOST_PARTS = 120
 #: Counters of the driver, by the reason that they count.
 _COUNTED = {
     "power": "power-cap",
@@ -218,7 +222,14 @@ class Observer:
 
     def result(self) -> Telemetry:
         """Return the whole run's sensors."""
-        gpus = tuple(_summary(uuid, gpu) for uuid, gpu in self._gpus.items())
+        times = [
+            gpu.samples[place].time_s
+            for gpu in self._gpus.values()
+            for place in (0, -1)
+            if gpu.samples
+        ]
+        span = (min(times), max(times)) if times else (0.0, 0.0)
+        gpus = tuple(_summary(uuid, gpu, span) for uuid, gpu in self._gpus.items())
         return Telemetry(gpus=gpus, unavailable=self._sensors.failure)
 
 
@@ -307,7 +318,53 @@ def _watts(milliwatts: float | None) -> float | None:
     return None if milliwatts is None else milliwatts / 1000
 
 
-def _summary(uuid: str, gpu: _Gpu) -> GpuTelemetry:
+def history_of(samples: Sequence[Sample], span: tuple[float, float]) -> SensorHistory | None:
+    """Return readings in at most `MOST_PARTS` equal parts of a time span, None without any."""
+    if not samples:
+        return None
+    begin, seconds = span[0], span[1] - span[0]
+    part_s = max(PERIOD_S, seconds / MOST_PARTS)
+    count = min(MOST_PARTS, int(seconds / part_s) + 1)
+    parts: list[list[Sample]] = [[] for _ in range(count)]
+    for sample in samples:
+        parts[min(count - 1, int((sample.time_s - begin) / part_s))].append(sample)
+
+    def medians(key: str, scale: float, digits: int) -> tuple[float | None, ...]:
+        found = (extent(part, key, scale) for part in parts)
+        return tuple(None if one is None else round(one.median, digits) for one in found)
+
+    return SensorHistory(
+        part_s=part_s,
+        clock_sm_mhz=medians("clock_sm_mhz", 1.0, 0),
+        power_w=medians("power_mw", 1e-3, 1),
+        temperature_c=medians("temperature_c", 1.0, 0),
+        limited=_limited_periods(samples, begin, part_s),
+    )
+
+
+def _limited_periods(
+    samples: Sequence[Sample], begin: float, part_s: float
+) -> dict[str, tuple[tuple[float, float], ...]]:
+    """Return when each reason was set, from reading to reading; pauses below a part do not count.
+
+    A reason holds for the readings' period after the last reading that has it. Idling and the
+    display's clock are no limits.
+    """
+    found: dict[str, list[tuple[float, float]]] = {}
+    for sample in samples:
+        mask, now = int(sample.values.get("reasons", 0)), sample.time_s - begin
+        for bit, name in REASONS.items():
+            if not mask & bit or name in _NO_LIMIT:
+                continue
+            periods = found.setdefault(name, [])
+            if periods and now - periods[-1][1] <= part_s:
+                periods[-1] = (periods[-1][0], round(now + PERIOD_S, 2))
+            else:
+                periods.append((round(now, 2), round(now + PERIOD_S, 2)))
+    return {name: tuple(periods) for name, periods in found.items()}
+
+
+def _summary(uuid: str, gpu: _Gpu, span: tuple[float, float]) -> GpuTelemetry:
     link = best_link(gpu.samples)
     # NVML's pair: the current mode, and the one after the next start.
     ecc_modes = gpu.facts.get("ecc_mode")
@@ -338,6 +395,7 @@ def _summary(uuid: str, gpu: _Gpu) -> GpuTelemetry:
         limited_s=limited_s(gpu.first, gpu.last),
         new_errors=grown(gpu.first, gpu.last),
         other_processes=tuple(sorted(gpu.others)),
+        history=history_of(gpu.samples, span),
     )
     return replace(found, unavailable=reasons_for(found, gpu.unavailable))
 

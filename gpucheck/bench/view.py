@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import groupby
+from typing import TYPE_CHECKING
 
 from gpucheck.bench.doubts_view import full_doubts, in_doubt
 from gpucheck.bench.environment import blas_text
@@ -35,9 +36,12 @@ from gpucheck.bench.rows_view import (
 )
 from gpucheck.bench.scheduler import NO_INTERVAL, TOO_SHORT
 from gpucheck.bench.summary_view import summary
-from gpucheck.report.blocks import Block, Gap, Heading, Line, head, limited, remedies
-from gpucheck.report.envelope import CheckStatus, Report
-from gpucheck.report.text import View, rate, two_digits
+from gpucheck.report.blocks import Block, Gap, Heading, Headline, Line, head, limited, remedies
+from gpucheck.report.envelope import CheckStatus, Report, Status
+from gpucheck.report.text import View, count_of, rate, two_digits
+
+if TYPE_CHECKING:
+    from gpucheck.report.charts import Drawing
 
 #: Most conclusions of one kind shown without -v.
 _MOST_CONCLUSIONS = 3
@@ -63,6 +67,37 @@ def blocks(report: Report, view: View) -> Iterator[Block]:
         yield head(report, *_facts(result))
         yield Gap()
     yield from gates_view.blocks(report, result, view)
+
+
+def charts(report: Report, view: View) -> Iterator[Drawing]:
+    """Yield the charts of a report of bench."""
+    # Only what draws needs them.
+    from gpucheck.bench.charts_view import bench_charts
+
+    if isinstance(report.result, BenchResult):
+        yield from bench_charts(report.result)
+
+
+def headline(report: Report) -> Headline:
+    """Return what was measured, where no gate has a verdict."""
+    result = report.result
+    if not isinstance(result, BenchResult):
+        raise TypeError(type(result).__name__)
+    measured = [row for row in result.measurements if row.median_s is not None]
+    wrong = sum(row.verified is not None and not row.verified.ok for row in measured)
+    doubtful = sum(bool(row.doubts) for row in measured)
+    said = f"{result.headline[:1].upper()}{result.headline[1:]}. " if result.headline else ""
+    said += count_of(len(measured), "row")
+    checked = all(row.verified is not None for row in measured)
+    right = ", all right against float64" if checked and measured else ""
+    said += f", {wrong} WRONG" if wrong else right
+    said += f", {doubtful} with a doubt." if doubtful else "."
+    if wrong:
+        return Headline(said, CheckStatus.FAIL, "WRONG")
+    if not measured:
+        return Headline(said, CheckStatus.UNKNOWN, "NOTHING")
+    status = CheckStatus.WARN if doubtful or report.status is not Status.OK else CheckStatus.OK
+    return Headline(said, status, "INTERRUPTED" if result.interrupted else "MEASURED")
 
 
 def bench_blocks(report: Report, result: BenchResult, view: View) -> Iterator[Block]:

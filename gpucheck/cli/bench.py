@@ -411,7 +411,7 @@ def _run_burn(
         product=product, seconds=seconds, limit_c=limit_c, require_gpu=require_gpu
     )
     check_burn(request)
-    formats = ("table", "json", "jsonl", "junit", "github", "prometheus")
+    formats = ("table", "json", "jsonl", "junit", "github", "prometheus", "html")
     with (
         machine("burn", shared, formats) as probes,
         _live_view(shown=shared.verbosity >= 0) as report_progress,

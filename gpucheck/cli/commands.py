@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 class Command(NamedTuple):
     """Module of a command (with the function `command`), and its text in --help.
 
-    `formats` are what --format takes; `examples` are command lines with what each is for.
-    `actions` are commands of its own, in the same module: `gpucheck profile list` is its `list_`.
+    `formats` are what --format takes, `charts` what --chart takes, the most telling first;
+    `examples` are command lines with what each is for. `actions` are commands of its own, in the
+    same module: `gpucheck profile list` is its `list_`.
     """
 
     module: str
@@ -20,6 +21,7 @@ class Command(NamedTuple):
     formats: tuple[str, ...] = ("table", "json")
     examples: tuple[tuple[str, str], ...] = ()
     actions: Mapping[str, Command] = MappingProxyType({})
+    charts: tuple[str, ...] = ()
 
 
 #: Only the called command is imported: the overview needs no more than this.
@@ -28,7 +30,7 @@ COMMANDS = MappingProxyType(
         "detect": Command(
             "gpucheck.cli.detect",
             "Say whether a GPU can be used, and which layer is broken first.",
-            formats=("table", "json", "jsonl", "line", "shell", "prometheus"),
+            formats=("table", "json", "jsonl", "line", "shell", "prometheus", "html"),
             examples=(
                 ("gpucheck detect", "usable or not, and what to do"),
                 ("gpucheck detect --framework pytorch --deep", "let PyTorch itself try"),
@@ -41,7 +43,7 @@ COMMANDS = MappingProxyType(
         "list": Command(
             "gpucheck.cli.list",
             "List the GPUs: their numbers, state, users and links.",
-            formats=("table", "json", "jsonl", "csv", "prometheus"),
+            formats=("table", "json", "jsonl", "csv", "prometheus", "html"),
             examples=(
                 ("gpucheck list --processes --watch 2", "who uses them, refreshed"),
                 ("gpucheck list --select index,uuid,temperature_c --format csv", "for a script"),
@@ -62,7 +64,11 @@ COMMANDS = MappingProxyType(
             "Time the CPU against the GPU, and verify both.",
             formats=(
                 *("table", "json", "jsonl", "csv", "junit", "github", "prometheus"),
-                "github-benchmark",
+                *("github-benchmark", "html"),
+            ),
+            charts=(
+                *("roofline", "speedup", "transfer", "rounds", "telemetry", "gpus"),
+                "frameworks",
             ),
             examples=(
                 ("gpucheck bench --quick", "the first look"),
@@ -74,7 +80,8 @@ COMMANDS = MappingProxyType(
         "compare": Command(
             "gpucheck.cli.compare",
             "Compare two benchmark runs, with intervals and a verdict.",
-            formats=("table", "json", "jsonl", "csv", "junit", "github"),
+            formats=("table", "json", "jsonl", "csv", "junit", "github", "html"),
+            charts=("changes",),
             examples=(
                 ("gpucheck compare before.json after.json", "two runs of bench --save"),
                 ("gpucheck compare before.json after.json --tolerance 3", "slower by over 3 %?"),

@@ -19,6 +19,9 @@ OF_ALL: Mapping[str, tuple[str, ...]] = {
     "Output": (
         "format_", "json", "output", "verbose", "quiet", "strict", "samples", "junit", "github",
         "prometheus",
+        "html",
+        "plot",
+        "chart",
     ),
     "Machine": ("from_", "list_examples", "deadline"),
     "Defaults and help": ("version", "config", "help"),

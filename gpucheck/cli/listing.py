@@ -115,7 +115,9 @@ def list_gpus(
         inventory = answer.result
         if not isinstance(inventory, Inventory) or not inventory.gpus:
             return answer
-        table = shared.format == "table" and not topology
+        # A page is for people too; the document has the plain list.
+        shown = shared.format in ("table", "html") or (shared.html and shared.format != "json")
+        table = bool(shown) and not topology
         if table or (processes and shared.format == "json"):
             from gpucheck.inventory.unowned import find_unowned
 
@@ -181,8 +183,9 @@ def _watch(
     if shared.format == "prometheus":
         message = "--watch writes metrics to a file, again and again: give --prometheus FILE."
         raise WrongUseError(code="watch-with-prometheus", message=message)
-    if shared.output is not None or shared.recording is not None:
-        message = "--watch shows this machine live: it cannot be combined with --output or --from."
+    if any((shared.output, shared.html, shared.recording)):
+        others = "--output, --html or --from"
+        message = f"--watch shows this machine live: it cannot be combined with {others}."
         raise WrongUseError(code="watch-with-file", message=message)
     gc.enable()
     code = ExitCode.OK

@@ -94,6 +94,15 @@ def _shared(
         int, typer.Option("--verbose", "-v", count=True, show_default=False, help="Show more.")
     ] = 0,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show less.")] = False,
+    html: Annotated[
+        Path | None,
+        typer.Option("--html", metavar="FILE", help="Also write the report as a page."),
+    ] = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option("--plot", metavar="FILE.svg|png", help="Also draw a chart of the report."),
+    ] = None,
+    chart: str | None = None,  # each command has its own charts: see _chart_option
 ) -> Shared:
     """Collect the shared options."""
     if json and format_ not in ("table", "json"):
@@ -116,6 +125,9 @@ def _shared(
         deadline_s=deadline,
         strict=strict,
         verbosity=-1 if quiet else verbose,
+        html=html,
+        plot=plot,
+        chart=chart,
     )
 
 
@@ -151,6 +163,14 @@ def _format_option(formats: Sequence[str]) -> inspect.Parameter:
     return _SHARED_PARAMETERS["format_"].replace(annotation=Annotated[str, option], default=default)
 
 
+def _chart_option(charts: Sequence[str]) -> inspect.Parameter:
+    """Return --chart as this command has it."""
+    known = f"{', '.join(charts[:-1])} or {charts[-1]}" if charts[1:] else charts[0]
+    text = f"What --plot draws: {known} [default: the first that the report has]."
+    option = typer.Option("--chart", metavar="NAME", help=text)
+    return _SHARED_PARAMETERS["chart"].replace(annotation=Annotated[str | None, option])
+
+
 def with_shared_options(
     function: Callable[..., int], *, formats: Sequence[str] | None = None
 ) -> Callable[..., int]:
@@ -161,13 +181,20 @@ def with_shared_options(
     signature = inspect.signature(function, eval_str=True)
     name = function.__module__.rpartition(".")[2]
     formats = formats or COMMANDS[name].formats
+    charts = COMMANDS[name].charts if name in COMMANDS else ()
     own = [item for item in signature.parameters.values() if item.name != "shared"]
 
     @functools.wraps(function)
     def command(**values: Any) -> int:
         for name in _EARLY_PARAMETERS:
             values.pop(name, None)
-        shared = _shared(**{name: values.pop(name) for name in _SHARED_PARAMETERS})
+        shared = _shared(
+            **{name: values.pop(name) for name in _SHARED_PARAMETERS if name in values}
+        )
+        if shared.chart is not None:
+            from gpucheck.cli.report_beside import check_chart
+
+            check_chart(shared, charts)
         try:
             return Answered(function(**values, shared=shared))
         except KeyboardInterrupt:
@@ -179,6 +206,12 @@ def with_shared_options(
     if name in _WITHOUT_SNAPSHOT:
         shared_by_name["from_"] = _HIDDEN_FROM
         del shared_by_name["list_examples"]
+    if "html" not in formats:
+        del shared_by_name["html"]
+    if charts:
+        shared_by_name["chart"] = _chart_option(charts)
+    else:
+        del shared_by_name["plot"], shared_by_name["chart"]
     if name in _WITHOUT_DRIVER:
         shared_by_name["deadline"] = _HIDDEN_DEADLINE
     parameters = [*own, *shared_by_name.values()]

@@ -63,6 +63,10 @@ class Shared(NamedTuple):
     source: str | None = None
     #: Only its owner may read the file of --output.
     private: bool = False
+    #: Files beside the report: a page, and a chart (the first one if none is named).
+    html: Path | None = None
+    plot: Path | None = None
+    chart: str | None = None
 
 
 class Answered(int):
@@ -219,6 +223,10 @@ def check_shared(shared: Shared, command: str, formats: Sequence[str] | None = N
         )
     if shared.output is not None:
         check_writable(shared.output)
+    if shared.html or shared.plot:
+        from gpucheck.cli.report_beside import check_beside
+
+        check_beside(shared)
 
 
 @contextmanager
@@ -284,12 +292,20 @@ def publish(
     `also` receives the report once it is on stdout.
     """
     report = wrap(command, answer, time=time, strict=shared.strict)
+    view, writes = view_for(shared, **view_changes), list[Callable[[], None]]()
+    if shared.html or shared.plot or shared.format == "html":
+        from gpucheck.cli.report_beside import chart_remedy, plan_files
+
+        view = view._replace(chart_remedy=chart_remedy())
+        report, writes = plan_files(report, shared, view)
     try:
-        report = write_report(report, shared, view_for(shared, **view_changes))
+        report = write_report(report, shared, view)
     except BrokenPipeError:
         closed_pipe()
     if also is not None:
         also(report)
+    for write in writes:
+        report = _after(write, report)
     shown = shared.format == "table" and shared.output is None and report.result is not None
     if not shown:
         _mark_example(shared)
@@ -300,6 +316,17 @@ def publish(
         source=shared.source,
     )
     return int(report.exit_code)
+
+
+def _after(write: Callable[[], None], report: Report) -> Report:
+    """Write a file beside the report; return the report, with the failure if there is one."""
+    try:
+        write()
+    except WrongUseError as error:
+        from gpucheck.cli.report_beside import failed
+
+        return failed(report, error)
+    return report
 
 
 def now() -> str:

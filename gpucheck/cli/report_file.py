@@ -52,7 +52,7 @@ def _is_special(path: Path) -> bool:
     return path.exists() and not path.is_file()
 
 
-def write_file(path: Path, text: str, *, mode: int | None = None) -> None:
+def write_file(path: Path, text: str | bytes, *, mode: int | None = None) -> None:
     """Write the report in one step: the file is the old one or the new one, never half of it.
 
     It has `mode`, or that of the file it replaces, or what the umask leaves.
@@ -60,16 +60,17 @@ def write_file(path: Path, text: str, *, mode: int | None = None) -> None:
     Raises:
         WrongUseError: the file system refused.
     """
+    content = text.encode() if isinstance(text, str) else text
     try:
         # A link stays one: the file it leads to is replaced.
         target = _followed(path)
         if _is_special(target):
             with os.fdopen(os.open(target, os.O_WRONLY | os.O_NOCTTY), "wb") as file:
-                file.write(text.encode())
+                file.write(content)
             return
         if mode is None and target.exists():
             mode = stat.S_IMODE(target.stat().st_mode)
-        _replace(target, text.encode(), mode)
+        _replace(target, content, mode)
     except (OSError, ValueError) as error:
         raise unwritable(repr(str(path)), _why(error)) from None
 

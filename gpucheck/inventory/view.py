@@ -25,6 +25,7 @@ from gpucheck.report.blocks import (
     Command,
     Gap,
     Head,
+    Headline,
     Inline,
     Line,
     Row,
@@ -34,7 +35,7 @@ from gpucheck.report.blocks import (
     limited,
     plain,
 )
-from gpucheck.report.envelope import CheckStatus, Report
+from gpucheck.report.envelope import CheckStatus, Report, Status
 from gpucheck.report.errors import ExitCode
 from gpucheck.report.text import ABSENT, View, binary_bytes, gibibytes, ranges
 
@@ -148,6 +149,15 @@ def blocks(report: Report, view: View) -> Iterator[Block]:
     if view.processes:
         yield Gap()
         yield from _processes(gpus, view)
+
+
+def headline(report: Report) -> Headline:
+    """Return how many GPUs there are, and what the warnings say of them."""
+    word, *counts = _counts(report, _judged(report).inventory.gpus)
+    statuses = {Status.OK: CheckStatus.OK, Status.WARN: CheckStatus.WARN}
+    status = statuses.get(report.status, CheckStatus.FAIL)
+    text = "; ".join([*counts, *(one.message for one in report.warnings)])
+    return Headline(text[:1].upper() + text[1:], status, word)
 
 
 def rows(

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from gpucheck.report.envelope import CheckStatus, Report
-from gpucheck.report.text import View, count_of
+from gpucheck.report.text import View, count_of, on_recording
 
 
 class Span(NamedTuple):
@@ -160,6 +160,13 @@ def remedies(steps: Sequence[str], *, indent: int = 4) -> Iterator[Block]:
         yield Command(found[1], indent + len(lead) + 1)
         if found["after"]:
             yield Line(f"Then {found['after']}", indent=indent + len(lead) + 1)
+
+
+def for_recording(block: Block, view: View) -> Block:
+    """Return a command, or a line that ends with one, as it is for the report's recording."""
+    if isinstance(block, (Line, Command)) and isinstance(block.text, str):
+        return block._replace(text=on_recording(block.text, view.source))
+    return block
 
 
 def limited(notes: Iterable[Line], view: View, *, most: int = MOST_NOTES) -> Iterator[Block]:

@@ -16,6 +16,8 @@ class View(NamedTuple):
 
     `source` is what --from named, an example or a file.
 
+    `chart_remedy` is how to get what draws charts, if it is missing: only a page shows it.
+
     `width` is in columns; `indented` spreads JSON over lines; `color` and `unicode` say what the
     terminal can show; `verbosity` is -1 (quiet), 0 or more; `columns` chooses and orders the
     columns of a list, None means by width.
@@ -31,6 +33,7 @@ class View(NamedTuple):
     indented: bool = False
     example: str | None = None
     source: str | None = None
+    chart_remedy: tuple[str, ...] = ()
 
 
 Renderer = Callable[[Report, View], str]

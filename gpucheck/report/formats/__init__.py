@@ -8,9 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from importlib import import_module
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from gpucheck.report.text import Renderer
+from gpucheck.report.envelope import Report
+from gpucheck.report.text import Renderer, View
+
+if TYPE_CHECKING:
+    from gpucheck.report.charts import Drawing
 
 #: Format name -> module of this folder and its function `(report, view) -> str`. Imported when
 #: used: rich is heavy.
@@ -30,13 +34,15 @@ FORMATS = MappingProxyType(
         "github": "github:render",
         "prometheus": "prometheus:render",
         "github-benchmark": "github_benchmark:render",
+        "html": "html:render",
     }
 )
 
 #: Document -> module of its view. `blocks(report, view)` yields what the table shows; `LINES` has a
 #: function of the result for each format that is lines to copy; `line(result)` is the sentence of
 #: --line; `charts(report, view)` yields the charts (report/charts.py) that --html and --plot draw,
-#: each only if the document has its values.
+#: each only if the document has its values; `headline(report)` is the `Headline` of a page, where
+#: `blocks` have none.
 VIEWS = MappingProxyType(
     {
         "list": "gpucheck.inventory.view",

@@ -21,11 +21,12 @@ from gpucheck.report.blocks import (
     Line,
     Span,
     Table,
+    for_recording,
     plain,
 )
 from gpucheck.report.envelope import CheckStatus, Report
 from gpucheck.report.formats import open_view
-from gpucheck.report.text import ABSENT, View, as_ascii, example_mark, on_recording, printable
+from gpucheck.report.text import ABSENT, View, as_ascii, example_mark, printable
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -108,7 +109,7 @@ def _drawn(blocks: Iterable[Block], view: View) -> Iterator[Text]:
     from rich.text import Text
 
     for block in blocks:
-        match _on_recording(block, view):
+        match for_recording(block, view):
             case Head(facts):
                 yield from _joined(facts, view, style="bold")
             case Heading(words):
@@ -127,13 +128,6 @@ def _drawn(blocks: Iterable[Block], view: View) -> Iterator[Text]:
             case Fitting(tables):
                 fitting = (lines for table in tables if (lines := _table(table, view)))
                 yield from next(fitting, None) or _records(tables[-1], view)
-
-
-def _on_recording(block: Block, view: View) -> Block:
-    """Return a command, or a line that ends with one, as it is for the report's recording."""
-    if isinstance(block, (Line, Command)) and isinstance(block.text, str):
-        return block._replace(text=on_recording(block.text, view.source))
-    return block
 
 
 def _without_double_gaps(lines: Iterator[Text]) -> Iterator[Text]:

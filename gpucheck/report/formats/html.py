@@ -1,0 +1,331 @@
+"""HTML format: one page that needs nothing else, for a ticket, a phone or paper.
+
+The verdict comes first, then the machine, the charts, and every row with its doubts. The page has
+no script, loads nothing, and its Content-Security-Policy forbids both; the only style that the
+policy allows is the page's own. Whatever the report says is escaped, and cut where it is endless.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from html import escape
+from pathlib import Path
+
+from gpucheck import __version__
+from gpucheck.report.blocks import (
+    Block,
+    Command,
+    Fitting,
+    Gap,
+    Head,
+    Heading,
+    Headline,
+    Inline,
+    Line,
+    Row,
+    Span,
+    Table,
+    for_recording,
+    plain,
+    remedies,
+)
+from gpucheck.report.envelope import CheckStatus, Report, Status
+from gpucheck.report.formats import charts_of, open_view
+from gpucheck.report.formats.table import MARKS
+from gpucheck.report.text import View, count_of, example_mark, printable
+
+#: Columns of the tables that are drawn: the widest form of each.
+_WIDTH = 160
+#: No text is longer; a name of a megabyte is cut.
+MOST_CHARACTERS = 2000
+#: Verdicts that have no word of their own.
+_WORDS = {
+    CheckStatus.OK: "OK",
+    CheckStatus.WARN: "WARNING",
+    CheckStatus.FAIL: "FAIL",
+    CheckStatus.SKIP: "UNDECIDED",
+    CheckStatus.UNKNOWN: "UNKNOWN",
+}
+_STATUSES = {
+    Status.OK: CheckStatus.OK,
+    Status.WARN: CheckStatus.WARN,
+    Status.FAIL: CheckStatus.FAIL,
+    Status.UNKNOWN: CheckStatus.UNKNOWN,
+}
+#: Styles of spans that the page has a class for.
+_STYLES = frozenset({"bold", "dim", "green", "yellow", "red", "cyan"})
+_INDENT = 4
+
+
+def render(report: Report, view: View) -> str:
+    """Return the page; a failure without a result has its verdict and what to do."""
+    view = view._replace(width=_WIDTH, unicode=True, color=False, header=True)
+    view = view._replace(verbosity=max(1, view.verbosity))
+    blocks = [for_recording(block, view) for block in _blocks(report, view)]
+    main = (
+        *_machine(report, blocks),
+        *_charts(report, view),
+        *_details(report, blocks),
+        *_warnings(report),
+    )
+    return _page(report, [*_header(report, view, blocks), "<main>", *main, "</main>"])
+
+
+def _blocks(report: Report, view: View) -> Iterable[Block]:
+    return () if report.result is None else open_view(report.command).blocks(report, view)
+
+
+def _page(report: Report, body: Sequence[str]) -> str:
+    style = Path(__file__).with_name("page.css").read_text(encoding="utf-8")
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    policy = f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
+    title = " · ".join(_shown(part) for part in _about(report))
+    return "\n".join(
+        (
+            "<!DOCTYPE html>",
+            '<html lang="en" dir="ltr">',
+            "<head>",
+            '<meta charset="utf-8">',
+            f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            '<meta name="color-scheme" content="light dark">',
+            '<meta name="referrer" content="no-referrer">',
+            f"<title>{title}</title>",
+            f"<style>{style}</style>",
+            "</head>",
+            "<body>",
+            *body,
+            *_footer(report),
+            "</body>",
+            "</html>",
+            "",
+        )
+    )
+
+
+def _about(report: Report) -> tuple[str, ...]:
+    when = report.time.replace("T", " ").replace("Z", " UTC")
+    return (f"gpucheck {report.command}", report.host.name or "this machine", when)
+
+
+def _header(report: Report, view: View, blocks: Sequence[Block]) -> Iterator[str]:
+    name, *facts = _about(report)
+    headline = _headline(report, blocks)
+    word = headline.word or _WORDS[headline.status]
+    yield "<header>"
+    about = "".join(f"<span>{_shown(one)}</span>" for one in facts)
+    yield f'<p class="about"><b>{_shown(name)}</b>{about}</p>'
+    yield f'<div class="verdict {headline.status.value}">'
+    yield f"<h1>{_shown(word)}</h1>"
+    yield f"<p>{_shown(headline.text)}</p>" if headline.text else ""
+    yield "</div>"
+    if view.example is not None:
+        yield f'<p class="recorded">{_shown(example_mark(view.example))}</p>'
+    elif report.host.recorded:
+        yield '<p class="recorded">answered from a recording, not from the machine itself</p>'
+    yield "</header>"
+
+
+def _headline(report: Report, blocks: Sequence[Block]) -> Headline:
+    """Return the report's verdict: the failure, the view's own, or what the envelope says."""
+    told = [block for block in blocks if isinstance(block, Headline)]
+    if told:
+        return told[-1]
+    status = _STATUSES[report.status]
+    if report.error is not None:
+        return Headline(report.error.message, status)
+    say = getattr(open_view(report.command), "headline", None)
+    if say is not None and report.result is not None:
+        said: Headline = say(report)
+        return said
+    return Headline("; ".join(one.message for one in report.warnings), status)
+
+
+def _machine(report: Report, blocks: Sequence[Block]) -> Iterator[str]:
+    host = report.host
+    known = {
+        "Host": host.name,
+        "NVIDIA driver": host.driver_version,
+        "CUDA of the driver": host.cuda_driver_version,
+        "Operating system": host.os,
+        "Kernel": host.kernel,
+        "Container": host.container,
+        "Python": host.python,
+    }
+    said = {host.name, f"driver {host.driver_version}", f"CUDA {host.cuda_driver_version}"}
+    heads = [fact for block in blocks if isinstance(block, Head) for fact in block.facts]
+    yield '<section aria-labelledby="machine"><h2 id="machine">Machine</h2>'
+    cards = [f"<li>{_shown(fact)}</li>" for fact in heads if fact not in said]
+    if cards:
+        yield f'<ul class="cards">{"".join(cards)}</ul>'
+    yield "<dl>"
+    for name, value in known.items():
+        if value:
+            yield f"<div><dt>{name}</dt><dd>{_shown(value)}</dd></div>"
+    yield "</dl></section>"
+
+
+# ----------------------------------------------------------------------------------- charts
+
+
+def _charts(report: Report, view: View) -> Iterator[str]:
+    drawings = charts_of(report, view)
+    if not drawings:
+        return
+    yield '<section aria-labelledby="charts"><h2 id="charts">Charts</h2>'
+    if view.chart_remedy:
+        yield f"<p>{count_of(len(drawings), 'chart')} of this report need matplotlib.</p>"
+        yield from _drawn(remedies(view.chart_remedy, indent=0))
+    else:
+        from gpucheck.report.plot import inline_svg
+
+        yield '<div class="charts">'
+        for number, drawing in enumerate(drawings):
+            title = f"<b>{_shown(drawing.title)}</b><span>{_shown(drawing.says)}</span>"
+            svg = inline_svg(drawing, f"chart{number}")
+            yield f"<figure><figcaption>{title}</figcaption>{svg}</figure>"
+        yield "</div>"
+    yield "</section>"
+
+
+# ----------------------------------------------------------------------------------- blocks
+
+
+def _details(report: Report, blocks: Sequence[Block]) -> Iterator[str]:
+    shown: list[Block] = [block for block in blocks if not isinstance(block, Head | Headline)]
+    if report.error is not None:
+        shown += [Gap(), Heading("What to do"), *remedies(report.error.remedy, indent=0)]
+    if all(isinstance(block, Gap) for block in shown):
+        return
+    yield '<section aria-labelledby="details"><h2 id="details">Details</h2>'
+    yield from _drawn(shown)
+    yield "</section>"
+
+
+def _drawn(blocks: Iterable[Block]) -> Iterator[str]:
+    gap = False
+    for block in blocks:
+        if isinstance(block, Gap):
+            gap = True
+            continue
+        if gap and not isinstance(block, Heading):
+            yield '<div class="gap"></div>'
+        gap = False
+        match block:
+            case Heading(text):
+                spans = (Span(text, "bold"),) if isinstance(text, str) else text
+                yield f"<h3>{_inline(spans)}</h3>"
+            case Line() as line:
+                yield _line(line)
+            case Command(text, indent):
+                yield f"<pre{_class(_indent(indent))}><code>{_shown(text)}</code></pre>"
+            case Table() as table:
+                yield from _table(table)
+            case Fitting(tables):
+                # The most columns; of several, the one that is aligned with no other table.
+                yield from _table(max(reversed(tables), key=lambda one: len(one.columns)))
+
+
+def _line(line: Line) -> str:
+    lead = f'<span class="lead">{_shown(line.lead.strip())}</span>' if line.lead.strip() else ""
+    if line.mark is not None:
+        sign, _, _ = MARKS[line.mark]
+        name = line.mark.value
+        lead = f'<span class="mark {name}" role="img" aria-label="{name}">{sign}</span>'
+    text = _inline(line.text)
+    style = _styles(line.style)
+    if not lead:
+        return f"<p{_class(_indent(line.indent), style)}>{text}</p>"
+    return f"<p{_class('hang', _indent(line.indent))}>{lead}<span{_class(style)}>{text}</span></p>"
+
+
+def _indent(columns: int) -> str:
+    return f"i{min(3, (columns + 2) // _INDENT)}" if columns >= 2 else ""
+
+
+def _class(*names: str) -> str:
+    known = " ".join(name for name in names if name)
+    return f' class="{known}"' if known else ""
+
+
+def _styles(style: str) -> str:
+    return " ".join(word for word in style.split() if word in _STYLES)
+
+
+def _inline(text: Inline) -> str:
+    if isinstance(text, str):
+        return _shown(text)
+    parts = []
+    for words, style in text:
+        known = _styles(style)
+        shown = _shown(words)
+        if known == "bold":
+            parts.append(f"<b>{shown}</b>")
+        else:
+            parts.append(f'<span class="{known}">{shown}</span>' if known else shown)
+    return "".join(parts).strip()
+
+
+def _shown(text: str) -> str:
+    """Return a text of any origin as HTML that shows exactly this text, cut where it is endless."""
+    cut = text if len(text) <= MOST_CHARACTERS else text[:MOST_CHARACTERS]
+    more = f" … ({len(text) - MOST_CHARACTERS} more characters)" if cut is not text else ""
+    return escape(printable(cut) + more)
+
+
+def _table(table: Table) -> Iterator[str]:
+    """Yield a table: its first column names the rows; on a phone each cell names its column."""
+    used = [
+        place
+        for place in range(len(table.columns))
+        if any(plain(row.cells[place]).strip() for row in table.rows)
+    ]
+    if not used:
+        return
+    columns = [table.columns[place] for place in used]
+    yield '<div class="rows"><table>'
+    if any(column.text for column in columns):
+        cells = (
+            f'<th scope="col"{_class("num" if one.right else "")}>{_shown(one.text)}</th>'
+            for one in columns
+        )
+        yield f"<thead><tr>{''.join(cells)}</tr></thead>"
+    yield "<tbody>"
+    for row in table.rows:
+        yield from _row(table, row, used)
+    yield "</tbody></table></div>"
+
+
+def _row(table: Table, row: Row, used: Sequence[int]) -> Iterator[str]:
+    cells = []
+    for number, place in enumerate(used):
+        column, text = table.columns[place], _inline(row.cells[place])
+        if number == 0:
+            cells.append(f'<th scope="row">{text}</th>')
+            continue
+        name = f' data-name="{_shown(column.text)}"' if column.text and text else ""
+        cells.append(f"<td{_class('num' if column.right else '')}{name}>{text}</td>")
+    yield f"<tr{_class(_styles(row.style))}>{''.join(cells)}</tr>"
+    if row.below:
+        lines = "".join(_line(line._replace(indent=0)) for line in row.below)
+        yield f'<tr class="below"><td colspan="{len(used)}">{lines}</td></tr>'
+
+
+def _warnings(report: Report) -> Iterator[str]:
+    if not report.warnings:
+        return
+    yield '<section aria-labelledby="warnings"><h2 id="warnings">Warnings</h2>'
+    for one in report.warnings:
+        yield _line(Line(one.message, CheckStatus.WARN))
+    yield "</section>"
+
+
+def _footer(report: Report) -> Iterator[str]:
+    said = (
+        f"Made by gpucheck {__version__}",
+        f"document {report.schema}",
+        f"exit code {int(report.exit_code)}",
+    )
+    yield f"<footer><p>{_shown(' · '.join(said))}</p></footer>"
