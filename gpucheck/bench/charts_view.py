@@ -469,10 +469,14 @@ def telemetry(found: Sequence[tuple[str, GpuTelemetry]]) -> Iterator[Chart]:
     ):
         series = []
         for name, _, history in kept:
-            values = getattr(history, key)
-            if any(value is not None for value in values):
-                times = ((place + 0.5) * history.part_s for place in range(len(values)))
-                series.append(Series(name, tuple(times), values, Drawn.LINE))
+            known = [
+                ((place + 0.5) * history.part_s, value)
+                for place, value in enumerate(getattr(history, key))
+                if value is not None
+            ]
+            if known:
+                x, y = tuple(time for time, _ in known), tuple(value for _, value in known)
+                series.append(Series(name, x, y, Drawn.LINE))
         if series:
             panels.append(Panel(Axis(label), tuple(series)))
     if not panels:

@@ -323,7 +323,8 @@ def history_of(samples: Sequence[Sample], span: tuple[float, float]) -> SensorHi
     if not samples:
         return None
     begin, seconds = span[0], span[1] - span[0]
-    part_s = max(PERIOD_S, seconds / MOST_PARTS)
+    # No finer than the readings are, so that few parts are empty.
+    part_s = max(PERIOD_S, seconds / min(MOST_PARTS, len(samples)))
     count = min(MOST_PARTS, int(seconds / part_s) + 1)
     parts: list[list[Sample]] = [[] for _ in range(count)]
     for sample in samples:

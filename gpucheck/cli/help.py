@@ -18,10 +18,7 @@ OPTIONS = "Options"
 OF_ALL: Mapping[str, tuple[str, ...]] = {
     "Output": (
         "format_", "json", "output", "verbose", "quiet", "strict", "samples", "junit", "github",
-        "prometheus",
-        "html",
-        "plot",
-        "chart",
+        "prometheus", "html", "plot", "chart",
     ),
     "Machine": ("from_", "list_examples", "deadline"),
     "Defaults and help": ("version", "config", "help"),

@@ -413,11 +413,13 @@ def _heat_map(drawing: HeatMap, colors: Mapping[str, str]) -> Figure:
     figure = Figure(figsize=(_WIDTH, 0.9 + 0.24 * row_count))
     axes = figure.subplots()
     axes.set_facecolor("none")
-    mesh = axes.pcolormesh(
-        values, cmap=shades, norm=norm, edgecolors=colors["page"], linewidth=1
+    mesh = axes.pcolormesh(values, cmap=shades, norm=norm, edgecolors=colors["page"], linewidth=1)
+    axes.set_xticks(
+        [place + 0.5 for place in range(column_count)], [_name(one) for one in drawing.columns]
     )
-    axes.set_xticks([place + 0.5 for place in range(column_count)], [_name(one) for one in drawing.columns])
-    axes.set_yticks([place + 0.5 for place in range(row_count)], [_name(one) for one in drawing.rows])
+    axes.set_yticks(
+        [place + 0.5 for place in range(row_count)], [_name(one) for one in drawing.rows]
+    )
     axes.invert_yaxis()
     axes.tick_params(length=0, labeltop=True, labelbottom=False)
     for side in ("left", "bottom"):

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from gpucheck.bench.model import Extent, GpuTelemetry
 from gpucheck.bench.telemetry import (
+    MOST_PARTS,
     REASONS,
     Observer,
     SensorSummary,
@@ -17,6 +18,7 @@ from gpucheck.bench.telemetry import (
     extent,
     grown,
     held_down,
+    history_of,
     is_clock_change,
     limited_s,
     other_processes,
@@ -157,6 +159,50 @@ def test_who_else_uses_the_gpu(
     before: tuple[int, ...], now: tuple[int, ...], others: set[int]
 ) -> None:
     assert other_processes(frozenset(before), frozenset(now), frozenset({1})) == others
+
+
+def test_a_history_has_the_median_of_each_part_and_when_a_reason_held() -> None:
+    readings = [
+        Sample(
+            time_s=100 + place * 0.1,
+            uuid="GPU-0",
+            values={"power_mw": 1000.0 * place, "reasons": 0x40 if 300 <= place < 600 else 0x1},
+        )
+        for place in range(1200)
+    ]
+
+    found = history_of(readings, (100.0, 220.0))
+
+    assert found is not None
+    assert found.part_s == 1.0
+    assert len(found.power_w) == MOST_PARTS
+    assert found.power_w[:2] == (4.5, 14.5)
+    assert set(found.clock_sm_mhz) == {None}
+    assert found.limited == {"hardware-thermal": ((30.0, 59.95),)}
+
+
+def test_a_gpu_without_readings_has_no_history_and_one_reading_is_one_part() -> None:
+    assert history_of([], (0.0, 1.0)) is None
+
+    found = history_of([sample(clock_sm_mhz=1700)], (0.0, 0.0))
+
+    assert found is not None
+    assert found.clock_sm_mhz == (1700,)
+
+
+def test_pauses_shorter_than_a_part_do_not_break_a_period() -> None:
+    def mask(place: int) -> int:
+        return 0 if 100 <= place < 106 or place >= 200 else 4
+
+    readings = [
+        Sample(time_s=place * 0.1, uuid="GPU-0", values={"reasons": mask(place)})
+        for place in range(1201)
+    ]
+
+    found = history_of(readings, (0.0, 120.0))
+
+    assert found is not None
+    assert found.limited == {"power-cap": ((0.0, 19.95),)}
 
 
 def test_the_reasons_are_those_of_nvml() -> None:
@@ -306,7 +352,8 @@ def test_the_whole_run_has_each_sensor_in_the_documents_units() -> None:
 
     (gpu,) = observed().result().gpus
 
-    assert replace(gpu, unavailable={}) == GpuTelemetry(
+    assert gpu.history is not None
+    assert replace(gpu, unavailable={}, history=None) == GpuTelemetry(
         uuid="GPU-0",
         reading_count=2,
         period_s=PERIOD_S,

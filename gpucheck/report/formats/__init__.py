@@ -116,6 +116,12 @@ def open_mapping(name: str, command: str) -> Any:
     return getattr(import_module(module), function)
 
 
+def charts_of(report: Report, view: View) -> tuple[Drawing, ...]:
+    """Return the charts that a report has the values for."""
+    charts = getattr(open_view(report.command), "charts", None)
+    return () if charts is None or report.result is None else tuple(charts(report, view))
+
+
 def open_view(command: str) -> Any:
     """Return the view module of a document."""
     return import_module(VIEWS[command])

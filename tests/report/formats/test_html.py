@@ -1,0 +1,160 @@
+"""Pages: what stands where, and that nothing in a report can act or break them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+
+from gpucheck.bench.model import GateStatus
+from gpucheck.report.envelope import Answer, Failure, Host, Notice, Report
+from gpucheck.report.errors import ExitCode
+from gpucheck.report.formats.html import MOST_CHARACTERS, render
+from gpucheck.report.text import View, printable
+from tests.fakes.bench_results import doubt, product, result_of
+from tests.fakes.reports import any_list, eventful_machine, list_report, wrap
+from tests.fakes.verdicts import HOSTILE, gate
+from tests.fakes.verdicts import report as bench_report
+from tests.report.formats.pages import Page
+from tests.sampling import examples
+
+#: Charts are drawn in tests/report/test_plot.py: they cost seconds.
+PLAIN = View(chart_remedy=("Install it: pip install 'gpucheck-cli[plot]'",))
+PAYLOADS = (
+    HOSTILE,
+    "</script><script>alert(1)</script>",
+    "</style><svg onload=alert(1)>",
+    '"><img src=x onerror=alert(1)>',
+    "javascript:alert(1)",
+    "}body{display:none}/*",
+    "\u202eevil\u200f\u2066",
+    "]]><!--",
+    "a\u0300" * 50,
+)
+
+
+def page(report: Report, **view: Any) -> Page:
+    found = Page(render(report, PLAIN._replace(**view)))
+    found.assert_inert()
+    return found
+
+
+# ------------------------------------------------------------------------------- what stands where
+
+
+def test_the_verdict_comes_first_then_the_machine_then_the_rows() -> None:
+    found = page(list_report(), processes=True)
+    order = ("gpucheck list", "4 GPUs", "3 visible to CUDA", "Machine", "NVIDIA driver", "Details")
+
+    places = [found.text.find(word) for word in order]
+
+    assert -1 not in places
+    assert places == sorted(places)
+
+
+def test_a_bench_without_gates_says_what_was_measured_and_every_doubt_in_full() -> None:
+    row = product(700.0, doubts=(doubt("throttled"),))
+    text = page(bench_report(result_of(row))).text
+
+    assert "MEASURED\n1 row" in text
+    assert "1 with a doubt." in text
+    assert row.doubts[0].message in text
+    assert "700 TFLOP/s" in text
+
+
+def test_a_wrong_result_is_the_headline() -> None:
+    right = product(700.0).verified
+    assert right is not None
+    wrong = product(700.0, verified=replace(right, ok=False))
+
+    assert "WRONG\n1 row, 1 WRONG" in page(bench_report(result_of(wrong))).text
+
+
+@pytest.mark.parametrize(("status", "word"), [(GateStatus.PASS, "PASS"), (GateStatus.FAIL, "FAIL")])
+def test_gates_give_the_verdict(status: GateStatus, word: str) -> None:
+    found = result_of(product(700.0), gates=(gate(status, reason="too slow"),))
+    code = ExitCode.BAD if status is GateStatus.FAIL else ExitCode.OK
+    read = page(bench_report(found, code=code))
+
+    assert f"{word}\n1 check" in read.text
+    assert ("div", "class", f"verdict {word.lower().replace('pass', 'ok')}") in read.attributes
+
+
+def test_a_failure_without_a_result_says_what_to_do() -> None:
+    failure = Failure("no-driver", "There is no driver.", ("Load it: sudo modprobe nvidia",))
+    text = page(bench_report(None, code=ExitCode.MISSING, failure=failure)).text
+
+    assert "UNKNOWN\nThere is no driver." in text
+    assert "What to do" in text
+    assert "sudo modprobe nvidia" in text
+
+
+def test_without_what_draws_them_it_says_how_to_get_the_charts() -> None:
+    text = page(bench_report(result_of(product(700.0), product(690.0, "gpu:1")))).text
+
+    assert "need matplotlib" in text
+    assert "pip install 'gpucheck-cli[plot]'" in text
+
+
+def test_warnings_stand_at_the_end() -> None:
+    read = page(bench_report(result_of(product(1.0)), warnings=(Notice("odd", "It is odd."),)))
+
+    assert read.text.index("Details") < read.text.index("It is odd.")
+
+
+def test_tables_are_tables_for_those_who_listen() -> None:
+    read = page(list_report())
+
+    assert ("html", "lang", "en") in read.attributes
+    assert ("th", "scope", "col") in read.attributes
+    assert ("th", "scope", "row") in read.attributes
+
+
+def test_a_recording_is_marked() -> None:
+    assert "recorded example" in page(list_report(), example="h100x8").text
+
+
+# ------------------------------------------------------------------------------------- injection
+
+
+@pytest.mark.parametrize("payload", PAYLOADS, ids=range(len(PAYLOADS)))
+def test_payloads_are_text(payload: str) -> None:
+    probes = eventful_machine()
+    rows = tuple(row._replace(name=payload) for row in probes.readings.gpus)
+    probes.readings = probes.readings._replace(gpus=rows)
+    people = {
+        pid: who._replace(name=payload, user=payload, command=f"{payload} --x")
+        for pid, who in probes.people.items()
+    }
+    probes.people = people
+    gpus = list_report(probes)
+    bench = result_of(product(700.0, doubts=(replace(doubt("throttled"), message=payload),)))
+    failed = bench_report(None, failure=Failure("x", payload, (f"Run: {payload}",)), host=payload)
+
+    shown = [
+        page(gpus._replace(host=Host(name=payload, os=payload)), processes=True, verbosity=2),
+        page(bench_report(bench, host=payload, warnings=(Notice("x", payload),))),
+        page(failed),
+    ]
+
+    assert all(printable(payload) in read.text for read in shown)
+
+
+@settings(max_examples=examples(15))
+@given(any_list())
+def test_any_list_is_an_inert_page(report: Report) -> None:
+    page(report, processes=True)
+
+
+def test_a_name_of_a_megabyte_is_cut() -> None:
+    host = Host(name="n" * 1_000_000)
+    read = page(wrap("list", Answer(result=None, exit_code=ExitCode.MISSING, host=host)))
+
+    assert len(read.source) < 40_000 + 4 * MOST_CHARACTERS
+    assert f"({1_000_000 - MOST_CHARACTERS} more characters)" in read.text
+
+
+def test_the_same_report_gives_the_same_page() -> None:
+    assert render(list_report(), PLAIN) == render(list_report(), PLAIN)

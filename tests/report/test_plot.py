@@ -1,0 +1,115 @@
+"""Charts as SVG and PNG: the same bytes each time, text as text, nothing that acts."""
+
+from __future__ import annotations
+
+import re
+from xml.etree import ElementTree
+
+import pytest
+
+from gpucheck.report.charts import Axis, Band, Chart, Drawing, Drawn, HeatMap, Panel, Series
+
+pytest.importorskip("matplotlib")
+pytestmark = pytest.mark.slow  # drawing takes a few CPU seconds
+
+HOSTILE = "_</script><svg onload=x>$\\frac{1}{2}$\x00\u202e"
+LINES = Chart(
+    id="telemetry",
+    title=HOSTILE,
+    says="What it shows.",
+    x=Axis("time (s)"),
+    panels=(
+        Panel(
+            Axis("power (W)"),
+            (
+                Series(HOSTILE, (0.0, 1.0, 2.0), (1.0, None, 3.0), Drawn.LINE),
+                Series("other", (0.0, 1.0), (2.0, 2.0), low=(1.0, None), high=(3.0, None)),
+                Series("limit", (0.0, 2.0), (4.0, 4.0), Drawn.LINE, limit=True),
+            ),
+        ),
+        Panel(Axis("clock (MHz)", log=True), (Series("other", (0.0, 1.0), (10.0, 1000.0)),)),
+    ),
+    bands=(Band("power-cap", 0.5, 1.0),),
+)
+BARS = Chart(
+    id="frameworks",
+    title="Bars",
+    says="What it shows.",
+    x=Axis("share (%)"),
+    panels=(
+        Panel(
+            Axis("", names=(HOSTILE, "b")),
+            (
+                Series("one", (10.0, 20.0), (0.0, 1.0), Drawn.BARS, marked=((1, "slow"),)),
+                Series("two", (30.0,), (1.0,), Drawn.BARS),
+            ),
+        ),
+    ),
+)
+HEAT = HeatMap(
+    id="nodes",
+    title="Nodes",
+    says="What it shows.",
+    rows=("node1", HOSTILE),
+    columns=("gpu:0", "gpu:1"),
+    values=((0.0, -5.0), (None, 1.0)),
+    label="change (%)",
+    marked=((0, 1),),
+    diverging=True,
+)
+EMPTY = HeatMap("nodes", "Nodes", "None.", ("a",), ("b",), ((None,),), "change (%)")
+
+
+@pytest.mark.parametrize("drawing", [LINES, BARS, HEAT, EMPTY], ids=lambda one: one.title[:5])
+def test_inline_charts_are_inert_and_described(drawing: Drawing) -> None:
+    from gpucheck.report.plot import inline_svg
+
+    text = inline_svg(drawing, "chart0")
+    root = ElementTree.fromstring(text)
+    names = {name for element in root.iter() for name in element.attrib}
+    tags = {element.tag for element in root.iter()}
+
+    assert tags <= {"svg", "g", "path", "defs", "use", "clipPath", "rect", "text", "title", "desc"}
+    assert not {name for name in names if name.startswith("on") or name in ("style", "class")}
+    assert root.find("title") is not None
+    assert root.findtext("desc") == drawing.says
+    assert root.get("aria-labelledby") == "chart0-title chart0-desc"
+    ids = {element.get("id") for element in root.iter()} - {None}
+    assert all(str(one).startswith("chart0-") for one in ids)
+    assert set(re.findall(r"#([\w-]+)", text)) <= ids | set(re.findall(r"#([0-9a-f]{6})\b", text))
+
+
+def test_the_page_decides_the_colours() -> None:
+    from gpucheck.report.plot import inline_svg
+
+    found = set(re.findall(r"#[0-9a-f]{6}\b", inline_svg(LINES, "c")))
+
+    assert found <= {"#ffffff", "#000000"}
+    assert "var(--c0)" in inline_svg(LINES, "c")
+
+
+def test_text_is_text_and_never_a_formula() -> None:
+    from gpucheck.report.plot import inline_svg
+
+    root = ElementTree.fromstring(inline_svg(LINES, "c"))
+    texts = [element.text or "" for element in root.iter("text")]
+
+    assert "power (W)" in texts
+    assert "power-cap" in texts
+    assert any("</script>" in text for text in texts)
+    assert any("$\\frac" in text or "$" in text for text in texts)
+
+
+def test_the_same_values_give_the_same_bytes() -> None:
+    from gpucheck.report.plot import inline_svg, picture
+
+    assert inline_svg(LINES, "c") == inline_svg(LINES, "c")
+    assert picture(BARS, "svg") == picture(BARS, "svg")
+
+
+def test_pictures_are_files_of_their_kind() -> None:
+    from gpucheck.report.plot import picture
+
+    assert picture(BARS, "png").startswith(b"\x89PNG")
+    assert b"<svg" in picture(BARS, "svg")
+    assert b"<dc:date>" not in picture(BARS, "svg")
