@@ -17,7 +17,7 @@ OPTIONS = "Options"
 #: Groups of all commands: they come last, --help with them.
 OF_ALL: Mapping[str, tuple[str, ...]] = {
     "Output": (
-        "format_", "json", "output", "verbose", "quiet", "strict", "samples", "junit", "github",
+        "json", "output", "format_", "verbose", "quiet", "strict", "samples", "junit", "github",
         "prometheus", "html", "plot", "chart",
     ),
     "Machine": ("from_", "list_examples", "deadline"),
