@@ -80,7 +80,9 @@ def _interrupted(words: list[str]) -> int:
     from gpucheck.cli.commands import COMMANDS
 
     command = words[0] if words and words[0] in COMMANDS else None
-    return output.interrupted(output.Context(command=command, json=output.asks_for_json(words)))
+    return output.interrupted(
+        output.Context(command=command, document=output.asked_document(words))
+    )
 
 
 def _end_what_was_started() -> None:

@@ -44,7 +44,9 @@ def main(
         given = [*given[1:], "--help"]
     name = _wanted(given)
     alone = stands_alone(given)
-    context = output.Context(command="detect" if alone else name, json=output.asks_for_json(given))
+    context = output.Context(
+        command="detect" if alone else name, document=output.asked_document(given)
+    )
     if sys.platform != "linux":
         return output.fail(context, output.wrong_platform())
     try:
@@ -138,4 +140,4 @@ def _split(given: list[str], name: str | None) -> tuple[list[str], output.Contex
 
     own, child = split_command(given)
     keep = inherited_descriptors()
-    return own, output.Context(command=name, json=False, child=tuple(child or ()), keep=keep)
+    return own, output.Context(command=name, child=tuple(child or ()), keep=keep)

@@ -21,7 +21,7 @@ def show_examples(ctx: typer.Context, value: bool) -> None:
     """Print the examples and end."""
     if not value or ctx.resilient_parsing:
         return
-    if isinstance(ctx.obj, Context) and ctx.obj.json:
+    if isinstance(ctx.obj, Context) and ctx.obj.document is not None:
         message = "--list-examples is for people: it has no JSON document."
         raise WrongUseError(code="no-document", message=message)
     write_stdout(list_examples())

@@ -38,12 +38,13 @@ ISSUES = "Please report it with the lines above and the output of: gpucheck snap
 class Context(NamedTuple):
     """Facts about an invocation before its options are parsed.
 
+    `document` is the format of which stdout has a document in every outcome, `json` or `jsonl`.
     `child` is a command of the user's to run, and `keep` the descriptors that our caller left
     open for it. Stdout then belongs to that command, so there is no document on it.
     """
 
     command: str | None
-    json: bool
+    document: str | None = None
     child: tuple[str, ...] | None = None
     keep: frozenset[int] = frozenset()
 
@@ -84,12 +85,14 @@ def split_words(values: Sequence[str] | None) -> tuple[str, ...]:
     )
 
 
-def asks_for_json(arguments: Sequence[str]) -> bool:
-    """Return whether the document is wanted as JSON, also when the rest cannot be parsed."""
-    return any(
-        word in ("--json", "--format=json") or (word, after) == ("--format", "json")
-        for word, after in pairwise([*arguments, ""])
-    )
+def asked_document(arguments: Sequence[str]) -> str | None:
+    """Return `json` or `jsonl` if a document is wanted so, also when the rest cannot be parsed."""
+    for word, after in pairwise([*arguments, ""]):
+        option, equals, value = word.partition("=")
+        name = value if equals else after
+        if word == "--json" or (option == "--format" and name in ("json", "jsonl")):
+            return "json" if word == "--json" else name
+    return None
 
 
 def wrap(command: str, answer: Answer, *, time: str, strict: bool = False) -> Report:
@@ -412,10 +415,10 @@ def fail(context: Context, error: GpucheckError) -> int:
 
 
 def _write_error_document(context: Context, error: GpucheckError | KeyboardInterrupt) -> None:
-    if not context.json or sys.stdout is None:
+    if context.document is None or sys.stdout is None:
         return
     try:
-        write_stdout(open_format("json")(failure_report(context.command, error), View()))
+        write_stdout(open_format(context.document)(failure_report(context.command, error), View()))
     except BrokenPipeError:
         closed_pipe()
     except WrongUseError as second:  # the exit code stays that of the first error

@@ -79,7 +79,7 @@ class Finder:
         if name == "gpucheck.drivers.live":
             with contextlib.redirect_stdout(io.StringIO()):
                 # Later text that runs would make Python forget what it remembers.
-                output.interrupted(output.Context(command="detect", json=True))
+                output.interrupted(output.Context(command="detect", document="json"))
             REQUESTS.listen()
             exec("os.kill(os.getpid(), signal.SIGTERM)\\nfor _ in range(10_000): pass", globals())
 sys.meta_path.insert(0, Finder())

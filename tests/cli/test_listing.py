@@ -28,7 +28,7 @@ def parsed_by_typer(words: list[str], monkeypatch: pytest.MonkeyPatch) -> object
     defaults = {name: parameter.default for name, parameter in parameters.items()}
 
     monkeypatch.setattr("gpucheck.cli.list.list_gpus", remember)
-    code = run(words, "list", output.Context(command="list", json=False))
+    code = run(words, "list", output.Context(command="list"))
     assert code == 0
     return seen[0]
 

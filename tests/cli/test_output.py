@@ -1,4 +1,4 @@
-"""Messages on stderr: whole lines for logs, wrapped ones on a terminal."""
+"""Messages on stderr: whole lines for logs, wrapped ones on a terminal; who gets a document."""
 
 from __future__ import annotations
 
@@ -49,3 +49,21 @@ def test_a_terminal_gets_lines_that_fit_and_commands_to_copy(
         "    bench --device cpu.",
         "gpucheck: warning: short",
     ]
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        (["list", "--json"], "json"),
+        (["list", "--format", "json"], "json"),
+        (["list", "--format=jsonl"], "jsonl"),
+        (["list", "--format", "jsonl", "--nope"], "jsonl"),
+        (["list", "--format", "csv"], None),
+        (["bench", "json"], None),
+        (["--json=x"], None),
+        (["list", "--format"], None),
+        ([], None),
+    ],
+)
+def test_a_document_in_every_outcome_is_asked_for(words: list[str], found: str | None) -> None:
+    assert output.asked_document(words) == found

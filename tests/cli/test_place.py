@@ -13,7 +13,7 @@ from gpucheck.place.model import Candidate, PlacedDevice, Placement
 from gpucheck.report.envelope import Answer
 from gpucheck.report.errors import WrongUseError
 
-ALONE = Context(command="place", json=False)
+ALONE = Context(command="place")
 WITH_COMMAND = ALONE._replace(child=("true",))
 
 

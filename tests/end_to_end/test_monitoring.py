@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import stat
 from pathlib import Path
 
@@ -98,3 +99,23 @@ def test_where_metrics_make_no_sense_they_are_refused(
     assert b"prometheus" in ended.stderr
     # A benchmark that cannot begin is told of, as in its JUnit file.
     assert {each.name for each in tmp_path.iterdir()} <= {"peaks.prom"}
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "error"),
+    [
+        (("list",), 4, "nvml-library-not-found"),
+        (("list", "--nope"), 2, "usage"),
+        (("detect", "--only", "nothing"), 2, "unknown-check"),
+        (("bench", "--device", "gpu", "--require-gpu"), 4, "gpu-required"),
+    ],
+)
+def test_json_lines_say_what_went_wrong(
+    program: Program, pretend: Pretend, words: tuple[str, ...], code: int, error: str
+) -> None:
+    ended = program(*words, "--format", "jsonl", env=pretend("no-driver"))
+
+    *_, last = [json.loads(line) for line in ended.stdout.splitlines()]
+    assert (ended.code, last["record"], last["exit_code"]) == (code, "run", code)
+    assert last["schema"] == f"gpucheck/{words[0]}/1"
+    assert last["error"]["code"] == error

@@ -126,6 +126,55 @@ def test_the_line_of_cron_is_one_of_crontab(
     assert [path.name for path in tmp_path.iterdir()] == ["gpucheck-detect.prom"]
 
 
+# ------------------------------------------------------------------------------- Prometheus
+
+#: A metric of ours, and the labels it is asked for.
+ASKED = re.compile(r"(gpucheck_[a-z0-9_]+)(?:\{(.*?)\})?")
+
+
+def test_alerts_ask_for_metrics_and_labels_that_are_written(
+    program: Program, pretend: Pretend
+) -> None:
+    (group,) = yaml.safe_load(text_of("prometheus-alerts.yml"))["groups"]
+    written = program("detect", "--quick", "--format", "prometheus", env=pretend("gpu-lost"))
+    found = [
+        one
+        for family in text_string_to_metric_families(written.stdout.decode())
+        for one in family.samples
+    ]
+
+    assert len(group["rules"]) == 3
+    for rule in group["rules"]:
+        # The fields of Prometheus' rule files.
+        assert set(rule) <= {"alert", "expr", "for", "labels", "annotations"}
+        (asked,) = ASKED.findall(rule["expr"])
+        wanted = dict(re.findall(r'(\w+)="(\w+)"', asked[1]))
+        alike = [
+            one for one in found if one.name == asked[0] and wanted.items() <= one.labels.items()
+        ]
+        assert alike, rule["expr"]
+        for text in rule["annotations"].values():
+            names = set(re.findall(r"\$labels\.(\w+)", text))
+            # A finding on the whole node has no UUID.
+            assert any(names - {"UUID"} <= set(one.labels) for one in alike)
+
+
+def test_documented_metrics_are_the_programs() -> None:
+    source = "\n".join(
+        path.read_text(encoding="utf-8")
+        for path in (ROOT / "gpucheck").rglob("*.py")
+        if path.name in ("metrics.py", "prometheus.py")
+    )
+    written = set(re.findall(r'"(gpucheck_[a-z0-9_]+)"', source))
+    guides = {path.name: path.read_text(encoding="utf-8") for path in (ROOT / "docs").glob("*.md")}
+    asked = re.compile(r"`(gpucheck_[a-z0-9_]+)")
+
+    assert set(asked.findall(guides["monitoring.md"])) - written == set()
+    named = {name for text in guides.values() for name in asked.findall(text)}
+    # Those of `list` are named by kind.
+    assert {name for name in written - named if not name.startswith("gpucheck_gpu_")} == set()
+
+
 # ------------------------------------------------------------------------------------- Slurm
 
 
