@@ -172,7 +172,7 @@ def _watch(
     """Show the list every `every_s` seconds; q and Ctrl-C are its normal ends, with code 0.
 
     The connection to the driver stays open. Without a driver or a GPU it ends with 4, as without
-    --watch.
+    --watch; if the driver never listed a GPU the end has code 3.
 
     Raises:
         WrongUseError: the interval is too short, or a file is named.
@@ -189,6 +189,7 @@ def _watch(
         raise WrongUseError(code="watch-with-file", message=message)
     gc.enable()
     code = ExitCode.OK
+    ended = ExitCode.INCONCLUSIVE
     try:
         with machine("list", shared) as probes, _screen(shared) as (write, wait):
             first = True
@@ -200,6 +201,8 @@ def _watch(
                 if also is not None:
                     also(report)
                 code, first = report.exit_code, False
+                if isinstance(answer.result, Inventory) and answer.result.gpus:
+                    ended = ExitCode.OK
                 if report.exit_code is ExitCode.MISSING:
                     break  # without a driver or a GPU there is nothing to watch
                 if wait(every_s):
@@ -208,10 +211,10 @@ def _watch(
             return int(code)
         # The screen is cleared, and the messages with it.
         write_messages(report, quiet=shared.verbosity < 0, without=IN_ROWS)
-        return int(code if code is ExitCode.MISSING else ExitCode.OK)
+        return int(code if code is ExitCode.MISSING else ended)
     except KeyboardInterrupt:
         REQUESTS.settle()
-        return int(ExitCode.OK)
+        return int(ended)
     except BrokenPipeError:
         closed_pipe()
         return int(code)

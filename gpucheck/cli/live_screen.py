@@ -18,6 +18,7 @@ from gpucheck.cli.output import Shared
 from gpucheck.cli.terminal import view_for, write_stdout
 from gpucheck.report.blocks import Line
 from gpucheck.report.envelope import Report
+from gpucheck.report.errors import ExitCode
 from gpucheck.report.formats import open_format
 
 QUIT = frozenset(b"qQ")
@@ -47,14 +48,24 @@ def live_screen(
     )
     key = "q" if _is_terminal() else "Ctrl-C"
     last = ""
+    silent: list[str] = []
     try:
         with screen as live:
+            # A driver that hangs is waited for before there is a picture, and no key is read then.
+            live.update(Text("asking the driver · Ctrl-C ends", "dim"), refresh=True)
 
             def redraw(report: Report, changes: dict[str, Any]) -> None:
                 nonlocal last
                 view = view_for(shared, **changes)
                 table = open_format("table")(report, view)
                 said = [] if report.error is None else [report.error.message]
+                if report.exit_code is ExitCode.INCONCLUSIVE:
+                    silent.append(report.time)
+                else:
+                    silent.clear()
+                if len(silent) > 1:
+                    since = f"since {_local_time(silent[0])} ({len(silent)} times)"
+                    said.append(f"It has been so {since}. What to do: gpucheck detect")
                 said += [item.message for item in report.warnings if item.code not in without]
                 notes = as_text(draw(map(Line, said), view), view)
                 taken = _local_time(report.time)

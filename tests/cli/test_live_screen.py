@@ -12,6 +12,7 @@ import pytest
 from gpucheck.cli import live_screen as module
 from gpucheck.cli.live_screen import live_screen, pauses
 from gpucheck.cli.output import Shared
+from gpucheck.report.errors import ExitCode
 from tests.fakes.reports import list_report
 
 
@@ -95,3 +96,24 @@ def test_the_last_picture_stays(
     assert "node1 · driver" in last
     assert "LOST" in last
     assert "ends" not in last
+
+
+def test_a_driver_that_stays_silent_is_said_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    pictures: list[str] = []
+    monkeypatch.setattr("sys.stdin", None)
+    monkeypatch.setattr(
+        "rich.live.Live.update", lambda _self, picture, **_: pictures.append(str(picture))
+    )
+    silent = list_report()._replace(exit_code=ExitCode.INCONCLUSIVE)
+    words = "It has been so since 2026-01-02"
+
+    with live_screen(Shared(), without=()) as show:
+        show(silent, {})
+        show(silent, {})
+        show(list_report(), {})
+
+    begins, once, twice, again = (" ".join(each.split()) for each in pictures)
+    assert begins == "asking the driver · Ctrl-C ends"
+    assert words not in once + again
+    assert words in twice
+    assert "(2 times). What to do: gpucheck detect" in twice

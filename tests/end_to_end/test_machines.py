@@ -398,7 +398,7 @@ def test_a_child_that_cannot_be_killed_does_not_stop_a_watch(pretend: Pretend) -
             end_session(process.pid)
 
     assert codes == [3, 3, 3]
-    assert process.returncode == 0
+    assert process.returncode == 3
 
 
 # ------------------------------------------------------------------------------ children that die
