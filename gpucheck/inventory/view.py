@@ -517,9 +517,10 @@ def _explained(gpu: Gpu) -> tuple[str, str | None]:
     gap, holders = gpu.unavailable.get("holders"), gpu.holders or ()
     left = [holder for holder in holders if holder.end_command is not None]
     if left:
-        more = f" and {len(left) - 1} more" if len(left) > 1 else ""
-        held = f"{_named(left[0])}, {left[0].state}, still has the card open{more}. To end it:"
-        return held, left[0].end_command
+        who, held = f"{_named(left[0])}, {left[0].state},", "still has the card open. To end it:"
+        if len(left) > 1:
+            held = f"and {len(left) - 1} more still have the card open. To end the first:"
+        return f"{who} {held}", left[0].end_command
     if holders:
         names = ", ".join(_named(holder) for holder in holders[:MOST_HOLDERS])
         more = f" and {len(holders) - MOST_HOLDERS} more" if holders[MOST_HOLDERS:] else ""
@@ -531,7 +532,7 @@ def _explained(gpu: Gpu) -> tuple[str, str | None]:
 
 def _named(holder: GpuHolder) -> str:
     who = f"{holder.user}: " if holder.user else ""
-    return f"PID {holder.pid} ({who}{holder.name or UNKNOWN})"
+    return f"PID {holder.pid} ({who}{program_of(holder.command) or holder.name or UNKNOWN})"
 
 
 def _summary(gpu: Gpu, trouble: Trouble) -> str:

@@ -200,7 +200,7 @@ def test_a_stopped_process_that_still_has_a_card_open(program: Program, seen: An
     plain = program("list", "--json", env=env).document()["result"]["gpus"][1]
     asked = program("list", "--json", "--processes", env=env).document()["result"]["gpus"][1]
 
-    assert "PID 4711 (python), stopped, still has the card open" in " ".join(table.text.split())
+    assert "PID 4711 (train.py), stopped, still has the card open" in " ".join(table.text.split())
     assert "\n    kill 4711 && kill -CONT 4711\n" in table.text
     assert (plain["holders"], plain["memory_unaccounted_bytes"]) == (None, None)
     assert asked["memory_unaccounted_bytes"] > 4 << 30
