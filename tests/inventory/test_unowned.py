@@ -114,7 +114,8 @@ def test_listed_processes_and_those_of_other_cards_hold_nothing_here() -> None:
         (holders(STOPPED), "PID 4711 (alice: python), stopped, still has the card open. To end it:"
          " kill 4711 && kill -CONT 4711"),
         (holders(STOPPED, STOPPED._replace(pid=4712)),
-         "PID 4711 (alice: python), stopped, and 1 more still have the card open. To end the first: kill 4711 && kill -CONT 4711"),
+         "PID 4711 (alice: python), stopped, and 1 more still have the card open."
+         " To end the first: kill 4711 && kill -CONT 4711"),
         (holders(STOPPED._replace(command="python -u train.py --lr 1")),
          "PID 4711 (alice: train.py), "),
         (holders(STOPPED._replace(state="running")), "open there: PID 4711 (alice: python)"),
