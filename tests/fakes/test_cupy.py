@@ -419,6 +419,33 @@ def test_events_carry_the_model_s_time_and_graphs_replay(child: Child) -> None:
     assert said["queued_s"] < 1e-4 < said["waited_s"]
 
 
+def test_a_stream_that_waits_for_a_recording_one_joins_its_graph(child: Child) -> None:
+    said = child(
+        """
+        main, lane = cupy.cuda.Stream(non_blocking=True), cupy.cuda.Stream(non_blocking=True)
+        one, two = cupy.zeros(1 << 26, "uint8"), cupy.empty(1 << 26, "uint8")
+        with main:
+            main.begin_capture()
+            lane.wait_event(main.record())
+            runtime.memcpyAsync(two.data.ptr, one.data.ptr, one.nbytes, 3, lane.ptr)
+            main.wait_event(lane.record())
+            graph = main.end_capture()
+            said["recorded"] = bool((two.get()[:4] == 0).all())
+            begin, end = cupy.cuda.Event(), cupy.cuda.Event()
+            begin.record(main)
+            graph.launch(main)
+            end.record(main)
+            main.synchronize()
+        said["copied"] = bool((two.get()[:4] == 0).all())
+        said["elapsed_ms"] = cupy.cuda.get_elapsed_time(begin, end)
+        """
+    )
+
+    assert not said["recorded"]
+    assert said["copied"]
+    assert said["elapsed_ms"] > 0.03
+
+
 def test_a_lost_gpu_answers_nothing_any_more(child: Child) -> None:
     said = child(
         """

@@ -90,6 +90,8 @@ class Event:
     device: int
     timed: bool = True
     moment_s: float | None = None
+    #: What its stream captured when it was recorded: a stream that waits for it joins the capture.
+    captured: list[Operation] | None = None
 
 
 @dataclass(slots=True)

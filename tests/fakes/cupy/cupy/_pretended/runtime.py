@@ -214,9 +214,11 @@ def streamWaitEvent(stream: int, event: int) -> None:
     queue = stream_of(stream)
     queue.device.call()
     CLOCK.spend(SMALL_CALL_S)
-    moment_s = _events[event].moment_s
-    if moment_s is not None:
-        queue.free_s = max(queue.free_s, moment_s)
+    found = _events[event]
+    if found.captured is not None:
+        queue.captured = found.captured
+    elif found.moment_s is not None:
+        queue.free_s = max(queue.free_s, found.moment_s)
 
 
 def eventCreateWithFlags(flags: int) -> int:
@@ -240,6 +242,7 @@ def eventRecord(event: int, stream: int) -> None:
     queue.device.call()
     if found.device != queue.device.card.ordinal:
         raise failed("cudaErrorInvalidResourceHandle")
+    found.captured = queue.captured
     if queue.captured is not None:
         return
     CLOCK.spend(SMALL_CALL_S)
@@ -295,7 +298,12 @@ def streamEndCapture(stream: int) -> int:
     if queue.captured is None:
         raise failed("cudaErrorIllegalState")
     graph = Graph(queue.device, queue.captured)
-    queue.captured = None
+    for joined in STREAMS.values():
+        if joined.captured is graph.operations:
+            joined.captured = None
+    for event in _events.values():
+        if event.captured is graph.operations:
+            event.captured = None
     queue.device.call()
     number = next(_numbers)
     _graphs[number] = graph
