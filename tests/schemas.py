@@ -22,43 +22,17 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from gpucheck.bench.ci.model import RunComparison, SavedRun
-from gpucheck.bench.ci.profile_model import ProfileResult
-from gpucheck.bench.model import BenchResult, BurnResult
-from gpucheck.bench.peaks_model import Peaks
-from gpucheck.detect.log import LogVerdict
-from gpucheck.detect.model import Catalogue, Detection
-from gpucheck.detect.process_model import ProcessAnswer
-from gpucheck.detect.wheels import WheelChoices
-from gpucheck.drivers.recorded import Snapshot
-from gpucheck.fleet.model import FleetReport, NodeAnswer
-from gpucheck.inventory.model import Inventory
-from gpucheck.memlimit.model import MemoryLimit
-from gpucheck.place.model import ClaimList, Placement
+from gpucheck.bench.ci.model import SavedRun
+from gpucheck.fleet.model import NodeAnswer
+from gpucheck.report import saved
 from gpucheck.report.codec import is_record
 from gpucheck.report.envelope import Failure, Host, Notice
+from gpucheck.report.saved import result_types
 
 NOTES = Path(__file__).parent / "data" / "schemas.toml"
 
 #: The record of each document's result; detect has one of two.
-RESULTS: dict[str, tuple[type, ...]] = {
-    "bench": (BenchResult,),
-    "burn": (BurnResult,),
-    "claims": (ClaimList,),
-    "compare": (RunComparison,),
-    "detect": (Catalogue, Detection),
-    "error": (),
-    "fleet": (FleetReport,),
-    "list": (Inventory,),
-    "log": (LogVerdict,),
-    "memlimit": (MemoryLimit,),
-    "peaks": (Peaks,),
-    "place": (Placement,),
-    "process": (ProcessAnswer,),
-    "profile": (ProfileResult,),
-    "snapshot": (Snapshot,),
-    "wheel": (WheelChoices,),
-}
+RESULTS: dict[str, tuple[type, ...]] = {name: result_types(name) for name in saved.RESULTS}
 #: The kept file of `bench --save`, and a line of results.jsonl: they have no envelope.
 WITHOUT_ENVELOPE: dict[str, type] = {"baseline": SavedRun, "fleet-node": NodeAnswer}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from gpucheck.bench.model import BurnDevice, BurnEnd, BurnResult, Gate, GateStatus, Severity
@@ -69,6 +69,11 @@ def charts(report: Report, view: View) -> Iterator[Drawing]:
 
     if isinstance(report.result, BurnResult):
         yield from burn_charts(report.result)
+
+
+def in_table(report: Report) -> Collection[str]:
+    """Return the codes of what the table says itself."""
+    return ("burn-failed", "burn-undecided")
 
 
 def _devices(found: BurnResult, view: View) -> Table:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from gpucheck.bench.peaks_model import (
     DTYPES,
@@ -66,6 +66,11 @@ def blocks(report: Report, view: View) -> Iterator[Block]:
     if view.verbosity >= 0 and found.boards:
         yield Gap()
         yield Line(DENSE, style="dim")
+
+
+def in_table(report: Report) -> Collection[str]:
+    """Return the codes of what the table says itself."""
+    return ("power-limit-below-board", "board-not-in-table", "gpu-not-identified")
 
 
 def _in_full(board: BoardPeaks, view: View) -> Iterator[Block]:

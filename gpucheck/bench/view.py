@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
@@ -98,6 +98,15 @@ def headline(report: Report) -> Headline:
         return Headline(said, CheckStatus.UNKNOWN, "NOTHING")
     status = CheckStatus.WARN if doubtful or report.status is not Status.OK else CheckStatus.OK
     return Headline(said, status, "INTERRUPTED" if result.interrupted else "MEASURED")
+
+
+def in_table(report: Report) -> Collection[str]:
+    """Return the codes of what the table says itself: with gates, their verdict."""
+    if not isinstance(report.result, BenchResult) or not report.result.gates:
+        return ()
+    from gpucheck.bench.ci.gates import SHOWN
+
+    return SHOWN
 
 
 def bench_blocks(report: Report, result: BenchResult, view: View) -> Iterator[Block]:

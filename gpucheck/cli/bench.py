@@ -379,13 +379,12 @@ def _show_peaks(board: str | None, dtypes: tuple[str, ...], shared: Shared) -> i
     """Show the peaks of this machine's boards, or of the named one."""
     from gpucheck.bench.peaks import peaks_here, peaks_of_named
 
-    with machine("peaks", shared, ("table", "json")) as probes:
+    with machine("peaks", shared) as probes:
         if board is None:
             answer = peaks_here(probes, dtypes)
         else:
             answer = peaks_of_named(board, dtypes)._replace(host=probes.host())
-    shown = ("power-limit-below-board", "board-not-in-table", "gpu-not-identified")
-    return deliver("peaks", shared, answer, probes.time(), in_table=shown)
+    return deliver("peaks", shared, answer, probes.time())
 
 
 # ------------------------------------------------------------------------------------ --burn
@@ -411,17 +410,12 @@ def _run_burn(
         product=product, seconds=seconds, limit_c=limit_c, require_gpu=require_gpu
     )
     check_burn(request)
-    formats = ("table", "json", "jsonl", "junit", "github", "prometheus", "html")
     with (
-        machine("burn", shared, formats) as probes,
+        machine("burn", shared) as probes,
         _live_view(shown=shared.verbosity >= 0) as report_progress,
     ):
         answer = burn_here(request, probes, burn_pool(), os.environ, report_progress)
-    return deliver(
-        *("burn", shared, answer, probes.time()),
-        in_table=("burn-failed", "burn-undecided"),
-        also=outlets.write,
-    )
+    return deliver("burn", shared, answer, probes.time(), also=outlets.write)
 
 
 @contextmanager

@@ -266,9 +266,7 @@ def deliver_judged(
     shared: Shared, answer: Answer, time: str, outlets: Outlets, done: str | None
 ) -> int:
     """Report a run with gates to every output, and then where it was saved."""
-    from gpucheck.bench.ci.gates import SHOWN
-
-    code = deliver("bench", shared, answer, time, in_table=SHOWN, also=outlets.write)
+    code = deliver("bench", shared, answer, time, also=outlets.write)
     if done is not None and shared.verbosity >= 0:
         write_stderr(done)
     return code

@@ -168,6 +168,22 @@ COMMANDS = MappingProxyType(
                 }
             ),
         ),
+        "show": Command(
+            "gpucheck.cli.show",
+            "Show a saved JSON document again, as a table or otherwise.",
+            formats=(
+                *("table", "json", "jsonl", "csv", "line", "junit", "github", "prometheus"),
+                *("github-benchmark", "nodes", "html"),
+            ),
+            charts=(
+                *("roofline", "speedup", "transfer", "rounds", "telemetry", "gpus"),
+                *("frameworks", "changes"),
+            ),
+            examples=(
+                ("gpucheck show node17.json", "what CI kept, as the command showed it"),
+                ("gpucheck bench --quick --json | tee run.json | gpucheck show -", "both at once"),
+            ),
+        ),
         "snapshot": Command(
             "gpucheck.cli.snapshot",
             "Record this machine to a file that --from answers from.",
@@ -176,6 +192,27 @@ COMMANDS = MappingProxyType(
         ),
     }
 )
+
+
+#: Formats of the documents that an option of a command asks for, or that every failure is.
+OF_OPTIONS = MappingProxyType(
+    {
+        "burn": ("table", "json", "jsonl", "junit", "github", "prometheus", "html"),
+        "claims": ("table", "json"),
+        "error": ("table", "json"),
+        "log": ("table", "json", "line"),
+        "peaks": ("table", "json"),
+        "process": ("table", "json", "line"),
+        "wheel": ("table", "json", "shell"),
+    }
+)
+#: Lines for a shell or a variable: an answer for the machine at hand, never from a saved document.
+TO_EVALUATE = frozenset({"uuid", "index", "shell", "code"})
+
+
+def formats_of(document: str) -> tuple[str, ...]:
+    """Return the formats that the document of a command, or of one of its options, has."""
+    return OF_OPTIONS[document] if document in OF_OPTIONS else COMMANDS[document].formats
 
 
 def find_command(words: Sequence[str]) -> Command | None:

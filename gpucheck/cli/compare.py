@@ -42,7 +42,7 @@ def command(
 ) -> int:
     """Compare two benchmark runs, with intervals and a verdict."""
     from gpucheck.bench.ci.baseline import allowed_keys, check_same_temperature, read_run
-    from gpucheck.bench.ci.compare import SHOWN, compare_runs, conclude_comparison
+    from gpucheck.bench.ci.compare import compare_runs, conclude_comparison
 
     if shared.recording is not None:
         message = "compare reads two saved runs, not a snapshot: leave --from out."
@@ -64,4 +64,4 @@ def command(
                 allowed=allowed_keys(split_words(allow_difference)),
             )
             answer = conclude_comparison(comparison, probes.host())
-        return deliver("compare", shared, answer, probes.time(), in_table=SHOWN, also=outlets.write)
+        return deliver("compare", shared, answer, probes.time(), also=outlets.write)

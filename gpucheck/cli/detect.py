@@ -147,9 +147,7 @@ def command(
         # The status line ends before the report is written: the two may share a terminal.
         with machine("detect", shared) as probes, status_line(shown=shared.verbosity >= 0) as tell:
             answer = detect(probes, request, tell)
-        return deliver(
-            *("detect", shared, answer, probes.time()), warnings_in_table=True, also=outlets.write
-        )
+        return deliver("detect", shared, answer, probes.time(), also=outlets.write)
 
 
 def check_alone(question: str, **others: object) -> None:

@@ -12,8 +12,6 @@ from gpucheck.drivers.host.log_file import STDIN, open_log
 from gpucheck.report.errors import WrongUseError
 from gpucheck.report.text import printable
 
-FORMATS = ("table", "json", "line")
-
 
 def explain_log(shared: Shared, name: str) -> int:
     """Answer about one log.
@@ -22,7 +20,7 @@ def explain_log(shared: Shared, name: str) -> int:
         WrongUseError: it cannot be read, or is no text.
     """
     quiet = shared.verbosity < 0
-    with machine("log", shared, FORMATS) as probes, status_line(shown=not quiet) as tell:
+    with machine("log", shared) as probes, status_line(shown=not quiet) as tell:
         answer = check_log(name, read_log(name, tell), probes, tell)
     return deliver("log", shared, answer, probes.time())
 

@@ -6,8 +6,6 @@ from gpucheck.cli.output import Shared, deliver, machine
 from gpucheck.cli.terminal import status_line
 from gpucheck.report.errors import WrongUseError
 
-FORMATS = ("table", "json", "line")
-
 
 def explain(shared: Shared, pid: int) -> int:
     """Answer about one process.
@@ -20,6 +18,6 @@ def explain(shared: Shared, pid: int) -> int:
         raise WrongUseError(code="bad-pid", message=message)
     from gpucheck.detect.process import explain_process
 
-    with machine("process", shared, FORMATS) as probes, status_line(shown=shared.verbosity >= 0):
+    with machine("process", shared) as probes, status_line(shown=shared.verbosity >= 0):
         answer = explain_process(probes, pid)
-    return deliver("process", shared, answer, probes.time(), in_table=("not-recorded",))
+    return deliver("process", shared, answer, probes.time())

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+from gpucheck.cli.commands import formats_of
 from gpucheck.cli.output import Shared, deliver, machine, split_words
 from gpucheck.cli.terminal import status_line
 from gpucheck.report.errors import WrongUseError
-
-FORMATS = ("table", "json", "shell")
 
 
 def choose_wheels(shared: Shared, words: list[str]) -> int:
@@ -28,9 +27,9 @@ def choose_wheels(shared: Shared, words: list[str]) -> int:
         message = "--format shell writes one line, for one framework: ask once for each."
         raise WrongUseError(code="several-frameworks", message=message)
     with (
-        machine("detect", shared, FORMATS) as probes,
+        machine("detect", shared, formats_of("wheel")) as probes,
         status_line(shown=shared.verbosity >= 0) as tell,
     ):
         tell("asking NVML")
         answer = advise(probes, {name: titles[name] for name in names})
-    return deliver("wheel", shared, answer, probes.time(), warnings_in_table=True)
+    return deliver("wheel", shared, answer, probes.time())

@@ -18,7 +18,6 @@ from gpucheck.report.text import count_of
 if TYPE_CHECKING:
     from gpucheck.fleet.collect import Collected
 
-REPORT_FORMATS = ("table", "json", "nodes")
 #: Seconds between two steps of the progress.
 _STEP_S = 0.2
 
@@ -73,7 +72,7 @@ def report_(
         message = f"--max-missing takes a number of nodes, not {max_missing}."
         raise WrongUseError(code="bad-max-missing", message=message)
     quiet = shared.verbosity < 0
-    with machine("fleet", shared, REPORT_FORMATS) as probes:
+    with machine("fleet", shared) as probes:
         hosts = None if expect is None else read_expected(expect)
         judged_by = None if rule is None else read_rule(rule)
         reference = None if baseline is None else read_baseline(baseline)

@@ -65,6 +65,7 @@ GROUPS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "Judge": ("baseline", "rule"),
     },
     "profile": {"Profiles": ("names", "file", "runs", "base", "replace", "board")},
+    "show": {"The document": ("file",), "A list of GPUs": ("processes", "select")},
     "snapshot": {"The recording": ("file", "redact", "replace")},
     "memlimit": {
         "The limit": ("amount", "gpu", "include_overhead"),

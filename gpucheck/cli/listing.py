@@ -29,6 +29,7 @@ from gpucheck.inventory.inventory import (
     take_inventory,
 )
 from gpucheck.inventory.model import Inventory
+from gpucheck.inventory.view import IN_ROWS
 from gpucheck.report.envelope import Answer, Report
 from gpucheck.report.errors import ExitCode, WrongUseError
 from gpucheck.report.formats import open_format
@@ -55,8 +56,6 @@ Wait = Callable[[float], bool]
 
 #: More often than this, the readings would be a load themselves.
 SHORTEST_S = 0.1
-#: Warnings that the table shows at the GPU itself.
-IN_ROWS = ("gpu-lost", "gpu-error")
 #: Seconds between two pictures of --live.
 LIVE_S = 2.0
 
@@ -96,11 +95,11 @@ def list_gpus(
     Raises:
         WrongUseError: an unknown field, GPU or format, or options that exclude each other.
     """
-    columns = _known(split_words(select), "--select") or None
+    columns = known_fields(split_words(select), "--select") or None
     if columns and shared.format == "json":
         message = "--select chooses columns of the table or CSV; the JSON document is always whole."
         raise WrongUseError(code="select-with-json", message=message)
-    order = None if sort is None else _known((sort.removeprefix("-"),), "--sort")[0]
+    order = None if sort is None else known_fields((sort.removeprefix("-"),), "--sort")[0]
 
     def read(probes: Probes) -> Answer:
         """List the GPUs as requested; an answer without GPUs stays as it is."""
@@ -139,15 +138,10 @@ def list_gpus(
         return _watch(read, shared, every_s=watch, show=show, also=also)
     with machine("list", shared) as probes:
         answer = read(probes)
-    return deliver(
-        *("list", shared, answer, probes.time()),
-        in_table=() if topology else IN_ROWS,
-        also=also,
-        **show,
-    )
+    return deliver("list", shared, answer, probes.time(), also=also, **show)
 
 
-def _known(names: tuple[str, ...], option: str) -> tuple[str, ...]:
+def known_fields(names: tuple[str, ...], option: str) -> tuple[str, ...]:
     """Return the fields of these names, which may be ordinary ones: "mem", "temp"."""
     unknown = [name for name in names if name not in COLUMNS and name not in ALIASES]
     if unknown:

@@ -135,9 +135,9 @@ _SHARED_PARAMETERS = inspect.signature(_shared, eval_str=True).parameters
 _EARLY_PARAMETERS = inspect.signature(_early, eval_str=True).parameters
 
 #: They ask no driver.
-_WITHOUT_DRIVER = frozenset({"compare", "fleet", "profile"})
+_WITHOUT_DRIVER = frozenset({"compare", "fleet", "profile", "show"})
 #: They refuse --from and say why, so their --help does not offer it.
-_WITHOUT_SNAPSHOT = frozenset({"bench", "compare", "fleet", "profile"})
+_WITHOUT_SNAPSHOT = frozenset({"bench", "compare", "fleet", "profile", "show"})
 _HIDDEN_FROM = _SHARED_PARAMETERS["from_"].replace(
     annotation=Annotated[
         str | None,

@@ -11,7 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gpucheck.cli.commands import COMMANDS, RUNS_A_COMMAND
+from gpucheck.cli.commands import RUNS_A_COMMAND, formats_of
 from gpucheck.cli.report_file import PRIVATE, check_writable, write_file
 from gpucheck.cli.terminal import closed_pipe, is_watched, view_for, write_stderr, write_stdout
 from gpucheck.drivers.interrupts import REQUESTS
@@ -23,7 +23,7 @@ from gpucheck.report.errors import (
     MissingError,
     WrongUseError,
 )
-from gpucheck.report.formats import FORMATS, open_format
+from gpucheck.report.formats import FORMATS, open_format, open_view
 from gpucheck.report.text import View, did_you_mean, example_mark, on_recording, printable
 
 if TYPE_CHECKING:
@@ -216,7 +216,7 @@ def write_warnings(notices: Iterable[Notice]) -> None:
 
 def check_shared(shared: Shared, command: str, formats: Sequence[str] | None = None) -> None:
     """Refuse a format that the command does not have, or an output file that cannot be written."""
-    formats = COMMANDS[command].formats if formats is None else formats
+    formats = formats_of(command) if formats is None else formats
     if shared.format not in formats:
         known = ", ".join(name for name in FORMATS if name in formats)
         raise WrongUseError(
@@ -259,8 +259,6 @@ def deliver(
     answer: Answer,
     time: str,
     *,
-    warnings_in_table: bool = False,
-    in_table: Collection[str] = (),
     also: Callable[[Report], None] | None = None,
     **view_changes: Any,
 ) -> int:
@@ -268,13 +266,7 @@ def deliver(
     if answer.exit_code is not ExitCode.INTERRUPTED:
         REQUESTS.raise_lost()
     REQUESTS.settle()
-    return publish(
-        *(command, shared, answer, time),
-        warnings_in_table=warnings_in_table,
-        in_table=in_table,
-        also=also,
-        **view_changes,
-    )
+    return publish(command, shared, answer, time, also=also, **view_changes)
 
 
 def publish(
@@ -283,15 +275,11 @@ def publish(
     answer: Answer,
     time: str,
     *,
-    warnings_in_table: bool = False,
-    in_table: Collection[str] = (),
     also: Callable[[Report], None] | None = None,
     **view_changes: Any,
 ) -> int:
     """Write the report of an answer and its messages, and return the exit code.
 
-    `warnings_in_table`: the table already shows the warnings, so they are not repeated, and a line
-    for monitors comes alone; likewise the error and the warnings with the codes in `in_table`.
     `also` receives the report once it is on stdout.
     """
     report = wrap(command, answer, time=time, strict=shared.strict)
@@ -312,12 +300,9 @@ def publish(
     shown = shared.format == "table" and shared.output is None and report.result is not None
     if not shown:
         _mark_example(shared)
-    write_messages(
-        report,
-        quiet=(warnings_in_table and (shown or shared.format == "line")) or shared.verbosity < 0,
-        without=in_table if shown else (),
-        source=shared.source,
-    )
+    # A line for monitors comes alone, too.
+    said = said_in_table(report) if shown or shared.format == "line" else ()
+    write_messages(report, quiet=shared.verbosity < 0, without=said, source=shared.source)
     return int(report.exit_code)
 
 
@@ -330,6 +315,13 @@ def _after(write: Callable[[], None], report: Report) -> Report:
 
         return failed(report, error)
     return report
+
+
+def said_in_table(report: Report) -> Collection[str]:
+    """Return the codes of the error and the warnings that the table itself shows."""
+    in_table = getattr(open_view(report.command), "in_table", None)
+    codes: Collection[str] = () if in_table is None else in_table(report)
+    return codes
 
 
 def now() -> str:
@@ -396,7 +388,11 @@ def failure_report(command: str | None, error: GpucheckError | KeyboardInterrupt
         host, code, failure = error.host, error.exit_code, Failure.of(error)
     host = host or read_host(Path("/"), os.environ)
     answer = Answer(result=None, exit_code=code, host=host, error=failure)
-    return wrap(command or "error", answer, time=now())
+    from gpucheck.report.saved import RESULTS
+
+    return wrap(
+        command if command is not None and command in RESULTS else "error", answer, time=now()
+    )
 
 
 def fail(context: Context, error: GpucheckError) -> int:

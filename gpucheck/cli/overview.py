@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import NamedTuple
 
 import typer
@@ -55,7 +55,7 @@ def _answer(*, shared: Shared) -> int:
             shows_gpus = shared.format == "table"
             answer = look(probes, tell) if shows_gpus else detect(probes, DetectRequest(), tell)
         command = "overview" if isinstance(answer.result, Overview) else "detect"
-        return deliver(command, shared, answer, probes.time(), warnings_in_table=True)
+        return deliver(command, shared, answer, probes.time())
 
 
 command_alone = with_shared_options(_answer, formats=FORMATS)
@@ -107,6 +107,11 @@ def blocks(report: Report, view: View) -> Iterator[Block]:
     yield Line("next:", style="dim")
     for line in next_commands(report, overview, view):
         yield Command(line, indent=2)
+
+
+def in_table(report: Report) -> Collection[str]:
+    """Return the codes of what the table says itself: every warning."""
+    return {one.code for one in report.warnings}
 
 
 def next_commands(report: Report, overview: Overview, view: View) -> list[str]:

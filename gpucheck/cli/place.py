@@ -273,7 +273,7 @@ def _show_claims(shared: Shared) -> int:
             fact="--claims reads this machine, and a snapshot has no claims: leave --from out."
         )
 
-    with machine("claims", shared, ("table", "json")) as probes:
+    with machine("claims", shared) as probes:
         store = open_claims(os.environ)
         found = list_claims(store)
         notices = [

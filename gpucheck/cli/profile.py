@@ -90,7 +90,7 @@ def _deliver(shared: Shared, answer: Callable[[Probes], Answer]) -> int:
         raise WrongUseError(code="profile-from-snapshot", message=message)
     with machine("profile", shared) as probes:
         found = answer(probes)._replace(host=probes.host())
-    return deliver("profile", shared, found, probes.time(), in_table=("bad-profile",))
+    return deliver("profile", shared, found, probes.time())
 
 
 def _list() -> Answer:

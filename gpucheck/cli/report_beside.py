@@ -79,13 +79,13 @@ def plan_files(report: Report, shared: Shared, view: View) -> tuple[Report, list
     writes: list[Write] = []
     if shared.plot is not None and report.result is not None:
         try:
-            drawing = _chosen(report, view, shared.chart)
+            drawing = chosen_chart(report, view, shared.chart)
         except MissingError as error:
             report = failed(report, error)
         else:
-            writes.append(_picture(shared.plot, drawing))
+            writes.append(picture_writer(shared.plot, drawing))
     if shared.html is not None:
-        writes.append(_page(report, shared.html, view))
+        writes.append(page_writer(report, shared.html, view))
     return report, writes
 
 
@@ -98,7 +98,7 @@ def failed(report: Report, error: MissingError | WrongUseError) -> Report:
     )
 
 
-def _chosen(report: Report, view: View, name: str | None) -> Drawing:
+def chosen_chart(report: Report, view: View, name: str | None) -> Drawing:
     """Return the chart of this name, or the first one.
 
     Raises:
@@ -116,7 +116,9 @@ def _chosen(report: Report, view: View, name: str | None) -> Drawing:
     return drawing
 
 
-def _picture(path: Path, drawing: Drawing) -> Write:
+def picture_writer(path: Path, drawing: Drawing) -> Write:
+    """Return what draws a chart to its file."""
+
     def write() -> None:
         from gpucheck.report.plot import picture
 
@@ -125,7 +127,9 @@ def _picture(path: Path, drawing: Drawing) -> Write:
     return write
 
 
-def _page(report: Report, path: Path, view: View) -> Write:
+def page_writer(report: Report, path: Path, view: View) -> Write:
+    """Return what writes the page of a report."""
+
     def write() -> None:
         from gpucheck.report.formats.html import render
 

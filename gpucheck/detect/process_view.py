@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from gpucheck.detect.process import MOST_NAMED
 from gpucheck.detect.process_model import (
@@ -53,6 +53,11 @@ def blocks(report: Report, view: View) -> Iterator[Block]:
         yield from remedies(one.remedy, indent=INDENT)
     yield Gap()
     yield from _facts(found, view)
+
+
+def in_table(report: Report) -> Collection[str]:
+    """Return the codes of what the table says itself."""
+    return ("not-recorded",)
 
 
 def line(found: ProcessAnswer) -> str:

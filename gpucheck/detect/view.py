@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from gpucheck.detect.checks import xid
 from gpucheck.detect.model import (
@@ -72,6 +72,11 @@ def records(result: object) -> Iterator[tuple[str, object]]:
     if isinstance(result, Detection):
         yield from (("finding", finding) for finding in result.checks)
         yield from (("framework", framework) for framework in result.frameworks)
+
+
+def in_table(report: Report) -> Collection[str]:
+    """Return the codes of what the table says itself: every warning."""
+    return {one.code for one in report.warnings}
 
 
 def answer(report: Report, detection: Detection, view: View) -> Iterator[Block]:

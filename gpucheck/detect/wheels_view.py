@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from types import MappingProxyType
 
 from gpucheck.detect.wheels import Build, Fit, WheelChoice, WheelChoices, gpu_label
@@ -34,6 +34,11 @@ def blocks(report: Report, view: View) -> Iterator[Block]:
     if notes:
         yield Gap()
         yield from (Line(note.message, CheckStatus.WARN) for note in notes)
+
+
+def in_table(report: Report) -> Collection[str]:
+    """Return the codes of what the table says itself: every warning."""
+    return {one.code for one in report.warnings}
 
 
 def _choice(choice: WheelChoice, view: View) -> Iterator[Block]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from gpucheck.drivers.host.processes import program_of
@@ -123,7 +123,16 @@ WORDS = {
     "SYS": "across NUMA nodes",
 }
 
+#: Warnings that the table shows at the GPU itself.
+IN_ROWS = ("gpu-lost", "gpu-error")
+
 Kinds = dict[tuple[int, int], str]
+
+
+def in_table(report: Report) -> Collection[str]:
+    """Return the codes of what the table says itself; a topology has no rows of GPUs."""
+    found = report.result
+    return () if isinstance(found, Inventory) and found.topology is not None else IN_ROWS
 
 
 def blocks(report: Report, view: View) -> Iterator[Block]:

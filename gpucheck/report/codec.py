@@ -1,4 +1,4 @@
-"""Codec between records (named tuples, dataclasses) and plain JSON values, strict on reading."""
+"""Codec between records (named tuples, dataclasses) and plain JSON values, strict about types."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from functools import cache
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+#: Receives the paths of unknown fields; None refuses them.
+_Ignored = list[str] | None
 
 
 class DecodeError(ValueError):
@@ -55,13 +57,17 @@ def _field_keys(cls: Any) -> tuple[tuple[str, str], ...]:
     return tuple((name, name.rstrip("_")) for name in names)
 
 
-def from_plain(cls: type[T], value: object, *, where: str = "$") -> T:
-    """Build `cls` from plain values, refusing wrong types, missing and unknown keys.
+def from_plain(
+    cls: type[T], value: object, *, where: str = "$", ignored: list[str] | None = None
+) -> T:
+    """Build `cls` from plain values, refusing wrong types and missing keys.
+
+    Unknown keys are refused too, unless `ignored` receives their JSON paths.
 
     Raises:
         DecodeError: with the JSON path of the first thing that does not fit.
     """
-    return typing.cast("T", _decode(cls, value, where))
+    return typing.cast("T", _decode(cls, value, where, ignored))
 
 
 @cache
@@ -75,56 +81,64 @@ def _form(hint: Any) -> tuple[Any, tuple[Any, ...]]:
     return typing.get_origin(hint), typing.get_args(hint)
 
 
-def _decode(hint: Any, value: object, where: str) -> object:
+def _decode(hint: Any, value: object, where: str, ignored: _Ignored) -> object:
     origin, arms = _form(hint)
     if hint is Any or hint is object:
         return value
     if origin in (types.UnionType, typing.Union):
-        return _decode_union(arms, value, where)
+        return _decode_union(arms, value, where, ignored)
     if origin is tuple:
-        return _decode_tuple(arms, value, where)
+        return _decode_tuple(arms, value, where, ignored)
     if origin in (dict, Mapping):
         items = _expect(dict, value, where, "an object").items()
-        return {str(key): _decode(arms[1], item, f"{where}.{key}") for key, item in items}
+        return {str(key): _decode(arms[1], item, f"{where}.{key}", ignored) for key, item in items}
     if isinstance(hint, type) and is_record(hint):
-        return _decode_record(hint, value, where)
+        return _decode_record(hint, value, where, ignored)
     if isinstance(hint, type) and issubclass(hint, Enum):
         return _decode_enum(hint, value, where)
     return _decode_scalar(hint, value, where)
 
 
-def _decode_union(arms: tuple[Any, ...], value: object, where: str) -> object:
+def _decode_union(arms: tuple[Any, ...], value: object, where: str, ignored: _Ignored) -> object:
     if value is None and type(None) in arms:
         return None
     *others, last = [arm for arm in arms if arm is not type(None)]
     for arm in others:
         try:
-            return _decode(arm, value, where)
+            return _decode(arm, value, where, ignored)
         except DecodeError:
             continue
-    return _decode(last, value, where)
+    return _decode(last, value, where, ignored)
 
 
-def _decode_tuple(arms: tuple[Any, ...], value: object, where: str) -> tuple[object, ...]:
+def _decode_tuple(
+    arms: tuple[Any, ...], value: object, where: str, ignored: _Ignored
+) -> tuple[object, ...]:
     items = _expect(list, value, where, "a list")
     if len(arms) == 2 and arms[1] is Ellipsis:
-        return tuple(_decode(arms[0], item, f"{where}[{i}]") for i, item in enumerate(items))
+        return tuple(
+            _decode(arms[0], item, f"{where}[{i}]", ignored) for i, item in enumerate(items)
+        )
     if len(items) != len(arms):
         raise DecodeError(where, f"must have {len(arms)} items, has {len(items)}")
     pairs = zip(arms, items, strict=True)
-    return tuple(_decode(arm, item, f"{where}[{i}]") for i, (arm, item) in enumerate(pairs))
+    return tuple(
+        _decode(arm, item, f"{where}[{i}]", ignored) for i, (arm, item) in enumerate(pairs)
+    )
 
 
-def _decode_record(cls: type, value: object, where: str) -> object:
+def _decode_record(cls: type, value: object, where: str, ignored: _Ignored) -> object:
     given = dict(_expect(dict, value, where, "an object"))
     hints = _hints(cls)
     arguments = {}
     for name, key in _field_keys(cls):
         if key in given:
-            arguments[name] = _decode(hints[name], given.pop(key), f"{where}.{key}")
-    if given:
+            arguments[name] = _decode(hints[name], given.pop(key), f"{where}.{key}", ignored)
+    if given and ignored is None:
         first = f"{where}.{min(given)}"
         raise DecodeError(first, "is not a known field")
+    if ignored is not None:
+        ignored += [f"{where}.{key}" for key in sorted(given)]
     absent = [name for name in _required(cls) if name not in arguments]
     if absent:
         first = f"{where}.{absent[0].rstrip('_')}"

@@ -7,6 +7,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import NamedTuple, TypeVar
 
+from gpucheck import __version__
 from gpucheck.report.errors import ExitCode, GpucheckError
 
 AnyError = TypeVar("AnyError", bound=GpucheckError)
@@ -96,7 +97,10 @@ class Answer(NamedTuple):
 
 
 class Report(NamedTuple):
-    """Finished document: envelope and result, ready to be rendered."""
+    """Finished document: envelope and result, ready to be rendered.
+
+    `version` is that of the gpucheck that answered: of a saved document perhaps another one.
+    """
 
     command: str
     schema: str
@@ -107,6 +111,7 @@ class Report(NamedTuple):
     error: Failure | None
     warnings: tuple[Notice, ...]
     result: object | None
+    version: str = __version__
 
 
 def status_of(exit_code: ExitCode, *, warnings: bool) -> Status:

@@ -14,7 +14,8 @@ class View(NamedTuple):
 
     `example` is the name of the recording that the report answers from, if it is one of ours.
 
-    `source` is what --from named, an example or a file.
+    `source` is what --from named, an example or a file. `saved` is what is said of a document that
+    is shown again.
 
     `chart_remedy` is how to get what draws charts, if it is missing: only a page shows it.
 
@@ -34,6 +35,7 @@ class View(NamedTuple):
     example: str | None = None
     source: str | None = None
     chart_remedy: tuple[str, ...] = ()
+    saved: str | None = None
 
 
 Renderer = Callable[[Report, View], str]
@@ -49,6 +51,11 @@ def exports(environment: Mapping[str, str]) -> str:
 def example_mark(name: str) -> str:
     """Return the line that marks an answer from an example recording."""
     return f"{name}: recorded example, not this machine"
+
+
+def origin(view: View) -> str | None:
+    """Return the line above a report that is not about this machine now: recorded, or saved."""
+    return view.saved if view.example is None else example_mark(view.example)
 
 
 #: A command of ours at the end of a text that can answer from a recording.

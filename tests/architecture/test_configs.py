@@ -29,7 +29,8 @@ OF_EVERY_TABLE = {"config", "deadline", "from", "list-examples", "output"}
 #: What a command needs beside its options.
 ANYTHING = {"compare": ["a", "b"], "fleet report": ["out"], "memlimit": ["30%"],
             "profile explain": ["cpu"],
-            "profile lint": ["cpu"], "profile record": ["new.toml", "run.json"]}  # fmt: skip
+            "profile lint": ["cpu"], "profile record": ["new.toml", "run.json"],
+            "show": ["a.json"]}  # fmt: skip
 
 
 def every_default(folder: Path) -> dict[str, dict[str, object]]:

@@ -24,6 +24,7 @@ ANYTHING = {
     "profile explain": ("cpu",),
     "profile lint": ("cpu",),
     "profile record": ("new.toml", "run.json", "--base", "cpu"),
+    "show": ("a.json",),
 }
 
 
@@ -97,7 +98,7 @@ def test_examples_parse_and_stand_at_the_end(name: str, gpucheck_command) -> Non
         assert f"  {line}\n" in shown
 
 
-@pytest.mark.parametrize("name", ["bench", "compare", "profile list"])
+@pytest.mark.parametrize("name", ["bench", "compare", "profile list", "show"])
 def test_help_does_not_offer_what_is_always_refused(name: str, gpucheck_command) -> None:
     words = name.split()
     refused = gpucheck_command(*words, *ANYTHING.get(name, ()), "--from", "machine.json")

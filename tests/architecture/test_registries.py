@@ -116,10 +116,24 @@ def test_mappings_exist_and_every_offered_format_has_its_own() -> None:
         (command, each)
         for command, entry in COMMANDS.items()
         for each in entry.formats
-        if each in TAKES
+        if each in TAKES and command != "show"  # which has those of the document
     }
     assert len(offered) > 10
     assert [pair for pair in offered if pair[0] not in MAPPINGS[TAKES[pair[1]]]] == []
+
+
+def test_show_has_the_formats_of_every_document_that_has_a_view() -> None:
+    from gpucheck.cli.commands import COMMANDS, TO_EVALUATE, formats_of
+    from gpucheck.report.formats import VIEWS
+    from gpucheck.report.saved import RESULTS
+
+    assert {*RESULTS} == {*VIEWS, "snapshot", "error"} - {"overview"}
+    shown = {each for name in RESULTS if name != "snapshot" for each in formats_of(name)}
+    assert {*COMMANDS["show"].formats} == shown - TO_EVALUATE
+    charts = {
+        each for name, command in COMMANDS.items() if name != "show" for each in command.charts
+    }
+    assert {*COMMANDS["show"].charts} == charts
 
 
 @pytest.mark.parametrize("name", COMMAND_NAMES)

@@ -18,9 +18,9 @@ SCHEMAS = PACKAGE / "data" / "schemas"
 #: `claims` is what `place --claims` answers, `burn` what `bench --burn` does, `peaks` what
 #: `bench --peaks` answers, `wheel`, `process` and `log` what `detect --wheel`, `--pid` and `--log`
 #: do, `baseline` what `bench --save` keeps, `fleet-node` a line of results.jsonl, `error` a failure
-#: before any command is known.
+#: before any command is known; `show` shows the documents of the others.
 BY_OPTIONS = {"burn", "claims", "log", "peaks", "process", "wheel"}
-DOCUMENTS = {*COMMAND_NAMES, *BY_OPTIONS, "baseline", "error", "fleet-node"}
+DOCUMENTS = {*COMMAND_NAMES, *BY_OPTIONS, "baseline", "error", "fleet-node"} - {"show"}
 
 
 def schema_files() -> list[Path]:

@@ -10,7 +10,10 @@ from typing import Any
 
 import jsonschema
 
+from gpucheck.drivers.host.files import MOST_JSON_BYTES
 from gpucheck.drivers.readings import LIMIT_FIELDS
+from gpucheck.report.formats.json import document as json_document
+from gpucheck.report.saved import read_document
 
 #: The envelope's word for each exit code (contract: `status`).
 STATUSES = {0: {"ok", "warn"}, 1: {"fail"}}
@@ -55,6 +58,14 @@ def assert_document(document: Any, name: str, code: int) -> None:
     if name == "list" and document["result"] is not None:
         for row in document["result"]["gpus"]:
             assert_reasons(row)
+    assert_can_be_read_back(document)
+
+
+def assert_can_be_read_back(document: Any) -> None:
+    """Check that `show` has all that the document holds, and nothing else."""
+    found = read_document(json.dumps(document).encode(), MOST_JSON_BYTES)
+    assert json_document(found.report) == document
+    assert found.ignored == ()
 
 
 def assert_reasons(row: dict[str, Any]) -> None:

@@ -33,7 +33,7 @@ DOCUMENTS = (
     ROOT / "README.md",
     *(
         ROOT / "docs" / f"{name}.md"
-        for name in ("bench", "detect", "json", "list", "place", "questions", "tutorials")
+        for name in ("bench", "detect", "json", "list", "place", "questions", "saved", "tutorials")
     ),
 )
 #: As wide as the documents' own lines may be.
@@ -51,6 +51,7 @@ INDENTED = " | python3 -m json.tool"
 #: What differs from run to run, and from one Python to another: times, and what is installed.
 TIME = re.compile(r"first\s+launch\s+[0-9.]+\s+ms")
 STAMP = re.compile(r'"(?P<key>time|python|version)": "[^"]*"')
+MOMENT = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC")
 FRAMEWORK = re.compile(r"^\S framework: .*\n(?:  .*\n)*", re.MULTILINE)
 #: What a document shows instead of the Python that runs the tests.
 NO_FRAMEWORK = "– framework: none in /usr/bin/python3 (by PATH; --python PATH selects another)\n"
@@ -128,6 +129,7 @@ def run(line: str, program: Program, env: dict[str, str], folder: Path) -> str:
 
 def steady(text: str) -> str:
     """Return a text without what differs from run to run."""
+    text = MOMENT.sub("2026-11-21 15:48:38 UTC", text)
     text = STAMP.sub(r'"\g<key>": ""', TIME.sub("first launch 0.1 ms", text))
     return FRAMEWORK.sub("", text)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import groupby
 from pathlib import PurePath
 
@@ -73,6 +73,11 @@ def _list(files: Sequence[ProfileFile]) -> Iterator[Block]:
 def _time(file: ProfileFile) -> str:
     """Return the time that a profile measures one device for; the start comes on top."""
     return "?" if file.seconds is None else f"from {file.seconds:.0f} s"
+
+
+def in_table(report: Report) -> Collection[str]:
+    """Return the codes of what the table says itself."""
+    return ("bad-profile",)
 
 
 def _lint(files: Sequence[ProfileFile], view: View) -> Iterator[Block]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from gpucheck.bench.ci.change_view import (
     about,
@@ -11,6 +11,7 @@ from gpucheck.bench.ci.change_view import (
     change_verdict,
     row_names,
 )
+from gpucheck.bench.ci.compare import SHOWN
 from gpucheck.bench.ci.gates_view import gate_blocks, verdict_line, verdict_word
 from gpucheck.bench.ci.model import ComparedRow, ComparedRun, RunComparison
 from gpucheck.bench.model import Direction, Gate, GateStatus
@@ -113,6 +114,11 @@ def _badness(row: ComparedRow) -> float:
 
 def _allowed(row: ComparedRow) -> float:
     return -row.tolerance_percent if row.direction is Direction.HIGHER else row.tolerance_percent
+
+
+def in_table(report: Report) -> Collection[str]:
+    """Return the codes of what the table says itself."""
+    return SHOWN
 
 
 def _compared(report: Report, found: RunComparison, view: View) -> Iterator[Block]:

@@ -42,7 +42,8 @@ FORMATS = MappingProxyType(
 #: function of the result for each format that is lines to copy; `line(result)` is the sentence of
 #: --line; `charts(report, view)` yields the charts (report/charts.py) that --html and --plot draw,
 #: each only if the document has its values; `headline(report)` is the `Headline` of a page, where
-#: `blocks` have none.
+#: `blocks` have none; `in_table(report)` are the codes of the error and the warnings that `blocks`
+#: shows, so that they are not repeated.
 VIEWS = MappingProxyType(
     {
         "list": "gpucheck.inventory.view",

@@ -34,7 +34,7 @@ from gpucheck.report.blocks import (
 from gpucheck.report.envelope import CheckStatus, Report, Status
 from gpucheck.report.formats import charts_of, open_view
 from gpucheck.report.formats.table import MARKS
-from gpucheck.report.text import View, count_of, example_mark, printable
+from gpucheck.report.text import View, count_of, origin, printable
 
 #: Columns of the tables that are drawn: the widest form of each.
 _WIDTH = 160
@@ -121,8 +121,9 @@ def _header(report: Report, view: View, blocks: Sequence[Block]) -> Iterator[str
     yield f"<h1>{_shown(word)}</h1>"
     yield f"<p>{_shown(headline.text)}</p>" if headline.text else ""
     yield "</div>"
-    if view.example is not None:
-        yield f'<p class="recorded">{_shown(example_mark(view.example))}</p>'
+    mark = origin(view)
+    if mark is not None:
+        yield f'<p class="recorded">{_shown(mark)}</p>'
     elif report.host.recorded:
         yield '<p class="recorded">answered from a recording, not from the machine itself</p>'
     yield "</header>"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 
-from gpucheck import __version__
 from gpucheck.report.codec import to_plain
 from gpucheck.report.envelope import Report
 from gpucheck.report.text import View
@@ -14,7 +13,7 @@ def document(report: Report) -> dict[str, object]:
     """Return the envelope with its result as plain values."""
     return {
         "schema": report.schema,
-        "tool": {"name": "gpucheck", "version": __version__},
+        "tool": {"name": "gpucheck", "version": report.version},
         "time": report.time,
         "host": to_plain(report.host),
         "status": report.status.value,

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
-from gpucheck import __version__
 from gpucheck.report.codec import to_plain
 from gpucheck.report.envelope import Report
 from gpucheck.report.formats import open_mapping
@@ -37,7 +36,7 @@ def _lines(report: Report) -> Iterator[dict[str, object]]:
     yield {
         **head,
         "record": "run",
-        "version": __version__,
+        "version": report.version,
         "driver_version": report.host.driver_version,
         "status": report.status.value,
         "exit_code": int(report.exit_code),

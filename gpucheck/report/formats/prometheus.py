@@ -10,7 +10,6 @@ import math
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 
-from gpucheck import __version__
 from gpucheck.report.envelope import Report
 from gpucheck.report.formats import open_mapping
 from gpucheck.report.metrics import Metric, Number, gauge
@@ -32,7 +31,7 @@ def _of_run(report: Report) -> Iterator[Metric]:
     yield gauge(
         "gpucheck_run_info",
         "Version of gpucheck, and of the driver that it found.",
-        [({**command, "version": __version__, "driver_version": report.host.driver_version}, 1)],
+        [({**command, "version": report.version, "driver_version": report.host.driver_version}, 1)],
     )
     yield gauge(
         "gpucheck_run_timestamp_seconds",

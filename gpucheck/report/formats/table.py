@@ -26,7 +26,7 @@ from gpucheck.report.blocks import (
 )
 from gpucheck.report.envelope import CheckStatus, Report
 from gpucheck.report.formats import open_view
-from gpucheck.report.text import ABSENT, View, as_ascii, example_mark, printable
+from gpucheck.report.text import ABSENT, View, as_ascii, origin, printable
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -53,13 +53,10 @@ _BLANK = "\ue000"
 
 
 def render(report: Report, view: View) -> str:
-    """Return the report as terminal text; a failure without a result gives no text at all."""
-    if report.result is None:
-        return ""
-    if view.example is None:
-        return _shown(report, view)
-    mark = as_text(draw([Line(example_mark(view.example))], view), view)
-    return mark + _shown(report, view)
+    """Return the report as terminal text; a failure without a result gives no text of its own."""
+    mark = None if report.result is None and view.saved is None else origin(view)
+    first = "" if mark is None else as_text(draw([Line(mark)], view), view)
+    return first if report.result is None else first + _shown(report, view)
 
 
 def _shown(report: Report, view: View) -> str:

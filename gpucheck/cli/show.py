@@ -1,0 +1,208 @@
+"""`gpucheck show`: a saved document shown again, as its command would show it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gpucheck.cli.commands import TO_EVALUATE, formats_of
+from gpucheck.cli.listing import known_fields
+from gpucheck.cli.options import with_shared_options
+from gpucheck.cli.output import (
+    Shared,
+    check_shared,
+    said_in_table,
+    split_words,
+    write_message,
+    write_messages,
+)
+from gpucheck.cli.report_beside import (
+    Write,
+    chart_remedy,
+    chosen_chart,
+    page_writer,
+    picture_writer,
+)
+from gpucheck.cli.report_file import write_file
+from gpucheck.cli.terminal import closed_pipe, view_for, write_stderr, write_stdout
+from gpucheck.drivers.host.files import MOST_JSON_BYTES, read_file
+from gpucheck.report.envelope import Report
+from gpucheck.report.errors import ExitCode, WrongUseError
+from gpucheck.report.formats import VIEWS, open_format
+from gpucheck.report.saved import DocumentError, SavedDocument, read_document
+from gpucheck.report.text import View, printable
+
+STDIN = "-"
+#: So many fields that this version does not know are named.
+MOST_IGNORED = 5
+
+
+@with_shared_options
+def command(
+    *,
+    file: Annotated[
+        str,
+        typer.Argument(metavar="FILE", help="A JSON document of gpucheck, or its gzip (-: stdin)."),
+    ],
+    processes: Annotated[
+        bool, typer.Option("--processes", "-p", help="Show who used the GPUs.")
+    ] = False,
+    select: Annotated[
+        list[str] | None,
+        typer.Option("--select", metavar="FIELD,...", help="Columns of the table or CSV."),
+    ] = None,
+    shared: Shared,
+) -> int:
+    """Show a saved JSON document again, as a table or otherwise."""
+    if shared.recording is not None:
+        message = "show reads a saved document, not a machine: leave --from out."
+        raise WrongUseError(code="show-from-snapshot", message=message)
+    check_shared(shared, "show")
+    columns = known_fields(split_words(select), "--select") or None
+    document = _read(file)
+    report = document.report
+    check_shared(shared, report.command, _formats(report))
+    if shared.html is not None and "html" not in _formats(report):
+        message = f"{report.schema} has no page."
+        raise WrongUseError(code="no-page", message=message)
+    if (processes or columns) and report.command != "list":
+        message = f"--processes and --select are for a list, and this is {report.schema}."
+        raise WrongUseError(code="not-a-list", message=message)
+
+    view = view_for(shared, saved=origin(document), processes=processes, columns=columns)
+    view = view._replace(chart_remedy=chart_remedy())
+    with _consistent(file):
+        text = _shown(document, shared.format, view)
+        writes = _beside(report, shared, view)
+        for write in writes:
+            write()
+    try:
+        if shared.output is None:
+            write_stdout(text)
+        else:
+            write_file(shared.output, text)
+    except BrokenPipeError:
+        closed_pipe()
+    _say(document, shared)
+    return int(ExitCode.OK)
+
+
+def _beside(report: Report, shared: Shared, view: View) -> list[Write]:
+    """Return what writes the page and the chart.
+
+    Raises:
+        MissingError: the document has no values for that chart.
+    """
+    writes: list[Write] = []
+    if shared.plot is not None:
+        writes.append(picture_writer(shared.plot, chosen_chart(report, view, shared.chart)))
+    if shared.html is not None:
+        writes.append(page_writer(report, shared.html, view))
+    return writes
+
+
+@contextmanager
+def _consistent(file: str) -> Iterator[None]:
+    """Say that values contradict each other, each of which is right by itself.
+
+    Raises:
+        WrongUseError: something could not be drawn from them.
+    """
+    try:
+        yield
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        problem = f"is damaged: its values contradict each other ({type(error).__name__})"
+        raise _unusable(file, problem) from None
+
+
+def _formats(report: Report) -> list[str]:
+    """Return the formats of this document; the list of detect's checks has no verdict."""
+    found = [name for name in formats_of(report.command) if name not in TO_EVALUATE]
+    if report.command == "detect":
+        from gpucheck.detect.model import Catalogue
+
+        if isinstance(report.result, Catalogue):
+            return [name for name in found if name in formats_of("error")]
+    return found
+
+
+def _read(file: str) -> SavedDocument:
+    """Return the document of a file that has a view.
+
+    Raises:
+        WrongUseError: it cannot be read, or there is nothing in it to show.
+    """
+    try:
+        content = read_file("/dev/stdin" if file == STDIN else Path(file), MOST_JSON_BYTES)
+        document = read_document(content, MOST_JSON_BYTES)
+    except OSError as error:
+        raise _unusable(file, f"cannot be read: {error.strerror}") from None
+    except DocumentError as error:
+        raise _unusable(file, error.problem, error.remedy) from None
+    if document.report.command == "snapshot":
+        named = "FILE" if file == STDIN else file
+        raise _unusable(
+            file,
+            "is a snapshot, from which commands answer",
+            (
+                f"Show its GPUs with: gpucheck list --from {named}",
+                f"Or find what is wrong with: gpucheck detect --from {named}",
+            ),
+        )
+    return document
+
+
+def _unusable(file: str, problem: str, remedy: tuple[str, ...] = ()) -> WrongUseError:
+    named = "on standard input" if file == STDIN else repr(file)
+    message = f"The document {named} {problem}."
+    return WrongUseError(code="document-unusable", message=message, remedy=remedy)
+
+
+def origin(document: SavedDocument) -> str:
+    """Return the sentence that marks a saved document: whose it is, of when, and how it ended."""
+    report = document.report
+    time = report.time.replace("T", " ").replace("Z", " UTC")
+    recorded = ", answered from a recording" if report.host.recorded else ""
+    return (
+        f"Saved {report.command} document of {report.host.name or 'an unknown machine'}, {time},"
+        f" gpucheck {report.version}{recorded}: {_ended(report)}"
+    )
+
+
+def _ended(report: Report) -> str:
+    how = f"{report.status.value} (exit code {int(report.exit_code)})"
+    # A screen says itself why an answer is bad, unless there is none.
+    if report.error is None or report.result is not None:
+        return how
+    return f"{how}; {report.error.message}"
+
+
+def _shown(document: SavedDocument, format_: str, view: View) -> str:
+    """Return the text of a document."""
+    report = document.report
+    if format_ == "json":
+        return json.dumps(document.plain, indent=2 if view.indented else None) + "\n"
+    if report.command not in VIEWS:
+        return f"{printable(origin(document))}\n"
+    return open_format(format_)(report, view)
+
+
+def _say(document: SavedDocument, shared: Shared) -> None:
+    """Write what the document's command wrote to stderr, and what is left out of it here."""
+    report, quiet = document.report, shared.verbosity < 0
+    shown = shared.format == "table" and shared.output is None
+    if not shown and not quiet:
+        write_stderr(printable(f"gpucheck: {origin(document)}"))
+    has_table = shown and report.result is not None
+    said = said_in_table(report) if has_table or shared.format == "line" else ()
+    write_messages(report, quiet=quiet, without=said)
+    if document.ignored and shared.verbosity > 0:
+        some = ", ".join(document.ignored[:MOST_IGNORED])
+        more = len(document.ignored) - MOST_IGNORED
+        and_more = f" and {more} more" if more > 0 else ""
+        write_message(f"this version does not know, and leaves out: {some}{and_more}")

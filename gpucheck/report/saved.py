@@ -1,0 +1,332 @@
+"""Saved documents: what a command wrote with --json, read back into the records it came from.
+
+A document may come from anywhere. It is read within bounds, and held to the types of the records
+and to the bounds of its published schema; what fits neither is one sentence that names the field.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import zlib
+from collections.abc import Mapping
+from functools import cache
+from importlib import import_module
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from gpucheck import __version__
+from gpucheck.data import FOLDER
+from gpucheck.report.codec import DecodeError, from_plain
+from gpucheck.report.envelope import Failure, Host, Notice, Report, Status
+from gpucheck.report.errors import ExitCode
+
+#: Document -> records of its result, of which it has one. Imported when used.
+RESULTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "bench": ("gpucheck.bench.model:BenchResult",),
+        "burn": ("gpucheck.bench.model:BurnResult",),
+        "claims": ("gpucheck.place.model:ClaimList",),
+        "compare": ("gpucheck.bench.ci.model:RunComparison",),
+        "detect": ("gpucheck.detect.model:Catalogue", "gpucheck.detect.model:Detection"),
+        "error": (),
+        "fleet": ("gpucheck.fleet.model:FleetReport",),
+        "list": ("gpucheck.inventory.model:Inventory",),
+        "log": ("gpucheck.detect.log:LogVerdict",),
+        "memlimit": ("gpucheck.memlimit.model:MemoryLimit",),
+        "peaks": ("gpucheck.bench.peaks_model:Peaks",),
+        "place": ("gpucheck.place.model:Placement",),
+        "process": ("gpucheck.detect.process_model:ProcessAnswer",),
+        "profile": ("gpucheck.bench.ci.profile_model:ProfileResult",),
+        "snapshot": ("gpucheck.drivers.recorded:Snapshot",),
+        "wheel": ("gpucheck.detect.wheels:WheelChoices",),
+    }
+)
+#: The number of every schema so far.
+NUMBER = 1
+
+_SCHEMA = re.compile(r"gpucheck/(?P<name>[a-z][a-z-]{0,30})/(?P<number>[1-9][0-9]{0,5})")
+_NEWER = "Read it with the gpucheck that wrote it, or a newer one."
+_BASELINE = "is a run that bench --save kept: it has figures to compare, and no report to show"
+_COMPARE = (
+    "Compare it with another one: gpucheck compare FIRST SECOND",
+    "For a report to show, measure with: gpucheck bench --json --output FILE",
+)
+_UNPACK = "Unpack it, and name the document in it."
+#: How other files begin: the offset, the bytes, and what they are.
+_OTHERS = (
+    (0, b"PK\x03\x04", "is a zip archive"),
+    (257, b"ustar", "is a tar archive"),
+)
+_GZIP = b"\x1f\x8b"
+
+
+class DocumentError(ValueError):
+    """A file that holds no document of ours: what it is instead, and what to do."""
+
+    def __init__(self, *, problem: str, remedy: tuple[str, ...] = ()) -> None:
+        super().__init__(problem)
+        self.problem = problem
+        self.remedy = remedy
+
+
+class SavedDocument(NamedTuple):
+    """Report that a document holds, and the document itself.
+
+    `ignored` are the JSON paths of fields that this version does not know.
+    """
+
+    report: Report
+    plain: Mapping[str, Any]
+    ignored: tuple[str, ...]
+
+
+class _Tool(NamedTuple):
+    name: str
+    version: str
+
+
+class _Envelope(NamedTuple):
+    schema: str
+    tool: _Tool
+    time: str
+    host: Host
+    status: Status
+    exit_code: ExitCode
+    error: Failure | None
+    result: object
+    warnings: tuple[Notice, ...] = ()
+
+
+def read_document(content: bytes, most_bytes: int) -> SavedDocument:
+    """Return the document that a file holds, as it is or packed by gzip.
+
+    `most_bytes` is how large it may be unpacked.
+
+    Raises:
+        DocumentError: it holds none of ours, a newer one, a damaged one, or several.
+    """
+    plain = parse_object(unpacked(content, most_bytes))
+    name = name_of(plain)
+    try:
+        return _document(name, plain)
+    except DecodeError as error:
+        version = _version(plain)
+        other = version not in (None, __version__)
+        by = f" (written by gpucheck {str(version)[:40]}; this is {__version__})" if other else ""
+        problem = f"is damaged{by}: {error}"
+        raise DocumentError(problem=problem, remedy=(_NEWER,) if other else ()) from None
+
+
+def unpacked(content: bytes, most_bytes: int) -> bytes:
+    """Return a file's content, unpacked if gzip packed it.
+
+    Raises:
+        DocumentError: it is cut off, too large, or an archive.
+    """
+    if content.startswith(_GZIP):
+        packed = zlib.decompressobj(wbits=31)
+        try:
+            content = packed.decompress(content, most_bytes + 1)
+        except zlib.error:
+            raise DocumentError(problem="is packed by gzip, and damaged") from None
+        if len(content) <= most_bytes and not packed.eof:
+            raise DocumentError(problem="is packed by gzip, and was cut off")
+    if len(content) > most_bytes:
+        raise DocumentError(problem=f"is larger than {most_bytes >> 20} MiB")
+    for offset, magic, what in _OTHERS:
+        if content[offset : offset + len(magic)] == magic:
+            raise DocumentError(problem=what, remedy=(_UNPACK,))
+    return content
+
+
+def parse_object(content: bytes) -> Mapping[str, Any]:
+    """Return the JSON object that a file holds.
+
+    Raises:
+        DocumentError: it is empty, not JSON, no object, or there are several.
+    """
+    if not content.strip():
+        raise DocumentError(problem="is empty")
+    try:
+        plain = json.loads(content, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        count = _count_lines(content)
+        if count > 1:
+            problem = f"holds {count} documents, one on each line"
+            raise DocumentError(
+                problem=problem, remedy=("Show one of them: tail -n 1 FILE | gpucheck show -",)
+            ) from None
+        why = "too deep" if isinstance(error, RecursionError) else _without_position(error)
+        raise DocumentError(problem=f"is not JSON, or was cut off: {why}") from None
+    if not isinstance(plain, dict):
+        raise DocumentError(problem="is JSON, but no document of gpucheck")
+    return plain
+
+
+def _refuse_constant(word: str) -> None:
+    problem = f"{word} is no number of JSON"
+    raise ValueError(problem)
+
+
+def _count_lines(content: bytes) -> int:
+    """Return how many JSON objects a file has, one on each line; 0 if it has anything else."""
+    lines = [line for line in content.splitlines() if line.strip()]
+    return (
+        len(lines) if all(line[:1] == b"{" and line.rstrip()[-1:] == b"}" for line in lines) else 0
+    )
+
+
+def _without_position(error: ValueError) -> str:
+    if isinstance(error, json.JSONDecodeError):
+        return f"{error.msg} in line {error.lineno}, column {error.colno}"
+    return "it is no text" if isinstance(error, UnicodeError) else str(error)
+
+
+def name_of(plain: Mapping[str, Any]) -> str:
+    """Return the name of a document: "detect" of `gpucheck/detect/1`.
+
+    Raises:
+        DocumentError: it is not ours, or its schema is one that this version does not know.
+    """
+    schema = plain.get("schema")
+    found = _SCHEMA.fullmatch(schema) if isinstance(schema, str) else None
+    if found is None:
+        said = f"its schema is {str(schema)[:60]!a}" if schema is not None else "it has no schema"
+        raise DocumentError(problem=f"is no document of gpucheck: {said}")
+    name, number = found["name"], int(found["number"])
+    if name == "baseline":
+        raise DocumentError(problem=_BASELINE, remedy=_COMPARE)
+    if name not in RESULTS or number != NUMBER:
+        version = _version(plain)
+        by = f", written by gpucheck {version[:40]}" if version else ""
+        problem = f"is a {found[0]} document{by}, which gpucheck {__version__} does not know"
+        raise DocumentError(problem=problem, remedy=(_NEWER,))
+    return name
+
+
+def _version(plain: Mapping[str, Any]) -> str | None:
+    tool = plain.get("tool")
+    version = tool.get("version") if isinstance(tool, dict) else None
+    return version if isinstance(version, str) else None
+
+
+def _document(name: str, plain: Mapping[str, Any]) -> SavedDocument:
+    ignored: list[str] = []
+    envelope = from_plain(_Envelope, plain, ignored=ignored)
+    result = None
+    if envelope.result is not None:
+        result = _result(result_types(name), envelope.result, ignored)
+    _check_bounds(plain, _schema(name), _schema(name).get("$defs", {}), "$")
+    report = Report(
+        command=name,
+        schema=envelope.schema,
+        time=envelope.time,
+        host=envelope.host,
+        exit_code=envelope.exit_code,
+        status=envelope.status,
+        error=envelope.error,
+        warnings=envelope.warnings,
+        result=result,
+        version=envelope.tool.version,
+    )
+    return SavedDocument(report, plain, tuple(ignored))
+
+
+def result_types(name: str) -> tuple[type, ...]:
+    """Return the records of a document's result."""
+    places = (place.partition(":") for place in RESULTS[name])
+    return tuple(getattr(import_module(module), record) for module, _, record in places)
+
+
+def _result(types: tuple[type, ...], value: object, ignored: list[str]) -> object:
+    """Return the record of a result: the first one whose fields it has."""
+    if not types:
+        where, problem = "$.result", "must be null"
+        raise DecodeError(where, problem)
+    for each in types[:-1]:
+        mine: list[str] = []
+        try:
+            found: object = from_plain(each, value, where="$.result", ignored=mine)
+        except DecodeError:
+            continue
+        ignored += mine
+        return found
+    return from_plain(types[-1], value, where="$.result", ignored=ignored)
+
+
+# ---------------------------------------------------------------------------------- bounds
+
+
+@cache
+def _schema(name: str) -> Mapping[str, Any]:
+    text = (FOLDER / "schemas" / f"{name}.json").read_text(encoding="utf-8")
+    schema: Mapping[str, Any] = json.loads(text)
+    return schema
+
+
+def _check_bounds(
+    value: object, schema: Mapping[str, Any], shared: Mapping[str, Any], where: str
+) -> None:
+    """Check what types cannot say: the least and largest numbers, and the forms of texts.
+
+    Of JSON Schema it knows what tests/schemas.py writes.
+
+    Raises:
+        DecodeError: with the JSON path of the first value out of bounds.
+    """
+    while "$ref" in schema:
+        schema = shared[schema["$ref"].rpartition("/")[2]]
+    if value is None:
+        return
+    for arm in schema.get("anyOf", ()):
+        if arm.get("type") != "null":
+            _check_bounds(value, arm, shared, where)
+    if isinstance(value, dict):
+        if "if" in schema:  # the result of detect is one of two, told by a field
+            has = all(key in value for key in schema["if"].get("required", ()))
+            _check_bounds(value, schema["then" if has else "else"], shared, where)
+        known, others = schema.get("properties", {}), schema.get("additionalProperties")
+        for key, item in value.items():
+            inner = known.get(key, others)
+            if inner:
+                _check_bounds(item, inner, shared, f"{where}.{key}")
+    elif isinstance(value, list):
+        _check_length(len(value), schema, where)
+        if "items" in schema:
+            for place, item in enumerate(value):
+                _check_bounds(item, schema["items"], shared, f"{where}[{place}]")
+    elif isinstance(value, str):
+        _check_text(value, schema, where)
+    elif not isinstance(value, bool):
+        _check_number(value, schema, where)
+
+
+def _check_length(length: int, schema: Mapping[str, Any], where: str) -> None:
+    if not schema.get("minItems", 0) <= length <= schema.get("maxItems", length):
+        problem = f"has {length} items"
+        raise DecodeError(where, problem)
+
+
+def _check_text(value: str, schema: Mapping[str, Any], where: str) -> None:
+    if len(value) < schema.get("minLength", 0):
+        problem = "is empty"
+        raise DecodeError(where, problem)
+    pattern = schema.get("pattern")
+    if pattern is not None and re.search(pattern, value) is None:
+        problem = f"must have the form {pattern}"
+        raise DecodeError(where, problem)
+
+
+def _check_number(value: Any, schema: Mapping[str, Any], where: str) -> None:
+    least, most = schema.get("minimum"), schema.get("maximum")
+    above = schema.get("exclusiveMinimum")
+    if least is not None and value < least:
+        problem = f"must be at least {least}"
+        raise DecodeError(where, problem)
+    if above is not None and value <= above:
+        problem = f"must be above {above}"
+        raise DecodeError(where, problem)
+    if most is not None and value > most:
+        problem = f"must be at most {most}"
+        raise DecodeError(where, problem)
