@@ -3,21 +3,40 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from gpucheck.bench.environment import (
     HostShare,
+    HostState,
+    RunEnvironment,
+    blas_text,
+    environment_of,
     holders_of,
     nearness,
     older_than_cpu,
+    parallel_efficiency,
+    run_environment_of,
     unified_notes,
     variables_of,
 )
+from gpucheck.bench.model import BenchEnvironment, BenchRequest, Roofline
+from gpucheck.drivers.gpu import OpenedGpus
 from gpucheck.drivers.host.blas import BlasFacts
 from gpucheck.drivers.host.cpu import CpuLoad
-from gpucheck.drivers.readings import ProcessIdentity, ProcessReading
-from tests.fakes.bench import FakeClock, FakeCpu, FakeGpu
+from gpucheck.drivers.readings import (
+    CudaDeviceReading,
+    CudaReading,
+    KernelReading,
+    NvmlReading,
+    PciDeviceReading,
+    ProbeFailure,
+    ProcessIdentity,
+    ProcessReading,
+)
+from tests.fakes.bench import FakeBlas, FakeClock, FakeCpu, FakeGpu
+from tests.fakes.probes import FakeProbes, gpu_reading, reading_of
 
 FIRST, SECOND = frozenset({0, 1}), frozenset({2, 3})
 
@@ -127,3 +146,183 @@ def test_what_forces_them_is_named() -> None:
 
     assert said == "openblas uses its kernels for Haswell (OPENBLAS_CORETYPE=Haswell)"
     assert older_than_cpu(None, NEW, {}) is None
+
+
+# ------------------------------------------------------------------------------- the whole records
+
+
+def test_the_facts_about_gpus_before_cuda_opens_them() -> None:
+    held = ProcessReading(pid=7, type="compute", memory_used_bytes=2**30)
+    readings = reading_of(
+        gpu_reading(0, processes=(held,)),
+        gpu_reading(1, pci_device_id=None),
+        gpu_reading(2, uuid=None),
+    )
+    uuids = [gpu.uuid or "" for gpu in readings.gpus]
+    places = [
+        (gpu.pci_bus_id or "", near)
+        for gpu, near in zip(readings.gpus, ("0-1", "2-3", "0"), strict=True)
+    ]
+    probes = FakeProbes(
+        kernel_reading=KernelReading(
+            pci_devices=(
+                *(PciDeviceReading(bus, "0x10de", cpu_affinity=near) for bus, near in places),
+                PciDeviceReading("0000:99:00.0", "0x10de"),
+            )
+        ),
+        people={7: ProcessIdentity(pid=7, name="python")},
+    )
+    digits = [uuid.removeprefix("GPU-").replace("-", "") for uuid in uuids]
+    cuda = CudaReading(
+        devices=(
+            CudaDeviceReading(ordinal=0, uuid_hex=digits[0], integrated=False),
+            CudaDeviceReading(ordinal=1, uuid_hex=digits[1]),
+            CudaDeviceReading(ordinal=2, integrated=True),
+        )
+    )
+    variables = {"CUPY_TF32": "1", "HOME": "/x"}
+
+    found = run_environment_of(probes, readings, cuda, variables, frozenset({0, 1, 4}))
+
+    assert found == RunEnvironment(
+        sensors=found.sensors,
+        pci_device_ids={uuids[0]: "233010de"},
+        processes={uuids[0]: frozenset({7}), uuids[1]: frozenset()},
+        near_cpus={uuids[0]: frozenset({0, 1})},
+        far=frozenset({uuids[1]}),
+        holders={uuids[0]: "process 7 (python) holds 1.0 GiB"},
+        integrated={uuids[0]: False},
+        variables={"CUPY_TF32": "1"},
+    )
+    assert found.sensors.failure is None
+
+
+def test_without_nvml_or_gpus_there_are_no_such_facts() -> None:
+    silent = NvmlReading(failure=ProbeFailure(code="library-not-found", message="no NVML"))
+    probes = FakeProbes(kernel_reading=KernelReading(pci_devices=None))
+    cpu_only = FakeProbes()
+
+    found = run_environment_of(probes, silent, CudaReading(), {}, frozenset({0}))
+    none = run_environment_of(cpu_only, silent, None, {"CUPY_TF32": "1"}, frozenset({0}))
+
+    assert found.sensors.failure == "no NVML"
+    assert (found.near_cpus, found.holders, found.integrated) == ({}, {}, {})
+    assert (none.variables, none.sensors.failure, cpu_only.asked) == (
+        {"CUPY_TF32": "1"}, "no GPU is measured", [],
+    )  # fmt: skip
+
+
+def environment(opened: OpenedGpus, host: HostState, **changes: Any) -> BenchEnvironment:
+    values: dict[str, Any] = {"load_average_1m": 0.5, "duration_s": 3.0, "budget_s": 9.0}
+    cpu = FakeCpu(cores=4)
+    return environment_of(
+        BenchRequest(seed=5), cpu, cpu.facts(), changes.pop("blas", FakeBlas()), opened, (),
+        changes.pop("rooflines", ()), {"CUPY_TF32": "1"}, host=host, **(values | changes),
+    )  # fmt: skip
+
+
+def product(threads: int | None, flops: float | None, device: str = "cpu") -> Roofline:
+    return Roofline(
+        device=device, threads=threads, copy_bytes_per_s=None, gemm_flops_per_s=flops,
+        gemm_dtype="float32",
+    )  # fmt: skip
+
+
+def test_the_environment_of_a_run_whose_parts_are_all_known() -> None:
+    opened = OpenedGpus(cupy_version="14.2.0", cublas_version="12.9")
+    limits = (product(1, 10.0), product(4, 30.0))
+
+    found = environment(opened, HostState(others_percent=2.0, steal_percent=1.0), rooflines=limits)
+
+    assert found.unavailable == {}
+    assert (found.cpu_model, found.logical_cores, found.usable_cores) == ("Fake CPU", 4, 4)
+    assert (found.blas_name, found.blas_version, found.blas_threads) == ("fakeblas", "1.0", 4)
+    assert (found.cupy_version, found.cublas_version) == ("14.2.0", "12.9")
+    assert (found.load_average_1m, found.other_load_percent, found.steal_percent) == (0.5, 2.0, 1.0)
+    assert (found.parallel_efficiency, found.peak_memory_bytes) == (0.75, 2**27)
+    assert (found.duration_s, found.budget_s, found.seed, found.data) == (
+        3.0, 9.0, 5, "normal(0,1)",
+    )  # fmt: skip
+    assert (found.gpu_unavailable, found.gpu_silent, found.variables) == (
+        None, False, {"CUPY_TF32": "1"},
+    )  # fmt: skip
+
+
+class NoBlas(FakeBlas):
+    def read(self) -> None:
+        """Return nothing: threadpoolctl knows none."""
+
+
+def test_each_part_that_is_missing_has_its_reason() -> None:
+    unread = HostState(others_percent=None, steal_percent=None)
+    refused = {0: "it is lost", 2: "held by process 9"}
+    one = OpenedGpus(devices=(FakeGpu(FakeClock()),), refused=refused, busy=True)
+    none = OpenedGpus(unavailable="no driver", silent=True, names=("H100",), remedy=("do it",))
+
+    some = environment(one, unread, blas=NoBlas(), load_average_1m=None)
+    nothing = environment(none, unread, blas=NoBlas(), load_average_1m=None)
+
+    common = {
+        "blas_name": "threadpoolctl knows no BLAS in this process",
+        "load_average_1m": "/proc/loadavg cannot be read",
+        "other_load_percent": "/proc/stat cannot be read",
+        "steal_percent": "/proc/stat cannot be read",
+        "parallel_efficiency": "matmul was not measured at one and at all threads",
+    }
+    assert some.unavailable == common | {
+        "cupy_version": "no GPU was requested", "cublas_version": "CuPy does not report it"
+    }  # fmt: skip
+    assert nothing.unavailable == common | {"cupy_version": "no driver"}
+    assert some.gpu_unavailable == "gpu:0: it is lost; gpu:2: held by process 9"
+    assert (nothing.gpu_unavailable, nothing.gpus_not_measured) == ("no driver", ("H100",))
+    assert nothing.gpu_remedy == ("do it",)
+    assert some.gpu_silent is nothing.gpu_silent is True
+    assert blas_text(nothing) is None
+
+
+@pytest.mark.parametrize(
+    ("version", "core", "text"),
+    [
+        ("0.3.31", "SkylakeX", "openblas 0.3.31 (SkylakeX)"),
+        (None, "Zen", "openblas (Zen)"),
+        ("0.3", None, "openblas 0.3"),
+    ],
+)
+def test_a_blas_in_words(version: str | None, core: str | None, text: str) -> None:
+    found = environment(OpenedGpus(), HostState(others_percent=0.0, steal_percent=0.0))
+    found = replace(found, blas_name="openblas", blas_version=version, blas_architecture=core)
+
+    assert blas_text(found) == text
+
+
+@pytest.mark.parametrize(
+    ("limits", "efficiency"),
+    [
+        ([product(1, 10.0), product(2, 18.0), product(8, 40.0)], 0.5),
+        ([product(1, 10.0)], None),
+        ([product(8, 40.0)], None),
+        ([product(1, 10.0), product(8, None)], None),
+        ([product(1, 10.0), product(None, 90.0, "gpu:0"), product(8, 40.0, "gpu:0")], None),
+        ([], None),
+    ],
+)
+def test_the_efficiency_of_threads(limits: list[Roofline], efficiency: float | None) -> None:
+    assert parallel_efficiency(limits) == efficiency
+
+
+def test_other_programs_and_stolen_time_are_shares_of_all_cores() -> None:
+    begun = CpuLoad(load_average_1m=0.0, busy_s=10.0, steal_s=1.0, own_s=4.0)
+    share = HostShare(facts=FakeCpu(cores=4).facts())
+
+    share.add(begun, replace(begun, busy_s=16.0, steal_s=3.0, own_s=8.0), 5.0)
+    share.add(begun, replace(begun, busy_s=12.0, own_s=4.0), 5.0)
+
+    # Of 40 seconds: (6 - 4) + 2 others, 2 stolen.
+    assert share.state() == HostState(others_percent=10.0, steal_percent=5.0, cores=4)
+    share.add(begun, replace(begun, busy_s=1000.0, steal_s=1000.0), 1.0)
+    assert share.state() == HostState(others_percent=100.0, steal_percent=100.0, cores=4)
+    share.add(begun, replace(begun, own_s=3000.0, steal_s=-3000.0), 1.0)
+    assert share.state() == HostState(others_percent=0.0, steal_percent=0.0, cores=4)
+    share.add(replace(begun, busy_s=None), begun, 1.0)
+    assert share.state() == HostState(others_percent=None, steal_percent=None)
+    assert HostShare(facts=FakeCpu().facts()).state().others_percent is None
