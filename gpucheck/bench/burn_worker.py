@@ -26,23 +26,23 @@ _SLICE_S = 0.5
 
 def main() -> int:
     """Serve one parent; return 0, since every failure has been reported."""
-    out = os.fdopen(os.dup(1), "w", encoding="ascii")
-    # Keep the output of libraries out of our lines.
-    os.dup2(2, 1)
+    with os.fdopen(os.dup(1), "w", encoding="ascii") as out:
+        # Keep the output of libraries out of our lines.
+        os.dup2(2, 1)
 
-    def send(document: dict[str, Any]) -> None:
-        out.write(json.dumps(document) + "\n")
-        out.flush()
+        def send(document: dict[str, Any]) -> None:
+            out.write(json.dumps(document) + "\n")
+            out.flush()
 
-    try:
-        order = json.loads(sys.argv[1])
-        product, name = _open(order)
-        _load(product, name, send)
-    except GpucheckError as error:
-        failure = {"code": error.code, "message": error.message, "remedy": list(error.remedy)}
-        send({"part": "failure", "exit_code": int(error.exit_code), **failure})
-    except BrokenPipeError:  # the parent has gone: that ends the load
-        os._exit(0)
+        try:
+            order = json.loads(sys.argv[1])
+            product, name = _open(order)
+            _load(product, name, send)
+        except GpucheckError as error:
+            failure = {"code": error.code, "message": error.message, "remedy": list(error.remedy)}
+            send({"part": "failure", "exit_code": int(error.exit_code), **failure})
+        except BrokenPipeError:  # the parent has gone: that ends the load
+            os._exit(0)
     return 0
 
 

@@ -156,7 +156,7 @@ def autocorrelation(rounds: Sequence[Sequence[float]]) -> float:
         shared += sum(a * b for a, b in pairwise(ranks))
         spread += own
         expected -= own / count
-    return max(-1.0, min(1.0, (shared - expected) / spread)) if spread else 0.0
+    return min(1.0, (shared - expected) / spread) if spread else 0.0
 
 
 def trend(values: Sequence[float]) -> float:

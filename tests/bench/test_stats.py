@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpucheck.bench import stats
+from gpucheck.bench.ci.decision import student_quantile
 
 SECONDS = st.floats(min_value=1e-9, max_value=1e3, allow_nan=False)
 
@@ -30,6 +31,30 @@ def test_no_interval_from_too_few_rounds(count: int) -> None:
 )
 def test_students_quantiles_are_the_published_ones(freedom: int, published: float) -> None:
     assert stats.student_quantile(freedom) == pytest.approx(published, rel=2e-3)
+
+
+@pytest.mark.parametrize("freedom", [30, 40])
+def test_the_expansion_of_students_quantile_lacks_its_fourth_term_alone(freedom: int) -> None:
+    """The term is (79 z^9 + 776 z^7 + 1482 z^5 - 1920 z^3 - 945 z) / 92160, about 1.59."""
+    exact = student_quantile(0.025, freedom)
+
+    assert (exact - stats.student_quantile(freedom)) * freedom**4 == pytest.approx(1.59, abs=0.2)
+
+
+@pytest.mark.parametrize(
+    ("samples", "gap"),
+    [
+        ([1.0] * 4 + [5.0], 4.0),  # one of five is a fifth
+        ([1.0] * 9 + [5.0], 0.0),
+        ([1.0] * 8 + [5.0] * 2, 4.0),
+        ([1.0] + [5.0] * 9, 0.0),
+        ([1.0] * 2 + [4.0, 5.0] + [5.0] * 6, 0.6),
+        ([1.0], 0.0),
+        ([0.0, 0.0, 0.0, 4.0], 0.0),
+    ],
+)
+def test_a_gap_has_a_fifth_of_the_samples_on_either_side(samples: list[float], gap: float) -> None:
+    assert stats.mode_gap(samples) == pytest.approx(gap)
 
 
 def test_the_interval_of_rounds_that_do_not_follow_each_other_is_students() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -21,11 +22,20 @@ from gpucheck.bench.ci.gates import (
 from gpucheck.bench.ci.model import Baseline
 from gpucheck.bench.ci.profile_model import Profile
 from gpucheck.bench.ci.profiles import load_profile
-from gpucheck.bench.ci.run_data import RunData
-from gpucheck.bench.model import GateClass, GateStatus, Scope, Verified
+from gpucheck.bench.ci.run_data import Node, RunData
+from gpucheck.bench.model import (
+    BenchResult,
+    Corruption,
+    Extent,
+    GateClass,
+    GateStatus,
+    Scope,
+    Verified,
+)
 from gpucheck.bench.roofline import board_of
 from gpucheck.bench.workers import WORKER_DIED, WORKER_LATE, WORKER_SILENT
 from gpucheck.drivers.gpu import BenchGpu
+from gpucheck.inventory.model import MigState, PcieLink
 from gpucheck.report.envelope import Failure
 from gpucheck.report.errors import ExitCode
 from tests.fakes.bench_results import (
@@ -52,6 +62,143 @@ from tests.fakes.gates import (
     run_data,
     saved,
 )
+from tests.report.formats.recorded import in_lines, recorded
+
+LIMITS = """
+[stability]
+max_temperature_c = 80
+max_clock_drop_percent = 20
+new_ecc_uncorrected = 0
+new_ecc_corrected = 5
+new_remapped_rows = 0
+new_pcie_replays = 10
+not_finite = 0
+corruption = 0
+straggler_percent = 5
+spread_percent = 8
+[stability.throttle_s]
+hardware-thermal = 0.5
+power-brake = 0
+"""
+MATCH = 'count = 2\nmig = false\nmin_driver = "580"\nnames = ["NVIDIA H100*"]\n'
+WITH_ALL = (NODE + HAVE + LIMITS).replace("[run]\n", f"{MATCH}[run]\ncorruption_seconds = 5\n")
+
+
+def figures(*processes: Any, wanted: Node | None = None) -> RunData:
+    """Return what such processes bring on the GPUs 0 and 1, held against everything."""
+    runs = [
+        run_of(found, at, device)
+        for device in ("gpu:0", "gpu:1")
+        for at, found in enumerate(make(device) for make in processes)
+    ]
+    return RunData(profile=profile_of(WITH_ALL), node=wanted or node(2), runs=runs)
+
+
+def well(device: str, factor: float = 1.0, row: Any = None, **changes: Any) -> BenchResult:
+    check = Corruption(
+        device=device, gpu_uuid=uuid_of(device), products=100, words=64, digest="aa",
+        reference_ok=True, dtype="bfloat16", shape=(8, 8, 8), **changes.pop("check", {}),
+    )  # fmt: skip
+    found = product(700 * factor, device, **(row or {}))
+    return result_of(found, telemetry=sensors(device, **changes), corruption=(check,))
+
+
+def lacking() -> RunData:
+    """Return a node that lacks all that is demanded, under a load that its link is slow in."""
+    poor = node(
+        3, memory_total_bytes=64 << 30, ecc_mode=False, persistence_mode=False,
+        power_limit_w=500.0, mig=MigState(enabled=True), pci_bus_id="0000:01:00.0",
+    )  # fmt: skip
+    gpus = [replace(one, nvlink_links=12, pci_device_id="20b210de") for one in poor.gpus]
+    gpus[2] = replace(gpus[2], gpu=gpus[2].gpu._replace(name="NVIDIA A100"))
+    return figures(
+        *[partial(well, pcie_generation=4, pcie_width=8)] * 3,
+        wanted=replace(poor, gpus=gpus, driver_version="575.57.08"),
+    )
+
+
+def unknown() -> RunData:
+    """Return a node of which nothing is known, whose sensors were not read."""
+    nothing = dict.fromkeys(
+        ("memory_total_bytes", "ecc_mode", "persistence_mode", "power_limit_w", "name")
+    )
+    blind = node(1, **nothing, pcie=PcieLink(), mig=MigState(enabled=None))
+    gpus = [replace(one, nvlink_links=None, pci_device_id=None) for one in blind.gpus]
+    without = replace(blind, gpus=gpus, driver_version=None)
+    return figures(*[lambda device: result_of(product(700, device))] * 3, wanted=without)
+
+
+def strained() -> RunData:
+    """Return a node that gets hot, is held down and counts errors."""
+    strain = {
+        "temperature_c": Extent(low=40, median=85, high=91.5),
+        "clock_sm_mhz": Extent(low=900, median=1500, high=1980),
+        "reasons": {"hardware-thermal": 0.2, "power-brake": 0.1, "power-cap": 0.9},
+        "limited_s": {"hardware-thermal": 3.25},
+        "new_errors": dict.fromkeys(
+            ("ecc_uncorrected", "ecc_corrected", "remapped_rows", "pcie_replays"), 4
+        ),
+    }
+    doubts = (doubt("throttled", **{"hardware-thermal_share": 0.4}),)
+    slow = partial(well, factor=0.8, row={"doubts": doubts}, **strain)
+    return figures(slow, slow, partial(well, factor=0.81))
+
+
+def broken() -> RunData:
+    """Return a node that computes wrong numbers in each way there is, and loses a GPU."""
+
+    def wrong(device: str, error: float | None) -> BenchResult:
+        bad = Verified(error=error, bound=1e-5, ok=False, reference="float64")
+        row = {
+            "median_s": None, "verified": bad, "error": Failure("wrong-result", "it is wrong")
+        }  # fmt: skip
+        flips = {"mismatches": 3, "first_index": 17, "largest_ulp": 4096, "not_finite": 1}
+        return well(device, row=row, check=flips if device == "gpu:0" else {})
+
+    def lost(device: str) -> BenchResult:
+        return well(device, row={"median_s": None, "error": Failure("gpu-lost", "it is lost")})
+
+    return figures(well, partial(wrong, error=0.5), partial(wrong, error=None), lost)
+
+
+def dead() -> RunData:
+    """Return processes that ended badly, each in its way, and one that is well."""
+    ends = ("gpu-lost", WORKER_DIED, WORKER_LATE)
+    runs = [
+        run_of(None, at, "gpu:0", failure=Failure(end, f"it ended: {end}", ("do this",)))
+        for at, end in enumerate(ends)
+    ]
+    runs += [run_of(None, 3, "gpu:0"), *product_runs(GOOD, "gpu:1")]
+    return RunData(profile=profile_of(WITH_ALL), node=node(2), runs=runs)
+
+
+SITUATIONS = {
+    "healthy": lambda: figures(*[well] * 3),
+    "lacking": lacking,
+    "unknown": unknown,
+    "strained": strained,
+    "broken": broken,
+    "dead": dead,
+    "peers": lambda: run_data(
+        [
+            run
+            for at, factor in enumerate((1.0, 1.02, 0.97, 0.86))
+            for run in product_runs([factor * value for value in GOOD], f"gpu:{at}")
+        ],
+        PEERS,
+    ),
+    "baseline": lambda: cpu_run_data(SLOW, saved()),
+    "noise": lambda: cpu_run_data((700.0, 600.0, 750.0, 640.0, 660.0), saved()),
+}
+
+
+@pytest.mark.parametrize("name", SITUATIONS)
+def test_every_gate_of_a_run_is_as_recorded(name: str) -> None:
+    gates = judge(SITUATIONS[name]())
+
+    text = in_lines([*gates, *warnings(gates)])
+
+    assert text == recorded(f"gates-{name}", text)
 
 
 def test_zero_samples_never_pass() -> None:

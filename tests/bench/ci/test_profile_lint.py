@@ -9,11 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpucheck import __version__
 from gpucheck.bench.ci.profile_lint import Findings, lint, lint_text
 from gpucheck.bench.ci.profile_model import Problem
 from gpucheck.bench.model import Severity
 from gpucheck.report.errors import WrongUseError
 from tests.architecture.house import ROOT
+from tests.report.formats.recorded import in_lines, recorded
 
 GOOD = """\
 [profile]
@@ -193,6 +195,34 @@ def test_each_mistake_is_found_at_its_line_with_a_mend(
     if at is not None:
         lines = [number for number, line in enumerate(text.split("\n"), start=1) if at in line]
         assert any(one.line in lines for one in mistakes), [one.line for one in mistakes]
+
+
+#: Further mistakes, and what is only a caution.
+OTHERS = [
+    ('pci_device_ids = ["2330"]\nnames = ["NVIDIA H100*"]\n', ""),
+    ('["2330"]\nnames = ["NVIDIA H100*"]', '["1db1"]'),
+    ('["2330"]\nnames = ["NVIDIA H100*"]', '["abcd"]'),
+    ("percent_of_peak = 80", 'percent_of_peak = { "H100 SXM" = 80 }'),
+    ("percent_of_peak = 80", 'percent_of_peak = { other = 80 }'),
+    ("percent_of_peak = 80", 'value = 2333\nunit = "MB/s"'),
+    ("percent_of_peak = 80", "value = 2600"),
+    ('kernel = "softmax"', 'kernel = "towers"'),
+    ('kernel = "softmax"', 'kernel = "p2p"'),
+    ('kernel = "softmax"', 'kernel = "softmax"\nscope = "end-to-end"'),
+    ('device = "gpu"', 'device = "cpu"'),
+    ("count = 8", "count = 1025"),
+]  # fmt: skip
+
+
+def test_every_mistake_is_told_as_recorded() -> None:
+    text = ""
+    for old, new, *_ in (*MISTAKES, *OTHERS):
+        assert old in GOOD
+        text += f"## {old!r} -> {new!r}\n"
+        text += in_lines(findings(GOOD.replace(old, new, 1)).problems)
+    text = text.replace(__version__, "VERSION")
+
+    assert text == recorded("profile-mistakes", text)
 
 
 def test_there_are_more_than_twenty_kinds() -> None:
