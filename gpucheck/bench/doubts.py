@@ -29,7 +29,7 @@ _ENERGY_STEP_S, _ENERGY_WINDOW_S = 0.1, 4.9
 #: Below this share of its highest clock, something holds a GPU down.
 _LOW_CLOCK = 0.8
 #: Transfers per second on a lane, and the share of bits that are data: 8b/10b, 128b/130b from
-#: generation 3 on, and FLITs in generation 6 (PCI-SIG's specifications).
+#: generation 3 on, and FLITs from generation 6 on (PCI-SIG's specifications).
 _PCIE = {
     1: (2.5e9, 0.8),
     2: (5e9, 0.8),
@@ -37,6 +37,7 @@ _PCIE = {
     4: (16e9, 128 / 130),
     5: (32e9, 128 / 130),
     6: (64e9, 242 / 256),
+    7: (128e9, 242 / 256),
 }
 #: With fewer samples than this the interval is wide in any case.
 _FEWEST = 10

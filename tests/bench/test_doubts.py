@@ -15,6 +15,7 @@ from gpucheck.bench.model import Fill, Scope
 from gpucheck.bench.sampler import CaseState
 from gpucheck.bench.telemetry import SensorSummary
 from tests.fakes.bench import FakeCase, label
+from tests.report.formats.recorded import in_lines, recorded
 
 IDLE = HostState(others_percent=0.0, steal_percent=0.0)
 QUIET = RowEnvironment(host=IDLE)
@@ -447,3 +448,145 @@ def test_products_by_an_old_blas_are_doubted(kernel: str, device: str, doubted: 
     codes = {one.code for one in doubts_about(found, replace(QUIET, old_blas="for Haswell"))}
 
     assert ("blas-older-than-cpu" in codes) is doubted
+
+
+# --------------------------------------------------------------------------- whole texts
+
+
+def state_of(
+    samples: Sequence[float] = (),
+    *,
+    device: str = "cpu",
+    each: int = 5,
+    case: dict[str, object] | None = None,
+    label_of: dict[str, object] | None = None,
+    **changes: object,
+) -> CaseState:
+    """Return a row of rounds of `each` samples, with changes of its case and its label."""
+    samples = samples or noise()
+    found = record(samples)
+    found.rounds = [list(samples[low : low + each]) for low in range(0, len(samples), each)]
+    found.case.label = replace(label(device), **(label_of or {}))  # type: ignore[misc, arg-type]
+    for name, value in (case or {}).items():
+        setattr(found.case, name, value)
+    for name, value in changes.items():
+        setattr(found, name, value)
+    return found
+
+
+def rising(rounds: int, step: float) -> list[float]:
+    return [1 + step * (number // 5) for number in range(5 * rounds)]
+
+
+def in_two(apart_by: float, share: int = 3, count: int = 60) -> list[float]:
+    source = random.Random(9)
+    return [1 + apart_by * (n % share == 0) + source.gauss(0, 0.01) for n in range(count)]
+
+
+def alike(memory: float, each: int) -> list[float]:
+    source, found = random.Random(7), []
+    for _ in range(8):
+        state = source.gauss(0, 1)
+        for _ in range(each):
+            found.append(1 + 0.01 * state)
+            state = memory * state + (1 - memory**2) ** 0.5 * source.gauss(0, 1)
+    return found
+
+
+ROWS: dict[str, CaseState] = {
+    "one sample": state_of([1.0], converged=False),
+    "two rounds": state_of(noise(10), converged=False),
+    "nine samples": state_of(noise(9), converged=False, each=3),
+    "nine samples that agree": state_of(noise(9), each=3),
+    "unconverged": state_of(converged=False),
+    "target of 5 %": state_of(converged=False, precision=0.05),
+    "five rounds rise": state_of(rising(5, 0.01)),
+    "six rounds rise": state_of(rising(6, 0.01)),
+    "six rounds fall": state_of(rising(6, -0.01)),
+    "six rounds rise by less than the precision": state_of(rising(6, 0.002)),
+    "rounds apart": state_of(apart(0.04), converged=False),
+    "rounds apart, three samples each": state_of(
+        [1 + 0.05 * (n // 3 % 2) for n in range(24)], each=3, converged=False
+    ),
+    "rounds apart, two samples each": state_of(
+        [1 + 0.05 * (n // 2 % 2) for n in range(24)], each=2, converged=False
+    ),
+    "rounds apart by less than 1 %": state_of(
+        [1 + 0.015 * (n // 5 % 2) for n in range(40)], converged=False
+    ),
+    "two groups": state_of(in_two(0.5)),
+    "two groups far apart": state_of(in_two(2.5)),
+    "two groups close together": state_of(in_two(0.06)),
+    "two groups of ten": state_of(in_two(4.0, 2, 10)),
+    "two groups of nine": state_of(in_two(4.0, 2, 9)),
+    **{f"alike by {memory}, {each} in a round": state_of(alike(memory, each), each=each)
+       for memory in (0.5, 0.8, 0.9) for each in (8, 16, 30)},
+    **{f"a batch {ratio} times as fast": state_of([1.0] * 20, loops=7, single_s=ratio)
+       for ratio in (1.59, 1.61)},
+    "a batch with starts": state_of([1e-5] * 20, loops=7, single_s=3.5e-5),
+    "a batch with few starts": state_of([1e-5] * 20, loops=7, single_s=3.7e-5),
+    "four threads": state_of([1e-5] * 20, loops=7, single_s=2.15e-4, label_of={"threads": 4}),
+    "four threads at once": state_of([1e-5] * 20, loops=7, single_s=2.17e-4,
+                                     label_of={"threads": 4}),
+    **{f"{walked} of {device}'s cache": state_of(
+        device=device, case={"walked_and_cache_bytes": (walked, 100)})
+       for walked in (299, 300) for device in ("cpu", "gpu:0")},
+    **{f"starved {share}": state_of(case={"starved_share": share}) for share in (0.049, 0.05)},
+    **{f"energy for {window} s": state_of(joules_per_op=0.1, energy_window_s=window)
+       for window in (0.5, 4.8, 4.9)},
+    **{f"{clock} MHz": state_of(device="gpu:0", sm_clocks_mhz=[clock])
+       for clock in (1583.0, 1584.0)},
+}  # fmt: skip
+GPU = SensorSummary(
+    reasons={"hardware-thermal": 0.5, "power-brake": 0.06, "power-cap": 0.7,
+             "application-clocks": 0.05},
+    new_errors={"ecc_corrected": 2, "remapped_rows": 1},
+    other_processes=(41, 42),
+    link=(3, 8),
+    link_max=(4, 16),
+    claimed_by="held by alice",
+)  # fmt: skip
+HOSTS = {
+    "9.9 % by others": HostState(others_percent=9.9, steal_percent=1.9, quota_percent=4.9),
+    "10 % by others": HostState(others_percent=10.0, steal_percent=0.0),
+    "2 % stolen": HostState(others_percent=0.0, steal_percent=2.0),
+    "a quota": HostState(others_percent=None, steal_percent=None, quota_percent=5.0),
+    "half a core of 8": HostState(others_percent=6.25, steal_percent=0.0, cores=8),
+    "less than half a core of 8": HostState(others_percent=6.24, steal_percent=0.0, cores=8),
+}
+ENVIRONMENTS: dict[str, tuple[RowEnvironment, CaseState]] = {
+    **{name: (RowEnvironment(host=host), state_of(label_of={"threads": 8}))
+       for name, host in HOSTS.items()},
+    "one other": (RowEnvironment(host=IDLE, gpu=SensorSummary(other_processes=(41,))), state_of()),
+    "all of the sensors": (
+        RowEnvironment(host=IDLE, gpu=GPU, fill=Fill.ZEROS, far=True),
+        state_of(device="gpu:0", label_of={"kernel": "transfer"},
+                 case={"work": Work(flops=0, bytes_moved=int(40e9), unit="B/s")}),
+    ),
+    "low without a word": (
+        RowEnvironment(host=IDLE, clock_max_mhz=1980.0), ROWS["1583.0 MHz"],
+    ),
+    "low with a word": (
+        RowEnvironment(host=IDLE, clock_max_mhz=1980.0,
+                       gpu=SensorSummary(reasons={"display": 0.5, "idle": 0.5})),
+        ROWS["1583.0 MHz"],
+    ),
+    "not low": (RowEnvironment(host=IDLE, clock_max_mhz=1980.0), ROWS["1584.0 MHz"]),
+    "an old BLAS": (RowEnvironment(host=IDLE, old_blas="openblas uses its kernels for Haswell"),
+                    state_of(label_of={"kernel": "matmul"})),
+    **{f"PCIe {generation} x16": (
+        RowEnvironment(host=IDLE, gpu=SensorSummary(link=(generation, 16))),
+        state_of(device="gpu:0", label_of={"kernel": "transfer"},
+                 case={"work": Work(flops=0, bytes_moved=int(1e12), unit="B/s")}),
+    ) for generation in (1, 2, 3, 4, 5, 6, 7)},
+}  # fmt: skip
+
+
+def test_every_doubt_is_told_as_recorded() -> None:
+    seen = {name: (QUIET, state) for name, state in ROWS.items()} | ENVIRONMENTS
+    text = "".join(
+        f"## {name}\n" + in_lines(doubts_about(state, environment))
+        for name, (environment, state) in seen.items()
+    )
+
+    assert text == recorded("doubts", text)

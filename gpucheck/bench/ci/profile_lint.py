@@ -396,7 +396,8 @@ class _Check:
             self._add(
                 "tolerance_percent", "cannot-fail", message, "write a smaller number, usually 5"
             )
-        if warn is not None and warn >= tolerance:
+        unknown = self._problems_at("tolerance_percent")
+        if warn is not None and warn >= tolerance and not unknown:
             message = f"warn_percent = {warn:g} is not below tolerance_percent = {tolerance:g}"
             self._add("warn_percent", "contradiction", message, "write a smaller number")
 
