@@ -282,3 +282,106 @@ def test_weights_are_set_to_zero_between_steps_and_not_during_one() -> None:
     case.poison()
 
     assert calls == ["synchronize", "send", "synchronize"]
+
+
+# -------------------------------------------------------------------------------- the order
+
+
+class NotingGpu(FakeGpu):
+    """A GPU that notes each launch with its threads, and each copy and each wait, in one list."""
+
+    def __init__(self, clock: FakeClock, notes: list[tuple[Any, ...]], cuda_index: int = 0) -> None:
+        super().__init__(clock, cuda_index=cuda_index)
+        self._notes, self._number = notes, cuda_index
+
+    def compile(self, source: str, name: str, *_: Any) -> Any:
+        launch = super().compile(source, name)
+
+        def noted(grid: int, block: int, arguments: tuple[Any, ...]) -> None:
+            self._notes.append((self._number, name, grid, block))
+            launch(grid, block, arguments)
+
+        return noted
+
+    def multiply(self, *arguments: Any) -> None:
+        self._notes.append((self._number, "multiply"))
+        super().multiply(*arguments)
+
+    def copy_from(self, peer: Any, source: Any, out: Any) -> None:
+        self._notes.append((self._number, "copy_from", peer.facts.cuda_index))
+        super().copy_from(peer, source, out)
+
+    def synchronize(self) -> None:
+        self._notes.append((self._number, "synchronize"))
+        super().synchronize()
+
+
+def noting(count: int) -> tuple[list[NotingGpu], list[tuple[Any, ...]]]:
+    clock, notes = FakeClock(), list[tuple[Any, ...]]()
+    return [NotingGpu(clock, notes, number) for number in range(count)], notes
+
+
+def test_gpus_wait_for_each_other_before_a_copy_and_at_the_end_of_a_step() -> None:
+    gpus, notes = noting(3)
+    plan = TrainingPlan(kernel="towers", batch=303, towers=3)
+    case = MultiGpuTraining(ORDER, plan, gpus, "3-towers", fused=True)
+    case.prepare()
+    case.poison()
+    notes.clear()
+
+    case.step()
+
+    # 101 images take 101 warps of 32 lanes in blocks of 128; 785 inputs one warp each of 512 / 32;
+    # 7850 weights a thread each in blocks of 128.
+    gradients = [(n, *launch) for n in range(3) for launch in (
+        ("forward", 26, 128), ("project", 25, 512))]  # fmt: skip
+    assert notes == [
+        *gradients,
+        (1, "synchronize"), (0, "copy_from", 1),
+        (2, "synchronize"), (0, "copy_from", 2),
+        (0, "merge", 62, 128), (0, "synchronize"),
+        (1, "copy_from", 0), (2, "copy_from", 0),
+        (1, "synchronize"), (2, "synchronize"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_a_step_is_two_launches_or_two_products_and_one_launch(fused: bool) -> None:
+    (gpu,), notes = noting(1)
+    case = GpuTraining(ORDER, TrainingPlan(kernel="train", batch=129), gpu, "steps", fused=fused)
+    case.prepare()
+    case.poison()
+    notes.clear()
+
+    case.step()
+
+    assert notes == (
+        [(0, "forward", 33, 128), (0, "project", 25, 512)] if fused
+        else [(0, "multiply"), (0, "gradient", 2, 128), (0, "multiply")]
+    )  # fmt: skip
+    assert case.loop_step == (len(case._towers[0].batches[0]) if fused else 1)
+
+
+def test_poison_leaves_no_result_of_an_earlier_step_and_release_no_graph() -> None:
+    (gpu,), notes = noting(1)
+    case = GpuTraining(ORDER, TrainingPlan(kernel="train", batch=100), gpu, "steps", fused=True)
+    for captured in (1, 2):
+        case.prepare()
+        case.poison()
+        (tower,) = case._towers
+        for array in (tower.gradients, tower.errors):
+            assert np.isnan(gpu.download(array)).all()
+        assert not gpu.download(tower.weights).any()
+        assert (0, "synchronize") in notes
+        case.run(3)
+        case.run(len(tower.batches[0]) - 3)
+        case.run(3)
+        # The same steps are replayed; released, they are captured anew.
+        assert gpu.captured == 2 * captured
+        case.release()
+    assert case.facts["gpu_memory_used_bytes"] == gpu.memory_used_bytes()
+
+
+def test_the_memory_of_a_step() -> None:
+    # Images, targets and logits of three, weights and gradient, four bytes each.
+    assert training.step_memory_bytes(3) == 4 * (3 * 785 + 2 * 3 * 10 + 2 * 785 * 10)
