@@ -28,11 +28,12 @@ from gpucheck.bench.frameworks import (
 )
 from gpucheck.bench.gpu_case import gpu_label, set_count
 from gpucheck.bench.kernels import matmul, softmax
+from gpucheck.bench.kernels.batch import batch_sizes
 from gpucheck.bench.kernels.copy import verify_copy
 from gpucheck.bench.mnist import CLASSES, INPUTS
 from gpucheck.bench.model import BenchMode, DtypeSpec, Fact, Scope, Verified
 from gpucheck.bench.numerics import FORMATS, STORAGES, Format
-from gpucheck.bench.training import RATE, TrainingPlan, TrainingState, batch_count
+from gpucheck.bench.training import RATE, TrainingPlan, TrainingState, batch_count, step_work
 from gpucheck.drivers.gpu import GpuDevice
 from gpucheck.drivers.python.framework_bench import (
     FIRST_RUN_S,
@@ -86,28 +87,34 @@ def framework_cases(
         return ()
     if order.dtype == "tf32" and float32_math(framework, gpu) == "tf32":
         return ()  # its float32 row is that row
-    forms = FORMS[framework.name]
+    forms = _forms_of(kernel.id, framework.name)
     if order.request.mode is BenchMode.QUICK or framework.failure is not None:
         forms = forms[:1]
-    if kernel.id in ("transfer", "train"):
-        forms = tuple(form for form in forms if form in _forms_of(kernel.id, framework.name))
     orders = [FrameworkOrder(framework=framework, form=form, gpu=gpu) for form in forms]
     cases = [case for one in orders for case in _cases(kernel, order, one)]
     return cases[:1] if framework.failure is not None else cases
 
 
 def _forms_of(kernel: str, name: str) -> tuple[str, ...]:
-    """Return the forms that make a difference: training allocates, and a copy is not compiled."""
-    if kernel == "train":
-        return tuple(form for form in FORMS[name] if form != "eager-out")
-    return ("eager", "eager-out")
+    """Return the forms that a kernel has.
+
+    Training allocates, a transfer is not compiled, XLA has no copy for TensorFlow, and a sweep of
+    batches shows one form.
+    """
+    if kernel == "batch":
+        return _SWEPT.get(name, FORMS[name][:1])
+    lacking = {"train": {"eager-out"}, "transfer": COMPILED, "copy": {"tf.function-xla"}}
+    return tuple(form for form in FORMS[name] if form not in lacking.get(kernel, ()))
 
 
 def _cases(kernel: Kernel, order: CaseOrder, part: FrameworkOrder) -> Sequence[Case]:
     """Return the cases of one form."""
     if kernel.id == "train":
         ways = ("train",) if part.gpu is None else ("train", "copied")
-        return [FrameworkTraining(kernel, order, part, way) for way in ways]
+        return [FrameworkTraining(kernel, order, part, way, order.shape[0]) for way in ways]
+    if kernel.id == "batch":
+        sizes = batch_sizes(order.shape[0], order.request.mode)
+        return [FrameworkTraining(kernel, order, part, "batch", size) for size in sizes]
     if kernel.id == "transfer":
         memories = ("pageable",) if part.framework.name in ("tensorflow", "jax") else _MEMORIES
         return [
@@ -125,6 +132,8 @@ def _cases(kernel: Kernel, order: CaseOrder, part: FrameworkOrder) -> Sequence[C
 
 
 _MEMORIES = ("pinned", "pageable")
+#: The form of a framework's sweep over batches, where it is not the first one.
+_SWEPT = {"tensorflow": ("tf.function",)}
 
 
 def float32_math(framework: Framework, gpu: GpuDevice | None) -> str:
@@ -140,7 +149,8 @@ class FrameworkCase(Case):
     A kernel adds its inputs, its parameters and its check.
     """
 
-    kernel: str
+    #: Name of the operation in requests, if it is not the kernel's.
+    request_kernel = ""
     output_storage = "float32"
     way = ""
 
@@ -253,7 +263,7 @@ class FrameworkCase(Case):
         self._ask(
             {
                 "ask": "prepare",
-                "kernel": self._kernel.id,
+                "kernel": self.request_kernel or self._kernel.id,
                 "form": self._part.form,
                 "device": device,
                 "math": self.math,
@@ -437,17 +447,22 @@ class FrameworkTransfer(FrameworkCopy):
 class FrameworkTraining(FrameworkCase):
     """Steps of softmax regression, as a framework's tutorials write them.
 
-    `way` is `train` with the data in place, or `copied` with each batch sent when its step comes.
+    `way` is the kernel's name with the data in place, `copied` with each batch sent for its step.
     """
 
-    def __init__(self, kernel: Kernel, order: CaseOrder, part: FrameworkOrder, way: str) -> None:
-        plan = TrainingPlan(kernel=kernel.id, batch=order.shape[0], trained=True)
+    request_kernel = "train"
+
+    def __init__(
+        self, kernel: Kernel, order: CaseOrder, part: FrameworkOrder, way: str, batch: int
+    ) -> None:
+        plan = TrainingPlan(kernel=kernel.id, batch=batch, trained=kernel.id == "train")
         self._training = TrainingState(order, plan)
-        self._batch = order.shape[0]
+        self._batch = batch
         self.way = way
-        copied = way == "copied"
         super().__init__(kernel, order, part, FORMATS["float32"].spec, variant=way)
-        if copied:
+        self.work = step_work(batch)
+        self.label = replace(self.label, shape=(batch,))
+        if way == "copied":
             self.label = replace(self.label, scope=Scope.END_TO_END)
 
     @property

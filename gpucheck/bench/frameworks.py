@@ -42,7 +42,10 @@ DTYPES: Mapping[str, tuple[str, ...]] = {
     "copy": ("float32",),
     "transfer": ("float32",),
     "train": ("float32",),
+    "batch": ("float32",),
 }
+#: Kernels that are measured with frameworks if none is named.
+UNNAMED = ("matmul", "softmax", "copy", "transfer", "train")
 #: Reasons for facts that a framework does not report.
 _UNREPORTED = "it does not report it"
 

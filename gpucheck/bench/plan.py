@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from gpucheck.bench.case import Kernel
-from gpucheck.bench.frameworks import DTYPES, GPU_ONLY
+from gpucheck.bench.frameworks import DTYPES, GPU_ONLY, UNNAMED
 from gpucheck.bench.gpu_case import ROTATION_IN_L2
 from gpucheck.bench.model import BenchMode, BenchRequest
 from gpucheck.bench.numerics import FORMATS, canonical
@@ -320,8 +320,8 @@ def _requested_dtypes(request: BenchRequest, kernels: Mapping[str, Kernel]) -> t
 def _requested_kernels(
     request: BenchRequest, kernels: Mapping[str, Kernel], *, frameworks: bool
 ) -> Sequence[Kernel]:
-    """Return the kernels that were named, else all; else with frameworks those that they have."""
-    every = [name for name in kernels if not frameworks or name in DTYPES]
+    """Return the kernels that were named, else all; with frameworks those that they have."""
+    every = [name for name in kernels if not frameworks or name in UNNAMED]
     for name in request.kernels:
         if name not in kernels:
             asked = did_you_mean(name, kernels)

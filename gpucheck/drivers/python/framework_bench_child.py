@@ -32,6 +32,8 @@ FILES = {
 }
 #: The kernel ends a process with more of this first when memory runs out: this one, not its parent.
 OOM_SCORE = "800"
+#: A first line of this length tells enough; more than so many characters help nobody.
+TELLING_CHARACTERS, MOST_CHARACTERS = 20, 500
 #: Words in an exception's name or message that tell what it means.
 OUT_OF_MEMORY = ("outofmemory", "resource_exhausted", "resourceexhausted", "memoryerror")
 LACKS = (
@@ -41,7 +43,7 @@ LACKS = (
     "invalidcxxcompiler",
     "no c++ compiler",
     "could not find device for node",
-    "could not find an opkernel",
+    "unsupported operations",
     "no opkernel was registered",
     "tritonmissing",
 )
@@ -186,6 +188,9 @@ def trim_heap() -> None:
 def failure(error: BaseException) -> dict[str, str]:
     """Return an exception as a kind and a sentence; the parent chooses the words around it."""
     said = sibling("framework_test_child.py").explain(error)
+    first = (str(error).strip().splitlines() or [""])[0].strip()
+    if len(first) >= TELLING_CHARACTERS:  # further lines are places in code, ours too
+        said = (type(error).__name__ + ": " + first)[:MOST_CHARACTERS]
     names = " ".join(each.__name__ for each in type(error).__mro__)
     text = (names + " " + said).lower()
     kind = "error"

@@ -336,6 +336,8 @@ class Training(Operation):
             with torch.no_grad():
                 weights.sub_(weights.grad, alpha=rate)
             weights.grad = None
+            if copied and device.type == "cuda":
+                torch.cuda.synchronize(device)
             return weights
 
         self.work = work
