@@ -218,10 +218,18 @@ class FrameworkCase(Case):
 
     @property
     def facts(self) -> Mapping[str, Fact]:
-        """Return the share of the GPU's time in which the host was still handing over work."""
+        """Return how it is timed, and in which share of the time the host handed over work."""
         if self._part.gpu is None or not self._total_s:
             return {}
-        return {"timed_by": "host", "enqueue_share": self._handed_s / self._total_s}
+        found: dict[str, Fact] = {"timed_by": "host"}
+        if self.queues:
+            found["enqueue_share"] = self._handed_s / self._total_s
+        return found
+
+    @property
+    def queues(self) -> bool:
+        """Return whether operations follow each other on the GPU without waiting for each."""
+        return self._part.gpu is not None and self.label.scope is Scope.RESIDENT
 
     @property
     def math(self) -> str:
@@ -437,6 +445,11 @@ class FrameworkTransfer(FrameworkCopy):
     def sets(self) -> int:
         """Return one: nothing of it is read again from a cache."""
         return 1
+
+    @property
+    def queues(self) -> bool:
+        """Return False: some frameworks wait for each copy."""
+        return False
 
     def inputs(self) -> Sequence[tuple[HostArray, str]]:
         """Return the source: the numbers of gpucheck's own transfers."""

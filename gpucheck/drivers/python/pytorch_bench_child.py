@@ -115,7 +115,7 @@ class Backend:
         else:
             self._set_math(dict.fromkeys(self._default, False))
         torch.set_grad_enabled(request["kernel"] == "train")
-        device = torch.device(request["device"])
+        device = torch.device(request["device"].replace("gpu", "cuda"))
         if device.type == "cuda":
             torch.cuda.set_device(device)
         kind = {"train": Training, "transfer": Transfer}.get(request["kernel"], Operation)

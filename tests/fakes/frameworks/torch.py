@@ -29,6 +29,9 @@ class device:
         text = str(name)
         self.type, _, number = text.partition(":")
         self.index = int(number) if number else None
+        if self.type not in ("cpu", "cuda"):
+            message = f"Expected one of cpu, cuda device type at start of device string: {text}"
+            raise RuntimeError(message)
 
     def __str__(self) -> str:
         return self.type if self.index is None else f"{self.type}:{self.index}"
