@@ -30,7 +30,10 @@ COMMANDS = MappingProxyType(
         "detect": Command(
             "gpucheck.cli.detect",
             "Say whether a GPU can be used, and which layer is broken first.",
-            formats=("table", "json", "jsonl", "line", "shell", "prometheus", "html"),
+            formats=(
+                *("table", "json", "jsonl", "line", "shell", "junit", "github", "prometheus"),
+                "html",
+            ),
             examples=(
                 ("gpucheck detect", "usable or not, and what to do"),
                 ("gpucheck detect --framework pytorch --deep", "let PyTorch itself try"),

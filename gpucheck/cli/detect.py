@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from gpucheck.cli.options import with_shared_options
-from gpucheck.cli.outlets import Prometheus, open_outlets
+from gpucheck.cli.outlets import Github, Junit, Prometheus, open_outlets
 from gpucheck.cli.output import Shared, deliver, machine, split_words
 from gpucheck.cli.terminal import status_line
 from gpucheck.report.errors import WrongUseError
@@ -90,6 +90,8 @@ def command(
             "--explain", metavar="ID", help="Explain what a check looks at and why, and exit."
         ),
     ] = None,
+    junit: Junit = None,
+    github: Github = None,
     prometheus: Prometheus = None,
     shared: Shared,
 ) -> int:
@@ -98,16 +100,14 @@ def command(
     from gpucheck.detect.run import describe_checks, detect
 
     shared = _as_line(shared, line=line)
+    files: dict[str, object] = {"junit": junit, "github": github, "prometheus": prometheus}
     if list_checks or explain is not None:
         question = "--explain" if explain is not None else "--list-checks"
-        check_alone(question, wheel=wheel, pid=pid, log=log, prometheus=prometheus)
+        check_alone(question, wheel=wheel, pid=pid, log=log, **files)
         with machine("detect", shared, ("table", "json")) as probes:
             answer = describe_checks(explain)
         return deliver("detect", shared, answer, probes.time())
-    others: dict[str, object] = {
-        **{"framework": framework, "python": python, "expect-gpus": expect_gpus},
-        "prometheus": prometheus,
-    }
+    others = files | {"framework": framework, "python": python, "expect-gpus": expect_gpus}
     if wheel is not None:
         others |= {"pid": pid, "log": log, "line": line}
         check_alone("--wheel", only=only, skip=skip, deep=deep, quick=quick, **others)
@@ -142,7 +142,7 @@ def command(
         quick=quick,
     )
 
-    outlets = open_outlets(prometheus=prometheus, github=False)
+    outlets = open_outlets(junit, github=github, prometheus=prometheus)
     with outlets.guarded("detect"):
         # The status line ends before the report is written: the two may share a terminal.
         with machine("detect", shared) as probes, status_line(shown=shared.verbosity >= 0) as tell:

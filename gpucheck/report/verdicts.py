@@ -26,7 +26,7 @@ RED = (Kind.FAILURE, Kind.ERROR)
 class Verdict(NamedTuple):
     """One verdict: `figures` are names and values for people, `lines` the evidence and what to do.
 
-    `device` is `cpu`, `gpu:<cuda_index>`, `node`, or `run` for the whole run.
+    `device` is `cpu`, `gpu:<cuda_index>`, `GPU <index>` (NVML's), `node`, or `run` for all of it.
     """
 
     device: str

@@ -72,9 +72,10 @@ VIEWS = MappingProxyType(
 #: record, for JSON lines, `figures(result)` for github-action-benchmark (github_benchmark.py).
 MAPPINGS: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
-        "verdicts": dict.fromkeys(
-            ("bench", "burn", "compare"), "gpucheck.bench.ci.verdicts:verdicts"
-        ),
+        "verdicts": {
+            "detect": "gpucheck.detect.verdicts:verdicts",
+            **dict.fromkeys(("bench", "burn", "compare"), "gpucheck.bench.ci.verdicts:verdicts"),
+        },
         "seconds": dict.fromkeys(
             ("bench", "burn", "compare"), "gpucheck.bench.ci.verdicts:seconds"
         ),

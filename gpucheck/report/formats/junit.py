@@ -40,7 +40,7 @@ def _ended(report: Report) -> Verdict:
 
 
 def _order(device: str) -> tuple[str, int]:
-    kind, _, number = device.partition(":")
+    kind, _, number = device.replace(" ", ":").partition(":")
     return kind, int(number) if number.isascii() and number.isdecimal() else 0
 
 
