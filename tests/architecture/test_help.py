@@ -14,7 +14,7 @@ from gpucheck.cli.help import GROUPS, grouped
 from gpucheck.detect.checks.frameworks import NAMES
 from tests.architecture.commands import COMMAND_NAMES, LEAVES, built_command, parsed
 
-TIME = re.compile(r'"time": "[^"]*"')
+TIME = re.compile(r'"time": ?"[^"]*"')
 #: What a command needs beside its options.
 ANYTHING = {
     "compare": ("a", "b"),
