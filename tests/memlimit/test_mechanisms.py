@@ -20,6 +20,7 @@ from gpucheck.memlimit.plan import estimate_overhead, plan_limit
 from gpucheck.report.errors import WrongUseError
 from gpucheck.report.units import parse_amount
 from tests.fakes.gpus import sized_row
+from tests.report.formats.recorded import in_lines, recorded
 
 GIB = 1024**3
 MIB = 1024**2
@@ -464,3 +465,49 @@ def test_tensorflow_counts_whole_mebibytes() -> None:
     assert "sizes = [1, 1]" in write_code("tensorflow", on_two(f"{2**21 - 1}B"))
     with pytest.raises(WrongUseError, match="whole MiB, and 1048575 bytes are less than one"):
         write_code("tensorflow", plan("1048575B", card()))
+
+
+ALL = {
+    "torch": "2.12.0", "jax": "0.10.2", "tensorflow": "2.21.0", "cupy": "14.2.0",
+    "onnxruntime": "1.25.0",
+}  # fmt: skip
+PLANS = {
+    "a share, a command": lambda: plan("30%", found=ALL, hook=True, mps=RUNNING, env={}),
+    "bytes, no command": lambda: plan("8GiB", found=ALL, mps=MpsReading(running=False, reason="none runs"), env={}),
+    "unequal cards": lambda: plan("8GiB", card(0), card(1, 10 * GIB), found=ALL, hook=True, env={}),
+    "a card of unknown size": lambda: plan(
+        "30%", card(0), card(1, None), found=ALL, hook=True, mps=RUNNING
+    ),
+    "overhead included": lambda: plan(
+        "8GiB", found=ALL, hook=True, mps=RUNNING, include_overhead=True, env={}
+    ),
+    "old frameworks, settings of the user": lambda: plan(
+        "30%",
+        found={"torch": "2.5.0", "jax": "0.4.30", "tensorflow": "2.10.0", "cupy": "9.0.0"},
+        hook=False,
+        mps=MpsReading(running=None, reason="it may hide"),
+        env={
+            CONF_OLD: "max_split_size_mb:64", MPS_LIMIT: "GPU-7=1G", TF_FREE: "100",
+            "CUPY_GPU_MEMORY_LIMIT": "90%", "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
+            "TF_GPU_ALLOCATOR": "cuda_malloc_async",
+        },
+    ),
+    "a MIG instance": lambda: plan(
+        "50%",
+        card(0, cuda_index=None, mig=MigState(enabled=True, instances=(MigInstance(
+            uuid="MIG-1", name="1g.10gb", memory_total_bytes=10 * GIB, cuda_index=0),))),
+        found=ALL,
+        hook=True,
+        mps=RUNNING,
+    ),
+    "an unknown Python": lambda: plan("30%", env={}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_every_mechanism_of_a_plan_is_as_recorded(name: str) -> None:
+    limit = PLANS[name]()
+    told = [*(f"{key}={value}\n" for key, value in limit.environment.items())]
+    text = "".join(told) + in_lines([*limit.mechanisms, *limit.gpus])
+
+    assert text == recorded(f"memlimit-{name.replace(',', '').replace(' ', '-')}", text)
