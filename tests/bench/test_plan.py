@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
+from gpucheck.bench.case import Kernel
 from gpucheck.bench.kernels import KERNELS
 from gpucheck.bench.model import BenchMode, BenchRequest
-from gpucheck.bench.plan import Resources, fits, make_plan, select_devices
+from gpucheck.bench.plan import (
+    Resources,
+    beyond_cache,
+    fits,
+    lacking_memory,
+    long_enough,
+    make_plan,
+    select_devices,
+)
 from gpucheck.bench.roofline import board_of
 from gpucheck.drivers.gpu import BenchGpu, OpenedGpus
 from gpucheck.inventory.condition import spare_bytes
-from gpucheck.report.errors import InconclusiveError, MissingError, WrongUseError
+from gpucheck.report.errors import GpucheckError, InconclusiveError, MissingError, WrongUseError
 from tests.fakes.bench import FakeClock, FakeGpu
+from tests.report.formats.recorded import recorded
 
 
 def card(number: int, *, free: int = 2**40) -> BenchGpu:
@@ -367,3 +378,133 @@ def test_a_gpu_that_another_process_has_is_not_missing() -> None:
 
     assert caught.value.code == "gpu-busy"
     assert caught.value.remedy[0] == "see who"
+
+
+# ----------------------------------------------------------------------------- plans, their memory
+
+
+def least(holds: Callable[[int], bool]) -> int:
+    """Return the smallest whole number that something holds for, up to a pebibyte."""
+    low, high = 0, 2**50
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if holds(middle) else (middle + 1, high)
+    return low
+
+
+def needs(kernel: Kernel, dtype: str) -> dict[str, int]:
+    """Return the least memory of the host and of a GPU for which a size of 300 fits."""
+
+    def fitting(host: int | None, free: int, *frameworks: str, integrated: bool = False) -> bool:
+        gpus = (replace(card(0, free=free), integrated=integrated), card(1))
+        machine = Resources(gpus=gpus, host_bytes=host, frameworks=frameworks)
+        return fits(kernel, dtype, 300, machine, gpus)
+
+    return {
+        "host": least(lambda host: fitting(host, 2**50)),
+        "gpu": least(lambda free: fitting(None, free)),
+        "host with two frameworks": least(lambda host: fitting(host, 2**50, "torch", "jax")),
+        "gpu with two frameworks": least(lambda free: fitting(None, free, "torch", "jax")),
+        "shared": least(lambda host: fitting(host, 2**50, integrated=True)),
+    }
+
+
+def test_the_work_the_sizes_and_the_memory_of_each_kernel_are_as_recorded() -> None:
+    fast = replace(card(0), board=board_of(replace(card(0), pci_device_id="290110de")))
+    lines = []
+    for name, kernel in KERNELS.items():
+        sizes = {mode.value: kernel.sizes[mode] for mode in BenchMode}
+        lines.append(f"## {name}  {sizes}  gpus_needed={kernel.gpus_needed}")
+        longer = [long_enough(kernel, "float32", mode, [*CARDS, fast]) for mode in BenchMode]
+        caches = [None, 2**20, 2**26, 3 * 2**26, 2**28]
+        walked = [beyond_cache(kernel, 1024, cache) for cache in caches]
+        lines.append(f"with fast memory: {longer}  beyond caches: {walked}")
+        for dtype in kernel.dtypes[BenchMode.FULL]:
+            work = kernel.work(kernel.shape(300), dtype)
+            figures = (work.flops, work.bytes_moved, work.items, work.unit)
+            lines += [f"{dtype} {kernel.shape(300)} {figures}  {needs(kernel, dtype)}"]
+    text = "\n".join(lines) + "\n"
+
+    assert text == recorded("kernels", text)
+
+
+FULL = card(0, free=2**28)
+HELD = {"GPU-00000000": "process 7 (python) holds 9.0 GiB"}
+PLANS: dict[str, tuple[BenchRequest, Resources]] = {
+    "all kernels, two GPUs": (BenchRequest(), PLENTY),
+    "all kernels, no GPU": (BenchRequest(mode=BenchMode.QUICK), NO_GPU),
+    "all kernels, GPUs alone": (BenchRequest(), replace(PLENTY, with_cpu=False)),
+    "little memory": (BenchRequest(kernels=("matmul", "softmax")), Resources(host_bytes=2**24)),
+    "a small card": (BenchRequest(kernels=("copy", "triad")), Resources(gpus=(FULL, CARDS[1]))),
+    "a full card": (
+        BenchRequest(kernels=("copy",)),
+        Resources(gpus=(card(0, free=2**20), CARDS[1]), holders=HELD),
+    ),
+    "a size of a full card": (
+        BenchRequest(kernels=("copy",), size=10**5), Resources(gpus=(FULL,), holders=HELD)
+    ),
+    "a small size": (BenchRequest(kernels=("matmul", "copy"), size=300), PLENTY),
+    "a size and formats": (
+        BenchRequest(kernels=("matmul",), size=2048, dtypes=("fp8", "int8", "tf32", "half")),
+        PLENTY,
+    ),
+    "tf32 replaced": (
+        BenchRequest(kernels=("matmul",)),
+        Resources(gpus=CARDS, variables={"NVIDIA_TF32_OVERRIDE": "0"}),
+    ),
+    "an old card": (
+        BenchRequest(kernels=("matmul",)),
+        Resources(gpus=(replace(CARDS[0], compute_capability="7.0"),)),
+    ),
+    "frameworks": (
+        BenchRequest(kernels=("matmul", "softmax"), frameworks=("torch",)),
+        replace(PLENTY, frameworks=("torch",)),
+    ),
+    "one GPU for two": (BenchRequest(kernels=("p2p",)), Resources(gpus=CARDS[:1])),
+    "GPUs for a processor": (BenchRequest(kernels=("launch",)), NO_GPU),
+    "a processor's format": (BenchRequest(kernels=("matmul",), dtypes=("float8",)), NO_GPU),
+    "nothing free": (BenchRequest(kernels=("copy",)), Resources(host_bytes=1000)),
+    "a shared memory that is full": (
+        BenchRequest(kernels=("copy",)),
+        Resources(gpus=(replace(card(0), integrated=True),), host_bytes=2**33),
+    ),
+}  # fmt: skip
+
+
+def test_every_plan_and_refusal_is_as_recorded() -> None:
+    lines = []
+    for name, (request, machine) in PLANS.items():
+        lines.append(f"## {name}")
+        try:
+            plan = make_plan(request, KERNELS, machine)
+        except GpucheckError as error:
+            lines += [f"{type(error).__name__} {error.code}: {error.message}", *error.remedy]
+            continue
+        lines += [f"note: {note}" for note in (*plan.notes, f"{plan.budget_s:g} s")]
+        for group in plan.groups:
+            kind = "limit" if group.limit else "asked"
+            taken = {number: failure.message for number, failure in group.taken.items()}
+            lines.append(
+                f"{kind} {group.kernel.id} {group.dtype} {group.shape} cpu={group.with_cpu}"
+                f" gpus={sorted(group.gpus)} frameworks={group.frameworks_on_cpu}"
+                f" {group.request.mode.value} {taken or ''}".rstrip()
+            )
+    text = "\n".join(lines) + "\n"
+
+    assert text == recorded("bench-plans", text)
+
+
+@pytest.mark.parametrize(("lacking", "left_out"), [(0, False), (1, True)])
+def test_a_card_is_left_out_below_a_sixteenth_of_the_size(lacking: int, left_out: bool) -> None:
+    copy = KERNELS["copy"]
+    sixteenth = copy.device_bytes(copy.shape(4096 // 16), "float32")
+    gpu = card(0, free=-(-sixteenth * 10 // 8) - lacking)
+
+    found = lacking_memory(copy, "float32", gpu, 4096, Resources(), exact=False)
+    exact = lacking_memory(copy, "float32", gpu, 4096, Resources(), exact=True)
+
+    assert (found is not None) is left_out
+    assert exact is None
+    # A card that is too small even when nobody uses it is not taken by others.
+    tiny = replace(gpu, memory_total_bytes=gpu.memory_free_bytes)
+    assert lacking_memory(copy, "float32", tiny, 4096, Resources(), exact=False) is None

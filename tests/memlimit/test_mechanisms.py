@@ -473,7 +473,9 @@ ALL = {
 }  # fmt: skip
 PLANS = {
     "a share, a command": lambda: plan("30%", found=ALL, hook=True, mps=RUNNING, env={}),
-    "bytes, no command": lambda: plan("8GiB", found=ALL, mps=MpsReading(running=False, reason="none runs"), env={}),
+    "bytes, no command": lambda: plan(
+        "8GiB", found=ALL, mps=MpsReading(running=False, reason="none runs"), env={}
+    ),
     "unequal cards": lambda: plan("8GiB", card(0), card(1, 10 * GIB), found=ALL, hook=True, env={}),
     "a card of unknown size": lambda: plan(
         "30%", card(0), card(1, None), found=ALL, hook=True, mps=RUNNING
