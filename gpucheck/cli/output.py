@@ -24,7 +24,15 @@ from gpucheck.report.errors import (
     WrongUseError,
 )
 from gpucheck.report.formats import FORMATS, open_format, open_view
-from gpucheck.report.text import View, did_you_mean, example_mark, on_recording, printable
+from gpucheck.report.text import (
+    View,
+    did_you_mean,
+    example_mark,
+    held_together,
+    on_recording,
+    printable,
+    released,
+)
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -183,12 +191,12 @@ def _fitted(text: str, *, indent: int) -> str:
     if len(text) <= width:
         return text
     lines = textwrap.wrap(
-        *(text, max(20, width)),
+        *(held_together(text, width - indent), max(20, width)),
         subsequent_indent=" " * indent,
         break_long_words=False,
         break_on_hyphens=False,
     )
-    return "\n".join(lines)
+    return released("\n".join(lines))
 
 
 def _fitted_step(step: str) -> str:

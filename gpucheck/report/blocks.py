@@ -106,7 +106,8 @@ Block = Head | Heading | Line | Headline | Command | Gap | Table | Fitting
 #: A command at the end of a step, by its first word; a note on it, and a reboot after it.
 _COMMAND = re.compile(
     r": ((?:[A-Z_]+=\S+ )*(?:sudo|gpucheck|(?:\S*/)?(?:pipx?|python)[\d.]*|nvidia-smi|docker"
-    r"|printf|echo|export|unset|systemctl|conda|uv|wsl|kill|ls) [^.]*?(?:\.\S[^.]*?)*)"
+    r"|printf|echo|export|unset|systemctl|conda|uv|wsl|kill|ls"
+    r"|--allow-difference) [^.]*?(?:\.\S[^.]*?)*)"
     r"(?P<note> \([^()]*\))?(?:; (?:then )?(?P<after>reboot[^.;:]*\.))?$"
 )
 #: A GPU whose name cannot be read.

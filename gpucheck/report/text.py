@@ -75,6 +75,39 @@ def on_recording(text: str, source: str | None) -> str:
     return f"{text.rstrip('.')} --from {shlex.quote(source)}{end}"
 
 
+#: Options that our steps name with a value; after others the next word is prose.
+_TAKES_A_VALUE = (
+    "from|save|baseline|explain|profile|board|wheel|framework|log|pid|only|python|allow-difference"
+    "|(?:budget|count|processes|size)(?= [0-9])"
+)
+#: What no line is broken in: a number with its unit, and a command of ours with its options.
+_WHOLE = (
+    r"\d (?:%|(?:s|ms|µs|min|h|W|MHz|°C|C|[KMGT]i?B|[GT](?:FL)?OP/s|[MGT]B/s)\b)"
+    r"|\bgpucheck (?:detect|list|place|bench|compare|profile|memlimit|snapshot|show|report|fleet)\b"
+    rf"(?: --(?:{_TAKES_A_VALUE}) (?:'[^']*'|[^\s']\S*)| --[\w-]+)*"
+    r"|--allow-difference \S+"
+)
+#: Stands for a blank in it while a text is wrapped: printable texts have none.
+_BLANK = "\ue000"
+
+
+def held_together(text: str, width: int) -> str:
+    """Return a text that can be wrapped at its blanks: amounts and commands have none left.
+
+    What is wider than the line keeps its own. `released` gives the blanks back.
+    """
+
+    def held(found: re.Match[str]) -> str:
+        return found[0].replace(" ", _BLANK) if len(found[0]) <= width else found[0]
+
+    return re.sub(_WHOLE, held, text)  # compiled only where a text is wrapped
+
+
+def released(text: str) -> str:
+    """Return a part of what `held_together` gave, as it was."""
+    return text.replace(_BLANK, " ")
+
+
 def printable(text: str) -> str:
     """Return outside text with control characters visible, so that no name controls a terminal."""
     return "".join(

@@ -12,10 +12,12 @@ from gpucheck.report.text import (
     duration,
     exports,
     gibibytes,
+    held_together,
     on_recording,
     printable,
     ranges,
     rate,
+    released,
     two_digits,
 )
 
@@ -193,3 +195,28 @@ def test_two_digits(factor: float, text: str) -> None:
 def test_a_command_answers_from_the_same_recording(step: str, recorded: str) -> None:
     assert on_recording(step, "my file") == recorded
     assert on_recording(step, None) == step
+
+
+@pytest.mark.parametrize(
+    ("text", "whole"),
+    [
+        ("see gpucheck detect --from my.json now", "gpucheck detect --from my.json"),
+        ("see gpucheck list --from 'my file.json'", "gpucheck list --from 'my file.json'"),
+        ("see gpucheck bench --quick --save a.json", "gpucheck bench --quick --save a.json"),
+        ("allow it by --allow-difference driver", "--allow-difference driver"),
+        ("it takes 8.0 GiB of it", "0 GiB"),
+        ("gpucheck lists what there is", ""),
+    ],
+)
+def test_commands_and_amounts_are_held_together(text: str, whole: str) -> None:
+    held = held_together(text, 40)
+
+    assert released(held) == text
+    assert whole.replace(" ", "\ue000") in held
+    assert held.count("\ue000") == whole.count(" ")
+
+
+def test_what_is_wider_than_the_line_may_be_broken() -> None:
+    assert held_together("see gpucheck detect --from my.json", 20) == (
+        "see gpucheck detect --from my.json"
+    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from io import StringIO
 from itertools import dropwhile
@@ -26,7 +25,7 @@ from gpucheck.report.blocks import (
 )
 from gpucheck.report.envelope import CheckStatus, Report
 from gpucheck.report.formats import open_view
-from gpucheck.report.text import ABSENT, View, as_ascii, origin, printable
+from gpucheck.report.text import ABSENT, View, as_ascii, held_together, origin, printable, released
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -43,13 +42,6 @@ MARKS = {
 #: Prose never gets narrower than this, however far it is indented.
 LEAST_PROSE = 10
 SEPARATOR = " · "
-#: What no line is broken in: a number with its unit, and a short command.
-_WHOLE = re.compile(
-    r"\d (?:%|(?:s|ms|µs|min|h|W|MHz|°C|C|[KMGT]i?B|[GT](?:FL)?OP/s|[MGT]B/s)\b)"
-    r"|\bgpucheck (?:detect|list|place|bench|compare|profile|memlimit|snapshot)\b(?: --[\w-]+)*"
-)
-#: Stands for a blank in it while a text is wrapped: printable texts have none.
-_BLANK = "\ue000"
 
 
 def render(report: Report, view: View) -> str:
@@ -186,11 +178,11 @@ def _wrapped(text: Text, width: int) -> list[Text]:
     from rich.console import Console
 
     whole = text.copy()
-    whole.plain = _WHOLE.sub(lambda found: found[0].replace(" ", _BLANK), text.plain)
+    whole.plain = held_together(text.plain, width)
     lines = whole.wrap(Console(width=max(1, width)), max(1, width), overflow="fold")
     for line in lines:
         line.rstrip()
-        line.plain = line.plain.replace(_BLANK, " ")
+        line.plain = released(line.plain)
     return list(lines)
 
 
