@@ -156,7 +156,8 @@ def action_first(own: list[str], name: str, actions: Collection[str]) -> list[st
 _BEFORE_A_VALUE = frozenset(
     (
         *("--board", "--base", "--format", "--output", "-o", "--from", "--config", "--deadline"),
-        *("--expect", "--max-missing", "--baseline", "--rule"),
+        *("--expect", "--max-missing", "--baseline", "--rule", "--scheduler", "--local"),
+        *("--node-timeout", "--wave", "--gpucheck", "--results", "--resume"),
     )
 )
 

@@ -168,6 +168,24 @@ COMMANDS = MappingProxyType(
                             ("gpucheck fleet report out/ --format nodes", "for a scheduler"),
                         ),
                     ),
+                    "run": Command(
+                        "gpucheck.cli.fleet_run",
+                        "Run a check on every node of a Dask cluster; name the missing, failed,"
+                        " slow, different.",
+                        examples=(
+                            ("gpucheck fleet run detect --local 3", "try it on this machine"),
+                            (
+                                "gpucheck fleet run detect --scheduler tls://head:8786"
+                                " --results r.jsonl",
+                                "every node",
+                            ),
+                            (
+                                "gpucheck fleet run bench --scheduler tls://head:8786 --wave 5%"
+                                " -- --quick",
+                                "in waves",
+                            ),
+                        ),
+                    ),
                 }
             ),
         ),
@@ -228,10 +246,10 @@ def find_command(words: Sequence[str]) -> Command | None:
 
 def functions_of(command: Command, name: str) -> dict[str, Any]:
     """Return the function of each action of a command, or its own one under its name."""
-    module = import_module(command.module)
     if command.actions:
-        return {action: getattr(module, f"{action}_") for action in command.actions}
-    return {name: module.command}
+        modules = {action: import_module(one.module) for action, one in command.actions.items()}
+        return {action: getattr(module, f"{action}_") for action, module in modules.items()}
+    return {name: import_module(command.module).command}
 
 
 #: Commands that run another one given after `--`; elsewhere `--` only ends the options.

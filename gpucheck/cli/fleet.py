@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple, Self
 
 import typer
 
@@ -16,10 +16,36 @@ from gpucheck.report.errors import WrongUseError
 from gpucheck.report.text import count_of
 
 if TYPE_CHECKING:
+    from gpucheck.fleet.baseline import Baseline
     from gpucheck.fleet.collect import Collected
+    from gpucheck.fleet.expected import Expected
+    from gpucheck.fleet.model import JudgementRule
+    from gpucheck.report.envelope import Answer, Host
 
 #: Seconds between two steps of the progress.
 _STEP_S = 0.2
+
+Expect = Annotated[
+    str | None,
+    typer.Option(
+        "--expect",
+        metavar="HOSTS|@FILE",
+        help="Hosts that must be there: a,b[01-16], or a file: host, rack.",
+    ),
+]
+BaselineFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--baseline", metavar="FILE", help="Judge speeds by this earlier report (--json) too."
+    ),
+]
+RuleFile = Annotated[
+    Path | None,
+    typer.Option("--rule", metavar="FILE", help="Judge by the parameters of this TOML file."),
+]
+MaxMissing = Annotated[
+    int, typer.Option("--max-missing", metavar="N", help="So many nodes may be without an answer.")
+]
 
 
 @with_shared_options
@@ -33,62 +59,81 @@ def report_(
             show_default=False,
         ),
     ],
-    expect: Annotated[
-        str | None,
-        typer.Option(
-            "--expect",
-            metavar="HOSTS|@FILE",
-            help="Hosts that must be there: a,b[01-16], or a file: host, rack.",
-        ),
-    ] = None,
-    baseline: Annotated[
-        Path | None,
-        typer.Option(
-            "--baseline",
-            metavar="FILE",
-            help="Judge speeds by this earlier report (--json) too.",
-        ),
-    ] = None,
-    rule: Annotated[
-        Path | None,
-        typer.Option("--rule", metavar="FILE", help="Judge by the parameters of this TOML file."),
-    ] = None,
-    max_missing: Annotated[
-        int,
-        typer.Option("--max-missing", metavar="N", help="So many nodes may be without an answer."),
-    ] = 0,
+    expect: Expect = None,
+    baseline: BaselineFile = None,
+    rule: RuleFile = None,
+    max_missing: MaxMissing = 0,
     shared: Shared,
 ) -> int:
     """Compare what many machines answered; name the missing, failed, slow and different."""
-    from gpucheck.fleet.baseline import read_baseline, read_rule
     from gpucheck.fleet.collect import Collected
-    from gpucheck.fleet.expected import read_expected
-    from gpucheck.fleet.report import report
 
-    if shared.recording is not None:
-        message = "fleet report reads documents, not a snapshot: leave --from out."
-        raise WrongUseError(code="fleet-from-snapshot", message=message)
-    if max_missing < 0:
-        message = f"--max-missing takes a number of nodes, not {max_missing}."
-        raise WrongUseError(code="bad-max-missing", message=message)
     quiet = shared.verbosity < 0
     with machine("fleet", shared) as probes:
-        hosts = None if expect is None else read_expected(expect)
-        judged_by = None if rule is None else read_rule(rule)
-        reference = None if baseline is None else read_baseline(baseline)
-        collected = Collected(hosts.hosts if hosts else ())
+        standard = Standard.read(shared, expect, baseline, rule, max_missing)
+        collected = Collected(standard.hosts)
         with status_line(shown=not quiet) as tell:
             _read(collected, paths, tell)
             tell("judging")
-            answer = report(
-                collected,
-                hosts,
-                probes.host(),
-                max_missing=max_missing,
-                rule=judged_by,
-                baseline=reference,
-            )
+            answer = standard.judge(collected, probes.host())
     return deliver("fleet", shared, answer, probes.time())
+
+
+class Standard(NamedTuple):
+    """What a fleet is judged by: the options of `report` and `run` alike."""
+
+    expected: Expected | None
+    baseline: Baseline | None
+    rule: JudgementRule | None
+    max_missing: int
+
+    @classmethod
+    def read(
+        cls,
+        shared: Shared,
+        expect: str | None,
+        baseline: Path | None,
+        rule: Path | None,
+        max_missing: int,
+    ) -> Self:
+        """Read the files that the options name.
+
+        Raises:
+            WrongUseError: one of them cannot be read, or an option cannot be used.
+        """
+        from gpucheck.fleet.baseline import read_baseline, read_rule
+        from gpucheck.fleet.expected import read_expected
+
+        if shared.recording is not None:
+            message = "fleet reads documents, not a snapshot: leave --from out."
+            raise WrongUseError(code="fleet-from-snapshot", message=message)
+        if max_missing < 0:
+            message = f"--max-missing takes a number of nodes, not {max_missing}."
+            raise WrongUseError(code="bad-max-missing", message=message)
+        return cls(
+            None if expect is None else read_expected(expect),
+            None if baseline is None else read_baseline(baseline),
+            None if rule is None else read_rule(rule),
+            max_missing,
+        )
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """Return the expected hosts; none if nobody named any."""
+        return self.expected.hosts if self.expected else ()
+
+    def judge(self, collected: Collected, host: Host) -> Answer:
+        """Return the answer over everything that was collected."""
+        from gpucheck.fleet.report import report
+
+        return report(
+            collected,
+            self.expected,
+            host,
+            max_missing=self.max_missing,
+            rule=self.rule,
+            baseline=self.baseline,
+        )
 
 
 def _read(collected: Collected, paths: list[str], tell: Callable[[str], None]) -> None:

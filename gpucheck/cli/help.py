@@ -61,8 +61,12 @@ GROUPS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "compare": {"Runs": ("first", "second"), "Judge": ("tolerance", "allow_difference")},
     "fleet": {
         "Documents": ("paths",),
-        "Which nodes": ("expect", "max_missing"),
+        "What to run": ("verb", "words", "gpucheck"),
+        "Which nodes": ("scheduler", "local", "expect", "max_missing"),
         "Judge": ("baseline", "rule"),
+        "How long, and how many at once": ("node_timeout", "wave"),
+        "Results": ("results", "resume"),
+        "Network": ("insecure",),
     },
     "profile": {"Profiles": ("names", "file", "runs", "base", "replace", "board")},
     "show": {"The document": ("file",), "A list of GPUs": ("processes", "select")},

@@ -137,11 +137,22 @@ _EARLY_PARAMETERS = inspect.signature(_early, eval_str=True).parameters
 #: They ask no driver.
 _WITHOUT_DRIVER = frozenset({"compare", "fleet", "profile", "show"})
 #: They refuse --from and say why, so their --help does not offer it.
-_WITHOUT_SNAPSHOT = frozenset({"bench", "compare", "fleet", "profile", "show"})
+_WITHOUT_SNAPSHOT = frozenset({"bench", "compare", "fleet", "fleet_run", "profile", "show"})
 _HIDDEN_FROM = _SHARED_PARAMETERS["from_"].replace(
     annotation=Annotated[
         str | None,
         typer.Option("--from", metavar="FILE", help="A snapshot cannot be used here.", hidden=True),
+    ]
+)
+#: Here it is not a driver that is waited for.
+_FLEET_DEADLINE = _SHARED_PARAMETERS["deadline"].replace(
+    annotation=Annotated[
+        float | None,
+        typer.Option(
+            "--deadline",
+            metavar="SECONDS",
+            help="When to stop waiting for nodes [default: the waves' node timeouts, and 30].",
+        ),
     ]
 )
 _HIDDEN_DEADLINE = _SHARED_PARAMETERS["deadline"].replace(
@@ -214,6 +225,8 @@ def with_shared_options(
         del shared_by_name["plot"], shared_by_name["chart"]
     if name in _WITHOUT_DRIVER:
         shared_by_name["deadline"] = _HIDDEN_DEADLINE
+    elif name == "fleet_run":
+        shared_by_name["deadline"] = _FLEET_DEADLINE
     parameters = [*own, *shared_by_name.values()]
     keyword_only = [item.replace(kind=inspect.Parameter.KEYWORD_ONLY) for item in parameters]
     command.__signature__ = signature.replace(parameters=keyword_only)  # type: ignore[attr-defined]

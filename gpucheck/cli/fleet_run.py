@@ -1,0 +1,297 @@
+"""`gpucheck fleet run`: a command on every node that a Dask scheduler knows, and one report."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gpucheck.cli.commands import COMMANDS
+from gpucheck.cli.fleet import BaselineFile, Expect, MaxMissing, RuleFile, Standard
+from gpucheck.cli.options import with_shared_options
+from gpucheck.cli.output import Shared, deliver, machine
+from gpucheck.cli.terminal import is_watched
+from gpucheck.drivers.interrupts import DeferredStops
+from gpucheck.report.envelope import Answer, Host
+from gpucheck.report.errors import ExitCode, WrongUseError
+from gpucheck.report.text import printable
+
+if TYPE_CHECKING:
+    from gpucheck.fleet.collect import Collected
+    from gpucheck.fleet.connector import Asked, Order
+    from gpucheck.fleet.model import NodeAnswer
+    from gpucheck.fleet.results import ResultsFile
+
+#: So many nodes of each kind are named while it runs.
+_NAMED = 4
+#: More workers than this on one machine only wait for each other.
+_MOST_LOCAL = 64
+
+
+class Verb(StrEnum):
+    """Commands that a node may be asked for: they change nothing there."""
+
+    DETECT = "detect"
+    LIST = "list"
+    BENCH = "bench"
+
+
+def run_(
+    *,
+    verb: Annotated[
+        Verb,
+        typer.Argument(
+            metavar="detect|list|bench", help="What each node runs.", show_default=False
+        ),
+    ],
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[-- WORDS...]", help="More of its command line.", show_default=False
+        ),
+    ] = None,
+    scheduler: Annotated[
+        str | None,
+        typer.Option("--scheduler", metavar="tls://HOST:PORT", help="Dask's scheduler."),
+    ] = None,
+    local: Annotated[
+        int,
+        typer.Option("--local", metavar="N", help="Try it: N workers on this machine's loopback."),
+    ] = 0,
+    expect: Expect = None,
+    baseline: BaselineFile = None,
+    rule: RuleFile = None,
+    max_missing: MaxMissing = 0,
+    node_timeout: Annotated[
+        float | None,
+        typer.Option(
+            "--node-timeout",
+            metavar="SECONDS",
+            help="How long the command may take on a node [default: list 60, detect 120, bench"
+            " 1800].",
+        ),
+    ] = None,
+    wave: Annotated[
+        str | None,
+        typer.Option(
+            "--wave",
+            metavar="N|P%",
+            help="How many nodes work at once [default: bench 5%, at least one; others all].",
+        ),
+    ] = None,
+    gpucheck: Annotated[
+        str, typer.Option("--gpucheck", metavar="PATH", help="The program on the nodes.")
+    ] = "gpucheck",
+    results: Annotated[
+        Path | None,
+        typer.Option("--results", metavar="FILE", help="Append each answer to this file."),
+    ] = None,
+    resume: Annotated[
+        Path | None,
+        typer.Option(
+            "--resume", metavar="FILE", help="Ask only nodes that have no answer in this file."
+        ),
+    ] = None,
+    insecure: Annotated[
+        bool,
+        typer.Option("--insecure", help="Allow plain tcp:// to a scheduler on another machine."),
+    ] = False,
+    shared: Shared,
+) -> int:
+    """Run a check on every node of a Dask cluster; name the missing, failed, slow, different."""
+    with machine("fleet", shared) as probes:
+        if results is not None and resume is not None:
+            message = "--resume FILE appends to that file: leave --results out."
+            raise WrongUseError(code="two-files", message=message)
+        order = _order(
+            verb, scheduler, local, words, gpucheck, node_timeout, wave, shared.deadline_s
+        )
+        _check_target(scheduler, local, insecure=insecure)
+        standard = Standard.read(shared, expect, baseline, rule, max_missing)
+        quiet = shared.verbosity < 0
+        answer = _run(order, standard, results, resume, probes.host(), quiet=quiet)
+    return deliver("fleet", shared, answer, probes.time())
+
+
+run_ = with_shared_options(run_, formats=COMMANDS["fleet"].formats)
+
+
+def _order(
+    verb: Verb,
+    scheduler: str | None,
+    local: int,
+    words: list[str] | None,
+    program: str,
+    node_timeout: float | None,
+    wave: str | None,
+    deadline_s: float | None,
+) -> Order:
+    """Return what is to be run.
+
+    Raises:
+        WrongUseError: an option cannot be used.
+    """
+    from gpucheck.fleet.connector import BENCH_WAVE, NODE_TIMEOUT_S, Order, check_wave
+
+    if node_timeout is not None and not 0 < node_timeout < float("inf"):
+        message = f"--node-timeout takes seconds above 0, not {node_timeout:g}."
+        raise WrongUseError(code="bad-node-timeout", message=message)
+    if wave is not None:
+        check_wave(wave)
+    return Order(
+        verb=verb.value,
+        scheduler=scheduler,
+        local=local,
+        words=tuple(words or ()),
+        gpucheck=program,
+        node_timeout_s=node_timeout or NODE_TIMEOUT_S[verb.value],
+        deadline_s=deadline_s,
+        wave=wave or (BENCH_WAVE if verb is Verb.BENCH else None),
+    )
+
+
+def _check_target(scheduler: str | None, local: int, *, insecure: bool) -> None:
+    from gpucheck.fleet.connector import check_scheduler
+
+    if not 0 <= local <= _MOST_LOCAL:
+        message = f"--local takes 1 to {_MOST_LOCAL} workers, not {local}."
+        raise WrongUseError(code="bad-local", message=message)
+    if (scheduler is None) == (not local):
+        raise WrongUseError(
+            code="which-cluster",
+            message="Name a scheduler, or try it on this machine: one of the two.",
+            remedy=("Add --scheduler tls://HOST:PORT, or --local 3.",),
+        )
+    if scheduler is not None:
+        check_scheduler(scheduler, insecure=insecure)
+
+
+def _run(
+    order: Order,
+    standard: Standard,
+    results: Path | None,
+    resume: Path | None,
+    host: Host,
+    *,
+    quiet: bool,
+) -> Answer:
+    """Ask every node, keep each answer as it comes, and report over all."""
+    from gpucheck.fleet.collect import Collected
+    from gpucheck.fleet.connector import Asked, node_answers
+
+    collected = Collected(standard.hosts)
+    interrupted = False
+    with ExitStack() as stack:
+        if resume is not None:
+            order = _resumed(order, resume, collected)
+        file = _results_file(stack, results, resume)
+        tell = stack.enter_context(live_table(shown=not quiet))
+        try:
+            for event in node_answers(order, standard.hosts):
+                tell(event)
+                if not isinstance(event, Asked):
+                    with DeferredStops():  # what is on the disk is in the report too
+                        _keep(event, collected, file)
+        except KeyboardInterrupt:
+            interrupted = True
+    answer = standard.judge(collected, host)
+    return answer._replace(exit_code=ExitCode.INTERRUPTED) if interrupted else answer
+
+
+def _results_file(
+    stack: ExitStack, results: Path | None, resume: Path | None
+) -> ResultsFile | None:
+    from gpucheck.fleet.results import ResultsFile
+
+    path = results or resume
+    if path is None:
+        return None
+    file = ResultsFile(path, resume=resume is not None)
+    stack.callback(file.close)
+    return file
+
+
+def _resumed(order: Order, path: Path, collected: Collected) -> Order:
+    """Take over the answers of an earlier run, and leave their nodes out.
+
+    Raises:
+        WrongUseError: the file is of another command.
+    """
+    from gpucheck.fleet.documents import read_documents
+    from gpucheck.fleet.results import read_earlier
+
+    earlier = read_earlier(path)
+    if earlier.verb not in (None, order.verb):
+        message = f"{str(path)!r} holds answers to {earlier.verb}, not to {order.verb}."
+        raise WrongUseError(code="mixed-results", message=message)
+    for found in read_documents([str(path)]):
+        collected.add(found)
+    return order._replace(skip=earlier.settled)
+
+
+def _keep(answer: NodeAnswer, collected: Collected, file: ResultsFile | None) -> None:
+    from gpucheck.fleet.documents import Found, Place
+    from gpucheck.report.codec import to_plain
+
+    if file is not None:
+        file.append(answer)
+    collected.add(Found(Place("the nodes", collected.documents + 1), to_plain(answer)))
+
+
+# ------------------------------------------------------------------------------ while it runs
+
+
+@contextmanager
+def live_table(*, shown: bool) -> Iterator[Callable[[Asked | NodeAnswer], None]]:
+    """Show who has answered, who is well, sick or silent, while the block runs."""
+    if not (shown and is_watched()):
+        yield lambda _: None
+        return
+    from rich.console import Console
+    from rich.live import Live
+    from rich.table import Table
+
+    from gpucheck.fleet.connector import Asked
+    from gpucheck.fleet.model import SILENT, Outcome
+
+    waiting: dict[str, bool] = {}
+    answered: dict[str, list[str]] = {"healthy": [], "sick": [], "silent": [], "not judged": []}
+    styles = {"healthy": "green", "sick": "red", "silent": "red", "not judged": "yellow"}
+
+    def kind(answer: NodeAnswer) -> str:
+        if answer.outcome in SILENT:
+            return "silent"
+        return {Outcome.OK: "healthy", Outcome.FAILED: "sick"}.get(answer.outcome, "not judged")
+
+    def drawn() -> Table:
+        table = Table(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False)
+        table.add_column(no_wrap=True, style="dim")
+        table.add_column(no_wrap=True, justify="right")
+        table.add_column(no_wrap=True, overflow="ellipsis", style="dim")
+        total = len(waiting) + sum(map(len, answered.values()))
+        states = Counter("working" if began else "waiting" for began in waiting.values())
+        said = ", ".join(f"{number} {state}" for state, number in sorted(states.items()))
+        table.add_row("answered", f"{total - len(waiting)} of {total}", said)
+        for name, nodes in answered.items():
+            names = ", ".join(nodes[-_NAMED:])
+            shown_names = "" if name == "healthy" else names
+            table.add_row(name, f"{len(nodes)}", shown_names, style=styles[name] if nodes else "")
+        return table
+
+    console = Console(stderr=True, highlight=False, markup=False)
+    with Live(console=console, transient=True, get_renderable=drawn, refresh_per_second=4):
+
+        def tell(event: Asked | NodeAnswer) -> None:
+            host = printable(event.host)
+            if isinstance(event, Asked):
+                waiting[host] = event.began
+                return
+            waiting.pop(host, None)
+            answered[kind(event)].append(host)
+
+        yield tell

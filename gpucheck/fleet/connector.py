@@ -1,0 +1,342 @@
+"""Connector to Dask: one command on every node, and each node's answer as it comes.
+
+The engine runs in a child (`dask_child.py`) that may block: this side has the deadlines, and turns
+whatever came, or did not come, into the outcome of a node.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import math
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from time import monotonic as _now
+from typing import Any, NamedTuple
+
+from gpucheck.drivers.child import Child, ChildDiedError
+from gpucheck.fleet.model import NodeAnswer, Outcome
+from gpucheck.report.errors import MissingError, WrongUseError
+from gpucheck.report.text import printable
+
+SCRIPT = Path(__file__).parent / "dask_child.py"
+#: What may be run, and how long it may take on a node if nobody says otherwise.
+NODE_TIMEOUT_S: Mapping[str, float] = {"list": 60.0, "detect": 120.0, "bench": 1800.0}
+#: All nodes at once would be a load step for the building.
+BENCH_WAVE = "5%"
+#: Until the child has named the nodes: connecting, and their greeting; then its first silence.
+_BEGIN_S, _SLACK_S = 60.0, 20.0
+_ADDRESS = re.compile(
+    r"(?P<scheme>tls|tcp)://(?:\[(?P<v6>[0-9a-fA-F:.]+)\]|(?P<host>[A-Za-z0-9._-]+)):[0-9]{1,5}"
+)
+_WAVE = re.compile(r"[1-9][0-9]{0,6}|(?:100|[1-9]?[0-9](?:\.[0-9]+)?)%")
+#: env(1) when it cannot find the command, or may not execute it.
+_NOT_EXECUTABLE, _NOT_FOUND = 126, 127
+_UNREACHABLE = "scheduler-unreachable"
+#: The sentence of a failure, and what to do.
+_FAILURES = {
+    "no-engine": (
+        "Dask's distributed is not installed here: {}.",
+        "Install it: pip install 'gpucheck-cli[fleet]'",
+    ),
+    "no-certificates": (
+        "The certificates for a tls:// scheduler are missing: {}.",
+        "Name them in Dask's configuration, or in the variables"
+        " DASK_DISTRIBUTED__COMM__TLS__CA_FILE, DASK_DISTRIBUTED__COMM__TLS__CLIENT__CERT and"
+        " DASK_DISTRIBUTED__COMM__TLS__CLIENT__KEY.",
+    ),
+    "engine-version": (
+        "Nothing was run: the versions of the engine differ: {}.",
+        "Install the scheduler's version here.",
+    ),
+    _UNREACHABLE: (
+        "The scheduler cannot be reached: {}.",
+        "See that it runs there, and that its certificates are of the same authority as yours.",
+    ),
+}
+
+
+class Order(NamedTuple):
+    """What is to be run, and where.
+
+    `scheduler` is null with `local`, the number of workers on this machine. `words` follow the
+    verb. `wave` is how many nodes work at once: "20", "5%", or null for all. Hosts in `skip` are
+    left out.
+    """
+
+    verb: str
+    scheduler: str | None = None
+    local: int = 0
+    words: tuple[str, ...] = ()
+    gpucheck: str = "gpucheck"
+    node_timeout_s: float = 60.0
+    deadline_s: float | None = None
+    wave: str | None = None
+    skip: frozenset[str] = frozenset()
+
+    def request(self) -> dict[str, Any]:
+        """Return the request to the child."""
+        program = [sys.executable, "-m", "gpucheck"] if self.local else [self.gpucheck]
+        summary = ["--samples", "summary"] if self.verb == "bench" else []
+        return {
+            "scheduler": self.scheduler,
+            "local": self.local,
+            "each_worker": bool(self.local),
+            "queued": self.verb == "bench",
+            "command": [*program, self.verb, "--json", *summary, *self.words],
+            "node_timeout_s": self.node_timeout_s,
+            "wave": self.wave,
+            "skip": sorted(self.skip),
+        }
+
+
+class Asked(NamedTuple):
+    """A node that is to answer, or `began` to."""
+
+    host: str
+    began: bool
+
+
+class _Node(NamedTuple):
+    host: str
+    last_seen_s: float | None
+
+
+def check_scheduler(address: str, *, insecure: bool) -> None:
+    """Refuse an address that is none, or over which everybody could send commands.
+
+    Raises:
+        WrongUseError: it is no tls:// or tcp:// address, or plain tcp to another machine.
+    """
+    found = _ADDRESS.fullmatch(address)
+    if found is None:
+        raise WrongUseError(
+            code="bad-scheduler",
+            message=f"{printable(address[:80])!r} is no address of a Dask scheduler.",
+            remedy=("Write tls://HOST:PORT, such as tls://head:8786.",),
+        )
+    if found["scheme"] == "tcp" and not insecure and not _is_loopback(found["v6"] or found["host"]):
+        raise WrongUseError(
+            code="insecure-scheduler",
+            message=f"{address} is not encrypted: whoever can reach it could run commands on every"
+            " node, or answer in their name.",
+            remedy=("Use tls://, or add --insecure on a network that you trust.",),
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def check_wave(wave: str) -> None:
+    """Refuse a wave that is neither a number of nodes nor a share of them.
+
+    Raises:
+        WrongUseError: it is not.
+    """
+    if not _WAVE.fullmatch(wave) or float(wave.rstrip("%")) <= 0:
+        raise WrongUseError(
+            code="bad-wave",
+            message=f"{printable(wave[:40])!r} is no wave: how many nodes work at once.",
+            remedy=("Write a number of nodes, such as 20, or a share of them, such as 5%.",),
+        )
+
+
+def node_answers(order: Order, expected: Collection[str]) -> Iterator[Asked | NodeAnswer]:
+    """Yield each node when it is known, when it begins, and its answer.
+
+    Every node that is known gets an answer, at the latest when the deadline has passed.
+
+    Raises:
+        MissingError: there is no engine, no scheduler, or not one that we can talk to.
+    """
+    with _scratch_folder() as folder, _child(order, folder) as child:
+        yield from _Collector(order, expected).run(child)
+
+
+@contextmanager
+def _scratch_folder() -> Iterator[str]:
+    """Yield a folder for the workers of this machine, and remove it."""
+    folder = tempfile.mkdtemp(prefix="gpucheck-fleet-")
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _child(order: Order, folder: str) -> Iterator[Child]:
+    # -P: no module is taken from the script's folder; user packages and PYTHONPATH count.
+    child = Child(str(SCRIPT), interpreter=(sys.executable, "-P"))
+    try:
+        child.ask({**order.request(), "folder": folder})
+        yield child
+    finally:
+        child.abandon()
+
+
+class _Collector:
+    """Turns the child's lines into answers, and its silence too."""
+
+    def __init__(self, order: Order, expected: Collection[str]) -> None:
+        self._order = order
+        self._expected = frozenset(expected)
+        self._pending: dict[str, _Node] = {}
+        self._begun_s = _now()
+        self._end_s = self._begun_s + _BEGIN_S
+        if order.deadline_s is not None:
+            self._end_s = self._begun_s + order.deadline_s
+
+    def run(self, child: Child) -> Iterator[Asked | NodeAnswer]:
+        """Yield what the child tells, then the nodes of which it told nothing."""
+        known = False
+        why = Outcome.NO_ANSWER, f"no answer before the deadline of {self._deadline()}"
+        while True:
+            try:
+                line = child.next_document(self._end_s - _now())
+            except ChildDiedError as error:
+                if not known:
+                    raise _failure(message=f"its client {error.how}") from None
+                why = Outcome.NO_ANSWER, f"the engine's client {error.how}"
+                break
+            if line is None:
+                if not known:
+                    raise _failure(message=f"nothing in {self._deadline()}")
+                break
+            part = line.get("part")
+            if part == "end":
+                break
+            if part == "failure":
+                raise _failure(code=line["code"], message=line["message"])
+            if part == "nodes":
+                known = True
+                yield from self._names(line)
+            elif part == "begun":
+                yield Asked(self._pending[line["address"]].host, True)
+            elif part == "answer" and line["address"] in self._pending:
+                yield self._answer(self._pending.pop(line["address"]), line)
+        for node in self._pending.values():
+            yield self._line(node, *why, last_seen_s=node.last_seen_s)
+
+    def _deadline(self) -> str:
+        return f"{self._end_s - self._begun_s:.0f} s"
+
+    def _names(self, line: Mapping[str, Any]) -> Iterator[Asked]:
+        taken: set[str] = set(self._order.skip)
+        for node in line["nodes"]:
+            host = node["host"] or self._silent_name(node)
+            if host in taken:
+                host = f"{host} ({node['worker']})"
+            if host in self._order.skip:
+                continue
+            taken.add(host)
+            self._pending[node["address"]] = _Node(host, node["last_seen_s"])
+        if self._order.deadline_s is None:
+            turns = math.ceil(max(1, len(self._pending)) / line["at_once"])
+            self._end_s = _now() + turns * line["limit_s"] + _SLACK_S
+        for known in self._pending.values():
+            yield Asked(known.host, False)
+
+    def _silent_name(self, node: Mapping[str, Any]) -> str:
+        """Return what to call a node that did not say its name."""
+        worker = str(node["worker"])
+        return worker if worker in self._expected else str(node["ip"])
+
+    def _answer(self, node: _Node, line: Mapping[str, Any]) -> NodeAnswer:
+        limit = f"{line.get('limit_s') or 0:.0f} s"
+        match line["how"]:
+            case "ended":
+                return self._ended(node, line)
+            case "timeout":
+                reason = f"the command had not ended after {self._order.node_timeout_s:g} s"
+                return self._line(node, Outcome.TIMEOUT, reason, line)
+            case "silent":
+                seen = line.get("last_seen_s")
+                reason = f"no answer within {limit}"
+                return self._line(node, Outcome.NO_ANSWER, reason, line, last_seen_s=seen)
+            case "scheduler-gone":
+                return self._line(node, Outcome.NO_ANSWER, "the scheduler went away", line)
+            case "gone":
+                return self._line(node, Outcome.LOST, "its worker went away", line)
+            case "queued":
+                reason = f"its worker had no free GPU for {limit}"
+                return self._line(node, Outcome.BUSY, reason, line)
+            case "incompatible":
+                return self._line(node, Outcome.INCOMPATIBLE, line["message"], line)
+            case "not-found":
+                return self._line(node, Outcome.NOT_INSTALLED, line["message"], line)
+            case "too-much":
+                reason = f"it printed {line['bytes']} bytes"
+                return self._line(node, Outcome.UNREADABLE, reason, line)
+            case _:
+                return self._line(node, Outcome.NO_ANSWER, line.get("message") or "failed", line)
+
+    def _ended(self, node: _Node, line: Mapping[str, Any]) -> NodeAnswer:
+        """Return the answer of a command that ended on its node."""
+        code = line["exit_code"]
+        last = line["stderr"].strip().rpartition("\n")[2]
+        document = _document(line["stdout"])
+        if document is not None:
+            bad = {0: Outcome.OK, 1: Outcome.FAILED}
+            outcome = bad.get(code, Outcome.INCONCLUSIVE)
+            return self._line(node, outcome, None, line, document=document)
+        if code in (_NOT_FOUND, _NOT_EXECUTABLE):
+            return self._line(node, Outcome.NOT_INSTALLED, last or f"exit code {code}", line)
+        if code < 0:
+            reason = f"the command was ended by signal {-code}"
+            return self._line(node, Outcome.LOST, reason, line)
+        reason = f"it printed no document and ended with code {code}"
+        return self._line(node, Outcome.UNREADABLE, f"{reason}: {last}" if last else reason, line)
+
+    def _line(
+        self,
+        node: _Node,
+        outcome: Outcome,
+        reason: str | None,
+        line: Mapping[str, Any] | None = None,
+        *,
+        document: dict[str, Any] | None = None,
+        last_seen_s: float | None = None,
+    ) -> NodeAnswer:
+        tool = document.get("tool") if document else None
+        version = tool.get("version") if isinstance(tool, dict) else None
+        return NodeAnswer(
+            schema="gpucheck/fleet-node/1",
+            host=node.host,
+            outcome=outcome,
+            reason=None if reason is None else printable(reason),
+            command=self._order.verb,
+            time=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            seconds=line.get("seconds") if line else None,
+            exit_code=line.get("exit_code") if line else None,
+            gpucheck_version=version if isinstance(version, str) else None,
+            last_seen_s=last_seen_s,
+            document=document,
+        )
+
+
+def _document(text: str) -> dict[str, Any] | None:
+    """Return the document that a command printed, None if it printed none."""
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return document if isinstance(document, dict) else None
+
+
+def _failure(*, code: str = _UNREACHABLE, message: str) -> MissingError:
+    sentence, remedy = _FAILURES[code]
+    return MissingError(
+        code=code, message=sentence.format(printable(message).rstrip(".")), remedy=(remedy,)
+    )

@@ -1,0 +1,255 @@
+"""What the engine's child says, or does not say, as outcomes of nodes; the file of results."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpucheck.fleet import connector
+from gpucheck.fleet.connector import Asked, Order, check_scheduler, check_wave, node_answers
+from gpucheck.fleet.dask_child import waves
+from gpucheck.fleet.model import NodeAnswer, Outcome
+from gpucheck.fleet.results import ResultsFile, read_earlier
+from gpucheck.report.errors import MissingError, WrongUseError
+from tests.fleet.documents import detect
+
+
+def saying(monkeypatch: pytest.MonkeyPatch, folder: Path, *lines: Any, then: str = "") -> None:
+    """Let the child say these lines, and then do something."""
+    script = folder / "child.py"
+    said = "".join(json.dumps(line) + "\n" for line in lines)
+    text = f"import os, sys, time\nsys.stdin.readline()\nsys.stdout.write({said!r})\n"
+    script.write_text(f"{text}sys.stdout.flush()\n{then}\n", encoding="utf-8")
+    monkeypatch.setattr(connector, "SCRIPT", script)
+
+
+def nodes(*names: str, **more: Any) -> dict[str, Any]:
+    found = [
+        {"address": name, "host": name, "worker": f"{name}-0", "ip": "10.0.0.1", "last_seen_s": 3.0}
+        for name in names
+    ]
+    return {"part": "nodes", "nodes": found, "at_once": len(names) or 1, "limit_s": 1.0, **more}
+
+
+def answer(name: str, how: str, **more: Any) -> dict[str, Any]:
+    return {"part": "answer", "address": name, "how": how, "seconds": 0.5, **more}
+
+
+def ended(name: str, text: str, code: int, stderr: str = "") -> dict[str, Any]:
+    return answer(name, "ended", exit_code=code, stdout=text, stderr=stderr)
+
+
+def answers(order: Order, expected: tuple[str, ...] = ()) -> dict[str, NodeAnswer]:
+    found = node_answers(order, expected)
+    return {one.host: one for one in found if isinstance(one, NodeAnswer)}
+
+
+@pytest.mark.parametrize(
+    ("line", "outcome", "said"),
+    [
+        (ended("n", json.dumps(detect("n")), 0), "ok", None),
+        (ended("n", json.dumps(detect("n", failing={"a": "b"})), 1), "failed", None),
+        (ended("n", json.dumps(detect("n")), 3), "inconclusive", None),
+        (ended("n", "", 127, "env: 'gpucheck': No such file"), "not-installed", "No such file"),
+        (ended("n", "", 126, "env: not allowed"), "not-installed", "not allowed"),
+        (ended("n", "", -9), "lost", "signal 9"),
+        (ended("n", "[1]", 5, "bad\nlast words"), "unreadable", "code 5: last words"),
+        (answer("n", "timeout"), "timeout", "after 7 s"),
+        (answer("n", "silent", last_seen_s=48.2, limit_s=17.0), "no-answer", "within 17 s"),
+        (answer("n", "scheduler-gone"), "no-answer", "scheduler"),
+        (answer("n", "gone", message="x"), "lost", "went away"),
+        (answer("n", "queued", limit_s=17.0), "busy", "no free GPU for 17 s"),
+        (answer("n", "incompatible", message="it has dask 1"), "incompatible", "dask 1"),
+        (answer("n", "not-found", message="no env"), "not-installed", "no env"),
+        (answer("n", "too-much", bytes=9, exit_code=0), "unreadable", "9 bytes"),
+        (answer("n", "error", message="MemoryError: \x1b[2J"), "no-answer", "MemoryError"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else None,
+)
+def test_what_came_of_a_node_is_its_outcome(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, line: Any, outcome: str, said: str | None
+) -> None:
+    saying(monkeypatch, tmp_path, nodes("n"), line, {"part": "end"})
+
+    found = answers(Order("detect", "tls://x:1", node_timeout_s=7.0))["n"]
+
+    assert found.outcome == outcome
+    assert (found.document is None) == (outcome not in ("ok", "failed", "inconclusive"))
+    assert (found.reason is None) if said is None else (said in (found.reason or ""))
+    assert "\x1b" not in (found.reason or "")
+    assert found.seconds == 0.5
+    assert found.last_seen_s == line.get("last_seen_s")
+    assert found.gpucheck_version == ("0.1.0" if found.document else None)
+
+
+@pytest.mark.parametrize(
+    ("then", "why"), [("time.sleep(600)", "deadline of 600 s"), ("os._exit(3)", "code 3")]
+)
+def test_nodes_of_which_nothing_came_have_no_answer(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, then: str, why: str
+) -> None:
+    begun = {"part": "begun", "address": "a"}
+    good = ended("a", json.dumps(detect("a")), 0)
+    saying(monkeypatch, tmp_path, nodes("a", "b"), begun, good, then=then)
+
+    found = {}
+    for one in node_answers(Order("detect", "tls://x:1", deadline_s=600.0), ()):
+        if isinstance(one, NodeAnswer):
+            found[one.host] = one
+            if "sleep" in then:  # nothing more will come: the deadline passes now
+                monkeypatch.setattr(connector, "_now", lambda: time.monotonic() + 600.0)
+
+    assert found["a"].outcome is Outcome.OK
+    assert found["b"].outcome is Outcome.NO_ANSWER
+    assert why in (found["b"].reason or "")
+    assert found["b"].last_seen_s == 3.0
+
+
+def test_a_silent_node_is_called_as_it_is_expected_or_by_its_address(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    listed = nodes("a", "b")
+    for node, worker in zip(listed["nodes"], ("gpu7", "tls://10.0.0.1:5"), strict=True):
+        node.update(host=None, worker=worker)
+    saying(monkeypatch, tmp_path, listed, {"part": "end"})
+
+    found = list(node_answers(Order("list", "tls://x:1"), ("gpu7",)))
+
+    assert [one.host for one in found if isinstance(one, Asked)] == ["gpu7", "10.0.0.1"]
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("no-engine", "pip install"),
+        ("no-certificates", "DASK_DISTRIBUTED__COMM__TLS__CA_FILE"),
+        ("engine-version", "scheduler's version"),
+        ("scheduler-unreachable", "certificates"),
+    ],
+)
+def test_an_engine_that_cannot_be_used_is_missing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, code: str, said: str
+) -> None:
+    saying(monkeypatch, tmp_path, {"part": "failure", "code": code, "message": "told so."})
+
+    with pytest.raises(MissingError) as raised:
+        answers(Order("list", "tls://x:1"))
+
+    assert raised.value.code == code
+    assert "told so" in raised.value.message
+    assert said in raised.value.remedy[0]
+
+
+@pytest.mark.parametrize(
+    ("address", "insecure", "code"),
+    [
+        ("tls://head:8786", False, None),
+        ("tls://[fd00::1]:8786", False, None),
+        ("tcp://127.0.0.1:8786", False, None),
+        ("tcp://localhost:8786", False, None),
+        ("tcp://[::1]:8786", False, None),
+        ("tcp://head:8786", True, None),
+        ("tcp://head:8786", False, "insecure-scheduler"),
+        ("tcp://127.0.0.1.evil.example:8786", False, "insecure-scheduler"),
+        ("head:8786", True, "bad-scheduler"),
+        ("http://head:8786", True, "bad-scheduler"),
+        ("tls://head", True, "bad-scheduler"),
+        ("tls://user@head:1", True, "bad-scheduler"),
+        ("tls://head:1/path", True, "bad-scheduler"),
+        ("inproc://1/2/3", True, "bad-scheduler"),
+    ],
+)
+def test_only_an_encrypted_or_local_scheduler_is_asked(
+    address: str, insecure: bool, code: str | None
+) -> None:
+    if code is None:
+        check_scheduler(address, insecure=insecure)
+        return
+    with pytest.raises(WrongUseError) as raised:
+        check_scheduler(address, insecure=insecure)
+    assert raised.value.code == code
+
+
+@pytest.mark.parametrize(
+    ("wave", "count", "at_once"),
+    [("5%", 1000, 50), ("5%", 39, 1), ("5%", 1, 1), ("100%", 7, 7), ("20", 7, 20), ("3", 7, 3),
+     ("0.5%", 1000, 5), (None, 7, 7), (None, 5000, 400), (None, 0, 1)],
+)  # fmt: skip
+def test_a_wave_is_at_least_one_node_and_never_more_than_the_engine_bears(
+    wave: str | None, count: int, at_once: int
+) -> None:
+    if wave is not None:
+        check_wave(wave)
+    assert waves(wave, count) == at_once
+
+
+@pytest.mark.parametrize("wave", ["0", "0%", "-1", "101%", "five", "", "5 %", "1e3", "nan%"])
+def test_another_wave_is_refused(wave: str) -> None:
+    with pytest.raises(WrongUseError):
+        check_wave(wave)
+
+
+def line(host: str, outcome: Outcome, command: str = "detect") -> NodeAnswer:
+    return NodeAnswer("gpucheck/fleet-node/1", host, outcome, command=command)
+
+
+def test_only_nodes_that_answered_are_settled(tmp_path: Path) -> None:
+    path = tmp_path / "results.jsonl"
+    file = ResultsFile(path, resume=False)
+    for number, outcome in enumerate(Outcome):
+        file.append(line(f"n{number}", outcome))
+    file.append(line("back", Outcome.LOST))
+    file.append(line("back", Outcome.OK))
+    file.close()
+
+    found = read_earlier(path)
+
+    settled = {Outcome.OK, Outcome.UNEXPECTED, Outcome.FAILED, Outcome.INCONCLUSIVE}
+    expected = {f"n{number}" for number, outcome in enumerate(Outcome) if outcome in settled}
+    assert found.settled == expected | {"back"}
+    assert found.verb == "detect"
+
+
+def test_a_line_that_was_cut_off_costs_no_other(tmp_path: Path) -> None:
+    path = tmp_path / "results.jsonl"
+    path.write_text('{"schema": "gpucheck/fleet-node/1", "host": "cut', encoding="utf-8")
+    file = ResultsFile(path, resume=True)
+    file.append(line("whole", Outcome.OK))
+    file.close()
+
+    assert read_earlier(path).settled == {"whole"}
+
+
+def test_a_file_of_results_is_never_overwritten_nor_followed(tmp_path: Path) -> None:
+    path = tmp_path / "results.jsonl"
+    path.write_text("", encoding="utf-8")
+    link = tmp_path / "link.jsonl"
+    link.symlink_to(tmp_path / "elsewhere")
+
+    for name, resume, code in (
+        (path, False, "results-exist"),
+        (link, False, "results-exist"),
+        (link, True, "results-not-writable"),
+        (tmp_path / "no" / "folder", False, "results-not-writable"),
+    ):
+        with pytest.raises(WrongUseError) as raised:
+            ResultsFile(name, resume=resume)
+        assert raised.value.code == code
+    assert not os.path.lexists(tmp_path / "elsewhere")
+
+
+def test_answers_to_several_commands_are_not_continued(tmp_path: Path) -> None:
+    path = tmp_path / "results.jsonl"
+    file = ResultsFile(path, resume=False)
+    file.append(line("a", Outcome.OK))
+    file.append(line("b", Outcome.OK, "bench"))
+    file.close()
+
+    with pytest.raises(WrongUseError) as raised:
+        read_earlier(path)
+    assert raised.value.code == "mixed-results"
