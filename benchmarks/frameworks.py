@@ -65,7 +65,8 @@ def plain_times(frameworks: Mapping[str, str], threads: int, into: Plain) -> Non
 def words_of(chosen: argparse.Namespace) -> list[str]:
     """Return the words of the command that is measured, without the paths of interpreters."""
     named = [word for one in chosen.framework for word in ("--framework", one.partition("=")[0])]
-    return ["bench", *KERNELS, "--device", "cpu", *named, "--budget", f"{chosen.budget:g}"]
+    fixed = ["--device", "cpu", "--dtype", "float32"]
+    return ["bench", *KERNELS, *fixed, *named, "--budget", f"{chosen.budget:g}"]
 
 
 def run_bench(chosen: argparse.Namespace) -> dict[str, Any]:
