@@ -16,7 +16,7 @@ from gpucheck.drivers.python.framework_bench import (
     FrameworkProcess,
     FrameworkSettings,
 )
-from gpucheck.drivers.python.interpreters import user_interpreter
+from gpucheck.drivers.python.interpreters import Interpreter, user_interpreter
 from gpucheck.inventory.visibility import digits_of
 from gpucheck.report.envelope import Failure
 from gpucheck.report.errors import GpucheckError, MissingError, WrongUseError
@@ -184,6 +184,21 @@ def _sentence(text: str) -> str:
     return framework_title(text.partition(" ")[0]) + " " + text.partition(" ")[2]
 
 
+def interpreters_of(
+    frameworks: Sequence[str], environment: Mapping[str, str]
+) -> dict[str, Interpreter]:
+    """Return the Python of each framework in a request, by its name.
+
+    Raises:
+        WrongUseError: a name is not a framework, or its Python cannot be run.
+    """
+    named = dict(parse_framework(text) for text in frameworks)
+    return {
+        name: user_interpreter(environment, python, option=f"--framework {name}=")
+        for name, python in named.items()
+    }
+
+
 @contextmanager
 def open_frameworks(
     request: BenchRequest, environment: Mapping[str, str], *, threads: int, gpu: bool
@@ -195,14 +210,10 @@ def open_frameworks(
     Raises:
         WrongUseError: a name is not a framework, or its Python cannot be run.
     """
-    named = dict(parse_framework(text) for text in request.frameworks)
-    if not named:
+    interpreters = interpreters_of(request.frameworks, environment)
+    if not interpreters:
         yield Frameworks()
         return
-    interpreters = {
-        name: user_interpreter(environment, python, option=f"--framework {name}=")
-        for name, python in named.items()
-    }
     folder = CompiledFolder()
     members: list[Framework] = []
     frameworks = Frameworks()

@@ -6,6 +6,7 @@ import gc
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Annotated
@@ -215,6 +216,7 @@ def command(
             return run_with_profile(
                 *(profile, split_words(device), shared, saving, outlets),
                 require_gpu=require_gpu,
+                frameworks=request.frameworks,
             )
         return _run(
             request, shared, saving, outlets, corruption_s=corruption, require_gpu=require_gpu
@@ -304,12 +306,13 @@ def _measure(
 def check_profile_options(request: BenchRequest, **more: object) -> None:
     """Check that no option conflicts with a profile, which decides what is measured.
 
-    `more` are further options by their names, with `_` for `-`; false ones are not given.
+    --framework only names the interpreters of the profile's frameworks. `more` are further options
+    by their names, with `_` for `-`; false ones are not given.
 
     Raises:
         WrongUseError: an option conflicts.
     """
-    named = _conflicting(request, **more)
+    named = _conflicting(replace(request, frameworks=()), **more)
     if named:
         raise WrongUseError(
             code="profile-and-options",

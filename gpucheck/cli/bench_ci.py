@@ -6,6 +6,7 @@ to stderr.
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from collections.abc import Sequence
@@ -238,8 +239,11 @@ def run_with_profile(
     outlets: Outlets,
     *,
     require_gpu: bool,
+    frameworks: Sequence[str] = (),
 ) -> int:
     """Measure and judge by a profile, save the figures, and report them to every output.
+
+    `frameworks` names the interpreters of the profile's frameworks, each as `NAME=PYTHON`.
 
     Raises:
         WrongUseError: the profile cannot be used, or is not for the devices that are named.
@@ -247,6 +251,7 @@ def run_with_profile(
     from gpucheck.bench.ci.profile_model import Target
     from gpucheck.bench.ci.profiles import load_profile
     from gpucheck.bench.ci.run import run_profile, wanted_devices
+    from gpucheck.bench.frameworks import interpreters_of
     from gpucheck.bench.workers import Workers
 
     profile = load_profile(name)
@@ -254,10 +259,13 @@ def run_with_profile(
         message = f"The profile {profile.name} is for the processor: leave --require-gpu out."
         raise WrongUseError(code="other-device", message=message)
     wanted = wanted_devices(profile, devices)
+    interpreters_of(frameworks, os.environ)  # one that cannot be run is refused before measuring
     with machine("bench", shared) as probes:
         with status_line(shown=shared.verbosity >= 0) as tell:
             workers = Workers(report_progress=tell)
-            answer, run = run_profile(profile, wanted, probes, workers, saving.reference)
+            answer, run = run_profile(
+                profile, wanted, probes, workers, saving.reference, frameworks
+            )
         answer, done = saving.keep(run, answer, shared)
     return deliver_judged(shared, answer, probes.time(), outlets, done)
 
@@ -283,8 +291,10 @@ def repeat(
 ) -> tuple[Answer, str | None]:
     """Measure in several processes, and save the run if requested; see `Saving.keep`."""
     from gpucheck.bench.ci.run import PROCESSES, run_request
+    from gpucheck.bench.frameworks import interpreters_of
     from gpucheck.bench.workers import Workers
 
+    interpreters_of(request.frameworks, os.environ)
     with status_line(shown=shared.verbosity >= 0) as tell:
         answer, run = run_request(
             *(request, probes, Workers(report_progress=tell), saving.reference),

@@ -34,7 +34,7 @@ def test_list_names_what_comes_with_it(gpucheck_command: Command) -> None:
     found = document(gpucheck_command("profile", "list", "--json"), "profile")
 
     names = [file["name"] for file in found["result"]["files"]]
-    assert names == ["acceptance", "ci-smoke", "cpu", "default"]
+    assert names == ["acceptance", "ci-smoke", "cpu", "default", "frameworks"]
     assert found["exit_code"] == 0
 
 

@@ -38,6 +38,7 @@ from gpucheck.bench.ci.profile_model import (
     Statistic,
     Target,
 )
+from gpucheck.bench.frameworks import CPU_ONLY, DTYPES, FORMS, GPU_ONLY
 from gpucheck.bench.kernels import KERNELS
 from gpucheck.bench.model import BenchMode, Fill, Scope, Severity
 from gpucheck.bench.numerics import FORMATS
@@ -278,6 +279,9 @@ def _run(profile: Profile, problems: Problems) -> None:
     if run.together and (on_cpu or profile.match.count == 1):
         message = "together needs several GPUs, but this profile is for one device"
         add("together", "contradiction", message, "remove it")
+    if run.same_math and not profile.frameworks:
+        message = "same_math = true has no effect: no check names a framework"
+        add("same_math", "contradiction", message, "remove it")
     if profile.stability.corruption is not None and not run.corruption_s:
         message = "[stability] corruption is demanded, but [run] gives it no time"
         add("corruption_seconds", "never-measured", message, "write corruption_seconds = 5")
@@ -348,6 +352,7 @@ class _Check:
         self._requirements()
         self._figure()
         if self._kernel_and_dtype():
+            self._made_by()
             self._unit()
             self._peak()
 
@@ -469,6 +474,36 @@ class _Check:
             self._add("kernel", "never-measured", message, "choose another kernel")
             return False
         return True
+
+    def _made_by(self) -> None:
+        """Check that the framework exists, and runs this kernel in this form on this device."""
+        check = self._check
+        name, form, forms = check.framework, check.form, FORMS.get(check.framework or "")
+        if name is None:
+            if form is not None:
+                message = f"form = {form!a} has no effect: no framework is named"
+                self._add("form", "contradiction", message, 'write framework = "...", or remove it')
+            return
+        if forms is None:
+            message = f"bench cannot run a framework called {name!a}"
+            self._add("framework", "unknown-framework", message, nearest(name, FORMS))
+            return
+        kind, only = ("processor", GPU_ONLY) if check.target is Target.CPU else ("GPU", CPU_ONLY)
+        if name in only:
+            message = f"{name} is not measured on the {kind}"
+            self._add("framework", "never-measured", message, "choose another framework or device")
+        if check.dtype not in DTYPES.get(check.kernel, ()):
+            message = f"frameworks do not run {check.kernel} in {check.dtype}"
+            known = ", ".join(DTYPES)
+            self._add(
+                "kernel", "never-measured", message, f"choose another dtype, or one of {known}"
+            )
+        if form is not None and form not in forms:
+            message = f"{name} has no form {form!a}"
+            self._add("form", "unknown-form", message, nearest(form, forms))
+        elif form not in (None, forms[0]) and self._profile.run.mode is BenchMode.QUICK:
+            message = f"the quick mode measures {forms[0]} alone"
+            self._add("form", "never-measured", message, 'write mode = "default" in [run]')
 
     def _unit(self) -> None:
         check = self._check

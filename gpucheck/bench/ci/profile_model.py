@@ -261,6 +261,11 @@ class Profile:
     ] = None
     provenance: dict[str, str] = field(default_factory=dict)
 
+    @property
+    def frameworks(self) -> tuple[str, ...]:
+        """Return the names of the frameworks that its checks are about."""
+        return tuple(dict.fromkeys(check.framework for check in self.checks if check.framework))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:

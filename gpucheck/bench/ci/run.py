@@ -34,6 +34,7 @@ from gpucheck.bench.ci.profile_model import (
     Target,
 )
 from gpucheck.bench.ci.run_data import Node, NodeGpu, RunData
+from gpucheck.bench.frameworks import parse_framework
 from gpucheck.bench.model import (
     BaselineUse,
     BenchEnvironment,
@@ -197,8 +198,16 @@ def run_profile(
     probes: Probes,
     workers: Workers,
     reference: Reference | None = None,
+    frameworks: Sequence[str] = (),
 ) -> tuple[Answer, SavedRun | None]:
-    """Measure and judge by a profile; return the answer and the run to save, if there is one."""
+    """Measure and judge by a profile; return the answer and the run to save, if there is one.
+
+    `frameworks` names the interpreters of the profile's frameworks, each as `NAME=PYTHON`.
+
+    Raises:
+        WrongUseError: a framework is named that no check of the profile is about.
+    """
+    request = request_for(profile, frameworks)
     topology = profile.inventory.nvlink_links is not None
     reading = probes.nvml(NvmlRequest(topology=topology))
     host = complete_host(probes.host(), reading)
@@ -213,7 +222,7 @@ def run_profile(
         return _no_device(profile, host), None
     benchmark = Benchmark(
         profile=profile,
-        request=request_for(profile),
+        request=request,
         devices=targets,
         time=probes.time(),
         node=node_of(found, reading, {target.device for target in targets}),
@@ -269,10 +278,28 @@ def plan_of(request: BenchRequest, *, processes: int, corruption_s: float, more:
     return replace(NO_PROFILE, run=plan)
 
 
-def request_for(profile: Profile) -> BenchRequest:
-    """Return what each process of a profile's run measures."""
+def request_for(profile: Profile, frameworks: Sequence[str] = ()) -> BenchRequest:
+    """Return what each process of a profile's run measures.
+
+    `frameworks` names the interpreters of the profile's frameworks, each as `NAME=PYTHON`.
+
+    Raises:
+        WrongUseError: a framework is named that no check of the profile is about.
+    """
     run = profile.run
+    given = {parse_framework(text)[0]: text for text in frameworks}
+    for name in given:
+        if name not in profile.frameworks:
+            known = ", ".join(profile.frameworks)
+            raise WrongUseError(
+                code="profile-and-options",
+                message=f"The profile {profile.name} measures nothing with {name}: "
+                f"leave --framework {name} out.",
+                remedy=(f"It names: {known}.",) if known else (),
+            )
     return BenchRequest(
+        frameworks=tuple(given.get(name, name) for name in profile.frameworks),
+        same_math=run.same_math,
         kernels=tuple(dict.fromkeys(check.kernel for check in profile.checks)) or (_LOAD,),
         dtypes=tuple(dict.fromkeys(check.dtype for check in profile.checks)),
         size=run.size,

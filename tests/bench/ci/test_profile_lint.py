@@ -160,6 +160,17 @@ MISTAKES = [
     ("count = 8", "count = 1", "cannot-fail", "straggler_percent", "more GPUs"),
     ("max_temperature_c = 85", "max_temperature_c = 500", "out-of-range", "= 500", "between 20"),
     ("[run]\n", "[[run]]\n", "wrong-type", "[[run]]", "[run]"),
+    ("warn_percent = 3", 'framework = "torch"', "unknown-framework", "framework", "pytorch"),
+    ("warn_percent = 3", 'form = "eager"', "contradiction", "form", "framework"),
+    ("baseline = true", 'baseline = true\nframework = "pytorch"\nform = "compiled"',
+     "unknown-form", "form =", "torch.compile"),
+    ("baseline = true", 'baseline = true\nframework = "pytorch"\nform = "torch.compile"',
+     "never-measured", "form =", 'mode = "default"'),
+    ("baseline = true", 'baseline = true\nframework = "numpy"', "never-measured", "framework =",
+     "another framework"),
+    ('kernel = "copy"\n', 'kernel = "triad"\nframework = "pytorch"\n', "never-measured", "triad",
+     "matmul"),
+    ('data = "normal"', "same_math = true", "contradiction", "same_math", "remove it"),
 ]  # fmt: skip
 
 
@@ -223,6 +234,18 @@ def test_every_mistake_is_told_as_recorded() -> None:
     text = text.replace(__version__, "VERSION")
 
     assert text == recorded("profile-mistakes", text)
+
+
+@pytest.mark.parametrize("form", ["", 'form = "torch.compile"\n'])
+def test_a_check_may_name_a_framework_and_its_form(form: str) -> None:
+    more = f'baseline = true\nframework = "pytorch"\n{form}'
+    text = GOOD.replace("baseline = true", more).replace('"quick"', '"default"')
+
+    found = findings(text)
+
+    assert found.problems == ()
+    assert found.profile is not None
+    assert found.profile.frameworks == ("pytorch",)
 
 
 def test_there_are_more_than_twenty_kinds() -> None:

@@ -10,7 +10,7 @@ from tests.bench.ci.test_profile_lint import GOOD
 
 
 def test_what_comes_with_the_program_is_found_by_name() -> None:
-    assert set(shipped()) == {"acceptance", "ci-smoke", "cpu", "default"}
+    assert set(shipped()) == {"acceptance", "ci-smoke", "cpu", "default", "frameworks"}
     assert load_profile("cpu").name == "cpu"
 
 

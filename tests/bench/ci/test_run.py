@@ -251,6 +251,27 @@ def test_a_worker_is_told_all_that_the_profile_says() -> None:
         assert part in line
 
 
+WITH_FRAMEWORKS = GOOD.replace("baseline = true", 'baseline = true\nframework = "pytorch"').replace(
+    'data = "normal"', 'data = "normal"\nsame_math = true'
+)
+
+
+def test_a_worker_runs_the_frameworks_that_the_checks_are_about() -> None:
+    profile = profile_of(WITH_FRAMEWORKS)
+
+    plain = " ".join(worker_arguments(request_for(profile)))
+    named = " ".join(worker_arguments(request_for(profile, ["pytorch=/venv/bin/python"])))
+
+    assert "--framework pytorch --same-math" in plain
+    assert "--framework pytorch=/venv/bin/python --same-math" in named
+
+
+@pytest.mark.parametrize("text", [GOOD, WITH_FRAMEWORKS])
+def test_a_framework_that_no_check_is_about_is_refused(text: str) -> None:
+    with pytest.raises(WrongUseError, match="measures nothing with jax"):
+        request_for(profile_of(text), ["jax"])
+
+
 def inventory(*kinds: str | None) -> Inventory:
     gpus = tuple(
         Gpu(index=at, cuda_index=None if at == 3 else at, uuid=gpu_reading(at).uuid)
