@@ -1,7 +1,6 @@
 """Frameworks' rows beside gpucheck's own on this processor, held against a plain timing.
 
-    python -m benchmarks.frameworks --framework pytorch=PATH --framework tensorflow=PATH \
-        --framework jax=PATH --framework numpy [--budget 150] [--takes 2]
+    python -m benchmarks.frameworks --framework NAME[=PYTHON] ... [--budget 150] [--takes 2]
 
 It runs `gpucheck bench --framework`, and before and after it each framework by itself in
 `plain_timing.py`, which shares no code with gpucheck: a plain time should lie within the row's
