@@ -15,7 +15,15 @@ from gpucheck.bench.model import (
     Roofline,
     Scope,
 )
-from gpucheck.bench.rows_view import is_right, models_of, row_name, size_text, speed, variant_text
+from gpucheck.bench.rows_view import (
+    devices_text,
+    is_right,
+    models_of,
+    row_name,
+    size_text,
+    speed,
+    variant_text,
+)
 from gpucheck.report.charts import Axis, Band, Chart, Drawn, Panel, Series
 from gpucheck.report.text import (
     count_of,
@@ -175,10 +183,11 @@ def _roof(name: str, bytes_per_s: float, flops_per_s: float, span: tuple[float, 
 
 def speedup(result: BenchResult) -> Chart | None:
     """Return how many times faster the GPU is, over the size if a kernel has several."""
-    if not result.comparisons:
+    own = [one for one in result.comparisons if one.gpu.framework is None]
+    first = own[0].gpu.device if own else None
+    mine = [one for one in own if one.gpu.device == first]
+    if first is None:
         return None
-    first = result.comparisons[0].gpu.device
-    mine = [one for one in result.comparisons if one.gpu.device == first]
     curves: dict[tuple[str, str, str], list[Comparison]] = {}
     for one in mine:
         curves.setdefault((one.kernel, one.gpu.dtype.format, one.gpu.variant), []).append(one)
@@ -190,15 +199,15 @@ def _over_sizes(curves: dict[tuple[str, str, str], list[Comparison]], device: st
     series, said = [], []
     kernels = [kernel for kernel, _, _ in curves]
     for (kernel, number_format, _), found in curves.items():
-        ordered = sorted(found, key=lambda one: math.prod(one.shape))
-        x = tuple(float(math.prod(one.shape)) for one in ordered)
+        ordered = sorted(found, key=lambda one: one.shape)
+        x = tuple(float(one.shape[0]) for one in ordered)
         name = f"{kernel} {number_format}" if kernels.count(kernel) > 1 else kernel
         resident = tuple(one.speedup_resident for one in ordered)
-        series.append(Series(name, x, resident, Drawn.LINE, marked=_break_even(resident, x, name)))
+        series.append(Series(name, x, resident, Drawn.LINE, marked=_break_even(resident, x)))
         moved = tuple(one.speedup_end_to_end for one in ordered)
         if any(value is not None for value in moved):
             label = f"{name}, transfers"
-            series.append(Series(label, x, moved, Drawn.LINE, marked=_break_even(moved, x, label)))
+            series.append(Series(label, x, moved, Drawn.LINE, marked=_break_even(moved, x)))
         said.append(f"{name} {two_digits(min(resident))} to {two_digits(max(resident))} times")
     ends = [value for one in series for value in one.x]
     series.append(
@@ -209,20 +218,20 @@ def _over_sizes(curves: dict[tuple[str, str, str], list[Comparison]], device: st
         title="Speed-up over size",
         says=f"{device} against the CPU: {', '.join(said)} over the sizes. A ring marks the first"
         " size at which the GPU is faster.",
-        x=Axis("size (numbers in one array)", log=True),
+        x=Axis("size (edge of the arrays, or images)", log=True),
         panels=(Panel(Axis("times as fast as the CPU", log=True), tuple(series)),),
     )
 
 
 def _break_even(
-    factors: Sequence[float | None], sizes: Sequence[float], name: str
+    factors: Sequence[float | None], sizes: Sequence[float]
 ) -> tuple[tuple[int, str], ...]:
     """Return the place of the first size at which the GPU is faster, if it once was not."""
     known = [place for place, factor in enumerate(factors) if factor is not None]
     ahead = [place for place in known if (factors[place] or 0.0) >= 1]
     if not ahead or ahead[0] == known[0]:
         return ()
-    return ((ahead[0], f"from {sizes[ahead[0]]:.2g}"),)
+    return ((ahead[0], f"from {sizes[ahead[0]]:g}"),)
 
 
 def _by_kernel(found: Sequence[Comparison], device: str) -> Chart:
@@ -482,11 +491,13 @@ def telemetry(found: Sequence[tuple[str, GpuTelemetry]]) -> Iterator[Chart]:
     if not panels:
         return
     limited: dict[str, list[tuple[float, float]]] = {}
-    for _, _, history in kept:
+    whose: dict[str, list[str]] = {}
+    for name, _, history in kept:
         for reason, periods in history.limited.items():
             limited.setdefault(reason, []).extend(periods)
+            whose.setdefault(reason, []).append(name)
     bands = [
-        Band(reason, start, end)
+        Band(f"{reason}, {devices_text(whose[reason], len(kept))}", start, end)
         for reason, periods in limited.items()
         for start, end in _joined(periods)
     ]

@@ -273,7 +273,7 @@ def _draw_panel(
         if one.low and one.high:
             _intervals(axes, one, known, named=named, color=color)
         for place, words in one.marked:
-            _mark(axes, one, place, words, colors)
+            _mark(axes, one, place, words, colors, named=named)
         handles.setdefault(one.name, drawn)
 
 
@@ -292,7 +292,7 @@ def _points(axes: Axes, one: Series, number: int, color: str) -> Any:
     if one.drawn is Drawn.LINE:
         many = len(one.x) > 40
         marker = "" if one.limit or many else _MARKERS[number % len(_MARKERS)]
-        dash = _DASHES[number % len(_DASHES)]
+        dash = "-" if one.limit else _DASHES[number % len(_DASHES)]
         style |= {"linestyle": dash, "marker": marker, "markersize": 4}
         style |= {"linewidth": 1.1} if many or one.limit else {}
     else:
@@ -330,30 +330,30 @@ def _intervals(axes: Axes, one: Series, known: Sequence[int], *, named: bool, co
         axes.plot(*ends, color=color, linewidth=1.2, marker="|" if named else "_", markersize=5)
 
 
-def _mark(axes: Axes, one: Series, place: int, words: str, colors: Mapping[str, str]) -> None:
+def _mark(
+    axes: Axes, one: Series, place: int, words: str, colors: Mapping[str, str], *, named: bool
+) -> None:
+    """Draw a ring around a value, and its words beside it where no line is."""
     value = one.y[place]
     if value is None:
         return
-    axes.plot(
-        [one.x[place]],
-        [value],
-        marker="o",
-        markersize=10,
-        markerfacecolor="none",
-        linestyle="none",
-        markeredgecolor=colors["fail"],
-        markeredgewidth=1.4,
-    )
+    ring: dict[str, Any] = {
+        "marker": "o",
+        "markersize": 10,
+        "markerfacecolor": "none",
+        "linestyle": "none",
+    }
+    axes.plot([one.x[place]], [value], markeredgecolor=colors["fail"], markeredgewidth=1.4, **ring)
     if not words:
         return
-    low, high = axes.get_xlim()
-    where = _place(axes, one.x[place], low, high)
+    left = _place(axes, one.x[place], *axes.get_xlim()) < 0.6
     axes.annotate(
         _cut(words, _LONGEST_NOTE),
         (one.x[place], value),
-        xytext=(8 if where < 0.6 else -8, 7),
+        xytext=(9 if left else -9, 0 if named else -9),
         textcoords="offset points",
-        ha="left" if where < 0.6 else "right",
+        ha="left" if left else "right",
+        va="center" if named else "top",
         fontsize=8.5,
         fontweight="bold",
         color=colors["fail"],
@@ -379,9 +379,8 @@ def _draw_bands(
     axes.grid(visible=True, axis="x", color=colors["rule"], linewidth=0.6)
     _scale(chart.x, axes.xaxis, axes.set_xscale)
     for number, name in enumerate(lanes):
-        color = colors[f"c{(number + 1) % _SERIES}"]
         spans = [(band.start, band.end - band.start) for band in chart.bands if band.name == name]
-        axes.broken_barh(spans, (number - 0.32, 0.64), facecolors=color)
+        axes.broken_barh(spans, (number - 0.32, 0.64), facecolors=colors["fail"])
     for band in chart.bands:
         for panel in above:
             panel.axvspan(band.start, band.end, facecolor=colors["rule"], alpha=0.45, linewidth=0)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from pathlib import Path
@@ -57,6 +58,8 @@ _STATUSES = {
 #: Styles of spans that the page has a class for.
 _STYLES = frozenset({"bold", "dim", "green", "yellow", "red", "cyan"})
 _INDENT = 4
+#: A bar as the table format draws it, and its partial blocks.
+_BAR, _EIGHTHS = re.compile("[█▏▎▍▌▋▊▉░]{2,}"), "▏▎▍▌▋▊▉"
 
 
 def render(report: Report, view: View) -> str:
@@ -156,6 +159,8 @@ def _machine(report: Report, blocks: Sequence[Block]) -> Iterator[str]:
         "Python": host.python,
     }
     said = {host.name, f"driver {host.driver_version}", f"CUDA {host.cuda_driver_version}"}
+    headline = _headline(report, blocks)
+    said |= {headline.word, headline.text[:1].lower() + headline.text[1:]}
     heads = [fact for block in blocks if isinstance(block, Head) for fact in block.facts]
     yield '<section aria-labelledby="machine"><h2 id="machine">Machine</h2>'
     cards = [f"<li>{_shown(fact)}</li>" for fact in heads if fact not in said]
@@ -261,12 +266,22 @@ def _inline(text: Inline) -> str:
     parts = []
     for words, style in text:
         known = _styles(style)
-        shown = _shown(words)
+        shown = _bar(words) if _BAR.fullmatch(words) else _shown(words)
         if known == "bold":
             parts.append(f"<b>{shown}</b>")
         else:
             parts.append(f'<span class="{known}">{shown}</span>' if known else shown)
     return "".join(parts).strip()
+
+
+def _bar(drawn: str) -> str:
+    """Return a bar of block characters as a picture of the same share."""
+    whole, eighths = drawn.count("█"), sum(_EIGHTHS.find(char) + 1 for char in drawn)
+    share = round(100 * (whole + eighths / 8) / len(drawn))
+    return (
+        '<svg class="bar" viewBox="0 0 100 10" preserveAspectRatio="none" aria-hidden="true">'
+        f'<rect width="100" height="10" opacity=".25"/><rect width="{share}" height="10"/></svg>'
+    )
 
 
 def _shown(text: str) -> str:
@@ -289,8 +304,8 @@ def _table(table: Table) -> Iterator[str]:
     yield '<div class="rows"><table>'
     if any(column.text for column in columns):
         cells = (
-            f'<th scope="col"{_class("num" if one.right else "")}>{_shown(one.text)}</th>'
-            for one in columns
+            f'<th scope="col"{_class("num" if one.right and place else "")}>{_shown(one.text)}</th>'
+            for place, one in enumerate(columns)
         )
         yield f"<thead><tr>{''.join(cells)}</tr></thead>"
     yield "<tbody>"
