@@ -346,14 +346,19 @@ def _mark(
     axes.plot([one.x[place]], [value], markeredgecolor=colors["fail"], markeredgewidth=1.4, **ring)
     if not words:
         return
-    left = _place(axes, one.x[place], *axes.get_xlim()) < 0.6
+    at = _place(axes, one.x[place], *axes.get_xlim())
+    # Above and to the left of a curve that rises is room; beside a bar to the right.
+    left = one.drawn is Drawn.BARS or at < (0.6 if named else 0.25)
+    beside_bars = {"facecolor": colors["page"], "edgecolor": "none", "pad": 1}
+    box = beside_bars if one.drawn is Drawn.BARS else None
     axes.annotate(
         _cut(words, _LONGEST_NOTE),
         (one.x[place], value),
-        xytext=(9 if left else -9, 0 if named else -9),
+        xytext=(9 if left else -9, 0 if named else -9 if left else 5),
         textcoords="offset points",
         ha="left" if left else "right",
-        va="center" if named else "top",
+        va="center" if named else "top" if left else "bottom",
+        bbox=box,
         fontsize=8.5,
         fontweight="bold",
         color=colors["fail"],

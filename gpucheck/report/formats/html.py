@@ -12,6 +12,7 @@ import hashlib
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape
+from itertools import takewhile
 from pathlib import Path
 
 from gpucheck import __version__
@@ -41,6 +42,10 @@ from gpucheck.report.text import View, count_of, origin, printable
 _WIDTH = 160
 #: No text is longer; a name of a megabyte is cut.
 MOST_CHARACTERS = 2000
+#: No name is longer: of a machine, a card, a cell of a table.
+MOST_OF_A_NAME = 240
+#: Cells up to so many characters stay on one line where there is room.
+_SHORT = 28
 #: Verdicts that have no word of their own.
 _WORDS = {
     CheckStatus.OK: "OK",
@@ -59,7 +64,7 @@ _STATUSES = {
 _STYLES = frozenset({"bold", "dim", "green", "yellow", "red", "cyan"})
 _INDENT = 4
 #: A bar as the table format draws it, and its partial blocks.
-_BAR, _EIGHTHS = re.compile("[█▏▎▍▌▋▊▉░]{2,}"), "▏▎▍▌▋▊▉"
+_BAR, _EIGHTHS = re.compile("[█▏▎▍▌▋▊▉░]+"), "▏▎▍▌▋▊▉"
 
 
 def render(report: Report, view: View) -> str:
@@ -68,6 +73,7 @@ def render(report: Report, view: View) -> str:
     view = view._replace(verbosity=max(1, view.verbosity))
     blocks = [for_recording(block, view) for block in _blocks(report, view)]
     main = (
+        *_steps(report, blocks),
         *_machine(report, blocks),
         *_charts(report, view),
         *_details(report, blocks),
@@ -84,7 +90,7 @@ def _page(report: Report, body: Sequence[str]) -> str:
     style = Path(__file__).with_name("page.css").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
-    title = " · ".join(_shown(part) for part in _about(report))
+    title = " · ".join(_shown(part, MOST_OF_A_NAME) for part in _about(report))
     return "\n".join(
         (
             "<!DOCTYPE html>",
@@ -118,11 +124,12 @@ def _header(report: Report, view: View, blocks: Sequence[Block]) -> Iterator[str
     headline = _headline(report, blocks)
     word = headline.word or _WORDS[headline.status]
     yield "<header>"
-    about = "".join(f"<span>{_shown(one)}</span>" for one in facts)
+    about = "".join(f"<span>{_shown(one, MOST_OF_A_NAME)}</span>" for one in facts)
     yield f'<p class="about"><b>{_shown(name)}</b>{about}</p>'
     yield f'<div class="verdict {headline.status.value}">'
     yield f"<h1>{_shown(word)}</h1>"
-    yield f"<p>{_shown(headline.text)}</p>" if headline.text else ""
+    said = headline.text[:1].upper() + headline.text[1:]
+    yield f"<p>{_shown(said, 2 * MOST_OF_A_NAME)}</p>" if said else ""
     yield "</div>"
     mark = origin(view)
     if mark is not None:
@@ -163,13 +170,13 @@ def _machine(report: Report, blocks: Sequence[Block]) -> Iterator[str]:
     said |= {headline.word, headline.text[:1].lower() + headline.text[1:]}
     heads = [fact for block in blocks if isinstance(block, Head) for fact in block.facts]
     yield '<section aria-labelledby="machine"><h2 id="machine">Machine</h2>'
-    cards = [f"<li>{_shown(fact)}</li>" for fact in heads if fact not in said]
+    cards = [f"<li>{_shown(fact, MOST_OF_A_NAME)}</li>" for fact in heads if fact not in said]
     if cards:
         yield f'<ul class="cards">{"".join(cards)}</ul>'
     yield "<dl>"
     for name, value in known.items():
         if value:
-            yield f"<div><dt>{name}</dt><dd>{_shown(value)}</dd></div>"
+            yield f"<div><dt>{name}</dt><dd>{_shown(value, MOST_OF_A_NAME)}</dd></div>"
     yield "</dl></section>"
 
 
@@ -199,10 +206,31 @@ def _charts(report: Report, view: View) -> Iterator[str]:
 # ----------------------------------------------------------------------------------- blocks
 
 
+def _after_headline(blocks: Sequence[Block]) -> list[Block]:
+    """Return what stands directly below the verdict: what to do, and where it was seen."""
+    places = [place for place, block in enumerate(blocks) if isinstance(block, Headline)]
+    below = blocks[places[-1] + 1 :] if places else []
+    return list(takewhile(lambda block: not isinstance(block, Gap), below))
+
+
+def _steps(report: Report, blocks: Sequence[Block]) -> Iterator[str]:
+    """Yield what to do, if the report says it with its verdict."""
+    steps = _after_headline(blocks)
+    if report.result is None and report.error is not None:
+        steps = list(remedies(report.error.remedy, indent=0))
+    if steps:
+        yield '<section aria-labelledby="steps"><h2 id="steps">What to do</h2>'
+        yield from _drawn(steps)
+        yield "</section>"
+
+
 def _details(report: Report, blocks: Sequence[Block]) -> Iterator[str]:
-    shown: list[Block] = [block for block in blocks if not isinstance(block, Head | Headline)]
-    if report.error is not None:
-        shown += [Gap(), Heading("What to do"), *remedies(report.error.remedy, indent=0)]
+    steps = _after_headline(blocks)
+    shown = [
+        block
+        for block in blocks
+        if not isinstance(block, Head | Headline) and all(block is not one for one in steps)
+    ]
     if all(isinstance(block, Gap) for block in shown):
         return
     yield '<section aria-labelledby="details"><h2 id="details">Details</h2>'
@@ -264,7 +292,7 @@ def _inline(text: Inline) -> str:
     if isinstance(text, str):
         return _shown(text)
     parts = []
-    for words, style in text:
+    for words, style in _with_whole_bars(text):
         known = _styles(style)
         shown = _bar(words) if _BAR.fullmatch(words) else _shown(words)
         if known == "bold":
@@ -272,6 +300,20 @@ def _inline(text: Inline) -> str:
         else:
             parts.append(f'<span class="{known}">{shown}</span>' if known else shown)
     return "".join(parts).strip()
+
+
+def _with_whole_bars(spans: Sequence[Span]) -> Iterator[Span]:
+    """Yield spans, the filled part of a bar and its rest as one."""
+    waiting: Span | None = None
+    for span in spans:
+        if waiting is not None and _BAR.fullmatch(waiting.text) and _BAR.fullmatch(span.text):
+            waiting = Span(waiting.text + span.text, waiting.style)
+            continue
+        if waiting is not None:
+            yield waiting
+        waiting = span
+    if waiting is not None:
+        yield waiting
 
 
 def _bar(drawn: str) -> str:
@@ -284,11 +326,10 @@ def _bar(drawn: str) -> str:
     )
 
 
-def _shown(text: str) -> str:
+def _shown(text: str, most: int = MOST_CHARACTERS) -> str:
     """Return a text of any origin as HTML that shows exactly this text, cut where it is endless."""
-    cut = text if len(text) <= MOST_CHARACTERS else text[:MOST_CHARACTERS]
-    more = f" … ({len(text) - MOST_CHARACTERS} more characters)" if cut is not text else ""
-    return escape(printable(cut) + more)
+    more = f" … ({len(text) - most} more characters)" if len(text) > most else ""
+    return escape(printable(text[:most]) + more)
 
 
 def _table(table: Table) -> Iterator[str]:
@@ -317,16 +358,25 @@ def _table(table: Table) -> Iterator[str]:
 def _row(table: Table, row: Row, used: Sequence[int]) -> Iterator[str]:
     cells = []
     for number, place in enumerate(used):
-        column, text = table.columns[place], _inline(row.cells[place])
+        column, text = table.columns[place], _inline(_cut(row.cells[place]))
+        short = "one" if len(_BAR.sub("", plain(row.cells[place]))) <= _SHORT else ""
         if number == 0:
-            cells.append(f'<th scope="row">{text}</th>')
+            cells.append(f'<th scope="row"{_class(short)}>{text}</th>')
             continue
         name = f' data-name="{_shown(column.text)}"' if column.text and text else ""
-        cells.append(f"<td{_class('num' if column.right else '')}{name}>{text}</td>")
+        kind = _class("num" if column.right else "", short)
+        cells.append(f"<td{kind}{name}>{text}</td>")
     yield f"<tr{_class(_styles(row.style))}>{''.join(cells)}</tr>"
     if row.below:
         lines = "".join(_line(line._replace(indent=0)) for line in row.below)
         yield f'<tr class="below"><td colspan="{len(used)}">{lines}</td></tr>'
+
+
+def _cut(cell: Inline) -> Inline:
+    """Return a cell without what makes it endless."""
+    if len(plain(cell)) <= MOST_OF_A_NAME:
+        return cell
+    return f"{plain(cell)[:MOST_OF_A_NAME]} …"
 
 
 def _warnings(report: Report) -> Iterator[str]:
