@@ -69,14 +69,26 @@ def report_(
     from gpucheck.fleet.collect import Collected
 
     quiet = shared.verbosity < 0
+    refuse_snapshot(shared)
     with machine("fleet", shared) as probes:
-        standard = Standard.read(shared, expect, baseline, rule, max_missing)
+        standard = Standard.read(expect, baseline, rule, max_missing)
         collected = Collected(standard.hosts)
         with status_line(shown=not quiet) as tell:
             _read(collected, paths, tell)
             tell("judging")
             answer = standard.judge(collected, probes.host())
     return deliver("fleet", shared, answer, probes.time())
+
+
+def refuse_snapshot(shared: Shared) -> None:
+    """Refuse --from: a fleet is judged by what its machines answered.
+
+    Raises:
+        WrongUseError: it was given.
+    """
+    if shared.recording is not None:
+        message = "fleet judges what machines answered, not a snapshot: leave --from out."
+        raise WrongUseError(code="fleet-from-snapshot", message=message)
 
 
 class Standard(NamedTuple):
@@ -90,7 +102,6 @@ class Standard(NamedTuple):
     @classmethod
     def read(
         cls,
-        shared: Shared,
         expect: str | None,
         baseline: Path | None,
         rule: Path | None,
@@ -104,9 +115,6 @@ class Standard(NamedTuple):
         from gpucheck.fleet.baseline import read_baseline, read_rule
         from gpucheck.fleet.expected import read_expected
 
-        if shared.recording is not None:
-            message = "fleet reads documents, not a snapshot: leave --from out."
-            raise WrongUseError(code="fleet-from-snapshot", message=message)
         if max_missing < 0:
             message = f"--max-missing takes a number of nodes, not {max_missing}."
             raise WrongUseError(code="bad-max-missing", message=message)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gpucheck.cli.commands import COMMANDS
-from gpucheck.cli.fleet import BaselineFile, Expect, MaxMissing, RuleFile, Standard
+from gpucheck.cli.fleet import BaselineFile, Expect, MaxMissing, RuleFile, Standard, refuse_snapshot
 from gpucheck.cli.options import with_shared_options
 from gpucheck.cli.output import Shared, deliver, machine
 from gpucheck.cli.terminal import is_watched
@@ -104,6 +104,7 @@ def run_(
     shared: Shared,
 ) -> int:
     """Run a check on every node of a Dask cluster; name the missing, failed, slow, different."""
+    refuse_snapshot(shared)
     with machine("fleet", shared) as probes:
         if results is not None and resume is not None:
             message = "--resume FILE appends to that file: leave --results out."
@@ -112,7 +113,7 @@ def run_(
             verb, scheduler, local, words, gpucheck, node_timeout, wave, shared.deadline_s
         )
         _check_target(scheduler, local, insecure=insecure)
-        standard = Standard.read(shared, expect, baseline, rule, max_missing)
+        standard = Standard.read(expect, baseline, rule, max_missing)
         quiet = shared.verbosity < 0
         answer = _run(order, standard, results, resume, probes.host(), quiet=quiet)
     return deliver("fleet", shared, answer, probes.time())
