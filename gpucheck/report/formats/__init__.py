@@ -75,6 +75,7 @@ MAPPINGS: Mapping[str, Mapping[str, str]] = MappingProxyType(
         "verdicts": {
             "detect": "gpucheck.detect.verdicts:verdicts",
             **dict.fromkeys(("bench", "burn", "compare"), "gpucheck.bench.ci.verdicts:verdicts"),
+            "fleet": "gpucheck.fleet.records:verdicts",
         },
         "seconds": dict.fromkeys(
             ("bench", "burn", "compare"), "gpucheck.bench.ci.verdicts:seconds"
@@ -84,6 +85,7 @@ MAPPINGS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "detect": "gpucheck.detect.metrics:metrics",
             "bench": "gpucheck.bench.metrics:metrics",
             "burn": "gpucheck.bench.metrics:burn_metrics",
+            "fleet": "gpucheck.fleet.records:metrics",
         },
         "rows": {
             "list": "gpucheck.inventory.view:rows",
@@ -96,6 +98,7 @@ MAPPINGS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "bench": "gpucheck.bench.records:records",
             "burn": "gpucheck.bench.records:records",
             "compare": "gpucheck.bench.ci.records:records",
+            "fleet": "gpucheck.fleet.records:records",
         },
         "figures": {"bench": "gpucheck.bench.records:figures"},
     }
