@@ -156,12 +156,8 @@ def action_first(own: list[str], name: str, actions: Collection[str]) -> list[st
 _BEFORE_A_VALUE = frozenset(
     (
         *("--board", "--base", "--format", "--output", "-o", "--from", "--config", "--deadline"),
-<<<<<<< HEAD
         *("--expect", "--max-missing", "--baseline", "--rule", "--scheduler", "--local"),
-        *("--node-timeout", "--wave", "--gpucheck", "--results", "--resume"),
-=======
-        *("--expect", "--max-missing", "--baseline", "--rule", "--html"),
->>>>>>> a15d1e1 (Write a fleet's report as metrics, JUnit, JSON lines and a page with heat maps)
+        *("--node-timeout", "--wave", "--gpucheck", "--results", "--resume", "--html"),
     )
 )
 
