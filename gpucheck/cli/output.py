@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -302,7 +303,7 @@ def publish(
     except BrokenPipeError:
         closed_pipe()
     if also is not None:
-        also(report)
+        report = _after(partial(also, report), report)
     for write in writes:
         report = _after(write, report)
     shown = shared.format == "table" and shared.output is None and report.result is not None

@@ -11,6 +11,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gpucheck.bench.model import GateClass, GateStatus
 from gpucheck.cli.outlets import open_outlets
+from gpucheck.cli.output import Shared, publish
+from gpucheck.report.envelope import Answer, Report
 from gpucheck.report.errors import ExitCode, MissingError, WrongUseError
 from tests.fakes.verdicts import gate, of_every_kind, report, result
 from tests.report.formats.junit_rules import violations
@@ -178,3 +180,17 @@ def test_a_name_that_the_collector_does_not_read_is_refused(tmp_path: Path, name
 
     assert raised.value.code == "not-a-prom-file"
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_cannot_be_written_after_all_adds_no_second_document(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def full(report: Report) -> None:
+        raise WrongUseError(code="unwritable", message="The disk is full.")
+
+    code = publish("list", Shared(format="json"), Answer(None), "2026-01-02T03:04:05Z", also=full)
+
+    streams = capsys.readouterr()
+    assert code == ExitCode.WRONG_USE
+    assert streams.out.count('"schema"') == 1
+    assert streams.err == "gpucheck: The disk is full.\n"
