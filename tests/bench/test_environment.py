@@ -78,6 +78,8 @@ def test_who_holds_the_memory_is_named_the_largest_first() -> None:
         "and 2 more"
     )
     assert holders_of([], {}) is None
+    assert (holders_of(processes[1:5], {}) or "").endswith("process 5 holds 0.5 GiB, and 1 more")
+    assert (holders_of(processes[2:5], {}) or "").endswith("process 4 holds memory")
 
 
 def test_only_variables_that_matter_are_recorded() -> None:

@@ -55,6 +55,28 @@ def test_bfloat16_is_the_nearest_with_ties_to_even() -> None:
     assert np.array_equal(ours, theirs)
 
 
+def test_halves_between_two_bfloat16_go_to_the_even_one() -> None:
+    lower = np.array([0x3F80, 0x3F81, 0x0001, 0xC000, 0xC001], dtype=np.uint32) << 16
+    below, half, above = ((lower + bits).view(np.float32) for bits in (0x7FFF, 0x8000, 0x8001))
+
+    shown = [encode(values, FORMATS["bfloat16"]).tolist() for values in (below, half, above)]
+
+    assert shown == [
+        [0x3F80, 0x3F81, 0x0001, 0xC000, 0xC001],
+        [0x3F80, 0x3F82, 0x0002, 0xC000, 0xC002],
+        [0x3F81, 0x3F82, 0x0002, 0xC001, 0xC002],
+    ]
+
+
+def test_halves_between_two_float8_go_to_the_even_one() -> None:
+    positive = EVERY_E4M3[:127].astype(np.float64) / 16
+    halves = ((positive[:-1] + positive[1:]) / 2).astype(np.float32)
+
+    for sign, bit in ((1, 0), (-1, 128)):
+        found = encode(sign * halves, FORMATS["float8"])
+        assert found.tolist() == [bit + place + place % 2 for place in range(126)]
+
+
 def test_nan_stays_nan_and_infinity_stays_infinite() -> None:
     special = np.array([np.nan, np.inf, -np.inf, -np.nan], dtype=np.float32)
 

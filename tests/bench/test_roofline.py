@@ -27,6 +27,7 @@ from gpucheck.bench.roofline import (
 from gpucheck.bench.stats import summarise
 from gpucheck.drivers.gpu import BenchGpu, Board
 from tests.fakes.bench import FLOAT32, RIGHT, WRONG, FakeClock, FakeGpu
+from tests.report.formats.recorded import in_lines, recorded
 
 TABLE = load_table()
 GPU = FakeGpu(FakeClock()).facts
@@ -679,3 +680,116 @@ def test_a_row_that_is_not_verified_or_not_finite_says_nothing_of_its_error() ->
 
     assert codes(product("float32", 8192, 40e12)) == []
     assert codes(product("float32", 8192, 40e12, verified=infinite)) == []
+
+
+# --------------------------------------------------------------------------------- whole texts
+
+
+def told(row: Measurement) -> str:
+    """Return what a row says of its limits."""
+    percents = (row.percent_of_peak, row.percent_of_peak_at_clock, row.percent_of_copy)
+    shown = ["-" if percent is None else f"{percent:.6g}" for percent in percents]
+    return f"{' '.join(shown)}  {row.limits}  {row.unavailable}"
+
+
+def fastest_doubted(dtype: str, edge: int, gpu: BenchGpu, **changes: object) -> str:
+    """Return the highest rate at which tensor cores seem to be unused, in TFLOP/s."""
+
+    def is_doubted(rate: float) -> bool:
+        return "tensor-cores-unused" in codes(product(dtype, edge, rate, **changes), gpu)
+
+    low, high = 1e10, 1e16
+    if not is_doubted(low):
+        return "none"
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if is_doubted(middle) else (low, middle)
+    return f"{low / 1e12:.6g}"
+
+
+SHARED = Doubt(code="gpu-shared", message="others", next="wait", facts={"processes": "1, 2, 3"})
+
+
+def test_limits_percentages_and_doubts_are_as_recorded() -> None:
+    gpu = {"device": "gpu:0", "threads": None}
+    cached = Doubt(code="cache-resident", message="in the cache", next="choose a larger --size")
+    rows: dict[str, Measurement] = {
+        "copy": COPY,
+        "small copy": replace(COPY, shape=(2, 2), bytes_moved=int(1e12)),
+        "cached copy of one thread": replace(COPY, threads=1, doubts=(cached,)),
+        "product": PRODUCT,
+        "tf32 product": replace(PRODUCT, dtype=TF32, flops=int(1e15)),
+        "softmax": replace(row("softmax", "B/s", 5e9), median_s=2.0),
+        "training": replace(row("train", "image/s", 1e9), flops=int(5e9), median_s=0.5),
+        "training of other threads": replace(row("train", "image/s", 1e9), flops=5, threads=9),
+        "without operations": row("batch", "image/s", 1e9),
+        "without an interval": replace(PRODUCT, ci95_s=None, unavailable={"ci95_s": "3 rounds"}),
+        "GPU copy": GPU_COPY,
+        "GPU softmax": row("softmax", "B/s", 2.68e12, **gpu),  # type: ignore[arg-type]
+        "GPU transfer": row("transfer", "B/s", 5e10, **gpu),  # type: ignore[arg-type]
+        "GPU launch": row("launch", "launch/s", 5e5, **gpu),  # type: ignore[arg-type]
+        "moved": replace(GPU_COPY, scope=Scope.END_TO_END),
+        **{f"GPU {name}": replace(product(name, 4096, 30e12), throughput=Throughput(
+            value=30e12, unit="FLOP/s"), ci95_s=(1.0, 2.0), sm_clock_mhz=1500.0)
+           for name in ("float64", "float32", "bfloat16", "int8")},
+    }  # fmt: skip
+    limits = rooflines_of([replace(one, verified=RIGHT, summary=COPY.summary)
+                           for one in rows.values()])  # fmt: skip
+    computed = replace(LISTED, pci_device_id="ffff10de", compute_capability="8.6",
+                       clock_sm_max_mhz=1500.0, board=None)  # fmt: skip
+    computed = replace(computed, board=board_of(computed))
+    text = "## the limits of the run\n" + in_lines(limits)
+    for board in (LISTED, computed):
+        text += "## percentages: of the peak, at the clock, of the copy\n"
+        text += "".join(
+            f"{name}: {told(with_percentages(one, limits, [board]))}\n"
+            for name, one in rows.items()
+        )
+    text += "## the fastest product whose tensor cores seem unused, in TFLOP/s\n"
+    for name in sorted(TENSOR_FORMATS):
+        found = [fastest_doubted(name, edge, LISTED) for edge in (64, 512, 1024, 8192)]
+        slow = fastest_doubted(name, 8192, LISTED, sm_clock_mhz=990.0)
+        among_four = fastest_doubted(name, 8192, LISTED, doubts=(SHARED,))
+        text += f"{name}: {found} at half the clock {slow} among four {among_four}"
+        text += f" computed {fastest_doubted(name, 8192, computed)}\n"
+    text += "## doubts\n"
+    for percent in (101.0, 101.1, 250.0):
+        for device in ("cpu", "gpu:0"):
+            one = reaching(percent, device=device, percent_of_copy=percent)
+            text += f"{percent} % on {device}\n" + in_lines(doubts_about_roofline(one, None))
+    for error in (2.9e-5, 3.1e-5, 9e-3, 1.1e-2):
+        for name in ("tf32", "float32"):
+            for shape in ((63, 64, 64), (64, 63, 63)):
+                one = product(name, 8192, 300e12, error=error, shape=shape)
+                text += f"{name} {shape} off by {error}\n"
+                text += in_lines(doubts_about_roofline(one, LISTED))
+    text += in_lines(doubts_about_roofline(product("int8", 8200, 1e12), LISTED))
+    text += in_lines(doubts_about_roofline(reaching(70.0), UNSURE_GPU))
+
+    assert text == recorded("rooflines", text)
+
+
+def test_the_limits_of_boards_and_of_every_capability_are_as_recorded() -> None:
+    lines = []
+    for entry in TABLE.boards:
+        if entry.name not in ("V100 SXM2", "T4", "A10G", "H100 SXM"):
+            continue
+        board = board_from(entry)
+        flops = {key: f"{value / 1e12:.6g}" for key, value in board.flops_per_s.items()}
+        memory = f"{(board.bytes_per_s or 0) / 1e9:.6g} GB/s"
+        lines.append(f"{board.name}: {flops} {memory} {sorted(board.uncertainty)}")
+    for kind in sorted({kind.partition("-")[0] for kind in TABLE.rates}):
+        gpu = replace(
+            GPU, pci_device_id="ffff10de", compute_capability=kind, sm_count=100,
+            clock_sm_max_mhz=1000.0, clock_memory_max_mhz=1000.0, memory_bus_bits=256,
+        )  # fmt: skip
+        computed = board_of(gpu)
+        assert computed is not None
+        both = {
+            key: f"{low / 1e12:.6g} to {computed.high_flops_per_s[key] / 1e12:.6g}"
+            for key, low in computed.flops_per_s.items()
+        }
+        lines.append(f"any {kind}: {both} {(computed.bytes_per_s or 0) / 1e9:g} GB/s")
+    text = "\n".join(lines) + "\n"
+
+    assert text == recorded("boards", text)

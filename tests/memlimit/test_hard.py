@@ -46,6 +46,8 @@ def test_an_older_driver(version: str | None) -> None:
     (found,) = missing_prerequisites(replace(ALL_WELL, driver_version=version))
 
     assert found.id == "driver"
+    said = f"the driver is {version}" if version else "the driver's version is unknown"
+    assert found.fact == f"{said}, and 615 or newer is needed"
     assert found.step.endswith("sudo apt install nvidia-open")
 
 
@@ -201,7 +203,8 @@ def test_under_systemd_a_scope_is_made(root: Path) -> None:
     assert choose_place(root, reading(root), "/usr/bin/systemd-run") == "scope"
     found = choose_place(root, reading(root), None)
     assert isinstance(found, Missing)
-    assert "not delegated to us" in found.fact
+    own = root / "sys/fs/cgroup/own"
+    assert found.fact == f"no group may be made below {own}: it is not delegated to us"
     assert "systemd-run --scope -p Delegate=yes" in found.step
 
 
@@ -252,4 +255,5 @@ def test_a_group_outside_of_what_is_mounted(root: Path) -> None:
     found = choose_place(root, OwnCgroup(version=2), None)
 
     assert isinstance(found, Missing)
+    assert "below /sys/fs/cgroup: it is not delegated" in found.fact
     assert "docker run --privileged" in found.step

@@ -182,6 +182,12 @@ class TestTensorflow:
 
         assert limit.environment[TF_FREE] == str(72 * 1024)
 
+    @pytest.mark.parametrize(("free_mib", "left"), [(8193, "1"), (8192, None)])
+    def test_the_last_mib_above_the_limit_is_left(self, free_mib: int, left: str | None) -> None:
+        limit = plan("8GiB", card(memory_free_bytes=free_mib * MIB))
+
+        assert limit.environment.get(TF_FREE) == left
+
     def test_a_gpu_on_which_there_is_nothing_to_leave_is_no_matter(self) -> None:
         limit = plan("8GiB", card(0, memory_free_bytes=7 * GIB), card(1))
 
@@ -407,6 +413,13 @@ class TestOverhead:
 
         assert caught.value.code == "less-than-the-overhead"
 
+    def test_one_byte_above_the_overhead_is_left(self) -> None:
+        total = estimate_overhead("13.0").total_bytes
+
+        assert plan(f"{total + 1}B", include_overhead=True).gpus[0].allocator_limit_bytes == 1
+        with pytest.raises(WrongUseError, match="about 576 MiB outside its allocator"):
+            plan(f"{total}B", include_overhead=True)
+
     def test_drivers_before_lazy_loading_take_more(self) -> None:
         assert estimate_overhead("11.6").context_bytes > estimate_overhead("11.7").context_bytes
         assert estimate_overhead(None) == estimate_overhead("13.0")
@@ -459,6 +472,9 @@ def test_what_cannot_be_written_is_refused(framework: str, limit: MemoryLimit) -
         write_code(framework, limit)
 
     assert caught.value.message.endswith(".")
+    if framework == "jax":
+        jax = [each for each in limit.mechanisms if each.framework == "jax"]
+        assert caught.value.message == f"JAX cannot be limited here: {jax[0].reason}."
 
 
 def test_tensorflow_counts_whole_mebibytes() -> None:

@@ -141,9 +141,16 @@ def test_what_a_program_takes_beside_its_pool_is_known_where_the_pool_is_counted
     assert found.overhead_bytes == (500 * MIB if counts_its_pool else None)
 
 
-@pytest.mark.parametrize("taken", [LIMIT - STEP, LIMIT - 2 * STEP])
-def test_rounding_of_an_allocator_is_no_failure(taken: int) -> None:
-    assert tried(START, took(taken), REFUSED, END)[1].held is True
+@pytest.mark.parametrize(
+    ("taken", "reason"),
+    [(LIMIT - STEP, None), (LIMIT - 2 * STEP, None), (LIMIT - 2 * STEP - 1, "limit is lower")],
+)
+def test_rounding_of_an_allocator_is_no_failure(taken: int, reason: str | None) -> None:
+    found = tried(START, took(taken), REFUSED, END)[1]
+
+    assert found.held is True
+    assert (found.reason or "").endswith(reason or "")
+    assert (found.reason is None) is (reason is None)
 
 
 @pytest.mark.parametrize(
@@ -353,6 +360,17 @@ class TestSeveralGpus:
         assert (answer.exit_code, [each.held for each in found]) == (1, [True, False])
         assert answer.error is not None
         assert "(CUPY_GPU_MEMORY_LIMIT) does not hold on GPU 1: " in answer.error.message
+
+    def test_what_all_lack_is_said_of_none(self) -> None:
+        software = Software(interpreter="python", frameworks={"torch": "2.12.0"})
+        gpus = [sized_row(n, 10 * LIMIT) for n in (0, 1)]
+        limit = plan_limit(parse_amount("10%"), gpus, software=software, environment={})
+        answer = prove(
+            Answer(result=limit), limit, ["cupy"], {}, memory_reader=lambda: nullcontext(measured)
+        )
+
+        assert answer.error is not None
+        assert answer.error.message == "The limit of cupy could not be tried: python has no cupy."
 
     def test_a_failure_on_one_gpu_leaves_the_other_open(self) -> None:
         failed = {"step": "failed", "gpu": 0, "error": "E", "message": "lost"}

@@ -321,11 +321,23 @@ class TestActions:
         run = scene.finish()
 
         assert len(scene.said) == 1
-        assert "GPU 0" in scene.said[0]
-        assert f"python ({WORKER}) and 1 more" in scene.said[0]
+        assert scene.said[0] == (
+            "the command takes 21.0 GiB of GPU 0, above the limit of 8.0 GiB plus 1.2 GiB"
+            f" allowance: python ({WORKER}) and 1 more"
+        )
         assert (run.action, run.exceeded, scene.tree.sent) == ("warned", True, [])
         assert run.gpus[0].exceeded is True
         assert [culprit.pid for culprit in run.culprits] == [WORKER, CHILD]
+
+    @pytest.mark.parametrize(("cuda_index", "shown"), [(3, "GPU 3"), (None, "GPU 0")])
+    def test_a_warning_names_the_gpu_as_cuda_does(self, cuda_index: int | None, shown: str) -> None:
+        limit = replace(limit_of(gpu_reading(0).uuid), cuda_index=cuda_index)
+        scene = Scene(limits=(limit,))
+        scene.tick({CHILD: 20 * GIB})
+
+        (said,) = scene.said
+        assert f"of {shown}, above" in said
+        assert said.endswith(f"python ({CHILD})")
 
     def test_stop_sends_sigterm_to_the_tree_at_the_first_reading_above(self) -> None:
         scene = Scene(action=WatchAction.STOP)
