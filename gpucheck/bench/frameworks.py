@@ -121,18 +121,17 @@ class Framework:
     def place_of(self, gpu: BenchGpu) -> str | None:
         """Return the framework's number for a GPU, None if it does not see it.
 
-        The UUIDs decide where it reports them; elsewhere the number and the name must agree.
+        It sees the GPUs that it was given, in this order. Its name for the GPU must be the
+        driver's, and so must the UUID where the framework reports one.
         """
-        seen = self.process.facts.get("gpus") or ()
-        for number, one in enumerate(seen):
-            uuid = one.get("uuid")
-            if uuid and gpu.uuid and _digits(str(uuid)) == _digits(gpu.uuid):
-                return f"gpu:{number}"
-        if gpu.cuda_index < len(seen):
-            one = seen[gpu.cuda_index]
-            if not (one.get("uuid") and gpu.uuid) and one.get("name") in (None, gpu.name):
-                return gpu.device
-        return None
+        seen, given = self.process.facts.get("gpus") or (), self.process.settings.gpu_uuids
+        number = given.index(gpu.uuid) if gpu.uuid in given else gpu.cuda_index
+        if number >= len(seen):
+            return None
+        name, uuid = seen[number].get("name"), seen[number].get("uuid")
+        if uuid and gpu.uuid:
+            return f"gpu:{number}" if _digits(str(uuid)) == _digits(gpu.uuid) else None
+        return f"gpu:{number}" if name in (None, gpu.name) else None
 
 
 def _digits(uuid: str) -> str:
@@ -201,11 +200,15 @@ def interpreters_of(
 
 @contextmanager
 def open_frameworks(
-    request: BenchRequest, environment: Mapping[str, str], *, threads: int, gpu: bool
+    request: BenchRequest,
+    environment: Mapping[str, str],
+    *,
+    threads: int,
+    gpus: Sequence[BenchGpu],
 ) -> Iterator[Frameworks]:
     """Start the requested frameworks, which import side by side, and end them after the block.
 
-    `gpu` tells whether a GPU takes part: otherwise all are hidden from them.
+    They see the GPUs that take part, and no other.
 
     Raises:
         WrongUseError: a name is not a framework, or its Python cannot be run.
@@ -214,6 +217,7 @@ def open_frameworks(
     if not interpreters:
         yield Frameworks()
         return
+    uuids = [gpu.uuid for gpu in gpus if gpu.uuid is not None]
     folder = CompiledFolder()
     members: list[Framework] = []
     frameworks = Frameworks()
@@ -221,7 +225,8 @@ def open_frameworks(
         for name, interpreter in interpreters.items():
             settings = FrameworkSettings(
                 threads=threads,
-                gpu=gpu and name not in CPU_ONLY,
+                gpu=bool(gpus) and name not in CPU_ONLY,
+                gpu_uuids=tuple(uuids) if len(uuids) == len(gpus) else (),
                 same_math=request.same_math,
                 folder=folder.path,
             )

@@ -193,7 +193,7 @@ def open_session(
     uuids = [gpu.facts.uuid for gpu in gpus.devices if gpu.facts.uuid is not None]
     with (
         open_frameworks(
-            request, environment, threads=threads, gpu=bool(gpus.devices)
+            request, environment, threads=threads, gpus=[gpu.facts for gpu in gpus.devices]
         ) as frameworks,
         hold_gpus(uuids, reading, environment, own_command(sys.orig_argv)) as (others, notes),
     ):

@@ -91,13 +91,15 @@ class SharedBytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrameworkSettings:
-    """How a framework is started: its threads, whether it may use GPUs, and whose arithmetic.
+    """How a framework is started: its threads, the GPUs that it may use, and whose arithmetic.
 
+    `gpu` lets it use GPUs: those of `gpu_uuids`, in this order, or all if there are no UUIDs.
     `same_math` turns off every arithmetic of reduced precision. `folder` receives what it compiles.
     """
 
     threads: int
     gpu: bool = False
+    gpu_uuids: tuple[str, ...] = ()
     same_math: bool = False
     folder: str | None = None
 
@@ -282,6 +284,9 @@ def framework_environment(
     if settings.gpu:
         # "cuda" alone would leave out the processor, "cpu" alone the GPU.
         found.pop("JAX_PLATFORMS", None)
+        if settings.gpu_uuids:
+            # TensorFlow and JAX start on every GPU that they see, even to use one.
+            found["CUDA_VISIBLE_DEVICES"] = ",".join(settings.gpu_uuids)
     else:
         found |= {"CUDA_VISIBLE_DEVICES": "-1", "JAX_PLATFORMS": "cpu"}
     return found

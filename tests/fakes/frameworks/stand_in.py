@@ -2,7 +2,7 @@
 
 `FAKE_FRAMEWORK` holds words: `gpus=2` pretends so many cards; `import=hang`, `import=exit`,
 `import=fail`; `run=hang`, `run=exit`, `run=memory` and `run=wrong` break the first product.
-`FRAMEWORK_CALLS` names a file that receives a line for each call.
+`FAKE_CARD` is the cards' name. `FRAMEWORK_CALLS` names a file that receives a line for each call.
 """
 
 from __future__ import annotations
@@ -14,22 +14,24 @@ import time
 _WORDS = dict(
     word.split("=", 1) for word in os.environ.get("FAKE_FRAMEWORK", "").split() if "=" in word
 )
-_CALLS = os.environ.get("FRAMEWORK_CALLS")
-#: Name of every pretended card, and the first of their UUIDs without its last digit.
-CARD = "NVIDIA H100 80GB HBM3"
+_PATH = os.environ.get("FRAMEWORK_CALLS")
+_CALLS = os.open(_PATH, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600) if _PATH else -1
+#: Name of every pretended card.
+CARD = os.environ.get("FAKE_CARD", "NVIDIA H100 80GB HBM3")
 
 
 def gpu_count() -> int:
     """Return how many cards are pretended; none where they are hidden."""
-    hidden = os.environ.get("CUDA_VISIBLE_DEVICES") == "-1"
-    return 0 if hidden else int(_WORDS.get("gpus", "0"))
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible == "-1":
+        return 0
+    return min(int(_WORDS.get("gpus", "0")), len(visible.split(",")) if visible else 99)
 
 
 def call(what: str) -> None:
     """Note a call."""
-    if _CALLS:
-        with open(_CALLS, "a", encoding="utf-8") as file:  # noqa: PTH123
-            file.write(what + "\n")
+    if _CALLS >= 0:
+        os.write(_CALLS, what.encode() + b"\n")
 
 
 def break_import(module: str) -> None:

@@ -1,0 +1,3 @@
+"""Stand-in for jaxlib."""
+
+__version__ = "0.99.0"
