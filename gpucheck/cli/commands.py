@@ -33,6 +33,7 @@ COMMANDS = MappingProxyType(
             formats=(
                 *("table", "json", "jsonl", "line", "shell", "junit", "github", "prometheus"),
                 "html",
+                "markdown",
             ),
             examples=(
                 ("gpucheck detect", "usable or not, and what to do"),
@@ -46,7 +47,7 @@ COMMANDS = MappingProxyType(
         "list": Command(
             "gpucheck.cli.list",
             "List the GPUs: their numbers, state, users and links.",
-            formats=("table", "json", "jsonl", "csv", "prometheus", "html"),
+            formats=("table", "json", "jsonl", "csv", "prometheus", "html", "markdown"),
             examples=(
                 ("gpucheck list --processes --watch 2", "who uses them, refreshed"),
                 ("gpucheck list --select index,uuid,temperature_c --format csv", "for a script"),
@@ -67,7 +68,7 @@ COMMANDS = MappingProxyType(
             "Time the CPU against the GPU, and verify both.",
             formats=(
                 *("table", "json", "jsonl", "csv", "junit", "github", "prometheus"),
-                *("github-benchmark", "html"),
+                *("github-benchmark", "html", "markdown"),
             ),
             charts=(
                 *("roofline", "speedup", "transfer", "rounds", "telemetry", "gpus"),
@@ -83,7 +84,7 @@ COMMANDS = MappingProxyType(
         "compare": Command(
             "gpucheck.cli.compare",
             "Compare two benchmark runs, with intervals and a verdict.",
-            formats=("table", "json", "jsonl", "csv", "junit", "github", "html"),
+            formats=("table", "json", "jsonl", "csv", "junit", "github", "html", "markdown"),
             charts=("changes",),
             examples=(
                 ("gpucheck compare before.json after.json", "two runs of bench --save"),
@@ -194,7 +195,7 @@ COMMANDS = MappingProxyType(
             "Show a saved JSON document again, as a table or otherwise.",
             formats=(
                 *("table", "json", "jsonl", "csv", "line", "junit", "github", "prometheus"),
-                *("github-benchmark", "nodes", "html"),
+                *("github-benchmark", "nodes", "html", "markdown"),
             ),
             charts=(
                 *("roofline", "speedup", "transfer", "rounds", "telemetry", "gpus"),
@@ -218,7 +219,7 @@ COMMANDS = MappingProxyType(
 #: Formats of the documents that an option of a command asks for, or that every failure is.
 OF_OPTIONS = MappingProxyType(
     {
-        "burn": ("table", "json", "jsonl", "junit", "github", "prometheus", "html"),
+        "burn": ("table", "json", "jsonl", "junit", "github", "prometheus", "html", "markdown"),
         "claims": ("table", "json"),
         "error": ("table", "json"),
         "log": ("table", "json", "line"),

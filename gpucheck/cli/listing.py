@@ -115,7 +115,9 @@ def list_gpus(
         if not isinstance(inventory, Inventory) or not inventory.gpus:
             return answer
         # A page is for people too; the document has the plain list.
-        shown = shared.format in ("table", "html") or (shared.html and shared.format != "json")
+        shown = shared.format in ("table", "html", "markdown") or (
+            shared.html and shared.format != "json"
+        )
         table = bool(shown) and not topology
         if table or (processes and shared.format == "json"):
             from gpucheck.inventory.unowned import find_unowned

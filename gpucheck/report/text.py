@@ -116,6 +116,17 @@ def printable(text: str) -> str:
     )
 
 
+#: What Markdown would act on: marks anywhere, addresses, and what begins a list at the start.
+_MARKDOWN = re.compile(
+    r"[\\`*_{}\[\]<>#|~$&@]|(?<=[A-Za-z]):(?=//)|^[-+=](?=\s)|(?<=^\d)[.)](?=\s)"
+)
+
+
+def as_markdown(text: str) -> str:
+    """Return outside text as Markdown that shows exactly this text, in one line."""
+    return _MARKDOWN.sub(r"\\\g<0>", printable(text))
+
+
 #: A name that is offered is at least so much like the word.
 _LEAST_SIMILARITY = 0.55
 

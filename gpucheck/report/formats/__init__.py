@@ -5,15 +5,16 @@ There are no decisions here, and no I/O.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from gpucheck.report.envelope import Report
+from gpucheck.report.envelope import CheckStatus, Report
 from gpucheck.report.text import Renderer, View
 
 if TYPE_CHECKING:
+    from gpucheck.report.blocks import Block, Headline
     from gpucheck.report.charts import Drawing
 
 #: Format name -> module of this folder and its function `(report, view) -> str`. Imported when
@@ -35,6 +36,7 @@ FORMATS = MappingProxyType(
         "prometheus": "prometheus:render",
         "github-benchmark": "github_benchmark:render",
         "html": "html:render",
+        "markdown": "markdown:render",
     }
 )
 
@@ -125,6 +127,31 @@ def charts_of(report: Report, view: View) -> tuple[Drawing, ...]:
     """Return the charts that a report has the values for."""
     charts = getattr(open_view(report.command), "charts", None)
     return () if charts is None or report.result is None else tuple(charts(report, view))
+
+
+#: Words of headlines that have none of their own.
+_WORDS = MappingProxyType(
+    {"ok": "OK", "warn": "WARNING", "fail": "FAIL", "skip": "UNDECIDED", "unknown": "UNKNOWN"}
+)
+
+
+def headline_of(report: Report, blocks: Sequence[Block]) -> Headline:
+    """Return a report's verdict: the last of its blocks, the failure, or what the view says."""
+    from gpucheck.report.blocks import Headline
+
+    told = [block for block in blocks if isinstance(block, Headline)]
+    say = getattr(open_view(report.command), "headline", None)
+    status = CheckStatus(report.status.value)
+    if told:
+        found = told[-1]
+    elif report.error is not None:
+        found = Headline(report.error.message, status)
+    elif say is not None and report.result is not None:
+        found = say(report)
+    else:
+        found = Headline("; ".join(one.message for one in report.warnings), status)
+    text = found.text[:1].upper() + found.text[1:]
+    return found._replace(text=text, word=found.word or _WORDS[found.status.value])
 
 
 def open_view(command: str) -> Any:

@@ -6,11 +6,10 @@ end a command, begin another one, or leave its table cell.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 from gpucheck.report.envelope import Report
-from gpucheck.report.text import View, printable
+from gpucheck.report.text import View, as_markdown, printable
 from gpucheck.report.verdicts import RED, Kind, Verdict, verdicts_of
 
 #: GitHub shows ten annotations of each kind for a step, and silently drops the others.
@@ -24,7 +23,6 @@ _SIGNS = {
     Kind.SKIPPED: "⏭️ skipped",
     Kind.PASS: "✅ pass",
 }
-_MARKDOWN = re.compile(r"([\\`*_{}\[\]()<>#+!|~$&@])")
 
 
 def workflow_commands(report: Report) -> list[str]:
@@ -70,11 +68,11 @@ def _property(text: str) -> str:
 def render(report: Report, view: View) -> str:
     """Return the step summary: a headline, the bad verdicts, then the rest."""
     verdicts = verdicts_of(report)
-    host = _cell(report.host.name or "this machine")
+    host = as_markdown(report.host.name or "this machine")
     lines = [f"## gpucheck {report.command} on {host}: {_headline(report, verdicts)}", ""]
     if report.error is not None:
-        lines += [f"**{_cell(report.error.message)}**", ""]
-        lines += [f"- {_cell(step)}" for step in report.error.remedy]
+        lines += [f"**{as_markdown(report.error.message)}**", ""]
+        lines += [f"- {as_markdown(step)}" for step in report.error.remedy]
         lines += [""] if report.error.remedy else []
     bad = [one for one in verdicts if one.kind in (*RED, Kind.WARNING)]
     good = [one for one in verdicts if one not in bad]
@@ -84,7 +82,7 @@ def render(report: Report, view: View) -> str:
         lines += [f"<details><summary>{len(good)} {what}</summary>", ""]
         lines += [*_table(good), "</details>"]
         lines += [""]
-    lines += [f"> {_cell(one.message)}" for one in report.warnings]
+    lines += [f"> {as_markdown(one.message)}" for one in report.warnings]
     return "\n".join(lines).rstrip() + "\n\n"
 
 
@@ -102,17 +100,18 @@ def _table(verdicts: Sequence[Verdict]) -> list[str]:
         return []
     lines = ["| device | check | verdict | class | figures | why |", "|--|--|--|--|--|--|"]
     for one in verdicts[:_MOST_ROWS]:
-        figures = "<br>".join(f"{_cell(name)} {_cell(value)}" for name, value in one.figures)
+        figures = "<br>".join(
+            f"{as_markdown(name)} {as_markdown(value)}" for name, value in one.figures
+        )
         cells = (
-            *(_cell(one.device), _cell(one.check), _SIGNS[one.kind]),
-            *(_cell(one.class_ or ""), figures, "<br>".join(map(_cell, (one.message, *one.lines)))),
+            *(as_markdown(one.device), as_markdown(one.check), _SIGNS[one.kind]),
+            *(
+                as_markdown(one.class_ or ""),
+                figures,
+                "<br>".join(map(as_markdown, (one.message, *one.lines))),
+            ),
         )
         lines.append(f"| {' | '.join(cells)} |")
     if len(verdicts) > _MOST_ROWS:
         lines += ["", f"{len(verdicts) - _MOST_ROWS} more are in the report."]
     return [*lines, ""]
-
-
-def _cell(text: str) -> str:
-    """Return outside text as Markdown that shows exactly this text, in one line."""
-    return _MARKDOWN.sub(r"\\\1", printable(text))

@@ -33,8 +33,8 @@ from gpucheck.report.blocks import (
     plain,
     remedies,
 )
-from gpucheck.report.envelope import CheckStatus, Report, Status
-from gpucheck.report.formats import charts_of, open_view
+from gpucheck.report.envelope import CheckStatus, Report
+from gpucheck.report.formats import charts_of, headline_of, open_view
 from gpucheck.report.formats.table import MARKS
 from gpucheck.report.text import View, count_of, origin, printable
 
@@ -46,20 +46,6 @@ MOST_CHARACTERS = 2000
 MOST_OF_A_NAME = 240
 #: Cells up to so many characters stay on one line where there is room.
 _SHORT = 28
-#: Verdicts that have no word of their own.
-_WORDS = {
-    CheckStatus.OK: "OK",
-    CheckStatus.WARN: "WARNING",
-    CheckStatus.FAIL: "FAIL",
-    CheckStatus.SKIP: "UNDECIDED",
-    CheckStatus.UNKNOWN: "UNKNOWN",
-}
-_STATUSES = {
-    Status.OK: CheckStatus.OK,
-    Status.WARN: CheckStatus.WARN,
-    Status.FAIL: CheckStatus.FAIL,
-    Status.UNKNOWN: CheckStatus.UNKNOWN,
-}
 #: Styles of spans that the page has a class for.
 _STYLES = frozenset({"bold", "dim", "green", "yellow", "red", "cyan"})
 _INDENT = 4
@@ -77,9 +63,9 @@ def render(report: Report, view: View) -> str:
         *_machine(report, blocks),
         *_charts(report, view),
         *_details(report, blocks),
-        *_warnings(report),
     )
-    return _page(report, [*_header(report, view, blocks), "<main>", *main, "</main>"])
+    body = [*_header(report, view, blocks), "<main>", *main]
+    return _page(report, [*body, *_warnings(report, "".join(body)), "</main>"])
 
 
 def _blocks(report: Report, view: View) -> Iterable[Block]:
@@ -121,15 +107,14 @@ def _about(report: Report) -> tuple[str, ...]:
 
 def _header(report: Report, view: View, blocks: Sequence[Block]) -> Iterator[str]:
     name, *facts = _about(report)
-    headline = _headline(report, blocks)
-    word = headline.word or _WORDS[headline.status]
+    headline = headline_of(report, blocks)
     yield "<header>"
     about = "".join(f"<span>{_shown(one, MOST_OF_A_NAME)}</span>" for one in facts)
     yield f'<p class="about"><b>{_shown(name)}</b>{about}</p>'
     yield f'<div class="verdict {headline.status.value}">'
-    yield f"<h1>{_shown(word)}</h1>"
-    said = headline.text[:1].upper() + headline.text[1:]
-    yield f"<p>{_shown(said, 2 * MOST_OF_A_NAME)}</p>" if said else ""
+    yield f"<h1>{_shown(headline.word)}</h1>"
+    if headline.text:
+        yield f"<p>{_shown(headline.text, 2 * MOST_OF_A_NAME)}</p>"
     yield "</div>"
     mark = origin(view)
     if mark is not None:
@@ -137,21 +122,6 @@ def _header(report: Report, view: View, blocks: Sequence[Block]) -> Iterator[str
     elif report.host.recorded:
         yield '<p class="recorded">answered from a recording, not from the machine itself</p>'
     yield "</header>"
-
-
-def _headline(report: Report, blocks: Sequence[Block]) -> Headline:
-    """Return the report's verdict: the failure, the view's own, or what the envelope says."""
-    told = [block for block in blocks if isinstance(block, Headline)]
-    if told:
-        return told[-1]
-    status = _STATUSES[report.status]
-    if report.error is not None:
-        return Headline(report.error.message, status)
-    say = getattr(open_view(report.command), "headline", None)
-    if say is not None and report.result is not None:
-        said: Headline = say(report)
-        return said
-    return Headline("; ".join(one.message for one in report.warnings), status)
 
 
 def _machine(report: Report, blocks: Sequence[Block]) -> Iterator[str]:
@@ -166,8 +136,8 @@ def _machine(report: Report, blocks: Sequence[Block]) -> Iterator[str]:
         "Python": host.python,
     }
     said = {host.name, f"driver {host.driver_version}", f"CUDA {host.cuda_driver_version}"}
-    headline = _headline(report, blocks)
-    said |= {headline.word, headline.text[:1].lower() + headline.text[1:]}
+    headline = headline_of(report, blocks)
+    said |= {headline.word, headline.text}
     heads = [fact for block in blocks if isinstance(block, Head) for fact in block.facts]
     yield '<section aria-labelledby="machine"><h2 id="machine">Machine</h2>'
     cards = [f"<li>{_shown(fact, MOST_OF_A_NAME)}</li>" for fact in heads if fact not in said]
@@ -379,11 +349,13 @@ def _cut(cell: Inline) -> Inline:
     return f"{plain(cell)[:MOST_OF_A_NAME]} …"
 
 
-def _warnings(report: Report) -> Iterator[str]:
-    if not report.warnings:
+def _warnings(report: Report, above: str) -> Iterator[str]:
+    """Yield the warnings that do not stand above already."""
+    new = [one for one in report.warnings if _shown(one.message.rstrip(".")) not in above]
+    if not new:
         return
     yield '<section aria-labelledby="warnings"><h2 id="warnings">Warnings</h2>'
-    for one in report.warnings:
+    for one in new:
         yield _line(Line(one.message, CheckStatus.WARN))
     yield "</section>"
 

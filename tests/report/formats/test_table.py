@@ -40,9 +40,9 @@ def test_lines_end_without_blanks_and_the_text_with_a_line_end() -> None:
 def test_no_snapshot_is_left_over() -> None:
     kept = {path.stem for path in SNAPSHOTS.iterdir()}
     sources = "".join(
-        path.read_text(encoding="utf-8") for path in SNAPSHOTS.parents[2].rglob("test_*view.py")
+        path.read_text(encoding="utf-8") for path in SNAPSHOTS.parents[2].rglob("test_*.py")
     )
     named = re.findall(r'recorded\(f?"([^"]+)"', sources)
 
-    patterns = [re.compile(re.sub(r"\{[a-z]+\}", "[a-z0-9-]+", name)) for name in named]
+    patterns = [re.compile(re.sub(r"\{[a-z]+\}", "[A-Za-z0-9-]+", name)) for name in named]
     assert [name for name in kept if not any(p.fullmatch(name) for p in patterns)] == []
