@@ -36,7 +36,17 @@ from gpucheck.bench.rows_view import (
 )
 from gpucheck.bench.scheduler import NO_INTERVAL, TOO_SHORT
 from gpucheck.bench.summary_view import summary
-from gpucheck.report.blocks import Block, Gap, Heading, Headline, Line, head, limited, remedies
+from gpucheck.report.blocks import (
+    Block,
+    Gap,
+    Heading,
+    Headline,
+    Line,
+    head,
+    limited,
+    remedies,
+    with_command,
+)
 from gpucheck.report.envelope import CheckStatus, Report, Status
 from gpucheck.report.text import View, count_of, rate, two_digits
 
@@ -199,7 +209,7 @@ def row_blocks(result: BenchResult, view: View) -> Iterator[Block]:
         if number + 1 == len(tables) or tables[number + 1][0][0].kernel != kernel:
             said = [one for one in result.conclusions if one.kernel == kernel]
             for text in _concluded(said, view):
-                yield Line(text, indent=2)
+                yield from with_command(text, indent=2)
         yield Gap()
     if not result.gates:
         for check in result.corruption:

@@ -152,15 +152,20 @@ def remedies(steps: Sequence[str], *, indent: int = 4) -> Iterator[Block]:
     A step says what to do; if a command does it, the command ends the step, after a colon.
     """
     for number, step in enumerate(steps, start=1):
-        lead = f"{number}." if len(steps) > 1 else "→"
-        found = _COMMAND.search(step)
-        if found is None:
-            yield Line(step, lead=lead, indent=indent)
-            continue
-        yield Line(f"{step[: found.start()]}{found['note'] or ''}:", lead=lead, indent=indent)
-        yield Command(found[1], indent + len(lead) + 1)
-        if found["after"]:
-            yield Line(f"Then {found['after']}", indent=indent + len(lead) + 1)
+        yield from with_command(step, f"{number}." if len(steps) > 1 else "→", indent=indent)
+
+
+def with_command(text: str, lead: str = "", *, indent: int = 4) -> Iterator[Line | Command]:
+    """Yield a sentence, and the command at its end on a line of its own."""
+    found = _COMMAND.search(text)
+    if found is None:
+        yield Line(text, lead=lead, indent=indent)
+        return
+    yield Line(f"{text[: found.start()]}{found['note'] or ''}:", lead=lead, indent=indent)
+    behind = indent + (len(lead) + 1 if lead else 2)
+    yield Command(found[1], behind)
+    if found["after"]:
+        yield Line(f"Then {found['after']}", indent=behind)
 
 
 def for_recording(block: Block, view: View) -> Block:

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from gpucheck.report.blocks import Command, Head, Line, Span, head, limited, plain, remedies
+from gpucheck.report.blocks import (
+    Command,
+    Head,
+    Line,
+    Span,
+    head,
+    limited,
+    plain,
+    remedies,
+    with_command,
+)
 from gpucheck.report.envelope import Host, Report, Status
 from gpucheck.report.errors import ExitCode
 from gpucheck.report.text import View
@@ -92,3 +102,11 @@ def test_only_the_first_notes_are_shown_without_verbose() -> None:
 def test_plain_text_of_spans() -> None:
     assert plain("a") == plain((Span("a", "red"),)) == "a"
     assert plain((Span("a", "red"), Span("b"))) == "ab"
+
+
+def test_a_command_at_the_end_of_a_sentence_stands_on_a_line_of_its_own() -> None:
+    assert list(with_command("It is faster: uv pip install '.[cpu]'", indent=2)) == [
+        Line("It is faster:", indent=2),
+        Command("uv pip install '.[cpu]'", 4),
+    ]
+    assert list(with_command("It is fast.", indent=2)) == [Line("It is fast.", indent=2)]
