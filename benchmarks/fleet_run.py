@@ -1,0 +1,214 @@
+"""Measures of `fleet run` with many workers on one machine: time, memory, and nodes that fail.
+
+    python -m benchmarks.fleet_run                    200 workers
+    python -m benchmarks.fleet_run --workers 50
+    python -m benchmarks.fleet_run --write            ... written to docs/measurements/fleet_run.md
+
+Needs the extra `fleet`. Each worker is a process with a host's name of its own, forked from one
+that has imported the engine, so that 200 fit on a laptop. What a node runs prints a document of
+eight GPUs and ends: the figures are those of asking, not of checking. The part with failures
+freezes (SIGSTOP) and kills workers by what they run; the deadline ends it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import platform
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[1]
+DOCUMENT = ROOT / "docs" / "measurements" / "fleet_run.md"
+#: Of each kind, in the part with failures; and when that part ends.
+FAILING, DEADLINE_S = 5, 30
+_NODE = """#!/bin/sh
+case "$GPUCHECK_BENCHMARK_NODE:$1" in
+  frozen:detect) kill -STOP $PPID;;
+  dead:detect) kill -KILL $PPID;;
+  slow:detect) exec sleep infinity;;
+  *) exec cat {folder}/$GPUCHECK_BENCHMARK_HOST.json;;
+esac
+"""
+
+
+class Row(NamedTuple):
+    """One run: what was asked, the time, the memory of gpucheck and its child, the outcomes."""
+
+    what: str
+    seconds: float
+    peak_mib: float
+    code: int
+    outcomes: dict[str, int]
+
+
+@contextmanager
+def cluster(workers: int, folder: Path) -> Iterator[tuple[str, float]]:
+    """Yield the address of a scheduler, and the seconds until all workers had registered."""
+    scheduler = subprocess.Popen(
+        [sys.executable, str(ROOT / "tests" / "fleet" / "dask_node.py"), "scheduler"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    assert scheduler.stdout is not None
+    address = scheduler.stdout.readline().strip()
+    import distributed  # noqa: F401 - the children have it without an import of their own
+
+    begun_s = time.monotonic()
+    pids = [fork_worker(address, number, folder) for number in range(workers)]
+    try:
+        asyncio.run(all_registered(address, workers))
+        yield address, time.monotonic() - begun_s
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+        scheduler.kill()
+        scheduler.wait()
+
+
+def fork_worker(address: str, number: int, folder: Path) -> int:
+    """Start one worker; the first of them will fail when they are told to `detect`."""
+    pid = os.fork()
+    if pid:
+        return pid
+    silent = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(silent, 2)
+    name = f"node{number:04d}"
+    platform.node = lambda: name
+    kinds = ["frozen", "dead", "slow"]
+    kind = kinds[number // FAILING] if number < FAILING * len(kinds) else "good"
+    os.environ["GPUCHECK_BENCHMARK_NODE"] = kind
+    os.environ["GPUCHECK_BENCHMARK_HOST"] = name
+    os.environ["PATH"] = f"{folder}:{os.defpath}"
+    asyncio.run(work(address, name))
+    os._exit(0)
+
+
+async def work(address: str, name: str) -> None:
+    """Be a worker until the end."""
+    from distributed import Worker
+
+    options = {"nthreads": 1, "host": "127.0.0.1", "resources": {"GPU": 1}, "dashboard": False}
+    async with Worker(address, name=name, memory_limit=0, **options) as worker:
+        await worker.finished()
+
+
+async def all_registered(address: str, count: int) -> None:
+    """Wait for so many workers."""
+    from distributed import Client
+
+    async with Client(address, asynchronous=True) as client:
+        await client.wait_for_workers(count)
+
+
+def measured(what: str, address: str, *words: str) -> Row:
+    """Run gpucheck once."""
+    command = [sys.executable, "-m", "gpucheck", "fleet", "run", "--json"]
+    command += ["--scheduler", address, *words]
+    begun_s = time.monotonic()
+    with tempfile.TemporaryFile() as out:
+        child = os.posix_spawn(
+            command[0], command, os.environ, file_actions=[(os.POSIX_SPAWN_DUP2, out.fileno(), 1)]
+        )
+        _, status, usage = os.wait4(child, 0)
+        seconds = time.monotonic() - begun_s
+        out.seek(0)
+        document = json.load(out)
+    nodes = document["result"]["nodes"] if document["result"] else []
+    outcomes = dict(Counter(node["outcome"] for node in nodes))
+    # Of gpucheck and of the child that it waited for, the larger.
+    peak_mib = usage.ru_maxrss / 1024
+    return Row(what, seconds, peak_mib, os.waitstatus_to_exitcode(status), outcomes)
+
+
+def runs(address: str, folder: Path) -> Iterator[Row]:
+    """Yield the rows; the one that leaves frozen workers behind comes last."""
+    results = str(folder / "results.jsonl")
+    yield measured("list, all at once", address, "list")
+    yield measured("list, kept in a file", address, "list", "--results", results)
+    yield measured("bench, waves of 5 %", address, "bench")
+    deadline = ("--deadline", str(DEADLINE_S), "--node-timeout", "5")
+    what = f"detect, {FAILING} frozen, {FAILING} killed, {FAILING} without end"
+    yield measured(what, address, "detect", *deadline)
+
+
+def described(rows: Sequence[Row], workers: int, registered_s: float, kib: float) -> str:
+    """Return the page."""
+    import distributed
+
+    lines = [
+        "# `fleet run` with many workers on one machine",
+        "",
+        "Written by `python -m benchmarks.fleet_run --write`. All workers, the scheduler and",
+        f"gpucheck share one machine ({cpu_model()}, {os.cpu_count()} cores), over loopback",
+        "without TLS: times are pessimistic. What a node runs prints a document of eight GPUs",
+        f"({kib:.0f} KiB) and ends: the figures are those of asking. Distributed",
+        f"{distributed.__version__}, Python {platform.python_version()}. {workers} workers had",
+        f"registered after {registered_s:.1f} s.",
+        "",
+        "| asked | seconds | peak MiB | exit code | outcomes |",
+        "|--|--:|--:|--:|--|",
+    ]
+    for row in rows:
+        outcomes = ", ".join(f"{number} {name}" for name, number in sorted(row.outcomes.items()))
+        lines.append(
+            f"| {row.what} | {row.seconds:.1f} | {row.peak_mib:.0f} | {row.code} | {outcomes} |"
+        )
+    lines += [
+        "",
+        f"The last row ends at its deadline of {DEADLINE_S} s: a frozen worker never answers. The",
+        "workers that were killed and the commands without end are told apart from it, and every",
+        "other node has its answer.",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def cpu_model() -> str:
+    """Return the processor's name."""
+    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def main() -> None:
+    """Measure, and print or write the page."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--workers", type=int, default=200)
+    parser.add_argument("--write", action="store_true", help=f"write {DOCUMENT.name}")
+    options = parser.parse_args()
+    sys.path.insert(0, str(ROOT))
+    from tests.fleet.documents import detect
+
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for number in range(options.workers):
+            host = f"node{number:04d}"
+            (folder / f"{host}.json").write_text(json.dumps(detect(host)), encoding="utf-8")
+        program = folder / "gpucheck"
+        program.write_text(_NODE.format(folder=folder), encoding="utf-8")
+        program.chmod(0o755)
+        with cluster(options.workers, folder) as (address, registered_s):
+            rows = list(runs(address, folder))
+    kib = len(json.dumps(detect("node"))) / 1024
+    page = described(rows, options.workers, registered_s, kib)
+    if options.write:
+        DOCUMENT.write_text(page, encoding="utf-8")
+    print(page)
+
+
+if __name__ == "__main__":
+    main()
