@@ -38,6 +38,7 @@ from tests.fakes.bench import (
     ScriptedSensors,
     label,
 )
+from tests.report.formats.recorded import in_lines, recorded
 
 #: Without `copy`, whose arrays would be large ones.
 PLAIN: dict[str, Kernel] = {name: KERNELS[name] for name in ("matmul", "softmax")}
@@ -567,3 +568,42 @@ def test_energy_gets_half_of_the_time_at_most_in_equal_parts() -> None:
     # A window ends with the operations that are under way.
     share_s = 0.1 / len(counted)
     assert all(share_s <= window_s < share_s + 0.006 for window_s in windows_s)
+
+
+#: Kernels, budget and mode of runs on two pretended GPUs, one slower than the other.
+RUNS: dict[str, BenchRequest] = {
+    "quick": BenchRequest(
+        kernels=("softmax", "matmul"), dtypes=("float32",), size=32, budget_s=30.0,
+        mode=BenchMode.QUICK,
+    ),
+    "default": BenchRequest(
+        kernels=("softmax", "p2p"), dtypes=("float32",), size=32, budget_s=120.0
+    ),
+    "full": BenchRequest(
+        kernels=("matmul",), dtypes=("float32",), size=32, budget_s=60.0, mode=BenchMode.FULL
+    ),
+    "too short": BenchRequest(
+        kernels=("softmax", "matmul", "launch"), dtypes=("float32",), size=32, budget_s=1.5
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_whole_run_on_a_clock_of_its_own_is_as_recorded(name: str) -> None:
+    clock = FakeClock()
+    seconds = (1e-2, 1.5e-2)
+    devices = tuple(
+        FakeGpu(clock, cuda_index=at, operation_s=each) for at, each in enumerate(seconds)
+    )
+    kernels = {name: kernel for name, kernel in KERNELS.items() if name != "copy"}
+    request = replace(RUNS[name], devices=("gpu",), samples=SampleDetail.SUMMARY)
+
+    result, told = run(request, clock=clock, gpus=OpenedGpus(devices=devices), kernels=kernels)
+
+    # Errors of products depend on the BLAS of the machine.
+    rows = [replace(row, verified=None) for row in result.measurements]
+    text = in_lines([*rows, *result.comparisons, *result.conclusions])
+    text += "".join(f"{note}\n" for note in result.notes)
+    text += "".join(f"{label} {share:.4f} {left_s:.4g}\n" for label, share, left_s in told)
+    assert all(row.verified is None or row.verified.ok for row in result.measurements)
+    assert text == recorded(f"bench-run-{name.replace(' ', '-')}", text)
