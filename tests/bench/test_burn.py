@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from tests.fakes.bench import FakeClock
 from tests.fakes.bench_results import uuid_of
 from tests.fakes.bench_runs import gpus
 from tests.fakes.probes import FakeProbes, gpu_reading, reading_of
+from tests.report.formats.recorded import in_lines, recorded
 from tests.report.schemas import closed_validator
 
 #: What one device sends at one look: its check's changes, or an answer as it is.
@@ -748,3 +750,70 @@ def test_the_ends_of_the_temperatures_are_allowed(limit_c: float) -> None:
     beyond = 29.9 if limit_c == 30.0 else 120.1
     with pytest.raises(WrongUseError):
         check_burn(asked("cpu", limit_c=beyond))
+
+
+# ------------------------------------------------------------------------------------ whole burns
+
+
+def failing(device: str) -> Iterator[Step]:
+    """Yield what each of several GPUs does: one is well, and the others fail, each in its way."""
+    place = int(device.removeprefix("gpu:"))
+    if place == 5:
+        return
+    if place == 6:
+        words = {"code": "gpu-busy", "message": "it is held", "remedy": ["wait"], "exit_code": 3}
+        yield WorkerAnswer(document={"part": "failure", **words})
+        return
+    yield said(device, "ready")
+    for turn in range(1, 100):
+        if place == 1 and turn > 3:
+            yield {"products": 10 * turn, "mismatches": 2, "first_index": 40, "largest_ulp": 8}
+        elif place == 2 and turn == 5:
+            yield WorkerAnswer(failure=Failure(code="worker-died", message="it died"))
+            return
+        elif place == 3 and turn > 4:
+            yield None
+        elif place == 4:
+            yield {"products": 10 * turn if turn < 10 else 90 + turn, "digest": "other"}
+        else:
+            yield {"products": 10 * turn}
+
+
+BURNS: dict[str, Callable[[list[BurnProgress]], tuple[BurnResult, FakePool]]] = {
+    "healthy": lambda told: burned(report_progress=told.append, seconds=3.0),
+    "failing": lambda told: burned(
+        failing, devices=[f"gpu:{n}" for n in range(7)], report_progress=told.append, seconds=40.0,
+        holders={"GPU-00000000": "process 9 holds 1.0 GiB"}, variables={"CUPY_TF32": "1"},
+    ),
+    "hot": lambda told: burned(
+        sensors=heating(50.0, 60.0, 70.0, 86.0, 87.0), report_progress=told.append
+    ),
+    "strained": lambda told: burned(
+        devices=["gpu:0"], seconds=3.0, report_progress=told.append,
+        sensors=FakeSensors(
+            iter([{"temperature_c": 60.0 + n, "reasons": 0x4 if n % 2 else 0x44,
+                   "clock_sm_mhz": 1500.0 - n, "power_mw": 650_000.0} for n in range(9)]),
+            clock_sm_max_mhz=1980.0, power_limit_mw=700_000,
+        ),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BURNS)
+def test_a_burn_is_as_recorded(name: str) -> None:
+    told: list[BurnProgress] = []
+
+    result, pool = BURNS[name](told)
+
+    answer = conclude_burn(result, Host())
+    error = answer.error
+    devices = [replace(one, telemetry=None) for one in result.devices]
+    text = in_lines([replace(result, devices=(), gates=()), *devices, *result.gates])
+    text += in_lines(one.telemetry for one in result.devices[:1])
+    text += f"exit code {answer.exit_code.value}: "
+    text += "no error\n" if error is None else f"{error.message} {error.remedy}\n"
+    text += "".join(f"{event}\n" for event in pool.events)
+    moments = [told[place] for place in sorted({0, 1, len(told) // 2, len(told) - 1})]
+    text += in_lines(moments)
+
+    assert text == recorded(f"burn-whole-{name}", text)

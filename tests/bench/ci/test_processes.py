@@ -315,6 +315,23 @@ def test_the_sensors_of_all_processes_are_joined() -> None:
     assert gpu.new_errors == {"ecc_corrected": 3}
     assert gpu.reasons == {"power-cap": 1.0}
     assert (gpu.energy_j, gpu.reading_count) == (150.0, 400)
+    assert gpu.period_s == first[0].result.telemetry.gpus[0].period_s
+    assert found.telemetry.unavailable is None
+
+
+def test_the_reasons_of_different_processes_are_kept_with_their_largest_share() -> None:
+    runs = [
+        run
+        for reasons in ({"power-cap": 0.1, "idle": 0.3}, {"power-cap": 0.2})
+        for run in runs_of({"gpu:0": [1e14]}, readings={"reasons": reasons, "energy_j": None})
+    ]
+    found = merged(runs)
+
+    assert found is not None
+    assert found.telemetry is not None
+    (gpu,) = found.telemetry.gpus
+    assert gpu.reasons == {"power-cap": 0.2, "idle": 0.3}
+    assert gpu.energy_j is None
 
 
 def test_a_gpu_that_no_process_could_read_keeps_its_reason() -> None:
