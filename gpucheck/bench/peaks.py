@@ -251,6 +251,8 @@ def _judged(answer: Answer, dtypes: Sequence[str]) -> Answer:
     if not dtypes or not isinstance(result, Peaks) or any(one.compute for one in result.boards):
         return answer
     names = ", ".join(board.name for board in result.boards[:3])
+    if len(result.boards) > 3:
+        names += f" and {len(result.boards) - 3} more"
     failure = Failure(
         code="no-peak-in-dtype",
         message=f"No peak in {', '.join(dtypes)} is known of {names}.",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 import gpucheck
@@ -14,6 +16,7 @@ from gpucheck.report.codec import to_plain
 from gpucheck.report.envelope import Answer
 from gpucheck.report.errors import BadAnswerError, ExitCode, MissingError, WrongUseError
 from tests.fakes.probes import HERE, FakeProbes, gpu_reading, reading_of
+from tests.report.formats.recorded import in_lines, recorded
 from tests.report.schemas import closed_validator
 
 
@@ -201,3 +204,41 @@ def test_a_program_names_a_board_as_the_driver_does() -> None:
     assert gpucheck.peaks("NVIDIA H200").compute["float8"].flops_per_s == 1979e12
     with pytest.raises(WrongUseError, match="takes the name of a board, not 200"):
         gpucheck.peaks(200)  # type: ignore[arg-type]
+
+
+ASKED: dict[str, Callable[[], Answer]] = {
+    "a board": lambda: peaks_of_named("H100 SXM"),
+    "a board of doubtful figures": lambda: peaks_of_named("T4", ("float32", "int8")),
+    "no peak of a board": lambda: peaks_of_named("T4", ("bfloat16", "tf32")),
+    "no peak of any": lambda: peaks_of_named("A100 SXM 80 GB", ("float8",)),
+    "equal cards, one held down": lambda: peaks_here(
+        FakeProbes(readings=reading_of(h100(0), h100(1, power_limit_w=350.0), h100(2)))
+    ),
+    "four boards without a format": lambda: peaks_here(
+        FakeProbes(readings=reading_of(*(
+            h100(at, name=name, pci_device_id=f"{device}10de")
+            for at, (name, device) in enumerate((
+                ("Tesla T4", "1eb8"), ("Tesla V100-SXM2-32GB", "1db5"),
+                ("Tesla V100-PCIE-16GB", "1db4"), ("NVIDIA A100-SXM4-80GB", "20b2"),
+            ))
+        ))),
+        ("float8",),
+    ),
+    "split cards": lambda: peaks_here(FakeProbes(readings=reading_of(
+        h100(0, mig_enabled=True), h100(1), h100(2, mig_enabled=True)))),
+    "unknown cards": lambda: peaks_here(FakeProbes(readings=reading_of(
+        h100(0), *(h100(at, name=f"Card {at}", pci_device_id=None if at == 1 else "ffff10de")
+                   for at in range(1, 6))))),
+}  # fmt: skip
+
+
+def test_answers_about_peaks_are_as_recorded() -> None:
+    text = ""
+    for name, ask in ASKED.items():
+        answer = ask()
+        assert isinstance(answer.result, Peaks)
+        text += f"## {name}: {answer.exit_code.value}\n"
+        text += in_lines([*answer.result.boards, *answer.result.unknown, *answer.warnings])
+        text += in_lines([answer.error] if answer.error is not None else [])
+
+    assert text == recorded("peaks-asked", text)

@@ -32,10 +32,13 @@ from gpucheck.detect.log import (
 from gpucheck.detect.log_view import blocks
 from gpucheck.drivers import open_probes
 from gpucheck.drivers.host.log_file import open_log
+from gpucheck.drivers.readings import NvmlReading, ProbeFailure
 from gpucheck.report.blocks import Headline
 from gpucheck.report.envelope import CheckStatus, Host, Report, Status
 from gpucheck.report.errors import ExitCode
 from gpucheck.report.text import View
+from tests.fakes.probes import FakeProbes, gpu_reading, reading_of
+from tests.report.formats.recorded import in_lines, recorded
 
 LOGS = Path(__file__).parents[1] / "data" / "logs"
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 22.00 MiB."
@@ -459,3 +462,45 @@ def test_progress_is_told_in_long_logs(monkeypatch: pytest.MonkeyPatch) -> None:
     scan(io.BytesIO(b"x\n" * (5 << 19)), told.append)
 
     assert told == ["reading the log, 4 MiB so far"]
+
+
+def test_what_the_rules_find_in_each_log_is_as_recorded() -> None:
+    text = ""
+    for path in sorted((LOGS / "open").glob("*.log")):
+        found = read(path.read_bytes())
+        causes, consequences = first_causes(found.matches.values())
+        text += f"{path.stem}: {found.lines} lines\n"
+        for match in (*causes, *consequences):
+            kind = "cause" if match in causes else "follows"
+            text += f"  {kind} {match.line} {match.level.value} {match.class_} {match.rule} "
+            text += f"{match.excerpt[:50]!r}\n"
+
+    assert text == recorded("logs-open", text)
+
+
+#: A fault of each kind as a log tells it, looked for on a machine that is well and on a broken one.
+TOLD = {
+    "out of memory": OOM,
+    "no device": "RuntimeError: No CUDA GPUs are available",
+    "an Xid": "NVRM: Xid (PCI:0000:10:00): 79, pid=1, GPU has fallen off the bus.",
+    "an Xid of another card": "NVRM: Xid (PCI:0000:99:00): 79, pid=1, GPU has fallen off the bus.",
+    "a mismatch": "Failed to initialize NVML: Driver/library version mismatch",
+    "nothing": "epoch 1: loss 0.3",
+}
+
+
+def test_what_a_log_tells_and_the_machine_shows_is_as_recorded() -> None:
+    failure = ProbeFailure(code="version-mismatch", message="Driver/library version mismatch")
+    machines = {
+        "well": FakeProbes(readings=reading_of(gpu_reading(0))),
+        "broken": FakeProbes(readings=NvmlReading(failure=failure)),
+    }
+    text = ""
+    for machine, probes in machines.items():
+        for name, line in TOLD.items():
+            answer = check_log("train.log", read(f"first\n{line}\n"), probes)
+            assert isinstance(answer.result, LogVerdict)
+            text += f"## {name}, {machine}: {answer.exit_code.value} {conclusion(answer.result)}\n"
+            text += in_lines([answer.result])
+
+    assert text == recorded("logs-told", text)
