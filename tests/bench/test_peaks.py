@@ -37,7 +37,7 @@ def check_document(answer: Answer) -> None:
     closed_validator("peaks").validate(
         {
             **{"tool": {"name": "gpucheck", "version": "1"}},
-            **{key: value for key, value in document.items() if key != "command"},
+            **{key: value for key, value in document.items() if key not in ("command", "version")},
         }
     )
 
