@@ -1,6 +1,6 @@
 """Frameworks' rows beside gpucheck's own on this processor, held against a plain timing.
 
-    python -m benchmarks.frameworks --framework NAME[=PYTHON] ... [--budget 150] [--takes 2]
+    python -m benchmarks.frameworks --framework NAME[=PYTHON] ... [--budget 120] [--takes 1]
 
 It runs `gpucheck bench --framework`, and before and after it each framework by itself in
 `plain_timing.py`, which shares no code with gpucheck: a plain time should lie within the row's
@@ -29,7 +29,7 @@ from gpucheck.bench.model import BenchResult, FrameworkFacts, Measurement
 from gpucheck.report.text import duration, framework_title, rate
 
 ROOT = Path(__file__).resolve().parents[1]
-KERNELS = ("matmul", "softmax", "copy", "train")
+KERNELS = ("matmul", "softmax", "train")
 #: The form that plain_timing.py times in each framework, and its kernels.
 PLAIN_FORMS = {
     "pytorch": "eager", "tensorflow": "tf.function", "jax": "jax.jit", "numpy": "eager",
@@ -229,8 +229,8 @@ def main() -> None:
     """Measure, and write the document and the page."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--framework", action="append", required=True, metavar="NAME[=PYTHON]")
-    parser.add_argument("--budget", type=float, default=150.0, help="seconds of gpucheck's run")
-    parser.add_argument("--takes", type=int, default=2, help="plain runs before, and after")
+    parser.add_argument("--budget", type=float, default=120.0, help="seconds of gpucheck's run")
+    parser.add_argument("--takes", type=int, default=1, help="plain runs before, and after")
     parser.add_argument("--output", type=Path, default=ROOT / "docs" / "measurements")
     chosen = parser.parse_args()
     given = dict(one.partition("=")[::2] for one in chosen.framework)

@@ -2,7 +2,7 @@
 
 `python -m tests.pictures` draws them anew; a test holds their text to the program's:
 tests/end_to_end/test_pictures.py. What answers from an example runs on a terminal of its own. The
-run of `bench` is docs/pictures/bench.json, a document of a real run, and is drawn by its view.
+runs of `bench` are documents of real runs in docs, and are drawn by their view.
 """
 
 from __future__ import annotations
@@ -41,7 +41,14 @@ COMMANDS: Mapping[str, str] = {
     "place": "gpucheck place --count 2 --from example:h100x8",
     "memlimit": "gpucheck memlimit 30% --from example:h100x8",
 }
-BENCH = "gpucheck bench matmul softmax --quick --device cpu"
+#: Picture -> the command of a real run, and its document.
+RUNS: Mapping[str, tuple[str, Path]] = {
+    "bench": ("gpucheck bench matmul softmax --quick --device cpu", FOLDER / "bench.json"),
+    "frameworks": (
+        "gpucheck bench matmul softmax train --framework pytorch --framework tensorflow ...",
+        FOLDER.parent / "measurements" / "frameworks.json",
+    ),
+}
 #: As rich's own, without fonts from the network and without its frame's shadow.
 TEMPLATE = """\
 <svg viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg">
@@ -87,9 +94,9 @@ def on_a_terminal(words: list[str]) -> str:
     return b"".join(parts).decode("utf-8").replace("\r\n", "\n")
 
 
-def saved_run() -> str:
-    """Return the table of the committed run of bench, with its colours."""
-    document = json.loads((FOLDER / "bench.json").read_text("utf-8"))
+def saved_run(path: Path) -> str:
+    """Return the table of a committed run of bench, with its colours."""
+    document = json.loads(path.read_text("utf-8"))
     result, host, _ = read_document(document)
     report = Report(
         command="bench",
@@ -111,7 +118,8 @@ def screens() -> dict[str, tuple[str, str]]:
         name: (command, on_a_terminal(shlex.split(command)[1:]))
         for name, command in COMMANDS.items()
     }
-    return {**found, "bench": (BENCH, saved_run())}
+    runs = {name: (command, saved_run(path)) for name, (command, path) in RUNS.items()}
+    return {**found, **runs}
 
 
 def picture(name: str, command: str, text: str) -> str:

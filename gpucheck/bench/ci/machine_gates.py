@@ -60,6 +60,8 @@ _STEPS = {
 }
 #: How a reading's reason ends if the GPU does not support it (NVML_ERROR_NOT_SUPPORTED).
 _NOT_SUPPORTED = "(NVML 3)"
+#: What to do about a framework's wrong results where gpucheck's are right.
+_OTHER_VERSION = ("try another version of the framework; gpucheck's own rows are right here",)
 _SWAP = ("take the card out of service", "repeat the run with the same seed to be sure")
 
 
@@ -385,13 +387,15 @@ def _unchecked(data: RunData, device: str, runs: Sequence[ProcessRun]) -> Gate:
 
 
 def _wrong(data: RunData, device: str, name: str, wrong: Sequence[Measurement], count: int) -> Gate:
+    # If gpucheck's own rows are right, the device computes right, and the framework does not.
+    its_own = bool(wrong) and all(row.framework is not None for row in wrong)
     bad = Diagnosis(
-        class_=GateClass.HARDWARE,
+        class_=GateClass.SOFTWARE if its_own else GateClass.HARDWARE,
         sentence=_first_wrong(wrong[0], count) if wrong else "",
         evidence=tuple(
             Evidence(_what(row), row.error.message if row.error else "wrong") for row in wrong[:5]
         ),
-        next=_SWAP,
+        next=_OTHER_VERSION if its_own else _SWAP,
     )
     return _at_most(data, name, device, len(wrong), 0, "wrong", bad)
 

@@ -15,6 +15,7 @@ from gpucheck.bench.model import Corruption, GateClass, GateStatus, Verified
 from gpucheck.inventory.model import MigState
 from gpucheck.report.envelope import Failure
 from gpucheck.report.errors import ExitCode
+from tests.fakes.bench import PYTORCH
 from tests.fakes.bench_results import product, product_runs, result_of, run_of, sensors, uuid_of
 from tests.fakes.gates import GOOD, HAVE, HEAD, NODE, code, gate, node, profile_of, run_data
 
@@ -223,6 +224,21 @@ def test_wrong_results_and_nan_are_hardware(error: float | None, name: str) -> N
         GateClass.HARDWARE,
     )
     assert code(found) is ExitCode.BAD
+
+
+@pytest.mark.parametrize(("own_is_wrong", "class_"), [(False, "software"), (True, "hardware")])
+def test_a_frameworks_wrong_result_accuses_no_card_that_computes_right(
+    own_is_wrong: bool, class_: str
+) -> None:
+    bad = Verified(error=0.5, bound=1e-5, ok=False, reference="float64")
+    wrong = product(700, verified=bad, framework=PYTORCH)
+    own = product(700, verified=bad) if own_is_wrong else product(700)
+    runs = [*product_runs(GOOD), run_of(result_of(wrong, own, telemetry=sensors()), 5, "gpu:0")]
+
+    found = gate(run_data(runs), "results")
+
+    assert (found.status, found.class_) == (GateStatus.FAIL, class_)
+    assert "matmul PyTorch eager" in (found.reason or "")
 
 
 CORRUPTION = "\n[stability]\ncorruption = 0\n"
