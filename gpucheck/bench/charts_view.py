@@ -326,7 +326,7 @@ def frameworks(result: BenchResult) -> Chart | None:
     best: dict[tuple[str, str, str], dict[str, float]] = {}
     for row in rows:
         side = "CPU" if row.device == "cpu" else "GPU"
-        who = "gpucheck" if row.framework is None else _framework(row)
+        who = "gpucheck" if row.framework is None else row.framework.text
         of = best.setdefault((row.kernel, row.dtype.format, side), {})
         of[who] = max(of.get(who, 0.0), _share(row) or 0.0)
     shared = {key: of for key, of in best.items() if set(of) - {"gpucheck"}}
@@ -348,11 +348,6 @@ def frameworks(result: BenchResult) -> Chart | None:
         x=Axis("share of the limit (%)"),
         panels=(Panel(Axis("", names=names), (*series, limit)),),
     )
-
-
-def _framework(row: Measurement) -> str:
-    found = row.framework
-    return "" if found is None else f"{framework_title(found.name)} {found.form}"
 
 
 def _share(row: Measurement) -> float | None:

@@ -292,12 +292,13 @@ def _same_accuracy(rows: Sequence[Measurement]) -> Iterator[Conclusion]:
     low, high = min(reached.values()), max(reached.values())
     if 100 * (high - low) > ACCURACY_POINTS:
         return
+    ends = list(dict.fromkeys(f"{100 * value:.1f}" for value in (low, high)))
     *others, last = map(maker_text, reached)
     makers = f"{', '.join(others)} and {last}"
     yield Conclusion(
         kernel="train",
         device=next(row.device for row in rows if "accuracy" in row.facts),
         code="same-accuracy",
-        sentence=f"{makers} learn the same: {100 * low:.1f} to {100 * high:.1f} % accuracy",
+        sentence=f"{makers} learn the same: {' to '.join(ends)} % accuracy",
         facts={"lowest": low, "highest": high},
     )

@@ -130,6 +130,16 @@ def test_equal_accuracy_is_said_and_differing_accuracy_is_not() -> None:
     assert not said(*on_cpu(), other, code="same-accuracy")
 
 
+def test_an_accuracy_that_is_the_same_to_the_last_digit_is_said_once() -> None:
+    rows = [
+        made_row("train", "cpu", 0.1, use, facts={"accuracy": 0.972}) for use in (None, PYTORCH)
+    ]
+
+    (one,) = said(*rows, code="same-accuracy")
+
+    assert one.sentence == "gpucheck and PyTorch learn the same: 97.2 % accuracy"
+
+
 def batches(times: dict[int, tuple[float, float]]) -> list[Measurement]:
     return [
         made_row("batch", device, median_s, PYTORCH, shape=(size,))
