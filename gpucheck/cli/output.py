@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from gpucheck.drivers.interface import Probes
 
 COMMAND_AFTER_DASHES = "To run it as a command, put -- before it."
+#: Larger documents are a burden to who gathers them by the thousand.
+MOST_GATHERED_BYTES = 200_000
 ISSUES = "Please report it with the lines above and the output of: gpucheck snapshot --redact"
 
 
@@ -129,18 +131,28 @@ def write_report(report: Report, shared: Shared, view: View) -> Report:
     If the file cannot be written after all, the report goes to stdout, with that failure in it.
     """
     render = open_format(shared.format)
+    text = render(report, view)
+    if shared.format == "json" and len(text) > MOST_GATHERED_BYTES and shared.verbosity >= 0:
+        _advise_summary(report, len(text))
     if shared.output is None:
-        write_stdout(render(report, view))
+        write_stdout(text)
         return report
     try:
-        mode = PRIVATE if shared.private else None
-        write_file(shared.output, render(report, view), mode=mode)
+        write_file(shared.output, text, mode=PRIVATE if shared.private else None)
     except WrongUseError as error:
         code = error.exit_code
         status = status_of(code, warnings=False)
         report = report._replace(exit_code=code, status=status, error=Failure.of(error))
         write_stdout(render(report, view))
     return report
+
+
+def _advise_summary(report: Report, size: int) -> None:
+    """Name what makes a large document of bench small, unless it was asked for."""
+    rows = getattr(report.result, "measurements", ())
+    if report.command == "bench" and any(row.samples_s for row in rows):
+        text = f"the document has {size / 1000:.0f} KB; --samples summary leaves single samples out"
+        write_message(f"warning: {text}")
 
 
 def write_messages(

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from gpucheck.cli import output
-from gpucheck.report.envelope import Failure, Notice
+from gpucheck.report.envelope import Answer, Failure, Notice
+from tests.fakes.bench_results import measurement, result_of
 
 FAILURE = Failure(
     code="no-cupy",
@@ -67,3 +70,26 @@ def test_a_terminal_gets_lines_that_fit_and_commands_to_copy(
 )
 def test_a_document_in_every_outcome_is_asked_for(words: list[str], found: str | None) -> None:
     assert output.asked_document(words) == found
+
+
+@pytest.mark.parametrize(
+    ("samples", "options", "warned"),
+    [
+        (20_000, {}, True),
+        (2_000, {}, False),
+        (0, {}, False),
+        (20_000, {"verbosity": -1}, False),
+        (20_000, {"format": "table"}, False),
+    ],
+)
+def test_a_large_document_of_bench_names_what_makes_it_small(
+    samples: int, options: dict[str, Any], warned: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = measurement("copy", 1e9, samples_s=(0.00123456789,) * samples)
+    # The notes alone make it large.
+    result = result_of(row, notes=("note",) * (20_000 if samples == 0 else 1))
+    shared = output.Shared(**{"format": "json", **options})
+
+    output.publish("bench", shared, Answer(result), "2026-11-21T03:32:00Z")
+
+    assert ("--samples summary leaves single samples out" in capsys.readouterr().err) is warned
