@@ -206,6 +206,15 @@ COMMANDS = MappingProxyType(
                 ("gpucheck bench --quick --json | tee run.json | gpucheck show -", "both at once"),
             ),
         ),
+        "report": Command(
+            "gpucheck.cli.report",
+            "Write what a ticket needs into one archive: detect, list, a snapshot.",
+            examples=(
+                ("gpucheck report ticket.tar.gz", "to attach; names are redacted"),
+                ("gpucheck report ticket.tar.gz --bench", "with a quick benchmark"),
+                ("gpucheck report ticket/", "as a folder, to look at first"),
+            ),
+        ),
         "snapshot": Command(
             "gpucheck.cli.snapshot",
             "Record this machine to a file that --from answers from.",

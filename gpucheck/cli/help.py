@@ -70,6 +70,7 @@ GROUPS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     },
     "profile": {"Profiles": ("names", "file", "runs", "base", "replace", "board")},
     "show": {"The document": ("file",), "A list of GPUs": ("processes", "select")},
+    "report": {"The report": ("path", "bench", "no_redact", "replace", "yes")},
     "snapshot": {"The recording": ("file", "redact", "replace")},
     "memlimit": {
         "The limit": ("amount", "gpu", "include_overhead"),

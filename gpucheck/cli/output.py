@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 COMMAND_AFTER_DASHES = "To run it as a command, put -- before it."
 #: Larger documents are a burden to who gathers them by the thousand.
 MOST_GATHERED_BYTES = 200_000
-ISSUES = "Please report it with the lines above and the output of: gpucheck snapshot --redact"
+ISSUES = "Please report it with the lines above and the file of: gpucheck report ticket.tar.gz"
 
 
 class Context(NamedTuple):

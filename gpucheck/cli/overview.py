@@ -128,7 +128,7 @@ def next_commands(report: Report, overview: Overview, view: View) -> list[str]:
         "gpucheck place --count 1": well and len(gpus) > 1,
         "gpucheck list --from example:h100x8": absent,
         "gpucheck bench --quick": (well or absent) and not recorded,
-        "gpucheck snapshot --redact machine.json": not well and not recorded and not absent,
+        "gpucheck report ticket.tar.gz": not well and not recorded and not absent,
         "gpucheck detect -v": well and bool(recorded),
     }
     found = [line for line, fits in fitting.items() if fits][:MOST_COMMANDS]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
@@ -73,6 +74,41 @@ def write_file(path: Path, text: str | bytes, *, mode: int | None = None) -> Non
         _replace(target, content, mode)
     except (OSError, ValueError) as error:
         raise unwritable(repr(str(path)), _why(error)) from None
+
+
+def write_folder(folder: Path, files: Mapping[str, bytes], *, mode: int | None = None) -> None:
+    """Write a new folder with these files in one step; an empty one, or one to replace, goes.
+
+    `mode` is that of the files; the folder has it too, with the right to enter.
+
+    Raises:
+        WrongUseError: the file system refused.
+    """
+    try:
+        draft, _ = _drawn(folder.parent, lambda name: name.mkdir(0o777 if mode is None else 0o700))
+        try:
+            for name, content in files.items():
+                _replace(draft / name, content, mode)
+            _put_in_place(draft, folder)
+        except BaseException:
+            shutil.rmtree(draft, ignore_errors=True)
+            raise
+    except (OSError, ValueError) as error:
+        raise unwritable(repr(str(folder)), _why(error)) from None
+
+
+def _put_in_place(draft: Path, folder: Path) -> None:
+    """Give a folder its name; the one of that name is removed after that."""
+    if not folder.exists() or not any(folder.iterdir()):
+        draft.rename(folder)
+        return
+    old, _ = _drawn(folder.parent, lambda name: folder.rename(name))
+    try:
+        draft.rename(folder)
+    except BaseException:
+        old.rename(folder)
+        raise
+    shutil.rmtree(old)
 
 
 def _why(error: OSError | ValueError) -> str:

@@ -62,13 +62,18 @@ def take_snapshot(probes: Probes, *, redacted: bool) -> Answer:
     snapshot = record(probes)
     if redacted:
         snapshot = redact(snapshot)
+    return as_answer(snapshot, recorded=probes.host().recorded)
+
+
+def as_answer(snapshot: Snapshot, *, recorded: bool) -> Answer:
+    """Return a recording as the answer of `snapshot`; `recorded` if it was taken from another."""
     nvml = snapshot.nvml
     notices: tuple[Notice, ...] = ()
     if nvml is not None and nvml.failure is not None:
         said = nvml_failure(nvml.failure, nvml.gpus).message
         message = f"The snapshot has no full GPU readings. {said}"
         notices = (Notice(code="no-gpu-readings", message=message),)
-    host = snapshot.host._replace(recorded=probes.host().recorded)
+    host = snapshot.host._replace(recorded=recorded)
     return Answer(result=snapshot, exit_code=ExitCode.OK, host=host, warnings=notices)
 
 
@@ -94,7 +99,7 @@ _PLAIN = re.compile(
     "|COMPUTE_PROFILE|NSIGHT_CUDA_DEBUGGER|NUMBA_DISABLE_CUDA|NUMBA_ENABLE_CUDASIM|OPENCL_PROFILE"
     "|PYTORCH_NVML_BASED_CUDA_CHECK|JAX_PLATFORMS|NVIDIA_DRIVER_CAPABILITIES|PYTORCH_(CUDA_)?ALLOC_CONF"
     "|PYTORCH_NO_CUDA_MEMORY_CACHING|CUDA_MEMORY_LIMIT|CUDA_DEVICE_MEMORY_LIMIT(_[0-9]+)?"
-    "|SLURM_(GPUS|JOB_GPUS|STEP_GPUS)|TF_DEVICE_MIN_SYS_MEMORY_IN_MB|TF_FORCE_GPU_ALLOW_GROWTH"
+    "|SLURM_(GPUS|JOB_GPUS|STEP_GPUS)|NVIDIA_REQUIRE_[A-Z]+|TF_DEVICE_MIN_SYS_MEMORY_IN_MB|TF_FORCE_GPU_ALLOW_GROWTH"
     "|TF_FORCE_UNIFIED_MEMORY|TF_GPU_ALLOCATOR|TF_GPU_MEMORY_FRACTION|TF_GPU_MEMORY_LIMIT"
     "|TF_MEMORY_ALLOCATION|TF_PER_DEVICE_MEMORY_LIMIT_MB|PER_PROCESS_GPU_MEMORY_FRACTION"
     "|per_process_gpu_memory_fraction|XLA_CLIENT_MEM_FRACTION|XLA_PYTHON_CLIENT_[A-Z_]+"
@@ -118,6 +123,10 @@ _VALUE_WORDS = frozenset(
         "pinned_num_register_threads", "pinned_use_background_threads",
         "pinned_reserve_segment_size_mb", "release_lock_on_cudamalloc",
         "graph_capture_record_stream_reuse",
+        # What an image of CUDA requires: NVIDIA_REQUIRE_CUDA.
+        "brand", "driver", "arch", "tesla", "grid", "geforce", "quadro", "titan", "nvidia",
+        "nvidiartx", "geforcertx", "quadrortx", "titanrtx", "vapps", "vpc", "vcs", "vws",
+        "cloudgaming", "unknown",
     }
 )  # fmt: skip
 REDACTED = "redacted"
@@ -177,7 +186,7 @@ def _uuid(number: int, version: int) -> str:
     return f"{number:08x}-0000-{version}000-8000-{number:012x}"
 
 
-class _Redactor:
+class Redactor:
     """All stand-ins of one recording."""
 
     def __init__(self) -> None:
@@ -195,6 +204,7 @@ class _Redactor:
     # ------------------------------------------------------------------------------ readings
 
     def nvml(self, reading: NvmlReading) -> NvmlReading:
+        """Return the reading with a stand-in for each UUID and serial number."""
         gpus = tuple(self._gpu(gpu) for gpu in reading.gpus)
         self._listed = {*self.gpus.known, *self.migs.known}
         return reading._replace(gpus=gpus)
@@ -211,6 +221,7 @@ class _Redactor:
         )
 
     def cuda(self, reading: CudaReading) -> CudaReading:
+        """Return the reading with the same stand-ins for the same GPUs."""
         known = {digits_of(name): alias for name, alias in self._uuids().items()}
 
         def alias(digits: str | None) -> str | None:
@@ -223,6 +234,7 @@ class _Redactor:
         return reading._replace(devices=tuple(devices))
 
     def process(self, process: ProcessIdentity) -> ProcessIdentity:
+        """Return the process with stand-ins for its user, its name and its command line."""
         name = self.processes.of(process.name)
         # A command line names files, projects and passwords: only its process stays.
         command = process.command and (name or self.processes.name(process.command))
@@ -232,6 +244,7 @@ class _Redactor:
     # ----------------------------------------------------------------------------- variables
 
     def variable(self, name: str, value: str) -> str:
+        """Return the value of a variable if it is a setting, else that it was redacted."""
         if name in _DEVICE_LISTS:
             return ",".join(self._entry(entry) for entry in value.split(","))
         known = _PLAIN.fullmatch(name) and all(map(_is_setting, _VALUE_PARTS.split(value)))
@@ -291,6 +304,10 @@ class _Redactor:
             text = re.sub(rf"(?<!\w)(?:{pattern})(?!\w)", lambda found: names[found[0]], text)
         return _PATH.sub("(path)", text)
 
+    def sentence(self, text: str) -> str:
+        """Return a sentence of ours without paths; what it has of readings is redacted already."""
+        return _PATH.sub("(path)", text)
+
     def system(self, reading: SystemReading) -> SystemReading:
         """Return the system's reading; kernel log lines can hold text of any driver or program."""
         reading = self.everything(reading)
@@ -300,6 +317,23 @@ class _Redactor:
         if earlier.lines is not None:
             earlier = earlier._replace(lines=tuple(map(_redact_line, earlier.lines)))
         return reading._replace(log=log._replace(earlier=earlier))
+
+    def is_of_a_gpu(self, text: str) -> bool:
+        """Return whether a text is the UUID of a GPU or an instance, and no stand-in of one."""
+        mine = {*self.gpus.known.values(), *self.migs.known.values(), *self._unknown.known.values()}
+        return _LOGGED_UUID.fullmatch(text) is not None and text not in mine
+
+    def stand_ins(self) -> Mapping[str, int]:
+        """Return how many names of each kind have a stand-in."""
+        tables = {
+            "hosts": self.hosts,
+            "users": self.users,
+            "processes": self.processes,
+            "serials": self.serials,
+            "gpu_uuids": self.gpus,
+            "mig_uuids": self.migs,
+        }
+        return {kind: len(table.known) for kind, table in tables.items() if table.known}
 
     def everything(self, value: Any) -> Any:
         """Return a record of evidence with every text in it redacted."""
@@ -345,13 +379,13 @@ def _is_setting(part: str) -> bool:
     return not part or part.lower() in _VALUE_WORDS or _VALUE_NUMBER.fullmatch(part) is not None
 
 
-def redact(snapshot: Snapshot) -> Snapshot:
+def redact(snapshot: Snapshot, redactor: Redactor | None = None) -> Snapshot:
     """Replace serials, UUIDs, and host, user and process names, each consistently.
 
     Indices, bus ids, models, sizes, loads and process ids stay. Variables that can hold anything
-    keep their name alone.
+    keep their name alone. `redactor` is one that goes on with the same stand-ins.
     """
-    redactor = _Redactor()
+    redactor = redactor or Redactor()
     nvml = redactor.nvml(snapshot.nvml) if snapshot.nvml else None
     cuda = redactor.cuda(snapshot.cuda) if snapshot.cuda else None
     unrestricted = snapshot.cuda_unrestricted and redactor.cuda(snapshot.cuda_unrestricted)

@@ -31,7 +31,7 @@ ANYTHING = {"compare": ["a", "b"], "fleet report": ["out"], "fleet run": ["list"
             "memlimit": ["30%"],
             "profile explain": ["cpu"],
             "profile lint": ["cpu"], "profile record": ["new.toml", "run.json"],
-            "show": ["a.json"]}  # fmt: skip
+            "report": ["ticket"], "show": ["a.json"]}  # fmt: skip
 
 
 def every_default(folder: Path) -> dict[str, dict[str, object]]:

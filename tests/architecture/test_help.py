@@ -25,6 +25,7 @@ ANYTHING = {
     "profile explain": ("cpu",),
     "profile lint": ("cpu",),
     "profile record": ("new.toml", "run.json", "--base", "cpu"),
+    "report": ("ticket.tar.gz",),
     "show": ("a.json",),
 }
 

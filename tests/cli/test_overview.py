@@ -70,7 +70,7 @@ def test_without_any_gpu_the_next_commands_are_ones_that_need_none(cause: str) -
     said = next_commands(wrap("detect", answer, time="now", strict=False), overview, View())
 
     assert ("gpucheck list --from example:h100x8" in said) is (cause == NO_GPU)
-    assert ("gpucheck snapshot --redact machine.json" in said) is (cause != NO_GPU)
+    assert ("gpucheck report ticket.tar.gz" in said) is (cause != NO_GPU)
 
 
 @pytest.mark.parametrize("width", [40, 80, 120])

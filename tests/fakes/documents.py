@@ -17,6 +17,7 @@ from gpucheck.bench.ci.compare import compare_runs, conclude_comparison
 from gpucheck.bench.ci.model import SavedRun
 from gpucheck.bench.model import BurnDevice, BurnEnd, BurnResult, Corruption, GateStatus
 from gpucheck.cli import main
+from gpucheck.cli.report_parts import MachineReport, ReportFile
 from gpucheck.place.model import Claim, ClaimList
 from gpucheck.report.envelope import Answer, Report
 from gpucheck.report.formats.json import document
@@ -94,11 +95,17 @@ def pretended() -> Mapping[str, Report]:
         ),
         gates=(gate(), gate(GateStatus.FAIL)),
     )
+    written = MachineReport(
+        path="ticket.tar.gz",
+        redacted={"users": 1, "gpu_uuids": 2},
+        files=(ReportFile("detect.json", 9, "for programs", "no driver"),),
+    )
     claim = Claim(uuid="GPU-1", path="/run/lock/1", slot=0, held=True, pid=4711, user="alice")
     return {
         "bench": wrap("bench", Answer(run, host=HOST)),
         "bench-judged": of_every_kind(),
         "burn": wrap("burn", conclude_burn(burn, HOST)),
+        "report": wrap("report", Answer(written)),
         "claims": wrap("claims", Answer(ClaimList(directory="/run/lock", claims=(claim,)))),
         "compare": wrap("compare", conclude_comparison(comparison, HOST)),
     }

@@ -411,6 +411,7 @@ def test_lists_of_devices_keep_their_meaning(before: str, after: str) -> None:
         ("NVIDIA_DRIVER_CAPABILITIES", "compute,utility"),
         ("XLA_PYTHON_CLIENT_ALLOCATOR", "platform"),
         ("TF_GPU_MEMORY_LIMIT", "8192MiB"),
+        ("NVIDIA_REQUIRE_CUDA", "cuda>=13.0 brand=tesla,driver>=535,driver<536"),
         ("CUDA_DEVICE_MEMORY_LIMIT_0", "4g"),
     ],
 )
@@ -424,7 +425,7 @@ def test_settings_stay(name: str, value: str) -> None:
         ("LD_LIBRARY_PATH", "/home/anna/lib"),
         ("CUDA_HOME", "/home/anna/cuda"),
         ("CUDA_MPS_PIPE_DIRECTORY", "x"),
-        ("NVIDIA_REQUIRE_CUDA", "cuda>=12"),
+        ("NVIDIA_REQUIRE_CUDA", "brand=annas"),
         ("SLURM_JOB_ID", "4711"),
         ("XLA_FLAGS", "--xla_dump_to=/home/anna"),
         ("CUDA_DEVICE_ORDER", "annas-box"),
