@@ -211,9 +211,9 @@ class Kernel(ABC):
     uses_blas = False
     #: Its rows with transfers move exactly the bytes that they count.
     transfers_all = False
-    #: A GPU times it by itself once it is queued: a busy host does not slow it. If the host was
-    #: late to queue it, the row has the doubt `starved`.
-    runs_without_host = False
+    #: The host's part is in its time on a GPU. Of the others a GPU times by itself what is queued,
+    #: and a row of which the host was late to queue something has the doubt `starved`.
+    runs_with_host = False
 
     def validate(self, request: BenchRequest) -> None:  # noqa: B027 - most accept every request
         """Raise WrongUseError for a request that this kernel cannot answer."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from gpucheck.bench import stats
 from gpucheck.bench.environment import HostState
 from gpucheck.bench.gpu_case import ROTATION_IN_L2
-from gpucheck.bench.kernels import BLAS_USERS, WHOLE_TRANSFERS
+from gpucheck.bench.kernels import BLAS_USERS, WHOLE_TRANSFERS, needs_host
 from gpucheck.bench.model import Doubt, Fact, Fill, Scope
 from gpucheck.bench.sampler import CaseState
 from gpucheck.bench.telemetry import LIMITED_READINGS, TROUBLE, SensorSummary, held_down
@@ -353,7 +353,7 @@ def _host_busy(state: CaseState, environment: RowEnvironment) -> Doubt | None:
         busy = others / 100 * host.cores
         wanted = (state.case.label.threads or 1) + busy
         crowded |= busy >= _OTHERS_CORES and wanted > host.cores
-    if not _needs_host(state) or not (crowded or steal >= _STEAL_PERCENT):
+    if not needs_host(state.case.label, state.facts) or not (crowded or steal >= _STEAL_PERCENT):
         return None
     who = "other programs" if crowded else "other virtual machines"
     share = others if crowded else steal
@@ -365,20 +365,11 @@ def _host_busy(state: CaseState, environment: RowEnvironment) -> Doubt | None:
     )
 
 
-def _needs_host(state: CaseState) -> bool:
-    """Return whether the host's speed is in a row's time, and not the GPU's alone.
-
-    A framework hands over every operation by itself, in its own process.
-    """
-    label = state.case.label
-    on_host = label.device == "cpu" or label.scope is Scope.END_TO_END
-    on_host |= label.framework is not None
-    return on_host or label.kernel in ("transfer", "launch") or "timed_by" in state.facts
-
-
 def _quota(state: CaseState, environment: RowEnvironment) -> Doubt | None:
     reached = environment.host.quota_percent
-    if reached is None or reached < _QUOTA_PERCENT or not _needs_host(state):
+    if reached is None or reached < _QUOTA_PERCENT:
+        return None
+    if not needs_host(state.case.label, state.facts):
         return None
     return Doubt(
         code="quota-reached",

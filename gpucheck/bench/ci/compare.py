@@ -29,8 +29,9 @@ from gpucheck.bench.ci.model import (
     SavedRun,
     Series,
 )
-from gpucheck.bench.ci.run_data import MetricValues, needs_host
-from gpucheck.bench.model import Direction, Doubt, GateClass, GateStatus, Scope
+from gpucheck.bench.ci.run_data import MetricValues
+from gpucheck.bench.kernels import may_need_host
+from gpucheck.bench.model import Direction, Doubt, GateClass, GateStatus
 from gpucheck.report.envelope import Answer, Failure, Host, Notice
 from gpucheck.report.errors import ExitCode
 
@@ -250,9 +251,7 @@ def _figures(series: Series, device: SavedDevice | None) -> MetricValues:
     doubts = series.doubts
     if doubts is None:
         # An older file has doubts by device only, not by row.
-        kernel, *rest = series.id.split("/")
-        scope = Scope.END_TO_END if Scope.END_TO_END.value in rest else Scope.RESIDENT
-        on_host = needs_host(series.device, kernel, scope)
+        on_host = may_need_host(series.device, series.id.split("/"))
         doubts = tuple(
             CarriedDoubt(
                 doubt=Doubt(

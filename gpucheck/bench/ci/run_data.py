@@ -10,8 +10,8 @@ from gpucheck.bench import stats
 from gpucheck.bench.ci.limits import scale_of
 from gpucheck.bench.ci.model import Baseline, CarriedDoubt, ProcessRun
 from gpucheck.bench.ci.profile_model import Check, Metric, Phase, Profile, Statistic, Target
-from gpucheck.bench.kernels import WITHOUT_HOST
-from gpucheck.bench.model import Corruption, Doubt, GpuTelemetry, Measurement, Scope
+from gpucheck.bench.kernels import needs_host
+from gpucheck.bench.model import Corruption, Doubt, GpuTelemetry, Measurement
 from gpucheck.drivers.gpu import BenchGpu
 from gpucheck.inventory.model import Gpu
 from gpucheck.report.envelope import Failure
@@ -158,15 +158,10 @@ def doubts_of(rows: Sequence[Measurement]) -> tuple[CarriedDoubt, ...]:
     found: dict[str, list[Doubt]] = {}
     for row in rows:
         for doubt in row.doubts:
-            if needs_host(row.device, row.kernel, row.scope) or doubt.code != "host-busy":
+            if needs_host(row, row.facts) or doubt.code != "host-busy":
                 found.setdefault(doubt.code, []).append(doubt)
     carried = [CarriedDoubt(doubt=of[0], processes=len(of)) for of in found.values()]
     return tuple(sorted(carried, key=lambda one: -one.processes))
-
-
-def needs_host(device: str, kernel: str, scope: Scope) -> bool:
-    """Return whether a busy host slows a row down."""
-    return device == "cpu" or scope is not Scope.RESIDENT or kernel not in WITHOUT_HOST
 
 
 def _rows_by_key(check: Check, run: ProcessRun) -> Mapping[_Key, Measurement]:

@@ -44,7 +44,6 @@ class Copy(Kernel):
     id = "copy"
     limited_by_memory = True
     streams = True
-    runs_without_host = True
     #: 64 MiB: more than four times the last-level cache of most processors.
     sizes = MappingProxyType({BenchMode.QUICK: 4096, BenchMode.DEFAULT: 4096, BenchMode.FULL: 8192})
 

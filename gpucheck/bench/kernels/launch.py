@@ -24,6 +24,7 @@ class Launch(Kernel):
     """The kernel `launch`."""
 
     id = "launch"
+    runs_with_host = True
     gpus_needed = 1
     sizes = MappingProxyType(dict.fromkeys(BenchMode, 1))
 

@@ -70,7 +70,6 @@ class Matmul(Kernel):
     id = "matmul"
     uses_blas = True
     transfers_all = True
-    runs_without_host = True
     dtypes = MappingProxyType(
         {
             BenchMode.QUICK: ("float32", "bfloat16"),

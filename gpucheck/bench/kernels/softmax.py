@@ -75,7 +75,6 @@ class Softmax(Kernel):
     id = "softmax"
     limited_by_memory = True
     transfers_all = True
-    runs_without_host = True
     dtypes = MappingProxyType(
         {
             BenchMode.QUICK: ("float32",),

@@ -35,6 +35,7 @@ class Transfer(Kernel):
 
     id = "transfer"
     measures_link = True
+    runs_with_host = True
     transfers_all = True
     gpus_needed = 1
     #: 64 MiB, and 256 MiB for `full`.

@@ -48,7 +48,6 @@ class Triad(Kernel):
     id = "triad"
     limited_by_memory = True
     streams = True
-    runs_without_host = True
     #: `quick` stays small, so that drawing the data leaves time for its rounds.
     sizes = MappingProxyType({BenchMode.QUICK: 3072, BenchMode.DEFAULT: 4096, BenchMode.FULL: 8192})
 

@@ -22,11 +22,12 @@ from gpucheck.bench.ci.gates import (
 from gpucheck.bench.ci.model import Baseline
 from gpucheck.bench.ci.profile_model import Profile
 from gpucheck.bench.ci.profiles import load_profile
-from gpucheck.bench.ci.run_data import Node, RunData
+from gpucheck.bench.ci.run_data import Node, RunData, doubts_of
 from gpucheck.bench.model import (
     BenchResult,
     Corruption,
     Extent,
+    FrameworkUse,
     GateClass,
     GateStatus,
     Scope,
@@ -391,6 +392,17 @@ def test_a_busy_host_excuses_no_product_in_place_but_one_with_transfers() -> Non
 
     assert gate(run_data(product_runs(SLOW, doubts=busy)), "matmul").class_ is GateClass.HARDWARE
     assert gate(with_transfers, "matmul").class_ is GateClass.ENVIRONMENT
+
+
+def test_a_busy_host_excuses_what_a_framework_hands_over_and_what_the_host_times() -> None:
+    busy = (doubt("host-busy", others_percent=60.0),)
+    by_host = run_data(product_runs(SLOW, doubts=busy, facts={"timed_by": "host"}))
+
+    assert gate(by_host, "matmul").class_ is GateClass.ENVIRONMENT
+    used = FrameworkUse(name="torch", version="2.12.0", form="eager", python="python")
+    rows = [product(value, doubts=busy, framework=used) for value in SLOW]
+    assert {one.doubt.code for one in doubts_of(rows)} == {"host-busy"}
+    assert doubts_of([product(SLOW[0], doubts=busy)]) == ()
 
 
 def test_a_load_during_one_process_of_five_excuses_nothing() -> None:
