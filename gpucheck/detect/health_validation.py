@@ -26,8 +26,9 @@ def of_xid(number: int) -> str | None:
 def _parts(row: Mapping[str, Any]) -> Iterator[str]:
     """Yield a row's thresholds, its verdict, and why ours differs."""
     limits = [f"{name} {_value(value)}" for name, value in row.get("thresholds", {}).items()]
-    products = ", ".join(row["architectures"])
-    yield f"for {products}{': ' if limits else ''}{', '.join(limits)}"
+    products = ", ".join(row.get("architectures", ()))
+    if products:
+        yield f"for {products}{': ' if limits else ''}{', '.join(limits)}"
     if "severity" in row:
         yield _verdict(row)
     if "because" in row:

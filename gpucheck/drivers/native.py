@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+#: The reason of a value that pynvml has no function for; the driver was not asked.
+BINDING_TOO_OLD = "the installed nvidia-ml-py is too old to ask for it"
+
 
 class DriverError(Exception):
     """A failed call: the function, the library's code (None if never called), and the reason."""

@@ -8,6 +8,8 @@ from gpucheck.detect.checks import pcie_width
 from gpucheck.detect.checks.condition import ROW_REMAPPING
 from gpucheck.detect.machine import Machine
 from gpucheck.drivers.evidence import HealthReading
+from gpucheck.drivers.native import BINDING_TOO_OLD
+from gpucheck.drivers.nvml.binding import error_of
 from gpucheck.drivers.readings import ProbeFailure
 from gpucheck.report.envelope import CheckStatus
 from tests.detect.checks.healthy import pairs_of
@@ -35,7 +37,14 @@ def test_each_bad_gpu_has_a_finding_with_its_uuid() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reasons", "status"), [(NOT_SUPPORTED, CheckStatus.SKIP), (DENIED, CheckStatus.UNKNOWN)]
+    ("reasons", "status"),
+    [
+        (NOT_SUPPORTED, CheckStatus.SKIP),
+        ({"remapped_rows_failed": error_of("f", 13).reason()}, CheckStatus.SKIP),
+        ({"remapped_rows_failed": error_of("f", 26).reason()}, CheckStatus.SKIP),
+        ({"remapped_rows_failed": BINDING_TOO_OLD}, CheckStatus.SKIP),
+        (DENIED, CheckStatus.UNKNOWN),
+    ],
 )
 def test_what_cannot_be_read_is_never_ok(reasons: dict[str, str], status: CheckStatus) -> None:
     gap = healthy(0, remapped_rows_failed=None, unavailable=reasons)

@@ -32,6 +32,7 @@ def test_an_xid_is_judged_as_its_row_says() -> None:
     assert rows == {name: guide(int(name.rpartition("_")[2])).judgement for name in rows}
     assert of_xid(46) == "CRITICAL: drain, then reset_gpu, then service_required"
     assert of_xid(48) == "CRITICAL: drain"
+    assert of_xid(154) == "INFO"
     assert of_xid(4) is None
 
 

@@ -105,12 +105,14 @@ def installation() -> Installation:
 
 def command(found: Installation, extra: str) -> str:
     """Return the command that adds an extra to an installation."""
-    folders = Path(found.prefix).parts
-    if folders[-3:-1] == ("pipx", "venvs"):
+    # Both write a file of their own into the environment, whose folder can be chosen.
+    here = Path(found.prefix)
+    folders = here.parts
+    if folders[-3:-1] == ("pipx", "venvs") or (here / "pipx_metadata.json").is_file():
         wanted = [_name(line) for line in found.requires if f"extra == '{extra}'" in _plain(line)]
         return shlex.join(["pipx", "inject", folders[-1], *wanted])
     source = _source(found.origin, extra)
-    if folders[-3:-1] == ("uv", "tools"):
+    if folders[-3:-1] == ("uv", "tools") or (here / "uv-receipt.toml").is_file():
         return f"uv tool install {source}"
     return f"{_installer(found)} {source}"
 

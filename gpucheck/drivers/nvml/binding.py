@@ -10,7 +10,7 @@ import sys
 from functools import partial
 from types import ModuleType, SimpleNamespace
 
-from gpucheck.drivers.native import DriverError
+from gpucheck.drivers.native import BINDING_TOO_OLD, DriverError
 
 TYPE_CHECKING = False  # the name that type checkers know, without the import of typing
 if TYPE_CHECKING:
@@ -192,7 +192,7 @@ class Binding:
         """Call one pynvml function; raise `NvmlError` for any failure."""
         call = self._added.get(function) or getattr(self.nvml, function, None)
         if call is None:
-            text = "the installed nvidia-ml-py is too old to ask for it"
+            text = BINDING_TOO_OLD
             raise NvmlError(function, None, "binding-too-old", text)
         self.calls += 1
         try:

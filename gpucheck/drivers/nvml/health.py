@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from functools import partial
 
+from gpucheck.drivers.native import BINDING_TOO_OLD
 from gpucheck.drivers.nvml.binding import (
     MOST_LINKS,
     NO_SUCH_LINK,
@@ -209,7 +210,7 @@ class HealthReader(FieldReader):
         """Call a function that fills a structure unknown to older versions of pynvml."""
         make = getattr(self._binding.nvml, name, None)
         if make is None:
-            text = "the installed nvidia-ml-py is too old to ask for it"
+            text = BINDING_TOO_OLD
             raise NvmlError(function, None, "binding-too-old", text)
         structure = make()
         self._ask(function, self._binding.nvml.byref(structure))

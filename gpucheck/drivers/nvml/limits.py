@@ -6,6 +6,7 @@ set a limit; anybody may read it. GPUs in MIG mode have none.
 
 from __future__ import annotations
 
+from gpucheck.drivers.native import BINDING_TOO_OLD
 from gpucheck.drivers.nvml.binding import NvmlError
 
 TYPE_CHECKING = False  # the name that type checkers know, without the import of typing
@@ -27,7 +28,7 @@ def _structure(binding: Binding, kind: str, group: str) -> Any:
     name = f"c_nvml{kind}MemoryLimits_v1_t"
     make = getattr(binding.nvml, name, None)
     if make is None:
-        text = "the installed nvidia-ml-py is too old to ask for it"
+        text = BINDING_TOO_OLD
         raise NvmlError(name, None, "binding-too-old", text)
     limits = make()
     limits.nameSpace = group.encode("utf-8", "surrogateescape")

@@ -80,6 +80,23 @@ def test_the_command_fits_the_way_gpucheck_was_installed(found: Installation, wo
     )
 
 
+@pytest.mark.parametrize(
+    ("file", "begins"),
+    [
+        ("uv-receipt.toml", "uv tool install "),
+        ("pipx_metadata.json", "pipx inject gpucheck-cli "),
+    ],
+)
+def test_a_tool_is_known_by_its_file_wherever_its_folder_is(
+    file: str, begins: str, tmp_path: Path
+) -> None:
+    prefix = tmp_path / "gpucheck-cli"
+    prefix.mkdir()
+    (prefix / file).touch()
+
+    assert command(PLAIN._replace(prefix=str(prefix)), "cuda12").startswith(begins)
+
+
 def test_in_the_checkout_the_command_is_short(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
