@@ -24,6 +24,7 @@ from gpucheck.bench.rows_view import (
     speed,
     variant_text,
 )
+from gpucheck.bench.telemetry import TROUBLE
 from gpucheck.report.charts import Axis, Band, Chart, Drawn, Panel, Series
 from gpucheck.report.text import (
     count_of,
@@ -492,7 +493,7 @@ def telemetry(found: Sequence[tuple[str, GpuTelemetry]]) -> Iterator[Chart]:
             limited.setdefault(reason, []).extend(periods)
             whose.setdefault(reason, []).append(name)
     bands = [
-        Band(f"{reason}, {devices_text(whose[reason], len(kept))}", start, end)
+        Band(f"{reason}, {devices_text(whose[reason], len(kept))}", start, end, reason in TROUBLE)
         for reason, periods in limited.items()
         for start, end in _joined(periods)
     ]

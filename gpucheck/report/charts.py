@@ -51,11 +51,15 @@ class Panel(NamedTuple):
 
 
 class Band(NamedTuple):
-    """Named part of the x axis, such as the time in which a clock was held down."""
+    """Named part of the x axis, such as the time in which a clock was held down.
+
+    `grave`: it is trouble, not just a state.
+    """
 
     name: str
     start: float
     end: float
+    grave: bool = False
 
 
 class Chart(NamedTuple):

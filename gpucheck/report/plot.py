@@ -118,16 +118,21 @@ def inline_svg(drawing: Drawing, prefix: str) -> str:
 
 def picture(drawing: Drawing, kind: str) -> bytes:
     """Return a chart as a file, "svg" or "png", on white."""
-    return _drawn(drawing, kind, _COLORS)
+    return _drawn(drawing, kind, _COLORS, titled=True)
 
 
-def _drawn(drawing: Drawing, kind: str, colors: Mapping[str, str]) -> bytes:
+def _drawn(
+    drawing: Drawing, kind: str, colors: Mapping[str, str], *, titled: bool = False
+) -> bytes:
     # It may say that it reads the machine's fonts for the first time.
     logging.getLogger("matplotlib").setLevel(logging.ERROR)
     with _settings(colors):
         figure = (
             _heat_map(drawing, colors) if isinstance(drawing, HeatMap) else _chart(drawing, colors)
         )
+        if titled:
+            title = _cut(drawing.title, 60)
+            figure.suptitle(title, x=0.01, ha="left", fontsize=10.5, fontweight="bold")
         file = io.BytesIO()
         svg = {"Date": None, "Creator": "gpucheck"}
         metadata = svg if kind == "svg" else {"Software": "gpucheck"}
@@ -384,8 +389,10 @@ def _draw_bands(
     axes.grid(visible=True, axis="x", color=colors["rule"], linewidth=0.6)
     _scale(chart.x, axes.xaxis, axes.set_xscale)
     for number, name in enumerate(lanes):
-        spans = [(band.start, band.end - band.start) for band in chart.bands if band.name == name]
-        axes.broken_barh(spans, (number - 0.32, 0.64), facecolors=colors["fail"])
+        mine = [band for band in chart.bands if band.name == name]
+        spans = [(band.start, band.end - band.start) for band in mine]
+        color = colors["fail" if any(band.grave for band in mine) else "c4"]
+        axes.broken_barh(spans, (number - 0.32, 0.64), facecolors=color)
     for band in chart.bands:
         for panel in above:
             panel.axvspan(band.start, band.end, facecolor=colors["rule"], alpha=0.45, linewidth=0)
