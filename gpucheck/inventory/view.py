@@ -161,12 +161,12 @@ def blocks(report: Report, view: View) -> Iterator[Block]:
 
 
 def headline(report: Report) -> Headline:
-    """Return how many GPUs there are, and what the warnings say of them."""
+    """Return how many GPUs there are, and the first warning about them."""
     word, *counts = _counts(report, _judged(report).inventory.gpus)
     statuses = {Status.OK: CheckStatus.OK, Status.WARN: CheckStatus.WARN}
     status = statuses.get(report.status, CheckStatus.FAIL)
-    text = "; ".join([*counts, *(one.message for one in report.warnings)])
-    return Headline(text[:1].upper() + text[1:], status, word)
+    text = "; ".join([*counts, *(one.message for one in report.warnings[:1])])
+    return Headline(text, status, word)
 
 
 def rows(

@@ -150,7 +150,7 @@ def headline_of(report: Report, blocks: Sequence[Block]) -> Headline:
     elif say is not None and report.result is not None:
         found = say(report)
     else:
-        found = Headline("; ".join(one.message for one in report.warnings), status)
+        found = Headline(" ".join(one.message for one in report.warnings), status)
     text = found.text[:1].upper() + found.text[1:]
     return found._replace(text=text, word=found.word or _WORDS[found.status.value])
 

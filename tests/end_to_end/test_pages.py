@@ -1,0 +1,49 @@
+"""Pages of every simulated machine, kept as the text that they show: whole, inert, in order."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.end_to_end.conftest import Pretend, Program
+from tests.fakes.machine import machine_names
+from tests.report.formats.pages import Page
+
+KEPT = Path(__file__).parent / "pages"
+#: What differs from run to run: times, versions of Python and gpucheck, the host, its container.
+_VARYING = (
+    (re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC"), "TIME"),
+    (re.compile(r"^(Host|Python|Container)\n.*\n", re.M), r"\1\n...\n"),
+    (re.compile(r"gpucheck \d+\.\S+"), "gpucheck VERSION"),
+)
+
+
+@pytest.mark.parametrize("name", machine_names())
+def test_the_page_of_a_machine(name: str, pretend: Pretend, program: Program) -> None:
+    line = ("list", "--processes", "--deadline", "2", "--format", "html")
+
+    page = Page(program(*line, env=pretend(name)).stdout.decode())
+
+    page.assert_inert()
+    text = _lasting(page)
+    path = KEPT / f"{name}.txt"
+    if os.environ.get("UPDATE_SNAPSHOTS") == "1":
+        KEPT.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    assert text == path.read_text(encoding="utf-8")
+
+
+def test_no_page_is_left_over() -> None:
+    assert {path.stem for path in KEPT.iterdir()} == set(machine_names())
+
+
+def _lasting(page: Page) -> str:
+    title, command, host, *rest = page.texts
+    assert host in title
+    text = "\n".join((command, *rest)) + "\n"
+    for varying, word in _VARYING:
+        text = varying.sub(word, text)
+    return text
