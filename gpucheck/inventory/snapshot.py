@@ -137,9 +137,11 @@ _LIST_WORDS = frozenset({"", "all", "none", "void", "NoDevFiles"})
 _NUMBER = re.compile(r"(?P<number>[+-]?(?:0[xX][0-9a-fA-F]*|[0-9]+))(?P<rest>.*)", re.ASCII | re.S)
 _HARMLESS_REST = re.compile(r"[-:.0-9]*", re.ASCII)
 _LEGACY_MIG = re.compile(r"MIG-(?P<gpu>GPU-[^/]*)(?P<place>/[0-9]{1,4}/[0-9]{1,4})", re.ASCII)
-#: A path in a message, up to where the message goes on. System paths reveal nothing.
+#: A path in a message, up to where the message goes on. Paths of the system and of devices reveal
+#: nothing, but users name shared memory, volumes and discs below /dev.
 _PATH = re.compile(
-    r"(?<![\w./-])/(?!(?:dev|etc|lib|lib64|proc|sys|usr(?!/local/(?!(?:bin|lib|lib64|cuda[-.0-9]*)\b)))\b)"
+    r"(?<![\w./-])/(?!(?:dev(?!/(?:shm|mqueue|disk|mapper)\b)|etc|lib|lib64|proc|sys"
+    r"|usr(?!/local/(?!(?:bin|lib|lib64|cuda[-.0-9]*)\b)))\b)"
     r"[^:'\"\n]+"
     r"|~[\w.-]*/[^:'\"\n]*|\b[A-Za-z]:\\[^'\"\n]*|\\\\[\w.$-]+\\[^'\"\n]*"
 )
