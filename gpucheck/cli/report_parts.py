@@ -216,7 +216,7 @@ def _files(name: str, report: Report, once: ReadOnce) -> dict[str, Part]:
         texts["txt"] = "\n".join(_text(screen, view) for screen in screens)
         texts["html"] = open_format("html")(screens[0], view)
     return {
-        f"{name}.{form}": Part(text.encode(), f"{ABOUT[name]} ({_FORMS[form]})", error)
+        f"{name}.{form}": Part(text.encode(), f"{_FORMS[form]}: {ABOUT[name]}", error)
         for form, text in texts.items()
     }
 

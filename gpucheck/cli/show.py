@@ -38,6 +38,8 @@ from gpucheck.report.saved import DocumentError, SavedDocument, read_document
 from gpucheck.report.text import View, printable
 
 STDIN = "-"
+#: Formats for people, which say themselves what the document is.
+MARKED = frozenset({"table", "html", "markdown"})
 #: So many fields that this version does not know are named.
 MOST_IGNORED = 5
 
@@ -196,7 +198,7 @@ def _say(document: SavedDocument, shared: Shared) -> None:
     """Write what the document's command wrote to stderr, and what is left out of it here."""
     report, quiet = document.report, shared.verbosity < 0
     shown = shared.format == "table" and shared.output is None
-    if not shown and not quiet:
+    if shared.format not in MARKED and not quiet:
         write_stderr(printable(f"gpucheck: {origin(document)}"))
     has_table = shown and report.result is not None
     said = said_in_table(report) if has_table or shared.format == "line" else ()

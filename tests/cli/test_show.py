@@ -67,7 +67,13 @@ def test_the_screen_is_that_of_the_command(
 @pytest.mark.parametrize(
     ("name", "format_"),
     [
-        *(("detect", "line"), ("list", "csv"), ("bench", "junit"), ("bench-judged", "github")),
+        *(
+            ("detect", "line"),
+            ("list", "csv"),
+            ("list", "jsonl"),
+            ("bench", "junit"),
+            ("bench-judged", "github"),
+        ),
         ("compare", "github"),
     ],
 )
@@ -302,3 +308,24 @@ def test_a_chart_that_a_document_has_no_values_for(
 
     assert "has no values for any chart" in capsys.readouterr().err
     assert [*tmp_path.glob("run.*")] == []
+
+
+@pytest.mark.parametrize("format_", ["html", "markdown"])
+def test_formats_for_people_have_the_mark_themselves(
+    format_: str, saved: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["show", saved("detect"), "--format", format_]) == 0
+
+    shown = capsys.readouterr()
+    assert "Saved detect document of" in shown.out
+    assert "Saved" not in shown.err
+
+
+def test_the_version_is_that_of_the_document(
+    saved: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = saved("list", tool={"name": "gpucheck", "version": "0.0.7"})
+
+    main(["show", file, "--format", "jsonl"])
+
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["version"] == "0.0.7"

@@ -28,7 +28,7 @@ from gpucheck.report.blocks import (
 from gpucheck.report.envelope import CheckStatus, Report
 from gpucheck.report.formats import headline_of, open_view
 from gpucheck.report.formats.table import MARKS
-from gpucheck.report.text import View, as_markdown, example_mark, printable
+from gpucheck.report.text import View, as_markdown, origin, printable
 
 #: Columns of the tables that are drawn: the widest form of each.
 _WIDTH = 160
@@ -68,8 +68,9 @@ def _top(report: Report, view: View, blocks: Sequence[Block]) -> Iterator[str]:
     if headline.text:
         yield f"**{_text(headline.text)}**"
         yield ""
-    if view.example is not None:
-        yield f"_{_text(example_mark(view.example))}_"
+    mark = origin(view)
+    if mark is not None:
+        yield f"_{_text(mark)}_"
         yield ""
 
 
