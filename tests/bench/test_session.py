@@ -362,6 +362,26 @@ UNMEASURED = row("gpu:0", 1e14, median_s=None, throughput=None, verified=None)
 
 
 @pytest.mark.parametrize(
+    ("rows", "duration_s", "message"),
+    [
+        ((UNMEASURED,), 9.94, "Interrupted after 9.9 s: 0 rows of 1 measured."),
+        ((GOOD, UNMEASURED), 9.95, "Interrupted after 10 s: 1 row of 2 measured."),
+        ((GOOD, GOOD, UNMEASURED), 0.04, "Interrupted after 0.0 s: 2 rows of 3 measured."),
+    ],
+)
+def test_an_interrupt_counts_the_rows_that_were_measured(
+    rows: tuple[Measurement, ...], duration_s: float, message: str
+) -> None:
+    stopped = found(*rows, interrupted=True)
+    environment = replace(stopped.environment, duration_s=duration_s)
+
+    answer = concluded(replace(stopped, environment=environment))
+
+    assert answer.error is not None
+    assert answer.error.message == message
+
+
+@pytest.mark.parametrize(
     ("result_", "code", "said"),
     [
         (found(GOOD), ExitCode.OK, None),

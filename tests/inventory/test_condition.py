@@ -14,6 +14,7 @@ from gpucheck.inventory.condition import (
     Trouble,
     Unfit,
     Unread,
+    pcie_width,
     spare_bytes,
     unfit,
 )
@@ -168,6 +169,28 @@ def test_without_a_temperature_nothing_is_judged() -> None:
     assert condition("temperature", gpu={"temperature_c": None, "unavailable": {}}) == Unread(
         "the driver does not report it"
     )
+
+
+NOT_REPORTED = "the driver does not report it"
+
+
+@pytest.mark.parametrize(
+    ("gpu", "reason"),
+    [
+        ({"pcie_width": None, "unavailable": {"pcie_width": "not now"}}, "not now"),
+        ({"pcie_width": None, "unavailable": {"pcie.width": "not now"}}, "not now"),
+        ({"pcie_width_max": None, "unavailable": {"pcie_width_max": "never"}}, "never"),
+        ({"pcie_width_max": None, "unavailable": {"pcie.width_max": "never"}}, "never"),
+        (
+            {"pcie_width": None, "unavailable": {"pcie_width_max": "x"}},
+            "the driver does not report it",
+        ),
+    ],
+)
+def test_lanes_that_were_not_read_have_the_reason_of_what_is_missing(
+    gpu: dict[str, object], reason: str
+) -> None:
+    assert pcie_width(gpu_reading(0, **gpu), healthy(0)) == Unread(reason)
 
 
 @pytest.mark.parametrize("name", CONDITIONS)

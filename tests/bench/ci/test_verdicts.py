@@ -9,12 +9,13 @@ import pytest
 
 from gpucheck.bench.ci.model import ComparedRow, ComparedRun, RunComparison
 from gpucheck.bench.ci.verdicts import spoken
-from gpucheck.bench.model import Corruption, Direction, Gate, GateStatus, Verified
+from gpucheck.bench.model import Corruption, Direction, FrameworkUse, Gate, GateStatus, Verified
 from gpucheck.report.envelope import Failure
 from gpucheck.report.errors import ExitCode
 from gpucheck.report.verdicts import Kind, verdicts_of
-from tests.fakes.bench_results import measurement
+from tests.fakes.bench_results import doubt, measurement
 from tests.fakes.verdicts import of_every_kind, report, result
+from tests.report.formats.recorded import in_lines, recorded
 
 SIDE = ComparedRun(file="a.json", time="", host=None, gpucheck="0.1.0", profile=None)
 ROW = ComparedRow(
@@ -163,3 +164,32 @@ def test_a_row_without_gates_is_right_or_wrong_or_not_measured(
 )
 def test_checks_have_names_of_words(check: str, words: str) -> None:
     assert spoken(check) == words
+
+
+def test_verdicts_are_as_recorded() -> None:
+    """Of gates, compared rows, and rows and checks of a run without gates."""
+    side = RunComparison(
+        first=SIDE, second=SIDE, rows=(ROW, replace(ROW, ratio=0.3936, second=None))
+    )
+    rows = (
+        measurement("copy", 1e9, doubts=(doubt("host-busy"), doubt("bimodal"))),
+        measurement("copy", 1e9, threads=None, throughput=None, error=LATE),
+        measurement("copy", 1e9, shape=(), framework=FrameworkUse(
+            name="torch", version="2.12.0", form="eager", python="python")),
+    )  # fmt: skip
+    checks = [
+        Corruption(device="gpu:0", gpu_uuid="GPU-1", products=9, words=64, digest="ab",
+                   reference_ok=True, **changes)
+        for changes in ({}, {"mismatches": 2, "first_index": 5, "largest_ulp": 3},
+                        {"failure": LATE})
+    ]  # fmt: skip
+    ungated = replace(result(), profile=None, gates=(), measurements=rows, corruption=tuple(checks))
+    found = [
+        *verdicts_of(of_every_kind()),
+        *verdicts_of(report(side, code=ExitCode.BAD, command="compare")),
+        *verdicts_of(report(ungated)),
+    ]
+
+    text = in_lines(found)
+
+    assert text == recorded("verdicts", text)
