@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from gpucheck.report.envelope import Failure, Host
 from gpucheck.report.errors import ExitCode
 from tests.fakes.bench_results import doubt
 from tests.fakes.bench_runs import row, runs_of
+from tests.report.formats.recorded import in_lines, recorded
 
 FILES = (Path("a.json"), Path("b.json"))
 BUSY = doubt("host-busy")
@@ -363,3 +365,56 @@ def test_figures_of_another_kind_are_not_compared(changes: dict[str, Any]) -> No
     (only,) = compared(run(), second).rows
 
     assert (only.status, only.ratio) == (GateStatus.INCONCLUSIVE, None)
+
+
+def throttled() -> SavedRun:
+    slow = [row("gpu:0", 6e14, doubts=(doubt("throttled", **{"hardware-thermal_share": 0.4}),))]
+    return run(rows=slow)
+
+
+def of_profile(name: str | None) -> SavedRun:
+    found = run(rows=[row("gpu:0", 1e12, kernel="copy")])
+    return replace(found, profile=name)
+
+
+def with_driver(version: str) -> SavedRun:
+    found = run(6.3e14)
+    (device,) = found.devices
+    fingerprint = replace(device.fingerprint, driver=version)
+    return replace(found, devices=(replace(device, fingerprint=fingerprint),))
+
+
+PAIRS: dict[str, Callable[[], RunComparison]] = {
+    "the same": lambda: compared(run(), run()),
+    "slower": lambda: compared(run(), run(6.3e14)),
+    "at the limit": lambda: compared(run(), run(6.65e14)),
+    "faster": lambda: compared(run(), run(9e14)),
+    "a tolerance of 15 %": lambda: compared(run(), run(6.3e14), tolerance_percent=15.0),
+    "two processes": lambda: compared(run(), run(6.3e14, count=2)),
+    "three processes": lambda: compared(run(count=3), run(6.3e14, count=3)),
+    "one process each": lambda: compared(run(count=1), run(6.3e14, count=1)),
+    "noise": lambda: compared(run(), at((1.0, 0.8, 1.2, 0.9, 1.1))),
+    "throttled": lambda: compared(run(), throttled()),
+    "another driver": lambda: compared(run(), with_driver("590.1")),
+    "another driver, allowed": lambda: compared(run(), with_driver("590.1"), allowed=["driver"]),
+    "other rows": lambda: compared(run(), of_profile(None)),
+    "other rows, by a profile": lambda: compared(run(), of_profile("nodes")),
+    "other devices": lambda: compared(run(device="gpu:1"), run(device="cpu")),
+    "two devices": lambda: compared(
+        run(rows=[row("gpu:0", 7e14), row("gpu:1", 7e14)]),
+        run(rows=[row("gpu:0", 7e14), row("gpu:1", 5e14), row("gpu:0", 1e12, kernel="copy")]),
+    ),
+    "a run that failed": lambda: compared(replace(run(), exit_code=1), run()),
+}
+
+
+def test_comparisons_are_as_recorded() -> None:
+    text = ""
+    for name, compare in PAIRS.items():
+        found = compare()
+        answer = conclude_comparison(found, Host())
+        text += f"## {name}: {answer.exit_code.value}\n" + in_lines(found.rows)
+        text += in_lines([*answer.warnings, *([answer.error] if answer.error else [])])
+        text += f"{found.differences}\n" if found.differences else ""
+
+    assert text == recorded("comparisons", text)
