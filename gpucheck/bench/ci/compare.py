@@ -316,7 +316,10 @@ def conclude_comparison(comparison: RunComparison, host: Host) -> Answer:
         code, failure = ExitCode.INCONCLUSIVE, _nothing_in_common(comparison)
     elif failure is not None and code is ExitCode.INCONCLUSIVE:
         first = next(row for row in comparison.rows if row.status is GateStatus.INCONCLUSIVE)
-        if first.class_ is not GateClass.ENVIRONMENT:
+        # A row that one side lacks, or that could not be measured, has a remedy of its own.
+        if first.class_ is GateClass.NOISE or (
+            first.class_ is GateClass.CONFIG and _not_allowed(comparison)
+        ):
             failure = failure._replace(remedy=_remedy(comparison))
     warnings = tuple(
         Notice("run-failed", f"the {name} run, {side.file!r}, failed.")
@@ -340,13 +343,17 @@ def _nothing_in_common(comparison: RunComparison) -> Failure:
     )
 
 
-def _remedy(comparison: RunComparison) -> tuple[str, ...]:
-    differing = [
+def _not_allowed(comparison: RunComparison) -> list[str]:
+    return [
         text
         for texts in comparison.differences.values()
         for text in texts
         if text.partition(":")[0] not in comparison.allowed
     ]
+
+
+def _remedy(comparison: RunComparison) -> tuple[str, ...]:
+    differing = _not_allowed(comparison)
     if not differing:
         few = any(
             min(row.first_count, row.second_count) < FEWEST_PROCESSES for row in comparison.rows
