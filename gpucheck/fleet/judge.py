@@ -399,8 +399,8 @@ def attribute(
 ) -> Iterator[Attribution]:
     """Yield the nodes of which half the GPUs are slow, and the racks that have too many such nodes.
 
-    A rack counts by its nodes with a slow GPU: GPUs of one node are slow together more often than
-    by chance. How many a rack would have by chance is hypergeometric.
+    Both only if it is not by chance, which is hypergeometric. A rack counts by its nodes with a
+    slow GPU: GPUs of one node are slow together more often than by chance.
     """
     of_node: dict[str, list[int]] = {}
     racks: dict[str, set[str]] = {}
@@ -413,9 +413,13 @@ def attribute(
     counts = {host: sum(1 for gpu in gpus if gpu in bad) for host, gpus in of_node.items()}
     for host, count in counts.items():
         total = len(of_node[host])
-        if count >= 2 and count >= rule.node_share * total:
+        if count < 2 or count < rule.node_share * total:
+            continue
+        # Where a fifth of all GPUs are slow, many nodes have half of theirs by chance.
+        chance = at_least(count, total, len(bad), len(judged))
+        if chance * len(of_node) <= rule.risk:
             text = f"{count} of {total} GPUs of {host} are slow: seek the cause in the node"
-            yield Attribution(Scope.NODE, host, count, total, text)
+            yield Attribution(Scope.NODE, host, count, total, text, chance)
     known = [host for hosts in racks.values() for host in hosts]
     slow_nodes = {host for host in known if counts[host]}
     for rack, hosts in racks.items():

@@ -346,8 +346,7 @@ def _busy(result: Mapping[str, Any]) -> Iterator[str]:
     for row in _list(result, "measurements")[:MOST_ROWS]:
         uuid = row.get("gpu_uuid")
         if isinstance(uuid, str) and any(
-            isinstance(doubt, dict) and doubt.get("code") in _BUSY
-            for doubt in row.get("doubts") or ()
+            _text(doubt, "code") in _BUSY for doubt in _list(row, "doubts")
         ):
             yield _short(uuid)
 
@@ -366,7 +365,7 @@ def _speeds(result: Mapping[str, Any], busy: frozenset[str]) -> Iterator[Speed]:
             if rate is not None and rate > 0:
                 value, unit = rate, _text(work, "unit") or unit
         position = None
-        if row.get("kernel") in _BY_POSITION or row.get("scope") == "end-to-end":
+        if _text(row, "kernel") in _BY_POSITION or row.get("scope") == "end-to-end":
             _, _, number = str(row.get("device")).partition(":")
             position = int(number) if number.isdecimal() and len(number) < 4 else None
         yield Speed(_short(uuid), _short(test), unit, value, position)

@@ -20,6 +20,7 @@ from gpucheck.report.blocks import (
     Column,
     Fitting,
     Gap,
+    Headline,
     Inline,
     Line,
     Row,
@@ -72,7 +73,7 @@ def blocks(report: Report, view: View) -> Iterator[Block]:
         yield Gap()
     code = report.exit_code
     mark, color = _MARKS.get(code, CheckStatus.UNKNOWN), _COLORS.get(code, "yellow")
-    yield Line(found.conclusion, mark, style=f"bold {color}")
+    yield Headline(found.conclusion, mark, style=f"bold {color}")
     if view.verbosity < 0:
         return
     yield from _nodes(found, view)

@@ -24,6 +24,8 @@ PROFILES = sorted((ROOT / "configs" / "bench").glob("*.toml"))
 EXAMPLES = sorted((ROOT / "configs" / "ci").glob("*"))
 #: Run or validated by tests/end_to_end/test_recipes.py.
 RECIPES = sorted((ROOT / "configs" / "monitoring").glob("*"))
+#: Run or validated by tests/fleet/test_recipes.py.
+FLEETS = sorted((ROOT / "configs" / "fleet").glob("*"))
 #: Said once, at the head of default.toml.
 OF_EVERY_TABLE = {"config", "deadline", "from", "list-examples", "output"}
 #: What a command needs beside its options.
@@ -78,7 +80,7 @@ def test_every_line_of_it_is_one_that_the_parser_takes(name: str, tmp_path: Path
 def test_every_file_is_of_a_known_kind() -> None:
     files = {path for path in (ROOT / "configs").rglob("*") if path.is_file()}
 
-    assert files == {*CONFIGS, *GRAPHS, *PROFILES, *EXAMPLES, *RECIPES}
+    assert files == {*CONFIGS, *GRAPHS, *PROFILES, *EXAMPLES, *FLEETS, *RECIPES}
 
 
 def test_the_tutorials_cases_are_there() -> None:

@@ -209,6 +209,13 @@ def test_half_of_a_nodes_gpus_point_to_the_node() -> None:
     assert [(one.scope, one.name, one.slow) for one in found] == [(Scope.NODE, "n0", 4)]
 
 
+def test_a_node_is_not_accused_where_slow_gpus_are_everywhere() -> None:
+    where = places(100, 10)
+    chosen = np.random.default_rng(1).choice(800, 240, replace=False).tolist()
+
+    assert list(attribute(where, chosen, list(where), RULE)) == []
+
+
 def test_a_bad_rack_is_named_and_a_scattered_fault_is_not() -> None:
     where = places(200, 10)
     gathered = [8 * node for node in range(30, 36)]

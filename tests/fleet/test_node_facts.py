@@ -1,0 +1,176 @@
+"""What is taken of one document, and what is not believed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpucheck.fleet.model import Outcome
+from gpucheck.fleet.node_facts import LONGEST_TEXT, facts_of
+from tests.fleet.documents import bench, detect, envelope, gpu_uuid
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner),
+    max_leaves=20,
+)
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "outcome"),
+    [
+        ("detect", 0, Outcome.OK),
+        ("detect", 1, Outcome.FAILED),
+        ("detect", 3, Outcome.INCONCLUSIVE),
+        ("detect", 4, Outcome.FAILED),
+        ("list", 4, Outcome.FAILED),
+        ("bench", 4, Outcome.INCONCLUSIVE),
+        ("bench", 130, Outcome.INCONCLUSIVE),
+        ("error", 2, Outcome.INCONCLUSIVE),
+        ("detect", 70, Outcome.INCONCLUSIVE),
+    ],
+)
+def test_exit_code_decides(command: str, code: int, outcome: Outcome) -> None:
+    found = facts_of(envelope("n1", command, {}, code=code))
+
+    assert (found.host, found.outcome) == ("n1", outcome)
+    assert bool(found.reasons) is (outcome is Outcome.INCONCLUSIVE or code == 4)
+
+
+def test_a_lost_gpu_fails_its_node_whatever_the_code() -> None:
+    gpus = [{"uuid": "GPU-1", "state": "lost"}, {"uuid": "GPU-2", "state": "ok"}]
+
+    found = facts_of(envelope("n1", "list", {"gpus": gpus}))
+
+    assert found.outcome is Outcome.FAILED
+    assert found.reasons[0] == "1 GPU lost or unreadable"
+
+
+@pytest.mark.parametrize(
+    ("document", "outcome", "says"),
+    [
+        ({"schema": "gpucheck/detect/2", "host": {"name": "n"}}, Outcome.INCOMPATIBLE, "newer"),
+        ({"schema": "gpucheck/detect/0", "host": {"name": "n"}}, Outcome.INCOMPATIBLE, "older"),
+        ({"schema": "other/1", "host": "n"}, Outcome.UNREADABLE, "other/1"),
+        ({}, Outcome.UNREADABLE, "no schema"),
+    ],
+)
+def test_other_documents_are_an_outcome(
+    document: dict[str, Any], outcome: Outcome, says: str
+) -> None:
+    found = facts_of(document)
+
+    assert found.outcome is outcome
+    assert says in found.reasons[0]
+    assert found.host == ("n" if "host" in document else None)
+
+
+def test_an_earlier_report_is_passed_over() -> None:
+    assert facts_of(envelope("n1", "fleet", {})).ignored is not None
+
+
+@pytest.mark.parametrize(
+    ("severity", "outcome"),
+    [
+        ("PASS", Outcome.OK),
+        ("WARNING", Outcome.OK),
+        ("CRITICAL", Outcome.FAILED),
+        ("UNKNOWN", Outcome.INCONCLUSIVE),
+    ],
+)
+def test_verdicts_of_health_validation_are_read(severity: str, outcome: Outcome) -> None:
+    part = {
+        "check_ids": ["gpu_xid_79"],
+        "entities": ["GPU-1"],
+        "category": "xid",
+        "max_severity": severity,
+    }
+
+    found = facts_of(
+        {"overall_severity": severity, "hostname": "n1", "affected_components": [part]}
+    )
+
+    assert (found.host, found.outcome) == ("n1", outcome)
+    if outcome is not Outcome.OK:
+        assert found.reasons == (f"NVIDIA Health Validation says {severity}: gpu_xid_79 (GPU-1)",)
+
+
+def line(outcome: str, document: object = None, **more: object) -> dict[str, object]:
+    head = {"schema": "gpucheck/fleet-node/1", "host": "n1", "command": "detect"}
+    return {**head, "outcome": outcome, "reason": "so it is", "document": document, **more}
+
+
+@pytest.mark.parametrize("outcome", ["timeout", "lost", "busy", "not-installed", "incompatible"])
+def test_line_of_results_has_its_outcome(outcome: str) -> None:
+    found = facts_of(line(outcome))
+
+    assert (found.host, found.outcome, found.reasons) == ("n1", Outcome(outcome), ("so it is",))
+
+
+def test_silent_node_says_when_it_was_last_seen() -> None:
+    found = facts_of(line("no-answer", last_seen_s=48.2))
+
+    assert found.reasons == ("so it is (last seen 48 s before)",)
+
+
+def test_document_in_a_line_decides_and_the_engine_knows_the_host() -> None:
+    found = facts_of(line("ok", detect("a-container", failing={"nvml": "no-driver"})))
+
+    assert (found.host, found.outcome) == ("n1", Outcome.FAILED)
+    assert found.reasons == ("nvml: no-driver",)
+
+
+def test_ok_without_a_document_is_not_believed() -> None:
+    assert facts_of(line("ok")).outcome is Outcome.UNREADABLE
+    assert facts_of(line("splendid")).outcome is Outcome.INCOMPATIBLE
+
+
+def test_speeds_of_busy_gpus_are_not_taken() -> None:
+    found = facts_of(bench("n1", busy=(2, 3)))
+
+    assert found.busy == {gpu_uuid("n1", 2), gpu_uuid("n1", 3)}
+    assert len(found.speeds) == 6
+
+
+def test_wrong_results_and_gates_are_reasons() -> None:
+    document = bench("n1", code=1)
+    document["result"]["measurements"][0]["verified"]["ok"] = False
+    document["result"]["gates"] = [
+        {"id": "straggler", "device": "gpu:1", "status": "fail", "reason": "9 % worse"},
+        {"id": "spread", "device": "node", "status": "fail", "severity": "warn"},
+    ]
+
+    found = facts_of(document)
+
+    assert found.outcome is Outcome.FAILED
+    assert [reason.partition(":")[0] for reason in found.reasons] == [
+        "straggler on gpu",
+        "wrong result",
+    ]
+
+
+def test_texts_are_cut_and_made_printable() -> None:
+    found = facts_of(detect("n\x1b[31m" + "x" * 999, failing={"a": "\x00" * 999}))
+
+    assert found.host is not None
+    for text in (found.host, *found.reasons):
+        assert text.isprintable()
+        assert len(text) <= 2 * LONGEST_TEXT
+
+
+@given(JSON, st.sampled_from(["detect", "list", "bench", "fleet-node", "burn"]))
+def test_nothing_in_a_document_ends_the_reading(value: Any, command: str) -> None:
+    """Every field holds what no gpucheck writes there."""
+    good = bench("n1", (1.0,)) if command == "bench" else detect("n1", gpus=1)
+    good["schema"] = f"gpucheck/{command}/1"
+    for key in list(good["result"]):
+        facts_of({**good, "result": {**good["result"], key: value}})
+    for key in ("result", "host", "error", "tool", "time", "exit_code", "document", "outcome"):
+        facts_of({**good, key: value})
+    rows = good["result"].get("measurements", good["result"].get("checks"))
+    for key in list(rows[0]):
+        name = "measurements" if command == "bench" else "checks"
+        facts_of({**good, "result": {**good["result"], name: [{**rows[0], key: value}]}})
