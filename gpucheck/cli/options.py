@@ -14,7 +14,7 @@ from gpucheck.cli.commands import COMMANDS
 from gpucheck.cli.examples import find_recording, list_examples
 from gpucheck.cli.output import Answered, Context, Shared
 from gpucheck.cli.terminal import write_stdout
-from gpucheck.report.errors import WrongUseError
+from gpucheck.report.errors import GpucheckError, WrongUseError
 
 
 def show_examples(ctx: typer.Context, value: bool) -> None:
@@ -208,6 +208,12 @@ def with_shared_options(
             check_chart(shared, charts)
         try:
             return Answered(function(**values, shared=shared))
+        except GpucheckError as error:
+            if shared.html is not None and not isinstance(error, WrongUseError):
+                from gpucheck.cli.report_beside import write_failed_page
+
+                write_failed_page(name, shared.html, error)
+            raise
         except KeyboardInterrupt:
             # Typer would end with its code, but without a document.
             raise typer.Abort from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from gpucheck.cli.report_file import check_writable, write_file
 from gpucheck.report.envelope import Failure, Report, status_of
-from gpucheck.report.errors import ExitCode, MissingError, WrongUseError
+from gpucheck.report.errors import ExitCode, GpucheckError, MissingError, WrongUseError
 from gpucheck.report.text import View, did_you_mean
 
 if TYPE_CHECKING:
@@ -96,6 +97,14 @@ def failed(report: Report, error: MissingError | WrongUseError) -> Report:
     return report._replace(
         exit_code=code, status=status_of(code, warnings=bool(report.warnings)), error=failure
     )
+
+
+def write_failed_page(command: str, path: Path, error: GpucheckError) -> None:
+    """Write the page of a command that ended without an answer, if it can be written."""
+    from gpucheck.cli.output import failure_report
+
+    with contextlib.suppress(WrongUseError):
+        page_writer(failure_report(command, error), path, View())()
 
 
 def chosen_chart(report: Report, view: View, name: str | None) -> Drawing:

@@ -110,3 +110,20 @@ def test_a_watch_writes_no_page(gpucheck_command, tmp_path: Path) -> None:
 
     assert ended.code == 2
     assert "--html" in ended.stderr
+
+
+def test_a_command_that_ends_without_an_answer_leaves_a_page_that_says_why(
+    gpucheck_command, tmp_path: Path
+) -> None:
+    page = tmp_path / "page.html"
+    page.write_text("old", encoding="utf-8")
+
+    ended = gpucheck_command(
+        *("bench", "launch", "--device", "gpu", "--require-gpu", "--quick", "--html", str(page))
+    )
+    wrong = gpucheck_command("bench", "no-such-kernel", "--html", str(tmp_path / "none.html"))
+
+    assert ended.code == 4
+    assert "A GPU is required" in page.read_text(encoding="utf-8")
+    assert wrong.code == 2
+    assert not (tmp_path / "none.html").exists()
