@@ -197,8 +197,8 @@ def with_shared_options(
 
     @functools.wraps(function)
     def command(**values: Any) -> int:
-        for name in _EARLY_PARAMETERS:
-            values.pop(name, None)
+        for early in _EARLY_PARAMETERS:
+            values.pop(early, None)
         shared = _shared(
             **{name: values.pop(name) for name in _SHARED_PARAMETERS if name in values}
         )
