@@ -168,6 +168,17 @@ def keys_of(name: str, path: Path) -> set[str]:
     raise AssertionError(name)
 
 
+def test_frameworks_that_bench_runs_have_a_file_a_form_and_a_place_in_the_help() -> None:
+    from gpucheck.bench.frameworks import COMPILED, FORMS
+    from gpucheck.cli import bench
+
+    python = PACKAGE / "drivers" / "python"
+    assert keys_of("FILES", python / "framework_bench_child.py") == set(FORMS)
+    assert {form for forms in FORMS.values() for form in forms} > COMPILED
+    source = Path(bench.__file__).read_text(encoding="utf-8")
+    assert f"Run {', '.join(FORMS)} too." in source
+
+
 def test_frameworks_are_the_same_everywhere() -> None:
     from gpucheck.detect.checks import CHECKS, rapids_doctor
     from gpucheck.detect.checks.frameworks import NAMES

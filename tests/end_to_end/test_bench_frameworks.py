@@ -1,0 +1,206 @@
+"""`gpucheck bench --framework`: its rows beside gpucheck's own, failures, and what is left behind.
+
+Stand-ins run everywhere. The real frameworks are measured where this Python or one of those in
+GPUCHECK_FRAMEWORK_PYTHONS has them.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpucheck.bench.frameworks import FORMS
+from gpucheck.drivers.python.frameworks import read_frameworks
+from gpucheck.drivers.python.interpreters import Interpreter
+from gpucheck.drivers.start_child import SIGKILL
+from tests.end_to_end.conftest import Program
+
+STAND_INS = str(Path(__file__).parents[1] / "fakes" / "frameworks")
+PYTORCH = f"pytorch={sys.executable}"
+CPU = ("--device", "cpu", "--size", "32", "--quick", "--budget", "0.5", "--json")
+PYTHONS = (sys.executable, *os.environ.get("GPUCHECK_FRAMEWORK_PYTHONS", "").split(":"))
+MODULES = {"pytorch": "torch"}
+
+
+def variables(tmp_path: Path, **more: str) -> dict[str, str]:
+    """Return the environment with the stand-ins; what frameworks compile goes into `tmp_path`."""
+    return {"PYTHONPATH": STAND_INS, "TMPDIR": str(tmp_path), **more}
+
+
+def rows_of(document: dict[str, Any], framework: str | None) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = document["result"]["measurements"]
+    return [row for row in rows if (row["framework"] or {}).get("name") == framework]
+
+
+def test_rows_of_a_framework_stand_beside_those_of_gpucheck(
+    program: Program, tmp_path: Path
+) -> None:
+    ended = program(
+        "bench", "softmax", "train", *CPU, "--framework", PYTORCH, env=variables(tmp_path)
+    )
+
+    assert ended.code == 0, ended.stderr
+    document = ended.document("bench")
+    (softmax, train) = rows_of(document, "pytorch")
+    assert softmax["id"] == "softmax/softmax/pytorch/eager/float32/32x32/resident"
+    assert train["id"] == "train/train/pytorch/eager/float32/32/resident"
+    assert softmax["framework"] == {
+        "name": "pytorch",
+        "version": "2.99.0+stand-in",
+        "form": "eager",
+        "python": sys.executable,
+    }
+    for row in (softmax, train):
+        assert row["median_s"] > 0
+        assert row["verified"]["ok"]
+    assert train["facts"]["accuracy"] > 0.8
+    assert {row["kernel"] for row in rows_of(document, None)} == {"softmax", "train"}
+    (facts,) = document["result"]["environment"]["frameworks"]
+    assert (facts["name"], facts["blas"], facts["failure"]) == ("pytorch", "MKL 2024.2", None)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_kernels_only_those_that_frameworks_have_are_measured(
+    program: Program, tmp_path: Path
+) -> None:
+    ended = program("bench", *CPU, "--framework", PYTORCH, env=variables(tmp_path))
+
+    kernels = {row["kernel"] for row in ended.document("bench")["result"]["measurements"]}
+    assert kernels == {"matmul", "softmax", "copy", "train"}
+
+
+def test_the_only_framework_is_missing(program: Program, tmp_path: Path) -> None:
+    ended = program(
+        "bench", "copy", *CPU, "--framework", f"cupy={sys.executable}", env=variables(tmp_path)
+    )
+
+    assert ended.code == 4
+    assert ended.document("bench")["error"]["code"] == "framework-missing"
+    assert ended.document("bench")["error"]["message"].startswith("CuPy is not installed in ")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        ("pytorhc", "bench cannot run a framework called 'pytorhc'. Did you mean 'pytorch'?"),
+        ("pytorch=/no/python", "--framework pytorch: '/no/python' is not a program"),
+    ],
+)
+def test_a_framework_that_cannot_be_named_so_is_wrong_use(
+    argument: str, message: str, program: Program
+) -> None:
+    ended = program("bench", "copy", *CPU, "--framework", argument, env={})
+
+    assert ended.code == 2
+    assert message in ended.document("bench")["error"]["message"]
+
+
+def test_a_broken_framework_says_so_and_the_others_go_on(program: Program, tmp_path: Path) -> None:
+    ended = program(
+        *("bench", "copy", *CPU, "--framework", PYTORCH, "--framework", f"numpy={sys.executable}"),
+        env=variables(tmp_path, FAKE_FRAMEWORK="import=fail"),
+    )
+
+    assert ended.code == 1
+    (broken,) = rows_of(ended.document("bench"), "pytorch")
+    assert broken["error"]["code"] == "framework-broken"
+    assert "cannot open shared object file" in broken["error"]["message"]
+    assert broken["framework"]["version"] is None
+    (right,) = rows_of(ended.document("bench"), "numpy")
+    assert right["verified"]["ok"]
+
+
+def test_a_process_that_is_killed_in_a_run_fails_its_rows_alone(
+    program: Program, tmp_path: Path
+) -> None:
+    ended = program(
+        *("bench", "matmul", "copy", *CPU, "--framework", PYTORCH, "--dtype", "float32"),
+        env=variables(tmp_path, FAKE_FRAMEWORK="run=exit"),
+    )
+
+    assert ended.code == 1
+    product, copy = rows_of(ended.document("bench"), "pytorch")
+    assert product["error"]["code"] == "framework-died"
+    assert "SIGKILL" in product["error"]["message"]
+    assert copy["verified"]["ok"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_nothing_is_left_of_a_run_that_is_ended(
+    number: signal.Signals, program: Program, tmp_path: Path
+) -> None:
+    calls = tmp_path / "calls"
+    started = program.start(
+        *("bench", "matmul", *CPU, "--framework", PYTORCH, "--dtype", "float32"),
+        env=variables(tmp_path, FAKE_FRAMEWORK="run=hang", FRAMEWORK_CALLS=str(calls)),
+    )
+    while not (calls.exists() and "matmul" in calls.read_text(encoding="utf-8")):
+        assert started.poll() is None
+        time.sleep(0.05)
+    children = children_of(started.pid)
+    assert children
+
+    started.send_signal(number)
+    started.communicate()
+
+    while any(is_running(pid) for pid in children):
+        time.sleep(0.02)
+    left = [path for path in tmp_path.iterdir() if path.name.startswith("gpucheck-compiled")]
+    assert bool(left) is (number == SIGKILL)  # the next run deletes it
+    assert started.returncode == (-SIGKILL if number == SIGKILL else 130)
+
+
+def children_of(pid: int) -> list[int]:
+    text = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii")
+    return [int(word) for word in text.split()]
+
+
+def is_running(pid: int) -> bool:
+    """Return whether a process has not ended; a zombie has."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] != "Z"
+
+
+@cache
+def python_with(framework: str) -> str:
+    module = MODULES.get(framework, framework)
+    for python in filter(None, PYTHONS):
+        found = read_frameworks(Interpreter(path=python), {"PATH": os.environ["PATH"]}).frameworks
+        if found is not None and module in found:
+            return python
+    pytest.skip(f"no Python here has {framework}: see GPUCHECK_FRAMEWORK_PYTHONS")
+
+
+@pytest.mark.parametrize("framework", ["pytorch", "tensorflow", "jax"])
+def test_real_frameworks_compute_every_kernel_rightly(
+    framework: str, program: Program, tmp_path: Path
+) -> None:
+    python = python_with(framework)
+
+    ended = program(
+        *("bench", "matmul", "softmax", "copy", "train", "--device", "cpu", "--size", "64"),
+        *("--budget", "10", "--json", "--framework", f"{framework}={python}"),
+        env={"TMPDIR": str(tmp_path)},
+        timeout_s=900,
+    )
+
+    rows = rows_of(ended.document("bench"), framework)
+    assert {row["framework"]["form"] for row in rows} == set(FORMS[framework])
+    codes = {row["error"]["code"] for row in rows if row["error"] is not None}
+    assert codes <= {"no-time", "framework-lacks"}
+    measured = [row for row in rows if row["error"] is None]
+    assert {row["kernel"] for row in measured} >= {"matmul", "softmax"}
+    assert all(row["verified"]["ok"] for row in measured)
+    (facts,) = ended.document("bench")["result"]["environment"]["frameworks"]
+    assert facts["threads_intra"] == max(row["threads"] for row in rows)
