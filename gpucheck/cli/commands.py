@@ -151,7 +151,7 @@ COMMANDS = MappingProxyType(
         "fleet": Command(
             "gpucheck.cli.fleet",
             "Compare what many machines answered: missing, failed, slow, different.",
-            formats=("table", "json", "jsonl", "junit", "prometheus", "html", "nodes"),
+            formats=("table", "json", "jsonl", "junit", "prometheus", "html", "markdown", "nodes"),
             examples=(
                 ("gpucheck fleet report results/", "what every node wrote there"),
                 ("gpucheck fleet report out/ --expect @hosts.txt", "and who is missing"),

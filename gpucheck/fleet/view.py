@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 from gpucheck.fleet.hostlist import fold
@@ -320,7 +321,12 @@ _HEALTHY = (Outcome.OK, Outcome.UNEXPECTED)
 
 def nodes(found: FleetReport) -> str:
     """Return one unhealthy host a line, a tab, and the reason, as Slurm's `Reason=` takes it."""
-    return "".join(f"{node.host}\t{reason_of(node)}\n" for node in unhealthy(found.nodes))
+    return "".join(f"{_name(node)}\t{reason_of(node)}\n" for node in unhealthy(found.nodes))
+
+
+def _name(node: FleetNode) -> str:
+    """Return a host as it may stand in a command; a document may call itself anything."""
+    return _NO_NAME.sub("_", node.host)
 
 
 def reason_of(node: FleetNode) -> str:
@@ -332,6 +338,7 @@ def reason_of(node: FleetNode) -> str:
     return safe if len(safe) <= LONGEST_REASON else f"{safe[: LONGEST_REASON - 3]}..."
 
 
+_NO_NAME = re.compile(r"[^A-Za-z0-9._:-]")
 #: Beside letters and digits; no quote, dollar, backslash or backtick of a shell.
 _SAFE = " .,:;%()/+-_=#"
 

@@ -100,6 +100,16 @@ def test_lines_come_through_a_pipe(gpucheck_command: Command) -> None:
     assert [node["host"] for node in checked(finished)["nodes"]] == ["a", "b"]
 
 
+def test_a_host_may_call_itself_anything_and_harms_no_command(
+    gpucheck_command: Command, tmp_path: Path
+) -> None:
+    write(tmp_path / "a.json", detect("x;$(reboot)\t-n\n", failing={"nvml": "x"}))
+
+    lines = gpucheck_command("fleet", "report", tmp_path, "--format", "nodes").stdout.splitlines()
+
+    assert [line.split("\t")[0] for line in lines] == ["x___reboot__t-n_n"]
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
