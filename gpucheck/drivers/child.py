@@ -31,6 +31,9 @@ START_WORKER = (
 )
 _FOLDER = os.path.dirname(os.path.dirname(_HERE))  # noqa: PTH120
 _CHUNK_BYTES = 1 << 16
+#: No answer is longer: 8 MiB of a node's output, each byte of it escaped, and some room. What never
+#: ends its line would take all memory.
+MOST_LINE_BYTES = 64 << 20
 #: A child that is not stuck in the kernel ends this soon after SIGKILL.
 _REAP_S = 0.05
 #: A driver that has missed a deadline gets this share of it from then on: several hangs in one
@@ -81,7 +84,7 @@ class Child:
         self._owner = os.getpid()
         #: Another Python may write more than our script does, from its user's site hooks.
         self._foreign = bool(interpreter)
-        self._buffer = b""
+        self._buffer, self._searched = bytearray(), 0
         command = [*_starter(program, interpreter, str(self._owner)), program, *arguments]
         try:
             with DeferredStops():
@@ -166,14 +169,15 @@ class Child:
 
         end = time.monotonic() + wait_s
         while True:
-            line, separator, rest = self._buffer.partition(b"\n")
-            if separator:
-                self._buffer = rest
+            line = self._whole_line()
+            if line is not None:
                 try:
                     return _object(json, line)
                 except ChildDiedError:
                     if not self._foreign:
                         raise
+                if time.monotonic() >= end:  # a program that never stops writing
+                    return None
                 continue
             chunk = self._read_chunk(end - time.monotonic())
             if chunk is None:
@@ -181,6 +185,23 @@ class Child:
             if not chunk:
                 raise ChildDiedError(self._how_it_ended())
             self._buffer += chunk
+            if b"\n" not in chunk:
+                if len(self._buffer) > MOST_LINE_BYTES:
+                    how = f"gave an answer of more than {MOST_LINE_BYTES >> 20} MiB"
+                    raise ChildDiedError(how)
+                if time.monotonic() >= end:
+                    return None
+
+    def _whole_line(self) -> bytes | None:
+        """Take the first line that is complete; None if there is none yet."""
+        end = self._buffer.find(b"\n", self._searched)
+        if end < 0:
+            self._searched = len(self._buffer)
+            return None
+        line = bytes(self._buffer[:end])
+        del self._buffer[: end + 1]
+        self._searched = 0
+        return line
 
     def fileno(self) -> int:
         """Return the descriptor that becomes readable when the child writes something."""

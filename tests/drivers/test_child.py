@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from gpucheck.drivers import child as child_module
 from gpucheck.drivers.child import START, Child, ChildDiedError, ChildSilentError
 from tests.conftest import scrubbed_environment
 
@@ -103,6 +104,30 @@ def test_a_silent_child_is_given_up_at_the_deadline(start: Start) -> None:
 
     assert caught.value.deadline_s == 0.5
     assert ends(pid)
+
+
+def test_another_program_that_writes_without_end_is_given_up_at_the_deadline() -> None:
+    program = "import os\nwhile True: os.write(1, b'y\\n' * 999)"
+    child = Child("-", interpreter=(sys.executable, "-c", program))
+    try:
+        with pytest.raises(ChildSilentError):
+            next(child.documents(0.2))
+    finally:
+        child.close()
+
+
+def test_an_answer_without_end_does_not_take_all_memory(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(child_module, "MOST_LINE_BYTES", 1 << 20)
+    child = start("""
+        import os
+        while True:
+            os.write(1, b"x" * 65536)
+    """)
+
+    with pytest.raises(ChildDiedError, match="more than 1 MiB"):
+        next(child.documents(60))
 
 
 def test_a_child_that_ignores_signals_is_killed(start: Start) -> None:
