@@ -36,6 +36,8 @@ _ADDRESS = re.compile(
     r"(?P<scheme>tls|tcp)://(?:\[(?P<v6>[0-9a-fA-F:.]+)\]|(?P<host>[A-Za-z0-9._-]+)):[0-9]{1,5}"
 )
 _WAVE = re.compile(r"[1-9][0-9]{0,6}|(?:100|[1-9]?[0-9](?:\.[0-9]+)?)%")
+#: No document of ours is nested deeper than a dozen levels.
+_MOST_LEVELS = 100
 #: env(1) when it cannot find the command, or may not execute it.
 _NOT_EXECUTABLE, _NOT_FOUND = 126, 127
 _UNREACHABLE = "scheduler-unreachable"
@@ -332,7 +334,18 @@ def _document(text: str) -> dict[str, Any] | None:
         document = json.loads(text)
     except (ValueError, RecursionError):
         return None
-    return document if isinstance(document, dict) else None
+    return document if isinstance(document, dict) and not _is_too_deep(document) else None
+
+
+def _is_too_deep(document: object) -> bool:
+    """Return whether a value is nested deeper than what writes it again can follow."""
+    level: list[Any] = [document]
+    for _ in range(_MOST_LEVELS):
+        inner = [one.values() if isinstance(one, dict) else one for one in level]
+        level = [one for items in inner for one in items if isinstance(one, dict | list)]
+        if not level:
+            return False
+    return True
 
 
 def _failure(*, code: str = _UNREACHABLE, message: str) -> MissingError:

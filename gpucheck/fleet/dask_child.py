@@ -134,15 +134,7 @@ class Engine:
                 node.host = node.worker_name
             self.nodes = found
             return
-        named: dict[str, list[Node]] = {}
-        for node in found:
-            if node.host is not None:
-                named.setdefault(node.host, []).append(node)
-        self.nodes = [min(nodes, key=preference) for nodes in named.values()]
-        # A silent worker stands for its machine unless another one there answered.
-        answered = {node.ip for nodes in named.values() for node in nodes}
-        silent = {node.ip: node for node in found if node.host is None and node.ip not in answered}
-        self.nodes += silent.values()
+        self.nodes = one_per_machine(found)
 
     async def check_versions(self, found: Iterable[Node]) -> None:
         """Compare the engine here and on the scheduler, before anything is sent.
@@ -308,6 +300,23 @@ class EngineError(Exception):
 def preference(node: Node) -> tuple[bool, bool, int, str]:
     """Return what orders the workers of one host, the best first."""
     return (node.problem is not None, not node.gpus, node.busy, node.address)
+
+
+def one_per_machine(found: list[Node]) -> list[Node]:
+    """Return the worker to ask on each machine.
+
+    Machines that were copied have the same name. So a machine is a name at an address: whoever
+    bears the name of another is asked beside it, not in its place.
+    """
+    named: dict[tuple[str, str], list[Node]] = {}
+    for node in found:
+        if node.host is not None:
+            named.setdefault((node.host, node.ip), []).append(node)
+    chosen = [min(nodes, key=preference) for nodes in named.values()]
+    # A silent worker stands for its machine unless another one there answered.
+    answered = {ip for _, ip in named}
+    silent = {node.ip: node for node in found if node.host is None and node.ip not in answered}
+    return [*chosen, *silent.values()]
 
 
 def packages(versions: dict[str, Any]) -> dict[str, str]:

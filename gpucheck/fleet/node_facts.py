@@ -183,6 +183,9 @@ def _report(document: Mapping[str, Any], command: str) -> NodeFacts:
     gpus = tuple(_gpus(result, host, command))
     lost = [gpu for gpu in gpus if gpu.state in ("lost", "error")]
     reasons = tuple(dict.fromkeys(_reasons(document, result, command)))[:MOST_REASONS]
+    if outcome is Outcome.OK and not isinstance(document.get("result"), dict):
+        outcome = Outcome.UNREADABLE
+        reasons = ("it ended well, but has no result",)
     if lost and outcome is not Outcome.FAILED:
         outcome = Outcome.FAILED
         reasons = (f"{count_of(len(lost))} lost or unreadable", *reasons)
@@ -323,9 +326,11 @@ def _measured(result: Mapping[str, Any], driver: str | None) -> Iterator[GpuFact
 
 def _explanations(seen: Mapping[str, Any]) -> Iterator[str]:
     """Yield what the sensors saw that may explain a slow GPU."""
-    for reason, share in _map(seen, "reasons").items():
-        if isinstance(share, int | float) and share >= 0.05:
-            yield f"{_short(str(reason))} {100 * share:.0f} % of the time"
+    reasons = _map(seen, "reasons")
+    for reason in reasons:
+        share = _number(reasons, reason)
+        if share is not None and share >= 0.05:
+            yield f"{_short(reason)} {100 * share:.0f} % of the time"
     hot = _number(_map(seen, "temperature_c"), "high")
     if hot is not None:
         yield f"{hot:.0f} C"
@@ -443,6 +448,8 @@ def _time(document: Mapping[str, Any]) -> float | None:
     text = _text(document, "time") or _text(document, "timestamp")
     try:
         found = datetime.fromisoformat(text or "")
-        return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+        # In UTC the first and the last day of the calendar may be outside of it.
+        utc = found.astimezone(UTC) if found.tzinfo else found.replace(tzinfo=UTC)
+        return utc.timestamp()
     except (ValueError, OverflowError):
         return None

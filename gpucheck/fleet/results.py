@@ -60,7 +60,8 @@ class ResultsFile:
         flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
         flags |= 0 if resume else os.O_CREAT | os.O_EXCL
         try:
-            self._descriptor = os.open(path, flags, 0o644)
+            # The answers to `list` hold the command lines of all users of all nodes.
+            self._descriptor = os.open(path, flags, 0o600)
         except FileExistsError:
             raise WrongUseError(
                 code="results-exist",

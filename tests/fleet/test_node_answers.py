@@ -12,7 +12,7 @@ import pytest
 
 from gpucheck.fleet import connector
 from gpucheck.fleet.connector import Asked, Order, check_scheduler, check_wave, node_answers
-from gpucheck.fleet.dask_child import waves
+from gpucheck.fleet.dask_child import Node, one_per_machine, waves
 from gpucheck.fleet.model import NodeAnswer, Outcome
 from gpucheck.fleet.results import ResultsFile, read_earlier
 from gpucheck.report.errors import MissingError, WrongUseError
@@ -55,6 +55,7 @@ def answers(order: Order, expected: tuple[str, ...] = ()) -> dict[str, NodeAnswe
         (ended("n", json.dumps(detect("n")), 0), "ok", None),
         (ended("n", json.dumps(detect("n", failing={"a": "b"})), 1), "failed", None),
         (ended("n", json.dumps(detect("n")), 3), "inconclusive", None),
+        (ended("n", '{"a":' + "[" * 600 + "]" * 600 + "}", 0), "unreadable", "no document"),
         (ended("n", "", 127, "env: 'gpucheck': No such file"), "not-installed", "No such file"),
         (ended("n", "", 126, "env: not allowed"), "not-installed", "not allowed"),
         (ended("n", "", -9), "lost", "signal 9"),
@@ -121,6 +122,26 @@ def test_a_silent_node_is_called_as_it_is_expected_or_by_its_address(
     found = list(node_answers(Order("list", "tls://x:1"), ("gpu7",)))
 
     assert [one.host for one in found if isinstance(one, Asked)] == ["gpu7", "10.0.0.1"]
+
+
+def worker(address: str, ip: str, host: str | None, gpus: int = 1) -> Node:
+    node = Node(address, {"host": ip, "name": address, "resources": {"GPU": gpus}})
+    node.host = host
+    return node
+
+
+def test_a_machine_with_the_name_of_another_is_asked_beside_it() -> None:
+    found = [
+        worker("tls://10.0.0.1:1", "10.0.0.1", "copied", gpus=0),
+        worker("tls://10.0.0.1:2", "10.0.0.1", "copied"),
+        worker("tls://10.0.0.2:1", "10.0.0.2", "copied"),
+        worker("tls://10.0.0.2:2", "10.0.0.2", None),
+        worker("tls://10.0.0.3:1", "10.0.0.3", None),
+    ]
+
+    asked = [node.address for node in one_per_machine(found)]
+
+    assert asked == ["tls://10.0.0.1:2", "tls://10.0.0.2:1", "tls://10.0.0.3:1"]
 
 
 @pytest.mark.parametrize(
