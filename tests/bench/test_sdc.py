@@ -392,6 +392,13 @@ def test_the_four_matrices_fit_into_what_is_planned_for_them() -> None:
     assert 4 * 2 * edge**2 <= 0.8 * 2**28 < 4 * 2 * (2 * edge) ** 2
 
 
+def test_the_memory_of_a_repeated_product_is_that_of_its_four_matrices() -> None:
+    product = sdc._ProductKernel("float16", 8)
+
+    # Two bytes each of 2 x 3 and 3 x 5 factors, and of two products of 2 x 5.
+    assert product.device_bytes((2, 3, 5), "float16") == 2 * (2 * 3 + 3 * 5 + 2 * 2 * 5)
+
+
 def test_a_full_card_is_named_with_who_fills_it() -> None:
     planned, _ = plan_product(card(0), BenchRequest(), CPU, held="process 7 holds 70.0 GiB")
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from gpucheck.bench import session
+from gpucheck.bench import plan, session
 from gpucheck.bench.model import (
     BenchMode,
     BenchRequest,
@@ -97,8 +97,9 @@ def asked_of(devices: tuple[str, ...], probes: FakeProbes, opening: Opening) -> 
 
 
 def test_the_processor_alone_wakes_no_driver_and_products_are_repeated_after_it(
-    opening: Opening, tmp_path: Path
+    opening: Opening, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(plan, "_LIMITS", {})  # rows that nobody asked for are large
     probes = machine(FIRST)
     environment = {"NVIDIA_TF32_OVERRIDE": "0", DIRECTORY_VARIABLE: str(tmp_path / "claims")}
 
@@ -247,8 +248,9 @@ def held(environment: dict[str, str]) -> dict[str, str | None]:
 ANOTHER = """
 import sys
 from gpucheck.bench.session import hold_gpus
-from tests.bench.test_session import READING, UUIDS
-with hold_gpus(UUIDS[:1], READING, {sys.argv[1]: sys.argv[2]}, "trainer --long"):
+from tests.fakes.probes import gpu_reading, reading_of
+reading = reading_of(gpu_reading(0))
+with hold_gpus([reading.gpus[0].uuid], reading, {sys.argv[1]: sys.argv[2]}, "trainer --long"):
     print("held", flush=True)
     sys.stdin.read()
 """
