@@ -1,6 +1,6 @@
 """Frameworks' rows beside gpucheck's own on this processor, held against a plain timing.
 
-    python -m benchmarks.frameworks --framework NAME[=PYTHON] ... [--budget 170] [--takes 1]
+    python -m benchmarks.frameworks --framework NAME[=PYTHON] ... [--budget 130] [--takes 1]
 
 It runs `gpucheck bench --framework`, and before and after it each framework by itself in
 `plain_timing.py`, which shares no code with gpucheck: a plain time should lie within the row's
@@ -172,7 +172,8 @@ def row_cells(row: Measurement) -> list[str]:
         return [*head, "", "", "", "", "", why]
     spread = ""
     if row.repeat95_s is not None:
-        spread = f"{50 * (row.repeat95_s[1] - row.repeat95_s[0]) / row.median_s:.1f} %"
+        percent = 50 * (row.repeat95_s[1] - row.repeat95_s[0]) / row.median_s
+        spread = f"{percent:.1f} %" if percent < 99.5 else ">99 %"
     percent = row.percent_of_copy if row.percent_of_copy is not None else row.percent_of_peak
     compiled = row.facts.get("compile_s", compile_seconds(row))
     return [
@@ -229,7 +230,7 @@ def main() -> None:
     """Measure, and write the document and the page."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--framework", action="append", required=True, metavar="NAME[=PYTHON]")
-    parser.add_argument("--budget", type=float, default=170.0, help="seconds of gpucheck's run")
+    parser.add_argument("--budget", type=float, default=130.0, help="seconds of gpucheck's run")
     parser.add_argument("--takes", type=int, default=1, help="plain runs before, and after")
     parser.add_argument("--output", type=Path, default=ROOT / "docs" / "measurements")
     chosen = parser.parse_args()

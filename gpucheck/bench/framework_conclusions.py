@@ -1,7 +1,7 @@
 """Conclusions about frameworks: their share of the limit, and what holds them back.
 
-A maker is gpucheck itself or a framework; each stands for its fastest form. Only rows with an
-interval count, so that no sentence rests on one disturbed sample.
+A maker is gpucheck itself or a framework; each stands for its fastest form. Only rows whose median is
+known to a quarter count, so that no sentence rests on one disturbed sample.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from gpucheck.report.text import count_of, duration, two_digits
 WAITS_FOR_HOST = 0.9
 #: Factor from which one form, or one BLAS, is called faster than another.
 _FORM_FASTER, _BLAS_FASTER = 1.05, 1.01
+#: Share of the median to which it must be known.
+_KNOWN_TO = 0.25
 #: The form in which each operation is handed over by itself starts with this.
 _EAGER = "eager"
 
@@ -38,7 +40,7 @@ def framework_conclusions(
     """
     if not any(row.framework for row in rows):
         return ()
-    good = [row for row in rows if row.error is None and row.ci95_s is not None and row.median_s]
+    good = [row for row in rows if _is_known(row)]
     found = list(_break_even_sizes(comparisons))
     for kernel in dict.fromkeys(row.kernel for row in good if row.kernel not in _SWEEPS):
         mine = [row for row in good if row.kernel == kernel and row.scope is Scope.RESIDENT]
@@ -48,6 +50,13 @@ def framework_conclusions(
         for problem in problems.values():
             found.extend(_of_one_problem(problem, frameworks, blas))
     return (*found, *_same_accuracy(rows))
+
+
+def _is_known(row: Measurement) -> bool:
+    """Return whether a row's median is known well enough for a sentence about it."""
+    if row.error is not None or row.ci95_s is None or not row.median_s:
+        return False
+    return (row.ci95_s[1] - row.ci95_s[0]) / 2 <= _KNOWN_TO * row.median_s
 
 
 def _break_even_sizes(comparisons: Sequence[Comparison]) -> Iterator[Conclusion]:
@@ -204,10 +213,13 @@ def _compiling(forms: Sequence[Measurement]) -> Iterator[Conclusion]:
 
 
 def compile_seconds(row: Measurement) -> float | None:
-    """Return how long a compiled form's first run took beyond a usual one, None if unknown."""
+    """Return how long a compiled form's first run took beyond a usual one, None if unknown.
+
+    It is unknown if the first run was no slower: something else disturbed the others.
+    """
     if row.framework is None or _is_eager(row) or row.cold_s is None or row.median_s is None:
         return None
-    return max(0.0, row.cold_s - row.median_s)
+    return row.cold_s - row.median_s if row.cold_s > row.median_s else None
 
 
 def _is_eager(row: Measurement) -> bool:

@@ -42,8 +42,13 @@ def test_training_is_compared_with_the_fastest_since_no_limit_says_much_of_it() 
 
 @pytest.mark.parametrize(
     "changes",
-    [{"ci95_s": None}, {"median_s": None}, {"scope": Scope.END_TO_END}],
-    ids=["no-interval", "unmeasured", "with-transfers"],
+    [
+        {"ci95_s": None},
+        {"ci95_s": (0.007, 0.0121)},
+        {"median_s": None},
+        {"scope": Scope.END_TO_END},
+    ],
+    ids=["no-interval", "hardly-known", "unmeasured", "with-transfers"],
 )
 def test_rows_that_show_little_carry_no_sentence(changes: dict[str, object]) -> None:
     row = replace(made_row("softmax", "cpu", 0.01, PYTORCH), **changes)  # type: ignore[arg-type]
@@ -67,6 +72,15 @@ def test_compiling_that_gains_nothing_is_said_too() -> None:
     (one,) = said(*rows, code="compiling")
 
     assert "gains nothing here: its eager code is 2.0 times as fast" in one.sentence
+
+
+def test_a_first_run_that_was_no_slower_tells_nothing_of_compiling() -> None:
+    compiled = made_row("softmax", "cpu", 0.01, COMPILED, cold_s=0.009)
+
+    (one,) = said(made_row("softmax", "cpu", 0.02, PYTORCH), compiled, code="compiling")
+
+    assert one.sentence == "PyTorch's torch.compile is 2.0 times as fast as its eager code"
+    assert "compile_s" not in one.facts
 
 
 def test_forms_whose_intervals_meet_are_not_compared() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,9 @@ import pytest
 from gpucheck.bench.framework_doubts import ACCURACY_POINTS
 from tests.end_to_end.conftest import Program
 
-#: Names of the variables that hold real MNIST's file, and frameworks as `NAME=PYTHON`, with spaces.
-MNIST, FRAMEWORKS = "MNIST_FILE", "MNIST_FRAMEWORKS"
+#: Variables that name real MNIST's file, as --data takes it, and Pythons that have frameworks.
+MNIST, PYTHONS = "GPUCHECK_TEST_MNIST", "GPUCHECK_FRAMEWORK_PYTHONS"
+MODULES = {"pytorch": "torch", "tensorflow": "tensorflow", "jax": "jax"}
 
 
 def write_digits(path: Path) -> None:
@@ -58,14 +60,27 @@ def test_numpy_as_a_framework_learns_what_gpucheck_learns(program: Program, tmp_
     assert "accuracy-differs" not in doubts
 
 
-@pytest.mark.skipif(
-    MNIST not in os.environ or FRAMEWORKS not in os.environ,
-    reason=f"{MNIST} names no MNIST file, or {FRAMEWORKS} no frameworks (NAME=PYTHON ...)",
-)
-def test_real_mnist_ends_alike_in_all_frameworks(program: Program) -> None:
-    frameworks = os.environ[FRAMEWORKS].split()
+def installed() -> list[str]:
+    """Return the frameworks of the Pythons that are named, as --framework takes them."""
+    found: dict[str, str] = {}
+    for python in filter(None, os.environ.get(PYTHONS, "").split(":")):
+        names = [*MODULES.values()]
+        code = f"import importlib.util as u; print(*(bool(u.find_spec(name)) for name in {names}))"
+        done = subprocess.run(
+            [python, "-I", "-c", code], capture_output=True, text=True, check=True
+        )
+        for name, there in zip(MODULES, done.stdout.split(), strict=True):
+            if there == "True":
+                found.setdefault(name, python)
+    return [f"{name}={python}" for name, python in found.items()]
 
-    result = train(program, os.environ[MNIST], frameworks, "60")
+
+def test_real_mnist_ends_alike_in_all_frameworks(program: Program) -> None:
+    file, frameworks = os.environ.get(MNIST), installed()
+    if file is None or not frameworks:
+        pytest.skip(f"{MNIST} names no MNIST file, or {PYTHONS} no Python with a framework")
+
+    result = train(program, file, frameworks, "60")
 
     found = accuracies(result)
     assert set(found) == {"gpucheck", *(one.partition("=")[0] for one in frameworks)}

@@ -1,0 +1,80 @@
+"""A profile holds a framework's rows to a saved run, as a CI job does; NumPy is the framework."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.end_to_end.conftest import Ended, Program
+
+PROFILE = """\
+[profile]
+schema = 1
+name = "numpy-rows"
+version = 1
+
+[match]
+device = "cpu"
+
+[run]
+seconds = 0.5
+processes = 3
+max_processes = 3
+size = 64
+
+[[check]]
+id = "softmax-numpy"
+kernel = "softmax"
+device = "cpu"
+framework = "numpy"
+baseline = true
+tolerance_percent = 40
+"""
+
+
+@pytest.mark.slow
+def test_another_version_of_a_framework_is_told_and_may_be_allowed(
+    program: Program, tmp_path: Path
+) -> None:
+    profile, saved = tmp_path / "profile.toml", tmp_path / "saved.json"
+    profile.write_text(PROFILE, encoding="utf-8")
+
+    def run(*words: str) -> tuple[Ended, Any]:
+        given = ("bench", "--profile", str(profile), *words, "--json")
+        ended = program(*given, env={}, timeout_s=200)
+        gates = ended.document("bench")["result"]["gates"]
+        return ended, next(gate for gate in gates if gate["id"] == "softmax-numpy")
+
+    ended, first = run("--save", str(saved), "--save-failed")
+    kept = json.loads(saved.read_text("utf-8"))
+    (device,) = kept["devices"]
+    version, _, rest = device["fingerprint"]["frameworks"]["numpy"].partition(",")
+    device["fingerprint"]["frameworks"]["numpy"] = f"1.0,{rest}"
+    saved.write_text(json.dumps(kept), encoding="utf-8")
+    other, held = run("--baseline", str(saved))
+    allowed, judged = run("--baseline", str(saved), "--allow-difference", "frameworks")
+
+    assert (ended.code, first["status"]) == (0, "skip")
+    assert [one["id"] for one in kept["series"]] == ["softmax-numpy"]
+    assert (other.code, held["status"]) == (3, "inconclusive")
+    assert f"frameworks: numpy=1.0,{rest} -> numpy={version},{rest}" in held["reason"]
+    assert allowed.code in (0, 1, 3)
+    values = kept["series"][0]["values"]
+    assert min(values) <= judged["expected"] <= max(values), "it was held against the saved run"
+
+
+def test_an_interpreter_that_is_none_is_refused_before_anything_is_measured(
+    program: Program, tmp_path: Path
+) -> None:
+    (tmp_path / "profile.toml").write_text(PROFILE, encoding="utf-8")
+    words = ("bench", "--profile", str(tmp_path / "profile.toml"), "--framework")
+
+    missing = program(*words, "numpy=/no/such/python", "--json", env={})
+    foreign = program(*words, "jax", "--json", env={})
+
+    for ended, said in ((missing, "/no/such/python"), (foreign, "measures nothing with jax")):
+        assert ended.code == 2
+        assert said in ended.document("bench")["error"]["message"]
