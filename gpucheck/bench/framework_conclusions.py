@@ -1,7 +1,7 @@
 """Conclusions about frameworks: their share of the limit, and what holds them back.
 
-A maker is gpucheck itself or a framework; each stands for its fastest form. Only rows whose median is
-known to a quarter count, so that no sentence rests on one disturbed sample.
+A maker is gpucheck itself or a framework; each stands for its fastest form. Only rows whose median
+is known to a quarter count, so that no sentence rests on one disturbed sample.
 """
 
 from __future__ import annotations
