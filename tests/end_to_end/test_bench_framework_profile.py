@@ -6,8 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.end_to_end.conftest import Ended, Program
 
 PROFILE = """\
@@ -35,7 +33,6 @@ tolerance_percent = 40
 """
 
 
-@pytest.mark.slow
 def test_another_version_of_a_framework_is_told_and_may_be_allowed(
     program: Program, tmp_path: Path
 ) -> None:
