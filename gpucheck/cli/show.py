@@ -188,7 +188,9 @@ def _shown(document: SavedDocument, format_: str, view: View) -> str:
     """Return the text of a document."""
     report = document.report
     if format_ == "json":
-        return json.dumps(document.plain, indent=2 if view.indented else None) + "\n"
+        # As the json format writes it: without blanks for a program.
+        indent, separators = (2, None) if view.indented else (None, (",", ":"))
+        return json.dumps(document.plain, indent=indent, separators=separators) + "\n"
     if report.command not in VIEWS:
         return f"{printable(origin(document))}\n"
     return open_format(format_)(report, view)

@@ -95,7 +95,9 @@ def test_json_is_the_document_itself_with_what_this_version_does_not_know(
 
     assert main(["show", saved("list", later=[1], tool=tool), "--json"]) == 0
 
-    assert json.loads(capsys.readouterr().out) == {
+    text = capsys.readouterr().out
+    assert text.startswith('{"schema":"gpucheck/list/1",')
+    assert json.loads(text) == {
         **documents()["list"],
         "later": [1],
         "tool": tool,
