@@ -123,8 +123,11 @@ def _nodes(
 def _node(node: Node, rule: JudgementRule) -> FleetNode:
     """Return what the documents of a node say of it."""
     outcome = node.outcome()
-    latest = sorted(node.latest(), key=lambda run: run.outcome is not outcome)
-    reasons = dict.fromkeys(reason for run in latest for reason in run.reasons)
+    # Of several commands with the same outcome, detect knows the cause.
+    latest = sorted(
+        node.latest(), key=lambda run: (run.outcome is not outcome, run.command != "detect")
+    )
+    reasons = dict.fromkeys(reason.rstrip(".") for run in latest for reason in run.reasons)
     runs, failed_in = node.repeats()
     if runs > 1 and 0 < failed_in < runs:
         reasons[f"failed in {failed_in} of {runs} runs"] = None

@@ -13,7 +13,7 @@ from gpucheck.fleet.model import FleetNode, FleetReport, Outcome
 from gpucheck.fleet.report import report
 from gpucheck.report.envelope import Host
 from gpucheck.report.errors import ExitCode, WrongUseError
-from tests.fleet.documents import bench, detect
+from tests.fleet.documents import bench, detect, envelope
 
 
 def reported(
@@ -66,6 +66,15 @@ def test_the_worst_of_several_commands_counts() -> None:
     found, _ = reported(detect("n", time=at(2)), bench("n", code=1, time=at(1)))
 
     assert only(found).outcome is Outcome.FAILED
+
+
+def test_the_cause_comes_before_what_other_commands_say_of_it() -> None:
+    error = {"code": "nvml-driver-not-loaded", "message": "The GPUs cannot be listed."}
+    listed = envelope("n", "list", None, code=4, error=error)
+
+    node = only(reported(listed, detect("n", failing={"kernel-module": "not-loaded"}))[0])
+
+    assert node.reasons == ("kernel-module: not-loaded", "The GPUs cannot be listed")
 
 
 def test_same_document_twice_counts_once() -> None:
