@@ -9,16 +9,16 @@ from gpucheck.detect.machine import Machine
 from gpucheck.detect.model import Finding, Layer
 from gpucheck.detect.remedies import for_gpu
 from gpucheck.drivers.evidence import GpuHealthReading
-from gpucheck.drivers.native import BINDING_TOO_OLD
+from gpucheck.drivers.native import BINDING_TOO_OLD, NOT_SUPPORTED
 from gpucheck.drivers.readings import GpuReading
 from gpucheck.inventory.condition import Judgement, Trouble, Unread, lost
 from gpucheck.inventory.inventory import HUNG
 from gpucheck.report.envelope import CheckStatus, Evidence
 from gpucheck.report.text import count_of
 
-#: Ends of the reasons for what a GPU or driver does not have, as opposed to what was not read:
-#: NVML's codes (not supported, function not found, deprecated), and pynvml without the function.
-NOT_OFFERED = ("(NVML 3)", "(NVML 13)", "(NVML 26)", BINDING_TOO_OLD)
+#: Parts of the reasons for what a GPU or driver does not have, as opposed to what was not read:
+#: NVML's codes (3: not supported, 13: function not found, 26: deprecated), and our own words.
+NOT_OFFERED = ("(NVML 3)", "(NVML 13)", "(NVML 26)", NOT_SUPPORTED, BINDING_TOO_OLD)
 
 
 Judge = Callable[[GpuReading, GpuHealthReading], Judgement]
@@ -75,7 +75,7 @@ def over_gpus(machine: Machine, check_id: str, well: str, judge: Judge) -> list[
     unread = [
         (index, gap.reason)
         for index, gap in gaps
-        if gap.applies and not gap.reason.endswith(NOT_OFFERED)
+        if gap.applies and not any(part in gap.reason for part in NOT_OFFERED)
     ]
     if unread:
         names = ", ".join(str(index) for index, _ in unread)

@@ -22,6 +22,8 @@ IN_A_VM = "In a virtual machine: "
 _OF_THE_HOST = (
     r"(?i)\bsudo\b|\breboot\b|power the machine|\bBIOS\b|firmware|initramfs|modprobe|reseat"
     r"|attach the|power supply|air ?flow|install the (nvidia )?driver|upgrade the driver|reinstall"
+    r"|cable|riser|fans can|field diagnostics|boot with|update the kernel|unattended upgrades"
+    r"|lines that block|journalctl|nvidia-imex"
 )
 #: Steps on the checked Python, wherever it is.
 _OF_A_PYTHON = r"\bpip (un)?install\b"

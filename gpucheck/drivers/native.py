@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+#: The reason of a value that this kind of GPU does not have.
+NOT_SUPPORTED = "not supported by this GPU"
 #: The reason of a value that pynvml has no function for; the driver was not asked.
 BINDING_TOO_OLD = "the installed nvidia-ml-py is too old to ask for it"
 

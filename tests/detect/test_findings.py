@@ -9,6 +9,7 @@ from gpucheck.detect.checks.condition import ROW_REMAPPING
 from gpucheck.detect.machine import Machine
 from gpucheck.drivers.evidence import HealthReading
 from gpucheck.drivers.native import BINDING_TOO_OLD
+from gpucheck.drivers.native import NOT_SUPPORTED as NOT_OFFERED_HERE
 from gpucheck.drivers.nvml.binding import error_of
 from gpucheck.drivers.readings import ProbeFailure
 from gpucheck.report.envelope import CheckStatus
@@ -43,6 +44,7 @@ def test_each_bad_gpu_has_a_finding_with_its_uuid() -> None:
         ({"remapped_rows_failed": error_of("f", 13).reason()}, CheckStatus.SKIP),
         ({"remapped_rows_failed": error_of("f", 26).reason()}, CheckStatus.SKIP),
         ({"remapped_rows_failed": BINDING_TOO_OLD}, CheckStatus.SKIP),
+        ({"remapped_rows_failed": NOT_OFFERED_HERE}, CheckStatus.SKIP),
         (DENIED, CheckStatus.UNKNOWN),
     ],
 )

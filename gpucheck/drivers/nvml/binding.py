@@ -10,7 +10,7 @@ import sys
 from functools import partial
 from types import ModuleType, SimpleNamespace
 
-from gpucheck.drivers.native import BINDING_TOO_OLD, DriverError
+from gpucheck.drivers.native import BINDING_TOO_OLD, NOT_SUPPORTED, DriverError
 
 TYPE_CHECKING = False  # the name that type checkers know, without the import of typing
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 REASONS: dict[int, tuple[str, str]] = {
     1: ("uninitialized", "NVML was not initialised"),
     2: ("invalid-argument", "NVML rejected the argument"),
-    3: ("not-supported", "not supported by this GPU"),
+    3: ("not-supported", NOT_SUPPORTED),
     4: ("no-permission", "no permission to read it"),
     5: ("already-initialized", "NVML was already initialised"),
     6: ("not-found", "not found by NVML"),

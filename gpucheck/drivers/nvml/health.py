@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from functools import partial
 
-from gpucheck.drivers.native import BINDING_TOO_OLD
+from gpucheck.drivers.native import BINDING_TOO_OLD, NOT_SUPPORTED
 from gpucheck.drivers.nvml.binding import (
     MOST_LINKS,
     NO_SUCH_LINK,
@@ -282,7 +282,7 @@ class HealthReader(FieldReader):
     def _why_null(self, name: str) -> str:
         if self._gap is not None and name in GROWING:
             return self._gap.reason()
-        return "not supported by this GPU"
+        return NOT_SUPPORTED
 
 
 def read_health(binding: Binding, sample_s: float) -> Iterator[dict[str, Any]]:
