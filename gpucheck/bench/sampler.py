@@ -204,8 +204,13 @@ class Sampler:
             self.ran_s += max(0.0, first_s)
         self._verify(state)
         # One operation may take minutes, which is warm-up enough. The first run of a short one may
-        # also be long while libraries load; that does not show how often to repeat it.
+        # also be long while libraries load; that does not show how often to repeat it. A framework
+        # loads most of them, and compiles, so that a second run tells.
         long = first_s >= max(10 * state.case.shortest_span_s, _LONG_FIRST_S)
+        if long and state.case.label.framework is not None:
+            state.loops = 1
+            second_s = self._sample(state, state.warmup_s)
+            long = second_s >= max(10 * state.case.shortest_span_s, _LONG_FIRST_S)
         if not long and self._find_loops(state) < warmup_s:
             self._run_for(state, state.warmup_s, warmup_s)
         state.loops = max(1, state.loops)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import chain, repeat
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from gpucheck.bench.case import EVENT_SPAN_S
 from gpucheck.bench.model import Verified
 from gpucheck.bench.sampler import CaseState, Sampler, wrong_result
-from tests.fakes.bench import FakeCase, FakeClock
+from tests.fakes.bench import PYTORCH, FakeCase, FakeClock, label
 
 
 def test_a_new_slice_warms_up_for_its_share_unless_one_sample_fills_it() -> None:
@@ -95,3 +96,24 @@ def test_a_span_between_events_is_long_for_their_clock_and_short_for_the_queue()
     """The clock's tick is half a microsecond, and a short kernel takes about two."""
     assert EVENT_SPAN_S / 0.5e-6 >= 500
     assert EVENT_SPAN_S / 2e-6 <= 1000
+
+
+class CompilingCase(FakeCase):
+    """A framework's operation whose first run compiles."""
+
+    compiles = True
+
+
+def test_compiling_is_no_part_of_the_budget_and_does_not_decide_the_repetitions() -> None:
+    clock = FakeClock()
+    framework = replace(label(), framework=PYTORCH)
+    case = CompilingCase(chain([60.0], repeat(1e-5)), clock, label=framework)
+    state, sampler = CaseState(case=case), Sampler(clock, 100)
+
+    sampler.take_slice(state, 0.1, 0.01)
+
+    assert state.error is None
+    assert state.cold_s == sampler.compiled_s == 60.0
+    assert sampler.ran_s < 1
+    assert state.loops >= 100
+    assert max(state.samples_s) == pytest.approx(1e-5)
