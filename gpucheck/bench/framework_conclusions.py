@@ -266,11 +266,18 @@ def _faster_blas(
     best: Mapping[str | None, Measurement], frameworks: Sequence[FrameworkFacts], blas: str | None
 ) -> Iterator[Conclusion]:
     """Yield that a framework's product is faster than gpucheck's, with both libraries."""
-    own, quickest = best.get(None), next(iter(best.values()))
-    name = maker_of(quickest)
-    if own is None or name is None or not _faster(quickest, own, _BLAS_FASTER):
+    libraries = {one.name: one.blas for one in frameworks}
+    # The same version of a library that is faster elsewhere is not another library.
+    others = {
+        name: row
+        for name, row in best.items()
+        if name is not None and (libraries.get(name) or "?").split()[-1] not in (blas or "")
+    }
+    own, quickest = best.get(None), next(iter(others.values()), None)
+    if own is None or quickest is None or not _faster(quickest, own, _BLAS_FASTER):
         return
-    theirs = next((one.blas for one in frameworks if one.name == name and one.blas), None)
+    name = maker_of(quickest)
+    theirs = libraries.get(name or "")
     percent = 100 * (_seconds(own) / _seconds(quickest) - 1)
     threads = "" if own.threads is None else f" with {count_of(own.threads, 'thread')}"
     uses = f" ({theirs})" if theirs else ""

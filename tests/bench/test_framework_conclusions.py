@@ -8,7 +8,15 @@ import pytest
 
 from gpucheck.bench.model import Conclusion, Measurement, Scope
 from tests.fakes.bench import PYTORCH
-from tests.fakes.framework_rows import COMPILED, TENSORFLOW, made_result, made_row, on_cpu, on_gpu
+from tests.fakes.framework_rows import (
+    COMPILED,
+    FACTS,
+    TENSORFLOW,
+    made_result,
+    made_row,
+    on_cpu,
+    on_gpu,
+)
 
 
 def said(*rows: Measurement, code: str) -> list[Conclusion]:
@@ -113,6 +121,18 @@ def test_a_blas_is_faster_only_beyond_the_intervals(median_s: float, count: int)
     rows = made_row("matmul", "cpu", 0.0880), made_row("matmul", "cpu", median_s, TENSORFLOW)
 
     assert len(said(*rows, code="faster-blas")) == count
+
+
+def test_the_same_version_of_a_blas_is_not_a_faster_one() -> None:
+    facts = (replace(FACTS[1], blas="scipy-openblas 0.3.31"), FACTS[0])
+    rows = made_row("matmul", "cpu", 0.0880), made_row("matmul", "cpu", 0.0800, TENSORFLOW)
+    mkl = made_row("matmul", "cpu", 0.0850, PYTORCH)
+
+    alone, both = (made_result(*found, facts=facts) for found in (rows, (*rows, mkl)))
+
+    assert "faster-blas" not in {one.code for one in alone.conclusions}
+    (one,) = [one for one in both.conclusions if one.code == "faster-blas"]
+    assert one.sentence.startswith("PyTorch (MKL 2024.2) multiplies 4 % faster")
 
 
 def test_a_gpu_that_waits_for_the_host_is_told_what_helps() -> None:
