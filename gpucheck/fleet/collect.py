@@ -129,7 +129,7 @@ class Collected:
     """Everything that was read, by host and GPU.
 
     `expected` are the hosts that should be there; with them, `node1.cluster` is `node1`, and a
-    document whose host is unknown belongs to the host that its file is named after.
+    document belongs to the host that its file is named after, if there is one.
     """
 
     def __init__(self, expected: Collection[str] = ()) -> None:
@@ -180,14 +180,12 @@ class Collected:
     def _host(self, said: str | None, found: Found) -> str | None:
         """Return the name under which a document's node is known."""
         stem = _stem(found.place.file)
-        if said is not None:
-            name = self._known(said)
-            if not self._expected or name in self._expected:
-                return name
-            # In a container the machine has another name than outside.
-            return stem if stem in self._expected else name
+        # Who gathered the documents named the file. The document itself may say anything: in a
+        # container the machine has another name than outside, or it bears another's.
         if stem in self._expected:
             return stem
+        if said is not None:
+            return self._known(said)
         lone = found.document is not None and not self._expected and found.place.line is None
         return stem if lone and stem else None
 

@@ -118,7 +118,7 @@ def printable(text: str) -> str:
 
 #: What Markdown would act on: marks anywhere, addresses, and what begins a list at the start.
 _MARKDOWN = re.compile(
-    r"[\\`*_{}\[\]<>#|~$&@]|(?<=[A-Za-z]):(?=//)|^[-+=](?=\s)|(?<=^\d)[.)](?=\s)"
+    r"[\\`*_{}\[\]<>#|~$&@]|(?<=[A-Za-z]):(?=//)|(?<=[Ww]{3})\.|^[-+=](?=\s)|(?<=^\d)[.)](?=\s)"
 )
 
 

@@ -46,3 +46,14 @@ def test_a_share_that_is_no_number_explains_nothing() -> None:
     }
 
     assert reported(document).exit_code is ExitCode.OK
+
+
+def test_a_node_does_not_answer_in_the_name_of_another() -> None:
+    collected = Collected(["gpu1", "gpu2"])
+    collected.add(Found(Place("out/gpu1.json"), detect("gpu2", failing={"xid": "79"})))
+    collected.add(Found(Place("out/gpu2.json"), detect("gpu2")))
+    collected.add(Found(Place("out/all.jsonl", 1), detect("gpu2", time="2026-11-22T03:00:05Z")))
+
+    outcomes = {host: node.outcome() for host, node in collected.nodes.items()}
+
+    assert outcomes == {"gpu1": Outcome.FAILED, "gpu2": Outcome.OK}

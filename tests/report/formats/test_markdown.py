@@ -66,6 +66,7 @@ def test_a_code_block_cannot_be_left() -> None:
         ("`x`", r"\`x\`"),
         ("<script>&amp;", r"\<script\>\&amp;"),
         ("[a](http://b)", r"\[a\](http\://b)"),
+        ("WWW.b.example", r"WWW\.b.example"),
         ("- x", r"\- x"),
         ("1. x", r"1\. x"),
         ("8.0/79.6 GiB", "8.0/79.6 GiB"),
