@@ -190,7 +190,10 @@ def _shown(document: SavedDocument, format_: str, view: View) -> str:
     if format_ == "json":
         # As the json format writes it: without blanks for a program.
         indent, separators = (2, None) if view.indented else (None, (",", ":"))
-        return json.dumps(document.plain, indent=indent, separators=separators) + "\n"
+        # What this version does not know may hold 1e999, which has no form in JSON.
+        return (
+            f"{json.dumps(document.plain, indent=indent, separators=separators, allow_nan=False)}\n"
+        )
     if report.command not in VIEWS:
         return f"{printable(origin(document))}\n"
     return open_format(format_)(report, view)

@@ -253,6 +253,17 @@ def test_values_that_contradict_each_other_are_a_sentence(
     assert "is damaged: its values contradict each other" in capsys.readouterr().err
 
 
+def test_a_number_without_a_form_in_json_is_not_written(
+    saved: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = Path(saved("list"))
+    file.write_text(file.read_text(encoding="utf-8").rstrip()[:-1] + ', "later": 1e999}')
+
+    assert main(["show", str(file), "--json"]) == 2
+
+    assert "Infinity" not in capsys.readouterr().out
+
+
 def test_names_from_a_document_control_no_terminal(
     saved: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
