@@ -1,7 +1,7 @@
 """Measures of `fleet run` with many workers on one machine: time, memory, and nodes that fail.
 
-    python -m benchmarks.fleet_run                    200 workers
-    python -m benchmarks.fleet_run --workers 50
+    python -m benchmarks.fleet_run                    50, 100 and 200 workers
+    python -m benchmarks.fleet_run --workers 50 25
     python -m benchmarks.fleet_run --write            ... written to docs/measurements/fleet_run.md
 
 Needs the extra `fleet`. Each worker is a process with a host's name of its own, forked from one
@@ -52,9 +52,30 @@ class Row(NamedTuple):
     outcomes: dict[str, int]
 
 
+class Load(NamedTuple):
+    """What a scheduler bears once all its workers have registered."""
+
+    workers: int
+    seconds: float
+    cpu_s: float
+    resident_mib: float
+    descriptors: int
+    list_s: float | None = None
+
+
+def load_of(pid: int, workers: int, seconds: float) -> Load:
+    """Return what a process has used so far, from /proc."""
+    folder = Path("/proc") / str(pid)
+    fields = (folder / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    cpu_s = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    resident = int((folder / "statm").read_text(encoding="utf-8").split()[1])
+    resident_mib = resident * os.sysconf("SC_PAGE_SIZE") / (1 << 20)
+    return Load(workers, seconds, cpu_s, resident_mib, len(list((folder / "fd").iterdir())))
+
+
 @contextmanager
-def cluster(workers: int, folder: Path) -> Iterator[tuple[str, float]]:
-    """Yield the address of a scheduler, and the seconds until all workers had registered."""
+def cluster(workers: int, folder: Path) -> Iterator[tuple[str, Load]]:
+    """Yield the address of a scheduler, and its load when all workers had registered."""
     scheduler = subprocess.Popen(
         [sys.executable, str(ROOT / "tests" / "fleet" / "dask_node.py"), "scheduler"],
         stdout=subprocess.PIPE,
@@ -69,7 +90,7 @@ def cluster(workers: int, folder: Path) -> Iterator[tuple[str, float]]:
     pids = [fork_worker(address, number, folder) for number in range(workers)]
     try:
         asyncio.run(all_registered(address, workers))
-        yield address, time.monotonic() - begun_s
+        yield address, load_of(scheduler.pid, workers, time.monotonic() - begun_s)
     finally:
         for pid in pids:
             os.kill(pid, signal.SIGKILL)
@@ -136,7 +157,6 @@ def measured(what: str, address: str, *words: str) -> Row:
 def runs(address: str, folder: Path) -> Iterator[Row]:
     """Yield the rows; the one that leaves frozen workers behind comes last."""
     results = str(folder / "results.jsonl")
-    yield measured("list, all at once", address, "list")
     yield measured("list, kept in a file", address, "list", "--results", results)
     yield measured("bench, waves of 5 %", address, "bench")
     deadline = ("--deadline", str(DEADLINE_S), "--node-timeout", "5")
@@ -144,7 +164,7 @@ def runs(address: str, folder: Path) -> Iterator[Row]:
     yield measured(what, address, "detect", *deadline)
 
 
-def described(rows: Sequence[Row], workers: int, registered_s: float, kib: float) -> str:
+def described(rows: Sequence[Row], loads: Sequence[Load], kib: float) -> str:
     """Return the page."""
     import distributed
 
@@ -155,8 +175,20 @@ def described(rows: Sequence[Row], workers: int, registered_s: float, kib: float
         f"gpucheck share one machine ({cpu_model()}, {os.cpu_count()} cores), over loopback",
         "without TLS: times are pessimistic. What a node runs prints a document of eight GPUs",
         f"({kib:.0f} KiB) and ends: the figures are those of asking. Distributed",
-        f"{distributed.__version__}, Python {platform.python_version()}. {workers} workers had",
-        f"registered after {registered_s:.1f} s.",
+        f"{distributed.__version__}, Python {platform.python_version()}.",
+        "",
+        "## A scheduler and its workers",
+        "",
+        "| workers | all registered after | scheduler's CPU by then | its memory |"
+        " its descriptors | `fleet run list` |",
+        "|--:|--:|--:|--:|--:|--:|",
+        *(
+            f"| {load.workers} | {load.seconds:.1f} s | {load.cpu_s:.2f} s |"
+            f" {load.resident_mib:.0f} MiB | {load.descriptors} | {load.list_s:.1f} s |"
+            for load in loads
+        ),
+        "",
+        f"## {loads[-1].workers} workers",
         "",
         "| asked | seconds | peak MiB | exit code | outcomes |",
         "|--|--:|--:|--:|--|",
@@ -187,7 +219,7 @@ def cpu_model() -> str:
 def main() -> None:
     """Measure, and print or write the page."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--workers", type=int, default=200)
+    parser.add_argument("--workers", type=int, nargs="+", default=[50, 100, 200])
     parser.add_argument("--write", action="store_true", help=f"write {DOCUMENT.name}")
     options = parser.parse_args()
     sys.path.insert(0, str(ROOT))
@@ -195,16 +227,21 @@ def main() -> None:
 
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        for number in range(options.workers):
+        for number in range(max(options.workers)):
             host = f"node{number:04d}"
             (folder / f"{host}.json").write_text(json.dumps(detect(host)), encoding="utf-8")
         program = folder / "gpucheck"
         program.write_text(_NODE.format(folder=folder), encoding="utf-8")
         program.chmod(0o755)
-        with cluster(options.workers, folder) as (address, registered_s):
-            rows = list(runs(address, folder))
+        loads, rows = [], []
+        for workers in sorted(options.workers):
+            with cluster(workers, folder) as (address, load):
+                asked = measured("list, all at once", address, "list")
+                loads.append(load._replace(list_s=asked.seconds))
+                if workers == max(options.workers):
+                    rows = [asked, *runs(address, folder)]
     kib = len(json.dumps(detect("node"))) / 1024
-    page = described(rows, options.workers, registered_s, kib)
+    page = described(rows, loads, kib)
     if options.write:
         DOCUMENT.write_text(page, encoding="utf-8")
     print(page)

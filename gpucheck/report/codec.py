@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import inspect
 import math
+import sys
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
 from functools import cache
 from typing import Any, TypeVar
@@ -72,7 +73,23 @@ def from_plain(
 
 @cache
 def _hints(cls: type) -> dict[str, Any]:
-    return typing.get_type_hints(cls)
+    hints = typing.get_type_hints(cls)
+    for name in {name for hint in hints.values() for name in _own_names(hint)}:
+        _RECURSIVE[name] = getattr(sys.modules[cls.__module__], name)
+    return hints
+
+
+#: Types that contain themselves, by the name that stands in them: `float | tuple["Value", ...]`.
+_RECURSIVE: dict[str, Any] = {}
+
+
+def _own_names(hint: Any) -> Iterator[str]:
+    """Yield the names that stand for types inside a type."""
+    if isinstance(hint, typing.ForwardRef):
+        yield hint.__forward_arg__
+    elif typing.get_origin(hint) is not typing.Literal:
+        for arm in typing.get_args(hint):
+            yield from _own_names(arm)
 
 
 @cache
@@ -82,6 +99,8 @@ def _form(hint: Any) -> tuple[Any, tuple[Any, ...]]:
 
 
 def _decode(hint: Any, value: object, where: str, ignored: _Ignored) -> object:
+    if isinstance(hint, str | typing.ForwardRef):
+        hint = _RECURSIVE[hint if isinstance(hint, str) else hint.__forward_arg__]
     origin, arms = _form(hint)
     if hint is Any or hint is object:
         return value

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -259,3 +260,18 @@ def test_a_damaged_snapshot_is_refused_or_read_never_fatal(
         assert error.where.startswith("$.")  # noqa: PT017 - either outcome is right
     else:
         assert isinstance(found, Snapshot)
+
+
+Nested = float | tuple["Nested", ...]
+
+
+class Tree(NamedTuple):
+    value: Nested | None = None
+
+
+def test_a_type_may_contain_itself() -> None:
+    tree = Tree(((1.0, 2.0), (3.0, (4.0,))))
+
+    assert from_plain(Tree, to_plain(tree)) == tree
+    with pytest.raises(DecodeError, match=re.escape("$.value[1][0]")):
+        from_plain(Tree, {"value": [1.0, ["x"]]})
