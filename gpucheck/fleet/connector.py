@@ -31,7 +31,7 @@ NODE_TIMEOUT_S: Mapping[str, float] = {"list": 60.0, "detect": 120.0, "bench": 1
 #: All nodes at once would be a load step for the building.
 BENCH_WAVE = "5%"
 #: Until the child has named the nodes: connecting, and their greeting; then its first silence.
-_BEGIN_S, _SLACK_S = 60.0, 20.0
+_BEGIN_S, _SLACK_S = 120.0, 20.0
 _ADDRESS = re.compile(
     r"(?P<scheme>tls|tcp)://(?:\[(?P<v6>[0-9a-fA-F:.]+)\]|(?P<host>[A-Za-z0-9._-]+)):[0-9]{1,5}"
 )
