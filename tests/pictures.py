@@ -43,7 +43,10 @@ COMMANDS: Mapping[str, str] = {
 }
 #: Picture -> the command of a real run, and its document.
 RUNS: Mapping[str, tuple[str, Path]] = {
-    "bench": ("gpucheck bench matmul softmax --quick --device cpu", FOLDER / "bench.json"),
+    "bench": (
+        "gpucheck bench matmul softmax --device cpu --dtype float32 --size 4096 --budget 90",
+        FOLDER / "bench.json",
+    ),
     "frameworks": (
         "gpucheck bench matmul softmax train --framework pytorch --framework tensorflow ...",
         FOLDER.parent / "measurements" / "frameworks.json",

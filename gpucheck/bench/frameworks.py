@@ -189,9 +189,17 @@ def interpreters_of(
     """Return the Python of each framework in a request, by its name.
 
     Raises:
-        WrongUseError: a name is not a framework, or its Python cannot be run.
+        WrongUseError: a name is not a framework or stands for two Pythons, or its Python cannot be
+            run.
     """
-    named = dict(parse_framework(text) for text in frameworks)
+    named: dict[str, str | None] = {}
+    for name, python in map(parse_framework, frameworks):
+        if named.setdefault(name, python) != python:
+            raise WrongUseError(
+                code="framework-twice",
+                message=f"--framework names two Pythons for {name}: one run measures one of them.",
+                remedy=("Save a run of each (--save FILE), and compare them: gpucheck compare",),
+            )
     return {
         name: user_interpreter(environment, python, option=f"--framework {name}=")
         for name, python in named.items()

@@ -182,10 +182,11 @@ def _parser() -> Callable[[bytes], Any]:
     Neither takes NaN or Infinity, which no document of ours has.
     """
     try:
-        from orjson import loads
+        import orjson
     except ImportError:
         return partial(json.loads, parse_constant=_refuse_constant)
-    return loads
+    parser: Callable[[bytes], Any] = orjson.loads
+    return parser
 
 
 def _refuse_constant(name: str) -> None:

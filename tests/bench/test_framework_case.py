@@ -12,7 +12,14 @@ import pytest
 
 from gpucheck.bench.case import Case
 from gpucheck.bench.framework_case import framework_cases
-from gpucheck.bench.frameworks import FORMS, Framework, Frameworks, open_frameworks, parse_framework
+from gpucheck.bench.frameworks import (
+    FORMS,
+    Framework,
+    Frameworks,
+    interpreters_of,
+    open_frameworks,
+    parse_framework,
+)
 from gpucheck.bench.kernels import KERNELS
 from gpucheck.bench.model import BenchMode, BenchRequest, Scope
 from gpucheck.drivers.python.framework_bench import LACKS, MISSING
@@ -288,6 +295,14 @@ def test_what_is_no_framework_is_wrong_use(text: str, code: str) -> None:
         parse_framework(text)
 
     assert caught.value.code == code
+
+
+def test_one_framework_with_two_pythons_is_wrong_use() -> None:
+    with pytest.raises(WrongUseError) as caught:
+        interpreters_of(("jax=/a/python", "JAX=/b/python"), {})
+
+    assert caught.value.code == "framework-twice"
+    assert len(interpreters_of((f"numpy={sys.executable}",) * 2, {})) == 1
 
 
 def test_a_python_that_cannot_be_run_is_wrong_use() -> None:
