@@ -223,15 +223,12 @@ def _resumed(order: Order, path: Path, collected: Collected) -> Order:
     Raises:
         WrongUseError: the file is of another command.
     """
-    from gpucheck.fleet.documents import read_documents
     from gpucheck.fleet.results import read_earlier
 
-    earlier = read_earlier(path)
+    earlier = read_earlier(path, collected)
     if earlier.verb not in (None, order.verb):
         message = f"{str(path)!r} holds answers to {earlier.verb}, not to {order.verb}."
         raise WrongUseError(code="mixed-results", message=message)
-    for found in read_documents([str(path)]):
-        collected.add(found)
     return order._replace(skip=earlier.settled)
 
 

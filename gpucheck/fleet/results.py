@@ -11,6 +11,7 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
+from gpucheck.fleet.collect import Collected
 from gpucheck.fleet.documents import read_documents
 from gpucheck.fleet.model import NodeAnswer, Outcome
 from gpucheck.report.codec import to_plain
@@ -27,8 +28,8 @@ class Earlier(NamedTuple):
     verb: str | None
 
 
-def read_earlier(path: Path) -> Earlier:
-    """Return the hosts that have answered.
+def read_earlier(path: Path, collected: Collected | None = None) -> Earlier:
+    """Return the hosts that have answered; `collected` takes over what the file holds.
 
     Raises:
         WrongUseError: the file cannot be read, or nothing in it is a result.
@@ -36,6 +37,8 @@ def read_earlier(path: Path) -> Earlier:
     last: dict[str, str] = {}
     verbs: set[str] = set()
     for found in read_documents([str(path)]):
+        if collected is not None:
+            collected.add(found)
         line = found.document or {}
         if line.get("schema") == "gpucheck/fleet-node/1" and isinstance(line.get("host"), str):
             last[line["host"]] = str(line.get("outcome"))

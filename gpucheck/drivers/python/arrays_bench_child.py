@@ -23,13 +23,13 @@ class Backend:
     forms = (EAGER, PREALLOCATED)
 
     def __init__(self, name: str, settings: dict[str, Any]) -> None:
-        self.library: Any = numpy
+        self.array_module: Any = numpy
         self._threads = settings["threads"]
         self.cupy: Any = None
         if name == "cupy":
             import cupy
 
-            self.library = self.cupy = cupy
+            self.array_module = self.cupy = cupy
 
     def facts(self) -> dict[str, Any]:
         """Return the version, the build, the libraries and the arithmetic."""
@@ -185,11 +185,11 @@ class Operation:
         self.sets: Any = every
         if request["form"] == PREALLOCATED:
             shape, kind = tuple(request["output"]["shape"]), first[0].dtype
-            self._outputs = [backend.library.empty(shape, dtype=kind) for _ in every]
+            self._outputs = [backend.array_module.empty(shape, dtype=kind) for _ in every]
             self.sets = [(*one, out) for one, out in zip(every, self._outputs)]
-            function = function_into(backend.library, request)
+            function = function_into(backend.array_module, request)
         else:
-            function = function_of(backend.library, request)
+            function = function_of(backend.array_module, request)
         self.work = lambda arrays: function(*arrays)
 
     def poison(self) -> None:
@@ -211,7 +211,7 @@ class EndToEnd(Operation):
 
     def __init__(self, backend: Backend, request: dict[str, Any], inputs: list[Any]) -> None:
         self._backend = backend
-        function = function_of(backend.library, request)
+        function = function_of(backend.array_module, request)
         self.sets = [tuple(backend.pinned(each) for each in inputs)]
         out = backend.pinned(numpy.empty(request["output"]["shape"], dtype=inputs[0].dtype))
         self._outputs = [out]
@@ -233,7 +233,7 @@ class Transfer(Operation):
         there = backend.place(host)
         self._outputs = []
         if way.startswith("to-gpu"):
-            out = backend.library.empty_like(there)
+            out = backend.array_module.empty_like(there)
             self.sets = [host]
 
             def work(one: Any) -> Any:
@@ -260,7 +260,7 @@ class Training(Operation):
     def __init__(self, backend: Backend, request: dict[str, Any], inputs: list[Any]) -> None:
         self._backend = backend
         self._outputs = []
-        library, size = backend.library, request["parameters"]["batch"]
+        library, size = backend.array_module, request["parameters"]["batch"]
         if request["form"] == PREALLOCATED:
             raise NotImplementedError("training is written as expressions")
         images, labels = inputs
