@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from itertools import takewhile
@@ -17,6 +16,7 @@ from pathlib import Path
 
 from gpucheck import __version__
 from gpucheck.report.blocks import (
+    BAR,
     Block,
     Command,
     Fitting,
@@ -49,8 +49,8 @@ _SHORT = 28
 #: Styles of spans that the page has a class for.
 _STYLES = frozenset({"bold", "dim", "green", "yellow", "red", "cyan"})
 _INDENT = 4
-#: A bar as the table format draws it, and its partial blocks.
-_BAR, _EIGHTHS = re.compile("[█▏▎▍▌▋▊▉░]+"), "▏▎▍▌▋▊▉"
+#: Partial blocks of a bar.
+_EIGHTHS = "▏▎▍▌▋▊▉"
 
 
 def render(report: Report, view: View) -> str:
@@ -264,7 +264,7 @@ def _inline(text: Inline) -> str:
     parts = []
     for words, style in _with_whole_bars(text):
         known = _styles(style)
-        shown = _bar(words) if _BAR.fullmatch(words) else _shown(words)
+        shown = _bar(words) if BAR.fullmatch(words) else _shown(words)
         if known == "bold":
             parts.append(f"<b>{shown}</b>")
         else:
@@ -276,7 +276,7 @@ def _with_whole_bars(spans: Sequence[Span]) -> Iterator[Span]:
     """Yield spans, the filled part of a bar and its rest as one."""
     waiting: Span | None = None
     for span in spans:
-        if waiting is not None and _BAR.fullmatch(waiting.text) and _BAR.fullmatch(span.text):
+        if waiting is not None and BAR.fullmatch(waiting.text) and BAR.fullmatch(span.text):
             waiting = Span(waiting.text + span.text, waiting.style)
             continue
         if waiting is not None:
@@ -329,7 +329,7 @@ def _row(table: Table, row: Row, used: Sequence[int]) -> Iterator[str]:
     cells = []
     for number, place in enumerate(used):
         column, text = table.columns[place], _inline(_cut(row.cells[place]))
-        short = "one" if len(_BAR.sub("", plain(row.cells[place]))) <= _SHORT else ""
+        short = "one" if len(BAR.sub("", plain(row.cells[place]))) <= _SHORT else ""
         if number == 0:
             cells.append(f'<th scope="row"{_class(short)}>{text}</th>')
             continue

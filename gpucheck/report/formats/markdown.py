@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from gpucheck import __version__
 from gpucheck.report.blocks import (
+    BAR,
     Block,
     Command,
     Fitting,
@@ -34,8 +35,6 @@ from gpucheck.report.text import View, as_markdown, origin, printable
 _WIDTH = 160
 #: No text is longer.
 MOST_CHARACTERS = 1000
-#: Bars say nothing that the figures beside them do not.
-_BAR = re.compile("[█▏▎▍▌▋▊▉░]+")
 _NUMBERED = re.compile(r"\d+\.")
 _BACKTICKS = re.compile("`+")
 _SIGNS = {CheckStatus.OK: "✅", CheckStatus.WARN: "⚠️", CheckStatus.FAIL: "❌"}
@@ -142,8 +141,9 @@ def _table(table: Table) -> Iterator[str]:
 
 
 def _cell(text: Inline) -> str:
+    # Bars say nothing that the figures beside them do not.
     spans = (Span(text),) if isinstance(text, str) else text
-    return _text("".join(_BAR.sub("", span.text) for span in spans).strip())
+    return _text("".join(BAR.sub("", span.text) for span in spans).strip())
 
 
 def _styled(text: Inline, style: str) -> str:
