@@ -96,14 +96,15 @@ class CaseLabel:
 
     @property
     def text(self) -> str:
-        """Return a short name for the progress line."""
+        """Return the row in words that fit no other row, for progress, notes and errors."""
         size = "x".join(str(edge) for edge in self.shape)
-        parts = [self.kernel, size]
+        parts = [self.kernel, self.dtype.format, size]
         if self.framework is not None:
             parts.append(self.framework.text)
         if self.framework is None or self.variant != self.kernel:
             parts.append(self.variant)
-        return " ".join(part for part in parts if part) + f" on {self.device}"
+        moved = " with transfers" if self.scope is Scope.END_TO_END else ""
+        return " ".join(part for part in parts if part) + f"{moved} on {self.device}"
 
 
 class Case(ABC):

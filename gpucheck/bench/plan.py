@@ -294,7 +294,8 @@ class _Planning:
         reduced = reduced_size(kernel, dtype, size, gpus, self._resources)
         if reduced != size:
             self.notes.append(
-                f"{kernel.id}: size {size} does not fit into the free memory; measured at {reduced}"
+                f"{kernel.id} {dtype}: size {size} does not fit into the free memory; "
+                f"measured at {reduced}"
             )
         return reduced
 
@@ -484,7 +485,7 @@ def check_fits(
     ]
     raise WrongUseError(
         code="size-does-not-fit",
-        message=f"{kernel.id} of size {size} does not fit into the free memory.",
+        message=f"{kernel.id} {dtype} of size {size} does not fit into the free memory.",
         remedy=(f"The largest size that fits now is {largest}.", *held),
     )
 

@@ -405,10 +405,7 @@ def enough_budget_s(needed_s: float) -> float:
 
 def named(states: Sequence[CaseState]) -> str:
     """Return the names of the first few rows and the number of the rest."""
-    labels = [state.case.label for state in states[:_MOST_NAMED]]
-    names = [
-        f"{label.kernel} {label.dtype.format} {label.variant} on {label.device}" for label in labels
-    ]
+    names = [state.case.label.text for state in states[:_MOST_NAMED]]
     rest = len(states) - len(names)
     return ", ".join(names) + (f" and {rest} more" if rest else "")
 

@@ -106,7 +106,12 @@ def command(
     ] = False,
     full: Annotated[bool, typer.Option("--full", help="Take about 5 minutes.")] = False,
     budget: Annotated[
-        float | None, typer.Option("--budget", metavar="SECONDS", help="Time for measuring.")
+        float | None,
+        typer.Option(
+            "--budget",
+            metavar="SECONDS",
+            help="Time for measuring; starting and compiling come on top.",
+        ),
     ] = None,
     require_gpu: Annotated[
         bool, typer.Option("--require-gpu", help="Exit 4 if no GPU can be measured.")

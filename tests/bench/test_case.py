@@ -21,7 +21,7 @@ from gpucheck.bench.case import (
     row_parts,
     thread_counts,
 )
-from gpucheck.bench.model import Verified
+from gpucheck.bench.model import Scope, Verified
 from tests.fakes.bench import FLOAT32, PYTORCH, FakeBlas, FakeClock, FakeCpu, label, order
 
 WORK = Work(flops=0, bytes_moved=8, unit="B/s")
@@ -217,5 +217,6 @@ def test_a_frameworks_row_names_it_and_its_form_but_neither_version_nor_python()
     other = replace(one, framework=replace(PYTORCH, version=None, python="/elsewhere/python"))
 
     assert one.id == other.id == "fake/scripted/pytorch/eager/float32/8/resident"
-    assert one.text == "fake 8 PyTorch eager scripted on gpu:0"
-    assert replace(one, variant="fake").text == "fake 8 PyTorch eager on gpu:0"
+    assert one.text == "fake float32 8 PyTorch eager scripted on gpu:0"
+    moved = replace(one, variant="fake", scope=Scope.END_TO_END)
+    assert moved.text == "fake float32 8 PyTorch eager with transfers on gpu:0"

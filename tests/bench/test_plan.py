@@ -149,7 +149,7 @@ def test_a_size_of_ours_is_reduced_with_a_statement(memory: Resources) -> None:
     assert edge < 2048
     assert edge.bit_count() == 1
     assert plan.notes == (
-        f"matmul: size 2048 does not fit into the free memory; measured at {edge}",
+        f"matmul float32: size 2048 does not fit into the free memory; measured at {edge}",
     )
 
 

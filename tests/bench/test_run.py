@@ -178,7 +178,7 @@ def test_rows_beyond_the_budget_are_announced_and_noted() -> None:
     )
 
     note = said[0]
-    assert "10 s is too short for three rounds of every row; left out: fake float32 naive" in note
+    assert "10 s is too short for three rounds of every row; left out: fake float32 8 naive" in note
     assert note in result.notes
     measured, naive = result.measurements
     assert measured.ci95_s is not None

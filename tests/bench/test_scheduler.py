@@ -34,6 +34,7 @@ from gpucheck.bench.scheduler import (
     without_interval,
 )
 from gpucheck.drivers.gpu import BenchGpu, Board
+from gpucheck.report.envelope import Failure
 from gpucheck.report.errors import InconclusiveError
 from tests.fakes.bench import FLOAT32, RIGHT, WRONG, FakeBlas, FakeCase, FakeClock, FakeGpu, label
 
@@ -669,13 +670,16 @@ def test_references_go_first_and_the_costly_ones_before_the_cheap_ones() -> None
     note = leave_out([first, naive, cheap], 12.0)
 
     assert first.error is cheap.error is None
-    assert naive.error is not None
-    assert naive.error.code == "no-time"
-    assert "6 s" in naive.error.message
-    assert note is not None
-    assert "12 s is too short" in note
-    assert "fake float32 naive on cpu" in note
-    assert "--budget 25 would be enough" in note
+    assert naive.error == Failure(
+        code="no-time",
+        message="left out: three rounds of fake float32 8 naive on cpu take about 6 s, "
+        "more than the budget allows",
+        remedy=("give more time: --budget 25", "or choose a smaller --size"),
+    )
+    assert note == (
+        "12 s is too short for three rounds of every row; left out: fake float32 8 naive on cpu; "
+        "--budget 25 would be enough"
+    )
 
 
 def test_the_budget_that_is_named_does_for_every_row() -> None:

@@ -77,7 +77,7 @@ def test_the_rows_so_far_stand_below_what_is_measured_now(
 
     drawn = [one for one in frames(screen) if one]
     assert drawn[0] == ["preparing"]
-    assert drawn[1][0] == "1 of 3 rows, at most 12 s left: fake 8 second on cpu"
+    assert drawn[1][0] == "1 of 3 rows, at most 12 s left: fake float32 8 second on cpu"
     assert drawn[1][1].split() == ["SO", "FAR", "TIME", "SPEED", "ROUNDS"]
     assert drawn[1][2].startswith("fake float32 cpu first  12.0 ms")
     assert drawn[1][2].endswith(" 1")

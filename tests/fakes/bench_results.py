@@ -11,9 +11,11 @@ from gpucheck.bench.model import (
     BenchEnvironment,
     BenchMode,
     BenchResult,
+    Corruption,
     Doubt,
     DtypeSpec,
     Extent,
+    FrameworkUse,
     GpuTelemetry,
     Measurement,
     SampleSummary,
@@ -23,6 +25,7 @@ from gpucheck.bench.model import (
     Verified,
 )
 from gpucheck.drivers.gpu import BenchGpu, Board
+from gpucheck.report.envelope import Failure
 
 FLOAT32 = DtypeSpec(input="float32", accumulate="float32", output="float32", math_mode="fp32")
 BFLOAT16 = DtypeSpec(input="bfloat16", accumulate="float32", output="bfloat16", math_mode="bf16")
@@ -167,6 +170,50 @@ def result_of(
 def copy_result() -> BenchResult:
     """Return a result with one row, the processor's copy at 1 GB/s."""
     return result_of(measurement("copy", 1e9))
+
+
+def varied_result() -> BenchResult:
+    """Return a result whose rows have every field of a row, or lack it: right, wrong, failed."""
+    right = replace(
+        measurement("copy", 1e9, ci95_s=(0.9, 1.1), repeat95_s=(0.8, 1.1), percent_of_copy=98.0),
+        doubts=(doubt("host-busy"), doubt("bimodal")),
+    )
+    framework = FrameworkUse(name="pytorch", version="2.13", form="eager", python="/p")
+    by_framework = product(
+        *(700.0, "gpu:0"),
+        framework=framework,
+        percent_of_peak=70.5,
+        joules_per_op=2.5,
+        ci95_s=(1.2e-6, 1.6e-6),
+        id="matmul/kept",
+    )
+    images = measurement("train", 2e9, unit="image/s", repeat95_s=(0.45, 0.7))
+    launches = measurement("launch", 1e9, device="gpu:1", unit="launch/s", converged=False)
+    wrong = measurement(
+        "triad",
+        1e9,
+        device="gpu:7",
+        verified=Verified(error=1.0, bound=1e-5, ok=False, reference="pretended"),
+        scope=Scope.END_TO_END,
+    )
+    failed = measurement(
+        *("softmax", 1e9),
+        median_s=None,
+        throughput=None,
+        verified=None,
+        error=Failure("out-of-memory", "No memory,\nat all."),
+    )
+    late = measurement("triad", 1e9, error=Failure("gpu-lost", "It fell silent."))
+    found = result_of(right, by_framework, images, launches, wrong, failed, late)
+    corruption = (
+        Corruption(device="cpu", gpu_uuid=None, mismatches=0),
+        Corruption(device="gpu:0", gpu_uuid=uuid_of("gpu:0"), mismatches=3),
+    )
+    # One row's GPU is not among those that are described.
+    kept = found.environment.gpus[:2]
+    return replace(
+        found, corruption=corruption, environment=replace(found.environment, gpus=kept)
+    )
 
 
 def run_of(
