@@ -1,4 +1,4 @@
-"""A benchmark's rows for other programs, whole: columns of CSV, JSON lines, figures of a history."""
+"""Rows for other programs, whole: columns of CSV, JSON lines, figures of a history."""
 
 from __future__ import annotations
 

@@ -211,9 +211,7 @@ def varied_result() -> BenchResult:
     )
     # One row's GPU is not among those that are described.
     kept = found.environment.gpus[:2]
-    return replace(
-        found, corruption=corruption, environment=replace(found.environment, gpus=kept)
-    )
+    return replace(found, corruption=corruption, environment=replace(found.environment, gpus=kept))
 
 
 def run_of(
