@@ -117,7 +117,8 @@ def _lint(names: Sequence[str]) -> Answer:
         return Answer(result=result)
     count = sum(len(mistakes(one.problems)) for one in bad)
     said = f"{count} {'mistake' if count == 1 else 'mistakes'} in {bad[0].path}"
-    more = f" and {len(bad) - 1} other files" if len(bad) > 1 else ""
+    others = "1 other file" if len(bad) == 2 else f"{len(bad) - 1} other files"
+    more = f" and {others}" if len(bad) > 1 else ""
     there = "There is" if count == 1 else "There are"
     failure = Failure(code="bad-profile", message=f"{there} {said}{more}.")
     return Answer(result=result, exit_code=ExitCode.BAD, error=failure)

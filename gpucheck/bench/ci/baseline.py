@@ -36,7 +36,7 @@ from gpucheck.bench.model import (
 from gpucheck.drivers.host.files import MOST_JSON_BYTES, read_file
 from gpucheck.report.codec import DecodeError, from_plain, to_plain
 from gpucheck.report.envelope import Failure, Host
-from gpucheck.report.errors import WrongUseError
+from gpucheck.report.errors import ExitCode, WrongUseError
 from gpucheck.report.text import did_you_mean
 
 KEYS = tuple(field.name for field in fields(Fingerprint))
@@ -144,8 +144,8 @@ def allowed_keys(words: Sequence[str]) -> tuple[str, ...]:
     Raises:
         WrongUseError: there is no such key.
     """
-    keys = tuple(dict.fromkeys(word.replace("-", "_").lower() for word in words))
-    for word, key in zip(words, keys, strict=False):
+    keys = [word.replace("-", "_").lower() for word in words]
+    for word, key in zip(words, keys, strict=True):
         if key not in KEYS:
             asked = did_you_mean(word, KEYS)
             raise WrongUseError(
@@ -153,12 +153,21 @@ def allowed_keys(words: Sequence[str]) -> tuple[str, ...]:
                 message=f"--allow-difference has no key {word!r}. {asked}".strip(),
                 remedy=(f"Choose from: {', '.join(KEYS)}.",),
             )
-    return keys
+    return tuple(dict.fromkeys(keys))
 
 
 def not_allowed(found: Mapping[str, str], allowed: Sequence[str]) -> tuple[str, ...]:
     """Return the differences that forbid a comparison."""
     return tuple(text for key, text in found.items() if key not in allowed)
+
+
+def advice_on(found: Sequence[str]) -> str:
+    """Return what to do about differences that forbid a comparison, each with its key in front."""
+    renew = "save a new baseline with --save FILE"
+    # A device that is not in it cannot be allowed.
+    keys = dict.fromkeys(text.partition(":")[0] for text in found if ": " in text)
+    options = " ".join(f"--allow-difference {key}" for key in keys)
+    return f"{renew}, or allow it: {options}" if options else renew
 
 
 #: What a row may lose where no profile says otherwise.
@@ -304,11 +313,13 @@ def with_session(saved: SavedRun, run: SavedRun) -> SavedRun:
     series = [_joined(one, added[key]) if key in added else one for key, one in known.items()] + [
         one for key, one in added.items() if key not in known
     ]
+    codes = (saved.exit_code, run.exit_code)
     return replace(
         saved,
         series=tuple(series),
         further_times=(*saved.further_times, run.time),
-        exit_code=saved.exit_code or run.exit_code,
+        # One session that failed makes the whole a run that failed, whatever the others were.
+        exit_code=ExitCode.BAD if ExitCode.BAD in codes else saved.exit_code or run.exit_code,
     )
 
 
@@ -510,8 +521,8 @@ def _problem(series: Series) -> str | None:
         return "values must be above 0"
     if not 0 < series.tolerance_percent < 100:
         return "tolerance_percent must be between 0 and 100"
-    if series.sessions and sum(series.sessions) != len(series.values):
-        return "sessions must add up to the number of values"
+    if series.sessions and (min(series.sessions) < 1 or sum(series.sessions) != len(series.values)):
+        return "sessions must be above 0 and add up to the number of values"
     if series.repeat_factor is not None and series.repeat_factor < 1:
         return "repeat_factor must be at least 1"
     return None

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gpucheck.bench.ci.baseline import counterpart_of, driver_of, not_allowed
+from gpucheck.bench.ci.baseline import advice_on, counterpart_of, driver_of, not_allowed
 from gpucheck.bench.ci.decision import (
     FEWEST_PROCESSES,
     Decision,
@@ -220,9 +220,7 @@ def _judged(row: ComparedRow, pair: _Pair, decision: Decision) -> ComparedRow:
     )
     if pair.forbidding:
         reason = f"not comparable: {'; '.join(pair.forbidding)}"
-        return replace(
-            row, reason=reason, next=(f"{_RENEW}, or allow it: {_allowing(pair.forbidding)}",)
-        )
+        return replace(row, reason=reason, next=(advice_on(pair.forbidding),))
     if not pair.stands:
         reason = f"too few processes: at least {FEWEST_PROCESSES} are needed on each side"
         return replace(row, reason=reason, class_=GateClass.NOISE, next=(_MORE,))
@@ -314,13 +312,6 @@ def conclude_comparison(comparison: RunComparison, host: Host) -> Answer:
     code, failure = exit_status(comparison.rows, _ROWS)
     if not any(row.first_count and row.second_count for row in comparison.rows):
         code, failure = ExitCode.INCONCLUSIVE, _nothing_in_common(comparison)
-    elif failure is not None and code is ExitCode.INCONCLUSIVE:
-        first = next(row for row in comparison.rows if row.status is GateStatus.INCONCLUSIVE)
-        # A row that one side lacks, or that could not be measured, has a remedy of its own.
-        if first.class_ is GateClass.NOISE or (
-            first.class_ is GateClass.CONFIG and _not_allowed(comparison)
-        ):
-            failure = failure._replace(remedy=_remedy(comparison))
     warnings = tuple(
         Notice("run-failed", f"the {name} run, {side.file!r}, failed.")
         for name, side in (("first", comparison.first), ("second", comparison.second))
@@ -341,29 +332,3 @@ def _nothing_in_common(comparison: RunComparison) -> Failure:
         message=message,
         remedy=("Measure both with the same profile, or the same kernels, --dtype and --size.",),
     )
-
-
-def _not_allowed(comparison: RunComparison) -> list[str]:
-    return [
-        text
-        for texts in comparison.differences.values()
-        for text in texts
-        if text.partition(":")[0] not in comparison.allowed
-    ]
-
-
-def _remedy(comparison: RunComparison) -> tuple[str, ...]:
-    differing = _not_allowed(comparison)
-    if not differing:
-        few = any(
-            min(row.first_count, row.second_count) < FEWEST_PROCESSES for row in comparison.rows
-        )
-        count = "" if few else " --processes 10"
-        return (f"Save runs with more processes: gpucheck bench --save FILE{count}",)
-    return (f"If the difference does not matter, allow it: {_allowing(differing)}",)
-
-
-def _allowing(differences: Sequence[str]) -> str:
-    """Return the options that allow these differences, each of which begins with its key."""
-    keys = dict.fromkeys(text.partition(":")[0] for text in differences)
-    return " ".join(f"--allow-difference {key}" for key in keys)

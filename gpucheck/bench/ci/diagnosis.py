@@ -113,6 +113,14 @@ def leaves_open(failure: Failure) -> bool:
     return failure.code in _OPEN or class_of_failure(failure) is GateClass.ENVIRONMENT
 
 
+def decisive(failures: Sequence[Failure]) -> Failure:
+    """Return the first failure that says something about the device, else the first of all.
+
+    A GPU that was lost is lost, even if another process found it busy before.
+    """
+    return next((one for one in failures if not leaves_open(one)), failures[0])
+
+
 def _diagnose(figures: MetricValues, limit: float, peers: Sequence[MetricValues]) -> Diagnosis:
     """Return why an undisturbed figure is worse than its limit; `peers` are other GPUs."""
     found = (

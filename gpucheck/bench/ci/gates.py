@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from gpucheck.bench import stats
+from gpucheck.bench.ci.baseline import advice_on
 from gpucheck.bench.ci.decision import (
     FEWEST_PROCESSES,
     Decision,
@@ -18,6 +18,7 @@ from gpucheck.bench.ci.decision import (
     decide,
     finite,
     limit_of,
+    typical,
     worse_percent,
 )
 from gpucheck.bench.ci.diagnosis import (
@@ -25,6 +26,7 @@ from gpucheck.bench.ci.diagnosis import (
     Diagnosis,
     Ruling,
     class_of_failure,
+    decisive,
     leaves_open,
     ruled,
     ruling,
@@ -54,7 +56,7 @@ def judge_machine(data: RunData) -> tuple[Gate, ...]:
 
 def judge(data: RunData) -> tuple[Gate, ...]:
     """Return all gates of a run, in the order of the profile."""
-    return (
+    gates = (
         *match_gates(data),
         *result_gates(data),
         *check_gates(data),
@@ -62,6 +64,18 @@ def judge(data: RunData) -> tuple[Gate, ...]:
         *inventory_gates(data),
         *stability_gates(data),
     )
+    if not data.profile.digest:
+        return gates
+    return tuple(replace(gate, next=tuple(map(_with_keys, gate.next))) for gate in gates)
+
+
+def _with_keys(step: str) -> str:
+    """Return a step with the keys of a profile for the options, which are refused beside one."""
+    parts = []
+    for part in step.split("; "):
+        said = part.replace("--budget", "seconds").replace("--size", "size")
+        parts.append(part if said == part else f"{said} in [run] of the profile")
+    return "; ".join(parts)
 
 
 def settled(gates: Sequence[Gate]) -> bool:
@@ -316,7 +330,7 @@ class _Judging:
                 "gpucheck profile explain shows the checks",
             )
             return self._without_figure(check.on_missing, reason, GateClass.SOFTWARE, steps)
-        first = figures.failures[0]
+        first = decisive(figures.failures)
         gate = self._without_figure(
             check.on_missing, first.message, class_of_failure(first), first.remedy
         )
@@ -336,7 +350,7 @@ class _Judging:
     def _from_baseline(self, baseline: Baseline | None) -> Series | Gate:
         """Return an earlier run's figures, or the gate that says why there are none."""
         check, device = self.check, self._figures.device
-        middle = stats.median(self._figures.values)
+        middle = math.exp(typical(self._figures.values))
         if baseline is None:
             reason = "there is no baseline to compare it with"
             gate = self._plain(GateStatus.SKIP, reason)
@@ -347,8 +361,8 @@ class _Judging:
             gate = self._plain(
                 GateStatus.INCONCLUSIVE, f"the baseline does not match: {differences}"
             )
-            renew = "save a new baseline, or allow the difference with --allow-difference KEY"
-            return replace(gate, measured=middle, class_=GateClass.CONFIG, next=(renew,))
+            steps = (advice_on(baseline.differences[device]),)
+            return replace(gate, measured=middle, class_=GateClass.CONFIG, next=steps)
         found = [one for one in baseline.series if (one.id, one.device) == (check.id, device)]
         if not found or found[0].unit != check.unit:
             reason = f"the baseline {baseline.path} has no figure for this check in {check.unit}"

@@ -90,7 +90,8 @@ def blocks(report: Report, result: BenchResult, view: View) -> Iterator[Block]:
     if view.verbosity >= 0 and result.profile is not None:
         use = result.profile
         count = "1 process" if use.processes == 1 else f"{use.processes} processes"
-        yield Line(f"profile {use.name} version {use.version}, {count} of each device")
+        how = f"{count} of each device" if use.processes else "nothing was measured"
+        yield Line(f"profile {use.name} version {use.version}, {how}")
         yield Gap()
     changes = _changes(result)
     if changes:

@@ -228,12 +228,28 @@ def limits_of(profile: Profile, boards: Sequence[Board]) -> Iterator[Limit]:
                 yield limit
 
 
+#: Demands that are not a number of the unit and a side.
+_SAID = {
+    "match-count": "exactly {:g}",
+    "inventory-pcie-generation": "at least generation {:g} under load",
+    "temperature": "at most {:g} °C",
+}
+
+
 def _demands(profile: Profile) -> Iterator[Limit]:
     """Yield the demands on the machine and on how calm the run is."""
-    have, calm = profile.inventory, profile.stability
+    match, have, calm = profile.match, profile.inventory, profile.stability
     higher, lower = Direction.HIGHER, Direction.LOWER
+    ids, names = (" or ".join(found) for found in (match.pci_device_ids, match.names))
+    boards = (f"PCI device id {ids}" if ids else "", f"named {names}" if names else "")
+    for name, text in (
+        ("match-board", ", ".join(filter(None, boards))),
+        ("match-driver", match.min_driver and f"{match.min_driver} or newer"),
+    ):
+        if text:
+            yield Limit(id=name, unit="", direction=higher, sentence=text)
     rows: list[tuple[str, float | None, str, Direction]] = [
-        ("match-count", profile.match.count, "GPUs", higher),
+        ("match-count", match.count, "GPUs", higher),
         ("inventory-memory", have.memory_total_gib, "GiB", higher),
         ("inventory-pcie-generation", have.pcie_generation, "generation under load", higher),
         ("inventory-pcie-width", have.pcie_width, "lanes under load", higher),
@@ -248,15 +264,16 @@ def _demands(profile: Profile) -> Iterator[Limit]:
         ("new-ecc-corrected", calm.new_ecc_corrected, "errors", lower),
         ("new-remapped-rows", calm.new_remapped_rows, "rows", lower),
         ("new-pcie-replays", calm.new_pcie_replays, "replays", lower),
+        ("not-finite", calm.not_finite, "results with NaN or infinity", lower),
         ("corruption", calm.corruption, "wrong numbers of repeated products", lower),
     ]
     for name, value, unit, direction in rows:
         if value is not None:
             side = "at least" if direction is higher else "at most"
-            text = f"{side} {value:g} {unit}"
+            text = _SAID.get(name, f"{side} {{:g}} {unit}").format(value)
             yield Limit(id=name, limit=value, unit=unit, direction=direction, sentence=text)
     for name, flag, yes, no in (
-        ("match-mig", profile.match.mig, "on", "off"),
+        ("match-mig", match.mig, "on", "off"),
         ("inventory-ecc", have.ecc, "on", "off"),
         ("inventory-persistence", have.persistence_mode, "on", "off"),
         ("inventory-pcie-full", have.pcie_full, "as fast as possible under load", None),

@@ -10,7 +10,13 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from gpucheck.bench.ci.diagnosis import Diagnosis, class_of_failure, explained, leaves_open
+from gpucheck.bench.ci.diagnosis import (
+    Diagnosis,
+    class_of_failure,
+    decisive,
+    explained,
+    leaves_open,
+)
 from gpucheck.bench.ci.limits import fits_name
 from gpucheck.bench.ci.model import ProcessRun
 from gpucheck.bench.ci.profile_model import Target
@@ -143,15 +149,22 @@ def name_of(gpu: NodeGpu) -> str:
 
 
 def _count(data: RunData, wanted: int) -> Gate:
-    found = len(data.node.gpus)
-    bad = Diagnosis(
-        class_=GateClass.HARDWARE if found < wanted else GateClass.CONFIG,
-        sentence=f"{found} GPUs answer; the profile is for {wanted}",
-        next=(
-            "see which answer: gpucheck detect",
+    found, left_out = len(data.node.gpus), data.node.left_out
+    gpus = "1 GPU" if found == 1 else f"{found} GPUs"
+    class_, sentence = GateClass.CONFIG, f"{gpus} can be used; the profile is for {wanted}"
+    steps: tuple[str, ...] = (f"choose {wanted} with --device, or change count in [match]",)
+    if found + left_out == wanted and left_out:
+        sentence, steps = (
+            f"--device leaves {left_out} of {wanted} GPUs out",
+            ("leave --device out",),
+        )
+    elif found + left_out < wanted:
+        class_ = GateClass.HARDWARE
+        steps = (
+            "see which can, and why others cannot: gpucheck detect",
             "look for GPUs that fell off the bus: sudo dmesg | grep -i xid",
-        ),
-    )
+        )
+    bad = Diagnosis(class_=class_, sentence=sentence, next=steps)
     return _exactly(data, "match-count", _NODE, found, wanted, "GPUs", bad)
 
 
@@ -327,7 +340,7 @@ def _identical(data: RunData) -> Gate:
 def _processes(data: RunData, device: str, runs: Sequence[ProcessRun]) -> Gate:
     """Return whether every process returned a document, and none lost its GPU."""
     failures = [failure for run in runs if (failure := _fatal(run)) is not None]
-    first = failures[0] if failures else Failure(code="", message="")
+    first = decisive(failures) if failures else Failure(code="", message="")
     counts = Counter(failure.code for failure in failures)
     bad = Diagnosis(
         class_=class_of_failure(first),
@@ -366,9 +379,11 @@ def _results(data: RunData, device: str, runs: Sequence[ProcessRun]) -> Iterator
         return
     wrong = [row for row in rows if row.verified is not None and not row.verified.ok]
     broken = [row for row in wrong if row.verified is not None and row.verified.error is None]
-    yield _wrong(data, device, "results", [row for row in wrong if row not in broken], len(rows))
-    if data.profile.stability.not_finite is not None:
-        yield _wrong(data, device, "not-finite", broken, len(rows))
+    other = [row for row in wrong if row not in broken]
+    yield _wrong(data, device, "results", other, len(rows), most=0)
+    most = data.profile.stability.not_finite
+    if most is not None:
+        yield _wrong(data, device, "not-finite", broken, len(rows), most=most)
 
 
 def _unchecked(data: RunData, device: str, runs: Sequence[ProcessRun]) -> Gate:
@@ -378,7 +393,7 @@ def _unchecked(data: RunData, device: str, runs: Sequence[ProcessRun]) -> Gate:
     errors = [row.error for one in results for row in one.measurements if row.error is not None]
     if not errors:
         return _undecided(data, "results", device, reason, "wrong")
-    first = errors[0]
+    first = decisive(errors)
     return _undecided(
         *(data, "results", device, f"{reason}: {first.message}", "wrong"),
         class_=class_of_failure(first),
@@ -386,7 +401,9 @@ def _unchecked(data: RunData, device: str, runs: Sequence[ProcessRun]) -> Gate:
     )
 
 
-def _wrong(data: RunData, device: str, name: str, wrong: Sequence[Measurement], count: int) -> Gate:
+def _wrong(
+    data: RunData, device: str, name: str, wrong: Sequence[Measurement], count: int, *, most: int
+) -> Gate:
     # If gpucheck's own rows are right, the device computes right, and the framework does not.
     its_own = bool(wrong) and all(row.framework is not None for row in wrong)
     bad = Diagnosis(
@@ -397,7 +414,7 @@ def _wrong(data: RunData, device: str, name: str, wrong: Sequence[Measurement], 
         ),
         next=_OTHER_VERSION if its_own else _SWAP,
     )
-    return _at_most(data, name, device, len(wrong), 0, "wrong", bad)
+    return _at_most(data, name, device, len(wrong), most, "wrong", bad)
 
 
 def _what(row: Measurement) -> str:

@@ -320,12 +320,9 @@ class _Table:
     def _is_within(self, key: str, value: float, bounds: Bounds) -> bool:
         if bounds.low <= value <= bounds.high:
             return True
-        self.wrong(
-            key,
-            "out-of-range",
-            f"{key} = {_short(value)} is not between {bounds.low:g} and {bounds.high:g}",
-            f"write a number between {bounds.low:g} and {bounds.high:g}",
-        )
+        ends = f"{_short(bounds.low)} and {_short(bounds.high)}"
+        message = f"{key} = {_short(value)} is not between {ends}"
+        self.wrong(key, "out-of-range", message, f"write a number between {ends}")
         return False
 
     def _choice(self, key: str, value: Any, kind: type[StrEnum]) -> StrEnum | None:
@@ -366,9 +363,9 @@ class _Table:
 
 
 def _short(number: float) -> str:
-    """Return a number with six digits; a whole number may be larger than any float."""
+    """Return a number with seven digits; a whole number may be larger than any float."""
     try:
-        return f"{number:g}"
+        return f"{number:.7g}"
     except OverflowError:
         return "-inf" if number < 0 else "inf"
 

@@ -264,7 +264,7 @@ def _run(profile: Profile, problems: Problems) -> None:
         add(
             "processes",
             "too-few-processes",
-            f"{run.processes} processes are too few to show the noise between processes",
+            f"processes = {run.processes} is too few to show the noise between processes",
             f"write at least {FEWEST_PROCESSES}, preferably 5",
         )
     if run.max_processes < run.processes:

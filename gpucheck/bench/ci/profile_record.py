@@ -12,7 +12,7 @@ from pathlib import Path
 from gpucheck import __version__
 from gpucheck.bench import stats
 from gpucheck.bench.ci.baseline import shown
-from gpucheck.bench.ci.decision import deviation
+from gpucheck.bench.ci.decision import deviation, without_strays
 from gpucheck.bench.ci.model import Fingerprint, SavedRun, Series
 from gpucheck.bench.ci.profile_file import SCHEMA
 from gpucheck.bench.ci.profile_lint import MOST_TOLERANCE_PERCENT
@@ -109,14 +109,17 @@ def _recorded(check: Check, runs: _Runs) -> _Recorded | None:
     ]
     if not found:
         return None
-    logs = {key: [math.log(value) for value in series.values] for key, series in found}
+    # As gates are decided: a process that was disturbed moves neither the value nor the tolerance.
+    logs = {
+        key: without_strays([math.log(value) for value in series.values]) for key, series in found
+    }
     means = {key: math.fsum(values) / len(values) for key, values in logs.items()}
     noise = max(deviation(values, means[key]) for key, values in logs.items())
     return _Recorded(
         check=check,
         by_device={key: math.exp(mean) for key, mean in means.items()},
         noise_percent=100 * noise,
-        processes=min(len(values) for values in logs.values()),
+        processes=min(len(series.values) for _, series in found),
     )
 
 

@@ -21,6 +21,7 @@ from gpucheck.bench.ci.baseline import (
     saved_run,
 )
 from gpucheck.bench.ci.compare import compare_runs
+from gpucheck.bench.ci.decision import limit_of
 from gpucheck.bench.ci.gates import exit_status, judge, judge_machine, series_of, settled, warnings
 from gpucheck.bench.ci.machine_gates import corruption_gates
 from gpucheck.bench.ci.model import Baseline, ComparedRow, ProcessRun, Reference, SavedRun, Series
@@ -40,7 +41,6 @@ from gpucheck.bench.model import (
     BenchEnvironment,
     BenchRequest,
     BenchResult,
-    Direction,
     Gate,
     GateStatus,
     ProfileUse,
@@ -152,8 +152,7 @@ class Benchmark:
 
 def _gate_of(row: ComparedRow, runs: Sequence[ProcessRun]) -> Gate:
     """Return a row's change as a gate."""
-    scale, share = row.first or 1.0, row.tolerance_percent / 100
-    worst = 1 + share if row.direction is Direction.LOWER else 1 - share
+    scale, tolerance = row.first or 1.0, row.tolerance_percent
     return Gate(
         id=row.id,
         device=row.device,
@@ -162,9 +161,9 @@ def _gate_of(row: ComparedRow, runs: Sequence[ProcessRun]) -> Gate:
         direction=row.direction,
         unit=row.unit,
         measured=row.second,
-        limit=None if row.first is None else row.first * worst,
+        limit=None if row.first is None else limit_of(row.first, tolerance, row.direction),
         expected=row.first,
-        tolerance_percent=row.tolerance_percent,
+        tolerance_percent=tolerance,
         interval=(row.interval[0] * scale, row.interval[1] * scale) if row.interval else None,
         reason=row.reason,
         class_=row.class_,
@@ -344,7 +343,8 @@ def node_of(found: Inventory | None, reading: NvmlReading, devices: set[str]) ->
         for gpu in found.gpus
         if gpu.cuda_index is not None and f"gpu:{gpu.cuda_index}" in devices
     )
-    return Node(gpus=gpus, driver_version=reading.driver_version)
+    seen = sum(gpu.cuda_index is not None for gpu in found.gpus)
+    return Node(gpus=gpus, left_out=seen - len(gpus), driver_version=reading.driver_version)
 
 
 def _fewest_links(found: Inventory, index: int) -> int | None:

@@ -34,9 +34,10 @@ class NodeGpu:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """The machine's GPUs that take part."""
+    """The machine's GPUs that take part, and how many CUDA sees that `--device` leaves out."""
 
     gpus: tuple[NodeGpu, ...] = ()
+    left_out: int = 0
     driver_version: str | None = None
 
 

@@ -267,6 +267,8 @@ def test_an_unknown_key_is_wrong_use(word: str) -> None:
 
 def test_keys_are_read_as_people_write_them() -> None:
     assert allowed_keys(["power-limit-w", "Driver", "driver"]) == ("power_limit_w", "driver")
+    with pytest.raises(WrongUseError, match="no key 'bord'"):
+        allowed_keys(["driver", "driver", "bord"])
 
 
 # ------------------------------------------------------------------------------- against it
@@ -366,6 +368,7 @@ def test_what_is_no_saved_run_is_refused(tmp_path: Path, text: str, said: str) -
         *(("values", [one]) for one in (float("inf"), float("nan"), 10**400)),
         *(("tolerance_percent", one) for one in (0, -1.0, 100.0, 1e9, "5", None)),
         *(("repeat_factor", one) for one in (0.5, -1.0, float("nan"))),
+        *(("sessions", one) for one in ([4], [0, 5], [-1, 6], [1.0, 4.0])),
     ],
 )
 def test_figures_that_cannot_be_are_refused(tmp_path: Path, key: str, value: Any) -> None:
@@ -562,6 +565,10 @@ def test_a_later_session_adds_its_processes_to_the_first_ones_doubt() -> None:
 
     joined = with_session(session("first", 2), session("second", 3))
 
+    failed = replace(session("third", 1), exit_code=1)
+    for first, second in ((failed, joined), (replace(joined, exit_code=3), failed)):
+        assert with_session(first, second).exit_code == 1
+    assert with_session(replace(joined, exit_code=0), replace(joined, exit_code=3)).exit_code == 3
     assert joined.series
     for one in joined.series:
         assert one.doubts is not None

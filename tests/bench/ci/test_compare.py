@@ -103,7 +103,7 @@ def test_another_driver_is_inconclusive_and_named() -> None:
     assert "driver: 580.95.05 -> 590.1" in found.rows[0].reason
     assert answer.error is not None
     assert answer.error.remedy == (
-        "If the difference does not matter, allow it: --allow-difference driver",
+        "save a new baseline with --save FILE, or allow it: --allow-difference driver",
     )
     # Allowed, it is judged, and still told.
     allowed = compared(run(), replace(second, devices=(changed,)), allowed=["driver"])
@@ -293,10 +293,12 @@ def test_single_runs_whose_rounds_say_nothing_decide_nothing(
 
 
 def test_undecided_single_runs_are_told_to_be_repeated() -> None:
-    answer = conclude_comparison(compared(single(7e14), single(6.8e14)), Host())
+    found = compared(single(7e14), single(6.8e14))
+    answer = conclude_comparison(found, Host())
 
     assert answer.error is not None
-    assert answer.error.remedy == ("Save runs with more processes: gpucheck bench --save FILE",)
+    assert answer.error.remedy == found.rows[0].next
+    assert "more processes" in found.rows[0].next[0]
 
 
 def test_undecided_since_others_were_at_work_is_told_to_wait_for_them() -> None:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import pytest
 
+from gpucheck.bench.ci.gates import judge
 from gpucheck.bench.ci.limits import base_unit, explain, limit_on, peak_of
 from gpucheck.bench.ci.profile_lint import lint_text
 from gpucheck.bench.ci.profile_model import Metric, Profile
 from gpucheck.bench.ci.profiles import load_profile
+from gpucheck.bench.ci.run_data import RunData
 from gpucheck.drivers.gpu import Board
 from gpucheck.report.errors import WrongUseError
 from tests.bench.ci.test_profile_lint import GOOD
-from tests.fakes.bench_results import H100
+from tests.fakes.bench_results import H100, product_runs
+from tests.fakes.gates import node
 
 
 def profile(text: str = GOOD) -> Profile:
@@ -71,6 +74,20 @@ def test_every_demand_is_explained() -> None:
     assert told["match-mig"] == "must be off"
     assert told["throttle-hardware-thermal"] == "at most 0 s"
     assert told["straggler"] == "at most 5 % below the median of the others"
+    assert told["match-board"] == "PCI device id 2330, named NVIDIA H100*"
+    assert told["match-count"] == "exactly 8"
+    assert told["match-driver"] == "535 or newer"
+    assert told["inventory-pcie-generation"] == "at least generation 5 under load"
+    # As the gates are named, so that a verdict can be looked up; wrong results always fail.
+    text = GOOD.replace("[inventory]", "[inventory]\npersistence_mode = true\npcie_full = true")
+    whole = profile(text)
+    runs = [run for at in range(8) for run in product_runs((700.0,) * 3, f"gpu:{at}")]
+    gates = {one.id for one in judge(RunData(profile=whole, node=node(8), runs=runs))}
+    own = {check.id for check in whole.checks}
+    explained = {limit.id for limit in explain(whole, None)} - own
+    spreads = {name for name in gates if name.endswith("-spread")}
+    assert explained - {"spread"} == gates - own - spreads - {"processes", "results"}
+    assert ("spread" in explained) is bool(spreads)
 
 
 def test_a_board_is_chosen_by_a_part_of_its_name() -> None:

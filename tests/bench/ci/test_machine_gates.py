@@ -199,6 +199,22 @@ def test_gpus_that_are_missing_blame_the_hardware_and_too_many_the_profile(
     (only,) = judge_machine(RunData(profile=profile_of(text), node=node(count)))
 
     assert (only.status, only.class_, only.measured) == (GateStatus.FAIL, class_, count)
+    assert ("count in [match]" in only.next[0]) is (count > 8)
+
+
+@pytest.mark.parametrize(("left_out", "class_"), [(7, "config"), (6, "hardware"), (8, "config")])
+def test_gpus_that_an_option_leaves_out_are_not_missing(left_out: int, class_: str) -> None:
+    text = HEAD + "[match]\ncount = 8\n[stability]\nspread_percent = 5\n"
+    machine = replace(node(1), left_out=left_out)
+
+    (only,) = judge_machine(RunData(profile=profile_of(text), node=machine))
+
+    assert (only.status, only.class_) == (GateStatus.FAIL, class_)
+    assert (only.next == ("leave --device out",)) is (left_out == 7)
+    if left_out == 7:
+        assert only.reason == "--device leaves 7 of 8 GPUs out"
+    else:
+        assert only.reason == "1 GPU can be used; the profile is for 8"
 
 
 def test_a_board_that_nobody_knows_is_undecided() -> None:
@@ -239,6 +255,16 @@ def test_a_frameworks_wrong_result_accuses_no_card_that_computes_right(
 
     assert (found.status, found.class_) == (GateStatus.FAIL, class_)
     assert "matmul PyTorch eager" in (found.reason or "")
+
+
+@pytest.mark.parametrize(("most", "status"), [(0, GateStatus.FAIL), (1, GateStatus.PASS)])
+def test_as_many_results_may_be_nan_as_the_profile_says(most: int, status: GateStatus) -> None:
+    bad = Verified(error=None, bound=1e-5, ok=False, reference="float64")
+    nan = run_of(result_of(product(700, verified=bad), telemetry=sensors()), 5, "gpu:0")
+    found = run_data([*product_runs(GOOD), nan], f"\n[stability]\nnot_finite = {most}\n")
+
+    assert (gate(found, "not-finite").status, gate(found, "not-finite").limit) == (status, most)
+    assert gate(found, "results").limit == 0
 
 
 CORRUPTION = "\n[stability]\ncorruption = 0\n"
@@ -451,7 +477,7 @@ def test_results_that_the_time_did_not_reach_are_noise_and_not_the_softwares() -
     unchecked = gate(run_data(runs), "results")
 
     assert (unchecked.status, unchecked.class_) == (GateStatus.INCONCLUSIVE, GateClass.NOISE)
-    assert unchecked.next == why.remedy
+    assert unchecked.next == ("give more time with seconds in [run] of the profile",)
 
 
 @pytest.mark.parametrize(

@@ -220,6 +220,8 @@ OTHERS = [
     ('kernel = "softmax"', 'kernel = "towers"'),
     ('kernel = "softmax"', 'kernel = "p2p"'),
     ('kernel = "softmax"', 'kernel = "softmax"\nscope = "end-to-end"'),
+    ('kernel = "copy"', 'kernel = "copy"\nscope = "end-to-end"'),
+    ("schema = 1", "schema = 1000001"),
     ('device = "gpu"', 'device = "cpu"'),
     ("count = 8", "count = 1025"),
 ]  # fmt: skip

@@ -99,6 +99,16 @@ def test_noise_widens_the_tolerance() -> None:
     assert found.checks[0].tolerance_percent == 29.5
 
 
+def test_a_process_that_was_disturbed_moves_neither_value_nor_tolerance() -> None:
+    calm, disturbed = (saved((*GOOD[:4], last)) for last in (GOOD[4], 350.0))
+
+    checks = [lint_text(recorded(run), "mine.toml").profile for run in (calm, disturbed)]
+
+    first, second = (found.checks[0] for found in checks if found is not None)
+    assert second.expectation.value == pytest.approx(first.expectation.value, rel=2e-3)
+    assert second.tolerance_percent == first.tolerance_percent
+
+
 def test_a_tolerance_that_no_profile_may_have_is_refused() -> None:
     (check,) = (one for one in BASE.checks if one.id == "matmul-bfloat16")
     loose = replace(BASE, checks=(replace(check, tolerance_percent=MOST_TOLERANCE_PERCENT),))

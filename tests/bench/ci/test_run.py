@@ -289,6 +289,7 @@ def test_only_gpus_that_take_part_are_in_thenode_of() -> None:
     found = node_of(inventory(), READING, {"gpu:0", "gpu:2"})
 
     assert [gpu.device for gpu in found.gpus] == ["gpu:0", "gpu:2"]
+    assert found.left_out == 1
     assert found.driver_version == READING.driver_version
     assert all(gpu.nvlink_links is None for gpu in found.gpus)
     ids = [gpu.pci_device_id for gpu in found.gpus]
@@ -736,6 +737,38 @@ def test_the_time_is_the_modes_or_what_was_asked() -> None:
 
     assert seconds(BenchRequest(mode=BenchMode.QUICK)) == BUDGETS_S[BenchMode.QUICK]
     assert seconds(BenchRequest(budget_s=2.0)) == 2.0
+
+
+@pytest.mark.parametrize(("devices", "asks"), [(("cpu",), False), (("cpu", "gpu"), True)])
+def test_the_driver_is_asked_for_a_request_unless_it_is_for_the_processor(
+    monkeypatch: pytest.MonkeyPatch, devices: tuple[str, ...], asks: bool
+) -> None:
+    asked: list[bool] = []
+
+    def take(_probes: object, *, ask_driver: bool) -> Answer:
+        asked.append(ask_driver)
+        return Answer(result=inventory(), exit_code=ExitCode.OK, host=Host())
+
+    monkeypatch.setattr(run_module, "take_inventory", take)
+    workers = FakeWorkers(lambda order, *_: document(order.device, 7e13))
+
+    run_request(BenchRequest(devices=devices), FakeProbes(), workers, processes=3)
+
+    assert asked == [asks]
+
+
+def test_a_request_takes_more_processes_only_against_a_baseline() -> None:
+    def counted(speed: float, against: SavedRun | None) -> tuple[int, SavedRun | None]:
+        workers = FakeWorkers(steady(speed))
+        reference = None if against is None else Reference(run=against, path=Path("b.json"))
+        request = BenchRequest(devices=("cpu",))
+        _, run = run_request(request, FakeProbes(), workers, reference, processes=3)
+        return len(workers.rounds), run
+
+    alone, run = counted(7e13, None)
+
+    assert alone == 3
+    assert counted(6.65e13, run)[0] == 6
 
 
 def test_a_request_is_measured_once_it_is_known_what_there_is() -> None:
