@@ -31,10 +31,16 @@ from gpucheck.cli.terminal import shows_to_person
 from gpucheck.drivers.interface import Probes
 from gpucheck.drivers.interrupts import REQUESTS
 from gpucheck.inventory.capped import capped_sentences
-from gpucheck.place.model import MOST_SHARES, PlacedDevice, Placement, name_together
+from gpucheck.place.model import (
+    MOST_SHARES,
+    PlacedDevice,
+    Placement,
+    name_together,
+    who_can_remove,
+)
 from gpucheck.place.view import chosen_line, is_chosen
 from gpucheck.report.envelope import Answer, Notice
-from gpucheck.report.errors import GpucheckError, LaunchError, WrongUseError
+from gpucheck.report.errors import GpucheckError, LaunchError, MissingError, WrongUseError
 from gpucheck.report.text import did_you_mean
 
 TYPE_CHECKING = False
@@ -275,12 +281,17 @@ def _show_claims(shared: Shared) -> int:
 
     with machine("claims", shared) as probes:
         store = open_claims(os.environ)
-        found = list_claims(store)
+        try:
+            found = list_claims(store)
+        except MissingError as error:
+            # Nothing is claimed here that could be done without.
+            error.remedy = tuple(step for step in error.remedy if "--no-claim" not in step)
+            raise
         notices = [
             Notice(
                 code="lock-file-unusable",
-                message=f"{lock.path}: {lock.problem}. Its owner, {lock.user}, or root can remove"
-                f" it; until then others cannot claim {lock.uuid}.",
+                message=f"{lock.path}: {lock.problem}. Until {who_can_remove(lock.user)} removes"
+                f" it, others cannot claim {lock.uuid}.",
             )
             for lock in found.unusable
         ]

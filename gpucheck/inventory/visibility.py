@@ -415,14 +415,12 @@ def join_driver(
     visible = tuple(known.get(item, gpu_uuid(item)) for item in digits if item is not None)
     if len(set(visible)) != len(digits):
         return None
-    entries = visibility.entries
-    if not any(is_mig(gpu) for gpu in gpus):
-        entries = _settle(visibility, visible)
+    settle = _settle_split if any(is_mig(gpu) for gpu in gpus) else _settle
     return Visibility(
         cuda_visible_devices=visibility.cuda_visible_devices,
         cuda_device_order=visibility.cuda_device_order,
         decided_by=DecidedBy.DRIVER,
-        entries=entries,
+        entries=settle(visibility, visible, gpus),
         visible=visible,
         disagreement=_disagreement(visibility, visible),
     )
@@ -443,11 +441,17 @@ def _disagreement(visibility: Visibility, visible: tuple[str, ...]) -> str | Non
     return f"By NVIDIA's documented rules CUDA sees {by_rules}; the driver enumerates {by_driver}."
 
 
-def _settle(visibility: Visibility, visible: Sequence[str]) -> tuple[VisibilityEntry, ...]:
+_CONFIRMED = "confirmed by the CUDA driver"
+_NOT_ENUMERATED = "the CUDA driver does not enumerate it"
+
+
+def _settle(
+    visibility: Visibility, visible: Sequence[str], gpus: Sequence[GpuReading]
+) -> tuple[VisibilityEntry, ...]:
     """Give the entries that the rules keep the devices that the driver enumerates for them.
 
     CUDA numbers devices by the order of the list and drops from its end (documented): the n-th
-    entry kept is ordinal n. With MIG an entry may stand for several devices, so it is not tried.
+    entry kept is ordinal n.
     """
     entries = list(visibility.entries)
     kept = [at for at, entry in enumerate(entries) if entry.status is EntryStatus.KEPT]
@@ -456,11 +460,39 @@ def _settle(visibility: Visibility, visible: Sequence[str]) -> tuple[VisibilityE
     for ordinal, at in enumerate(kept):
         entry = entries[at]
         if ordinal >= len(visible):
-            reason = "the CUDA driver does not enumerate it"
-            entries[at] = entry._replace(status=EntryStatus.DROPPED, reason=reason)
+            entries[at] = entry._replace(status=EntryStatus.DROPPED, reason=_NOT_ENUMERATED)
         elif visibility.open_question or entry.uuid != visible[ordinal]:
-            reason = "confirmed by the CUDA driver"
-            entries[at] = entry._replace(uuid=visible[ordinal], reason=reason)
+            entries[at] = entry._replace(uuid=visible[ordinal], reason=_CONFIRMED)
+    return tuple(entries)
+
+
+def _settle_split(
+    visibility: Visibility, visible: Sequence[str], gpus: Sequence[GpuReading]
+) -> tuple[VisibilityEntry, ...]:
+    """Say of each entry that the rules keep whether the driver enumerates the device it names.
+
+    With MIG an entry may stand for several devices, so their order tells nothing. An entry whose
+    device is not known is dropped if the others account for all that the driver enumerates.
+    """
+    instances = {gpu.uuid: {mig.uuid for mig in gpu.mig_instances} for gpu in gpus if is_mig(gpu)}
+    entries = list(visibility.entries)
+    kept = [at for at, entry in enumerate(entries) if entry.status is EntryStatus.KEPT]
+    named: set[str] = set()
+    unexplained = set(visible)
+    for at in kept:
+        entry = entries[at]
+        if entry.uuid is None:
+            continue
+        mine = {entry.uuid, *instances.get(entry.uuid, ())}.intersection(visible)
+        if entry.uuid in named or not mine:
+            entries[at] = entry._replace(status=EntryStatus.DROPPED, reason=_NOT_ENUMERATED)
+        elif visibility.open_question:
+            entries[at] = entry._replace(reason=_CONFIRMED)
+        named.add(entry.uuid)
+        unexplained -= mine
+    for at in kept:
+        if entries[at].uuid is None and not unexplained:
+            entries[at] = entries[at]._replace(status=EntryStatus.DROPPED, reason=_NOT_ENUMERATED)
     return tuple(entries)
 
 

@@ -193,7 +193,8 @@ def _limit_line(text: str, group: Sequence[GpuMemoryLimit], *, exact: bool) -> s
     amount += f" ({size} bytes)" if exact else ""
     if spelled and total and not exact:
         # "8GiB is 8.0 GiB" says nothing.
-        return f"{text} is {100 * size / total:.0f} % of {whole} on {which}"
+        share = f"{100 * size / total:.0f} %" if 200 * size >= total else "less than 1 %"
+        return f"{text} is {share} of {whole} on {which}"
     return f"{text} is {amount} of {whole} on {which}"
 
 

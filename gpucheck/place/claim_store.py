@@ -55,7 +55,14 @@ from gpucheck.place.lock_files import (
     unusable_path,
     user_name,
 )
-from gpucheck.place.model import MOST_SHARES, Claim, ClaimList, Holder, UnusableLock
+from gpucheck.place.model import (
+    MOST_SHARES,
+    Claim,
+    ClaimList,
+    Holder,
+    UnusableLock,
+    who_can_remove,
+)
 from gpucheck.report.errors import InconclusiveError
 
 _MUTEX = "gate.lock"
@@ -175,11 +182,8 @@ class HeldSlot:
     @property
     def obstacle(self) -> str:
         """Return why the lock file makes the GPU unavailable, and what to do about it."""
-        who = self.holder.user or "an unknown user"
-        return (
-            f"its lock file {self.path!r} cannot be used: {self.problem}; its owner, {who}, or"
-            " root can remove it"
-        )
+        who = who_can_remove(self.holder.user)
+        return f"its lock file {self.path!r} cannot be used: {self.problem}; {who} can remove it"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -141,6 +141,8 @@ def _unknown_attribute(text: str, attribute: str) -> WrongUseError:
     lowered = attribute.strip().lower()
     if lowered in ("job", "replica", "task", "device") and attribute != lowered:
         hint = f"Write {lowered} in lower case: only types such as GPU may be in any case."
+    elif attribute == "cuda" and text[0] != "/":
+        hint = "Write cuda:1 as PyTorch does, without a sign or a leading zero, or /gpu:1."
     elif _LIST.fullmatch(text):
         hint = f"Write each device as a separate word: {text.replace(',', ' ')[:40]}"
     else:

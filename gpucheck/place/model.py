@@ -212,6 +212,11 @@ def name_together(candidates: Sequence[Candidate]) -> str:
     return f"GPU{'s' if len(candidates) > 1 else ''} {', '.join(names)}"
 
 
+def who_can_remove(user: str | None) -> str:
+    """Return who may remove a user's file from the sticky directory of the claims."""
+    return "root" if user == "root" else f"its owner, {user or 'an unknown user'}, or root"
+
+
 def already_waiting(others: int) -> str:
     """Return the reason against a GPU that others queue for."""
     who = "another process is" if others == 1 else f"{others} others are"

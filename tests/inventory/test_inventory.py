@@ -462,6 +462,15 @@ def test_memory_without_a_size_of_its_own_is_the_systems(
         memory = (gpu.memory_total_bytes, gpu.memory_used_bytes, gpu.memory_free_bytes)
         assert memory == (100, 70, 30)
         assert "memory_total_bytes" not in gpu.unavailable
+        # A kernel before 3.14 does not say how much is available.
+        [old] = gpus_of(
+            gpu_reading(0, **changes), kernel_reading=kernel._replace(memory_available_bytes=None)
+        )
+        assert (old.memory_total_bytes, old.memory_used_bytes, old.memory_free_bytes) == (
+            100,
+            None,
+            None,
+        )
 
 
 def test_topology_comes_on_request() -> None:

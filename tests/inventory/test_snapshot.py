@@ -31,7 +31,7 @@ from gpucheck.drivers.readings import (
     ProcessReading,
 )
 from gpucheck.drivers.recorded import RecordedProbes, Snapshot
-from gpucheck.inventory.snapshot import record, redact, take_snapshot
+from gpucheck.inventory.snapshot import contents, record, redact, take_snapshot
 from gpucheck.inventory.visibility import apply_rules, digits_of, join_driver
 from gpucheck.report.codec import from_plain, to_plain
 from gpucheck.report.envelope import Host
@@ -64,6 +64,8 @@ def test_everything_is_recorded() -> None:
     assert found.cuda == busy().cuda_reading
     assert [process.user for process in found.processes] == ["anna"]
     assert found.redacted is False
+    assert contents(found) == "driver 580.95.05, NVIDIA H100 80GB HBM3, 1 process on it"
+    assert contents(found._replace(nvml=None)) == "no GPU"
 
 
 def test_a_recording_of_a_recording_is_the_same() -> None:
@@ -265,6 +267,7 @@ def test_what_was_not_recorded_stays_absent() -> None:
         ("'/home/anna/venv/bin/python' is not there", "'(path)' is not there"),
         ("anna may not do that on annas-box", "user-1 may not do that on host"),
         ("nannas stay", None),
+        ("eve may, and no means no", "user-2 may, and no means no"),
     ],
 )  # fmt: skip
 def test_sentences_lose_names_and_paths(before: str, after: str | None) -> None:
@@ -274,7 +277,11 @@ def test_sentences_lose_names_and_paths(before: str, after: str | None) -> None:
     found = redact(
         snapshot(
             gpu._replace(mig_instances=(mig,)),
-            processes=(ProcessIdentity(pid=1, user="anna"),),
+            processes=(
+                ProcessIdentity(pid=1, user="anna"),
+                ProcessIdentity(pid=2, user="eve"),
+                ProcessIdentity(pid=3, user="no"),
+            ),
             kernel=KernelReading(pci_unavailable=before),
             cuda=CudaReading(failure=failure),
         )

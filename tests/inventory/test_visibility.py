@@ -548,6 +548,37 @@ def test_the_driver_may_end_the_list_where_the_rules_leave_it_open() -> None:
     assert found.entries[1].reason == "the CUDA driver does not enumerate it"
 
 
+CONFIRMED, LEFT_OUT = "confirmed by the CUDA driver", "the CUDA driver does not enumerate it"
+UNCLEAR = "how CUDA reads a number that starts with 0 or is very large is not documented"
+
+
+@pytest.mark.parametrize(
+    ("text", "answer", "reasons"),
+    [
+        pytest.param("0,1", (M0,), [CONFIRMED, LEFT_OUT], id="no whole GPU beside an instance"),
+        pytest.param("0,1", (M0, M1, B), [CONFIRMED, CONFIRMED], id="all instances, and the GPU"),
+        pytest.param("1,0", (B,), [CONFIRMED, LEFT_OUT], id="the first entry decides"),
+        pytest.param(f"{M0},{M1}", (M0,), [CONFIRMED, LEFT_OUT], id="one instance"),
+        pytest.param(f"{M1},{M0}", (M0,), [LEFT_OUT, CONFIRMED], id="the card's first one"),
+        pytest.param(",0", (), [LEFT_OUT, LEFT_OUT], id="nothing"),
+        pytest.param("0,9,0", (M0,), [CONFIRMED, LEFT_OUT, LEFT_OUT], id="what ends the list"),
+        pytest.param("0x1", (B,), [UNCLEAR], id="an entry of unknown meaning stays open"),
+        pytest.param(f"{A},{M0}", (M0,), [CONFIRMED, CONFIRMED], id="either may be meant"),
+        pytest.param("1", (B,), ["valid"], id="nothing was open"),
+        pytest.param("1", (), [LEFT_OUT], id="left out against the rules"),
+    ],
+)
+def test_with_mig_an_entry_is_kept_only_if_its_device_is_enumerated(
+    text: str, answer: tuple[str, ...], reasons: list[str]
+) -> None:
+    found = ask(text, SPLIT, said(*answer))
+
+    assert found is not None
+    assert [entry.reason for entry in found.entries] == reasons
+    dropped = [entry.status is EntryStatus.DROPPED for entry in found.entries]
+    assert dropped == [reason == LEFT_OUT for reason in reasons]
+
+
 def test_a_driver_that_agrees_leaves_the_verdicts_alone() -> None:
     rules = apply_rules("1,9", None, THREE)
 

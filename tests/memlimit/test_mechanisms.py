@@ -188,6 +188,26 @@ class TestTensorflow:
 
         assert limit.environment.get(TF_FREE) == left
 
+    @pytest.mark.parametrize(
+        ("amount", "included", "left"),
+        [
+            ("512MiB", False, str(80 * 1024 - 512)),
+            # TensorFlow would find less free than this beside its context, and ignore it.
+            ("511MiB", False, None),
+            # The context is part of the limit, and comes off the pool by itself.
+            ("1GiB", True, str(80 * 1024 - 1024 + 64)),
+        ],
+    )
+    def test_the_context_is_made_before_tensorflow_looks_at_what_is_free(
+        self, amount: str, included: bool, left: str | None
+    ) -> None:
+        limit = plan(amount, include_overhead=included)
+
+        assert limit.environment.get(TF_FREE) == left
+        found = by_name(limit, TF_FREE)
+        assert found.applies == (left is not None)
+        assert (left is None) == ("its context takes more than the limit" in found.reason)
+
     def test_a_gpu_on_which_there_is_nothing_to_leave_is_no_matter(self) -> None:
         limit = plan("8GiB", card(0, memory_free_bytes=7 * GIB), card(1))
 
@@ -218,10 +238,10 @@ class TestTensorflow:
         ("theirs", "after", "why"),
         [
             ("57344", "57344", "leaves as much, so it is kept"),
-            ("81920", "81920", "leaves as much, so it is kept"),
+            ("81408", "81408", "leaves as much, so it is kept"),
+            ("81409", "57344", "replaces 81409, which TensorFlow ignores here"),
             ("57343", "57344", "replaces 57343, which leaves less"),
             ("0", "57344", "replaces 0, which leaves less"),
-            ("81921", "57344", "replaces 81921, which TensorFlow ignores here"),
             ("-1", "57344", "replaces -1, which TensorFlow ignores here"),
             ("x", "57344", "replaces x, which TensorFlow ignores here"),
             ("9" * 20, "57344", "which TensorFlow ignores here"),

@@ -171,6 +171,18 @@ class TestEqualGpus:
         assert f"\n{line}\n" in shown(replace(LIMIT, gpus=(gpu,)))
 
 
+@pytest.mark.parametrize(
+    ("mib", "share"), [(1, "less than 1 %"), (407, "less than 1 %"), (408, "1 %"), (1000, "1 %")]
+)
+def test_an_amount_in_bytes_is_shown_as_a_share(mib: int, share: str) -> None:
+    request = MemoryRequest(text=f"{mib}MiB", bytes=mib << 20)
+    gpus = (replace(GPU, limit_bytes=mib << 20),)
+
+    assert f"\n{request.text} is {share} of the " in shown(
+        replace(LIMIT, request=request, gpus=gpus)
+    )
+
+
 def test_the_command_has_what_was_asked_for() -> None:
     overhead = Overhead(included=True, context_bytes=1, library_bytes=1, sources=())
     chosen = {"CUDA_VISIBLE_DEVICES": "GPU-1"}

@@ -80,6 +80,9 @@ class TestGrammar:
         )
         assert caught.value.exit_code == 2
         assert caught.value.remedy
+        if attribute == "cuda":
+            said = "without a slash" if text.startswith("/") else "a leading zero"
+            assert said in caught.value.remedy[0]
 
     def test_two_types(self) -> None:
         said = "Multiple device types are not allowed while parsing the device spec: /gpu:0/cpu:0."
@@ -125,6 +128,12 @@ class TestGrammar:
 
         assert caught.value.message.isprintable()
         assert len(caught.value.message) < 400
+
+    def test_a_long_text_is_cut(self) -> None:
+        with pytest.raises(WrongUseError) as caught:
+            parse_device("x" * 81)
+
+        assert f"'{'x' * 77}...'" in caught.value.message
 
     @given(st.text() | st.text(alphabet="/:*,0123456789-+ _cpugdatskjobrelivxCPUG"))
     def test_any_text_is_a_device_or_wrong_use(self, text: str) -> None:

@@ -10,6 +10,7 @@ from gpucheck.place.model import (
     ProcessState,
     name_together,
     together,
+    who_can_remove,
 )
 
 
@@ -61,3 +62,15 @@ def test_cards_are_named_by_numbers_and_instances_by_their_uuids(
 def test_names_together_are_few() -> None:
     assert together(["a", "b", "c"]) == "a, b, c"
     assert together(["a", "b", "c", "d", "e"]) == "a, b, c and 2 more"
+
+
+@pytest.mark.parametrize(
+    ("user", "text"),
+    [
+        ("root", "root"),
+        ("ann", "its owner, ann, or root"),
+        (None, "its owner, an unknown user, or root"),
+    ],
+)
+def test_who_can_remove_a_file_is_named_once(user: str | None, text: str) -> None:
+    assert who_can_remove(user) == text

@@ -27,17 +27,28 @@ def plan(inputs: PlanInput) -> tuple[Setting, Setting]:
 def _by_environment(inputs: PlanInput) -> Setting:
     """Set how much of the memory free now to leave: the environment can set nothing else.
 
-    It is one number for all GPUs, and TensorFlow ignores it where less than that is free.
+    It is one number for all GPUs. TensorFlow ignores it where less is free beside the context that
+    it has made by then, and takes the context's memory from the pool (gpu_device.cc).
     """
     ranges = []
     for gpu in inputs.limits:
         if gpu.memory_free_bytes is None or gpu.allocator_limit_bytes is None:
             reason = "it is relative to the free memory, and a GPU's is unknown"
             return _set(inputs, None, reason)
+        context = gpu.context_estimate_bytes or 0
         free = gpu.memory_free_bytes // MIB
-        least = free - gpu.allocator_limit_bytes // MIB
-        if least > 0:
-            ranges.append(range(least, free + 1))
+        # Overhead that counts as part of the limit has been taken off: not the context once more.
+        taken = gpu.allocator_limit_bytes + (context if inputs.overhead_included else 0)
+        least = free - taken // MIB
+        if least <= 0:
+            continue
+        if taken < context:
+            reason = (
+                "its context takes more than the limit, and TensorFlow ignores a number that leaves"
+                " nothing for the pool"
+            )
+            return _set(inputs, None, reason)
+        ranges.append(range(least, free - context // MIB + 1))
     if not ranges:
         return _set(inputs, None, "less than the limit is free, so there is nothing to leave")
     inherited = inputs.environment.get(TF_LEAVE_FREE)
