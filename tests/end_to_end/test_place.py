@@ -452,6 +452,23 @@ class TestCommands:
             ended = program("place", "--count", "1", "--wait", "--", "echo", "mine", env=h100s)
             assert (ended.code, ended.text) == (0, "mine\n")
 
+    def test_strange_files_are_named_with_what_helps(
+        self, program: Program, h100s: dict[str, str]
+    ) -> None:
+        assert program("place", "/gpu:5", "--", "true", env=h100s).code == 0
+        folder = Path(h100s["GPUCHECK_CLAIMS_DIR"])
+        (lock,) = folder.glob("GPU-*.lock")
+        lock.unlink()
+        lock.mkdir()
+        ended = program("place", "--claims", env=h100s)
+        assert ended.code == 0
+        assert f"{lock}: it is not a regular file. Until " in ended.said
+        folder.chmod(0o755)
+        ended = program("place", "--claims", env=h100s)
+        assert ended.code == 4
+        assert "GPUCHECK_CLAIMS_DIR" in ended.said
+        assert "--no-claim" not in ended.said
+
     def test_inside_an_allocation_nothing_is_claimed(
         self, program: Program, h100s: dict[str, str]
     ) -> None:
