@@ -276,10 +276,12 @@ def environment_of(
         blas_architecture=library.architecture if library else None,
         blas_threads=facts.threads if library else None,
         numpy_version=np.__version__,
-        cupy_version=opened.cupy_version,
+        cupy_version=None if opened.for_frameworks else opened.cupy_version,
         cublas_version=opened.cublas_version,
         gpus=boards,
-        gpu_unavailable=opened.unavailable or "; ".join(refused) or None,
+        gpu_unavailable=None
+        if opened.for_frameworks
+        else opened.unavailable or "; ".join(refused) or None,
         load_average_1m=load_average_1m,
         other_load_percent=host.others_percent,
         steal_percent=host.steal_percent,

@@ -34,7 +34,7 @@ from gpucheck.bench.mnist import CLASSES, INPUTS
 from gpucheck.bench.model import BenchMode, DtypeSpec, Fact, Scope, Verified
 from gpucheck.bench.numerics import FORMATS, STORAGES, Format
 from gpucheck.bench.training import RATE, TrainingPlan, TrainingState, batch_count, step_work
-from gpucheck.drivers.gpu import GpuDevice
+from gpucheck.drivers.gpu import BenchGpu
 from gpucheck.drivers.python.framework_bench import (
     FIRST_RUN_S,
     LACKS,
@@ -67,11 +67,11 @@ class FrameworkOrder:
 
     framework: Framework
     form: str
-    gpu: GpuDevice | None = None
+    gpu: BenchGpu | None = None
 
 
 def framework_cases(
-    kernel: Kernel, order: CaseOrder, framework: Framework, gpu: GpuDevice | None
+    kernel: Kernel, order: CaseOrder, framework: Framework, gpu: BenchGpu | None
 ) -> Sequence[Case]:
     """Return a framework's cases of a kernel on one device, None for the processor.
 
@@ -136,9 +136,9 @@ _MEMORIES = ("pinned", "pageable")
 _SWEPT = {"tensorflow": ("tf.function",)}
 
 
-def float32_math(framework: Framework, gpu: GpuDevice | None) -> str:
+def float32_math(framework: Framework, gpu: BenchGpu | None) -> str:
     """Return the arithmetic that a framework uses by default for float32 products: fp32, tf32."""
-    if gpu is None or gpu.facts.capability < _FIRST_TF32 or gpu.facts.float32_math == "forced":
+    if gpu is None or gpu.capability < _FIRST_TF32:
         return "fp32"
     return str(framework.process.facts.get("float32_math", "fp32"))
 
@@ -203,7 +203,7 @@ class FrameworkCase(Case):
         if gpu is None or self._end_to_end:
             return 1
         moved = max(1, self.work.bytes_moved)
-        affordable = int(_SETS_SHARE * gpu.facts.memory_free_bytes // moved)
+        affordable = int(_SETS_SHARE * gpu.memory_free_bytes // moved)
         return max(1, min(set_count(moved, gpu), affordable))
 
     @property
@@ -212,7 +212,7 @@ class FrameworkCase(Case):
         if self._end_to_end or not self._kernel.limited_by_memory:
             return None
         if self._part.gpu is not None:
-            return self.sets * self.work.bytes_moved, self._part.gpu.facts.l2_bytes
+            return self.sets * self.work.bytes_moved, self._part.gpu.l2_bytes
         cache_bytes = self._order.cpu.last_level_bytes
         return None if cache_bytes is None else (self.work.bytes_moved, cache_bytes)
 
@@ -295,13 +295,13 @@ class FrameworkCase(Case):
             raise BadAnswerError(code=failure.code, message=failure.message, remedy=failure.remedy)
         if gpu is None:
             return "cpu"
-        place = framework.place_of(gpu.facts)
+        place = framework.place_of(gpu)
         if place is None:
             build = framework.process.facts.get("build")
             title = f"{framework_title(framework.name)} {framework.version} (build: {build})"
             raise BadAnswerError(
                 code=LACKS,
-                message=f"{title} does not see {gpu.facts.device}, {gpu.facts.name}",
+                message=f"{title} does not see {gpu.device}, {gpu.name}",
                 remedy=(f"Run: gpucheck detect --framework {framework.name} --deep",),
             )
         return place

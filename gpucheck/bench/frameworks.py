@@ -74,6 +74,11 @@ def parse_framework(text: str) -> tuple[str, str | None]:
     return name, os.path.expanduser(python.strip()) or None  # noqa: PTH111
 
 
+def use_gpus(frameworks: Sequence[str]) -> bool:
+    """Return whether one of the frameworks in a request computes on GPUs."""
+    return any(name not in CPU_ONLY for name, _ in map(parse_framework, frameworks))
+
+
 @dataclass(slots=True, kw_only=True)
 class Framework:
     """One framework of a run; `failure` is why it cannot be measured."""

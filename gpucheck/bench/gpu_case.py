@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpucheck.bench.case import EVENT_SPAN_S, Case, CaseLabel, CaseOrder, Work
 from gpucheck.bench.model import DtypeSpec, Fact, Scope, Verified
-from gpucheck.drivers.gpu import GpuArray, GpuDevice
+from gpucheck.drivers.gpu import BenchGpu, GpuArray, GpuDevice
 from gpucheck.drivers.host.clock import Clock
 
 if TYPE_CHECKING:
@@ -55,10 +55,10 @@ class GpuOperation(ABC):
         """Compare an output with float64."""
 
 
-def set_count(set_bytes: int, gpu: GpuDevice) -> int:
+def set_count(set_bytes: int, gpu: BenchGpu) -> int:
     """Return how many sets of buffers fill three times the L2, if the memory allows it."""
-    wanted = -(-ROTATION_IN_L2 * gpu.facts.l2_bytes // max(set_bytes, 1))
-    affordable = int(_MOST_MEMORY * gpu.facts.memory_free_bytes // max(set_bytes, 1))
+    wanted = -(-ROTATION_IN_L2 * gpu.l2_bytes // max(set_bytes, 1))
+    affordable = int(_MOST_MEMORY * gpu.memory_free_bytes // max(set_bytes, 1))
     return max(1, min(wanted, affordable, _MOST_SETS))
 
 
@@ -158,7 +158,7 @@ class ResidentCase(EventCase):
     @property
     def sets(self) -> int:
         """Return the number of buffer sets to rotate through."""
-        return set_count(self.work.bytes_moved, self._gpu)
+        return set_count(self.work.bytes_moved, self._gpu.facts)
 
     @property
     def walked_and_cache_bytes(self) -> tuple[int, int] | None:
@@ -298,14 +298,14 @@ class EndToEndCase(Case):
 
 
 def gpu_label(
-    order: CaseOrder, kernel: str, variant: str, gpu: GpuDevice, dtype: DtypeSpec
+    order: CaseOrder, kernel: str, variant: str, gpu: BenchGpu, dtype: DtypeSpec
 ) -> CaseLabel:
     """Return the label of a row on a GPU with resident data."""
     return CaseLabel(
         kernel=kernel,
         variant=variant,
-        device=gpu.facts.device,
-        gpu_uuid=gpu.facts.uuid,
+        device=gpu.device,
+        gpu_uuid=gpu.uuid,
         shape=order.shape,
         dtype=dtype,
     )

@@ -175,7 +175,7 @@ class _GpuTraining(Case):
         self._training = TrainingState(order, plan)
         self._towers: list[Tower] = []
         self._scale = RATE / plan.batch
-        self.label = plan.label(gpu_label(order, plan.kernel, variant, gpus[0], _FLOAT32))
+        self.label = plan.label(gpu_label(order, plan.kernel, variant, gpus[0].facts, _FLOAT32))
         self.work = step_work(plan.batch)
         self._used_bytes = 0
 

@@ -12,7 +12,7 @@ from gpucheck.bench.gpu_case import ROTATION_IN_L2
 from gpucheck.bench.model import BenchMode, BenchRequest
 from gpucheck.bench.numerics import FORMATS, canonical
 from gpucheck.drivers.cupy.errors import BUSY
-from gpucheck.drivers.gpu import BenchGpu, GpuDevice, OpenedGpus
+from gpucheck.drivers.gpu import BenchGpu, OpenedGpus
 from gpucheck.inventory.condition import RESERVED_BYTES, spare_bytes
 from gpucheck.report.envelope import Failure
 from gpucheck.report.errors import InconclusiveError, MissingError, WrongUseError
@@ -374,8 +374,8 @@ def check_numbers(request: BenchRequest) -> None:
         )
 
 
-def select_devices(devices: Sequence[str], gpus: OpenedGpus) -> tuple[bool, Sequence[GpuDevice]]:
-    """Return whether to measure the processor, and which GPUs to measure.
+def select_devices(devices: Sequence[str], gpus: OpenedGpus) -> tuple[bool, Sequence[BenchGpu]]:
+    """Return whether to measure the processor, and the facts of the GPUs to measure.
 
     Raises:
         WrongUseError: a name is not a device.
@@ -384,7 +384,8 @@ def select_devices(devices: Sequence[str], gpus: OpenedGpus) -> tuple[bool, Sequ
             GPU.
     """
     check_device_names(devices)
-    known = {gpu.facts.device: gpu for gpu in gpus.devices}
+    facts = [*(gpu.facts for gpu in gpus.devices), *gpus.for_frameworks]
+    known = {gpu.device: gpu for gpu in facts}
     with_cpu, chosen = False, {}
     for name in devices:
         if name in ("cpu", "all"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from itertools import zip_longest
@@ -65,7 +65,7 @@ from gpucheck.bench.scheduler import (
     without_interval,
 )
 from gpucheck.bench.telemetry import Observer
-from gpucheck.drivers.gpu import BenchGpu, GpuDevice, OpenedGpus
+from gpucheck.drivers.gpu import BenchGpu, OpenedGpus
 from gpucheck.drivers.host.blas import Blas
 from gpucheck.drivers.host.clock import Clock
 from gpucheck.drivers.host.cpu import CpuLoad, LinuxCpu
@@ -158,9 +158,10 @@ class _Bench:
             claims=run_environment.claims,
             children=frameworks.pids,
         )
-        self._with_cpu, self._gpus = select_devices(request.devices, gpus)
+        self._with_cpu, chosen = select_devices(request.devices, gpus)
+        self._devices = {gpu.facts.cuda_index: gpu for gpu in gpus.devices}
         self._facts = cpu.facts()
-        self._boards = tuple(_described(gpu.facts, run_environment) for gpu in self._gpus)
+        self._boards = tuple(_described(gpu, run_environment) for gpu in chosen)
         self._kernels = kernels
         self._plan = make_plan(request, kernels, self._resources())
         self._kept: dict[str, object] = {}
@@ -325,37 +326,44 @@ class _Bench:
             )
             states.append(state)
         states += [
-            CaseState(case=case, error=group.taken[gpu.facts.cuda_index])
-            for gpu in self._gpus
-            if gpu.facts.cuda_index in group.taken
-            for case in self._cases_of(group, inputs, gpu)
+            CaseState(case=case, error=error)
+            for number, error in group.taken.items()
+            for case in self._cases_of(group, inputs, number)
         ]
         return _GroupRun(
             group=group, inputs=inputs, states=states, host=HostShare(facts=self._facts)
         )
 
     def _cases(self, group: Group, inputs: HostData) -> list[Case]:
-        gpus = [gpu for gpu in self._gpus if gpu.facts.cuda_index in group.gpus]
-        order = self._order(group, inputs, gpus)
+        order = self._order(group, inputs, group.gpus)
         cases: list[Case] = []
         if group.with_cpu:
             cases.extend(group.kernel.cpu_cases(order))
-        for gpu in gpus:
+        for gpu in order.gpus:
             cases.extend(group.kernel.gpu_cases(order, gpu))
+        boards = [board for board in self._boards if board.cuda_index in group.gpus]
+        places = [*([None] if group.frameworks_on_cpu else []), *boards]
         if not group.limit:
-            places = [*([None] if group.frameworks_on_cpu else []), *gpus]
             for framework in self._frameworks.members:
                 for place in places:
                     cases.extend(framework_cases(group.kernel, order, framework, place))
         return cases
 
-    def _cases_of(self, group: Group, inputs: HostData, gpu: GpuDevice) -> Sequence[Case]:
+    def _cases_of(self, group: Group, inputs: HostData, number: int) -> Sequence[Case]:
         """Return the cases that a GPU would run if its memory were free."""
-        requested = group.gpus | group.taken.keys()
-        gpus = [one for one in self._gpus if one.facts.cuda_index in requested]
-        return group.kernel.gpu_cases(self._order(group, inputs, gpus), gpu)
+        order = self._order(group, inputs, group.gpus | group.taken.keys())
+        device = self._devices.get(number)
+        own = () if device is None else group.kernel.gpu_cases(order, device)
+        board = next(board for board in self._boards if board.cuda_index == number)
+        theirs = (
+            case
+            for framework in self._frameworks.members
+            for case in framework_cases(group.kernel, order, framework, board)
+        )
+        return (*own, *theirs)
 
-    def _order(self, group: Group, inputs: HostData, gpus: Sequence[GpuDevice]) -> CaseOrder:
+    def _order(self, group: Group, inputs: HostData, numbers: Container[int]) -> CaseOrder:
+        gpus = [gpu for number, gpu in self._devices.items() if number in numbers]
         return CaseOrder(
             request=group.request,
             shape=group.shape,

@@ -16,7 +16,7 @@ from numbers import Integral, Real
 from typing import TypeVar
 
 from gpucheck.bench.environment import RunEnvironment, run_environment_of
-from gpucheck.bench.frameworks import Frameworks, open_frameworks
+from gpucheck.bench.frameworks import Frameworks, open_frameworks, use_gpus
 from gpucheck.bench.model import BenchMode, BenchRequest, BenchResult, Fill
 from gpucheck.bench.plan import MEMORY_TAKEN, check_device_names
 from gpucheck.bench.run import run_bench
@@ -30,13 +30,13 @@ from gpucheck.bench.sdc import (
 )
 from gpucheck.drivers.cupy.device import open_gpus
 from gpucheck.drivers.cupy.errors import BUSY
-from gpucheck.drivers.gpu import OpenedGpus
+from gpucheck.drivers.gpu import BenchGpu, OpenedGpus
 from gpucheck.drivers.host.blas import Blas, load_numpy
 from gpucheck.drivers.host.clock import monotonic_s
 from gpucheck.drivers.host.cpu import LinuxCpu
 from gpucheck.drivers.interface import NvmlRequest, Probes
 from gpucheck.drivers.python.framework_bench import LACKS
-from gpucheck.drivers.readings import CudaReading, NvmlReading
+from gpucheck.drivers.readings import CudaDeviceReading, CudaReading, NvmlReading
 from gpucheck.inventory.inventory import HUNG, complete_host
 from gpucheck.inventory.visibility import digits_of, gpu_uuid
 from gpucheck.place.claim_store import ClaimStore, Target
@@ -184,17 +184,16 @@ def open_session(
     load_numpy()
     reading = probes.nvml(NvmlRequest())
     cuda = None if set(request.devices) <= {"cpu"} else probes.cuda()
-    gpus = _opened(request.devices, cuda, reading)
-    if require_gpu and not gpus.devices:
+    gpus = _opened(request, cuda, reading)
+    facts = [*(gpu.facts for gpu in gpus.devices), *gpus.for_frameworks]
+    if require_gpu and not facts:
         raise _no_required_gpu(gpus)
     allowed = frozenset(os.sched_getaffinity(0))
     run_environment = run_environment_of(probes, reading, cuda, environment, allowed)
     threads = LinuxCpu().facts().threads
-    uuids = [gpu.facts.uuid for gpu in gpus.devices if gpu.facts.uuid is not None]
+    uuids = [gpu.uuid for gpu in facts if gpu.uuid is not None]
     with (
-        open_frameworks(
-            request, environment, threads=threads, gpus=[gpu.facts for gpu in gpus.devices]
-        ) as frameworks,
+        open_frameworks(request, environment, threads=threads, gpus=facts) as frameworks,
         hold_gpus(uuids, reading, environment, own_command(sys.orig_argv)) as (others, notes),
     ):
         run_environment = replace(run_environment, claims=others, notes=notes)
@@ -289,8 +288,12 @@ class Session:
         )
 
 
-def _opened(devices: Sequence[str], cuda: CudaReading | None, reading: NvmlReading) -> OpenedGpus:
-    """Open only the requested GPUs: opening one takes memory on it."""
+def _opened(request: BenchRequest, cuda: CudaReading | None, reading: NvmlReading) -> OpenedGpus:
+    """Open only the requested GPUs: opening one takes memory on it.
+
+    Where none can be opened, the driver's facts about them are for frameworks: PyTorch, TensorFlow
+    and JAX need no CuPy.
+    """
     if cuda is None:
         return OpenedGpus()
     if cuda.failure is not None:
@@ -304,13 +307,40 @@ def _opened(devices: Sequence[str], cuda: CudaReading | None, reading: NvmlReadi
         for item in cuda.devices
         if item.uuid_hex
     }
-    numbers = [name.removeprefix("gpu:") for name in devices if name != "cpu"]
+    numbers = [name.removeprefix("gpu:") for name in request.devices if name != "cpu"]
     named = all(number.isascii() and number.isdigit() for number in numbers)
     opened = open_gpus([int(number) for number in numbers] if named else None, uuids=uuids)
     if opened.devices:
         return opened
     shown = [item for item in cuda.devices if not named or str(item.ordinal) in numbers]
-    return replace(opened, names=tuple(item.name for item in shown if item.name is not None))
+    opened = replace(opened, names=tuple(item.name for item in shown if item.name is not None))
+    if opened.busy or not use_gpus(request.frameworks):
+        return opened
+    facts = (_by_driver(item, uuids.get(item.ordinal), reading) for item in shown)
+    return replace(opened, for_frameworks=tuple(gpu for gpu in facts if gpu is not None))
+
+
+def _by_driver(item: CudaDeviceReading, uuid: str | None, reading: NvmlReading) -> BenchGpu | None:
+    """Return what the driver tells about a GPU; None if that is not enough to measure it."""
+    total, name = item.memory_total_bytes, item.name
+    capability, sm_count, l2_bytes = item.compute_capability, item.sm_count, item.l2_bytes
+    if not (total and name and capability and sm_count and l2_bytes is not None):
+        return None
+    board = next((gpu for gpu in reading.gpus if gpu.uuid == uuid), None)
+    free = None if board is None else board.memory_free_bytes
+    return BenchGpu(
+        cuda_index=item.ordinal,
+        uuid=uuid,
+        name=name,
+        compute_capability=capability,
+        sm_count=sm_count,
+        l2_bytes=l2_bytes,
+        memory_total_bytes=total,
+        memory_free_bytes=total if free is None else min(free, total),
+        float32_math="fp32",
+        clock_sm_max_mhz=None if board is None else board.clock_sm_max_mhz,
+        integrated=item.integrated,
+    )
 
 
 @contextmanager

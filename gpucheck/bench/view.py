@@ -168,7 +168,12 @@ def _unmeasured(found: BenchEnvironment) -> str:
 
 
 def _no_gpu(found: BenchEnvironment, view: View) -> Iterator[Block]:
-    """Yield why GPUs are missing, and what to do."""
+    """Yield why GPUs, or gpucheck's own rows of them, are missing, and what to do."""
+    if found.gpus and found.cupy_version is None:
+        reason = found.unavailable.get("cupy_version", "").rstrip(".")
+        text = f"gpucheck's own kernels were not measured on the GPU: {reason}."
+        yield Line(text, CheckStatus.WARN, style="yellow")
+        yield from remedies(found.gpu_remedy)
     if found.gpu_unavailable is None:
         return
     reason = found.gpu_unavailable.rstrip(".")

@@ -261,10 +261,12 @@ class OpenedGpus:
     `refused` gives the reason, by CUDA index, for each GPU that could not be opened while others
     could. `silent` means that the driver did not answer, so it is unknown whether there is a GPU.
     `busy` means that another process holds every GPU that could not be opened. `names` are those of
-    the GPUs that the driver shows, if none could be opened.
+    the GPUs that the driver shows, if none could be opened. `for_frameworks` are facts of GPUs that
+    could not be opened here, by the driver: a framework may bring what is missing.
     """
 
     devices: Sequence[GpuDevice] = ()
+    for_frameworks: Sequence[BenchGpu] = ()
     unavailable: str | None = None
     remedy: tuple[str, ...] = ()
     names: tuple[str, ...] = ()

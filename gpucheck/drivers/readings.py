@@ -152,7 +152,7 @@ class NvmlReading(NamedTuple):
 class CudaDeviceReading(NamedTuple):
     """One device as libcuda enumerates it; `uuid_hex` is 32 lower-case digits, no prefix.
 
-    `integrated` means that it shares the host's memory.
+    `integrated` means that it shares the host's memory. `l2_bytes` is its last cache.
     """
 
     ordinal: int
@@ -162,6 +162,8 @@ class CudaDeviceReading(NamedTuple):
     compute_capability: str | None = None
     memory_total_bytes: int | None = None
     integrated: bool | None = None
+    sm_count: int | None = None
+    l2_bytes: int | None = None
     unavailable: Mapping[str, str] = NOTHING
 
 

@@ -83,7 +83,7 @@ def cases_of(
     made = KERNELS[kernel]
     shape = made.shape(more.pop("size", EDGE))
     taken = order(shape=shape, dtype=dtype, **more)
-    return framework_cases(made, taken, framework, gpu)
+    return framework_cases(made, taken, framework, gpu and gpu.facts)
 
 
 def measured(case: Case) -> None:

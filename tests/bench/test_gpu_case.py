@@ -95,7 +95,7 @@ def test_so_many_sets_that_the_l2_forgets_each_if_the_memory_allows_it(
 ) -> None:
     gpu = FakeGpu(FakeClock(), l2_bytes=l2_bytes, memory_free_bytes=free_bytes)
 
-    assert set_count(set_bytes, gpu) == count
+    assert set_count(set_bytes, gpu.facts) == count
 
 
 @pytest.mark.parametrize(

@@ -366,6 +366,13 @@ def test_the_processor_is_there_whatever_the_gpus_are() -> None:
     assert select_devices(["all"], OpenedGpus(unavailable="the reason")) == (True, [])
 
 
+def test_a_gpu_that_frameworks_alone_can_use_is_chosen_like_others() -> None:
+    gpus = OpenedGpus(unavailable="no CuPy", for_frameworks=(card(0), card(1)))
+
+    assert select_devices(["gpu:1"], gpus) == (False, [card(1)])
+    assert select_devices(["all"], gpus) == (True, [card(0), card(1)])
+
+
 @pytest.mark.parametrize("name", ["gpu0", "gpu:", "gpu:-1", "gpu:x", "gpu:٣", "", "CPU"])
 def test_a_name_that_is_not_a_device_is_refused(name: str) -> None:
     with pytest.raises(WrongUseError, match="does not know"):

@@ -20,7 +20,8 @@ from gpucheck.bench.frameworks import FORMS
 from gpucheck.drivers.python.frameworks import read_frameworks
 from gpucheck.drivers.python.interpreters import Interpreter
 from gpucheck.drivers.start_child import SIGKILL
-from tests.end_to_end.conftest import Program
+from tests.end_to_end.conftest import Pretend, Program
+from tests.fakes.machine import load_machine
 
 STAND_INS = str(Path(__file__).parents[1] / "fakes" / "frameworks")
 PYTORCH = f"pytorch={sys.executable}"
@@ -74,6 +75,39 @@ def test_without_kernels_only_those_that_frameworks_have_are_measured(
 
     kernels = {row["kernel"] for row in ended.document("bench")["result"]["measurements"]}
     assert kernels == {"matmul", "softmax", "copy", "train"}
+
+
+def test_a_framework_measures_a_gpu_that_gpucheck_cannot_open(
+    program: Program, pretend: Pretend, tmp_path: Path
+) -> None:
+    """gpucheck has no CuPy; PyTorch brings its own libraries, and the driver has the facts."""
+    given = {
+        **variables(tmp_path, FAKE_FRAMEWORK="gpus=2", GPUCHECK_CLAIMS_DIR=str(tmp_path / "c")),
+        **pretend(load_machine("h100x8"), gpus=2),
+    }
+    words = ("bench", "matmul", "copy", "launch", "--framework", PYTORCH, "--dtype", "float32")
+    brief = ("--size", "32", "--quick", "--budget", "0.5", "--corruption", "0.01")
+
+    ended = program(*words, *brief, "--device", "gpu:1", "--require-gpu", "--json", env=given)
+
+    assert ended.code == 0, ended.stderr
+    found = ended.document("bench")["result"]
+    rows = found["measurements"]
+    assert {(row["kernel"], row["device"]) for row in rows} == {
+        ("matmul", "gpu:1"),
+        ("copy", "gpu:1"),
+    }
+    assert all(row["framework"]["name"] == "pytorch" for row in rows)
+    assert all(row["verified"]["ok"] for row in rows if row["median_s"] is not None)
+    environment = found["environment"]
+    assert environment["cupy_version"] is None
+    assert environment["unavailable"]["cupy_version"] == "CuPy is not installed"
+    assert environment["gpu_unavailable"] is None
+    (gpu,) = environment["gpus"]
+    assert gpu["sm_count"] == 132
+    assert gpu["l2_bytes"] == 50 * 2**20
+    assert gpu["memory_free_bytes"] < gpu["memory_total_bytes"] < 81 * 2**30
+    assert gpu["board"]["name"] == "H100 SXM"
 
 
 def test_the_only_framework_is_missing(program: Program, tmp_path: Path) -> None:

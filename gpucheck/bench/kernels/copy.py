@@ -116,7 +116,7 @@ class _GpuCopy(GpuOperation):
         self._gpu = gpu
         self.output_shape = order.shape
         self.work = Copy().work(order.shape, "float32")
-        self.label = gpu_label(order, "copy", variant, gpu, _FLOAT32)
+        self.label = gpu_label(order, "copy", variant, gpu.facts, _FLOAT32)
 
     def inputs(self) -> tuple[HostArray, ...]:
         """Return the source on the host."""

@@ -78,7 +78,7 @@ class LaunchCase(Case):
         self._way = way
         self._replay: Callable[[], None] | None = None
         self._done = 0
-        self.label = gpu_label(order, "launch", way, gpu, FORMATS["float32"].spec)
+        self.label = gpu_label(order, "launch", way, gpu.facts, FORMATS["float32"].spec)
         self.work = Launch().work((), "float32")
 
     def prepare(self) -> None:

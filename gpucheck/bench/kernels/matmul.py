@@ -257,7 +257,7 @@ class GpuMatmul(GpuOperation):
         self.output_storage = STORAGES[form.output]
         self.work = Matmul().work(order.shape, order.dtype)
         spec = replace(form.spec, accumulate=FAST_ACCUMULATION) if fast_accumulation else form.spec
-        self.label = gpu_label(order, "matmul", self._variant(), gpu, spec)
+        self.label = gpu_label(order, "matmul", self._variant(), gpu.facts, spec)
 
     def _variant(self) -> str:
         library = "cublaslt" if self._form.name == "float8" else "cublas"

@@ -53,7 +53,7 @@ class PeerCase(EventCase):
         self._arrays: list[GpuArray] = []
         self._direct = False
         origin = f"from-gpu:{peer.facts.cuda_index}"
-        label = gpu_label(order, "p2p", origin, gpu, FORMATS["float32"].spec)
+        label = gpu_label(order, "p2p", origin, gpu.facts, FORMATS["float32"].spec)
         self.label = replace(label, parameters={"peer": peer.facts.device})
         self.work = PeerToPeer().work(order.shape, "float32")
 

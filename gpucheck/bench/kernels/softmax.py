@@ -271,7 +271,7 @@ class _GpuSoftmax(GpuOperation):
         self.output_shape = order.shape
         self.work = Softmax().work(order.shape, order.dtype)
         spec = replace(form.spec, accumulate="float32", math_mode="fp32")
-        label = gpu_label(order, "softmax", variant, gpu, spec)
+        label = gpu_label(order, "softmax", variant, gpu.facts, spec)
         self.label = replace(label, parameters={"temperature": order.request.temperature})
 
     def inputs(self) -> tuple[HostArray, ...]:

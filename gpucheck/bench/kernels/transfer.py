@@ -143,7 +143,7 @@ class TransferCase(EventCase):
         self._host: list[HostArray] = []
         self._device: list[GpuArray] = []
         variant = f"{way}-{'pageable' if pageable else 'pinned'}"
-        label = gpu_label(order, "transfer", variant, gpu, FORMATS["float32"].spec)
+        label = gpu_label(order, "transfer", variant, gpu.facts, FORMATS["float32"].spec)
         self.label = replace(label, shape=shape)
         self.work = Work(
             flops=0,

@@ -128,7 +128,7 @@ class GpuTriad(GpuOperation):
         self._stream = StreamKernel(gpu, "triad")
         self.output_shape = order.shape
         self.work = Triad().work(order.shape, "float32")
-        self.label = gpu_label(order, "triad", "kernel", gpu, _FORM.spec)
+        self.label = gpu_label(order, "triad", "kernel", gpu.facts, _FORM.spec)
 
     def inputs(self) -> tuple[HostArray, HostArray]:
         """Return both sources on the host."""

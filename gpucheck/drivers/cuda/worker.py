@@ -129,7 +129,9 @@ class Binding:
 
 COMPUTE_CAPABILITY_MAJOR = 75
 COMPUTE_CAPABILITY_MINOR = 76
+SM_COUNT = 16
 INTEGRATED = 18
+L2_BYTES = 38
 
 
 def read_device(driver: Binding, ordinal: int) -> dict[str, Any]:
@@ -150,6 +152,8 @@ def read_device(driver: Binding, ordinal: int) -> dict[str, Any]:
         ("compute_capability", capability),
         ("memory_total_bytes", lambda: driver.total_memory(device)),
         ("integrated", lambda: bool(driver.integer("cuDeviceGetAttribute", INTEGRATED, device))),
+        ("sm_count", lambda: driver.integer("cuDeviceGetAttribute", SM_COUNT, device)),
+        ("l2_bytes", lambda: driver.integer("cuDeviceGetAttribute", L2_BYTES, device)),
     )
     for name, question in questions:
         try:

@@ -245,6 +245,8 @@ def main() -> None:
         said["log"] = " | ".join(log.telling()[-3:])
         write_answer({"id": 0, "error": said})
         return
+    if os.environ.get("NVIDIA_TF32_OVERRIDE") == "0":  # CUDA's libraries heed it before settings
+        facts["float32_math"] = "fp32"
     facts["python"] = "%d.%d.%d" % sys.version_info[:3]  # noqa: UP031 - Python 3.8 reads it too
     facts["import_s"] = time.perf_counter() - started_s
     write_answer({"id": 0, "facts": facts})
