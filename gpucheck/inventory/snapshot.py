@@ -140,8 +140,10 @@ _LEGACY_MIG = re.compile(r"MIG-(?P<gpu>GPU-[^/]*)(?P<place>/[0-9]{1,4}/[0-9]{1,4
 #: A path in a message, up to where the message goes on. Paths of the system and of devices reveal
 #: nothing, but users name shared memory, volumes and discs below /dev.
 _PATH = re.compile(
-    r"(?<![\w./-])/(?!(?:dev(?!/(?:shm|mqueue|disk|mapper)\b)|etc|lib|lib64|proc|sys"
-    r"|usr(?!/local/(?!(?:bin|lib|lib64|cuda[-.0-9]*)\b)))\b)"
+    r"(?<![\w./-])/(?!(?:dev(?!/(?:shm|mqueue|disk|mapper)\b)|etc|lib|lib64"
+    r"|proc(?!/[^/\s]+/(?:root|cwd)\b)|sys(?!/fs/cgroup\b)"
+    r"|usr(?!/(?:home|users|local/(?!(?:bin|lib|lib64|cuda[-.0-9]*)\b)))"
+    r"|var/log/(?:kern\.log|messages))\b)"
     r"[^:'\"\n]+"
     r"|~[\w.-]*/[^:'\"\n]*|\b[A-Za-z]:\\[^'\"\n]*|\\\\[\w.$-]+\\[^'\"\n]*"
 )
@@ -151,7 +153,18 @@ _LOGGED_PROCESS = re.compile(
     r"\bname=.*?(?P<end>, (?:GPU has fallen off the bus|Ch(?:annel)? [0-9a-fA-Fx]{1,10})\.?)?$",
     re.S,
 )
-_LOGGED_SERIAL = re.compile(r"(?i)(\bserial(?: number)?\b[:=\s]*)[^\s,;]+")
+_LOGGED_SERIAL = re.compile(r"(?i)(\bserial(?: number)?\b[:=\s]*|\bS/?N[:=]? ?)[^\s,;]+")
+#: The host before "kernel:" or a program's name, where a logger wrote the line.
+_LOGGED_HOST = re.compile(
+    r"^((?:[A-Z][a-z]{2} +[0-9]{1,2} [0-9:]{8}|[0-9]{4}-[0-9]{2}-[0-9]{2}T\S+) )\S+(?= \S)"
+)
+#: Processes and users where other parts of the kernel name them: an oops, a segfault, an audit.
+_LOGGED_NAME = re.compile(
+    r"""(\b(?i:comm|exe|acct|auid|user|profile)(?:=|: ?)|\bclient (?='))(?:"[^"]*"|'[^']*'|\S+)"""
+    r"|\S+?(?=\[[0-9]+\]:? (?:segfault|trap|general protection))"
+)
+#: UUIDs of other things than GPUs: discs, pods, machines.
+_OTHER_UUID = re.compile(r"(?<![\w-])[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}(?![\w-])")
 #: Addresses of a network card, of the network and of people; a bus id has fewer colons.
 _LOGGED_ADDRESS = re.compile(
     r"\b(?:[0-9a-fA-F]{2}[:-]){5}[0-9a-fA-F]{2}\b"
@@ -300,6 +313,14 @@ class Redactor:
         """Return a sentence without the names known so far, and without paths."""
         tables = (self.users, self.hosts, self.serials, self.processes, self.gpus, self.migs)
         names = {name: alias for table in tables for name, alias in table.known.items()}
+        for host in tuple(self.hosts.known):
+            # "node17.example.org" is also "node17", and its neighbours have its domain.
+            short, _, domain = host.partition(".")
+            names.setdefault(short, names[host])
+            if domain:
+                of_it = rf"(?<![\w.-])(?:[\w-]+\.)+{re.escape(domain)}(?![\w-])"
+                text = re.sub(of_it, names[host], text)
+                names |= {domain: "domain"} if "." in domain else {}
         long = sorted((name for name in names if len(name) >= _SHORTEST_NAME), key=len)
         if long:
             pattern = "|".join(re.escape(name) for name in reversed(long))
@@ -371,9 +392,12 @@ def _walk(value: Any, change: Callable[[str, str], str], field: str = "") -> Any
 
 
 def _redact_line(line: str) -> str:
-    """Return a line of the kernel log without processes, serial numbers and addresses."""
+    """Return a line of the kernel log without hosts, processes, serial numbers and addresses."""
+    line = _LOGGED_HOST.sub(r"\1host", line)
     line = _LOGGED_PROCESS.sub(lambda found: f"name={REDACTED}{found['end'] or ''}", line)
-    return _LOGGED_ADDRESS.sub("(address)", _LOGGED_SERIAL.sub(rf"\1{REDACTED}", line))
+    for names in (_LOGGED_NAME, _LOGGED_SERIAL):
+        line = names.sub(rf"\1{REDACTED}", line)
+    return _LOGGED_ADDRESS.sub("(address)", _OTHER_UUID.sub("(uuid)", line))
 
 
 def _is_setting(part: str) -> bool:

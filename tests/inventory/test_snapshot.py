@@ -31,7 +31,7 @@ from gpucheck.drivers.readings import (
     ProcessReading,
 )
 from gpucheck.drivers.recorded import RecordedProbes, Snapshot
-from gpucheck.inventory.snapshot import contents, record, redact, take_snapshot
+from gpucheck.inventory.snapshot import Redactor, contents, record, redact, take_snapshot
 from gpucheck.inventory.visibility import apply_rules, digits_of, join_driver
 from gpucheck.report.codec import from_plain, to_plain
 from gpucheck.report.envelope import Host
@@ -321,6 +321,26 @@ def test_sentences_lose_names_and_paths(before: str, after: str | None) -> None:
         (f"NVRM: GPU at PCI:0000:1a:00: {A}", f"NVRM: GPU at PCI:0000:1a:00: {ALIAS_A}"),
         (f"NVRM: GPU at PCI:0000:1b:00: {LOST}", "NVRM: GPU at PCI:0000:1b:00: GPU-ffffffff-0001"),
         ("NVRM: GPU Board Serial Number: 04711", "NVRM: GPU Board Serial Number: redacted"),
+        ("NVRM: S/N 04711 SN=04712", "NVRM: S/N redacted SN=redacted"),
+        (
+            "Nov  1 03:01:00 box9 kernel: nvidia 0000:1a:00.0: on",
+            "Nov  1 03:01:00 host kernel: nvidia 0000:1a:00.0: on",
+        ),
+        ("2026-11-21T03:01:00Z box9 kernel: NVRM: x", "2026-11-21T03:01:00Z host kernel: NVRM: x"),
+        ("nvidia: disk 01234567-89AB-cdef-0123-456789abcdef", "nvidia: disk (uuid)"),
+        ("PID: 9 Comm: train Tainted: P nvidia", "PID: 9 Comm: redacted Tainted: P nvidia"),
+        (
+            'audit: auid="anna-m" comm="my nvidia train" exe=tool res=1',
+            "audit: auid=redacted comm=redacted exe=redacted res=1",
+        ),
+        (
+            "train[9]: segfault at 0 ip 7f in libnvidia-ml.so.1[7f+1]",
+            "redacted[9]: segfault at 0 ip 7f in libnvidia-ml.so.1[7f+1]",
+        ),
+        (
+            "NVRM: API mismatch: the client 'my train' (pid 9) has the version 1",
+            "NVRM: API mismatch: the client redacted (pid 9) has the version 1",
+        ),
         ("/etc/modprobe.d/nv.conf: blacklist nvidia", None),
         ("/usr/lib/x86_64-linux-gnu/libcuda.so.1", None),
         ("/opt/anna/lib/libcuda.so.1", "(path)"),
@@ -351,6 +371,11 @@ def test_lines_of_the_log_lose_names_and_paths(before: str, after: str | None) -
         ("/dev/mapper/anna-home", "(path)"),
         ("~anna/lib/libcuda.so.1", "(path)"),
         ("~/lib/libcuda.so.1", "(path)"),
+        ("/proc/9/root/srv/anna/libcuda.so.1", "(path)"),
+        ("/sys/fs/cgroup/user.slice/anna", "(path)"),
+        ("/usr/users/anna/libcuda.so.1", "(path)"),
+        ("/var/log/kern.log", None),
+        ("/var/log/anna.log", "(path)"),
         ("C:\\Users\\Anna\\nvcuda.dll", "(path)"),
         ("\\\\server\\anna\\nvcuda.dll", "(path)"),
     ],
@@ -363,6 +388,14 @@ def test_evidence_loses_paths(before: str, after: str | None) -> None:
     assert found.cuda_unrestricted == found.cuda
     assert found.cuda is not None
     assert found.cuda.library_path == (before if after is None else after)
+
+
+def test_every_form_of_the_hosts_name_goes() -> None:
+    redactor = Redactor()
+    redactor.hosts.of("box9.lab.example.org")
+
+    said = "box9 box9.lab.example.org, db.lab.example.org. In lab.example.org; box91 /usr/local"
+    assert redactor.text(said) == "host host, host. In domain; box91 /usr/local"
 
 
 def test_a_version_of_four_numbers_is_no_address() -> None:
