@@ -114,10 +114,9 @@ def list_gpus(
         inventory = answer.result
         if not isinstance(inventory, Inventory) or not inventory.gpus:
             return answer
-        # A page is for people too; the document has the plain list.
-        shown = shared.format in ("table", "html", "markdown") or (
-            shared.html and shared.format != "json"
-        )
+        document = shared.format in ("json", "jsonl")
+        # A page is for people too; beside a document it has what that has.
+        shown = shared.format in ("table", "html", "markdown") or (shared.html and not document)
         table = bool(shown) and not topology
         if table or (processes and shared.format == "json"):
             from gpucheck.inventory.unowned import find_unowned
@@ -128,10 +127,10 @@ def list_gpus(
             inventory = keep(inventory, lambda item: item.visible is not False)
         if sort is not None and order is not None:
             inventory = sort_gpus(inventory, COLUMNS[order].value, descending=sort.startswith("-"))
-        if table:
+        if table or document:
             from gpucheck.inventory.condition import read_condition
 
-            return answer._replace(result=read_condition(inventory, probes))
+            inventory = read_condition(inventory, probes)
         return answer._replace(result=inventory)
 
     show: dict[str, Any] = {"columns": columns, "processes": processes or user is not None}

@@ -20,7 +20,7 @@ from gpucheck.detect.view import answer as verdict
 from gpucheck.drivers.interface import Probes
 from gpucheck.inventory import view as inventory_view
 from gpucheck.inventory.capped import capped_sentences
-from gpucheck.inventory.condition import Judged
+from gpucheck.inventory.condition import with_troubles
 from gpucheck.inventory.inventory import take_inventory
 from gpucheck.inventory.model import Inventory
 from gpucheck.inventory.unowned import find_unowned
@@ -37,7 +37,7 @@ class Overview(NamedTuple):
     """What detect found, and the GPUs with their condition (None where NVML lists none)."""
 
     detection: Detection
-    judged: Judged | None
+    inventory: Inventory | None
 
 
 def run(own: list[str], context: Context) -> int:
@@ -67,17 +67,17 @@ def look(probes: Probes, tell: Callable[[str], None]) -> Answer:
     answer = detect_on(looked_at)
     if not isinstance(answer.result, Detection):
         return answer
-    judged = _judged(probes, looked_at) if answer.result.gpus else None
-    return answer._replace(result=Overview(answer.result, judged))
+    inventory = _inventory(probes, looked_at) if answer.result.gpus else None
+    return answer._replace(result=Overview(answer.result, inventory))
 
 
-def _judged(probes: Probes, looked_at: Machine) -> Judged | None:
+def _inventory(probes: Probes, looked_at: Machine) -> Inventory | None:
     """Return the GPUs as detect has read them: the driver is not asked again."""
     found = take_inventory(probes, reading=looked_at.nvml).result
     if not isinstance(found, Inventory) or not found.gpus:
         return None
     health = {} if looked_at.is_hung else {gpu.index: gpu for gpu in looked_at.health.gpus}
-    return Judged(find_unowned(found, probes), health)
+    return with_troubles(find_unowned(found, probes), health)
 
 
 # ------------------------------------------------------------------------------------ the view
@@ -88,7 +88,7 @@ def blocks(report: Report, view: View) -> Iterator[Block]:
     overview = report.result
     if not isinstance(overview, Overview):
         raise TypeError(type(overview).__name__)
-    detection, judged = overview
+    detection, inventory = overview
     if view.verbosity >= 0:
         cuda = report.host.cuda_driver_version
         yield head(report, cuda and f"CUDA {cuda}", counted(gpu.name for gpu in detection.gpus))
@@ -97,12 +97,12 @@ def blocks(report: Report, view: View) -> Iterator[Block]:
     yield from verdict(report, detection, view._replace(verbosity=min(view.verbosity, 0)))
     if view.verbosity < 0:
         return
-    if judged is not None:
+    if inventory is not None:
         yield Gap()
-        yield from inventory_view.brief(judged, view)
+        yield from inventory_view.brief(inventory.gpus, view)
         if detection.cause_check is None:
-            yield from inventory_view.unwell(judged, view)
-        yield from inventory_view.unowned(judged.inventory.gpus)
+            yield from inventory_view.unwell(inventory.gpus, view)
+        yield from inventory_view.unowned(inventory.gpus)
     yield Gap()
     yield Line("next:", style="dim")
     for line in next_commands(report, overview, view):
@@ -118,7 +118,7 @@ def next_commands(report: Report, overview: Overview, view: View) -> list[str]:
     """Return two or three commands that fit the answer."""
     recorded = report.host.recorded
     well = report.exit_code is ExitCode.OK
-    gpus = () if overview.judged is None else overview.judged.inventory.gpus
+    gpus = () if overview.inventory is None else overview.inventory.gpus
     used = any(gpu.processes for gpu in gpus)
     # There is nothing to repair or record: an example, and the processor's speed.
     absent = overview.detection.cause == NO_GPU and not recorded

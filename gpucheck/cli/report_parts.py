@@ -114,7 +114,7 @@ def gather(
         report = _answered(name, ask, once)
         if name != "snapshot" and redactor is not None:
             report = _without_names(name, report, once, redactor)
-        parts |= _files(name, report, once)
+        parts |= _files(name, report)
     counts = None if redactor is None else redactor.stand_ins()
     return {README: _readme(once, parts, counts), **parts}, counts
 
@@ -127,13 +127,14 @@ def _detect(once: ReadOnce, tell: Tell) -> Report:
 
 
 def _list(once: ReadOnce) -> Report:
+    from gpucheck.inventory.condition import read_condition
     from gpucheck.inventory.inventory import judge_list, take_inventory
     from gpucheck.inventory.model import Inventory
     from gpucheck.inventory.unowned import find_unowned
 
     answer = judge_list(take_inventory(once, topology=True, process_utilization=True))
     if isinstance(answer.result, Inventory):
-        answer = answer._replace(result=find_unowned(answer.result, once))
+        answer = answer._replace(result=read_condition(find_unowned(answer.result, once), once))
     return wrap("list", answer, time=once.time())
 
 
@@ -206,13 +207,13 @@ def _variables(values: Mapping[str, str], redactor: Redactor) -> dict[str, str]:
 # ------------------------------------------------------------------------------------- files
 
 
-def _files(name: str, report: Report, once: ReadOnce) -> dict[str, Part]:
+def _files(name: str, report: Report) -> dict[str, Part]:
     """Return a part in every form that it has."""
     error = None if report.error is None else report.error.message
     view = View(width=WIDTH, verbosity=1, processes=True, chart_remedy=_charts())
     texts = {"json": open_format("json")(report, view._replace(indented=True))}
     if name in VIEWS:
-        screens = list(_screens(report, once))
+        screens = list(_screens(report))
         texts["txt"] = "\n".join(_text(screen, view) for screen in screens)
         texts["html"] = open_format("html")(screens[0], view)
     return {
@@ -221,14 +222,12 @@ def _files(name: str, report: Report, once: ReadOnce) -> dict[str, Part]:
     }
 
 
-def _screens(report: Report, once: ReadOnce) -> Iterator[Report]:
-    """Yield what is shown of a report: of a list first its rows, with the health of the cards."""
-    from gpucheck.inventory.condition import read_condition
+def _screens(report: Report) -> Iterator[Report]:
+    """Yield what is shown of a report: of a list first its rows, then how they are connected."""
     from gpucheck.inventory.model import Inventory
 
     if isinstance(report.result, Inventory):
-        rows = report.result._replace(topology=None)
-        yield report._replace(result=read_condition(rows, once))
+        yield report._replace(result=report.result._replace(topology=None))
     if not isinstance(report.result, Inventory) or len(report.result.gpus) > 1:
         yield report
 
@@ -283,7 +282,7 @@ def redaction(counts: Mapping[str, int] | None) -> str:
     found = ", ".join(f"{number} {_KINDS[kind][number > 1]}" for kind, number in counts.items())
     return (
         f"Redacted: paths, values of variables that are no settings, and {found or 'no name'}."
-        " In lines of the kernel log a host name can remain."
+        " In lines of the kernel log a name can remain."
     )
 
 

@@ -72,7 +72,12 @@ class Machine:
         self._probes = probes
         self.request = request or DetectRequest()
         self.tried = tuple(tried)
-        self.report_progress = report_progress
+        self._tell = report_progress
+
+    def report_progress(self, text: str) -> None:
+        """Say what is being done; a recording does nothing of it."""
+        if not self.host.recorded:
+            self._tell(text)
 
     @cached_property
     def host(self) -> Host:

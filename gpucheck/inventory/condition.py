@@ -14,7 +14,7 @@ from typing import NamedTuple
 from gpucheck.drivers.evidence import GpuHealthReading
 from gpucheck.drivers.interface import Probes
 from gpucheck.drivers.readings import GpuReading
-from gpucheck.inventory.model import Gpu, GpuState, Inventory
+from gpucheck.inventory.model import Gpu, GpuState, GpuTrouble, Inventory
 from gpucheck.report.envelope import CheckStatus, Evidence
 
 REPLACE = "Ask the vendor to replace the GPU."
@@ -418,39 +418,36 @@ def mig_change(gpu: Card, health: GpuHealthReading) -> Judgement:
     return Trouble(CheckStatus.WARN, summary, cause="mig-change-pending")
 
 
-class Judged(NamedTuple):
-    """List of GPUs, and by index the readings that their condition is judged by."""
-
-    inventory: Inventory
-    health: Mapping[int, GpuHealthReading]
-
-
-def read_condition(inventory: Inventory, probes: Probes) -> Judged:
-    """Read the condition of the GPUs that answer."""
+def read_condition(inventory: Inventory, probes: Probes) -> Inventory:
+    """Return the list with what is wrong with each card; those that answer are asked for it."""
     indices = [gpu.index for gpu in inventory.gpus if gpu.state is GpuState.OK]
     reading = probes.condition(indices) if indices else None
-    return Judged(inventory, {gpu.index: gpu for gpu in reading.gpus} if reading else {})
+    return with_troubles(inventory, {gpu.index: gpu for gpu in reading.gpus} if reading else {})
 
 
-def troubles(gpu: Gpu, health: GpuHealthReading | None) -> list[Trouble]:
-    """Return what is wrong with a card of a list, the gravest first; notes are left out."""
+def with_troubles(inventory: Inventory, health: Mapping[int, GpuHealthReading]) -> Inventory:
+    """Return the list with what is wrong with each card, by its health by index."""
+    gpus = (gpu._replace(troubles=troubles(gpu, health.get(gpu.index))) for gpu in inventory.gpus)
+    return inventory._replace(gpus=tuple(gpus))
+
+
+def troubles(gpu: Gpu, health: GpuHealthReading | None) -> tuple[GpuTrouble, ...]:
+    """Return what is wrong with a card of a list, the gravest first; notes are left out.
+
+    Without its health, the card is judged by its row alone.
+    """
     if gpu.state is not GpuState.OK:
         error = gpu.error or "it cannot be read"
-        return [Trouble(CheckStatus.FAIL, error, cause=f"{gpu.state.value}: {error}")]
+        return (GpuTrouble(CheckStatus.FAIL, error, f"{gpu.state.value}: {error}"),)
     known = health or GpuHealthReading(index=gpu.index)
     conditions = (*CONDITIONS.values(), pcie_width, mig_change)
     judged = (condition(gpu, known) for condition in conditions)
-    found = [
-        each for each in judged if isinstance(each, Trouble) and each.status is not CheckStatus.OK
-    ]
-    return sorted(found, key=lambda each: each.status is not CheckStatus.FAIL)
-
-
-def heat(gpu: Gpu, health: GpuHealthReading | None) -> CheckStatus:
-    """Return whether a card's temperature is near its limit (warn) or beyond it (fail)."""
-    judged = temperature(gpu, health or GpuHealthReading(index=gpu.index))
-    hot = isinstance(judged, Trouble) and judged.cause == "gpu-hot"
-    return judged.status if isinstance(judged, Trouble) and hot else CheckStatus.OK
+    found = (
+        GpuTrouble(each.status, each.summary, each.cause)
+        for each in judged
+        if isinstance(each, Trouble) and each.status is not CheckStatus.OK
+    )
+    return tuple(sorted(found, key=lambda each: each.status is not CheckStatus.FAIL))
 
 
 # -------------------------------------------------------------------------- unified memory

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import NamedTuple
 
-from gpucheck.report.envelope import NOTHING
+from gpucheck.report.envelope import NOTHING, CheckStatus
 
 
 class GpuState(StrEnum):
@@ -91,6 +91,14 @@ class GpuHolder(NamedTuple):
     end_command: str | None = None
 
 
+class GpuTrouble(NamedTuple):
+    """What makes a card unwell: warn or fail; `cause` is the one that `detect` gives it."""
+
+    status: CheckStatus
+    summary: str
+    cause: str | None = None
+
+
 class Gpu(NamedTuple):
     """One GPU with both of its numbers and its state; `unavailable` says why a reading is null.
 
@@ -99,7 +107,8 @@ class Gpu(NamedTuple):
     cgroup has a limit, which is `memory_limit_bytes`; `memory_limit_source`, who tells it, is
     `dmem.max`, `dmem.max of a parent` or `nvml`. `memory_unaccounted_bytes` is in use
     but no process's, and `holders` has the card open without being listed; both are null unless
-    they were asked for, and holders unless there is much of it.
+    they were asked for, and holders unless there is much of it. `troubles` is null where the card's
+    health was not asked for, and empty where nothing is wrong.
     """
 
     index: int  # type: ignore[assignment]  # hides tuple.index, which nobody needs here
@@ -140,6 +149,7 @@ class Gpu(NamedTuple):
     holders: tuple[GpuHolder, ...] | None = None
     state: GpuState = GpuState.OK
     error: str | None = None
+    troubles: tuple[GpuTrouble, ...] | None = None
     unavailable: Mapping[str, str] = NOTHING
 
 

@@ -8,12 +8,13 @@ from typing import NamedTuple
 from gpucheck.drivers.host.processes import program_of
 from gpucheck.inventory.capped import capped_sentences, caps_of
 from gpucheck.inventory.columns import COLUMNS, CSV_COLUMNS, link_now
-from gpucheck.inventory.condition import Judged, Trouble, heat, troubles
+from gpucheck.inventory.condition import troubles
 from gpucheck.inventory.model import (
     Gpu,
     GpuHolder,
     GpuProcess,
     GpuState,
+    GpuTrouble,
     Inventory,
     MigInstance,
     Topology,
@@ -137,8 +138,7 @@ def in_table(report: Report) -> Collection[str]:
 
 def blocks(report: Report, view: View) -> Iterator[Block]:
     """Yield what a list of GPUs shows."""
-    judged = _judged(report)
-    inventory = judged.inventory
+    inventory = _inventory(report)
     gpus = inventory.gpus
     if view.header and view.verbosity >= 0:
         yield heading(report, inventory)
@@ -149,10 +149,10 @@ def blocks(report: Report, view: View) -> Iterator[Block]:
         yield from _topology(inventory.topology, gpus, view)
         return
     if view.columns is None:
-        yield from _rows_or_lines(judged, view)
+        yield from _rows_or_lines(gpus, view)
     else:
         yield from _chosen(gpus, view.columns, view)
-    yield from unwell(judged, view)
+    yield from unwell(gpus, view)
     yield from unowned(gpus)
     yield from limited([*_hidden(gpus), *_shared(gpus)], view)
     if view.processes:
@@ -162,7 +162,7 @@ def blocks(report: Report, view: View) -> Iterator[Block]:
 
 def headline(report: Report) -> Headline:
     """Return how many GPUs there are, and the first warning about them."""
-    word, *counts = _counts(report, _judged(report).inventory.gpus)
+    word, *counts = _counts(report, _inventory(report).gpus)
     statuses = {Status.OK: CheckStatus.OK, Status.WARN: CheckStatus.WARN}
     status = statuses.get(report.status, CheckStatus.FAIL)
     text = "; ".join([*counts, *(one.message for one in report.warnings[:1])])
@@ -180,20 +180,16 @@ def rows(
 
 def records(result: object) -> Iterator[tuple[str, object]]:
     """Yield the lines of a list for JSON lines: the GPUs, then the links if they were asked for."""
-    inventory = result.inventory if isinstance(result, Judged) else result
-    if isinstance(inventory, Inventory):
-        yield from (("gpu", gpu) for gpu in inventory.gpus)
-        if inventory.topology is not None:
-            yield from (("link", link) for link in inventory.topology.links)
+    if isinstance(result, Inventory):
+        yield from (("gpu", gpu) for gpu in result.gpus)
+        if result.topology is not None:
+            yield from (("link", link) for link in result.topology.links)
 
 
-def _judged(report: Report) -> Judged:
-    """Return the list with its health; a document has none, and then the rows alone are judged."""
-    if isinstance(report.result, Judged):
-        return report.result
+def _inventory(report: Report) -> Inventory:
     if not isinstance(report.result, Inventory):
         raise TypeError(type(report.result).__name__)
-    return Judged(report.result, {})
+    return report.result
 
 
 def heading(report: Report, inventory: Inventory) -> Head:
@@ -219,30 +215,30 @@ def _counts(report: Report, gpus: Sequence[Gpu]) -> tuple[str, ...]:
 # ---------------------------------------------------------------------------------- the table
 
 
-def _rows_or_lines(judged: Judged, view: View) -> Iterator[Block]:
+def _rows_or_lines(gpus: Sequence[Gpu], view: View) -> Iterator[Block]:
     """Yield a row for each GPU and MIG instance, or a few lines where a row is too narrow."""
     layout = next((item for item in LAYOUTS if item.width <= view.width), None)
     if layout is not None:
         for maker in (True, False):
-            table = _table(judged, layout, view, maker=maker)
+            table = _table(gpus, layout, view, maker=maker)
             # Without the maker's name the last resort is a shorter name.
             if excess(table, view, cut=not maker) <= 0:
                 yield table
                 return
-    for gpu in judged.inventory.gpus:
-        yield from _gpu_lines(gpu, judged, view)
+    for gpu in gpus:
+        yield from _gpu_lines(gpu, view)
 
 
-def _table(judged: Judged, layout: Layout, view: View, *, maker: bool) -> Table:
+def _table(gpus: Sequence[Gpu], layout: Layout, view: View, *, maker: bool) -> Table:
     rows: list[Row] = []
-    for gpu in judged.inventory.gpus:
-        marked = bool(_troubles(gpu, judged))
+    for gpu in gpus:
+        marked = bool(_troubles(gpu))
         cells: dict[str, Inline] = {
-            "index": _marked_index(gpu, judged) if marked else str(gpu.index),
+            "index": _marked_index(gpu) if marked else str(gpu.index),
             "name": _name(gpu, maker=maker),
             "memory": _memory(gpu, layout.bar, view),
         }
-        row = [cells.get(name) or _cell(name, gpu, judged) for name in layout.columns]
+        row = [cells.get(name) or _cell(name, gpu) for name in layout.columns]
         below = tuple(_details(gpu, layout.columns)) if view.verbosity > 0 else ()
         rows.append(Row(row, _style(gpu), below))
         for position, instance in enumerate(_instances(gpu)):
@@ -286,12 +282,12 @@ def _name(gpu: Gpu, *, maker: bool = True) -> str:
     return name if gpu.state is GpuState.OK else f"{gpu.state.value.upper()} {name}".rstrip()
 
 
-def _cell(name: str, gpu: Gpu, judged: Judged) -> Inline:
+def _cell(name: str, gpu: Gpu) -> Inline:
     """Return a cell with room for its usual values, coloured where the value means something."""
     text = (link_now(gpu) or ABSENT) if name == "pcie" else COLUMNS[name].show(gpu)
     text = _power(gpu) if name == "power_w" else text
     text = f"{text:>{ROOM.get(name, 0)}}"
-    color = _color(name, gpu, judged)
+    color = _color(name, gpu)
     return (Span(text, color),) if color else text
 
 
@@ -302,13 +298,13 @@ def _power(gpu: Gpu) -> str:
     return text if text == ABSENT else f"{text:>{2 * len(limit) + 3}}"
 
 
-def _color(name: str, gpu: Gpu, judged: Judged) -> str:
+def _color(name: str, gpu: Gpu) -> str:
     """Return the style of a reading: green in use, yellow at its limit, red beyond it."""
     if name == "utilization_gpu_percent" and gpu.utilization_gpu_percent is not None:
         return "green" if gpu.utilization_gpu_percent >= IDLE_PERCENT else "dim"
     if name == "temperature_c":
-        status = heat(gpu, judged.health.get(gpu.index))
-        return {CheckStatus.WARN: "yellow", CheckStatus.FAIL: "red"}.get(status, "")
+        hot = next((one.status for one in _troubles(gpu) if one.cause == "gpu-hot"), CheckStatus.OK)
+        return {CheckStatus.WARN: "yellow", CheckStatus.FAIL: "red"}.get(hot, "")
     if name == "power_w" and gpu.power_w is not None and gpu.power_limit_w:
         return "yellow" if gpu.power_w >= AT_POWER_LIMIT * gpu.power_limit_w else ""
     return ""
@@ -374,22 +370,22 @@ SHORTEST_USERS = 8
 MOST_PROGRAMS = 2
 
 
-def brief(judged: Judged, view: View) -> Iterator[Block]:
+def brief(gpus: Sequence[Gpu], view: View) -> Iterator[Block]:
     """Yield a row for each GPU: name, memory, load, temperature and who uses it."""
     if view.verbosity > 0:
-        yield from _rows_or_lines(judged, view)
+        yield from _rows_or_lines(gpus, view)
         return
-    whole = _brief_table(judged, view, maker=True)
+    whole = _brief_table(gpus, view, maker=True)
     # The maker's name goes before the users are cut.
-    yield whole if excess(whole, view, cut=False) <= 0 else _brief_table(judged, view, maker=False)
+    yield whole if excess(whole, view, cut=False) <= 0 else _brief_table(gpus, view, maker=False)
 
 
-def _brief_table(judged: Judged, view: View, *, maker: bool) -> Table:
+def _brief_table(gpus: Sequence[Gpu], view: View, *, maker: bool) -> Table:
     """Return the table of the short form, in which only the users may be cut."""
-    whole = _table(judged, Layout(0, BRIEF, bar=0), view, maker=maker)
+    whole = _table(gpus, Layout(0, BRIEF, bar=0), view, maker=maker)
     columns = [column._replace(least=None) for column in whole.columns]
     used_by: list[str] = []
-    for gpu in judged.inventory.gpus:
+    for gpu in gpus:
         used_by += [users_of(gpu), *("" for _ in _instances(gpu))]
     rows = [
         row._replace(cells=[*row.cells, users])
@@ -421,9 +417,9 @@ def _program(process: GpuProcess) -> str:
 # ---------------------------------------------------------------------------- lines, by GPU
 
 
-def _gpu_lines(gpu: Gpu, judged: Judged, view: View) -> Iterator[Block]:
+def _gpu_lines(gpu: Gpu, view: View) -> Iterator[Block]:
     """Yield a few short lines for each GPU."""
-    mark = CheckStatus.WARN if _troubles(gpu, judged) else None
+    mark = CheckStatus.WARN if _troubles(gpu) else None
     yield Line(_title(gpu), mark, style=f"bold {_style(gpu)}".strip())
     if gpu.state is not GpuState.OK:
         return
@@ -471,21 +467,22 @@ def _chosen(gpus: Sequence[Gpu], names: Sequence[str], view: View) -> Iterator[B
 # ---------------------------------------------------------------------------- below the table
 
 
-def _troubles(gpu: Gpu, judged: Judged) -> list[Trouble]:
-    return troubles(gpu, judged.health.get(gpu.index))
+def _troubles(gpu: Gpu) -> Sequence[GpuTrouble]:
+    """Return what is wrong with a card, by its row alone where its health was not asked for."""
+    return troubles(gpu, None) if gpu.troubles is None else gpu.troubles
 
 
-def _marked_index(gpu: Gpu, judged: Judged) -> Inline:
+def _marked_index(gpu: Gpu) -> Inline:
     """Return the index of a card that is not well: as wide as the others, up to GPU 99."""
-    color = "red" if _troubles(gpu, judged)[0].status is CheckStatus.FAIL else "yellow"
+    color = "red" if _troubles(gpu)[0].status is CheckStatus.FAIL else "yellow"
     return (Span("!", f"bold {color}"), Span(f"{gpu.index:>2}"))
 
 
-def unwell(judged: Judged, view: View) -> Iterator[Block]:
+def unwell(gpus: Sequence[Gpu], view: View) -> Iterator[Block]:
     """Yield a line for each cause that makes cards unwell, the gravest first."""
-    found: dict[str, list[tuple[Gpu, Trouble]]] = {}
-    for gpu in judged.inventory.gpus:
-        for trouble in _troubles(gpu, judged):
+    found: dict[str, list[tuple[Gpu, GpuTrouble]]] = {}
+    for gpu in gpus:
+        for trouble in _troubles(gpu):
             found.setdefault(trouble.cause or trouble.summary, []).append((gpu, trouble))
     grave = sorted(found.values(), key=lambda each: each[0][1].status is not CheckStatus.FAIL)
     for concerned in grave:
@@ -496,7 +493,7 @@ def unwell(judged: Judged, view: View) -> Iterator[Block]:
         yield Line("what to do: gpucheck detect", indent=2, style="dim")
 
 
-def _in_one_line(concerned: Sequence[tuple[Gpu, Trouble]]) -> str:
+def _in_one_line(concerned: Sequence[tuple[Gpu, GpuTrouble]]) -> str:
     """Return what several cards have, where their figures differ with those of the first."""
     summaries = {gpu.index: _summary(gpu, trouble) for gpu, trouble in concerned}
     summary = next(iter(summaries.values()))
@@ -544,7 +541,7 @@ def _named(holder: GpuHolder) -> str:
     return f"PID {holder.pid} ({who}{program_of(holder.command) or holder.name or UNKNOWN})"
 
 
-def _summary(gpu: Gpu, trouble: Trouble) -> str:
+def _summary(gpu: Gpu, trouble: GpuTrouble) -> str:
     """Return what is wrong; of a narrow link also its generation, which the table has room for."""
     link = COLUMNS["pcie"].show(gpu)
     narrow = trouble.cause == "pcie-narrow" and link != ABSENT

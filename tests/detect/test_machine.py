@@ -53,6 +53,15 @@ def test_what_takes_time_is_reported_before_it_is_done() -> None:
     ]
 
 
+def test_a_recording_does_nothing_that_takes_time() -> None:
+    reported: list[str] = []
+    machine = Machine(FakeProbes(machine=Host(recorded=True)), report_progress=reported.append)
+
+    _ = (machine.nvml, machine.launch)
+
+    assert reported == []
+
+
 @pytest.mark.parametrize(
     ("rows", "health", "launched", "again"),
     [

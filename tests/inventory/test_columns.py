@@ -86,7 +86,7 @@ SHOWN = {
     "error": (None, "-"),
 }
 #: Fields of the document that are shown under another name, or below the table.
-ELSEWHERE = {"unavailable", "memory_unaccounted_bytes", "holders"}
+ELSEWHERE = {"unavailable", "memory_unaccounted_bytes", "holders", "troubles"}
 
 
 @pytest.mark.parametrize("name", COLUMNS)

@@ -138,7 +138,7 @@ def test_nested_readings_keep_their_reasons() -> None:
 
 
 #: Null without a reason wherever nobody asks who holds memory that no listed process owns.
-NOT_ASKED_FOR = ("memory_unaccounted_bytes", "holders", *LIMIT_FIELDS)
+NOT_ASKED_FOR = ("memory_unaccounted_bytes", "holders", "troubles", *LIMIT_FIELDS)
 
 
 def test_every_null_has_its_reason() -> None:

@@ -15,7 +15,9 @@ from gpucheck.inventory.columns import COLUMNS
 from gpucheck.inventory.condition import read_condition
 from gpucheck.report.envelope import Report
 from gpucheck.report.errors import ExitCode
+from gpucheck.report.formats import json as json_format
 from gpucheck.report.formats.table import render
+from gpucheck.report.saved import read_document
 from gpucheck.report.text import View
 from tests.fakes.probes import FakeProbes, gpu_reading, healthy, reading_of
 from tests.fakes.reports import any_list, eventful_machine, list_report
@@ -243,6 +245,15 @@ def test_a_card_that_is_not_well_is_marked_and_explained(width: int) -> None:
     assert any(re.match("  1|GPU 1 ", line) for line in shown)
     assert "! GPU 0: clocks are lowered by heat (software)" in text
     assert text.count("gpucheck detect") == 1
+
+
+def test_a_saved_list_has_the_marks_of_the_list() -> None:
+    report = unwell(healthy(0, clock_event_reasons=0x20), healthy(1))
+    saved = read_document(json_format.render(report, View()).encode(), 1 << 20).report
+
+    assert saved.result.gpus[0].troubles[0].cause == "clocks-lowered"
+    assert saved.result.gpus[1].troubles == ()
+    assert render(saved, View()) == render(report, View())
 
 
 def test_one_cause_is_one_line_however_many_cards_have_it() -> None:
