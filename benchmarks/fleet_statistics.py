@@ -24,7 +24,7 @@ import numpy as np
 from gpucheck.fleet.baseline import Baseline
 from gpucheck.fleet.collect import Collected
 from gpucheck.fleet.documents import Found, Place
-from gpucheck.fleet.expected import Expected
+from gpucheck.fleet.hostlist import Expected
 from gpucheck.fleet.judge import Reference
 from gpucheck.fleet.model import (
     Correction,

@@ -150,7 +150,7 @@ COMMANDS = MappingProxyType(
         ),
         "fleet": Command(
             "gpucheck.cli.fleet",
-            "Compare what many machines answered: missing, failed, slow, different.",
+            "Check many machines: run a check on all, or compare what they answered.",
             formats=("table", "json", "jsonl", "junit", "prometheus", "html", "markdown", "nodes"),
             examples=(
                 ("gpucheck fleet report results/", "what every node wrote there"),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple, Self
 import typer
 
 from gpucheck.cli.options import with_shared_options
+from gpucheck.cli.outlets import Prometheus, open_outlets
 from gpucheck.cli.output import Shared, deliver, machine
 from gpucheck.cli.terminal import status_line
 from gpucheck.report.errors import WrongUseError
@@ -18,7 +19,7 @@ from gpucheck.report.text import count_of
 if TYPE_CHECKING:
     from gpucheck.fleet.baseline import Baseline
     from gpucheck.fleet.collect import Collected
-    from gpucheck.fleet.expected import Expected
+    from gpucheck.fleet.hostlist import Expected
     from gpucheck.fleet.model import JudgementRule
     from gpucheck.report.envelope import Answer, Host
 
@@ -63,6 +64,7 @@ def report_(
     baseline: BaselineFile = None,
     rule: RuleFile = None,
     max_missing: MaxMissing = 0,
+    prometheus: Prometheus = None,
     shared: Shared,
 ) -> int:
     """Compare what many machines answered; name the missing, failed, slow and different."""
@@ -70,14 +72,15 @@ def report_(
 
     quiet = shared.verbosity < 0
     refuse_snapshot(shared)
-    with machine("fleet", shared) as probes:
+    outlets = open_outlets(prometheus=prometheus, github=False)
+    with outlets.guarded("fleet"), machine("fleet", shared) as probes:
         standard = Standard.read(expect, baseline, rule, max_missing)
         collected = Collected(standard.hosts)
         with status_line(shown=not quiet) as tell:
             _read(collected, paths, tell)
             tell("judging")
             answer = standard.judge(collected, probes.host())
-    return deliver("fleet", shared, answer, probes.time())
+        return deliver("fleet", shared, answer, probes.time(), also=outlets.write)
 
 
 def refuse_snapshot(shared: Shared) -> None:
@@ -113,7 +116,7 @@ class Standard(NamedTuple):
             WrongUseError: one of them cannot be read, or an option cannot be used.
         """
         from gpucheck.fleet.baseline import read_baseline, read_rule
-        from gpucheck.fleet.expected import read_expected
+        from gpucheck.fleet.hostlist import read_expected
 
         if max_missing < 0:
             message = f"--max-missing takes a number of nodes, not {max_missing}."

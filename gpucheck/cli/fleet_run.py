@@ -14,6 +14,7 @@ import typer
 from gpucheck.cli.commands import COMMANDS
 from gpucheck.cli.fleet import BaselineFile, Expect, MaxMissing, RuleFile, Standard, refuse_snapshot
 from gpucheck.cli.options import with_shared_options
+from gpucheck.cli.outlets import Prometheus, open_outlets
 from gpucheck.cli.output import Shared, deliver, machine
 from gpucheck.cli.terminal import is_watched
 from gpucheck.drivers.interrupts import DeferredStops
@@ -101,11 +102,13 @@ def run_(
         bool,
         typer.Option("--insecure", help="Allow plain tcp:// to a scheduler on another machine."),
     ] = False,
+    prometheus: Prometheus = None,
     shared: Shared,
 ) -> int:
     """Run a check on every node of a Dask cluster; name the missing, failed, slow, different."""
     refuse_snapshot(shared)
-    with machine("fleet", shared) as probes:
+    outlets = open_outlets(prometheus=prometheus, github=False)
+    with outlets.guarded("fleet"), machine("fleet", shared) as probes:
         if results is not None and resume is not None:
             message = "--resume FILE appends to that file: leave --results out."
             raise WrongUseError(code="two-files", message=message)
@@ -116,7 +119,7 @@ def run_(
         standard = Standard.read(expect, baseline, rule, max_missing)
         quiet = shared.verbosity < 0
         answer = _run(order, standard, results, resume, probes.host(), quiet=quiet)
-    return deliver("fleet", shared, answer, probes.time())
+        return deliver("fleet", shared, answer, probes.time(), also=outlets.write)
 
 
 run_ = with_shared_options(run_, formats=COMMANDS["fleet"].formats)

@@ -29,6 +29,11 @@ _BUFFER_BYTES = 1 << 18
 #: Where the host stands in a document that cannot be parsed: near its beginning.
 _HOST = re.compile(rb'"host":\s*(?:\{\s*"name":\s*)?"([^"\\\x00-\x1f]{1,253})"')
 _SEARCHED_BYTES = 4096
+#: Where the next document begins behind one that was cut off before the end of its line.
+_NEXT = re.compile(rb'(?<!:)(?<!: )(?=\{"schema": ?"gpucheck/)')
+#: Whoever writes so much without an end has no other document behind it: a few kilobytes of gzip
+#: can become terabytes.
+_GIVEN_UP_BYTES = 8 * MOST_JSON_BYTES
 
 
 class Place(NamedTuple):
@@ -36,6 +41,10 @@ class Place(NamedTuple):
 
     file: str
     line: int | None = None
+
+
+class EndlessError(Exception):
+    """A document is so long that the rest of its file is not worth reading."""
 
 
 class Found(NamedTuple):
@@ -58,6 +67,9 @@ def read_documents(names: Sequence[str]) -> Iterator[Found]:
             yield from _read(os.dup(0), "standard input")
         elif Path(name).is_dir():
             for path in _files_in(name):
+                if isinstance(path, Found):
+                    yield path
+                    continue
                 try:
                     yield from _read(open_file(path), path)
                 except OSError as error:
@@ -74,31 +86,43 @@ def read_documents(names: Sequence[str]) -> Iterator[Found]:
             yield from _read(descriptor, name)
 
 
-def _files_in(folder: str) -> Iterator[str]:
+def _files_in(folder: str) -> Iterator[str | Found]:
     """Yield the documents of a folder and the folders in it, by name, without following links.
+
+    A folder in it that cannot be read is a problem.
 
     Raises:
         WrongUseError: the folder that was named cannot be read.
     """
-    try:
-        with os.scandir(folder) as entries:
-            found = sorted(entries, key=lambda entry: entry.name)
-    except OSError as error:
-        raise WrongUseError(
-            code="documents-unreadable", message=f"{folder!r} cannot be read: {_why(error)}."
-        ) from None
-    for entry in found:
-        if entry.name.startswith("."):
-            continue
-        if entry.is_dir(follow_symlinks=False):
-            yield from _files_in(entry.path)
-        elif entry.name.endswith(SUFFIXES):
-            yield entry.path
+    waiting = [folder]
+    while waiting:
+        name = waiting.pop()
+        try:
+            with os.scandir(name) as entries:
+                shown = [entry for entry in entries if not entry.name.startswith(".")]
+        except OSError as error:
+            if name != folder:
+                yield Found(Place(name), None, _why(error))
+                continue
+            raise WrongUseError(
+                code="documents-unreadable", message=f"{folder!r} cannot be read: {_why(error)}."
+            ) from None
+        shown.sort(key=lambda entry: entry.name)
+        folders = [entry.path for entry in shown if entry.is_dir(follow_symlinks=False)]
+        waiting += reversed(folders)
+        inside = frozenset(folders)
+        for entry in shown:
+            if entry.name.endswith(SUFFIXES) and entry.path not in inside:
+                yield entry.path
 
 
 def _read(descriptor: int, name: str) -> Iterator[Found]:
-    """Yield the documents of one file; what breaks off in the middle is a problem of its line."""
-    line, number = 0, 0
+    """Yield the documents of one file; what breaks off in the middle is a problem of its line.
+
+    A file's only document has no line.
+    """
+    first: Found | None = None
+    line = count = 0
     with contextlib.ExitStack() as stack:
         file: Any = stack.enter_context(io.BufferedReader(io.FileIO(descriptor), _BUFFER_BYTES))
         try:
@@ -108,12 +132,21 @@ def _read(descriptor: int, name: str) -> Iterator[Found]:
                 file = stack.enter_context(gzip.GzipFile(fileobj=file))
                 file = stack.enter_context(io.BufferedReader(file, _BUFFER_BYTES))
             for number, found in _pieces(file, name):
-                line = number
-                yield found
-        except (OSError, EOFError, zlib.error) as error:
+                line, count = number, count + 1
+                if first is not None:
+                    yield first
+                first = found if count == 1 else None
+                if first is None:
+                    yield found
+        except (OSError, EOFError, zlib.error, EndlessError) as error:
+            if first is not None:
+                yield first
             yield Found(Place(name, line + 1), None, _why(error))
-    if line == 0:
+            return
+    if count == 0:
         yield Found(Place(name), None, "it is empty")
+    elif first is not None:
+        yield first._replace(place=Place(name))
 
 
 def _pieces(file: Any, name: str) -> Iterator[tuple[int, Found]]:
@@ -122,57 +155,80 @@ def _pieces(file: Any, name: str) -> Iterator[tuple[int, Found]]:
     A line is a document, but for one that is spread over lines: it begins with a line that is only
     a brace, and ends with such a line.
     """
-    number = 0
-    while text := _line(file):
+    number, following = 0, b""
+    while text := following or _line(file):
         number += 1
-        first = number
+        first, following = number, b""
         if text.strip() == b"{":
-            text, number = _block(file, text, number)
-        if not text.strip():
-            continue
-        place = Place(name, first)
-        yield number, _parsed(text, place)
+            text, number, following = _block(file, text, number)
+        if text.strip():
+            for found in _parsed(text, Place(name, first)):
+                yield number, found
 
 
 def _line(file: Any) -> bytes:
-    """Return the next line with its end; of one that is too long, more than is allowed."""
+    """Return the next line with its end; of one that is too long, more than is allowed.
+
+    Raises:
+        EndlessError: it is so long that nothing good can follow.
+    """
     text: bytes = file.readline(MOST_JSON_BYTES + 1)
     if len(text) > MOST_JSON_BYTES and not text.endswith(b"\n"):
+        size = len(text)
         while (more := file.readline(_BUFFER_BYTES)) and not more.endswith(b"\n"):
-            pass
+            size += len(more)
+            if size > _GIVEN_UP_BYTES:
+                raise EndlessError
     return text
 
 
-def _block(file: Any, text: bytes, number: int) -> tuple[bytes, int]:
-    """Return a document that is spread over lines, and the number of its last line.
+def _block(file: Any, text: bytes, number: int) -> tuple[bytes, int, bytes]:
+    """Return a document that is spread over lines, the number of its last line, and the next line.
 
-    Of one that is too long, a little more than is allowed.
+    The next line is empty, unless the document was cut off before it. Of a document that is too
+    long, a little more than is allowed.
+
+    Raises:
+        EndlessError: it is so long that nothing good can follow.
     """
     parts, size = [text], len(text)
     while more := _line(file):
+        if more.startswith(b"{"):
+            return b"".join(parts), number, more
         number += 1
-        if size <= MOST_JSON_BYTES:
+        size += len(more)
+        if size > _GIVEN_UP_BYTES:
+            raise EndlessError
+        if size - len(more) <= MOST_JSON_BYTES:
             parts.append(more)
-            size += len(more)
         if more.rstrip() == b"}":
             break
-    return b"".join(parts), number
+    return b"".join(parts), number, b""
 
 
-def _parsed(text: bytes, place: Place) -> Found:
+def _parsed(text: bytes, place: Place) -> Iterator[Found]:
+    """Yield the document of a text; where one was cut off, those that follow it in its line."""
     if len(text) > MOST_JSON_BYTES:
         limit = MOST_JSON_BYTES >> 20
-        return Found(place, None, f"it is larger than {limit} MiB", _host_in(text))
+        yield Found(place, None, f"it is larger than {limit} MiB", _host_in(text))
+        return
     try:
         document = _parser()(text)
     except RecursionError:
-        return Found(place, None, "it is nested too deeply", _host_in(text))
+        yield Found(place, None, "it is nested too deeply", _host_in(text))
     except ValueError as error:
+        first, *others = _NEXT.split(text)
+        if not first:  # the line begins with a document
+            first, *others = others or [text]
         problem = error.msg if isinstance(error, json.JSONDecodeError) else "it is not UTF-8"
-        return Found(place, None, f"it is no JSON: {problem}", _host_in(text))
-    if not isinstance(document, dict):
-        return Found(place, None, "it is no document of gpucheck")
-    return Found(place, document)
+        yield Found(place, None, f"it is no JSON: {problem}", _host_in(first))
+        for other in others:
+            yield from _parsed(other, place)
+    else:
+        if isinstance(document, dict):
+            yield Found(place, document)
+        else:
+            yield Found(place, None, "it is no document of gpucheck")
 
 
 @cache
@@ -201,6 +257,9 @@ def _host_in(text: bytes) -> str | None:
 
 
 def _why(error: Exception) -> str:
+    if isinstance(error, EndlessError):
+        limit = _GIVEN_UP_BYTES >> 20
+        return f"its document has no end in {limit} MiB, and the rest of the file was left out"
     if isinstance(error, EOFError | zlib.error):
         return "its gzip data are damaged or cut short"
     return printable((isinstance(error, OSError) and error.strerror) or str(error))

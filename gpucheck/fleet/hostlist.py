@@ -1,15 +1,22 @@
-"""Lists of hosts in Slurm's notation, written out and folded: `a[01-16,20]`, `r[1-2]n[1-8]`."""
+"""Lists of hosts: in Slurm's notation (`a[01-16,20]`, `r[1-2]n[1-8]`), written out and folded.
+
+With them the hosts that a report is expected to hold, and their racks: a list or a file of them.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import NamedTuple
 
+from gpucheck.drivers.host.files import MIB, read_file
 from gpucheck.report.errors import WrongUseError
 from gpucheck.report.text import printable
 
 #: More hosts than the largest fleets have; a slip such as a[1-999999999] ends here.
 MOST_HOSTS = 200_000
+#: A line for each of the most hosts, with long names.
+_MOST_BYTES = 32 * MIB
 _RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?")
 _HOST = re.compile(r"[A-Za-z0-9_.:-]{1,253}")
 _NUMBERED = re.compile(r"(.*?)([0-9]{1,18})([^0-9]*)")
@@ -80,7 +87,7 @@ def _numbers(ranges: str, text: str) -> tuple[int, Sequence[str]]:
         low, high = int(first), int(last)
         if low > high:
             raise _bad(text, f"the range {first}-{last} runs backwards")
-        if high - low >= MOST_HOSTS:
+        if high - low + len(found) >= MOST_HOSTS:
             raise _too_many(text)
         found.extend(f"{number:0{len(first)}d}" for number in range(low, high + 1))
     return len(found), found
@@ -130,3 +137,88 @@ def _bad(text: str, problem: str) -> WrongUseError:
 
 def _too_many(text: str) -> WrongUseError:
     return _bad(text, f"it names more than {MOST_HOSTS} hosts")
+
+
+# ----------------------------------------------------------------------- which are expected
+
+
+class Expected(NamedTuple):
+    """Expected hosts in their order, and the rack of each that has one."""
+
+    hosts: tuple[str, ...]
+    racks: dict[str, str]
+
+
+class HostNames:
+    """Names under which the expected hosts are known: with them, `node1.cluster` is `node1`."""
+
+    def __init__(self, hosts: Collection[str]) -> None:
+        self.hosts = frozenset(hosts)
+        self._by_short_name: dict[str, str] = {}
+        doubled = set()
+        for host in hosts:
+            short = _short_name(host)
+            if self._by_short_name.setdefault(short, host) != host:
+                doubled.add(short)
+        for short in doubled:
+            del self._by_short_name[short]
+
+    def find(self, said: str) -> str | None:
+        """Return the expected host that calls itself so, None if there is none."""
+        return said if said in self.hosts else self._by_short_name.get(_short_name(said))
+
+
+def _short_name(host: str) -> str:
+    first, _, rest = host.partition(".")
+    return host if first.isdecimal() and rest else first
+
+
+def read_expected(text: str) -> Expected:
+    """Return the hosts of `a,b[01-16]`, or of a file: `@FILE` has one host a line, then its rack.
+
+    A line may hold a list of hosts of one rack. What follows a # is a comment.
+
+    Raises:
+        WrongUseError: the list or the file cannot be read, or it names no host.
+    """
+    if not text.startswith("@"):
+        found = Expected(expand(text), {})
+    else:
+        found = _of_lines(_lines(text[1:]), text)
+    if not found.hosts:
+        raise WrongUseError(
+            code="no-hosts", message=f"{printable(text[:60])!r} names no host at all."
+        )
+    return found
+
+
+def _lines(name: str) -> list[str]:
+    try:
+        content = read_file("/dev/stdin" if name == "-" else name, _MOST_BYTES)
+        return content.decode("utf-8").splitlines()
+    except UnicodeDecodeError:
+        problem = "it is no text"
+    except OSError as error:
+        problem = error.strerror or str(error)
+    raise WrongUseError(
+        code="expect-unreadable",
+        message=f"The list of hosts {printable(name)!r} cannot be read: {problem}.",
+        remedy=("It has one host a line, and may have its rack in a second column.",),
+    )
+
+
+def _of_lines(lines: list[str], text: str) -> Expected:
+    hosts: dict[str, None] = {}
+    racks: dict[str, str] = {}
+    for line in lines:
+        words = line.partition("#")[0].split()
+        for host in expand(words[0]) if words else ():
+            hosts[host] = None
+            if len(words) > 1:
+                racks[host] = printable(words[1])[:100]
+        if len(hosts) > MOST_HOSTS:
+            raise WrongUseError(
+                code="bad-hostlist",
+                message=f"{printable(text[:60])!r} names more than {MOST_HOSTS} hosts.",
+            )
+    return Expected(tuple(hosts), racks)

@@ -424,8 +424,10 @@ def attribute(
     slow_nodes = {host for host in known if counts[host]}
     for rack, hosts in racks.items():
         here = len(hosts & slow_nodes)
+        if here < 3:
+            continue
         chance = at_least(here, len(hosts), len(slow_nodes), len(known))
-        if here >= 3 and chance * len(racks) <= rule.rack_risk:
+        if chance * len(racks) <= rule.rack_risk:
             text = (
                 f"{here} of {len(hosts)} nodes of rack {rack} have slow GPUs: seek it in the rack"
             )
@@ -433,13 +435,22 @@ def attribute(
 
 
 def at_least(here: int, size: int, bad: int, total: int) -> float:
-    """Return how likely at least `here` of `size` are bad, if `bad` of `total` are, by chance."""
-    ways = math.comb(total, size)
-    most = min(size, bad)
-    found = sum(
-        math.comb(bad, one) * math.comb(total - bad, size - one) for one in range(here, most + 1)
+    """Return how likely at least `here` of `size` are bad, if `bad` of `total` are, by chance.
+
+    By logarithms: of whole numbers, two racks of ten thousands of nodes would take minutes.
+    """
+    if here <= max(0, size + bad - total):
+        return 1.0
+
+    def ways(count: int, chosen: int) -> float:
+        rest = count - chosen
+        return math.lgamma(count + 1) - math.lgamma(chosen + 1) - math.lgamma(rest + 1)
+
+    all_ways = ways(total, size)
+    return math.fsum(
+        math.exp(ways(bad, one) + ways(total - bad, size - one) - all_ways)
+        for one in range(here, min(size, bad) + 1)
     )
-    return found / ways
 
 
 def shifts(groups: Sequence[Group], rule: JudgementRule) -> Iterator[Attribution]:

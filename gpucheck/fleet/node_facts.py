@@ -8,8 +8,10 @@ their `schema`, lines of results.jsonl too; a node verdict of NVIDIA's Health Va
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -25,6 +27,8 @@ _SCHEMA = re.compile(r"gpucheck/([a-z-]+)/([0-9]{1,9})")
 _OF_NODES = frozenset(
     {"detect", "list", "bench", "burn", "memlimit", "place", "process", "log", "wheel", "error"}
 )
+#: Command of a verdict of NVIDIA's Health Validation, and of what does not say which wrote it.
+HEALTH_VALIDATION, ANY = "health-validation", "?"
 #: Exit code 4 of these says that the node has no usable driver; elsewhere that an extra is missing.
 _LOOKS_FOR_GPUS = frozenset({"detect", "list"})
 _SEVERITIES = {
@@ -39,6 +43,8 @@ _OUTCOMES = {outcome.value: outcome for outcome in Outcome}
 _NODE_NAMES = ("node_id", "node_name", "node", "hostname", "host")
 #: Kernels whose speed depends on where the GPU sits in its node.
 _BY_POSITION = frozenset({"transfer", "p2p"})
+#: What a median time and a rate in any unit can be; with others, sums would leave a float.
+_SHORTEST_S, _LONGEST_S, _SLOWEST, _FASTEST = 1e-12, 1e9, 1e-12, 1e30
 #: Doubts by which a figure says nothing about its GPU.
 _BUSY = frozenset({"gpu-shared"})
 
@@ -106,14 +112,15 @@ def facts_of(document: Mapping[str, Any]) -> NodeFacts:
         if _text(document, "overall_severity") in _SEVERITIES:
             return _health_validation(document)
         what = f"its schema is {schema}" if schema else "it names no schema"
-        return _undecided(document, "?", Outcome.UNREADABLE, f"a foreign document: {what}")
+        return _undecided(document, ANY, Outcome.UNREADABLE, f"a foreign document: {what}")
     name, number = known[1], int(known[2])
     if name == "fleet-node":
         return _answer(document, number)
     if number != KNOWN_NUMBER:
         age = "newer" if number > KNOWN_NUMBER else "older"
         reason = f"{age} than is read here: {schema}"
-        return _undecided(document, name, Outcome.INCOMPATIBLE, reason)
+        command = name if name in _OF_NODES else ANY
+        return _undecided(document, command, Outcome.INCOMPATIBLE, reason)
     if name not in _OF_NODES:
         return NodeFacts(None, name, Outcome.OK, ignored=f"{schema} is not about a node")
     return _report(document, name)
@@ -128,7 +135,8 @@ def _undecided(
 def _answer(line: Mapping[str, Any], number: int) -> NodeFacts:
     """Return what a line of results.jsonl says: its outcome, and then its document's."""
     host = _text(line, "host")
-    command = _text(line, "command") or "?"
+    said = _text(line, "command")
+    command = said if said in _OF_NODES else ANY
     known = _OUTCOMES.get(_text(line, "outcome") or "")
     outcome = known if known and number == KNOWN_NUMBER else Outcome.INCOMPATIBLE
     reason = _text(line, "reason") or f"{outcome}"
@@ -168,7 +176,7 @@ def _health_validation(document: Mapping[str, Any]) -> NodeFacts:
     reason = f"NVIDIA Health Validation says {severity}{f': {what}' if what else ''}"
     return NodeFacts(
         host=_host_of(document),
-        command="health-validation",
+        command=HEALTH_VALIDATION,
         outcome=outcome,
         reasons=() if outcome is Outcome.OK else (reason[:LONGEST_TEXT],),
         time=_time(document),
@@ -178,11 +186,12 @@ def _health_validation(document: Mapping[str, Any]) -> NodeFacts:
 def _report(document: Mapping[str, Any], command: str) -> NodeFacts:
     result = _map(document, "result")
     host = _map(document, "host")
-    code = document.get("exit_code")
-    outcome = _outcome(code if isinstance(code, int) else None, command)
+    code = _whole(document, "exit_code")
+    outcome = _outcome(code, command)
     gpus = tuple(_gpus(result, host, command))
     lost = [gpu for gpu in gpus if gpu.state in ("lost", "error")]
-    reasons = tuple(dict.fromkeys(_reasons(document, result, command)))[:MOST_REASONS]
+    found = dict.fromkeys(_reasons(document, result, command, code))
+    reasons = tuple(itertools.islice(found, MOST_REASONS))
     if outcome is Outcome.OK and not isinstance(document.get("result"), dict):
         outcome = Outcome.UNREADABLE
         reasons = ("it ended well, but has no result",)
@@ -214,7 +223,9 @@ def _outcome(code: int | None, command: str) -> Outcome:
     return Outcome.INCONCLUSIVE
 
 
-def _reasons(document: Mapping[str, Any], result: Mapping[str, Any], command: str) -> Iterator[str]:
+def _reasons(
+    document: Mapping[str, Any], result: Mapping[str, Any], command: str, code: int | None
+) -> Iterator[str]:
     """Yield what is wrong, in the words of the document."""
     for check in _list(result, "checks"):
         if check.get("status") == "fail" and command == "detect":
@@ -232,8 +243,10 @@ def _reasons(document: Mapping[str, Any], result: Mapping[str, Any], command: st
     message = _text(_map(document, "error"), "message")
     if message is not None:
         yield message
-    elif document.get("exit_code") not in (0, 1) or not isinstance(result, dict):
-        yield f"{command} ended with code {document.get('exit_code')!r}"[:LONGEST_TEXT]
+    elif code is None:
+        yield f"{command} names no exit code"
+    elif code > 1:
+        yield f"{command} ended with code {code}"
 
 
 def _of_node(host: Mapping[str, Any], result: Mapping[str, Any], command: str) -> dict[str, str]:
@@ -242,10 +255,10 @@ def _of_node(host: Mapping[str, Any], result: Mapping[str, Any], command: str) -
     if command == "list":
         found["gpu_count"] = str(len(_list(result, "gpus")))
         links = _list(_map(result, "topology"), "links")
-        kinds = [_text(link, "kind") or "?" for link in links]
+        kinds = Counter(_text(link, "kind") or "?" for link in links)
         if kinds:
-            counts = sorted((kind, kinds.count(kind)) for kind in set(kinds))
-            found["links"] = ", ".join(f"{count} x {kind}" for kind, count in counts)
+            counts = ", ".join(f"{count} x {kind}" for kind, count in sorted(kinds.items()))
+            found["links"] = _short(counts)
     return {key: value for key, value in found.items() if value is not None}
 
 
@@ -327,7 +340,7 @@ def _measured(result: Mapping[str, Any], driver: str | None) -> Iterator[GpuFact
 def _explanations(seen: Mapping[str, Any]) -> Iterator[str]:
     """Yield what the sensors saw that may explain a slow GPU."""
     reasons = _map(seen, "reasons")
-    for reason in reasons:
+    for reason in itertools.islice(reasons, MOST_REASONS):
         share = _number(reasons, reason)
         if share is not None and share >= 0.05:
             yield f"{_short(reason)} {100 * share:.0f} % of the time"
@@ -337,9 +350,11 @@ def _explanations(seen: Mapping[str, Any]) -> Iterator[str]:
     clock = _number(_map(seen, "clock_sm_mhz"), "median")
     if clock is not None:
         yield f"{clock:.0f} MHz"
-    for name, count in _map(seen, "new_errors").items():
-        if isinstance(count, int) and count > 0:
-            yield f"{count} new {_short(str(name))}"
+    errors = _map(seen, "new_errors")
+    for name in itertools.islice(errors, MOST_REASONS):
+        count = _whole(errors, name)
+        if count:
+            yield f"{count} new {_short(name)}"
 
 
 def _busy(result: Mapping[str, Any]) -> Iterator[str]:
@@ -358,22 +373,25 @@ def _busy(result: Mapping[str, Any]) -> Iterator[str]:
 
 def _speeds(result: Mapping[str, Any], busy: frozenset[str]) -> Iterator[Speed]:
     for row in _list(result, "measurements")[:MOST_ROWS]:
-        uuid, test, seconds = row.get("gpu_uuid"), row.get("id"), row.get("median_s")
-        if not isinstance(uuid, str) or not isinstance(test, str) or uuid in busy:
+        uuid, test, seconds = row.get("gpu_uuid"), row.get("id"), _number(row, "median_s")
+        if not isinstance(uuid, str) or not isinstance(test, str):
             continue
-        if not isinstance(seconds, float) or not 0 < seconds < math.inf:
+        uuid = _short(uuid)
+        if uuid in busy:
+            continue
+        if seconds is None or not _SHORTEST_S <= seconds <= _LONGEST_S:
             continue
         work = row.get("throughput")
         value, unit = 1 / seconds, "1/s"
         if isinstance(work, dict):
             rate = _number(work, "value")
-            if rate is not None and rate > 0:
+            if rate is not None and _SLOWEST < rate < _FASTEST:
                 value, unit = rate, _text(work, "unit") or unit
         position = None
         if _text(row, "kernel") in _BY_POSITION or row.get("scope") == "end-to-end":
             _, _, number = str(row.get("device")).partition(":")
             position = int(number) if number.isdecimal() and len(number) < 4 else None
-        yield Speed(_short(uuid), _short(test), unit, value, position)
+        yield Speed(uuid, _short(test), unit, value, position)
 
 
 # ------------------------------------------------------------------------- tolerant access
@@ -426,13 +444,16 @@ def _whole(value: Mapping[str, Any], key: str) -> int | None:
 
 def _shown(facts: Mapping[str, object]) -> dict[str, str]:
     """Return facts as texts to compare; what is not known is left out."""
-    return {key: _word(value) for key, value in facts.items() if value is not None}
+    words = {key: _word(value) for key, value in facts.items()}
+    return {key: word for key, word in words.items() if word is not None}
 
 
-def _word(value: object) -> str:
+def _word(value: object) -> str | None:
     if isinstance(value, bool):
         return "on" if value else "off"
-    return f"{value:g}" if isinstance(value, float) else _short(str(value))
+    if isinstance(value, float):
+        return f"{value:g}"
+    return _short(str(value)) if isinstance(value, int | str) else None
 
 
 def _host_of(document: Mapping[str, Any]) -> str | None:

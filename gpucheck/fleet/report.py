@@ -6,9 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 
 from gpucheck.fleet.baseline import Baseline
-from gpucheck.fleet.collect import Collected, Node, gpus_by_host
-from gpucheck.fleet.expected import Expected
-from gpucheck.fleet.hostlist import fold
+from gpucheck.fleet.collect import Collected, Node
+from gpucheck.fleet.hostlist import Expected, fold
 from gpucheck.fleet.inventory_drift import Described, differences
 from gpucheck.fleet.model import (
     SILENT,
@@ -27,6 +26,8 @@ from gpucheck.report.envelope import Answer, Host, Notice
 from gpucheck.report.errors import ExitCode
 from gpucheck.report.text import count_of
 
+#: So many other hosts of one GPU are named.
+MOST_NAMED = 3
 #: The reason of a node of which nothing came.
 NOT_HEARD_OF = "no document"
 
@@ -74,17 +75,16 @@ def report(
 
 def _differences(collected: Collected, rule: JudgementRule) -> Iterator[Difference]:
     """Yield what differs between the nodes with GPUs of one model, then between GPUs."""
-    models = {host: gpus[0].name for host, gpus in gpus_by_host(collected).items()}
     yield from differences(
         (
-            Described(models.get(node.host), node.host, node.inventory)
+            Described(gpus[0].name if gpus else None, node.host, node.inventory)
             for node in collected.nodes.values()
+            for gpus in (node.ordered_gpus(),)
         ),
         rule,
     )
     yield from differences(
-        (Described(gpu.name, gpu.hosts[-1], gpu.inventory) for gpu in collected.gpus.values()),
-        rule,
+        (Described(gpu.name, gpu.host, gpu.inventory) for gpu in collected.gpus), rule
     )
 
 
@@ -96,7 +96,6 @@ def _nodes(
     rows: Sequence[Difference],
 ) -> Iterator[FleetNode]:
     """Yield the expected nodes in their order, then the others."""
-    gpus = gpus_by_host(collected)
     hosts = dict.fromkeys(expected.hosts if expected else ())
     odd = _oddities(collected, rows, rule)
     for host in (*hosts, *sorted(name for name in collected.nodes if name not in hosts)):
@@ -116,7 +115,7 @@ def _nodes(
             expected=known,
             slow=bool(slow),
             different=bool(different),
-            gpus=tuple(speeds.gpu(gpu) for gpu in gpus.get(host, ())),
+            gpus=tuple(speeds.gpu(gpu) for gpu in node.ordered_gpus()),
         )
 
 
@@ -137,7 +136,7 @@ def _node(node: Node, rule: JudgementRule) -> FleetNode:
         host=node.host,
         outcome=outcome,
         reasons=tuple(reasons),
-        documents=len(node.runs),
+        documents=node.documents,
         runs=runs,
         failed_in=failed_in,
         time=_time(node.time),
@@ -156,14 +155,19 @@ def _oddities(
             text = f"{row.field} {row.value}, but {row.majority_count} of {row.total} have"
             for host in row.hosts:
                 found.setdefault(host, []).append(f"{text} {row.majority}")
-    for gpu in collected.gpus.values():
-        for host in gpu.hosts if len(gpu.hosts) > 1 else ():
-            others = ", ".join(other for other in gpu.hosts if other != host)
-            found.setdefault(host, []).append(f"{gpu.uuid} is also reported by {others}")
+    hosts = _hosts_of_gpus(collected)
+    for gpu in collected.gpus:
+        if len(hosts[gpu.uuid]) > 1:
+            others = [host for host in hosts[gpu.uuid][: MOST_NAMED + 1] if host != gpu.host]
+            more = len(hosts[gpu.uuid]) - 1 - len(others[:MOST_NAMED])
+            named = ", ".join(others[:MOST_NAMED]) + (f" and {more} more" if more else "")
+            reasons = found.setdefault(gpu.host, [])
+            if len(reasons) < MOST_REASONS:
+                reasons.append(f"{gpu.uuid} is also reported by {named}")
     times = sorted(node.time for node in collected.nodes.values() if node.time is not None)
     middle = times[len(times) // 2] if times else 0.0
     for node in collected.nodes.values():
-        if node.has_other_gpus():
+        if node.has_other_gpus:
             text = "its documents name different GPUs: exchanged, or two machines of one name"
             found.setdefault(node.host, []).append(text)
         if node.time is not None and abs(node.time - middle) > rule.most_age_s:
@@ -174,10 +178,20 @@ def _oddities(
     return found
 
 
+def _hosts_of_gpus(collected: Collected) -> Mapping[str, list[str]]:
+    """Return the hosts that reported each GPU."""
+    found: dict[str, list[str]] = {}
+    for gpu in collected.gpus:
+        found.setdefault(gpu.uuid, []).append(gpu.host)
+    return found
+
+
 def _time(seconds: float | None) -> str | None:
     if seconds is None:
         return None
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    # strftime writes no zeros before a year such as 1.
+    when = datetime.fromtimestamp(int(seconds), UTC).replace(tzinfo=None)
+    return f"{when.isoformat()}Z"
 
 
 def _counted(nodes: Sequence[FleetNode]) -> Mapping[str, int]:

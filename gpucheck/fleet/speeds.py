@@ -31,11 +31,11 @@ class JudgedSpeeds(NamedTuple):
     slow: tuple[SlowGpu, ...] = ()
     attributions: tuple[Attribution, ...] = ()
     reasons: Mapping[str, tuple[str, ...]] = {}
-    by_uuid: Mapping[str, tuple[GpuSpeed, float | None]] = {}
+    by_number: Mapping[int, tuple[GpuSpeed, float]] = {}
 
     def gpu(self, gpu: Gpu) -> FleetGpu:
         """Return a collected GPU with its verdict."""
-        speed, percent = self.by_uuid.get(gpu.uuid, (GpuSpeed.NOT_JUDGED, None))
+        speed, percent = self.by_number.get(gpu.number, (GpuSpeed.NOT_JUDGED, None))
         if speed is GpuSpeed.NOT_JUDGED and gpu.busy:
             speed = GpuSpeed.BUSY
         return FleetGpu(gpu.uuid, gpu.index, gpu.name, gpu.state, speed, percent)
@@ -52,15 +52,13 @@ def judged_speeds(
         return JudgedSpeeds()
     judgement = judge(
         list(_samples(collected)),
-        len(collected.gpu_numbers),
+        len(collected.gpus),
         rule,
         baseline and baseline.references,
     )
-    gpus = list(collected.gpus.values())
+    gpus = collected.gpus
     slow = tuple(_slow(judgement, gpus, racks))
-    places = {
-        number: Place(gpu.hosts[-1], racks.get(gpu.hosts[-1])) for number, gpu in enumerate(gpus)
-    }
+    places = {gpu.number: Place(gpu.host, racks.get(gpu.host)) for gpu in gpus}
     judged = [number for number in places if judgement.judged_tests[number]]
     bad = [one.gpu for one in judgement.verdicts if one.speed is GpuSpeed.SLOW]
     return JudgedSpeeds(
@@ -71,7 +69,7 @@ def judged_speeds(
             *attribute(places, bad, judged, rule),
         ),
         reasons=_reasons(slow),
-        by_uuid=_by_uuid(judgement, gpus),
+        by_number=_by_number(judgement),
     )
 
 
@@ -84,9 +82,10 @@ def _samples(collected: Collected) -> Iterator[Sample]:
         numbers = np.frombuffer(column.configs, dtype=np.uint32)
         gpus = np.frombuffer(column.gpus, dtype=np.uint32)
         values = np.frombuffer(column.values, dtype=np.float64)
-        for number in np.unique(numbers).tolist():
-            mask = numbers == number
-            yield Sample(_group(test, configs[number]), gpus[mask], values[mask])
+        order = np.argsort(numbers, kind="stable")
+        found, starts = np.unique(numbers[order], return_index=True)
+        for number, mine in zip(found.tolist(), np.split(order, starts[1:]), strict=True):
+            yield Sample(_group(test, configs[number]), gpus[mine], values[mine])
 
 
 def _group(test: Test, config: Config) -> Group:
@@ -132,7 +131,7 @@ def _slow(judgement: Judgement, gpus: list[Gpu], racks: Mapping[str, str]) -> It
 
 def _named(one: GpuVerdict, group: Group, gpu: Gpu, racks: Mapping[str, str]) -> SlowGpu:
     return SlowGpu(
-        host=gpu.hosts[-1],
+        host=gpu.host,
         gpu_uuid=gpu.uuid,
         speed=one.speed,
         test=group.test,
@@ -143,7 +142,7 @@ def _named(one: GpuVerdict, group: Group, gpu: Gpu, racks: Mapping[str, str]) ->
         slower_percent=round(one.slower_percent, 2),
         z=round(one.z, 2),
         index=gpu.index,
-        rack=racks.get(gpu.hosts[-1]),
+        rack=racks.get(gpu.host),
         runs=one.runs,
         slow_runs=one.slow_runs,
         tests=one.tests,
@@ -173,10 +172,10 @@ def _sentences(ones: list[SlowGpu]) -> Iterator[str]:
         yield f"{name} is {one.slower_percent:.1f} % slower in {test}{more}"
 
 
-def _by_uuid(judgement: Judgement, gpus: list[Gpu]) -> Mapping[str, tuple[GpuSpeed, float | None]]:
+def _by_number(judgement: Judgement) -> Mapping[int, tuple[GpuSpeed, float]]:
     speeds = {one.gpu: one.speed for one in judgement.verdicts}
-    found: dict[str, tuple[GpuSpeed, float | None]] = {}
-    for number, (gpu, worst) in enumerate(zip(gpus, judgement.worst_percent.tolist(), strict=True)):
-        if not math.isnan(worst):
-            found[gpu.uuid] = (speeds.get(number, GpuSpeed.OK), round(worst, 2))
-    return found
+    return {
+        number: (speeds.get(number, GpuSpeed.OK), round(worst, 2))
+        for number, worst in enumerate(judgement.worst_percent.tolist())
+        if not math.isnan(worst)
+    }

@@ -140,3 +140,23 @@ def test_bench_and_detect_of_a_node_are_one_node(gpucheck_command: Command, out:
     found = checked(gpucheck_command("fleet", "report", out, "--json"))
 
     assert (found["nodes"][0]["host"], found["nodes"][0]["documents"]) == ("gpu1", 2)
+
+
+def test_metrics_are_written_beside_the_report_in_one_step(
+    gpucheck_command: Command, out: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "fleet.prom"
+
+    good = gpucheck_command("fleet", "report", out, "--expect", "gpu[1-4]", "--prometheus", file)
+    text, mode = file.read_text(), file.stat().st_mode & 0o777
+    bad = gpucheck_command("fleet", "report", tmp_path / "none", "--prometheus", file)
+    other = gpucheck_command("fleet", "report", out, "--prometheus", tmp_path / "fleet.txt")
+
+    assert (good.code, bad.code, other.code) == (1, 2, 2)
+    assert "4 nodes: 1 without an answer" in good.stdout
+    assert 'gpucheck_fleet_nodes{outcome="missing"} 1' in text
+    assert mode == 0o644
+    assert "gpucheck_fleet_nodes" not in file.read_text()
+    assert "exit_code" in file.read_text()
+    assert ".prom" in other.stderr
+    assert [path.name for path in tmp_path.glob("*fleet.*")] == ["fleet.prom"]

@@ -8,7 +8,7 @@ import pytest
 
 from gpucheck.fleet.collect import Collected
 from gpucheck.fleet.documents import Found, Place
-from gpucheck.fleet.model import Outcome
+from gpucheck.fleet.model import FleetReport, Outcome
 from gpucheck.fleet.report import report
 from gpucheck.report.envelope import Host
 from gpucheck.report.errors import ExitCode
@@ -29,11 +29,20 @@ def test_a_document_without_a_result_is_never_healthy(result: object) -> None:
     assert answer.result.nodes[0].outcome is Outcome.UNREADABLE
 
 
-@pytest.mark.parametrize("time", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00"])
-def test_a_time_outside_of_the_calendar_is_none(time: str) -> None:
+@pytest.mark.parametrize(
+    ("time", "shown"),
+    [
+        ("0001-01-01T00:00:00+14:00", None),
+        ("9999-12-31T23:59:59-14:00", None),
+        ("0001-01-01T00:00:00Z", "0001-01-01T00:00:00Z"),
+        ("1969-12-31T23:59:59.5", "1970-01-01T00:00:00Z"),
+        ("2026-11-22T03:00:00+01:00", "2026-11-22T02:00:00Z"),
+    ],
+)
+def test_a_time_outside_of_the_calendar_is_none(time: str, shown: str | None) -> None:
     answer = reported(detect("n1") | {"time": time})
 
-    assert answer.result.nodes[0].time is None
+    assert answer.result.nodes[0].time == shown
 
 
 def test_a_share_that_is_no_number_explains_nothing() -> None:
@@ -57,3 +66,74 @@ def test_a_node_does_not_answer_in_the_name_of_another() -> None:
     outcomes = {host: node.outcome() for host, node in collected.nodes.items()}
 
     assert outcomes == {"gpu1": Outcome.FAILED, "gpu2": Outcome.OK}
+
+
+def test_a_gpu_is_its_nodes_whatever_another_says_of_it() -> None:
+    collected = Collected()
+    honest, liar = bench("a"), bench("a", [0.5] * 8)
+    liar["host"]["name"] = "b"
+    for document in (honest, *(bench(f"n{number}") for number in range(4)), liar):
+        collected.add(Found(Place("all.jsonl", 1), document))
+
+    found = report(collected, None, Host()).result
+
+    assert isinstance(found, FleetReport)
+    slow = {node.host: node.slow for node in found.nodes if node.different}
+    assert slow == {"a": False, "b": True}
+    assert [len(node.gpus) for node in found.nodes] == [8] * 6
+
+
+def test_one_gpu_on_all_hosts_is_named_in_few_words() -> None:
+    collected = Collected()
+    for number in range(9):
+        collected.add(Found(Place("all.jsonl", 1), detect("n") | {"host": {"name": f"n{number}"}}))
+
+    found = report(collected, None, Host()).result
+
+    assert isinstance(found, FleetReport)
+    assert found.nodes[1].reasons[0].endswith("is also reported by n0, n2, n3 and 5 more")
+
+
+@pytest.mark.parametrize(
+    ("place", "expected", "host"),
+    [
+        (Place("out/n1.json"), (), "n1"),
+        (Place("out/n1.json"), ("n1.cluster",), "n1.cluster"),
+        (Place("out/n1.json", 1), (), None),
+        (Place("standard input"), (), None),
+        (Place("/dev/fd/63"), (), None),
+    ],
+)
+def test_a_verdict_without_a_host_is_of_the_node_that_its_file_is_named_after(
+    place: Place, expected: tuple[str, ...], host: str | None
+) -> None:
+    collected = Collected(expected)
+    collected.add(Found(place, {"overall_severity": "CRITICAL"}))
+
+    assert list(collected.nodes) == ([host] if host else [])
+    assert collected.problem_count == (host is None)
+
+
+def test_kinds_that_are_passed_over_are_named_a_few_times() -> None:
+    collected = Collected()
+    for letter in "abcdefghijklmnopqrstuvwxyz":
+        collected.add(Found(Place("all.jsonl", 1), {"schema": f"gpucheck/{letter}/1"}))
+
+    warnings = report(collected, None, Host()).warnings
+
+    assert len(warnings) == 21
+    assert "6 documents left out" in warnings[-1].message
+
+
+def test_answers_of_one_second_are_told_apart_by_their_outcome() -> None:
+    collected = Collected()
+    line = {"schema": "gpucheck/fleet-node/1", "host": "n", "command": "detect"}
+    for outcome in ("not-installed", "lost", "lost"):
+        collected.add(
+            Found(
+                Place("all.jsonl", 1), {**line, "outcome": outcome, "time": "2026-11-22T03:00:00Z"}
+            )
+        )
+
+    assert collected.nodes["n"].documents == 2
+    assert collected.nodes["n"].outcome() is Outcome.LOST

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import json
 import os
@@ -142,6 +143,82 @@ def test_unreadable_file_of_a_folder_is_a_problem(tmp_path: Path) -> None:
     (tmp_path / "b.json").write_text(json.dumps(TWO))
 
     assert hosts(read(tmp_path)) == [None, "n2"]
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+def test_document_that_was_cut_off_costs_no_other(tmp_path: Path, indent: int | None) -> None:
+    """A gathered file is what `cat` makes of many: a cut one has no end of line."""
+    cut = json.dumps(ONE, indent=indent)[:-12] + ("\n" if indent else "")
+    path = tmp_path / "a.jsonl"
+    path.write_text(f"{cut}{json.dumps(TWO, indent=indent)}\n{json.dumps(ONE)}\n")
+
+    found = read(path)
+
+    assert hosts(found) == [None, "n2", "n1"]
+    assert found[0].problem is not None
+    assert found[2].place.line == (7 + 4 if indent else 2)
+
+
+def test_a_document_inside_of_a_cut_one_is_none_of_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text(json.dumps({"schema": "gpucheck/fleet-node/1", "document": ONE})[:-1])
+
+    assert hosts(read(path)) == [None]
+
+
+def test_only_document_of_a_file_has_no_line(tmp_path: Path) -> None:
+    for name, count in (("one.json", 1), ("two.json", 2)):
+        (tmp_path / name).write_text(f"{json.dumps(ONE)}\n" * count)
+
+    assert [one.place.line for one in read(tmp_path)] == [None, 1, 2]
+
+
+@pytest.mark.parametrize("spread", [False, True])
+def test_a_document_without_end_ends_its_file(
+    tmp_path: Path, spread: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(documents, "MOST_JSON_BYTES", 1000)
+    monkeypatch.setattr(documents, "_GIVEN_UP_BYTES", 1 << 20)
+    endless = b"{\n" + b'"a": 1\n' * (1 << 18) if spread else b"x" * (2 << 20)
+    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(b"{}\n" + endless + b"\n}\n{}\n"))
+
+    found = read(tmp_path)
+
+    assert [one.document for one in found] == [{}, None]
+    assert "has no end in 1 MiB" in (found[1].problem or "")
+
+
+def test_folder_that_cannot_be_read_ends_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scan = os.scandir
+
+    def refused(name: str) -> object:
+        if name.endswith("closed"):
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return scan(name)
+
+    monkeypatch.setattr(os, "scandir", refused)
+    for name in ("closed", "open", "open.json"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.json").write_text(json.dumps(ONE))
+
+    found = read(tmp_path)
+
+    assert hosts(found) == [None, "n1", "n1"]
+    assert found[0].problem == "Permission denied"
+    with pytest.raises(WrongUseError, match="Permission denied"):
+        read(tmp_path / "closed")
+
+
+def test_folders_may_be_nested_deeper_than_calls(tmp_path: Path) -> None:
+    deep = tmp_path
+    for _ in range(sys.getrecursionlimit() // 2):
+        deep /= "d"
+    deep.mkdir(parents=True)
+    (deep / "a.json").write_text(json.dumps(ONE))
+
+    assert hosts(read(tmp_path)) == ["n1"]
 
 
 def test_path_that_is_not_there_is_wrong_use(tmp_path: Path) -> None:

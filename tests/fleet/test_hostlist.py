@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpucheck.fleet import hostlist
 from gpucheck.fleet.hostlist import MOST_HOSTS, expand, fold
 from gpucheck.report.errors import WrongUseError
 
@@ -42,11 +43,19 @@ def test_malformed_list_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["a[1-999999999]", "a[1-99999]b[1-99999]", "a[1-150000],b[1-150000]"]
+    "text", ["a[1-999999999]", "a[1-99999]b[1-99999]", "a[1-99999,1-99999,1-3]"]
 )
 def test_bomb_is_refused_before_it_is_written_out(text: str) -> None:
     with pytest.raises(WrongUseError, match=str(MOST_HOSTS)):
         expand(text)
+
+
+def test_all_parts_together_name_no_more_than_one_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hostlist, "MOST_HOSTS", 10)
+
+    assert len(expand("a[1-5],b[1-5],a1")) == 10
+    with pytest.raises(WrongUseError):
+        expand("a[1-5],b[1-6]")
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -238,3 +239,12 @@ def test_without_racks_none_is_named() -> None:
 def test_chance_of_many_in_one_place() -> None:
     assert at_least(0, 10, 5, 100) == 1
     assert at_least(2, 2, 2, 4) == pytest.approx(1 / 6)
+
+
+@pytest.mark.parametrize(("here", "size", "bad", "total"), [(3, 16, 9, 400), (1, 8, 700, 800)])
+def test_chance_is_the_hypergeometric_one(here: int, size: int, bad: int, total: int) -> None:
+    ways = [
+        math.comb(bad, one) * math.comb(total - bad, size - one) for one in range(here, size + 1)
+    ]
+
+    assert at_least(here, size, bad, total) == pytest.approx(sum(ways) / math.comb(total, size))

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpucheck.fleet.model import Outcome
-from gpucheck.fleet.node_facts import LONGEST_TEXT, facts_of
+from gpucheck.fleet.node_facts import LONGEST_TEXT, MOST_REASONS, facts_of
 from tests.fleet.documents import bench, detect, envelope, gpu_uuid
 
 JSON = st.recursive(
@@ -31,9 +31,13 @@ JSON = st.recursive(
         ("bench", 130, Outcome.INCONCLUSIVE),
         ("error", 2, Outcome.INCONCLUSIVE),
         ("detect", 70, Outcome.INCONCLUSIVE),
+        ("detect", False, Outcome.INCONCLUSIVE),
+        ("detect", True, Outcome.INCONCLUSIVE),
+        ("detect", 0.0, Outcome.INCONCLUSIVE),
+        ("detect", None, Outcome.INCONCLUSIVE),
     ],
 )
-def test_exit_code_decides(command: str, code: int, outcome: Outcome) -> None:
+def test_exit_code_decides(command: str, code: Any, outcome: Outcome) -> None:
     found = facts_of(envelope("n1", command, {}, code=code))
 
     assert (found.host, found.outcome) == ("n1", outcome)
@@ -133,6 +137,45 @@ def test_speeds_of_busy_gpus_are_not_taken() -> None:
 
     assert found.busy == {gpu_uuid("n1", 2), gpu_uuid("n1", 3)}
     assert len(found.speeds) == 6
+
+
+@pytest.mark.parametrize("value", [0, -1.0, 5e-324, 1e299, True, "1", None, 10**400])
+def test_a_time_or_rate_that_none_can_be_is_no_speed(value: object) -> None:
+    timed, rated = bench("n1", (1.0,)), bench("n1", (1.0,))
+    timed["result"]["measurements"][0].update(median_s=value, throughput=None)
+    rated["result"]["measurements"][0]["throughput"]["value"] = value
+
+    assert facts_of(timed).speeds == ()
+    assert [one.unit for one in facts_of(rated).speeds] == ["1/s"]
+
+
+@pytest.mark.parametrize("value", [{"a": 1}, [[1]], None])
+def test_a_fact_of_an_unexpected_type_is_absent(value: object) -> None:
+    document = bench("n1", (1.0,))
+    document["result"]["telemetry"]["gpus"][0]["ecc_mode"] = value
+
+    assert "ecc_mode" not in facts_of(document).gpus[0].inventory
+
+
+def test_what_explains_a_gpu_is_a_few_words() -> None:
+    document = bench("n1", (1.0,))
+    document["result"]["telemetry"]["gpus"][0].update(
+        reasons={f"r{number}": 0.5 for number in range(99)},
+        new_errors={f"e{number}": 1 for number in range(99)} | {"never": -1},
+    )
+
+    assert len(facts_of(document).gpus[0].facts) == 2 * MOST_REASONS + 2
+
+
+def test_links_are_counted_by_kind() -> None:
+    links = [{"kind": "NV18"}] * 3 + [{"kind": "SYS"}, {}]
+    many = [{"kind": f"{number}"} for number in range(50_000)]
+
+    def shown(found: object) -> str:
+        return facts_of(envelope("n", "list", {"topology": {"links": found}})).inventory["links"]
+
+    assert shown(links) == "1 x ?, 3 x NV18, 1 x SYS"
+    assert len(shown(many)) == LONGEST_TEXT
 
 
 def test_wrong_results_and_gates_are_reasons() -> None:

@@ -21,7 +21,7 @@ from gpucheck.report.errors import WrongUseError
 from tests.architecture.commands import parsed
 from tests.architecture.house import ROOT
 from tests.end_to_end.test_recipes import unknown_keys
-from tests.fleet.documents import detect
+from tests.fleet.documents import detect, write
 
 FOLDER = ROOT / "configs" / "fleet"
 CODES = "0 good, 1 a node failed, is slow or is missing, 3 cannot tell"
@@ -97,6 +97,23 @@ def test_launcher_ends_in_a_report_that_names_the_sick(
     called = (Path(cluster["DOCUMENTS"]) / "called").read_text().replace("'", "")
     words = shlex.split(called[called.index("gpucheck ") :])
     assert parsed(words[1:]).params["json"]
+
+
+def test_only_hosts_that_were_asked_are_drained(cluster: dict[str, str], tmp_path: Path) -> None:
+    text = text_of("slurm.sbatch")
+    loop = text[text.index("# gpucheck fleet report") :].replace("# ", "")
+    drained, out = tmp_path / "drained", tmp_path / "out"
+    out.mkdir()
+    for name in ("ALL", "n1", "n11", "-n"):
+        write(out / f"x{name}.json", detect(name, failing={"gpu-lost": "xid-79"}))
+    (out / "hosts").write_text("n1\nn2\n")
+    scontrol = tmp_path / "bin" / "scontrol"
+    scontrol.write_text(f'#!/bin/sh\necho "$2" >>{drained}\n')
+
+    environment = {**cluster, "out": str(out)}
+    subprocess.run(["sh", "-c", loop], env=environment, stderr=subprocess.DEVNULL, check=False)
+
+    assert sorted(drained.read_text().split()) == ["nodename=n1", "nodename=n2"]
 
 
 def test_jobs_are_of_kubernetes_api_and_name_files_after_nodes() -> None:

@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gpucheck.fleet.collect import Collected
 from gpucheck.fleet.documents import Found, Place
-from gpucheck.fleet.expected import Expected
+from gpucheck.fleet.hostlist import Expected
 from gpucheck.fleet.report import report
 from gpucheck.fleet.view import charts
 from gpucheck.report.envelope import Answer, Host, Report, status_of

@@ -8,7 +8,7 @@ import pytest
 
 from gpucheck.fleet.collect import Collected
 from gpucheck.fleet.documents import Found, Place
-from gpucheck.fleet.expected import Expected, read_expected
+from gpucheck.fleet.hostlist import Expected, read_expected
 from gpucheck.fleet.model import FleetNode, FleetReport, Outcome
 from gpucheck.fleet.report import report
 from gpucheck.report.envelope import Host
