@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 from gpucheck.cli.output import Shared, write_message
 from gpucheck.drivers.host.cgroups import count_oom_kills
+from gpucheck.drivers.host.files import size_of
 from gpucheck.drivers.host.kernel_log import NewMessages
-from gpucheck.drivers.host.log_file import size_of
 from gpucheck.drivers.live import ROOT_VARIABLE
 from gpucheck.report.errors import WrongUseError
 from gpucheck.report.text import in_gib
@@ -48,20 +48,6 @@ class Ending(NamedTuple):
     host_peak_bytes: int | None = None
     gpu_peak: GpuPeak | None = None
     logged: str | None = None
-
-
-def check_log_option(log: str, *, has_command: bool) -> None:
-    """Refuse a log that no command writes, and one that cannot be a file.
-
-    Raises:
-        WrongUseError: with the reason.
-    """
-    if not has_command:
-        message = "--log reads what a command writes: add one after `--`."
-        raise WrongUseError(code="log-without-command", message=message)
-    if log == "-" or Path(log).is_dir():
-        message = f"--log takes the name of a file that the command writes, not {log!r}."
-        raise WrongUseError(code="log-unreadable", message=message)
 
 
 class AfterCommand:

@@ -8,7 +8,7 @@ from gpucheck.cli.output import Shared, deliver, machine
 from gpucheck.cli.terminal import status_line
 from gpucheck.detect.log import Scan, check_log, scan
 from gpucheck.detect.machine import ignore_progress
-from gpucheck.drivers.host.log_file import STDIN, open_log
+from gpucheck.drivers.host.files import STDIN, open_log
 from gpucheck.report.errors import WrongUseError
 from gpucheck.report.text import printable
 

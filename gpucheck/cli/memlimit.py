@@ -9,7 +9,12 @@ from typing import Annotated
 
 import typer
 
-from gpucheck.cli.options import explicit_options, with_shared_options
+from gpucheck.cli.options import (
+    CommandLog,
+    check_command_log,
+    explicit_options,
+    with_shared_options,
+)
 from gpucheck.cli.output import (
     Context,
     Shared,
@@ -93,14 +98,7 @@ def command(
             help="Prove the limit with cupy, torch, jax or tensorflow.",
         ),
     ] = None,
-    log: Annotated[
-        str | None,
-        typer.Option(
-            "--log",
-            metavar="FILE",
-            help="If the command ends badly, look for the cause in this file.",
-        ),
-    ] = None,
+    log: CommandLog = None,
     shared: Shared,
 ) -> int:
     """Turn an amount into a GPU memory limit; -- CMD runs under it."""
@@ -119,10 +117,7 @@ def command(
         environment=dict(os.environ) if shared.recording is None else None,
         proofs=tuple(proofs),
     )
-    if log is not None and (context.child is not None or "log" in explicit_options(ctx)):
-        from gpucheck.cli.after_command import check_log_option
-
-        check_log_option(log, has_command=context.child is not None)
+    check_command_log(ctx, log)
     if hard or as_root:
         _check_hard(context, explicit_options(ctx), hard=hard, verify_with=verify_with)
         refuse_recording(shared)

@@ -16,6 +16,16 @@ from gpucheck.cli.output import Answered, Context, Shared
 from gpucheck.cli.terminal import write_stdout
 from gpucheck.report.errors import GpucheckError, WrongUseError
 
+#: --log of the commands that run another one after `--`.
+CommandLog = Annotated[
+    str | None,
+    typer.Option(
+        "--log",
+        metavar="FILE",
+        help="If the command ends badly, look for the cause in this file.",
+    ),
+]
+
 
 def show_examples(ctx: typer.Context, value: bool) -> None:
     """Print the examples and end."""
@@ -246,3 +256,22 @@ def explicit_options(ctx: Any) -> frozenset[str]:
     return frozenset(
         name for name, source in sources.items() if source and source.name == "COMMANDLINE"
     )
+
+
+def check_command_log(ctx: Any, log: str | None) -> None:
+    """Refuse --log without a command to write it, and what cannot be a file.
+
+    A default out of a file is for those calls that have a command.
+
+    Raises:
+        WrongUseError: with the reason.
+    """
+    has_command = ctx.obj.child is not None
+    if log is None or not (has_command or "log" in explicit_options(ctx)):
+        return
+    if not has_command:
+        message = "--log reads what a command writes: add one after `--`."
+        raise WrongUseError(code="log-without-command", message=message)
+    if log == "-" or Path(log).is_dir():
+        message = f"--log takes the name of a file that the command writes, not {log!r}."
+        raise WrongUseError(code="log-unreadable", message=message)

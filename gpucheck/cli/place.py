@@ -11,7 +11,12 @@ from typing import Annotated
 
 import typer
 
-from gpucheck.cli.options import explicit_options, with_shared_options
+from gpucheck.cli.options import (
+    CommandLog,
+    check_command_log,
+    explicit_options,
+    with_shared_options,
+)
 from gpucheck.cli.output import (
     COMMAND_AFTER_DASHES,
     Context,
@@ -126,14 +131,7 @@ def command(
     claims: Annotated[
         bool, typer.Option("--claims", help="Show who holds which GPU, and nothing else.")
     ] = False,
-    log: Annotated[
-        str | None,
-        typer.Option(
-            "--log",
-            metavar="FILE",
-            help="If the command ends badly, look for the cause in this file.",
-        ),
-    ] = None,
+    log: CommandLog = None,
     shared: Shared,
 ) -> int:
     """Show which device a program gets; after -- run it there."""
@@ -154,10 +152,7 @@ def command(
         claim=claim,
         claims=claims,
     )
-    if log is not None and (context.child is not None or "log" in explicit_options(ctx)):
-        from gpucheck.cli.after_command import check_log_option
-
-        check_log_option(log, has_command=context.child is not None)
+    check_command_log(ctx, log)
     if context.child is not None:
         refuse_recording(shared)
     if claims:

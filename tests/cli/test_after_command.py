@@ -11,13 +11,11 @@ from gpucheck.cli.after_command import (
     AfterCommand,
     Ending,
     GpuPeak,
-    check_log_option,
     verdict,
 )
 from gpucheck.cli.output import Shared
 from gpucheck.drivers.host.cgroups import count_oom_kills
 from gpucheck.drivers.host.kernel_log import NewMessages
-from gpucheck.report.errors import WrongUseError
 
 GIB = 1 << 30
 LOST = b"NVRM: Xid (PCI:0000:1a:00): 79, GPU has fallen off the bus.\n"
@@ -178,10 +176,3 @@ def test_a_missing_log_is_said_and_a_good_or_quiet_end_is_not(
     AfterCommand().report(0, Shared())
     AfterCommand().report(1, Shared(verbosity=-1))
     assert capsys.readouterr().err == ""
-
-
-def test_a_log_needs_a_command_and_a_file(tmp_path: Path) -> None:
-    check_log_option("t.log", has_command=True)
-    for log, has_command in (("t.log", False), ("-", True), (str(tmp_path), True)):
-        with pytest.raises(WrongUseError):
-            check_log_option(log, has_command=has_command)

@@ -31,7 +31,7 @@ from gpucheck.detect.log import (
 )
 from gpucheck.detect.log_view import blocks
 from gpucheck.drivers import open_probes
-from gpucheck.drivers.host.log_file import open_log
+from gpucheck.drivers.host.files import open_log
 from gpucheck.drivers.readings import NvmlReading, ProbeFailure
 from gpucheck.report.blocks import Headline
 from gpucheck.report.envelope import CheckStatus, Host, Report, Status

@@ -369,6 +369,10 @@ class TestCommands:
 
         assert ended.code == 2
         assert "--log reads what a command writes: add one after `--`." in ended.said
+        for folder in ("-", "/"):
+            ended = program("place", "/gpu:0", "--log", folder, "--", "true", env=h100s)
+            assert ended.code == 125
+            assert "--log takes the name of a file that the command writes" in ended.said
 
     def test_who_waits_is_listed(self, program: Program, h100s: dict[str, str]) -> None:
         hold = ("place", "--count", "3", "--", "sleep", "60")

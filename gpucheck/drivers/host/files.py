@@ -1,11 +1,17 @@
-"""Reader for files that a user names: regular, bounded, and never waited for."""
+"""Reader for files that a user names: regular, bounded, and never waited for.
+
+A log may have any size: it is read once from the front, plain or gzip, also from a pipe or stdin.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import io
 import os
 import re
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 MIB = 1 << 20
@@ -15,6 +21,10 @@ _OPENED_FOR_US = re.compile(r"/dev/stdin|(?:/dev/fd|/proc/self/fd)/[0-9]+")
 MOST_JSON_BYTES = 8 * MIB
 #: Graphs, profiles and defaults are written by hand.
 MOST_TOML_BYTES = 1 * MIB
+#: The name of a log that is read from standard input.
+STDIN = "-"
+_BUFFER_BYTES = 1 << 16
+_GZIP = b"\x1f\x8b"
 
 
 def open_file(path: Path | str) -> int:
@@ -62,3 +72,38 @@ def _check_regular(facts: os.stat_result) -> None:
         raise OSError(errno.EISDIR, "it is a directory")
     if not stat.S_ISREG(facts.st_mode):
         raise OSError(errno.EINVAL, "it is not a regular file")
+
+
+@contextlib.contextmanager
+def open_log(name: str) -> Iterator[io.BufferedIOBase]:
+    """Open a log for reading from the front.
+
+    A text has no NUL among its first bytes; a log that a crash cut short may have them later.
+
+    Raises:
+        OSError: it cannot be opened, or is no text; `strerror` tells why. Reading a damaged gzip
+            file raises OSError or EOFError too.
+    """
+    descriptor = os.dup(0) if name == STDIN else open_file(name)
+    with contextlib.ExitStack() as stack:
+        file = stack.enter_context(io.BufferedReader(io.FileIO(descriptor), _BUFFER_BYTES))
+        begins = file.peek(_BUFFER_BYTES)
+        if begins.startswith(_GZIP):
+            import gzip
+
+            unpacked = stack.enter_context(gzip.GzipFile(fileobj=file))
+            if b"\0" in unpacked.peek(_BUFFER_BYTES):
+                raise OSError(errno.EINVAL, "what it packs is no text")
+            yield unpacked
+            return
+        if b"\0" in begins:
+            raise OSError(errno.EINVAL, "it is no text")
+        yield file
+
+
+def size_of(path: Path) -> int:
+    """Return the size of a file in bytes, 0 if there is none yet."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
