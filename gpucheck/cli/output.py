@@ -12,7 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gpucheck.cli.commands import RUNS_A_COMMAND, formats_of
+from gpucheck.cli.commands import OF_OPTIONS, RUNS_A_COMMAND, formats_of
 from gpucheck.cli.report_file import PRIVATE, check_writable, write_file
 from gpucheck.cli.terminal import closed_pipe, is_watched, view_for, write_stderr, write_stdout
 from gpucheck.drivers.interrupts import REQUESTS
@@ -242,7 +242,8 @@ def check_shared(shared: Shared, command: str, formats: Sequence[str] | None = N
         known = ", ".join(name for name in FORMATS if name in formats)
         raise WrongUseError(
             code="unknown-format",
-            message=f"{command} has no format {shared.format!r}; it has {known}."
+            message=f"{'this answer' if command in OF_OPTIONS else command} has no format"
+            f" {shared.format!r}; it has {known}."
             f" {did_you_mean(shared.format, formats)}".strip(),
         )
     if shared.output is not None:
@@ -267,6 +268,7 @@ def machine(command: str, shared: Shared, formats: Sequence[str] | None = None) 
         yield probes
     except GpucheckError as error:
         error.host = probes.host()  # the machine that was read: with --from another one
+        error.document = command
         error.remedy = tuple(on_recording(step, shared.source) for step in error.remedy)
         _mark_example(shared)
         raise
@@ -407,6 +409,7 @@ def failure_report(command: str | None, error: GpucheckError | KeyboardInterrupt
         failure = Failure(code="interrupted", message="Interrupted.")
     else:
         host, code, failure = error.host, error.exit_code, Failure.of(error)
+        command = error.document or command
     host = host or read_host(Path("/"), os.environ)
     answer = Answer(result=None, exit_code=code, host=host, error=failure)
     from gpucheck.report.saved import RESULTS

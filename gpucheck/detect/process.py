@@ -210,7 +210,7 @@ def _may_use(scene: Scene) -> bool | None:
     process = scene.process
     if process.found is None:
         return None
-    if _state(process) == "ended" or _lists_everything(scene):
+    if _runs_nothing(scene) or _lists_everything(scene):
         return False
     # Without one of the driver's files nothing can be done on a GPU.
     return False if process.device_files == () and not process.holders else None
@@ -232,22 +232,36 @@ def _lists_everything(scene: Scene) -> bool:
 
 def _obstacles(scene: Scene) -> Iterator[Obstacle]:
     """Yield what stands between the process and a GPU, the first that it meets first."""
+    if _runs_nothing(scene):
+        yield _without_program(scene)
+        return
     found = [obstacle for find in _FINDERS for obstacle in find(scene)]
     if not any(obstacle.hinders for obstacle in found):
         yield from _not_asked(scene)
     yield from found
 
 
-def _ended(scene: Scene) -> Iterator[Obstacle]:
+def _runs_nothing(scene: Scene) -> bool:
+    """Return whether no program runs in it: it has ended, or is the kernel's own."""
+    return scene.process.kernel_thread or _state(scene.process) == "ended"
+
+
+def _without_program(scene: Scene) -> Obstacle:
     process = scene.process
-    if _state(process) == "ended":
-        parent = next(iter(process.ancestors), None)
-        yield Obstacle(
-            "ended",
-            "it has ended, and only its exit status waits for its parent",
+    if process.kernel_thread:
+        return Obstacle(
+            "kernel-thread",
+            "it is a thread of the kernel, and runs no program",
             hinders=True,
-            evidence=() if parent is None else (Evidence("parent", _named(parent)),),
+            evidence=(Evidence(f"/proc/{process.pid}/stat", "flag PF_KTHREAD"),),
         )
+    parent = next(iter(process.ancestors), None)
+    return Obstacle(
+        "ended",
+        "it has ended, and only its exit status waits for its parent",
+        hinders=True,
+        evidence=() if parent is None else (Evidence("parent", _named(parent)),),
+    )
 
 
 def _no_driver(scene: Scene) -> Iterator[Obstacle]:
@@ -457,7 +471,7 @@ def _stopped(scene: Scene) -> Iterator[Obstacle]:
 def _not_asked(scene: Scene) -> Iterator[Obstacle]:
     """Tell apart, where nothing is in its way, how far it has come."""
     process = scene.process
-    if process.mapped is None or _state(process) == "ended":
+    if process.mapped is None:
         return
     loaded = _driver_libraries(process)
     if not loaded:
@@ -534,7 +548,6 @@ def _replaced(scene: Scene) -> Iterator[Obstacle]:
 
 
 _FINDERS: tuple[Callable[[Scene], Iterator[Obstacle]], ...] = (
-    _ended,
     _no_driver,
     _hidden,
     _told_to_use_cpu,

@@ -386,7 +386,7 @@ class ProcessFilesReading(NamedTuple):
     `ancestors` begins with its parent, `descendants` are ids, and `holders` those of them that are
     seen to hold the driver's files open. `devices_present` is whether its /dev has files of the
     driver, `device_files` are those that it holds open. `threads` counts the first of many.
-    What could not be read has its reason in `unavailable`.
+    `kernel_thread`: it runs no program. What could not be read has its reason in `unavailable`.
     """
 
     pid: int
@@ -397,6 +397,7 @@ class ProcessFilesReading(NamedTuple):
     name: str | None = None
     user: str | None = None
     command: str | None = None
+    kernel_thread: bool = False
     thread_count: int | None = None
     threads: Mapping[str, int] = MappingProxyType({})
     environment: Mapping[str, str] | None = None

@@ -29,11 +29,13 @@ class GpucheckError(Exception):
 
     `message` is one sentence without a trailing newline; `remedy` lists steps in the order to
     try; `code` is kebab-case and never changes meaning. `host` is the machine that was
-    read, if known. `details` are what `-v` says in addition.
+    read, if known, and `document` the one that was asked for, where a command has several.
+    `details` are what `-v` says in addition.
     """
 
     exit_code: ClassVar[ExitCode] = ExitCode.BUG
     host: Host | None = None
+    document: str | None = None
     details: tuple[str, ...] = ()
 
     def __init__(self, *, code: str, message: str, remedy: tuple[str, ...] = ()) -> None:

@@ -154,7 +154,8 @@ def test_what_may_break_it_is_said_although_it_runs() -> None:
 @pytest.mark.parametrize(
     ("changes", "cause", "words"),
     [
-        ({"state": "Z", "threads": {"Z": 1}, "mapped": ()}, "ended", "it has ended"),
+        ({"state": "Z", "threads": {"Z": 1}, "mapped": None}, "ended", "it has ended"),
+        ({"kernel_thread": True, "mapped": None}, "kernel-thread", "it is a thread of the kernel"),
         ({"environment": {"CUDA_VISIBLE_DEVICES": ""}}, "hidden-devices", "hides every GPU"),
         (
             {"environment": {"CUDA_VISIBLE_DEVICES": "7"}},
@@ -194,7 +195,16 @@ def test_why_it_uses_none(changes: dict[str, Any], cause: str, words: str) -> No
     assert (found.uses_gpu, found.cause) == (False, cause)
     assert found.conclusion.startswith("PID 4711 (train.py) does not use a GPU: ")
     assert words in found.conclusion
-    assert bool(found.remedy) is (cause != "ended")
+    assert bool(found.remedy) is (cause not in ("ended", "kernel-thread"))
+
+
+@pytest.mark.parametrize("changes", [{"state": "Z", "threads": {"Z": 1}}, {"kernel_thread": True}])
+def test_without_a_program_nothing_else_is_in_its_way(changes: dict[str, Any]) -> None:
+    hidden = process(environment={"CUDA_VISIBLE_DEVICES": ""}, devices_present=False, **changes)
+
+    found = answer(hidden, nvml(failure=SILENT))
+
+    assert (found.uses_gpu, len(found.obstacles)) == (False, 1)
 
 
 @pytest.mark.parametrize(

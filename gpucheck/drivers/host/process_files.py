@@ -26,7 +26,7 @@ from gpucheck.drivers.host.cgroups import MOUNT, group_paths
 from gpucheck.drivers.host.device_holders import MOST_LINKS, MOST_THREADS
 from gpucheck.drivers.host.environment import gpu_variables
 from gpucheck.drivers.host.files import MIB, read_file
-from gpucheck.drivers.host.process_tree import ProcessTree, read_stat
+from gpucheck.drivers.host.process_tree import ProcessTree, Stat, read_stat
 from gpucheck.drivers.host.processes import identify, in_initial_namespace
 from gpucheck.drivers.host.sysfs import read_text
 from gpucheck.report.codec import from_plain
@@ -60,6 +60,13 @@ _NVIDIA_MAJOR = 195
 _UNLIMITED = 1 << 60
 #: Why the files of another user's process cannot be read.
 NOT_ALLOWED = "only its user or root may read it"
+KERNEL_THREAD = "a thread of the kernel has none"
+ENDED = "it has ended"
+#: What the files of a process tell.
+_FROM_FILES = (
+    *("environment", "libraries", "frameworks"),
+    *("device_files", "devices_present", "cgroup"),
+)
 _WORD = r"[\w.+-]{1,60}"
 
 Value = TypeVar("Value")
@@ -88,9 +95,7 @@ def read_process_in_time(pid: int, root: Path, *, deadline_s: float) -> ProcessF
         parent=stat and stat.parent,
         name=read_text(folder / "comm"),
         initial_namespace=in_initial_namespace(root),
-        unavailable=dict.fromkeys(
-            ("environment", "libraries", "frameworks", "device_files", "cgroup"), why
-        ),
+        unavailable=dict.fromkeys(_FROM_FILES, why),
     )
 
 
@@ -104,17 +109,13 @@ def read_process(pid: int, root: Path) -> ProcessFilesReading:
     before = read_stat(folder)
     if before is None:
         return ProcessFilesReading(pid=pid, found=False)
+    place = _place(folder, before)
     gaps: dict[str, str] = {}
+    if place is None:
+        gaps = dict.fromkeys(_FROM_FILES, KERNEL_THREAD if before.kernel_thread else ENDED)
     # This runs in a child already.
-    who = identify([leader], root, {leader: read_text(folder / "cmdline") or ""})[leader]
+    who = identify([leader], root, {leader: read_text((place or folder) / "cmdline") or ""})[leader]
     below = sorted(set(ProcessTree(leader, root).refresh()) - {leader})
-    environment = _note(gaps, "environment", lambda: _environment(folder))
-    mapped = _note(gaps, "libraries", lambda: tuple(_mapped(folder)))
-    if mapped is None:
-        gaps["frameworks"] = gaps["libraries"]
-    cgroup = _cgroup(folder, root)
-    if cgroup is None:
-        gaps["cgroup"] = "the kernel names none"
     reading = ProcessFilesReading(
         pid=leader,
         found=True,
@@ -123,25 +124,56 @@ def read_process(pid: int, root: Path) -> ProcessFilesReading:
         name=read_text(folder / "comm"),
         user=who.user,
         command=who.command,
+        kernel_thread=before.kernel_thread,
         thread_count=_status_number(folder, "Threads"),
         threads=_thread_states(folder),
-        environment=environment,
         ancestors=tuple(_ancestors(before.parent, root)),
-        mapped=mapped,
-        frameworks=() if mapped is None else tuple(_frameworks(mapped, folder / "root")),
-        device_files=_note(gaps, "device_files", lambda: _device_files(folder)),
-        devices_present=_note(gaps, "devices_present", lambda: _devices_present(folder / "root")),
-        cgroup=cgroup,
         descendants=tuple(below),
         holders=tuple(one for one in below[:MOST_BELOW] if _holds(root / "proc" / str(one))),
         initial_namespace=in_initial_namespace(root),
         unavailable=gaps,
     )
+    if place is not None:
+        reading = _with_files(reading, place, root)
     after = read_stat(folder)
     # Its id may belong to another process by now; a zombie keeps its id and its start.
     if after is None or after.started != before.started or after.zombie > before.zombie:
         return ProcessFilesReading(pid=pid, found=False, ended=True)
     return reading
+
+
+def _place(folder: Path, stat: Stat) -> Path | None:
+    """Return where the files of a process are: its first thread may have ended before others.
+
+    None: a thread of the kernel has none, and a process that has ended has none any more.
+    """
+    if stat.kernel_thread:
+        return None
+    if not stat.zombie:
+        return folder
+    threads = ((folder / "task" / name) for name in _thread_names(folder))
+    living = ((thread, read_stat(thread)) for thread in threads)
+    return next((thread for thread, found in living if found and not found.zombie), None)
+
+
+def _with_files(reading: ProcessFilesReading, place: Path, root: Path) -> ProcessFilesReading:
+    """Add what the files of a process tell; what may not be read is null, with the reason."""
+    gaps: dict[str, str] = {}
+    mapped = _note(gaps, "libraries", lambda: tuple(_mapped(place)))
+    if mapped is None:
+        gaps["frameworks"] = gaps["libraries"]
+    cgroup = _cgroup(place, root)
+    if cgroup is None:
+        gaps["cgroup"] = "the kernel names none"
+    return reading._replace(
+        environment=_note(gaps, "environment", lambda: _environment(place)),
+        mapped=mapped,
+        frameworks=() if mapped is None else tuple(_frameworks(mapped, place / "root")),
+        device_files=_note(gaps, "device_files", lambda: _device_files(place)),
+        devices_present=_note(gaps, "devices_present", lambda: _devices_present(place / "root")),
+        cgroup=cgroup,
+        unavailable=gaps,
+    )
 
 
 def _note(gaps: dict[str, str], name: str, read: Callable[[], Value]) -> Value | None:
@@ -151,7 +183,7 @@ def _note(gaps: dict[str, str], name: str, read: Callable[[], Value]) -> Value |
     except PermissionError:
         gaps[name] = NOT_ALLOWED if os.geteuid() else "not even root may read it here"
     except ProcessLookupError:
-        gaps[name] = "threads of the kernel have none"
+        gaps[name] = ENDED
     except OSError as error:
         gaps[name] = error.strerror or type(error).__name__
     return None
@@ -171,12 +203,15 @@ def _status_number(folder: Path, key: str) -> int | None:
 
 def _thread_states(folder: Path) -> Mapping[str, int]:
     """Return how many threads are in each state, of the first of many."""
-    try:
-        names = sorted(os.listdir(folder / "task"))[:MOST_THREADS]  # noqa: PTH208
-    except OSError:
-        return {}
-    stats = (read_stat(folder / "task" / name) for name in names)
+    stats = (read_stat(folder / "task" / name) for name in _thread_names(folder))
     return dict(sorted(Counter(stat.state for stat in stats if stat is not None).items()))
+
+
+def _thread_names(folder: Path) -> list[str]:
+    try:
+        return sorted(os.listdir(folder / "task"))[:MOST_THREADS]  # noqa: PTH208
+    except OSError:
+        return []
 
 
 def _environment(folder: Path) -> Mapping[str, str]:
@@ -244,8 +279,10 @@ def _device_files(folder: Path) -> tuple[str, ...]:
 
 def _holds(folder: Path) -> bool:
     """Return whether a process is seen to hold one of the driver's files open."""
+    stat = read_stat(folder)
+    place = None if stat is None else _place(folder, stat)
     try:
-        return bool(_device_files(folder))
+        return place is not None and bool(_device_files(place))
     except OSError:
         return False
 

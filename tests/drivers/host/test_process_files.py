@@ -88,6 +88,40 @@ def test_a_zombie_is_read_as_one(tmp_path: Path) -> None:
     found = read_process(PID, tmp_path)
 
     assert (found.found, found.state, found.ended) == (True, "Z", False)
+    assert (found.environment, found.mapped, found.device_files, found.cgroup) == (None,) * 4
+    assert set(found.unavailable.values()) == {"it has ended"}
+
+
+def test_of_a_process_whose_first_thread_has_ended_another_one_tells(tmp_path: Path) -> None:
+    folder = add(tmp_path, state="Z")
+    add(tmp_path, 4720, maps=map_line(CUDA), environ={"CUDA_VISIBLE_DEVICES": "1"},
+        opened=("/dev/nvidia0",))  # fmt: skip
+    (tmp_path / "proc/4720").rename(folder / "task/4720")
+    (folder / "task/4720/root").unlink()
+    (folder / "task/4720/root").symlink_to(tmp_path / "tree")
+    (folder / "maps").write_text("")
+    (folder / "fd").rmdir()
+    (folder / "environ").unlink()
+
+    found = read_process(PID, tmp_path)
+
+    assert [each.path for each in found.mapped or ()] == [CUDA]
+    assert found.environment == {"CUDA_VISIBLE_DEVICES": "1"}
+    assert (found.device_files, found.devices_present) == (("/dev/nvidia0",), False)
+    assert (found.cgroup is None, dict(found.unavailable)) == (False, {})
+    assert (found.threads, found.state) == ({"S": 1, "Z": 1}, "Z")
+
+
+def test_a_thread_of_the_kernel_has_no_files(tmp_path: Path) -> None:
+    folder = add(tmp_path, name="kthreadd")
+    words = (folder / "stat").read_text().split()
+    words[8] = str(0x00208040)
+    (folder / "stat").write_text(" ".join(words))
+
+    found = read_process(PID, tmp_path)
+
+    assert (found.found, found.kernel_thread, found.mapped) == (True, True, None)
+    assert found.unavailable["device_files"] == "a thread of the kernel has none"
 
 
 def test_files_of_another_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
