@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
 
-from gpucheck.bench.ci.model import ComparedRow, ComparedRun
+from gpucheck.bench.ci.model import ComparedRun
 from gpucheck.bench.ci.verdicts import PLAIN_UNITS, in_own_unit, made_by, spoken
 from gpucheck.bench.model import BaselineUse, Direction, Gate, GateStatus, Scope
 from gpucheck.bench.rows_view import devices_text, variant_text
@@ -26,39 +25,6 @@ _SHAPE = re.compile(r"\d+(x\d+)*")
 _THREADS = re.compile(r"threads=(\d+)")
 #: A row of a table names these first: kernel, variant, format, shape.
 _NAMED = 4
-
-
-class Change(NamedTuple):
-    """Row of two runs, however it was judged; `interval` is the ratio's."""
-
-    device: str
-    id: str
-    unit: str
-    direction: Direction
-    before: float | None
-    now: float | None
-    ratio: float | None
-    interval: tuple[float, float] | None
-    tolerance_percent: float | None
-    status: GateStatus
-
-
-def change_of_row(row: ComparedRow) -> Change:
-    """Return a row of `compare` as a change."""
-    what = (row.device, row.id, row.unit, row.direction, row.first, row.second)
-    return Change(*what, row.ratio, row.interval, row.tolerance_percent, row.status)
-
-
-def change_of_gate(gate: Gate) -> Change:
-    """Return a gate against a baseline as a change."""
-    before, now = gate.expected, gate.measured
-    ratio = interval = None
-    if before and now is not None:
-        ratio = now / before
-        if gate.interval is not None:
-            interval = gate.interval[0] / before, gate.interval[1] / before
-    what = (gate.device, gate.id, gate.unit, gate.direction, before, now)
-    return Change(*what, ratio, interval, gate.tolerance_percent, gate.status)
 
 
 def row_names(ids: Iterable[str]) -> dict[str, str]:
@@ -91,8 +57,10 @@ def _threads(found: re.Match[str]) -> str:
     return "1 thread" if found[1] == "1" else f"{found[1]} threads"
 
 
-def change_table(changes: Sequence[Change], view: View) -> Iterator[Block]:
+def change_table(changes: Sequence[Gate], view: View) -> Iterator[Block]:
     """Yield the table: before, now, change and what is allowed, with the interval if it fits.
+
+    A change is a gate whose expectation is the earlier run's figure.
 
     Rows that pass on several devices are one; with `-v` each has its own.
     """
@@ -127,12 +95,12 @@ def change_table(changes: Sequence[Change], view: View) -> Iterator[Block]:
     yield Fitting((table(interval=True), whole, *short))
 
 
-def _folded(changes: Sequence[Change], view: View) -> list[list[Change]]:
+def _folded(changes: Sequence[Gate], view: View) -> list[list[Gate]]:
     """Return the changes, those of a row that passes on every device together."""
-    by_id: dict[str, list[Change]] = {}
+    by_id: dict[str, list[Gate]] = {}
     for one in changes:
         by_id.setdefault(one.id, []).append(one)
-    groups: list[list[Change]] = []
+    groups: list[list[Gate]] = []
     for found in by_id.values():
         good = [one for one in found if one.status is GateStatus.PASS]
         if len(good) < 2 or view.verbosity > 0:
@@ -144,22 +112,21 @@ def _folded(changes: Sequence[Change], view: View) -> list[list[Change]]:
 
 
 def _cells(
-    group: Sequence[Change], names: Mapping[str, str], view: View, marked: str
+    group: Sequence[Gate], names: Mapping[str, str], view: View, marked: str
 ) -> tuple[dict[str, Inline], str]:
     """Return the cells of a row by their column, the mark before the `marked` one, and a style."""
     first = group[0]
     sign, word, style = _SIGNS[first.status]
     micro = "µ" if view.unicode else "u"
-    before = _span([one.before for one in group], first.unit, micro)
-    now = _span([one.now for one in group], first.unit, micro)
-    ratios = [one.ratio for one in group if one.ratio is not None]
+    before = _span([one.expected for one in group], first.unit, micro)
+    now = _span([one.measured for one in group], first.unit, micro)
     cells: dict[str, Inline] = {
         "device": devices_text(one.device for one in group),
         "row": names[first.id],
         "before": _without_unit(before, now),
         "now": now,
-        "change": _changes(ratios),
-        "interval": _interval(first.interval) if len(group) == 1 else "",
+        "change": _changes(group),
+        "interval": _interval(first) if len(group) == 1 else "",
         "allowed": _allowed(first),
     }
     mark = Span(f"{sign if view.unicode else word} ", style)
@@ -190,7 +157,10 @@ def _without_unit(one: str, other: str) -> str:
     return one.replace(f" {unit}", "") if same else one
 
 
-def _changes(ratios: Sequence[float]) -> str:
+def _changes(group: Sequence[Gate]) -> str:
+    ratios = [
+        one.measured / one.expected for one in group if one.expected and one.measured is not None
+    ]
     if not ratios:
         return "?"
     low, high = signed(100 * (min(ratios) - 1)), signed(100 * (max(ratios) - 1))
@@ -202,15 +172,15 @@ def signed(percent: float) -> str:
     return f"{round(percent, 1) + 0.0:+.1f}"
 
 
-def _interval(interval: tuple[float, float] | None) -> str:
-    if interval is None:
+def _interval(change: Gate) -> str:
+    if change.interval is None or not change.expected:
         return "?"
-    low, high = (100 * (end - 1) for end in interval)
+    low, high = (100 * (end / change.expected - 1) for end in change.interval)
     most = signed(high) if high < _WIDE_PERCENT else f"over +{_WIDE_PERCENT}"
     return f"{signed(low)} to {most} %"
 
 
-def _allowed(change: Change) -> str:
+def _allowed(change: Gate) -> str:
     if change.tolerance_percent is None:
         return ""
     sign = "-" if change.direction is Direction.HIGHER else "+"
@@ -227,7 +197,7 @@ def about(run: BaselineUse | ComparedRun) -> str:
     return f"{run.file.rpartition('/')[2]} ({', '.join(facts)})"
 
 
-def change_verdict(changes: Sequence[Change], against: BaselineUse | ComparedRun) -> str:
+def change_verdict(changes: Sequence[Gate], against: BaselineUse | ComparedRun) -> str:
     """Return what the changes amount to, in one sentence."""
     count, where, tolerance = len(changes), about(against), _tolerance(changes)
     failed = [one for one in changes if one.status is GateStatus.FAIL]
@@ -249,13 +219,13 @@ def _rows(count: int) -> str:
     return "1 row" if count == 1 else f"{count} rows"
 
 
-def _kept(changes: Sequence[Change]) -> str:
+def _kept(changes: Sequence[Gate]) -> str:
     verb = "keeps" if len(changes) == 1 else "keep"
     tolerance = _tolerance(changes)
     return f"{verb} {'enough' if tolerance is None else f'{100 - tolerance:g} %'}"
 
 
-def _tolerance(changes: Sequence[Change]) -> float | None:
+def _tolerance(changes: Sequence[Gate]) -> float | None:
     """Return how many percent every row may lose, None if they differ in that."""
     found = {one.tolerance_percent for one in changes}
     return next(iter(found)) if len(found) == 1 else None

@@ -31,7 +31,7 @@ from gpucheck.bench.ci.model import (
 )
 from gpucheck.bench.ci.run_data import MetricValues
 from gpucheck.bench.kernels import may_need_host
-from gpucheck.bench.model import Direction, Doubt, GateClass, GateStatus
+from gpucheck.bench.model import Direction, Doubt, Gate, GateClass, GateStatus
 from gpucheck.report.envelope import Answer, Failure, Host, Notice
 from gpucheck.report.errors import ExitCode
 
@@ -244,6 +244,30 @@ def _judged(row: ComparedRow, pair: _Pair, decision: Decision) -> ComparedRow:
     )
 
 
+def gate_of_row(row: ComparedRow) -> Gate:
+    """Return a row as a gate that expects the first run's figure; in another unit there is none."""
+    expected = row.first if row.second is None or row.ratio is not None else None
+    tolerance, interval = row.tolerance_percent, None
+    if expected and row.interval is not None:
+        interval = (row.interval[0] * expected, row.interval[1] * expected)
+    return Gate(
+        id=row.id,
+        device=row.device,
+        status=row.status,
+        direction=row.direction,
+        unit=row.unit,
+        measured=row.second,
+        limit=None if expected is None else limit_of(expected, tolerance, row.direction),
+        expected=expected,
+        tolerance_percent=tolerance,
+        interval=interval,
+        reason=row.reason,
+        class_=row.class_,
+        repeat_helps=row.repeat_helps,
+        next=row.next,
+    )
+
+
 def _figures(series: Series, device: SavedDevice | None) -> MetricValues:
     """Return a saved figure in the form that `ruling` takes."""
     doubts = series.doubts
@@ -309,7 +333,7 @@ _ROWS = Wording(
 
 def conclude_comparison(comparison: RunComparison, host: Host) -> Answer:
     """Return the answer: 1 if a row fails, 3 if one is undecided or there is none, else 0."""
-    code, failure = exit_status(comparison.rows, _ROWS)
+    code, failure = exit_status(list(map(gate_of_row, comparison.rows)), _ROWS)
     if not any(row.first_count and row.second_count for row in comparison.rows):
         code, failure = ExitCode.INCONCLUSIVE, _nothing_in_common(comparison)
     warnings = tuple(

@@ -38,7 +38,7 @@ from gpucheck.bench.ci.machine_gates import (
     result_gates,
     stability_gates,
 )
-from gpucheck.bench.ci.model import Baseline, ComparedRow, Series
+from gpucheck.bench.ci.model import Baseline, Series
 from gpucheck.bench.ci.peers import peer_gates
 from gpucheck.bench.ci.profile_model import Aggregate, Check, MissingPolicy
 from gpucheck.bench.ci.run_data import MetricValues, RunData
@@ -104,16 +104,12 @@ GATES = Wording(
 SHOWN = frozenset({"gate-failed", "gate-undecided", "gate-warning"})
 
 
-def exit_status(
-    judged: Sequence[Gate | ComparedRow], words: Wording = GATES
-) -> tuple[ExitCode, Failure | None]:
-    """Return the exit code of gates or rows: 1 if one failed, else 3 if one is undecided, else 0.
+def exit_status(judged: Sequence[Gate], words: Wording = GATES) -> tuple[ExitCode, Failure | None]:
+    """Return the exit code of gates: 1 if one failed, else 3 if one is undecided, else 0.
 
     Without any that passed, it is 3 as well. Gates that only warn decide nothing.
     """
-    counted = [
-        one for one in judged if isinstance(one, ComparedRow) or one.severity is Severity.ERROR
-    ]
+    counted = [one for one in judged if one.severity is Severity.ERROR]
     failed = [one for one in counted if one.status is GateStatus.FAIL]
     undecided = [one for one in counted if one.status is GateStatus.INCONCLUSIVE]
     if failed:
@@ -128,7 +124,7 @@ def exit_status(
     return ExitCode.OK, None
 
 
-def _failure(code: str, judged: Sequence[Gate | ComparedRow], said: str) -> Failure:
+def _failure(code: str, judged: Sequence[Gate], said: str) -> Failure:
     """Return the error that names the first of these gates or rows."""
     first = judged[0]
     where = f"{spoken(first.id)} on {first.device}"
@@ -146,7 +142,7 @@ def warnings(gates: Sequence[Gate]) -> tuple[Notice, ...]:
     )
 
 
-def _reason(one: Gate | ComparedRow) -> str:
+def _reason(one: Gate) -> str:
     return (one.reason or one.status).rstrip(".")
 
 

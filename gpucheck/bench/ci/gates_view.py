@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 from gpucheck.bench import stats
 from gpucheck.bench.ci.change_view import (
-    change_of_gate,
     change_table,
     change_verdict,
     figure,
@@ -95,7 +94,7 @@ def blocks(report: Report, result: BenchResult, view: View) -> Iterator[Block]:
         yield Gap()
     changes = _changes(result)
     if changes:
-        yield from change_table([change_of_gate(gate) for gate in changes], view)
+        yield from change_table(changes, view)
         yield Gap()
     interrupted = report.exit_code is ExitCode.INTERRUPTED
     # The verdict says so already.
@@ -321,7 +320,7 @@ def _verdict(report: Report, result: BenchResult, changes: Sequence[Gate]) -> He
     rest = [gate for gate in result.gates if all(gate is not other for other in changes)]
     parts = []
     if changes and result.baseline is not None:
-        parts.append(change_verdict([change_of_gate(gate) for gate in changes], result.baseline))
+        parts.append(change_verdict(changes, result.baseline))
     if not changes or any(_decides(gate) for gate in rest):
         parts.append(_counts(rest))
     return verdict_line(word, style, "; ".join(parts))

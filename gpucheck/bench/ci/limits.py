@@ -88,6 +88,11 @@ def fits_name(name: str, patterns: Sequence[str]) -> bool:
     return any(fnmatchcase(name.lower(), pattern.lower()) for pattern in patterns)
 
 
+def version_key(text: str) -> tuple[int, ...]:
+    """Return a version's numbers for comparing; what is not a number counts as 0."""
+    return tuple(int(part) if part.isdigit() else 0 for part in text.split("."))
+
+
 def has_peak(check: Check) -> bool:
     """Return whether a board's peak applies to this check's figure."""
     counted = base_unit(check.metric, check.kernel, check.dtype)

@@ -17,7 +17,7 @@ from gpucheck.bench.ci.diagnosis import (
     explained,
     leaves_open,
 )
-from gpucheck.bench.ci.limits import fits_name
+from gpucheck.bench.ci.limits import fits_name, version_key
 from gpucheck.bench.ci.model import ProcessRun
 from gpucheck.bench.ci.profile_model import Target
 from gpucheck.bench.ci.run_data import NodeGpu, RunData
@@ -213,8 +213,6 @@ def _flag(
 
 
 def _driver(data: RunData, wanted: str) -> Gate:
-    from gpucheck.bench.ci.profile_lint import version_key
-
     found = data.node.driver_version
     if found is None:
         return _undecided(data, "match-driver", _NODE, "the driver version is unknown")

@@ -22,6 +22,7 @@ from gpucheck.bench.ci.limits import (
     matching_boards,
     number,
     scale_of,
+    version_key,
 )
 from gpucheck.bench.ci.profile_file import Problems, nearest, parse_profile, read_profile
 from gpucheck.bench.ci.profile_model import (
@@ -115,11 +116,6 @@ def _head(profile: Profile, problems: Problems) -> None:
             table="profile",
             key="requires_gpucheck",
         )
-
-
-def version_key(text: str) -> tuple[int, ...]:
-    """Return a version's numbers for comparing; what is not a number counts as 0."""
-    return tuple(int(part) if part.isdigit() else 0 for part in text.split("."))
 
 
 def _match(match: Match, problems: Problems) -> None:

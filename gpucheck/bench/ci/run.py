@@ -20,11 +20,10 @@ from gpucheck.bench.ci.baseline import (
     row_series,
     saved_run,
 )
-from gpucheck.bench.ci.compare import compare_runs
-from gpucheck.bench.ci.decision import limit_of
+from gpucheck.bench.ci.compare import compare_runs, gate_of_row
 from gpucheck.bench.ci.gates import exit_status, judge, judge_machine, series_of, settled, warnings
 from gpucheck.bench.ci.machine_gates import corruption_gates
-from gpucheck.bench.ci.model import Baseline, ComparedRow, ProcessRun, Reference, SavedRun, Series
+from gpucheck.bench.ci.model import Baseline, ProcessRun, Reference, SavedRun, Series
 from gpucheck.bench.ci.processes import collect, merged, was_interrupted
 from gpucheck.bench.ci.profile_model import (
     InventoryDemands,
@@ -136,40 +135,22 @@ class Benchmark:
         data = self.data(runs)
         if self.has_profile:
             return judge(data)
-        changes = (_gate_of(row, runs) for row in self._compared(runs))
-        return (*judge(data), *corruption_gates(data), *changes)
+        return (*judge(data), *corruption_gates(data), *self._changes(runs))
 
-    def _compared(self, runs: Sequence[ProcessRun]) -> Sequence[ComparedRow]:
+    def _changes(self, runs: Sequence[ProcessRun]) -> Sequence[Gate]:
+        """Return the gates of the rows against the baseline, of the devices that take part."""
         against, now = self.reference, self.saved(runs)
         if against is None or now is None:
             return ()
         files = (against.path, Path())
         found = compare_runs(against.run, now, files=files, allowed=against.allowed)
-        there = {run.device for run in runs}
+        uuids = {run.device: run.gpu_uuid for run in reversed(runs)}
         # A device that is only in the baseline was not requested.
-        return [row for row in found.rows if row.device in there]
-
-
-def _gate_of(row: ComparedRow, runs: Sequence[ProcessRun]) -> Gate:
-    """Return a row's change as a gate."""
-    scale, tolerance = row.first or 1.0, row.tolerance_percent
-    return Gate(
-        id=row.id,
-        device=row.device,
-        gpu_uuid=next((run.gpu_uuid for run in runs if run.device == row.device), None),
-        status=row.status,
-        direction=row.direction,
-        unit=row.unit,
-        measured=row.second,
-        limit=None if row.first is None else limit_of(row.first, tolerance, row.direction),
-        expected=row.first,
-        tolerance_percent=tolerance,
-        interval=(row.interval[0] * scale, row.interval[1] * scale) if row.interval else None,
-        reason=row.reason,
-        class_=row.class_,
-        repeat_helps=row.repeat_helps,
-        next=row.next,
-    )
+        return [
+            replace(gate_of_row(row), gpu_uuid=uuids[row.device])
+            for row in found.rows
+            if row.device in uuids
+        ]
 
 
 def wanted_devices(profile: Profile, devices: Sequence[str]) -> tuple[str, ...]:

@@ -6,15 +6,14 @@ from collections.abc import Collection, Iterator, Sequence
 
 from gpucheck.bench.ci.change_view import (
     about,
-    change_of_row,
     change_table,
     change_verdict,
     row_names,
 )
-from gpucheck.bench.ci.compare import SHOWN
+from gpucheck.bench.ci.compare import SHOWN, gate_of_row
 from gpucheck.bench.ci.gates_view import gate_blocks, verdict_line, verdict_word
 from gpucheck.bench.ci.model import ComparedRow, ComparedRun, RunComparison
-from gpucheck.bench.model import Direction, Gate, GateStatus
+from gpucheck.bench.model import Direction, GateStatus
 from gpucheck.bench.rows_view import devices_text
 from gpucheck.report.blocks import Block, Gap, Head, Line, remedies
 from gpucheck.report.charts import Axis, Chart, Drawn, Panel, Series
@@ -44,7 +43,7 @@ def blocks(report: Report, view: View) -> Iterator[Block]:
         yield from _compared(report, found, view)
         return
     yield from _differences(found, every=True)
-    word, style = verdict_word(report, _gates(found.rows))
+    word, style = verdict_word(report, list(map(gate_of_row, found.rows)))
     failure = report.error
     yield verdict_line(word, style, failure.message if failure else "no row in common")
     if failure is not None:
@@ -122,39 +121,20 @@ def in_table(report: Report) -> Collection[str]:
 
 
 def _compared(report: Report, found: RunComparison, view: View) -> Iterator[Block]:
-    changes = [change_of_row(row) for row in found.rows]
-    yield from change_table(changes, view)
+    gates = list(map(gate_of_row, found.rows))
+    yield from change_table(gates, view)
     yield Gap()
     if view.verbosity > 0:
         yield from _reasons(found.rows)
-    gates = _gates(found.rows)
     yield from gate_blocks(gates, view, in_table=gates)
     yield from _differences(found, every=view.verbosity > 0)
     yield Gap()
-    yield verdict_line(*verdict_word(report, gates), change_verdict(changes, found.first))
+    yield verdict_line(*verdict_word(report, gates), change_verdict(gates, found.first))
 
 
 def _run(which: str, run: ComparedRun) -> str:
     more = [run.host or "unknown host", *([f"profile {run.profile}"] if run.profile else [])]
     return f"{which}: {about(run)} of {', '.join(more)}"
-
-
-def _gates(rows: Sequence[ComparedRow]) -> list[Gate]:
-    """Return rows as gates, which are drawn in the same way."""
-    return [
-        Gate(
-            id=row.id,
-            device=row.device,
-            status=row.status,
-            direction=row.direction,
-            unit=row.unit,
-            measured=row.second,
-            reason=row.reason,
-            class_=row.class_,
-            next=row.next,
-        )
-        for row in rows
-    ]
 
 
 def _reasons(rows: Sequence[ComparedRow]) -> Iterator[Block]:
