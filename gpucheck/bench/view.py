@@ -169,9 +169,8 @@ def _unmeasured(found: BenchEnvironment) -> str:
 
 def _no_gpu(found: BenchEnvironment, view: View) -> Iterator[Block]:
     """Yield why GPUs, or gpucheck's own rows of them, are missing, and what to do."""
-    if found.gpus and found.cupy_version is None:
-        reason = found.unavailable.get("cupy_version", "").rstrip(".")
-        text = f"gpucheck's own kernels were not measured on the GPU: {reason}."
+    if found.gpus and (why := found.unavailable.get("cupy_version")):
+        text = f"gpucheck's own kernels were not measured on the GPU: {why.rstrip('.')}."
         yield Line(text, CheckStatus.WARN, style="yellow")
         yield from remedies(found.gpu_remedy)
     if found.gpu_unavailable is None:
