@@ -77,11 +77,8 @@ def _nvrtc() -> Nvrtc:
 
 
 @pytest.fixture(name="disassembler", scope="module")
-def _disassembler() -> str:
-    found = find_disassembler()
-    if found is None:
-        pytest.skip("nvdisasm is not installed: pip install nvidia-cuda-nvdisasm")
-    return found
+def _disassembler() -> str | None:
+    return find_disassembler()
 
 
 def test_there_are_sources() -> None:
@@ -142,8 +139,13 @@ def compiled_softmax(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("element", "itemsize", "architecture"), SOFTMAX_CASES)
-def test_every_softmax_that_is_launched_compiles_into_the_registers_that_it_may_take(
-    nvrtc: Nvrtc, element: int, itemsize: int, architecture: int
+def test_every_softmax_that_is_launched_has_the_registers_and_instructions_that_it_may_take(
+    nvrtc: Nvrtc,
+    disassembler: str | None,
+    tmp_path: Path,
+    element: int,
+    itemsize: int,
+    architecture: int,
 ) -> None:
     launches = softmax_launches(itemsize, divmod(architecture, 10))
     kinds = {launch.name for launch in launches}
@@ -156,6 +158,21 @@ def test_every_softmax_that_is_launched_compiles_into_the_registers_that_it_may_
         threads = launch.block * launch.defines["BLOCKS_PER_SM"]
         assert -(-found.registers // 8) * 8 * threads <= REGISTERS_PER_SM, launch
         assert found.local_bytes <= spilled_bytes(launch, architecture), launch
+        if disassembler and launch.defines["ALIGNED"] and architecture in DISASSEMBLED:
+            instructions_are_right(found.instructions(disassembler, tmp_path), launch)
+
+
+def instructions_are_right(found: dict[str, int], launch: SoftmaxLaunch) -> None:
+    """Assert that aligned rows move 16 bytes at once, and that only clusters have fences."""
+    loads, stores = moves(found, "LDG"), moves(found, "STG")
+    packs = launch.defines.get("PACKS")
+    # softmax_online reads four packs in each of its passes, and writes them in the second.
+    assert sum(loads.values()) == (packs or 8), (launch, found)
+    assert sum(stores.values()) == (packs or 4), (launch, found)
+    assert all(".128" in name for name in (*loads, *stores)), (launch, found)
+    # One in each of the two exchanges of a cluster: a third costs a read from memory.
+    assert count(found, "MEMBAR") == (2 if launch.name == "softmax_cluster" else 0), launch
+    assert count(found, "LDL") == count(found, "STL") == 0, launch
 
 
 def spilled_bytes(launch: SoftmaxLaunch, architecture: int) -> int:
@@ -182,36 +199,11 @@ def test_cards_before_volta_have_no_say_over_the_first_cache(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("architecture", DISASSEMBLED)
-@pytest.mark.parametrize(("element", "itemsize"), [FLOAT32, BFLOAT16])
-def test_aligned_rows_move_16_bytes_at_once_and_only_clusters_have_fences(
-    nvrtc: Nvrtc,
-    disassembler: str,
-    tmp_path: Path,
-    element: int,
-    itemsize: int,
-    architecture: int,
-) -> None:
-    for launch in softmax_launches(itemsize, divmod(architecture, 10)):
-        if not launch.defines["ALIGNED"]:
-            continue
-        code = compiled_softmax(nvrtc, launch, element, architecture)
-        found = code.instructions(disassembler, tmp_path)
-        loads, stores = moves(found, "LDG"), moves(found, "STG")
-        packs = launch.defines.get("PACKS")
-        # softmax_online reads four packs in each of its passes, and writes them in the second.
-        assert sum(loads.values()) == (packs or 8), (launch, found)
-        assert sum(stores.values()) == (packs or 4), (launch, found)
-        assert all(".128" in name for name in (*loads, *stores)), (launch, found)
-        # One in each of the two exchanges of a cluster: a third costs a read from memory.
-        assert count(found, "MEMBAR") == (2 if launch.name == "softmax_cluster" else 0), launch
-        assert count(found, "LDL") == count(found, "STL") == 0, launch
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("architecture", DISASSEMBLED)
 def test_copy_and_triad_move_16_bytes_at_once(
-    nvrtc: Nvrtc, disassembler: str, tmp_path: Path, architecture: int
+    nvrtc: Nvrtc, disassembler: str | None, tmp_path: Path, architecture: int
 ) -> None:
+    if disassembler is None:
+        pytest.skip("nvdisasm is not installed: pip install nvidia-cuda-nvdisasm")
     source = PACKAGE / "bench" / "kernels" / "stream.cu"
 
     found = compiled(nvrtc, source, DEFINES["stream.cu"][0], architecture).instructions(
