@@ -52,7 +52,7 @@ _LOOK_S = 0.5
 #: Clocks change when a burn begins; their limits count from here on.
 _SETTLING_S = 2.0
 #: Group of the observer's slices under steady load, and of all others.
-_LOADED, _ELSE = 1, 0
+_LOADED, _ELSE = "steady load", "otherwise"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

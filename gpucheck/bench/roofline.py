@@ -275,10 +275,10 @@ def _peak(row: Measurement, board: Board | None) -> float | None:
 
 def _named(board: Board, dtype: str, *, by_memory: bool) -> str:
     """Return the name of the limit that a percentage refers to; of a range it is the upper end."""
-    low, high = board.flops_per_s.get(dtype, 0.0), board.high_flops_per_s.get(dtype, 0.0)
     named = f"{board.name}, {board.source_of('bytes_per_s' if by_memory else dtype)}"
-    if by_memory or low == high:
+    if by_memory or board.flops_per_s[dtype] == board.high_flops_per_s[dtype]:
         return named
+    low, high = board.flops_per_s[dtype], board.high_flops_per_s[dtype]
     return f"{named}: {low / 1e12:.3g} to {high / 1e12:.3g} TFLOP/s"
 
 

@@ -105,7 +105,6 @@ class _Failed(Exception):
     """A case cannot be measured; carries the error of its row."""
 
     def __init__(self, failure: Failure) -> None:
-        super().__init__(failure.message)
         self.failure = failure
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -127,7 +127,7 @@ class _Gpu:
     samples: list[Sample] = field(default_factory=list)
     unavailable: Mapping[str, str] = field(default_factory=dict)
     others: set[int] = field(default_factory=set)
-    groups: dict[int, _Counted] = field(default_factory=dict)
+    groups: dict[Hashable, _Counted] = field(default_factory=dict)
 
 
 class Observer:
@@ -174,7 +174,7 @@ class Observer:
         gpu = self._gpus.get(uuid or "")
         return gpu.samples[-1].values if gpu is not None and gpu.samples else {}
 
-    def end_slices(self, group: int, seconds: float) -> None:
+    def end_slices(self, group: Hashable, seconds: float) -> None:
         """Store the readings since the last slices, as those of a group, with their duration."""
         window = self._sensors.window()
         for uuid, gpu in self._gpus.items():
@@ -198,7 +198,7 @@ class Observer:
         )
 
     def state(
-        self, uuid: str | None, slices_s: Sequence[tuple[float, float]], group: int
+        self, uuid: str | None, slices_s: Sequence[tuple[float, float]], group: Hashable
     ) -> SensorSummary:
         """Return the readings of a group's row during these slices, empty without sensors."""
         gpu = self._gpus.get(uuid or "")

@@ -28,6 +28,7 @@ from gpucheck.bench.numerics import (
     sums_over_columns,
     sums_over_rows,
 )
+from tests.report.formats.recorded import recorded
 
 FLOATS = st.floats(width=32, allow_nan=False, allow_infinity=False, min_value=-1e4, max_value=1e4)
 
@@ -172,6 +173,13 @@ def test_sizes_are_those_of_the_stored_types() -> None:
     for form in FORMATS.values():
         assert form.itemsize == np.dtype(form.storage).itemsize
         assert output_bytes(form) == np.dtype(STORAGES[form.output]).itemsize
+
+
+def test_the_table_of_formats_is_as_published() -> None:
+    """Rounding errors by their mantissas; the first capability by NVIDIA's table of precisions."""
+    text = "".join(f"{form} {form.itemsize} {form.spec}\n" for form in FORMATS.values())
+
+    assert text == recorded("bench-formats", text)
 
 
 def test_names_lead_to_a_format() -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
@@ -428,6 +428,85 @@ def test_the_limits_are_kept_apart_from_the_requested_rows() -> None:
     assert by_device["gpu:0", None].copy_bytes_per_s
 
 
+@pytest.mark.parametrize(
+    ("mode", "warmed_s", "precision"),
+    [
+        (BenchMode.QUICK, 0.2, 0.1),
+        (BenchMode.DEFAULT, 1.0, 0.1),
+        (BenchMode.FULL, 3.0, 0.03),
+    ],
+)
+def test_each_mode_warms_up_for_its_time_and_wants_its_precision(
+    mode: BenchMode, warmed_s: float, precision: float
+) -> None:
+    clock = FakeClock()
+    watched: list[CaseState] = []
+
+    result = run_bench(
+        BenchRequest(mode=mode, budget_s=100.0),
+        clock=clock,
+        cpu=FakeCpu(),
+        blas=FakeBlas(),
+        gpus=NO_GPU,
+        progress=lambda *news: None,
+        kernels={"fake": FakeKernel(clock, step=2**-6)},
+        watch=watched.extend,
+    )
+
+    (row,), (state,) = result.measurements, watched
+    # One run finds the repetitions; later slices warm up for a quarter of their time.
+    first = row.warmup_s[1:]
+    assert first[: int(warmed_s * 2**6)] == (2**-6,) * int(warmed_s * 2**6)
+    assert sum(row.warmup_s) == pytest.approx(sum(state.warmup_s))
+    assert state.precision == precision
+
+
+def test_what_is_there_is_offered_while_the_driver_hangs() -> None:
+    clock = FakeClock()
+    offered: list[Callable[[], BenchResult]] = []
+    seen: list[BenchResult] = []
+
+    class Looking(FakeKernel):
+        def cpu_cases(self, order: CaseOrder) -> list[Case]:
+            def look() -> None:
+                seen.append(offered[0]())
+
+            steps = itertools.repeat(0.02)
+            return [FakeCase(steps, self.clock, label=label(), prepare=look)]
+
+    run_bench(
+        BenchRequest(),
+        clock=clock,
+        cpu=FakeCpu(),
+        blas=FakeBlas(),
+        gpus=NO_GPU,
+        progress=lambda *news: None,
+        kernels={"fake": Looking(clock)},
+        offer=offered.append,
+    )
+
+    assert [one.interrupted for one in seen] == [True] * len(seen)
+    assert [len(one.measurements[0].round_sizes) for one in seen] == list(range(len(seen)))
+    assert all(one.measurements[0].interrupted for one in seen)
+
+
+def test_a_gpu_whose_memory_others_hold_has_its_rows_with_the_reason() -> None:
+    clock = FakeClock()
+    devices = [FakeGpu(clock, memory_free_bytes=0), FakeGpu(clock, cuda_index=1)]
+    request = BenchRequest(
+        kernels=("softmax",), dtypes=("float32",), size=64, budget_s=0.2, mode=BenchMode.QUICK,
+        devices=("gpu",),
+    )  # fmt: skip
+
+    result, _ = run(request, clock=clock, gpus=OpenedGpus(devices=devices), kernels=PLAIN)
+
+    found = [(row.device, row.error.code if row.error else None) for row in result.measurements]
+    assert sorted({device for device, _ in found}) == ["gpu:0", "gpu:1"]
+    assert {code for device, code in found if device == "gpu:0"} == {"gpu-memory-taken"}
+    assert {code for device, code in found if device == "gpu:1"} == {None}
+    assert len({row.id for row in result.measurements}) == len(found) / 2
+
+
 def test_conclusions_are_drawn_from_good_rows() -> None:
     clock = FakeClock()
     kernels: dict[str, Kernel] = {"one": FakeKernel(clock, "one")}
@@ -458,7 +537,7 @@ def test_sensors_become_telemetry_doubts_and_energy() -> None:
     def read() -> SensorBatch:
         values = {"reasons": 0x4 | 0x40, "power_mw": 650_000}
         samples = [
-            Sample(time_s=clock.seconds * step / 200, uuid="GPU-00000000", values=values)
+            Sample(time_s=clock() - clock.seconds * step / 200, uuid="GPU-00000000", values=values)
             for step in range(201)
         ]
         return SensorBatch(samples=samples, counters={"GPU-00000000": counters})

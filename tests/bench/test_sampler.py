@@ -31,14 +31,14 @@ def test_a_new_slice_warms_up_for_its_share_unless_one_sample_fills_it() -> None
 def test_a_long_operation_needs_no_warm_up_and_a_slow_first_run_is_no_long_operation() -> None:
     clock = FakeClock()
     sampler = Sampler(clock, 1000)
-    long = CaseState(case=FakeCase(repeat(0.6), clock))
+    long = CaseState(case=FakeCase(repeat(0.625), clock))
     # Libraries load in the first run.
     short = CaseState(case=FakeCase(chain([0.4], repeat(0.0002)), clock))
 
     for state in (long, short):
         sampler.take_slice(state, samples_s=0.1, warmup_s=0.05)
 
-    assert (long.cold_s, long.warmup_s, long.loops, long.single_s) == (0.6, [], 1, None)
+    assert (long.cold_s, long.warmup_s, long.loops, long.single_s) == (0.625, [], 1, None)
     # As many as fill a millisecond, with a margin of a fifth.
     assert (short.cold_s, short.loops, short.single_s) == (pytest.approx(0.4), 6, 0.0002)
 
@@ -57,18 +57,19 @@ def test_checks_of_later_rounds_take_a_fifth_of_the_time_at_most() -> None:
 
     class Slow(FakeCase):
         def check(self) -> Verified:
-            clock.seconds += 0.05
+            clock.seconds += 1 / 16
             return super().check()
 
-    case = Slow(repeat(0.01), clock)
+    case = Slow(repeat(1 / 64), clock)
     sampler, state = Sampler(clock, 1000), CaseState(case=case)
     checks = []
-    for _ in range(7):
-        sampler.take_slice(state, samples_s=0.1, warmup_s=0.0)
+    for _ in range(8):
+        sampler.take_slice(state, samples_s=1 / 8, warmup_s=0.0)
         checks.append(case.events.count("check"))
 
     # Twice in the first round; then as soon as five times as long was measured.
-    assert checks == [2, 2, 2, 2, 3, 3, 3]
+    assert checks == [2, 2, 2, 2, 3, 3, 3, 4]
+    assert (state.checked_s, state.timed_s) == (4 / 16, 8 / 8)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -31,6 +32,8 @@ from gpucheck.bench.scheduler import (
     measure,
     measure_host_rates,
     need_of,
+    no_time,
+    typical_overheads,
     without_interval,
 )
 from gpucheck.drivers.gpu import BenchGpu, Board
@@ -713,9 +716,50 @@ def test_rows_that_the_time_left_without_an_interval_are_named_at_the_end() -> N
 
     note = without_interval([begun(3, 1.0), begun(2, 4.0)], 10.0)
 
-    assert note is not None
-    assert "had its three rounds" in note
-    assert "--budget 20 should be enough" in note
+    assert note == (
+        "time ran out before fake float32 8 scripted on cpu had its three rounds; "
+        "--budget 20 should be enough"
+    )
+    # Not those that failed, were interrupted, or were not requested.
+    others = [begun(1, 1.0) for _ in range(3)]
+    others[0].error, others[1].interrupted, others[2].limit = no_time(others[0]), True, True
+    assert without_interval(others, 10.0) is None
+    five = without_interval([*others, *(begun(2, 1.0) for _ in range(6))], 10.0)
+    assert five is not None
+    assert five.count("scripted on cpu") == 4
+    assert "on cpu and 2 more had their three rounds" in five
+
+
+def test_a_budget_that_is_named_is_round_and_a_quarter_more_than_needed() -> None:
+    needed = (0.1, 0.9, 4.0, 8.0, 8.1, 11.0, 79.0, 81.0, 1000.0)
+
+    assert [enough_budget_s(each) for each in needed] == [
+        *(1.0, 1.5, 5.0, 10.0, 15.0, 15.0, 100.0, 150.0, 1500.0),
+    ]
+
+
+def test_a_row_costs_what_others_on_its_kind_of_device_cost_besides_their_samples() -> None:
+    on_cpu = [begun(1, 1.0, overhead_s) for overhead_s in (0.5, 0.25, 4.0)]
+    on_gpu = CaseState(case=FakeCase((), label=label("gpu:0")))
+    unbegun = waiting(1.0)
+    unbegun.overhead_s = 99.0
+
+    typical_s = typical_overheads([*on_cpu, on_gpu, unbegun])
+
+    assert (typical_s(unbegun), typical_s(on_gpu)) == (0.5, 0.0)
+
+
+def test_rows_that_only_show_a_limit_come_after_first_rows_and_before_further_ones() -> None:
+    further, limit, first = waiting(1 / 8, reference=True), waiting(1 / 4), waiting(3.0)
+    limit.limit = True
+
+    kept = affordable([need_of(state) for state in (further, limit, first)], 100.0)
+
+    assert [need.state for need in kept] == [first, limit, further]
+    assert [need.seconds for need in kept] == [15.0, 3 / 4, 5 / 8]
+    # The time of one that does not fit is left to others, which it may do exactly.
+    left = affordable([need_of(state) for state in (further, limit, first)], 3 / 4)
+    assert [need.state for need in left] == [limit]
 
 
 HOST = HostRates(flops_per_s=100e9, bytes_per_s=10e9)
@@ -746,8 +790,10 @@ def expected_s(
     case = FakeCase((), label=named)
     case.work = PRODUCT
     record = CaseState(case=case)
-    estimate_costs([record], HOST, [gpu])
-    assert record.expected_overhead_s > 0
+    # Another GPU comes first.
+    estimate_costs([record], HOST, [replace(gpu, cuda_index=7, board=None), gpu])
+    # Six passes over its bytes.
+    assert record.expected_overhead_s == pytest.approx(6 * 3 * 4 * 4096**2 / 10e9)
     return record.expected_operation_s
 
 
@@ -764,6 +810,14 @@ def test_a_gpu_is_taken_to_do_half_of_its_sheet_and_a_link_its_bytes() -> None:
     moved = expected_s(device="gpu:0", scope=Scope.END_TO_END)
     assert moved == pytest.approx(PRODUCT.bytes_moved / 5e9)
     assert expected_s(device="gpu:0", gpu=replace(GPU, board=None)) == 0.0
+    # Without a rate for the format the memory decides, and the other way round.
+    assert expected_s(device="gpu:0", dtype="int8") == pytest.approx(PRODUCT.bytes_moved / 1e12)
+    slow = replace(BOARD, bytes_per_s=1e9)
+    slow_s = expected_s(device="gpu:0", gpu=replace(GPU, board=slow))
+    assert slow_s == pytest.approx(PRODUCT.bytes_moved / 0.5e9)
+    unknown = replace(BOARD, bytes_per_s=None, flops_per_s={})
+    assert expected_s(device="gpu:0", gpu=replace(GPU, board=unknown)) == 0.0
+    assert expected_s(device="gpu:1") == 0.0
 
 
 def test_a_clock_that_stands_still_gives_no_rates_and_no_estimates() -> None:
@@ -775,16 +829,39 @@ def test_a_clock_that_stands_still_gives_no_rates_and_no_estimates() -> None:
     assert record.expected_operation_s == record.expected_overhead_s == 0
 
 
-def test_the_rates_are_measured_with_one_thread() -> None:
-    class Ticking(FakeClock):
-        def __call__(self) -> float:
-            self.seconds += 0.01
-            return self.seconds
+def test_the_rates_are_measured_with_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, copied = FakeClock(), []
 
+    def multiply(left: np.ndarray, right: np.ndarray) -> None:
+        assert left.shape == right.shape == (384, 384)
+        # The fastest counts: the first finds cold caches.
+        clock.seconds += 0.01 if copied else 1.0
+
+    def copy(target: np.ndarray, source: np.ndarray) -> None:
+        assert target.dtype == source.dtype == np.float32
+        copied.append(target.nbytes)
+        clock.seconds += 0.02 if len(copied) > 1 else 1.0
+
+    monkeypatch.setattr(np, "matmul", multiply)
+    monkeypatch.setattr(np, "copyto", copy)
     blas = FakeBlas()
-    found = measure_host_rates(Ticking(), blas)
+    found = measure_host_rates(clock, blas)
 
     assert blas.limits == [1]
+    assert copied == [2**23] * 8
     assert found is not None
     assert found.flops_per_s == pytest.approx(2 * 384**3 / 0.01)
-    assert found.bytes_per_s == pytest.approx(2 * 2**23 / 0.01)
+    assert found.bytes_per_s == pytest.approx(2 * 2**23 / 0.02)
+
+
+def test_what_is_needed_exactly_is_enough() -> None:
+    """Equal times, whose interval has no width at all, and a time that ends with a sample."""
+    exactly = Settings(budget_s=64.0, warmup_s=0.0, precision=0.0, wanted=0.0, samples_per_slice=1)
+    clock = FakeClock()
+    (steady,) = run(FakeCase(itertools.repeat(1.0), clock), clock=clock, settings=exactly)
+    assert (steady.converged, len(steady.rounds)) == (True, 8)
+
+    clock = FakeClock()
+    uneven = itertools.cycle([1.0, 1.5, 0.5])
+    (restless,) = run(FakeCase(uneven, clock), clock=clock, settings=exactly)
+    assert (restless.converged, clock.seconds) == (False, 64.0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import sys
 import time
@@ -298,6 +300,29 @@ def test_the_barriers_file_has_no_name(tmp_path: Path, monkeypatch: pytest.Monke
     assert not path.exists()
 
 
+@pytest.mark.parametrize(("sequential", "others"), [(True, 0), (False, 1)])
+def test_who_has_begun_keeps_off_those_that_want_to_be_alone(
+    *, sequential: bool, others: int
+) -> None:
+    barrier = StartBarrier(sequential=sequential)
+    barrier.release()
+
+    with wait_for_start(barrier.variables):
+        assert barrier.ready() == 1
+        beside = os.open(f"/proc/self/fd/{barrier._lock}", os.O_RDWR)
+        begun = 0
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(beside, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            begun += 1
+        assert begun == others
+        fcntl.flock(beside, fcntl.LOCK_UN)
+
+    fcntl.flock(beside, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    os.close(beside)
+    barrier.close()
+    barrier.close()
+
+
 def test_without_a_starter_nobody_waits() -> None:
     with wait_for_start({}):
         pass
@@ -415,6 +440,8 @@ def test_a_refusal_is_the_last_document(pool: WorkerPool) -> None:
 
     assert (answer.document or {})["code"] == "no-gpu"
     assert pool.running == ()
+    assert pool._barrier is not None
+    assert pool._barrier._lock == -1
 
 
 def test_a_worker_that_does_not_listen_is_killed(

@@ -32,14 +32,14 @@ WRONG = Verified(error=0.5, bound=1e-5, ok=False, reference="scripted")
 
 
 class FakeClock:
-    """A clock that moves only when told to."""
+    """A clock that moves only when told to, from an arbitrary point on, as real clocks do."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
 
     def __call__(self) -> float:
         """Return the scripted time."""
-        return self.seconds
+        return 64.0 + self.seconds
 
 
 @dataclass
