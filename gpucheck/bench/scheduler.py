@@ -254,7 +254,7 @@ class _Run:
             state.narrow = narrow
             state.next_look = count + max(1, count // 3)
         over = over or self._is_over(state) or self._number >= self._settings.most_rounds
-        if over and state.active and state.error is None:
+        if over and state.active:
             width = stats.half_width_share(medians)
             state.converged |= width is not None and width <= self._settings.wanted
         # Of a row that only shows a limit, the fastest sample counts.

@@ -531,6 +531,20 @@ def test_the_drivers_own_count_needs_a_share_too() -> None:
     assert code(burned(sensors=sensors)[0]) is ExitCode.OK
 
 
+def test_the_driver_s_count_is_that_of_the_steady_load_alone() -> None:
+    class Counting(FakeSensors):
+        def window(self) -> SensorBatch:
+            # Half of the time while the load is steady, all of it before.
+            share = 0.5 if self.clock.seconds > 2 else 1.0
+            counted = self.counters.get("limited_ns", {"sw-thermal": 0})["sw-thermal"]
+            self.counters = {"limited_ns": {"sw-thermal": counted + int(share * 5e8)}}
+            return super().window()
+
+    result, _ = burned(sensors=Counting(iter(()), temperature_slowdown_c=87))
+
+    assert [one.clock_limits for one in result.devices] == [{"software-thermal": 0.5}] * 2
+
+
 def test_what_was_not_read_is_not_called_calm() -> None:
     result, _ = burned(seconds=1.0)
 

@@ -319,6 +319,15 @@ def test_the_largest_copy_counts_not_the_fastest() -> None:
     assert limit.copy_bytes_per_s == 6e12
 
 
+def test_without_a_copy_a_processor_has_the_limit_of_its_product_and_a_gpu_has_none() -> None:
+    on_gpu = replace(PRODUCT, device="gpu:0", threads=None)
+
+    (limit,) = rooflines_of([PRODUCT, on_gpu])
+
+    assert (limit.device, limit.threads, limit.copy_bytes_per_s) == ("cpu", 2, None)
+    assert limit.gemm_flops_per_s == 200e9
+
+
 def test_each_number_of_threads_and_each_gpu_has_its_own_limit() -> None:
     one = replace(COPY, threads=1)
 

@@ -4,13 +4,15 @@ import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import pytest
 
 from gpucheck.bench.case import Case, CaseOrder, Kernel, Work
 from gpucheck.bench.environment import HostShare, RunEnvironment, parallel_efficiency
+from gpucheck.bench.frameworks import Framework, Frameworks
 from gpucheck.bench.kernels import KERNELS
 from gpucheck.bench.model import (
     BenchMode,
@@ -39,6 +41,9 @@ from tests.fakes.bench import (
     label,
 )
 from tests.report.formats.recorded import in_lines, recorded
+
+if TYPE_CHECKING:
+    from gpucheck.drivers.python.framework_bench import FrameworkProcess
 
 #: Without `copy`, whose arrays would be large ones.
 PLAIN: dict[str, Kernel] = {name: KERNELS[name] for name in ("matmul", "softmax")}
@@ -505,6 +510,50 @@ def test_a_gpu_whose_memory_others_hold_has_its_rows_with_the_reason() -> None:
     assert {code for device, code in found if device == "gpu:0"} == {"gpu-memory-taken"}
     assert {code for device, code in found if device == "gpu:1"} == {None}
     assert len({row.id for row in result.measurements}) == len(found) / 2
+
+
+def test_a_framework_has_rows_of_what_was_requested_on_every_device_that_takes_part() -> None:
+    clock = FakeClock()
+
+    class Broken:
+        name, pid, running, facts = "pytorch", None, False, MappingProxyType({})
+        interpreter = SimpleNamespace(path="/py")
+
+        def wait(self) -> None:
+            raise InconclusiveError(
+                code="framework-failed", message="pytorch could not be imported"
+            )
+
+    told: list[str] = []
+    result = run_bench(
+        BenchRequest(
+            kernels=("softmax",),
+            dtypes=("float32",),
+            size=64,
+            budget_s=0.2,
+            mode=BenchMode.QUICK,
+            devices=("gpu",),
+        ),
+        clock=clock,
+        cpu=FakeCpu(),
+        blas=FakeBlas(),
+        gpus=OpenedGpus(devices=[FakeGpu(clock), FakeGpu(clock, cuda_index=1)]),
+        progress=lambda text, fraction, seconds_left: told.append(f"{text} {seconds_left:.2g}"),
+        kernels=PLAIN,
+        frameworks=Frameworks([Framework(process=cast("FrameworkProcess", Broken()))]),
+    )
+
+    assert told[0] == "importing PyTorch 0.2"
+    made = [row for row in result.measurements if row.framework is not None]
+    assert [(row.kernel, row.device) for row in made] == [
+        ("softmax", "gpu:0"),
+        ("softmax", "gpu:1"),
+    ]
+    assert {row.error.code for row in made if row.error} == {"framework-failed"}
+    own = [row for row in result.measurements if row.framework is None]
+    assert {row.device for row in own} == {"gpu:0", "gpu:1"}
+    assert result.environment.frameworks[0].failure is not None
+    assert {one.kernel for one in result.conclusions} <= {"softmax"}
 
 
 def test_conclusions_are_drawn_from_good_rows() -> None:
