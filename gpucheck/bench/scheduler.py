@@ -252,7 +252,7 @@ class _Run:
             narrow = width is not None and width <= self._settings.precision
             state.converged = narrow and state.narrow
             state.narrow = narrow
-            state.next_look = count + max(1, count // 3)
+            state.next_look = count + count // 3
         over = over or self._is_over(state) or self._number >= self._settings.most_rounds
         if over and state.active:
             width = stats.half_width_share(medians)

@@ -115,6 +115,9 @@ def test_batches_go_on_where_the_last_one_ended() -> None:
     assert (case.loop_step, case.facts) == (1, {"launched_as": "stream"})
     assert case.sm_clock_mhz == 1500.0
     assert case.walked_and_cache_bytes == (3 * L2, L2)
+    # Each turn reads other memory too.
+    read = [array for inputs, _ in case._sets for array in inputs]
+    assert len({id(array) for array in read}) == 3
 
 
 def test_a_batch_is_captured_once_and_replayed() -> None:

@@ -99,6 +99,20 @@ def test_npz(tmp_path: Path) -> None:
     assert len(found.test_labels) == 2
 
 
+def test_an_npz_with_the_second_version_of_numpy_s_head(tmp_path: Path) -> None:
+    path = tmp_path / "mnist.npz"
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, array in (("train", IMAGES), ("test", IMAGES[:2])):
+            for kind, values in (("x", array), ("y", LABELS[: len(array)])):
+                with archive.open(f"{kind}_{name}.npy", "w") as file:
+                    np.lib.format.write_array(file, values, version=(2, 0))
+
+    found = read_mnist(path)
+
+    assert np.array_equal(found.images, IMAGES)
+    assert np.array_equal(found.test_labels, LABELS[:2])
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [

@@ -100,12 +100,16 @@ def test_the_processor_alone_wakes_no_driver_and_products_are_repeated_after_it(
     opening: Opening, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(plan, "_LIMITS", {})  # rows that nobody asked for are large
+    loaded: list[bool] = []
+    # Before anything imports NumPy: its threads must not spin into the next measurement.
+    monkeypatch.setattr(session, "load_numpy", lambda: loaded.append(opening.asked == []))
     probes = machine(FIRST)
     environment = {"NVIDIA_TF32_OVERRIDE": "0", DIRECTORY_VARIABLE: str(tmp_path / "claims")}
 
     with open_session(CPU, probes, environment) as opened:
         result = opened.measure(corruption_s=0.01)
 
+    assert loaded == [True]
     assert opening.asked == []
     assert "cuda" not in probes.asked
     assert all(row.median_s for row in result.measurements)
