@@ -191,9 +191,9 @@ def _run(
     collected = Collected(standard.hosts)
     interrupted = False
     with ExitStack() as stack:
+        file = _results_file(stack, results, resume)
         if resume is not None:
             order = _resumed(order, resume, collected)
-        file = _results_file(stack, results, resume)
         tell = stack.enter_context(live_table(shown=not quiet))
         try:
             for event in node_answers(order, standard.hosts):

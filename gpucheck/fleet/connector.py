@@ -21,6 +21,7 @@ from time import monotonic as _now
 from typing import Any, NamedTuple
 
 from gpucheck.drivers.child import Child, ChildDiedError
+from gpucheck.fleet.hostlist import HostNames
 from gpucheck.fleet.model import NodeAnswer, Outcome
 from gpucheck.report.errors import MissingError, WrongUseError
 from gpucheck.report.text import printable
@@ -30,6 +31,8 @@ SCRIPT = Path(__file__).parent / "dask_child.py"
 NODE_TIMEOUT_S: Mapping[str, float] = {"list": 60.0, "detect": 120.0, "bench": 1800.0}
 #: All nodes at once would be a load step for the building.
 BENCH_WAVE = "5%"
+#: Each command that runs outside the queue holds two connections of the scheduler.
+MOST_AT_ONCE = 400
 #: Until the child has named the nodes: connecting, and their greeting; then its first silence.
 _BEGIN_S, _SLACK_S = 120.0, 20.0
 _ADDRESS = re.compile(
@@ -93,8 +96,7 @@ class Order(NamedTuple):
             "queued": self.verb == "bench",
             "command": [*program, self.verb, "--json", *summary, *self.words],
             "node_timeout_s": self.node_timeout_s,
-            "wave": self.wave,
-            "skip": sorted(self.skip),
+            "most_at_once": MOST_AT_ONCE,
         }
 
 
@@ -155,6 +157,17 @@ def check_wave(wave: str) -> None:
         )
 
 
+def waves(text: str | None, count: int) -> int:
+    """Return how many of so many nodes may work at once: "20", "5%" rounded down, None for all."""
+    if text is None:
+        wanted = count
+    elif text.endswith("%"):
+        wanted = int(count * float(text[:-1]) / 100)
+    else:
+        wanted = int(text)
+    return max(1, min(wanted, MOST_AT_ONCE))
+
+
 def node_answers(order: Order, expected: Collection[str]) -> Iterator[Asked | NodeAnswer]:
     """Yield each node when it is known, when it begins, and its answer.
 
@@ -193,7 +206,7 @@ class _Collector:
 
     def __init__(self, order: Order, expected: Collection[str]) -> None:
         self._order = order
-        self._expected = frozenset(expected)
+        self._expected = HostNames(expected)
         self._pending: dict[str, _Node] = {}
         self._begun_s = _now()
         self._end_s = self._begun_s + _BEGIN_S
@@ -223,8 +236,14 @@ class _Collector:
                 raise _failure(code=line["code"], message=line["message"])
             if part == "nodes":
                 known = True
-                yield from self._names(line)
-            elif part == "begun":
+                self._choose(line)
+                at_once = waves(self._order.wave, len(self._pending))
+                child.ask({"addresses": list(self._pending), "at_once": at_once})
+                if self._order.deadline_s is None:
+                    turns = math.ceil(max(1, len(self._pending)) / at_once)
+                    self._end_s = _now() + turns * line["limit_s"] + _SLACK_S
+                yield from (Asked(node.host, False) for node in self._pending.values())
+            elif part == "begun" and line["address"] in self._pending:
                 yield Asked(self._pending[line["address"]].host, True)
             elif part == "answer" and line["address"] in self._pending:
                 yield self._answer(self._pending.pop(line["address"]), line)
@@ -234,26 +253,36 @@ class _Collector:
     def _deadline(self) -> str:
         return f"{self._end_s - self._begun_s:.0f} s"
 
-    def _names(self, line: Mapping[str, Any]) -> Iterator[Asked]:
-        taken: set[str] = set(self._order.skip)
-        for node in line["nodes"]:
-            host = node["host"] or self._silent_name(node)
-            if host in taken:
-                host = f"{host} ({node['worker']})"
-            if host in self._order.skip:
-                continue
-            taken.add(host)
-            self._pending[node["address"]] = _Node(host, node["last_seen_s"])
-        if self._order.deadline_s is None:
-            turns = math.ceil(max(1, len(self._pending)) / line["at_once"])
-            self._end_s = _now() + turns * line["limit_s"] + _SLACK_S
-        for known in self._pending.values():
-            yield Asked(known.host, False)
+    def _choose(self, line: Mapping[str, Any]) -> None:
+        """Name the nodes, and leave out those that need not be asked.
 
-    def _silent_name(self, node: Mapping[str, Any]) -> str:
-        """Return what to call a node that did not say its name."""
-        worker = str(node["worker"])
-        return worker if worker in self._expected else str(node["ip"])
+        A name is given once, and to the same machine in the next run: the second machine of a name
+        has its address beside it.
+        """
+        taken: set[str] = set()
+        names = {}
+        for node in sorted(line["nodes"], key=lambda node: (node["ip"], node["worker"])):
+            name = self._name(node)
+            if name in taken:
+                name = f"{name} ({node['ip']})"
+            if name in taken:
+                name = f"{name} ({node['worker']})"
+            taken.add(name)
+            names[node["address"]] = name
+        for node in line["nodes"]:
+            host = names[node["address"]]
+            if host not in self._order.skip:
+                self._pending[node["address"]] = _Node(host, node["last_seen_s"])
+
+    def _name(self, node: Mapping[str, Any]) -> str:
+        """Return what a node calls itself, or what it is expected as: by its worker, its address.
+
+        One that did not say its name goes by its address.
+        """
+        own: str | None = node["host"]
+        names = [str(name) for name in (own, node["worker"], node["ip"]) if name is not None]
+        expected = next((name for name in names if self._expected.find(name) is not None), None)
+        return expected or own or str(node["ip"])
 
     def _answer(self, node: _Node, line: Mapping[str, Any]) -> NodeAnswer:
         limit = f"{line.get('limit_s') or 0:.0f} s"

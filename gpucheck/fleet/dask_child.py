@@ -9,7 +9,8 @@ importable on a scheduler or worker. `asyncio.to_thread` keeps it out of the wor
 worker that sends no heartbeats while it runs would be thrown out.
 
 The request is one line on standard input; each answer is a line with its `part`: `nodes` (all that
-there are), `begun`, `answer`, at the end `end`, or instead of all `failure`.
+there are), `begun`, `answer`, at the end `end`, or instead of all `failure`. To `nodes` the parent
+says in a second line which of them to ask, and how many at once.
 """
 
 from __future__ import annotations
@@ -34,8 +35,6 @@ CONNECT_S = 20.0
 HELLO_S = 15.0
 #: The node-side timeout kills the command; its answer takes this long at most.
 GRACE_S = 10.0
-#: Each command that runs outside the queue holds two connections of the scheduler.
-MOST_AT_ONCE = 400
 #: Seconds between two questions whether the workers are still there; so many without an answer, and
 #: the scheduler counts as gone.
 WATCH_S, MOST_UNANSWERED = 1.0, 5
@@ -97,8 +96,6 @@ class Engine:
     async def run(self) -> None:
         """Find the nodes, ask each once, and tell everything."""
         await self.find_nodes()
-        asked = [node for node in self.nodes if node.host not in set(self.request["skip"])]
-        at_once = waves(self.request["wave"], len(asked))
         tell(
             "nodes",
             nodes=[
@@ -109,13 +106,15 @@ class Engine:
                     "ip": node.ip,
                     "last_seen_s": node.silent_for_s,
                 }
-                for node in asked
+                for node in self.nodes
             ],
-            at_once=at_once,
             limit_s=self.limit_s,
         )
+        chosen = json.loads(await asyncio.to_thread(sys.stdin.readline))
+        addresses = frozenset(chosen["addresses"])
+        asked = [node for node in self.nodes if node.address in addresses]
         watch = asyncio.create_task(self.watch())
-        slots = asyncio.Semaphore(at_once)
+        slots = asyncio.Semaphore(chosen["at_once"])
         await asyncio.gather(*(self.ask(node, slots) for node in asked))
         watch.cancel()
         tell("end")
@@ -127,7 +126,7 @@ class Engine:
         identity = await self.client.scheduler.identity(n_workers=-1)
         found = [Node(address, facts) for address, facts in identity["workers"].items()]
         await self.check_versions(found)
-        slots = asyncio.Semaphore(MOST_AT_ONCE)
+        slots = asyncio.Semaphore(self.request["most_at_once"])
         await asyncio.gather(*(self.greet(node, slots) for node in found))
         if self.request["each_worker"]:
             for node in found:
@@ -333,17 +332,6 @@ def difference(one: dict[str, str], other: dict[str, str]) -> tuple[str, str] | 
     return None
 
 
-def waves(text: str | None, count: int) -> int:
-    """Return how many of so many nodes may work at once: "20", "5%" rounded down, None for all."""
-    if text is None:
-        wanted = count
-    elif text.endswith("%"):
-        wanted = int(count * float(text[:-1]) / 100)
-    else:
-        wanted = int(text)
-    return max(1, min(wanted, MOST_AT_ONCE))
-
-
 def described(sent: asyncio.Future[Any]) -> dict[str, Any]:
     """Return what the node's `subprocess.run` gave: an end, or its exception."""
     failure = sent.exception()
@@ -392,7 +380,8 @@ async def connected(request: dict[str, Any]) -> AsyncIterator[Any]:
         return
     address = request["scheduler"]
     security = client_security() if address.startswith("tls://") else None
-    client = Client(address, security=security, connection_limit=2 * MOST_AT_ONCE, **options)
+    limit = 2 * request["most_at_once"]
+    client = Client(address, security=security, connection_limit=limit, **options)
     try:
         await asyncio.wait_for(client, 2 * CONNECT_S)
     except ImportError as error:

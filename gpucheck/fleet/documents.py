@@ -210,18 +210,18 @@ def _parsed(text: bytes, place: Place) -> Iterator[Found]:
     """Yield the document of a text; where one was cut off, those that follow it in its line."""
     if len(text) > MOST_JSON_BYTES:
         limit = MOST_JSON_BYTES >> 20
-        yield Found(place, None, f"it is larger than {limit} MiB", _host_in(text))
+        yield Found(place, None, f"it is larger than {limit} MiB", host_in(text))
         return
     try:
         document = _parser()(text)
     except RecursionError:
-        yield Found(place, None, "it is nested too deeply", _host_in(text))
+        yield Found(place, None, "it is nested too deeply", host_in(text))
     except ValueError as error:
         first, *others = _NEXT.split(text)
         if not first:  # the line begins with a document
             first, *others = others or [text]
         problem = error.msg if isinstance(error, json.JSONDecodeError) else "it is not UTF-8"
-        yield Found(place, None, f"it is no JSON: {problem}", _host_in(first))
+        yield Found(place, None, f"it is no JSON: {problem}", host_in(first))
         for other in others:
             yield from _parsed(other, place)
     else:
@@ -250,7 +250,7 @@ def _refuse_constant(name: str) -> None:
     raise json.JSONDecodeError(message, name, 0)
 
 
-def _host_in(text: bytes) -> str | None:
+def host_in(text: bytes) -> str | None:
     """Return the host that a damaged document names near its beginning."""
     found = _HOST.search(text[:_SEARCHED_BYTES])
     return found and found[1].decode("utf-8", "replace")

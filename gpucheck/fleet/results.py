@@ -6,19 +6,23 @@ back from it, so that `--resume` asks only the rest.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 from pathlib import Path
 from typing import NamedTuple
 
 from gpucheck.fleet.collect import Collected
-from gpucheck.fleet.documents import read_documents
+from gpucheck.fleet.documents import host_in, read_documents
 from gpucheck.fleet.model import NodeAnswer, Outcome
 from gpucheck.report.codec import to_plain
 from gpucheck.report.errors import WrongUseError
 
 #: A node with one of these has answered; the others are asked again.
 _SETTLED = frozenset({Outcome.OK, Outcome.UNEXPECTED, Outcome.FAILED, Outcome.INCONCLUSIVE})
+_SCHEMA = "gpucheck/fleet-node/1"
+#: In which the host of a line stands that was cut off early.
+_TAIL_BYTES = 1 << 12
 
 
 class Earlier(NamedTuple):
@@ -32,17 +36,33 @@ def read_earlier(path: Path, collected: Collected | None = None) -> Earlier:
     """Return the hosts that have answered; `collected` takes over what the file holds.
 
     Raises:
-        WrongUseError: the file cannot be read, or nothing in it is a result.
+        WrongUseError: the file cannot be read, or has something else in it than results of one
+            command.
     """
     last: dict[str, str] = {}
     verbs: set[str] = set()
-    for found in read_documents([str(path)]):
-        if collected is not None:
-            collected.add(found)
+    foreign = False
+    for found in read_documents([str(path)] if path.stat().st_size else []):
         line = found.document or {}
-        if line.get("schema") == "gpucheck/fleet-node/1" and isinstance(line.get("host"), str):
+        if line.get("schema") == _SCHEMA and isinstance(line.get("host"), str):
             last[line["host"]] = str(line.get("outcome"))
             verbs.add(str(line.get("command")))
+        elif found.host is None:
+            # What is left of a line that a kill cut off near its beginning, or no line of ours.
+            foreign = True
+            if found.document is None:
+                continue
+            break
+        if collected is not None:
+            collected.add(found)
+    else:
+        foreign = foreign and not verbs
+    if foreign:
+        raise WrongUseError(
+            code="no-results",
+            message=f"{str(path)!r} is no file of results: it holds something else.",
+            remedy=("Name a file that --results has written.",),
+        )
     if len(verbs) > 1:
         raise WrongUseError(
             code="mixed-results",
@@ -55,8 +75,11 @@ def read_earlier(path: Path, collected: Collected | None = None) -> Earlier:
 class ResultsFile:
     """Open file of results; each line is on the disk before the next one is asked for.
 
+    No second run may have it open: each would ask what the other asks.
+
     Raises:
-        WrongUseError: it exists and `resume` is not set, or it cannot be written.
+        WrongUseError: it exists and `resume` is not set, another run writes to it, or it cannot be
+            written.
     """
 
     def __init__(self, path: Path, *, resume: bool) -> None:
@@ -77,9 +100,15 @@ class ResultsFile:
         except OSError as error:
             message = f"{str(path)!r} cannot be written: {error.strerror}."
             raise WrongUseError(code="results-not-writable", message=message) from None
-        size = os.fstat(self._descriptor).st_size
-        if size and os.pread(self._descriptor, 1, size - 1) != b"\n":
-            os.write(self._descriptor, b"\n")  # a line that was cut off stays a line of its own
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self.close()
+            message = f"Another run writes to {str(path)!r}."
+            raise WrongUseError(code="results-in-use", message=message) from None
+        except OSError:  # a file system without locks
+            pass
+        self._ends_well = False
 
     def append(self, answer: NodeAnswer) -> None:
         """Write one answer.
@@ -89,12 +118,27 @@ class ResultsFile:
         """
         line = json.dumps(to_plain(answer), separators=(",", ":")).encode() + b"\n"
         try:
+            if not self._ends_well:
+                self._mend_last_line()
+                self._ends_well = True
             while line:
                 line = line[os.write(self._descriptor, line) :]
             os.fsync(self._descriptor)
         except OSError as error:
             message = f"The results cannot be written: {error.strerror}."
             raise WrongUseError(code="results-not-writable", message=message) from None
+
+    def _mend_last_line(self) -> None:
+        """End a line that was cut off; one that does not even name its host is taken away."""
+        size = os.fstat(self._descriptor).st_size
+        end = os.pread(self._descriptor, _TAIL_BYTES, max(0, size - _TAIL_BYTES))
+        _, found, last = end.rpartition(b"\n")
+        if not last:
+            return
+        if (found or size <= _TAIL_BYTES) and host_in(last) is None:
+            os.ftruncate(self._descriptor, size - len(last))
+        else:
+            os.write(self._descriptor, b"\n")
 
     def close(self) -> None:
         """Close the file."""

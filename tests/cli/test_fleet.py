@@ -154,7 +154,7 @@ def test_metrics_are_written_beside_the_report_in_one_step(
 
     assert (good.code, bad.code, other.code) == (1, 2, 2)
     assert "4 nodes: 1 without an answer" in good.stdout
-    assert 'gpucheck_fleet_nodes{outcome="missing"} 1' in text
+    assert 'outcome="missing"} 1\n' in text
     assert mode == 0o644
     assert "gpucheck_fleet_nodes" not in file.read_text()
     assert "exit_code" in file.read_text()

@@ -11,8 +11,16 @@ from typing import Any
 import pytest
 
 from gpucheck.fleet import connector
-from gpucheck.fleet.connector import Asked, Order, check_scheduler, check_wave, node_answers
-from gpucheck.fleet.dask_child import Node, one_per_machine, waves
+from gpucheck.fleet.collect import Collected
+from gpucheck.fleet.connector import (
+    Asked,
+    Order,
+    check_scheduler,
+    check_wave,
+    node_answers,
+    waves,
+)
+from gpucheck.fleet.dask_child import Node, one_per_machine
 from gpucheck.fleet.model import NodeAnswer, Outcome
 from gpucheck.fleet.results import ResultsFile, read_earlier
 from gpucheck.report.errors import MissingError, WrongUseError
@@ -33,7 +41,7 @@ def nodes(*names: str, **more: Any) -> dict[str, Any]:
         {"address": name, "host": name, "worker": f"{name}-0", "ip": "10.0.0.1", "last_seen_s": 3.0}
         for name in names
     ]
-    return {"part": "nodes", "nodes": found, "at_once": len(names) or 1, "limit_s": 1.0, **more}
+    return {"part": "nodes", "nodes": found, "limit_s": 1.0, **more}
 
 
 def answer(name: str, how: str, **more: Any) -> dict[str, Any]:
@@ -122,6 +130,28 @@ def test_a_silent_node_is_called_as_it_is_expected_or_by_its_address(
     found = list(node_answers(Order("list", "tls://x:1"), ("gpu7",)))
 
     assert [one.host for one in found if isinstance(one, Asked)] == ["gpu7", "10.0.0.1"]
+
+
+def test_only_nodes_that_are_left_are_asked_and_each_by_one_name(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    listed = nodes("a", "b", "c", "d", "e")
+    for node, ip in zip(listed["nodes"], "98765", strict=True):
+        node["ip"] = f"10.0.0.{ip}"
+    a, b, c, d, _ = listed["nodes"]
+    a["host"] = b["host"] = "copied"
+    c.update(host="ip-10-0-0-7", worker="gpu7.cluster")
+    d.update(host="ip-10-0-0-6")
+    asked = tmp_path / "asked"
+    then = f"open({str(asked)!r}, 'w').write(sys.stdin.readline())"
+    saying(monkeypatch, tmp_path, listed, then=then)
+    order = Order("list", "tls://x:1", wave="50%", skip=frozenset({"copied", "e"}))
+
+    found = answers(order, ("gpu7", "10.0.0.6"))
+
+    # The first machine of a name has it, whichever the scheduler names first.
+    assert list(found) == ["copied (10.0.0.9)", "gpu7.cluster", "10.0.0.6"]
+    assert json.loads(asked.read_text()) == {"addresses": ["a", "c", "d"], "at_once": 1}
 
 
 def worker(address: str, ip: str, host: str | None, gpus: int = 1) -> Node:
@@ -262,6 +292,59 @@ def test_a_file_of_results_is_never_overwritten_nor_followed(tmp_path: Path) -> 
             ResultsFile(name, resume=resume)
         assert raised.value.code == code
     assert not os.path.lexists(tmp_path / "elsewhere")
+
+
+def test_a_line_that_was_cut_off_is_kept_if_it_names_its_host(tmp_path: Path) -> None:
+    path = tmp_path / "results.jsonl"
+    good = json.dumps({"schema": "gpucheck/fleet-node/1", "host": "n", "outcome": "ok"})
+    for cut, kept in (
+        ('{"schema": "gpu', False),
+        ('{"host": "cut", "out', True),
+        ("x" * 9000, True),
+    ):
+        path.write_text(f"{good}\n{cut}", encoding="utf-8")
+        file = ResultsFile(path, resume=True)
+        collected = Collected()
+        assert read_earlier(path, collected).settled == {"n"}
+        assert collected.problem_count == 0
+        file.append(line("whole", Outcome.OK))
+        file.close()
+        assert path.read_text().splitlines()[1:-1] == ([cut] if kept else [])
+
+
+@pytest.mark.parametrize("content", ["notes", "notes\n", "{}\n", json.dumps(detect("n")) + "\n"])
+def test_a_file_of_something_else_is_not_continued_and_stays(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "notes.jsonl"
+    path.write_text(content, encoding="utf-8")
+
+    file = ResultsFile(path, resume=True)
+    with pytest.raises(WrongUseError) as raised:
+        read_earlier(path)
+    file.close()
+
+    assert raised.value.code == "no-results"
+    assert path.read_text() == content
+
+
+def test_a_run_that_ended_before_its_first_answer_is_continued(tmp_path: Path) -> None:
+    path = tmp_path / "results.jsonl"
+    path.touch()
+    collected = Collected()
+
+    assert read_earlier(path, collected) == (frozenset(), None)
+    assert collected.documents == 0
+
+
+def test_a_second_run_does_not_write_to_the_same_file(tmp_path: Path) -> None:
+    path = tmp_path / "results.jsonl"
+    first = ResultsFile(path, resume=False)
+
+    with pytest.raises(WrongUseError) as raised:
+        ResultsFile(path, resume=True)
+    first.close()
+    ResultsFile(path, resume=True).close()
+
+    assert raised.value.code == "results-in-use"
 
 
 def test_answers_to_several_commands_are_not_continued(tmp_path: Path) -> None:
