@@ -2,12 +2,17 @@
 
     python -m benchmarks.fleet_run                    50, 100 and 200 workers
     python -m benchmarks.fleet_run --workers 50 25
+    python -m benchmarks.fleet_run --registered 500 1000 --workers    only registration
     python -m benchmarks.fleet_run --write            ... written to docs/measurements/fleet_run.md
 
 Needs the extra `fleet`. Each worker is a process with a host's name of its own, forked from one
 that has imported the engine, so that 200 fit on a laptop. What a node runs prints a document of
 eight GPUs and ends: the figures are those of asking, not of checking. The part with failures
 freezes (SIGSTOP) and kills workers by what they run; the deadline ends it.
+
+More workers than that are objects in a few processes: to the scheduler they are workers that
+register, hold their connections and send heartbeats, but no command is run on them. What they cost
+the scheduler is fitted by a power law through the two largest, and that is carried on to 10,000.
 """
 
 from __future__ import annotations
@@ -15,6 +20,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import math
 import os
 import platform
 import signal
@@ -32,6 +38,9 @@ ROOT = Path(__file__).parents[1]
 DOCUMENT = ROOT / "docs" / "measurements" / "fleet_run.md"
 #: Of each kind, in the part with failures; and when that part ends.
 FAILING, DEADLINE_S = 5, 30
+BEGIN, END = "<!-- registered -->", "<!-- end of registered -->"
+#: Processes that hold the workers that only register, and the fleet that their cost is carried to.
+HOLDERS, TEN_THOUSAND = 4, 10_000
 #: 200 workers on two cores have time for nothing else than these, which a real node does not feel.
 _QUIET = {
     "DASK_DISTRIBUTED__ADMIN__TICK__INTERVAL": "5s",
@@ -107,6 +116,63 @@ def cluster(workers: int, folder: Path) -> Iterator[tuple[str, Load]]:
         scheduler.wait()
 
 
+@contextmanager
+def registered(workers: int, folder: Path) -> Iterator[Load]:
+    """Yield the load of a scheduler with which so many workers have registered."""
+    scheduler = subprocess.Popen(
+        [sys.executable, str(ROOT / "tests" / "fleet" / "dask_node.py"), "scheduler"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    assert scheduler.stdout is not None
+    address = scheduler.stdout.readline().strip()
+    os.environ.update(_QUIET)
+    import distributed  # noqa: F401 - as in cluster
+
+    begun_s = time.monotonic()
+    pids = [fork_holder(address, range(one, workers, HOLDERS), folder) for one in range(HOLDERS)]
+    try:
+        asyncio.run(all_registered(address, workers))
+        yield load_of(scheduler.pid, workers, time.monotonic() - begun_s)
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+        scheduler.kill()
+        scheduler.wait()
+
+
+def fork_holder(address: str, numbers: range, folder: Path) -> int:
+    """Start a process that holds a worker of each number."""
+    pid = os.fork()
+    if pid:
+        return pid
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    asyncio.run(hold(address, numbers, folder))
+    os._exit(0)
+
+
+async def hold(address: str, numbers: range, folder: Path) -> None:
+    """Be so many workers until the end, a few of them at a time registering."""
+    from distributed import Worker
+
+    options = {"nthreads": 1, "host": "127.0.0.1", "memory_limit": 0, "dashboard": False}
+    slots = asyncio.Semaphore(8)
+    held = []
+
+    async def register(number: int) -> None:
+        async with slots:
+            held.append(
+                await Worker(
+                    address, name=f"node{number:05d}", local_directory=str(folder), **options
+                )
+            )
+
+    await asyncio.gather(*(register(number) for number in numbers))
+    await asyncio.Event().wait()
+
+
 def fork_worker(address: str, number: int, folder: Path) -> int:
     """Start one worker; the first of them will fail when they are told to `detect`."""
     pid = os.fork()
@@ -172,8 +238,54 @@ def runs(address: str, folder: Path) -> Iterator[Row]:
     yield measured(what, address, "detect", *deadline)
 
 
-def described(rows: Sequence[Row], loads: Sequence[Load], kib: float) -> str:
-    """Return the page."""
+def carried_on(loads: Sequence[Load]) -> list[str]:
+    """Return the rows of the workers that only registered, and of 10,000 by their power law."""
+    lines = [
+        f"| {load.workers:,} | {load.seconds:.0f} s | {load.cpu_s:.1f} s |"
+        f" {load.resident_mib:.0f} MiB | {load.descriptors:,} |"
+        for load in loads
+    ]
+    if len(loads) < 2:
+        return lines
+    one, two = loads[-2:]
+    power = math.log(two.cpu_s / one.cpu_s) / math.log(two.workers / one.workers)
+    cpu_s = two.cpu_s * (TEN_THOUSAND / two.workers) ** power
+    more = (TEN_THOUSAND - two.workers) / (two.workers - one.workers)
+    mib = two.resident_mib + more * (two.resident_mib - one.resident_mib)
+    descriptors = two.descriptors + more * (two.descriptors - one.descriptors)
+    lines.append(
+        f"| 10,000, carried on | | {cpu_s:.0f} s (power {power:.2f}) | {mib:.0f} MiB |"
+        f" {descriptors:,.0f} |"
+    )
+    return lines
+
+
+def section(light: Sequence[Load], busy: float) -> str:
+    """Return the part of the page about workers that only register.
+
+    `busy` is how many processes wanted a core before it began.
+    """
+    lines = [
+        BEGIN,
+        "## More workers than fit",
+        "",
+        f"Workers that are objects in {HOLDERS} processes: they register, hold their connections",
+        "and send heartbeats, but run nothing. The last row is no measurement: processor time is",
+        "carried on by a power law through the two rows before it, memory and descriptors by a",
+        f"straight line. When it began, {busy:.0f} other processes wanted a core, which makes the",
+        "times by the clock longer.",
+        "",
+        "| workers | all registered after | scheduler's CPU by then | its memory |"
+        " its descriptors |",
+        "|--:|--:|--:|--:|--:|",
+        *carried_on(light),
+        END,
+    ]
+    return "\n".join(lines)
+
+
+def described(rows: Sequence[Row], loads: Sequence[Load], kib: float, about_more: str) -> str:
+    """Return the page, `about_more` a part of it."""
     import distributed
 
     lines = [
@@ -213,6 +325,8 @@ def described(rows: Sequence[Row], loads: Sequence[Load], kib: float) -> str:
         "The workers that were killed and the commands without end are told apart from it, and",
         "every other node has its answer.",
         "",
+        about_more,
+        "",
     ]
     return "\n".join(lines)
 
@@ -228,14 +342,28 @@ def cpu_model() -> str:
 def main() -> None:
     """Measure, and print or write the page."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--workers", type=int, nargs="+", default=[50, 100, 200])
+    parser.add_argument("--workers", type=int, nargs="*", default=[50, 100, 200])
+    parser.add_argument("--registered", type=int, nargs="*", default=[500, 1000, 2000])
     parser.add_argument("--write", action="store_true", help=f"write {DOCUMENT.name}")
     options = parser.parse_args()
     sys.path.insert(0, str(ROOT))
     from tests.fleet.documents import detect
 
+    busy = os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
+        light = []
+        for workers in sorted(options.registered):
+            with registered(workers, folder) as load:
+                light.append(load)
+        about_more = section(light, busy)
+        if not options.workers:
+            if options.write:
+                before, _, rest = DOCUMENT.read_text(encoding="utf-8").partition(BEGIN)
+                _, _, after = rest.partition(END)
+                DOCUMENT.write_text(f"{before}{about_more}{after}", encoding="utf-8")
+            print(about_more)
+            return
         for number in range(max(options.workers)):
             host = f"node{number:04d}"
             (folder / f"{host}.json").write_text(json.dumps(detect(host)), encoding="utf-8")
@@ -250,7 +378,7 @@ def main() -> None:
                 if workers == max(options.workers):
                     rows = [asked, *runs(address, folder)]
     kib = len(json.dumps(detect("node"))) / 1024
-    page = described(rows, loads, kib)
+    page = described(rows, loads, kib, about_more)
     if options.write:
         DOCUMENT.write_text(page, encoding="utf-8")
     print(page)

@@ -32,9 +32,9 @@ from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 #: Folders of the package whose modules decide, and what in them does not.
-DECIDING = ("inventory", "detect", "place", "memlimit", "bench", "integrations", "core")
+DECIDING = ("inventory", "detect", "place", "memlimit", "bench", "fleet", "integrations")
 NOT_DECIDING = ("view", "model", "hook", "kernels", "_child", "__init__")
-ALSO = ("report/units.py", "report/codec.py", "models/units.py", "models/codec.py")
+ALSO = ("report/units.py", "report/codec.py")
 #: A run of the folder's tests that takes this many times as long as unchanged hangs.
 PATIENCE = 4.0
 LEAST_S = 30.0
@@ -71,7 +71,7 @@ def modules(checkout: Path, only: str = "") -> list[Path]:
         for path in sorted((package / folder).rglob("*.py"))
         if not any(word in path.relative_to(package).as_posix() for word in NOT_DECIDING)
     ]
-    found += [package / name for name in ALSO if (package / name).is_file()]
+    found += [package / name for name in ALSO]
     return [path for path in found if only in path.relative_to(checkout).as_posix()]
 
 
@@ -211,13 +211,8 @@ def tests_of(module: str, checkout: Path) -> tuple[list[str], list[str]]:
     """Return the test file of the module's name, and the folder of its feature."""
     parts = Path(module).with_suffix("").parts[1:]
     own = checkout / "tests" / Path(*parts[:-1]) / f"test_{parts[-1]}.py"
-    feature = parts[0] if parts[0] != "core" else "/".join(parts[:-1][:2])
-    folder = checkout / "tests" / feature
     first = [own.relative_to(checkout).as_posix()] if own.is_file() else []
-    if parts[0] == "core" and len(parts) == 2:  # the old layout had several features in one folder
-        rest = sorted(f"tests/core/{path.name}" for path in folder.glob("test_*.py"))
-    else:
-        rest = [f"tests/{feature}"] if folder.is_dir() else []
+    rest = [f"tests/{parts[0]}"] if (checkout / "tests" / parts[0]).is_dir() else []
     return first, rest
 
 
