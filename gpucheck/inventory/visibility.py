@@ -25,8 +25,8 @@ NO_DEVICE = 100
 MOST_SHOWN = 60
 
 SEVERAL_MIG = "drivers differ in how many MIG instances they enumerate for one program"
-ONE_MIG = "before driver 570 a program sees only one MIG instance"
 SEVERAL_MIG_DRIVER = 570
+ONE_MIG = f"before driver {SEVERAL_MIG_DRIVER} a program sees only one MIG instance"
 MIG_QUESTION = "MIG is enabled, and drivers differ in which instances they enumerate"
 EMPTY_ENTRY = "an empty entry is not documented"
 LOOSE_UUID = "spaces around a UUID, or letters in another case, are not documented"
@@ -443,6 +443,8 @@ def _disagreement(visibility: Visibility, visible: tuple[str, ...]) -> str | Non
 
 _CONFIRMED = "confirmed by the CUDA driver"
 _NOT_ENUMERATED = "the CUDA driver does not enumerate it"
+#: So a program may see it if the list names it alone.
+NOT_BESIDE_OTHERS = f"{_NOT_ENUMERATED} beside the others"
 
 
 def _settle(
@@ -472,20 +474,25 @@ def _settle_split(
     """Say of each entry that the rules keep whether the driver enumerates the device it names.
 
     With MIG an entry may stand for several devices, so their order tells nothing. An entry whose
-    device is not known is dropped if the others account for all that the driver enumerates.
+    device is not known is dropped if the others account for all that the driver enumerates; it may
+    have ended the list.
     """
     instances = {gpu.uuid: {mig.uuid for mig in gpu.mig_instances} for gpu in gpus if is_mig(gpu)}
     entries = list(visibility.entries)
     kept = [at for at, entry in enumerate(entries) if entry.status is EntryStatus.KEPT]
     named: set[str] = set()
     unexplained = set(visible)
+    may_have_ended = False
     for at in kept:
         entry = entries[at]
         if entry.uuid is None:
+            may_have_ended = True
             continue
         mine = {entry.uuid, *instances.get(entry.uuid, ())}.intersection(visible)
         if entry.uuid in named or not mine:
-            entries[at] = entry._replace(status=EntryStatus.DROPPED, reason=_NOT_ENUMERATED)
+            alone = visible and not may_have_ended
+            reason = NOT_BESIDE_OTHERS if alone else _NOT_ENUMERATED
+            entries[at] = entry._replace(status=EntryStatus.DROPPED, reason=reason)
         elif visibility.open_question:
             entries[at] = entry._replace(reason=_CONFIRMED)
         named.add(entry.uuid)

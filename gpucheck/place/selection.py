@@ -15,7 +15,7 @@ from gpucheck.drivers.host.processes import program_of
 from gpucheck.inventory.condition import Unfit
 from gpucheck.inventory.inventory import select_gpus
 from gpucheck.inventory.model import Gpu, GpuProcess, GpuState, Inventory, Topology, Visibility
-from gpucheck.inventory.visibility import ONE_MIG, SEVERAL_MIG_DRIVER, shows_one_instance
+from gpucheck.inventory.visibility import NOT_BESIDE_OTHERS, ONE_MIG, shows_one_instance
 from gpucheck.place.claim_store import Target
 from gpucheck.place.model import (
     MOST_SHARES,
@@ -160,15 +160,15 @@ def id_of(item: CudaDevice) -> str:
 def allowed_uuids(visibility: Visibility) -> frozenset[str] | None:
     """Return the UUIDs that the inherited CUDA_VISIBLE_DEVICES allows; None means all.
 
-    This includes a second MIG instance that the driver would hide beside the first: alone it can
-    be chosen.
+    This includes a MIG instance or a GPU that the driver hides beside the first instance: alone it
+    can be chosen.
     """
     if visibility.cuda_visible_devices is None:
         return None
     named = {
         entry.uuid
         for entry in visibility.entries
-        if entry.uuid and (entry.status == "kept" or entry.reason == ONE_MIG)
+        if entry.uuid and (entry.status == "kept" or entry.reason in (ONE_MIG, NOT_BESIDE_OTHERS))
     }
     return frozenset(named | set(visibility.visible or ()))
 
@@ -232,22 +232,20 @@ class GpuSelector:
         allowed = allowed_uuids(inventory.visibility)
         self._last = {index: bad.reason for index, bad in unfit.items() if not bad.refused}
         self._unfit = {}
+        one_instance = shows_one_instance(self.machine.driver_version)
+        # Beside an instance such a driver hides whole GPUs, but not one that is named alone.
+        hides_whole = one_instance and any(item.instance for item in self._selectable)
         for item in self._selectable:
             bad = unfit.get(item.gpu.index)
-            reason = _ruled_out(item, self.request, allowed, excluded)
+            reason = _ruled_out(item, self.request, allowed, excluded, hides_whole=hides_whole)
             if reason is None:
                 reason = _same_name(item, self._selectable)
             if reason is None and bad is not None and bad.refused:
                 reason = f"{bad.reason}: it is unfit for work (see: gpucheck detect)"
-            if reason is None and item.instance is not None:
-                reason = self._beside_others()
+            if reason is None and item.instance is not None and one_instance and self.count > 1:
+                reason = ONE_MIG
             if reason is not None:
                 self._unfit[id_of(item)] = reason
-
-    def _beside_others(self) -> str | None:
-        if self.request.count > 1 and shows_one_instance(self.machine.driver_version):
-            return f"before driver {SEVERAL_MIG_DRIVER} a program sees only one MIG instance"
-        return None
 
     def choose(self, blocked: Mapping[str, str], *, behind: int = 0) -> Sequence[Target]:
         """Return the best that fits and is not blocked; nothing while others are ahead."""
@@ -365,6 +363,8 @@ def _ruled_out(
     request: SelectionRequest,
     allowed: frozenset[str] | None,
     excluded: frozenset[str],
+    *,
+    hides_whole: bool,
 ) -> str | None:
     """Return why a GPU can never fit this request."""
     gpu = item.gpu
@@ -376,7 +376,8 @@ def _ruled_out(
         return "MIG is enabled, but there is no instance"
     if allowed is not None and not allowed & {id_of(item), gpu.uuid}:
         return gpu.hidden_reason or "the inherited CUDA_VISIBLE_DEVICES does not name it"
-    if allowed is None and gpu.visible is False and item.instance is None:
+    unexplained = allowed is None and gpu.visible is False and not hides_whole
+    if unexplained and item.instance is None:
         return f"CUDA does not see it: {gpu.hidden_reason or 'the reason is unknown'}"
     if id_of(item) in excluded:
         return "it is excluded"

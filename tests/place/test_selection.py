@@ -24,7 +24,7 @@ from gpucheck.inventory.model import (
     Visibility,
     VisibilityEntry,
 )
-from gpucheck.inventory.visibility import ONE_MIG
+from gpucheck.inventory.visibility import NOT_BESIDE_OTHERS, ONE_MIG
 from gpucheck.place.selection import (
     GpuSelector,
     Preference,
@@ -247,20 +247,32 @@ class TestVisibleSet:
         assert selector(split_gpu(0), driver="525.1", count=2).choose({}) == []
         assert selector(split_gpu(0), driver="570.1", count=2).choose({})
 
+    @pytest.mark.parametrize(("driver", "expected"), [("525.1", "GPU-1"), ("570.1", "MIG-0-0")])
+    def test_a_gpu_that_an_old_driver_hides_beside_an_instance(
+        self, driver: str, expected: str
+    ) -> None:
+        found = selector(split_gpu(0), row(1, visible=False), driver=driver)
+
+        assert [target.uuid for target in found.choose({})] == [expected]
+        assert ("CUDA does not see it" in found.candidates[-1].reason) == (expected != "GPU-1")
+        assert selector(row(0), row(1, visible=False), driver=driver, count=2).choose({}) == []
+
     def test_a_second_instance_that_the_driver_would_hide(self) -> None:
         entries = [
             VisibilityEntry(text=uuid, status=status, uuid=uuid, reason=why)
             for uuid, status, why in (
                 ("MIG-0-0", EntryStatus.KEPT, ""),
                 ("MIG-0-1", EntryStatus.DROPPED, ONE_MIG),
+                ("GPU-3", EntryStatus.DROPPED, NOT_BESIDE_OTHERS),
                 ("GPU-1", EntryStatus.DROPPED, "the list has ended"),
             )
         ]
-        inherited = seen("MIG-0-0,MIG-0-1,GPU-1")._replace(entries=tuple(entries))
+        inherited = seen("MIG-0-0,MIG-0-1,GPU-3,GPU-1")._replace(entries=tuple(entries))
 
-        assert allowed_uuids(inherited) == {"MIG-0-0", "MIG-0-1"}
-        assert allowed_uuids(inherited._replace(visible=("GPU-2",))) >= {"GPU-2"}
-        assert allowed_uuids(inherited._replace(visible=None)) == {"MIG-0-0", "MIG-0-1"}
+        allowed = {"MIG-0-0", "MIG-0-1", "GPU-3"}
+        assert allowed_uuids(inherited) == allowed
+        assert allowed_uuids(inherited._replace(visible=("GPU-2",))) == {*allowed, "GPU-2"}
+        assert allowed_uuids(inherited._replace(visible=None)) == allowed
 
     def test_exclude_an_instance(self) -> None:
         (target,) = selector(split_gpu(0), exclude=("mig-0-0",)).choose({})
