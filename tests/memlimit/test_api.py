@@ -159,12 +159,15 @@ print(os.environ["CUPY_GPU_MEMORY_LIMIT"], os.environ["XLA_CLIENT_MEM_FRACTION"]
 def test_a_wrong_amount_is_an_exception(run: Any) -> None:
     text = """
 from gpucheck.report.errors import WrongUseError
-try:
-    gpucheck.limit_memory("1")
-except WrongUseError as error:
-    print(error)
+for amount in ("1", 0.0):
+    try:
+        gpucheck.limit_memory(amount)
+    except WrongUseError as error:
+        print(error.code, error)
 """
-    assert "1 what?" in run(text)[0]
+    one, none = run(text)[0].splitlines()
+    assert "1 what?" in one
+    assert none.startswith("bad-amount limit_memory takes a text such as")
 
 
 def test_it_needs_no_framework_and_loads_nothing_heavy(run: Any) -> None:
