@@ -53,6 +53,7 @@ if TYPE_CHECKING:
         GpuHolder,
         GpuProcess,
         GpuState,
+        GpuTrouble,
         MigInstance,
         MigState,
         PcieLink,
@@ -121,6 +122,7 @@ __all__ = (
     "GpuProcess",
     "GpuState",
     "GpuTelemetry",
+    "GpuTrouble",
     "GpucheckError",
     "HardGpu",
     "HardLimit",
@@ -175,7 +177,9 @@ _HOMES = {
         "SensorHistory Severity Telemetry Throughput Verified"
     ),
     "gpucheck.integrations.diagnose": "Diagnosis",
-    "gpucheck.inventory.model": "Gpu GpuHolder GpuProcess GpuState MigInstance MigState PcieLink",
+    "gpucheck.inventory.model": (
+        "Gpu GpuHolder GpuProcess GpuState GpuTrouble MigInstance MigState PcieLink"
+    ),
     "gpucheck.detect.model": "Layer",
     "gpucheck.bench.peaks_model": "BoardPeaks ComputePeak MemoryPeak PeakGpu",
     "gpucheck.drivers.gpu": "BenchGpu Board",
