@@ -565,6 +565,8 @@ def test_a_later_session_adds_its_processes_to_the_first_ones_doubt() -> None:
 
     joined = with_session(session("first", 2), session("second", 3))
 
+    with pytest.raises(WrongUseError, match="is not in it"):
+        with_session(replace(joined, devices=joined.devices[:0]), session("second", 3))
     failed = replace(session("third", 1), exit_code=1)
     for first, second in ((failed, joined), (replace(joined, exit_code=3), failed)):
         assert with_session(first, second).exit_code == 1

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gpucheck.bench.ci.profiles import describe, find_profile, load_profile, shipped
+from gpucheck.bench.ci.profiles import describe, find_profile, load_profile, shipped, unreadable
 from gpucheck.report.errors import WrongUseError
 from tests.bench.ci.test_profile_lint import GOOD
 
@@ -45,3 +45,19 @@ def test_a_file_says_what_it_is(tmp_path: Path) -> None:
     found = describe(path)
 
     assert (found.name, found.version, found.problems) == ("nodes", 3, ())
+
+
+def test_a_file_that_is_not_toml_is_one_mistake_at_its_line(tmp_path: Path) -> None:
+    broken, missing = tmp_path / "p.toml", tmp_path / "none.toml"
+    broken.write_text("[profile]\nname =\n")
+    found = []
+    for path in (broken, missing):
+        with pytest.raises(WrongUseError) as caught:
+            describe(path)
+        (problem,) = unreadable(path, caught.value).problems
+        found.append((problem.line, problem.mend, str(path) in problem.message))
+
+    assert found == [
+        (2, "write it as TOML", False),
+        (None, "name a file that can be read", True),
+    ]
