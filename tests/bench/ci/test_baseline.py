@@ -256,7 +256,7 @@ def test_version_blas_threads_and_arithmetic_of_a_framework_are_in_the_fingerpri
 
 
 @settings(max_examples=examples(10))
-@given(st.text())
+@given(st.text(max_size=40))
 def test_an_unknown_key_is_wrong_use(word: str) -> None:
     known = {key.replace("_", "-") for key in KEYS} | set(KEYS)
     if word.lower() in known or word.lower().replace("-", "_") in KEYS:
