@@ -1,8 +1,15 @@
-"""NVRTC without a GPU, and its output: PTX, machine code, registers, local memory."""
+"""NVRTC without a GPU, and its output: PTX, machine code, registers, local memory.
+
+What was made of a text stays on disk: compiling it takes a second, and it gives the same each time.
+"""
 
 from __future__ import annotations
 
+import base64
 import ctypes
+import functools
+import hashlib
+import json
 import os
 import re
 import shutil
@@ -13,6 +20,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+from tests.fakes.libraries import cache
 
 #: Names the library, where it is not among the installed packages.
 LIBRARY_VARIABLE = "GPUCHECK_TEST_NVRTC"
@@ -51,6 +61,9 @@ class Compiled:
 
     def instructions(self, disassembler: str, folder: Path) -> Counter[str]:
         """Return how often the machine code has each instruction, modifiers included."""
+        kept = Kept("disassembled", disassembler, self.cubin)
+        if (known := kept.read()) is not None:
+            return Counter(known)
         file = folder / "kernel.cubin"
         file.write_bytes(self.cubin)
         done = subprocess.run(
@@ -58,13 +71,47 @@ class Compiled:
         )
         # As in "/*0150*/   @P0 LDG.E.128.CONSTANT R4, [R2] ;"
         found = re.findall(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)", done.stdout)
+        kept.write(Counter(found))
         return Counter(found)
+
+
+class Kept:
+    """What a program made of a text, in the cache of compiled files; another build has its own."""
+
+    def __init__(self, what: str, program: str, *text: str | bytes) -> None:
+        try:
+            status = Path(program).stat()
+            build = (program, status.st_size, status.st_mtime_ns)
+        except OSError:  # only the loader knows where it is
+            build = (program, os.getpid(), 0)
+        digest = hashlib.sha256(repr((build, text)).encode()).hexdigest()
+        self._path = folder_of_kept() / f"{what}-{digest[:32]}.json"
+
+    def read(self) -> Any:
+        """Return it, None if it is not there yet."""
+        try:
+            return json.loads(self._path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+
+    def write(self, value: object) -> None:
+        """Keep it: parallel workers see all of it or nothing."""
+        scratch = self._path.with_name(f".{self._path.name}.{os.getpid()}")
+        scratch.write_text(json.dumps(value), encoding="utf-8")
+        scratch.replace(self._path)
+
+
+@functools.cache
+def folder_of_kept() -> Path:
+    """Return this user's own folder for compiled files."""
+    return cache()
 
 
 class Nvrtc:
     """As much of NVRTC as compiling needs."""
 
     def __init__(self, library: str) -> None:
+        self._path = str(Path(library).resolve())
         self._library = ctypes.CDLL(library)
         self._known: dict[tuple[str, tuple[str, ...]], Compiled] = {}
 
@@ -79,7 +126,15 @@ class Nvrtc:
     def compile(self, source: str, *options: str) -> Compiled:
         """Compile a text, once; a code other than 0 says that it does not compile."""
         if (source, options) not in self._known:
-            self._known[source, options] = self._compile(source, options)
+            kept = Kept("compiled", self._path, source, *options)
+            if (known := kept.read()) is not None:
+                log, ptx, cubin = known
+                found = Compiled(0, log, ptx, base64.b64decode(cubin))
+            else:
+                found = self._compile(source, options)
+                if found.code == 0:
+                    kept.write([found.log, found.ptx, base64.b64encode(found.cubin).decode()])
+            self._known[source, options] = found
         return self._known[source, options]
 
     def _compile(self, source: str, options: Sequence[str]) -> Compiled:
