@@ -378,7 +378,10 @@ def left_out(state: CaseState, seconds: float, enough_s: float) -> Failure:
 
 
 def without_interval(states: Sequence[CaseState], budget_s: float) -> str | None:
-    """Return a sentence with the rows that ran out of time before they had an interval."""
+    """Return a sentence with the rows that ran out of time before they had an interval.
+
+    The budget that it names is sufficient for the rows that could not begin, too.
+    """
     short = [
         state
         for state in states
@@ -388,7 +391,9 @@ def without_interval(states: Sequence[CaseState], budget_s: float) -> str | None
     ]
     if not short:
         return None
-    missing_s = sum(need_of(state).seconds for state in short)
+    typical_s = typical_overheads(states)
+    unbegun = [state for state in states if state.error is not None and state.error.code == NO_TIME]
+    missing_s = sum(need_of(state, typical_s(state)).seconds for state in (*short, *unbegun))
     whose = "its" if len(short) == 1 else "their"
     return (
         f"time ran out before {named(short)} had {whose} {NO_INTERVAL} "

@@ -468,7 +468,7 @@ _BLOCK = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BitDifferences:
-    """BitDifferences between two arrays of one shape; `first` is None if they are equal."""
+    """Numbers whose bits differ between two arrays; `first` is None if none does."""
 
     count: int = 0
     first: int | None = None

@@ -49,7 +49,6 @@ _MORE_FOLLOW = ("ready", "progress")
 _ENDED_WELL = ("ended with code 0", "closed its output")
 _START_VARIABLE = "GPUCHECK_START"
 _DEFAULTS_VARIABLE = "GPUCHECK_CONFIG"
-#: The kernel numbers 8192 processors at most.
 _PACKAGE = Path(__file__).resolve().parents[1]
 
 

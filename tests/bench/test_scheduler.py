@@ -365,20 +365,38 @@ def test_an_operation_longer_than_the_budget_is_run_twice_and_the_next_not_at_al
     assert next_one.runs == []
 
 
-def test_a_row_gets_no_slice_after_another_has_used_up_the_time_in_the_same_round() -> None:
+def test_where_no_row_can_end_in_time_the_first_is_measured_all_the_same() -> None:
+    clock = FakeClock()
+    records = [
+        CaseState(case=FakeCase(noise(0.02, 1e-5), clock), expected_operation_s=1e3)
+        for _ in range(2)
+    ]
+
+    measure([CaseGroup(states=records)], SETTINGS, clock, silent)
+
+    assert [state.error and state.error.code for state in records] == [None, "no-time"]
+    assert records[0].rounds
+
+
+@pytest.mark.parametrize("turn", [2, 3])
+def test_a_row_gets_no_slice_after_another_has_used_up_the_time_in_the_same_round(
+    turn: int,
+) -> None:
     clock = FakeClock()
     prepared = itertools.count(1)
 
-    def hang_the_third_time() -> None:
-        if next(prepared) == 3:
+    def hang() -> None:
+        if next(prepared) == turn:
             clock.seconds += 10 * SETTINGS.budget_s
 
-    hanging = FakeCase(noise(0.01, 0.005), clock, prepare=hang_the_third_time)
-    first, second = run(hanging, FakeCase(noise(0.01, 0.005, seed=2), clock), clock=clock)
+    hanging = FakeCase(noise(0.01, 0.005), clock, prepare=hang)
+    other = FakeCase(noise(0.01, 0.005, seed=2), clock)
+    # The second round goes backwards.
+    states = run(*((hanging, other) if turn == 3 else (other, hanging)), clock=clock)
 
-    assert (len(first.rounds), len(second.rounds)) == (3, 2)
-    assert first.finished
-    assert second.finished
+    found = {state.case: len(state.rounds) for state in states}
+    assert (found[hanging], found[other]) == (turn, turn - 1)
+    assert all(state.finished for state in states)
 
 
 def test_a_slow_group_leaves_the_others_their_first_slice() -> None:
@@ -720,6 +738,12 @@ def test_rows_that_the_time_left_without_an_interval_are_named_at_the_end() -> N
         "time ran out before fake float32 8 scripted on cpu had its three rounds; "
         "--budget 20 should be enough"
     )
+    # What could not even begin needs its time as well: 17 s beside the 4.5 s of the other.
+    late = waiting(1.0, 3.0)
+    late.error = no_time(late)
+    more = without_interval([begun(2, 4.0, 0.5), late], 10.0)
+    assert more is not None
+    assert "--budget 40 should be enough" in more
     # Not those that failed, were interrupted, or were not requested.
     others = [begun(1, 1.0) for _ in range(3)]
     others[0].error, others[1].interrupted, others[2].limit = no_time(others[0]), True, True
