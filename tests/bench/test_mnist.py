@@ -291,10 +291,31 @@ def test_an_unusable_file_is_wrong_use(tmp_path: Path) -> None:
         load_dataset(wanted, 10)
 
 
-def test_a_seed_gives_the_same_images_and_zeros_are_zeros() -> None:
+def test_each_mode_generates_its_number_of_images_and_at_least_a_batch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(mnist, "_generated", lambda order, count: count)
+
+    counts = [load_dataset(order((9,), request=BenchRequest(mode=mode)), 9) for mode in BenchMode]
+
+    assert dict(zip(BenchMode, counts, strict=True)) == {
+        BenchMode.QUICK: 6400,
+        BenchMode.DEFAULT: 12800,
+        BenchMode.FULL: 51200,
+    }
+    assert load_dataset(order((9,), request=QUICK), 7000) == 7000
+
+
+def test_a_seed_gives_the_same_images_and_zeros_are_zeros(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(mnist._GENERATED, BenchMode.QUICK, 640)
     one = load_dataset(order((100,), request=QUICK), 100)
     two = load_dataset(order((100,), request=QUICK), 100)
     zeros = load_dataset(order((9,), request=replace(QUICK, fill=Fill.ZEROS)), 9)
 
     assert np.array_equal(one.images, two.images)
+    assert (one.images.shape, one.test_images.shape) == ((640, 785), (2000, 785))
+    # They scatter about ten patterns, so that most lie near their own class' mean.
+    means = np.stack([one.images[one.targets[:, each] == 1].mean(axis=0) for each in range(10)])
+    nearness = one.test_images @ means.T - np.square(means).sum(axis=1) / 2
+    assert 0.85 < np.mean(nearness.argmax(axis=1) == one.test_labels) < 0.9
     assert not zeros.images[:, :-1].any()

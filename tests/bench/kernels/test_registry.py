@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpucheck.bench import training
+from gpucheck.bench import mnist, training
 from gpucheck.bench.gpu_case import pinned_bytes
 from gpucheck.bench.kernels import KERNELS
 from gpucheck.bench.model import BenchMode, BenchRequest
@@ -45,6 +45,8 @@ def test_every_kernel_is_right_on_every_device_and_a_wrong_gpu_is_caught(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(training, "TRAINED_STEPS", 50)  # the accuracy is not looked at here
+    monkeypatch.setitem(mnist._GENERATED, BenchMode.QUICK, 640)
+    monkeypatch.setattr(mnist, "_TESTED", 100)
     kernel = KERNELS[name]
     for wrong_by in (0.0, 7.0):
         clock = FakeClock()
