@@ -65,6 +65,16 @@ def test_training_learns_the_generated_classes() -> None:
     assert case.facts["accuracy_steps"] == 1000
     assert case.facts["images"] == "generated"
     assert (case.facts["trained_images"], case.facts["tested_images"]) == (6400, 2000)
+    assert case._training.steps_done == 1000
+    # Once is enough; and where it was not asked for, it is not there.
+    assert case.check().ok
+    assert case._training.steps_done == 20
+    plain = CpuTraining(ORDER, TrainingPlan(kernel="train", batch=100), 1, "numpy")
+    plain.prepare()
+    plain.poison()
+    assert plain.check().ok
+    memory_bytes = 4 * (100 * (785 + 20) + 2 * 7850)
+    assert plain.facts == {"images": "generated", "memory_bytes": memory_bytes}
 
 
 @pytest.mark.parametrize("rate", [0.1001, 0.05, -0.1])
