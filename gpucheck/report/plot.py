@@ -278,7 +278,9 @@ def _draw_panel(
         if one.low and one.high:
             _intervals(axes, one, known, named=named, color=color)
         for place, words in one.marked:
-            _mark(axes, one, place, words, colors, named=named)
+            # The second of two curves has its words on the side where the first is not.
+            below = number > 0 and one.drawn is Drawn.LINE
+            _mark(axes, one, place, words, colors, named=named, below=below)
         handles.setdefault(one.name, drawn)
 
 
@@ -336,7 +338,14 @@ def _intervals(axes: Axes, one: Series, known: Sequence[int], *, named: bool, co
 
 
 def _mark(
-    axes: Axes, one: Series, place: int, words: str, colors: Mapping[str, str], *, named: bool
+    axes: Axes,
+    one: Series,
+    place: int,
+    words: str,
+    colors: Mapping[str, str],
+    *,
+    named: bool,
+    below: bool,
 ) -> None:
     """Draw a ring around a value, and its words beside it where no line is."""
     value = one.y[place]
@@ -353,7 +362,7 @@ def _mark(
         return
     at = _place(axes, one.x[place], *axes.get_xlim())
     # Above and to the left of a curve that rises is room; beside a bar to the right.
-    left = one.drawn is Drawn.BARS or at < (0.6 if named else 0.25)
+    left = one.drawn is Drawn.BARS or at < (0.6 if named else 0.7 if below else 0.25)
     beside_bars = {"facecolor": colors["page"], "edgecolor": "none", "pad": 1}
     box = beside_bars if one.drawn is Drawn.BARS else None
     axes.annotate(
@@ -445,6 +454,9 @@ def _heat_map(drawing: HeatMap, colors: Mapping[str, str]) -> Figure:
         axes.plot(*box, color=colors["fail"], linewidth=2, clip_on=False)
     bar = figure.colorbar(mesh, ax=axes, location="bottom", fraction=0.05, pad=0.03, aspect=40)
     bar.set_label(_cut(drawing.label, 60))
+    # The ends and the middle: nine steps' numbers would not fit beside each other.
+    bar.set_ticks([low, (low + high) / 2, high])
+    bar.ax.set_xticklabels(f"{value:.3g}" for value in (low, (low + high) / 2, high))
     bar.outline.set_visible(False)
     bar.ax.tick_params(length=0)
     return figure

@@ -108,12 +108,25 @@ def released(text: str) -> str:
     return text.replace(_BLANK, " ")
 
 
+#: So many marks (accents) stand on a letter at most in any script that names are written in.
+_MOST_MARKS = 4
+
+
 def printable(text: str) -> str:
-    """Return outside text with control characters visible, so that no name controls a terminal."""
-    return "".join(
-        char if char.isprintable() else char.encode("unicode_escape").decode("ascii")
-        for char in text
-    )
+    """Return outside text with control characters visible, so that no name controls a terminal.
+
+    So are marks beyond those that a letter can have: piled up they would cover the lines around.
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    from unicodedata import category  # only for other letters
+
+    shown, marks = [], 0
+    for char in text:
+        marks = marks + 1 if category(char).startswith("M") else 0
+        plain = char.isprintable() and marks <= _MOST_MARKS
+        shown.append(char if plain else char.encode("unicode_escape").decode("ascii"))
+    return "".join(shown)
 
 
 #: What Markdown would act on: marks anywhere, addresses, and what begins a list at the start.

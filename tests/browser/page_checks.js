@@ -53,9 +53,10 @@
     }
   }
   getSelection().selectAllChildren(document.body);
-  const chosen = getSelection().toString();
+  const whole = (text) => text.replace(/\s+/g, " ").trim();
+  const chosen = whole(getSelection().toString());
   for (const heading of document.querySelectorAll("h1, h2, svg text")) {
-    const words = heading.textContent.trim();
+    const words = whole(heading.textContent);
     if (words && !chosen.includes(words)) wrong.push(`not in the selection: ${words.slice(0, 40)}`);
   }
   getSelection().removeAllRanges();

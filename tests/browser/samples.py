@@ -31,9 +31,13 @@ from gpucheck.bench.model import (
 from gpucheck.cli.examples import EXAMPLES, find_recording
 from gpucheck.detect.run import detect
 from gpucheck.drivers import open_probes
+from gpucheck.fleet.collect import Collected
+from gpucheck.fleet.documents import Found, Place
+from gpucheck.fleet.expected import Expected
+from gpucheck.fleet.report import report as fleet_report
 from gpucheck.inventory.condition import read_condition
 from gpucheck.inventory.inventory import judge_list, take_inventory
-from gpucheck.inventory.model import Inventory
+from gpucheck.inventory.model import GpuProcess, Inventory
 from gpucheck.report.envelope import Failure, Host, Notice, Report
 from gpucheck.report.errors import ExitCode
 from gpucheck.report.formats.html import render
@@ -53,6 +57,7 @@ from tests.fakes.bench_runs import runs_of
 from tests.fakes.reports import wrap
 from tests.fakes.verdicts import HOSTILE, gate
 from tests.fakes.verdicts import report as bench_report
+from tests.fleet import documents as fleet
 
 _GPUS = tuple(f"gpu:{number}" for number in range(8))
 #: The one GPU of the pretended node that is hot.
@@ -253,19 +258,77 @@ def _compared() -> tuple[Report, View]:
     return wrap("compare", conclude_comparison(compare_runs(*runs, files=files), Host())), View()
 
 
+#: What would run, load, hide the page or leave its place if a browser took it for more than text.
+PAYLOADS = (
+    HOSTILE.replace("alert(1)", "window.owned=1") + '"><img src=x onerror=window.owned=1>',
+    "</style><style>*{display:none!important}</style><link rel=stylesheet href=http://x.invalid/a>",
+    "</title></text></svg><svg onload=window.owned=2><foreignObject><body onload=window.owned=2>",
+    "--><!--<iframe srcdoc='<script>parent.owned=3</script>'></iframe>]]><?xml-stylesheet href=x?>",
+    "javascript:window.owned=4//data:text/html,<script>owned=4</script> {{7*7}} ${7*7} &lt;b&gt;",
+    "\u05d0\u05d1\u05d2 \u202e\u2066\u200f 580 \u0627\u0644 \u2028\u2029\x85 \ufeff\uff1c +ADw-",
+    "Z" + "\u0300\u0489\u20dd\ufe0f" * 60,
+    "\U0001f468\u200d\U0001f469" * 60 + "\u3164" * 200,
+)
+
+
 def _hostile() -> tuple[Report, View]:
-    evil = HOSTILE.replace("alert(1)", "window.owned=1") + '"><img src=x onerror=window.owned=1>'
+    evil = PAYLOADS[0]
     found = node()
-    rows = [replace(row, doubts=(replace(doubt("x"), message=evil),)) for row in found.measurements]
-    gpus = tuple(replace(one, name=evil + "W" * 1_000_000) for one in found.environment.gpus)
+    rows = [
+        replace(
+            *(row,),
+            variant=PAYLOADS[number % len(PAYLOADS)],
+            doubts=(replace(doubt("x"), message=PAYLOADS[number % len(PAYLOADS)]),),
+        )
+        for number, row in enumerate(found.measurements)
+    ]
+    gpus = tuple(
+        replace(one, name=PAYLOADS[number % len(PAYLOADS)] + "W" * 1_000_000)
+        for number, one in enumerate(found.environment.gpus)
+    )
     found = replace(
         found,
         measurements=tuple(rows),
         environment=replace(found.environment, gpus=gpus, cpu_model=evil),
-        notes=("n" * 1_000_000, evil),
+        notes=("n" * 1_000_000, "\u0301" * 1_000_000, *PAYLOADS),
         headline=evil,
     )
     return bench_report(found, host=evil, warnings=(Notice("x", evil),)), View()
+
+
+def _listed_hostile() -> tuple[Report, View]:
+    """Return a list whose cards, processes and users have names that would be code."""
+    report, view = _listed("h100x8")
+    assert isinstance(report.result, Inventory)
+    who = [
+        GpuProcess(pid=4000 + number, type="compute", name=text, user=text, command=text)
+        for number, text in enumerate(PAYLOADS)
+    ]
+    gpus = tuple(
+        gpu._replace(name=text, processes=(process,), unavailable={"fan_percent": text})
+        for gpu, text, process in zip(report.result.gpus, PAYLOADS, who, strict=True)
+    )
+    return report._replace(result=report.result._replace(gpus=gpus)), view
+
+
+def _fleet() -> tuple[Report, View]:
+    """Return nodes in four racks: slow, failed, missing and different ones, and one that nobody
+    expects, whose name would be code."""
+    expected = tuple(f"gpu{number:03}" for number in range(63))
+    collected, hosts = Collected(expected), (*expected, HOSTILE[:60])
+    for number, host in enumerate(hosts):
+        if number % 29 == 7:
+            continue
+        speeds = [1 + 0.004 * math.sin(number + 3 * index) for index in range(8)]
+        speeds[number % 8] *= 0.85 if number % 17 == 5 else 1
+        vbios = "96.00.88" if number == 40 else "96.00.99"
+        documents = [fleet.bench(host, speeds, tests=("copy", "matmul"), vbios=vbios)]
+        if number % 23 == 11 or number == 63:
+            documents.append(fleet.detect(host, failing={"gpu-lost": HOSTILE}))
+        for document in documents:
+            collected.add(Found(Place("results.jsonl", number + 1), document))
+    racks = {host: f"rack{number // 16}" for number, host in enumerate(expected)}
+    return wrap("fleet", fleet_report(collected, Expected(expected, racks), Host())), View()
 
 
 def _failed() -> tuple[Report, View]:
@@ -286,6 +349,8 @@ SAMPLES: dict[str, Callable[[], tuple[Report, View]]] = {
     "bench-without-charts": lambda: (bench_report(node()), View(chart_remedy=_REMEDY)),
     "burn": _burned,
     "compare": _compared,
+    "fleet": _fleet,
     "hostile": _hostile,
+    "hostile-list": _listed_hostile,
     "failed": _failed,
 }

@@ -13,11 +13,13 @@ from tests.fakes.machine import machine_names
 from tests.report.formats.pages import Page
 
 KEPT = Path(__file__).parent / "pages"
-#: What differs from run to run: times, versions of Python and gpucheck, the host, its container.
+#: What differs from run to run: times, versions of Python and gpucheck, the host, its container,
+#: and where the simulated libraries are.
 _VARYING = (
     (re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC"), "TIME"),
     (re.compile(r"^(Host|Python|Container)\n.*\n", re.M), r"\1\n...\n"),
     (re.compile(r"gpucheck \d+\.\S+"), "gpucheck VERSION"),
+    (re.compile(r"/\S*/libraries/lib/"), "LIBRARIES/"),
 )
 
 
@@ -28,8 +30,21 @@ def test_the_page_of_a_machine(name: str, pretend: Pretend, program: Program) ->
     page = Page(program(*line, env=pretend(name)).stdout.decode())
 
     page.assert_inert()
-    text = _lasting(page)
-    path = KEPT / f"{name}.txt"
+    _assert_kept(f"{name}.txt", _lasting(page))
+
+
+@pytest.mark.parametrize("name", machine_names())
+def test_the_verdict_of_a_machine(name: str, pretend: Pretend, program: Program) -> None:
+    line = ("detect", "--quick", "--deadline", "2", "--format", "html")
+
+    page = Page(program(*line, env=pretend(name)).stdout.decode())
+
+    page.assert_inert()
+    _assert_kept(f"{name}-detect.txt", _lasting(page))
+
+
+def _assert_kept(name: str, text: str) -> None:
+    path = KEPT / name
     if os.environ.get("UPDATE_SNAPSHOTS") == "1":
         KEPT.mkdir(exist_ok=True)
         path.write_text(text, encoding="utf-8")
@@ -37,7 +52,8 @@ def test_the_page_of_a_machine(name: str, pretend: Pretend, program: Program) ->
 
 
 def test_no_page_is_left_over() -> None:
-    assert {path.stem for path in KEPT.iterdir()} == set(machine_names())
+    names = {name for one in machine_names() for name in (one, f"{one}-detect")}
+    assert {path.stem for path in KEPT.iterdir()} == names
 
 
 def _lasting(page: Page) -> str:

@@ -31,6 +31,9 @@ from gpucheck.report.text import (
         ("\x00\x7f\x9b", "\\x00\\x7f\\x9b"),
         ("\u202e\u2028\u200b\ufeff", "\\u202e\\u2028\\u200b\\ufeff"),
         ("\ud800", "\\ud800"),
+        # Accents are letters; a pile of them would cover the lines around.
+        ("\u05e9\u05c1\u05b0\u0591 e\u0301", "\u05e9\u05c1\u05b0\u0591 e\u0301"),
+        ("Z" + "\u0489" * 6, "Z" + "\u0489" * 4 + "\\u0489" * 2),
         ("C:\\new", "C:\\new"),
         ("", ""),
     ],
@@ -47,7 +50,7 @@ def test_nothing_unprintable_remains(text: str) -> None:
     assert printable(shown) == shown
 
 
-@given(st.text().filter(str.isprintable))
+@given(st.text(st.characters(exclude_categories=["M"])).filter(str.isprintable))
 def test_what_is_printable_stays(text: str) -> None:
     assert printable(text) == text
 

@@ -137,8 +137,14 @@ def _machine(report: Report, blocks: Sequence[Block]) -> Iterator[str]:
     }
     said = {host.name, f"driver {host.driver_version}", f"CUDA {host.cuda_driver_version}"}
     headline = headline_of(report, blocks)
-    said |= {headline.word, headline.text}
-    heads = [fact for block in blocks if isinstance(block, Head) for fact in block.facts]
+    above = f"{headline.word}\n{headline.text}".lower()
+    heads = [
+        fact
+        for block in blocks
+        if isinstance(block, Head)
+        for fact in block.facts
+        if fact.lower() not in above
+    ]
     yield '<section aria-labelledby="machine"><h2 id="machine">Machine</h2>'
     cards = [f"<li>{_shown(fact, MOST_OF_A_NAME)}</li>" for fact in heads if fact not in said]
     if cards:
@@ -329,7 +335,8 @@ def _row(table: Table, row: Row, used: Sequence[int]) -> Iterator[str]:
     cells = []
     for number, place in enumerate(used):
         column, text = table.columns[place], _inline(_cut(row.cells[place]))
-        short = "one" if len(BAR.sub("", plain(row.cells[place]))) <= _SHORT else ""
+        shown = printable(BAR.sub("", plain(row.cells[place])))
+        short = "one" if len(shown) <= _SHORT else ""
         if number == 0:
             cells.append(f'<th scope="row"{_class(short)}>{text}</th>')
             continue
