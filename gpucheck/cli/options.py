@@ -213,14 +213,14 @@ def with_shared_options(
             **{name: values.pop(name) for name in _SHARED_PARAMETERS if name in values}
         )
         if shared.chart is not None:
-            from gpucheck.cli.report_beside import check_chart
+            from gpucheck.cli.outlets import check_chart
 
             check_chart(shared, charts)
         try:
             return Answered(function(**values, shared=shared))
         except GpucheckError as error:
             if shared.html is not None and not isinstance(error, WrongUseError):
-                from gpucheck.cli.report_beside import write_failed_page
+                from gpucheck.cli.outlets import write_failed_page
 
                 write_failed_page(name, shared.html, error)
             raise

@@ -249,7 +249,7 @@ def check_shared(shared: Shared, command: str, formats: Sequence[str] | None = N
     if shared.output is not None:
         check_writable(shared.output)
     if shared.html or shared.plot:
-        from gpucheck.cli.report_beside import check_beside
+        from gpucheck.cli.outlets import check_beside
 
         check_beside(shared)
 
@@ -308,7 +308,7 @@ def publish(
     report = wrap(command, answer, time=time, strict=shared.strict)
     view, writes = view_for(shared, **view_changes), list[Callable[[], None]]()
     if shared.html or shared.plot or shared.format == "html":
-        from gpucheck.cli.report_beside import chart_remedy, plan_files
+        from gpucheck.cli.outlets import chart_remedy, plan_files
 
         view = view._replace(chart_remedy=chart_remedy())
         report, writes = plan_files(report, shared, view)
@@ -334,7 +334,7 @@ def _after(write: Callable[[], None], report: Report) -> Report:
     try:
         write()
     except WrongUseError as error:
-        from gpucheck.cli.report_beside import failed
+        from gpucheck.cli.outlets import failed
 
         return failed(report, error)
     return report

@@ -3,27 +3,101 @@
 from __future__ import annotations
 
 import gc
+import gzip
+import io
+import json
+import os
+import re
 import sys
+import tarfile
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
+from gpucheck import __version__
 from gpucheck.cli.options import with_shared_options
+from gpucheck.cli.outlets import chart_remedy
 from gpucheck.cli.output import Shared, deliver, machine, wrap, write_message
 from gpucheck.cli.report_file import PRIVATE, check_writable, write_file, write_folder
 from gpucheck.cli.terminal import is_watched, status_line, view_for, write_stderr, write_stdout
-from gpucheck.report.envelope import Answer
-from gpucheck.report.errors import ExitCode, WrongUseError
-from gpucheck.report.formats import open_format
-from gpucheck.report.text import printable
+from gpucheck.drivers.host.files import MOST_JSON_BYTES
+from gpucheck.drivers.interface import Probes
+from gpucheck.inventory.read_once import ReadOnce
+from gpucheck.inventory.snapshot import Redactor
+from gpucheck.report.blocks import Block, Column, Gap, Head, Line, Row, Table
+from gpucheck.report.envelope import Answer, CheckStatus, Failure, Report
+from gpucheck.report.errors import ExitCode, GpucheckError, InconclusiveError, WrongUseError
+from gpucheck.report.formats import VIEWS, open_format
+from gpucheck.report.formats.json import document
+from gpucheck.report.saved import read_document
+from gpucheck.report.text import View, binary_bytes, count_of, printable
 
+Tell = Callable[[str], None]
+
+#: As wide as a ticket's block of text.
+WIDTH = 100
+README = "README.txt"
+#: What each part is for.
+ABOUT = {
+    "detect": "whether the GPUs can be used",
+    "list": "the GPUs, their users and links",
+    "snapshot": "all readings, for --from",
+    "bench": "a quick benchmark",
+}
+_FORMS = {"json": "for programs", "txt": "for people", "html": "as a page"}
+#: What has stand-ins: one, and several.
+_KINDS = {
+    "hosts": ("host", "hosts"),
+    "users": ("user", "users"),
+    "processes": ("process", "processes"),
+    "serials": ("serial number", "serial numbers"),
+    "gpu_uuids": ("UUID of a GPU", "UUIDs of GPUs"),
+    "mig_uuids": ("UUID of a MIG instance", "UUIDs of MIG instances"),
+}
+#: How long the quick benchmark may take, with everything around it.
+BENCH_S = 180.0
+#: The process that measures writes one small document.
+_BENCH = ("bench", "--quick", "--json", "--samples", "summary", "--quiet", "--no-github")
+#: Sentences and paths: words of closed lists have neither.
+_FREE_TEXT = re.compile(r"[\s/\\]")
 SUFFIXES = (".tar.gz", ".tgz")
 #: The folder within an archive.
 FOLDER = "gpucheck-report"
 #: What is meant as a file, and is no archive that we write.
 _FILES = frozenset((".bz2", ".gz", ".html", ".json", ".tar", ".txt", ".xz", ".zip", ".zst"))
 _YES = ("", "y", "yes")
+
+
+class ReportFile(NamedTuple):
+    """File of a report, what it is, and why the part that it is of has no full answer."""
+
+    name: str
+    size_bytes: int
+    about: str
+    error: str | None = None
+
+
+class MachineReport(NamedTuple):
+    """Result of `gpucheck report`: where it is, and what is in it.
+
+    `redacted` counts the stand-ins by kind; null: every name is as it was read.
+    """
+
+    path: str
+    redacted: Mapping[str, int] | None
+    files: tuple[ReportFile, ...]
+
+
+class Part(NamedTuple):
+    """Content of a file, and what is said of it."""
+
+    content: bytes
+    about: str
+    error: str | None = None
 
 
 @with_shared_options
@@ -41,8 +115,6 @@ def command(
     shared: Shared,
 ) -> int:
     """Write what a ticket needs into one archive: detect, list, a snapshot."""
-    from gpucheck.cli.report_parts import MachineReport, ReportFile, archive, gather
-
     if bench and shared.recording is not None:
         message = "--bench measures this machine: it cannot be given with --from."
         raise WrongUseError(code="bench-from-snapshot", message=message)
@@ -92,8 +164,6 @@ def _check(path: Path, *, replace: bool) -> None:
     Raises:
         WrongUseError: it cannot be written there, or would replace something.
     """
-    from gpucheck.cli.report_parts import ABOUT, README
-
     if _is_archive(path):
         check_writable(path)
         if path.exists() and not replace:
@@ -134,3 +204,242 @@ def _agreed(text: str | None) -> bool:
     sys.stderr.flush()
     answer = sys.stdin.readline()
     return bool(answer) and answer.strip().lower() in _YES
+
+
+# --------------------------------------------------------------------------------- gathering
+
+
+def gather(
+    probes: Probes, *, redacted: bool, bench: bool, tell: Tell
+) -> tuple[dict[str, Part], Mapping[str, int] | None]:
+    """Return the files of a report by name, and how many stand-ins of each kind they have.
+
+    The machine is read once. Where a part fails, its document has the failure.
+    """
+    tell("reading the machine")
+    redactor = Redactor() if redacted else None
+    if redactor is not None:
+        me = probes.identify((os.getpid(),)).get(os.getpid())
+        redactor.users.of(None if me is None or me.user == "root" else me.user)
+    once = ReadOnce(probes, redactor)
+    parts: dict[str, Part] = {}
+    questions: dict[str, Callable[[], Report]] = {
+        "detect": lambda: _detect(once, tell),
+        "list": lambda: _list(once),
+        "snapshot": lambda: _snapshot(once),
+    }
+    if bench:
+        questions["bench"] = lambda: _bench(tell)
+    for name, ask in questions.items():
+        report = _answered(name, ask, once)
+        if name != "snapshot" and redactor is not None:
+            report = _without_names(name, report, once, redactor)
+        parts |= _files(name, report)
+    counts = None if redactor is None else redactor.stand_ins()
+    return {README: _readme(once, parts, counts), **parts}, counts
+
+
+def _detect(once: ReadOnce, tell: Tell) -> Report:
+    from gpucheck.detect.machine import DetectRequest
+    from gpucheck.detect.run import detect
+
+    return wrap("detect", detect(once, DetectRequest(), tell), time=once.time())
+
+
+def _list(once: ReadOnce) -> Report:
+    from gpucheck.inventory.condition import read_condition
+    from gpucheck.inventory.inventory import judge_list, take_inventory
+    from gpucheck.inventory.model import Inventory
+    from gpucheck.inventory.unowned import find_unowned
+
+    answer = judge_list(take_inventory(once, topology=True, process_utilization=True))
+    if isinstance(answer.result, Inventory):
+        answer = answer._replace(result=read_condition(find_unowned(answer.result, once), once))
+    return wrap("list", answer, time=once.time())
+
+
+def _snapshot(once: ReadOnce) -> Report:
+    from gpucheck.inventory.snapshot import as_answer
+
+    answer = as_answer(once.snapshot, recorded=once.host().recorded)
+    return wrap("snapshot", answer, time=once.time())
+
+
+def _bench(tell: Tell) -> Report:
+    """Measure in a process of its own: a card that hangs does not take the report with it."""
+    from gpucheck.bench.workers import WorkerDevice, Workers
+
+    order = WorkerDevice(device="all", arguments=_BENCH)
+    (answer,) = Workers(report_progress=tell).round([order], sequential=True, deadline_s=BENCH_S)
+    if answer.document is None:
+        failure = answer.failure or Failure(code="no-answer", message="There is no answer.")
+        raise failure.as_error(InconclusiveError)
+    return read_document(json.dumps(answer.document).encode(), MOST_JSON_BYTES).report
+
+
+def _answered(name: str, ask: Callable[[], Report], once: ReadOnce) -> Report:
+    """Return the report of a part; what is wrong with the machine, or with us, is in it."""
+    try:
+        return ask()
+    except GpucheckError as error:
+        failure, code = Failure.of(error), error.exit_code
+    except Exception as error:  # a report of a bug is worth more than none
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{Path(last.filename).name}:{last.lineno}"
+        message = f"This is a bug in gpucheck ({type(error).__name__} in {where})."
+        failure, code = Failure(code="internal-error", message=message), ExitCode.BUG
+    answer = Answer(result=None, exit_code=code, host=once.host(), error=failure)
+    return wrap(name, answer, time=once.time())
+
+
+def _without_names(name: str, report: Report, once: ReadOnce, redactor: Redactor) -> Report:
+    """Return a report without names that did not come by the redacted readings.
+
+    The path of this program is such a one, and all that a benchmark has read by itself.
+    """
+    change = redactor.text if name == "bench" else redactor.sentence
+    plain = _redacted(document(report), change, redactor)
+    plain["host"]["name"] = once.host().name
+    return read_document(json.dumps(plain).encode(), MOST_JSON_BYTES).report
+
+
+def _redacted(value: Any, change: Callable[[str], str], redactor: Redactor) -> Any:
+    if isinstance(value, str):
+        if _FREE_TEXT.search(value):
+            return change(value)
+        return redactor.everything(value) if redactor.is_of_a_gpu(value) else value
+    if isinstance(value, list):
+        return [_redacted(item, change, redactor) for item in value]
+    if not isinstance(value, dict):
+        return value
+    return {
+        key: _variables(item, redactor)
+        if key == "variables" and isinstance(item, dict)
+        else _redacted(item, change, redactor)
+        for key, item in value.items()
+    }
+
+
+def _variables(values: Mapping[str, str], redactor: Redactor) -> dict[str, str]:
+    return {name: redactor.variable(name, value) for name, value in values.items()}
+
+
+# ------------------------------------------------------------------------------------- files
+
+
+def _files(name: str, report: Report) -> dict[str, Part]:
+    """Return a part in every form that it has."""
+    error = None if report.error is None else report.error.message
+    view = View(width=WIDTH, verbosity=1, processes=True, chart_remedy=_charts())
+    texts = {"json": open_format("json")(report, view._replace(indented=True))}
+    if name in VIEWS:
+        screens = list(_screens(report))
+        texts["txt"] = "\n".join(_text(screen, view) for screen in screens)
+        texts["html"] = open_format("html")(screens[0], view)
+    return {
+        f"{name}.{form}": Part(text.encode(), f"{_FORMS[form]}: {ABOUT[name]}", error)
+        for form, text in texts.items()
+    }
+
+
+def _screens(report: Report) -> Iterator[Report]:
+    """Yield what is shown of a report: of a list first its rows, then how they are connected."""
+    from gpucheck.inventory.model import Inventory
+
+    if isinstance(report.result, Inventory):
+        yield report._replace(result=report.result._replace(topology=None))
+    if not isinstance(report.result, Inventory) or len(report.result.gpus) > 1:
+        yield report
+
+
+def _text(report: Report, view: View) -> str:
+    """Return a screen; of a failure what a terminal gets on stderr."""
+    said = "" if report.error is None else "\n".join((report.error.message, *report.error.remedy))
+    return (f"{said}\n\n" if said else "") + open_format("table")(report, view)
+
+
+def _charts() -> tuple[str, ...]:
+    """Return how to get charts that cannot be drawn here, without a path of this machine."""
+    again = "gpucheck show bench.json --html bench.html"
+    return (f"With gpucheck's extra plot: {again}",) if chart_remedy() else ()
+
+
+def _readme(once: ReadOnce, parts: Mapping[str, Part], counts: Mapping[str, int] | None) -> Part:
+    host = once.host()
+    driver = host.driver_version or "not known"
+    widest = max(map(len, parts))
+    whose = (host.name if counts is None else None) or "a machine"
+    lines = [
+        f"Report of {whose}, {once.time()}, by gpucheck {__version__}",
+        "",
+        f"system  {host.os or 'not known'}, kernel {host.kernel or 'not known'}",
+        f"python  {host.python or 'not known'}",
+        f"driver  {driver}",
+        "",
+        *(f"{name:<{widest}}  {part.about}" for name, part in parts.items()),
+        "",
+        redaction(counts),
+        "",
+        "To look at it again, on any machine with gpucheck:",
+        "    gpucheck show detect.json",
+        "    gpucheck list --from snapshot.json",
+    ]
+    failed = {part.error: name for name, part in parts.items() if part.error is not None}
+    lines += [""] if failed else []
+    lines += [f"{name.partition('.')[0]}: {error}" for error, name in failed.items()]
+    return Part("".join(f"{line}\n" for line in lines).encode(), "what each file is")
+
+
+def redaction(counts: Mapping[str, int] | None) -> str:
+    """Return the sentence that says which names are left."""
+    if counts is None:
+        return (
+            "Not redacted: it names the host, users, processes with their command lines, paths,"
+            " serial numbers and UUIDs."
+        )
+    found = ", ".join(f"{number} {_KINDS[kind][number > 1]}" for kind, number in counts.items())
+    return (
+        f"Redacted: paths, values of variables that are no settings, and {found or 'no name'}."
+        " In lines of the kernel log a name can remain."
+    )
+
+
+def archive(files: Mapping[str, bytes], time: str, *, folder: str) -> bytes:
+    """Return a tar.gz of these files below a folder, the same for the same content."""
+    moment = int(datetime.fromisoformat(time).timestamp())
+    packed = io.BytesIO()
+    with (
+        gzip.GzipFile(filename="", mode="wb", fileobj=packed, mtime=moment) as stream,
+        tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT) as tar,
+    ):
+        for name in sorted(files):
+            entry = tarfile.TarInfo(os.path.join(folder, name))  # noqa: PTH118 - a name in a tar
+            entry.size, entry.mtime, entry.mode = len(files[name]), moment, 0o644
+            tar.addfile(entry, io.BytesIO(files[name]))
+    return packed.getvalue()
+
+
+# -------------------------------------------------------------------------------------- view
+
+
+def blocks(report: Report, view: View) -> Iterator[Block]:
+    """Yield the files with their sizes, and what was redacted."""
+    found = report.result
+    if not isinstance(found, MachineReport):
+        raise TypeError(type(found).__name__)
+    size = sum(file.size_bytes for file in found.files)
+    if view.verbosity >= 0:
+        facts = (count_of(len(found.files), "file"), binary_bytes(size, digits=0))
+        yield Head((f"{found.path}", *facts))
+    columns = [Column("File"), Column("Size", right=True), Column("What it is", least=20)]
+    rows = [
+        Row((file.name, binary_bytes(file.size_bytes, digits=0), file.about))
+        for file in found.files
+    ]
+    yield Table(columns, rows)
+    yield Gap()
+    mark = CheckStatus.WARN if found.redacted is None else CheckStatus.OK
+    yield Line(redaction(found.redacted), mark)
+    failed = {file.error: file.name.partition(".")[0] for file in found.files if file.error}
+    for error, name in failed.items():
+        yield Line(f"{name}: {error}", CheckStatus.WARN)

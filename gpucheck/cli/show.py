@@ -13,6 +13,13 @@ import typer
 from gpucheck.cli.commands import TO_EVALUATE, formats_of
 from gpucheck.cli.listing import known_fields
 from gpucheck.cli.options import with_shared_options
+from gpucheck.cli.outlets import (
+    Write,
+    chart_remedy,
+    chosen_chart,
+    page_writer,
+    picture_writer,
+)
 from gpucheck.cli.output import (
     Shared,
     check_shared,
@@ -20,13 +27,6 @@ from gpucheck.cli.output import (
     split_words,
     write_message,
     write_messages,
-)
-from gpucheck.cli.report_beside import (
-    Write,
-    chart_remedy,
-    chosen_chart,
-    page_writer,
-    picture_writer,
 )
 from gpucheck.cli.report_file import write_file
 from gpucheck.cli.terminal import closed_pipe, view_for, write_stderr, write_stdout

@@ -38,7 +38,7 @@ RESULTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "place": ("gpucheck.place.model:Placement",),
         "process": ("gpucheck.detect.process_model:ProcessAnswer",),
         "profile": ("gpucheck.bench.ci.profile_model:ProfileResult",),
-        "report": ("gpucheck.cli.report_parts:MachineReport",),
+        "report": ("gpucheck.cli.report:MachineReport",),
         "snapshot": ("gpucheck.drivers.recorded:Snapshot",),
         "wheel": ("gpucheck.detect.wheels:WheelChoices",),
     }

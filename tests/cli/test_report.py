@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from gpucheck.bench import workers
 from gpucheck.bench.workers import WorkerAnswer, WorkerDevice
 from gpucheck.cli import main
-from gpucheck.cli.report_parts import Part, gather
+from gpucheck.cli.report import Part, gather
 from gpucheck.drivers.evidence import HolderReading, HoldersReading, LaunchReading
 from gpucheck.drivers.interface import Probes
 from gpucheck.drivers.readings import CudaReading, ProbeFailure, ProcessReading
@@ -320,7 +320,7 @@ def test_a_place_that_will_not_do_is_refused_before_anything_is_read(
     monkeypatch.chdir(tmp_path)
     Path("file").touch()
     Path("link").symlink_to(tmp_path)
-    monkeypatch.setattr("gpucheck.cli.report_parts.gather", None)
+    monkeypatch.setattr("gpucheck.cli.report.gather", None)
 
     assert main(["report", name, *LOST]) == 2
 

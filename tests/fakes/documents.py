@@ -17,7 +17,7 @@ from gpucheck.bench.ci.compare import compare_runs, conclude_comparison
 from gpucheck.bench.ci.model import SavedRun
 from gpucheck.bench.model import BurnDevice, BurnEnd, BurnResult, Corruption, GateStatus
 from gpucheck.cli import main
-from gpucheck.cli.report_parts import MachineReport, ReportFile
+from gpucheck.cli.report import MachineReport, ReportFile
 from gpucheck.place.model import Claim, ClaimList
 from gpucheck.report.envelope import Answer, Report
 from gpucheck.report.formats.json import document

@@ -62,7 +62,7 @@ VIEWS = MappingProxyType(
         "profile": "gpucheck.bench.ci.profile_view",
         "memlimit": "gpucheck.memlimit.view",
         "fleet": "gpucheck.fleet.view",
-        "report": "gpucheck.cli.report_parts",
+        "report": "gpucheck.cli.report",
         "overview": "gpucheck.cli.overview",
     }
 )
