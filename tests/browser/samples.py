@@ -33,7 +33,7 @@ from gpucheck.detect.run import detect
 from gpucheck.drivers import open_probes
 from gpucheck.fleet.collect import Collected
 from gpucheck.fleet.documents import Found, Place
-from gpucheck.fleet.expected import Expected
+from gpucheck.fleet.hostlist import Expected
 from gpucheck.fleet.report import report as fleet_report
 from gpucheck.inventory.condition import read_condition
 from gpucheck.inventory.inventory import judge_list, take_inventory
