@@ -93,7 +93,12 @@ def headline(report: Report) -> Headline:
     result = report.result
     if not isinstance(result, BenchResult):
         raise TypeError(type(result).__name__)
-    measured = [row for row in result.measurements if row.median_s is not None]
+    # One that was wrong at once has no time.
+    measured = [
+        row
+        for row in result.measurements
+        if row.median_s is not None or (row.verified is not None and not row.verified.ok)
+    ]
     wrong = sum(row.verified is not None and not row.verified.ok for row in measured)
     doubtful = sum(bool(row.doubts) for row in measured)
     said = f"{result.headline[:1].upper()}{result.headline[1:]}. " if result.headline else ""

@@ -307,6 +307,8 @@ def test_only_a_wrong_or_unchecked_result_is_remarked_on() -> None:
     assert "WRONG" in draw(result(replace(CPU, verified=WRONG)))
     assert "the result was right against float64" in draw(result(CPU))
     assert "right against" not in draw(result(CPU, replace(ONE, verified=WRONG)))
+    at_once = replace(ONE, verified=WRONG, median_s=None, throughput=None)
+    assert "right against" not in draw(result(CPU, at_once))
 
 
 def test_the_details_name_the_error_and_its_bound() -> None:
