@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -26,6 +28,8 @@ from gpucheck.drivers.python.framework_bench import LACKS, MISSING
 from gpucheck.report.envelope import Failure
 from gpucheck.report.errors import BadAnswerError, MissingError, WrongUseError
 from tests.fakes.bench import FakeClock, FakeGpu, order
+from tests.fakes.libraries import build_libraries, compiler, cupy_environment
+from tests.fakes.machine import load_machine
 
 STAND_INS = Path(__file__).parents[1] / "fakes" / "frameworks"
 NAMED = [name for name in FORMS if name != "cupy"]
@@ -170,6 +174,33 @@ def test_inputs_rotate_so_that_none_stays_in_the_cache(opened: Callable[..., Ope
     assert walked is not None
     sets, copies = walked[0] // case.work.bytes_moved, 3  # of one run, and of two at once
     assert found.take_calls().count("clone float32 on cuda:0") == sets - 1 + copies
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(compiler() is None, reason="no C compiler for the pretended driver")
+def test_cupy_runs_every_kernel_on_a_second_gpu(
+    opened: Callable[..., Opened], tmp_path: Path
+) -> None:
+    machine = load_machine("t4").with_gpu(0, name="Fake GPU").with_gpus(2)
+    pretended = build_libraries(machine, tmp_path / "lib") | cupy_environment()
+    fakes = [FakeGpu(FakeClock(), cuda_index=number, l2_bytes=2**12) for number in range(2)]
+    gpus: list[Any] = [SimpleNamespace(facts=replace(fake.facts, uuid=None)) for fake in fakes]
+    (framework,) = opened("cupy", gpus=gpus, **pretended).frameworks.members
+
+    kinds = set()
+    for kernel in ("matmul", "softmax", "copy", "transfer", "train", "batch"):
+        dtypes = ("float32", "float16") if kernel in ("matmul", "softmax") else ("float32",)
+        for dtype in dtypes:
+            for case in cases_of(framework, kernel, gpus[1], dtype):
+                measured(case)
+                form = case.label.framework and case.label.framework.form
+                kinds.add((kernel, case.label.variant, form, case.label.scope))
+
+    assert ("softmax", "softmax", "eager-out", Scope.RESIDENT) in kinds
+    assert ("softmax", "softmax", "eager", Scope.END_TO_END) in kinds
+    assert ("copy", "copy", "eager-out", Scope.RESIDENT) in kinds
+    assert ("transfer", "from-gpu-pinned", "eager-out", Scope.RESIDENT) in kinds
+    assert ("train", "copied", "eager", Scope.END_TO_END) in kinds
 
 
 def test_rows_of_a_framework_that_uses_tf32_say_so_and_have_its_bound(

@@ -490,7 +490,7 @@ def test_the_driver_lists_what_this_process_takes(child: Child, tmp_path: Path) 
 #: What gpucheck uses of CuPy.
 USED = """
 cupy.RawKernel cupy.RawKernel.compile cupy.RawModule cupy.arange cupy.array cupy.asarray
-cupy.asnumpy cupy.divide cupy.empty cupy.exp cupy.full cupy.get_default_memory_pool
+cupy.asnumpy cupy.copyto cupy.divide cupy.empty cupy.exp cupy.full cupy.get_default_memory_pool
 cupy.get_default_pinned_memory_pool cupy.maximum cupy.ndarray.copy cupy.ndarray.data
 cupy.ndarray.device cupy.ndarray.dtype cupy.ndarray.fill cupy.ndarray.get cupy.ndarray.max
 cupy.ndarray.nbytes cupy.ndarray.reshape cupy.ndarray.set cupy.ndarray.shape cupy.ndarray.sum

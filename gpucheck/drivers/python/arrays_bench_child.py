@@ -133,7 +133,7 @@ class Backend:
 
 
 def function_of(library: Any, request: dict[str, Any]) -> Any:
-    """Return a kernel as a program writes it."""
+    """Return a kernel as a program writes it; 16-bit softmax in float32, as is usual."""
     if request["kernel"] == "matmul":
         return library.matmul
     if request["kernel"] == "copy":
@@ -141,9 +141,10 @@ def function_of(library: Any, request: dict[str, Any]) -> Any:
     temperature = request["parameters"]["temperature"]
 
     def softmax(x: Any) -> Any:
-        scaled = x / x.dtype.type(temperature)
+        wide = x.astype(numpy.float32) if x.dtype.itemsize < 4 else x
+        scaled = wide / wide.dtype.type(temperature)
         raised = library.exp(scaled - scaled.max(axis=-1, keepdims=True))
-        return raised / raised.sum(axis=-1, keepdims=True)
+        return (raised / raised.sum(axis=-1, keepdims=True)).astype(x.dtype, copy=False)
 
     return softmax
 
@@ -161,11 +162,22 @@ def function_into(library: Any, request: dict[str, Any]) -> Any:
         return copy
     temperature = request["parameters"]["temperature"]
 
+    first = request["inputs"][0]
+    scratch: Any = None
+    if first["dtype"] == "float16":
+        scratch = library.empty(tuple(first["shape"]), dtype=numpy.float32)
+
     def softmax(x: Any, out: Any) -> Any:
-        library.divide(x, x.dtype.type(temperature), out=out)
-        library.subtract(out, out.max(axis=-1, keepdims=True), out=out)
-        library.exp(out, out=out)
-        library.divide(out, out.sum(axis=-1, keepdims=True), out=out)
+        wide = out if scratch is None else scratch
+        if scratch is not None:
+            library.copyto(scratch, x)
+            x = scratch
+        library.divide(x, x.dtype.type(temperature), out=wide)
+        library.subtract(wide, wide.max(axis=-1, keepdims=True), out=wide)
+        library.exp(wide, out=wide)
+        library.divide(wide, wide.sum(axis=-1, keepdims=True), out=wide)
+        if scratch is not None:
+            library.copyto(out, wide)
         return out
 
     return softmax
@@ -175,8 +187,6 @@ class Operation:
     """A kernel on data that is in place."""
 
     def __init__(self, backend: Backend, request: dict[str, Any], inputs: list[Any]) -> None:
-        if request["kernel"] == "softmax" and inputs[0].dtype.itemsize < 4:
-            raise NotImplementedError("softmax of 16-bit numbers loses their precision")
         self._backend = backend
         first = tuple(backend.place(each) for each in inputs)
         more = range(request["sets"] - 1)

@@ -274,12 +274,15 @@ def framework_environment(
         "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
         # 64-bit numbers are off by default; the kernels name the type of every array.
         "JAX_ENABLE_X64": "true",
+        # A cache on disk would hide how long compiling takes.
+        "JAX_ENABLE_COMPILATION_CACHE": "false",
         # Compile in the process itself: no pool of compilers stays behind.
         "TORCHINDUCTOR_COMPILE_THREADS": "1",
     }
     found.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
     if settings.folder is not None:
-        found["TORCHINDUCTOR_CACHE_DIR"] = settings.folder
+        # PyTorch keeps compiled headers in the folder for temporary files, whatever its cache is.
+        found["TMPDIR"] = found["TORCHINDUCTOR_CACHE_DIR"] = settings.folder
         found["TRITON_CACHE_DIR"] = settings.folder + "/triton"
     if settings.gpu:
         # "cuda" alone would leave out the processor, "cpu" alone the GPU.

@@ -602,6 +602,14 @@ def asarray(
     return array(a, dtype=dtype, copy=bool(copy))
 
 
+def copyto(dst: ndarray, src: ndarray, casting: str = "same_kind", where: None = None) -> None:
+    """Copy an array of this shape into another, with its numbers' type."""
+    if not np.can_cast(src.dtype, dst.dtype, casting):  # type: ignore[arg-type]
+        message = f"Cannot cast {src.dtype} to {dst.dtype} in {casting} casting mode"
+        raise TypeError(message)
+    elementwise(np.positive, (src,), out=dst)
+
+
 def ascontiguousarray(a: ndarray, dtype: Any = None) -> ndarray:
     """Return it row by row in memory."""
     if a.flags.c_contiguous:
