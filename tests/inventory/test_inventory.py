@@ -263,14 +263,19 @@ def test_nothing_visible_hides_a_nameless_gpu_as_well() -> None:
 
 
 def test_instances_have_cuda_s_numbers() -> None:
+    other = (MigReading(uuid="MIG-c", gpu_instance_id=1, compute_instance_id=0),)
     probes = FakeProbes(
-        readings=reading_of(gpu_reading(0, mig_enabled=True, mig_instances=MIG), gpu_reading(1)),
+        readings=reading_of(
+            gpu_reading(0, mig_enabled=True, mig_instances=MIG),
+            gpu_reading(1),
+            gpu_reading(2, mig_enabled=True, mig_instances=other),
+        ),
         cuda_reading=CudaReading(
             device_count=1, devices=(CudaDeviceReading(ordinal=0, uuid_hex="b"),)
         ),
     )
 
-    first, second = take(probes).gpus
+    first, second, third = take(probes).gpus
 
     assert [instance.cuda_index for instance in first.mig.instances] == [None, 0]
     assert (first.visible, first.cuda_index, first.hidden_reason) == (True, None, None)
@@ -279,6 +284,7 @@ def test_instances_have_cuda_s_numbers() -> None:
         False,
         "the CUDA driver does not enumerate it beside a MIG instance",
     )
+    assert third.visible is False
 
 
 def test_mig_without_a_driver_s_word_leaves_all_visibility_open() -> None:

@@ -140,7 +140,7 @@ X = "[x]\nop = 'constant'\nshape = [2, 3]\nvalue = 1\n"
         ("[a]\nop = 'constant'\nvalue = [1, 2]\nshape = [3]", 3, "shape 2, but shape says 3"),
         ("[a]\nop = 'constant'\nvalue = 'x'", 3, "numbers"),
         ("[a]\nop = 'constant'\nvalue = [true]", 3, "numbers"),
-        ("[a]\nop = 'constant'\nvalue = 1e39", 3, "float32"),
+        ("[a]\nop = 'constant'\nvalue = 3.5e38", 3, "float32"),
         ("[a]\nop = 'constant'\nshape = [2]", 1, "needs a value"),
         ("[a]\nop = 'constant'\nvalue = 1\nshape = [0]", 4, "whole numbers above 0"),
         ("[a]\nop = 'constant'\nvalue = 1\nshape = [99999, 99999]", 4, "at most"),
