@@ -135,7 +135,7 @@ class TestPretendedCupy:
             "memlimit", amount, "--verify", "--json", "--python", sys.executable, *words, env=env
         )
 
-    @pytest.mark.parametrize("amount", ["10%", "30%", "70%", "1GiB"])
+    @pytest.mark.parametrize("amount", ["30%", "1GiB"])
     def test_the_cap_holds_and_nvml_agrees(
         self, program: Program, cupy: dict[str, str], amount: str
     ) -> None:

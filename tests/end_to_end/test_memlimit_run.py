@@ -68,7 +68,7 @@ cupy.empty(1); jax.devices()
         assert ["jax", "options", None, "0.3"] in events(machine)
         assert ["torch", "set_per_process_memory_fraction", 0.3, 0] in events(machine)
 
-    @pytest.mark.parametrize("option", ["-S", "-I", "-E"])
+    @pytest.mark.parametrize("option", ["-S", "-I"])
     def test_a_python_without_the_hook_has_the_environments_limits(
         self, program: Program, machine: dict[str, str], tmp_path: Path, option: str
     ) -> None:
