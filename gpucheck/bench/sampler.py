@@ -25,7 +25,8 @@ CLOCK_STUCK = "clock-stuck"
 _SINGLES = 5
 #: With more operations than this in one sample, the clock is stuck or the operation does nothing.
 _MOST_LOOPS = 2**24
-#: Seconds of the first run from which an operation counts as long.
+#: Seconds of the first run from which an operation counts as long: ten of the longest spans that
+#: any case's clock needs.
 _LONG_FIRST_S = 0.5
 #: Share of a slice for warming up again from the second round on: the memory is new, and caches and
 #: clocks cooled down during other cases' slices.
@@ -205,11 +206,11 @@ class Sampler:
         # One operation may take minutes, which is warm-up enough. The first run of a short one may
         # also be long while libraries load; that does not show how often to repeat it. A framework
         # loads most of them, and compiles, so that a second run tells.
-        long = first_s >= max(10 * state.case.shortest_span_s, _LONG_FIRST_S)
+        long = first_s >= _LONG_FIRST_S
         if long and state.case.label.framework is not None:
             state.loops = 1
             second_s = self._sample(state, state.warmup_s)
-            long = second_s >= max(10 * state.case.shortest_span_s, _LONG_FIRST_S)
+            long = second_s >= _LONG_FIRST_S
         if not long and self._find_loops(state) < warmup_s:
             self._run_for(state, state.warmup_s, warmup_s)
         state.loops = max(1, state.loops)
