@@ -321,10 +321,38 @@ def test_one_that_falls_silent_is_given_up() -> None:
         for turn in range(1, 10_000):
             yield {"products": turn} if device == "gpu:1" or turn < 5 else None
 
-    result, pool = burned(script, seconds=120.0)
+    moments: list[BurnProgress] = []
+    result, pool = burned(script, seconds=120.0, report_progress=moments.append)
 
     assert "drop gpu:0" in pool.events
     assert verdicts(result, GateStatus.FAIL) == {("gpu:0", "burn.alive"): GateClass.HARDWARE}
+    failed = [one.elapsed_s for one in moments if one.devices[0].state == "failed"]
+    # It spoke for two seconds; a look every half second notices a minute of silence.
+    assert failed[0] == 2.0 + 60.0 + 2 * 0.5
+    assert result.devices[0].failure == Failure(
+        code="worker-silent", message="the process that loads gpu:0 sent nothing for 60 s"
+    )
+
+
+def test_one_that_does_not_end_is_waited_for_and_then_left() -> None:
+    class Deaf(FakePool):
+        def stop(self) -> None:
+            self.events.append("stop")
+
+    clock = FakeClock()
+    pool = Deaf(clock, healthy)
+    sensors = cool()
+    run_burn(
+        *(BurnRequest(product=BenchRequest(), seconds=10.0), worker_devices(["gpu:0"], gpus(1))),
+        *(pool, sensors, clock, lambda moment: None),
+        holders={},
+        variables={},
+    )
+
+    assert pool.events[-2:] == ["stop", "close"]
+    # Half a second until it is ready, the burn, and ten seconds for its last message.
+    assert clock.seconds == 0.5 + 10.0 + 10.0
+    assert sensors.closed
 
 
 def test_one_that_is_never_ready_is_given_up() -> None:
@@ -340,6 +368,10 @@ def test_one_that_is_never_ready_is_given_up() -> None:
     assert ("gpu:0", "burn.alive") in verdicts(result, GateStatus.FAIL)
     assert ("gpu:0", "burn.corruption") in verdicts(result, GateStatus.INCONCLUSIVE)
     assert result.devices[1].corruption.products > 0
+    assert result.devices[0].failure == Failure(
+        code="worker-silent",
+        message="the process that loads gpu:0 was not ready within 180 s",
+    )
 
 
 def test_zero_products_are_never_a_pass() -> None:
