@@ -37,7 +37,7 @@ def read_log(
         with open_log(name) as file:
             return scan(file, tell, skip_bytes=skip_bytes)
     except (OSError, EOFError) as error:
-        shown = "on standard input" if name == STDIN else printable(name)
+        shown = "on standard input" if name == STDIN else printable(name) or "''"
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
         raise WrongUseError(
             code="log-unreadable", message=f"The log {shown} cannot be read: {reason}."

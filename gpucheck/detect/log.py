@@ -23,6 +23,7 @@ from gpucheck.report.errors import ExitCode
 from gpucheck.report.text import count_of, printable
 
 if TYPE_CHECKING:
+    from codecs import StreamRecoder
     from io import BufferedIOBase
 
 TABLE = "log_rules"
@@ -371,7 +372,7 @@ def _excerpt(text: bytes, start: int, position: int) -> str:
 
 
 def scan(
-    file: BufferedIOBase,
+    file: BufferedIOBase | StreamRecoder,
     report_progress: Callable[[str], None] = ignore_progress,
     *,
     skip_bytes: int = 0,

@@ -405,8 +405,11 @@ def test_files_pipes_and_gzip_are_read(tmp_path: Path) -> None:
     plain, packed = tmp_path / "a.log", tmp_path / "a.log.gz"
     plain.write_text(f"x\n{OOM}\n")
     packed.write_bytes(gzip.compress(plain.read_bytes()))
+    wide, swapped = tmp_path / "powershell.log", tmp_path / "swapped.log"
+    wide.write_bytes(f"\ufeffü\r\n{OOM}\r\n".encode("utf-16-le"))
+    swapped.write_bytes(f"\ufeff{'x' * 70_000}\n{OOM}".encode("utf-16-be"))
 
-    for path in (plain, packed):
+    for path in (plain, packed, wide, swapped):
         with open_log(str(path)) as file:
             assert scan(file).matches["cuda-out-of-memory"].line == 2
 
@@ -434,9 +437,19 @@ def test_what_is_skipped_counts_as_lines_only(tmp_path: Path) -> None:
         (gzip.compress(b"a\0b"), "what it packs is no text"),
         (gzip.compress(b"x" * 9000)[:-12], ""),
         (b"\x1f\x8bxx", ""),
+        (b"\xff\xfe\0\0x\0", "it is no text"),
+        (b"\xff\xfe\0\xdcx\0", "it is no text"),
         (None, "it is a directory"),
     ],
-    ids=["a program", "packed bytes", "packed, cut", "packed, broken", "a directory"],
+    ids=[
+        "a program",
+        "packed bytes",
+        "packed, cut",
+        "packed, broken",
+        "UTF-16 with NUL",
+        "no UTF-16",
+        "a directory",
+    ],
 )
 def test_what_is_no_log_is_refused(content: bytes | None, reason: str, tmp_path: Path) -> None:
     path = tmp_path / "log"

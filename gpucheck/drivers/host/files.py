@@ -5,6 +5,7 @@ A log may have any size: it is read once from the front, plain or gzip, also fro
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import errno
 import io
@@ -25,6 +26,8 @@ MOST_TOML_BYTES = 1 * MIB
 STDIN = "-"
 _BUFFER_BYTES = 1 << 16
 _GZIP = b"\x1f\x8b"
+#: The byte-order marks of UTF-16, in which PowerShell's `>` writes.
+_UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 
 
 def open_file(path: Path | str) -> int:
@@ -75,10 +78,11 @@ def _check_regular(facts: os.stat_result) -> None:
 
 
 @contextlib.contextmanager
-def open_log(name: str) -> Iterator[io.BufferedIOBase]:
+def open_log(name: str) -> Iterator[io.BufferedIOBase | codecs.StreamRecoder]:
     """Open a log for reading from the front.
 
-    A text has no NUL among its first bytes; a log that a crash cut short may have them later.
+    A text has no NUL among its first bytes; a log that a crash cut short may have them later. What
+    is in UTF-16 comes as UTF-8.
 
     Raises:
         OSError: it cannot be opened, or is no text; `strerror` tells why. Reading a damaged gzip
@@ -96,9 +100,20 @@ def open_log(name: str) -> Iterator[io.BufferedIOBase]:
                 raise OSError(errno.EINVAL, "what it packs is no text")
             yield unpacked
             return
+        if begins.startswith(_UTF_16) and _is_utf_16(begins):
+            yield codecs.EncodedFile(file, "utf-8", "utf-16", "replace")
+            return
         if b"\0" in begins:
             raise OSError(errno.EINVAL, "it is no text")
         yield file
+
+
+def _is_utf_16(begins: bytes) -> bool:
+    """Return whether the first bytes of a file, with its byte-order mark, are text."""
+    try:
+        return "\0" not in codecs.getincrementaldecoder("utf-16")().decode(begins)
+    except UnicodeError:
+        return False
 
 
 def size_of(path: Path) -> int:
