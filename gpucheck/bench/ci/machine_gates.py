@@ -83,7 +83,7 @@ def match_gates(data: RunData) -> Iterator[Gate]:
         yield _count(data, match.count)
     if match.mig is not None:
         for gpu in node.gpus:
-            yield _flag(data, "match-mig", gpu, gpu.gpu.mig.enabled, match.mig, "MIG mode")
+            yield _mode(data, "match-mig", gpu, gpu.gpu.mig.enabled, wanted=match.mig)
     if match.min_driver is not None:
         yield _driver(data, match.min_driver)
 
@@ -94,12 +94,12 @@ def inventory_gates(data: RunData) -> Iterator[Gate]:
     for gpu in data.node.gpus:
         if demands.memory_total_gib is not None:
             yield _memory(data, gpu, demands.memory_total_gib)
-        if demands.ecc is not None:
-            yield _flag(data, "inventory-ecc", gpu, gpu.gpu.ecc_mode, demands.ecc, "ECC")
-        if demands.persistence_mode is not None:
-            found = gpu.gpu.persistence_mode
-            wanted = demands.persistence_mode
-            yield _flag(data, "inventory-persistence", gpu, found, wanted, "persistence mode")
+        for name, found, wanted in (
+            ("inventory-ecc", gpu.gpu.ecc_mode, demands.ecc),
+            ("inventory-persistence", gpu.gpu.persistence_mode, demands.persistence_mode),
+        ):
+            if wanted is not None:
+                yield _mode(data, name, gpu, found, wanted=wanted)
         yield from _pcie(data, gpu)
         if demands.pcie_full:
             yield _pcie_full(data, gpu)
@@ -187,29 +187,36 @@ def _board(data: RunData, gpu: NodeGpu) -> Gate:
     return _holds(data, "match-board", name_of(gpu), good, bad)
 
 
-def _flag(
-    data: RunData, name: str, gpu: NodeGpu, found: bool | None, wanted: bool, what: str
-) -> Gate:
-    device = name_of(gpu)
-    if found is None and what == "MIG mode" and not wanted:
+#: Of each gate on a mode: its words, its key among unread fields, and nvidia-smi's option for it.
+_MODES = {
+    "match-mig": ("MIG mode", "mig.enabled", "-mig"),
+    "inventory-ecc": ("ECC", "ecc_mode", "-e"),
+    "inventory-persistence": ("persistence mode", "persistence_mode", "-pm"),
+}
+
+
+def _mode(data: RunData, name: str, gpu: NodeGpu, found: bool | None, *, wanted: bool) -> Gate:
+    """Return whether a mode is on or off as it must be."""
+    what, key, option = _MODES[name]
+    why = gpu.gpu.unavailable.get(key)
+    if found is None and name == "match-mig" and not wanted:
         # A board without MIG does not report the mode.
-        found = False
+        found = False if why is None or _NOT_SUPPORTED in why else None
     if found is None:
-        key = "ecc_mode" if what == "ECC" else what.replace(" ", "_")
-        why = gpu.gpu.unavailable.get(key, "the driver does not report it")
-        return _undecided(data, name, device, f"{what} is unknown: {why}")
+        return _undecided(data, name, name_of(gpu), f"{what} is unknown: {_why(gpu, key)}")
     words = {True: "on", False: "off"}
-    steps = {
-        "ECC": (f"turn it {words[wanted]}: sudo nvidia-smi -e {int(wanted)}", "reboot"),
-        "MIG mode": (f"turn it {words[wanted]}: sudo nvidia-smi -mig {int(wanted)}",),
-        "persistence mode": (f"turn it {words[wanted]}: sudo nvidia-smi -pm {int(wanted)}",),
-    }
+    steps = (f"turn it {words[wanted]}: sudo nvidia-smi {option} {int(wanted)}",)
     bad = Diagnosis(
         class_=GateClass.CONFIG,
         sentence=f"{what} is {words[found]}; the profile requires it {words[wanted]}",
-        next=steps[what],
+        next=(*steps, "reboot") if what == "ECC" else steps,
     )
-    return _exactly(data, name, device, found, wanted, "on", bad)
+    return _exactly(data, name, name_of(gpu), found, wanted, "on", bad)
+
+
+def _why(gpu: NodeGpu, key: str) -> str:
+    """Return why a field of the inventory could not be read."""
+    return gpu.gpu.unavailable.get(key, "the driver does not report it")
 
 
 def _driver(data: RunData, wanted: str) -> Gate:
@@ -227,7 +234,8 @@ def _driver(data: RunData, wanted: str) -> Gate:
 def _memory(data: RunData, gpu: NodeGpu, wanted: float) -> Gate:
     name, total = "inventory-memory", gpu.gpu.memory_total_bytes
     if total is None:
-        return _undecided(data, name, name_of(gpu), "its memory size is unknown", "GiB")
+        reason = f"its memory size is unknown: {_why(gpu, 'memory_total_bytes')}"
+        return _undecided(data, name, name_of(gpu), reason, "GiB")
     bad = Diagnosis(
         class_=GateClass.HARDWARE,
         sentence="it has less memory than the board should have",
@@ -303,7 +311,8 @@ def _nvlink(data: RunData, gpu: NodeGpu, wanted: int) -> Gate:
 def _power_limit(data: RunData, gpu: NodeGpu, wanted: float) -> Gate:
     name, found = "inventory-power-limit", gpu.gpu.power_limit_w
     if found is None:
-        return _undecided(data, name, name_of(gpu), "its power limit is unknown", "W")
+        reason = f"its power limit is unknown: {_why(gpu, 'power_limit_w')}"
+        return _undecided(data, name, name_of(gpu), reason, "W")
     bad = Diagnosis(
         class_=GateClass.POWER_CAP,
         sentence="its power limit was lowered",

@@ -180,10 +180,34 @@ def test_a_mig_mode_that_is_not_reported_is_off(
 
 
 @pytest.mark.parametrize(
-    ("key", "name"),
-    [("ecc_mode", "inventory-ecc"), ("persistence_mode", "inventory-persistence")],
+    ("why", "status"),
+    [
+        ("not supported (NVML 3)", GateStatus.PASS),
+        ("the driver did not answer in time (NVML 10)", GateStatus.INCONCLUSIVE),
+    ],
 )
-def test_a_mode_that_was_refused_has_the_drivers_reason(key: str, name: str) -> None:
+def test_a_mig_mode_that_could_not_be_read_is_no_board_without_mig(
+    why: str, status: GateStatus
+) -> None:
+    text = HEAD + "[match]\nmig = false\n[stability]\nspread_percent = 5\n"
+    unread = {"mig": MigState(enabled=None), "unavailable": {"mig.enabled": why}}
+
+    (only,) = judge_machine(RunData(profile=profile_of(text), node=node(1, **unread)))
+
+    assert only.status is status
+    assert (why in (only.reason or "")) is (status is GateStatus.INCONCLUSIVE)
+
+
+@pytest.mark.parametrize(
+    ("key", "name"),
+    [
+        ("ecc_mode", "inventory-ecc"),
+        ("persistence_mode", "inventory-persistence"),
+        ("memory_total_bytes", "inventory-memory"),
+        ("power_limit_w", "inventory-power-limit"),
+    ],
+)
+def test_what_was_refused_has_the_drivers_reason(key: str, name: str) -> None:
     unread = {key: None, "unavailable": {key: "not supported (NVML 3)"}}
     found = run_data(product_runs(GOOD), HAVE, node=node(1, **unread))
 
