@@ -6,7 +6,9 @@ Each library runs in a process of its own (`--python` names a Python that has th
 gpucheck needs none of them), with one thread and with one for each core. The processes take turns:
 a round times every form of every library once, so that a slow moment falls on all of them, and the
 medians over the rounds are compared. Each library's best form counts, preallocated ones included.
-Results are compared with float64 before anything is timed.
+Results are compared with float64 before anything is timed. `numpy` and `numpy avx2` show what else
+gpucheck's own BLAS could do, and do not count: a new output, rows shared by threads with a BLAS of
+one thread, and the kernels for AVX2 (OPENBLAS_CORETYPE) on a processor that has AVX-512.
 """
 
 from __future__ import annotations
@@ -27,15 +29,18 @@ import numpy as np
 
 ROOT = Path(__file__).resolve().parents[1]
 TEMPERATURE = 0.6
-LIBRARIES = ("gpucheck", "torch", "tensorflow", "jax", "scipy")
+#: Other ways to use gpucheck's own BLAS, with their variables.
+OWN_BLAS = {"numpy": {}, "numpy avx2": {"OPENBLAS_CORETYPE": "Haswell"}}
+LIBRARIES = ("gpucheck", "torch", "tensorflow", "jax", "scipy", *OWN_BLAS)
 #: Edge of the square problem, by kernel.
-SIZES = (("softmax", 1024), ("softmax", 4096), ("matmul", 2048))
+SIZES = (("softmax", 1024), ("softmax", 4096), ("matmul", 2048), ("matmul float64", 2048))
 #: What gpucheck should reach of the best other library, by kernel, edge and whether it has one
 #: thread of several.
 BARS = {
     ("softmax", 1024, False): 1.0, ("softmax", 1024, True): 1.0,
     ("softmax", 4096, False): 1.5, ("softmax", 4096, True): 1.4,
     ("matmul", 2048, False): 0.97, ("matmul", 2048, True): 0.97,
+    ("matmul float64", 2048, False): 0.97, ("matmul float64", 2048, True): 0.97,
 }  # fmt: skip
 #: Threads spin for a while after their work, on cores that the next process uses.
 PAUSE_S = 0.3
@@ -55,11 +60,12 @@ def gpucheck_forms(kernel: str, left: Matrix, right: Matrix, threads: int) -> Fo
     from gpucheck.drivers.host.clock import monotonic_s
     from gpucheck.drivers.host.cpu import LinuxCpu
 
+    kernel = kernel.partition(" ")[0]
     made = KERNELS[kernel]
     order = CaseOrder(
         request=BenchRequest(temperature=TEMPERATURE),
         shape=made.shape(len(left)),
-        dtype="float32",
+        dtype=str(left.dtype),
         data=HostData(0),
         cpu=LinuxCpu().facts(),
         clock=monotonic_s,
@@ -85,7 +91,7 @@ def torch_forms(kernel: str, left: Matrix, right: Matrix, threads: int) -> Forms
     torch.set_grad_enabled(False)
     x, y = torch.from_numpy(left), torch.from_numpy(right)
     scaled, out = torch.empty_like(x), torch.empty_like(x)
-    if kernel == "matmul":
+    if kernel != "softmax":
         return {"mm(x, y, out=out)": lambda: torch.mm(x, y, out=out)}
     return {
         "softmax(x / T, -1)": lambda: torch.softmax(x / TEMPERATURE, -1),
@@ -107,7 +113,7 @@ def tensorflow_forms(kernel: str, left: Matrix, right: Matrix, threads: int) -> 
     x, y = tf.constant(left), tf.constant(right)
 
     def work() -> Any:
-        return tf.matmul(x, y) if kernel == "matmul" else tf.nn.softmax(x / TEMPERATURE)
+        return tf.nn.softmax(x / TEMPERATURE) if kernel == "softmax" else tf.matmul(x, y)
 
     return {
         "eager": work,
@@ -122,7 +128,7 @@ def jax_forms(kernel: str, left: Matrix, right: Matrix, threads: int) -> Forms:
     import jax.numpy as jnp
 
     x, y = jnp.asarray(left), jnp.asarray(right)
-    if kernel == "matmul":
+    if kernel != "softmax":
         product = jax.jit(jnp.matmul)
         return {"jit(matmul)": lambda: product(x, y).block_until_ready()}
     softmax = jax.jit(lambda numbers: jax.nn.softmax(numbers / TEMPERATURE, axis=-1))
@@ -134,13 +140,40 @@ def scipy_forms(kernel: str, left: Matrix, right: Matrix, threads: int) -> Forms
     import scipy.linalg
     import scipy.special
 
-    if kernel == "matmul":
+    if kernel != "softmax":
         x, y = np.asfortranarray(left), np.asfortranarray(right)
         out = np.empty_like(x)
-        product = scipy.linalg.blas.sgemm
-        return {"sgemm(1, x, y, c=out)": lambda: product(1.0, x, y, c=out, overwrite_c=1)}
+        name = "sgemm" if left.dtype == np.float32 else "dgemm"
+        product = getattr(scipy.linalg.blas, name)
+        return {f"{name}(1, x, y, c=out)": lambda: product(1.0, x, y, c=out, overwrite_c=1)}
     divisor = np.float32(TEMPERATURE)
     return {"softmax(x / T)": lambda: scipy.special.softmax(left / divisor, axis=1)}
+
+
+def numpy_forms(kernel: str, left: Matrix, right: Matrix, threads: int) -> Forms:
+    """Return further ways to multiply with NumPy; nothing for softmax."""
+    from gpucheck.bench.case import Team, row_parts
+    from gpucheck.drivers.host.blas import Blas
+
+    if kernel == "softmax":
+        return {}
+    out = np.empty_like(left)
+    forms: dict[str, Callable[[], Any]] = {
+        "matmul(x, y, out=out)": lambda: np.matmul(left, right, out=out),
+        "x @ y": lambda: left @ right,
+    }
+    if threads > 1:
+        parts = [(rows,) for rows in row_parts(len(left), len(left), threads)]
+        blas = Blas()
+        team = Team(lambda rows: np.matmul(left[rows], right, out=out[rows]), parts)
+
+        def shared() -> Matrix:
+            with blas.limited(1):
+                team.run()
+            return out
+
+        forms[f"rows shared by {threads} threads"] = shared
+    return forms
 
 
 FORMS: Mapping[str, Callable[[str, Matrix, Matrix, int], Forms]] = {
@@ -149,13 +182,14 @@ FORMS: Mapping[str, Callable[[str, Matrix, Matrix, int], Forms]] = {
     "tensorflow": tensorflow_forms,
     "jax": jax_forms,
     "scipy": scipy_forms,
+    **dict.fromkeys(OWN_BLAS, numpy_forms),
 }
 
 
 def verify(kernel: str, left: Matrix, right: Matrix, forms: Forms) -> None:
     """Compare each form's first rows with float64; gpucheck's cases have checked themselves."""
     rows = left[:16].astype(np.float64)
-    if kernel == "matmul":
+    if kernel != "softmax":
         expected, bound = rows @ right.astype(np.float64), 2e-3
     else:
         raised = np.exp(rows / TEMPERATURE)
@@ -174,7 +208,8 @@ def child(library: str, threads: int) -> None:
         kernel, edge = json.loads(line)
         if (kernel, edge) not in made:
             made.clear()  # the memory of one problem at a time
-            left, right = (numbers.standard_normal((edge, edge), np.float32) for _ in range(2))
+            dtype = np.float64 if kernel.endswith("float64") else np.float32
+            left, right = (numbers.standard_normal((edge, edge), dtype) for _ in range(2))
             forms = FORMS[library](kernel, left, right, threads)
             verify(kernel, left, right, forms)
             made[kernel, edge] = forms
@@ -197,9 +232,13 @@ def start(library: str, threads: int, python: str) -> subprocess.Popen[str]:
     """Start a library's process on as many CPUs as it has threads."""
     cpus = sorted(os.sched_getaffinity(0))[:threads]
     counts = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-    quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": "-1"}
+    quiet = {
+        **{"TF_CPP_MIN_LOG_LEVEL": "3", "JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": "-1"},
+        **{"JAX_ENABLE_X64": "true", **OWN_BLAS.get(library, {})},
+    }
+    chosen = sys.executable if library in ("gpucheck", *OWN_BLAS) else python
     return subprocess.Popen(
-        [sys.executable if library == "gpucheck" else python, "-m", "benchmarks.cpu_kernels",
+        [chosen, "-m", "benchmarks.cpu_kernels",
          "--child", library, "--threads", str(threads)],
         cwd=ROOT, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL, env=os.environ | quiet | dict.fromkeys(counts, str(threads)),
@@ -241,7 +280,7 @@ def table(threads: int, found: Mapping[tuple[str, int, str, str], float]) -> lis
         copies = [s for key, s in mine.items() if key[3].startswith("copy")]
         timed = {key: s for key, s in mine.items() if not key[3].startswith("copy")}
         own_s = min(s for key, s in timed.items() if key[2] == "gpucheck")
-        best_s = min(s for key, s in timed.items() if key[2] != "gpucheck")
+        best_s = min(s for key, s in timed.items() if key[2] not in ("gpucheck", *OWN_BLAS))
         for (_, _, library, form), taken_s in sorted(timed.items(), key=lambda item: item[1]):
             share = f"{min(copies) / taken_s:.0%}" if copies else ""
             cells = [kernel, edge, threads, library, f"`{form}`", f"{1e3 * taken_s:.2f}", share]
@@ -305,9 +344,9 @@ def page(rows: Sequence[str], chosen: argparse.Namespace, machine: str) -> list[
         "# The processor's kernels beside other libraries'",
         "",
         f"Written by `python -m benchmarks.cpu_kernels` on {date.today()}: {machine}; "
-        f"{versions(chosen.python)}. float32, temperature {TEMPERATURE}; medians of "
-        f"{chosen.rounds} rounds in which the libraries took turns, each in a process of its own. "
-        "The share is that of gpucheck's own copy of the same bytes.",
+        f"{versions(chosen.python)}. float32 (or as it says), temperature {TEMPERATURE}; "
+        f"medians of {chosen.rounds} rounds in which the libraries took turns, each in a process "
+        "of its own. The share is that of gpucheck's own copy of the same bytes.",
         "",
         "| kernel | edge | threads | library | form | ms | of the copy |",
         "|--|--:|--:|--|--|--:|--:|",
