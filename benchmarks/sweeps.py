@@ -34,7 +34,7 @@ def main(words: list[str]) -> int:
         ran = subprocess.run(
             [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", str(path)],
             cwd=ROOT,
-            env={**os.environ, "GPUCHECK_TEST_SWEEPS": "all"},
+            env={**os.environ, "GPUCHECK_TEST_SWEEPS": "all", "GPUCHECK_TEST_STARTS": "real"},
             capture_output=True,
             text=True,
             check=False,

@@ -2,7 +2,8 @@
 
 A fork is a process like any other to what it starts, reads and writes, at a fifth of the price:
 most of a call's time goes into importing. What the interpreter itself reads at its start (LANG,
-PYTHONUTF8, descriptors that are closed) is for a real process: see `can_serve`.
+PYTHONUTF8, descriptors that are closed) is for a real process: see `can_serve`. The children of a
+fork are forks too: forked_children.py.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
+
+from tests import forked_children
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -35,25 +38,42 @@ READ_AT_START = (
     "PYTHON", "LC_", "LD_PRELOAD", "FORCE_COLOR", "PY_COLORS", "GITHUB_ACTIONS", "TERMINAL_WIDTH",
     "_TYPER",
 )  # fmt: skip
-#: With a module path the program itself may load the pretended CuPy, and that the driver's
-#: libraries: the dynamic loader reads where they are at the start of a server.
-OF_A_SERVER = "LD_LIBRARY_PATH"
-#: Each takes 60 MB.
-MOST_SERVERS = 4
+#: What NumPy's OpenBLAS reads when it is loaded.
+BLAS_THREADS = "OPENBLAS_NUM_THREADS"
+#: `real` starts every process of every test anew.
+STARTS = "GPUCHECK_TEST_STARTS"
 
 
 def can_serve(environment: Mapping[str, str], stdin: bytes) -> bool:
     """Return whether a fork does what a new interpreter would do with this environment."""
     strange = [name for name in environment if name.startswith(READ_AT_START)]
     usual = environment.get("LANG", "C.UTF-8") == "C.UTF-8"
-    return usual and not {*strange} - {"PYTHONPATH"} and len(stdin) <= LONGEST_STDIN_BYTES
+    small = len(stdin) <= LONGEST_STDIN_BYTES
+    return usual and small and not {*strange} - {"PYTHONPATH"} and os.environ.get(STARTS) != "real"
+
+
+class Kind(NamedTuple):
+    """What a server is for: commands that need NumPy, with so many threads, and all others."""
+
+    measures: bool
+    threads: str | None
+
+
+def kind_of_server(words: Sequence[object], environment: Mapping[str, str]) -> Kind:
+    """Return the kind of server whose forks are this command."""
+    strange = any(
+        name.startswith(("OMP_", "MKL_", "OPENBLAS_", "GOTO_", "NPY_")) and name != BLAS_THREADS
+        for name in environment
+    )
+    measures = [*words[:1]] == ["bench"] and not strange
+    return Kind(measures, environment.get(BLAS_THREADS) if measures else None)
 
 
 class CommandServers:
-    """A server for what needs no libraries of its own, and one for each of the last others."""
+    """A server of each kind, 60 MB each, or 90 with NumPy."""
 
     def __init__(self) -> None:
-        self._servers: dict[str | None, CommandServer] = {}
+        self._servers: dict[Kind, CommandServer] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -75,11 +95,8 @@ class CommandServers:
 
         Raises subprocess.TimeoutExpired, after all processes of its session have been killed.
         """
-        libraries = environment.get(OF_A_SERVER) if "PYTHONPATH" in environment else None
-        server = self._servers.pop(libraries, None) or CommandServer(libraries)
-        if len(self._servers) == MOST_SERVERS:
-            self._servers.pop(next(iter(self._servers))).close()
-        self._servers[libraries] = server
+        kind = kind_of_server(words, environment)
+        server = self._servers.get(kind) or self._servers.setdefault(kind, CommandServer(kind))
         request = {
             "words": [os.fspath(word) for word in words],
             "environment": dict(environment),
@@ -94,16 +111,16 @@ class CommandServer:
     #: Processor time of all calls whose server lives: the system counts it for us only at its end.
     uncounted_cpu_s: ClassVar[float] = 0.0
 
-    def __init__(self, libraries: str | None) -> None:
+    def __init__(self, kind: Kind) -> None:
         self._cpu_s = 0.0
         self._ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         kept = {name: os.environ[name] for name in ("HOME", "PATH") if name in os.environ}
-        if libraries is not None:
-            kept[OF_A_SERVER] = libraries
+        threads = {} if kind.threads is None else {BLAS_THREADS: kind.threads}
+        module = [sys.executable, "-m", "tests.command_server"]
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.command_server", str(theirs.fileno())],
+            [*module, str(theirs.fileno()), "bench" if kind.measures else "others"],
             cwd=ROOT,
-            env={**kept, "LANG": "C.UTF-8", "PYTHONPATH": str(ROOT)},
+            env={**kept, **threads, "LANG": "C.UTF-8", "PYTHONPATH": str(ROOT)},
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
         )
@@ -188,6 +205,7 @@ def become(request: dict[str, Any], descriptors: Sequence[int]) -> None:
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["environment"])
+    forked_children.look_for_libraries_in(os.environ.get("LD_LIBRARY_PATH", ""))
     time.tzset()
     words = request["words"]
     sys.argv = [str(ROOT / "gpucheck" / "__main__.py"), *words]
@@ -217,15 +235,20 @@ def wait_for_a_call(connection: socket.socket) -> None:
         connection.send(json.dumps({"code": code, "cpu_s": cpu_s}).encode())
 
 
-def serve(descriptor: int) -> None:
+def serve(descriptor: int, *, measures: bool) -> None:
     """Serve calls until the other end is closed."""
     import gc
 
     # A fork that looks for garbage copies every page that it looks at.
     gc.disable()
     import_everything()
+    children = forked_children.Children()
+    numpy = forked_children.ImportedNumpy() if measures else None
     gc.freeze()
     wait_for_a_call(socket.socket(fileno=descriptor))
+    children.install()
+    if numpy is not None:
+        numpy.install()
     from gpucheck.__main__ import main
 
     try:
@@ -253,4 +276,4 @@ def end(code: object) -> None:
 
 
 if __name__ == "__main__":
-    serve(int(sys.argv[1]))
+    serve(int(sys.argv[1]), measures=sys.argv[2] == "bench")
