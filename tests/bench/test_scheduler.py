@@ -888,6 +888,10 @@ def test_what_is_needed_exactly_is_enough() -> None:
     clock = FakeClock()
     (steady,) = run(FakeCase(itertools.repeat(1.0), clock), clock=clock, settings=exactly)
     assert (steady.converged, len(steady.rounds)) == (True, 8)
+    # At the end of the time, too, after the fewest rounds.
+    clock, short = FakeClock(), replace(exactly, budget_s=4.0)
+    (early,) = run(FakeCase(itertools.repeat(1.0), clock), clock=clock, settings=short)
+    assert (early.converged, len(early.rounds), clock.seconds) == (True, 3, 4.0)
 
     clock = FakeClock()
     uneven = itertools.cycle([1.0, 1.5, 0.5])
