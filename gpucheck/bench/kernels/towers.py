@@ -85,18 +85,23 @@ class Towers(TrainingKernel):
         )
 
     def conclude(self, rows: Sequence[Measurement]) -> Sequence[Conclusion]:
-        """Return the scaling efficiency of each group of towers."""
+        """Return the scaling efficiency of each group of towers.
+
+        There is none without the figure of each GPU alone: their sum would be too small.
+        """
         alone = {
             row.device: row.throughput.value
             for row in rows
             if row.throughput is not None and row.parameters.get("towers") == 1
         }
+        gpu_count = sum(device != "cpu" for device in alone)
         return [
             _scaling(row, alone)
             for row in rows
             if row.throughput is not None
             and row.parameters.get("towers") != 1
             and row.device in alone
+            and (row.facts.get("simulated") == "yes" or row.parameters["towers"] == gpu_count)
         ]
 
 

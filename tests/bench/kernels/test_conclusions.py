@@ -78,6 +78,11 @@ def test_towers_at_once_are_held_against_the_sum_of_each_alone() -> None:
 
     assert found.facts["efficiency"] == pytest.approx(150 / 180)
     assert "the slowest alone is gpu:1" in found.sentence
+    # Without the second GPU's own figure, two would seem to reach 150 %.
+    assert Towers().conclude([rows[0], rows[2]]) == []
+    with_cpu = [tower("cpu", 1, 9.0), tower("cpu", 2, 8.1, "yes"), *rows]
+    efficiencies = [one.facts["efficiency"] for one in Towers().conclude(with_cpu)]
+    assert efficiencies == pytest.approx([0.9, 150 / 180])
 
 
 def test_simulated_towers_show_the_price_of_merging_and_no_scaling() -> None:
