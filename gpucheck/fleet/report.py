@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 
 from gpucheck.fleet.baseline import Baseline
 from gpucheck.fleet.collect import Collected, Node
 from gpucheck.fleet.hostlist import Expected, fold
-from gpucheck.fleet.inventory_drift import Described, differences
 from gpucheck.fleet.model import (
     SILENT,
     UNDECIDED,
@@ -26,6 +25,10 @@ from gpucheck.report.envelope import Answer, Host, Notice
 from gpucheck.report.errors import ExitCode
 from gpucheck.report.text import count_of
 
+#: A majority needs so many of a kind; of two that differ nobody knows which is right.
+LEAST_OF_A_KIND = 3
+#: So many values of a fact are rows, the most frequent; one that all have differently is none.
+MOST_VALUES = 20
 #: So many other hosts of one GPU are named.
 MOST_NAMED = 3
 #: The reason of a node of which nothing came.
@@ -73,19 +76,58 @@ def report(
     )
 
 
+# ----------------------------------------------------------------------------- what differs
+
+
 def _differences(collected: Collected, rule: JudgementRule) -> Iterator[Difference]:
     """Yield what differs between the nodes with GPUs of one model, then between GPUs."""
+    nodes = collected.nodes.values()
+    models = (gpus[0].name if gpus else None for gpus in (node.ordered_gpus() for node in nodes))
     yield from differences(
-        (
-            Described(gpus[0].name if gpus else None, node.host, node.inventory)
-            for node in collected.nodes.values()
-            for gpus in (node.ordered_gpus(),)
-        ),
-        rule,
+        ((of, node.host, node.inventory) for of, node in zip(models, nodes, strict=True)), rule
     )
-    yield from differences(
-        (Described(gpu.name, gpu.host, gpu.inventory) for gpu in collected.gpus), rule
-    )
+    gpus = collected.gpus
+    yield from differences(((gpu.name, gpu.host, gpu.inventory) for gpu in gpus), rule)
+
+
+def differences(
+    described: Iterable[tuple[str | None, str, Mapping[str, str]]], rule: JudgementRule
+) -> Iterator[Difference]:
+    """Yield what differs from the majority of a kind, by kind and fact.
+
+    Each that is described has its kind, its host, and the facts about it. A kind is the GPUs of one
+    model, or the nodes with GPUs of one model. What most of a kind have is right by assumption;
+    where no value has a majority, each value is a row and nobody is accused.
+    """
+    hosts: dict[tuple[str, str | None], dict[str, dict[str, int]]] = {}
+    for of, host, facts in described:
+        for name, value in facts.items():
+            of_value = hosts.setdefault((name, of), {}).setdefault(value, {})
+            of_value[host] = of_value.get(host, 0) + 1
+    for (name, of), values in sorted(hosts.items(), key=lambda item: (item[0][1] or "", item[0])):
+        counts = {value: sum(found.values()) for value, found in values.items()}
+        total = sum(counts.values())
+        if len(counts) < 2 or total < LEAST_OF_A_KIND:
+            continue
+        ordered = sorted(counts, key=lambda value: (-counts[value], value))
+        first = ordered[0]
+        agreed = first if counts[first] >= rule.majority_share * total else None
+        if agreed is None and len(counts) > MOST_VALUES:
+            continue
+        for value in ordered[agreed is not None :][:MOST_VALUES]:
+            yield Difference(
+                field=name,
+                of=of,
+                value=value,
+                majority=agreed,
+                count=counts[value],
+                majority_count=counts[first] if agreed is not None else 0,
+                total=total,
+                hosts=tuple(sorted(values[value])),
+            )
+
+
+# ------------------------------------------------------------------------------- each node
 
 
 def _nodes(

@@ -9,8 +9,8 @@ import pytest
 from gpucheck.fleet.collect import Collected
 from gpucheck.fleet.documents import Found, Place
 from gpucheck.fleet.hostlist import Expected, read_expected
-from gpucheck.fleet.model import FleetNode, FleetReport, Outcome
-from gpucheck.fleet.report import report
+from gpucheck.fleet.model import FleetNode, FleetReport, JudgementRule, Outcome
+from gpucheck.fleet.report import differences, report
 from gpucheck.report.envelope import Host
 from gpucheck.report.errors import ExitCode, WrongUseError
 from tests.fleet.documents import bench, detect, envelope
@@ -199,3 +199,64 @@ def test_useless_list_of_hosts_is_wrong_use(content: bytes, tmp_path: Any) -> No
 
     with pytest.raises(WrongUseError):
         read_expected(f"@{path}")
+
+
+# ----------------------------------------------------------------------------- what differs
+
+
+Described = tuple[str | None, str, dict[str, str]]
+
+
+def described(*values: str, of: str | None = "H100") -> list[Described]:
+    return [(of, f"n{number}", {"vbios_version": value}) for number, value in enumerate(values)]
+
+
+def rows(found: list[Described]) -> list[tuple[str, str | None, int, tuple[str, ...]]]:
+    return [
+        (one.value, one.majority, one.count, one.hosts)
+        for one in differences(found, JudgementRule())
+    ]
+
+
+def test_equal_ones_give_no_row() -> None:
+    assert rows(described("a", "a", "a")) == []
+
+
+def test_odd_one_is_named_beside_the_majority() -> None:
+    assert rows(described("a", "b", "a", "a")) == [("b", "a", 1, ("n1",))]
+
+
+def test_without_a_majority_every_value_is_a_row() -> None:
+    found = rows(described("a", "b", "a", "b"))
+
+    assert found == [("a", None, 2, ("n0", "n2")), ("b", None, 2, ("n1", "n3"))]
+
+
+def test_of_two_nobody_knows_which_is_right() -> None:
+    assert rows(described("a", "b")) == []
+
+
+def test_kinds_are_not_compared_with_each_other() -> None:
+    assert rows([*described("a", "a", "a"), *described("b", "b", "b", of="A100")]) == []
+
+
+def test_a_host_with_many_gpus_is_named_once() -> None:
+    ones: list[Described] = [("H100", "n0", {"ecc_mode": "off"})] * 8
+    others: list[Described] = [("H100", "n1", {"ecc_mode": "on"})] * 24
+
+    assert rows(ones + others) == [("off", "on", 8, ("n0",))]
+
+
+def test_what_everybody_has_differently_is_no_row() -> None:
+    assert rows(described(*(str(number) for number in range(50)))) == []
+
+
+def test_one_host_with_many_values_hides_no_other() -> None:
+    liar: list[Described] = [("H100", "liar", {"ecc_mode": f"{value}"}) for value in range(50)]
+    others: list[Described] = [("H100", f"n{number}", {"ecc_mode": "on"}) for number in range(90)]
+    odd: list[Described] = [("H100", "odd", {"ecc_mode": "off"})] * 8
+
+    found = rows(liar + others + odd)
+
+    assert found[0] == ("off", "on", 8, ("odd",))
+    assert len(found) == 20
