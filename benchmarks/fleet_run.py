@@ -343,7 +343,7 @@ def main() -> None:
     """Measure, and print or write the page."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--workers", type=int, nargs="*", default=[50, 100, 200])
-    parser.add_argument("--registered", type=int, nargs="*", default=[500, 1000, 2000])
+    parser.add_argument("--registered", type=int, nargs="*", default=[500, 1000])
     parser.add_argument("--write", action="store_true", help=f"write {DOCUMENT.name}")
     options = parser.parse_args()
     sys.path.insert(0, str(ROOT))

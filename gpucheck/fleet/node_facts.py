@@ -432,8 +432,11 @@ def _number(value: Mapping[str, Any], key: str) -> float | None:
     found = value.get(key)
     if isinstance(found, bool) or not isinstance(found, int | float):
         return None
-    # A whole number of any length has no place in a float.
-    return float(found) if abs(found) < 1e300 and math.isfinite(found) else None
+    try:
+        number = float(found)
+    except OverflowError:  # a whole number of any length
+        return None
+    return number if math.isfinite(number) else None
 
 
 def _whole(value: Mapping[str, Any], key: str) -> int | None:

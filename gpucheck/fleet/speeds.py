@@ -19,6 +19,7 @@ from gpucheck.fleet.model import (
     SlowGpu,
 )
 from gpucheck.fleet.node_facts import Config
+from gpucheck.report.text import count_of
 
 #: So many slow GPUs are named in the reasons of a node.
 MOST_NAMED = 4
@@ -167,7 +168,7 @@ def _sentences(ones: list[SlowGpu]) -> Iterator[str]:
         return
     for one in sorted(ones, key=lambda one: one.index or 0):
         name = one.gpu_uuid if one.index is None else f"GPU {one.index}"
-        more = f" and {one.tests - 1} more tests" if one.tests > 1 else ""
+        more = f" and {count_of(one.tests - 1, 'more test')}" if one.tests > 1 else ""
         test = one.test.partition("/")[0]
         yield f"{name} is {one.slower_percent:.1f} % slower in {test}{more}"
 

@@ -9,8 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpucheck.fleet.model import Outcome
-from gpucheck.fleet.node_facts import LONGEST_TEXT, MOST_REASONS, facts_of
-from tests.fleet.documents import bench, detect, envelope, gpu_uuid
+from gpucheck.fleet.node_facts import (
+    LONGEST_TEXT,
+    MOST_REASONS,
+    MOST_ROWS,
+    Config,
+    GpuFacts,
+    facts_of,
+)
+from tests.fleet.documents import H100, bench, detect, envelope, gpu_uuid
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
@@ -130,6 +137,116 @@ def test_document_in_a_line_decides_and_the_engine_knows_the_host() -> None:
 def test_ok_without_a_document_is_not_believed() -> None:
     assert facts_of(line("ok")).outcome is Outcome.UNREADABLE
     assert facts_of(line("splendid")).outcome is Outcome.INCOMPATIBLE
+
+
+@pytest.mark.parametrize(
+    ("said", "inner", "outcome", "reasons"),
+    [
+        ("ok", 0, "ok", ()),
+        ("failed", 0, "ok", ()),
+        ("timeout", 0, "timeout", ("so it is",)),
+        ("inconclusive", 3, "inconclusive", ("detect ended with code 3",)),
+        ("busy", 3, "busy", ("so it is", "detect ended with code 3")),
+        ("timeout", 1, "failed", ("a: b",)),
+        ("ok", 3, "inconclusive", ("detect ended with code 3",)),
+    ],
+)
+def test_the_worse_of_a_line_and_its_document_counts(
+    said: str, inner: int, outcome: str, reasons: tuple[str, ...]
+) -> None:
+    document = detect("x", failing={"a": "b"} if inner == 1 else None)
+    document["exit_code"] = inner
+
+    found = facts_of(line(said, document, time="2026-11-22T05:00:00Z"))
+
+    assert (found.outcome, found.reasons, found.host) == (Outcome(outcome), reasons, "n1")
+    assert found.time == 1795323600
+    assert facts_of({**line(said, document), "host": None}).host == "x"
+    assert facts_of(line(said, document)).time == 1795316400
+
+
+def test_a_line_with_a_document_about_no_node_is_unreadable() -> None:
+    found = facts_of(line("ok", envelope("n1", "fleet", {})))
+
+    assert found.outcome is Outcome.UNREADABLE
+    assert "not about a node" in found.reasons[0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "unit", "value", "position"),
+    [
+        ({}, "B/s", 3e12, None),
+        ({"throughput": {"value": 5.0}}, "1/s", 5.0, None),
+        ({"throughput": None}, "1/s", 1000.0, None),
+        ({"kernel": "transfer"}, "B/s", 3e12, 0),
+        ({"kernel": "p2p", "device": "gpu:12"}, "B/s", 3e12, 12),
+        ({"scope": "end-to-end", "device": "gpu:999"}, "B/s", 3e12, 999),
+        ({"scope": "end-to-end", "device": "gpu:1000"}, "B/s", 3e12, None),
+        ({"scope": "end-to-end", "device": "cpu"}, "B/s", 3e12, None),
+        ({"scope": "end-to-end", "device": "gpu:x"}, "B/s", 3e12, None),
+    ],
+)
+def test_a_row_is_a_speed(
+    changes: dict[str, Any], unit: str, value: float, position: int | None
+) -> None:
+    document = bench("n1", (1.0,))
+    document["result"]["measurements"][0].update(changes)
+
+    (found,) = facts_of(document).speeds
+
+    assert (found.unit, found.value, found.position) == (unit, pytest.approx(value), position)
+
+
+def test_rows_of_others_are_no_speeds() -> None:
+    document = bench("n1", (1.0,) * 4)
+    rows = document["result"]["measurements"]
+    rows[0]["gpu_uuid"] = None
+    rows[1]["id"] = 7
+    rows[2]["doubts"] = [{"code": "gpu-shared"}]
+
+    found = facts_of(document)
+
+    assert [one.uuid for one in found.speeds] == [gpu_uuid("n1", 3)]
+    assert found.busy == {gpu_uuid("n1", 2)}
+
+
+def test_a_gpu_is_grouped_by_what_decides_about_its_speed() -> None:
+    (found,) = facts_of(bench("n1", (1.0,), power_limit_w=500.0)).gpus
+
+    assert found.config == Config(H100, 85520809984, 500.0, False, True, "5 x16", "580")
+    assert found.inventory == {
+        "vbios_version": "96.00.99.00.01",
+        "power_limit_w": "500",
+        "ecc_mode": "on",
+    }
+    assert found.facts == ("power-cap 40 % of the time", "70 C", "1700 MHz")
+
+
+def test_of_one_document_no_more_is_taken_than_a_node_has() -> None:
+    gpus = [{"uuid": f"GPU-{number}", "index": number} for number in range(300)]
+    rows = [{"gpu_uuid": "GPU-1", "id": "t", "median_s": 1.0}] * (MOST_ROWS + 1)
+
+    for command, result in (("list", {"gpus": gpus}), ("detect", {"gpus": gpus})):
+        assert len(facts_of(envelope("n", command, result)).gpus) == 256
+    assert len(facts_of(envelope("n", "bench", {"measurements": rows})).speeds) == 20_000
+
+
+def test_a_listed_gpu_has_what_should_be_alike() -> None:
+    gpu = {
+        "uuid": "GPU-1", "index": 3, "name": H100, "state": "ok", "memory_total_bytes": 80,
+        "power_limit_w": 700.0, "ecc_mode": False, "mig": {"enabled": True}, "compute_mode": "x",
+        "persistence_mode": None, "pcie": {"generation_max": 5, "width": 16},
+    }  # fmt: skip
+
+    found = facts_of(envelope("n", "list", {"gpus": [gpu, {"index": 4}]}))
+
+    assert found.gpus == (
+        GpuFacts("GPU-1", 3, H100, "ok", inventory={
+            "memory_total_bytes": "80", "power_limit_w": "700", "ecc_mode": "off", "mig": "on",
+            "compute_mode": "x", "pcie_generation_max": "5", "pcie_width": "16",
+        }),
+    )  # fmt: skip
+    assert found.inventory["gpu_count"] == "2"
 
 
 def test_speeds_of_busy_gpus_are_not_taken() -> None:

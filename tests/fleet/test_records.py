@@ -12,11 +12,14 @@ from prometheus_client.parser import text_string_to_metric_families
 from gpucheck.fleet.collect import Collected
 from gpucheck.fleet.documents import Found, Place
 from gpucheck.fleet.hostlist import Expected
+from gpucheck.fleet.model import SILENT, FleetNode, FleetReport, Outcome
+from gpucheck.fleet.records import verdicts
 from gpucheck.fleet.report import report
 from gpucheck.fleet.view import charts
 from gpucheck.report.envelope import Answer, Host, Report, status_of
 from gpucheck.report.formats import open_format
 from gpucheck.report.text import View
+from gpucheck.report.verdicts import Kind
 from tests.fleet.documents import bench, detect
 
 
@@ -63,6 +66,34 @@ def test_metrics_name_who_is_not_well(fleet: Report) -> None:
     assert (slow.labels["hostname"], slow.labels["gpu"]) == ("n1", "7")
     assert slow.value == pytest.approx(0.15)
     assert [one.labels["hostname"] for one in found["gpucheck_fleet_node_different"]] == ["n4"]
+
+
+@pytest.mark.parametrize(
+    ("node", "kind"),
+    [
+        ({"outcome": "ok"}, Kind.PASS),
+        ({"outcome": "ok", "slow": True}, Kind.FAILURE),
+        ({"outcome": "failed"}, Kind.FAILURE),
+        ({"outcome": "missing"}, Kind.FAILURE),
+        ({"outcome": "timeout"}, Kind.FAILURE),
+        ({"outcome": "busy"}, Kind.ERROR),
+        ({"outcome": "unreadable"}, Kind.ERROR),
+        ({"outcome": "ok", "different": True}, Kind.WARNING),
+        ({"outcome": "unexpected"}, Kind.WARNING),
+    ],
+)
+def test_a_node_is_a_verdict(node: dict[str, Any], kind: Kind) -> None:
+    outcome = Outcome(node.pop("outcome"))
+    found = FleetReport("", None, 1, 0, 1, {}, (FleetNode("n", outcome, **node),))
+
+    (verdict,) = verdicts(found)
+    (tolerated,) = verdicts(found._replace(max_missing=1))
+
+    assert verdict.kind is kind
+    assert tolerated.kind is (Kind.WARNING if outcome in SILENT else kind)
+    assert verdict.class_ == ("slow" if node.get("slow") else outcome.value)
+    assert verdict.message == verdict.class_
+    assert verdicts("of another command") == []
 
 
 def test_junit_has_a_case_for_each_node(fleet: Report) -> None:

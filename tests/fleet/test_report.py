@@ -183,6 +183,143 @@ def test_slow_node_is_bad_and_names_its_gpus() -> None:
     assert found.slow[0].facts == ("power-cap 40 % of the time", "70 C", "1700 MHz")
 
 
+def test_the_conclusion_counts_every_kind_once() -> None:
+    documents = [bench(f"n{number}") for number in range(5)]
+    documents[2] = bench("n2", [1.0, 0.9, *[1.0] * 6])
+    documents[3] = bench("n3", vbios="old")
+    more = [
+        detect("n0", failing={"a": "b"}),
+        detect("n1", time=at(4)) | {"exit_code": 3},
+        detect("x1"),
+        detect("x2"),
+        None,
+    ]
+    hosts = tuple(f"n{number}" for number in range(7))
+
+    found, code = reported(*documents, *more, hosts=hosts)
+
+    assert found.conclusion == (
+        "9 nodes: 2 without an answer, 1 failed, 1 slow, 1 not judged, 1 different, 2 unexpected,"
+        " 1 document of no node"
+    )
+    assert (found.nodes_expected, found.nodes_answered, found.documents) == (7, 7, 10)
+    assert code is ExitCode.BAD
+
+
+@pytest.mark.parametrize(
+    ("documents", "max_missing", "codes"),
+    [
+        ([detect("a"), detect("x")], 1, ["unexpected-nodes", "missing-nodes"]),
+        ([detect("a"), detect("b"), None], 0, ["unreadable-documents"]),
+        ([detect("a"), detect("b"), envelope("a", "fleet", {})], 0, ["documents-passed-over"]),
+    ],
+)
+def test_what_is_no_fault_is_a_warning(
+    documents: list[Any], max_missing: int, codes: list[str]
+) -> None:
+    collected = Collected(("a", "b"))
+    for number, document in enumerate(documents):
+        problem = None if document else "it is damaged"
+        collected.add(Found(Place(f"{number}.json"), document, problem))
+
+    answer = report(collected, Expected(("a", "b"), {}), Host(), max_missing=max_missing)
+
+    assert [one.code for one in answer.warnings] == codes
+
+
+def test_recorded_answers_and_speeds_that_nobody_judged_are_told() -> None:
+    document = bench("n")
+    document["host"]["recorded"] = True
+    collected = Collected()
+    collected.add(Found(Place("a.json"), document))
+
+    warnings = {one.code: one.message for one in report(collected, None, Host()).warnings}
+
+    assert warnings == {
+        "recorded-nodes": "1 node answered from a recording, not as it is now.",
+        "speed-not-judged": "The speed of 8 GPUs was not judged: only 8 alike, and no baseline.",
+    }
+
+
+def test_unstable_and_watched_gpus_are_told_and_no_fault() -> None:
+    steps = [0.98 + 0.005 * (number % 9) for number in range(8)]
+    documents = [bench(f"n{number}", steps) for number in range(8)]
+    documents.append(bench("unstable", [1.0, *steps[1:]], time=at(4)))
+    documents.append(bench("unstable", [0.6, *steps[1:]], time=at(5)))
+    documents.append(bench("watched", [0.935, *steps[1:]]))
+
+    found, code = reported(*documents)
+
+    assert {one.host: one.speed.value for one in found.slow} == {
+        "unstable": "unstable",
+        "watched": "watch",
+    }
+    assert code is ExitCode.OK
+    assert not any(node.slow for node in found.nodes)
+
+
+def test_the_same_group_has_the_same_key_in_every_report() -> None:
+    found, _ = reported(*(bench(f"n{number}") for number in range(3)))
+
+    (group,) = found.groups
+    assert group.key == (
+        "copy/kernel/-/-/float32/1024/resident | NVIDIA H100 80GB HBM3 | memory 85520809984"
+        " | power 700 | mig off | ecc on | pcie 5 x16 | driver 580 | unit B/s"
+    )
+    assert (group.gpus, group.median, group.slow) == (24, 3e12, 0)
+
+
+@pytest.mark.parametrize(
+    ("slow", "reason"),
+    [
+        (1, "GPU 0 is 10.0 % slower in add and 1 more test"),
+        (4, "GPU 3 is 10.0 % slower in add and 1 more test"),
+        (5, "5 GPUs are slow, by up to 10.0 % in add"),
+    ],
+)
+def test_slow_gpus_of_a_node_are_named_or_counted(slow: int, reason: str) -> None:
+    documents = [bench(f"n{number}", tests=("copy", "add")) for number in range(5)]
+    documents[0] = bench("n0", [0.9] * slow + [1.0] * (8 - slow), tests=("copy", "add"))
+
+    found, _ = reported(*documents)
+
+    assert found.nodes[0].reasons[-1] == reason
+    assert len(found.nodes[0].reasons) == (slow if slow < 5 else 1)
+    assert [gpu.speed.value for gpu in found.nodes[0].gpus].count("slow") == slow
+    assert found.slow[0].tests == 2
+
+
+def test_a_gpu_that_others_used_is_busy() -> None:
+    found, _ = reported(bench("n", busy=(2,)))
+
+    assert [gpu.speed.value for gpu in only(found).gpus][1:3] == ["not-judged", "busy"]
+
+
+def test_a_newer_document_of_another_kind_leaves_what_it_does_not_say() -> None:
+    old = envelope("n", "list", {"gpus": [{"uuid": "GPU-1", "index": 0, "state": "ok"}]})
+    old["host"]["driver_version"] = "1"
+    new = detect("n", gpus=0, time=at(4))
+    new["host"]["driver_version"] = "2"
+
+    for documents in ((old, new), (new, old)):
+        node = only(reported(*documents)[0])
+        assert node.driver_version == "2"
+        assert node.time == at(4)
+        assert [(gpu.uuid, gpu.index, gpu.state) for gpu in node.gpus] == [("GPU-1", 0, "ok")]
+
+
+@pytest.mark.parametrize(
+    ("time", "told"),
+    [("23T03:00:00", False), ("23T03:00:01", True), ("21T03:00:00", False), ("21T02:59:59", True)],
+)
+def test_more_than_a_day_apart_is_told(time: str, told: bool) -> None:
+    others = [detect(f"n{number}", time=at(3)) for number in range(4)]
+
+    found, _ = reported(*others, detect("odd", time=f"2026-11-{time}Z"))
+
+    assert [node.host for node in found.nodes if node.different] == (["odd"] if told else [])
+
+
 def test_list_of_hosts_has_racks(tmp_path: Any) -> None:
     path = tmp_path / "hosts"
     path.write_text("a[1-2] r1 # left\n\n# none\nb\n")
