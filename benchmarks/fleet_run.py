@@ -2,7 +2,7 @@
 
     python -m benchmarks.fleet_run                    50, 100 and 200 workers
     python -m benchmarks.fleet_run --workers 50 25
-    python -m benchmarks.fleet_run --registered 500 1000 --workers    only registration
+    python -m benchmarks.fleet_run --registered 250 500 --workers     only registration
     python -m benchmarks.fleet_run --write            ... written to docs/measurements/fleet_run.md
 
 Needs the extra `fleet`. Each worker is a process with a host's name of its own, forked from one
@@ -343,7 +343,7 @@ def main() -> None:
     """Measure, and print or write the page."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--workers", type=int, nargs="*", default=[50, 100, 200])
-    parser.add_argument("--registered", type=int, nargs="*", default=[500, 1000])
+    parser.add_argument("--registered", type=int, nargs="*", default=[250, 500])
     parser.add_argument("--write", action="store_true", help=f"write {DOCUMENT.name}")
     options = parser.parse_args()
     sys.path.insert(0, str(ROOT))
