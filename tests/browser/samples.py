@@ -19,6 +19,7 @@ from gpucheck.bench.model import (
     ComparisonSide,
     Corruption,
     DtypeSpec,
+    Extent,
     FrameworkUse,
     GateClass,
     GateStatus,
@@ -184,7 +185,9 @@ def _sensors(device: str, seconds: float) -> GpuTelemetry:
         limited={"power-cap": ((0.1 * seconds, 0.38 * seconds),)}
         | ({"hardware-thermal": ((0.41 * seconds, seconds),)} if hot else {}),
     )
-    return sensors(device, history=history)
+    heat = sorted(one for one in history.temperature_c if one is not None)
+    extent = Extent(low=heat[0], median=heat[parts // 2], high=heat[-1])
+    return sensors(device, history=history, temperature_c=extent)
 
 
 def node(seconds: float = 300.0) -> BenchResult:
