@@ -17,6 +17,7 @@ from gpucheck.detect.machine import DetectRequest, Machine
 from gpucheck.detect.model import Detection
 from gpucheck.detect.run import detect, detect_on, open_machine
 from gpucheck.detect.view import answer as verdict
+from gpucheck.drivers.evidence import HealthReading
 from gpucheck.drivers.interface import Probes
 from gpucheck.inventory import view as inventory_view
 from gpucheck.inventory.capped import capped_sentences
@@ -76,7 +77,7 @@ def _inventory(probes: Probes, looked_at: Machine) -> Inventory | None:
     found = take_inventory(probes, reading=looked_at.nvml).result
     if not isinstance(found, Inventory) or not found.gpus:
         return None
-    health = {} if looked_at.is_hung else {gpu.index: gpu for gpu in looked_at.health.gpus}
+    health = HealthReading() if looked_at.is_hung else looked_at.health
     return with_troubles(find_unowned(found, probes), health)
 
 

@@ -8,10 +8,10 @@ docs/reference/checks.md, under the name of each function. A condition judges on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import NamedTuple
 
-from gpucheck.drivers.evidence import GpuHealthReading
+from gpucheck.drivers.evidence import GpuHealthReading, HealthReading
 from gpucheck.drivers.interface import Probes
 from gpucheck.drivers.readings import GpuReading
 from gpucheck.inventory.model import Gpu, GpuState, GpuTrouble, Inventory
@@ -421,14 +421,20 @@ def mig_change(gpu: Card, health: GpuHealthReading) -> Judgement:
 def read_condition(inventory: Inventory, probes: Probes) -> Inventory:
     """Return the list with what is wrong with each card; those that answer are asked for it."""
     indices = [gpu.index for gpu in inventory.gpus if gpu.state is GpuState.OK]
-    reading = probes.condition(indices) if indices else None
-    return with_troubles(inventory, {gpu.index: gpu for gpu in reading.gpus} if reading else {})
+    return with_troubles(inventory, probes.condition(indices) if indices else HealthReading())
 
 
-def with_troubles(inventory: Inventory, health: Mapping[int, GpuHealthReading]) -> Inventory:
-    """Return the list with what is wrong with each card, by its health by index."""
-    gpus = (gpu._replace(troubles=troubles(gpu, health.get(gpu.index))) for gpu in inventory.gpus)
-    return inventory._replace(gpus=tuple(gpus))
+def with_troubles(inventory: Inventory, reading: HealthReading) -> Inventory:
+    """Return the list with what is wrong with each card, or why its health is not known."""
+    health = {gpu.index: gpu for gpu in reading.gpus}
+    why = "not read" if reading.failure is None else reading.failure.message
+
+    def judged(gpu: Gpu) -> Gpu:
+        if gpu.state is GpuState.OK and gpu.index not in health:
+            return gpu._replace(unavailable={**gpu.unavailable, "troubles": why})
+        return gpu._replace(troubles=troubles(gpu, health.get(gpu.index)))
+
+    return inventory._replace(gpus=tuple(map(judged, inventory.gpus)))
 
 
 def troubles(gpu: Gpu, health: GpuHealthReading | None) -> tuple[GpuTrouble, ...]:

@@ -108,7 +108,7 @@ class Gpu(NamedTuple):
     `dmem.max`, `dmem.max of a parent` or `nvml`. `memory_unaccounted_bytes` is in use
     but no process's, and `holders` has the card open without being listed; both are null unless
     they were asked for, and holders unless there is much of it. `troubles` is null where the card's
-    health was not asked for, and empty where nothing is wrong.
+    health was not asked for or could not be read, and empty where nothing is wrong.
     """
 
     index: int  # type: ignore[assignment]  # hides tuple.index, which nobody needs here

@@ -256,6 +256,19 @@ def test_a_saved_list_has_the_marks_of_the_list() -> None:
     assert render(saved, View()) == render(report, View())
 
 
+def test_a_health_that_cannot_be_read_is_not_a_good_one() -> None:
+    hung = ProbeFailure(code="nvml-driver-not-answering", message="no answer within 2 s")
+    rows = reading_of(gpu_reading(0, pcie_width=8))
+    probes = FakeProbes(readings=rows, health_reading=HealthReading(failure=hung))
+    report = list_report(probes)
+
+    judged = read_condition(report.result, probes)  # type: ignore[arg-type]
+
+    assert judged.gpus[0].troubles is None
+    assert judged.gpus[0].unavailable["troubles"] == "no answer within 2 s"
+    assert "! GPU 0: PCIe" in render(report._replace(result=judged), View())
+
+
 def test_one_cause_is_one_line_however_many_cards_have_it() -> None:
     hot = [healthy(index, temperature_slowdown_c=30 + index // 3) for index in range(4)]
     text = render(unwell(*hot), View())
