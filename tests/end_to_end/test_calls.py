@@ -19,6 +19,8 @@ TWO_STEPS = ("RunningProcesses_v3", "nvmlDeviceGetProcessUtilization")
 MOST_CALLS_PER_GPU = 36
 #: Initialise, three versions, count the GPUs.
 CALLS_OF_ALL = 5
+#: What tables and documents judge a card's health by.
+MOST_CALLS_OF_HEALTH = 20
 
 
 def calls_in(log: Path) -> Counter[tuple[str, str]]:
@@ -33,7 +35,8 @@ def test_each_reading_is_one_call(
 ) -> None:
     env = pretend("h100x8", gpus=gpus) | {"FAKE_CALL_LOG": str(call_log)}
 
-    ended = program("list", "--json", "--processes", env=env)
+    # CSV has no health, whose questions are partly the same with another number.
+    ended = program("list", "--format", "csv", "--processes", env=env)
 
     assert ended.code == 0
     calls = calls_in(call_log)
@@ -56,6 +59,17 @@ def test_a_plain_table_asks_for_no_load_by_process(
     assert "nvmlDeviceGetUUID" in names
     assert "nvmlDeviceGetProcessUtilization" not in names
     assert not [name for name in names if "NvLink" in name or "Topology" in name]
+
+
+def test_the_health_of_a_document_is_few_more(
+    pretend: Pretend, program: Program, call_log: Path
+) -> None:
+    env = pretend("h100x8") | {"FAKE_CALL_LOG": str(call_log)}
+
+    assert program("list", "--json", env=env).code == 0
+
+    most = MOST_CALLS_PER_GPU + MOST_CALLS_OF_HEALTH
+    assert calls_in(call_log).total() <= CALLS_OF_ALL + 8 * most
 
 
 def test_mig_instances_are_asked_once_each(
@@ -89,7 +103,8 @@ def test_topology_asks_each_pair_and_each_link_once(
         by_name[name] += count
     links = 8 * len(machine.links(0))
     assert links == 8 * 18
-    assert by_name["nvmlDeviceGetHandleByIndex_v2"] == 8
+    # For the list, and once more for the health.
+    assert by_name["nvmlDeviceGetHandleByIndex_v2"] == 2 * 8
     assert by_name["nvmlDeviceGetTopologyCommonAncestor"] == 8 * 7 / 2
     # And once for each GPU the link after the last, which tells that it was the last.
     assert by_name["nvmlDeviceGetNvLinkState"] <= links + 8
