@@ -128,9 +128,16 @@ def list_gpus(
         if sort is not None and order is not None:
             inventory = sort_gpus(inventory, COLUMNS[order].value, descending=sort.startswith("-"))
         if table or document:
-            from gpucheck.inventory.condition import read_condition
+            from gpucheck.drivers.evidence import HealthReading
+            from gpucheck.inventory.condition import read_condition, with_troubles
 
-            inventory = read_condition(inventory, probes)
+            # A driver that did not answer is not waited for once more.
+            answered = answer.error is None
+            inventory = (
+                read_condition(inventory, probes)
+                if answered
+                else with_troubles(inventory, HealthReading())
+            )
         return answer._replace(result=inventory)
 
     show: dict[str, Any] = {"columns": columns, "processes": processes or user is not None}

@@ -427,7 +427,7 @@ def read_condition(inventory: Inventory, probes: Probes) -> Inventory:
 def with_troubles(inventory: Inventory, reading: HealthReading) -> Inventory:
     """Return the list with what is wrong with each card, or why its health is not known."""
     health = {gpu.index: gpu for gpu in reading.gpus}
-    why = "not read" if reading.failure is None else reading.failure.message
+    why = "the driver did not answer" if reading.failure is None else reading.failure.message
 
     def judged(gpu: Gpu) -> Gpu:
         if gpu.state is GpuState.OK and gpu.index not in health:
