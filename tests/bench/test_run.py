@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -26,7 +27,7 @@ from gpucheck.bench.model import (
 )
 from gpucheck.bench.run import alternating, run_bench
 from gpucheck.bench.sampler import CaseState
-from gpucheck.drivers.gpu import OpenedGpus
+from gpucheck.drivers.gpu import GpuDevice, OpenedGpus
 from gpucheck.drivers.host.blas import Blas
 from gpucheck.drivers.host.cpu import CpuLoad, LinuxCpu
 from gpucheck.drivers.nvml.sensors import Sample, SensorBatch
@@ -148,6 +149,42 @@ def test_each_round_has_inputs_of_its_own(memory_bytes: int | None) -> None:
     (row,) = result.measurements
     assert len(row.round_sizes) == len(seen) == len({id(array) for array in seen})
     assert sum(row.round_sizes) == len(row.samples_s)
+
+
+@pytest.mark.parametrize(
+    ("free_bytes", "devices", "kept_from_bytes"),
+    [
+        # Eight bytes are needed, sixteen with a GPU; up to a quarter may be kept.
+        (33, ("cpu",), 32 * 2**20),
+        (32, ("cpu",), math.inf),
+        (None, ("cpu",), math.inf),
+        (65, ("gpu",), 0.0),
+        (64, ("gpu",), math.inf),
+    ],
+)
+def test_large_inputs_are_kept_where_there_is_room_and_all_that_only_gpus_need(
+    free_bytes: int | None, devices: tuple[str, ...], kept_from_bytes: float
+) -> None:
+    clock = FakeClock()
+    seen: list[float] = []
+
+    class Looking(FakeKernel):
+        def cpu_cases(self, order: CaseOrder) -> list[Case]:
+            seen.append(order.data._kept_from_bytes)
+            return super().cpu_cases(order)
+
+        def gpu_cases(self, order: CaseOrder, gpu: GpuDevice) -> list[Case]:
+            return self.cpu_cases(order)
+
+    run(
+        BenchRequest(devices=devices),
+        clock=clock,
+        cpu=FakeCpu(memory_available_bytes=free_bytes),
+        gpus=OpenedGpus(devices=[FakeGpu(clock)]),
+        kernels={"fake": Looking(clock)},
+    )
+
+    assert seen == [kept_from_bytes]
 
 
 def test_rows_beyond_the_budget_are_announced_and_noted() -> None:
