@@ -137,3 +137,38 @@ def test_answers_of_one_second_are_told_apart_by_their_outcome() -> None:
 
     assert collected.nodes["n"].documents == 2
     assert collected.nodes["n"].outcome() is Outcome.LOST
+
+
+def test_what_the_sensors_saw_stays_until_newer_ones_see_more() -> None:
+    for documents in (
+        (bench("n", time="2026-11-22T02:00:00Z"), detect("n", time="2026-11-22T04:00:00Z")),
+        (bench("n", time="2026-11-22T04:00:00Z"), bench("n", time="2026-11-22T02:00:00Z")),
+    ):
+        first = documents[0]["result"]["telemetry"]["gpus"]
+        for gpu in first:
+            gpu["temperature_c"] = {"high": 99}
+        collected = Collected()
+        for document in documents:
+            collected.add(Found(Place("a.jsonl", 1), document))
+        assert all("99 C" in gpu.facts for gpu in collected.gpus)
+
+
+def test_the_number_of_a_gpu_is_nvmls_where_somebody_knows_it() -> None:
+    document = bench("n", (1.0,))
+    document["result"]["environment"]["gpus"][0]["cuda_index"] = 5
+    listed = detect("n", gpus=1)
+
+    for documents in ((document, listed), (listed, document)):
+        collected = Collected()
+        for one in documents:
+            collected.add(Found(Place("a.jsonl", 1), one))
+        assert [gpu.index for gpu in collected.gpus] == [0]
+
+
+def test_problems_are_named_up_to_a_thousand_and_counted_beyond() -> None:
+    collected = Collected()
+    for number in range(1002):
+        collected.add(Found(Place("a.jsonl", number), None, "it is no JSON"))
+
+    assert (collected.problem_count, len(collected.problems)) == (1002, 1000)
+    assert (collected.problems[-1].line, collected.problems[-1].problem) == (999, "it is no JSON")

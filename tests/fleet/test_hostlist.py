@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gpucheck.fleet import hostlist
-from gpucheck.fleet.hostlist import MOST_HOSTS, expand, fold
+from gpucheck.fleet.hostlist import MOST_HOSTS, expand, fold, read_expected
 from gpucheck.report.errors import WrongUseError
 
 
@@ -78,3 +80,19 @@ def test_hosts_are_folded(hosts: str, text: str) -> None:
 def test_folding_loses_no_host(names: set[str]) -> None:
     names.discard("")
     assert set(expand(fold(names))) == names
+
+
+def test_a_file_of_hosts_names_no_more_than_one_may(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hostlist, "MOST_HOSTS", 10)
+    path = tmp_path / "hosts"
+    path.write_text(f"a[1-9] {'r' * 150}\nb\n")
+
+    found = read_expected(f"@{path}")
+
+    assert len(found.hosts) == 10
+    assert found.racks == {f"a{number}": "r" * 100 for number in range(1, 10)}
+    path.write_text("a[1-9]\nb[1-2]\n")
+    with pytest.raises(WrongUseError, match="more than 10 hosts"):
+        read_expected(f"@{path}")

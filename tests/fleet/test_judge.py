@@ -83,7 +83,7 @@ def test_slow_is_confirmed_by_two_runs_in_three(slow_runs: int, runs: int, speed
 
     found = judged(values, runs=runs)
 
-    assert speeds(found) == {5: speed}
+    assert speeds(found)[5] is speed
     assert found.verdicts[0].runs == runs
     assert found.verdicts[0].slow_runs == slow_runs
 
@@ -248,3 +248,112 @@ def test_chance_is_the_hypergeometric_one(here: int, size: int, bad: int, total:
     ]
 
     assert at_least(here, size, bad, total) == pytest.approx(sum(ways) / math.comb(total, size))
+
+
+@pytest.mark.parametrize(
+    ("steps", "speed"),
+    [(5, GpuSpeed.SLOW), (4.5, GpuSpeed.WATCH), (3.5, GpuSpeed.WATCH), (3.25, None)],
+)
+def test_the_limits_of_the_score_are_part_of_it(steps: float, speed: GpuSpeed | None) -> None:
+    """In steps of a 64th every number is exact."""
+    reference = {"g": Reference(1.0, 1 / 64)}
+
+    rule = RULE._replace(correction=Correction.NONE)
+    found = judged([1.0] * 7 + [1 - steps / 64], baseline=reference, rule=rule)
+
+    assert speeds(found).get(7) is speed
+    assert found.groups[0].finds_percent == 100 * 5 / 64
+    assert found.groups[0].shift_percent == 0
+
+
+def test_the_limit_of_the_loss_is_part_of_it() -> None:
+    rule = RULE._replace(least_percent=6.25)
+
+    assert speeds(judged([1.0] * 99 + [0.9375], rule=rule)) == {99: GpuSpeed.SLOW}
+    assert judged([1.0] * 99 + [0.94], rule=rule).verdicts == ()
+
+
+def test_the_scale_is_never_less_than_half_a_percent() -> None:
+    assert healthy_part(np.full(30, 4.0), RULE) == (4.0, 0.02)
+
+
+def test_a_small_group_moves_by_its_median() -> None:
+    found = judged([0.75] * 8, baseline={"g": Reference(1.0, 0.01)})
+
+    assert found.groups[0].shift_percent == 25
+    assert speeds(found) == dict.fromkeys(range(8), GpuSpeed.SLOW)
+
+
+@pytest.mark.parametrize(("share", "speed"), [(1.2, GpuSpeed.SLOW), (0.8, GpuSpeed.WATCH)])
+@pytest.mark.parametrize("gpus", [25, 100_000])
+def test_the_correction_counts_gpus_that_were_judged(
+    share: float, speed: GpuSpeed, gpus: int
+) -> None:
+    values = healthy(25)
+    centre, scale = healthy_part(values, RULE)
+    values[5] = centre - 6 * scale
+    centre, scale = healthy_part(values, RULE)
+    chance = tail(np.array([(values[5] - centre) / scale]), 25)[0]
+    rule = RULE._replace(risk=share * 25 * float(chance), least_percent=1.0)
+
+    found = judge([Sample(group(), np.arange(25), values)], gpus, rule)
+
+    assert speeds(found)[5] is speed
+    assert found.groups[0].slow == (speed is GpuSpeed.SLOW)
+    assert int((found.judged_tests > 0).sum()) == 25
+
+
+def test_two_tests_are_two_chances() -> None:
+    values, other = healthy(25), healthy(25, seed=2)
+    centre, scale = healthy_part(values, RULE)
+    values[5] = centre - 6 * scale
+    centre, scale = healthy_part(values, RULE)
+    chance = tail(np.array([(values[5] - centre) / scale]), 25)[0]
+    rule = RULE._replace(risk=1.5 * 25 * float(chance), least_percent=1.0)
+    samples = [Sample(group(), np.arange(25), one) for one in (values, other)]
+
+    assert speeds(judge(samples, 25, rule))[5] is GpuSpeed.WATCH
+    rule = rule._replace(risk=2.5 * 25 * float(chance))
+    assert speeds(judge(samples, 25, rule))[5] is GpuSpeed.SLOW
+
+
+@pytest.mark.parametrize(("deviation", "judged_by"), [(4.9, "peers"), (5.1, "nothing")])
+def test_a_group_that_varies_too_much_is_not_judged(deviation: float, judged_by: str) -> None:
+    step = deviation / 100 / 1.4826
+    found = judged([1 - step, 1.0, 1 + step] * 20)
+
+    assert found.groups[0].judged_by == judged_by
+
+
+@pytest.mark.parametrize(("count", "named"), [(19, False), (20, True)])
+def test_twenty_are_a_group(count: int, named: bool) -> None:
+    found = judged([1.0] * (count - 1) + [0.5])
+
+    assert bool(found.verdicts) is named
+    assert found.groups[0].reason == (None if named else "only 19 alike, and no baseline")
+
+
+def test_a_node_needs_two_slow_gpus_and_half() -> None:
+    where = {number: Place(f"n{number // 2}", None) for number in range(200)}
+
+    assert list(attribute(where, [0], list(where), RULE)) == []
+    (found,) = attribute(where, [0, 1], list(where), RULE)
+    assert (found.slow, found.judged) == (2, 2)
+    assert found.sentence == "2 of 2 GPUs of n0 are slow: seek the cause in the node"
+
+
+def test_a_rack_needs_three_nodes() -> None:
+    where = places(200, 3)
+
+    assert list(attribute(where, [0, 8], list(where), RULE)) == []
+    (found,) = attribute(where, [0, 8, 16], list(where), RULE)
+    assert found.sentence == "3 of 3 nodes of rack r0 have slow GPUs: seek it in the rack"
+
+
+def test_a_shift_at_the_limit_is_none() -> None:
+    at, beyond = (group()._replace(shift_percent=percent, gpus=9) for percent in (3.0, 3.1))
+
+    assert list(shifts([group(), at], RULE)) == []
+    (found,) = shifts([beyond], RULE)
+    assert (found.slow, found.judged) == (9, 9)
+    assert "all 9 H100 are 3.1 % slower in copy" in found.sentence

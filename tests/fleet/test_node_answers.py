@@ -24,6 +24,7 @@ from gpucheck.fleet.dask_child import Node, one_per_machine
 from gpucheck.fleet.model import NodeAnswer, Outcome
 from gpucheck.fleet.results import ResultsFile, read_earlier
 from gpucheck.report.errors import MissingError, WrongUseError
+from tests.architecture.commands import built_command
 from tests.fleet.documents import detect
 
 
@@ -302,14 +303,14 @@ def test_a_line_that_was_cut_off_is_kept_if_it_names_its_host(tmp_path: Path) ->
         ('{"host": "cut", "out', True),
         ("x" * 9000, True),
     ):
-        path.write_text(f"{good}\n{cut}", encoding="utf-8")
+        path.write_text(f"{good}\n" * 60 + cut, encoding="utf-8")
         file = ResultsFile(path, resume=True)
         collected = Collected()
         assert read_earlier(path, collected).settled == {"n"}
         assert collected.problem_count == 0
         file.append(line("whole", Outcome.OK))
         file.close()
-        assert path.read_text().splitlines()[1:-1] == ([cut] if kept else [])
+        assert path.read_text().splitlines()[60:-1] == ([cut] if kept else [])
 
 
 @pytest.mark.parametrize("content", ["notes", "notes\n", "{}\n", json.dumps(detect("n")) + "\n"])
@@ -338,9 +339,11 @@ def test_a_run_that_ended_before_its_first_answer_is_continued(tmp_path: Path) -
 def test_a_second_run_does_not_write_to_the_same_file(tmp_path: Path) -> None:
     path = tmp_path / "results.jsonl"
     first = ResultsFile(path, resume=False)
+    before = len(list(Path("/proc/self/fd").iterdir()))
 
     with pytest.raises(WrongUseError) as raised:
         ResultsFile(path, resume=True)
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
     first.close()
     ResultsFile(path, resume=True).close()
 
@@ -357,3 +360,10 @@ def test_answers_to_several_commands_are_not_continued(tmp_path: Path) -> None:
     with pytest.raises(WrongUseError) as raised:
         read_earlier(path)
     assert raised.value.code == "mixed-results"
+
+
+def test_the_times_of_a_node_are_those_of_the_help() -> None:
+    (option,) = (one for one in built_command("fleet run").params if one.name == "node_timeout")
+
+    said = ", ".join(f"{verb} {seconds:g}" for verb, seconds in connector.NODE_TIMEOUT_S.items())
+    assert said in " ".join(option.help.split())

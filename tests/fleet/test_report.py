@@ -397,3 +397,24 @@ def test_one_host_with_many_values_hides_no_other() -> None:
 
     assert found[0] == ("off", "on", 8, ("odd",))
     assert len(found) == 20
+
+
+@pytest.mark.parametrize(("values", "rows_"), [(20, 20), (21, 0)])
+def test_a_fact_has_twenty_values_at_most(values: int, rows_: int) -> None:
+    assert len(rows(described(*map(str, range(values))))) == rows_
+
+
+@pytest.mark.parametrize(("most", "majority", "count"), [(6, "a", 6), (5, None, 0)])
+def test_a_majority_is_six_of_ten(most: int, majority: str | None, count: int) -> None:
+    found = list(differences(described(*"a" * most, *"b" * (10 - most)), JudgementRule()))
+
+    last = found[-1]
+    assert (last.field, last.of, last.value) == ("vbios_version", "H100", "b")
+    assert (last.majority, last.majority_count, last.count, last.total) == (
+        *(majority, count),
+        *(10 - most, 10),
+    )
+
+
+def test_of_three_two_are_a_majority() -> None:
+    assert rows(described("a", "b", "a")) == [("b", "a", 1, ("n1",))]
