@@ -403,7 +403,7 @@ def test_without_a_cause_nothing_is_asked_of_the_machine() -> None:
 
 def test_files_pipes_and_gzip_are_read(tmp_path: Path) -> None:
     plain, packed = tmp_path / "a.log", tmp_path / "a.log.gz"
-    plain.write_text(f"x\n{OOM}\n")
+    plain.write_text(f"\n{OOM}\n")  # an empty first line counts
     packed.write_bytes(gzip.compress(plain.read_bytes()))
     wide, swapped = tmp_path / "powershell.log", tmp_path / "swapped.log"
     wide.write_bytes(f"\ufeffü\r\n{OOM}\r\n".encode("utf-16-le"))
