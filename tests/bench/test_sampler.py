@@ -17,6 +17,7 @@ def test_a_new_slice_warms_up_for_its_share_unless_one_sample_fills_it() -> None
     clock = FakeClock()
     sampler, state = Sampler(clock, 1000), CaseState(case=FakeCase(repeat(0.01), clock))
 
+    assert state.last_sample_s == 0
     counts = []
     for samples_s in (0.1, 0.1, 0.01):
         before = len(state.warmup_s)
@@ -25,6 +26,7 @@ def test_a_new_slice_warms_up_for_its_share_unless_one_sample_fills_it() -> None
 
     # The first slice finds the number of loops with one run, and then takes the whole warm-up.
     assert counts == [(1 + 6, 10), (3, 10), (0, 1)]
+    assert state.last_sample_s == 0.01
     assert state.error is None
 
 
