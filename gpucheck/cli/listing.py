@@ -127,7 +127,8 @@ def list_gpus(
             inventory = keep(inventory, lambda item: item.visible is not False)
         if sort is not None and order is not None:
             inventory = sort_gpus(inventory, COLUMNS[order].value, descending=sort.startswith("-"))
-        if table or document:
+        # Health takes half as many questions again; a plain document is for who asks often.
+        if table or (processes and document):
             from gpucheck.drivers.evidence import HealthReading
             from gpucheck.inventory.condition import read_condition, with_troubles
 

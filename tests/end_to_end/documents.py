@@ -20,7 +20,7 @@ STATUSES = {0: {"ok", "warn"}, 1: {"fail"}}
 
 #: Fields of a GPU that are null when there is nothing to tell, or nobody asked.
 NOTHING_TO_TELL = frozenset(
-    {"error", "hidden_reason", "memory_unaccounted_bytes", "holders", *LIMIT_FIELDS}
+    {"error", "hidden_reason", "memory_unaccounted_bytes", "holders", "troubles", *LIMIT_FIELDS}
 )
 
 #: Fields of a process that are null as its `namespace` says, or as it is in no MIG instance.
