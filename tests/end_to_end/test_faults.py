@@ -151,12 +151,15 @@ Calls = dict[str, Counter[tuple[str, str]]]
 
 @pytest.fixture(scope="session")
 def called(pretend: Pretend, program: Program, tmp_path_factory: pytest.TempPathFactory) -> Calls:
-    """Return what a real `list` with everything calls, by the machine: on new and old drivers."""
+    """Return what a real `list` calls, by the machine, on new and old drivers.
+
+    Without a card's health, which is swept with `detect`.
+    """
     found = {}
     for machine in (rich_machine(), old_machine()):
         log = tmp_path_factory.mktemp("log") / "calls"
         env = pretend(machine) | {"FAKE_CALL_LOG": str(log)}
-        ended = program("list", "--json", "--topology", "--processes", "--ask-driver", env=env)
+        ended = program("list", "--json", "--topology", "--ask-driver", env=env)
         assert ended.code == 0
         found[machine.name] = calls_in(log)
     return found
@@ -435,7 +438,7 @@ def test_failing_functions_through_the_command(
         where = "" if everywhere or function in {*NO_ROWS, *SYSTEM} else f"gpu={BROKEN}"
         env = pretend(machine, fail=[f"{function} {where} {code}"])
 
-        ended = program("list", "--json", "--topology", "--processes", env=env)
+        ended = program("list", "--json", "--topology", env=env)
 
         assert ended.code in (0, 3, 4), (function, code)
         document = ended.document()
