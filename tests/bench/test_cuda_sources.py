@@ -53,18 +53,19 @@ CASES = [
     for defines in DEFINES.get(source.name, ((),))
 ]
 #: Number formats of softmax.cu: its name for them, and their bytes. bfloat16's instructions came
-#: one after the other, so that the `slow` cases have it alone.
+#: one after the other.
 FLOAT32, FLOAT16, BFLOAT16 = (0, 4), (1, 2), (2, 2)
 
 
 ARCHITECTURES = [
     pytest.param(one, marks=() if one in ALWAYS else pytest.mark.slow) for one in FURTHER
 ]
-#: Each format at the kinds that its instructions or registers may differ in.
+#: Each format at the kinds that its instructions or registers may differ in. An ordinary run has
+#: each kind once or twice: bfloat16 where it has no instructions, where they came, and at the newest.
 SOFTMAX_CASES = [
-    *((*FLOAT32, one) for one in KINDS),
-    *((*FLOAT16, one) for one in (KINDS if THOROUGH else KINDS[:1])),
-    *((*BFLOAT16, one) for one in FURTHER if THOROUGH or one not in (60, 100)),
+    *((*FLOAT32, one) for one in (KINDS if THOROUGH else (70, 90))),
+    *((*FLOAT16, one) for one in (KINDS if THOROUGH else (75,))),
+    *((*BFLOAT16, one) for one in (FURTHER if THOROUGH else (50, 80, 120))),
 ]
 
 
