@@ -60,8 +60,8 @@ FLOAT32, FLOAT16, BFLOAT16 = (0, 4), (1, 2), (2, 2)
 ARCHITECTURES = [
     pytest.param(one, marks=() if one in ALWAYS else pytest.mark.slow) for one in FURTHER
 ]
-#: Each format at the kinds that its instructions or registers may differ in. An ordinary run has each
-#: kind once or twice: bfloat16 where it has no instructions, where they came, and at the newest.
+#: Each format at the kinds that its instructions or registers may differ in. An ordinary run has
+#: each kind once or twice: bfloat16 before its instructions, with the first, and at the newest.
 SOFTMAX_CASES = [
     *((*FLOAT32, one) for one in (KINDS if THOROUGH else (70, 90))),
     *((*FLOAT16, one) for one in (KINDS if THOROUGH else (75,))),
