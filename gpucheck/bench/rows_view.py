@@ -455,7 +455,8 @@ def details(row: Measurement, view: View) -> Iterator[str]:
 def _limits(row: Measurement) -> Iterator[str]:
     """Yield the percentages in full, the clock and the energy."""
     if row.percent_of_peak is not None:
-        yield f"{row.percent_of_peak:.1f} % of the peak ({row.limits.get('peak', '')})"
+        peak = row.limits.get("peak")
+        yield f"{row.percent_of_peak:.1f} % of the peak" + (f" ({peak})" if peak else "")
     if row.percent_of_peak_at_clock is not None:
         yield f"{row.percent_of_peak_at_clock:.1f} % at the measured clock"
     if row.percent_of_copy is not None:

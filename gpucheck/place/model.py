@@ -10,6 +10,8 @@ from gpucheck.drivers.host.processes import program_of
 from gpucheck.inventory.model import MemoryCap
 from gpucheck.report.text import ranges
 
+#: Most GPUs that one request may ask for.
+MOST_GPUS = 1024
 #: Most claims that may share one GPU.
 MOST_SHARES = 256
 #: End of the reason against a GPU that processes use.

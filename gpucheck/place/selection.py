@@ -18,6 +18,7 @@ from gpucheck.inventory.model import Gpu, GpuProcess, GpuState, Inventory, Topol
 from gpucheck.inventory.visibility import NOT_BESIDE_OTHERS, ONE_MIG, shows_one_instance
 from gpucheck.place.claim_store import Target
 from gpucheck.place.model import (
+    MOST_GPUS,
     MOST_SHARES,
     UNCLAIMED,
     Candidate,
@@ -87,9 +88,9 @@ def check_request(request: SelectionRequest) -> None:
     Raises:
         WrongUseError: a number is out of range, or a text is not a capability or expression.
     """
-    if not 1 <= request.count <= 1024:
+    if not 1 <= request.count <= MOST_GPUS:
         raise _wrong(
-            code="bad-count", message=f"--count takes 1 or more GPUs, not {request.count}."
+            code="bad-count", message=f"--count takes 1 to {MOST_GPUS} GPUs, not {request.count}."
         )
     if not 1 <= request.share <= MOST_SHARES:
         raise _wrong(

@@ -445,6 +445,10 @@ def test_the_limits_the_clock_and_the_energy_are_among_the_details() -> None:
     ):
         assert said in text
 
+    text = words(draw(result(replace(row, limits={})), width=160, verbosity=1))
+    assert "81.2 % of the peak" in text
+    assert "of the peak (" not in text
+
 
 def test_the_sensors_and_the_measured_limits_are_shown() -> None:
     gpu = GpuTelemetry(

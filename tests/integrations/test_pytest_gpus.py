@@ -388,7 +388,8 @@ def test_the_options_are_those_of_a_choice_by_place() -> None:
     [
         ("timeout", -0.1, "--gpucheck-timeout takes seconds, not -0.1."),
         ("timeout", float("inf"), "--gpucheck-timeout takes seconds, not inf."),
-        ("count", 0, "--gpucheck-count takes 1 or more GPUs, not 0."),
+        ("count", 0, "--gpucheck-count takes 1 to 1024 GPUs, not 0."),
+        ("count", 1025, "--gpucheck-count takes 1 to 1024 GPUs, not 1025."),
         ("share", 257, "--gpucheck-share takes 1 to 256 claims per GPU, not 257."),
         ("capability", "nine", "A compute capability is a number such as 9.0, not 'nine'."),
     ],
