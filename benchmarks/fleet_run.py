@@ -29,7 +29,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -90,8 +90,10 @@ def load_of(pid: int, workers: int, seconds: float) -> Load:
 
 
 @contextmanager
-def cluster(workers: int, folder: Path) -> Iterator[tuple[str, Load]]:
-    """Yield the address of a scheduler, and its load when all workers had registered."""
+def cluster(
+    workers: int, folder: Path, fork: Callable[[str, int, Path], list[int]]
+) -> Iterator[tuple[str, Load]]:
+    """Yield a scheduler's address, and its load when all that `fork` started had registered."""
     scheduler = subprocess.Popen(
         [sys.executable, str(ROOT / "tests" / "fleet" / "dask_node.py"), "scheduler"],
         stdout=subprocess.PIPE,
@@ -104,7 +106,7 @@ def cluster(workers: int, folder: Path) -> Iterator[tuple[str, Load]]:
     import distributed  # noqa: F401 - the children have it without an import of their own
 
     begun_s = time.monotonic()
-    pids = [fork_worker(address, number, folder) for number in range(workers)]
+    pids = fork(address, workers, folder)
     try:
         asyncio.run(all_registered(address, workers))
         yield address, load_of(scheduler.pid, workers, time.monotonic() - begun_s)
@@ -116,31 +118,14 @@ def cluster(workers: int, folder: Path) -> Iterator[tuple[str, Load]]:
         scheduler.wait()
 
 
-@contextmanager
-def registered(workers: int, folder: Path) -> Iterator[Load]:
-    """Yield the load of a scheduler with which so many workers have registered."""
-    scheduler = subprocess.Popen(
-        [sys.executable, str(ROOT / "tests" / "fleet" / "dask_node.py"), "scheduler"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
-    assert scheduler.stdout is not None
-    address = scheduler.stdout.readline().strip()
-    os.environ.update(_QUIET)
-    import distributed  # noqa: F401 - as in cluster
+def fork_workers(address: str, workers: int, folder: Path) -> list[int]:
+    """Start a process for each worker."""
+    return [fork_worker(address, number, folder) for number in range(workers)]
 
-    begun_s = time.monotonic()
-    pids = [fork_holder(address, range(one, workers, HOLDERS), folder) for one in range(HOLDERS)]
-    try:
-        asyncio.run(all_registered(address, workers))
-        yield load_of(scheduler.pid, workers, time.monotonic() - begun_s)
-    finally:
-        for pid in pids:
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
-        scheduler.kill()
-        scheduler.wait()
+
+def fork_holders(address: str, workers: int, folder: Path) -> list[int]:
+    """Start a few processes that hold so many workers, which only register."""
+    return [fork_holder(address, range(one, workers, HOLDERS), folder) for one in range(HOLDERS)]
 
 
 def fork_holder(address: str, numbers: range, folder: Path) -> int:
@@ -354,7 +339,7 @@ def main() -> None:
         folder = Path(name)
         light = []
         for workers in sorted(options.registered):
-            with registered(workers, folder) as load:
+            with cluster(workers, folder, fork_holders) as (_, load):
                 light.append(load)
         about_more = section(light, busy)
         if not options.workers:
@@ -372,7 +357,10 @@ def main() -> None:
         program.chmod(0o755)
         loads, rows = [], []
         for workers in sorted(options.workers):
-            with cluster(workers, folder) as (address, load):
+            with cluster(workers, folder, fork_workers) as (
+                address,
+                load,
+            ):
                 asked = measured("list, all at once", address, "list")
                 loads.append(load._replace(list_s=asked.seconds))
                 if workers == max(options.workers):
