@@ -23,24 +23,19 @@ _VARYING = (
 )
 
 
+#: The pages of a machine: the end of their names, and the command.
+_PAGES = {"": ("list", "--processes"), "-detect": ("detect", "--quick")}
+
+
+@pytest.mark.parametrize("kind", _PAGES, ids=lambda kind: kind or "-list")
 @pytest.mark.parametrize("name", machine_names())
-def test_the_page_of_a_machine(name: str, pretend: Pretend, program: Program) -> None:
-    line = ("list", "--processes", "--deadline", "2", "--format", "html")
+def test_the_page_of_a_machine(name: str, kind: str, pretend: Pretend, program: Program) -> None:
+    line = (*_PAGES[kind], "--deadline", "2", "--format", "html")
 
     page = Page(program(*line, env=pretend(name)).stdout.decode())
 
     page.assert_inert()
-    _assert_kept(f"{name}.txt", _lasting(page))
-
-
-@pytest.mark.parametrize("name", machine_names())
-def test_the_verdict_of_a_machine(name: str, pretend: Pretend, program: Program) -> None:
-    line = ("detect", "--quick", "--deadline", "2", "--format", "html")
-
-    page = Page(program(*line, env=pretend(name)).stdout.decode())
-
-    page.assert_inert()
-    _assert_kept(f"{name}-detect.txt", _lasting(page))
+    _assert_kept(f"{name}{kind}.txt", _lasting(page))
 
 
 def _assert_kept(name: str, text: str) -> None:
@@ -52,7 +47,7 @@ def _assert_kept(name: str, text: str) -> None:
 
 
 def test_no_page_is_left_over() -> None:
-    names = {name for one in machine_names() for name in (one, f"{one}-detect")}
+    names = {f"{name}{kind}" for name in machine_names() for kind in _PAGES}
     assert {path.stem for path in KEPT.iterdir()} == names
 
 
