@@ -10,10 +10,10 @@ from gpucheck.data import table
 NAME = "NVIDIA Health Validation"
 
 
-def beside(check_id: str) -> Iterator[str]:
-    """Yield a line for each of its checks on the question of ours."""
+def beside(check_id: str | None) -> Iterator[str]:
+    """Yield a line for each of its checks on the question of ours; None: what we do not ask."""
     for row in table("health_validation"):
-        if row["check"] == check_id:
+        if row.get("check") == check_id:
             yield f"{NAME}, {row['id']}: {'; '.join(_parts(row))}"
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from gpucheck.detect.checks import CHECKS, Check
+from gpucheck.detect.health_validation import beside
 from gpucheck.detect.run import explained
 from tests.architecture.house import ROOT
 
@@ -38,6 +39,8 @@ def lines() -> Iterator[str]:
         yield from (f"- source: {item}" for item in about.sources)
         if check.REQUIRES:
             yield f"- after: {', '.join(check.REQUIRES)}"
+    yield from ("", "## What others ask, and none of these", "")
+    yield from (f"- {line}" for line in beside(None))
 
 
 def test_document_is_up_to_date() -> None:

@@ -22,14 +22,20 @@ def test_a_reason_stands_where_ours_judges_otherwise_and_nowhere_else() -> None:
     assert not offenders
 
 
-def test_each_stands_beside_a_check_of_ours() -> None:
-    assert {row["check"] for row in ROWS} <= {check.ID for check in CHECKS}
+def test_each_stands_beside_a_check_of_ours_or_is_not_judged() -> None:
+    others = [row for row in ROWS if "check" not in row]
+
+    assert {row["check"] for row in ROWS if "check" in row} <= {check.ID for check in CHECKS}
+    assert {row["judgement"] for row in others} == {"none"}
+    assert [line.split()[3] for line in beside(None)] == [f"{row['id']}:" for row in others]
 
 
 def test_an_xid_is_judged_as_its_row_says() -> None:
-    rows = {row["id"]: row["judgement"] for row in ROWS if row["check"] == "xid"}
+    numbers = {row["id"].removeprefix("gpu_xid_"): row["judgement"] for row in ROWS}
+    numbers = {name: own for name, own in numbers.items() if name.isdigit()}
 
-    assert rows == {name: guide(int(name.rpartition("_")[2])).judgement for name in rows}
+    assert set(numbers) == {"46", "48", "154"}
+    assert numbers == {name: guide(int(name)).judgement for name in numbers}
     assert of_xid(46) == "CRITICAL: drain, then reset_gpu, then service_required"
     assert of_xid(48) == "CRITICAL: drain"
     assert of_xid(154) == "INFO"
