@@ -10,6 +10,7 @@ from gpucheck.detect.model import Finding
 from gpucheck.detect.remedies import for_gpu
 from gpucheck.detect.xids import (
     CATALOGUE,
+    Guide,
     Judgement,
     Xid,
     guide,
@@ -84,7 +85,7 @@ def _judge(
 ) -> Finding:
     number, pci_bus_id = xids[-1].number, xids[-1].pci_bus_id
     gpu = next((gpu for gpu in machine.nvml.gpus if gpu.pci_bus_id == pci_bus_id), None)
-    facts = guide(number)
+    facts = _guide(_worst(xids))
     steps = (facts.remedy,)
     return finding(
         _STATUS[facts.judgement],
@@ -96,10 +97,19 @@ def _judge(
     )
 
 
+def _worst(xids: Sequence[Xid]) -> Xid:
+    """Return the last line that calls its error fatal, else the last one."""
+    return next((xid for xid in reversed(xids) if xid.fatal), xids[-1])
+
+
+def _guide(xid: Xid) -> Guide:
+    return guide(xid.number, fatal=xid.fatal)
+
+
 def _sentence(name: str, xids: Sequence[Xid], *, came_back: bool) -> str:
     """Return which error, how often, when, whose, and what to do by us and by NVIDIA."""
-    last = xids[-1]
-    facts = guide(last.number)
+    last = _worst(xids)
+    facts = _guide(last)
     often = f" {how_often(xids, MOST_OF_AN_XID)}" if len(xids) > 1 else ""
     again = "it came back after the last boot" if came_back else None
     parts = [
@@ -113,8 +123,9 @@ def _sentence(name: str, xids: Sequence[Xid], *, came_back: bool) -> str:
 
 def _evidence(machine: Machine, xids: Sequence[Xid], before: Sequence[Xid]) -> Iterable[Evidence]:
     """Yield the last line, NVIDIA's actions beside it, and what earlier boots show."""
-    log, facts = machine.system.log, guide(xids[-1].number)
-    yield Evidence(log.source, xids[-1].line)
+    log, worst = machine.system.log, _worst(xids)
+    facts = _guide(worst)
+    yield Evidence(log.source, worst.line)
     if facts.nvidia is not None:
         yield Evidence(CATALOGUE, facts.nvidia)
     if facts.because is not None:

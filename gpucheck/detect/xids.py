@@ -25,6 +25,11 @@ _LINE = (
 )
 #: What a line of Xid 154 asks for: "… changed from 0x0 (None) to 0x1 (GPU Reset Required)".
 _ASKED = r" to 0x[0-9a-fA-F]+ \((?P<action>[A-Za-z0-9 ]{1,40})\)"
+#: How a line of NVLink 5 (Xid 144 to 150) calls its error, and the first of its registers. Source:
+#: NVIDIA's Xid catalogue, WORKFLOW_NVLINK5_ERR.
+_FATAL = r" Fatal +XC[01] +i[01] +Link +-?[0-9]{1,3} +\(0x(?P<register>[0-9a-fA-F]{1,8})\b"
+#: Why a link went down: bits 20 to 25 of that register; the reasons after which no reset is needed.
+_LINK_DOWN, _WITHOUT_RESET = "NETIR_LINK", frozenset({0b100110, 0b101000})
 _UNKNOWN = "<unknown>"
 #: The number that says which recovery the others need.
 RECOVERY_CHANGED = 154
@@ -56,6 +61,15 @@ class Xid(NamedTuple):
         """Return the recovery that a line of Xid 154 asks for."""
         found = re.search(_ASKED, self.line)
         return found["action"] if found is not None and self.number == RECOVERY_CHANGED else None
+
+    @property
+    def fatal(self) -> bool:
+        """Return whether a line of NVLink 5 calls its error fatal, and needs a reset."""
+        found = re.search(_FATAL, self.line)
+        if found is None:
+            return False
+        reason = int(found["register"], 16) >> 20 & 0b111111
+        return not (_LINK_DOWN in self.line and reason in _WITHOUT_RESET)
 
 
 class Guide(NamedTuple):
@@ -101,13 +115,15 @@ def suggested(immediate: str | None, investigatory: str | None) -> Judgement:
     return Judgement.WARN
 
 
-def guide(number: int) -> Guide:
-    """Return what the table says of a number."""
+def guide(number: int, *, fatal: bool = False) -> Guide:
+    """Return what the table says of a number, or of its lines that call themselves fatal."""
     row = _row(number)
     if row is None:
         action = "look the number up"
         return Guide("not in NVIDIA's catalogue", Judgement.WARN, action, _LIST)
     immediate, investigatory = row.get("immediate"), row.get("investigatory")
+    if fatal and "fatal" in row:
+        immediate, investigatory = row["fatal"], None
     bucket = document("xid")["buckets"].get(immediate, {})
     own = row.get("judgement")
     return Guide(
@@ -132,11 +148,17 @@ def described(number: int) -> tuple[str, About] | None:
     if facts.because:
         reason = f"because {facts.because}"
     critical = health_validation.of_xid(number)
+    worst = guide(number, fatal=True)
     about = About(
         looks_at=(f"lines `NVRM: Xid (…): {number}` of the kernel log",),
         why=f"{row['description']} ({row.get('mnemonic', 'no mnemonic')}).",
         rules=(
             f"{facts.judgement}, {reason}",
+            *(
+                (f"{worst.judgement} if a line says Fatal: NVIDIA's action is then {worst.nvidia}",)
+                if worst != facts
+                else ()
+            ),
             f"NVIDIA: {facts.nvidia or 'no action'} ({products})",
             *((f"{health_validation.NAME}: {critical}",) if critical else ()),
             f"what to do: {facts.remedy}",

@@ -109,6 +109,33 @@ def test_what_154_asks_for() -> None:
     assert other.asked is None
 
 
+@pytest.mark.parametrize(
+    ("text", "fatal"),
+    [
+        ("149, NETIR_LINK_EVT  Fatal   XC0 i0 Link 09 (0x025525c6 0x00000000 0x00000000)", True),
+        ("149, NETIR Fatal XC0 i0 Link -1 (0x000fe406 0x00000000)", True),
+        ("150, MSE_WATCHDOG Fatal XC0 i0 Link -1 (0x00000000 0x00000000)", True),
+        # Two of the reasons why a link goes down need no reset, bits 20 to 25: 38 and 40.
+        ("149, NETIR_LINK_EVT Fatal XC0 i0 Link 00 (0x026001c6 0x00000000)", False),
+        ("149, NETIR_LINK_EVT Fatal XC0 i0 Link 00 (0x028001c6 0x00000000)", False),
+        ("145, RLW_REMAP Fatal XC0 i0 Link 00 (0x026001c6 0x00000040)", True),
+        ("145, RLW_RXPIPE Nonfatal XC0 i0 Link 13 (0x0409a0c2 0x00000008)", False),
+        ("74, NVLink: fatal error detected on link 3(0x10000, 0x0, 0x0)", False),
+        ("79, GPU has fallen off the bus.", False),
+    ],
+)
+def test_which_lines_of_nvlink_are_fatal(text: str, fatal: bool) -> None:
+    found = parse_line(f"NVRM: Xid (PCI:0018:01:00): {text}")
+
+    assert found is not None
+    assert found.fatal is fatal
+    judged = guide(found.number, fatal=True)
+    if found.number in range(144, 151):
+        assert (judged.judgement, judged.nvidia) == (Judgement.FAIL, "RESET_GPU")
+    else:
+        assert judged == guide(found.number)
+
+
 def test_lines_without_recorded_times_have_none() -> None:
     line = "NVRM: Xid (PCI:0000:10:00): 79, x"
 
@@ -279,7 +306,9 @@ def test_what_the_buckets_suggest(buckets: tuple[str | None, str | None], expect
         (63, "warn", "reset the GPU when nothing runs on it", "IGNORE"),
         (31, "note", "restart the program", "RESTART_APP, then WORKFLOW_XID_31"),
         (61, "warn", "ask the vendor", "CONTACT_SUPPORT"),
-        (171, "warn", "look the number up", None),
+        (167, "warn", "look the number up", None),
+        (171, "warn", "see Xid 48", None),
+        (145, "warn", "check the links", "WORKFLOW_NVLINK5_ERR"),
         (9999, "warn", "look the number up", None),
     ],
 )

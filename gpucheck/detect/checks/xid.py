@@ -24,8 +24,10 @@ ABOUT = About(
     rules=(
         "fail: 46, 48, 62, 64, 74, 79, 95, 110, 119, 120, 136, 140, 143, 158: NVIDIA's action is a "
         "reset, a restart of the machine, or work on the links",
-        "11, 13, 25, 31, 32, 37, 43, 45, 69, 80, 106, 107, 108, 121 and 137 are errors of "
+        "11, 13, 25, 31, 32, 37, 43, 45, 69, 80, 106, 107, 108, 121, 137 and 162 are errors of "
         "programs, or nothing at all: only noted",
+        "fail: a line of 144 to 150 (NVLink 5) that says Fatal, but for two of the reasons why a "
+        "link goes down; else they warn",
         "warn: any other number; gpucheck/data/xid.toml has each with NVIDIA's actions, and the "
         "reason where it is judged otherwise",
         "the lines of one number on one GPU are one finding; 3 minutes of silence end a burst",

@@ -206,6 +206,20 @@ def test_a_number_is_told_in_words_with_what_to_do(number: int, meaning: str, st
     assert step in found.remedy[0]
 
 
+def test_one_fatal_line_of_nvlink_makes_the_finding_a_failure() -> None:
+    fatal = line(149, more="NETIR_LINK_EVT  Fatal   XC0 i0 Link 09 (0x025525c6 0x00000000)")
+    other = line(149, more="NETIR_BER_EVENT Nonfatal XC0 i0 Link 03 (0x00086226 0x00000001)")
+
+    (warned,) = look(other)
+    (failed,) = look(fatal, other)
+
+    assert (warned.status, failed.status) == (CheckStatus.WARN, CheckStatus.FAIL)
+    assert "check the links (NVIDIA: WORKFLOW_NVLINK5_ERR)" in warned.summary
+    assert "reset the GPU (NVIDIA: RESET_GPU)" in failed.summary
+    assert "nvidia-smi -i 0 --gpu-reset" in failed.remedy[0]
+    assert failed.evidence[0].value == fatal
+
+
 def test_explain_names_the_numbers_that_the_table_judges_so() -> None:
     fails, notes = (
         {number for number in range(1, 1000) if guide(number).judgement is judgement}
