@@ -34,7 +34,9 @@ def main() -> None:
 
     REQUESTS.listen()
     try:
-        if words[:1] == [ASKS_NVML] and not _is_answered_elsewhere(words):
+        if words[:1] == [ASKS_NVML] and not any(
+            word in NOT_NOW or word.startswith("--from=") for word in words
+        ):
             # The driver answers while the rest is imported, which takes about as long.
             from gpucheck.drivers.nvml.start import start_early
 
@@ -45,7 +47,10 @@ def main() -> None:
     except KeyboardInterrupt:
         code = _interrupted(words)
     finally:
-        _end_what_was_started()
+        # An unused child process ends: with a hung driver it would stay for ever.
+        starter = sys.modules.get("gpucheck.drivers.nvml.start")
+        if starter is not None:
+            starter.discard()
     REQUESTS.release()
     if code == INTERRUPTED:
         # An interrupt in the middle of exec() (every dataclass is made by one) makes Python end
@@ -83,17 +88,6 @@ def _interrupted(words: list[str]) -> int:
     return output.interrupted(
         output.Context(command=command, document=output.asked_document(words))
     )
-
-
-def _end_what_was_started() -> None:
-    """End an unused child process: with a hung driver it would stay for ever."""
-    starter = sys.modules.get("gpucheck.drivers.nvml.start")
-    if starter is not None:
-        starter.discard()
-
-
-def _is_answered_elsewhere(words: list[str]) -> bool:
-    return any(word in NOT_NOW or word.startswith("--from=") for word in words)
 
 
 if __name__ == "__main__":

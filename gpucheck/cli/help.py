@@ -157,7 +157,7 @@ class HelpfulCommand(TyperCommand):
         page = _Page(formatter)
         words = _words(ctx)
         records = {
-            str(item.name): (_plain(record[0]), record[1])
+            str(item.name): (record[0].strip("{}"), record[1])
             for item in self.get_params(ctx)
             if (record := item.get_help_record(ctx)) is not None
         }
@@ -174,10 +174,6 @@ class HelpfulCommand(TyperCommand):
 
 #: A longer option takes a line of its own, rather than push all explanations to the right.
 _WIDEST = 26
-
-
-def _plain(word: str) -> str:
-    return word.strip("{}")
 
 
 class HelpfulGroup(TyperGroup):

@@ -313,15 +313,11 @@ def _redacted(value: Any, change: Callable[[str], str], redactor: Redactor) -> A
     if not isinstance(value, dict):
         return value
     return {
-        key: _variables(item, redactor)
+        key: {name: redactor.variable(name, value) for name, value in item.items()}
         if key == "variables" and isinstance(item, dict)
         else _redacted(item, change, redactor)
         for key, item in value.items()
     }
-
-
-def _variables(values: Mapping[str, str], redactor: Redactor) -> dict[str, str]:
-    return {name: redactor.variable(name, value) for name, value in values.items()}
 
 
 # ------------------------------------------------------------------------------------- files
@@ -330,7 +326,14 @@ def _variables(values: Mapping[str, str], redactor: Redactor) -> dict[str, str]:
 def _files(name: str, report: Report) -> dict[str, Part]:
     """Return a part in every form that it has."""
     error = None if report.error is None else report.error.message
-    view = View(width=WIDTH, verbosity=1, processes=True, chart_remedy=_charts())
+    # How to get charts that cannot be drawn here, without a path of this machine.
+    again = "gpucheck show bench.json --html bench.html"
+    view = View(
+        width=WIDTH,
+        verbosity=1,
+        processes=True,
+        chart_remedy=(f"With gpucheck's extra plot: {again}",) if chart_remedy() else (),
+    )
     texts = {"json": open_format("json")(report, view._replace(indented=True))}
     if name in VIEWS:
         screens = list(_screens(report))
@@ -356,12 +359,6 @@ def _text(report: Report, view: View) -> str:
     """Return a screen; of a failure what a terminal gets on stderr."""
     said = "" if report.error is None else "\n".join((report.error.message, *report.error.remedy))
     return (f"{said}\n\n" if said else "") + open_format("table")(report, view)
-
-
-def _charts() -> tuple[str, ...]:
-    """Return how to get charts that cannot be drawn here, without a path of this machine."""
-    again = "gpucheck show bench.json --html bench.html"
-    return (f"With gpucheck's extra plot: {again}",) if chart_remedy() else ()
 
 
 def _readme(once: ReadOnce, parts: Mapping[str, Part], counts: Mapping[str, int] | None) -> Part:

@@ -385,18 +385,15 @@ def _against_driver(machine: Machine, build: BuildReading, guide: Guide) -> Iter
     driver = machine.nvml.driver_version
     least = newer_driver_for(build.cuda_build, driver, windows=machine.is_wsl)
     if least is not None:
+        # Some of the steps that run without the upgrade are the upgrade itself.
+        steps = guide.install_gpu_build(machine, build)
         yield Trouble(
             CheckStatus.WARN,
             f"its CUDA {build.cuda_build} needs driver {least} or newer, but this is {driver}",
             (Evidence("nvmlSystemGetDriverVersion", driver or "?"),),
-            _upgrade_or(guide.install_gpu_build(machine, build)),
+            steps if steps[0].startswith("Upgrade") else ("Upgrade the driver.", *steps),
             cause="driver-too-old",
         )
-
-
-def _upgrade_or(steps: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the upgrade of the driver, and what runs without it; some steps are the upgrade."""
-    return steps if steps[0].startswith("Upgrade") else ("Upgrade the driver.", *steps)
 
 
 def _against_gpus(

@@ -479,7 +479,14 @@ def _look_live(
     findings: Sequence[Finding] = getattr(answer.result, "checks", ())
     order = sorted(findings, key=lambda finding: rule.checks.index(finding.id))
     wrong = (CheckStatus.FAIL, CheckStatus.WARN)
-    same = next((each for each in order if each.status in wrong and _means(rule, each)), None)
+    same = next(
+        (
+            each
+            for each in order
+            if each.status in wrong and (not rule.causes or each.cause in rule.causes)
+        ),
+        None,
+    )
     if same is not None and (other := _other_gpu(line, same)) is not None:
         summary = f"{same.id}: {same.summary}; the log names {other}"
         return Live(Seen.CANNOT_BE_TOLD, summary, same.id), (), answer
@@ -495,10 +502,6 @@ def _look_live(
     told = made or next(iter(order), None)
     summary = "none of its checks could be made" if told is None else f"{told.id}: {told.summary}"
     return Live(Seen.CANNOT_BE_TOLD, summary, made.id if made else None), (), answer
-
-
-def _means(rule: Rule, finding: Finding) -> bool:
-    return not rule.causes or finding.cause in rule.causes
 
 
 def _other_gpu(line: str, finding: Finding) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gpucheck.detect.log import Level, Live, LogVerdict, Match, Seen, conclusion
+from gpucheck.detect.log import Level, LogVerdict, Match, Seen, conclusion
 from gpucheck.report.blocks import Block, Gap, Headline, Line, Span, head, remedies
 from gpucheck.report.envelope import CheckStatus, Report
 from gpucheck.report.text import View, count_of
@@ -32,12 +32,17 @@ def blocks(report: Report, view: View) -> Iterator[Block]:
         yield Headline(conclusion(found), CheckStatus.SKIP, style="bold")
         yield from remedies((NOT_KNOWN,), indent=INDENT)
         return
-    mark = _verdict_mark(found)
+    # The mark is the whole log's: an error may follow from a warning that comes first.
+    marks = [_mark(match) for match in (*found.causes, *found.consequences)]
+    mark = CheckStatus.FAIL if CheckStatus.FAIL in marks else CheckStatus.WARN
     color = "red" if mark is CheckStatus.FAIL else "yellow"
     yield Headline(conclusion(found), mark, style=f"bold {color}")
     yield Line(cause.excerpt, indent=INDENT)
     if found.live is not None:
-        yield _live(found.live)
+        live = found.live
+        styles = {Seen.YES: "red", Seen.NO_LONGER: "green"}
+        word = Span(WORDS[live.seen], styles.get(live.seen, "yellow"))
+        yield Line((Span("seen live: "), word, Span(f" ({live.summary})", "dim")), indent=INDENT)
     yield from remedies(found.remedy, indent=INDENT)
     if view.verbosity < 0:
         return
@@ -56,20 +61,8 @@ def line(found: LogVerdict) -> str:
     return conclusion(found)
 
 
-def _verdict_mark(found: LogVerdict) -> CheckStatus:
-    """Return the mark of the whole log: an error may follow from a warning that comes first."""
-    marks = [_mark(match) for match in (*found.causes, *found.consequences)]
-    return CheckStatus.FAIL if CheckStatus.FAIL in marks else CheckStatus.WARN
-
-
 def _mark(match: Match) -> CheckStatus:
     return CheckStatus.FAIL if match.level is Level.ERROR else CheckStatus.WARN
-
-
-def _live(live: Live) -> Line:
-    styles = {Seen.YES: "red", Seen.NO_LONGER: "green"}
-    word = Span(WORDS[live.seen], styles.get(live.seen, "yellow"))
-    return Line((Span("seen live: "), word, Span(f" ({live.summary})", "dim")), indent=INDENT)
 
 
 def _others(found: LogVerdict, view: View) -> Iterator[Block]:

@@ -133,7 +133,7 @@ def judge(scene: Scene) -> ProcessAnswer:
     first = next((one for one in obstacles if one.hinders), None)
     cause = None if uses is not False else first
     libraries = None if process.mapped is None else tuple(_libraries(process.mapped))
-    frameworks = None if process.mapped is None else _loaded_frameworks(process)
+    frameworks = tuple(LoadedFramework(*framework) for framework in process.frameworks)
     group = process.cgroup
     return ProcessAnswer(
         pid=process.pid,
@@ -149,7 +149,7 @@ def judge(scene: Scene) -> ProcessAnswer:
         gpus=gpus,
         obstacles=obstacles,
         libraries=libraries,
-        frameworks=frameworks,
+        frameworks=None if process.mapped is None else frameworks,
         device_files=process.device_files,
         devices_present=process.devices_present,
         environment=process.environment,
@@ -567,7 +567,9 @@ _FINDERS: tuple[Callable[[Scene], Iterator[Obstacle]], ...] = (
 def _conclusion(
     scene: Scene, gpus: tuple[UsedGpu, ...], uses: bool | None, cause: Obstacle | None
 ) -> str:
-    who = _who(scene.process)
+    process = scene.process
+    name = program_of(process.command) or process.name
+    who = f"PID {process.pid} ({name})" if name else f"PID {process.pid}"
     if gpus:
         return f"{who} {_use(scene.process.pid, gpus)}."
     if uses is None:
@@ -575,11 +577,6 @@ def _conclusion(
     if cause is not None:
         return f"{who} does not use a GPU: {cause.summary}."
     return f"{who} does not use a GPU; the files that say why could not be read."
-
-
-def _who(process: ProcessFilesReading) -> str:
-    name = program_of(process.command) or process.name
-    return f"PID {process.pid} ({name})" if name else f"PID {process.pid}"
 
 
 def _use(pid: int, gpus: tuple[UsedGpu, ...]) -> str:
@@ -665,7 +662,3 @@ def _libraries(mapped: Iterable[MappedReading]) -> Iterator[LoadedLibrary]:
 def _driver_libraries(process: ProcessFilesReading) -> list[LoadedLibrary]:
     """Return the files of libcuda that it has loaded."""
     return [one for one in _libraries(process.mapped or ()) if one.name == "libcuda"]
-
-
-def _loaded_frameworks(process: ProcessFilesReading) -> tuple[LoadedFramework, ...]:
-    return tuple(LoadedFramework(*framework) for framework in process.frameworks)

@@ -106,7 +106,14 @@ def detect_on(machine: Machine) -> Answer:
     return Answer(
         result=detection._replace(
             frameworks=_frameworks(machine, findings),
-            gpus=_gpus(machine) if reads_nvml else (),
+            gpus=tuple(
+                DetectedGpu(
+                    index=gpu.index, uuid=gpu.uuid, name=gpu.name, pci_bus_id=gpu.pci_bus_id
+                )
+                for gpu in machine.nvml.gpus
+            )
+            if reads_nvml
+            else (),
             memory_limits=caps_of(machine.nvml.gpus) if reads_nvml else (),
         ),
         exit_code=exit_code_of(detection, wanted),
@@ -142,13 +149,6 @@ def _judge(machine: Machine, findings: Sequence[Finding]) -> tuple[Finding, ...]
         findings,
         has_control_node=signs and device_nodes.has_control_node(machine),
         cupy_failure=machine.launch.cupy_failure if through_cupy else None,
-    )
-
-
-def _gpus(machine: Machine) -> tuple[DetectedGpu, ...]:
-    return tuple(
-        DetectedGpu(index=gpu.index, uuid=gpu.uuid, name=gpu.name, pci_bus_id=gpu.pci_bus_id)
-        for gpu in machine.nvml.gpus
     )
 
 

@@ -288,7 +288,10 @@ def conclude(
     beside = _first(findings, CheckStatus.FAIL, BESIDE)
     cause: Finding | None
     if failed is None:
-        failed = _none_left(findings)
+        # Every GPU may be lost by now, whatever worked before.
+        lost = next((finding for finding in findings if finding.id == gpu_lost.ID), None)
+        none = lost is not None and (gpu_lost.remaining_gpus(lost) or "").startswith("0 ")
+        failed = lost if none else None
     if failed is not None:
         verdict, cause = Verdict.UNUSABLE, failed
     elif _is_proven(findings):
@@ -319,13 +322,6 @@ def conclude(
         interpreter=looked_at.python if looked_at else None,
         interpreter_named_by=looked_at.named_by if looked_at else None,
     )
-
-
-def _none_left(findings: Sequence[Finding]) -> Finding | None:
-    """Return the finding which says that every GPU is lost, whatever worked before."""
-    lost = next((finding for finding in findings if finding.id == gpu_lost.ID), None)
-    none = lost is not None and (gpu_lost.remaining_gpus(lost) or "").startswith("0 ")
-    return lost if none else None
 
 
 def _is_proven(findings: Sequence[Finding]) -> bool:

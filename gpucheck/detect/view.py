@@ -84,7 +84,10 @@ def answer(report: Report, detection: Detection, view: View) -> Iterator[Block]:
     mark = _mark(report, detection)
     color = {CheckStatus.OK: "green", CheckStatus.FAIL: "red"}.get(mark, "yellow")
     yield Headline(detection.conclusion, mark, style=f"bold {color}")
-    if _is_strict(report, detection):
+    # Only --strict made the answer a bad one.
+    failed = any(finding.status is CheckStatus.FAIL for finding in detection.checks)
+    good = detection.verdict is not Verdict.UNUSABLE and not failed
+    if report.exit_code is ExitCode.BAD and good:
         yield Line("--strict makes this a failure", indent=INDENT, style="dim")
     yield from remedies(detection.remedy, indent=INDENT)
     cause = _cause(detection)
@@ -105,13 +108,6 @@ def _mark(report: Report, detection: Detection) -> CheckStatus:
     if detection.verdict is Verdict.DEGRADED or _cause(detection) is not None:
         return CheckStatus.WARN
     return CheckStatus.OK if report.exit_code is ExitCode.OK else CheckStatus.UNKNOWN
-
-
-def _is_strict(report: Report, detection: Detection) -> bool:
-    """Return whether only --strict made the answer a bad one."""
-    failed = any(finding.status is CheckStatus.FAIL for finding in detection.checks)
-    good = detection.verdict is not Verdict.UNUSABLE and not failed
-    return report.exit_code is ExitCode.BAD and good
 
 
 def _cause(detection: Detection) -> Finding | None:

@@ -62,6 +62,7 @@ def judged_speeds(
     places = {gpu.number: Place(gpu.host, racks.get(gpu.host)) for gpu in gpus}
     judged = [number for number in places if judgement.judged_tests[number]]
     bad = [one.gpu for one in judgement.verdicts if one.speed is GpuSpeed.SLOW]
+    speeds = {one.gpu: one.speed for one in judgement.verdicts}
     return JudgedSpeeds(
         groups=judgement.groups,
         slow=slow,
@@ -70,7 +71,11 @@ def judged_speeds(
             *attribute(places, bad, judged, rule),
         ),
         reasons=_reasons(slow),
-        by_number=_by_number(judgement),
+        by_number={
+            number: (speeds.get(number, GpuSpeed.OK), round(worst, 2))
+            for number, worst in enumerate(judgement.worst_percent.tolist())
+            if not math.isnan(worst)
+        },
     )
 
 
@@ -171,12 +176,3 @@ def _sentences(ones: list[SlowGpu]) -> Iterator[str]:
         more = f" and {count_of(one.tests - 1, 'more test')}" if one.tests > 1 else ""
         test = one.test.partition("/")[0]
         yield f"{name} is {one.slower_percent:.1f} % slower in {test}{more}"
-
-
-def _by_number(judgement: Judgement) -> Mapping[int, tuple[GpuSpeed, float]]:
-    speeds = {one.gpu: one.speed for one in judgement.verdicts}
-    return {
-        number: (speeds.get(number, GpuSpeed.OK), round(worst, 2))
-        for number, worst in enumerate(judgement.worst_percent.tolist())
-        if not math.isnan(worst)
-    }

@@ -119,14 +119,10 @@ def _of_machine(detection: Detection) -> Diagnosis:
         status=CheckStatus.FAIL if detection.first_failure else CheckStatus.UNKNOWN,
         message=f"{detection.conclusion}.",
         remedy=detection.remedy,
-        layer=_layer_of(check, detection.checks),
+        layer=next((finding.layer for finding in detection.checks if finding.id == check), None),
         check=check,
         cause=detection.cause,
     )
-
-
-def _layer_of(check: str | None, findings: Sequence[Finding]) -> Layer | None:
-    return next((finding.layer for finding in findings if finding.id == check), None)
 
 
 def _of_framework(finding: Finding) -> Diagnosis:

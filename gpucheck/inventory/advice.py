@@ -172,7 +172,10 @@ def _about_containers(
     elif words == {"none"}:
         message = f"{name}: the container got the driver's files but no GPU."
         yield _notice("container-without-gpus", message)
-    elif words != {"all"} and _some_out_of_range(visibility):
+    elif words != {"all"} and any(
+        entry.status is EntryStatus.DROPPED and entry.reason.startswith("out of range")
+        for entry in visibility.entries
+    ):
         yield _notice(
             "container-numbers",
             f"{name} chose the GPUs when the container was made; in here they count from 0, so "
@@ -180,13 +183,6 @@ def _about_containers(
             f"CUDA_VISIBLE_DEVICES={_shown(visibility.cuda_visible_devices or '')} name other GPUs "
             "or none. UUIDs stay the same.",
         )
-
-
-def _some_out_of_range(visibility: Visibility) -> bool:
-    return any(
-        entry.status is EntryStatus.DROPPED and entry.reason.startswith("out of range")
-        for entry in visibility.entries
-    )
 
 
 def _about_mps(visibility: Visibility, environment: Mapping[str, str]) -> Iterator[Notice]:

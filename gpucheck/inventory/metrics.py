@@ -71,7 +71,10 @@ def metrics(report: Report) -> Iterator[Metric]:
     inventory = report.result
     if not isinstance(inventory, Inventory):
         raise TypeError(type(inventory).__name__)
-    labelled = [(_labels(gpu), gpu) for gpu in inventory.gpus]
+    labelled = [
+        (gpu_labels(index=gpu.index, uuid=gpu.uuid, pci_bus_id=gpu.pci_bus_id, name=gpu.name), gpu)
+        for gpu in inventory.gpus
+    ]
     known = bool(labelled) or report.error is None
     yield gauge(
         "gpucheck_gpus",
@@ -125,10 +128,6 @@ def _of_instances(instances: list[tuple[Labels, MigInstance]]) -> Iterator[Metri
         "Memory in use in the MIG instance.",
         [(labels, each.memory_used_bytes) for labels, each in labelled],
     )
-
-
-def _labels(gpu: Gpu) -> Labels:
-    return gpu_labels(index=gpu.index, uuid=gpu.uuid, pci_bus_id=gpu.pci_bus_id, name=gpu.name)
 
 
 def _hertz(megahertz: int | None) -> int | None:

@@ -399,7 +399,8 @@ def users_of(gpu: Gpu) -> str:
     found: dict[str, dict[str, None]] = {}
     for process in gpu.processes:
         user = process.user or "unknown user"
-        found.setdefault(user, {})[_program(process)] = None
+        program = program_of(process.command) or process.name or f"PID {process.pid}"
+        found.setdefault(user, {})[program] = None
     if not found:
         return UNKNOWN if "processes" in gpu.unavailable else ""
     return "; ".join(f"{user}: {_first(list(programs))}" for user, programs in found.items())
@@ -408,10 +409,6 @@ def users_of(gpu: Gpu) -> str:
 def _first(programs: Sequence[str]) -> str:
     more = f" +{len(programs) - MOST_PROGRAMS}" if len(programs) > MOST_PROGRAMS else ""
     return ", ".join(programs[:MOST_PROGRAMS]) + more
-
-
-def _program(process: GpuProcess) -> str:
-    return program_of(process.command) or process.name or f"PID {process.pid}"
 
 
 # ---------------------------------------------------------------------------- lines, by GPU
@@ -625,15 +622,17 @@ def _matrix(
         columns += [Column("NUMA", right=True), Column("CPUs")]
     found = []
     for gpu in rows:
-        cells = [f"GPU{gpu.index}", *(_link_kind(kinds, gpu, other) for other in across)]
+        cells = [
+            f"GPU{gpu.index}",
+            *(
+                "X" if other is gpu else kinds.get((gpu.index, other.index), UNKNOWN)
+                for other in across
+            ),
+        ]
         if places:
             cells += [COLUMNS["numa_node"].show(gpu), COLUMNS["cpu_affinity"].show(gpu)]
         found.append(Row(cells))
     return Table(columns, found, gap=1)
-
-
-def _link_kind(kinds: Kinds, gpu: Gpu, other: Gpu) -> str:
-    return "X" if other is gpu else kinds.get((gpu.index, other.index), UNKNOWN)
 
 
 # ------------------------------------------------------------------------------- processes

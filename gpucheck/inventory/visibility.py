@@ -91,7 +91,15 @@ def apply_rules(
         cuda_visible_devices=cuda_visible_devices,
         cuda_device_order=cuda_device_order,
         decided_by=DecidedBy.RULES,
-        entries=tuple(_document(entry) for entry in entries),
+        entries=tuple(
+            VisibilityEntry(
+                text=entry.text,
+                status=EntryStatus.DROPPED if entry.problem else EntryStatus.KEPT,
+                uuid=entry.uuid,
+                reason=entry.problem or entry.question or entry.note or "valid",
+            )
+            for entry in entries
+        ),
         visible=None if question else tuple(uuid for uuid in named if uuid),
         open_question=question,
     )
@@ -152,15 +160,6 @@ def _keep_one_instance(entries: list[Entry], gpus: Sequence[GpuReading]) -> list
         else entry._replace(question=None, problem=ONE_MIG)
         for entry in entries
     ]
-
-
-def _document(entry: Entry) -> VisibilityEntry:
-    return VisibilityEntry(
-        text=entry.text,
-        status=EntryStatus.DROPPED if entry.problem else EntryStatus.KEPT,
-        uuid=entry.uuid,
-        reason=entry.problem or entry.question or entry.note or "valid",
-    )
 
 
 def _order_question(order: str | None, gpus: Sequence[GpuReading]) -> str | None:

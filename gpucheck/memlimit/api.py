@@ -99,12 +99,14 @@ def limit_memory(
         gpus = list_gpus(opened, ask_driver=True)
     finally:
         opened.close()
+    from gpucheck.drivers.python.frameworks_child import find_frameworks
+
     plan = plan_limit(
         wanted,
         gpus,
         environment=os.environ,
         include_overhead=include_overhead,
-        software=_own_frameworks(),
+        software=Software(interpreter=sys.executable, frameworks=find_frameworks()),
     )
     return LimitedMemory(plan)
 
@@ -124,10 +126,3 @@ def _amount_of(amount: str | float) -> Amount:
             code="bad-amount", message=f"limit_memory takes {wants}, not {amount!r}."
         )
     return Amount(text=repr(amount), share=Fraction(repr(amount)))
-
-
-def _own_frameworks() -> Software:
-    """Return the frameworks of this interpreter, without importing them."""
-    from gpucheck.drivers.python.frameworks_child import find_frameworks
-
-    return Software(interpreter=sys.executable, frameworks=find_frameworks())

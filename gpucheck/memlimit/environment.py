@@ -78,7 +78,12 @@ def hook_environment(plan: MemoryLimit, environment: Mapping[str, str]) -> dict[
     document = hook_document(plan, environment)
     if document is None:
         return {}
-    _keep_tighter(document, environment.get(HOOK_VARIABLE))
+    # The limits of an outer `memlimit` hold where they are lower, GPU by GPU.
+    outer = _outer_bytes(environment.get(HOOK_VARIABLE))
+    gpus = document["gpus"]
+    if isinstance(gpus, list):
+        for gpu in gpus:
+            gpu["bytes"] = min(gpu["bytes"], outer.get(gpu["uuid"], gpu["bytes"]))
     theirs = environment.get(PYTHONPATH)
     # An empty entry would be the current directory.
     folders = (hook_folder(), theirs) if theirs else (hook_folder(),)
@@ -140,15 +145,6 @@ def _outer_bytes(inherited: str | None) -> dict[str | None, int]:
         return {gpu["uuid"]: int(gpu["bytes"]) for gpu in json.loads(inherited or "{}")["gpus"]}
     except (ValueError, KeyError, TypeError):
         return {}
-
-
-def _keep_tighter(document: dict[str, object], inherited: str | None) -> None:
-    """Lower our limits to those of an outer `memlimit`, GPU by GPU."""
-    outer = _outer_bytes(inherited)
-    gpus = document["gpus"]
-    if isinstance(gpus, list):
-        for gpu in gpus:
-            gpu["bytes"] = min(gpu["bytes"], outer.get(gpu["uuid"], gpu["bytes"]))
 
 
 # --------------------------------------------------------------------------- ineffective variables

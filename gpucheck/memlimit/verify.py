@@ -362,19 +362,18 @@ def _judge(answer: Answer, plan: MemoryLimit, found: tuple[Verification, ...]) -
         remedy = ("Try a GPU with more free memory (--gpu), a smaller amount, or an idle GPU.",)
     else:
         code, slug, verb = ExitCode.MISSING, "framework-missing", "could not be tried"
-        remedy = (*_installing(plan, first.framework), _alternatives(plan))
+        # gpucheck's own Python may be the one that lacks CuPy.
+        own = plan.software is not None and plan.software.interpreter == sys.executable
+        remedy = (
+            *(install_cupy() if own and first.framework == "cupy" else ()),
+            _alternatives(plan),
+        )
     which = "" if first.mechanism is None else f" ({first.mechanism})"
     alone = first.cuda_index is None or len(plan.gpus) == 1
     where = "" if alone else f" on GPU {first.cuda_index}"
     message = f"The limit of {first.framework}{which} {verb}{where}: {first.reason}."
     failure = Failure(code=slug, message=message, remedy=remedy)
     return answer._replace(exit_code=code, error=failure)
-
-
-def _installing(plan: MemoryLimit, framework: str | None) -> tuple[str, ...]:
-    """Return how gpucheck's own Python gets CuPy, if that is the Python that lacks it."""
-    own = plan.software is not None and plan.software.interpreter == sys.executable
-    return install_cupy() if own and framework == "cupy" else ()
 
 
 def _alternatives(plan: MemoryLimit) -> str:

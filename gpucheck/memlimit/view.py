@@ -11,8 +11,6 @@ from gpucheck.drivers.python.frameworks import Software
 from gpucheck.inventory.capped import capped_sentences
 from gpucheck.memlimit.model import (
     GpuMemoryLimit,
-    HardLimit,
-    LimitedRun,
     Mechanism,
     MemoryLimit,
     Overhead,
@@ -83,9 +81,18 @@ def blocks(report: Report, view: View) -> Iterator[Block]:
         yield Gap()
     yield from (Line(said, CheckStatus.WARN) for said in capped_sentences(caps_of(limit)))
     if limit.run is not None:
-        yield from _run(limit.run)
+        run = limit.run
+        first, *others = outcome_lines(run)
+        mark = CheckStatus.WARN if run.exceeded else None
+        yield Line(first, mark, style="bold")
+        yield from (Line(line, indent=INDENT) for line in others)
     if limit.hard is not None:
-        yield from _hard(limit.hard, view)
+        hard = limit.hard
+        start, end = hard_sentences(hard)
+        yield Line(f"{start}.")
+        yield Line(f"{end[0].upper()}{end[1:]}.", None if hard.removed else CheckStatus.WARN)
+        if view.verbosity > 0:
+            yield Line(f"{hard.cgroup} ({hard.place})", indent=INDENT, style="dim")
         return
     yield from _limits(limit, view)
     if view.verbosity > 0:
@@ -94,22 +101,6 @@ def blocks(report: Report, view: View) -> Iterator[Block]:
         yield from _proofs(limit, report.error)
     elif view.verbosity == 0:
         yield from _summary(limit, view)
-
-
-def _run(run: LimitedRun) -> Iterator[Block]:
-    first, *others = outcome_lines(run)
-    mark = CheckStatus.WARN if run.exceeded else None
-    yield Line(first, mark, style="bold")
-    yield from (Line(line, indent=INDENT) for line in others)
-
-
-def _hard(hard: HardLimit, view: View) -> Iterator[Block]:
-    """Yield what the driver limited, its proof and peak, and whether it is removed."""
-    start, end = hard_sentences(hard)
-    yield Line(f"{start}.")
-    yield Line(f"{end[0].upper()}{end[1:]}.", None if hard.removed else CheckStatus.WARN)
-    if view.verbosity > 0:
-        yield Line(f"{hard.cgroup} ({hard.place})", indent=INDENT, style="dim")
 
 
 def _summary(limit: MemoryLimit, view: View) -> Iterator[Block]:
@@ -159,8 +150,9 @@ def _limits(limit: MemoryLimit, view: View) -> Iterator[Block]:
     rows = []
     for group in groups:
         first = group[0]
-        cells = [_ordinals(group), _name(group), _size(first.limit_bytes)]
-        cells += [_size(first.memory_total_bytes)]
+        name = first.name or first.uuid or f"GPU {first.index}"
+        names = f"{len(group)} × {name}" if len(group) > 1 else name
+        cells = [_ordinals(group), names, _size(first.limit_bytes), _size(first.memory_total_bytes)]
         cells += [ABSENT if first.limit_bytes is None else str(first.limit_bytes)] * exact
         rows.append(Row(cells))
     yield Table(columns, rows, names=2)
@@ -209,15 +201,6 @@ def _beyond_allocators(gpus: Sequence[GpuMemoryLimit], overhead: Overhead) -> st
     return f"nvidia-smi shows about {size} more, for the CUDA context and libraries{advice}."
 
 
-def _budgets(gpus: Sequence[GpuMemoryLimit], overhead: Overhead) -> Iterator[Block]:
-    """Yield one budget for each size: eight equal cards share one."""
-    groups: dict[object, list[GpuMemoryLimit]] = {}
-    for gpu in gpus:
-        groups.setdefault((gpu.memory_total_bytes, gpu.limit_bytes), []).append(gpu)
-    for group in groups.values():
-        yield _budget(group[0], overhead, f" of GPU {_ordinals(group)}" if len(groups) > 1 else "")
-
-
 def _budget(gpu: GpuMemoryLimit, overhead: Overhead, which: str) -> Line:
     if gpu.allocator_limit_bytes is None:
         return Line(f"Budget{which}: unknown without the GPU's total")
@@ -237,11 +220,6 @@ def _budget(gpu: GpuMemoryLimit, overhead: Overhead, which: str) -> Line:
 
 def _ordinals(group: Sequence[GpuMemoryLimit]) -> str:
     return ranges([gpu.cuda_index for gpu in group if gpu.cuda_index is not None]) or ABSENT
-
-
-def _name(group: Sequence[GpuMemoryLimit]) -> str:
-    name = group[0].name or group[0].uuid or f"GPU {group[0].index}"
-    return f"{len(group)} × {name}" if len(group) > 1 else name
 
 
 def _size(value: int | None) -> str:
@@ -324,7 +302,13 @@ def _software_name(software: Software) -> str:
 
 def _details(limit: MemoryLimit, error: Failure | None) -> Iterator[Block]:
     if limit.overhead is not None:
-        yield from _budgets(limit.gpus, limit.overhead)
+        # One budget for each size: eight equal cards share one.
+        groups: dict[object, list[GpuMemoryLimit]] = {}
+        for gpu in limit.gpus:
+            groups.setdefault((gpu.memory_total_bytes, gpu.limit_bytes), []).append(gpu)
+        for group in groups.values():
+            of_gpu = f" of GPU {_ordinals(group)}" if len(groups) > 1 else ""
+            yield _budget(group[0], limit.overhead, of_gpu)
     if limit.software is not None:
         yield Line(_software_line(limit.software))
     if limit.verifications:

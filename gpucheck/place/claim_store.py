@@ -203,11 +203,6 @@ def _highest_number() -> int:
     return time.monotonic_ns() + _LONGEST_LEAD_NS
 
 
-def _record_rank(read: FileRecord, now_ns: int) -> tuple[bool, int, int]:
-    """Return the sort key of a slot's records: one dated in the future ranks last."""
-    return (read.modified_ns <= now_ns, credibility(read.record, read.user_id), read.modified_ns)
-
-
 class Lock:
     """A lock that we hold; it lasts until the last copy of its descriptor is closed."""
 
@@ -506,7 +501,15 @@ class LockedStore:
         path = self.path_of(slot)
         if not records:
             return HeldSlot(slot=slot, path=path, holder=Holder())
-        best = max(records, key=lambda read: _record_rank(read, now_ns))
+        # A record dated in the future ranks last.
+        best = max(
+            records,
+            key=lambda read: (
+                read.modified_ns <= now_ns,
+                credibility(read.record, read.user_id),
+                read.modified_ns,
+            ),
+        )
         return HeldSlot(
             slot=slot,
             path=path,

@@ -150,7 +150,16 @@ class _Machine:
             if answer.error is not None:
                 if not answering:
                     raise error_of(answer)
-                self._answer = _with_silent_gpus(answer, answer.error)
+                # Its error becomes a warning: the other GPUs do answer.
+                failure = answer.error
+                message = (
+                    f"{failure.message} The other GPUs are offered, but CUDA may hang on this one"
+                    " too."
+                )
+                notice = Notice(code=failure.code, message=message)
+                self._answer = answer._replace(
+                    error=None, exit_code=ExitCode.OK, warnings=(*answer.warnings, notice)
+                )
             unfit_gpus = self._judge(answering)
             return Survey(inventory, unfit_gpus, answer.host.driver_version)
         finally:
@@ -180,13 +189,6 @@ class _Machine:
         if isinstance(inventory, Inventory):
             placement = replace(placement, memory_limits=caps_of(inventory.gpus))
         return self._answer._replace(result=placement, warnings=(*kept, *notices))
-
-
-def _with_silent_gpus(answer: Answer, failure: Failure) -> Answer:
-    """Return the answer with its error as a warning: the other GPUs do answer."""
-    message = f"{failure.message} The other GPUs are offered, but CUDA may hang on this one too."
-    notice = Notice(code=failure.code, message=message)
-    return answer._replace(error=None, exit_code=ExitCode.OK, warnings=(*answer.warnings, notice))
 
 
 # ---------------------------------------------------------------------------------- named ones
@@ -264,7 +266,8 @@ class FoundGpus(NamedTuple):
                 raise
             told = type(error)(
                 code=error.code,
-                message=f"{error.message.removesuffix('.')}: {_cause(self.missing.message)}",
+                message=f"{error.message.removesuffix('.')}:"
+                f" {self.missing.message.removeprefix(NOT_LISTED)}",
                 remedy=(*self.missing.remedy, *error.remedy),
             )
             told.details = error.details
@@ -277,11 +280,6 @@ class FoundGpus(NamedTuple):
             warnings.append(Notice(code=self.missing.code, message=self.missing.message))
         placement = replace(placement, memory_limits=caps_of(self.gpus or ()))
         return self.answer._replace(result=placement, warnings=(*warnings, *notices))
-
-
-def _cause(message: str) -> str:
-    """Return the cause in a sentence about the missing GPUs: what stands after the colon."""
-    return message.removeprefix(NOT_LISTED)
 
 
 def find_gpus(probes: Probes) -> FoundGpus:

@@ -84,7 +84,11 @@ def visible_devices(gpus: Sequence[Gpu]) -> tuple[CudaDevice, ...]:
         InconclusiveError: there are GPUs, but which of them are visible is unknown.
     """
     devices = [device for gpu in gpus for device in _devices_of(gpu)]
-    if not devices and any(_is_open(gpu) for gpu in gpus):
+    # CUDA may see a GPU, or an instance of it, under an unknown number.
+    if not devices and any(
+        gpu.visible is None or bool(gpu.visible and gpu.mig.enabled and gpu.mig.instances)
+        for gpu in gpus
+    ):
         raise _order_unknown(gpus)
     last = len(devices)
     return tuple(
@@ -102,11 +106,6 @@ def _devices_of(gpu: Gpu) -> list[CudaDevice]:
     if instances or not (whole or gpu.cuda_index is not None):
         return instances
     return [CudaDevice(gpu)]
-
-
-def _is_open(gpu: Gpu) -> bool:
-    """Return whether CUDA may see this GPU, or an instance of it, under an unknown number."""
-    return gpu.visible is None or bool(gpu.visible and gpu.mig.enabled and gpu.mig.instances)
 
 
 def _order_unknown(gpus: Sequence[Gpu]) -> InconclusiveError:
@@ -136,7 +135,10 @@ def resolve(spec: DeviceSpec, gpus: Sequence[Gpu], *, soft: bool) -> PlacedDevic
         MissingError: it is a GPU, and there is none at all.
         InconclusiveError: the answer depends on an order that is unknown.
     """
-    _check_numbers(spec)
+    if any(number is not None and number < 0 for number in (spec.index, spec.replica, spec.task)):
+        raise malformed(
+            fact=f"Malformed device specification {quoted(spec.text)}: a number in it is negative."
+        )
     _check_task(spec)
     _check_uuids(gpus)
     devices = _ordered(spec, gpus)
@@ -197,13 +199,6 @@ def place_devices(texts: Sequence[str], gpus: Sequence[Gpu], *, soft: bool) -> P
 _CPU = "CPU:0"
 #: An empty list would hide all GPUs too, but a failed script may leave one by accident.
 NO_GPU = "-1"
-
-
-def _check_numbers(spec: DeviceSpec) -> None:
-    if any(number is not None and number < 0 for number in (spec.index, spec.replica, spec.task)):
-        raise malformed(
-            fact=f"Malformed device specification {quoted(spec.text)}: a number in it is negative."
-        )
 
 
 def _check_task(spec: DeviceSpec) -> None:
@@ -369,15 +364,11 @@ def _reason(spec: DeviceSpec, what: str, devices: Sequence[CudaDevice], *, soft:
         return "the CPU, which every process has"
     if len(devices) == 1:
         return f"{what}, the only visible one"
-    if _has_gap(devices):
+    # CUDA counts more devices than these: one of them does not answer.
+    if any((device.cuda_index or 0) >= len(devices) for device in devices):
         return f"{what}, one of {len(devices)} that answer"
     rank = "the lowest" if spec.index is None and spec.uuid is None else "one"
     return f"{what}, {rank} of {len(devices)} visible ones"
-
-
-def _has_gap(devices: Sequence[CudaDevice]) -> bool:
-    """Return whether CUDA counts more devices than these: one of them does not answer."""
-    return any((device.cuda_index or 0) >= len(devices) for device in devices)
 
 
 def _no_such_device(

@@ -313,23 +313,19 @@ class GpuSelector:
             advice = ", or ".join(ways) if ways else "no GPU here can ever fit"
             busy = []
             later = f"Waiting would not help: {advice}."
+        found: dict[str, list[Candidate]] = {}
+        for item in self.candidates:
+            if not item.eligible:
+                found.setdefault(item.reason, []).append(item)
+        reasons = [f"{name_together(items)}: {reason}" for reason, items in found.items()]
         return BadAnswerError(
             code="nothing-fits",
             message=f"{count} {what} requested, but {are}.",
-            remedy=(*_reasons(self.candidates), *busy, later),
+            remedy=(*reasons, *busy, later),
         )
 
 
 # ---------------------------------------------------------------------------------- eligibility
-
-
-def _reasons(candidates: Sequence[Candidate]) -> list[str]:
-    """Return why candidates are not eligible, each reason once."""
-    found: dict[str, list[Candidate]] = {}
-    for item in candidates:
-        if not item.eligible:
-            found.setdefault(item.reason, []).append(item)
-    return [f"{name_together(items)}: {reason}" for reason, items in found.items()]
 
 
 def _excluded(inventory: Inventory, names: Sequence[str]) -> frozenset[str]:
@@ -542,7 +538,10 @@ def _rank(preference: Preference) -> Callable[[CudaDevice], tuple[float, ...]]:
             case Preference.COOL:
                 return (_or_last(item.gpu.temperature_c), *tie)
             case Preference.NUMA:
-                return (-_share_of_our_cpus(item.gpu), *tie)
+                # The share of the CPUs we may run on that is local to the GPU.
+                near = parse_cpu_list(item.gpu.cpu_affinity)
+                ours = os.sched_getaffinity(0)
+                return (-len(near & ours) / len(ours), *tie)
             case _:
                 return (free, len(item.pids), load, item.gpu.index)
 
@@ -551,13 +550,6 @@ def _rank(preference: Preference) -> Callable[[CudaDevice], tuple[float, ...]]:
 
 def _or_last(value: float | None) -> float:
     return float("inf") if value is None else value
-
-
-def _share_of_our_cpus(gpu: Gpu) -> float:
-    """Return the share of the CPUs we may run on that is local to the GPU."""
-    near = parse_cpu_list(gpu.cpu_affinity)
-    ours = os.sched_getaffinity(0)
-    return len(near & ours) / len(ours)
 
 
 _Nearness = Callable[[CudaDevice, CudaDevice], float]

@@ -74,7 +74,12 @@ def blocks(report: Report, view: View) -> Iterator[Block]:
     elif result.graph is not None or result.ran:
         yield from _graph(result, view)
     else:
-        yield from _named(result, view)
+        yield from _places(result, view)
+        if view.verbosity > 0:
+            yield from _operations(result, view)
+            yield from _variables(result)
+        if view.verbosity >= 0 and not any(claim.held for claim in result.claims):
+            yield from _to_hold(result)
 
 
 # ---------------------------------------------------------------------------------- choosing
@@ -87,7 +92,10 @@ def _choice(report: Report, placement: Placement, view: View) -> Iterator[Block]
     if view.verbosity >= 0:
         cuda = report.host.cuda_driver_version
         # The instances of a card are one card.
-        names = {item.index: _card_of(item) for item in placement.candidates}
+        names = {
+            item.index: item.name and item.name.partition(_INSTANCE)[0]
+            for item in placement.candidates
+        }
         cards = counted(names.values())
         yield head(report, cuda and f"CUDA {cuda}", cards)
         yield Gap()
@@ -132,7 +140,10 @@ def _candidates(placement: Placement, *, more: bool) -> Iterator[Block]:
         which = ranges({item.index for item in items if item.index is not None}) or first.uuid
         cells = [which, _free(first), _users(first, placement)]
         if unlike:
-            cells.insert(1, _name_of(items))
+            # Equal cards, or equal instances: "2 × MIG 1g.5gb".
+            card, instance, profile = (items[0].name or "").partition(_INSTANCE)
+            name = f"MIG {profile}" if instance else card
+            cells.insert(1, f"{len(items)} × {name}" if instance and len(items) > 1 else name)
         reason = f", {first.reason}" if first.eligible or first.used_by else ""
         below = (Line(f"{first.uuid}{reason}", indent=INDENT, style="dim"),) if more else ()
         style = "bold" if is_chosen(first, placement) else "" if first.eligible else "dim"
@@ -140,17 +151,6 @@ def _candidates(placement: Placement, *, more: bool) -> Iterator[Block]:
     if unlike:
         columns.insert(1, Column("name", least=SHORTEST_NAME))
     yield Table(columns, rows)
-
-
-def _card_of(item: Candidate) -> str | None:
-    return item.name and item.name.partition(_INSTANCE)[0]
-
-
-def _name_of(items: Sequence[Candidate]) -> str:
-    """Return the name of equal cards, or of equal instances: "2 × MIG 1g.5gb"."""
-    card, instance, profile = (items[0].name or "").partition(_INSTANCE)
-    name = f"MIG {profile}" if instance else card
-    return f"{len(items)} × {name}" if instance and len(items) > 1 else name
 
 
 def _rank(item: Candidate, placement: Placement) -> int:
@@ -173,16 +173,6 @@ def _users(item: Candidate, placement: Placement) -> str:
 
 
 # ---------------------------------------------------------------------------------- devices
-
-
-def _named(placement: Placement, view: View) -> Iterator[Block]:
-    """Yield the device of each string, its names, and how to run a command on it."""
-    yield from _places(placement, view)
-    if view.verbosity > 0:
-        yield from _operations(placement, view)
-        yield from _variables(placement)
-    if view.verbosity >= 0 and not any(claim.held for claim in placement.claims):
-        yield from _to_hold(placement)
 
 
 def _places(placement: Placement, view: View) -> Iterator[Block]:
@@ -212,7 +202,12 @@ def _device(device: PlacedDevice, view: View) -> Iterator[Block]:
             bus = "" if device.pci_bus_id is None else f" at {device.pci_bus_id}"
             yield Command(f"{device.uuid}{bus}", INDENT)
         yield Command(_mapping_line(device), INDENT)
-    yield Line(", ".join(_names(device)), indent=INDENT)
+    users: dict[str, list[str]] = {}
+    for library, title in LIBRARIES.items():
+        if library in device.names:
+            users.setdefault(device.names[library], []).append(title)
+    names = (f"{'/'.join(titles)} {name}" for name, titles in users.items())
+    yield Line(", ".join(names), indent=INDENT)
 
 
 def _spec(device: PlacedDevice) -> str:
@@ -244,15 +239,6 @@ def _table(devices: Sequence[PlacedDevice]) -> Fitting:
     columns = [Column("device"), Column("card", least=SHORTEST_NAME)]
     columns += [Column(LIBRARIES[name]) for name in libraries]
     return Fitting((Table(columns, rows, names=2), Table(columns, rows, gap=1, names=2)))
-
-
-def _names(device: PlacedDevice) -> list[str]:
-    """Return each library with its name for the device, those that agree together."""
-    users: dict[str, list[str]] = {}
-    for library, title in LIBRARIES.items():
-        if library in device.names:
-            users.setdefault(device.names[library], []).append(title)
-    return [f"{'/'.join(titles)} {name}" for name, titles in users.items()]
 
 
 # ---------------------------------------------------------------------------------- what next
@@ -363,7 +349,10 @@ def _value(value: Value) -> str:
 
 def _claims(claims: ClaimList, view: View) -> Iterator[Block]:
     """Yield how many GPUs are held, by whom, and who waits."""
-    yield Line(_claims_line(claims), style="bold")
+    held = len({claim.gpu_uuid or claim.uuid for claim in claims.claims})
+    holds = "1 GPU is held" if held == 1 else f"{held} GPUs are held" if held else "No GPU is held"
+    waits = "1 process waits" if claims.waiting == 1 else f"{claims.waiting} processes wait"
+    yield Line(f"{holds}, {waits}." if claims.waiting else f"{holds}.", style="bold")
     more = view.verbosity > 0
     rows = [
         Row([_part(claim), *_person(claim)], below=_below(claim, claim.path, more=more))
@@ -382,17 +371,6 @@ def _claims(claims: ClaimList, view: View) -> Iterator[Block]:
         yield Command(f"The locks are in {claims.directory}", 0)
 
 
-def _claims_line(claims: ClaimList) -> str:
-    held = len({claim.gpu_uuid or claim.uuid for claim in claims.claims})
-    holds = "1 GPU is held" if held == 1 else f"{held} GPUs are held" if held else "No GPU is held"
-    waits = "1 process waits" if claims.waiting == 1 else f"{claims.waiting} processes wait"
-    return f"{holds}, {waits}." if claims.waiting else f"{holds}."
-
-
-def _part(claim: Claim) -> str:
-    return claim.uuid if claim.share == 1 else f"{claim.uuid}, {claim.slot + 1} of {claim.share}"
-
-
 def _person(who: Claim | Holder) -> tuple[str, str]:
     """Return user and program, and since when; without a program the process."""
     program = program_of(who.command) or f"process {who.pid or '?'}"
@@ -404,6 +382,10 @@ def _below(who: Claim | Holder, path: str | None = None, *, more: bool) -> tuple
     state = _PROCESS_STATES.get(who.process) if who.process else None
     lines = (state, f"process {who.pid or '?'}", who.command, path) if more else (state,)
     return tuple(Line(text, indent=2 * INDENT, style="dim") for text in lines if text)
+
+
+def _part(claim: Claim) -> str:
+    return claim.uuid if claim.share == 1 else f"{claim.uuid}, {claim.slot + 1} of {claim.share}"
 
 
 # ---------------------------------------------------------------------------------- lines

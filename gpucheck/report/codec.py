@@ -114,7 +114,11 @@ def _decode(hint: Any, value: object, where: str, ignored: _Ignored) -> object:
     if isinstance(hint, type) and is_record(hint):
         return _decode_record(hint, value, where, ignored)
     if isinstance(hint, type) and issubclass(hint, Enum):
-        return _decode_enum(hint, value, where)
+        try:
+            return hint(value)
+        except ValueError:
+            known = ", ".join(str(member.value) for member in hint)
+            raise DecodeError(where, f"must be one of {known}") from None
     return _decode_scalar(hint, value, where)
 
 
@@ -170,14 +174,6 @@ def _decode_record(cls: type, value: object, where: str, ignored: _Ignored) -> o
 def _required(cls: type) -> tuple[str, ...]:
     parameters = inspect.signature(cls).parameters.values()
     return tuple(item.name for item in parameters if item.default is item.empty)
-
-
-def _decode_enum(cls: type[Enum], value: object, where: str) -> Enum:
-    try:
-        return cls(value)
-    except ValueError:
-        known = ", ".join(str(member.value) for member in cls)
-        raise DecodeError(where, f"must be one of {known}") from None
 
 
 _WORDS: dict[Any, str] = {

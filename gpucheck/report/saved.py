@@ -293,7 +293,10 @@ def _check_bounds(
             if inner:
                 _check_bounds(item, inner, shared, f"{where}.{key}")
     elif isinstance(value, list):
-        _check_length(len(value), schema, where)
+        length = len(value)
+        if not schema.get("minItems", 0) <= length <= schema.get("maxItems", length):
+            problem = f"has {length} items"
+            raise DecodeError(where, problem)
         if "items" in schema:
             for place, item in enumerate(value):
                 _check_bounds(item, schema["items"], shared, f"{where}[{place}]")
@@ -301,12 +304,6 @@ def _check_bounds(
         _check_text(value, schema, where)
     elif not isinstance(value, bool):
         _check_number(value, schema, where)
-
-
-def _check_length(length: int, schema: Mapping[str, Any], where: str) -> None:
-    if not schema.get("minItems", 0) <= length <= schema.get("maxItems", length):
-        problem = f"has {length} items"
-        raise DecodeError(where, problem)
 
 
 def _check_text(value: str, schema: Mapping[str, Any], where: str) -> None:

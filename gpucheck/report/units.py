@@ -67,17 +67,15 @@ def parse_amount(text: str) -> Amount:
         )
     match unit:
         case "%":
-            return _percentage(cleaned, value)
+            if value > 100:
+                raise _refusal(
+                    fact=f"{cleaned} is more than the whole card", remedy="write at most 100%"
+                )
+            return Amount(text=cleaned, share=value / 100)
         case "":
             return _fraction(cleaned, number, value)
         case _:
             return _size(cleaned, value, unit)
-
-
-def _percentage(text: str, value: Fraction) -> Amount:
-    if value > 100:
-        raise _refusal(fact=f"{text} is more than the whole card", remedy="write at most 100%")
-    return Amount(text=text, share=value / 100)
 
 
 def _fraction(text: str, number: str, value: Fraction) -> Amount:

@@ -52,7 +52,14 @@ class Products:
         """
         _check_edges(left.shape, right.shape, product)
         if product.math_mode == "fp8":
-            _check_layout(product)
+            # GPUs before Blackwell have no other layout for float8.
+            if product.left_transposed or not product.right_transposed:
+                raise MissingError(
+                    code="layout-unsupported",
+                    message="cuBLASLt multiplies float8 only with the second factor stored"
+                    " transposed",
+                    remedy=("choose another format",),
+                )
             self._float8.multiply(left, right, out, product)
         else:
             _multiply(self._cupy, left, right, out, product)
@@ -96,16 +103,6 @@ def _check_edges(left: Sequence[int], right: Sequence[int], product: Product) ->
             message=f"cuBLAS multiplies {name} only where all edges are multiples of {step}, "
             f"not {odd}",
             remedy=(f"choose --size {max(step, odd // step * step)}",),
-        )
-
-
-def _check_layout(product: Product) -> None:
-    """Refuse the layouts that float8 lacks on GPUs before Blackwell."""
-    if product.left_transposed or not product.right_transposed:
-        raise MissingError(
-            code="layout-unsupported",
-            message="cuBLASLt multiplies float8 only with the second factor stored transposed",
-            remedy=("choose another format",),
         )
 
 

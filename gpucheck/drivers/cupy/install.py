@@ -109,21 +109,16 @@ def command(found: Installation, extra: str) -> str:
     here = Path(found.prefix)
     folders = here.parts
     if folders[-3:-1] == ("pipx", "venvs") or (here / "pipx_metadata.json").is_file():
-        wanted = [_name(line) for line in found.requires if f"extra == '{extra}'" in _plain(line)]
+        wanted = [
+            line.partition(";")[0].strip()
+            for line in found.requires
+            if f"extra == '{extra}'" in line.replace('"', "'")
+        ]
         return shlex.join(["pipx", "inject", folders[-1], *wanted])
     source = _source(found.origin, extra)
     if folders[-3:-1] == ("uv", "tools") or (here / "uv-receipt.toml").is_file():
         return f"uv tool install {source}"
     return f"{_installer(found)} {source}"
-
-
-def _plain(requirement: str) -> str:
-    return requirement.replace('"', "'")
-
-
-def _name(requirement: str) -> str:
-    """Return a requirement without its marker."""
-    return requirement.partition(";")[0].strip()
 
 
 def _source(origin: Mapping[str, object], extra: str) -> str:

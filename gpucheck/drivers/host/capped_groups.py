@@ -185,7 +185,8 @@ def _read(folder: int, name: str, root: Path) -> Record | None:
     finally:
         os.close(fd)
     text = content.get("folder") if isinstance(content, dict) else None
-    place = Path(text) if isinstance(text, str) else _anywhere(root, name)
+    # A record is cut short if its owner died while writing it.
+    place = Path(text) if isinstance(text, str) else root / MOUNT / name
     mount = root / MOUNT
     if place.name != name or ".." in place.parts or not place.is_relative_to(mount):
         return None
@@ -194,11 +195,6 @@ def _read(folder: int, name: str, root: Path) -> Record | None:
     uuids = content.get("uuids") if isinstance(content, dict) else None
     known = [each for each in uuids if isinstance(each, str)] if isinstance(uuids, list) else []
     return Record(name, place, tuple(known))
-
-
-def _anywhere(root: Path, name: str) -> Path:
-    """Return where a group is whose record was cut short: the owner died while writing it."""
-    return root / MOUNT / name
 
 
 @contextlib.contextmanager

@@ -143,6 +143,7 @@ def read_module(root: Path, release: str) -> ModuleReading:
     """
     modules = root / "lib/modules"
     gpus = _driver_gpus(root)
+    text = read_text(root / "sys/module/nvidia_uvm/parameters/uvm_disable_hmm")
     return ModuleReading(
         installed=_module_files(modules / release),
         other_kernels=tuple(_other_kernels(modules, release)),
@@ -151,7 +152,7 @@ def read_module(root: Path, release: str) -> ModuleReading:
         flavour=_flavour(root),
         driver_gpus=gpus,
         excluded_gpus=tuple(gpu for gpu in gpus or () if _is_excluded(root, gpu)),
-        hmm_disabled=_switch(root / "sys/module/nvidia_uvm/parameters/uvm_disable_hmm"),
+        hmm_disabled=None if text is None else text in ("Y", "1"),
     )
 
 
@@ -210,11 +211,6 @@ def _driver_gpus(root: Path) -> tuple[str, ...] | None:
 def _is_excluded(root: Path, gpu: str) -> bool:
     text = read_text(root / "proc/driver/nvidia/gpus" / gpu / "information") or ""
     return _EXCLUDED.search(text) is not None
-
-
-def _switch(path: Path) -> bool | None:
-    text = read_text(path)
-    return None if text is None else text in ("Y", "1")
 
 
 # ------------------------------------------------------------------------------------ device nodes

@@ -52,7 +52,14 @@ def _by_environment(inputs: PlanInput) -> Setting:
     if not ranges:
         return _set(inputs, None, "less than the limit is free, so there is nothing to leave")
     inherited = inputs.environment.get(TF_LEAVE_FREE)
-    theirs = _number(inherited)
+    # TensorFlow ignores anything but a whole number.
+    plain = (
+        inherited is not None
+        and inherited.isascii()
+        and inherited.isdigit()
+        and len(inherited) < 15
+    )
+    theirs = int(inherited or "") if plain else None
     if theirs is not None and all(theirs in fitting for fitting in ranges):
         reason = f"{TF_LEAVE_FREE} is already set and leaves as much, so it is kept"
         return _set(inputs, str(theirs), reason)
@@ -67,12 +74,6 @@ def _by_environment(inputs: PlanInput) -> Setting:
         " overrides a Session's per_process_gpu_memory_fraction"
     )
     return _set(inputs, str(ours), reason)
-
-
-def _number(text: str | None) -> int | None:
-    """Parse a whole number as TensorFlow does; it ignores anything else."""
-    plain = text is not None and text.isascii() and text.isdigit() and len(text) < 15
-    return int(text or "") if plain else None
 
 
 def _is_soft(inputs: PlanInput) -> bool:
