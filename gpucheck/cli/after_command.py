@@ -83,8 +83,7 @@ class AfterCommand:
         """Return the cause in what was appended to the log; all of it if the file is a new one."""
         if self._log is None:
             return None
-        from gpucheck.cli.detect_log import read_log
-        from gpucheck.detect.log import first_causes
+        from gpucheck.detect.log import first_causes, read_log
 
         skip = self._log_bytes if size_of(Path(self._log)) >= self._log_bytes else 0
         try:

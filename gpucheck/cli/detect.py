@@ -1,4 +1,7 @@
-"""`gpucheck detect`: is a GPU usable, and if not, which layer is broken first."""
+"""`gpucheck detect`: is a GPU usable, and if not, which layer is broken first.
+
+--wheel, --pid and --log ask about a framework's builds, a running program and a log.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,8 @@ from gpucheck.report.errors import WrongUseError
 
 #: How long NVML may take with --quick: a monitor waits for the answer.
 QUICK_DEADLINE_S = 3.0
+#: The kernel's ids are C's signed int; real ones end far below (pid_max).
+MOST_PID = (1 << 31) - 1
 
 
 @with_shared_options
@@ -111,22 +116,16 @@ def command(
     if wheel is not None:
         others |= {"pid": pid, "log": log, "line": line}
         check_alone("--wheel", only=only, skip=skip, deep=deep, quick=quick, **others)
-        from gpucheck.cli.detect_wheel import choose_wheels
-
-        return choose_wheels(shared, wheel)
+        return _choose_wheels(shared, wheel)
     if shared.format == "shell":
         message = "--format shell is for --wheel: it writes what an install script needs."
         raise WrongUseError(code="unknown-format", message=message)
     if pid is not None:
         check_alone("--pid", log=log, only=only, skip=skip, deep=deep, quick=quick, **others)
-        from gpucheck.cli.detect_pid import explain as explain_process
-
-        return explain_process(shared, pid)
+        return _explain_process(shared, pid)
     if log is not None:
         check_alone("--log", only=only, skip=skip, deep=deep, quick=quick, **others)
-        from gpucheck.cli.detect_log import explain_log
-
-        return explain_log(shared, log)
+        return _explain_log(shared, log)
     if expect_gpus is not None and expect_gpus < 1:
         message = f"--expect-gpus takes a number of 1 or more, not {expect_gpus}."
         raise WrongUseError(code="bad-gpu-count", message=message)
@@ -188,3 +187,59 @@ def _program(python: str | None) -> str | None:
     from gpucheck.drivers.python.interpreters import user_interpreter
 
     return user_interpreter(os.environ, python).path
+
+
+# -------------------------------------------------------- questions with a document of their own
+
+
+def _choose_wheels(shared: Shared, words: list[str]) -> int:
+    """Choose a build of each framework that is named, and report it.
+
+    Raises:
+        WrongUseError: a framework is unknown or none is named, or one line is asked for several.
+    """
+    from gpucheck.detect.checks.frameworks import FRAMEWORKS
+    from gpucheck.detect.run import known_frameworks, normal_framework
+    from gpucheck.detect.wheels import advise
+
+    titles = {check.ID: check.guide.title for check in FRAMEWORKS}
+    with machine("wheel", shared) as probes, status_line(shown=shared.verbosity >= 0) as tell:
+        names = dict.fromkeys(normal_framework(word) or "" for word in split_words(words))
+        if not names:
+            message = f"--wheel names no framework; it knows {known_frameworks()}."
+            raise WrongUseError(code="no-framework", message=message)
+        if shared.format == "shell" and len(names) > 1:
+            message = "--format shell writes one line, for one framework: ask once for each."
+            raise WrongUseError(code="several-frameworks", message=message)
+        tell("asking NVML")
+        answer = advise(probes, {name: titles[name] for name in names})
+    return deliver("wheel", shared, answer, probes.time())
+
+
+def _explain_process(shared: Shared, pid: int) -> int:
+    """Answer about one process.
+
+    Raises:
+        WrongUseError: there is no such process.
+    """
+    from gpucheck.detect.process import explain_process
+
+    with machine("process", shared) as probes, status_line(shown=shared.verbosity >= 0):
+        if not 1 <= pid <= MOST_PID:
+            message = f"--pid takes the id of a process, from 1 to {MOST_PID}, not {pid}."
+            raise WrongUseError(code="bad-pid", message=message)
+        answer = explain_process(probes, pid)
+    return deliver("process", shared, answer, probes.time())
+
+
+def _explain_log(shared: Shared, name: str) -> int:
+    """Answer about one log.
+
+    Raises:
+        WrongUseError: it cannot be read, or is no text.
+    """
+    from gpucheck.detect.log import check_log, read_log
+
+    with machine("log", shared) as probes, status_line(shown=shared.verbosity >= 0) as tell:
+        answer = check_log(name, read_log(name, tell), probes, tell)
+    return deliver("log", shared, answer, probes.time())

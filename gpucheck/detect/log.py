@@ -17,9 +17,10 @@ from gpucheck.data import document, table
 from gpucheck.detect.machine import DetectRequest, ignore_progress
 from gpucheck.detect.model import Finding
 from gpucheck.detect.run import detect
+from gpucheck.drivers.host.files import STDIN, open_log
 from gpucheck.drivers.interface import Probes
 from gpucheck.report.envelope import Answer, CheckStatus
-from gpucheck.report.errors import ExitCode
+from gpucheck.report.errors import ExitCode, WrongUseError
 from gpucheck.report.text import count_of, printable
 
 if TYPE_CHECKING:
@@ -371,6 +372,25 @@ def _excerpt(text: bytes, start: int, position: int) -> str:
     return f"{'…' if cut else ''}{printable(words)}{ends}"
 
 
+def read_log(
+    name: str, tell: Callable[[str], None] = ignore_progress, *, skip_bytes: int = 0
+) -> Scan:
+    """Return what the rules find in a log after its first bytes.
+
+    Raises:
+        WrongUseError: it cannot be read, or is no text.
+    """
+    try:
+        with open_log(name) as file:
+            return scan(file, tell, skip_bytes=skip_bytes)
+    except (OSError, EOFError) as error:
+        shown = "on standard input" if name == STDIN else printable(name) or "''"
+        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        raise WrongUseError(
+            code="log-unreadable", message=f"The log {shown} cannot be read: {reason}."
+        ) from None
+
+
 def scan(
     file: BufferedIOBase | StreamRecoder,
     report_progress: Callable[[str], None] = ignore_progress,
@@ -427,7 +447,7 @@ def _explains(cause: Match, other: Match) -> bool:
 
 def conclusion(found: LogVerdict) -> str:
     """Return the verdict in a sentence: `train.log:8812: the GPU's memory ran out`."""
-    name = "standard input" if found.file == "-" else printable(found.file)
+    name = "standard input" if found.file == STDIN else printable(found.file)
     if found.cause is None:
         return f"{name}: no known cause in {count_of(found.lines, 'line')}"
     return f"{name}:{found.cause.line}: {found.cause.says}"

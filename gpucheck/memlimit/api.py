@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any
 
 from gpucheck.drivers import open_probes
-from gpucheck.drivers.cupy.pools import active_devices, limit_pools, restore_pools
+from gpucheck.drivers.cuda.in_process import active_devices, limit_pools, restore_pools
 from gpucheck.drivers.interface import Probes
 from gpucheck.drivers.python.frameworks import Software
 from gpucheck.inventory.inventory import list_gpus

@@ -175,7 +175,7 @@ def test_the_pool_counts_limits_and_keeps(child: Child) -> None:
 def test_the_driver_knows_where_a_context_is(child: Child) -> None:
     said = child(
         """
-        from gpucheck.drivers.cupy.pools import active_devices
+        from gpucheck.drivers.cuda.in_process import active_devices
 
         said["before"] = active_devices()
         with cupy.cuda.Device(2):

@@ -53,6 +53,6 @@ def check(machine: Machine) -> list[Finding]:
     if not any(BEGIN in line for line in (*log.lines, *(log.earlier.lines or ()))):
         return [_finding(CheckStatus.OK, f"no Xid in {log.source}")]
     # Most logs have none, and the table with what judges them takes time to load.
-    from gpucheck.detect.xid_findings import judge_lines
+    from gpucheck.detect.xids import judge_lines
 
     return judge_lines(machine, _finding)
