@@ -30,6 +30,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from benchmarks.contained import LATE
+
 ROOT = Path(__file__).resolve().parents[1]
 #: Folders of the package whose modules decide, and what in them does not.
 DECIDING = ("inventory", "detect", "place", "memlimit", "bench", "fleet", "integrations")
@@ -219,6 +221,7 @@ def tests_of(module: str, checkout: Path) -> tuple[list[str], list[str]]:
 def run_tests(copy_of: Path, tests: list[str], timeout_s: float) -> tuple[str, float]:
     """Return how these tests ended (`passed`, `failed` or `late`) and after how many seconds."""
     command = [
+        sys.executable, "-m", "benchmarks.contained", str(timeout_s),
         sys.executable, "-m", "pytest", "-x", "-q", "-n", "0", "-p", "no:cacheprovider",
         "-m", "not slow", *tests,
     ]  # fmt: skip
@@ -230,18 +233,15 @@ def run_tests(copy_of: Path, tests: list[str], timeout_s: float) -> tuple[str, f
     }
     # The tests' own bytecode is kept, or each run would compile them anew.
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
-    process = subprocess.Popen(
+    process = subprocess.run(
         command, cwd=copy_of, env=environment, stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL, start_new_session=True,
+        stderr=subprocess.DEVNULL, check=False,
     )  # fmt: skip
-    try:
-        code = process.wait(timeout_s)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, 9)
-        process.wait()
-        return "late", time.monotonic() - begun
+    took_s = time.monotonic() - begun
+    if process.returncode == LATE:
+        return "late", took_s
     # 5: no test was collected, all of them being slow.
-    return ("passed" if code in (0, 5) else "failed"), time.monotonic() - begun
+    return ("passed" if process.returncode in (0, 5) else "failed"), took_s
 
 
 def write(target: Path, source: str) -> None:

@@ -455,8 +455,7 @@ _NOT_COUNTED = (
 
 def estimate_overhead(cuda_version: str | None, *, included: bool = False) -> Overhead:
     """Return the estimate for one process on one GPU; `included` is copied into it."""
-    major, _, minor = (cuda_version or "").partition(".")
-    lazy = cuda_version is None or (int(major), int(minor or 0)) >= LAZY_SINCE
+    lazy = cuda_version is None or tuple(map(int, cuda_version.split("."))) >= LAZY_SINCE
     return Overhead(
         included=included,
         context_bytes=LAZY_CONTEXT_BYTES if lazy else EAGER_CONTEXT_BYTES,

@@ -246,6 +246,8 @@ def test_fresh_arrays_are_written_like_others_and_lie_elsewhere(edge: int) -> No
     assert one.flags.c_contiguous
     assert one.sum() == edge * edge
     assert not np.shares_memory(one, other)
+    # Small ones are the allocator's, others have pages of their own.
+    assert (one.base is None) == (edge == 3)
 
 
 def test_memory_that_is_not_there_is_a_memory_error() -> None:

@@ -9,12 +9,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from gpucheck.bench import plan, session
 from gpucheck.bench.model import (
+    BenchGpu,
     BenchMode,
     BenchRequest,
     BenchResult,
@@ -158,6 +160,66 @@ def test_a_mig_device_keeps_its_kind_of_uuid(opening: Opening) -> None:
     _, uuids = asked_of(("gpu",), probes, opening)
 
     assert uuids == {0: mig}
+
+
+WHOLE = CudaDeviceReading(
+    ordinal=0,
+    uuid_hex=FIRST.partition("-")[2].replace("-", ""),
+    name="NVIDIA H100 80GB HBM3",
+    compute_capability="9.0",
+    memory_total_bytes=80 << 30,
+    sm_count=132,
+    l2_bytes=0,
+)
+NEEDED = ("name", "compute_capability", "memory_total_bytes", "sm_count", "l2_bytes")
+
+
+def test_frameworks_get_the_drivers_facts_of_gpus_that_cannot_be_opened(
+    opening: Opening, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[Sequence[Any]] = []
+
+    @contextmanager
+    def note(*_: object, gpus: Sequence[Any], **__: object) -> Iterator[Any]:
+        found.append(gpus)
+        yield SimpleNamespace(pids=())
+
+    monkeypatch.setattr(session, "open_frameworks", note)
+    half = [WHOLE._replace(**{name: None}) for name in NEEDED]
+    devices = (
+        WHOLE,
+        WHOLE._replace(ordinal=1, uuid_hex=None, integrated=True),
+        *(one._replace(ordinal=at) for at, one in enumerate(half, start=2)),
+    )
+    free = {"memory_free_bytes": 70 << 30}
+
+    for frameworks, names in [(("pytorch",), ("gpu",)), (("pytorch",), ("gpu:1",)), ((), ("gpu",))]:
+        probes = machine(FIRST, **free)
+        probes.cuda_reading = CudaReading(device_count=len(devices), devices=devices)
+        request = BenchRequest(devices=names, frameworks=frameworks)
+        with open_session(request, probes, {}):
+            pass
+
+    first, second = (
+        BenchGpu(
+            cuda_index=at,
+            uuid=uuid,
+            name="NVIDIA H100 80GB HBM3",
+            compute_capability="9.0",
+            sm_count=132,
+            l2_bytes=0,
+            memory_total_bytes=80 << 30,
+            memory_free_bytes=free_bytes,
+            float32_math="fp32",
+            clock_sm_max_mhz=clock,
+            integrated=integrated,
+        )
+        for at, uuid, free_bytes, clock, integrated in [
+            (0, FIRST, 70 << 30, 1980, None),
+            (1, None, 80 << 30, None, True),
+        ]
+    )
+    assert found == [[first, second], [second], []]
 
 
 def test_a_driver_that_fails_is_not_touched_in_this_process(opening: Opening) -> None:

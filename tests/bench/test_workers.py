@@ -305,6 +305,11 @@ def test_who_has_begun_keeps_off_those_that_want_to_be_alone(
     *, sequential: bool, others: int
 ) -> None:
     barrier = StartBarrier(sequential=sequential)
+    assert barrier.ready() == 0
+    early = os.open(barrier.variables["GPUCHECK_START"].partition(":")[2], os.O_RDWR)
+    with pytest.raises(BlockingIOError):
+        fcntl.flock(early, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    os.close(early)
     barrier.release()
 
     with wait_for_start(barrier.variables):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -189,7 +190,11 @@ def test_without_a_watcher_there_is_no_mark() -> None:
 
 
 def test_no_two_marks_are_the_same() -> None:
-    assert len({new_mark() for _ in range(100)}) == 100
+    marks = {new_mark() for _ in range(100)}
+
+    assert len(marks) == 100
+    # 128 bits, as a UUID has.
+    assert all(re.fullmatch("[0-9a-f]{32}", mark) for mark in marks)
 
 
 class TestIneffectiveVariables:

@@ -442,7 +442,8 @@ class TestOverhead:
 
     def test_drivers_before_lazy_loading_take_more(self) -> None:
         assert estimate_overhead("11.6").context_bytes > estimate_overhead("11.7").context_bytes
-        assert estimate_overhead(None) == estimate_overhead("13.0")
+        assert estimate_overhead("11") == estimate_overhead("11.0") == estimate_overhead("11.6")
+        assert estimate_overhead("12") == estimate_overhead(None) == estimate_overhead("13.0")
 
 
 # -------------------------------------------------------------------------------------------- code

@@ -266,7 +266,17 @@ def test_all_mistakes_are_told_at_once_by_line() -> None:
 
 @pytest.mark.parametrize(
     ("value", "unit", "right"),
-    [(2.5, "MB/s", None), (2333, "MB/s", "GB/s"), (137500, "MB/s", None), (2.6, "GB/s", "TB/s")],
+    [
+        (2.5, "MB/s", "TB/s"),
+        (2333, "MB/s", "GB/s"),
+        (137500, "MB/s", None),
+        (2.6, "GB/s", "TB/s"),
+        # In TB/s these would be 20.1, 19.8, 99.9 and 100.03 % of 3352 GB/s.
+        (0.675, "GB/s", "TB/s"),
+        (0.665, "GB/s", None),
+        (3.35, "GB/s", "TB/s"),
+        (3.353, "GB/s", None),
+    ],
 )
 def test_a_wrong_unit_is_caught_by_its_size(value: float, unit: str, right: str | None) -> None:
     text = GOOD.replace("percent_of_peak = 80", f'value = {value}\nunit = "{unit}"')
@@ -275,7 +285,8 @@ def test_a_wrong_unit_is_caught_by_its_size(value: float, unit: str, right: str 
 
     (mistake,) = [one for one in found.problems if one.code == "floor-too-low"]
     assert "a broken board would pass" in mistake.message
-    assert right is None or f'"{right}"' in mistake.mend
+    reached = "write what a good board reaches"
+    assert mistake.mend == (f'Did you mean unit = "{right}"?' if right else reached)
 
 
 def test_an_unknown_board_is_a_caution_only() -> None:

@@ -51,6 +51,12 @@ ROW = ComparedRow(
         (999.0, "image/s", "999 image/s"),
         (0.0, "failed", "0 failed"),
         (24000.0, "lanes", "24000 lanes"),
+        (999.96, "GB/s", "1000 GB/s"),
+        (1000.4, "GB/s", "1000 GB/s"),
+        (9999999.0, "GB/s", "9999999 GB/s"),
+        (1e7, "GB/s", "1e+07 GB/s"),
+        (85.5, "C", "85.5 °C"),
+        (0.5, "", "0.5"),
     ],
 )
 def test_a_figure_has_one_prefix(value: float, unit: str, shown: str) -> None:
