@@ -278,7 +278,6 @@ class WorkerPool:
             end = time.monotonic() + _LEAVE_S
             for child in self._leaving:
                 child.finish(max(0.0, end - time.monotonic()))
-            self._leaving.clear()
             if self._barrier is not None:
                 self._barrier.close()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import select
@@ -221,7 +222,8 @@ class CappedRun:
             if self.limit.place == "own":
                 capped_groups.join(self._record.folder, pid)
             elif pid not in capped_groups.members(self._record.folder):
-                raise OSError(0, f"systemd has made no group {self._record.name}")
+                reason = f"systemd has made no group {self._record.name}"
+                raise OSError(errno.ESRCH, reason)
         except OSError as error:
             message = f"The command is not in its cgroup: {error.strerror}."
             raise LaunchError(code="not-in-the-cgroup", message=message) from None
@@ -326,8 +328,8 @@ class CappedRun:
             reading = found[gpu.uuid]
             if reading.failure is not None:
                 self._unread = reading.failure.message
-            used = max(gpu.peak_bytes or 0, reading.used_bytes or 0)
-            gpus.append(gpu if reading.used_bytes is None else replace(gpu, peak_bytes=used))
+            used = [one for one in (gpu.peak_bytes, reading.used_bytes) if one is not None]
+            gpus.append(replace(gpu, peak_bytes=max(used, default=None)))
         self._readings += 1
         self.limit = replace(self.limit, gpus=tuple(gpus))
 

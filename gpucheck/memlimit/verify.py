@@ -287,12 +287,11 @@ def read_steps(
     start, took = steps.get("start", {}), steps.get("took", {})
     refused, end = steps.get("refused"), steps.get("end")
     allocated = int(took.get("taken") or 0)
-    size = int((refused or start).get("size") or 0)
     seen = dataclasses.replace(
         base,
         version=start.get("version") or None,
         allocated_bytes=allocated if start else None,
-        refused_bytes=size if refused else None,
+        refused_bytes=int(refused["size"]) if refused else None,
         refused_with=refused["error"] if refused else None,
         deviation_bytes=allocated - (base.limit_bytes or 0) if refused else None,
         restored=end.get("restored") if end else None,
@@ -305,7 +304,7 @@ def read_steps(
     if refused is None:
         reason = f"{binary_bytes(allocated)} were allocated, and nothing was refused"
         return dataclasses.replace(seen, held=False, reason=reason)
-    return _judge_refusal(seen, allocated, refused, end, size)
+    return _judge_refusal(seen, allocated, refused, end)
 
 
 def _judge_refusal(
@@ -313,9 +312,8 @@ def _judge_refusal(
     allocated: int,
     refused: Mapping[str, Any],
     end: Mapping[str, Any],
-    size: int,
 ) -> Verification:
-    limit = seen.limit_bytes or 0
+    limit, size = seen.limit_bytes or 0, int(refused["size"])
     if not refused["proper"]:
         return dataclasses.replace(
             seen, held=False, reason=f"it failed with another error: {refused['message']}"

@@ -164,9 +164,13 @@ def test_who_else_uses_the_gpu(
 def test_a_history_has_the_median_of_each_part_and_when_a_reason_held() -> None:
     readings = [
         Sample(
-            time_s=100 + place * 0.1,
+            time_s=100.004 + place * 0.1,
             uuid="GPU-0",
-            values={"power_mw": 1000.0 * place, "reasons": 0x40 if 300 <= place < 600 else 0x1},
+            values={
+                "power_mw": 1000.0 * place + 40,
+                "temperature_c": 30.2,
+                "reasons": 0x40 if 300 <= place < 600 else 0x1,
+            },
         )
         for place in range(1200)
     ]
@@ -177,6 +181,7 @@ def test_a_history_has_the_median_of_each_part_and_when_a_reason_held() -> None:
     assert found.part_s == 1.0
     assert len(found.power_w) == MOST_PARTS
     assert found.power_w[:2] == (4.5, 14.5)
+    assert set(found.temperature_c) == {30}
     assert set(found.clock_sm_mhz) == {None}
     assert found.limited == {"hardware-thermal": ((30.0, 59.95),)}
 

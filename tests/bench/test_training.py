@@ -228,7 +228,9 @@ def test_a_weight_that_goes_wrong_in_a_timed_step_fails_the_row() -> None:
     case.prepare()
     case.poison()
     case.run(50)
-    assert case.check().ok
+    good = case.check()
+    assert good.ok
+    assert good.reference == "float64 after a few steps from zero"
     case.poison()
     case.run(50)
     case._weights[300, 4] += np.float32(0.05)

@@ -52,6 +52,7 @@ def test_a_malformed_group_is_left_out(tmp_path: Path, bad: object) -> None:
         ("[" * 5000, "is no JSON document"),
         ("[]", "has no schema, not gpucheck/fleet/1"),
         ('{"schema": 5}', "has no schema"),
+        (f'{{"schema": "{"s" * 70}"}}', f"has {'s' * 60}, not"),
         ('{"schema": "gpucheck/bench/1"}', "has gpucheck/bench/1, not gpucheck/fleet/1"),
         ('{"schema": "gpucheck/fleet/1"}', "has no group with a speed"),
         ('{"schema": "gpucheck/fleet/1", "result": {"groups": 5}}', "has no group with a speed"),

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from gpucheck.fleet import hostlist
 from gpucheck.fleet.hostlist import MOST_HOSTS, expand, fold, read_expected
 from gpucheck.report.errors import WrongUseError
+from gpucheck.report.text import printable
 
 
 @pytest.mark.parametrize(
@@ -34,14 +35,27 @@ def test_list_is_written_out(text: str, hosts: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["a[", "a]", "a[[1]]", "a[]", "a[1-]", "a[x]", "a[3-1]", "a[1", "a b", "a;b", "ä", "a\x00"],
+    ("text", "problem"),
+    [
+        *((text, "its brackets do not match") for text in ("a[", "a]", "a[[1]]", "a[1", "a]1[")),
+        ("a[]", "[] is no range such as [01-16,20]"),
+        ("a[1-]", "[1-] is no range such as [01-16,20]"),
+        (f"a[{'x' * 70}]", f"[{'x' * 60}] is no range such as [01-16,20]"),
+        ("a[3-1]", "the range 3-1 runs backwards"),
+        ("a b", "'a b' is no name of a host"),
+        ("a;b", "'a;b' is no name of a host"),
+        ("ä", "'ä' is no name of a host"),
+        (f"a,{'ö' * 70}", f"'{'ö' * 60}' is no name of a host"),
+        ("a\x00", "'a\\\\x00' is no name of a host"),
+    ],
 )
-def test_malformed_list_is_refused(text: str) -> None:
+def test_malformed_list_is_refused(text: str, problem: str) -> None:
     with pytest.raises(WrongUseError) as caught:
         expand(text)
     assert caught.value.code == "bad-hostlist"
     assert caught.value.message.isprintable()
+    assert caught.value.message.startswith(f"The list of hosts {printable(text[:60])!r} cannot be")
+    assert caught.value.message.endswith(f" read: {problem}.")
 
 
 @pytest.mark.parametrize(
@@ -56,6 +70,7 @@ def test_all_parts_together_name_no_more_than_one_may(monkeypatch: pytest.Monkey
     monkeypatch.setattr(hostlist, "MOST_HOSTS", 10)
 
     assert len(expand("a[1-5],b[1-5],a1")) == 10
+    assert len(expand("a[1-10]")) == len(expand("a[1-5]b[1-2]")) == 10
     with pytest.raises(WrongUseError):
         expand("a[1-5],b[1-6]")
 

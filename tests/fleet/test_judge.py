@@ -239,6 +239,8 @@ def test_without_racks_none_is_named() -> None:
 def test_chance_of_many_in_one_place() -> None:
     assert at_least(0, 10, 5, 100) == 1
     assert at_least(2, 2, 2, 4) == pytest.approx(1 / 6)
+    # Of 8 of 10, 5 are bad in any case if 7 of them are.
+    assert at_least(5, 8, 7, 10) == 1
 
 
 @pytest.mark.parametrize(("here", "size", "bad", "total"), [(3, 16, 9, 400), (1, 8, 700, 800)])

@@ -21,6 +21,7 @@ from gpucheck.report.formats import open_format
 from gpucheck.report.text import View
 from gpucheck.report.verdicts import Kind
 from tests.fleet.documents import bench, detect
+from tests.report.formats.recorded import recorded
 
 
 def collected(*documents: dict[str, Any], expected: tuple[str, ...] = ()) -> Collected:
@@ -54,6 +55,8 @@ def _fleet() -> Report:
 def test_metrics_name_who_is_not_well(fleet: Report) -> None:
     text = open_format("prometheus")(fleet, View())
 
+    ours = text[text.index("# HELP gpucheck_fleet_nodes") :]
+    assert ours == recorded("fleet-metrics", ours)
     found = {family.name: family.samples for family in text_string_to_metric_families(text)}
     unhealthy = {
         one.labels["hostname"]: one.labels["outcome"]

@@ -10,7 +10,7 @@ from gpucheck.fleet.collect import Collected
 from gpucheck.fleet.documents import Found, Place
 from gpucheck.fleet.hostlist import Expected, read_expected
 from gpucheck.fleet.model import FleetNode, FleetReport, JudgementRule, Outcome
-from gpucheck.fleet.report import differences, report
+from gpucheck.fleet.report import differences, report, shortened
 from gpucheck.report.envelope import Host
 from gpucheck.report.errors import ExitCode, WrongUseError
 from tests.fleet.documents import bench, detect, envelope
@@ -306,6 +306,15 @@ def test_a_newer_document_of_another_kind_leaves_what_it_does_not_say() -> None:
         assert node.driver_version == "2"
         assert node.time == at(4)
         assert [(gpu.uuid, gpu.index, gpu.state) for gpu in node.gpus] == [("GPU-1", 0, "ok")]
+
+
+def test_a_long_list_of_hosts_is_cut_between_two_names() -> None:
+    hosts = [f"{letter * 9}" for letter in "abcdef"]  # 59 characters with the commas
+
+    assert shortened(hosts) == ",".join(hosts)
+    assert shortened([*hosts, "g" * 9]) == ",".join(hosts) + ", …"
+    assert shortened(["a" * 60]) == "a" * 60
+    assert shortened(["a" * 61]) == "a" * 60 + ", …"
 
 
 @pytest.mark.parametrize(

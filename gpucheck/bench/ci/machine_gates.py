@@ -522,7 +522,7 @@ def _class_of_drop(telemetry: Sequence[GpuTelemetry]) -> GateClass:
     shares: Counter[str] = Counter()
     for gpu in telemetry:
         shares.update({name: share for name, share in gpu.reasons.items() if name in _OF_REASON})
-    return _OF_REASON[shares.most_common(1)[0][0]] if shares else GateClass.HARDWARE
+    return _OF_REASON[max(shares, key=shares.__getitem__)] if shares else GateClass.HARDWARE
 
 
 def _new_errors(data: RunData, device: str) -> Iterator[Gate]:

@@ -20,8 +20,8 @@ _FOLDERS = (_PACKAGE / "configs" / "bench", _PACKAGE.parent / "configs" / "bench
 
 def shipped() -> dict[str, Path]:
     """Return the built-in profiles by name."""
-    folder = next((one for one in _FOLDERS if one.is_dir()), _FOLDERS[-1])
-    return {path.stem: path for path in sorted(folder.glob("*.toml"))}
+    found = (sorted(folder.glob("*.toml")) for folder in _FOLDERS)
+    return {path.stem: path for path in next(filter(None, found), ())}
 
 
 def find_profile(text: str) -> Path:

@@ -113,8 +113,9 @@ def _by_code(inputs: PlanInput) -> Setting:
 
 def tensorflow_line(sizes: Sequence[int]) -> str:
     """Return one statement that caps each GPU at its size in MiB."""
-    equal = len(sizes) > 1 and len(set(sizes)) == 1
-    listed = f"[{sizes[0]}] * {len(sizes)}" if equal else str(list(sizes))
+    size, *others = set(sizes)
+    equal = len(sizes) > 1 and not others
+    listed = f"[{size}] * {len(sizes)}" if equal else str(list(sizes))
     pairs = f'zip(tf.config.list_physical_devices("GPU"), {listed})'
     logical = "tf.config.LogicalDeviceConfiguration(memory_limit=mib)"
     return f"for gpu, mib in {pairs}: tf.config.set_logical_device_configuration(gpu, [{logical}])"

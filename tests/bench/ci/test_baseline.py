@@ -349,6 +349,7 @@ def test_the_file_holds_to_its_schema_and_has_a_series_a_line() -> None:
         ('{"schema": 3}', "is not a saved run"),
         ('{"schema": "gpucheck/bench/1"}', "is a report of one process"),
         ('{"schema": "gpucheck/list/1"}', "is a gpucheck/list/1 document"),
+        (f'{{"schema": "{"s" * 50}"}}', f"is a {'s' * 40} document, not gpucheck/baseline/1"),
         ('{"schema": "gpucheck/baseline/2"}', "is a gpucheck/baseline/2 document"),
         ('{"schema": "gpucheck/baseline/1"}', "is damaged"),
     ],
@@ -368,7 +369,7 @@ def test_what_is_no_saved_run_is_refused(tmp_path: Path, text: str, said: str) -
         *(("values", [one]) for one in (float("inf"), float("nan"), 10**400)),
         *(("tolerance_percent", one) for one in (0, -1.0, 100.0, 1e9, "5", None)),
         *(("repeat_factor", one) for one in (0.5, -1.0, float("nan"))),
-        *(("sessions", one) for one in ([4], [0, 5], [-1, 6], [1.0, 4.0])),
+        *(("sessions", one) for one in ([4], [0, 5], [-1, 6], [1.0, 4.0], [1, 3], [1, 5])),
     ],
 )
 def test_figures_that_cannot_be_are_refused(tmp_path: Path, key: str, value: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -342,7 +343,9 @@ def test_devices_default_to_those_of_the_profile(
     ("device", "profile"), [("cpu", ON_GPUS), ("gpu:0", ON_CPU), ("gpu", ON_CPU)]
 )
 def test_a_device_of_the_other_kind_is_refused(device: str, profile: Profile) -> None:
-    with pytest.raises(WrongUseError, match=f"with --device {device}"):
+    kind = "GPUs" if profile is ON_GPUS else "the processor"
+    said = f"The profile is for {kind}, so it cannot be used with --device {device}."
+    with pytest.raises(WrongUseError, match=re.escape(said)):
         wanted_devices(profile, (device,))
 
 
