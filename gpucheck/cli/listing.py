@@ -117,8 +117,8 @@ def list_gpus(
         document = shared.format in ("json", "jsonl")
         # A page is for people too; beside a document it has what that has.
         shown = shared.format in ("table", "html", "markdown") or (shared.html and not document)
-        table = bool(shown) and not topology
-        if table or (processes and shared.format == "json"):
+        in_full = (bool(shown) and not topology) or (processes and document)
+        if in_full:
             from gpucheck.inventory.unowned import find_unowned
 
             inventory = find_unowned(inventory, probes)
@@ -128,7 +128,7 @@ def list_gpus(
         if sort is not None and order is not None:
             inventory = sort_gpus(inventory, COLUMNS[order].value, descending=sort.startswith("-"))
         # Health takes half as many questions again; a plain document is for who asks often.
-        if table or (processes and document):
+        if in_full:
             from gpucheck.drivers.evidence import HealthReading
             from gpucheck.inventory.condition import read_condition, with_troubles
 

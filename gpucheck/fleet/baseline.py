@@ -18,6 +18,8 @@ from gpucheck.report.text import did_you_mean, printable
 #: A report names every node and GPU: about 20 MB for 10,000 nodes.
 _MOST_BYTES = 256 * MIB
 _SCHEMA = "gpucheck/fleet/1"
+#: More than any group has.
+_MOST_GPUS = 10**9
 
 
 class Baseline(NamedTuple):
@@ -56,14 +58,14 @@ def _references(groups: list[Any]) -> list[tuple[str, Reference]]:
     """Return the groups with a median that a speed can have; what is malformed is left out."""
     found = []
     for group in groups:
-        key, median, scale = (
-            (group.get("key"), group.get("median"), group.get("scale"))
-            if isinstance(group, dict)
-            else (None, None, None)
-        )
-        numbers = [one for one in (median, scale) if isinstance(one, float | int)]
-        if isinstance(key, str) and len(numbers) == 2 and numbers[0] > 0 and numbers[1] >= 0:
-            found.append((key, Reference(float(numbers[0]), float(numbers[1]))))
+        if not isinstance(group, dict):
+            continue
+        key, *numbers = (group.get(name) for name in ("key", "median", "scale", "gpus"))
+        if not isinstance(key, str) or not all(isinstance(one, float | int) for one in numbers):
+            continue
+        median, scale, gpus = numbers
+        if median > 0 and scale >= 0 and 1 <= gpus <= _MOST_GPUS:
+            found.append((key, Reference(float(median), float(scale), int(gpus))))
     return found
 
 

@@ -39,10 +39,11 @@ _UPPER = 0.9
 
 
 class Reference(NamedTuple):
-    """Median and scale of a group in an earlier report."""
+    """Median and scale of a group in an earlier report, and of how many GPUs they are."""
 
     median: float
     scale: float
+    gpus: int
 
 
 class Sample(NamedTuple):
@@ -104,8 +105,10 @@ def judge(
         score = _scored(runs, centre, scale, rule)
         judged[runs.gpus] += 1
         worst[runs.gpus] = np.maximum(worst[runs.gpus], score.percent)
+        by_baseline = group.judged_by is JudgedBy.BASELINE
+        scaled_by = (baseline or {})[group.key].gpus if by_baseline else len(runs.gpus)
         least_p[score.gpus[score.slow]] = np.minimum(
-            least_p[score.gpus[score.slow]], tail(score.z[score.slow], len(runs.gpus))
+            least_p[score.gpus[score.slow]], tail(score.z[score.slow], scaled_by)
         )
         slow.take(score, score.slow, number)
         watch.take(score, score.watch & ~score.slow, number)
@@ -344,7 +347,7 @@ class _Worst:
 
 
 def tail(z: Floats, count: int) -> Floats:
-    """Return how likely one of `count` healthy GPUs has such a score or a lower one.
+    """Return how likely a healthy GPU has such a score or a lower one, by a scale from `count`.
 
     It is Student's tail, since the scale is an estimate, by Wallace's normal approximation
     (Wallace 1959, Annals of Mathematical Statistics 30).

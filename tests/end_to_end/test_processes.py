@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -204,6 +205,8 @@ def test_a_stopped_process_that_still_has_a_card_open(program: Program, seen: An
     assert "\n    kill 4711 && kill -CONT 4711\n" in table.text
     assert (plain["holders"], plain["memory_unaccounted_bytes"]) == (None, None)
     assert asked["memory_unaccounted_bytes"] > 4 << 30
+    lines = program("list", "--format", "jsonl", "--processes", env=env).text.splitlines()
+    assert json.loads(lines[1]).items() >= asked.items()
     [holder] = asked["holders"]
     assert (holder["pid"], holder["state"], holder["command"]) == (
         4711,

@@ -19,7 +19,7 @@ def saved(path: Path, *groups: object, schema: object = "gpucheck/fleet/1") -> P
 
 
 def group(**changes: Any) -> dict[str, Any]:
-    return {"key": "copy | H100", "median": 3e12, "scale": 3e10, **changes}
+    return {"key": "copy | H100", "median": 3e12, "scale": 3e10, "gpus": 64, **changes}
 
 
 def test_a_baseline_has_the_reference_of_each_group(tmp_path: Path) -> None:
@@ -29,14 +29,14 @@ def test_a_baseline_has_the_reference_of_each_group(tmp_path: Path) -> None:
 
     assert found.file == str(path)
     assert found.references == {
-        "copy | H100": Reference(3e12, 3e10),
-        "small": Reference(1.0, 0.0),
+        "copy | H100": Reference(3e12, 3e10, 64),
+        "small": Reference(1.0, 0.0, 64),
     }
 
 
 @pytest.mark.parametrize(
     "bad",
-    [group(key=None), group(median=0), group(median=None), group(scale=-1), group(scale="1"), 7],
+    [group(key=None), group(median=0), group(median=None), group(scale=-1), group(scale="1"), group(gpus=0), group(gpus=1e999), 7],
 )
 def test_a_malformed_group_is_left_out(tmp_path: Path, bad: object) -> None:
     found = read_baseline(saved(tmp_path / "a.json", bad, group(key="good")))

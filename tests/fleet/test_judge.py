@@ -103,7 +103,7 @@ def test_many_slow_gpus_hide_none(share: float) -> None:
 def test_half_the_group_needs_the_baseline() -> None:
     values = healthy(800)
     values[:400] *= 0.9
-    reference = {"g": Reference(1.0, 0.01)}
+    reference = {"g": Reference(1.0, 0.01, 800)}
 
     alone, beside = judged(values), judged(values, baseline=reference)
 
@@ -115,7 +115,7 @@ def test_half_the_group_needs_the_baseline() -> None:
 
 
 def test_a_group_that_moved_as_a_whole_is_one_finding() -> None:
-    found = judged(0.93 * healthy(800), baseline={"g": Reference(1.0, 0.01)})
+    found = judged(0.93 * healthy(800), baseline={"g": Reference(1.0, 0.01, 800)})
 
     assert found.verdicts == ()
     (moved,) = shifts(found.groups, RULE)
@@ -128,7 +128,17 @@ def test_few_gpus_are_judged_by_the_baseline_alone() -> None:
 
     assert judged(values).groups[0].judged_by is JudgedBy.NOTHING
     assert np.isnan(judged(values).worst_percent).all()
-    assert speeds(judged(values, baseline={"g": Reference(1.0, 0.01)})) == {7: GpuSpeed.SLOW}
+    assert speeds(judged(values, baseline={"g": Reference(1.0, 0.01, 800)})) == {7: GpuSpeed.SLOW}
+
+
+@pytest.mark.parametrize(("learned_from", "speed"), [(800, "slow"), (8, "watch")])
+def test_a_baselines_scale_is_as_certain_as_the_gpus_that_it_is_from(
+    learned_from: int, speed: str
+) -> None:
+    """At exactly z = -5, among few GPUs; in steps of a 64th every number is exact."""
+    baseline = {"g": Reference(1.0, 1 / 64, learned_from)}
+
+    assert speeds(judged([1.0] * 7 + [1 - 5 / 64], baseline=baseline)) == {7: GpuSpeed(speed)}
 
 
 def test_groups_are_not_mixed() -> None:
@@ -258,7 +268,7 @@ def test_chance_is_the_hypergeometric_one(here: int, size: int, bad: int, total:
 )
 def test_the_limits_of_the_score_are_part_of_it(steps: float, speed: GpuSpeed | None) -> None:
     """In steps of a 64th every number is exact."""
-    reference = {"g": Reference(1.0, 1 / 64)}
+    reference = {"g": Reference(1.0, 1 / 64, gpus=800)}
 
     rule = RULE._replace(correction=Correction.NONE)
     found = judged([1.0] * 7 + [1 - steps / 64], baseline=reference, rule=rule)
@@ -280,7 +290,7 @@ def test_the_scale_is_never_less_than_half_a_percent() -> None:
 
 
 def test_a_small_group_moves_by_its_median() -> None:
-    found = judged([0.75] * 8, baseline={"g": Reference(1.0, 0.01)})
+    found = judged([0.75] * 8, baseline={"g": Reference(1.0, 0.01, 800)})
 
     assert found.groups[0].shift_percent == 25
     assert speeds(found) == dict.fromkeys(range(8), GpuSpeed.SLOW)
