@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
+from gpucheck.detect.checks.variables import jax_without_gpu
 from gpucheck.detect.process_model import (
     ControlGroup,
     LoadedFramework,
@@ -334,16 +335,15 @@ def _origin(scene: Scene, variable: str) -> tuple[str, str]:
 def _told_to_use_cpu(scene: Scene) -> Iterator[Obstacle]:
     """Look for variables with which a framework leaves GPUs alone."""
     environment = scene.process.environment or {}
-    platforms = environment.get("JAX_PLATFORMS", "")
     loaded = {framework.name for framework in scene.process.frameworks}
-    if "jax" in loaded and platforms and not {"cuda", "gpu"} & set(platforms.split(",")):
-        from_, detail = _origin(scene, "JAX_PLATFORMS")
+    for name in jax_without_gpu(environment) if "jax" in loaded else ():
+        from_, detail = _origin(scene, name)
         yield Obstacle(
             "told-to-use-cpu",
-            f"JAX_PLATFORMS={platforms} keeps JAX from GPUs{from_}",
+            f"{name}={environment[name]} keeps JAX from GPUs{from_}",
             hinders=loaded == {"jax"},
-            evidence=(Evidence("JAX_PLATFORMS", detail),),
-            remedy=("Start it again without the variable: unset JAX_PLATFORMS",),
+            evidence=(Evidence(name, detail),),
+            remedy=(f"Start it again without the variable: unset {name}",),
         )
 
 

@@ -121,7 +121,12 @@ def _named_facts(found: ProcessAnswer, view: View) -> Iterator[tuple[str, str]]:
 
 def _tells(name: str) -> bool:
     """Return whether a variable decides about devices; -v and JSON have the others."""
-    return "VISIBLE" in name or name in ("CUDA_DEVICE_ORDER", "JAX_PLATFORMS", "LD_LIBRARY_PATH")
+    return "VISIBLE" in name or name in (
+        "CUDA_DEVICE_ORDER",
+        "JAX_PLATFORMS",
+        "JAX_PLATFORM_NAME",
+        "LD_LIBRARY_PATH",
+    )
 
 
 def _use(gpu: UsedGpu) -> str:

@@ -379,20 +379,21 @@ def test_a_build_that_could_not_be_read_is_not_for_cpus() -> None:
 
 
 @pytest.mark.parametrize(
-    ("platforms", "names", "cause"),
+    ("variable", "names", "cause"),
     [
-        ("cpu", ("jax",), "told-to-use-cpu"),
-        ("cuda,cpu", ("jax",), "driver-not-loaded"),
-        ("gpu", ("jax",), "driver-not-loaded"),
-        ("", ("jax",), "driver-not-loaded"),
-        ("cpu", (), "driver-not-loaded"),
-        ("cpu", ("jax", "pytorch"), "driver-not-loaded"),
+        ("JAX_PLATFORMS=cpu", ("jax",), "told-to-use-cpu"),
+        ("JAX_PLATFORM_NAME=CPU", ("jax",), "told-to-use-cpu"),
+        ("JAX_PLATFORMS=cuda,cpu", ("jax",), "driver-not-loaded"),
+        ("JAX_PLATFORMS=gpu", ("jax",), "driver-not-loaded"),
+        ("JAX_PLATFORMS=", ("jax",), "driver-not-loaded"),
+        ("JAX_PLATFORMS=cpu", (), "driver-not-loaded"),
+        ("JAX_PLATFORMS=cpu", ("jax", "pytorch"), "driver-not-loaded"),
     ],
 )
-def test_jax_is_told_to_use_the_cpu(platforms: str, names: tuple[str, ...], cause: str) -> None:
+def test_jax_is_told_to_use_the_cpu(variable: str, names: tuple[str, ...], cause: str) -> None:
     reading = process(
         mapped=(),
-        environment={"JAX_PLATFORMS": platforms},
+        environment=dict([variable.split("=")]),
         frameworks=tuple(framework(name, gpu_build=True) for name in names),
     )
 

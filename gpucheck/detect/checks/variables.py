@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from functools import partial
 
 from gpucheck.detect.findings import make_finding
@@ -38,12 +39,23 @@ MEANING: dict[str, str] = {
 OFF = ("", "0", "false", "False")
 
 ABOUT = About(
-    looks_at=(*MEANING, "JAX_PLATFORMS without a GPU platform"),
+    looks_at=(*MEANING, "JAX_PLATFORMS and JAX_PLATFORM_NAME without a GPU platform"),
     why="They are set once for debugging, and forgotten.",
     rules=("warn: one of them is set to anything but 0",),
     sources=("DCGM diagnostics, the variables that its software test warns about",),
     causes=("variables-set",),
 )
+
+
+def jax_without_gpu(environment: Mapping[str, str]) -> Iterator[str]:
+    """Yield the variables that keep JAX from GPUs: its platforms, and the one that it computes on.
+
+    JAX calls the second one deprecated, and obeys it (seen in jax 0.10.2, jax/_src/xla_bridge.py).
+    """
+    for name in ("JAX_PLATFORMS", "JAX_PLATFORM_NAME"):
+        platforms = environment.get(name, "").lower()
+        if platforms and not {"cuda", "gpu", "rocm"} & set(platforms.split(",")):
+            yield name
 
 
 def check(machine: Machine) -> Finding:
@@ -53,9 +65,7 @@ def check(machine: Machine) -> Finding:
         for name, meaning in MEANING.items()
         if machine.environment.get(name, "") not in OFF
     ]
-    platforms = machine.environment.get("JAX_PLATFORMS", "")
-    if platforms and not set(platforms.split(",")) & {"cuda", "gpu", "rocm"}:
-        found.append(("JAX_PLATFORMS", "JAX uses no GPU"))
+    found += [(name, "JAX uses no GPU") for name in jax_without_gpu(machine.environment)]
     if not found:
         summary = "no variable that slows GPU programs down is set"
         return _finding(CheckStatus.OK, summary)

@@ -50,6 +50,7 @@ NAMES = frozenset(
         "CUPY_GPU_MEMORY_LIMIT",
         "JAX_CUDA_VISIBLE_DEVICES",
         "JAX_PLATFORMS",
+        "JAX_PLATFORM_NAME",
         "KUBERNETES_SERVICE_HOST",
         "LD_LIBRARY_PATH",
         "LD_PRELOAD",

@@ -284,6 +284,8 @@ def framework_environment(
         # PyTorch keeps compiled headers in the folder for temporary files, whatever its cache is.
         found["TMPDIR"] = found["TORCHINDUCTOR_CACHE_DIR"] = settings.folder
         found["TRITON_CACHE_DIR"] = settings.folder + "/triton"
+    # It would choose one of both for every array.
+    found.pop("JAX_PLATFORM_NAME", None)
     if settings.gpu:
         # "cuda" alone would leave out the processor, "cpu" alone the GPU.
         found.pop("JAX_PLATFORMS", None)

@@ -38,6 +38,10 @@ def test_platforms_of_jax(platforms: str, status: str) -> None:
     assert look(JAX_PLATFORMS=platforms).status == status
 
 
+def test_the_platform_that_jax_computes_on() -> None:
+    assert look(JAX_PLATFORMS="cuda,cpu", JAX_PLATFORM_NAME="CPU").evidence[0].value == "'CPU'"
+
+
 def test_several_at_once() -> None:
     found = look(CUDA_LAUNCH_BLOCKING="1", NUMBA_DISABLE_CUDA="1")
 

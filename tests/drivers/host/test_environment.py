@@ -20,7 +20,7 @@ from tests.fakes.tree import write_tree
         "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "CUDA_MODULE_LOADING", "LD_LIBRARY_PATH",
         "NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES", "SLURM_JOB_GPUS", "XLA_FLAGS",
         "CUDA_DEVICE_MEMORY_LIMIT_7", "TF_FORCE_GPU_ALLOW_GROWTH", "PYTORCH_ALLOC_CONF",
-        "JAX_PLATFORMS", "SLURM_JOB_ID",
+        "JAX_PLATFORMS", "JAX_PLATFORM_NAME", "SLURM_JOB_ID",
     ],
 )  # fmt: skip
 def test_variables_of_gpu_programs(name: str) -> None:

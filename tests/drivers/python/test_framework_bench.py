@@ -210,6 +210,7 @@ def test_an_interrupted_request_ends_the_child(
 
 def test_environment_leaves_the_card_to_all_and_hides_it_from_a_run_without() -> None:
     users = {"PATH": "/bin", "OMP_NUM_THREADS": "64", "JAX_PLATFORMS": "cuda"}
+    users["JAX_PLATFORM_NAME"] = "gpu"
 
     found = framework_environment(users, FrameworkSettings(threads=3, gpu=True, folder="/c"))
 
@@ -221,6 +222,7 @@ def test_environment_leaves_the_card_to_all_and_hides_it_from_a_run_without() ->
     assert "CUDA_VISIBLE_DEVICES" not in found
     hidden = framework_environment(users, FrameworkSettings(threads=3))
     assert (hidden["CUDA_VISIBLE_DEVICES"], hidden["JAX_PLATFORMS"]) == ("-1", "cpu")
+    assert not any("JAX_PLATFORM_NAME" in given for given in (found, hidden))
 
 
 def test_folder_is_private_and_disappears(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
