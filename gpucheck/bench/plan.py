@@ -46,6 +46,8 @@ _LARGEST_LIMIT = 16384
 FRAMEWORK_COPIES = 4
 #: Error of a row whose GPU has too little free memory.
 MEMORY_TAKEN = "gpu-memory-taken"
+#: Error where no GPU can be measured, or none by gpucheck itself.
+NO_GPU = "no-gpu"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -397,7 +399,7 @@ def select_devices(devices: Sequence[str], gpus: OpenedGpus) -> tuple[bool, Sequ
     if not with_cpu and not chosen:
         error = InconclusiveError if gpus.silent or gpus.busy else MissingError
         raise error(
-            code=BUSY if gpus.busy else "no-gpu",
+            code=BUSY if gpus.busy else NO_GPU,
             message=f"No GPU can be measured: {(gpus.unavailable or 'none found').rstrip('.')}.",
             remedy=(
                 *(gpus.remedy or ("Run: gpucheck detect",)),

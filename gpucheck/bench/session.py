@@ -17,8 +17,8 @@ from typing import TypeVar
 
 from gpucheck.bench.environment import RunEnvironment, run_environment_of
 from gpucheck.bench.frameworks import Frameworks, open_frameworks, use_gpus
-from gpucheck.bench.model import BenchMode, BenchRequest, BenchResult, Fill
-from gpucheck.bench.plan import MEMORY_TAKEN, check_device_names
+from gpucheck.bench.model import BenchMode, BenchRequest, BenchResult, Corruption, Fill
+from gpucheck.bench.plan import MEMORY_TAKEN, NO_GPU, check_device_names, select_devices
 from gpucheck.bench.run import run_bench
 from gpucheck.bench.sampler import CLOCK_STUCK, CaseState
 from gpucheck.bench.scheduler import NO_TIME, Progress
@@ -264,13 +264,14 @@ class Session:
             announce=announce,
             frameworks=self._frameworks,
         )
-        if not products or result.interrupted:
+        unchecked = self._unchecked() if corruption_s else ()
+        if not (products or unchecked) or result.interrupted:
             return result
         corruption, interrupted = repeat_on_each(products, corruption_s)
         notes = (note for product in products for note in product.notes)
         return replace(
             result,
-            corruption=corruption,
+            corruption=(*corruption, *unchecked),
             interrupted=interrupted,
             notes=tuple(dict.fromkeys((*result.notes, *notes))),
         )
@@ -286,6 +287,22 @@ class Session:
             blas=self._blas,
             holders=self._run_environment.holders,
         )
+
+
+    def _unchecked(self) -> Sequence[Corruption]:
+        """Return why nothing is repeated on the chosen GPUs that only frameworks can open."""
+        if not self._gpus.for_frameworks:
+            return ()
+        reason = (self._gpus.unavailable or "gpucheck cannot open it").rstrip(".")
+        failure = Failure(
+            code=NO_GPU,
+            message=f"no product can be repeated for --corruption: {reason}",
+            remedy=self._gpus.remedy,
+        )
+        _, chosen = select_devices(self._request.devices, self._gpus)
+        return [
+            Corruption(device=gpu.device, gpu_uuid=gpu.uuid, failure=failure) for gpu in chosen
+        ]
 
 
 def _opened(request: BenchRequest, cuda: CudaReading | None, reading: NvmlReading) -> OpenedGpus:
@@ -419,12 +436,13 @@ def target_of(uuid: str, reading: NvmlReading) -> Target | None:
 
 
 def conclude(result: BenchResult, host: Host) -> Answer:
-    """Return the result with its exit code: 130 interrupted, 1 failed, 3 unknown, else 0.
+    """Return the result with its exit code: 130 interrupted, 1 failed, 3 unknown, 4, else 0.
 
     A row without convergence or time is 0 with its doubt if other rows of its device have figures.
     It is 3 if a device has no figure or repeated product because no time was left or others hold it
     or its memory, if a GPU is busy with another process, or if the clock stands still. A wrong
-    result, or any other error of a row or a repetition, is 1.
+    result, or any other error of a row or a repetition, is 1. A GPU on which gpucheck itself cannot
+    repeat a product is 4.
     """
     code, failure = _judge(result)
     return Answer(result=result, exit_code=code, host=host, error=failure)
@@ -467,7 +485,7 @@ def _judge(result: BenchResult) -> tuple[ExitCode, Failure | None]:
     undone = [check.failure for check in result.corruption if check.failure is not None]
     for failure in undone:
         if failure.code not in _UNKNOWN:
-            return ExitCode.BAD, failure
+            return (ExitCode.MISSING if failure.code == NO_GPU else ExitCode.BAD), failure
     stuck = next((error for error in errors if error.code == CLOCK_STUCK), None)
     unknown = stuck or _without_figures(result) or next(iter(undone), None) or refused
     return (ExitCode.OK, None) if unknown is None else (ExitCode.INCONCLUSIVE, unknown)

@@ -228,6 +228,8 @@ def row_blocks(result: BenchResult, view: View) -> Iterator[Block]:
 
 def _repeated(check: Corruption) -> Line:
     """Return the result of repeated products on one device; a profile has a gate for it."""
+    if check.failure is not None and not check.dtype:
+        return Line(f"{check.device}: {check.failure.message}", CheckStatus.FAIL, style="red")
     where = f"{check.device}: {check.products} identical products in {check.dtype}"
     if check.mismatches:
         numbers = "1 number" if check.mismatches == 1 else f"{check.mismatches} numbers"

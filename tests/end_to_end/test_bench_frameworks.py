@@ -90,8 +90,13 @@ def test_a_framework_measures_a_gpu_that_gpucheck_cannot_open(
 
     ended = program(*words, *brief, "--device", "gpu:1", "--require-gpu", "--json", env=given)
 
-    assert ended.code == 0, ended.stderr
-    found = ended.document("bench")["result"]
+    # PyTorch repeats no product for gpucheck.
+    assert ended.code == 4, ended.stderr
+    document = ended.document("bench")
+    found, reason = document["result"], "no product can be repeated for --corruption: CuPy"
+    assert document["error"]["message"].startswith(reason)
+    [unchecked] = found["corruption"]
+    assert (unchecked["device"], unchecked["failure"]) == ("gpu:1", document["error"])
     rows = found["measurements"]
     assert {(row["kernel"], row["device"]) for row in rows} == {
         ("matmul", "gpu:1"),
