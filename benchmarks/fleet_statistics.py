@@ -168,7 +168,9 @@ def with_baseline(plant: Plant, deviation: float) -> Plant:
     def planted(fleet: Fleet, random: np.random.Generator) -> None:
         healthy = draw(100, deviation, random)
         found = judged(healthy, JudgementRule()).groups
-        references = {one.key: Reference(one.median or 0, one.scale or 0, one.gpus) for one in found}
+        references = {
+            one.key: Reference(one.median or 0, one.scale or 0, one.gpus) for one in found
+        }
         fleet.baseline = Baseline("healthy.json", references)
         plant(fleet, random)
 

@@ -14,7 +14,7 @@ from gpucheck.bench import stats
 from gpucheck.bench.environment import HostState
 from gpucheck.bench.gpu_case import ROTATION_IN_L2
 from gpucheck.bench.kernels import BLAS_USERS, WHOLE_TRANSFERS, needs_host
-from gpucheck.bench.model import Doubt, Fact, Fill, Scope
+from gpucheck.bench.model import LARGER_SIZE, MORE_TIME, SMALLER_SIZE, Doubt, Fact, Fill, Scope
 from gpucheck.bench.sampler import CaseState
 from gpucheck.bench.telemetry import LIMITED_READINGS, TROUBLE, SensorSummary, held_down
 
@@ -102,7 +102,7 @@ def _too_few_samples(state: CaseState, _: RowEnvironment) -> Doubt | None:
     return Doubt(
         code="too-few-samples",
         message=f"only {count} {'sample' if count == 1 else 'samples'} fitted into the time",
-        next="give more time with --budget; choose a smaller --size",
+        next=f"{MORE_TIME}; {SMALLER_SIZE}",
         facts={"samples": count, "wanted": _FEWEST},
     )
 
@@ -125,7 +125,7 @@ def _unconverged(state: CaseState, _: RowEnvironment) -> Doubt | None:
     return Doubt(
         code="unconverged",
         message=message,
-        next="give more time with --budget; run it again when the machine is idle",
+        next=f"{MORE_TIME}; run it again when the machine is idle",
         facts=facts,
     )
 
@@ -157,7 +157,7 @@ def _cache_resident(state: CaseState, _: RowEnvironment) -> Doubt | None:
     return Doubt(
         code="cache-resident" if on_cpu else "l2-resident",
         message=f"the data may stay in the {cache}, so this may not be the speed of the memory",
-        next="choose a larger --size to measure the memory",
+        next=f"{LARGER_SIZE} to measure the memory",
         facts={"walked_bytes": walked_bytes, "cache_bytes": cache_bytes},
     )
 
@@ -169,7 +169,7 @@ def _starved(state: CaseState, _: RowEnvironment) -> Doubt | None:
     return Doubt(
         code="starved",
         message=f"in {share:.0%} of the runs the GPU may have waited for the host",
-        next="choose a larger --size, or reduce the load on the host",
+        next=f"{LARGER_SIZE}, or reduce the load on the host",
         facts={"starved_share": share},
     )
 
@@ -280,7 +280,7 @@ def _energy_window_short(state: CaseState, _: RowEnvironment) -> Doubt | None:
         code="energy-window-short",
         message=f"its energy was counted for {window_s:.1f} s by a counter that moves every "
         f"{_ENERGY_STEP_S:g} s: it is known only to {share:.0%}",
-        next=f"give more time with --budget: {_ENERGY_WINDOW_S:.0f} s for each row is enough",
+        next=f"{MORE_TIME}: {_ENERGY_WINDOW_S:.0f} s for each row is enough",
         facts={"energy_window_s": window_s, "counter_step_s": _ENERGY_STEP_S},
     )
 
@@ -457,7 +457,7 @@ def _drifting(state: CaseState, _: RowEnvironment) -> Doubt | None:
         code="drifting",
         message=f"its rounds get steadily {'slower' if tau > 0 else 'faster'}, the last third by "
         f"{abs(change):.1%} compared with the first: it has not reached its steady state",
-        next="give more time with --budget; run it again now that the machine is warm",
+        next=f"{MORE_TIME}; run it again now that the machine is warm",
         facts={"trend": tau, "change_share": change},
     )
 
@@ -487,7 +487,7 @@ def _autocorrelated(state: CaseState, environment: RowEnvironment) -> Doubt | No
         code="autocorrelated",
         message=f"its samples are correlated over {min(length, count):.0f} of them, and a round "
         f"has {in_a_round:.0f}: the interval may be too narrow",
-        next="give more time with --budget",
+        next=MORE_TIME,
         facts={"autocorrelation": alike, "samples_in_a_round": in_a_round},
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from gpucheck.bench.model import Measurement
+from gpucheck.bench.model import LARGER_SIZE, MORE_TIME, Measurement
 from gpucheck.bench.rows_view import devices_text
 from gpucheck.report.blocks import Line
 from gpucheck.report.envelope import CheckStatus
@@ -39,14 +39,14 @@ SHORT = {
     "tensor-cores-unused": ("tensor cores not used", "see -v"),
     "clock-low": ("low clock without a reason", "run nvidia-smi -q -d CLOCK,PERFORMANCE,POWER"),
     "clocks-locked": ("fixed clocks", "compare only with runs at the same clocks"),
-    "starved": ("the GPU may have waited for the host", "choose a larger --size"),
-    "": ("not settled", "give more time with --budget"),
+    "starved": ("the GPU may have waited for the host", LARGER_SIZE),
+    "": ("not settled", MORE_TIME),
     "bimodal": ("two groups of samples", "compare p10 and p90 with -v"),
-    "cache-resident": ("data that may stay in the cache", "choose a larger --size"),
-    "l2-resident": ("data that may stay in the L2 cache", "choose a larger --size"),
+    "cache-resident": ("data that may stay in the cache", LARGER_SIZE),
+    "l2-resident": ("data that may stay in the L2 cache", LARGER_SIZE),
     "above-copy": ("faster than the fastest copy", "see -v"),
     "peak-uncertain": ("the peak itself is in doubt", "see -v"),
-    "energy-window-short": ("energy counted too briefly", "give more time with --budget"),
+    "energy-window-short": ("energy counted too briefly", MORE_TIME),
     "zeros": ("arrays of zeros", "omit --fill zeros"),
     "power-capped": ("at the power limit", "normal for random numbers"),
 }

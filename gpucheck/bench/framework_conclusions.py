@@ -245,7 +245,7 @@ def _waiting(row: Measurement, forms: Sequence[Measurement]) -> Iterator[Conclus
     if row.framework is None or not waits_for_host(row):
         return
     larger = "take larger batches" if row.kernel in ("train", "batch") else "take larger arrays"
-    steps = [f"{larger} (--size)"]
+    steps = [f"{larger} (--size; size in a profile)"]
     if _is_eager(row) and all(map(_is_eager, forms)):
         steps.append("compile the code")
     share = float(row.facts["enqueue_share"])

@@ -16,6 +16,11 @@ from gpucheck.report.text import framework_title
 
 Fact = str | int | float
 
+#: Steps that a run by options and one by a profile, which refuses those options, take alike.
+MORE_TIME = "give more time (--budget; seconds in a profile)"
+LARGER_SIZE = "choose a larger size (--size; size in a profile)"
+SMALLER_SIZE = "choose a smaller size (--size; size in a profile)"
+
 
 class Scope(StrEnum):
     """Scope of a time: data already in place, or pinned transfer in, kernel, transfer out."""

@@ -21,7 +21,7 @@ from dataclasses import replace
 
 from gpucheck.bench.boards import TableBoard, find_board, load_table
 from gpucheck.bench.kernels import LINKS, STREAMS
-from gpucheck.bench.model import Doubt, Fact, Measurement, Roofline, Scope
+from gpucheck.bench.model import LARGER_SIZE, Doubt, Fact, Measurement, Roofline, Scope
 from gpucheck.drivers.gpu import BenchGpu, Board
 
 #: Formats that run on tensor cores, which have a lower clock on some boards.
@@ -30,7 +30,7 @@ TENSOR_FORMATS = frozenset({"tf32", "float16", "bfloat16", "float8", "int8"})
 #: NVIDIA's open kernel modules (g_nv_name_released.h); the chips: techpowerup's review of GTX 1660.
 _WITHOUT_TENSOR_CORES = (range(0x1F80, 0x2000), range(0x2180, 0x2200))
 #: Reason for a missing limit although a copy was measured.
-_CACHED = "the copies of this run may have stayed in a cache: choose a larger --size"
+_CACHED = f"the copies of this run may have stayed in a cache: {LARGER_SIZE}"
 
 
 def flops_by_formula(sm_count: int, clock_mhz: float, rate: float) -> float:
@@ -340,7 +340,7 @@ def _above_copy(row: Measurement) -> Doubt | None:
         code="above-copy",
         message=f"{percent:.0f} % of the fastest copy or triad of this run: those were disturbed, "
         "or this row moves fewer bytes than it counts",
-        next="run it again when the machine is idle; choose a larger --size",
+        next=f"run it again when the machine is idle; {LARGER_SIZE}",
         facts={"percent_of_copy": percent},
     )
 
@@ -416,8 +416,8 @@ def _slow_as_cuda_cores(row: Measurement, reached: float, cores: float, expected
         code="tensor-cores-unused",
         message=f"{reached / 1e12:.3g} TFLOP/s needs no tensor cores: CUDA cores alone could do "
         f"{cores / 1e12:.3g}, and at least {expected / 1e12:.3g} is expected here",
-        next=("choose a --size that is a multiple of 16; " if uneven else "")
-        + "compare with --dtype float32 at this --size; try another cuBLAS",
+        next=("choose a size that is a multiple of 16; " if uneven else "")
+        + "compare with float32 at this size; try another cuBLAS",
         facts={
             "flops_per_s": reached,
             "cuda_cores_flops_per_s": cores,

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from gpucheck.bench import stats
 from gpucheck.bench.case import Case
-from gpucheck.bench.model import Fact, Verified
+from gpucheck.bench.model import SMALLER_SIZE, Fact, Verified
 from gpucheck.drivers.host.clock import Clock
 from gpucheck.drivers.host.cpu import running_on
 from gpucheck.report.envelope import Failure
@@ -272,7 +272,7 @@ def out_of_memory(state: CaseState) -> Failure:
     return Failure(
         code="out-of-memory",
         message=f"the host does not have enough free memory for {state.case.label.text}",
-        remedy=("choose a smaller --size",),
+        remedy=(SMALLER_SIZE,),
     )
 
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from gpucheck.bench import stats
 from gpucheck.bench.case import CaseLabel, Work
 from gpucheck.bench.kernels import LINKS
-from gpucheck.bench.model import Scope
+from gpucheck.bench.model import SMALLER_SIZE, Scope
 from gpucheck.bench.sampler import CaseState, ReadJoules, Sampler
 from gpucheck.bench.stats import FEWEST_FOR_INTERVAL
 from gpucheck.drivers.gpu import BenchGpu
@@ -193,7 +193,7 @@ class _Run:
         with group.watch():
             for state in slices:
                 if self._number == 0 and not self._may_begin(state, group):
-                    state.error = no_time(state)
+                    state.error = no_time(state, self._enough_s(state))
                     continue
                 if self._number > 0 and self._is_over(state):
                     continue
@@ -223,6 +223,13 @@ class _Run:
         own = next(need for need in needs if need.state is state)
         begun = any(one.rounds for one in group.states)
         return not begun and own.seconds <= self._settings.budget_s / len(self._groups)
+
+    def _enough_s(self, state: CaseState) -> float:
+        """Return a sufficient budget for a row and for those that could not begin before it."""
+        typical_s = typical_overheads(self.states)
+        unbegun = [one for one in self.states if one is state or _lacked_time(one)]
+        missing_s = sum(need_of(one, typical_s(one)).seconds for one in unbegun)
+        return enough_budget_s(self._settings.budget_s + missing_s)
 
     def _is_over(self, state: CaseState) -> bool:
         unfinished = need_of(state).seconds > 0
@@ -285,13 +292,22 @@ class _Run:
         self._progress(state.case.label.text, self._reported, left_s)
 
 
-def no_time(state: CaseState) -> Failure:
-    """Return the error of a case that did not start in time."""
+def no_time(state: CaseState, enough_s: float) -> Failure:
+    """Return the error of a case that did not start in time, with a sufficient budget."""
     return Failure(
         code=NO_TIME,
         message=f"time ran out before {state.case.label.text} could start",
-        remedy=("give more time with --budget, or choose a smaller --size",),
+        remedy=_more_time(enough_s),
     )
+
+
+def _more_time(enough_s: float) -> tuple[str, ...]:
+    more = f"give more time: --budget {enough_s:g} (seconds in a profile)"
+    return more, f"or {SMALLER_SIZE}"
+
+
+def _lacked_time(state: CaseState) -> bool:
+    return state.error is not None and state.error.code == NO_TIME
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -363,7 +379,7 @@ def leave_out(states: Sequence[CaseState], budget_s: float) -> str | None:
         return None
     return (
         f"{budget_s:g} s {TOO_SHORT}; left out: {named(shown)}; "
-        f"--budget {enough_s:g} would be enough"
+        f"--budget {enough_s:g} (seconds in a profile) would be enough"
     )
 
 
@@ -373,7 +389,7 @@ def left_out(state: CaseState, seconds: float, enough_s: float) -> Failure:
         code=NO_TIME,
         message=f"left out: three rounds of {state.case.label.text} take about {seconds:.2g} s, "
         "more than the budget allows",
-        remedy=(f"give more time: --budget {enough_s:g}", "or choose a smaller --size"),
+        remedy=_more_time(enough_s),
     )
 
 
@@ -392,12 +408,12 @@ def without_interval(states: Sequence[CaseState], budget_s: float) -> str | None
     if not short:
         return None
     typical_s = typical_overheads(states)
-    unbegun = [state for state in states if state.error is not None and state.error.code == NO_TIME]
+    unbegun = [state for state in states if _lacked_time(state)]
     missing_s = sum(need_of(state, typical_s(state)).seconds for state in (*short, *unbegun))
     whose = "its" if len(short) == 1 else "their"
     return (
         f"time ran out before {named(short)} had {whose} {NO_INTERVAL} "
-        f"{enough_budget_s(budget_s + missing_s):g} should be enough"
+        f"{enough_budget_s(budget_s + missing_s):g} (seconds in a profile) should be enough"
     )
 
 

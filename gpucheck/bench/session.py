@@ -288,7 +288,6 @@ class Session:
             holders=self._run_environment.holders,
         )
 
-
     def _unchecked(self) -> Sequence[Corruption]:
         """Return why nothing is repeated on the chosen GPUs that only frameworks can open."""
         if not self._gpus.for_frameworks:
@@ -300,9 +299,7 @@ class Session:
             remedy=self._gpus.remedy,
         )
         _, chosen = select_devices(self._request.devices, self._gpus)
-        return [
-            Corruption(device=gpu.device, gpu_uuid=gpu.uuid, failure=failure) for gpu in chosen
-        ]
+        return [Corruption(device=gpu.device, gpu_uuid=gpu.uuid, failure=failure) for gpu in chosen]
 
 
 def _opened(request: BenchRequest, cuda: CudaReading | None, reading: NvmlReading) -> OpenedGpus:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from gpucheck.bench.doubts_view import full_doubts, in_doubt
 from gpucheck.bench.environment import blas_text
 from gpucheck.bench.model import (
+    MORE_TIME,
     BenchEnvironment,
     BenchResult,
     Comparison,
@@ -317,7 +318,9 @@ def _out_of_time(late: Sequence[Measurement], result: BenchResult) -> Iterator[L
     texts = [step for row in late if row.error is not None for step in row.error.remedy]
     texts += [note for note in result.notes if NO_INTERVAL in note]
     enough = max((float(one) for text in texts for one in _BUDGET.findall(text)), default=None)
-    remedy = "give more time with --budget" if enough is None else f"give --budget {enough:g}"
+    remedy = MORE_TIME
+    if enough is not None:
+        remedy = f"give --budget {enough:g} (seconds in a profile)"
     if late:
         names = _late_names(late, len(result.environment.gpus))
         rest = len(names) - _MOST_NAMED

@@ -60,8 +60,10 @@ def _references(groups: list[Any]) -> list[tuple[str, Reference]]:
     for group in groups:
         if not isinstance(group, dict):
             continue
-        key, *numbers = (group.get(name) for name in ("key", "median", "scale", "gpus"))
-        if not isinstance(key, str) or not all(isinstance(one, float | int) for one in numbers):
+        key = group.get("key")
+        given = [group.get(name) for name in ("median", "scale", "gpus")]
+        numbers = [one for one in given if isinstance(one, float | int)]
+        if not isinstance(key, str) or len(numbers) < 3:
             continue
         median, scale, gpus = numbers
         if median > 0 and scale >= 0 and 1 <= gpus <= _MOST_GPUS:

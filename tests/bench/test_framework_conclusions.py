@@ -146,7 +146,7 @@ def test_a_gpu_that_waits_for_the_host_is_told_what_helps() -> None:
     assert one.device == "gpu:0"
     assert one.sentence == (
         "PyTorch eager on gpu:0 waits for the host, which hands over work for 97 % of the time: "
-        "take larger batches (--size), or compile the code"
+        "take larger batches (--size; size in a profile), or compile the code"
     )
 
 
@@ -158,7 +158,7 @@ def test_compiling_is_no_advice_where_it_was_done_and_a_busy_gpu_does_not_wait()
     (one,) = said(waiting, eager, busy, code="waits-for-host")
 
     assert "torch.compile on gpu:0" in one.sentence
-    assert one.sentence.endswith("larger batches (--size)")
+    assert one.sentence.endswith("larger batches (--size; size in a profile)")
 
 
 def test_equal_accuracy_is_said_and_differing_accuracy_is_not() -> None:

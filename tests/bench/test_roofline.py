@@ -568,13 +568,13 @@ def test_the_doubt_says_how_fast_it_was_what_cuda_cores_do_and_what_to_expect() 
     assert 400e12 < float(facts["expected_flops_per_s"]) < 989.4e12 / 2
     assert "60 TFLOP/s" in doubt.message
     assert "67" in doubt.message
-    assert doubt.next == "compare with --dtype float32 at this --size; try another cuBLAS"
+    assert doubt.next == "compare with float32 at this size; try another cuBLAS"
 
 
 def test_edges_that_tensor_cores_do_not_take_are_the_first_thing_to_change() -> None:
     (doubt,) = doubts_about_roofline(product("bfloat16", 8190, 60e12), LISTED)
 
-    assert doubt.next.startswith("choose a --size that is a multiple of 16; ")
+    assert doubt.next.startswith("choose a size that is a multiple of 16; ")
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

@@ -19,7 +19,7 @@ from gpucheck.bench import stats
 from gpucheck.bench.case import Work
 from gpucheck.bench.doubts import RowEnvironment, doubts_about
 from gpucheck.bench.environment import HostState
-from gpucheck.bench.model import Scope, Verified
+from gpucheck.bench.model import SMALLER_SIZE, Scope, Verified
 from gpucheck.bench.sampler import CaseState
 from gpucheck.bench.scheduler import (
     CaseGroup,
@@ -699,11 +699,11 @@ def test_references_go_first_and_the_costly_ones_before_the_cheap_ones() -> None
         code="no-time",
         message="left out: three rounds of fake float32 8 naive on cpu take about 6 s, "
         "more than the budget allows",
-        remedy=("give more time: --budget 25", "or choose a smaller --size"),
+        remedy=("give more time: --budget 25 (seconds in a profile)", f"or {SMALLER_SIZE}"),
     )
     assert note == (
         "12 s is too short for three rounds of every row; left out: fake float32 8 naive on cpu; "
-        "--budget 25 would be enough"
+        "--budget 25 (seconds in a profile) would be enough"
     )
 
 
@@ -740,17 +740,17 @@ def test_rows_that_the_time_left_without_an_interval_are_named_at_the_end() -> N
 
     assert note == (
         "time ran out before fake float32 8 scripted on cpu had its three rounds; "
-        "--budget 20 should be enough"
+        "--budget 20 (seconds in a profile) should be enough"
     )
     # What could not even begin needs its time as well: 17 s beside the 4.5 s of the other.
     late = waiting(1.0, 3.0)
-    late.error = no_time(late)
+    late.error = no_time(late, 20)
     more = without_interval([begun(2, 4.0, 0.5), late], 10.0)
     assert more is not None
-    assert "--budget 40 should be enough" in more
+    assert "--budget 40 (seconds in a profile) should be enough" in more
     # Not those that failed, were interrupted, or were not requested.
     others = [begun(1, 1.0) for _ in range(3)]
-    others[0].error, others[1].interrupted, others[2].limit = no_time(others[0]), True, True
+    others[0].error, others[1].interrupted, others[2].limit = no_time(others[0], 20), True, True
     assert without_interval(others, 10.0) is None
     five = without_interval([*others, *(begun(2, 1.0) for _ in range(6))], 10.0)
     assert five is not None

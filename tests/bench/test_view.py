@@ -10,6 +10,7 @@ from gpucheck.bench import doubts, roofline
 from gpucheck.bench.comparison import compare, headline
 from gpucheck.bench.doubts_view import PRECISION, SHORT
 from gpucheck.bench.model import (
+    LARGER_SIZE,
     BenchMode,
     BenchResult,
     Conclusion,
@@ -517,8 +518,8 @@ def test_each_cause_of_doubt_is_one_line_however_many_rows_it_touches() -> None:
     assert doubts_of(result(*rows)) == [
         "  ! busy machine, so the speeds may be too low (2 of 3 rows): "
         "run it when the machine is idle",
-        "  ! not settled (2 of 3 rows): give more time with --budget",
-        "  ! data that may stay in the cache (1 of 3 rows, in softmax): choose a larger --size",
+        "  ! not settled (2 of 3 rows): give more time (--budget; seconds in a profile)",
+        f"  ! data that may stay in the cache (1 of 3 rows, in softmax): {LARGER_SIZE}",
     ]
 
 
@@ -570,7 +571,7 @@ def test_rows_that_the_time_did_not_reach_are_one_line() -> None:
     text = words(draw(replace(result(CPU, *empty), notes=notes)))
 
     assert "! no time was left for 6 rows: softmax float32 blocked, 1 thread on cpu, " in text
-    assert text.endswith("v0 on gpu:0 and 3 more; give --budget 25")
+    assert text.endswith("v0 on gpu:0 and 3 more; give --budget 25 (seconds in a profile)")
     assert "left out" not in text
 
 

@@ -36,7 +36,16 @@ def test_a_baseline_has_the_reference_of_each_group(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "bad",
-    [group(key=None), group(median=0), group(median=None), group(scale=-1), group(scale="1"), group(gpus=0), group(gpus=1e999), 7],
+    [
+        group(key=None),
+        group(median=0),
+        group(median=None),
+        group(scale=-1),
+        group(scale="1"),
+        group(gpus=0),
+        group(gpus=1e999),
+        7,
+    ],
 )
 def test_a_malformed_group_is_left_out(tmp_path: Path, bad: object) -> None:
     found = read_baseline(saved(tmp_path / "a.json", bad, group(key="good")))

@@ -56,7 +56,7 @@ def judge_machine(data: RunData) -> tuple[Gate, ...]:
 
 def judge(data: RunData) -> tuple[Gate, ...]:
     """Return all gates of a run, in the order of the profile."""
-    gates = (
+    return (
         *match_gates(data),
         *result_gates(data),
         *check_gates(data),
@@ -64,18 +64,6 @@ def judge(data: RunData) -> tuple[Gate, ...]:
         *inventory_gates(data),
         *stability_gates(data),
     )
-    if not data.profile.digest:
-        return gates
-    return tuple(replace(gate, next=tuple(map(_with_keys, gate.next))) for gate in gates)
-
-
-def _with_keys(step: str) -> str:
-    """Return a step with the keys of a profile for the options, which are refused beside one."""
-    parts = []
-    for part in step.split("; "):
-        said = part.replace("--budget", "seconds").replace("--size", "size")
-        parts.append(part if said == part else f"{said} in [run] of the profile")
-    return "; ".join(parts)
 
 
 def settled(gates: Sequence[Gate]) -> bool:

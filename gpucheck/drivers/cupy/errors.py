@@ -89,7 +89,10 @@ def as_failure(error: Exception, doing: str) -> GpucheckError:
         return InconclusiveError(
             code="gpu-out-of-memory",
             message=f"the GPU does not have enough free memory for {doing}: {text}",
-            remedy=("choose a smaller --size", "see who uses it: gpucheck list --processes"),
+            remedy=(
+                "choose a smaller size (--size; size in a profile)",
+                "see who uses it: gpucheck list --processes",
+            ),
         )
     if any(name in text for name in _LOST):
         return InconclusiveError(

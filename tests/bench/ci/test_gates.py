@@ -255,19 +255,6 @@ def test_what_says_most_of_the_device_decides_whatever_failed_first() -> None:
         assert (gate(found, name).status, gate(found, name).class_) == (GateStatus.FAIL, "hardware")
 
 
-def test_steps_name_the_keys_of_a_profile_where_it_refuses_the_options() -> None:
-    why = Failure("no-time", "over", ("give more time with --budget; choose a smaller --size", "x"))
-    found = run_data([run_of(None, at, "gpu:0", failure=why) for at in range(3)])
-    plain = replace(found, profile=replace(found.profile, digest=""))
-
-    of_profile = " in [run] of the profile"
-    assert gate(found, "processes").next == (
-        f"give more time with seconds{of_profile}; choose a smaller size{of_profile}",
-        "x",
-    )
-    assert gate(plain, "processes").next == why.remedy
-
-
 def test_a_gpu_lost_in_mid_run_is_hardware_though_others_gave_figures() -> None:
     lost = product(700, median_s=None, error=Failure("gpu-lost", "it fell off the bus"))
     runs = [*product_runs(GOOD), run_of(result_of(lost, telemetry=sensors()), 5, "gpu:0")]
