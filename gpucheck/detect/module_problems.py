@@ -17,8 +17,8 @@ PROPRIETARY = (
     "Install the proprietary flavour of a driver branch that still supports this GPU; reboot.",
 )
 OTHER_BRANCH = (
-    "Install a driver branch that supports this GPU (the 580 branch is said to be the last for"
-    " Maxwell, Pascal and Volta); reboot.",
+    "Install a driver branch that supports this GPU (470 is the last for Kepler, 580 for Maxwell,"
+    " Pascal and Volta); reboot.",
 )
 ONE_VERSION = ("Reinstall the driver, all of it as one version; then reboot.",)
 COLD_START = (
@@ -47,6 +47,12 @@ LOG_MESSAGES: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
         "is not supported by the",
         "gpu-not-supported",
         "this driver release does not support this GPU",
+        OTHER_BRANCH,
+    ),
+    (
+        r"supported through the NVIDIA [0-9]+\.xx Legacy drivers",
+        "gpu-not-supported",
+        "this GPU needs the older driver branch that the driver names",
         OTHER_BRANCH,
     ),
     (

@@ -41,6 +41,8 @@ REFUSED_BY_KERNEL = (
 OF_ANOTHER_KERNEL = (
     r"nvidia: (?:version magic|disagrees about version|Unknown symbol|no symbol version)"
 )
+#: What the driver logs when it takes no GPU, whereupon the kernel unloads it. Source: nv.c.
+TOOK_NONE = r"NVRM: (?:No NVIDIA (?:GPU found|devices probed)|None of the NVIDIA devices)"
 #: Drivers that may hold a GPU instead, and the remedy.
 FOR_A_VM = (
     "It is reserved for a virtual machine: use it there.",
@@ -334,6 +336,22 @@ def _does_not_fit(machine: Machine) -> Finding | None:
     )
 
 
+def _took_none(machine: Machine) -> Finding | None:
+    """Find why the driver took none of the GPUs, so that the kernel unloaded it again."""
+    if line_with(machine.system.log, TOOK_NONE) is None:
+        return None
+    problem = problem_in_log(machine)
+    if problem is None:
+        return None
+    return _finding(
+        CheckStatus.FAIL,
+        f"the nvidia kernel module was loaded, and took no GPU: {problem.summary}",
+        *problem.evidence,
+        remedy=problem.remedy,
+        cause=problem.cause,
+    )
+
+
 def _not_installed(machine: Machine) -> Finding | None:
     if machine.system.module.installed != ():
         return None
@@ -368,6 +386,7 @@ EXPLANATIONS = (
     _not_built,
     _not_installed,
     _does_not_fit,
+    _took_none,
     _suspected,
     _loadable,
 )

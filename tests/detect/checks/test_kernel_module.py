@@ -129,6 +129,11 @@ def module(
 
 
 ON_DISK = ("kernel/drivers/nvidia.ko",)
+LEGACY = (
+    "NVRM: The NVIDIA NVIDIA GeForce GTX 1050 GPU installed in this system is\n"
+    "NVRM:  supported through the NVIDIA 580.xx Legacy drivers. Please\n"
+    "NVRM: No NVIDIA GPU found."
+)
 
 
 @pytest.mark.parametrize(
@@ -180,6 +185,17 @@ ON_DISK = ("kernel/drivers/nvidia.ko",)
             {"installed": ON_DISK, "log": "nvidia: version magic '6.1' should be '6.2'"},
             "module-does-not-fit",
             ["nvidia: version magic '6.1' should be '6.2'"],
+        ),
+        (
+            # Drivers that no longer have a GPU's generation take none, and are unloaded again.
+            {"installed": ON_DISK, "secure_boot": True, "log": LEGACY},
+            "gpu-not-supported",
+            [LEGACY],
+        ),
+        (
+            {"installed": ON_DISK, "log": "NVRM: No NVIDIA GPU found."},
+            "module-not-loaded",
+            [*ON_DISK, "absent"],
         ),
         ({"installed": ON_DISK, "machine": IN_DOCKER}, "module-of-the-host", ["absent"]),
     ],

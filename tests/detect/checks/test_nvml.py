@@ -207,6 +207,7 @@ def test_a_container_without_nvml(capabilities: str, says: str) -> None:
         ("NVRM: installed in this system is not supported by the", "gpu-not-supported"),
         ("NVRM: The NVIDIA GPU (PCI ID: 10de:1b38) installed in this system is not supported by"
          " the NVIDIA 595.45 driver release.", "gpu-not-supported"),
+        ("NVRM:  supported through the NVIDIA 580.xx Legacy drivers. Please", "gpu-not-supported"),
         ("NVRM: BAR1 is 0M @ 0x0 (PCI:0000:01:00.0)", "no-memory-window"),
         ("NVRM: The NVIDIA probe routine was not called for 1 device(s).",
          "taken-by-another-driver"),
