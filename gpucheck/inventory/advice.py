@@ -12,7 +12,12 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from gpucheck.drivers.readings import GpuReading
 from gpucheck.inventory.model import EntryStatus, Visibility
-from gpucheck.inventory.visibility import FASTEST_FIRST, PCI_BUS_ID, looks_like_uuid
+from gpucheck.inventory.visibility import (
+    AFTER_INVALID,
+    FASTEST_FIRST,
+    PCI_BUS_ID,
+    looks_like_uuid,
+)
 from gpucheck.report.envelope import Notice
 
 _RANGE = re.compile(r"\s*[0-9]+\s*-\s*[0-9]+\s*", re.ASCII)
@@ -62,12 +67,15 @@ def _about_entries(visibility: Visibility, gpus: Sequence[GpuReading]) -> Iterat
             "them, or write -1 if they are to be hidden."
         )
         yield _notice("visible-devices-empty", message)
-    entry = next((item for item in visibility.entries if item.status == "dropped"), None)
-    if entry is None:
+    dropped = [item for item in visibility.entries if item.status == "dropped"]
+    if not dropped:
         return
+    entry = dropped[0]
+    more = any(item.reason.startswith(AFTER_INVALID) for item in dropped)
     effect = f", so CUDA sees none of the {len(gpus)} GPUs" if visibility.visible == () else ""
     message = (
-        f"CUDA_VISIBLE_DEVICES={_shown(text or '')}: the entry {_shown(entry.text)} is dropped: "
+        f"CUDA_VISIBLE_DEVICES={_shown(text or '')}: the entry {_shown(entry.text)}"
+        f" {'and all after it are' if more else 'is'} dropped: "
         f"{entry.reason}{effect if len(gpus) > 1 else ''}."
     )
     yield _notice("visible-devices-entry", message)

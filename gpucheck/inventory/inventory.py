@@ -29,7 +29,13 @@ from gpucheck.inventory.model import (
     Visibility,
 )
 from gpucheck.inventory.topology import describe_topology
-from gpucheck.inventory.visibility import apply_rules, is_mig, is_silent, join_driver
+from gpucheck.inventory.visibility import (
+    AFTER_INVALID,
+    apply_rules,
+    is_mig,
+    is_silent,
+    join_driver,
+)
 from gpucheck.report.envelope import Answer, Failure, Host, Notice
 from gpucheck.report.errors import (
     BadAnswerError,
@@ -39,6 +45,7 @@ from gpucheck.report.errors import (
     MissingError,
     WrongUseError,
 )
+from gpucheck.report.text import ranges
 
 #: Failures after which it is open whether there are GPUs: no answer, or no question asked.
 UNDECIDED = frozenset({"driver-not-answering", "nvml-child-died", "not-recorded", "timeout"})
@@ -430,19 +437,20 @@ def _seen(
 
 def _hidden_reason(row: GpuReading, visibility: Visibility, *, split: bool) -> str:
     if is_mig(row) and not row.mig_instances and "mig_instances" not in row.unavailable:
-        return "MIG is enabled on it, but it has no instance"
+        return "MIG is enabled, but there is no instance"
     if row.failure is not None:
         return "no answer to NVML"
     text = visibility.cuda_visible_devices
     if text is None:
         beside = " beside a MIG instance" if split and visibility.visible else ""
-        return f"the CUDA driver does not enumerate it{beside}"
+        return f"not enumerated by the CUDA driver{beside}"
     if text == "":
         return "CUDA_VISIBLE_DEVICES is empty"
     dropped = [entry for entry in visibility.entries if entry.status == "dropped"]
     if dropped and len(dropped) == len(visibility.entries):
         return f"CUDA_VISIBLE_DEVICES={text!r} names no GPU: {dropped[0].reason}"
-    return f"CUDA_VISIBLE_DEVICES={text!r} does not name it"
+    ended = next((one.reason for one in dropped if one.reason.startswith(AFTER_INVALID)), "")
+    return f"not named in CUDA_VISIBLE_DEVICES={text!r}{ended.replace('it comes after', ' before')}"
 
 
 def _mig_instance(mig: MigReading, visibility: Visibility) -> MigInstance:
@@ -543,8 +551,8 @@ def _named(name: str, gpus: Sequence[Gpu]) -> list[Gpu]:
         message = f"{name!r} names no GPU: give its index, its UUID or its PCI bus id."
         raise WrongUseError(code="bad-gpu-name", message=message)
     if not found:
-        indices = ", ".join(str(gpu.index) for gpu in gpus)
-        message = f"There is no GPU {name!r} here; the indices are {indices}."
+        indices = ranges([gpu.index for gpu in gpus])
+        message = f"There is no GPU {name!r} here, only GPU{'s' * (len(gpus) > 1)} {indices}."
         raise BadAnswerError(code="no-such-gpu", message=message)
     return found
 

@@ -30,6 +30,7 @@ ONE_MIG = f"before driver {SEVERAL_MIG_DRIVER} a program sees only one MIG insta
 MIG_QUESTION = "MIG is enabled, and drivers differ in which instances they enumerate"
 EMPTY_ENTRY = "an empty entry is not documented"
 LOOSE_UUID = "spaces around a UUID, or letters in another case, are not documented"
+AFTER_INVALID = "it comes after the invalid entry"
 NAMED_TWICE = "a device is named twice, which empties the whole list"
 NAMED_AGAIN = "a device is named again after an invalid entry, and what that does is not documented"
 
@@ -236,7 +237,7 @@ def _after_invalid(entries: Sequence[Entry], end: int) -> list[Entry]:
         return []
     text = entries[end].text
     shown = repr(text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}...")
-    problem = f"it comes after the invalid entry {shown}"
+    problem = f"{AFTER_INVALID} {shown}"
     return [Entry(text=entry.text, problem=problem) for entry in entries[end + 1 :]]
 
 

@@ -372,7 +372,7 @@ def _ruled_out(
     if gpu.mig.enabled and item.instance is None:
         return "MIG is enabled, but there is no instance"
     if allowed is not None and not allowed & {id_of(item), gpu.uuid}:
-        return gpu.hidden_reason or "the inherited CUDA_VISIBLE_DEVICES does not name it"
+        return gpu.hidden_reason or "not named in the inherited CUDA_VISIBLE_DEVICES"
     unexplained = allowed is None and gpu.visible is False and not hides_whole
     if unexplained and item.instance is None:
         return f"CUDA does not see it: {gpu.hidden_reason or 'the reason is unknown'}"

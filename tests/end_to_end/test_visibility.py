@@ -159,13 +159,13 @@ def test_visible_leaves_the_hidden_out(pretend: Pretend, program: Program) -> No
     table = program("list", env=env).text
 
     assert [row["index"] for row in result["gpus"]] == [2, 6]
-    assert "GPUs 0-1,3-5,7 are hidden from CUDA: CUDA_VISIBLE_DEVICES='6,2'" in table
+    assert "GPUs 0-1,3-5,7 are hidden from CUDA: not named in CUDA_VISIBLE_DEVICES='6,2'" in table
     assert "8 GPUs · 2 visible to CUDA" in table
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
-    [("1,x,2", "the entry 'x' is dropped"), ("1,1", "the entry '1' is dropped")],
+    [("1,x,2", "the entry 'x' and all after it are dropped"), ("1,1", "the entry '1' is dropped")],
 )
 def test_a_dropped_entry_is_a_warning(
     pretend: Pretend, program: Program, text: str, words: str

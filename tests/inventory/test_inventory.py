@@ -217,8 +217,9 @@ def test_a_driver_asked_in_vain_leaves_the_rules_and_says_so() -> None:
     ("text", "reason"),
     [
         ("", "CUDA_VISIBLE_DEVICES is empty"),
-        ("0", "CUDA_VISIBLE_DEVICES='0' does not name it"),
-        ("0,9", "CUDA_VISIBLE_DEVICES='0,9' does not name it"),
+        ("0", "not named in CUDA_VISIBLE_DEVICES='0'"),
+        ("0,9", "not named in CUDA_VISIBLE_DEVICES='0,9'"),
+        ("0,9,1", "not named in CUDA_VISIBLE_DEVICES='0,9,1' before the invalid entry '9'"),
         ("none", "CUDA_VISIBLE_DEVICES='none' names no GPU: neither an ordinal nor a UUID"),
         (
             "0,0",
@@ -238,7 +239,7 @@ def test_why_a_gpu_is_hidden(text: str, reason: str) -> None:
 def test_the_driver_may_hide_what_no_variable_hides() -> None:
     gpus = take(FakeProbes(readings=T4_A100, cuda_reading=said(uuid(0)))).gpus
 
-    assert gpus[1].hidden_reason == "the CUDA driver does not enumerate it"
+    assert gpus[1].hidden_reason == "not enumerated by the CUDA driver"
 
 
 def test_a_dropped_entry_is_a_warning() -> None:
@@ -282,7 +283,7 @@ def test_instances_have_cuda_s_numbers() -> None:
     assert first.unavailable["cuda_index"] == "CUDA numbers its MIG instances instead"
     assert (second.visible, second.hidden_reason) == (
         False,
-        "the CUDA driver does not enumerate it beside a MIG instance",
+        "not enumerated by the CUDA driver beside a MIG instance",
     )
     assert third.visible is False
 
@@ -301,7 +302,7 @@ def test_mig_without_an_instance_is_a_reason() -> None:
         cuda_reading=said(uuid(1)),
     )
 
-    assert take(probes).gpus[0].hidden_reason == "MIG is enabled on it, but it has no instance"
+    assert take(probes).gpus[0].hidden_reason == "MIG is enabled, but there is no instance"
 
 
 def test_unread_instances_are_not_taken_for_none() -> None:
@@ -309,7 +310,7 @@ def test_unread_instances_are_not_taken_for_none() -> None:
     probes = FakeProbes(readings=reading_of(unread, gpu_reading(1)), cuda_reading=said(uuid(1)))
 
     reason = take(probes).gpus[0].hidden_reason or ""
-    assert reason.startswith("the CUDA driver does not enumerate it")
+    assert reason.startswith("not enumerated by the CUDA driver")
 
 
 # ------------------------------------------------------------------------------------ processes
@@ -715,7 +716,7 @@ def test_a_mig_instance_names_its_gpu() -> None:
 
 @pytest.mark.parametrize("name", ["4", "GPU-f", "MIG-1", "0000:99:00.0", "9" * 5000])
 def test_nobody_has_that_name(name: str) -> None:
-    with pytest.raises(BadAnswerError, match=r"the indices are 0, 1, 2, 3\.") as caught:
+    with pytest.raises(BadAnswerError, match=r"only GPUs 0-3\.") as caught:
         select_gpus(FOUR, [name])
 
     assert caught.value.code == "no-such-gpu"

@@ -108,7 +108,7 @@ def test_a_hidden_gpu_says_why(width: int) -> None:
 
     text = " ".join(render(list_report(hidden), View(width=width)).split())
 
-    assert "GPUs 0,2 are hidden from CUDA: CUDA_VISIBLE_DEVICES='1' does not name it" in text
+    assert "GPUs 0,2 are hidden from CUDA: not named in CUDA_VISIBLE_DEVICES='1'" in text
 
 
 def test_a_hidden_gpu_is_dimmed() -> None:

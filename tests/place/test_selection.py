@@ -223,7 +223,7 @@ class TestVisibleSet:
         found = selector(*gpus, visibility=seen("1", "GPU-1"))
 
         assert [target.uuid for target in found.choose({})] == ["GPU-1"]
-        assert "does not name it" in found.candidates[0].reason
+        assert "not named in" in found.candidates[0].reason
 
     def test_none_at_all(self) -> None:
         assert selector(row(0, visible=False), visibility=seen("")).choose({}) == []
