@@ -93,6 +93,13 @@ class GpuMemoryLimit:
     unavailable: dict[str, str] = field(default_factory=dict)
 
     @property
+    def number(self) -> int | None:
+        """Return the number that `list` shows under GPU; of a MIG instance, CUDA's."""
+        if self.mig_instance or self.index is None:
+            return self.cuda_index
+        return self.index
+
+    @property
     def whole_bytes(self) -> int | None:
         """Return that of which a share is a part: our cgroup's limit, or else the card's total."""
         sizes = (self.memory_limit_bytes, self.memory_total_bytes)

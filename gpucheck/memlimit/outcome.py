@@ -167,7 +167,7 @@ def run_line(run: LimitedRun) -> str:
 
 
 def _peak(gpu: RunGpu) -> str:
-    number = gpu.index if gpu.cuda_index is None else gpu.cuda_index
+    number = gpu.cuda_index if gpu.index is None else gpu.index
     limit = "" if gpu.limit_bytes is None else f" of {binary_bytes(gpu.limit_bytes)}"
     return f"peak {binary_bytes(gpu.peak_bytes or 0)}{limit} on GPU {number}"
 
@@ -217,7 +217,7 @@ def _hard_sizes(gpus: Sequence[HardGpu]) -> str:
     """Return the limits with their GPUs: "8.00 GiB on GPU 0"."""
     alike: dict[int, list[int]] = {}
     for gpu in gpus:
-        number = gpu.index if gpu.cuda_index is None else gpu.cuda_index
+        number = gpu.cuda_index if gpu.index is None else gpu.index
         alike.setdefault(gpu.hard_limit_bytes, []).append(number or 0)
     return ", ".join(
         f"{binary_bytes(size, digits=2)} on {'each of GPUs' if indices[1:] else 'GPU'}"

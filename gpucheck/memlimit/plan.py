@@ -398,8 +398,9 @@ def _limit_bytes(amount: Amount, device: CudaDevice, total: int, *, capped: bool
 
 
 def _describe(device: CudaDevice) -> str:
-    number = device.gpu.index if device.cuda_index is None else device.cuda_index
-    kind = "MIG instance" if device.instance else "GPU"
+    kind, number = "GPU", device.gpu.index
+    if device.instance is not None and device.cuda_index is not None:
+        kind, number = "MIG instance", device.cuda_index
     return f"{kind} {number} ({ascii(device.name)[1:-1]})" if device.name else f"{kind} {number}"
 
 

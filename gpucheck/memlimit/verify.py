@@ -368,7 +368,8 @@ def _judge(answer: Answer, plan: MemoryLimit, found: tuple[Verification, ...]) -
         )
     which = "" if first.mechanism is None else f" ({first.mechanism})"
     alone = first.cuda_index is None or len(plan.gpus) == 1
-    where = "" if alone else f" on GPU {first.cuda_index}"
+    number = next((gpu.number for gpu in plan.gpus if gpu.uuid == first.uuid), first.cuda_index)
+    where = "" if alone else f" on GPU {number}"
     message = f"The limit of {first.framework}{which} {verb}{where}: {first.reason}."
     failure = Failure(code=slug, message=message, remedy=remedy)
     return answer._replace(exit_code=code, error=failure)

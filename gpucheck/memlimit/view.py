@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from gpucheck.drivers.python.frameworks import Software
@@ -142,6 +142,7 @@ def _limits(limit: MemoryLimit, view: View) -> Iterator[Block]:
     yield Line(f"{limit.request.text} of each visible GPU", style="bold")
     columns = [
         Column("GPU"),
+        Column("CUDA"),
         Column("name", least=SHORTEST_NAME),
         Column("limit", right=True),
         Column("of", right=True),
@@ -152,10 +153,11 @@ def _limits(limit: MemoryLimit, view: View) -> Iterator[Block]:
         first = group[0]
         name = first.name or first.uuid or f"GPU {first.index}"
         names = f"{len(group)} × {name}" if len(group) > 1 else name
-        cells = [_ordinals(group), names, _size(first.limit_bytes), _size(first.memory_total_bytes)]
+        cells = [_ranges(gpu.index for gpu in group), _ranges(gpu.cuda_index for gpu in group)]
+        cells += [names, _size(first.limit_bytes), _size(first.memory_total_bytes)]
         cells += [ABSENT if first.limit_bytes is None else str(first.limit_bytes)] * exact
         rows.append(Row(cells))
-    yield Table(columns, rows, names=2)
+    yield Table(columns, rows, names=3)
 
 
 def group_alike(gpus: Sequence[GpuMemoryLimit]) -> list[list[GpuMemoryLimit]]:
@@ -171,8 +173,8 @@ def _limit_line(text: str, group: Sequence[GpuMemoryLimit], *, exact: bool) -> s
     """Return the limit of equal GPUs: "30% is 7.2 GiB of the 24.0 GiB on GPU 0"."""
     first = group[0]
     kind = "MIG instance" if first.mig_instance else "GPU"
-    many = f"each of {len(group)} {kind}s ({_ordinals(group)})"
-    number = _ordinals(group)
+    number = _ranges(gpu.number for gpu in group)
+    many = f"each of {len(group)} {kind}s ({number})"
     which = many if len(group) > 1 else kind if number == ABSENT else f"{kind} {number}"
     total, size = first.memory_total_bytes, first.limit_bytes
     whole = f"the {binary_bytes(total)}" if total is not None else "an unknown total"
@@ -218,8 +220,8 @@ def _budget(gpu: GpuMemoryLimit, overhead: Overhead, which: str) -> Line:
     )
 
 
-def _ordinals(group: Sequence[GpuMemoryLimit]) -> str:
-    return ranges([gpu.cuda_index for gpu in group if gpu.cuda_index is not None]) or ABSENT
+def _ranges(numbers: Iterable[int | None]) -> str:
+    return ranges({number for number in numbers if number is not None}) or ABSENT
 
 
 def _size(value: int | None) -> str:
@@ -307,7 +309,8 @@ def _details(limit: MemoryLimit, error: Failure | None) -> Iterator[Block]:
         for gpu in limit.gpus:
             groups.setdefault((gpu.memory_total_bytes, gpu.limit_bytes), []).append(gpu)
         for group in groups.values():
-            of_gpu = f" of GPU {_ordinals(group)}" if len(groups) > 1 else ""
+            numbers = _ranges(gpu.number for gpu in group)
+            of_gpu = f" of GPU {numbers}" if len(groups) > 1 else ""
             yield _budget(group[0], limit.overhead, of_gpu)
     if limit.software is not None:
         yield Line(_software_line(limit.software))
@@ -395,10 +398,10 @@ def _proofs(limit: MemoryLimit, error: Failure | None) -> Iterator[Block]:
     for group in groups.values():
         untried = group[0].reason if group[0].held is None and len(group) == 1 else None
         if not (untried and error is not None and untried in error.message):
-            yield from _proof(group, len(limit.gpus))
+            yield from _proof(group, limit.gpus)
 
 
-def _proof(group: Sequence[Verification], gpus: int) -> Iterator[Block]:
+def _proof(group: Sequence[Verification], gpus: Sequence[GpuMemoryLimit]) -> Iterator[Block]:
     first = group[0]
     verdicts: dict[bool | None, tuple[CheckStatus | None, str, str]] = {
         True: (None, "green", "the limit holds"),
@@ -407,8 +410,9 @@ def _proof(group: Sequence[Verification], gpus: int) -> Iterator[Block]:
     }
     mark, style, verdict = verdicts[first.held]
     name = f"{first.framework} {first.version or ''}".strip()
-    numbers = [each.cuda_index for each in group if each.cuda_index is not None]
-    where = f" on GPU {ranges(numbers)}" if numbers and gpus > 1 else ""
+    by_cuda = {gpu.cuda_index: gpu.number for gpu in gpus if gpu.cuda_index is not None}
+    numbers = _ranges(by_cuda.get(each.cuda_index, each.cuda_index) for each in group)
+    where = f" on GPU {numbers}" if numbers != ABSENT and len(gpus) > 1 else ""
     yield Line(f"{name}: {verdict}{where}", mark, style=f"bold {style}")
     yield from (Line(line, indent=2 * INDENT) for line in _proof_lines(first, group))
 

@@ -231,11 +231,10 @@ class Watcher:
 
     def _report_excess(self, watched: _Watched, by_pid: Mapping[int, int]) -> None:
         limit = watched.limit
-        number = limit.cuda_index if limit.cuda_index is not None else limit.index
         most = watched.culprits[0]
         others = f" and {len(by_pid) - 1} more" if len(by_pid) > 1 else ""
         self._machine.report(
-            f"the command takes {in_gib(sum(by_pid.values()))} of GPU {number}, above the limit of"
+            f"the command takes {in_gib(sum(by_pid.values()))} of GPU {limit.number}, above the limit of"
             f" {in_gib(limit.limit_bytes or 0)} plus {in_gib(self._allowance(len(by_pid)))}"
             f" allowance: {most.name or 'process'} ({most.pid}){others}"
         )

@@ -168,8 +168,8 @@ def test_the_cards_of_which_our_cgroup_may_use_a_part() -> None:
 
 GIB = 1 << 30
 USED = RunGpu(
-    uuid="GPU-1", index=4, limit_bytes=8 * GIB, allowance_bytes=0, peak_bytes=5 * GIB,
-    exceeded=False, cuda_index=0,
+    uuid="GPU-1", index=0, limit_bytes=8 * GIB, allowance_bytes=0, peak_bytes=5 * GIB,
+    exceeded=False, cuda_index=4,
 )  # fmt: skip
 RUN = LimitedRun(exit_code=7, peak_bytes=5 * GIB, exceeded=False, action=None, gpus=(USED,))
 
@@ -189,7 +189,7 @@ RUN = LimitedRun(exit_code=7, peak_bytes=5 * GIB, exceeded=False, action=None, g
             "exceeded the limit: peak 5.0 GiB of 8.0 GiB on GPU 0",
         ),
         (
-            {"gpus": (replace(USED, cuda_index=None, limit_bytes=None), replace(USED))},
+            {"gpus": (replace(USED, index=None, limit_bytes=None), replace(USED))},
             "within the limit: peak 5.0 GiB on GPU 4, peak 5.0 GiB of 8.0 GiB on GPU 0",
         ),
         ({"gpus": (replace(USED, peak_bytes=0),)}, "no process of the command was seen on a GPU"),
@@ -224,7 +224,7 @@ def test_how_a_command_ended_and_who_exceeded_the_limit() -> None:
 
 
 HARD_GPU = HardGpu(
-    uuid="GPU-1", index=5, cuda_index=0, soft_limit_bytes=8 * GIB, hard_limit_bytes=8 * GIB
+    uuid="GPU-1", index=0, cuda_index=5, soft_limit_bytes=8 * GIB, hard_limit_bytes=8 * GIB
 )
 HARD = HardLimit(cgroup="/a/gpucheck-1", place="own", back_end="driver", gpus=(HARD_GPU,))
 
@@ -233,11 +233,11 @@ HARD = HardLimit(cgroup="/a/gpucheck-1", place="own", back_end="driver", gpus=(H
     ("gpus", "sizes"),
     [
         ([HARD_GPU], "8.00 GiB on GPU 0"),
-        ([replace(HARD_GPU, cuda_index=None)], "8.00 GiB on GPU 5"),
+        ([replace(HARD_GPU, index=None)], "8.00 GiB on GPU 5"),
         ([replace(HARD_GPU, cuda_index=None, index=None)], "8.00 GiB on GPU 0"),
-        ([HARD_GPU, replace(HARD_GPU, cuda_index=1)], "8.00 GiB on each of GPUs 0-1"),
+        ([HARD_GPU, replace(HARD_GPU, index=1)], "8.00 GiB on each of GPUs 0-1"),
         (
-            [HARD_GPU, replace(HARD_GPU, cuda_index=1, hard_limit_bytes=GIB)],
+            [HARD_GPU, replace(HARD_GPU, index=1, hard_limit_bytes=GIB)],
             "8.00 GiB on GPU 0, 1.00 GiB on GPU 1",
         ),
     ],

@@ -507,8 +507,8 @@ def test_what_cannot_be_run_is_wrong_use(text: str) -> None:
     assert caught.value.message.isprintable()
 
 
-def test_a_refusal_names_the_gpu_by_cudas_number() -> None:
-    with pytest.raises(WrongUseError, match=r"of GPU 2 \(NVIDIA H100\)"):
+def test_a_refusal_names_the_gpu_by_the_number_that_list_shows() -> None:
+    with pytest.raises(WrongUseError, match=r"of GPU 5 \(NVIDIA H100\)"):
         plan("3000GiB", sized_row(5, cuda_index=2))
 
 

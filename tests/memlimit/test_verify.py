@@ -359,7 +359,7 @@ class TestSeveralGpus:
 
         assert (answer.exit_code, [each.held for each in found]) == (1, [True, False])
         assert answer.error is not None
-        assert "(CUPY_GPU_MEMORY_LIMIT) does not hold on GPU 1: " in answer.error.message
+        assert "(CUPY_GPU_MEMORY_LIMIT) does not hold on GPU 5: " in answer.error.message
 
     def test_what_all_lack_is_said_of_none(self) -> None:
         software = Software(interpreter="python", frameworks={"torch": "2.12.0"})

@@ -30,8 +30,8 @@ GPU = GpuMemoryLimit(
     memory_total_bytes=85520809984,
     limit_bytes=25656242995,
     allocator_limit_bytes=25656242995,
-    cuda_index=0,
-    index=1,
+    cuda_index=1,
+    index=0,
     name="NVIDIA H100 80GB HBM3",
 )
 UNKNOWN = GpuMemoryLimit(
@@ -109,9 +109,9 @@ def test_everything_at_80_columns() -> None:
         "node · driver 575.1 · CUDA 12.9 · NVIDIA H100 80GB HBM3, 1 unreadable GPU\n"
         "\n"
         "30% of each visible GPU\n"
-        "GPU  name                      limit        of        bytes\n"
-        "0    NVIDIA H100 80GB HBM3  23.9 GiB  79.6 GiB  25656242995\n"
-        "-    GPU-2                         -         -            -\n"
+        "GPU  CUDA  name                      limit        of        bytes\n"
+        "0    1     NVIDIA H100 80GB HBM3  23.9 GiB  79.6 GiB  25656242995\n"
+        "2    -     GPU-2                         -         -            -\n"
         "\n"
         "framework               strength   applies  by\n"
         "cupy                    allocator  yes      CUPY_GPU_MEMORY_LIMIT\n"
@@ -148,7 +148,7 @@ class TestEqualGpus:
         assert "· 4 × NVIDIA H100 80GB HBM3\n" in text
 
     def test_unlike_ones_have_rows_and_budgets_of_their_own(self) -> None:
-        other = replace(GPU, cuda_index=9, memory_total_bytes=10, limit_bytes=5)
+        other = replace(GPU, index=9, memory_total_bytes=10, limit_bytes=5)
         limit = replace(whole(), gpus=(*self.EIGHT, other), verifications=())
         text = shown(limit, width=200, verbosity=1)
 
@@ -161,8 +161,8 @@ class TestEqualGpus:
         [
             ({"limit_bytes": None, "memory_total_bytes": None}, "30% of an unknown total on GPU 0"),
             ({"memory_total_bytes": None}, "30% is 23.9 GiB of an unknown total on GPU 0"),
-            ({"mig_instance": True}, "30% is 23.9 GiB of the 79.6 GiB on MIG instance 0"),
-            ({"cuda_index": None}, "30% is 23.9 GiB of the 79.6 GiB on GPU"),
+            ({"mig_instance": True}, "30% is 23.9 GiB of the 79.6 GiB on MIG instance 1"),
+            ({"index": None, "cuda_index": None}, "30% is 23.9 GiB of the 79.6 GiB on GPU"),
         ],
     )
     def test_the_sentence(self, changes: dict[str, object], line: str) -> None:
@@ -317,12 +317,12 @@ class TestAtAGlance:
 def test_a_run_is_shown_instead_of_the_hints() -> None:
     gpu = RunGpu(
         uuid="GPU-1",
-        index=1,
+        index=0,
         limit_bytes=1 << 30,
         allowance_bytes=0,
         peak_bytes=2 << 30,
         exceeded=True,
-        cuda_index=0,
+        cuda_index=1,
     )
     culprit = Culprit(pid=7, name="py\x1b", uuid="GPU-1", memory_used_bytes=1 << 30)
     run = LimitedRun(
@@ -338,8 +338,8 @@ def test_a_run_is_shown_instead_of_the_hints() -> None:
     text = shown(replace(LIMIT, run=run))
 
     assert (
-        "! The command ended with 143. Exceeded the limit: peak 2.0 GiB of 1.0 GiB on GPU\n"
-        "  0; the watcher terminated it.\n"
+        "! The command ended with 143. Exceeded the limit: peak 2.0 GiB of 1.0 GiB on\n"
+        "  GPU 0; the watcher terminated it.\n"
         "  py\\x1b (7) had 1.0 GiB when the limit was exceeded\n"
         "  memory is no longer watched: x\n"
         "30% of each"
@@ -430,7 +430,7 @@ def test_budget_and_software() -> None:
         "Budget of GPU 0: 23.9 GiB for allocators, about 512 MiB for the context and 64 MiB for"
         " libraries: nvidia-smi shows about 24.5 GiB; --include-overhead keeps that within the"
         " limit.",
-        "Budget of GPU -: unknown without the GPU's total",
+        "Budget of GPU 2: unknown without the GPU's total",
         "For /bin/python: torch 2.13",
     ]
 
@@ -466,7 +466,11 @@ def test_gpus_with_the_same_outcome_share_a_block() -> None:
         replace(first, cuda_index=n, uuid=f"GPU-{n}", overhead_bytes=n << 20) for n in (0, 1, 2)
     ]
     found[1] = replace(found[1], held=False, allocated_bytes=300, reason="no limit")
-    limit = replace(whole(), gpus=(GPU,) * 3, verifications=tuple(found))
+    limit = replace(
+        whole(),
+        gpus=tuple(replace(GPU, index=n, cuda_index=n) for n in (0, 1, 2)),
+        verifications=tuple(found),
+    )
 
     text = shown(limit, width=200)
 

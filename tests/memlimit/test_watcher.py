@@ -329,9 +329,9 @@ class TestActions:
         assert run.gpus[0].exceeded is True
         assert [culprit.pid for culprit in run.culprits] == [WORKER, CHILD]
 
-    @pytest.mark.parametrize(("cuda_index", "shown"), [(3, "GPU 3"), (None, "GPU 0")])
-    def test_a_warning_names_the_gpu_as_cuda_does(self, cuda_index: int | None, shown: str) -> None:
-        limit = replace(limit_of(gpu_reading(0).uuid), cuda_index=cuda_index)
+    @pytest.mark.parametrize(("index", "shown"), [(0, "GPU 0"), (None, "GPU 3")])
+    def test_a_warning_names_the_gpu_as_list_does(self, index: int | None, shown: str) -> None:
+        limit = replace(limit_of(gpu_reading(0).uuid), index=index, cuda_index=3)
         scene = Scene(limits=(limit,))
         scene.tick({CHILD: 20 * GIB})
 

@@ -208,6 +208,8 @@ def test_a_command_answers_from_the_same_recording(step: str, recorded: str) -> 
         ("see gpucheck bench --quick --save a.json", "gpucheck bench --quick --save a.json"),
         ("allow it by --allow-difference driver", "--allow-difference driver"),
         ("it takes 8.0 GiB of it", "0 GiB"),
+        ("it is card nvidia-smi 2 here", "nvidia-smi 2"),
+        ("the limit holds on GPUs 0-2,5 here", "GPUs 0-2,5"),
         ("gpucheck lists what there is", ""),
     ],
 )
