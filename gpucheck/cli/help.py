@@ -10,6 +10,7 @@ from typing import Any
 from typer.core import TyperCommand, TyperGroup
 
 from gpucheck.cli.commands import RUNS_A_COMMAND, find_command
+from gpucheck.cli.terminal import write_stdout
 
 BOLD, PLAIN = "\x1b[1m", "\x1b[0m"
 OPTIONS = "Options"
@@ -144,8 +145,24 @@ def _words(ctx: Any) -> tuple[str, ...]:
     return tuple(ctx.command_path.split()[1:])
 
 
+def _show_help(ctx: Any, _: Any, wanted: bool) -> None:
+    """Print the help page as a report is printed: a full or closed stdout is an error of ours."""
+    if wanted and not ctx.resilient_parsing:
+        write_stdout(f"{ctx.get_help()}\n")
+        ctx.exit()
+
+
+def _with_own_writer(option: Any) -> Any:
+    option.callback = _show_help
+    return option
+
+
 class HelpfulCommand(TyperCommand):
     """Command whose help is grouped, with a plain usage line: AMOUNT, not {AMOUNT}."""
+
+    def get_help_option(self, ctx: Any) -> Any:
+        """Return the option --help, which prints with our own errors."""
+        return _with_own_writer(super().get_help_option(ctx))
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """Return the words of the usage line after the command's name."""
@@ -178,6 +195,10 @@ _WIDEST = 26
 
 class HelpfulGroup(TyperGroup):
     """Commands, the program's or those of one command, with their options and examples."""
+
+    def get_help_option(self, ctx: Any) -> Any:
+        """Return the option --help, which prints with our own errors."""
+        return _with_own_writer(super().get_help_option(ctx))
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the commands first, then the options."""

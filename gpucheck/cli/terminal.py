@@ -26,10 +26,13 @@ _COMMAND = re.compile(r"^(\s*):(?=:)|#(?=#(?:vso)?\[)", re.M)
 
 def unwritable(place: str, problem: str) -> WrongUseError:
     """Return the error for a place that a report cannot be written to."""
+    step = "Name a file in a directory that you may write to."
+    if place == STDOUT:
+        step = "Redirect it to a file that you may write to."
     return WrongUseError(
         code="output-not-writable",
         message=f"The report cannot be written to {place}: {problem}.",
-        remedy=("Name a file in a directory that you may write to.",),
+        remedy=(step,),
     )
 
 

@@ -410,7 +410,9 @@ def _proof(group: Sequence[Verification], gpus: Sequence[GpuMemoryLimit]) -> Ite
     }
     mark, style, verdict = verdicts[first.held]
     name = f"{first.framework} {first.version or ''}".strip()
-    by_cuda = {gpu.cuda_index: gpu.number for gpu in gpus if gpu.cuda_index is not None}
+    by_cuda: dict[int | None, int | None] = {
+        gpu.cuda_index: gpu.number for gpu in gpus if gpu.cuda_index is not None
+    }
     numbers = _ranges(by_cuda.get(each.cuda_index, each.cuda_index) for each in group)
     where = f" on GPU {numbers}" if numbers != ABSENT and len(gpus) > 1 else ""
     yield Line(f"{name}: {verdict}{where}", mark, style=f"bold {style}")

@@ -234,9 +234,10 @@ class Watcher:
         most = watched.culprits[0]
         others = f" and {len(by_pid) - 1} more" if len(by_pid) > 1 else ""
         self._machine.report(
-            f"the command takes {in_gib(sum(by_pid.values()))} of GPU {limit.number}, above the limit of"
-            f" {in_gib(limit.limit_bytes or 0)} plus {in_gib(self._allowance(len(by_pid)))}"
-            f" allowance: {most.name or 'process'} ({most.pid}){others}"
+            f"the command takes {in_gib(sum(by_pid.values()))} of GPU {limit.number}, above the"
+            f" limit of {in_gib(limit.limit_bytes or 0)} plus"
+            f" {in_gib(self._allowance(len(by_pid)))} allowance:"
+            f" {most.name or 'process'} ({most.pid}){others}"
         )
 
     def _kill_after_grace(self, tree: ProcessTree, stopped_at: float) -> None:

@@ -298,10 +298,13 @@ def _operations(placement: Placement, view: View) -> Iterator[Block]:
     """
     if not placement.ops:
         return
+    cards = [device for device in placement.devices if device.kind == "GPU"]
+    if placement.ran and view.verbosity <= 0 and cards:
+        yield Line("Device mapping:")
+        # Two names may be one card.
+        for line in dict.fromkeys(map(_mapping_line, cards)):
+            yield Command(line, INDENT)
     yield Line("Operations:" if placement.ran else "Planned, not run (--run does that):")
-    if placement.ran and view.verbosity <= 0:
-        for device in placement.devices:
-            yield Command(_mapping_line(device), INDENT)
     if placement.ran or view.verbosity > 0:
         for op in placement.ops:
             yield Command(f"{op.name}: ({op.op}): {op.device}", INDENT)

@@ -80,8 +80,8 @@ _TAKES_A_VALUE = (
     "from|save|baseline|explain|profile|board|wheel|framework|log|pid|only|python|allow-difference"
     "|(?:budget|count|processes|size)(?= [0-9])"
 )
-#: What no line is broken in: a number with its unit, a GPU with its number, and a command of ours with
-#: its options.
+#: What no line is broken in: a number with its unit, a GPU with its number, and a command of ours
+#: with its options.
 _WHOLE = (
     r"\d (?:%|(?:s|ms|µs|min|h|W|MHz|°C|C|[KMGT]i?B|[GT](?:FL)?OP/s|[MGT]B/s)\b)"
     r"|\bgpucheck (?:detect|list|place|bench|compare|profile|memlimit|snapshot|show|report|fleet)\b"

@@ -74,10 +74,19 @@ def test_a_watch_whose_reader_leaves(pretend: Pretend, program: Program) -> None
     assert process.returncode == 0
 
 
-@pytest.mark.parametrize("format_", ["table", "json", "csv"])
-def test_a_full_device_is_one_sentence(pretend: Pretend, program: Program, format_: str) -> None:
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(("list", "--format", name) for name in ("table", "json", "csv")),
+        *(("--help",), ("bench", "--help"), ("help", "profile")),
+    ],
+    ids=" ".join,
+)
+def test_a_full_device_is_one_sentence(
+    pretend: Pretend, program: Program, words: tuple[str, ...]
+) -> None:
     with Path("/dev/full").open("wb") as full:
-        ended = program("list", "--format", format_, env=pretend("t4"), stdout=full)
+        ended = program(*words, env=pretend("t4"), stdout=full)
 
     assert ended.code == 2
     assert "Traceback" not in ended.said

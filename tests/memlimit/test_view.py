@@ -466,11 +466,8 @@ def test_gpus_with_the_same_outcome_share_a_block() -> None:
         replace(first, cuda_index=n, uuid=f"GPU-{n}", overhead_bytes=n << 20) for n in (0, 1, 2)
     ]
     found[1] = replace(found[1], held=False, allocated_bytes=300, reason="no limit")
-    limit = replace(
-        whole(),
-        gpus=tuple(replace(GPU, index=n, cuda_index=n) for n in (0, 1, 2)),
-        verifications=tuple(found),
-    )
+    gpus = tuple(replace(GPU, index=n, cuda_index=n) for n in (0, 1, 2))
+    limit = replace(whole(), gpus=gpus, verifications=tuple(found))
 
     text = shown(limit, width=200)
 

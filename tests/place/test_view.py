@@ -132,7 +132,7 @@ def test_all_of_a_plan() -> None:
 def test_a_graph_that_ran() -> None:
     ran = replace(
         GRAPH,
-        devices=(GPU,),
+        devices=(GPU, GPU),
         ran=True,
         value=((1.0, 2.5),),
         transfers=(replace(GRAPH.transfers[0], seconds=0.0123),),
@@ -140,7 +140,7 @@ def test_a_graph_that_ran() -> None:
     text = shown(ran, width=40)
 
     mapping = f"  {LOCAL}/device:GPU:0 -> device: 0, name: NVIDIA A100, pci bus id: 0000:1a:00.0\n"
-    assert f"Operations:\n{mapping}  a: (Const): {LOCAL}/device:GPU:0\n" in text
+    assert f"Device mapping:\n{mapping}Operations:\n  a: (Const): {LOCAL}/device:GPU:0\n" in text
     assert "12.3 ms" in text
     assert text.startswith("Value: [[1, 2.5]]\n")
 

@@ -33,7 +33,9 @@ VIRTUAL = (
     "In a virtual machine of your own: pass the GPU through to it.",
 )
 REAL = (
-    "On your own hardware: check seating, power cables, and in the BIOS the slot and"
+    "On your own computer without an NVIDIA card: programs use the processor, which"
+    " gpucheck bench measures.",
+    "On your own computer with one: check seating, power cables, and in the BIOS the slot and"
     " `Above 4G Decoding`.",
 )
 ABOUT = About(

@@ -93,10 +93,10 @@ def test_one_that_sleeps_is_not_gone() -> None:
     ("platform", "cause", "values", "steps"),
     [
         (PlatformReading(hypervisor=True), "no-gpu-on-the-bus", 1, 2),
-        (PlatformReading(hypervisor=False), "no-gpu-on-the-bus", 1, 1),
-        (PlatformReading(), "no-gpu-on-the-bus", 1, 3),
+        (PlatformReading(hypervisor=False), "no-gpu-on-the-bus", 1, 2),
+        (PlatformReading(), "no-gpu-on-the-bus", 1, 4),
         (PlatformReading(prime_profile="intel"), "gpu-switched-off", 2, 1),
-        (PlatformReading(prime_profile="on-demand"), "no-gpu-on-the-bus", 1, 3),
+        (PlatformReading(prime_profile="on-demand"), "no-gpu-on-the-bus", 1, 4),
     ],
 )
 def test_why_there_is_none(platform: PlatformReading, cause: str, values: int, steps: int) -> None:
