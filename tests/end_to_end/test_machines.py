@@ -204,7 +204,7 @@ def test_mig_without_instances(pretend: Pretend, program: Program) -> None:
     row = document["result"]["gpus"][0]
     assert row["mig"] == {"enabled": True, "instances": []}
     assert row["visible"] is False
-    assert "has no instance" in row["hidden_reason"]
+    assert "there is no instance" in row["hidden_reason"]
 
 
 def with_processes(machine: Machine, count: int) -> Machine:
