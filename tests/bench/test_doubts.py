@@ -219,6 +219,7 @@ def test_a_busy_host_is_doubted(host: HostState, who: str) -> None:
     [
         (64, 1.0, ["host-busy"]),  # 0.64 cores that one of the 64 threads has to share
         (64, 0.5, []),
+        (63, 100 / 64, []),  # one core of others, and 63 threads: each has its core
         (32, 9.0, []),
         (None, 9.0, []),
         (1, 11.0, ["host-busy"]),
@@ -520,6 +521,19 @@ ROWS: dict[str, CaseState] = {
     "two groups": state_of(in_two(0.5)),
     "two groups far apart": state_of(in_two(2.5)),
     "two groups close together": state_of(in_two(0.06)),
+    "one in five twice as long": state_of([1.0, 1.0, 1.0, 1.0, 2.0] * 12),
+    "one in five 2.5 times as long": state_of([1.0, 1.0, 1.0, 1.0, 2.5] * 12),
+    "three rounds apart": state_of([1 + 0.04 * (n // 5 == 1) for n in range(15)], converged=False),
+    **{f"ten rounds rise, but for {swapped} swaps": state_of(
+        [1 + 0.01 * place for place in order for _ in range(5)]
+    ) for swapped, order in (
+        (8, (2, 1, 0, 5, 4, 3, 7, 6, 9, 8)), (9, (2, 1, 0, 5, 4, 3, 8, 7, 6, 9)),
+    )},
+    "six rounds rise, but for a swap": state_of(
+        [1 + 0.01 * place for place in (0, 1, 3, 2, 4, 5) for _ in range(5)]
+    ),
+    "twelve samples alike": state_of([1 + 0.01 * n for n in range(12)], each=12),
+    "eleven samples alike": state_of([1 + 0.01 * n for n in range(11)], each=11),
     "two groups of ten": state_of(in_two(4.0, 2, 10)),
     "two groups of nine": state_of(in_two(4.0, 2, 9)),
     **{f"alike by {memory}, {each} in a round": state_of(alike(memory, each), each=each)
@@ -574,6 +588,30 @@ ENVIRONMENTS: dict[str, tuple[RowEnvironment, CaseState]] = {
                        gpu=SensorSummary(reasons={"display": 0.5, "idle": 0.5})),
         ROWS["1583.0 MHz"],
     ),
+    "a link at its best": (
+        RowEnvironment(host=IDLE, gpu=SensorSummary(link=(4, 16), link_max=(4, 16))),
+        state_of(device="gpu:0", label_of={"kernel": "transfer"}),
+    ),
+    "a link at its rate": (
+        RowEnvironment(host=IDLE, gpu=SensorSummary(link=(1, 16))),
+        state_of([1.0] * 20, device="gpu:0", label_of={"kernel": "transfer"},
+                 case={"work": Work(flops=0, bytes_moved=int(4e9), unit="B/s")}),
+    ),
+    "a product that is copied": (
+        RowEnvironment(host=IDLE, gpu=SensorSummary(link=(1, 16))),
+        state_of(device="gpu:0", label_of={"kernel": "matmul", "scope": Scope.END_TO_END},
+                 case={"work": Work(flops=0, bytes_moved=int(1e12), unit="B/s")}),
+    ),
+    "training that is copied in part": (
+        RowEnvironment(host=IDLE, gpu=SensorSummary(link=(1, 16))),
+        state_of(device="gpu:0", label_of={"kernel": "train", "scope": Scope.END_TO_END},
+                 case={"work": Work(flops=0, bytes_moved=int(1e12), unit="B/s")}),
+    ),
+    "a copy that stays": (
+        RowEnvironment(host=IDLE, gpu=SensorSummary(link=(1, 16))),
+        state_of(device="gpu:0", label_of={"kernel": "copy"},
+                 case={"work": Work(flops=0, bytes_moved=int(1e12), unit="B/s")}),
+    ),
     "not low": (RowEnvironment(host=IDLE, clock_max_mhz=1980.0), ROWS["1584.0 MHz"]),
     "an old BLAS": (RowEnvironment(host=IDLE, old_blas="openblas uses its kernels for Haswell"),
                     state_of(label_of={"kernel": "matmul"})),
@@ -593,3 +631,20 @@ def test_every_doubt_is_told_as_recorded() -> None:
     )
 
     assert text == recorded("doubts", text)
+
+
+#: Doubts that are about times with themselves, not with anything that has a length.
+OF_TIMES = frozenset(
+    {"too-few-samples", "unconverged", "rounds-differ", "bimodal", "drifting", "autocorrelated"}
+)
+
+
+@pytest.mark.parametrize("factor", [1 / 1024, 1024.0])
+def test_doubts_about_times_do_not_depend_on_their_unit(factor: float) -> None:
+    def told(state: CaseState) -> str:
+        return in_lines(one for one in doubts_about(state, QUIET) if one.code in OF_TIMES)
+
+    for state in ROWS.values():
+        rounds = [[factor * one for one in samples] for samples in state.rounds]
+
+        assert told(replace(state, rounds=rounds)) == told(state)
