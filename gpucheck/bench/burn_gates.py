@@ -251,11 +251,10 @@ def conclude_burn(result: BurnResult, host: Host) -> Answer:
     4 without CuPy.
     """
     exit_codes = {one.exit_code for one in result.devices}
-    if exit_codes in ({ExitCode.WRONG_USE}, {ExitCode.MISSING}):
-        failure = result.devices[0].failure
-        return Answer(
-            result=result, exit_code=ExitCode(exit_codes.pop() or 0), host=host, error=failure
-        )
+    for code in (ExitCode.WRONG_USE, ExitCode.MISSING):
+        if exit_codes == {code}:
+            failure = next(one.failure for one in result.devices)
+            return Answer(result=result, exit_code=code, host=host, error=failure)
     code, failure = exit_status(result.gates, _WORDING)
     if result.ended_by is BurnEnd.INTERRUPTED:
         message = f"Interrupted after {result.duration_s:.0f} of {result.asked_s:g} s."

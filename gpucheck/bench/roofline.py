@@ -112,7 +112,9 @@ def _computed(gpu: BenchGpu) -> Board | None:
             for key in rows[0]
             if key not in TENSOR_FORMATS or not _lacks_tensor_cores(gpu)
         }
-        values["float64"] = max(values["float64"], values.pop("float64_tensor", 0.0))
+        tensor = values.pop("float64_tensor", None)
+        if tensor is not None:
+            values["float64"] = max(values["float64"], tensor)
         return values
 
     memory = None
@@ -154,7 +156,7 @@ def _roofline(rows: Sequence[Measurement], device: str, threads: int | None) -> 
     here = [row for row in rows if (row.device, row.threads) == (device, threads)]
     copies = [row for row in here if row.kernel in STREAMS and not in_cache(row)]
     # A small copy shows the cost of its launch, not the speed of the memory.
-    largest = max((math.prod(row.shape) for row in copies), default=0)
+    largest = max((math.prod(row.shape) for row in copies), default=None)
     copies = [row for row in copies if math.prod(row.shape) == largest]
     cached = any(row.kernel in STREAMS for row in here) and not copies
     # The other kernels compute in float32.

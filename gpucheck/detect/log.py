@@ -299,7 +299,9 @@ def _numbers(text: bytes) -> Iterator[tuple[int, int, int]]:
     """Yield each error number of CUDA: where its line begins, the number, its place in the line."""
     for word, needed, suffix in NUMBER_AFTER:
         for start, line in _lines_with(word, text):
-            at = line.find(word) if needed in line and not _quotes_source(line) else -1
+            if needed not in line or _quotes_source(line):
+                continue
+            at = line.find(word)
             while at >= 0:
                 begins = at + len(word)
                 rest = line[begins : begins + _MOST_BETWEEN + _MOST_DIGITS + 1].lstrip(_BETWEEN)

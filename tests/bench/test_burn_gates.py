@@ -234,3 +234,20 @@ def test_an_interrupted_burn_says_so_unless_a_gate_failed(healthy: BurnResult) -
     assert failed.error is not None
     assert failed.exit_code is ExitCode.INTERRUPTED
     assert "it is wrong" in failed.error.message
+
+
+@pytest.mark.parametrize("code", [ExitCode.WRONG_USE, ExitCode.MISSING])
+def test_where_no_device_began_for_one_reason_the_first_one_says_it(
+    healthy: BurnResult, code: ExitCode
+) -> None:
+    failed = [
+        replace(healthy.devices[0], exit_code=code, failure=Failure(code="x", message=message))
+        for message in ("one", "other")
+    ]
+    whole = replace(healthy, devices=tuple(failed))
+    mixed = replace(whole, devices=(failed[0], healthy.devices[0]))
+
+    answer = conclude_burn(whole, Host())
+
+    assert (answer.exit_code, answer.error) == (code, failed[0].failure)
+    assert conclude_burn(mixed, Host()).error != failed[0].failure

@@ -634,7 +634,14 @@ def test_a_slow_clock_explains_a_slow_product() -> None:
 def test_processes_that_share_the_gpu_leave_less_to_expect(pids: str, expected: list[str]) -> None:
     shared = Doubt(code="gpu-shared", message="others", next="wait", facts={"processes": pids})
 
-    assert codes(product("bfloat16", 8192, 60e12, doubts=(shared,))) == expected
+    slow = product("bfloat16", 8192, 60e12)
+    assert codes(replace(slow, doubts=(shared,))) == expected
+    if expected:
+        alone, among_two = (
+            doubts_about_roofline(one, LISTED)[0].facts["expected_flops_per_s"]
+            for one in (slow, replace(slow, doubts=(shared,)))
+        )
+        assert among_two == float(alone) / 2
 
 
 @pytest.mark.parametrize("code", ["starved", "throttled"])
@@ -678,6 +685,13 @@ def test_a_product_in_tf32_that_should_be_float32_is_named_with_a_remedy() -> No
     assert doubt.message == "its error of 3e-04 is typical of TF32: float32 would leave about 1e-06"
     assert "CUPY_TF32" in doubt.next
     assert doubt.facts == {"error": 3e-4, "math_mode": "fp32"}
+
+
+def test_arithmetic_is_judged_of_products_on_gpus_alone() -> None:
+    wrong = product("float32", 4096, 40e12, error=3e-4)
+
+    assert codes(wrong, None) == codes(replace(wrong, kernel="batch"), None) == []
+    assert codes(replace(wrong, kernel="batch")) == []
 
 
 def test_few_rows_may_be_exact_by_chance() -> None:

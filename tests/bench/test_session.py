@@ -566,8 +566,10 @@ def test_the_probes_are_closed_after_a_benchmark_and_after_a_mistake(
     monkeypatch.setattr(session, "run_bench", lambda *_, **__: result())
     for devices in ("cpu", "tpu"):
         probes = machine()
+        request, found = replace(CPU, devices=(devices,)), None
         with contextlib.suppress(WrongUseError):
-            bench_here(replace(CPU, devices=(devices,)), probes, corruption_s=0, require_gpu=False)
+            found = bench_here(request, probes, corruption_s=0, require_gpu=False)
+        assert found == (result() if devices == "cpu" else None)
         assert probes.asked[-1] == "close"
 
 

@@ -276,6 +276,28 @@ def test_a_silent_interpreter_is_said_once() -> None:
     (layer,) = answer.result.layers
     assert layer.summary == "not checked: /x gave no answer"
     assert {finding.summary for finding in answer.result.checks} == {layer.summary}
+
+
+@pytest.mark.parametrize(
+    ("request_", "silent"),
+    [
+        (DetectRequest(only=("framework",), python="/x"), len(NAMES)),
+        (DetectRequest(only=("framework",), framework="pytorch"), 1),
+        (DetectRequest(only=("framework",)), 0),
+    ],
+)
+def test_a_silent_interpreter_is_unknown_to_who_named_it(
+    request_: DetectRequest, silent: int
+) -> None:
+    builds = BuildsReading(python="/x", unavailable="/x gave no answer")
+    probes = FakeProbes(readings=reading_of(gpu_reading(0)), builds_reading=builds)
+
+    found = detect(probes, request_).result
+
+    assert isinstance(found, Detection)
+    told = [(check.status, check.cause) for check in found.checks if check.id in NAMES]
+    unknown = [(CheckStatus.UNKNOWN, "interpreter-silent")] * silent
+    assert told == unknown + [(CheckStatus.SKIP, None)] * (len(NAMES) - silent)
     assert answer.result.interpreter == "/x"
 
 

@@ -93,7 +93,7 @@ def _stragglers(
         for device in group:
             held.setdefault(device, []).append(_held(check, device, group, tolerance))
     # Each GPU is one hypothesis, however many checks it takes part in.
-    least = [min(1.0, len(ones) * min(one.chance for one in ones)) for ones in held.values()]
+    least = [len(ones) * min(one.chance for one in ones) for ones in held.values()]
     for (device, ones), outside in zip(held.items(), holm(least, _RISK), strict=True):
         # Holm decides on the least likely check; Bonferroni holds for the others.
         most = max(min(one.chance for one in ones), _RISK / len(held) / len(ones))

@@ -39,10 +39,9 @@ def check(machine: Machine) -> list[Finding]:
 
 def judge(gpu: GpuReading, health: GpuHealthReading) -> Judgement:
     """Judge the generation only under load."""
-    missing = unread(gpu, "pcie_generation", "pcie_generation_max")
-    if missing is not None:
-        return missing
-    now, most = gpu.pcie_generation or 0, gpu.pcie_generation_max or 0
+    now, most = gpu.pcie_generation, gpu.pcie_generation_max
+    if now is None or most is None:
+        return unread(gpu, "pcie_generation", "pcie_generation_max")
     evidence = (Evidence("PCIe generation now, maximum", f"{now}, {most}"),)
     if now < most and (gpu.utilization_gpu_percent or 0) >= BUSY_PERCENT:
         return Trouble(

@@ -110,6 +110,18 @@ def test_pcie_x8_under_load_is_config() -> None:
     assert gate(found, "inventory-pcie-full").measured == 50
 
 
+def test_the_fastest_link_of_all_processes_counts() -> None:
+    links = [{"pcie_generation": 5, "pcie_width": 8}, {"pcie_generation": 3, "pcie_width": 16}]
+    runs = [run_of(result_of(product(7e14), telemetry=sensors(**link)), at, "gpu:0")
+            for at, link in enumerate(links)]  # fmt: skip
+
+    found = gate(run_data(runs, HAVE), "inventory-pcie-full")
+
+    assert found.measured == 50
+    assert found.reason is not None
+    assert "generation 5 x8 instead of 5 x16" in found.reason
+
+
 def test_one_different_gpu_is_named() -> None:
     odd = node(3)
     gpus = (*odd.gpus[:2], replace(odd.gpus[2], gpu=odd.gpus[2].gpu._replace(name="H200")))

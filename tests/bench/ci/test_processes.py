@@ -274,6 +274,9 @@ def test_the_rows_are_those_of_each_devices_first_process() -> None:
     assert found is not None
     speeds = [row.throughput.value for row in found.measurements if row.throughput]
     assert speeds == [1e14, 3e14]
+    first, second = (row.process_medians_s for row in found.measurements)
+    assert first[0] == pytest.approx(2 * first[1])
+    assert second[0] == pytest.approx(4 / 3 * second[1])
     assert [gpu.cuda_index for gpu in found.environment.gpus] == [0, 1]
 
 

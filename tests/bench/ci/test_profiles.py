@@ -45,6 +45,8 @@ def test_a_file_says_what_it_is(tmp_path: Path) -> None:
     found = describe(path)
 
     assert (found.name, found.version, found.problems) == ("nodes", 3, ())
+    run = load_profile(str(path)).run
+    assert found.seconds == run.processes * (run.seconds + run.corruption_s) > 0
 
 
 def test_a_file_that_is_not_toml_is_one_mistake_at_its_line(tmp_path: Path) -> None:

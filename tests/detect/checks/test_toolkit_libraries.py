@@ -14,7 +14,7 @@ from gpucheck.drivers.evidence import (
     ToolkitReading,
 )
 from gpucheck.drivers.readings import CudaReading, NvmlReading, ProbeFailure
-from gpucheck.report.envelope import CheckStatus, Host
+from gpucheck.report.envelope import CheckStatus, Evidence, Host
 from tests.fakes.probes import HERE, ON_WSL2, FakeProbes, gpu_reading, reading_of
 
 CUDA_13 = ToolkitReading(path="/usr/local/cuda-13.0", version="13.0.1")
@@ -122,7 +122,12 @@ def test_a_linux_driver_is_wrong_in_wsl_alone(machine: Host, cause: str | None) 
     own = LibraryReading(name="libcuda.so.1", path="/usr/lib/wsl/lib/libcuda.so.1", kind="wsl")
     linux = LibraryReading(name="libcuda.so.1", path="/usr/lib64/libcuda.so.1")
 
-    assert look(libraries=(own, linux), machine=machine).cause == cause
+    found = look(libraries=(own, linux), machine=machine)
+
+    assert found.cause == cause
+    if cause is not None:
+        assert found.evidence == (Evidence("libcuda.so.1", "/usr/lib64/libcuda.so.1"),)
+        assert look(libraries=(own,), machine=machine).cause is None
 
 
 @pytest.mark.parametrize(
@@ -130,6 +135,7 @@ def test_a_linux_driver_is_wrong_in_wsl_alone(machine: Host, cause: str | None) 
     [
         ("cuda>=13.1 brand=tesla,driver>=535", "image-newer-than-driver"),
         ("cuda>=13.0", None),
+        ("cuda>=12.10", None),
         ("driver>=535", None),
         ("", None),
     ],
