@@ -145,7 +145,9 @@ def test_a_report_over_every_kind_of_node_is_as_recorded() -> None:
 def test_a_report_by_another_rule_and_a_baseline_is_as_recorded() -> None:
     groups = [line.split("  ")[0] for line in whole().splitlines() if line.startswith("key=")]
     keys = [word.removeprefix("key=") for word in groups]
-    references = {key: Reference(3.2e12 if at % 2 else 3e12, 1e10) for at, key in enumerate(keys)}
+    references = {
+        key: Reference(3.2e12 if at % 2 else 3e12, 1e10, 8 * at) for at, key in enumerate(keys)
+    }
     rule = JudgementRule(
         least_group=4, slow_z=-4.0, watch_z=-2.5, least_percent=2.0, correction=Correction.HOLM,
         rack_risk=0.5, node_share=0.25, majority_share=0.9, most_age_s=3600.0, shift_percent=2.0,
