@@ -55,6 +55,8 @@ if TYPE_CHECKING:
 
 #: Formats that NumPy gives to its BLAS; for others it runs a plain loop, no fair comparison.
 _CPU_FORMATS = ("float32", "float64")
+#: Line of the caches of x86-64 and of most Arm processors.
+_CACHE_LINE_BYTES = 64
 #: Formats that tensor cores multiply only with B transposed.
 _TRANSPOSED_ONLY = ("int8", "float8")
 #: From this compute capability on, fast accumulation changes nothing (cuBLAS' documentation,
@@ -192,7 +194,10 @@ def missing_format(form: Format, gpu: BenchGpu) -> str | None:
 
 
 class CpuMatmul(CpuCase):
-    """numpy.matmul into a preallocated output, with a stated number of BLAS threads."""
+    """numpy.matmul into a preallocated output, with a stated number of BLAS threads.
+
+    The output is the left part of a wider array, so that its rows do not share cache sets.
+    """
 
     #: A blocked product reuses the cache by design.
     walks_memory = False
@@ -208,7 +213,8 @@ class CpuMatmul(CpuCase):
         self._left, right = draw_inputs(self._order, transposed=self._transposed)
         self._right = right.T if self._transposed else right
         m, _, n = self._order.shape
-        self._out = fresh_array((m, n), self._order.dtype)
+        columns = allocated_columns(n, self._order.dtype)
+        self._out = fresh_array((m, columns), self._order.dtype)[:, :n]
 
     def step(self) -> None:
         """Multiply once."""
@@ -226,6 +232,17 @@ class CpuMatmul(CpuCase):
         import numpy as np
 
         self._out = self._left = self._right = np.empty((0, 0), dtype=np.float32)
+
+
+def allocated_columns(columns: int, dtype: str) -> int:
+    """Return the columns of an array whose rows are an odd number of cache lines apart.
+
+    Rows a power of two apart fall on few sets of the caches, and a BLAS that updates a tile of C
+    evicts the tile's own rows. An odd number of lines reaches every set (benchmarks/README.md).
+    """
+    itemsize = FORMATS[dtype].itemsize
+    lines = -(-columns * itemsize // _CACHE_LINE_BYTES)
+    return (lines | 1) * _CACHE_LINE_BYTES // itemsize
 
 
 class GpuMatmul(GpuOperation):

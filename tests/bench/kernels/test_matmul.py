@@ -61,6 +61,20 @@ def test_the_cpu_product_is_right(
     case.release()
 
 
+@pytest.mark.parametrize(
+    ("columns", "dtype", "lines"),
+    [(1, "float64", 1), (2048, "float32", 129), (2048, "float64", 257), (1000, "float32", 63)],
+)
+def test_the_rows_of_the_cpu_product_are_an_odd_number_of_cache_lines_apart(
+    columns: int, dtype: str, lines: int
+) -> None:
+    case = CpuMatmul(order((2, 3, columns), dtype=dtype), threads=1)
+    case.prepare()
+
+    assert case._out.shape == (2, columns)
+    assert case._out.strides == (64 * lines, case._out.itemsize)
+
+
 def test_a_product_that_was_never_computed_is_caught() -> None:
     case = CpuMatmul(order((64, 64, 64)), threads=1)
     case.prepare()
