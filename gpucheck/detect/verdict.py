@@ -345,8 +345,9 @@ def _sentence(
         unknown = verdict is Verdict.USABLE and is_health_unknown(findings)
         return SENTENCES[verdict] + "; its health is unknown" * unknown
     failed = cause.status is CheckStatus.FAIL
-    if verdict is Verdict.DEGRADED and cause.id == gpu_lost.ID:
-        return f"{gpu_lost.remaining_gpus(cause)} GPUs usable: {cause.summary}"
+    left = gpu_lost.remaining_gpus(cause) if cause.id == gpu_lost.ID else None
+    if verdict is Verdict.DEGRADED and left is not None:
+        return f"{left} GPUs usable: {cause.summary}"
     if failed and verdict is Verdict.DEGRADED:
         return f"GPU usable, but {'unhealthy: ' * (cause.layer is Layer.HEALTH)}{cause.summary}"
     if verdict is Verdict.UNKNOWN and (failed or cause.status is CheckStatus.WARN):

@@ -12,6 +12,7 @@ from gpucheck.drivers.cuda.worker import REASONS
 from gpucheck.drivers.evidence import (
     BuildReading,
     BuildsReading,
+    HealthReading,
     LaunchedReading,
     LaunchReading,
     NodeReading,
@@ -333,6 +334,19 @@ def test_conclusion(
     answer, _ = answer_of(kernel, nvml, cuda)
 
     assert detection(answer).conclusion == conclusion
+
+
+def test_gpus_that_were_not_counted_have_no_count() -> None:
+    """The driver worked, and hung when it was asked which GPUs are lost."""
+    hung = ProbeFailure(code="driver-not-answering", message="NVML broke")
+    reading = HealthReading(failure=hung)
+    probes = FakeProbes(
+        readings=NVML, cuda_reading=CUDA, kernel_reading=ON_BUS, health_reading=reading
+    )
+
+    conclusion = detection(detect(probes)).conclusion
+
+    assert conclusion.startswith("GPU usable, with warnings: not checked: NVML broke")
 
 
 def test_what_was_not_reached_says_why() -> None:
