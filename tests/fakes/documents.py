@@ -49,6 +49,10 @@ CALLS: Mapping[str, tuple[str, ...]] = {
     "error": ("--no-such-option",),
     "failed-list": ("list", "--gpu", "9", *H100X8),
 }
+#: What no recording can answer: see `pretended`.
+PRETENDED = ("bench", "bench-judged", "burn", "claims", "compare", "report")
+#: For `parametrize`: collecting must not run the commands.
+NAMES = sorted((*CALLS, *PRETENDED))
 
 
 @functools.cache

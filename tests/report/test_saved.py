@@ -29,12 +29,11 @@ from gpucheck.report.saved import (
     unpacked,
 )
 from gpucheck.report.text import View
-from tests.fakes.documents import documents, pretended
+from tests.fakes.documents import NAMES, PRETENDED, documents, pretended
 from tests.sampling import examples
 from tests.schemas import NOTES
 
 MOST = 1 << 20
-NAMES = sorted(documents())
 
 
 def encoded(plain: Any) -> bytes:
@@ -62,6 +61,7 @@ def changed(name: str, **fields: Any) -> dict[str, Any]:
 def test_there_is_a_document_of_every_kind() -> None:
     kinds = {plain["schema"].split("/")[1] for plain in documents().values()}
 
+    assert sorted(documents()) == NAMES
     assert kinds == {*RESULTS} - {"snapshot"}
 
 
@@ -73,7 +73,7 @@ def test_a_document_is_read_back_whole(name: str) -> None:
     assert found.ignored == ()
 
 
-@pytest.mark.parametrize("name", sorted(pretended()))
+@pytest.mark.parametrize("name", PRETENDED)
 def test_the_records_are_the_same_again(name: str) -> None:
     report = pretended()[name]
 
