@@ -20,6 +20,7 @@ from typing import Any
 
 import hypothesis
 import pytest
+from _pytest.runner import runtestprotocol
 
 from tests.command_server import CommandServer, CommandServers, can_serve
 from tests.sampling import THOROUGH
@@ -200,6 +201,22 @@ def c_compiler() -> str:
     return found
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+    """Let a worker send one message for a test that passed, not six: that costs as much as pytest.
+
+    Those of setup and teardown are for the JUnit file, the durations and `-v`.
+    """
+    option = item.config.option
+    asked = option.xmlpath or option.durations or option.verbose > 0
+    if asked or "PYTEST_XDIST_WORKER" not in os.environ:
+        return None
+    for report in runtestprotocol(item, log=False, nextitem=nextitem):
+        if report.when == "call" or not report.passed:
+            item.ihook.pytest_runtest_logreport(report=report)
+    return True
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
     """Note how much of a processor the fixtures took that were made for a test."""
@@ -298,14 +315,19 @@ def pytest_collection() -> Iterator[None]:
     try:
         yield
     finally:
-        gc.collect()
         gc.freeze()
         gc.enable()
 
 
 def is_slow(path: Path) -> bool:
     """Return whether all tests of a file are slow."""
-    return path.parent.name in SLOW_FOLDERS and path.name not in QUICK_FILES
+    folder, name = path.parent.name, path.name
+    return folder in SLOW_FOLDERS and name.startswith("test_") and name not in QUICK_FILES
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not even import files that `-m "not slow"` leaves out whole."""
+    return (config.option.markexpr == "not slow" and is_slow(collection_path)) or None
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses
