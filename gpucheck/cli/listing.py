@@ -29,7 +29,6 @@ from gpucheck.inventory.inventory import (
     take_inventory,
 )
 from gpucheck.inventory.model import Inventory
-from gpucheck.inventory.view import IN_ROWS
 from gpucheck.report.envelope import Answer, Report
 from gpucheck.report.errors import ExitCode, WrongUseError
 from gpucheck.report.formats import open_format
@@ -212,6 +211,8 @@ def _watch(
                     break
         if not _redraws(shared):
             return int(code)
+        from gpucheck.inventory.view import IN_ROWS
+
         # The screen is cleared, and the messages with it.
         write_messages(report, quiet=shared.verbosity < 0, without=IN_ROWS)
         return int(code if code is ExitCode.MISSING else ended)
@@ -250,6 +251,7 @@ def _screen(shared: Shared) -> Iterator[tuple[Write, Wait]]:
         yield append, _sleep
         return
     from gpucheck.cli.live_screen import live_screen, pauses
+    from gpucheck.inventory.view import IN_ROWS
 
     with pauses() as wait, live_screen(shared, without=IN_ROWS) as redraw:
         yield redraw, wait
