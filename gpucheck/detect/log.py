@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from gpucheck.data import document, table
 from gpucheck.detect.machine import DetectRequest, ignore_progress
@@ -19,6 +19,7 @@ from gpucheck.detect.model import Finding
 from gpucheck.detect.run import detect
 from gpucheck.drivers.host.files import STDIN, open_log
 from gpucheck.drivers.interface import Probes
+from gpucheck.report.codec import from_plain
 from gpucheck.report.envelope import Answer, CheckStatus
 from gpucheck.report.errors import ExitCode, WrongUseError
 from gpucheck.report.text import count_of, printable
@@ -102,19 +103,19 @@ class Rule(NamedTuple):
 
     id: str
     class_: str
-    level: Level
     lines: tuple[tuple[str, ...], ...]
-    codes: frozenset[int]
-    without: tuple[str, ...]
     says: str
     confused_with: str
     checks: tuple[str, ...]
-    causes: tuple[str, ...]
-    inconclusive: tuple[str, ...]
     consequences: tuple[str, ...]
     remedy: tuple[str, ...]
     example: str
     source: str
+    level: Level = Level.ERROR
+    codes: tuple[int, ...] = ()
+    without: tuple[str, ...] = ()
+    causes: tuple[str, ...] = ()
+    inconclusive: tuple[str, ...] = ()
 
 
 class Match(NamedTuple):
@@ -167,27 +168,8 @@ class LogVerdict(NamedTuple):
 def rules() -> Mapping[str, Rule]:
     """Return the rules by id: a row has what its class does not say, or says it anew."""
     classes = document(TABLE)["class"]
-    return {row["id"]: _rule({**classes[row["class"]], **row}) for row in table(TABLE)}
-
-
-def _rule(row: Mapping[str, Any]) -> Rule:
-    return Rule(
-        id=row["id"],
-        class_=row["class"],
-        level=Level(row.get("level", "error")),
-        lines=tuple(map(tuple, row["lines"])),
-        codes=frozenset(row.get("codes", ())),
-        without=tuple(row.get("without", ())),
-        says=row["says"],
-        confused_with=row["confused_with"],
-        checks=tuple(row["checks"]),
-        causes=tuple(row.get("causes", ())),
-        inconclusive=tuple(row.get("inconclusive", ())),
-        consequences=tuple(row["consequences"]),
-        remedy=tuple(row["remedy"]),
-        example=row["example"],
-        source=row["source"],
-    )
+    rows = ({**classes[row["class"]], **row} for row in table(TABLE))
+    return {row["id"]: from_plain(Rule, row, ignored=[]) for row in rows}
 
 
 class _Pattern(NamedTuple):

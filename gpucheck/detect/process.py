@@ -14,8 +14,6 @@ from typing import NamedTuple
 
 from gpucheck.detect.checks.variables import jax_without_gpu
 from gpucheck.detect.process_model import (
-    ControlGroup,
-    LoadedFramework,
     LoadedLibrary,
     Obstacle,
     ProcessAnswer,
@@ -134,8 +132,6 @@ def judge(scene: Scene) -> ProcessAnswer:
     first = next((one for one in obstacles if one.hinders), None)
     cause = None if uses is not False else first
     libraries = None if process.mapped is None else tuple(_libraries(process.mapped))
-    frameworks = tuple(LoadedFramework(*framework) for framework in process.frameworks)
-    group = process.cgroup
     return ProcessAnswer(
         pid=process.pid,
         uses_gpu=uses,
@@ -150,11 +146,11 @@ def judge(scene: Scene) -> ProcessAnswer:
         gpus=gpus,
         obstacles=obstacles,
         libraries=libraries,
-        frameworks=None if process.mapped is None else frameworks,
+        frameworks=None if process.mapped is None else process.frameworks,
         device_files=process.device_files,
         devices_present=process.devices_present,
         environment=process.environment,
-        cgroup=None if group is None else ControlGroup(*group),
+        cgroup=process.cgroup,
         unavailable=process.unavailable,
     )
 
@@ -636,7 +632,7 @@ def _named(ancestor: AncestorReading) -> str:
     return f"PID {ancestor.pid} ({ancestor.name})" if ancestor.name else f"PID {ancestor.pid}"
 
 
-def _title(framework: MappedFrameworkReading | LoadedFramework) -> str:
+def _title(framework: MappedFrameworkReading) -> str:
     title = framework_title(framework.name)
     return f"{title} {framework.version}" if framework.version else title
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from gpucheck.drivers.evidence import CgroupReading, MappedFrameworkReading
 from gpucheck.report.envelope import NOTHING, Evidence
 
 
@@ -42,26 +43,6 @@ class LoadedLibrary(NamedTuple):
     deleted: bool = False
 
 
-class LoadedFramework(NamedTuple):
-    """Framework that the process has loaded; `gpu_build` null: its files could not be read."""
-
-    name: str
-    path: str
-    version: str | None = None
-    cuda_build: str | None = None
-    gpu_build: bool | None = None
-
-
-class ControlGroup(NamedTuple):
-    """Control group of the process; `allows_gpus` null: the kernel does not show its rules."""
-
-    path: str
-    memory_limit_bytes: int | None = None
-    memory_used_bytes: int | None = None
-    oom_kills: int | None = None
-    allows_gpus: bool | None = None
-
-
 class ProcessAnswer(NamedTuple):
     """Result of `gpucheck detect --pid`: whether a process uses a GPU, and if not why.
 
@@ -85,9 +66,9 @@ class ProcessAnswer(NamedTuple):
     gpus: tuple[UsedGpu, ...] = ()
     obstacles: tuple[Obstacle, ...] = ()
     libraries: tuple[LoadedLibrary, ...] | None = None
-    frameworks: tuple[LoadedFramework, ...] | None = None
+    frameworks: tuple[MappedFrameworkReading, ...] | None = None
     device_files: tuple[str, ...] | None = None
     devices_present: bool | None = None
     environment: Mapping[str, str] | None = None
-    cgroup: ControlGroup | None = None
+    cgroup: CgroupReading | None = None
     unavailable: Mapping[str, str] = NOTHING

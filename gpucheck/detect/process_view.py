@@ -6,13 +6,12 @@ from collections.abc import Collection, Iterator, Mapping
 
 from gpucheck.detect.process import MOST_NAMED
 from gpucheck.detect.process_model import (
-    ControlGroup,
-    LoadedFramework,
     LoadedLibrary,
     Obstacle,
     ProcessAnswer,
     UsedGpu,
 )
+from gpucheck.drivers.evidence import CgroupReading, MappedFrameworkReading
 from gpucheck.report.blocks import Block, Gap, Line, head, remedies
 from gpucheck.report.envelope import CheckStatus, Report
 from gpucheck.report.errors import ExitCode
@@ -136,7 +135,7 @@ def _use(gpu: UsedGpu) -> str:
     return f"GPU {gpu.index} by PID {gpu.pid}{memory}"
 
 
-def _framework(framework: LoadedFramework) -> str:
+def _framework(framework: MappedFrameworkReading) -> str:
     title = framework_title(framework.name)
     known = {True: "has CUDA", False: "for CPUs", None: "not known whether it has CUDA"}
     built = known[framework.gpu_build]
@@ -150,7 +149,7 @@ def _library(library: LoadedLibrary) -> str:
     return f"{library.name} {library.version or ''}".rstrip() + gone
 
 
-def _group(group: ControlGroup) -> str:
+def _group(group: CgroupReading) -> str:
     facts = [group.path]
     if group.memory_limit_bytes is not None:
         used = ""

@@ -26,6 +26,7 @@ from gpucheck.detect.machine import Machine
 from gpucheck.detect.remedies import adapt
 from gpucheck.drivers.interface import Probes
 from gpucheck.inventory.inventory import complete_host, cuda_version
+from gpucheck.report.codec import from_plain
 from gpucheck.report.envelope import Answer, Failure, Notice
 from gpucheck.report.errors import ExitCode
 from gpucheck.report.text import count_of
@@ -141,23 +142,7 @@ class WheelChoices(NamedTuple):
 def builds_of(framework: str) -> tuple[Build, ...]:
     """Return the builds of a framework, in the order of the table."""
     return tuple(
-        Build(
-            id=row["id"],
-            framework=row["framework"],
-            name=row["name"],
-            versions=tuple(row["versions"]),
-            cuda=row["cuda"],
-            machines=tuple(row["machines"]),
-            architectures=tuple(row["architectures"]),
-            driver=row["driver"],
-            wheels=tuple(row["wheels"]),
-            install={name: tuple(words) for name, words in row["install"].items()},
-            source=row["source"],
-            date=row["date"].isoformat(),
-            oldest_capability=row.get("oldest_capability"),
-            package=row.get("package"),
-            python=row.get("python"),
-        )
+        from_plain(Build, {**row, "date": row["date"].isoformat()})
         for row in table("wheels")
         if row["framework"] == framework
     )

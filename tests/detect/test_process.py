@@ -7,7 +7,11 @@ from typing import Any
 import pytest
 
 from gpucheck.detect.process import Scene, explain_process, judge
-from gpucheck.detect.process_model import LoadedFramework, LoadedLibrary, ProcessAnswer, UsedGpu
+from gpucheck.detect.process_model import (
+    LoadedLibrary,
+    ProcessAnswer,
+    UsedGpu,
+)
 from gpucheck.drivers.evidence import (
     AncestorReading,
     CgroupReading,
@@ -348,7 +352,9 @@ def test_a_build_for_cpus() -> None:
     found = answer(process(mapped=(), frameworks=(framework("pytorch", gpu_build=False),)))
 
     assert found.cause == "built-for-cpus"
-    assert found.frameworks == (LoadedFramework("pytorch", "/site/pytorch", "1.2", None, False),)
+    assert found.frameworks == (
+        MappedFrameworkReading("pytorch", "/site/pytorch", "1.2", None, False),
+    )
     assert "PyTorch 1.2 is built for CPUs" in found.conclusion
     assert found.remedy[0].endswith("gpucheck detect --wheel torch")
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from gpucheck.detect.process_model import (
-    ControlGroup,
-    LoadedFramework,
+    CgroupReading,
     LoadedLibrary,
+    MappedFrameworkReading,
     Obstacle,
     ProcessAnswer,
     UsedGpu,
@@ -45,9 +45,9 @@ def test_the_facts() -> None:
         threads=1,
         command="python train.py",
         frameworks=(
-            LoadedFramework("pytorch", "/t", "2.14", "12.8", gpu_build=True),
-            LoadedFramework("cupy", "/c", "14", None, gpu_build=True),
-            LoadedFramework("jax", "/j", None, None, gpu_build=False),
+            MappedFrameworkReading("pytorch", "/t", "2.14", "12.8", gpu_build=True),
+            MappedFrameworkReading("cupy", "/c", "14", None, gpu_build=True),
+            MappedFrameworkReading("jax", "/j", None, None, gpu_build=False),
         ),
         libraries=(
             LoadedLibrary("libcuda", "/usr/lib/libcuda.so.570.1", "570.1", deleted=True),
@@ -55,7 +55,7 @@ def test_the_facts() -> None:
         ),
         device_files=("/dev/nvidia0",),
         environment={"CUDA_VISIBLE_DEVICES": "0", "CUDA_CACHE_PATH": "/x"},
-        cgroup=ControlGroup("/pod", 8 << 30, 1 << 30, oom_kills=1),
+        cgroup=CgroupReading("/pod", 8 << 30, 1 << 30, oom_kills=1),
     )
 
     assert shown(found)[1:] == [
@@ -72,7 +72,7 @@ def test_the_facts() -> None:
 
 
 def test_a_framework_whose_files_could_not_be_read() -> None:
-    lines = shown(FOUND._replace(frameworks=(LoadedFramework("onnxruntime", "/o"),)))
+    lines = shown(FOUND._replace(frameworks=(MappedFrameworkReading("onnxruntime", "/o"),)))
 
     assert "frameworks ONNX Runtime (not known whether it has CUDA)" in lines
 
@@ -80,7 +80,7 @@ def test_a_framework_whose_files_could_not_be_read() -> None:
 def test_where_there_is_nothing() -> None:
     found = FOUND._replace(
         state=None, libraries=(), frameworks=(), device_files=(), environment={},
-        cgroup=ControlGroup("/"),
+        cgroup=CgroupReading("/"),
     )  # fmt: skip
 
     assert shown(found)[2:] == [

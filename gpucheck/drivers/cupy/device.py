@@ -353,13 +353,11 @@ def open_gpus(
     requested: Sequence[int] | None = None,
     *,
     uuids: Mapping[int, str] | None = None,
-    with_cublas_version: bool = True,
 ) -> OpenedGpus:
     """Open the GPUs with these CUDA indices, or all of them for None.
 
-    `uuids` gives the driver's UUIDs by CUDA index, if the caller knows them. `with_cublas_version`
-    creates a cuBLAS handle to read its version. Never raises: the result holds the reasons, and a
-    GPU that cannot be opened does not affect the others.
+    `uuids` gives the driver's UUIDs by CUDA index, if the caller knows them. Never raises: the
+    result holds the reasons, and a GPU that cannot be opened does not affect the others.
     """
     version = None
     known = uuids or {}
@@ -387,9 +385,7 @@ def open_gpus(
         refused={index: error.message for index, error in refused.items()},
         busy=bool(refused) and all(error.code == BUSY for error in refused.values()),
         cupy_version=version,
-        cublas_version=cublas_version(cupy, devices[0].facts.cuda_index)
-        if with_cublas_version
-        else None,
+        cublas_version=cublas_version(cupy, devices[0].facts.cuda_index),
     )
 
 
