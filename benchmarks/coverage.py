@@ -21,7 +21,7 @@ from gpucheck.bench.environment import HostState
 from gpucheck.bench.model import BenchMode
 from gpucheck.bench.plan import PRECISIONS
 from gpucheck.bench.sampler import CaseState
-from gpucheck.bench.scheduler import CaseGroup, Settings, measure
+from gpucheck.bench.scheduler import Settings, measure
 from tests.fakes.bench import FakeCase, FakeClock
 
 #: The true median of every stream, in seconds.
@@ -134,9 +134,7 @@ def run_once(stream: Stream, seed: int) -> CaseState:
     script = stream(random.Random(seed))
     case = FakeCase(script, clock, prepare=getattr(script, "renew", None))
     record = CaseState(case=case)
-    measure(
-        [CaseGroup(states=[record])], SETTINGS, clock, lambda label, fraction, seconds_left: None
-    )
+    measure([[record]], SETTINGS, clock, lambda label, fraction, seconds_left: None)
     return record
 
 

@@ -1,10 +1,11 @@
-"""Rows of `gpucheck bench` for other programs: CSV, JSON lines, github-action-benchmark."""
+"""Rows of `bench` and `compare` for other programs: CSV, JSON lines, github-action-benchmark."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
 from gpucheck.bench.ci.baseline import row_id
+from gpucheck.bench.ci.model import ComparedRow, RunComparison
 from gpucheck.bench.ci.verdicts import with_unit
 from gpucheck.bench.model import BenchResult, BurnResult, Measurement
 from gpucheck.report.envelope import Report
@@ -20,6 +21,12 @@ COLUMNS = (
     *("shape", "scope", "threads", "median_s", "ci95_low_s", "ci95_high_s"),
     *("repeat95_low_s", "repeat95_high_s", "throughput", "throughput_unit", "percent_of_peak"),
     *("percent_of_copy", "joules_per_op", "converged", "verified", "doubts", "error"),
+)
+#: Those of a comparison. Both figures are in `unit`, and `ratio` is now over before.
+COMPARED_COLUMNS = (
+    *("id", "device", "status", "unit", "direction", "before", "now", "ratio", "ratio_low"),
+    *("ratio_high", "tolerance_percent", "before_count", "now_count", "class", "reason"),
+    *("before_time", "now_time", "before_host", "now_host"),
 )
 
 
@@ -79,8 +86,40 @@ def _processors(result: BenchResult) -> dict[str, str | None]:
     return {"cpu": found.cpu_model} | {gpu.device: gpu.name for gpu in found.gpus}
 
 
+def compared_rows(report: Report, view: View) -> tuple[Sequence[str], list[list[Value]]]:
+    """Return the heading of CSV and a row for each that was compared."""
+    found = report.result
+    if not isinstance(found, RunComparison):
+        return COMPARED_COLUMNS, []
+    runs: dict[str, Value] = {"before_time": found.first.time, "now_time": found.second.time}
+    runs |= {"before_host": found.first.host, "now_host": found.second.host}
+    cells = [{**_compared_cells(row), **runs} for row in found.rows]
+    return COMPARED_COLUMNS, [[each[column] for column in COMPARED_COLUMNS] for each in cells]
+
+
+def _compared_cells(row: ComparedRow) -> dict[str, Value]:
+    low, high = row.interval or (None, None)
+    return {
+        "id": row.id,
+        "device": row.device,
+        "status": row.status.value,
+        "unit": row.unit,
+        "direction": row.direction.value,
+        "before": row.first,
+        "now": row.second,
+        "ratio": row.ratio,
+        "ratio_low": low,
+        "ratio_high": high,
+        "tolerance_percent": row.tolerance_percent,
+        "before_count": row.first_count,
+        "now_count": row.second_count,
+        "class": None if row.class_ is None else row.class_.value,
+        "reason": row.reason,
+    }
+
+
 def records(result: object) -> Iterator[tuple[str, object]]:
-    """Yield the lines of a benchmark or a burn: rows, speed-ups, gates, corruption, devices."""
+    """Yield the lines of a result: rows, speed-ups, gates, corruption, devices, compared rows."""
     if isinstance(result, BenchResult):
         yield from (("measurement", row) for row in result.measurements)
         yield from (("comparison", one) for one in result.comparisons)
@@ -89,6 +128,8 @@ def records(result: object) -> Iterator[tuple[str, object]]:
         yield from (("device", one) for one in result.devices)
     if isinstance(result, BenchResult | BurnResult):
         yield from (("gate", gate) for gate in result.gates)
+    if isinstance(result, RunComparison):
+        yield from (("row", row) for row in result.rows)
 
 
 def figures(result: object) -> Iterator[Figure]:

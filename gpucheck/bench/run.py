@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 
@@ -55,7 +55,6 @@ from gpucheck.bench.roofline import (
 )
 from gpucheck.bench.sampler import CaseState
 from gpucheck.bench.scheduler import (
-    CaseGroup,
     Progress,
     Settings,
     estimate_costs,
@@ -128,42 +127,47 @@ class _GroupRun:
     host: HostShare
 
 
+@dataclass
 class _Bench:
     """State of a running benchmark."""
 
-    def __init__(
-        self,
-        request: BenchRequest,
-        clock: Clock,
-        cpu: LinuxCpu,
-        blas: Blas,
-        gpus: OpenedGpus,
-        progress: Progress,
-        run_environment: RunEnvironment,
-        kernels: Mapping[str, Kernel],
-        frameworks: Frameworks,
-    ) -> None:
-        self._request = request
-        self._frameworks = frameworks
-        self._clock = clock
-        self._cpu = cpu
-        self._blas = blas
-        self._opened = gpus
-        self._progress = progress
-        self._run_environment = run_environment
+    _request: BenchRequest
+    _clock: Clock
+    _cpu: LinuxCpu
+    _blas: Blas
+    _opened: OpenedGpus
+    _progress: Progress
+    _run_environment: RunEnvironment
+    _kernels: Mapping[str, Kernel]
+    _frameworks: Frameworks
+
+    def __post_init__(self) -> None:
+        """Select the devices and plan what to measure on them."""
+        run_environment = self._run_environment
         self._observer = Observer(
             run_environment.sensors,
             own_pid=os.getpid(),
             before=run_environment.processes,
             claims=run_environment.claims,
-            children=frameworks.pids,
+            children=self._frameworks.pids,
         )
-        self._with_cpu, chosen = select_devices(request.devices, gpus)
-        self._devices = {gpu.facts.cuda_index: gpu for gpu in gpus.devices}
-        self._facts = cpu.facts()
+        with_cpu, chosen = select_devices(self._request.devices, self._opened)
+        self._devices = {gpu.facts.cuda_index: gpu for gpu in self._opened.devices}
+        self._facts = self._cpu.facts()
         self._boards = tuple(_described(gpu, run_environment) for gpu in chosen)
-        self._kernels = kernels
-        self._plan = make_plan(request, kernels, self._resources())
+        self._plan = make_plan(
+            self._request,
+            self._kernels,
+            Resources(
+                with_cpu=with_cpu,
+                gpus=self._boards,
+                host_bytes=self._facts.memory_available_bytes,
+                cache_bytes=self._facts.last_level_bytes,
+                holders=run_environment.holders,
+                variables=run_environment.variables,
+                frameworks=tuple(one.name for one in self._frameworks.members),
+            ),
+        )
         self._kept: dict[str, object] = {}
         self._start_s: float
         self._load: CpuLoad
@@ -180,57 +184,45 @@ class _Bench:
         self._start_s, self._load = self._clock(), self._cpu.load()
         self._observer.start(gpu.uuid for gpu in self._boards if gpu.uuid is not None)
         self._group_runs = [self._prepare(group) for group in self._plan.groups]
-        settings = self._settings(self._group_runs)
-        self._left_out = self._leave_out(settings.budget_s)
+        settings, states = self._settings(), self._states()
+        estimate_costs(states, measure_host_rates(self._clock, self._blas), self._boards)
+        self._left_out = leave_out(states, settings.budget_s)
         if announce is not None and self._left_out is not None:
             announce(self._left_out)
         if watch is not None:
-            watch([state for group_run in self._group_runs for state in group_run.states])
+            watch(states)
         interrupted = measure(
-            [self._case_group(group_run) for group_run in self._group_runs],
+            [alternating(group_run.states) for group_run in self._group_runs],
             settings,
             self._clock,
             self._progress,
             self._run_environment.sensors.joules,
+            self._watched,
         )
         return self._result(interrupted=interrupted)
 
-    def _leave_out(self, budget_s: float) -> str | None:
-        """Leave out the rows that the budget is expected to be too short for."""
-        states = [state for group_run in self._group_runs for state in group_run.states]
-        host = measure_host_rates(self._clock, self._blas)
-        estimate_costs(states, host, self._boards)
-        return leave_out(states, budget_s)
-
-    def _time_notes(self) -> list[str]:
-        """Return the notes on rows that lacked time."""
-        states = [state for group_run in self._group_runs for state in group_run.states]
-        notes = (self._left_out, without_interval(states, self._plan.budget_s))
-        return [note for note in notes if note is not None]
+    def _states(self) -> list[CaseState]:
+        return [state for group_run in self._group_runs for state in group_run.states]
 
     def so_far(self) -> BenchResult:
         """Return the result so far, marked as interrupted, while measuring is stuck."""
-        for group_run in self._group_runs:
-            for state in group_run.states:
-                state.interrupted = state.active
+        for state in self._states():
+            state.interrupted = state.active
         return self._result(interrupted=True)
 
     def _result(self, *, interrupted: bool) -> BenchResult:
         group_runs, seconds = self._group_runs, self._clock() - self._start_s
         host = HostShare(facts=self._facts)
         host.add(self._load, self._cpu.load(), seconds)
-        limits = [
-            row
-            for group_run in group_runs
-            if group_run.group.limit
-            for row in self._rows(group_run)
-        ]
-        rows = [
-            row
-            for group_run in group_runs
-            if not group_run.group.limit
-            for row in self._rows(group_run)
-        ]
+        limits, rows = (
+            [
+                row
+                for group_run in group_runs
+                if group_run.group.limit is limit
+                for row in self._rows(group_run)
+            ]
+            for limit in (True, False)
+        )
         rooflines = rooflines_of([*limits, *rows])
         rows = [self._with_roofline(row, rooflines) for row in rows]
         environment = environment_of(
@@ -256,6 +248,8 @@ class _Bench:
                 rows, comparisons, environment.frameworks, blas_text(environment)
             ),
         )
+        # Rows that lacked time.
+        short = without_interval(self._states(), self._plan.budget_s)
         if self._request.samples is SampleDetail.SUMMARY:
             rows = [replace(row, samples_s=(), warmup_s=()) for row in rows]
         return BenchResult(
@@ -268,7 +262,8 @@ class _Bench:
                 *self._run_environment.notes,
                 *unified_notes(self._boards),
                 *self._plan.notes,
-                *self._time_notes(),
+                *([] if self._left_out is None else [self._left_out]),
+                *([] if short is None else [short]),
             ),
             headline=headline(comparisons),
             interrupted=interrupted,
@@ -281,17 +276,6 @@ class _Bench:
         why = {"history": "left out by --samples summary"}
         gpus = (replace(gpu, history=None, unavailable=gpu.unavailable | why) for gpu in found.gpus)
         return replace(found, gpus=tuple(gpus))
-
-    def _resources(self) -> Resources:
-        return Resources(
-            with_cpu=self._with_cpu,
-            gpus=self._boards,
-            host_bytes=self._facts.memory_available_bytes,
-            cache_bytes=self._facts.last_level_bytes,
-            holders=self._run_environment.holders,
-            variables=self._run_environment.variables,
-            frameworks=tuple(one.name for one in self._frameworks.members),
-        )
 
     def _kept_from_bytes(self, group: Group) -> float:
         """Return the size from which a group's inputs are kept, not drawn anew for each round.
@@ -375,12 +359,14 @@ class _Bench:
             gpus=gpus,
         )
 
-    def _settings(self, group_runs: Sequence[_GroupRun]) -> Settings:
+    def _settings(self) -> Settings:
         """Return the settings; energy gets at most half of the time, samples the rest."""
         mode, budget_s = self._request.mode, self._plan.budget_s
-        requested = [group_run for group_run in group_runs if not group_run.group.limit]
-        labels = [state.case.label for group_run in requested for state in group_run.states]
-        on_gpu = sum(label.gpu_uuid is not None for label in labels)
+        on_gpu = sum(
+            state.case.label.gpu_uuid is not None and not group_run.group.limit
+            for group_run in self._group_runs
+            for state in group_run.states
+        )
         energy_s = min(ENERGY_S[mode], budget_s / 2 / max(on_gpu, 1))
         return Settings(
             budget_s=budget_s - energy_s * on_gpu,
@@ -390,17 +376,10 @@ class _Bench:
             wanted=PRECISIONS[mode],
         )
 
-    def _case_group(self, group_run: _GroupRun) -> CaseGroup:
-        def watch() -> AbstractContextManager[None]:
-            return self._watched(group_run)
-
-        return CaseGroup(
-            states=alternating(group_run.states), watch=watch, with_energy=not group_run.group.limit
-        )
-
     @contextmanager
-    def _watched(self, group_run: _GroupRun) -> Iterator[None]:
+    def _watched(self, place: int) -> Iterator[None]:
         """Read the host's load and the sensors before and after a group's slices."""
+        group_run = self._group_runs[place]
         start_s, load = self._clock(), self._cpu.load()
         try:
             yield

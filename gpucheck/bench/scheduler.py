@@ -82,36 +82,23 @@ class Settings:
     samples_per_slice: int = 100
 
 
-@dataclass(slots=True, kw_only=True)
-class CaseGroup:
-    """Cases of one group, which take their slices one after the other.
-
-    `watch` surrounds their slices: it reads the host and the sensors, and drops the inputs. Energy
-    is not counted for groups that were not requested.
-    """
-
-    states: Sequence[CaseState]
-    watch: Callable[[], AbstractContextManager[object]] = nullcontext
-    with_energy: bool = True
-
-    @property
-    def active(self) -> list[CaseState]:
-        """Return the cases that need more samples."""
-        return [state for state in self.states if state.active]
-
-
 def measure(
-    groups: Sequence[CaseGroup],
+    groups: Sequence[Sequence[CaseState]],
     settings: Settings,
     clock: Clock,
     progress: Progress,
     read_joules: ReadJoules | None = None,
+    watch: Callable[[int], AbstractContextManager[object]] = nullcontext,
 ) -> bool:
     """Measure the cases of all groups; a failing case keeps its row, and the others continue.
 
+    The cases of a group take their slices one after the other; `watch`, with the group's number,
+    surrounds them: it reads the host and the sensors, and drops the inputs. Energy is not counted
+    for rows that only show a limit.
+
     Return whether the user interrupted it. Measured data is kept, and unfinished rows are marked.
     """
-    run = _Run(groups, settings, clock, progress)
+    run = _Run(groups, settings, clock, progress, watch)
     try:
         while run.take_round():
             pass
@@ -128,15 +115,21 @@ class _Run:
     """State of a running schedule."""
 
     def __init__(
-        self, groups: Sequence[CaseGroup], settings: Settings, clock: Clock, progress: Progress
+        self,
+        groups: Sequence[Sequence[CaseState]],
+        settings: Settings,
+        clock: Clock,
+        progress: Progress,
+        watch: Callable[[int], AbstractContextManager[object]],
     ) -> None:
-        self.states = [state for group in groups for state in group.states]
+        self.states = [state for group in groups for state in group]
         for state in self.states:
             state.precision = settings.wanted
         self._groups = groups
         self._settings = settings
         self._clock = clock
         self._progress = progress
+        self._watch = watch
         self._sampler = Sampler(clock, settings.samples_per_slice)
         self._start_s = clock()
         self._number = 0
@@ -154,10 +147,10 @@ class _Run:
         """
         every = {id(state) for state in self.states}
         slices = every if self._number == 0 else self._later_slices()
-        for group in self._groups:
-            here = [state for state in group.active if id(state) in slices]
+        for place, group in enumerate(self._groups):
+            here = [state for state in group if state.active and id(state) in slices]
             if here:
-                self._visit(group, here)
+                self._visit(place, here)
         self._number += 1
         for state in self.states:
             self._decide(state, over=not slices)
@@ -180,26 +173,27 @@ class _Run:
 
     def count_energy(self, read_joules: ReadJoules) -> None:
         """Measure the energy of each GPU operation, one after the other."""
-        wanted = [state for group in self._groups if group.with_energy for state in group.states]
-        for state in wanted:
-            if state.error is None:
+        for state in self.states:
+            if state.error is None and not state.limit:
                 self._report_progress(state)
                 self._sampler.count_energy(state, read_joules, self._settings.energy_s)
 
-    def _visit(self, group: CaseGroup, slices: Sequence[CaseState]) -> None:
+    def _visit(self, place: int, slices: Sequence[CaseState]) -> None:
         # Forwards and backwards, so that a drift affects all cases of a group alike.
         slices = slices if self._number % 2 == 0 else slices[::-1]
+        share_s = _WARMUP_SHARE * self._settings.budget_s / len(self.states)
+        warmup_s = min(self._settings.warmup_s, share_s)
         began_s, spent_s = self._elapsed_s(), 0.0
-        with group.watch():
+        with self._watch(place):
             for state in slices:
-                if self._number == 0 and not self._may_begin(state, group):
+                if self._number == 0 and not self._may_begin(state, self._groups[place]):
                     state.error = no_time(state, self._enough_s(state))
                     continue
                 if self._number > 0 and self._is_over(state):
                     continue
                 self._report_progress(state)
                 before_s = self._elapsed_s()
-                self._sampler.take_slice(state, self._slice_s, self._warmup_s())
+                self._sampler.take_slice(state, self._slice_s, warmup_s)
                 state.spent_s += self._elapsed_s() - before_s
                 spent_s += self._elapsed_s() - before_s
         # Shared work counts too: reading the sensors, dropping the inputs.
@@ -207,7 +201,7 @@ class _Run:
         for state in slices:
             state.overhead_s += shared_s
 
-    def _may_begin(self, state: CaseState, group: CaseGroup) -> bool:
+    def _may_begin(self, state: CaseState, group: Sequence[CaseState]) -> bool:
         """Return whether a new row can finish its three rounds in time.
 
         A group's first row may begin late if it needs less than its share of the budget, so that
@@ -221,7 +215,7 @@ class _Run:
         if not any(one.rounds for one in self.states):
             return True
         own = next(need for need in needs if need.state is state)
-        begun = any(one.rounds for one in group.states)
+        begun = any(one.rounds for one in group)
         return not begun and own.seconds <= self._settings.budget_s / len(self._groups)
 
     def _enough_s(self, state: CaseState) -> float:
@@ -234,10 +228,6 @@ class _Run:
     def _is_over(self, state: CaseState) -> bool:
         unfinished = need_of(state).seconds > 0
         return (self._left_for_first_s() if unfinished else self._left_s()) <= 0
-
-    def _warmup_s(self) -> float:
-        share_s = _WARMUP_SHARE * self._settings.budget_s / max(1, len(self.states))
-        return min(self._settings.warmup_s, share_s)
 
     def _later_slice_s(self, needs: Sequence[Need]) -> float:
         """Return the length of the next slices, now that the cases' needs are known.
@@ -445,18 +435,11 @@ def _on_cpu(state: CaseState) -> bool:
     return state.case.label.device == "cpu"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostRates:
-    """Rates of one thread: float32 operations of a product, bytes of a copy."""
-
-    flops_per_s: float
-    bytes_per_s: float
-
-
-def measure_host_rates(clock: Clock, blas: Blas) -> HostRates | None:
+def measure_host_rates(clock: Clock, blas: Blas) -> tuple[float, float] | None:
     """Return the best rates of a small product and a small copy; None if the clock stands still.
 
-    With one thread: on a busy machine several threads wait for each other for whole time slices.
+    They are float32 operations and bytes per second of one thread: on a busy machine several
+    threads wait for each other for whole time slices.
     """
     import numpy as np
 
@@ -474,34 +457,29 @@ def measure_host_rates(clock: Clock, blas: Blas) -> HostRates | None:
             copies.append(clock() - between_s)
     if min(*products, *copies) <= 0:
         return None
-    return HostRates(
-        flops_per_s=2 * _EDGE**3 / min(products),
-        bytes_per_s=2 * _COPY_BYTES / min(copies),
-    )
+    return 2 * _EDGE**3 / min(products), 2 * _COPY_BYTES / min(copies)
 
 
 def estimate_costs(
-    states: Sequence[CaseState], host: HostRates | None, gpus: Sequence[BenchGpu]
+    states: Sequence[CaseState], host: tuple[float, float] | None, gpus: Sequence[BenchGpu]
 ) -> None:
-    """Write the expected time of an operation, and of a slice's overhead, into each state."""
+    """Write the expected time of an operation, and of a slice's overhead, into each state.
+
+    `host` are the rates of one thread; float64 counts double, other formats as float32.
+    """
     if host is None:
         return
+    flops_per_s, bytes_per_s = host
     for state in states:
         label, work = state.case.label, state.case.work
-        state.expected_overhead_s = _OVERHEAD_PASSES * work.bytes_moved / host.bytes_per_s
+        state.expected_overhead_s = _OVERHEAD_PASSES * work.bytes_moved / bytes_per_s
         if label.device == "cpu":
-            state.expected_operation_s = _on_host(label, work, host)
+            flops = 2 * work.flops if label.dtype.input == "float64" else work.flops
+            computing_s = flops / (flops_per_s * (label.threads or 1))
+            state.expected_operation_s = max(computing_s, work.bytes_moved / bytes_per_s)
         else:
             gpu = next((gpu for gpu in gpus if label.device == gpu.device), None)
             state.expected_operation_s = _on_gpu(label, work, gpu)
-
-
-def _on_host(label: CaseLabel, work: Work, host: HostRates) -> float:
-    """Return the time at the measured rates; float64 counts double, other formats as float32."""
-    flops_per_s = host.flops_per_s * (label.threads or 1)
-    if label.dtype.input == "float64":
-        flops_per_s /= 2
-    return max(work.flops / flops_per_s, work.bytes_moved / host.bytes_per_s)
 
 
 def _on_gpu(label: CaseLabel, work: Work, gpu: BenchGpu | None) -> float:

@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from numbers import Integral, Real
 from typing import TypeVar
@@ -187,7 +187,13 @@ def open_session(
     gpus = _opened(request, cuda, reading)
     facts = [*(gpu.facts for gpu in gpus.devices), *gpus.for_frameworks]
     if require_gpu and not facts:
-        raise _no_required_gpu(gpus)
+        error = InconclusiveError if gpus.silent or gpus.busy else MissingError
+        reason = (gpus.unavailable or "no GPU was requested").rstrip(".")
+        raise error(
+            code="gpu-required",
+            message=f"A GPU is required, but none can be measured: {reason}.",
+            remedy=gpus.remedy or ("Run: gpucheck detect",),
+        )
     allowed = frozenset(os.sched_getaffinity(0))
     run_environment = run_environment_of(probes, reading, cuda, environment, allowed)
     threads = LinuxCpu().facts().threads
@@ -201,35 +207,15 @@ def open_session(
         yield Session(request, host, gpus, run_environment, frameworks)
 
 
-def _no_required_gpu(gpus: OpenedGpus) -> GpucheckError:
-    error = InconclusiveError if gpus.silent or gpus.busy else MissingError
-    reason = (gpus.unavailable or "no GPU was requested").rstrip(".")
-    return error(
-        code="gpu-required",
-        message=f"A GPU is required, but none can be measured: {reason}.",
-        remedy=gpus.remedy or ("Run: gpucheck detect",),
-    )
-
-
+@dataclass(frozen=True, slots=True)
 class Session:
     """Devices of one benchmark, ready to measure; `host` is their machine."""
 
-    def __init__(
-        self,
-        request: BenchRequest,
-        host: Host,
-        gpus: OpenedGpus,
-        run_environment: RunEnvironment,
-        frameworks: Frameworks,
-    ) -> None:
-        self.host = host
-        self._request = request
-        self._gpus = gpus
-        self._run_environment = run_environment
-        self._clock = monotonic_s
-        self._frameworks = frameworks
-        self._cpu = LinuxCpu(children=frameworks.pids)
-        self._blas = Blas()
+    request: BenchRequest
+    host: Host
+    gpus: OpenedGpus
+    run_environment: RunEnvironment
+    frameworks: Frameworks
 
     def measure(
         self,
@@ -250,19 +236,31 @@ class Session:
             InconclusiveError: the host has too little memory.
         """
         check_corruption(corruption_s)
-        products = self._stress_products() if corruption_s else ()
+        cpu, blas = LinuxCpu(children=self.frameworks.pids), Blas()
+        products: Sequence[StressProduct] = ()
+        if corruption_s:
+            # Planned before measuring, so that a mistake costs no time.
+            products = stress_products(
+                self.gpus.devices,
+                self.request,
+                with_cpu=bool({"cpu", "all"} & set(self.request.devices)),
+                clock=monotonic_s,
+                cpu=cpu.facts(),
+                blas=blas,
+                holders=self.run_environment.holders,
+            )
         result = run_bench(
-            self._request,
-            clock=self._clock,
-            cpu=self._cpu,
-            blas=self._blas,
-            gpus=self._gpus,
-            run_environment=self._run_environment,
+            self.request,
+            clock=monotonic_s,
+            cpu=cpu,
+            blas=blas,
+            gpus=self.gpus,
+            run_environment=self.run_environment,
             progress=progress,
             watch=watch,
             offer=offer,
             announce=announce,
-            frameworks=self._frameworks,
+            frameworks=self.frameworks,
         )
         unchecked = self._unchecked() if corruption_s else ()
         if not (products or unchecked) or result.interrupted:
@@ -276,29 +274,17 @@ class Session:
             notes=tuple(dict.fromkeys((*result.notes, *notes))),
         )
 
-    def _stress_products(self) -> Sequence[StressProduct]:
-        """Plan the products before measuring, so that a mistake costs no time."""
-        return stress_products(
-            self._gpus.devices,
-            self._request,
-            with_cpu=bool({"cpu", "all"} & set(self._request.devices)),
-            clock=self._clock,
-            cpu=self._cpu.facts(),
-            blas=self._blas,
-            holders=self._run_environment.holders,
-        )
-
     def _unchecked(self) -> Sequence[Corruption]:
         """Return why nothing is repeated on the chosen GPUs that only frameworks can open."""
-        if not self._gpus.for_frameworks:
+        if not self.gpus.for_frameworks:
             return ()
-        reason = (self._gpus.unavailable or "gpucheck cannot open it").rstrip(".")
+        reason = (self.gpus.unavailable or "gpucheck cannot open it").rstrip(".")
         failure = Failure(
             code=NO_GPU,
             message=f"no product can be repeated for --corruption: {reason}",
-            remedy=self._gpus.remedy,
+            remedy=self.gpus.remedy,
         )
-        _, chosen = select_devices(self._request.devices, self._gpus)
+        _, chosen = select_devices(self.request.devices, self.gpus)
         return [Corruption(device=gpu.device, gpu_uuid=gpu.uuid, failure=failure) for gpu in chosen]
 
 
@@ -445,17 +431,13 @@ def conclude(result: BenchResult, host: Host) -> Answer:
     return Answer(result=result, exit_code=code, host=host, error=failure)
 
 
-def rounded_s(seconds: float) -> str:
-    """Return seconds in few digits."""
-    return f"{seconds:.1f}" if seconds < 9.95 else f"{seconds:.0f}"
-
-
 def _judge(result: BenchResult) -> tuple[ExitCode, Failure | None]:
     if result.interrupted:
         measured = sum(row.median_s is not None for row in result.measurements)
         count = len(result.measurements)
+        seconds = result.environment.duration_s
         message = (
-            f"Interrupted after {rounded_s(result.environment.duration_s)} s: "
+            f"Interrupted after {seconds:.{1 if seconds < 9.95 else 0}f} s: "
             f"{measured} {'row' if measured == 1 else 'rows'} of {count} measured."
         )
         return ExitCode.INTERRUPTED, Failure(code="interrupted", message=message)

@@ -8,7 +8,6 @@ import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import pytest
@@ -22,8 +21,6 @@ from gpucheck.bench.environment import HostState
 from gpucheck.bench.model import SMALLER_SIZE, Scope, Verified
 from gpucheck.bench.sampler import CaseState
 from gpucheck.bench.scheduler import (
-    CaseGroup,
-    HostRates,
     Settings,
     affordable,
     enough_budget_s,
@@ -52,7 +49,7 @@ def silent(label: str, fraction: float, seconds_left: float) -> None:
 
 def run(*cases: FakeCase, clock: FakeClock, settings: Settings = SETTINGS) -> list[CaseState]:
     records = [CaseState(case=case) for case in cases]
-    measure([CaseGroup(states=records)], settings, clock, silent)
+    measure([records], settings, clock, silent)
     return records
 
 
@@ -174,7 +171,7 @@ def test_a_row_that_only_shows_a_limit_ends_once_it_can_have_an_interval() -> No
     case = FakeCase(noise(0.01, 0.005), clock)
     record = CaseState(case=case, limit=True)
 
-    measure([CaseGroup(states=[record])], SETTINGS, clock, silent)
+    measure([[record]], SETTINGS, clock, silent)
 
     assert record.finished
     assert len(record.rounds) == stats.FEWEST_FOR_INTERVAL
@@ -376,7 +373,7 @@ def test_where_no_row_can_end_in_time_the_first_is_measured_all_the_same() -> No
         for _ in range(2)
     ]
 
-    measure([CaseGroup(states=records)], SETTINGS, clock, silent)
+    measure([records], SETTINGS, clock, silent)
 
     assert [state.error and state.error.code for state in records] == [None, "no-time"]
     assert records[0].rounds
@@ -408,7 +405,7 @@ def test_a_slow_group_leaves_the_others_their_first_slice() -> None:
     slow = CaseState(case=FakeCase(itertools.repeat(100.0), clock))
     quick = CaseState(case=FakeCase(noise(0.02, 1e-5), clock))
 
-    measure([CaseGroup(states=[slow]), CaseGroup(states=[quick])], SETTINGS, clock, silent)
+    measure([[slow], [quick]], SETTINGS, clock, silent)
 
     assert quick.error is None
     assert quick.samples_s
@@ -429,16 +426,16 @@ def slow_rows(seconds: float, clock: FakeClock, count: int) -> list[CaseState]:
 
 def test_where_the_time_is_short_fewer_rows_have_three_rounds_and_none_has_only_one() -> None:
     clock = FakeClock()
-    groups = [CaseGroup(states=slow_rows(0.4, clock, 4)) for _ in range(5)]
+    groups = [slow_rows(0.4, clock, 4) for _ in range(5)]
 
     measure(groups, SETTINGS, clock, silent)
 
-    records = [record for group in groups for record in group.states]
+    records = [record for group in groups for record in group]
     begun = [record for record in records if record.rounds]
     assert 5 <= len(begun) < len(records)
     assert all(len(record.rounds) >= 3 for record in begun)
     # Each group has its first row before any has its second.
-    assert all(group.states[0].rounds for group in groups)
+    assert all(group[0].rounds for group in groups)
     assert {record.error.code for record in records if record.error} == {"no-time"}
     assert clock.seconds < 1.2 * SETTINGS.budget_s
 
@@ -448,7 +445,7 @@ def test_a_row_of_seconds_leaves_rows_of_milliseconds_their_rounds_and_has_three
     costly = [CaseState(case=FakeCase(noise(0.6, 0.03, seed), clock)) for seed in range(2)]
     cheap = [CaseState(case=FakeCase(noise(0.01, 0.001, seed), clock)) for seed in range(6)]
 
-    measure([CaseGroup(states=[*costly, *cheap])], replace(SETTINGS, budget_s=12.0), clock, silent)
+    measure([[*costly, *cheap]], replace(SETTINGS, budget_s=12.0), clock, silent)
 
     assert all(len(record.rounds) >= 3 for record in costly)
     assert all(len(record.rounds) > len(costly[0].rounds) for record in cheap)
@@ -475,15 +472,9 @@ def test_groups_alternate_in_each_round_and_are_watched() -> None:
         yield
         order.append(f"{name} ends")
 
-    groups = [
-        CaseGroup(
-            states=[CaseState(case=FakeCase(noise(0.02, 0.01), clock))],
-            watch=partial(watched, name),
-        )
-        for name in ("one", "two")
-    ]
+    groups = [[CaseState(case=FakeCase(noise(0.02, 0.01), clock))] for _ in range(2)]
 
-    measure(groups, SETTINGS, clock, silent)
+    measure(groups, SETTINGS, clock, silent, watch=lambda place: watched(("one", "two")[place]))
 
     assert order[:8] == ["one", "one ends", "two", "two ends"] * 2
 
@@ -579,7 +570,7 @@ def test_energy_is_divided_by_the_operations_that_took_it(
     settings = Settings(budget_s=5.0, warmup_s=0.05, energy_s=1.0)
 
     record = CaseState(case=case)
-    measure([CaseGroup(states=[record])], settings, clock, silent, counter(*answers))
+    measure([[record]], settings, clock, silent, counter(*answers))
 
     assert case.events.count("prepare") == case.events.count("release") == len(record.rounds) + 1
     last = len(case.events) - 1 - case.events[::-1].index("prepare")
@@ -594,13 +585,13 @@ def test_the_time_for_sensors_is_overhead_that_the_rows_of_a_group_share() -> No
     clock = FakeClock()
 
     @contextmanager
-    def reading_sensors() -> Iterator[None]:
+    def reading_sensors(_place: int) -> Iterator[None]:
         yield
         clock.seconds += 0.1
 
     states = [CaseState(case=FakeCase(noise(0.02, 1e-5), clock)) for _ in range(2)]
     one_round = replace(SETTINGS, most_rounds=1)
-    measure([CaseGroup(states=states, watch=reading_sensors)], one_round, clock, silent)
+    measure([states], one_round, clock, silent, watch=reading_sensors)
 
     assert [state.overhead_s for state in states] == [pytest.approx(0.05)] * 2
 
@@ -612,12 +603,13 @@ def test_energy_is_not_counted_for_the_processor_nor_without_request() -> None:
     on_gpu = replace(label("gpu:0"), gpu_uuid="GPU-x")
     cpu = CaseState(case=FakeCase(noise(0.02, 1e-5), clock))
     gpu, limit, uncounted = (
-        CaseState(case=FakeCase(noise(0.02, 1e-5), clock, label=on_gpu)) for _ in range(3)
+        CaseState(case=FakeCase(noise(0.02, 1e-5), clock, label=on_gpu), limit=limits)
+        for limits in (False, True, False)
     )
-    measure([CaseGroup(states=[cpu])], settings, clock, silent, counter())
-    measure([CaseGroup(states=[gpu])], SETTINGS, clock, silent, counter())
-    measure([CaseGroup(states=[limit], with_energy=False)], settings, clock, silent, counter())
-    measure([CaseGroup(states=[uncounted])], settings, clock, silent)
+    measure([[cpu]], settings, clock, silent, counter())
+    measure([[gpu]], SETTINGS, clock, silent, counter())
+    measure([[limit]], settings, clock, silent, counter())
+    measure([[uncounted]], settings, clock, silent)
 
     assert {state.joules_per_op for state in (cpu, gpu, limit, uncounted)} == {None}
 
@@ -628,7 +620,7 @@ def test_the_energy_loop_ends_although_the_clock_stands_still() -> None:
     settings = Settings(budget_s=5.0, warmup_s=0.05, energy_s=1.0)
 
     record = CaseState(case=case)
-    measure([CaseGroup(states=[record])], settings, clock, silent, counter(1.0, 2.0))
+    measure([[record]], settings, clock, silent, counter(1.0, 2.0))
 
     assert record.joules_per_op is not None
 
@@ -790,7 +782,7 @@ def test_rows_that_only_show_a_limit_come_after_first_rows_and_before_further_on
     assert [need.state for need in left] == [limit]
 
 
-HOST = HostRates(flops_per_s=100e9, bytes_per_s=10e9)
+HOST = (100e9, 10e9)
 PRODUCT = Work(flops=2 * 4096**3, bytes_moved=3 * 4 * 4096**2, unit="FLOP/s")
 BOARD = Board(
     name="any",
@@ -877,9 +869,7 @@ def test_the_rates_are_measured_with_one_thread(monkeypatch: pytest.MonkeyPatch)
 
     assert blas.limits == [1]
     assert copied == [2**23] * 8
-    assert found is not None
-    assert found.flops_per_s == pytest.approx(2 * 384**3 / 0.01)
-    assert found.bytes_per_s == pytest.approx(2 * 2**23 / 0.02)
+    assert found == pytest.approx((2 * 384**3 / 0.01, 2 * 2**23 / 0.02))
 
 
 def test_what_is_needed_exactly_is_enough() -> None:

@@ -93,14 +93,14 @@ MAPPINGS: Mapping[str, Mapping[str, str]] = MappingProxyType(
         "rows": {
             "list": "gpucheck.inventory.view:rows",
             "bench": "gpucheck.bench.records:rows",
-            "compare": "gpucheck.bench.ci.records:rows",
+            "compare": "gpucheck.bench.records:compared_rows",
         },
         "records": {
             "list": "gpucheck.inventory.view:records",
             "detect": "gpucheck.detect.view:records",
             "bench": "gpucheck.bench.records:records",
             "burn": "gpucheck.bench.records:records",
-            "compare": "gpucheck.bench.ci.records:records",
+            "compare": "gpucheck.bench.records:records",
             "fleet": "gpucheck.fleet.records:records",
         },
         "figures": {"bench": "gpucheck.bench.records:figures"},

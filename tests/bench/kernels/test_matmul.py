@@ -20,7 +20,7 @@ from gpucheck.bench.kernels.softmax import Softmax
 from gpucheck.bench.model import BenchMode, BenchRequest, DtypeSpec, Fill
 from gpucheck.bench.numerics import FORMATS, STORAGES, decode, encode
 from gpucheck.bench.sampler import CaseState
-from gpucheck.bench.scheduler import CaseGroup, Settings, measure
+from gpucheck.bench.scheduler import Settings, measure
 from gpucheck.report.errors import WrongUseError
 from tests.fakes.bench import FakeBlas, FakeClock, FakeGpu, order
 
@@ -328,7 +328,7 @@ def test_a_graph_is_captured_once_for_each_number_of_operations() -> None:
     record = CaseState(case=Softmax().gpu_cases(order((64, 100), clock=clock), gpu)[0])
 
     measure(
-        [CaseGroup(states=[record])],
+        [[record]],
         Settings(budget_s=1.0, warmup_s=0.01),
         clock,
         lambda label, fraction, seconds_left: None,

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 
 from gpucheck.bench import records as bench_records
-from gpucheck.bench.ci import records as compare_records
 from gpucheck.bench.ci.model import RunComparison
 from gpucheck.bench.model import FrameworkUse
 from gpucheck.inventory.columns import COLUMNS, CSV_COLUMNS
@@ -137,7 +136,7 @@ def test_a_comparison_has_a_row_for_each_row() -> None:
 
     first, second = read(render(report(found, command="compare"), View()))
 
-    assert tuple(first) == compare_records.COLUMNS
+    assert tuple(first) == bench_records.COMPARED_COLUMNS
     assert (first["id"], first["device"], first["status"]) == (ROW.id, ROW.device, ROW.status)
     assert (first["before"], first["now"]) == (str(ROW.first), str(ROW.second))
     assert (first["ratio"], first["ratio_low"], first["ratio_high"]) == ("0.39", "0.38", "0.4")
