@@ -165,7 +165,7 @@ def _count(data: RunData, wanted: int) -> Gate:
             "look for GPUs that fell off the bus: sudo dmesg | grep -i xid",
         )
     bad = Diagnosis(class_=class_, sentence=sentence, next=steps)
-    return _exactly(data, "match-count", _NODE, found, wanted, "GPUs", bad)
+    return _gate(data, "match-count", _NODE, found, wanted, "GPUs", bad, least=found < wanted)
 
 
 def _board(data: RunData, gpu: NodeGpu) -> Gate:
@@ -184,7 +184,7 @@ def _board(data: RunData, gpu: NodeGpu) -> Gate:
         sentence=f"it is {found}; the profile is for {wanted}",
         next=("choose another profile: gpucheck profile list", "or another --device"),
     )
-    return _holds(data, "match-board", name_of(gpu), good, bad)
+    return _gate(data, "match-board", name_of(gpu), good, 1, "match", bad, least=True)
 
 
 #: Of each gate on a mode: its words, its key among unread fields, and nvidia-smi's option for it.
@@ -211,7 +211,7 @@ def _mode(data: RunData, name: str, gpu: NodeGpu, found: bool | None, *, wanted:
         sentence=f"{what} is {words[found]}; the profile requires it {words[wanted]}",
         next=(*steps, "reboot") if what == "ECC" else steps,
     )
-    return _exactly(data, name, name_of(gpu), found, wanted, "on", bad)
+    return _gate(data, name, name_of(gpu), found, wanted, "on", bad, least=found < wanted)
 
 
 def _why(gpu: NodeGpu, key: str) -> str:
@@ -228,7 +228,8 @@ def _driver(data: RunData, wanted: str) -> Gate:
         sentence=f"the driver is {found}; the profile needs {wanted} or newer",
         next=("install a newer driver",),
     )
-    return _holds(data, "match-driver", _NODE, version_key(found) >= version_key(wanted), bad)
+    good = version_key(found) >= version_key(wanted)
+    return _gate(data, "match-driver", _NODE, good, 1, "match", bad, least=True)
 
 
 def _memory(data: RunData, gpu: NodeGpu, wanted: float) -> Gate:
@@ -244,7 +245,7 @@ def _memory(data: RunData, gpu: NodeGpu, wanted: float) -> Gate:
             "compare with the other cards: gpucheck list",
         ),
     )
-    return _at_least(data, name, name_of(gpu), total / _GIB, wanted, "GiB", bad)
+    return _gate(data, name, name_of(gpu), total / _GIB, wanted, "GiB", bad, least=True)
 
 
 def _pcie(data: RunData, gpu: NodeGpu) -> Iterator[Gate]:
@@ -262,7 +263,7 @@ def _pcie(data: RunData, gpu: NodeGpu) -> Iterator[Gate]:
             yield _undecided(data, name, device, f"the link was not read under load: {why}", unit)
             continue
         bad = _slow_link(gpu, "under load, the PCIe link was slower than required")
-        yield _at_least(data, name, device, max(known), wanted, unit, bad)
+        yield _gate(data, name, device, max(known), wanted, unit, bad, least=True)
 
 
 def _slow_link(gpu: NodeGpu, reason: str) -> Diagnosis:
@@ -289,7 +290,7 @@ def _pcie_full(data: RunData, gpu: NodeGpu) -> Gate:
         f"under load, the PCIe link ran at generation {generation} x{width} instead of "
         f"{best.generation_max} x{best.width_max}",
     )
-    return _at_least(data, name, device, reached, 100.0, "%", bad)
+    return _gate(data, name, device, reached, 100.0, "%", bad, least=True)
 
 
 def _nvlink(data: RunData, gpu: NodeGpu, wanted: int) -> Gate:
@@ -305,7 +306,7 @@ def _nvlink(data: RunData, gpu: NodeGpu, wanted: int) -> Gate:
             "see each link: nvidia-smi nvlink -s",
         ),
     )
-    return _at_least(data, name, name_of(gpu), gpu.nvlink_links, wanted, "links", bad)
+    return _gate(data, name, name_of(gpu), gpu.nvlink_links, wanted, "links", bad, least=True)
 
 
 def _power_limit(data: RunData, gpu: NodeGpu, wanted: float) -> Gate:
@@ -318,7 +319,7 @@ def _power_limit(data: RunData, gpu: NodeGpu, wanted: float) -> Gate:
         sentence="its power limit was lowered",
         next=(f"raise it: sudo nvidia-smi -i {gpu.gpu.index} -pl {wanted:.0f}",),
     )
-    return _at_least(data, name, name_of(gpu), found, wanted, "W", bad)
+    return _gate(data, name, name_of(gpu), found, wanted, "W", bad, least=True)
 
 
 def _identical(data: RunData) -> Gate:
@@ -338,7 +339,7 @@ def _identical(data: RunData) -> Gate:
         sentence=f"{odd} differs from the others in board, memory, power limit or ECC",
         next=("see them side by side: gpucheck list -v",),
     )
-    return _at_most(data, name, _NODE, len(kinds), 1.0, "kinds", bad)
+    return _gate(data, name, _NODE, len(kinds), 1.0, "kinds", bad)
 
 
 # ---------------------------------------------------------------------------------- results
@@ -359,7 +360,7 @@ def _processes(data: RunData, device: str, runs: Sequence[ProcessRun]) -> Gate:
         next=first.remedy
         or (() if first.code == WORKER_INTERRUPTED else ("look for a fault: gpucheck detect",)),
     )
-    gate = _at_most(data, "processes", device, len(failures), 0, "failed", bad)
+    gate = _gate(data, "processes", device, len(failures), 0, "failed", bad)
     if failures and leaves_open(first):
         return replace(gate, status=GateStatus.INCONCLUSIVE)
     return gate
@@ -421,7 +422,7 @@ def _wrong(
         ),
         next=_OTHER_VERSION if its_own else _SWAP,
     )
-    return _at_most(data, name, device, len(wrong), most, "wrong", bad)
+    return _gate(data, name, device, len(wrong), most, "wrong", bad)
 
 
 def _what(row: Measurement) -> str:
@@ -449,7 +450,7 @@ def _throttling(data: RunData, device: str) -> Iterator[Gate]:
         class_ = _OF_REASON.get(reason, GateClass.HARDWARE)
         seconds = max(_limited_s(gpu, reason) for gpu in telemetry)
         bad = _hot(telemetry, class_, f"the driver held the clock down: {reason}")
-        gate = _at_most(data, name, device, seconds, most_s, "s", bad)
+        gate = _gate(data, name, device, seconds, most_s, "s", bad)
         yield _if_read(gate, [why_unread(gpu, reason) for gpu in telemetry])
 
 
@@ -512,7 +513,7 @@ def _sensors(data: RunData, device: str) -> Iterator[Gate]:
         if limit is None:
             continue
         if values:
-            yield _at_most(data, name, device, max(values), limit, unit, bad)
+            yield _gate(data, name, device, max(values), limit, unit, bad)
         else:
             yield _undecided(data, name, device, data.why_no_telemetry(device), unit)
 
@@ -549,7 +550,7 @@ def _new_errors(data: RunData, device: str) -> Iterator[Gate]:
                 "look for the driver's errors: sudo dmesg | grep -i xid",
             ),
         )
-        gate = _at_most(data, name, device, grown[counter], most, "errors", bad)
+        gate = _gate(data, name, device, grown[counter], most, "errors", bad)
         key = f"new_errors.{counter}"
         yield _if_read(gate, [gpu.unavailable.get(key) for gpu in telemetry])
 
@@ -583,7 +584,7 @@ def _corruption(data: RunData, device: str) -> Gate:
         next=_SWAP,
     )
     most = data.profile.stability.corruption or 0
-    return _at_most(data, "corruption", device, count, most, "wrong numbers", bad)
+    return _gate(data, "corruption", device, count, most, "wrong numbers", bad)
 
 
 def _boards(data: RunData) -> dict[str, str]:
@@ -599,56 +600,25 @@ def _boards(data: RunData) -> dict[str, str]:
 # ---------------------------------------------------------------------------------- verdicts
 
 
-def _at_least(
-    data: RunData, name: str, device: str, measured: float, limit: float, unit: str, bad: Diagnosis
-) -> Gate:
-    """Return the gate of a number that may not be below its limit."""
-    return _held(data, name, device, (measured, limit, unit), Direction.HIGHER, bad)
-
-
-def _at_most(
-    data: RunData, name: str, device: str, measured: float, limit: float, unit: str, bad: Diagnosis
-) -> Gate:
-    """Return the gate of a number that may not be above its limit."""
-    return _held(data, name, device, (measured, limit, unit), Direction.LOWER, bad)
-
-
-def _exactly(
+def _gate(
     data: RunData,
     name: str,
     device: str,
     measured: float,
-    wanted: float,
+    limit: float,
     unit: str,
     bad: Diagnosis,
+    *,
+    least: bool = False,
 ) -> Gate:
-    """Return the gate of a number that must be another."""
-    hold = _at_least if measured < wanted else _at_most
-    return hold(data, name, device, measured, wanted, unit, bad)
-
-
-def _holds(data: RunData, name: str, device: str, good: bool, bad: Diagnosis) -> Gate:
-    """Return the gate of a demand that is met or not."""
-    return _at_least(data, name, device, float(good), 1.0, "match", bad)
-
-
-def _held(
-    data: RunData,
-    name: str,
-    device: str,
-    numbers: tuple[float, float, str],
-    direction: Direction,
-    bad: Diagnosis,
-) -> Gate:
-    measured, limit, unit = numbers
-    higher = direction is Direction.HIGHER
-    good = measured >= limit if higher else measured <= limit
+    """Return the gate of a number that may not be above its limit; with `least`, not below it."""
+    good = measured >= limit if least else measured <= limit
     gate = Gate(
         id=name,
         device=device,
         gpu_uuid=data.uuid_of(device),
         status=GateStatus.PASS if good else GateStatus.FAIL,
-        direction=direction,
+        direction=Direction.HIGHER if least else Direction.LOWER,
         unit=unit,
         measured=float(measured),
         limit=float(limit),
