@@ -140,8 +140,14 @@ def _head(table: _Table) -> dict[str, Any]:
 
 
 @cache
-def _hints(record: type) -> dict[str, Any]:
-    return get_type_hints(record, include_extras=True)
+def keys_of(record: type) -> dict[str, tuple[str, Any, tuple[Any, ...]]]:
+    """Return the key of each field of a record in the file, with its type and its marks."""
+    found = {}
+    for name, hint in get_type_hints(record, include_extras=True).items():
+        marks = getattr(hint, "__metadata__", ())
+        key = next((mark.name for mark in marks if isinstance(mark, Key)), name)
+        found[name] = (key, hint.__origin__ if marks else hint, marks)
+    return found
 
 
 def _record(table: _Table, kind: type[Record]) -> Record:
@@ -275,11 +281,9 @@ class _Table:
         themselves are left out, and those named by `but`.
         """
         found = {}
-        for name, hint in _hints(record).items():
-            marks = getattr(hint, "__metadata__", ())
-            kind = None if name in but else _kind(hint.__origin__ if marks else hint)
+        for name, (key, hint, marks) in keys_of(record).items():
+            kind = None if name in but else _kind(hint)
             if kind is not None:
-                key = next((mark.name for mark in marks if isinstance(mark, Key)), name)
                 value = self.value(key, kind, *marks)
                 if value is not None:
                     found[name] = value

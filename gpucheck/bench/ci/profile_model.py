@@ -149,11 +149,11 @@ class RunPlan:
     max_processes: Annotated[int, Bounds(1, 100)] = 10
     mode: BenchMode = BenchMode.QUICK
     size: Annotated[int | None, Bounds(1, 1 << 24)] = None
-    fill: Annotated[Fill, Key("data")] = Fill.NORMAL
     seed: Annotated[int, Bounds(0, 2**63)] = 0
     same_math: bool = False
     alone: bool = True
     together: bool = False
+    fill: Annotated[Fill, Key("data")] = Fill.NORMAL
     corruption_s: Annotated[float, Key("corruption_seconds"), Bounds(0, 3600)] = 0.0
 
 
@@ -191,10 +191,6 @@ class Check:
     kernel: Annotated[str, Required('"matmul"')]
     dtype: str
     target: Annotated[Target, Key("device")]
-    expectation: Expectation
-    tolerance_percent: Annotated[float, Required("5"), Bounds(0, 100)]
-    unit: str
-    direction: Direction
     variant: str | None = None
     framework: str | None = None
     form: str | None = None
@@ -202,10 +198,14 @@ class Check:
     parameters: dict[str, Fact] = field(default_factory=dict)
     metric: Metric = Metric.THROUGHPUT
     fact: str | None = None
+    direction: Direction
     statistic: Statistic = Statistic.MEDIAN
     phase: Phase = Phase.WHOLE
     per: Aggregate = Aggregate.DEVICE
     together: bool = False
+    expectation: Expectation
+    unit: str
+    tolerance_percent: Annotated[float, Required("5"), Bounds(0, 100)]
     warn_percent: Annotated[float | None, Bounds(0, 100)] = None
     on_unsupported: MissingPolicy = MissingPolicy.SKIP
     on_missing: MissingPolicy = MissingPolicy.FAIL

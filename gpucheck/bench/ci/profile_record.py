@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 from gpucheck import __version__
 from gpucheck.bench import stats
 from gpucheck.bench.ci.baseline import shown
 from gpucheck.bench.ci.decision import deviation, without_strays
 from gpucheck.bench.ci.model import Fingerprint, SavedRun, Series
-from gpucheck.bench.ci.profile_file import SCHEMA
+from gpucheck.bench.ci.profile_file import SCHEMA, keys_of
 from gpucheck.bench.ci.profile_lint import MOST_TOLERANCE_PERCENT
 from gpucheck.bench.ci.profile_model import Check, Profile, Target
 from gpucheck.report.errors import ExitCode, WrongUseError
@@ -142,11 +144,7 @@ def _lines(base: Profile, runs: _Runs, recorded: Sequence[_Recorded], name: str)
     yield from _table("profile", head)
     yield from _table("match", _match(base, runs))
     yield from _table("inventory", _given(base.inventory))
-    run = _given(base.run)
-    run["data"] = run.pop("fill")
-    if corruption_s := run.pop("corruption_s", 0.0):
-        run["corruption_seconds"] = corruption_s
-    yield from _table("run", run)
+    yield from _table("run", _given(base.run, {"corruption_s": base.run.corruption_s or None}))
     for one in recorded:
         yield from _table("check", _check(one, hosts, day), listed=True)
     calm = _given(base.stability)
@@ -157,9 +155,15 @@ def _lines(base: Profile, runs: _Runs, recorded: Sequence[_Recorded], name: str)
     yield from _table("provenance", _provenance(base, runs, recorded, day))
 
 
-def _given(record: object) -> dict[str, object]:
-    """Return the fields of a record that are set, for a table."""
-    values = {field.name: getattr(record, field.name) for field in fields(record)}  # type: ignore[arg-type]
+def _given(record: Any, instead: Mapping[str, object] = MappingProxyType({})) -> dict[str, object]:
+    """Return the fields of a record that are set, by their keys in the file.
+
+    `instead` has other values for some of its fields.
+    """
+    values = {
+        key: instead[name] if name in instead else getattr(record, name)
+        for name, (key, _, _) in keys_of(record.__class__).items()
+    }
     return {key: value for key, value in values.items() if value not in (None, (), {}, "")}
 
 
@@ -182,37 +186,21 @@ def _match(base: Profile, runs: _Runs) -> dict[str, object]:
 
 
 def _check(found: _Recorded, hosts: Sequence[str], day: str) -> dict[str, object]:
-    check = found.check
-    written = {
-        "id": check.id,
-        "kernel": check.kernel,
-        "dtype": check.dtype,
-        "device": check.target,
-        "variant": check.variant,
-        "framework": check.framework,
-        "form": check.form,
-        "scope": check.scope,
-        "parameters": check.parameters,
-        "metric": check.metric,
-        "fact": check.fact,
-        "direction": check.direction,
-        "statistic": check.statistic,
-        "phase": check.phase,
-        "per": check.per,
-        "together": check.together or None,
-        "value": found.value,
-        "unit": check.unit,
+    devices = f"{len(found.by_device)} devices of {', '.join(hosts)[:200]}"
+    source = (
+        f"recorded: {found.processes} processes on each of {devices}, "
+        f"noise {found.noise_percent:.2g} %"
+    )
+    reached = {
+        "together": found.check.together or None,
+        "expectation": found.value,
         "tolerance_percent": found.tolerance_percent,
-        "warn_percent": check.warn_percent,
-        "on_unsupported": check.on_unsupported,
-        "on_missing": check.on_missing,
-        "severity": check.severity,
-        "reason": check.reason,
-        "source": f"recorded: {found.processes} processes on each of {len(found.by_device)} "
-        f"devices of {', '.join(hosts)[:200]}, noise {found.noise_percent:.2g} %",
+        "source": source,
         "date": day,
+        "line": None,
     }
-    return {key: value for key, value in written.items() if value not in (None, {})}
+    written = _given(found.check, reached)
+    return {"value" if key == "expectation" else key: one for key, one in written.items()}
 
 
 def _provenance(
