@@ -22,19 +22,15 @@ from gpucheck.cli.bench_ci import (
     Processes,
     Save,
     SaveFailed,
-    Saving,
     UpdateBaseline,
-    deliver_judged,
     open_saving,
-    repeat,
+    run_several,
     run_with_profile,
 )
 from gpucheck.cli.options import with_shared_options
 from gpucheck.cli.outlets import Github, Junit, Outlets, Prometheus, open_outlets
 from gpucheck.cli.output import Shared, deliver, machine, now, publish, split_words
 from gpucheck.cli.terminal import is_watched, write_stderr, writes_unicode
-from gpucheck.drivers.interface import Probes
-from gpucheck.report.envelope import Answer
 from gpucheck.report.errors import WrongUseError
 from gpucheck.report.text import printable
 
@@ -223,9 +219,13 @@ def command(
                 require_gpu=require_gpu,
                 frameworks=request.frameworks,
             )
-        return _run(
-            request, shared, saving, outlets, corruption_s=corruption, require_gpu=require_gpu
-        )
+        if saving.repeats:
+            return run_several(
+                *(request, shared, saving, outlets),
+                corruption_s=corruption,
+                require_gpu=require_gpu,
+            )
+        return _run_here(request, shared, outlets, corruption_s=corruption, require_gpu=require_gpu)
 
 
 def _check(shared: Shared, *, quick: bool, full: bool, corruption_s: float) -> None:
@@ -241,71 +241,46 @@ def _check(shared: Shared, *, quick: bool, full: bool, corruption_s: float) -> N
         raise WrongUseError(code="bench-from-snapshot", message=message)
 
 
-def _run(
+def _run_here(
     request: BenchRequest,
     shared: Shared,
-    saving: Saving,
     outlets: Outlets,
     *,
     corruption_s: float,
     require_gpu: bool,
 ) -> int:
-    """Measure in this process, or in several, and report."""
-    with machine("bench", shared) as probes:
-        if saving.repeats:
-            answer, done = repeat(
-                *(request, probes, saving, shared),
-                corruption_s=corruption_s,
-                require_gpu=require_gpu,
-            )
-        else:
-            answer = _measure(
-                *(request, probes),
-                require_gpu=require_gpu,
-                quiet=shared.verbosity < 0,
-                corruption_s=corruption_s,
-                finish=lambda answer: publish(
-                    *("bench", shared, answer, now()), also=outlets.write
-                ),
-            )
-            return deliver("bench", shared, answer, probes.time(), also=outlets.write)
-    return deliver_judged(shared, answer, probes.time(), outlets, done)
-
-
-def _measure(
-    request: BenchRequest,
-    probes: Probes,
-    *,
-    require_gpu: bool,
-    quiet: bool,
-    corruption_s: float,
-    finish: Callable[[Answer], object],
-) -> Answer:
-    """Measure in this process. `finish` reports an answer if this function cannot return it."""
+    """Measure in this process, and report."""
     from gpucheck.bench.session import conclude, open_session
     from gpucheck.bench.workers import wait_for_start
     from gpucheck.cli.bench_live import live_rows
     from gpucheck.cli.ctrl_c import end_on_second_ctrl_c
 
-    with open_session(request, probes, os.environ, require_gpu=require_gpu) as session:
+    quiet = shared.verbosity < 0
+    with machine("bench", shared) as probes:
+        with open_session(request, probes, os.environ, require_gpu=require_gpu) as session:
 
-        def end(result: BenchResult) -> None:
-            finish(conclude(result, session.host))
+            def end(result: BenchResult) -> None:
+                """Report, since the main thread is stuck."""
+                answer = conclude(result, session.host)
+                publish("bench", shared, answer, now(), also=outlets.write)
 
-        with (
-            wait_for_start(os.environ),
-            live_rows(shown=not quiet) as reporters,
-            end_on_second_ctrl_c(end) as offer,
-        ):
-            result = session.measure(
-                corruption_s=corruption_s,
-                progress=reporters.progress,
-                watch=reporters.watch,
-                offer=offer,
-                # Before measuring begins: which rows the time is too short for.
-                announce=None if quiet else lambda note: write_stderr(f"note: {printable(note)}"),
-            )
-    return conclude(result, session.host)
+            with (
+                wait_for_start(os.environ),
+                live_rows(shown=not quiet) as (progress, watch),
+                end_on_second_ctrl_c(end) as offer,
+            ):
+                result = session.measure(
+                    corruption_s=corruption_s,
+                    progress=progress,
+                    watch=watch,
+                    offer=offer,
+                    # Before measuring begins: which rows the time is too short for.
+                    announce=None
+                    if quiet
+                    else lambda note: write_stderr(f"note: {printable(note)}"),
+                )
+        answer = conclude(result, session.host)
+        return deliver("bench", shared, answer, probes.time(), also=outlets.write)
 
 
 def check_profile_options(request: BenchRequest, **more: object) -> None:

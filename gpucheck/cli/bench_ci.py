@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -27,6 +27,7 @@ from gpucheck.report.text import printable
 
 if TYPE_CHECKING:
     from gpucheck.bench.model import BenchRequest
+    from gpucheck.bench.workers import Workers
     from gpucheck.drivers.interface import Probes
 
 #: Options that a run which compares does not need.
@@ -97,17 +98,24 @@ class Saving:
         Raises:
             WrongUseError: the file cannot be written.
         """
-        warnings, done = [*answer.warnings, *self._about_the_baseline()], None
+        warnings, done = list(answer.warnings), None
+        against = self.reference
+        if against is not None and against.run.exit_code not in (None, ExitCode.OK):
+            how = _how(against.run.exit_code)
+            message = f"the baseline {str(against.path)!r} holds a run that {how}."
+            warnings.append(Notice("baseline-failed", message))
         if self.save is not None:
-            from gpucheck.bench.ci.baseline import to_text
+            from gpucheck.bench.ci.baseline import read_saved_run, to_text, with_session
 
             warned = shared.strict and bool(warnings)
             refusal = self._refusal(run, answer.exit_code, warned=warned)
             if refusal is not None or run is None:
                 warnings.append(Notice("not-saved", f"nothing was saved: {refusal}"))
             else:
+                whole = replace(run, exit_code=answer.exit_code)
                 try:
-                    whole = self._whole(self.save, replace(run, exit_code=answer.exit_code))
+                    if self.extends:
+                        whole = with_session(read_saved_run(self.save), whole)
                 except WrongUseError as error:
                     failure = Failure.of(error)
                     return answer._replace(exit_code=ExitCode.WRONG_USE, error=failure), None
@@ -128,16 +136,6 @@ class Saving:
             f"the run {_how(code)}, and a baseline must have passed. --save-failed keeps it anyway."
         )
 
-    def _whole(self, path: Path, run: SavedRun) -> SavedRun:
-        """Return the content of the file: the run, or the saved one with it as another session.
-
-        Raises:
-            WrongUseError: the file is of another machine, or can no longer be read.
-        """
-        from gpucheck.bench.ci.baseline import read_saved_run, with_session
-
-        return with_session(read_saved_run(path), run) if self.extends else run
-
     def _done(self, path: Path, whole: SavedRun, run: SavedRun, code: ExitCode) -> str:
         """Return where the run went, and the command that compares a later one with it."""
         count = max(len(one.values) for one in run.series)
@@ -151,15 +149,6 @@ class Saving:
             f"{how}: {runs}{of_each}{right}. Measure again later, and compare, with:\n"
             f"  {printable(later_command(sys.argv[1:], str(path)))}"
         )
-
-    def _about_the_baseline(self) -> list[Notice]:
-        """Return warnings about the baseline itself."""
-        against = self.reference
-        if against is None or against.run.exit_code in (None, ExitCode.OK):
-            return []
-        how = _how(against.run.exit_code)
-        message = f"the baseline {str(against.path)!r} holds a run that {how}."
-        return [Notice("baseline-failed", message)]
 
 
 def later_command(words: Sequence[str], file: str) -> str:
@@ -218,17 +207,15 @@ def open_saving(
     if allow_difference and baseline is None:
         message = "--allow-difference needs a --baseline to compare with: name that too."
         raise WrongUseError(code="difference-without-baseline", message=message)
-    extends = append and save is not None and save.is_file()
-    if extends and save is not None:
+    saving = Saving(save=save, failed=failed, processes=processes)
+    if append and save is not None and save.is_file():
         read_saved_run(save)
-    reference = None
-    if baseline is not None:
-        run = read_saved_run(baseline)
-        allowed = allowed_keys(split_words(allow_difference))
-        reference = Reference(run=run, path=baseline, allowed=allowed)
-    return Saving(
-        save=save, extends=extends, failed=failed, reference=reference, processes=processes
-    )
+        saving = replace(saving, extends=True)
+    if baseline is None:
+        return saving
+    run = read_saved_run(baseline)
+    allowed = allowed_keys(split_words(allow_difference))
+    return replace(saving, reference=Reference(run=run, path=baseline, allowed=allowed))
 
 
 def run_with_profile(
@@ -252,7 +239,6 @@ def run_with_profile(
     from gpucheck.bench.ci.profiles import load_profile
     from gpucheck.bench.ci.run import run_profile, wanted_devices
     from gpucheck.bench.frameworks import interpreters_of
-    from gpucheck.bench.workers import Workers
 
     profile = load_profile(name)
     if require_gpu and profile.match.target is Target.CPU:
@@ -260,46 +246,52 @@ def run_with_profile(
         raise WrongUseError(code="other-device", message=message)
     wanted = wanted_devices(profile, devices)
     interpreters_of(frameworks, os.environ)  # one that cannot be run is refused before measuring
-    with machine("bench", shared) as probes:
-        with status_line(shown=shared.verbosity >= 0) as tell:
-            workers = Workers(report_progress=tell)
-            answer, run = run_profile(
-                profile, wanted, probes, workers, saving.reference, frameworks
-            )
-        answer, done = saving.keep(run, answer, shared)
-    return deliver_judged(shared, answer, probes.time(), outlets, done)
+
+    def measure(probes: Probes, workers: Workers) -> tuple[Answer, SavedRun | None]:
+        return run_profile(profile, wanted, probes, workers, saving.reference, frameworks)
+
+    return _judged(measure, shared, saving, outlets)
 
 
-def deliver_judged(
-    shared: Shared, answer: Answer, time: str, outlets: Outlets, done: str | None
-) -> int:
-    """Report a run with gates to every output, and then where it was saved."""
-    code = deliver("bench", shared, answer, time, also=outlets.write)
-    if done is not None and shared.verbosity >= 0:
-        write_stderr(done)
-    return code
-
-
-def repeat(
+def run_several(
     request: BenchRequest,
-    probes: Probes,
-    saving: Saving,
     shared: Shared,
+    saving: Saving,
+    outlets: Outlets,
     *,
     corruption_s: float,
     require_gpu: bool,
-) -> tuple[Answer, str | None]:
-    """Measure in several processes, and save the run if requested; see `Saving.keep`."""
+) -> int:
+    """Measure in several processes, save the run if requested, and report it to every output."""
     from gpucheck.bench.ci.run import PROCESSES, run_request
     from gpucheck.bench.frameworks import interpreters_of
-    from gpucheck.bench.workers import Workers
 
-    interpreters_of(request.frameworks, os.environ)
-    with status_line(shown=shared.verbosity >= 0) as tell:
-        answer, run = run_request(
-            *(request, probes, Workers(report_progress=tell), saving.reference),
+    def measure(probes: Probes, workers: Workers) -> tuple[Answer, SavedRun | None]:
+        interpreters_of(request.frameworks, os.environ)
+        return run_request(
+            *(request, probes, workers, saving.reference),
             processes=saving.processes or PROCESSES,
             corruption_s=corruption_s,
             require_gpu=require_gpu,
         )
-    return saving.keep(run, answer, shared)
+
+    return _judged(measure, shared, saving, outlets)
+
+
+def _judged(
+    measure: Callable[[Probes, Workers], tuple[Answer, SavedRun | None]],
+    shared: Shared,
+    saving: Saving,
+    outlets: Outlets,
+) -> int:
+    """Measure, save the run if requested, and report it with where it was saved."""
+    from gpucheck.bench.workers import Workers
+
+    with machine("bench", shared) as probes:
+        with status_line(shown=shared.verbosity >= 0) as tell:
+            answer, run = measure(probes, Workers(report_progress=tell))
+        answer, done = saving.keep(run, answer, shared)
+    code = deliver("bench", shared, answer, probes.time(), also=outlets.write)
+    if done is not None and shared.verbosity >= 0:
+        write_stderr(done)
+    return code

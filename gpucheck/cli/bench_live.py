@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from gpucheck.cli.terminal import is_watched, progress_bar, time_left, writes_unicode
 from gpucheck.drivers.host.clock import monotonic_s
@@ -32,16 +32,12 @@ _PERIOD_S = 0.5
 Watch = Callable[[Sequence["CaseState"]], None]
 
 
-class Reporters(NamedTuple):
-    """Receivers of a run's progress, and of its rows before measuring begins."""
-
-    progress: Progress
-    watch: Watch | None
-
-
 @contextmanager
-def live_rows(*, shown: bool) -> Iterator[Reporters]:
-    """Show the rows while the block runs; a line on a narrow terminal, nothing without one."""
+def live_rows(*, shown: bool) -> Iterator[tuple[Progress, Watch | None]]:
+    """Show the rows while the block runs; a line on a narrow terminal, nothing without one.
+
+    Yield what takes the run's progress, and what takes its rows before measuring begins.
+    """
     if shown and is_watched():
         from rich.console import Console
 
@@ -51,12 +47,12 @@ def live_rows(*, shown: bool) -> Iterator[Reporters]:
                 console.no_color = True
             view = _LiveRows(console)
             try:
-                yield Reporters(view.report, view.watch)
+                yield view.report, view.watch
             finally:
                 view.close()
             return
     with progress_bar(shown=shown) as progress:
-        yield Reporters(progress, None)
+        yield progress, None
 
 
 class _LiveRows:

@@ -66,14 +66,14 @@ def test_the_rows_so_far_stand_below_what_is_measured_now(
     states = [first, state("limit", [0.1], limit=True), state("second"), state("third", [0.5])]
     states[3].error = Failure(code="gpu-lost", message="lost")
 
-    with live_rows(shown=True) as reporters:
-        assert reporters.watch is not None
-        reporters.watch(states)
-        reporters.progress(states[2].case.label.text, 0.2, 12.0)
+    with live_rows(shown=True) as (progress, watch):
+        assert watch is not None
+        watch(states)
+        progress(states[2].case.label.text, 0.2, 12.0)
         first.rounds.append([0.020])
         states[2].rounds.append([0.001])
         clock[0] += 1
-        reporters.progress(first.case.label.text, 0.2, 12.0)
+        progress(first.case.label.text, 0.2, 12.0)
 
     drawn = [one for one in frames(screen) if one]
     assert drawn[0] == ["preparing"]
@@ -91,10 +91,10 @@ def test_gpus_that_do_the_same_are_one_row(patch: pytest.MonkeyPatch, clock: lis
     states[0].rounds.append([1.0])
     states += [state("cublas", [0.5], device="gpu:0", shape=(16,))]
 
-    with live_rows(shown=True) as reporters:
-        assert reporters.watch is not None
-        reporters.watch(states)
-        reporters.progress(states[1].case.label.text, 0.2, 12.0)
+    with live_rows(shown=True) as (progress, watch):
+        assert watch is not None
+        watch(states)
+        progress(states[1].case.label.text, 0.2, 12.0)
 
     first, second = [one for one in frames(screen) if one][1][2:]
     assert first.startswith("fake float32 gpu:0-2 cublas, 8")
@@ -106,10 +106,10 @@ def test_it_is_drawn_a_few_times_per_second_at_most(
     patch: pytest.MonkeyPatch, clock: list[float]
 ) -> None:
     screen = watched(patch)
-    with live_rows(shown=True) as reporters:
+    with live_rows(shown=True) as (progress, _):
         for number in range(100):
             clock[0] += 0.01
-            reporters.progress(f"row {number}", 0.1, 9.0)
+            progress(f"row {number}", 0.1, 9.0)
 
     assert screen.getvalue().count("at most 9 s left") <= 5
 
@@ -120,10 +120,10 @@ def test_of_more_rows_than_lines_the_present_one_is_shown(
     screen = watched(patch)
     states = [state(f"v{number:02}", [0.01]) for number in range(40)]
 
-    with live_rows(shown=True) as reporters:
-        assert reporters.watch is not None
-        reporters.watch(states)
-        reporters.progress(states[20].case.label.text, 0.2, 12.0)
+    with live_rows(shown=True) as (progress, watch):
+        assert watch is not None
+        watch(states)
+        progress(states[20].case.label.text, 0.2, 12.0)
 
     drawn = [one for one in frames(screen) if one][1]
     assert len(drawn) <= 8
@@ -134,9 +134,9 @@ def test_a_narrow_terminal_has_one_line(patch: pytest.MonkeyPatch) -> None:
     screen = watched(patch)
     patch.setenv("COLUMNS", "50")
 
-    with live_rows(shown=True) as reporters:
-        assert reporters.watch is None
-        reporters.progress("fake 8 on cpu", 0.5, 9.0)
+    with live_rows(shown=True) as (progress, watch):
+        assert watch is None
+        progress("fake 8 on cpu", 0.5, 9.0)
 
     assert "SO FAR" not in screen.getvalue()
     assert "at most 9 s left" in screen.getvalue()
@@ -148,7 +148,7 @@ def test_nothing_is_drawn_where_nobody_watches(
 ) -> None:
     monkeypatch.setattr(sys, "stderr", stream)
 
-    with live_rows(shown=shown) as reporters:
-        reporters.progress("fake", 0.5, 3.0)
+    with live_rows(shown=shown) as (progress, _):
+        progress("fake", 0.5, 3.0)
 
     assert stream.getvalue() == ""
