@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from gpucheck.bench.burn_gates import burn_gates, conclude_burn
 from gpucheck.bench.environment import memory_holders, variables_of
@@ -131,22 +131,21 @@ def burn_here(
     holders = memory_holders(probes, reading)
     with hold_gpus(uuids, reading, environment, own_command(sys.orig_argv)) as (others, _):
         for uuid, reason in others.items():
-            raise _claimed(uuid, reason)
+            # A full load would ruin the work of its holder.
+            raise InconclusiveError(
+                code="gpu-claimed",
+                message=f"{uuid} is {reason}.",
+                remedy=(
+                    "Burn the others: --device gpu:N",
+                    "See who holds it: gpucheck place --claims",
+                ),
+            )
         result = run_burn(
             *(request, targets, pool, sensors, monotonic_s, report_progress),
             holders=holders,
             variables=variables_of(environment),
         )
     return conclude_burn(result, answer.host)
-
-
-def _claimed(uuid: str, reason: str) -> InconclusiveError:
-    """Return why a GPU is not burned: a full load would ruin the work of its holder."""
-    return InconclusiveError(
-        code="gpu-claimed",
-        message=f"{uuid} is {reason}.",
-        remedy=("Burn the others: --device gpu:N", "See who holds it: gpucheck place --claims"),
-    )
 
 
 def burn_pool() -> WorkerPool:
@@ -169,9 +168,9 @@ def run_burn(
 
     `holders` names the holders of a GPU's memory, by UUID; `variables` come from the environment.
     """
-    burn = _RunningBurn(request, devices, pool, sensors, clock, report_progress, holders)
+    burn = _RunningBurn(request, pool, sensors, clock, report_progress, holders)
     try:
-        burn.open()
+        burn.open(devices)
         burn.load()
     except KeyboardInterrupt:
         burn.ended_by = BurnEnd.INTERRUPTED
@@ -180,36 +179,30 @@ def run_burn(
     return burn.result(variables)
 
 
+@dataclass
 class _RunningBurn:
     """State of a running burn."""
 
-    def __init__(
-        self,
-        request: BurnRequest,
-        devices: Sequence[WorkerDevice],
-        pool: WorkerPool,
-        sensors: NvmlSensors,
-        clock: Clock,
-        report_progress: Callable[[BurnProgress], None],
-        holders: Mapping[str, str],
-    ) -> None:
-        self._request = request
-        self._pool = pool
-        self._sensors = sensors
-        self._observer = Observer(sensors, own_pid=os.getpid(), before={}, claims={})
-        self._clock = clock
-        self._report_progress = report_progress
-        self._holders = holders
-        self._devices = {worker.device: _DeviceState(worker) for worker in devices}
-        self._start_s = self._looked_s = clock()
-        self._ended_s: float | None = None
-        self._began = False
-        self.ended_by = BurnEnd.TIME
+    _request: BurnRequest
+    _pool: WorkerPool
+    _sensors: NvmlSensors
+    _clock: Clock
+    _report_progress: Callable[[BurnProgress], None]
+    _holders: Mapping[str, str]
+    ended_by: BurnEnd = BurnEnd.TIME
+    _ended_s: float | None = None
+    _began: bool = False
 
-    def open(self) -> None:
+    def __post_init__(self) -> None:
+        """Prepare to read the sensors."""
+        self._observer = Observer(self._sensors, own_pid=os.getpid(), before={}, claims={})
+        self._devices: dict[str, _DeviceState] = {}
+        self._start_s = self._looked_s = self._clock()
+
+    def open(self, workers: Sequence[WorkerDevice]) -> None:
         """Start the processes and wait until each is ready or has failed."""
         product = self._request.product
-        workers = [device.worker for device in self._devices.values()]
+        self._devices = {worker.device: _DeviceState(worker) for worker in workers}
         orders = []
         for worker in workers:
             order = {
@@ -270,6 +263,12 @@ class _RunningBurn:
         telemetry = self._observer.result()
         devices = tuple(self._device_result(one, telemetry) for one in self._devices.values())
         limits = [device.temperature_limit_c for device in devices]
+        # Who shares each device, and what to know of its product.
+        notes = []
+        for name, device in self._devices.items():
+            held = self._holders.get(device.worker.gpu_uuid or "")
+            notes += [] if held is None else [f"{name} was shared: {held}"]
+            notes += [f"{name}: {note}" for note in device.notes]
         result = BurnResult(
             asked_s=self._request.seconds,
             duration_s=self._ended_s or 0.0,
@@ -278,7 +277,7 @@ class _RunningBurn:
             devices=devices,
             gates=(),
             telemetry_unavailable=telemetry.unavailable,
-            notes=tuple(self._notes()),
+            notes=tuple(notes),
             variables=dict(variables),
         )
         return replace(result, gates=tuple(burn_gates(result)))
@@ -313,14 +312,6 @@ class _RunningBurn:
         if "reasons" in sensors.unavailable and not state.limited_share:
             return None
         return held_down(state)
-
-    def _notes(self) -> Iterator[str]:
-        """Yield notes for the user on each device: who shares it, and its product."""
-        for name, device in self._devices.items():
-            held = self._holders.get(device.worker.gpu_uuid or "")
-            if held is not None:
-                yield f"{name} was shared: {held}"
-            yield from (f"{name}: {note}" for note in device.notes)
 
     # ------------------------------------------------------------------------------ listening
 
@@ -390,22 +381,17 @@ class _RunningBurn:
         facts = self._observer.facts_of(device.worker.gpu_uuid)
         if facts is None:
             return None
-        own = facts.get("temperature_slowdown_c")
-        if self._request.limit_c is not None:
-            return self._request.limit_c
-        if own:
-            return float(own)
-        return None if self._margin_c(device) is not None else TEMPERATURE_LIMIT_C
-
-    def _margin_c(self, device: _DeviceState) -> float | None:
-        """Return a GPU's last reading of its distance from slowing down, if it reports one."""
-        return self._observer.last_values(device.worker.gpu_uuid).get("temperature_margin_c")
+        limit = self._request.limit_c or facts.get("temperature_slowdown_c")
+        if limit:
+            return float(limit)
+        values = self._observer.last_values(device.worker.gpu_uuid)
+        return None if "temperature_margin_c" in values else TEMPERATURE_LIMIT_C
 
     def _is_too_hot(self) -> bool:
         for device in self._devices.values():
             values = self._observer.last_values(device.worker.gpu_uuid)
             limit, now = self._limit_c(device), values.get("temperature_c")
-            margin = self._margin_c(device)
+            margin = values.get("temperature_margin_c")
             if limit is None:
                 hot = margin is not None and margin <= 0
             else:
@@ -441,19 +427,22 @@ class _RunningBurn:
         )
 
 
+@dataclass
 class _DeviceState:
     """State of a device under load; `track` has (seconds since the start, products)."""
 
-    def __init__(self, worker: WorkerDevice) -> None:
-        self.worker = worker
-        self.check = Corruption(device=worker.device, gpu_uuid=worker.gpu_uuid)
-        self.name: str | None = None
-        self.state = "opening"
-        self.failure: Failure | None = None
-        self.exit_code: int | None = None
-        self.notes: tuple[str, ...] = ()
-        self.last_answer_s = 0.0
-        self.track: list[tuple[float, int]] = []
+    worker: WorkerDevice
+    name: str | None = None
+    state: str = "opening"
+    failure: Failure | None = None
+    exit_code: int | None = None
+    notes: tuple[str, ...] = ()
+    last_answer_s: float = 0.0
+    track: list[tuple[float, int]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        """Begin with a check of no product."""
+        self.check = Corruption(device=self.worker.device, gpu_uuid=self.worker.gpu_uuid)
 
     @property
     def is_running(self) -> bool:
