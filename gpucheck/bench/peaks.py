@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from gpucheck.bench.boards import Cell, TableBoard, board_called, find_board, load_table
+from gpucheck.bench.boards import TableBoard, board_called, find_board, load_table
 from gpucheck.bench.peaks_model import (
     DTYPES,
     BoardPeaks,
@@ -137,7 +137,16 @@ def _peaks_of(entry: TableBoard) -> BoardPeaks:
         memory_sizes_gb=tuple(float(size) for size in entry.memory_gb.split("/")),
         power_limit_w=float(entry.power_w),
         pcie_generation=entry.pcie_generation,
-        compute={name: _compute(entry.tflops[name]) for name in DTYPES if name in entry.tflops},
+        compute={
+            name: ComputePeak(
+                flops_per_s=1e12 * cell.value,
+                source=cell.source,
+                formula_percent=cell.formula_percent,
+                doubt=cell.doubt,
+            )
+            for name in DTYPES
+            if (cell := entry.tflops.get(name)) is not None
+        },
         memory=MemoryPeak(
             bytes_per_s=1e9 * entry.bandwidth.value,
             source=entry.bandwidth.source,
@@ -146,15 +155,6 @@ def _peaks_of(entry: TableBoard) -> BoardPeaks:
         ),
         source=entry.source,
         date=entry.date.isoformat(),
-    )
-
-
-def _compute(cell: Cell) -> ComputePeak:
-    return ComputePeak(
-        flops_per_s=1e12 * cell.value,
-        source=cell.source,
-        formula_percent=cell.formula_percent,
-        doubt=cell.doubt,
     )
 
 

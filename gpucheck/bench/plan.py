@@ -236,14 +236,25 @@ class _Planning:
         refusals = {}
         cpu = kernel.cpu_refusal(dtype) if kernel.gpus_needed == 0 else None
         with_cpu = self._resources.with_cpu and kernel.gpus_needed == 0 and cpu is None
-        by_frameworks = self._frameworks_on_cpu(kernel, dtype)
+        by_frameworks = (
+            self._resources.with_cpu
+            and kernel.gpus_needed == 0
+            and dtype != "tf32"
+            and dtype in DTYPES.get(kernel.id, ())
+            and any(name not in GPU_ONLY for name in self._resources.frameworks)
+        )
+        forbidden = None
+        if dtype == "tf32" and self._resources.variables.get(TF32_OVERRIDE) == "0":
+            forbidden = (
+                f"{TF32_OVERRIDE}=0 makes cuBLAS compute tf32 in float32; unset it to measure tf32"
+            )
         if cpu is not None and not by_frameworks and self._resources.with_cpu and self._dtypes:
             refusals["cpu"] = cpu
         size = request.size or kernel.sizes[request.mode]
         gpus: list[BenchGpu] = []
         taken: dict[int, Failure] = {}
         for gpu in self._resources.gpus:
-            refusal = self._forbidden(dtype) or kernel.gpu_refusal(dtype, gpu)
+            refusal = forbidden or kernel.gpu_refusal(dtype, gpu)
             refusal = refusal or kernel.size_refusal(dtype, size)
             full = self._taken(kernel, dtype, gpu, size)
             if refusal is not None:
@@ -269,37 +280,40 @@ class _Planning:
             frameworks_on_cpu=by_frameworks,
         )
 
-    def _frameworks_on_cpu(self, kernel: Kernel, dtype: str) -> bool:
-        """Return whether a framework has a case for the processor."""
-        if not self._resources.with_cpu or kernel.gpus_needed or dtype == "tf32":
-            return False
-        on_cpu = [name for name in self._resources.frameworks if name not in GPU_ONLY]
-        return bool(on_cpu) and dtype in DTYPES.get(kernel.id, ())
-
-    def _forbidden(self, dtype: str) -> str | None:
-        """Return why the environment prevents a format's arithmetic, or None."""
-        if dtype != "tf32" or self._resources.variables.get(TF32_OVERRIDE) != "0":
-            return None
-        return f"{TF32_OVERRIDE}=0 makes cuBLAS compute tf32 in float32; unset it to measure tf32"
-
     def _taken(self, kernel: Kernel, dtype: str, gpu: BenchGpu, size: int) -> Failure | None:
         exact = self._request.size is not None
         return lacking_memory(kernel, dtype, gpu, size, self._resources, exact=exact)
 
     def _size(self, kernel: Kernel, dtype: str, gpus: Sequence[BenchGpu]) -> int:
-        """Return the size to measure, and note it if it is smaller than the mode's."""
+        """Return the size to measure, and note it if it is smaller than the mode's.
+
+        Raises:
+            WrongUseError: a requested size does not fit; the error names the largest that does.
+            InconclusiveError: not even the smallest size fits.
+        """
         request = self._request
-        if request.size is not None:
-            check_fits(kernel, dtype, request.size, gpus, self._resources)
-            return request.size
-        size = long_enough(kernel, dtype, request.mode, gpus)
-        reduced = reduced_size(kernel, dtype, size, gpus, self._resources)
-        if reduced != size:
+        size = request.size or long_enough(kernel, dtype, request.mode, gpus)
+        if fits(kernel, dtype, size, self._resources, gpus):
+            return size
+        largest = _largest(kernel, dtype, size, self._resources, gpus)
+        if request.size is None:
+            reduced = power_of_two(largest)
             self.notes.append(
                 f"{kernel.id} {dtype}: size {size} does not fit into the free memory; "
                 f"measured at {reduced}"
             )
-        return reduced
+            return reduced
+        holders = self._resources.holders
+        held = [
+            f"gpu:{gpu.cuda_index}: {holders[gpu.uuid or '']}."
+            for gpu in gpus
+            if (gpu.uuid or "") in holders
+        ]
+        raise WrongUseError(
+            code="size-does-not-fit",
+            message=f"{kernel.id} {dtype} of size {size} does not fit into the free memory.",
+            remedy=(f"The largest size that fits now is {largest}.", *held),
+        )
 
 
 def _requested_dtypes(request: BenchRequest, kernels: Mapping[str, Kernel]) -> tuple[str, ...]:
@@ -427,25 +441,13 @@ def check_device_names(devices: Sequence[str]) -> None:
             )
 
 
-def memory_taken(gpu: BenchGpu, holders: str | None) -> Failure:
-    """Return the error of the rows on a GPU whose memory other processes hold."""
-    free, total = gpu.memory_free_bytes / 2**30, gpu.memory_total_bytes / 2**30
-    who = holders or "the driver does not say who holds the rest"
-    return Failure(
-        code=MEMORY_TAKEN,
-        message=f"gpu:{gpu.cuda_index} has too little free memory: {free:.1f} of {total:.1f} GiB; "
-        f"{who}",
-        remedy=("list them: gpucheck list --processes", "run it again when they have ended"),
-    )
-
-
 def lacking_memory(
     kernel: Kernel, dtype: str, gpu: BenchGpu, size: int, resources: Resources, *, exact: bool
 ) -> Failure | None:
     """Return the error of a GPU on which other processes leave too little memory.
 
-    With `exact` the user chose the size: only a GPU that fits no size is left out, and `check_fits`
-    handles the rest. A GPU that is too small even when empty has no error.
+    With `exact` the user chose the size: only a GPU that fits no size is left out, and a size that
+    does not fit the others is refused. A GPU that is too small even when empty has no error.
     """
     least = 1 if exact else max(1, int(_LEAST_PART * size))
     needed = kernel.device_bytes(kernel.shape(least), dtype)
@@ -453,43 +455,13 @@ def lacking_memory(
         return None
     if needed > _GPU_SHARE * gpu.memory_total_bytes:
         return None
-    return memory_taken(gpu, resources.holders.get(gpu.uuid or ""))
-
-
-def reduced_size(
-    kernel: Kernel, dtype: str, size: int, gpus: Sequence[BenchGpu], resources: Resources
-) -> int:
-    """Return the size, or the largest power of two that fits.
-
-    Raises:
-        InconclusiveError: not even the smallest size fits.
-    """
-    if fits(kernel, dtype, size, resources, gpus):
-        return size
-    return power_of_two(_largest(kernel, dtype, size, resources, gpus))
-
-
-def check_fits(
-    kernel: Kernel, dtype: str, size: int, gpus: Sequence[BenchGpu], resources: Resources
-) -> None:
-    """Check that a size fits; the error names the largest that does.
-
-    Raises:
-        WrongUseError: the size does not fit.
-        InconclusiveError: not even the smallest size fits.
-    """
-    if fits(kernel, dtype, size, resources, gpus):
-        return
-    largest = _largest(kernel, dtype, size, resources, gpus)
-    held = [
-        f"gpu:{gpu.cuda_index}: {resources.holders[gpu.uuid or '']}."
-        for gpu in gpus
-        if (gpu.uuid or "") in resources.holders
-    ]
-    raise WrongUseError(
-        code="size-does-not-fit",
-        message=f"{kernel.id} {dtype} of size {size} does not fit into the free memory.",
-        remedy=(f"The largest size that fits now is {largest}.", *held),
+    free, total = gpu.memory_free_bytes / 2**30, gpu.memory_total_bytes / 2**30
+    who = resources.holders.get(gpu.uuid or "", "the driver does not say who holds the rest")
+    return Failure(
+        code=MEMORY_TAKEN,
+        message=f"gpu:{gpu.cuda_index} has too little free memory: {free:.1f} of {total:.1f} GiB; "
+        f"{who}",
+        remedy=("list them: gpucheck list --processes", "run it again when they have ended"),
     )
 
 

@@ -89,12 +89,6 @@ def board_from(entry: TableBoard) -> Board:
     )
 
 
-def _lacks_tensor_cores(gpu: BenchGpu) -> bool:
-    """Return whether a GPU lacks the tensor cores that its compute capability implies."""
-    device = int((gpu.pci_device_id or "0")[:4], 16)
-    return "GTX 16" in gpu.name or any(device in ids for ids in _WITHOUT_TENSOR_CORES)
-
-
 def _computed(gpu: BenchGpu) -> Board | None:
     """Return the range of all boards of this compute capability, at this GPU's own clock."""
     capability, clock = gpu.compute_capability, gpu.clock_sm_max_mhz
@@ -105,12 +99,14 @@ def _computed(gpu: BenchGpu) -> Board | None:
     ]
     if not rows or clock is None:
         return None
+    device = int((gpu.pci_device_id or "0")[:4], 16)
+    without_cores = "GTX 16" in gpu.name or any(device in ids for ids in _WITHOUT_TENSOR_CORES)
 
     def peaks(choose: Callable[[Iterable[float]], float]) -> dict[str, float]:
         values = {
             key: flops_by_formula(gpu.sm_count, clock, choose(row[key] for row in rows))
             for key in rows[0]
-            if key not in TENSOR_FORMATS or not _lacks_tensor_cores(gpu)
+            if key not in TENSOR_FORMATS or not without_cores
         }
         tensor = values.pop("float64_tensor", None)
         if tensor is not None:
@@ -190,8 +186,7 @@ def with_percentages(
         return row
     if row.ci95_s is None:
         reason = row.unavailable.get("ci95_s", "it has no interval")
-        unknown = dict.fromkeys(("percent_of_peak", "percent_of_copy"), reason)
-        return replace(row, unavailable=row.unavailable | unknown)
+        return _lacking(_lacking(row, "percent_of_peak", reason), "percent_of_copy", reason)
     # A naive row has one thread.
     place = (row.device, row.threads)
     roofline = next((one for one in rooflines if (one.device, one.threads) == place), None)
@@ -199,21 +194,23 @@ def with_percentages(
     row = _against_copy(row, roofline)
     if row.device == "cpu":
         return _against_product(row, roofline)
-    board = gpu.board if gpu is not None else None
-    return _against_board(row, board)
+    return _against_board(row, gpu.board if gpu is not None else None)
+
+
+def _lacking(row: Measurement, key: str, reason: str) -> Measurement:
+    """Return the row with the reason for a missing percentage."""
+    return replace(row, unavailable=row.unavailable | {key: reason})
 
 
 def _against_copy(row: Measurement, roofline: Roofline | None) -> Measurement:
     """Return the row with its percentage of the measured copy, if it moves memory."""
     copy = roofline.copy_bytes_per_s if roofline is not None else None
     if roofline is not None and "copy_bytes_per_s" in roofline.unavailable:
-        reason = roofline.unavailable["copy_bytes_per_s"]
-        row = replace(row, unavailable=row.unavailable | {"percent_of_copy": reason})
+        row = _lacking(row, "percent_of_copy", roofline.unavailable["copy_bytes_per_s"])
     if copy is None or row.throughput is None:
         return row
     if row.throughput.unit != "B/s" or row.scope is not Scope.RESIDENT or row.kernel in LINKS:
-        reason = "memory does not limit its speed"
-        return replace(row, unavailable=row.unavailable | {"percent_of_copy": reason})
+        return _lacking(row, "percent_of_copy", "memory does not limit its speed")
     limits = row.limits | {"copy": "the best copy or triad of this run"}
     percent = 100 * row.throughput.value / copy
     return replace(
@@ -239,19 +236,21 @@ def _against_product(row: Measurement, roofline: Roofline | None) -> Measurement
         limits = row.limits | {"peak": "the best float32 product of this run"}
         kept = _without(row, "percent_of_peak")
         return replace(row, percent_of_peak=percent, limits=limits, unavailable=kept)
-    return replace(row, unavailable=row.unavailable | {"percent_of_peak": reason})
+    return _lacking(row, "percent_of_peak", reason)
 
 
 def _against_board(row: Measurement, board: Board | None) -> Measurement:
     """Return the row with its percentage of the board's peak, at the nominal and the real clock."""
     if row.scope is not Scope.RESIDENT or row.kernel in LINKS or row.throughput is None:
-        reason = "transfers limit its speed"
-        return replace(row, unavailable=row.unavailable | {"percent_of_peak": reason})
-    peak, name = _peak(row, board), row.dtype.format
+        return _lacking(row, "percent_of_peak", "transfers limit its speed")
+    by_memory, name, peak = row.throughput.unit == "B/s", row.dtype.format, None
+    if board is not None and by_memory:
+        peak = board.bytes_per_s
+    elif board is not None and row.flops:
+        peak = board.high_flops_per_s.get(name)
     if board is None or peak is None or row.median_s is None:
         reason = "the board is not in the table, and its peak in this format cannot be computed"
-        return replace(row, unavailable=row.unavailable | {"percent_of_peak": reason})
-    by_memory = row.throughput.unit == "B/s"
+        return _lacking(row, "percent_of_peak", reason)
     reached = row.throughput.value if by_memory else (row.flops or 0) / row.median_s
     percent = 100 * reached / peak
     at_clock = None
@@ -265,14 +264,6 @@ def _against_board(row: Measurement, board: Board | None) -> Measurement:
         limits=row.limits | {"peak": _named(board, name, by_memory=by_memory)},
         unavailable=_without(row, "percent_of_peak"),
     )
-
-
-def _peak(row: Measurement, board: Board | None) -> float | None:
-    if board is None or row.throughput is None:
-        return None
-    if row.throughput.unit == "B/s":
-        return board.bytes_per_s
-    return board.high_flops_per_s.get(row.dtype.format) if row.flops else None
 
 
 def _named(board: Board, dtype: str, *, by_memory: bool) -> str:

@@ -35,7 +35,7 @@ from gpucheck.bench.model import (
 )
 from gpucheck.drivers.host.files import MOST_JSON_BYTES, read_file
 from gpucheck.report.codec import DecodeError, from_plain, to_plain
-from gpucheck.report.envelope import Failure, Host
+from gpucheck.report.envelope import Host
 from gpucheck.report.errors import ExitCode, WrongUseError
 from gpucheck.report.text import did_you_mean
 
@@ -251,13 +251,22 @@ def saved_run(
         )
     uuids = {run.device: run.gpu_uuid for run in runs if run.result is not None}
     host = next((run.host.name for run in runs if run.host.name is not None), None)
+    measured = {one.id for one in series}
+    rows: dict[str, list[Measurement]] = {}
+    for run in runs:
+        rows.setdefault(run.device, []).extend(run.result.measurements if run.result else ())
     devices = tuple(
         SavedDevice(
             device=device,
             gpu_uuid=uuids.get(device),
             fingerprint=found,
-            doubts=_doubts(device, runs),
-            failures=_failures(device, runs, {one.id for one in series}),
+            doubts=tuple(sorted({doubt.code for row in rows[device] for doubt in row.doubts})),
+            # Why requested rows have no figure in any process.
+            failures={
+                row_id(row): row.error
+                for row in rows[device]
+                if row.error is not None and row.device == device and row_id(row) not in measured
+            },
         )
         for device, found in fingerprints_of(runs, profile).items()
     )
@@ -270,27 +279,6 @@ def saved_run(
         devices=devices,
         series=tuple(series),
     )
-
-
-def _doubts(device: str, runs: Sequence[ProcessRun]) -> tuple[str, ...]:
-    rows = [
-        row
-        for run in runs
-        if run.device == device and run.result is not None
-        for row in run.result.measurements
-    ]
-    return tuple(sorted({doubt.code for row in rows for doubt in row.doubts}))
-
-
-def _failures(device: str, runs: Sequence[ProcessRun], measured: set[str]) -> dict[str, Failure]:
-    """Return why requested rows have no figure in any process, by their id."""
-    return {
-        row_id(row): row.error
-        for run in runs
-        if run.device == device and run.result is not None
-        for row in run.result.measurements
-        if row.error is not None and row.device == device and row_id(row) not in measured
-    }
 
 
 def with_session(saved: SavedRun, run: SavedRun) -> SavedRun:

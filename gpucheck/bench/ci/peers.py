@@ -97,7 +97,12 @@ def _stragglers(
     for (device, ones), outside in zip(held.items(), holm(least, _RISK), strict=True):
         # Holm decides on the least likely check; Bonferroni holds for the others.
         most = max(min(one.chance for one in ones), _RISK / len(held) / len(ones))
-        failing = [one for one in ones if _fails(one, outside=outside and one.chance <= most)]
+        failing = [
+            one
+            for one in ones
+            if one.decision.status is GateStatus.FAIL
+            and ((outside and one.chance <= most) or _is_far_below(one))
+        ]
         worst = max(failing or ones, key=lambda one: one.below_percent)
         yield _straggler(data, device, worst, ones, tolerance, fails=bool(failing))
 
@@ -115,13 +120,11 @@ def _held(check: Check, device: str, group: _Group, tolerance: float) -> _Held:
     )
 
 
-def _fails(held: _Held, *, outside: bool) -> bool:
-    """Return whether a GPU is surely a straggler, and outside the range of healthy ones."""
-    if held.decision.status is GateStatus.FAIL and outside:
-        return True
+def _is_far_below(held: _Held) -> bool:
+    """Return whether a GPU is further below the others than any healthy one was."""
     others = _medians_of(held.others)
     far = decide(held.own.values, others, _NEVER_HEALTHY_PERCENT, held.check.direction)
-    return held.decision.status is GateStatus.FAIL and far.status is GateStatus.FAIL
+    return far.status is GateStatus.FAIL
 
 
 def _medians_of(others: Sequence[MetricValues]) -> tuple[float, ...]:

@@ -54,7 +54,8 @@ def blocks(report: Report, view: View) -> Iterator[Block]:
 def _list(files: Sequence[ProfileFile]) -> Iterator[Block]:
     """Yield a table whose last column is wrapped."""
     longest = max((len(file.name or "?") for file in files), default=0)
-    times = [_time(file) for file in files]
+    # The time that a profile measures one device for; the start comes on top.
+    times = ["?" if one.seconds is None else f"from {one.seconds:.0f} s" for one in files]
     wide = max(map(len, [*times, "takes"]))
     yield Line("for", lead=f"{'name':<{longest}}  {'takes':<{wide}} ", style="dim")
     for file, time in zip(files, times, strict=True):
@@ -68,11 +69,6 @@ def _list(files: Sequence[ProfileFile]) -> Iterator[Block]:
     yield Line("To write your own, copy from:", style="dim")
     for folder in folders:
         yield Command(f"{folder}/", 2)
-
-
-def _time(file: ProfileFile) -> str:
-    """Return the time that a profile measures one device for; the start comes on top."""
-    return "?" if file.seconds is None else f"from {file.seconds:.0f} s"
 
 
 def in_table(report: Report) -> Collection[str]:

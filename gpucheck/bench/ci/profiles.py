@@ -7,7 +7,7 @@ from pathlib import Path
 
 from gpucheck.bench.ci.profile_file import nearest
 from gpucheck.bench.ci.profile_lint import lint
-from gpucheck.bench.ci.profile_model import Problem, Profile, ProfileFile, RunPlan
+from gpucheck.bench.ci.profile_model import Problem, Profile, ProfileFile
 from gpucheck.bench.model import Severity
 from gpucheck.report.errors import GpucheckError, WrongUseError
 
@@ -54,19 +54,15 @@ def load_profile(text: str) -> Profile:
     path = find_profile(text)
     findings = lint(path)
     if findings.profile is None:
-        raise _unusable(path, findings.problems)
+        first, *more = mistakes(findings.problems)
+        others = [f"see {len(more)} more with: gpucheck profile lint {str(path)!r}"] * bool(more)
+        where = str(path) if first.line is None else f"{path}:{first.line}"
+        raise WrongUseError(
+            code="bad-profile",
+            message=f"{where}: {first.where}: {first.message}.",
+            remedy=(first.mend, *others),
+        )
     return findings.profile
-
-
-def _unusable(path: Path, problems: Sequence[Problem]) -> WrongUseError:
-    first, *more = mistakes(problems)
-    others = (f"see {len(more)} more with: gpucheck profile lint {str(path)!r}",) if more else ()
-    where = str(path) if first.line is None else f"{path}:{first.line}"
-    return WrongUseError(
-        code="bad-profile",
-        message=f"{where}: {first.where}: {first.message}.",
-        remedy=(first.mend, *others),
-    )
 
 
 def describe(path: Path) -> ProfileFile:
@@ -82,14 +78,11 @@ def describe(path: Path) -> ProfileFile:
         name=found.name if found else None,
         version=found.version if found else None,
         description=found.description if found else None,
-        seconds=_seconds(found.run) if found else None,
+        seconds=found.run.processes * (found.run.seconds + found.run.corruption_s)
+        if found
+        else None,
         problems=findings.problems,
     )
-
-
-def _seconds(run: RunPlan) -> float:
-    """Return the measuring time of one device."""
-    return run.processes * (run.seconds + run.corruption_s)
 
 
 def unreadable(path: Path, error: GpucheckError) -> ProfileFile:

@@ -23,7 +23,7 @@ from gpucheck.bench.ci.baseline import (
 from gpucheck.bench.ci.compare import compare_runs, gate_of_row
 from gpucheck.bench.ci.gates import exit_status, judge, judge_machine, series_of, settled, warnings
 from gpucheck.bench.ci.machine_gates import corruption_gates
-from gpucheck.bench.ci.model import Baseline, ProcessRun, Reference, SavedRun, Series
+from gpucheck.bench.ci.model import ProcessRun, Reference, SavedRun, Series
 from gpucheck.bench.ci.processes import collect, merged, was_interrupted
 from gpucheck.bench.ci.profile_model import (
     InventoryDemands,
@@ -108,16 +108,11 @@ class Benchmark:
 
     def data(self, runs: Sequence[ProcessRun]) -> RunData:
         """Return the inputs of the gates."""
-        return RunData(
-            profile=self.profile, node=self.node, runs=tuple(runs), baseline=self._baseline(runs)
-        )
-
-    def _baseline(self, runs: Sequence[ProcessRun]) -> Baseline | None:
-        against = self.reference
-        if against is None or not self.has_profile:
-            return None
-        now = fingerprints_of(runs, self.profile_key)
-        return baseline_against(against.run, against.path, now, against.allowed)
+        against, baseline = self.reference, None
+        if against is not None and self.has_profile:
+            now = fingerprints_of(runs, self.profile_key)
+            baseline = baseline_against(against.run, against.path, now, against.allowed)
+        return RunData(profile=self.profile, node=self.node, runs=tuple(runs), baseline=baseline)
 
     def series(self, runs: Sequence[ProcessRun]) -> Sequence[Series]:
         """Return what a saved run has of these processes: checks, or rows without a profile."""
@@ -193,13 +188,23 @@ def run_profile(
     host = complete_host(probes.host(), reading)
     found: Inventory | None = None
     if profile.match.target is not Target.CPU:
-        answer = _inventory(probes, topology=topology)
-        if not isinstance(answer.result, Inventory):
-            return answer, None
+        answer = take_inventory(probes, topology=topology)
+        if isinstance(answer.result, Inventory) and all(
+            gpu.cuda_index is None for gpu in answer.result.gpus
+        ):
+            # The rules leave open what CUDA sees, so the driver is asked.
+            answer = take_inventory(probes, topology=topology, ask_driver=True)
+        if answer.exit_code is not ExitCode.OK or not isinstance(answer.result, Inventory):
+            return answer._replace(result=None), None
         found = answer.result
     targets = worker_devices(devices, found.gpus if found is not None else ())
     if not targets:
-        return _no_device(profile, host), None
+        failure = Failure(
+            code="no-gpu",
+            message=f"The profile {profile.name} is for GPUs, and programs see none here.",
+            remedy=("gpucheck list shows which are hidden, and why", "gpucheck detect"),
+        )
+        return Answer(result=None, exit_code=ExitCode.MISSING, host=host, error=failure), None
     benchmark = Benchmark(
         profile=profile,
         request=request,
@@ -235,9 +240,7 @@ def run_request(
     found = take_inventory(probes, ask_driver=on_gpus).result
     gpus = found.gpus if isinstance(found, Inventory) else ()
     benchmark = Benchmark(
-        profile=plan_of(
-            request, processes=processes, corruption_s=corruption_s, more=reference is not None
-        ),
+        profile=plan_of(request, processes, corruption_s, more=reference is not None),
         request=request,
         devices=select_worker_devices(request.devices, gpus, require_gpu=require_gpu),
         time=probes.time(),
@@ -246,7 +249,7 @@ def run_request(
     return run_benchmark(benchmark, workers)
 
 
-def plan_of(request: BenchRequest, *, processes: int, corruption_s: float, more: bool) -> Profile:
+def plan_of(request: BenchRequest, processes: int, corruption_s: float, *, more: bool) -> Profile:
     """Return a request's profile: its processes, each on all devices at once."""
     plan = replace(
         NO_PROFILE.run,
@@ -287,26 +290,6 @@ def request_for(profile: Profile, frameworks: Sequence[str] = ()) -> BenchReques
         seed=run.seed,
         fill=run.fill,
     )
-
-
-def _inventory(probes: Probes, *, topology: bool) -> Answer:
-    """Return the GPUs, or the answer without a result that says why there are none."""
-    answer = take_inventory(probes, topology=topology)
-    if isinstance(answer.result, Inventory) and all(
-        gpu.cuda_index is None for gpu in answer.result.gpus
-    ):
-        # The rules leave open what CUDA sees, so the driver is asked.
-        answer = take_inventory(probes, topology=topology, ask_driver=True)
-    return answer if answer.exit_code is ExitCode.OK else answer._replace(result=None)
-
-
-def _no_device(profile: Profile, host: Host) -> Answer:
-    failure = Failure(
-        code="no-gpu",
-        message=f"The profile {profile.name} is for GPUs, and programs see none here.",
-        remedy=("gpucheck list shows which are hidden, and why", "gpucheck detect"),
-    )
-    return Answer(result=None, exit_code=ExitCode.MISSING, host=host, error=failure)
 
 
 def node_of(found: Inventory | None, reading: NvmlReading, devices: set[str]) -> Node:
@@ -374,22 +357,20 @@ def _conclude(benchmark: Benchmark, runs: Sequence[ProcessRun], gates: tuple[Gat
     if interrupted:
         code, failure = ExitCode.INTERRUPTED, _INTERRUPTED
     result = result or _unmeasured(benchmark.profile)
-    against = None if benchmark.reference is None else _baseline_use(benchmark.reference)
-    result = replace(result, gates=gates, baseline=against, interrupted=interrupted)
+    result = replace(result, gates=gates, interrupted=interrupted)
+    if benchmark.reference is not None:
+        before, file = benchmark.reference.run, str(benchmark.reference.path)
+        use = BaselineUse(
+            file=file,
+            time=before.time,
+            host=before.host,
+            driver=driver_of(before),
+            gpucheck=before.tool.version,
+        )
+        result = replace(result, baseline=use)
     if benchmark.has_profile:
         result = _of_profile(result, benchmark.profile, runs)
     return Answer(result=result, exit_code=code, host=host, error=failure, warnings=warnings(gates))
-
-
-def _baseline_use(reference: Reference) -> BaselineUse:
-    run = reference.run
-    return BaselineUse(
-        file=str(reference.path),
-        time=run.time,
-        host=run.host,
-        driver=driver_of(run),
-        gpucheck=run.tool.version,
-    )
 
 
 def _of_profile(result: BenchResult, profile: Profile, runs: Sequence[ProcessRun]) -> BenchResult:
