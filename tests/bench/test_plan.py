@@ -366,6 +366,15 @@ def test_the_processor_is_there_whatever_the_gpus_are() -> None:
     assert select_devices(["all"], OpenedGpus(unavailable="the reason")) == (True, [])
 
 
+@pytest.mark.parametrize(("name", "measured"), [("numpy", True), ("cupy", False)])
+def test_the_processor_is_left_to_frameworks_that_compute_on_it(name: str, measured: bool) -> None:
+    request = BenchRequest(kernels=("matmul",), frameworks=(name,))
+
+    plan = make_plan(request, KERNELS, replace(NO_GPU, frameworks=(name,)))
+
+    assert {group.frameworks_on_cpu for group in plan.groups if not group.limit} == {measured}
+
+
 def test_a_gpu_that_frameworks_alone_can_use_is_chosen_like_others() -> None:
     gpus = OpenedGpus(unavailable="no CuPy", for_frameworks=(card(0), card(1)))
 

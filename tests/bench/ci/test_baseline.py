@@ -172,6 +172,17 @@ def test_doubts_are_kept_with_the_device() -> None:
     assert saved(doubts=("host-busy", "bimodal")).devices[0].doubts == ("bimodal", "host-busy")
 
 
+def test_a_row_lacks_a_figure_only_if_no_process_has_one() -> None:
+    late = Failure(code="no-time", message="no time was left")
+    one = [row("gpu:0", 7e14), row("gpu:0", 7e14, variant="never", error=late)]
+    other = [row("gpu:0", 7e14, error=late), row("gpu:0", 7e14, variant="never", error=late)]
+    runs = [*runs_of({"gpu:0": [7e14]}, rows=one), *runs_of({"gpu:0": [7e14]}, rows=other)]
+
+    (device,) = saved_run(runs, row_series(runs), time=TIME, profile=None).devices
+
+    assert device.failures == {row_id(one[1]): late}
+
+
 # ------------------------------------------------------------------------------- fingerprints
 
 

@@ -175,3 +175,21 @@ def test_a_broken_board_makes_no_profile() -> None:
     found = lint_text(recorded(slow), "mine.toml")
 
     assert {one.code for one in found.problems} == {"floor-too-low"}
+
+
+def test_keys_stand_in_the_order_of_the_record_and_what_is_not_set_is_left_out() -> None:
+    without = replace(BASE, run=replace(BASE.run, corruption_s=0.0, size=None))
+    runs = [(Path("run.json"), saved())]
+
+    written = tomllib.loads(record_profile(without, runs, name="mine"))
+    (check,) = written["check"]
+
+    assert list(written["run"]) == [
+        *("seconds", "processes", "max_processes", "mode", "seed"),
+        *("same_math", "alone", "together", "data"),
+    ]
+    assert list(check)[:4] == ["id", "kernel", "dtype", "device"]
+    assert list(check)[-9:] == [
+        *("value", "unit", "tolerance_percent", "on_unsupported", "on_missing"),
+        *("severity", "reason", "source", "date"),
+    ]
