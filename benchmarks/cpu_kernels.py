@@ -53,7 +53,7 @@ Matrix = Any
 
 def gpucheck_forms(kernel: str, left: Matrix, right: Matrix, threads: int) -> Forms:
     """Return gpucheck's cases of a kernel; they draw their own numbers."""
-    from gpucheck.bench.case import CaseOrder
+    from gpucheck.bench.case import CaseOrder, CpuCase
     from gpucheck.bench.kernels import KERNELS
     from gpucheck.bench.model import BenchRequest
     from gpucheck.bench.numerics import HostData
@@ -75,6 +75,7 @@ def gpucheck_forms(kernel: str, left: Matrix, right: Matrix, threads: int) -> Fo
     forms: dict[str, Callable[[], Any]] = {}
     for name in (kernel, "copy") if kernel == "softmax" else (kernel,):
         for case in KERNELS[name].cpu_cases(order):
+            assert isinstance(case, CpuCase)
             if case.label.threads == threads and "naive" not in case.label.variant:
                 case.prepare()
                 case.run(1)

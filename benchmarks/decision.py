@@ -386,7 +386,7 @@ def main() -> int:
     parser.add_argument("--only", choices=("streams", "sessions", "nodes"))
     parser.add_argument("--write", action="store_true", help="write into the reference")
     given = parser.parse_args()
-    tables = {
+    tables: dict[str, Callable[[], Iterator[str]]] = {
         "streams": lambda: stream_table(given.runs, given.seed),
         "sessions": lambda: session_table(given.runs, given.seed),
         "nodes": lambda: node_table(given.nodes, given.seed),

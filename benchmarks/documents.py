@@ -182,10 +182,8 @@ def runs(only: str) -> Iterator[tuple[str, list[str], Mapping[str, str], int]]:
 
 
 def _checks() -> list[str]:
-    try:
-        from gpucheck.detect.checks import CHECKS
-    except ImportError:
-        from gpucheck.core.checks import CHECKS  # type: ignore[import-not-found,no-redef]
+    from gpucheck.detect.checks import CHECKS
+
     return [check.ID for check in CHECKS]
 
 
@@ -248,8 +246,8 @@ def compare(old: Path, new: Path, *, sentences: bool, common: bool, shown: int) 
         print(f"== {name}")
         a, b = before.get(name, {}), after.get(name, {})
         for part in ("code", "stdout", "stderr"):
-            lines = [_lines(each.get(part, "")) for each in (a, b)]
-            print(*difflib.unified_diff(*lines, lineterm="", n=1), sep="\n")
+            was, now = (_lines(each.get(part, "")) for each in (a, b))
+            print(*difflib.unified_diff(was, now, lineterm="", n=1), sep="\n")
     both = set(before) & set(after) if common else set(before) | set(after)
     print(f"{len(differing)} of {len(both)} documents differ")
     return 1 if differing else 0

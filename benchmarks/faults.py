@@ -25,14 +25,16 @@ import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar, cast
+from unittest import mock
 
 from gpucheck.cli import main as run_gpucheck
 from gpucheck.drivers import live
 from gpucheck.drivers.evidence import BuildsReading, HealthReading, LaunchReading
 from gpucheck.drivers.interface import NvmlRequest
+from gpucheck.drivers.python.frameworks import Software, read_frameworks
 from gpucheck.drivers.readings import CudaReading, NvmlReading
 from gpucheck.memlimit import plan as memlimit_plan
 from tests.conftest import scrubbed_environment
@@ -189,6 +191,9 @@ def _cases_of(case: Case, position: int, of_gpu: bool) -> Iterator[Case]:
 # ---------------------------------------------------------------------------------- failing codes
 
 
+T = TypeVar("T")
+
+
 class Forked(live.LiveProbes):
     """A machine whose drivers answer from forks; files are read as ever."""
 
@@ -212,10 +217,10 @@ class Forked(live.LiveProbes):
         """End the server."""
         self._server.__exit__()
 
-    def _asked(self, key: object, ask: Any) -> Any:
+    def _asked(self, key: object, ask: Callable[[], T]) -> T:
         if key not in self._known:
             self._known[key] = ask()
-        return self._known[key]
+        return cast("T", self._known[key])
 
     def nvml(self, question: NvmlRequest) -> NvmlReading:
         """Ask a fork."""
@@ -260,7 +265,7 @@ def run_forked(forked: Forked, machine: Machine, case: Case) -> Outcome:
     forked.break_(machine, nvml=case.function.startswith("nvml"))
     stdout, stderr = io.StringIO(), io.StringIO()
     before = gpucheck.drivers.open_probes
-    gpucheck.drivers.open_probes = lambda *_, **__: forked  # type: ignore[assignment]
+    gpucheck.drivers.open_probes = lambda *_, **__: forked
     try:
         with contextlib.redirect_stdout(stdout), contextlib.redirect_stderr(stderr):
             code = run_gpucheck(COMMANDS[case.command])
@@ -395,19 +400,17 @@ def sweep(output: Path, kinds: Sequence[str], *, share: float = 1.0, seed: int =
 def forked_machines(bench: Bench) -> Iterator[dict[str, Forked]]:
     """Yield the machines that answer from forks; frameworks are read once for all runs."""
     found = {name: Forked(bench, name) for name in bench.machines}
-    before = memlimit_plan.read_frameworks
-    known: dict[str, Any] = {}
+    known: list[Software] = []
 
-    def read_once(*arguments: Any, **options: Any) -> Any:
-        if "read" not in known:
-            known["read"] = before(*arguments, **options)
-        return known["read"]
+    def read_once(*arguments: Any) -> Software:
+        if not known:
+            known.append(read_frameworks(*arguments))
+        return known[0]
 
-    memlimit_plan.read_frameworks = read_once
     try:
-        yield found
+        with mock.patch.object(memlimit_plan, "read_frameworks", read_once):
+            yield found
     finally:
-        memlimit_plan.read_frameworks = before
         for forked in found.values():
             forked.end()
 

@@ -69,9 +69,9 @@ def documents(text: bytes, nodes: int) -> Iterator[tuple[str, bytes]]:
     """Yield a name and a document for each node, made from pieces so that it costs little."""
     pieces = []
     for written, host, uuids in variants(text):
-        cuts = [written]
-        for number, name in enumerate((host, *uuids)):
-            cuts = [part for one in cuts for part in _cut(one, name, number)]
+        cuts: list[bytes | int] = [written]
+        for number, known in enumerate((host, *uuids)):
+            cuts = [part for one in cuts for part in _cut(one, known, number)]
         pieces.append(cuts)
     for node in range(nodes):
         name = f"node{node:06d}"

@@ -174,12 +174,12 @@ def row_cells(row: Measurement) -> list[str]:
     if row.repeat95_s is not None:
         percent = 50 * (row.repeat95_s[1] - row.repeat95_s[0]) / row.median_s
         spread = f"{percent:.1f} %" if percent < 99.5 else ">99 %"
-    percent = row.percent_of_copy if row.percent_of_copy is not None else row.percent_of_peak
+    share = row.percent_of_copy if row.percent_of_copy is not None else row.percent_of_peak
     compiled = row.facts.get("compile_s", compile_seconds(row))
     return [
         *(*head, duration(row.median_s), spread),
         rate(row.throughput.value, row.throughput.unit),
-        "" if percent is None else f"{percent:.0f} %",
+        "" if share is None else f"{share:.0f} %",
         duration(float(compiled)) if compiled is not None else "",
         ", ".join(doubt.code for doubt in row.doubts),
     ]

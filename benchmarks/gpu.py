@@ -80,7 +80,7 @@ def run_part(chosen: argparse.Namespace) -> int:
     alone = chosen.without_torch or chosen.part == "exercise"
     torch, said = (None, "left out") if alone else torch_or_none()
     # Reading cuBLAS' version creates a handle: tens of seconds under a sanitizer.
-    opened = open_gpus(with_cublas_version=chosen.part != "exercise")
+    opened = open_gpus(read_cublas_version=chosen.part != "exercise")
     if not opened.devices:
         print(opened.unavailable, file=sys.stderr)
         return 3

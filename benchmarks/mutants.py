@@ -268,10 +268,10 @@ def judge(each: Mutant, copy_of: Path, usual_s: dict[str, float]) -> dict[str, A
                 break
     finally:
         write(target, before)
-    lines = [ast.unparse(ast.parse(text)).splitlines() for text in (before, each.source)]
+    old, new = (ast.unparse(ast.parse(text)).splitlines() for text in (before, each.source))
     diff = [
         line
-        for line in difflib.unified_diff(*lines, lineterm="", n=0)
+        for line in difflib.unified_diff(old, new, lineterm="", n=0)
         if line[0] in "+-" and not line.startswith(("+++", "---"))
     ]
     return {

@@ -12,12 +12,14 @@ import os
 import statistics
 import sys
 import time
+from collections.abc import Callable
+from typing import Any
 
 NAME, THREADS, *EDGES = sys.argv[1], *map(int, sys.argv[2:])
 os.environ.update({"TF_CPP_MIN_LOG_LEVEL": "3", "JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": ""})
 
 
-def works(left, right, logits):
+def works(left: Any, right: Any, logits: Any) -> tuple[Callable[[], object], Callable[[], object]]:
     """Return the product and the softmax of a framework, each waiting for its result."""
     if NAME == "pytorch":
         import torch
@@ -39,18 +41,19 @@ def works(left, right, logits):
         multiply, normalise = jax.jit(jax.numpy.matmul), jax.jit(lambda a: jax.nn.softmax(a / 0.6))
         return lambda: multiply(x, y).block_until_ready(), lambda: normalise(z).block_until_ready()
 
-    def softmax():
+    def softmax() -> Any:
         e = np.exp(logits / np.float32(0.6) - logits.max(1, keepdims=True) / np.float32(0.6))
         return e / e.sum(1, keepdims=True)
 
     return lambda: left @ right, softmax
 
 
-def median_s(work):
+def median_s(work: Callable[[], object]) -> float:
     """Return the median seconds of a second's runs, after a few that do not count."""
     for _ in range(5):
         work()
-    taken, end = [], time.perf_counter() + 1.0
+    taken: list[float] = []
+    end = time.perf_counter() + 1.0
     while time.perf_counter() < end or len(taken) < 5:
         start = time.perf_counter()
         work()

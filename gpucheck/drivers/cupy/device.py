@@ -353,11 +353,13 @@ def open_gpus(
     requested: Sequence[int] | None = None,
     *,
     uuids: Mapping[int, str] | None = None,
+    read_cublas_version: bool = True,
 ) -> OpenedGpus:
     """Open the GPUs with these CUDA indices, or all of them for None.
 
-    `uuids` gives the driver's UUIDs by CUDA index, if the caller knows them. Never raises: the
-    result holds the reasons, and a GPU that cannot be opened does not affect the others.
+    `uuids` gives the driver's UUIDs by CUDA index, if the caller knows them. To read cuBLAS'
+    version a handle is created. Never raises: the result holds the reasons, and a GPU that cannot
+    be opened does not affect the others.
     """
     version = None
     known = uuids or {}
@@ -385,7 +387,9 @@ def open_gpus(
         refused={index: error.message for index, error in refused.items()},
         busy=bool(refused) and all(error.code == BUSY for error in refused.values()),
         cupy_version=version,
-        cublas_version=cublas_version(cupy, devices[0].facts.cuda_index),
+        cublas_version=cublas_version(cupy, devices[0].facts.cuda_index)
+        if read_cublas_version
+        else None,
     )
 
 
