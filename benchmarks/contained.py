@@ -9,8 +9,10 @@ test ends becomes a child of this process (prctl(2)), and is killed. The exit co
 
 import contextlib
 import ctypes
+import os
 import subprocess
 import sys
+import threading
 
 import psutil
 
@@ -23,13 +25,24 @@ LATE = 124
 def run(command: list[str], limit_s: float) -> int:
     """Run `command`, kill all that is left of it, and return its exit code."""
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    over = threading.Event()
     process = subprocess.Popen(command)
+
+    def end() -> None:
+        over.set()
+        process.kill()
+
+    timer = threading.Timer(limit_s, end)
+    timer.start()
     try:
-        return process.wait(limit_s)
-    except subprocess.TimeoutExpired:
-        return LATE
+        # Orphans too, as they die: the tests see that they are gone, as below init.
+        while (ended := os.waitpid(-1, 0))[0] != process.pid:
+            pass
     finally:
+        timer.cancel()
         end_descendants()
+    process.returncode = os.waitstatus_to_exitcode(ended[1])
+    return LATE if over.is_set() else process.returncode
 
 
 def end_descendants() -> None:
