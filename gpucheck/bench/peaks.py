@@ -18,7 +18,13 @@ from gpucheck.bench.peaks_model import (
 )
 from gpucheck.drivers.interface import NvmlRequest, Probes
 from gpucheck.drivers.readings import GpuReading
-from gpucheck.inventory.inventory import complete_host, error_of, outcome_of, rows_of
+from gpucheck.inventory.inventory import (
+    complete_host,
+    complete_reading,
+    error_of,
+    outcome_of,
+    rows_of,
+)
 from gpucheck.report.envelope import Answer, Failure, Notice
 from gpucheck.report.errors import BadAnswerError, ExitCode, WrongUseError
 from gpucheck.report.text import count_of, did_you_mean, ranges
@@ -49,7 +55,7 @@ def peaks_here(probes: Probes, dtypes: Sequence[str] = ()) -> Answer:
         WrongUseError: there is no such dtype.
     """
     check_dtypes(dtypes)
-    reading = probes.nvml(NvmlRequest())
+    reading, _ = complete_reading(probes.nvml(NvmlRequest()), probes)
     host = complete_host(probes.host(), reading)
     code, failure = outcome_of(reading)
     rows = rows_of(reading)

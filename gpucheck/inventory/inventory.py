@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from gpucheck.drivers.interface import NvmlRequest, Probes
 from gpucheck.drivers.readings import (
     LIMIT_FIELDS,
+    CudaReading,
     GpuReading,
     KernelReading,
     MigReading,
@@ -51,6 +52,12 @@ from gpucheck.report.text import ranges
 UNDECIDED = frozenset({"driver-not-answering", "nvml-child-died", "not-recorded", "timeout"})
 #: The next call into this driver would hang too.
 HUNG = "driver-not-answering"
+#: There is no NVML, as on a Jetson or without a container's `utility` capability; CUDA may work.
+NO_LIBRARY = "library-not-found"
+_CUDA_ALONE = (
+    "these are the GPUs that CUDA enumerates, without what NVML alone knows (memory in use, load,"
+    " programs, health)."
+)
 
 NEXT_STEP = "Run: gpucheck detect"
 #: Beginning of the sentence that no GPU can be listed.
@@ -78,14 +85,18 @@ def take_inventory(
 ) -> Answer:
     """List the GPUs; without any the answer has exit code 4, with a hung driver 3.
 
+    Where NVML's library is missing, they are those that CUDA enumerates.
+
     `ask_driver` starts CUDA; otherwise it starts only where the rules leave the numbers open.
     Commands that name a device for a program set it. `reading` is what NVML has said already.
     """
     if reading is None:
         wanted = NvmlRequest(topology=topology, process_utilization=process_utilization)
         reading = probes.nvml(wanted)
-    host = complete_host(probes.host(), reading)
     environment = probes.environment()
+    missing = reading.failure
+    reading, seen = complete_reading(reading, probes)
+    host = complete_host(probes.host(), reading)
     rows = rows_of(reading)
     visibility = see_visibility(
         rows,
@@ -93,6 +104,7 @@ def take_inventory(
         probes,
         ask_driver=ask_driver,
         driver_version=reading.driver_version,
+        seen=seen,
     )
     kernel = probes.kernel() if rows else KernelReading()
     identities = probes.identify({p.pid for row in rows for p in row.processes})
@@ -100,9 +112,25 @@ def take_inventory(
     gpus = tuple(describe_gpu(row, visibility, kernel, identities, split=split) for row in rows)
     links = describe_topology(reading.topology, rows) if reading.topology else None
     inventory = Inventory(gpus=gpus, visibility=visibility, topology=links)
-    notices = tuple(_notices(reading, inventory, environment, topology=topology))
+    notices = [*_notices(reading, inventory, environment, topology=topology)]
+    if seen is not None and missing is not None:
+        notices.insert(0, Notice(code="nvml-missing", message=f"{missing.message}: {_CUDA_ALONE}"))
     code, failure = outcome_of(reading)
-    return Answer(result=inventory, exit_code=code, host=host, error=failure, warnings=notices)
+    return Answer(
+        result=inventory, exit_code=code, host=host, error=failure, warnings=tuple(notices)
+    )
+
+
+def complete_reading(
+    reading: NvmlReading, probes: Probes
+) -> tuple[NvmlReading, CudaReading | None]:
+    """Return NVML's reading; where its library is missing, CUDA's, and what a program sees."""
+    if reading.failure is None or reading.failure.code != NO_LIBRARY:
+        return reading, None
+    # Imported only if needed: most machines have the library.
+    from gpucheck.inventory.without_nvml import ask_cuda_alone
+
+    return ask_cuda_alone(reading.failure, probes)
 
 
 def judge_list(answer: Answer) -> Answer:
@@ -166,10 +194,12 @@ def see_visibility(
     *,
     ask_driver: bool,
     driver_version: str | None = None,
+    seen: CudaReading | None = None,
 ) -> Visibility:
     """Apply the rules; ask the driver where they leave it open, or when told to.
 
-    A card that does not answer may hang CUDA: then only `ask_driver` starts it.
+    `seen` is what the driver has said already. A card that does not answer may hang CUDA: then only
+    `ask_driver` starts it.
     """
     visibility = apply_rules(
         environment.get("CUDA_VISIBLE_DEVICES"),
@@ -179,7 +209,7 @@ def see_visibility(
     )
     silent = any(is_silent(row) for row in rows)
     question = visibility.open_question
-    if not rows or not (ask_driver or question):
+    if not rows or not (ask_driver or question or seen):
         return visibility
     hung = next((row.failure for row in rows if row.failure and row.failure.code == HUNG), None)
     if silent and not (ask_driver or hung):
@@ -187,7 +217,7 @@ def see_visibility(
     if hung:
         reason = "CUDA was not asked, because it may hang on that GPU too"
         return visibility._replace(open_question=f"{question}; {reason}" if question else reason)
-    cuda = probes.cuda()
+    cuda = probes.cuda() if seen is None else seen
     joined = join_driver(visibility, cuda, rows)
     if joined is not None:
         return joined
@@ -277,6 +307,10 @@ _NESTED = {
 }
 #: The reading that no field of the document shows.
 _NOT_SHOWN = "pci_device_id"
+#: What is absent of a GPU that does not answer.
+UNANSWERED = frozenset({*_COPIED, *_MEMORY, *_NESTED, "processes"} - {"index", *LIMIT_FIELDS})
+#: Why CUDA's total is no figure of the card's.
+SHARED_MEMORY = "the GPU shares the CPU's memory"
 
 
 def rows_of(reading: NvmlReading) -> tuple[GpuReading, ...]:
@@ -284,9 +318,7 @@ def rows_of(reading: NvmlReading) -> tuple[GpuReading, ...]:
     failure = reading.failure
     if failure is None or reading.gpu_count is None:
         return reading.gpus
-    reasons = dict.fromkeys(
-        {*_COPIED, *_MEMORY, *_NESTED, "processes"} - {"index", *LIMIT_FIELDS}, failure.message
-    )
+    reasons = dict.fromkeys(UNANSWERED, failure.message)
     answered = {gpu.index: gpu for gpu in reading.gpus}
     return tuple(
         answered.get(index) or GpuReading(index=index, failure=failure, unavailable=reasons)
@@ -365,10 +397,11 @@ def describe_gpu(
 def _shares_memory(row: GpuReading, kernel: KernelReading) -> bool:
     """Return whether the GPU has no memory of its own (GB10, Jetson, integrated boards).
 
-    Only there NVML answers "not supported" when asked for the size.
+    Only there NVML answers "not supported" when asked for the size; CUDA tells it apart.
     """
     reason = row.unavailable.get("memory_total_bytes", "")
-    offered = row.memory_total_bytes is not None or "(NVML 3)" not in reason
+    shared = reason == SHARED_MEMORY or "(NVML 3)" in reason
+    offered = row.memory_total_bytes is not None or not shared
     return row.failure is None and not offered and kernel.memory_total_bytes is not None
 
 

@@ -20,7 +20,7 @@ from gpucheck.drivers.readings import (
     ProcessIdentity,
 )
 from gpucheck.drivers.recorded import Snapshot
-from gpucheck.inventory.inventory import HUNG, complete_host, nvml_failure
+from gpucheck.inventory.inventory import HUNG, NO_LIBRARY, complete_host, nvml_failure
 from gpucheck.inventory.visibility import digits_of, gpu_uuid, looks_like_uuid
 from gpucheck.report.blocks import counted
 from gpucheck.report.envelope import Answer, Notice
@@ -39,7 +39,10 @@ def record(probes: Probes) -> Snapshot:
     hung = nvml.failure is not None and nvml.failure.code == HUNG
     cuda = None if hung else probes.cuda()
     environment = dict(probes.environment())
-    hidden = cuda is not None and not cuda.device_count and VISIBLE in environment
+    # Where there is no NVML, CUDA alone knows what the variable hides.
+    alone = nvml.failure is not None and nvml.failure.code == NO_LIBRARY
+    seen = cuda is not None and bool(cuda.device_count)
+    hidden = cuda is not None and VISIBLE in environment and (alone or not seen)
     pids = {process.pid for gpu in nvml.gpus for process in gpu.processes}
     return Snapshot(
         time=probes.time(),

@@ -86,6 +86,20 @@ class TestDevices:
         assert (soft.code, "warning: The GPUs cannot be listed" in soft.said) == (0, True)
         assert (cpu.code, cpu.said) == (0, "")
 
+    def test_without_nvml_the_gpus_of_cuda_are_those_of_every_command(
+        self, program: Program, pretend: Pretend
+    ) -> None:
+        env = pretend(load_machine("t4").with_driver(nvml=False))
+        listed = program("list", "--json", env=env).document("list")
+        placed = program("place", "/gpu:0", "--json", env=env).document("place")
+        limited = program("memlimit", "30%", "--json", env=env).document("memlimit")
+
+        (gpu,), (device,) = listed["result"]["gpus"], placed["result"]["devices"]
+        assert device["uuid"] == gpu["uuid"] == limited["result"]["gpus"][0]["uuid"]
+        for document in (listed, placed, limited):
+            assert (document["exit_code"], document["status"]) == (0, "warn")
+            assert document["warnings"][0]["code"] == "nvml-missing"
+
     def test_a_card_that_takes_no_program_is_a_warning(
         self, program: Program, pretend: Pretend
     ) -> None:
