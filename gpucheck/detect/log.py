@@ -50,6 +50,11 @@ NUMBER_AFTER: tuple[tuple[bytes, bytes, bytes], ...] = (
     (b"code=", b"cuda", b"("),
     (b"returned", b"cuda", b""),
     (b"error=", b"thc", b" :"),
+    # Ollama: "cuInit err: 802", "cuda driver library init failure: 802", "cudaSetDevice err: 35".
+    (b"cuinit err", b"", b""),
+    (b"cudasetdevice err", b"", b""),
+    (b"driver library init failure", b"cuda", b""),
+    (b"cudart init failure", b"", b""),
 )
 #: What stands after one, and what must stand elsewhere in the line.
 NUMBER_BEFORE: tuple[tuple[bytes, bytes], ...] = ((b" vs. 0)", b"cuda"), (b"] call to cu", b""))
