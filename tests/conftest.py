@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import faulthandler
 import gc
 import json
 import os
@@ -20,6 +21,7 @@ from typing import Any
 
 import hypothesis
 import pytest
+from _pytest.faulthandler import fault_handler_stderr_fd_key
 from _pytest.runner import runtestprotocol
 
 from tests.command_server import CommandServer, CommandServers, can_serve
@@ -50,6 +52,11 @@ QUICK_FILES = (
 #: Elsewhere a test that takes more of a processor than this is named at the end of the run: it
 #: wants the mark, or less work. It is no failure, since machines differ.
 MOST_CPU_S = 2.0
+
+#: A test that takes longer has hung. The watch for it is a thread, which costs a third of a small
+#: test, and so it is kept for some tests: each has at least the first of these less the second.
+HANGS_S, KEPT_WATCH_S = 300.0, 20.0
+WATCHED_SINCE_S = pytest.StashKey[float]()
 
 #: The whole suite writes a tenth of it.
 LEAST_MEMORY_BYTES = 4 << 30
@@ -207,6 +214,7 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
     Those of setup and teardown are for the JUnit file, the durations and `-v`.
     """
+    watch_for_a_hang(item.config)
     option = item.config.option
     asked = option.xmlpath or option.durations or option.verbose > 0
     if asked or "PYTEST_XDIST_WORKER" not in os.environ:
@@ -215,6 +223,31 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
         if report.when == "call" or not report.passed:
             item.ihook.pytest_runtest_logreport(report=report)
     return True
+
+
+def watch_for_a_hang(config: pytest.Config) -> None:
+    """Let a test that hangs show where, as pytest's `faulthandler_timeout` does for each test.
+
+    It also ends the run where `faulthandler_exit_on_timeout` is set, as in .ci/run.
+    """
+    now_s = time.monotonic()
+    if now_s - config.stash.get(WATCHED_SINCE_S, -KEPT_WATCH_S) >= KEPT_WATCH_S:
+        config.stash[WATCHED_SINCE_S] = now_s
+        faulthandler.dump_traceback_later(
+            HANGS_S,
+            file=config.stash[fault_handler_stderr_fd_key],
+            exit=config.getini("faulthandler_exit_on_timeout"),
+        )
+
+
+def pytest_exception_interact(node: pytest.Item | pytest.Collector) -> None:
+    """Watch anew after a failure, where pytest ends the watch."""
+    node.config.stash[WATCHED_SINCE_S] = -KEPT_WATCH_S
+
+
+def pytest_sessionfinish() -> None:
+    """End the watch for tests that hang."""
+    faulthandler.cancel_dump_traceback_later()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -36,6 +36,8 @@ _CHUNK_BYTES = 1 << 16
 MOST_LINE_BYTES = 64 << 20
 #: A child that is not stuck in the kernel ends this soon after SIGKILL.
 _REAP_S = 0.05
+#: The exit status of a child that has closed its output by ending comes this soon after it.
+_EXIT_S = 1.0
 #: A driver that has missed a deadline gets this share of it from then on: several hangs in one
 #: command take little longer than one.
 SHARE_AFTER_A_HANG = 0.25
@@ -215,8 +217,7 @@ class Child:
         return os.read(self._answers, _CHUNK_BYTES)
 
     def _how_it_ended(self) -> str:
-        # End of file comes a moment before the exit status.
-        status = self._reap(1.0)
+        status = self._reap(_EXIT_S)
         if status is None:
             return "closed its output"
         code = os.waitstatus_to_exitcode(status)

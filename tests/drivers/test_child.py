@@ -96,13 +96,12 @@ def test_a_silent_child_is_given_up_at_the_deadline(start: Start) -> None:
         print(json.dumps({"pid": os.getpid()}), flush=True)
         time.sleep(600)
     """)
-    answers = child.documents(0.5)
-    pid = next(answers)["pid"]
+    pid = next(child.documents(20))["pid"]
 
     with pytest.raises(ChildSilentError) as caught:
-        next(answers)
+        next(child.documents(0.1))
 
-    assert caught.value.deadline_s == 0.5
+    assert caught.value.deadline_s == 0.1
     assert ends(pid)
 
 
@@ -189,7 +188,8 @@ def test_a_child_that_dies_says_how(start: Start, last_words: str, how: str) -> 
     assert caught.value.how == how
 
 
-def test_a_child_that_only_closes_its_output(start: Start) -> None:
+def test_a_child_that_only_closes_its_output(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpucheck.drivers.child._EXIT_S", 0.05)
     child = start("""
         import os, time
         os.close(1)

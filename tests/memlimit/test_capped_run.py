@@ -249,7 +249,10 @@ def test_a_starter_that_ends_is_not_admitted(root: Path) -> None:
         start()
 
 
-def test_a_scope_must_hold_the_process_and_is_limited_then(root: Path) -> None:
+def test_a_scope_must_hold_the_process_and_is_limited_then(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(capped_run, "_SYSTEMD_S", 0.05)
     session = FakeSession()
     run = run_in(root, session, place="scope")
 

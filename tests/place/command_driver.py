@@ -127,5 +127,13 @@ def eventually(condition: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
+def is_running(pid: int) -> bool:
+    """Return whether a process is neither gone nor only waiting for whoever collects it."""
+    try:
+        return state_of(pid) != "Z"
+    except OSError:
+        return False
+
+
 def state_of(pid: int) -> str:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]

@@ -19,6 +19,7 @@ from tests.place.command_driver import (
     environment,
     eventually,
     finish,
+    is_running,
     python,
     sessions,
     state_of,
@@ -158,13 +159,18 @@ class TestSupervise:
         assert not any(Path(f"/proc/{pid}").exists() for pid in children)
 
     def test_killed_itself_it_leaves_no_probe(self, session: Callable[..., Session]) -> None:
-        command = ["sh", "-c", "cat /proc/$PPID/task/*/children; echo; exec sleep 0.5"]
-        running = session("supervise", command)
-        children = [int(pid) for pid in running.line().split()]
+        words = "echo $$; cat /proc/$PPID/task/*/children; echo; exec sleep 600"
+        running = session("supervise", ["sh", "-c", words])
+        own = int(running.line())
+        probes = {int(pid) for pid in running.line().split()} - {own}
 
         running.send(signal.SIGKILL)
 
-        eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in children))
+        try:
+            assert len(probes) == 1
+            eventually(lambda: not any(is_running(pid) for pid in probes))
+        finally:
+            os.kill(own, signal.SIGKILL)
 
     def test_an_exit_code_is_known_although_the_caller_ignores_its_children(self) -> None:
         def ignore() -> None:

@@ -130,11 +130,11 @@ def test_a_device_that_refuses_one_question_answers_the_others(ask: Ask) -> None
 
 
 def test_a_hang_is_given_up(ask: Ask) -> None:
-    reading = ask(load_machine("t4").broken(hang=["cuInit"]), deadline_s=0.5)
+    reading = ask(load_machine("t4").broken(hang=["cuInit"]), deadline_s=0.2)
 
     assert reading.failure is not None
     assert reading.failure.code == "driver-not-answering"
-    assert reading.failure.message == "the CUDA driver did not answer within 0.5 s"
+    assert reading.failure.message == "the CUDA driver did not answer within 0.2 s"
 
 
 def test_a_crash_is_told(c_compiler: str, tmp_path: Path) -> None:
@@ -237,7 +237,7 @@ def test_without_cupy_it_is_libcuda(tmp_path: Path, machine: Machine) -> None:
         ("import os; os.abort()\n", "trial-died", "was ended by SIGABRT"),
         ("import missing_library\n", "fails-on-the-gpu", "No module named 'missing_library'"),
         (NUMPY_LIKE.replace("WRONG = 0", "WRONG = 1"), "fails-on-the-gpu", "is wrong"),
-        (SLEEP, "import-not-finished", "still being imported after 1 s"),
+        (SLEEP, "import-not-finished", "still being imported after 0.2 s"),
         (
             NUMPY_LIKE.replace("def arange", "import time\ndef arange").replace(
                 "return _Array(range(count))", "time.sleep(600)"
@@ -258,9 +258,9 @@ def test_a_cupy_that_is_late_or_wrong_leaves_the_drivers_word(
 ) -> None:
     # Only the part that must be late has little time.
     if text == SLEEP:
-        monkeypatch.setattr(frameworks, "IMPORT_S", 1.0)
+        monkeypatch.setattr(frameworks, "IMPORT_S", 0.2)
     elif code == "compile-not-finished":
-        monkeypatch.setattr(client, "COMPILE_S", 1.0)
+        monkeypatch.setattr(client, "COMPILE_S", 0.2)
 
     found = run(tmp_path, machine, text)
 
@@ -277,7 +277,7 @@ def test_an_interpreter_that_starts_late_is_no_hung_driver(
     slow = tmp_path / "python"
     slow.write_text("#!/bin/sh\nexec sleep 600\n")
     slow.chmod(0o755)
-    monkeypatch.setattr(frameworks, "IMPORT_S", 0.5)
+    monkeypatch.setattr(frameworks, "IMPORT_S", 0.2)
     libraries = build_libraries(machine, tmp_path / "libraries")
     for name, value in libraries.items():
         monkeypatch.setenv(name, value)
@@ -301,7 +301,7 @@ def test_a_driver_that_hangs_is_not_asked_again_through_cupy(
     (tmp_path / "cupy.py").write_text(f"open({str(tmp_path / 'asked')!r}, 'w')\n")
     hung = machine.broken(hang=["cuLaunchKernel"])
 
-    found = run(tmp_path, hung, (tmp_path / "cupy.py").read_text(), deadline_s=1.0)
+    found = run(tmp_path, hung, (tmp_path / "cupy.py").read_text(), deadline_s=0.2)
 
     assert found.failure is not None
     assert found.failure.code == "driver-not-answering"

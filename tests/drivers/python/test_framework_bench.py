@@ -138,7 +138,7 @@ def test_facts_are_those_of_the_framework(start: Start) -> None:
     [
         ({"FAKE_FRAMEWORK": "import=fail"}, BROKEN, "libtorch.so: cannot open shared object file"),
         ({"FAKE_FRAMEWORK": "import=exit"}, BROKEN, "was ended by SIGSEGV"),
-        ({"FAKE_FRAMEWORK": "import=hang", "import_s": 1.5}, SILENT, "still being imported"),
+        ({"FAKE_FRAMEWORK": "import=hang", "import_s": 0.2}, SILENT, "still being imported"),
         ({"python": "/bin/false"}, BROKEN, "is it a Python?"),
         ({"python": "/bin/cat"}, BROKEN, "is it a Python?"),
     ],
@@ -163,7 +163,7 @@ def test_a_framework_that_is_not_installed_is_missing(start: Start) -> None:
 
 @pytest.mark.parametrize(
     ("fault", "deadline_s", "code"),
-    [("exit", 60, DIED), ("hang", 0.5, SILENT), ("memory", 60, OUT_OF_MEMORY)],
+    [("exit", 60, DIED), ("hang", 0.2, SILENT), ("memory", 60, OUT_OF_MEMORY)],
 )
 def test_a_run_that_fails_leaves_the_next_case_a_framework(
     start: Start, fault: str, deadline_s: float, code: str

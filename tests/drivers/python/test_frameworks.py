@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -108,11 +109,19 @@ def fake(folder: Path, module: str, text: str) -> dict[str, str]:
 
 
 def attempt(
-    environment: dict[str, str], *names: str, deadline_s: float = 20
+    environment: dict[str, str],
+    *names: str,
+    deadline_s: float = 20,
+    report: Callable[[str], None] = lambda said: None,
 ) -> dict[str, TrialReading]:
     said: list[str] = []
+
+    def note(text: str) -> None:
+        said.append(text)
+        report(text)
+
     found = run_framework_tests(
-        names, sys.executable, environment, deadline_s=deadline_s, report_progress=said.append
+        names, sys.executable, environment, deadline_s=deadline_s, report_progress=note
     )
     assert all(any(name in line for line in said) for name in names)
     return {trial.name: trial for trial in found}
@@ -138,10 +147,10 @@ def test_a_crash_is_a_failure_of_that_one_alone(tmp_path: Path) -> None:
 
 
 def test_an_import_that_never_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(frameworks, "IMPORT_S", 0.5)
+    monkeypatch.setattr(frameworks, "IMPORT_S", 0.2)
     environment = fake(tmp_path, "torch", "import time; time.sleep(600)\n")
 
-    found = attempt(environment, "pytorch", deadline_s=0.5)["pytorch"]
+    found = attempt(environment, "pytorch", deadline_s=0.2)["pytorch"]
 
     assert found.failure is not None
     assert found.failure.code == "import-not-finished"
@@ -206,19 +215,23 @@ class cuda:
 def test_work_that_never_ends_leaves_less_time_to_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(frameworks, "IMPORT_S", 4.0)
+    def report(text: str) -> None:
+        if text == "importing cupy":  # the imports have had their time
+            monkeypatch.setattr(frameworks, "IMPORT_S", 0.4)
+
     environment = fake(tmp_path, "jax", STUCK)
     fake(tmp_path, "cupy", STUCK)
 
-    found = attempt(environment, "jax", "cupy", deadline_s=0)
+    found = attempt(environment, "jax", "cupy", deadline_s=0, report=report)
 
     assert {name: trial.failure for name, trial in found.items()} == {
         "jax": ProbeFailure(
-            code="driver-not-answering", message="jax did not finish its work on the GPU within 2 s"
+            code="driver-not-answering",
+            message="jax did not finish its work on the GPU within 0.2 s",
         ),
         "cupy": ProbeFailure(
             code="driver-not-answering",
-            message="cupy did not finish its work on the GPU within 0.5 s",
+            message="cupy did not finish its work on the GPU within 0.05 s",
         ),
     }
 
