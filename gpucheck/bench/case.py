@@ -153,6 +153,10 @@ class Case(ABC):
         """Return further results of the last check, with the unit in the key."""
         return {}
 
+    def trial_s(self) -> float | None:
+        """Return an operation's seconds as smaller ones show them; None if its work tells them."""
+        return None
+
     @abstractmethod
     def prepare(self) -> None:
         """Allocate inputs and outputs and fill the inputs."""

@@ -43,7 +43,7 @@ from gpucheck.drivers.python.framework_bench import (
     RUN_S,
     SharedBytes,
 )
-from gpucheck.report.errors import BadAnswerError
+from gpucheck.report.errors import BadAnswerError, GpucheckError
 from gpucheck.report.text import framework_title
 
 if TYPE_CHECKING:
@@ -57,6 +57,9 @@ _NUMPY_DTYPES = ("float32", "float64")
 _FIRST_TF32 = (8, 0)
 #: Share of the free GPU memory that the sets of inputs may use: a framework keeps what it once had.
 _SETS_SHARE = 0.1
+#: Formats that a framework may multiply a thousand times slower than float32 on processors without
+#: instructions for them, and the edges to try that out with, until one takes so many seconds.
+_TRIED, _TRIAL_EDGES, _LONG_TRIAL_S = ("bfloat16", "float16"), (256, 512, 1024), 0.2
 #: A run that takes this many times as long as the last one has hung.
 _SLOWER = 50.0
 
@@ -377,6 +380,46 @@ class FrameworkMatmul(FrameworkCase):
         """Return A and B."""
         stored = _stored_as(self._form)
         return [(array, stored) for array in matmul.draw_inputs(self._order)]
+
+    def trial_s(self) -> float | None:
+        """Return the seconds of a 16-bit product on the processor, as smaller ones grow.
+
+        Those that leave the caches grow faster than their work. All forms call the same product.
+        """
+        framework, edge = self._part.framework, min(self._order.shape)
+        key = (self._order.dtype, edge)
+        if self._part.gpu is not None or self._order.dtype not in _TRIED or framework.failure:
+            return None
+        if key not in framework.trials_s:
+            try:
+                framework.trials_s[key] = self._grown_s(edge)
+            except GpucheckError:  # its row will say why
+                framework.trials_s[key] = None
+        return framework.trials_s[key]
+
+    def _grown_s(self, edge: int) -> float | None:
+        tried: list[tuple[int, float]] = []
+        for smaller in _TRIAL_EDGES:
+            if 2 * smaller <= edge and (not tried or tried[-1][1] < _LONG_TRIAL_S):
+                tried.append((smaller, self._seconds_of(smaller, again=not tried)))
+        if not tried:
+            return None
+        last, seconds = tried[-1]
+        growth = 2.0**3
+        if len(tried) > 1:
+            growth = max(growth, seconds / tried[-2][1])
+        return float(seconds * growth ** math.log2(edge / last))
+
+    def _seconds_of(self, edge: int, *, again: bool) -> float:
+        """Return the seconds of a smaller product; the very first one loads libraries."""
+        order = replace(self._order, shape=(edge, edge, edge))
+        case = FrameworkMatmul(self._kernel, order, replace(self._part, form="eager"))
+        try:
+            case.prepare()
+            seconds = case.run(1)
+            return case.run(1) if again else seconds
+        finally:
+            case.release()
 
     def verify(self, out: HostArray) -> Verified:
         """Compare an output with float64."""

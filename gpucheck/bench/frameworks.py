@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from gpucheck.bench.model import BenchRequest, FrameworkFacts, FrameworkUse
@@ -81,10 +81,15 @@ def use_gpus(frameworks: Sequence[str]) -> bool:
 
 @dataclass(slots=True, kw_only=True)
 class Framework:
-    """One framework of a run; `failure` is why it cannot be measured."""
+    """One framework of a run; `failure` is why it cannot be measured.
+
+    `trials_s` are the seconds of operations that were tried out at smaller sizes, by format and
+    edge.
+    """
 
     process: FrameworkProcess
     failure: Failure | None = None
+    trials_s: dict[tuple[str, int], float | None] = field(default_factory=dict)
 
     @property
     def name(self) -> str:

@@ -134,8 +134,9 @@ def row_name(row: Measurement | CaseLabel, where: str | None = None, *, sizes: b
     what = made_by(row)
     if row.kernel == "p2p":
         return f"{what} to {device}" if device else f" {what}"
-    if row.kernel == "batch":
-        what = f"batch {_images(row.shape[0])}" if row.shape else what
+    if row.kernel == "batch" and row.shape:
+        batch = f"batch {_images(row.shape[0])}"
+        what = batch if row.framework is None else f"{row.framework.text}, {batch}"
     elif row.kernel == "towers" and row.shape and "towers" in row.parameters:
         count = row.parameters["towers"]
         separate = isinstance(row, Measurement) and row.facts.get("simulated") == "no"

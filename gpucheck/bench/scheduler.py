@@ -465,7 +465,8 @@ def estimate_costs(
 ) -> None:
     """Write the expected time of an operation, and of a slice's overhead, into each state.
 
-    `host` are the rates of one thread; float64 counts double, other formats as float32.
+    `host` are the rates of one thread; float64 counts double, other formats as float32, unless a
+    case tries it out.
     """
     if host is None:
         return
@@ -476,7 +477,8 @@ def estimate_costs(
         if label.device == "cpu":
             flops = 2 * work.flops if label.dtype.input == "float64" else work.flops
             computing_s = flops / (flops_per_s * (label.threads or 1))
-            state.expected_operation_s = max(computing_s, work.bytes_moved / bytes_per_s)
+            tried_s = state.case.trial_s() or 0.0
+            state.expected_operation_s = max(computing_s, work.bytes_moved / bytes_per_s, tried_s)
         else:
             gpu = next((gpu for gpu in gpus if label.device == gpu.device), None)
             state.expected_operation_s = _on_gpu(label, work, gpu)

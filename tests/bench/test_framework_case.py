@@ -273,6 +273,55 @@ def test_a_gpu_that_the_framework_does_not_see_is_the_rows_error(
     case.release()
 
 
+class Timed:
+    """Process of a framework whose product of each edge takes so many seconds."""
+
+    interpreter = SimpleNamespace(path="/bin/python")
+    running = True
+
+    def __init__(self, seconds: dict[int, float]) -> None:
+        self.facts: dict[str, object] = {}
+        self.name = "pytorch"
+        self.forms: list[str] = []
+        self._seconds, self._edge = seconds, 0
+
+    def ask(self, request: dict[str, Any], deadline_s: float) -> dict[str, Any]:
+        if request["ask"] == "prepare":
+            self._edge = request["output"]["shape"][0]
+            self.forms.append(request["form"])
+        if request["ask"] == "run" and self._edge not in self._seconds:
+            raise BadAnswerError(code="framework-died", message="it was ended")
+        return {"seconds": self._seconds.get(self._edge), "handed_s": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("seconds", "edge", "expected_s"),
+    [
+        # Growing by 16 with each doubling, where the work grows by 8.
+        ({256: 0.01, 512: 0.1, 1024: 1.6}, 2048, 25.6),
+        ({256: 0.3}, 2048, 0.3 * 8**3),
+        ({256: 1e-3, 512: 2e-3}, 1024, 16e-3),
+        ({}, 256, None),
+        ({256: 0.01}, 2048, None),  # it died
+    ],
+)
+def test_a_16_bit_product_is_tried_out_before_it_takes_the_time_of_all_others(
+    seconds: dict[int, float], edge: int, expected_s: float | None
+) -> None:
+    process: Any = Timed(seconds)
+    framework = Framework(process=process)
+
+    found = [
+        case.trial_s() for case in cases_of(framework, "matmul", None, dtype="float16", size=edge)
+    ]
+
+    wanted = None if expected_s is None else pytest.approx(expected_s)
+    assert found == [wanted] * len(FORMS["pytorch"])
+    tried = 0 if expected_s is None and not seconds else max(1, len(seconds))
+    assert process.forms[:tried] == ["eager"] * tried
+    assert [case.trial_s() for case in cases_of(framework, "matmul", None, size=edge)] == [None] * 3
+
+
 def test_quick_measures_one_form(opened: Callable[..., Opened]) -> None:
     (framework,) = opened("pytorch").frameworks.members
 

@@ -825,6 +825,14 @@ def test_a_product_takes_what_its_threads_do_and_float64_twice_that() -> None:
     assert expected_s(dtype="float64") == pytest.approx(2 * one)
 
 
+def test_what_an_operation_showed_in_a_trial_counts_if_it_is_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for seconds, expected in ((98.0, 98.0), (1e-9, 2 * 4096**3 / 100e9)):
+        monkeypatch.setattr(FakeCase, "trial_s", lambda case, found=seconds: found)
+        assert expected_s() == pytest.approx(expected)
+
+
 def test_a_gpu_is_taken_to_do_half_of_its_sheet_and_a_link_its_bytes() -> None:
     assert expected_s(device="gpu:0") == pytest.approx(2 * 4096**3 / 25e12)
     moved = expected_s(device="gpu:0", scope=Scope.END_TO_END)

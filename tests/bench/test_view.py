@@ -360,6 +360,11 @@ def test_the_details_name_the_error_and_its_bound() -> None:
             "cpu PyTorch eager, 1 thread",
         ),
         (
+            replace(ONE, kernel="batch", variant="batch", framework=PYTORCH, shape=(64,)),
+            True,
+            "cpu PyTorch eager, batch 64 images",
+        ),
+        (
             replace(MOVED, framework=replace(PYTORCH, form="compile")),
             False,
             "gpu:0 PyTorch compile fused with transfers",
