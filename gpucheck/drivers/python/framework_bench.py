@@ -12,14 +12,17 @@ import json
 import mmap
 import os
 import shutil
+import signal
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpucheck.drivers.child import Child, ChildDiedError, ChildSilentError
+from gpucheck.drivers.host.process_tree import ProcessTree, read_stat
 from gpucheck.drivers.python.interpreters import Interpreter, user_environment, why_silent
 from gpucheck.report.errors import BadAnswerError
 
@@ -45,6 +48,8 @@ _KINDS = {"lacks": LACKS, "missing": LACKS, "out-of-memory": OUT_OF_MEMORY}
 #: Folder of what a framework compiles, and its prefix: it disappears with the run.
 _FOLDER_PREFIX = "gpucheck-compiled-"
 _MODULES = {"pytorch": "torch"}
+#: The id of no process: a tree without a root.
+_NO_PROCESS = -1
 
 
 class SharedBytes:
@@ -176,7 +181,9 @@ class FrameworkProcess:
             self.close()
             message = f"the process that imports it {error.how}"
             if "was ended by" not in error.how:  # perhaps it is no Python, or too old
-                message = why_silent(self.interpreter, user_environment(self.environment))
+                environment = user_environment(self.environment)
+                how = f"{error.how} while importing it"
+                message = why_silent(self.interpreter, environment, how)
             raise self._error(BROKEN, message, of_it=False) from None
         if "facts" not in document:
             self.close()
@@ -238,6 +245,10 @@ class FrameworkProcess:
                 (f"Name the Python that has it: --framework {self.name}=PATH/bin/python",),
             )
         because = " | ".join(str(said[key]) for key in ("message", "log") if said.get(key))
+        if "version" in said:  # its calls are others than ours: too old, or too new
+            cannot = f"{said['version']} cannot be measured".strip()
+            remedy = ("Try another version of it in that Python.",)
+            return self._error(BROKEN, f"{cannot}: {because}", remedy)
         remedy = (f"Run: gpucheck detect --framework {self.name} --deep",)
         return self._error(BROKEN, f"cannot be imported: {because}", remedy)
 
@@ -302,6 +313,7 @@ class CompiledFolder:
 
     A lock on it tells that its owner lives: what a killed run left is deleted by the next. Code
     that a program executes must not lie where others can write, as PyTorch's own default does.
+    Processes that a framework started have the folder in their environment, and end with it.
     """
 
     def __init__(self) -> None:
@@ -316,6 +328,7 @@ class CompiledFolder:
     def close(self) -> None:
         """Delete the folder."""
         if self._descriptor >= 0:
+            _end_users(self.path)
             shutil.rmtree(self.path, ignore_errors=True)
             os.close(self._descriptor)
             self._descriptor = -1
@@ -330,8 +343,27 @@ def _delete_if_left(folder: Path) -> None:
     try:
         if os.fstat(descriptor).st_uid == os.getuid():
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _end_users(str(folder))
             shutil.rmtree(folder, ignore_errors=True)
     except OSError:  # its owner holds the lock
         return
     finally:
         os.close(descriptor)
+
+
+def _end_users(folder: str) -> None:
+    """Kill the processes whose folder for temporary files this is: they would write into it."""
+    tree = ProcessTree(_NO_PROCESS, mark=f"TMPDIR={folder}\0")
+    with suppress(OSError):
+        tree.refresh(_own_processes())
+        tree.send(signal.SIGKILL)
+
+
+def _own_processes(proc: Path = Path("/proc")) -> Iterator[int]:
+    """Yield the user's processes; not those asleep in a driver, whose files may block a reader."""
+    for entry in proc.iterdir():
+        if entry.name.isdigit():
+            with suppress(OSError):
+                stat = read_stat(entry)
+                if entry.stat().st_uid == os.getuid() and stat and stat.state not in "DZX":
+                    yield int(entry.name)

@@ -243,6 +243,9 @@ def main() -> None:
     except BaseException as error:
         said = failure(error)
         said["log"] = " | ".join(log.telling()[-3:])
+        imported = sys.modules.get({"pytorch": "torch"}.get(name, name))
+        if imported is not None:  # a failed import leaves none
+            said["version"] = str(getattr(imported, "__version__", ""))
         write_answer({"id": 0, "error": said})
         return
     if os.environ.get("NVIDIA_TF32_OVERRIDE") == "0":  # CUDA's libraries heed it before settings

@@ -232,7 +232,7 @@ def together(error: str, lines: list[str]) -> str:
 
 def explain(error: BaseException) -> str:
     """Return an exception as one line."""
-    lines = (type(error).__name__ + ": " + str(error)).splitlines()
+    lines = (type(error).__name__ + (": " + str(error) if str(error) else "")).splitlines()
     return plain(" ".join(line.strip() for line in lines if line.strip()))[:MOST_CHARACTERS]
 
 

@@ -192,8 +192,10 @@ def run_script(
         child.close()
 
 
-def why_silent(interpreter: Interpreter, environment: Mapping[str, str]) -> str:
-    """Return why an interpreter that ran to its end gave no answer: too old, or not a Python."""
+def why_silent(
+    interpreter: Interpreter, environment: Mapping[str, str], how: str = "gave no answer"
+) -> str:
+    """Return why an interpreter gave no answer: too old, not a Python, else `how` it ended."""
     path = interpreter.path
     try:
         child = Child(
@@ -212,5 +214,5 @@ def why_silent(interpreter: Interpreter, environment: Mapping[str, str]) -> str:
         child.close()
     shown = ".".join(map(str, version))
     if version < OLDEST:
-        return f"{path} is Python {shown}, but gpucheck can read packages only from Python 3.8 on"
-    return f"{path}, Python {shown}, gave no answer"
+        return f"{path} is Python {shown}, but gpucheck needs Python 3.8 or newer there"
+    return f"{path}, Python {shown}, {how}"

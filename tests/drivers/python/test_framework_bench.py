@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import fcntl
 import os
+import signal
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -43,7 +45,7 @@ def _start() -> Iterator[Start]:
         import_s = words.pop("import_s", 60.0)
         environment = {"PATH": os.environ["PATH"], **words}
         if name != "numpy":
-            environment["PYTHONPATH"] = str(STAND_INS)
+            environment.setdefault("PYTHONPATH", str(STAND_INS))
         process = FrameworkProcess(
             name=name,
             interpreter=Interpreter(words.pop("python", sys.executable)),
@@ -153,6 +155,27 @@ def test_a_framework_that_cannot_be_imported_says_why(
     assert said in caught.value.message
 
 
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [
+        ("import os\nos._exit(7)", ", ended with code 7 while importing it"),
+        ("__version__ = '1.4.0'", "pytorch 1.4.0 cannot be measured: AttributeError: "),
+        ("raise MemoryError", "pytorch cannot be imported: MemoryError"),
+        ("print('{}')\nimport no_such", "ModuleNotFoundError: No module named 'no_such'"),
+    ],
+)
+def test_a_framework_that_fails_in_its_own_way_is_broken(
+    program: str, said: str, start: Start, tmp_path: Path
+) -> None:
+    (tmp_path / "torch.py").write_text(program, encoding="utf-8")
+
+    with pytest.raises(BadAnswerError) as caught:
+        start("pytorch", PYTHONPATH=str(tmp_path))
+
+    assert caught.value.code == BROKEN
+    assert said in caught.value.message
+
+
 def test_a_framework_that_is_not_installed_is_missing(start: Start) -> None:
     with pytest.raises(BadAnswerError, match="cupy is not installed in") as caught:
         start("cupy")
@@ -252,3 +275,26 @@ def test_folder_of_a_killed_run_is_deleted_by_the_next_but_not_one_in_use(
 
     os.close(descriptor)
     assert list(tmp_path.iterdir()) == [in_use]
+
+
+def test_processes_that_a_framework_leaves_end_with_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    folder, left = CompiledFolder(), tmp_path / "gpucheck-compiled-left"
+    left.mkdir()
+    others = f"{folder.path}-others"
+    sleeping = {
+        path: subprocess.Popen(["sleep", "600"], env={"TMPDIR": path}, start_new_session=True)
+        for path in (folder.path, str(left), others)
+    }
+
+    CompiledFolder().close()
+    assert sleeping[str(left)].wait() == -signal.SIGKILL
+    assert sleeping[folder.path].poll() is None
+    folder.close()
+
+    assert sleeping[folder.path].wait() == -signal.SIGKILL
+    assert sleeping[others].poll() is None
+    sleeping[others].kill()
+    sleeping[others].wait()

@@ -54,7 +54,7 @@ def test_a_program_that_is_no_python() -> None:
         # An old Python's answer to our file, and to a line that every Python understands.
         (
             'test "$1" = -c && echo \'{"major": 2, "minor": 7}\'',
-            " is Python 2.7, but gpucheck can read packages only from Python 3.8 on",
+            " is Python 2.7, but gpucheck needs Python 3.8 or newer there",
         ),
         ('test "$1" = -c && echo \'{"major": 3, "minor": 9}\'', ", Python 3.9, gave no answer"),
         (
