@@ -27,6 +27,7 @@ from gpucheck.drivers.gpu import BenchGpu, GpuDevice
 from gpucheck.drivers.host.blas import Blas
 from gpucheck.drivers.host.clock import Clock
 from gpucheck.drivers.host.cpu import CpuFacts, cpu_shares, keep_on, running_on
+from gpucheck.report.errors import system_refusal
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -339,7 +340,10 @@ class Team:
             self._repeat(self._own, loops)
             return
         with running_on(self._cpus):
-            others = [self._pool.submit(self._repeat, part, loops) for part in self._others]
+            try:
+                others = [self._pool.submit(self._repeat, part, loops) for part in self._others]
+            except RuntimeError as error:
+                raise system_refusal(error) or error from None
             self._repeat(self._own, loops)
             for other in others:
                 other.result()

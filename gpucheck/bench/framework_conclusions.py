@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from gpucheck.bench.comparison import maker_of, maker_text, side_text
 from gpucheck.bench.framework_doubts import ACCURACY_POINTS
 from gpucheck.bench.model import Comparison, Conclusion, Fact, FrameworkFacts, Measurement, Scope
-from gpucheck.report.text import count_of, duration, two_digits
+from gpucheck.report.text import count_of, duration, percent_text, two_digits
 
 #: Share of the time in which the host hands over work, from which a GPU waits for the host.
 WAITS_FOR_HOST = 0.9
@@ -150,7 +150,7 @@ def _shares(best: Mapping[str | None, Measurement]) -> Iterator[Conclusion]:
         if limit.endswith(side_text(row)):
             continue
         of = f" of {limit}" if not texts else ""
-        texts.append(f"{_possessive(row, first=not texts)} {percent:.0f} %{of}")
+        texts.append(f"{_possessive(row, first=not texts)} {percent_text(percent, ' ')}{of}")
     yield Conclusion(
         kernel=first.kernel,
         device=first.device,

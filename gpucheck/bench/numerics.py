@@ -304,8 +304,12 @@ def _fill_normal(values: HostArray, seed: list[int]) -> None:
         for number in chunks:
             draw(number)
         return
-    with ThreadPoolExecutor(max_workers=len(os.sched_getaffinity(0))) as pool:
-        list(pool.map(draw, chunks))
+    try:
+        with ThreadPoolExecutor(max_workers=len(os.sched_getaffinity(0))) as pool:
+            list(pool.map(draw, chunks))
+    except RuntimeError:  # no thread can be started: the numbers are the same without
+        for number in chunks:
+            draw(number)
 
 
 # ------------------------------------------------------------------------------ block sums

@@ -26,6 +26,7 @@ from gpucheck.report.text import (
     binary_bytes,
     count_of,
     duration,
+    percent_text,
     ranges,
     rate,
     two_digits,
@@ -342,11 +343,6 @@ def _figures(one: Entry, view: View) -> list[Inline]:
 def speed_text(row: Measurement) -> str:
     """Return a row's speed with its unit."""
     return "" if row.throughput is None else rate(row.throughput.value, row.throughput.unit)
-
-
-def percent_text(percent: float, gap: str = "") -> str:
-    """Return a percentage without decimals."""
-    return f"<1{gap}%" if percent < 0.5 else f"{percent:.0f}{gap}%"
 
 
 def _remark(row: Measurement) -> Span:

@@ -18,13 +18,12 @@ from gpucheck.bench.rows_view import (
     limit_of,
     models_of,
     outlier_text,
-    percent_text,
     row_name,
     speed,
     speed_text,
 )
 from gpucheck.report.blocks import Line
-from gpucheck.report.text import duration, two_digits
+from gpucheck.report.text import duration, percent_text, two_digits
 
 #: Between these factors two sides are equally fast.
 _SLOWER, _FASTER = 0.95, 1.05

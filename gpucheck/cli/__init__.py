@@ -13,7 +13,7 @@ from gpucheck import __version__
 from gpucheck.cli import output
 from gpucheck.cli.commands import COMMANDS, RUNS_A_COMMAND
 from gpucheck.cli.terminal import closed_pipe, write_stdout
-from gpucheck.report.errors import ExitCode, GpucheckError
+from gpucheck.report.errors import ExitCode, GpucheckError, system_refusal
 
 
 def _wanted(arguments: Sequence[str]) -> str | None:
@@ -64,7 +64,8 @@ def main(
     except BrokenPipeError:
         return closed_pipe()
     except Exception as error:  # the one place that catches a bug of ours
-        return output.bug(context, error)
+        refusal = system_refusal(error)
+        return output.bug(context, error) if refusal is None else output.fail(context, refusal)
 
 
 def _command(own: list[str], name: str | None, context: output.Context) -> Callable[[], int]:

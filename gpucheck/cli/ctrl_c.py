@@ -48,7 +48,11 @@ def end_on_second_ctrl_c(
     if threading.current_thread() is not threading.main_thread():
         yield lambda so_far: None
         return
-    watch = _Watch(report)
+    try:
+        watch = _Watch(report)
+    except RuntimeError:  # no thread can be started: the first Ctrl-C is answered all the same
+        yield lambda so_far: None
+        return
     before = signal.set_wakeup_fd(watch.write_end, warn_on_full_buffer=False)
     try:
         yield watch.offer

@@ -41,6 +41,7 @@ from gpucheck.place.model import (
     PlacedDevice,
     Placement,
     name_together,
+    together,
     who_can_remove,
 )
 from gpucheck.place.view import chosen_line, is_chosen
@@ -268,6 +269,7 @@ def wrong(*, fact: str, remedy: tuple[str, ...] = ()) -> WrongUseError:
 def _show_claims(shared: Shared) -> int:
     from gpucheck.place.claim_store import list_claims
     from gpucheck.place.claims import open_claims
+    from gpucheck.place.lock_files import WITHOUT_CLAIMS
 
     if shared.recording is not None:
         raise wrong(
@@ -280,7 +282,7 @@ def _show_claims(shared: Shared) -> int:
             found = list_claims(store)
         except MissingError as error:
             # Nothing is claimed here that could be done without.
-            error.remedy = tuple(step for step in error.remedy if "--no-claim" not in step)
+            error.remedy = tuple(step for step in error.remedy if step != WITHOUT_CLAIMS)
             raise
         notices = [
             Notice(
@@ -550,7 +552,8 @@ def _outcome(device: PlacedDevice) -> str:
     what = f"GPU {device.index} ({device.name}, {device.uuid})"
     if device.spec.startswith("--count"):
         return f"the command's GPU {device.resolved.rpartition(':')[2]} is {what}"
-    return f"{device.spec} is {what}"
+    users = f"; in use: {together(device.used_by)}" if device.used_by else ""
+    return f"{device.spec} is {what}{users}"
 
 
 def explain(answer: Answer, shared: Shared) -> None:

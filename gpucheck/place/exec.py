@@ -16,7 +16,12 @@ from pathlib import Path
 from typing import NoReturn
 
 from gpucheck.drivers.child import is_inheritable, open_descriptors
-from gpucheck.report.errors import CommandNotFoundError, LaunchError, NotExecutableError
+from gpucheck.report.errors import (
+    CHECK_LIMITS,
+    CommandNotFoundError,
+    LaunchError,
+    NotExecutableError,
+)
 
 #: Python ignores these at start-up, and an ignored signal stays ignored across exec.
 IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
@@ -143,7 +148,7 @@ def _launch_error(name: str, path: str, error: OSError) -> LaunchError:
         return LaunchError(
             code="no-process",
             message=f"No process could be started for {name!a}: {reason}.",
-            remedy=("Check the limits on processes and memory (`ulimit -a`, the cgroup).",),
+            remedy=(CHECK_LIMITS,),
         )
     if not isinstance(error, FileNotFoundError):
         return NotExecutableError(

@@ -143,11 +143,15 @@ def root_should_make(path: Path) -> str:
     )
 
 
+#: Step of an error about claims for who can do without them: not for who asked to see them.
+WITHOUT_CLAIMS = "Or run without claims: --no-claim."
+
+
 def unusable_path(path: Path, problem: str) -> MissingError:
     """Return the error for a directory or a file that cannot be used, with its owner."""
     steps = [
         f"Set {DIRECTORY_VARIABLE} to one directory for all users of the GPUs.",
-        "Or run without claims: --no-claim.",
+        WITHOUT_CLAIMS,
     ]
     whose = ""
     try:

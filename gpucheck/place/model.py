@@ -104,6 +104,7 @@ class PlacedDevice:
     """The device that a string resolves to.
 
     `soft` is true if it is not what was asked. `names` maps a library to its name for the device.
+    `used_by` is who computes on it already, whether with a claim or without.
     """
 
     spec: str
@@ -118,6 +119,7 @@ class PlacedDevice:
     soft: bool = False
     reason: str = ""
     names: dict[str, str] = field(default_factory=dict)
+    used_by: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

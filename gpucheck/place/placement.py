@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from gpucheck.drivers.host.processes import program_of
 from gpucheck.drivers.readings import CudaReading
 from gpucheck.inventory.capped import free_bytes
 from gpucheck.inventory.model import Gpu, GpuProcess, GpuState, MigInstance, Visibility
@@ -351,7 +352,20 @@ def placed_gpu(
         soft=soft,
         reason=reason,
         names={library: name for library, name in names.items() if name is not None},
+        used_by=programs(device.processes, "{user}: {program} (process {pid})"),
     )
+
+
+def programs(processes: Sequence[GpuProcess], form: str) -> tuple[str, ...]:
+    """Return the user and the program of each process, alike ones once."""
+    found = []
+    for process in sorted(processes, key=lambda process: process.pid):
+        program = program_of(process.command) or process.name
+        known = process.user and program
+        other = f"process {process.pid}" + (f" ({program})" if program else "")
+        named = form.format(user=process.user, program=program, pid=process.pid)
+        found.append(named if known else other)
+    return tuple(dict.fromkeys(found))
 
 
 def _reason(spec: DeviceSpec, what: str, devices: Sequence[CudaDevice], *, soft: bool) -> str:

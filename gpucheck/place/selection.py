@@ -11,7 +11,6 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from gpucheck.drivers.host.cpu import parse_cpu_list
-from gpucheck.drivers.host.processes import program_of
 from gpucheck.inventory.condition import Unfit
 from gpucheck.inventory.inventory import select_gpus
 from gpucheck.inventory.model import Gpu, GpuProcess, GpuState, Inventory, Topology, Visibility
@@ -26,7 +25,7 @@ from gpucheck.place.model import (
     name_together,
     together,
 )
-from gpucheck.place.placement import CudaDevice
+from gpucheck.place.placement import CudaDevice, programs
 from gpucheck.report.envelope import Notice
 from gpucheck.report.errors import BadAnswerError, WrongUseError
 from gpucheck.report.text import in_gib
@@ -291,7 +290,7 @@ class GpuSelector:
             reason=shown,
             countable=item.gpu.state is GpuState.OK and not item.gpu.mig.enabled,
             memory_free_bytes=item.memory_free_bytes,
-            used_by=_programs(self._others_on(item), "{user}: {program}"),
+            used_by=programs(self._others_on(item), "{user}: {program}"),
         )
 
     def _others_on(self, item: CudaDevice) -> list[GpuProcess]:
@@ -419,19 +418,8 @@ def _too_busy(
         if load > most:
             return f"its load is {load} %"
     if others and request.share == 1 and request.min_free is None and most is None:
-        return f"used by {together(_programs(others, '{user} ({program})'))} {UNCLAIMED}"
+        return f"used by {together(programs(others, '{user} ({program})'))} {UNCLAIMED}"
     return None
-
-
-def _programs(processes: Sequence[GpuProcess], form: str) -> tuple[str, ...]:
-    """Return the user and the program of each process, alike ones once."""
-    found = []
-    for process in sorted(processes, key=lambda process: process.pid):
-        program = program_of(process.command) or process.name
-        known = process.user and program
-        other = f"process {process.pid}" + (f" ({program})" if program else "")
-        found.append(form.format(user=process.user, program=program) if known else other)
-    return tuple(dict.fromkeys(found))
 
 
 def _load(item: CudaDevice) -> int | None:

@@ -186,6 +186,7 @@ def _places(placement: Placement, view: View) -> Iterator[Block]:
     yield from (_replaced(device) for device in devices if device.soft)
     if devices:
         yield _table(devices)
+        yield from _in_use(devices)
 
 
 def _device(device: PlacedDevice, view: View) -> Iterator[Block]:
@@ -208,6 +209,15 @@ def _device(device: PlacedDevice, view: View) -> Iterator[Block]:
             users.setdefault(device.names[library], []).append(title)
     names = (f"{'/'.join(titles)} {name}" for name, titles in users.items())
     yield Line(", ".join(names), indent=INDENT)
+    yield from _in_use([device])
+
+
+def _in_use(devices: Sequence[PlacedDevice]) -> Iterator[Line]:
+    """Yield who computes on the devices already: a named one is given all the same."""
+    used = {device.uuid: device for device in devices if device.used_by}
+    for device in used.values():
+        which = f"{_spec(device)} is" if len(devices) > 1 else "It is"
+        yield Line(f"{which} in use: {together(device.used_by)}", CheckStatus.WARN, indent=INDENT)
 
 
 def _spec(device: PlacedDevice) -> str:

@@ -87,6 +87,31 @@ class CommandNotFoundError(LaunchError):
     exit_code = ExitCode.NOT_FOUND
 
 
+#: What to do about a system that refuses memory, threads or processes.
+CHECK_LIMITS = "Check the limits on processes and memory (`ulimit -a`, the cgroup)."
+#: Python's words where pthread_create fails, and the loader's where a library finds no room.
+_NO_THREAD = "can't start new thread"
+_NO_ROOM = ("failed to map segment", "cannot allocate memory")
+
+
+def system_refusal(error: BaseException) -> InconclusiveError | None:
+    """Return the error of a system that refuses memory or threads; None for any other."""
+    if isinstance(error, RuntimeError) and _NO_THREAD in str(error):
+        what = "a thread"
+    elif isinstance(error, MemoryError) or (
+        isinstance(error, (ImportError, OSError))
+        and any(words in str(error).lower() for words in _NO_ROOM)
+    ):
+        what = "memory"
+    else:
+        return None
+    return InconclusiveError(
+        code="system-limit",
+        message=f"The system refuses {what} that gpucheck needs.",
+        remedy=(CHECK_LIMITS,),
+    )
+
+
 def check_argument(name: str, value: object, wants: str, *kinds: type) -> None:
     """Refuse a value that has none of these types; a bool is no number.
 

@@ -223,6 +223,11 @@ def binary_bytes(value: int, *, digits: int = 1) -> str:
     return f"{size:.{digits}f} {_BINARY[-1]}"
 
 
+def percent_text(percent: float, gap: str = "") -> str:
+    """Return a percentage without decimals."""
+    return f"<1{gap}%" if percent < 0.5 else f"{percent:.0f}{gap}%"
+
+
 def in_gib(value: int) -> str:
     """Return a byte count with one decimal in GiB, however small: "0.3 GiB"."""
     return f"{value / 1024**3:.1f} GiB"

@@ -308,3 +308,17 @@ def test_chunks_are_drawn_apart_whatever_their_order(monkeypatch: pytest.MonkeyP
         for seed, size in zip(seeds, (4, 4, 2), strict=True)
     ]
     np.testing.assert_array_equal(found.ravel(), np.concatenate(drawn))
+
+
+def test_inputs_are_the_same_where_no_thread_can_be_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(numerics, "_CHUNK", 100)
+    with_threads = HostData(3).normal("a", (25, 10))
+
+    class Refused:
+        def __init__(self, **_: object) -> None:
+            raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(numerics, "ThreadPoolExecutor", Refused)
+    assert np.array_equal(HostData(3).normal("a", (25, 10)), with_threads)

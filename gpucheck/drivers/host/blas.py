@@ -7,6 +7,8 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
+from gpucheck.report.errors import InconclusiveError, system_refusal
+
 #: How long OpenBLAS' threads spin for further work after a product: two to this power, in cycles of
 #: the time-stamp counter. The library reads it when it is loaded (OpenBLAS issue 5171).
 _PATIENCE = "OPENBLAS_THREAD_TIMEOUT"
@@ -28,14 +30,44 @@ def load_numpy() -> None:
 
     While they spin, each takes half of a processor from the next measurement. A setting of the
     user, or a NumPy that is already loaded, stays unchanged.
+
+    Raises:
+        InconclusiveError: the system refuses the memory or the threads that it needs.
     """
     if _PATIENCE in os.environ:
         return
     os.environ[_PATIENCE] = _SHORT_PATIENCE
     try:
         import numpy  # noqa: F401
+    except ImportError as error:
+        raise system_refusal(error) or error from None
+    except KeyboardInterrupt:
+        # OpenBLAS interrupts its process where it cannot start its threads.
+        refusal = _refused_threads()
+        if refusal is None:
+            raise
+        raise refusal from None
     finally:
         del os.environ[_PATIENCE]
+
+
+def _refused_threads() -> InconclusiveError | None:
+    """Return the error of a system that does not start as many threads as OpenBLAS wants."""
+    from concurrent.futures import ThreadPoolExecutor
+    from threading import Event
+
+    ended = Event()
+    count = len(os.sched_getaffinity(0))
+    try:
+        with ThreadPoolExecutor(max_workers=count) as pool:
+            try:
+                for _ in range(count - 1):
+                    pool.submit(ended.wait)
+            finally:
+                ended.set()
+    except RuntimeError as error:
+        return system_refusal(error)
+    return None
 
 
 class Blas:
