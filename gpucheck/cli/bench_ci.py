@@ -151,15 +151,18 @@ class Saving:
         )
 
 
-def later_command(words: Sequence[str], file: str) -> str:
-    """Return the command line that measures as `words` did and compares with the file."""
+def later_command(words: Sequence[str], file: str, option: str = "--baseline") -> str:
+    """Return the command line that measures as `words` did and compares with the file.
+
+    With the option `--save` it writes the file.
+    """
     kept, skip = [], False
     for word in words:
         name, equals, _ = word.partition("=")
         if not skip and name not in _SAVING:
             kept.append(word)
         skip = not skip and name in ("--save", "--baseline") and not equals
-    return shlex.join(["gpucheck", *(kept or ["bench"]), "--baseline", file])
+    return shlex.join(["gpucheck", *(kept or ["bench"]), option, file])
 
 
 def _how(code: int | None) -> str:
@@ -182,7 +185,7 @@ def open_saving(
         WrongUseError: a file exists that may not be replaced, cannot be written or read, or an
             option makes no sense.
     """
-    from gpucheck.bench.ci.baseline import allowed_keys, read_saved_run
+    from gpucheck.bench.ci.baseline import WRITE_ONE, allowed_keys, read_saved_run
 
     if save is not None:
         check_writable(save)
@@ -213,7 +216,13 @@ def open_saving(
         saving = replace(saving, extends=True)
     if baseline is None:
         return saving
-    run = read_saved_run(baseline)
+    try:
+        run = read_saved_run(baseline)
+    except WrongUseError as error:
+        # The run that it is held against was measured with the same profile and options.
+        write = f"Write one with: {printable(later_command(sys.argv[1:], 'FILE', '--save'))}"
+        error.remedy = tuple(write if step == WRITE_ONE else step for step in error.remedy)
+        raise
     allowed = allowed_keys(split_words(allow_difference))
     return replace(saving, reference=Reference(run=run, path=baseline, allowed=allowed))
 

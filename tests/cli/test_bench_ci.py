@@ -78,6 +78,18 @@ def test_the_command_that_compares_later_is_this_one_without_saving(words: str, 
     assert later_command(words.split(), "a.json") == f"gpucheck {later}"
 
 
+def test_a_baseline_that_is_missing_is_written_by_this_very_command(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    words = ["bench", "--profile", "cpu", "--baseline", str(tmp_path / "gone.json")]
+    monkeypatch.setattr("sys.argv", ["gpucheck", *words])
+    with pytest.raises(WrongUseError) as raised:
+        opened(baseline=tmp_path / "gone.json")
+
+    step = "Write one with: gpucheck bench --profile cpu --save FILE"
+    assert raised.value.remedy == (step,)
+
+
 def test_updating_is_explicit_and_says_where_the_run_went(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
@@ -161,9 +162,16 @@ def not_allowed(found: Mapping[str, str], allowed: Sequence[str]) -> tuple[str, 
     return tuple(text for key, text in found.items() if key not in allowed)
 
 
-def advice_on(found: Sequence[str]) -> str:
+def renewal(profile: str | None = None) -> str:
+    """Return how to save a new baseline; `profile` is the one to measure with, as it is named."""
+    if profile is None:
+        return "save a new baseline with --save FILE"
+    return f"save a new baseline: gpucheck bench --profile {shlex.quote(profile)} --save FILE"
+
+
+def advice_on(found: Sequence[str], profile: str | None = None) -> str:
     """Return what to do about differences that forbid a comparison, each with its key in front."""
-    renew = "save a new baseline with --save FILE"
+    renew = renewal(profile)
     # A device that is not in it cannot be allowed.
     keys = dict.fromkeys(text.partition(":")[0] for text in found if ": " in text)
     options = " ".join(f"--allow-difference {key}" for key in keys)
@@ -442,7 +450,8 @@ def check_same_temperature(first: SavedRun, second: SavedRun) -> None:
         )
 
 
-_SAVE = "Write one with: gpucheck bench --save FILE"
+#: Where the command line is known, it is that of the run.
+WRITE_ONE = "Write one with: gpucheck bench --save FILE"
 _NEWER = "Read it with the gpucheck that wrote it, or a newer one."
 
 
@@ -491,7 +500,7 @@ def _saved(path: Path, plain: Mapping[str, Any]) -> SavedRun:
     if schema != BASELINE_SCHEMA:
         problem = f"is a {schema[:40]} document, not {BASELINE_SCHEMA}{_by(plain)}"
         newer = schema.startswith(BASELINE_SCHEMA.rstrip("1"))
-        raise _unusable(path, problem, remedy=_NEWER if newer else _SAVE)
+        raise _unusable(path, problem, remedy=_NEWER if newer else WRITE_ONE)
     try:
         run = from_plain(SavedRun, plain)
     except DecodeError as error:
@@ -540,7 +549,7 @@ def _reported(path: Path, plain: Mapping[str, Any]) -> SavedRun:
 
 def _damaged(path: Path, plain: Mapping[str, Any], error: DecodeError) -> WrongUseError:
     by = _by(plain)
-    return _unusable(path, f"is damaged{by}: {error}", remedy=_NEWER if by else _SAVE)
+    return _unusable(path, f"is damaged{by}: {error}", remedy=_NEWER if by else WRITE_ONE)
 
 
 def _by(plain: Mapping[str, Any]) -> str:
@@ -552,6 +561,6 @@ def _by(plain: Mapping[str, Any]) -> str:
     return f" (written by gpucheck {version}; this is {__version__})"
 
 
-def _unusable(path: Path, problem: str, *, remedy: str = _SAVE) -> WrongUseError:
+def _unusable(path: Path, problem: str, *, remedy: str = WRITE_ONE) -> WrongUseError:
     message = f"The file {str(path)!r} {problem}."
     return WrongUseError(code="baseline-unusable", message=message, remedy=(remedy,))

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gpucheck.bench.ci.baseline import advice_on, counterpart_of, driver_of, not_allowed
+from gpucheck.bench.ci.baseline import advice_on, counterpart_of, driver_of, not_allowed, renewal
 from gpucheck.bench.ci.decision import (
     FEWEST_PROCESSES,
     Decision,
@@ -201,11 +201,11 @@ def _without_ratio(row: ComparedRow, pair: _Pair) -> ComparedRow:
     first, second, failure = pair.first, pair.second, pair.failure
     if first is not None and second is not None:
         reason = f"the first run has {first.unit}, the second {second.unit}"
-        return replace(row, reason=reason, next=(_RENEW,))
+        return replace(row, reason=reason, next=(renewal(),))
     which = "first" if first is None else "second"
     if failure is None:
         return replace(row, reason=f"the {which} run does not have this row", next=(_ALIKE,))
-    steps = (_RENEW,) if first is None else failure.remedy
+    steps = (renewal(),) if first is None else failure.remedy
     reason = f"the {which} run has no figure for it: {failure.message}"
     return replace(row, reason=reason, class_=class_of_failure(failure), next=steps)
 
@@ -291,9 +291,8 @@ def _figures(series: Series, device: SavedDevice | None) -> MetricValues:
 
 #: A change that is shown as 0.0 % has no direction.
 _NOTHING_PERCENT = 0.05
-#: Remedies for noise, for runs that differ, for runs with other rows, and for an older file.
+#: Remedies for noise, for runs with other rows, and for a busy machine.
 _MORE = "repeat it with more processes: gpucheck bench --processes 10"
-_RENEW = "save a new baseline with --save FILE"
 _ALIKE = "measure both with the same kernels, --dtype and --size, and for as long"
 _IDLE = "run it again when the machine is idle"
 

@@ -6,11 +6,12 @@ Everything here is computed from what the processes returned; nothing is measure
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from gpucheck.bench.ci.baseline import advice_on
+from gpucheck.bench.ci.baseline import advice_on, renewal
 from gpucheck.bench.ci.decision import (
     FEWEST_PROCESSES,
     Decision,
@@ -41,6 +42,7 @@ from gpucheck.bench.ci.machine_gates import (
 from gpucheck.bench.ci.model import Baseline, Series
 from gpucheck.bench.ci.peers import peer_gates
 from gpucheck.bench.ci.profile_model import Aggregate, Check, MissingPolicy
+from gpucheck.bench.ci.profiles import option_of
 from gpucheck.bench.ci.run_data import MetricValues, RunData
 from gpucheck.bench.ci.verdicts import spoken
 from gpucheck.bench.kernels import KERNELS
@@ -338,20 +340,22 @@ class _Judging:
         if baseline is None:
             reason = "there is no baseline to compare it with"
             gate = self._plain(GateStatus.SKIP, reason)
-            save = "save a run with --save FILE, then pass it with --baseline FILE"
+            word = option_of(self._data.profile)
+            how = "with" if word is None else f"with --profile {shlex.quote(word)}"
+            save = f"save a run {how} --save FILE, then pass it with --baseline FILE"
             return replace(gate, measured=middle, next=(save,))
         if baseline.differences.get(device):
             differences = "; ".join(baseline.differences[device])
             gate = self._plain(
                 GateStatus.INCONCLUSIVE, f"the baseline does not match: {differences}"
             )
-            steps = (advice_on(baseline.differences[device]),)
+            steps = (advice_on(baseline.differences[device], option_of(self._data.profile)),)
             return replace(gate, measured=middle, class_=GateClass.CONFIG, next=steps)
         found = [one for one in baseline.series if (one.id, one.device) == (check.id, device)]
         if not found or found[0].unit != check.unit:
             reason = f"the baseline {baseline.path} has no figure for this check in {check.unit}"
-            renew = "save a new baseline with --save FILE"
-            return self._without_figure(check.on_missing, reason, GateClass.CONFIG, (renew,))
+            steps = (renewal(option_of(self._data.profile)),)
+            return self._without_figure(check.on_missing, reason, GateClass.CONFIG, steps)
         return found[0]
 
     def _plain(self, status: GateStatus, reason: str | None) -> Gate:

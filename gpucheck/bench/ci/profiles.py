@@ -45,6 +45,13 @@ def find_profile(text: str) -> Path:
     )
 
 
+def option_of(profile: Profile) -> str | None:
+    """Return what `--profile` calls it, a name or a file; None for a run without a profile."""
+    if not profile.path:
+        return None
+    return profile.name if shipped().get(profile.name) == Path(profile.path) else profile.path
+
+
 def load_profile(text: str) -> Profile:
     """Return a usable profile, by name or path.
 
