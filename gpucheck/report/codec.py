@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import math
 import sys
 import types
@@ -15,6 +16,10 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 #: Receives the paths of unknown fields; None refuses them.
 _Ignored = list[str] | None
+
+
+#: Classes whose values are plain already; asked first, since they are most of a document.
+_PLAIN = frozenset({str, int, bool, type(None)})
 
 
 class DecodeError(ValueError):
@@ -31,13 +36,15 @@ def to_plain(value: object) -> Any:
 
     A field named `from_` becomes `from`. Infinities and NaN have no JSON form and become null.
     """
+    cls: Any = type(value)
+    if cls in _PLAIN:
+        return value
     if isinstance(value, Enum):
         return value.value
-    if value is None or isinstance(value, str | bool | int):
+    if isinstance(value, (str, int)):
         return value
     if isinstance(value, float):
         return value if math.isfinite(value) else None
-    cls: Any = type(value)
     if is_record(cls):
         return {key: to_plain(getattr(value, name)) for name, key in _field_keys(cls)}
     if isinstance(value, Mapping):
@@ -68,7 +75,8 @@ def from_plain(
     Raises:
         DecodeError: with the JSON path of the first thing that does not fit.
     """
-    return typing.cast("T", _decode(cls, value, where, ignored))
+    hint: Any = cls
+    return typing.cast("T", _decoder(hint)(value, (None, where), ignored))
 
 
 @cache
@@ -92,82 +100,132 @@ def _own_names(hint: Any) -> Iterator[str]:
             yield from _own_names(arm)
 
 
+#: Where a value stands in its document: the path of what it is part of, and its own last piece.
+#: Only an error or an unknown field asks for the text of it.
+_Path = tuple[Any, str] | None
+_Decoder = Callable[[object, _Path, _Ignored], object]
+
+
+def _where(path: _Path) -> str:
+    pieces = []
+    while path is not None:
+        path, piece = path
+        pieces.append(piece)
+    return "".join(reversed(pieces))
+
+
 @cache
-def _form(hint: Any) -> tuple[Any, tuple[Any, ...]]:
-    """Return what a type is made of: `tuple` and `(int, ...)` for `tuple[int, ...]`."""
-    return typing.get_origin(hint), typing.get_args(hint)
-
-
-def _decode(hint: Any, value: object, where: str, ignored: _Ignored) -> object:
+def _decoder(hint: Any) -> _Decoder:
+    """Return what decodes values of a type."""
     if isinstance(hint, str | typing.ForwardRef):
-        hint = _RECURSIVE[hint if isinstance(hint, str) else hint.__forward_arg__]
-    origin, arms = _form(hint)
+        return _recursive_decoder(hint if isinstance(hint, str) else hint.__forward_arg__)
     if hint is Any or hint is object:
-        return value
+        return lambda value, path, ignored: value
+    origin, arms = typing.get_origin(hint), typing.get_args(hint)
     if origin in (types.UnionType, typing.Union):
-        return _decode_union(arms, value, where, ignored)
+        return _union_decoder(arms)
     if origin is tuple:
-        return _decode_tuple(arms, value, where, ignored)
+        return _tuple_decoder(arms)
     if origin in (dict, Mapping):
-        items = _expect(dict, value, where, "an object").items()
-        return {str(key): _decode(arms[1], item, f"{where}.{key}", ignored) for key, item in items}
+        return _mapping_decoder(arms[1])
     if isinstance(hint, type) and is_record(hint):
-        return _decode_record(hint, value, where, ignored)
+        return _record_decoder(hint)
     if isinstance(hint, type) and issubclass(hint, Enum):
-        try:
-            return hint(value)
-        except ValueError:
-            known = ", ".join(str(member.value) for member in hint)
-            raise DecodeError(where, f"must be one of {known}") from None
-    return _decode_scalar(hint, value, where)
+        return _enum_decoder(hint)
+    return lambda value, path, ignored: _decode_scalar(hint, value, path)
 
 
-def _decode_union(arms: tuple[Any, ...], value: object, where: str, ignored: _Ignored) -> object:
-    if value is None and type(None) in arms:
-        return None
-    *others, last = [arm for arm in arms if arm is not type(None)]
-    for arm in others:
-        try:
-            return _decode(arm, value, where, ignored)
-        except DecodeError:
-            continue
-    return _decode(last, value, where, ignored)
+def _recursive_decoder(name: str) -> _Decoder:
+    """Return what finds its type by name with each value: the type contains itself."""
+    return lambda value, path, ignored: _decoder(_RECURSIVE[name])(value, path, ignored)
 
 
-def _decode_tuple(
-    arms: tuple[Any, ...], value: object, where: str, ignored: _Ignored
-) -> tuple[object, ...]:
-    items = _expect(list, value, where, "a list")
-    if len(arms) == 2 and arms[1] is Ellipsis:
+def _union_decoder(arms: tuple[Any, ...]) -> _Decoder:
+    takes_none = type(None) in arms
+    *others, last = [_decoder(arm) for arm in arms if arm is not type(None)]
+
+    def decode(value: object, path: _Path, ignored: _Ignored) -> object:
+        if value is None and takes_none:
+            return None
+        for other in others:
+            try:
+                return other(value, path, ignored)
+            except DecodeError:
+                continue
+        return last(value, path, ignored)
+
+    return decode
+
+
+def _tuple_decoder(arms: tuple[Any, ...]) -> _Decoder:
+    decoders = [_decoder(arm) for arm in arms if arm is not Ellipsis]
+    is_endless = arms[-1:] == (Ellipsis,)
+
+    def decode(value: object, path: _Path, ignored: _Ignored) -> object:
+        items = _expect(list, value, path, "a list")
+        if not is_endless and len(items) != len(decoders):
+            problem = f"must have {len(decoders)} items, has {len(items)}"
+            raise DecodeError(_where(path), problem)
+        each = itertools.repeat(decoders[0]) if is_endless else decoders
         return tuple(
-            _decode(arms[0], item, f"{where}[{i}]", ignored) for i, item in enumerate(items)
+            decode_item(item, (path, f"[{i}]"), ignored)
+            for i, (decode_item, item) in enumerate(zip(each, items, strict=False))
         )
-    if len(items) != len(arms):
-        raise DecodeError(where, f"must have {len(arms)} items, has {len(items)}")
-    pairs = zip(arms, items, strict=True)
-    return tuple(
-        _decode(arm, item, f"{where}[{i}]", ignored) for i, (arm, item) in enumerate(pairs)
-    )
+
+    return decode
 
 
-def _decode_record(cls: type, value: object, where: str, ignored: _Ignored) -> object:
-    given = dict(_expect(dict, value, where, "an object"))
+def _mapping_decoder(arm: Any) -> _Decoder:
+    decode_item = _decoder(arm)
+
+    def decode(value: object, path: _Path, ignored: _Ignored) -> object:
+        items = _expect(dict, value, path, "an object").items()
+        return {str(key): decode_item(item, (path, f".{key}"), ignored) for key, item in items}
+
+    return decode
+
+
+def _enum_decoder(kind: type[Enum]) -> _Decoder:
+    def decode(value: object, path: _Path, ignored: _Ignored) -> object:
+        try:
+            return kind(value)
+        except ValueError:
+            known = ", ".join(str(member.value) for member in kind)
+            raise DecodeError(_where(path), f"must be one of {known}") from None
+
+    return decode
+
+
+@cache
+def _fields(cls: type) -> dict[str, tuple[str, str, _Decoder]]:
+    """Return by key in JSON the name of each field, its piece of a path, and its decoder."""
     hints = _hints(cls)
-    arguments = {}
-    for name, key in _field_keys(cls):
-        if key in given:
-            arguments[name] = _decode(hints[name], given.pop(key), f"{where}.{key}", ignored)
-    if given and ignored is None:
-        first = f"{where}.{min(given)}"
-        raise DecodeError(first, "is not a known field")
-    if ignored is not None:
-        ignored += [f"{where}.{key}" for key in sorted(given)]
-    absent = [name for name in _required(cls) if name not in arguments]
-    if absent:
-        first = f"{where}.{absent[0].rstrip('_')}"
-        raise DecodeError(first, "is missing")
+    return {key: (name, f".{key}", _decoder(hints[name])) for name, key in _field_keys(cls)}
+
+
+def _record_decoder(cls: type) -> _Decoder:
     build: Callable[..., object] = cls
-    return build(**arguments)
+
+    def decode(value: object, path: _Path, ignored: _Ignored) -> object:
+        given = _expect(dict, value, path, "an object")
+        fields = _fields(cls)  # only now: a record may contain itself
+        arguments = {
+            name: decode_field(given[key], (path, piece), ignored)
+            for key, (name, piece, decode_field) in fields.items()
+            if key in given
+        }
+        if len(arguments) < len(given):
+            unknown = [f"{_where(path)}.{key}" for key in sorted(given.keys() - fields.keys())]
+            if ignored is None:
+                raise DecodeError(unknown[0], "is not a known field")
+            ignored += unknown
+        absent = [name for name in _required(cls) if name not in arguments]
+        if absent:
+            first = f"{_where(path)}.{absent[0].rstrip('_')}"
+            raise DecodeError(first, "is missing")
+        return build(**arguments)
+
+    return decode
 
 
 @cache
@@ -184,19 +242,21 @@ _WORDS: dict[Any, str] = {
 }
 
 
-def _decode_scalar(hint: Any, value: object, where: str) -> object:
+def _decode_scalar(hint: Any, value: object, path: _Path) -> object:
+    if hint is str and type(value) is str:
+        return value
     if isinstance(value, bool) and hint is not bool:
-        raise DecodeError(where, f"must be {_WORDS[hint]}")
+        raise DecodeError(_where(path), f"must be {_WORDS[hint]}")
     # Larger numbers can neither be converted nor shown, and no count is that large.
     fits = not isinstance(value, int) or -(2**63) <= value < 2**64
     if hint is float and isinstance(value, int) and fits:
         return float(value)
     if not fits or (isinstance(value, float) and not math.isfinite(value)):
-        raise DecodeError(where, f"must be {_WORDS[hint]}")
-    return _expect(hint, value, where, _WORDS[hint])
+        raise DecodeError(_where(path), f"must be {_WORDS[hint]}")
+    return _expect(hint, value, path, _WORDS[hint])
 
 
-def _expect(kind: type[T], value: object, where: str, word: str) -> T:
+def _expect(kind: type[T], value: object, path: _Path, word: str) -> T:
     if not isinstance(value, kind):
-        raise DecodeError(where, f"must be {word}")
+        raise DecodeError(_where(path), f"must be {word}")
     return value
