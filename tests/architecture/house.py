@@ -74,13 +74,15 @@ def offenders(found: Iterable[tuple[Path, Iterable[object]]]) -> dict[str, list[
     return broken
 
 
-def imports(path: Path) -> Iterator[str]:
-    """Yield the full name of every module imported anywhere in a file, functions included."""
+@functools.cache
+def imports(path: Path) -> tuple[str, ...]:
+    """Return the full name of every module imported anywhere in a file, functions included."""
+    found: list[str] = []
     for node in nodes(path):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found += (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module is not None:
             assert node.level == 0, f"{name_of(path)}: relative import of {node.module}"
-            yield node.module
             # `from gpucheck import core` names the layer only in the second half.
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            found += (node.module, *(f"{node.module}.{alias.name}" for alias in node.names))
+    return tuple(found)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
@@ -22,6 +22,7 @@ from gpucheck.report.text import View
 from tests.fakes.probes import FakeProbes, gpu_reading, healthy, reading_of
 from tests.fakes.reports import any_list, eventful_machine, list_report
 from tests.report.formats.recorded import recorded
+from tests.sampling import examples
 
 WIDTHS = (40, 64, 80, 110, 140, 160)
 EVENTFUL = list_report(ask_driver=True)
@@ -361,6 +362,7 @@ VIEWS = st.builds(
 )
 
 
+@settings(max_examples=examples(15))
 @given(report=any_list(), view=VIEWS)
 def test_any_list_fits_steers_nothing_and_tells_every_gpu(report: Report, view: View) -> None:
     text = render(report, view)

@@ -64,7 +64,7 @@ def test_without_a_result_there_is_the_heading() -> None:
     assert text == "index,uuid\n"
 
 
-@settings(max_examples=examples(15))
+@settings(max_examples=examples(10))
 @given(any_list())
 def test_any_list_parses_back_from_a_line_for_each_row(report: Report) -> None:
     inventory = report.result

@@ -143,7 +143,7 @@ def test_payloads_are_text(payload: str) -> None:
     assert all(printable(payload) in read.text for read in shown)
 
 
-@settings(max_examples=examples(15))
+@settings(max_examples=examples(8))
 @given(any_list())
 def test_any_list_is_an_inert_page(report: Report) -> None:
     page(report, processes=True)

@@ -255,7 +255,7 @@ def test_eight_gpus_stay_small() -> None:
     assert len(render(list_report(FakeProbes(readings=reading_of(*rows))), View())) < 20_000
 
 
-@settings(max_examples=examples(15))
+@settings(max_examples=examples(10))
 @given(any_list())
 def test_any_list_is_one_line_that_parses(report: Report) -> None:
     text = render(report, View())

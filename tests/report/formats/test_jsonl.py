@@ -98,7 +98,7 @@ def test_no_name_breaks_a_line() -> None:
     assert line["host"] == HOSTILE
 
 
-@settings(max_examples=examples(10))
+@settings(max_examples=examples(8))
 @given(any_list())
 def test_any_list_has_a_line_for_each_gpu(report: Report) -> None:
     inventory = report.result

@@ -88,7 +88,7 @@ def test_hostile_names_stay_text() -> None:
     assert not any(line.startswith("::") for line in text.splitlines())
 
 
-@settings(max_examples=examples(15))
+@settings(max_examples=examples(10))
 @given(any_list())
 def test_any_list_has_whole_tables(found) -> None:
     text = render(found, View(processes=True))
