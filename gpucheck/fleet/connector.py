@@ -43,13 +43,9 @@ _WAVE = re.compile(r"[1-9][0-9]{0,6}|(?:100|[1-9]?[0-9](?:\.[0-9]+)?)%")
 _MOST_LEVELS = 100
 #: env(1) when it cannot find the command, or may not execute it.
 _NOT_EXECUTABLE, _NOT_FOUND = 126, 127
-_UNREACHABLE = "scheduler-unreachable"
-#: The sentence of a failure, and what to do.
+_UNREACHABLE, _NO_ENGINE = "scheduler-unreachable", "no-engine"
+#: The sentence of a failure, and what to do; that of a missing engine depends on the installation.
 _FAILURES = {
-    "no-engine": (
-        "Dask's distributed is not installed here: {}.",
-        "Install it: pip install 'gpucheck-cli[fleet]'",
-    ),
     "no-certificates": (
         "The certificates for a tls:// scheduler are missing: {}.",
         "Name them in Dask's configuration, or in the variables"
@@ -378,7 +374,13 @@ def _is_too_deep(document: object) -> bool:
 
 
 def _failure(*, code: str = _UNREACHABLE, message: str) -> MissingError:
-    sentence, remedy = _FAILURES[code]
+    if code == _NO_ENGINE:
+        from gpucheck.drivers.cupy.install import command, installation
+
+        sentence = "Dask's distributed is not installed here: {}."
+        remedy = f"Install it: {command(installation(), 'fleet')}"
+    else:
+        sentence, remedy = _FAILURES[code]
     return MissingError(
         code=code, message=sentence.format(printable(message).rstrip(".")), remedy=(remedy,)
     )
