@@ -6,6 +6,7 @@ Observations outweigh signs, and consequences are not causes.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 
 from gpucheck.detect.checks import (
     CHECKS,
@@ -188,7 +189,7 @@ def _observation(chain: Mapping[str, Finding]) -> tuple[tuple[str, ...], str]:
     ):
         found = chain.get(observer)
         if found is not None and found.status in GOOD:
-            return tuple(_below(observer)), observation
+            return _below(observer), observation
     found = chain.get(nvml.ID)
     if found is not None and found.status in GOOD:
         return nvml.REQUIRES, "yet NVML answers"
@@ -260,7 +261,8 @@ def _consequence(finding: Finding, chain: Mapping[str, Finding]) -> Finding:
     )
 
 
-def _below(name: str) -> list[str]:
+@cache
+def _below(name: str) -> tuple[str, ...]:
     """Return what a check requires, and what that requires, the lowest first."""
     requires = {check.ID: check.REQUIRES for check in CHECKS}
     found: set[str] = set()
@@ -270,7 +272,7 @@ def _below(name: str) -> list[str]:
         if each not in found:
             found.add(each)
             waiting.extend(requires[each])
-    return [check.ID for check in CHECKS if check.ID in found]
+    return tuple(check.ID for check in CHECKS if check.ID in found)
 
 
 # ------------------------------------------------------------------------------ conclusion

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import shlex
+from collections.abc import Callable
 
 import pytest
 
@@ -13,6 +15,7 @@ from gpucheck.cli.commands import COMMANDS, RUNS_A_COMMAND, find_command
 from gpucheck.cli.help import GROUPS, grouped
 from gpucheck.detect.checks.frameworks import NAMES
 from tests.architecture.commands import COMMAND_NAMES, LEAVES, built_command, parsed
+from tests.conftest import Finished
 
 TIME = re.compile(r'"time": ?"[^"]*"')
 #: What a command needs beside its options.
@@ -28,6 +31,17 @@ ANYTHING = {
     "report": ("ticket.tar.gz",),
     "show": ("a.json",),
 }
+
+
+@pytest.fixture(name="help_of", scope="module")
+def _help_of(gpucheck_command) -> Callable[[str], Finished]:
+    """Return what prints the help of a command on 80 columns, once."""
+
+    @functools.cache
+    def printed(name: str) -> Finished:
+        return gpucheck_command(*name.split(), "--help", env={"COLUMNS": "80"})
+
+    return printed
 
 
 @pytest.mark.parametrize("name", LEAVES)
@@ -52,8 +66,8 @@ def test_every_option_is_explained(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [*LEAVES, "profile"])
-def test_help_is_printed_without_colour(name: str, gpucheck_command) -> None:
-    finished = gpucheck_command(*name.split(), "--help", env={"COLUMNS": "80"})
+def test_help_is_printed_without_colour(name: str, help_of) -> None:
+    finished = help_of(name)
 
     assert finished.code == 0
     assert finished.stdout.startswith(f"Usage: gpucheck {name}")
@@ -88,10 +102,10 @@ def test_help_names_the_formats_that_the_command_has(name: str, gpucheck_command
 
 
 @pytest.mark.parametrize("name", [*LEAVES, "profile"])
-def test_examples_parse_and_stand_at_the_end(name: str, gpucheck_command) -> None:
+def test_examples_parse_and_stand_at_the_end(name: str, help_of) -> None:
     entry = find_command(name.split())
     assert entry is not None
-    shown = gpucheck_command(*name.split(), "--help").stdout.partition("\nExamples:\n")[2]
+    shown = help_of(name).stdout.partition("\nExamples:\n")[2]
 
     for line, _ in entry.examples:
         own = shlex.split(line.partition(" -- ")[0])
@@ -101,24 +115,24 @@ def test_examples_parse_and_stand_at_the_end(name: str, gpucheck_command) -> Non
 
 
 @pytest.mark.parametrize("name", ["bench", "compare", "profile list", "show"])
-def test_help_does_not_offer_what_is_always_refused(name: str, gpucheck_command) -> None:
+def test_help_does_not_offer_what_is_always_refused(name: str, gpucheck_command, help_of) -> None:
     words = name.split()
     refused = gpucheck_command(*words, *ANYTHING.get(name, ()), "--from", "machine.json")
 
-    assert "--from" not in gpucheck_command(*words, "--help").stdout
+    assert "--from" not in help_of(name).stdout
     assert refused.code == 2
     assert "--from" in refused.stderr
 
 
-def test_help_names_every_kernel_and_format(gpucheck_command) -> None:
-    shown = " ".join(gpucheck_command("bench", "--help").stdout.split())
+def test_help_names_every_kernel_and_format(help_of) -> None:
+    shown = " ".join(help_of("bench").stdout.split())
 
     assert f"[KERNEL...] {', '.join(KERNELS)} [default: all]" in shown
     assert f"--dtype LIST {', '.join(FORMATS)} [default: by kernel]" in shown
 
 
-def test_help_names_every_framework(gpucheck_command) -> None:
-    shown = " ".join(gpucheck_command("detect", "--help").stdout.split())
+def test_help_names_every_framework(help_of) -> None:
+    shown = " ".join(help_of("detect").stdout.split())
 
     assert f"Fail if {', '.join(NAMES[:-1])} or {NAMES[-1]} cannot use a GPU." in shown
 

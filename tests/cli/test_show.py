@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gzip
 import io
+import itertools
 import json
 import re
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 from gpucheck.cli import main
 from tests.fakes.documents import CALLS, documents
 from tests.fakes.verdicts import HOSTILE
+from tests.sampling import sampled
 
 #: What a saved document says first, and what only an answer from a recording says.
 MARK = re.compile(r"\ASaved [a-z]+ document of .*\n")
@@ -41,8 +43,14 @@ def words_of(text: str) -> list[str]:
     return FROM.sub("", RECORDED.sub("", MARK.sub("", text))).split()
 
 
-@pytest.mark.parametrize("options", [(), ("-v",), ("-q",)], ids=" ".join)
-@pytest.mark.parametrize("name", STEADY)
+@pytest.mark.parametrize(
+    ("name", "options"),
+    sampled(
+        itertools.product(STEADY, [(), ("-v",), ("-q",)]),
+        18,
+        always=[(name, ()) for name in STEADY],
+    ),
+)
 def test_the_screen_is_that_of_the_command(
     name: str,
     options: tuple[str, ...],
