@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_origin
 
 from gpucheck.cli.commands import Command, functions_of
 from gpucheck.drivers.host.toml_file import parse_toml, read_text, shown
@@ -40,6 +40,12 @@ def _table(
     known_options = {
         key: name for each in functions.values() for key, name in _options(each).items()
     }
+    may_be_repeated = {
+        name
+        for each in functions.values()
+        for name, kind in each.__annotations__.items()
+        if _is_of_lists(kind)
+    }
     defaults: dict[str, Any] = {}
     for key, value in values.items():
         parameter = known_options.get(key)
@@ -49,7 +55,8 @@ def _table(
             raise _unusable(path, f"has {key!r} in [{command}], which takes {options}", asked)
         if not isinstance(value, str | int | float | bool | list):
             raise _unusable(path, f"has no usable value for {key!r} in [{command}]")
-        defaults[parameter] = value
+        several = isinstance(value, str) and parameter in may_be_repeated
+        defaults[parameter] = [value] if several else value
     # The parser passes each action what it has of its command's table.
     return dict.fromkeys(functions, defaults) if commands[command].actions else defaults
 
@@ -59,6 +66,12 @@ def _options(command: Any) -> dict[str, str]:
     never = ("return", "ctx", "config", "list_examples")
     names = (name for name in command.__annotations__ if name not in never)
     return {name.strip("_").replace("_", "-"): name for name in names}
+
+
+def _is_of_lists(annotation: Any) -> bool:
+    """Return whether an option may be given several times: one value in the file is a list, too."""
+    kind = next(iter(get_args(annotation)), None)
+    return any(get_origin(part) is list for part in (kind, *get_args(kind)))
 
 
 def _unusable(path: Path, problem: str, asked: str = "") -> WrongUseError:

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from functools import cache
+from io import BufferedIOBase
 from typing import TYPE_CHECKING, NamedTuple
 
 from gpucheck.data import document, table
@@ -20,13 +21,12 @@ from gpucheck.detect.run import detect
 from gpucheck.drivers.host.files import STDIN, open_log
 from gpucheck.drivers.interface import Probes
 from gpucheck.report.codec import from_plain
-from gpucheck.report.envelope import Answer, CheckStatus
+from gpucheck.report.envelope import Answer, CheckStatus, Failure
 from gpucheck.report.errors import ExitCode, WrongUseError
 from gpucheck.report.text import count_of, printable
 
 if TYPE_CHECKING:
     from codecs import StreamRecoder
-    from io import BufferedIOBase
 
 TABLE = "log_rules"
 #: A line is looked at up to this length; what a progress bar draws anew (`\r`) is one of its own.
@@ -82,10 +82,27 @@ COMMON_WORDS = (
     *(b"out of memory", b"out_of_mem", b"memoryerror", b"memory limit", b"oom", b"allocat", b"shm"),
     *(b"exit", b"signal", b"killed", b"term_", b"due to ", b"preempt", b"segmentation"),
     *(b"fail", b"cannot", b"invalid", b"supported", b"undefined symbol", b"timed out", b"connect"),
-    b"rendezvous",
+    *(b"rendezvous", b" available", b"cudnn", b" not "),
 )
 #: A line that quotes the source of a program, as tracebacks do, is no message.
 _QUOTES_SOURCE = b"raise "
+#: Colours and other commands to a terminal (ECMA-48, control sequences), which may split a message.
+_CONTROL_SEQUENCE = re.compile(rb"\x1b\[[0-?]{0,32}[ -/]{0,4}[@-~]")
+#: What others write before a program's line, in lower case: Docker's JSON files, Kubernetes and
+#: GitHub Actions; `kubectl logs --prefix`, torchrun, mpirun; Compose, `srun --label`, Ray, syslog.
+_PREFIXES = re.compile(
+    rb'(?:\{"log":"'
+    rb"|\d{4}-\d\d-\d\d[t ][\d:.,]{8,24}(?:z|[+-]\d\d:?\d\d)? +"
+    rb"|std(?:out|err) [fp] "
+    rb"|\[[^][ ]{1,120}\](?:<std(?:out|err)>)?:? *"
+    rb"|(?:[\w.-]{1,64} +)?\| "
+    rb"|\d{1,6}: "
+    rb"|\([\w.<>]{1,64} pid=\d+(?:, ip=[\d.]+)?\) "
+    rb"|[a-z]{3} [ \d]\d [\d:]{8} \S{1,64} [\w./-]{1,64}(?:\[\d+\])?: )*\s*"
+)
+_MOST_PREFIXES_BYTES = 256
+#: What ends the message of a line of Docker's JSON files.
+_DOCKER_BEGINS, _DOCKER_ENDS = b'{"log":"', b'\\n","stream":"'
 
 
 class Level(StrEnum):
@@ -214,12 +231,16 @@ def _patterns() -> Mapping[bytes, Sequence[_Pattern]]:
 
 
 class Scan:
-    """Scan of a log, block by block: the first match and a count for each rule."""
+    """Scan of a log, block by block: the first match and a count for each rule.
+
+    `interrupted`: a request to stop came before the log ended.
+    """
 
     def __init__(self) -> None:
         self.matches: dict[str, Match] = {}
         self.lines = 0
         self.size_bytes = 0
+        self.interrupted = False
         self._rest = b""
 
     def feed(self, block: bytes) -> None:
@@ -239,6 +260,8 @@ class Scan:
 
     def _look_at(self, text: bytes) -> None:
         """Match the rules against whole lines."""
+        if b"\x1b[" in text:
+            text = _CONTROL_SEQUENCE.sub(b"", text)
         lower = text.lower().replace(b"\r", b"\n")
         found: dict[tuple[int, str], int] = {}
         for word, patterns in _patterns().items():
@@ -326,21 +349,21 @@ def _position(pattern: _Pattern, line: bytes) -> int | None:
 
 def _quotes_source(line: bytes) -> bool:
     at = line.find(_QUOTES_SOURCE)
-    return at >= 0 and (at == 0 or line[max(0, at - 4) : at] == b"    ")
+    return at >= 0 and (at == 0 or line[max(0, at - 2) : at] == b"  ")
 
 
 def _find(literal: bytes, line: bytes, after: int) -> tuple[int, int] | None:
     """Return where a literal begins and ends; a number in it must be a whole number."""
     at_start, at_end = literal.startswith(b"^"), literal.endswith(b"$")
     bare = literal.removeprefix(b"^").removesuffix(b"$")
-    body = line.rstrip() if at_end else line
+    body = _without_end(line) if at_end else line
     while True:
         begins = body.find(bare, after)
         if begins < 0:
             return None
         ends = begins + len(bare)
         if (
-            (not at_start or not body[:begins].strip())
+            (not at_start or _begins_message(body[:begins]))
             and (not at_end or ends == len(body))
             and not (bare[:1].isdigit() and body[begins - 1 : begins].isdigit())
             and not (bare[-1:].isdigit() and body[ends : ends + 1].isdigit())
@@ -349,6 +372,20 @@ def _find(literal: bytes, line: bytes, after: int) -> tuple[int, int] | None:
         if at_start:
             return None
         after = begins + 1
+
+
+def _begins_message(before: bytes) -> bool:
+    """Return whether a program's own line begins after these bytes."""
+    return not before.strip() or (
+        len(before) <= _MOST_PREFIXES_BYTES and _PREFIXES.fullmatch(before) is not None
+    )
+
+
+def _without_end(line: bytes) -> bytes:
+    """Return a line without what stands after the program's own, for which `$` stands."""
+    if line.startswith(_DOCKER_BEGINS) and (ends := line.rfind(_DOCKER_ENDS)) >= 0:
+        line = line[:ends].removesuffix(b"\\r")
+    return line.rstrip()
 
 
 def _excerpt(text: bytes, start: int, position: int) -> str:
@@ -388,6 +425,8 @@ def scan(
 ) -> Scan:
     """Return what the rules find in a log; of its first bytes only the lines are counted.
 
+    A request to stop ends the log where it is: that of a program that still runs has no end.
+
     Raises:
         OSError, EOFError: it cannot be read to its end.
     """
@@ -395,12 +434,21 @@ def scan(
     while skip_bytes > 0 and (block := file.read(min(BLOCK_BYTES, skip_bytes))):
         found.lines += block.count(b"\n")
         skip_bytes -= len(block)
-    told = 0
-    while block := file.read(BLOCK_BYTES):
-        found.feed(block)
-        if found.size_bytes - told >= PROGRESS_BYTES:
-            told = found.size_bytes
-            report_progress(f"reading the log, {told >> 20} MiB so far")
+    # A pipe gives what it has; what has come must not be lost when nothing more does.
+    read = file.read1 if isinstance(file, BufferedIOBase) else file.read
+    told, came = 0, bytearray()
+    try:
+        while block := read(BLOCK_BYTES):
+            came += block
+            if len(came) >= BLOCK_BYTES:
+                block, came = bytes(came), bytearray()
+                found.feed(block)
+            if found.size_bytes - told >= PROGRESS_BYTES:
+                told = found.size_bytes
+                report_progress(f"reading the log, {told >> 20} MiB so far")
+    except KeyboardInterrupt:
+        found.interrupted = True
+    found.feed(bytes(came))
     found.close()
     return found
 
@@ -448,14 +496,25 @@ def check_log(
     probes: Probes,
     report_progress: Callable[[str], None] = ignore_progress,
 ) -> Answer:
-    """Name the first cause in a log, and look whether this machine still has it: 1; 0 without."""
+    """Name the first cause in a log, and look whether this machine still has it: 1; 0 without.
+
+    130, and no look at the machine, if reading the log was interrupted.
+    """
     causes, consequences = first_causes(found.matches.values())
     host = probes.host()
+    code, error = (ExitCode.BAD if causes else ExitCode.OK), None
+    if found.interrupted:
+        message = f"Interrupted after {count_of(found.lines, 'line')} of the log."
+        code, error = ExitCode.INTERRUPTED, Failure(code="interrupted", message=message)
     if not causes:
         nothing = LogVerdict(name, found.lines, found.size_bytes, None)
-        return Answer(result=nothing, host=host)
+        return Answer(result=nothing, exit_code=code, host=host, error=error)
     rule = rules()[causes[0].rule]
-    live, remedy, checked = _look_live(rule, causes[0].excerpt, probes, report_progress)
+    live, remedy, checked = (
+        _look_live(rule, causes[0].excerpt, probes, report_progress)
+        if not found.interrupted
+        else NOT_LOOKED
+    )
     verdict = LogVerdict(
         file=name,
         lines=found.lines,
@@ -468,9 +527,16 @@ def check_log(
         confused_with=rule.confused_with,
         source=rule.source,
     )
-    return Answer(result=verdict, exit_code=ExitCode.BAD, host=checked.host if checked else host)
+    host = checked.host if checked else host
+    return Answer(result=verdict, exit_code=code, host=host, error=error)
 
 
+#: What is known of the machine when reading the log was interrupted.
+NOT_LOOKED: tuple[Live, tuple[str, ...], Answer | None] = (
+    Live(Seen.CANNOT_BE_TOLD, "interrupted before the machine was looked at"),
+    (),
+    None,
+)
 #: `PCI:0000:44:00` as the kernel writes a bus id, or `00000000:44:00.0` with a function.
 _BUS_ID = (
     r"(?:(?<=pci:)|\b(?=[0-9a-f:]{10,14}\.[0-7]\b))([0-9a-f]{4,8}):([0-9a-f]{2}:[0-9a-f]{2})\b"

@@ -18,6 +18,7 @@ from gpucheck.detect.log import (
     INTERLEAVED_LINES,
     MOST_EXCERPT,
     MOST_LINE_BYTES,
+    NOT_LOOKED,
     Level,
     LogVerdict,
     Match,
@@ -143,6 +144,47 @@ def test_logs_of_healthy_programs_that_warn_have_no_cause() -> None:
     assert [named(path.read_bytes()) for path in healthy] == [None] * 5
 
 
+# ----------------------------------------------------------------------------------- interrupted
+
+
+class Endless(io.BufferedIOBase):
+    """A pipe that gives these pieces and then waits, until somebody presses Ctrl-C."""
+
+    def __init__(self, *pieces: bytes) -> None:
+        self.pieces = [*pieces]
+
+    def read1(self, _size: int = -1, /) -> bytes:
+        if not self.pieces:
+            raise KeyboardInterrupt
+        return self.pieces.pop(0)
+
+
+def test_an_interrupted_log_is_judged_by_what_came() -> None:
+    found = scan(Endless(b"step 1\nRuntimeErr", f"or: {OOM}\nMemory".encode(), b"Error"))
+    answer = check_log("-", found, FakeProbes())
+
+    assert found.interrupted
+    assert isinstance(answer.result, LogVerdict)
+    assert answer.result.cause is not None
+    assert (answer.result.cause.line, answer.result.lines) == (2, 3)
+    assert [match.rule for match in answer.result.causes] == [
+        "cuda-out-of-memory", "python-memory-error",
+    ]  # fmt: skip
+    assert answer.result.live == NOT_LOOKED[0]
+    assert answer.result.remedy
+    assert answer.exit_code is ExitCode.INTERRUPTED
+    assert answer.error is not None
+    assert answer.error.message == "Interrupted after 3 lines of the log."
+
+
+def test_an_interrupted_log_without_a_cause_is_not_well() -> None:
+    answer = check_log("-", scan(Endless(b"step 1\n")), FakeProbes())
+
+    assert answer.exit_code is ExitCode.INTERRUPTED
+    assert isinstance(answer.result, LogVerdict)
+    assert answer.result.cause is None
+
+
 # ------------------------------------------------------------------------------------- one line
 
 
@@ -191,6 +233,41 @@ def test_ends_of_a_line_are_its_own() -> None:
     assert named("No devices were found \n") == ("no-driver", 1)
 
 
+@pytest.mark.parametrize(
+    "prefix",
+    [
+        "2026-11-23T10:00:02.123456789Z stderr F ", "2026-11-23T10:00:02.1Z ", "3: ", "app-1  | ",
+        "2025-05-30 18:28:27.890 | ", "[pod/train-0/main] ", "[rank3]: ", "[1,3]<stderr>:",
+        "(Worker pid=8, ip=10.0.0.1) ", "Nov  3 10:00:01 node-1 run.sh[12]: ",
+        "[pod/a/b] 2026-11-23T10:00:02+01:00 [default0]:", "\x1b[0;1;31m",
+        "\x1b[36m(W pid=8)\x1b[0m ",
+    ],
+)  # fmt: skip
+def test_what_others_write_before_a_line_is_not_its_beginning(prefix: str) -> None:
+    assert named(f"step 1\n{prefix}Killed\n") == ("killed", 2)
+    assert named(f"step 1\n{prefix}x Killed\n") is None
+    assert named(f"step 1\n{prefix}    raise CudaError('cuda out of memory')\n") is None
+
+
+@pytest.mark.parametrize("ending", [r"\n", r"\r\n"])
+def test_lines_in_dockers_json_files_end_where_the_programs_do(ending: str) -> None:
+    line = '{"log":"%s%s","stream":"stdout","time":"2026-11-23T10:00:00.1Z"}\n'
+
+    assert named(line % ("step 1", ending) + line % ("Killed", ending)) == ("killed", 2)
+    assert named(line % ("Killed 3 workers", ending)) is None
+
+
+def test_colours_do_not_split_a_message() -> None:
+    coloured = (
+        "\x1b[1;35mRuntimeError\x1b[0m: \x1b[35mCUDA \x1b[1merror\x1b[m: out of memory\x1b[0m"
+    )
+
+    assert named("    \x1b[1;31mraise CudaError('device-side assert triggered')\x1b[0m") is None
+    assert named(coloured) == ("cuda-oom", 1)
+    assert read(coloured).matches["cuda-out-of-memory"].excerpt.startswith("RuntimeError: CUDA")
+    assert named("│ ❱ 12 │   raise CudaError('cuda out of memory') │") is None
+
+
 def test_only_the_beginning_of_a_line_is_looked_at() -> None:
     pad = MOST_LINE_BYTES - len("killed by signal: killed")
 
@@ -215,7 +292,7 @@ def test_an_excerpt_shows_the_match_and_no_control_characters() -> None:
     assert "\\x07" in excerpt
     assert excerpt.startswith("…")
     assert excerpt.endswith("…")
-    assert read(f"\x1b[31m{OOM}").matches["cuda-out-of-memory"].excerpt == f"\\x1b[31m{OOM}"
+    assert read(f"\x1b]0;{OOM}").matches["cuda-out-of-memory"].excerpt == f"\\x1b]0;{OOM}"
     for whole in ("é" * 8 + OOM, "x " * 300 + OOM):
         whole = whole[-MOST_EXCERPT:]
         assert read(whole).matches["cuda-out-of-memory"].excerpt == whole

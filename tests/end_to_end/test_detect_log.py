@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
+import json
+import signal
+import subprocess
+import termios
+import time
+from array import array
 from pathlib import Path
 
 import pytest
@@ -46,6 +53,34 @@ def test_a_pipe_is_read_and_a_log_without_a_cause_is_well(program: Program) -> N
     assert shown.text == "OK standard input: no known cause in 5 lines\n"
 
 
+def test_ctrl_c_ends_a_pipe_without_an_end_with_what_it_had(program: Program) -> None:
+    asked = ("detect", "--log", "-", "--json")
+    with program.start(*asked, env={}, stdin=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        # The second piece is read after the first was taken in.
+        for piece in (b"step 1\nRuntimeError: CUDA out of memory\n", b"step 2\n"):
+            process.stdin.write(piece)
+            process.stdin.flush()
+            while bytes_waiting(process.stdin.fileno()):
+                assert process.poll() is None
+                time.sleep(0.005)
+        process.send_signal(signal.SIGINT)
+        out, said = (stream.read() for stream in (process.stdout, process.stderr) if stream)
+        code = process.wait()
+
+    document = json.loads(out)
+    assert (code, document["exit_code"], document["error"]["code"]) == (130, 130, "interrupted")
+    assert document["result"]["cause"]["line"] == 2
+    assert said.startswith(b"gpucheck: Interrupted after ")
+
+
+def bytes_waiting(descriptor: int) -> int:
+    """Return how many bytes are in a pipe that nobody has read yet."""
+    count = array("i", [0])
+    fcntl.ioctl(descriptor, termios.FIONREAD, count)
+    return count[0]
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -53,6 +88,7 @@ def test_a_pipe_is_read_and_a_log_without_a_cause_is_well(program: Program) -> N
         (("--log", "."), "The log . cannot be read: it is a directory."),
         (("--log", "binary"), "The log binary cannot be read: it is no text."),
         (("--log", "a\x1b[2J"), "The log a\\x1b[2J cannot be read: No such file"),
+        (("--log", "x", "--log", "y"), "--log takes one log: ask once for each."),
         (("--log", "x", "--only", "nvml"), "--log is a question of its own: omit --only."),
         (("--log", "x", "--skip", "nvml", "--deep"), "omit --skip, --deep."),
         (("--log", "x", "--pid", "1"), "--pid is a question of its own: omit --log."),
