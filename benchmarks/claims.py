@@ -24,11 +24,11 @@ from typing import NamedTuple
 from tests.fakes.libraries import build_libraries
 from tests.fakes.machine import load_machine
 
-#: What holds a card: it says DOUBLE if the witness is locked, and how it was served.
+#: What holds a card: it says DOUBLE if another has the card's lock, and how it was served.
 HOLDER = (
-    'exec 9<"$WITNESS/$CUDA_VISIBLE_DEVICES"; '
-    'flock -n 9 || echo "DOUBLE $CUDA_VISIBLE_DEVICES" >>"$WITNESS/log"; '
-    'echo "$GPUCHECK_CLAIM_IDS $CUDA_VISIBLE_DEVICES" >>"$WITNESS/log"; '
+    'exec 9<"$CARD_LOCKS/$CUDA_VISIBLE_DEVICES"; '
+    'flock -n 9 || echo "DOUBLE $CUDA_VISIBLE_DEVICES" >>"$CARD_LOCKS/log"; '
+    'echo "$GPUCHECK_CLAIM_IDS $CUDA_VISIBLE_DEVICES" >>"$CARD_LOCKS/log"; '
     "sleep $0"
 )
 NOBODY = 65534
@@ -100,13 +100,13 @@ def play(options: argparse.Namespace, chance: random.Random) -> Round:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         folder.chmod(0o755)
-        witness = prepare(folder)
+        locks = prepare(folder)
         began = time.monotonic()
         pids = start_all(options, chance)
-        killed = kill_some(pids, int(options.kill * len(pids)), witness, chance)
+        killed = kill_some(pids, int(options.kill * len(pids)), locks, chance)
         codes = {pid: os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids}
         seconds = time.monotonic() - began
-        lines = (witness / "log").read_text(encoding="ascii").splitlines()
+        lines = (locks / "log").read_text(encoding="ascii").splitlines()
         grants = sorted(map(grant_of, [x for x in lines if not x.startswith("DOUBLE")]), key=when)
         problems = [line for line in lines if line.startswith("DOUBLE")]
         problems += judge(grants, codes, killed) + left_over()
@@ -122,16 +122,16 @@ def prepare(folder: Path) -> Path:
     os.environ.update(build_libraries(machine, libraries))
     for path in (libraries, *libraries.rglob("*")):
         path.chmod(0o755)
-    witness = folder / "witness"
-    witness.mkdir()
+    locks = folder / "locks"
+    locks.mkdir()
     for name in ("log", *(gpu.uuid for gpu in machine.gpus)):
-        (witness / name).touch()
-        (witness / name).chmod(0o666)
-    os.environ["WITNESS"] = str(witness)
+        (locks / name).touch()
+        (locks / name).chmod(0o666)
+    os.environ["CARD_LOCKS"] = str(locks)
     os.environ["GPUCHECK_CLAIMS_DIR"] = str(folder / "claims")
     (folder / "claims").mkdir()
     (folder / "claims").chmod(0o1777)
-    return witness
+    return locks
 
 
 def start_all(options: argparse.Namespace, chance: random.Random) -> list[int]:
@@ -170,12 +170,12 @@ def become_nobody() -> None:
     os.setresuid(NOBODY, NOBODY, NOBODY)
 
 
-def kill_some(pids: Sequence[int], count: int, witness: Path, chance: random.Random) -> set[int]:
+def kill_some(pids: Sequence[int], count: int, locks: Path, chance: random.Random) -> set[int]:
     """Kill askers and holders at random moments while the queue moves."""
     killed: set[int] = set()
     for pid in chance.sample(list(pids), count):
         time.sleep(chance.uniform(0.0, 0.4))
-        lines = (witness / "log").read_text(encoding="ascii").splitlines()
+        lines = (locks / "log").read_text(encoding="ascii").splitlines()
         holders = [grant_of(line).pid for line in lines[-8:] if not line.startswith("DOUBLE")]
         living = [holder for holder in holders if holder not in killed and is_running(holder)]
         victim = chance.choice(living) if living and chance.random() < 0.5 else pid

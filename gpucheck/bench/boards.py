@@ -119,10 +119,10 @@ def board_called(text: str) -> TableBoard:
             remedy=(f"Name it in full: {names}",),
         )
     known = [board.name for board in boards]
-    asked = did_you_mean(text, (*known, *(name for board in boards for name in board.names)))
+    suggestion = did_you_mean(text, (*known, *(name for board in boards for name in board.names)))
     raise WrongUseError(
         code="unknown-board",
-        message=f"The table of boards has none called {text[:100]!a}. {asked}".strip(),
+        message=f"The table of boards has none called {text[:100]!a}. {suggestion}".strip(),
         remedy=(f"Choose from: {', '.join(known)}",),
     )
 

@@ -118,10 +118,10 @@ def check_dtypes(dtypes: Iterable[str]) -> None:
     """
     for name in dtypes:
         if name not in DTYPES:
-            asked = did_you_mean(name, DTYPES)
+            suggestion = did_you_mean(name, DTYPES)
             raise WrongUseError(
                 code="unknown-dtype",
-                message=f"The table has no peaks in {name[:100]!a}. {asked}".strip(),
+                message=f"The table has no peaks in {name[:100]!a}. {suggestion}".strip(),
                 remedy=(f"Choose from: {', '.join(DTYPES)}.",),
             )
 

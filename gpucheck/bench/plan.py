@@ -341,10 +341,10 @@ def _requested_kernels(
     every = [name for name in kernels if not frameworks or name in UNNAMED]
     for name in request.kernels:
         if name not in kernels:
-            asked = did_you_mean(name, kernels)
+            suggestion = did_you_mean(name, kernels)
             raise WrongUseError(
                 code="unknown-kernel",
-                message=f"There is no kernel called {name!r}. {asked}".strip(),
+                message=f"There is no kernel called {name!r}. {suggestion}".strip(),
                 remedy=(f"Choose from: {', '.join(kernels)}.",),
             )
     # dict.fromkeys keeps the order and drops duplicates.

@@ -41,10 +41,10 @@ def _show_completion(ctx: typer.Context, shell: str | None) -> None:
 
     if shell not in SCRIPTS:
         known = ", ".join(SCRIPTS)
-        asked = did_you_mean(shell, SCRIPTS)
+        suggestion = did_you_mean(shell, SCRIPTS)
         raise WrongUseError(
             code="usage",
-            message=f"--show-completion takes {known}, not {shell[:40]!a}. {asked}".strip(),
+            message=f"--show-completion takes {known}, not {shell[:40]!a}. {suggestion}".strip(),
         )
     write_stdout(SCRIPTS[shell])
     raise typer.Exit

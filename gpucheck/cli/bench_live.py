@@ -109,10 +109,10 @@ class _LiveRows:
 
     def _window(self, count: int, now: int | None) -> range:
         """Return as many rows as the terminal has lines for, the present one among them."""
-        room = max(1, self._console.height - _OTHER_LINES)
-        last = count if now is None else max(room, now + 1)
-        first = max(0, min(last, count) - room)
-        return range(first, min(count, first + room))
+        lines = max(1, self._console.height - _OTHER_LINES)
+        last = count if now is None else max(lines, now + 1)
+        first = max(0, min(last, count) - lines)
+        return range(first, min(count, first + lines))
 
     def _cells(self, row: Sequence[CaseState]) -> list[str]:
         """Return the cells of a row: of several GPUs the middle one and the fewest rounds."""

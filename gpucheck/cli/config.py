@@ -32,8 +32,10 @@ def _table(
 ) -> dict[str, Any]:
     if command not in commands:
         known = ", ".join(commands)
-        asked = did_you_mean(command, commands)
-        raise _unusable(path, f"has the table [{command}], but the commands are {known}", asked)
+        suggestion = did_you_mean(command, commands)
+        raise _unusable(
+            path, f"has the table [{command}], but the commands are {known}", suggestion
+        )
     if not isinstance(values, dict):
         raise _unusable(path, f"has {command!r} as a value: write a table [{command}]")
     functions = functions_of(commands[command], command)
@@ -51,8 +53,8 @@ def _table(
         parameter = known_options.get(key)
         if parameter is None:
             options = ", ".join(known_options)
-            asked = did_you_mean(key, known_options)
-            raise _unusable(path, f"has {key!r} in [{command}], which takes {options}", asked)
+            suggestion = did_you_mean(key, known_options)
+            raise _unusable(path, f"has {key!r} in [{command}], which takes {options}", suggestion)
         if not isinstance(value, str | int | float | bool | list):
             raise _unusable(path, f"has no usable value for {key!r} in [{command}]")
         several = isinstance(value, str) and parameter in may_be_repeated
@@ -74,8 +76,8 @@ def _is_of_lists(annotation: Any) -> bool:
     return any(get_origin(part) is list for part in (kind, *get_args(kind)))
 
 
-def _unusable(path: Path, problem: str, asked: str = "") -> WrongUseError:
+def _unusable(path: Path, problem: str, suggestion: str = "") -> WrongUseError:
     return WrongUseError(
         code="config-unusable",
-        message=f"The configuration {str(path)!r} {problem}. {asked}".strip(),
+        message=f"The configuration {str(path)!r} {problem}. {suggestion}".strip(),
     )

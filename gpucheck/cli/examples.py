@@ -39,11 +39,11 @@ def find_recording(text: str) -> tuple[Path, str | None]:
     name = text.removeprefix(PREFIX)
     if name in EXAMPLES:
         return FOLDER / f"{name}.json", name
-    asked = did_you_mean(name, EXAMPLES)
+    suggestion = did_you_mean(name, EXAMPLES)
     fact = f"There is no example {name[:40]!a}." if name else f"{PREFIX} needs a name."
     raise WrongUseError(
         code="unknown-example",
-        message=f"{fact} {asked}".strip(),
+        message=f"{fact} {suggestion}".strip(),
         remedy=(
             *(f"{PREFIX}{known}: {shows}" for known, shows in EXAMPLES.items()),
             f"For a file of that name write ./{PREFIX}{name[:40]}",

@@ -153,8 +153,8 @@ def known_fields(names: tuple[str, ...], option: str) -> tuple[str, ...]:
     """Return the fields of these names, which may be ordinary ones: "mem", "temp"."""
     unknown = [name for name in names if name not in COLUMNS and name not in ALIASES]
     if unknown:
-        asked = did_you_mean(unknown[0], [*COLUMNS, *ALIASES])
-        message = f"{option} does not know {unknown[0]!r}. {asked}".strip()
+        suggestion = did_you_mean(unknown[0], [*COLUMNS, *ALIASES])
+        message = f"{option} does not know {unknown[0]!r}. {suggestion}".strip()
         fields = f"The fields are {', '.join(COLUMNS)}; in short {', '.join(ALIASES)}."
         raise WrongUseError(code="unknown-field", message=message, remedy=(fields,))
     return tuple(ALIASES.get(name, name) for name in names)

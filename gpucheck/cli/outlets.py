@@ -155,8 +155,8 @@ def check_chart(shared: Shared, charts: Sequence[str]) -> None:
         message = "--chart chooses what --plot draws: give --plot FILE.svg with it."
         raise WrongUseError(code="chart-without-plot", message=message)
     if shared.chart not in charts:
-        asked = did_you_mean(shared.chart, charts)
-        message = f"There is no chart {shared.chart!r}; there is {', '.join(charts)}. {asked}"
+        suggestion = did_you_mean(shared.chart, charts)
+        message = f"There is no chart {shared.chart!r}; there is {', '.join(charts)}. {suggestion}"
         raise WrongUseError(code="unknown-chart", message=message.rstrip())
 
 

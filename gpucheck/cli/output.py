@@ -515,14 +515,14 @@ def _with_question(error: Exception, text: str) -> str:
         items = context.command.params if context is not None else ()
         known = [name for item in items for name in (*item.opts, *item.secondary_opts)]
         fact = f"No such option: {word}"
-        asked = did_you_mean(word, [name for name in known if name.startswith("--")])
+        suggestion = did_you_mean(word, [name for name in known if name.startswith("--")])
     elif (found := re.search(r"No such command '(.*)'", fact)) and context is not None:
-        asked = did_you_mean(found[1], context.command.commands)
+        suggestion = did_you_mean(found[1], context.command.commands)
     elif found := _ONE_OF.search(fact):
-        asked = did_you_mean(found["word"].strip("'"), re.findall("'(.*?)'", found["known"]))
+        suggestion = did_you_mean(found["word"].strip("'"), re.findall("'(.*?)'", found["known"]))
     else:
         return text
-    return f"{fact.rstrip('.')}. {asked}".rstrip()
+    return f"{fact.rstrip('.')}. {suggestion}".rstrip()
 
 
 def wrong_platform() -> MissingError:

@@ -336,8 +336,8 @@ def _preference(word: str) -> Preference:
         return Preference(word)
     except ValueError:
         known = ", ".join(Preference)
-        asked = did_you_mean(word, Preference)
-        fact = f"--prefer takes {known}, not {word[:40]!a}. {asked}".strip()
+        suggestion = did_you_mean(word, Preference)
+        fact = f"--prefer takes {known}, not {word[:40]!a}. {suggestion}".strip()
         raise wrong(fact=fact) from None
 
 

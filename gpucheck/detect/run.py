@@ -268,8 +268,8 @@ def _known(words: Iterable[str]) -> frozenset[str]:
 
 def _near(word: str, names: Sequence[str]) -> tuple[str, ...]:
     """Return a question with similar names; empty if no name is similar."""
-    asked = did_you_mean(word, names, most=MOST_SUGGESTED)
-    return (asked,) if asked else ()
+    suggestion = did_you_mean(word, names, most=MOST_SUGGESTED)
+    return (suggestion,) if suggestion else ()
 
 
 def _describe_xid(number: int) -> CheckDescription:

@@ -90,9 +90,9 @@ def read_rule(path: Path) -> JudgementRule:
     known = [field for field in JudgementRule._fields if field != "source"]
     for key in values:
         if key not in known:
-            asked = did_you_mean(key, known)
+            suggestion = did_you_mean(key, known)
             raise _bad_rule(
-                name, f"has {printable(key[:40])!r}, but knows {', '.join(known)}", asked
+                name, f"has {printable(key[:40])!r}, but knows {', '.join(known)}", suggestion
             )
     try:
         rule = from_plain(JudgementRule, values)

@@ -65,7 +65,7 @@ LAYOUTS = (
 )
 BLOCK_BAR = 8
 #: Columns whose values change get room for their usual widest value: they do not jump.
-ROOM = {"utilization_gpu_percent": 4, "temperature_c": 5, "clock_sm_mhz": 8, "pcie": 8}
+WIDTHS = {"utilization_gpu_percent": 4, "temperature_c": 5, "clock_sm_mhz": 8, "pcie": 8}
 
 #: What -v adds below each row, unless the row has it: fields, and the word before each.
 DETAILS = (
@@ -286,7 +286,7 @@ def _cell(name: str, gpu: Gpu) -> Inline:
     """Return a cell with room for its usual values, coloured where the value means something."""
     text = (link_now(gpu) or ABSENT) if name == "pcie" else COLUMNS[name].show(gpu)
     text = _power(gpu) if name == "power_w" else text
-    text = f"{text:>{ROOM.get(name, 0)}}"
+    text = f"{text:>{WIDTHS.get(name, 0)}}"
     color = _color(name, gpu)
     return (Span(text, color),) if color else text
 
@@ -668,7 +668,7 @@ def _process_table(found: Sequence[tuple[Gpu, GpuProcess]]) -> Table:
     if any(process.utilization_sm_percent is not None for _, process in found):
         columns.insert(-1, Column("SM", right=True))
         for row, (_, process) in zip(rows, found, strict=True):
-            row.insert(-1, f"{_load(process):>{ROOM['utilization_gpu_percent']}}")
+            row.insert(-1, f"{_load(process):>{WIDTHS['utilization_gpu_percent']}}")
     return Table(columns, [Row(row) for row in rows], gap=1)
 
 

@@ -259,10 +259,10 @@ class CappedRun:
             InconclusiveError: it could not be tried.
         """
         for uuid, size in self._limits.items():
-            room = free.get(uuid)
-            if room is not None and room < size + BEYOND_BYTES + _SPARE_BYTES:
+            left = free.get(uuid)
+            if left is not None and left < size + BEYOND_BYTES + _SPARE_BYTES:
                 raise _not_proved(
-                    reason=f"only {binary_bytes(room)} is free on {uuid}, and a refusal there would"
+                    reason=f"only {binary_bytes(left)} is free on {uuid}, and a refusal there would"
                     f" not show that the limit of {binary_bytes(size)} holds"
                 )
         found = self._ask_for_more(environment)

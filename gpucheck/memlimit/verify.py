@@ -93,8 +93,10 @@ def check_frameworks(names: Sequence[str]) -> None:
     """
     for name in names:
         if name not in PROVABLE:
-            asked = did_you_mean(name, PROVABLE)
-            message = f"--verify-with takes {', '.join(PROVABLE)}, not {name!a}. {asked}".strip()
+            suggestion = did_you_mean(name, PROVABLE)
+            message = (
+                f"--verify-with takes {', '.join(PROVABLE)}, not {name!a}. {suggestion}".strip()
+            )
             raise WrongUseError(code="unknown-framework", message=message)
 
 

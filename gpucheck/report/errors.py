@@ -91,7 +91,7 @@ class CommandNotFoundError(LaunchError):
 CHECK_LIMITS = "Check the limits on processes and memory (`ulimit -a`, the cgroup)."
 #: Python's words where pthread_create fails, and the loader's where a library finds no room.
 _NO_THREAD = "can't start new thread"
-_NO_ROOM = ("failed to map segment", "cannot allocate memory")
+_NO_MEMORY = ("failed to map segment", "cannot allocate memory")
 
 
 def system_refusal(error: BaseException) -> InconclusiveError | None:
@@ -100,7 +100,7 @@ def system_refusal(error: BaseException) -> InconclusiveError | None:
         what = "a thread"
     elif isinstance(error, MemoryError) or (
         isinstance(error, (ImportError, OSError))
-        and any(words in str(error).lower() for words in _NO_ROOM)
+        and any(words in str(error).lower() for words in _NO_MEMORY)
     ):
         what = "memory"
     else:

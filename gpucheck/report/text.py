@@ -156,8 +156,8 @@ def did_you_mean(word: str, known: Iterable[str], *, most: int = 1) -> str:
     lower = word[:100].lower().replace("_", "-")
     near = [name for name in by_lower if len(lower) > 2 and lower in name]
     near = near or difflib.get_close_matches(lower, by_lower, most, _LEAST_SIMILARITY)
-    asked = " or ".join(repr(by_lower[name]) for name in near[:most])
-    return f"Did you mean {asked}?" if asked else ""
+    names = " or ".join(repr(by_lower[name]) for name in near[:most])
+    return f"Did you mean {names}?" if names else ""
 
 
 #: ASCII for typographic characters, for terminals that have nothing else.

@@ -148,10 +148,10 @@ def allowed_keys(words: Sequence[str]) -> tuple[str, ...]:
     keys = [word.replace("-", "_").lower() for word in words]
     for word, key in zip(words, keys, strict=True):
         if key not in KEYS:
-            asked = did_you_mean(word, KEYS)
+            suggestion = did_you_mean(word, KEYS)
             raise WrongUseError(
                 code="unknown-difference",
-                message=f"--allow-difference has no key {word!r}. {asked}".strip(),
+                message=f"--allow-difference has no key {word!r}. {suggestion}".strip(),
                 remedy=(f"Choose from: {', '.join(KEYS)}.",),
             )
     return tuple(dict.fromkeys(keys))

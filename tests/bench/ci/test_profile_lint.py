@@ -1,4 +1,4 @@
-"""Every kind of mistake in a profile: its code, its line, and a mend that says what to do."""
+"""Every kind of mistake in a profile: its code, its line, and a fix that says what to do."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ corruption = 0
 hardware-thermal = 0
 """
 
-#: What is replaced, by what, the mistake's code, the text of its line, and a part of its mend.
+#: What is replaced, by what, the mistake's code, the text of its line, and a part of its fix.
 MISTAKES = [
     ("[profile]\n", "[profil]\n", "missing-table", None, "[profile]"),
     ("[stability]\n", "[stabilty]\n", "unknown-table", "[stabilty]", "Did you mean 'stability'?"),
