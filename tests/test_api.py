@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import json
+import pickle
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from fractions import Fraction
 from importlib import import_module
 from pathlib import Path
@@ -124,6 +127,20 @@ def test_each_public_name_is_in_the_documentation_and_no_other() -> None:
     named = re.findall(r"`gpucheck\.(\w+)", DOCUMENT) + re.findall(r"^\| `(\w+)\(", DOCUMENT, re.M)
 
     assert {*named, "__version__"} == set(gpucheck.__all__)
+
+
+@pytest.mark.parametrize(
+    "again", [copy.copy, copy.deepcopy, lambda error: pickle.loads(pickle.dumps(error))]
+)
+def test_an_error_reaches_another_process_whole(again: Callable[[object], object]) -> None:
+    error = MissingError(code="no-gpu", message="There is no GPU.", remedy=("Buy one.",))
+    error.details = ("In any shop.",)
+    error.add_note("rank 3")
+
+    found = again(error)
+
+    assert isinstance(found, MissingError)
+    assert (str(found), vars(found)) == ("There is no GPU.", vars(error))
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:

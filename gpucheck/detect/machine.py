@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
-from typing import NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from gpucheck.drivers.evidence import (
     BuildReading,
@@ -59,6 +58,26 @@ def ignore_progress(text: str) -> None:
     """Ignore a report of progress."""
 
 
+Value = TypeVar("Value")
+
+
+class ReadOnce(Generic[Value]):
+    """A property that is read at its first use.
+
+    Python 3.11's cached_property has one lock for all objects: a program's threads would wait for
+    each other's drivers.
+    """
+
+    def __init__(self, read: Callable[[Any], Value]) -> None:
+        self._read = read
+        self.__doc__ = read.__doc__
+
+    def __get__(self, machine: object, _: type) -> Value:
+        """Read it, and let the value stand in the property's place."""
+        value = vars(machine)[self._read.__name__] = self._read(machine)
+        return value
+
+
 class Machine:
     """Lazy readings over the probes, and the request; `tried` are the frameworks to import."""
 
@@ -79,56 +98,56 @@ class Machine:
         if not self.host.recorded:
             self._tell(text)
 
-    @cached_property
+    @ReadOnce
     def host(self) -> Host:
         """The operating system."""
         return self._probes.host()
 
-    @cached_property
+    @ReadOnce
     def environment(self) -> Mapping[str, str]:
         """The GPU-related environment variables."""
         return self._probes.environment()
 
-    @cached_property
+    @ReadOnce
     def kernel(self) -> KernelReading:
         """PCI devices and kernel modules."""
         return self._probes.kernel()
 
-    @cached_property
+    @ReadOnce
     def system(self) -> SystemReading:
         """What files show about the driver."""
         return self._probes.system()
 
-    @cached_property
+    @ReadOnce
     def openings(self) -> Mapping[str, str | None]:
         """The error of opening each device node, None on success; read only after a failure."""
         return self._probes.open_nodes([node.path for node in self.system.nodes.nodes])
 
-    @cached_property
+    @ReadOnce
     def nvml(self) -> NvmlReading:
         """The GPUs, as NVML reports them."""
         self.report_progress("asking NVML")
         return self._probes.nvml(NvmlRequest())
 
-    @cached_property
+    @ReadOnce
     def health(self) -> HealthReading:
         """The health of each GPU, as NVML reports it."""
         self.report_progress("reading each GPU's health")
         return self._probes.health()
 
-    @cached_property
+    @ReadOnce
     def cuda(self) -> CudaReading:
         """The answer of libcuda in a fresh process with this environment."""
         self.report_progress("starting CUDA")
         return self._probes.cuda()
 
-    @cached_property
+    @ReadOnce
     def cuda_unrestricted(self) -> CudaReading:
         """The answer of libcuda in a fresh process without CUDA_VISIBLE_DEVICES."""
         self.report_progress(f"starting CUDA without {VISIBLE}")
         return self._probes.cuda_unrestricted()
 
-    @cached_property
+    @ReadOnce
     def visibility(self) -> Visibility:
         """What the variables leave visible; the driver decides where the rules do not."""
         return see_visibility(
@@ -139,7 +158,7 @@ class Machine:
             driver_version=self.nvml.driver_version,
         )
 
-    @cached_property
+    @ReadOnce
     def builds(self) -> BuildsReading:
         """The frameworks of the checked interpreter."""
         return self._probes.builds(self.request.python)
@@ -148,7 +167,7 @@ class Machine:
         """Return one framework's build, or None if it is not installed."""
         return next((build for build in self.builds.builds or () if build.name == name), None)
 
-    @cached_property
+    @ReadOnce
     def smoke_tests(self) -> Mapping[str, TrialReading]:
         """The results of the frameworks' smoke tests, by name."""
         present = [name for name in self.tried if self.build(name) is not None]
@@ -164,7 +183,7 @@ class Machine:
         values = [check.value for check in checks]
         return self._probes.run_package_checks(values, self.builds.python, self.report_progress)
 
-    @cached_property
+    @ReadOnce
     def launch(self) -> LaunchReading:
         """The result of the CUDA kernel self-test."""
         self.report_progress("running a kernel")
@@ -186,7 +205,7 @@ class Machine:
         # Only a launch by another check counts: a run without that check starts no kernel.
         return self._nvml_after_launch if "launch" in vars(self) else NvmlReading()
 
-    @cached_property
+    @ReadOnce
     def _nvml_after_launch(self) -> NvmlReading:
         answered = tuple(gpu.index for gpu in self.nvml.gpus if gpu.failure is None)
         failed = self.nvml.failure or self.health.failure

@@ -38,6 +38,9 @@ MOST_LINE_BYTES = 64 << 20
 _REAP_S = 0.05
 #: The exit status of a child that has closed its output by ending comes this soon after it.
 _EXIT_S = 1.0
+#: Children that were killed and had not ended by then. The next child's start collects them: a
+#: program that runs on would gather dead processes.
+_KILLED: set[int] = set()
 #: A driver that has missed a deadline gets this share of it from then on: several hangs in one
 #: command take little longer than one.
 SHARE_AFTER_A_HANG = 0.25
@@ -87,6 +90,7 @@ class Child:
         #: Another Python may write more than our script does, from its user's site hooks.
         self._foreign = bool(interpreter)
         self._buffer, self._searched = bytearray(), 0
+        _collect_killed()
         command = [*_starter(program, interpreter, str(self._owner)), program, *arguments]
         try:
             with DeferredStops():
@@ -253,6 +257,8 @@ class Child:
             return
         self._kill(self._pid)
         self._reap(_REAP_S)
+        if self._pid is not None:
+            _KILLED.add(self._pid)
         self._pid = None
 
     def _close_pipes(self) -> None:
@@ -270,6 +276,16 @@ class Child:
 
     #: A child only reads, so killing one that has answered loses nothing.
     close = abandon
+
+
+def _collect_killed() -> None:
+    for pid in tuple(_KILLED):
+        try:
+            ended, _ = os.waitpid(pid, os.WNOHANG)
+        except ChildProcessError:  # something else collected it, or we are a fork of its parent
+            ended = pid
+        if ended:
+            _KILLED.discard(pid)
 
 
 def _starter(program: str, interpreter: tuple[str, ...], owner: str) -> list[str]:

@@ -18,7 +18,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import random
 import re
 import stat
 import time
@@ -362,7 +361,9 @@ class ClaimStore:
                     f"for {self._mutex_deadline_s:g} s.",
                     remedy=(f"See who has it open: fuser -v {self._path / _MUTEX}",),
                 )
-            time.sleep(pause_s * (0.5 + random.random()))
+            # Not by the module random: its sequence is the calling program's, and the processes of
+            # one job often start it alike.
+            time.sleep(pause_s * (0.5 + os.urandom(1)[0] / 256))
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
     def _try(self, mutex: int) -> bool:

@@ -11,7 +11,6 @@ import errno
 import fcntl
 import json
 import os
-import random
 import shlex
 import stat
 import time
@@ -264,7 +263,8 @@ def _fill(fd: int, content: bytes) -> None:
 
 def _draft_name() -> str:
     """Return a unique name for an unfinished file."""
-    return f"{_DRAFT}{os.getpid()}-{random.getrandbits(64):016x}"
+    # Not by the module random: its sequence is the calling program's.
+    return f"{_DRAFT}{os.getpid()}-{os.urandom(8).hex()}"
 
 
 def clear_drafts(folder: int, names: Iterable[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import IntEnum
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
@@ -43,6 +44,12 @@ class GpucheckError(Exception):
         self.code = code
         self.message = message
         self.remedy = remedy
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle and copy it whole: a pool of processes passes on what its workers raise."""
+        # Exception's own way calls the class with the message alone, which this one refuses.
+        build = partial(type(self), code=self.code, message=self.message, remedy=self.remedy)
+        return build, (), vars(self)
 
 
 class BadAnswerError(GpucheckError):

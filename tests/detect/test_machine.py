@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from threading import Event, Thread
+
 import pytest
 
 from gpucheck.detect.machine import Machine
 from gpucheck.drivers.evidence import HealthReading, LaunchedReading, LaunchReading
+from gpucheck.drivers.interface import NvmlRequest
 from gpucheck.drivers.readings import NvmlReading, ProbeFailure
 from gpucheck.report.envelope import Host
 from tests.fakes.probes import FakeProbes, gpu_reading, reading_of
@@ -29,6 +32,28 @@ def test_nothing_is_read_twice() -> None:
         _ = (machine.kernel, machine.nvml, machine.cuda, machine.host, machine.environment)
 
     assert probes.asked == ["kernel", "nvml", "cuda"]
+
+
+def test_a_driver_that_hangs_keeps_no_other_thread_waiting() -> None:
+    asked, end, read = Event(), Event(), Event()
+
+    class HungProbes(FakeProbes):
+        def nvml(self, request: NvmlRequest) -> NvmlReading:
+            asked.set()
+            end.wait()
+            return NvmlReading()
+
+    hung = Thread(target=lambda: Machine(HungProbes()).nvml)
+    hung.start()
+    asked.wait()
+    other = Thread(target=lambda: (Machine(FakeProbes()).nvml, read.set()))
+    other.start()
+    has_read = read.wait(30)
+    end.set()
+
+    hung.join()
+    other.join()
+    assert has_read
 
 
 @pytest.mark.parametrize(

@@ -144,7 +144,7 @@ def test_a_child_that_ignores_signals_is_killed(start: Start) -> None:
     assert ends(pid)
 
 
-def test_a_child_that_cannot_be_killed_is_left(
+def test_a_child_that_cannot_be_killed_is_left_and_collected_once_it_ends(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     child = start("""
@@ -160,7 +160,9 @@ def test_a_child_that_cannot_be_killed_is_left(
 
     assert is_running(pid)
     os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
+    assert ends(pid)
+    start("pass")
+    assert not Path(f"/proc/{pid}").exists()
 
 
 @pytest.mark.parametrize(

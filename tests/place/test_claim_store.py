@@ -8,6 +8,7 @@ import fcntl
 import json
 import os
 import pwd
+import random
 import signal
 import stat
 import subprocess
@@ -401,13 +402,21 @@ class TestLocks:
         tries = iter([False] * 7 + [True])
         pauses: list[float] = []
         monkeypatch.setattr(claim_store, "try_lock", lambda *_: next(tries))
-        monkeypatch.setattr(claim_store.random, "random", lambda: 0.5)
+        monkeypatch.setattr(claim_store.os, "urandom", lambda _: b"\x80")
         monkeypatch.setattr(claim_store.time, "sleep", pauses.append)
 
         with store.mutex():
             pass
 
         assert pauses == pytest.approx([0.001, 0.002, 0.004, 0.008, 0.016, 0.03, 0.03])
+
+    def test_the_calling_program_keeps_its_random_numbers(self, store: ClaimStore) -> None:
+        before = random.getstate()
+
+        with store.mutex() as locked:
+            locked.enqueue(ALICE).close()
+
+        assert random.getstate() == before
 
     def test_a_mutex_that_stays_taken(self, tmp_path: Path) -> None:
         store = ClaimStore(tmp_path / "claims", mutex_deadline_s=0.05)
