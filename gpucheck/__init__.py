@@ -143,6 +143,10 @@ class _Package(ModuleType):
         if not (name in ("bench", "place") and isinstance(value, ModuleType)):
             super().__setattr__(name, value)
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle a reference: Dask, Ray and others send functions of a script with its modules."""
+        return __import__, (self.__name__,)
+
 
 sys.modules[__name__].__class__ = _Package
 

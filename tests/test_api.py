@@ -143,6 +143,11 @@ def test_an_error_reaches_another_process_whole(again: Callable[[object], object
     assert (str(found), vars(found)) == ("There is no GPU.", vars(error))
 
 
+def test_a_function_that_uses_the_package_can_be_sent_to_another_process() -> None:
+    """cloudpickle sends the modules that a script's function names; it knows plain ones only."""
+    assert pickle.loads(pickle.dumps(gpucheck)) is gpucheck
+
+
 def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="'nonsense'"):
         gpucheck.nonsense  # noqa: B018

@@ -7,6 +7,7 @@ from importlib.metadata import entry_points
 from typing import Any
 
 import pytest
+from rich.text import Text
 
 from gpucheck.detect.model import Detection
 from gpucheck.drivers.evidence import BuildReading, BuildsReading
@@ -66,6 +67,24 @@ def test_what_is_broken_or_unknown_is_raised_with_the_remedy(
         doctor(broken, monkeypatch)
 
     assert "\n  Details: gpucheck detect" in str(caught.value)
+
+
+def test_a_command_to_copy_survives_the_markup_of_the_tool_that_shows_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cupy = BuildReading(
+        name="cupy",
+        distributions=("cupy-cuda12x 14.2.0",),
+        version="14.2.0",
+        gpu_build=True,
+        missing_libraries=("libnvrtc.so.12",),
+    )
+    probes = machine(builds_reading=BuildsReading(python="/usr/bin/python3", builds=(cupy,)))
+
+    with pytest.raises(RuntimeError) as caught:
+        doctor(probes, monkeypatch)
+
+    assert "pip install 'cupy-cuda12x[ctk]'" in Text.from_markup(str(caught.value)).plain
 
 
 def test_a_warning_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
