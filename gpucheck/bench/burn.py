@@ -31,6 +31,7 @@ from gpucheck.bench.workers import (
     WorkerAnswer,
     WorkerDevice,
     WorkerPool,
+    crowding,
     select_worker_devices,
 )
 from gpucheck.drivers.host.clock import Clock, monotonic_s
@@ -217,11 +218,12 @@ class _RunningBurn:
         uuids = [worker.gpu_uuid for worker in workers if worker.gpu_uuid]
         if uuids:
             self._observer.start(uuids)
-        end_s = self._clock() + _START_S
+        wait_s = _START_S * crowding(len(workers))
+        end_s = self._clock() + wait_s
         while self._clock() < end_s and self._in_state("opening"):
             self._poll_workers()
         for device in self._in_state("opening"):
-            self._give_up(device, f"was not ready within {_START_S:g} s")
+            self._give_up(device, f"was not ready within {wait_s:g} s")
 
     def load(self) -> None:
         """Start the load, and watch until something ends it."""
@@ -230,6 +232,7 @@ class _RunningBurn:
             device.state, device.last_answer_s = "loaded", self._start_s
         self._pool.begin()
         self._began = True
+        silent_s = _SILENT_S * crowding(len(self._devices))
         while self._elapsed_s() < self._request.seconds:
             if not self._in_state("loaded"):
                 self.ended_by = BurnEnd.LOST
@@ -239,8 +242,8 @@ class _RunningBurn:
                 self.ended_by = BurnEnd.TEMPERATURE
                 return
             for device in self._in_state("loaded"):
-                if self._clock() - device.last_answer_s > _SILENT_S:
-                    self._give_up(device, f"sent nothing for {_SILENT_S:g} s")
+                if self._clock() - device.last_answer_s > silent_s:
+                    self._give_up(device, f"sent nothing for {silent_s:g} s")
 
     def stop(self) -> None:
         """Stop the load, take the last messages, and leave no process behind."""

@@ -322,7 +322,7 @@ class Workers:
 
     def _hold_back(self, pool: WorkerPool, answers: dict[str, WorkerAnswer], count: int) -> None:
         """Wait until every process is ready or has ended, then let them measure."""
-        end = time.monotonic() + self._start_s
+        end = time.monotonic() + self._start_s * crowding(len(pool.running))
         while pool.running and time.monotonic() < end and not pool.all_ready():
             self._report_progress(f"{pool.ready()} of {count} processes are ready")
             answers.update(pool.answers(_LOOK_S))
@@ -352,6 +352,15 @@ def _no_answer(crowd: str | None, deadline_s: float) -> tuple[str, str, tuple[st
     if crowd is None:
         return WORKER_SILENT, how, ()
     return WORKER_LATE, f"{how}, while {crowd}", ("run it again when the machine is idle",)
+
+
+def crowding(processes: int) -> float:
+    """Return how many times as long as alone so many processes at once need on these processors.
+
+    What each does there (importing, compiling, drawing inputs, checking results) is what its time
+    for measuring leaves out. With a processor for each it is 1.
+    """
+    return max(1.0, processes / len(os.sched_getaffinity(0)))
 
 
 def crowd_on_the_host(own: int) -> str | None:

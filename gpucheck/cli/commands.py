@@ -155,6 +155,7 @@ COMMANDS = MappingProxyType(
             examples=(
                 ("gpucheck fleet report results/", "what every node wrote there"),
                 ("gpucheck fleet report out/ --expect @hosts.txt", "and who is missing"),
+                ("gpucheck fleet run detect --local 3", "ask a cluster; here, three workers"),
             ),
             actions=MappingProxyType(
                 {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import sys
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from gpucheck.cli.output import Shared
 
 STDOUT = "standard output"
+#: The system's words for a disc or a quota that is used up.
+_FULL = frozenset({os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT)})
 #: Source: GitHub's and Azure's runner, ActionCommand.cs and CommandStringConvertor.cs.
 _COMMAND = re.compile(r"^(\s*):(?=:)|#(?=#(?:vso)?\[)", re.M)
 
@@ -27,7 +30,9 @@ _COMMAND = re.compile(r"^(\s*):(?=:)|#(?=#(?:vso)?\[)", re.M)
 def unwritable(place: str, problem: str) -> WrongUseError:
     """Return the error for a place that a report cannot be written to."""
     step = "Name a file in a directory that you may write to."
-    if place == STDOUT:
+    if problem in _FULL:
+        step = "Free space on that file system (see: df -h), or name a file on another."
+    elif place == STDOUT:
         step = "Redirect it to a file that you may write to."
     return WrongUseError(
         code="output-not-writable",

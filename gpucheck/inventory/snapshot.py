@@ -25,6 +25,7 @@ from gpucheck.inventory.visibility import digits_of, gpu_uuid, looks_like_uuid
 from gpucheck.report.blocks import counted
 from gpucheck.report.envelope import Answer, Notice
 from gpucheck.report.errors import ExitCode
+from gpucheck.report.text import count_of
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 
@@ -85,7 +86,7 @@ def contents(snapshot: Snapshot) -> str:
     nvml = snapshot.nvml
     driver = nvml and nvml.driver_version
     pids = {process.pid for gpu in (nvml.gpus if nvml else ()) for process in gpu.processes}
-    number = "1 process" if len(pids) == 1 else f"{len(pids) or 'no'} processes"
+    number = count_of(len(pids), "process") if pids else "no processes"
     gpus = counted(gpu.name for gpu in nvml.gpus) if nvml else None
     where = "it" if nvml and len(nvml.gpus) == 1 else "them"
     facts = (driver and f"driver {driver}", gpus or "no GPU", gpus and f"{number} on {where}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpucheck.inventory.model import Gpu, GpuHolder, GpuState, Inventory
+from gpucheck.report.text import count_of
 
 if TYPE_CHECKING:
     from gpucheck.drivers.evidence import HolderReading, HoldersReading
@@ -81,7 +82,7 @@ def _with_holders(gpu: Gpu, reading: HoldersReading) -> Gpu:
         and not (foreign and each.state == "running")
     )
     if reading.hidden:
-        gap = f"the open files of {reading.hidden} processes may not be read (root may)"
+        gap = f"the open files of {count_of(reading.hidden, 'process')} may not be read (root may)"
     elif not reading.complete:
         gap = "there are too many processes to look at all of them"
     unavailable = gpu.unavailable if gap is None else {**gpu.unavailable, "holders": gap}

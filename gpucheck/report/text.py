@@ -177,8 +177,10 @@ ABSENT = "-"
 
 
 def count_of(number: int, noun: str = "GPU") -> str:
-    """Return "1 GPU" or "8 GPUs"."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+    """Return "1 GPU" or "8 GPUs", "1 process" or "8 processes"."""
+    if number == 1:
+        return f"{number} {noun}"
+    return f"{number} {noun}{'es' if noun.endswith('s') else 's'}"
 
 
 #: Frameworks as people write them, by their names in documents and options.

@@ -17,6 +17,7 @@ from gpucheck.bench.model import Doubt, Gate, GateClass, GateStatus
 from gpucheck.bench.telemetry import HEAT
 from gpucheck.bench.workers import WORKER_INTERRUPTED, WORKER_SILENT
 from gpucheck.report.envelope import Evidence, Failure
+from gpucheck.report.text import count_of
 
 #: Doubts that blame others than the device, and those that blame chance.
 ENVIRONMENT = frozenset({"host-busy", "quota-reached", "gpu-shared", "gpu-claimed", "starved"})
@@ -250,7 +251,10 @@ def _blamed(class_: GateClass, doubt: Doubt, figures: MetricValues) -> Diagnosis
 def _seen(figures: MetricValues) -> tuple[Evidence, ...]:
     """Return what the run saw: doubts with the number of processes that have them, and sensors."""
     found = [
-        Evidence(f"doubt {one.doubt.code}", f"{one.processes} of {len(figures.values)} processes")
+        Evidence(
+            f"doubt {one.doubt.code}",
+            f"{one.processes} of {count_of(len(figures.values), 'process')}",
+        )
         for one in figures.doubts
     ]
     if figures.clock_mhz is not None:

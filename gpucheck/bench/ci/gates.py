@@ -49,6 +49,7 @@ from gpucheck.bench.kernels import KERNELS
 from gpucheck.bench.model import Direction, Gate, GateClass, GateStatus, Severity
 from gpucheck.report.envelope import Failure, Notice
 from gpucheck.report.errors import ExitCode
+from gpucheck.report.text import count_of
 
 
 def judge_machine(data: RunData) -> tuple[Gate, ...]:
@@ -274,7 +275,7 @@ class _Judging:
         elif status is GateStatus.INCONCLUSIVE and gate.interval is not None:
             count = len(self._figures.values)
             shortfall += (
-                f", from only {count} processes"
+                f", from only {count_of(count, 'process')}"
                 if count < FEWEST_PROCESSES
                 else ", an interval that includes the limit"
             )

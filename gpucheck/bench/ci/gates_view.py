@@ -29,7 +29,7 @@ from gpucheck.bench.workers import WORKER_INTERRUPTED
 from gpucheck.report.blocks import Block, Gap, Headline, Line, limited, remedies
 from gpucheck.report.envelope import CheckStatus, Report
 from gpucheck.report.errors import ExitCode
-from gpucheck.report.text import View
+from gpucheck.report.text import View, count_of
 
 #: Further lines of a cause begin below its text.
 _INDENT = 4
@@ -88,7 +88,7 @@ def blocks(report: Report, result: BenchResult, view: View) -> Iterator[Block]:
     """Yield what a run is judged by, below its head or its rows."""
     if view.verbosity >= 0 and result.profile is not None:
         use = result.profile
-        count = "1 process" if use.processes == 1 else f"{use.processes} processes"
+        count = count_of(use.processes, "process")
         how = f"{count} of each device" if use.processes else "nothing was measured"
         yield Line(f"profile {use.name} version {use.version}, {how}")
         yield Gap()

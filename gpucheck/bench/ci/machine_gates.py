@@ -34,6 +34,7 @@ from gpucheck.bench.sdc import corruption_sentence, deviating_digests
 from gpucheck.bench.telemetry import is_clock_change, why_unread
 from gpucheck.bench.workers import WORKER_INTERRUPTED, WORKER_NO_DOCUMENT
 from gpucheck.report.envelope import Evidence, Failure
+from gpucheck.report.text import count_of
 
 _GIB = 1 << 30
 _NODE = "node"
@@ -354,7 +355,8 @@ def _processes(data: RunData, device: str, runs: Sequence[ProcessRun]) -> Gate:
         class_=class_of_failure(first),
         sentence=first.message,
         evidence=tuple(
-            Evidence(code, f"{count} of {len(runs)} processes") for code, count in counts.items()
+            Evidence(code, f"{count} of {count_of(len(runs), 'process')}")
+            for code, count in counts.items()
         ),
         # What was interrupted is no fault to look for.
         next=first.remedy

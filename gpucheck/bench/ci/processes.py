@@ -30,6 +30,7 @@ from gpucheck.bench.workers import (
     WorkerAnswer,
     WorkerDevice,
     Workers,
+    crowding,
 )
 from gpucheck.report.codec import DecodeError, from_plain
 from gpucheck.report.envelope import Failure, Host
@@ -116,8 +117,9 @@ def _round(
         )
         for device in devices
     ]
-    turns = len(orders) if sequential else 1
-    deadline_s = turns * (_DEADLINE_FACTOR * plan.seconds + plan.corruption_s + _DEADLINE_S)
+    turns, crowd = (len(orders), 1.0) if sequential else (1, crowding(len(orders)))
+    around_s = (_DEADLINE_FACTOR * plan.seconds + _DEADLINE_S) * crowd
+    deadline_s = turns * (around_s + plan.corruption_s)
     answers = workers.round(orders, sequential=sequential, deadline_s=deadline_s)
     return [
         run_of(answer, device, number, together=not sequential)

@@ -261,6 +261,20 @@ def test_repeated_products_have_their_time_before_the_deadline(alone: bool, turn
     assert deadlines[1] - deadlines[0] == turns * 600.0
 
 
+@pytest.mark.parametrize(("processors", "factor"), [(1, 2.0), (2, 1.0), (64, 1.0)])
+def test_processes_that_share_a_processor_have_as_much_more_time(
+    monkeypatch: pytest.MonkeyPatch, processors: int, factor: float
+) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: frozenset(range(processors)))
+    deadlines = []
+    for devices in (("gpu:0",), ("gpu:0", "gpu:1")):
+        workers = FakeWorkers(good)
+        collected(workers, *devices, alone=False, together=True)
+        deadlines.append(workers.rounds[0][2])
+
+    assert deadlines[1] == factor * deadlines[0]
+
+
 def test_nothing_makes_nothing() -> None:
     lost = ProcessRun(device="gpu:0", number=0, failure=Failure(code="x", message="x"))
 
