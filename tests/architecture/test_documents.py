@@ -180,6 +180,27 @@ def test_options_in_sentences_exist() -> None:
     assert offenders((path, unknown_options(path, known)) for path in DOCUMENTS) == {}
 
 
+def undescribed(line: str, texts: str) -> list[str]:
+    """Return the options of a command that no guide names, by any of their spellings."""
+    return [
+        option.opts[0]
+        for option in options(built_command(line))
+        if not getattr(option, "hidden", False)
+        and not any(
+            re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", texts)
+            for name in (*option.opts, *option.secondary_opts)
+        )
+    ]
+
+
+def test_every_option_is_in_a_guide() -> None:
+    guides = [ROOT / "README.md", *(path for path in DOCUMENTS if (ROOT / "docs") in path.parents)]
+    texts = "\n".join(text_of(path) for path in guides)
+    lacking = {line: undescribed(line, texts) for line in LEAVES}
+
+    assert {line: names for line, names in lacking.items() if names} == {}
+
+
 def test_enough_is_looked_at() -> None:
     assert {words[0] for _, words in CALLS} == set(COMMANDS)
     assert len({path for path, _ in CALLS}) >= 8
