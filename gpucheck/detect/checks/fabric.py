@@ -21,7 +21,8 @@ ABOUT = About(
     looks_at=("nvmlDeviceGetGpuFabricInfoV: state, status, health summary",),
     why="Until the fabric manager has set it up, CUDA fails with 802 (system not ready).",
     rules=(
-        "fail: not completed, or with an error status; warn if a kernel runs anyway",
+        "fail: not completed, or with an error status; warn if a kernel runs anyway"
+        " (in a recording: if CUDA starts)",
         "warn: unhealthy or limited",
     ),
     sources=("NVIDIA Fabric Manager User Guide", "DCGM fails unless it is completed"),
@@ -33,13 +34,17 @@ def check(machine: Machine) -> list[Finding]:
     """Judge every GPU that answers.
 
     CUDA does not start before the fabric that it needs is set up: if a kernel runs, no program
-    here needs that fabric.
+    here needs that fabric. In a recording, which runs none, it tells that CUDA started.
     """
     found = over_gpus(machine, ID, "the NVLink fabric is ready", judge)
-    if not machine.has_run_a_kernel:
+    if machine.has_run_a_kernel:
+        yet = "a kernel runs"
+    elif machine.host.recorded and machine.cuda.device_count:
+        yet = "CUDA starts"
+    else:
         return found
     return [
-        each._replace(status=CheckStatus.WARN, summary=f"{each.summary}, yet a kernel runs")
+        each._replace(status=CheckStatus.WARN, summary=f"{each.summary}, yet {yet}")
         if each.status is CheckStatus.FAIL
         else each
         for each in found

@@ -10,7 +10,7 @@ from gpucheck.drivers.evidence import HealthReading
 from gpucheck.drivers.readings import CudaReading
 from gpucheck.report.envelope import CheckStatus
 from tests.detect.checks.healthy import judge
-from tests.fakes.probes import FakeProbes, gpu_reading, healthy, reading_of
+from tests.fakes.probes import HERE, FakeProbes, gpu_reading, healthy, reading_of
 
 
 def test_a_fabric_that_no_kernel_here_waits_for_is_a_warning() -> None:
@@ -28,6 +28,22 @@ def test_a_fabric_that_no_kernel_here_waits_for_is_a_warning() -> None:
     assert (before.status, after.status) == (CheckStatus.FAIL, CheckStatus.WARN)
     assert after.summary == "GPU 0: the NVLink fabric is not set up, yet a kernel runs"
     assert (after.cause, after.remedy) == (before.cause, before.remedy)
+
+
+@pytest.mark.parametrize(("devices", "status"), [(1, CheckStatus.WARN), (0, CheckStatus.FAIL)])
+def test_a_recording_runs_no_kernel_and_goes_by_whether_cuda_started(
+    devices: int, status: CheckStatus
+) -> None:
+    probes = FakeProbes(
+        readings=reading_of(gpu_reading(0)),
+        health_reading=HealthReading(gpus=(healthy(0, fabric_state=2),)),
+        cuda_reading=CudaReading(driver_version=13000, device_count=devices),
+        machine=HERE._replace(recorded=True),
+    )
+    (found,) = fabric.check(Machine(probes))
+
+    assert found.status is status
+    assert found.summary.endswith(", yet CUDA starts") == bool(devices)
 
 
 @pytest.mark.parametrize(
