@@ -66,10 +66,11 @@ def _must_stop() -> bool:
 
 def _open(order: dict[str, Any]) -> tuple[StressProduct, str]:
     from gpucheck.bench.sdc import stress_product
-    from gpucheck.drivers.host.blas import Blas
+    from gpucheck.drivers.host.blas import Blas, load_numpy
     from gpucheck.drivers.host.clock import monotonic_s
     from gpucheck.drivers.host.cpu import LinuxCpu
 
+    load_numpy()
     request = BenchRequest(size=order["size"], seed=order["seed"], fill=Fill(order["fill"]))
     cpu = LinuxCpu().facts()
     gpu = None if order["device"] == "cpu" else _gpu(order["device"])

@@ -45,6 +45,7 @@ _FAILURES = {
     "gpu-lost": GateClass.HARDWARE,
     "wrong-result": GateClass.HARDWARE,
     "out-of-memory": GateClass.ENVIRONMENT,
+    "system-limit": GateClass.ENVIRONMENT,
     "gpu-out-of-memory": GateClass.ENVIRONMENT,
     "gpu-busy": GateClass.ENVIRONMENT,
     "gpu-memory-taken": GateClass.ENVIRONMENT,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -39,14 +40,19 @@ def load_numpy() -> None:
     os.environ[_PATIENCE] = _SHORT_PATIENCE
     try:
         import numpy  # noqa: F401
+
+        # OpenBLAS interrupts its process where it cannot start its threads, and then waits for them
+        # at the first product if that signal is blocked, as it is in a worker.
+        if signal.SIGINT in signal.sigpending():
+            raise KeyboardInterrupt
     except ImportError as error:
         raise system_refusal(error) or error from None
     except KeyboardInterrupt:
-        # OpenBLAS interrupts its process where it cannot start its threads.
         refusal = _refused_threads()
-        if refusal is None:
+        if refusal is not None:
+            raise refusal from None
+        if signal.SIGINT not in signal.sigpending():
             raise
-        raise refusal from None
     finally:
         del os.environ[_PATIENCE]
 
