@@ -65,10 +65,18 @@ def test_each_slice_is_reported_until_it_is_asked_to_stop_or_fails(
     assert counts == [0, *range(1, slices + 1), slices]
 
 
+WITH_SHORT_SLICES = """
+import sys
+from gpucheck.bench import burn_worker
+burn_worker._SLICE_S = 0.02
+sys.exit(burn_worker.main())
+"""
+
+
 def start(device: str) -> subprocess.Popen[str]:
     order = {"device": device, "size": 64, "seed": 1, "fill": "normal", "held": None}
     return subprocess.Popen(
-        [sys.executable, "-P", "-m", "gpucheck.bench.burn_worker", json.dumps(order)],
+        [sys.executable, "-P", "-c", WITH_SHORT_SLICES, json.dumps(order)],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         env=worker_environment(os.environ),
     )  # fmt: skip

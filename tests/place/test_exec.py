@@ -60,7 +60,7 @@ class TestSplitCommand:
 
 @pytest.mark.parametrize("way", WAYS)
 class TestBothWays:
-    @pytest.mark.parametrize("code", [0, 1, 3, 125, 255])
+    @pytest.mark.parametrize("code", [0, 3, 255])
     def test_the_exit_code_is_the_commands(self, way: str, code: int) -> None:
         assert finish(way, ["sh", "-c", f"exit {code}"]).returncode == code
 
