@@ -89,16 +89,19 @@ _QUOTES_SOURCE = b"raise "
 #: Colours and other commands to a terminal (ECMA-48, control sequences), which may split a message.
 _CONTROL_SEQUENCE = re.compile(rb"\x1b\[[0-?]{0,32}[ -/]{0,4}[@-~]")
 #: What others write before a program's line, in lower case: Docker's JSON files, Kubernetes and
-#: GitHub Actions; `kubectl logs --prefix`, torchrun, mpirun; Compose, `srun --label`, Ray, syslog.
+#: GitHub Actions; `kubectl logs --prefix`, torchrun, mpirun; Compose, `srun --label`, Ray, syslog;
+#: Python's logging, as vLLM and others use it.
 _PREFIXES = re.compile(
     rb'(?:\{"log":"'
     rb"|\d{4}-\d\d-\d\d[t ][\d:.,]{8,24}(?:z|[+-]\d\d:?\d\d)? +"
+    rb"(?:[\w.-]{1,64} [\w./-]{1,64}(?:\[\d+\])?: |(?:- [\w.]{1,64} ){1,4}- )?"
+    rb"|(?:debug|info|warning|error|critical)(?: [\d-]{5} [\d:]{8} |:? +)"
     rb"|std(?:out|err) [fp] "
     rb"|\[[^][ ]{1,120}\](?:<std(?:out|err)>)?:? *"
     rb"|(?:[\w.-]{1,64} +)?\| "
     rb"|\d{1,6}: "
     rb"|\([\w.<>]{1,64} pid=\d+(?:, ip=[\d.]+)?\) "
-    rb"|[a-z]{3} [ \d]\d [\d:]{8} \S{1,64} [\w./-]{1,64}(?:\[\d+\])?: )*\s*"
+    rb"|[a-z]{3} [ \d]\d [\d:]{8} [\w.-]{1,64} [\w./-]{1,64}(?:\[\d+\])?: )*\s*"
 )
 _MOST_PREFIXES_BYTES = 256
 #: What ends the message of a line of Docker's JSON files.

@@ -239,6 +239,8 @@ def test_ends_of_a_line_are_its_own() -> None:
         "2026-11-23T10:00:02.123456789Z stderr F ", "2026-11-23T10:00:02.1Z ", "3: ", "app-1  | ",
         "2025-05-30 18:28:27.890 | ", "[pod/train-0/main] ", "[rank3]: ", "[1,3]<stderr>:",
         "(Worker pid=8, ip=10.0.0.1) ", "Nov  3 10:00:01 node-1 run.sh[12]: ",
+        "2026-11-23T10:00:02+0100 node-1 run.sh[12]: ", "2024-12-16 17:10:56,767 - root - ERROR - ",
+        "(EngineCore_DP0 pid=17) ERROR 09-28 15:47:24 [core.py:718] ", "ERROR:    ",
         "[pod/a/b] 2026-11-23T10:00:02+01:00 [default0]:", "\x1b[0;1;31m",
         "\x1b[36m(W pid=8)\x1b[0m ",
     ],
