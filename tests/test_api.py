@@ -338,6 +338,9 @@ def test_a_float_is_a_share(monkeypatch: pytest.MonkeyPatch, amount: float, shar
     [
         ((0,), {}),
         ((), {"count": "2"}),
+        (("/cpu:0",), {"soft": "no"}),
+        (("/cpu:0",), {"claim": "no"}),
+        (("/cpu:0",), {"wait": 1}),
     ],
     ids=str,
 )
@@ -345,7 +348,15 @@ def test_a_device_of_another_kind_is_wrong_use(
     words: tuple[object, ...], options: dict[str, object]
 ) -> None:
     with pytest.raises(gpucheck.WrongUseError, match=r"takes .*, not "):
-        gpucheck.place(*words, **options)  # type: ignore[arg-type]
+        gpucheck.place(*words, **options).__enter__()  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "options", [{"framework": 3}, {"deadline_s": "20"}, {"deadline_s": True}], ids=str
+)
+def test_a_diagnosis_of_another_kind_is_wrong_use(options: dict[str, Any]) -> None:
+    with pytest.raises(gpucheck.WrongUseError, match=r"takes .*, not "):
+        gpucheck.diagnose(**options)
 
 
 @pytest.mark.parametrize(
@@ -360,6 +371,9 @@ def test_a_device_of_another_kind_is_wrong_use(
         ((), {"budget_s": "10"}),
         ((), {"seed": None, "temperature": "hot"}),
         ((), {"data_file": 3}),
+        ((), {"same_math": "no"}),
+        ((), {"require_gpu": "no"}),
+        ((), {"corruption_s": "10"}),
     ],
     ids=str,
 )

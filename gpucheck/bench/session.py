@@ -95,6 +95,7 @@ def request_of(
     for name, number in (("budget_s", budget_s), ("temperature", temperature)):
         if number is not None:
             check_argument(name, number, "a number", Real)
+    check_argument("same_math", same_math, "True or False", bool)
     if data_file is not None:
         check_argument("data_file", data_file, "a path", str, os.PathLike)
     return BenchRequest(
@@ -141,6 +142,7 @@ def bench_here(
         KeyboardInterrupt: the user interrupted it.
     """
     try:
+        check_argument("require_gpu", require_gpu, "True or False", bool)
         with open_session(request, probes, os.environ, require_gpu=require_gpu) as session:
             result = session.measure(corruption_s=corruption_s)
     finally:
@@ -157,6 +159,7 @@ def check_corruption(seconds: float) -> None:
     Raises:
         WrongUseError: it is negative, infinite or not a number.
     """
+    check_argument("corruption_s", seconds, "seconds", Real)
     if not 0 <= seconds < math.inf:
         message = f"Products must be repeated for 0 seconds or more, not {seconds:g}."
         remedy = ("Give seconds, for example --corruption 10.",)

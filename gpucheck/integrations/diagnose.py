@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Real
 
 from gpucheck.detect.checks import CHECKS
 from gpucheck.detect.machine import DetectRequest
@@ -16,7 +17,7 @@ from gpucheck.drivers.evidence import BuildsReading
 from gpucheck.drivers.interface import Probes
 from gpucheck.drivers.live import LEAST_S, LiveProbes
 from gpucheck.report.envelope import CheckStatus
-from gpucheck.report.errors import GpucheckError, WrongUseError
+from gpucheck.report.errors import GpucheckError, WrongUseError, check_argument
 
 #: The kernel self-test is left out: the caller may hold all of the GPU's memory. So are the
 #: libraries of a toolkit that the caller may not use.
@@ -70,7 +71,10 @@ def diagnose(framework: str | None, *, deadline_s: float) -> Diagnosis | None:
     Raises:
         WrongUseError: there is no check for the framework, or the deadline is not above 0.
     """
+    if framework is not None:
+        check_argument("framework", framework, "a name such as 'pytorch'", str)
     name = normal_framework(framework)
+    check_argument("deadline_s", deadline_s, "seconds", Real)
     if not 0 < deadline_s < float("inf"):
         message = f"deadline_s takes seconds above 0, not {deadline_s:g}."
         raise WrongUseError(code="usage", message=message)

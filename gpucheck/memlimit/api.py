@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from fractions import Fraction
 from types import TracebackType
 from typing import Any
@@ -20,6 +21,9 @@ from gpucheck.memlimit.plan import plan_limit
 from gpucheck.report.errors import WrongUseError, check_argument
 from gpucheck.report.units import Amount, parse_amount
 
+#: The limits that have not ended, the latest last: modules that are imported get that one.
+_IN_FORCE: list[LimitedMemory] = []
+
 
 class LimitedMemory:
     """Memory limit in force.
@@ -35,14 +39,17 @@ class LimitedMemory:
         document = hook_document(plan, os.environ)
         if document is not None and "torch" in sys.modules:
             document["torch"] = None  # it has already read its variable
+        self._limit = None if document is None else hook.Limit(document)
         for name, value in plan.environment.items():
             self._variables[name] = (os.environ.get(name), value)
             os.environ[name] = value
-        if document is not None:
-            self._apply(hook.Limit(document))
+        if self._limit is not None:
+            self._cap_imported(self._limit)
+        _IN_FORCE.append(self)
+        _hook_latest()
 
-    def _apply(self, limit: Any) -> None:
-        """Cap the modules that are already imported, and the rest at their import."""
+    def _cap_imported(self, limit: Any) -> None:
+        """Cap the modules that are already imported."""
         for name in hook.HANDLERS:
             module = sys.modules.get(name)
             if module is None:
@@ -51,25 +58,39 @@ class LimitedMemory:
                 self._pools = limit_pools(module, limit.bytes_of, active_devices())
             else:
                 hook.limit_now(name, module, limit)
-        hook.uninstall()
-        hook.install(lambda: limit)
 
     def release(self) -> None:
-        """Undo what can be undone: the environment, the import hook and CuPy's limits."""
-        hook.uninstall()
-        for name, (before, ours) in self._variables.items():
-            if os.environ.get(name) != ours:
-                continue  # the program has changed it since: leave it
-            if before is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = before
+        """Undo what can be undone: the environment, the import hook and CuPy's limits.
+
+        A limit that was set inside this one stays, and leaves what was before this one.
+        """
+        if self not in _IN_FORCE:
+            return
+        later = _IN_FORCE[_IN_FORCE.index(self) + 1 :]
+        _IN_FORCE.remove(self)
+        _hook_latest()
+        self._restore_variables(later)
         cupy = sys.modules.get("cupy")
         if cupy is not None:
             # A device first used inside the block had no limit before.
-            fresh = {device: 0 for device in active_devices() if device not in self._pools}
-            restore_pools(cupy, {**fresh, **self._pools})
-        self._variables, self._pools = {}, {}
+            before = {**dict.fromkeys(active_devices(), 0), **self._pools}
+            if later:
+                later[0]._pools = before
+            else:
+                restore_pools(cupy, before)
+
+    def _restore_variables(self, later: Sequence[LimitedMemory]) -> None:
+        for name, (before, ours) in self._variables.items():
+            heir = next((each._variables for each in later if name in each._variables), None)
+            if heir is not None:
+                found, theirs = heir[name]
+                heir[name] = (before if found == ours else found, theirs)
+            elif os.environ.get(name) != ours:
+                continue  # the program has changed it since: leave it
+            elif before is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = before
 
     def __enter__(self) -> LimitedMemory:
         """Return the limit, already in force."""
@@ -85,15 +106,23 @@ class LimitedMemory:
         self.release()
 
 
+def _hook_latest() -> None:
+    hook.uninstall()
+    limit = next((each._limit for each in reversed(_IN_FORCE) if each._limit is not None), None)
+    if limit is not None:
+        hook.install(lambda: limit)
+
+
 def limit_memory(
     amount: str | float, *, include_overhead: bool = False, probes: Probes | None = None
 ) -> LimitedMemory:
     """Limit this process's memory on each visible GPU.
 
     Raises:
-        GpucheckError: a WrongUseError for the amount, a MissingError without a GPU.
+        GpucheckError: a WrongUseError for an argument, a MissingError without a GPU.
     """
     wanted = _amount_of(amount)
+    check_argument("include_overhead", include_overhead, "True or False", bool)
     opened = open_probes() if probes is None else probes
     try:
         gpus = list_gpus(opened, ask_driver=True)

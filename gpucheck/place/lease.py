@@ -333,6 +333,7 @@ def hold_devices(
         InconclusiveError: the driver does not answer.
     """
     _check_options(options)
+    check_argument("soft", soft, "True or False", bool)
     options = replace(options, command=own_command(sys.orig_argv))
     lease = Lease()
     try:
@@ -362,6 +363,9 @@ def hold_devices(
 def _check_options(options: ClaimOptions) -> None:
     problem = None
     check_argument("share", options.share, "a whole number", Integral)
+    check_argument("wait", options.wait, "True or False", bool)
+    if options.claim is not None:
+        check_argument("claim", options.claim, "True, False or None", bool)
     if options.timeout_s is not None:
         check_argument("timeout_s", options.timeout_s, "seconds", Real)
     if not 1 <= options.share <= MOST_SHARES:

@@ -121,6 +121,46 @@ print([type(finder).__name__ for finder in sys.meta_path].count("Finder"))
     assert stdout == f"{LIMIT} {LIMIT} 30%\n{10 << 30} None\n0\n"
 
 
+def test_a_limit_ends_without_the_one_around_it_or_inside_it(run: Any) -> None:
+    text = f"""
+{ON_GPU_0}
+import cupy
+cupy.empty(1)
+def show():
+    pool = cupy.get_default_memory_pool().get_limit() >> 20
+    finders = [type(finder).__name__ for finder in sys.meta_path].count("Finder")
+    print(pool, os.environ.get("CUPY_GPU_MEMORY_LIMIT"), finders)
+with gpucheck.limit_memory("30%"):
+    with gpucheck.limit_memory("20%"):
+        show()
+    show()
+show()
+first, second = gpucheck.limit_memory("30%"), gpucheck.limit_memory("20%")
+first.release()
+show()
+first.release()
+second.release()
+show()
+"""
+    stdout, _ = run(text)
+
+    inner, outer, none = "3072 20% 1", f"{LIMIT >> 20} 30% 1", "0 None 0"
+    assert stdout.splitlines() == [inner, outer, none, inner, none]
+
+
+def test_a_framework_gets_the_limit_around_it_again(run: Any) -> None:
+    text = """
+with gpucheck.limit_memory("30%"):
+    with gpucheck.limit_memory("20%"):
+        pass
+    import tensorflow as tf
+    tf.zeros([1])
+"""
+    _, events = run(text)
+
+    assert ["tensorflow", "set_logical", "/physical_device:GPU:0", [LIMIT >> 20]] in events
+
+
 def test_a_pool_that_is_first_used_inside_has_no_limit_after(run: Any) -> None:
     text = f"""
 import cupy
