@@ -67,7 +67,7 @@ def test_a_machine_without_a_driver_is_an_exception_that_says_so() -> None:
     with pytest.raises(MissingError) as caught:
         list_gpus(FakeProbes(readings=NvmlReading(failure=failure)))
 
-    assert caught.value.message == "The GPUs cannot be listed: it is not there (NVML 12)."
+    assert caught.value.message == "The GPUs cannot be listed: it is not there (NVML error 12)."
 
 
 def test_a_hung_driver_is_not_a_missing_one() -> None:

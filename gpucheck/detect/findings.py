@@ -17,8 +17,13 @@ from gpucheck.report.envelope import CheckStatus, Evidence
 from gpucheck.report.text import count_of
 
 #: Parts of the reasons for what a GPU or driver does not have, as opposed to what was not read:
-#: NVML's codes (3: not supported, 13: function not found, 26: deprecated), and our own words.
-NOT_OFFERED = ("(NVML 3)", "(NVML 13)", "(NVML 26)", NOT_SUPPORTED, BINDING_TOO_OLD)
+#: NVML's codes (3: not supported, 13: function not found, 26: deprecated), and our own words. Older
+#: recordings have the codes without "error".
+NOT_OFFERED = (
+    *(f"({words} {code})" for words in ("NVML error", "NVML") for code in (3, 13, 26)),
+    NOT_SUPPORTED,
+    BINDING_TOO_OLD,
+)
 
 
 Judge = Callable[[GpuReading, GpuHealthReading], Judgement]

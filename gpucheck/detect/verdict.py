@@ -50,10 +50,10 @@ KNOWN_BY_SIGNS = frozenset({Layer.PCI, Layer.KERNEL})
 #: Error codes of NVML that only a running driver returns: power supply, interrupts, InfoROM, a lost
 #: GPU, version, memory. The first set means that the driver was opened; 4 and 17 (no permission,
 #: refused by the system) may come from the device files alone.
-OPENED = frozenset({f"NVML {code}" for code in (8, 11, 14, 15, 16, 18, 20, 27)})
-RUNS = OPENED | {"NVML 4", "NVML 17"}
+OPENED = frozenset({f"NVML error {code}" for code in (8, 11, 14, 15, 16, 18, 20, 27)})
+RUNS = OPENED | {"NVML error 4", "NVML error 17"}
 MISMATCH = frozenset({"CUDA 803", "CUDA 804"})
-NOT_LOADED = "NVML 9"
+NOT_LOADED = "NVML error 9"
 YET_A_DRIVER = "yet a driver is present"
 GOOD = (CheckStatus.OK, CheckStatus.WARN)
 

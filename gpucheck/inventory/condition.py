@@ -110,7 +110,7 @@ def lost(gpu: Card, health: GpuHealthReading) -> Judgement:
     return Trouble(
         CheckStatus.FAIL,
         failure.message,
-        (Evidence(source=failure.function or "NVML", value=f"NVML {failure.library_code}"),),
+        (Evidence(source=failure.function or "NVML", value=f"NVML error {failure.library_code}"),),
         ("Power the machine off and on; if it happens again, check power, riser and heat.",),
         cause="gpu-is-lost",
     )

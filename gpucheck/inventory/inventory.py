@@ -243,7 +243,7 @@ def nvml_failure(failure: ProbeFailure, rows: Iterable[GpuReading] = ()) -> Fail
     `rows` are the GPUs that were read nevertheless.
     """
     some = any(row.failure is None for row in rows)
-    number = "" if failure.library_code is None else f" (NVML {failure.library_code})"
+    number = "" if failure.library_code is None else f" (NVML error {failure.library_code})"
     what = "Not every GPU can be listed: " if some else NOT_LISTED
     return Failure(
         code=f"nvml-{failure.code.removeprefix('nvml-')}",
@@ -309,6 +309,8 @@ _NESTED = {
 _NOT_SHOWN = "pci_device_id"
 #: What is absent of a GPU that does not answer.
 UNANSWERED = frozenset({*_COPIED, *_MEMORY, *_NESTED, "processes"} - {"index", *LIMIT_FIELDS})
+#: NVML's words for what a card does not have; older recordings have the first.
+NOT_SUPPORTED = ("(NVML 3)", "(NVML error 3)")
 #: Why CUDA's total is no figure of the card's.
 SHARED_MEMORY = "the GPU shares the CPU's memory"
 
@@ -400,7 +402,7 @@ def _shares_memory(row: GpuReading, kernel: KernelReading) -> bool:
     Only there NVML answers "not supported" when asked for the size; CUDA tells it apart.
     """
     reason = row.unavailable.get("memory_total_bytes", "")
-    shared = reason == SHARED_MEMORY or "(NVML 3)" in reason
+    shared = reason == SHARED_MEMORY or any(said in reason for said in NOT_SUPPORTED)
     offered = row.memory_total_bytes is not None or not shared
     return row.failure is None and not offered and kernel.memory_total_bytes is not None
 

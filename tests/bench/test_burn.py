@@ -491,19 +491,19 @@ def test_a_limit_that_is_given_ends_it_earlier() -> None:
 
 def test_errors_that_a_card_does_not_count_are_no_pass() -> None:
     sensors = cool()
-    sensors.refused = {"ecc_uncorrected": "not supported by this GPU (NVML 3)"}
+    sensors.refused = {"ecc_uncorrected": "not supported by this GPU (NVML error 3)"}
 
     result, _ = burned(sensors=sensors)
 
     found = {gate.id: gate for gate in result.gates if gate.device == "gpu:0"}
     assert found["burn.ecc_uncorrected"].status is GateStatus.SKIP
-    assert found["burn.ecc_uncorrected"].reason == "not supported by this GPU (NVML 3)"
+    assert found["burn.ecc_uncorrected"].reason == "not supported by this GPU (NVML error 3)"
     assert code(result) is ExitCode.OK
 
 
 def test_throttling_that_a_card_does_not_tell_is_no_pass() -> None:
     sensors = cool()
-    sensors.refused = {"reasons": "not supported by this GPU (NVML 3)"}
+    sensors.refused = {"reasons": "not supported by this GPU (NVML error 3)"}
 
     result, _ = burned(sensors=sensors)
 

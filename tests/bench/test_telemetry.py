@@ -86,7 +86,7 @@ def test_two_counters_of_one_reason_are_not_added_up() -> None:
     assert limited_s(before, after) == {"software-thermal": 2.0}
 
 
-NOT_SUPPORTED = "not supported by this GPU (NVML 3)"
+NOT_SUPPORTED = "not supported by this GPU (NVML error 3)"
 READ = GpuTelemetry(uuid="GPU-0", reading_count=1, period_s=0.05, vbios_version="9")
 
 
@@ -103,9 +103,9 @@ def test_every_reading_that_is_missing_has_its_reason_by_the_documents_name() ->
 
 
 def test_a_gpu_that_nvml_does_not_find_has_one_reason_for_all() -> None:
-    found = reasons_for(READ, {"gpu": "GPU is lost (NVML 15)"})
+    found = reasons_for(READ, {"gpu": "GPU is lost (NVML error 15)"})
 
-    assert set(found.values()) == {"GPU is lost (NVML 15)"}
+    assert set(found.values()) == {"GPU is lost (NVML error 15)"}
 
 
 def test_counters_that_a_driver_refuses_are_named_below_their_field() -> None:

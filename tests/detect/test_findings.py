@@ -16,8 +16,8 @@ from gpucheck.report.envelope import CheckStatus
 from tests.detect.checks.healthy import pairs_of
 from tests.fakes.probes import FakeProbes, gpu_reading, healthy, reading_of
 
-NOT_SUPPORTED = {"remapped_rows_failed": "not supported by this GPU (NVML 3)"}
-DENIED = {"remapped_rows_failed": "no permission to read it (NVML 4)"}
+NOT_SUPPORTED = {"remapped_rows_failed": "not supported by this GPU (NVML error 3)"}
+DENIED = {"remapped_rows_failed": "no permission to read it (NVML error 4)"}
 
 
 def test_many_healthy_gpus_are_one_finding() -> None:
@@ -89,7 +89,7 @@ def test_a_gpu_that_could_not_be_read_is_named() -> None:
     (found,) = pairs_of((gpu_reading(0), healthy(0)), (gpu_reading(1), gap), check=ROW_REMAPPING)
 
     assert found.status is CheckStatus.UNKNOWN
-    assert found.summary == "not checked on GPU 1: no permission to read it (NVML 4)"
+    assert found.summary == "not checked on GPU 1: no permission to read it (NVML error 4)"
 
 
 def test_what_came_before_the_driver_stopped_is_no_clean_bill() -> None:

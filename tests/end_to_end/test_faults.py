@@ -194,7 +194,7 @@ def check_gpu(
     `ends`: the code means that nothing more can be asked of this GPU.
     """
     changed = gaps(reading, sound)
-    named = f"(NVML {code})"
+    named = f"(NVML error {code})"
     told = {name for name, reason in reading.unavailable.items() if named in reason}
     asked = READS.get(function, set())
     if function == "nvmlDeviceGetMigMode":
@@ -308,7 +308,7 @@ def check_reading(
     reading: NvmlReading, sound: NvmlReading, function: str, code: int, asked: set[int]
 ) -> None:
     """Check everything that NVML said while `function` fails for the GPUs `asked`."""
-    named = f"(NVML {code})"
+    named = f"(NVML error {code})"
     if function in NO_ROWS:
         assert reading.failure is not None
         assert reading.failure.library_code == code
@@ -340,7 +340,7 @@ def check_document(document: Any, normal: Any, function: str, code: int) -> None
         normal["result"]["topology"]["links"],
         strict=True,
     ):
-        gone = link["kind"] is None and f"(NVML {code})" in link["unavailable"]
+        gone = link["kind"] is None and f"(NVML error {code})" in link["unavailable"]
         no_links = function == "nvmlDeviceGetNvLinkState" and code in (2, 3, 13)
         # Only where NVML says "there is no such link" may an NVLink turn into the path on PCIe.
         assert link == before or gone or no_links
@@ -421,8 +421,11 @@ def test_libraries_with_hardly_a_symbol(pretend: Pretend, program: Program, call
     assert len(document["result"]["gpus"]) == 3
     for row in document["result"]["gpus"]:
         assert row["state"] == "error"
-        assert row["error"] == "this driver version does not offer it (NVML 13)"
-        assert row["unavailable"]["processes"] == "this driver version does not offer it (NVML 13)"
+        assert row["error"] == "this driver version does not offer it (NVML error 13)"
+        assert (
+            row["unavailable"]["processes"]
+            == "this driver version does not offer it (NVML error 13)"
+        )
 
 
 def test_failing_functions_through_the_command(

@@ -146,7 +146,7 @@ def test_a_lost_gpu_keeps_its_row(pretend: Pretend, program: Program) -> None:
     lost = document["result"]["gpus"][2]
     assert "fallen off the bus" in lost["error"]
     assert lost["uuid"] is None
-    assert "(NVML 15)" in lost["unavailable"]["uuid"]
+    assert "(NVML error 15)" in lost["unavailable"]["uuid"]
     notices = [notice["code"] for notice in document["warnings"]]
     assert notices == ["gpu-lost", "cuda-order-unknown"]
     for row in document["result"]["gpus"]:
@@ -250,7 +250,7 @@ def test_an_old_driver_gives_what_it_has(pretend: Pretend, program: Program) -> 
     assert (process["pid"], process["memory_used_bytes"]) == (2211, 5_360_320_512)
     assert process["user"] == "dave"
     assert document["result"]["gpus"][1]["processes"] == []
-    assert "(NVML 13)" in row["unavailable"]["architecture"]
+    assert "(NVML error 13)" in row["unavailable"]["architecture"]
     assert "processes" not in row["unavailable"]
 
 

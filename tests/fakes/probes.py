@@ -218,7 +218,7 @@ def healthy(index: int, **changes: object) -> GpuHealthReading:
         "display_active": False,
         "unavailable": dict.fromkeys(
             ("temperature_memory_max_c", "retired_pages_single_bit", "retired_pages_double_bit"),
-            "not supported by this GPU (NVML 3)",
+            "not supported by this GPU (NVML error 3)",
         ),
     }
     return GpuHealthReading(**(values | changes))  # type: ignore[arg-type]
@@ -254,7 +254,7 @@ def gpu_reading(index: int, **changes: object) -> GpuReading:
         "pcie_width": 16,
         "pcie_width_max": 16,
         "mig_enabled": False,
-        "unavailable": {"fan_percent": "not supported by this GPU (NVML 3)"},
+        "unavailable": {"fan_percent": "not supported by this GPU (NVML error 3)"},
     }
     return GpuReading(**(values | changes))  # type: ignore[arg-type]
 

@@ -84,7 +84,7 @@ def eventful_machine() -> FakeProbes:
                     compute_instance_id=0,
                 ),
             ),
-            unavailable={"memory_used_bytes": "no permission to read it (NVML 4)"},
+            unavailable={"memory_used_bytes": "no permission to read it (NVML error 4)"},
         ),
         gpu_reading(
             3,

@@ -152,7 +152,7 @@ def test_hot_memory_counts_whatever_the_limits_of_the_gpu(limits: dict[str, obje
         ("memory-repair", {"memory_unrepairable": None}, "the driver does not report it"),
         ("row-remapping", {"remapped_rows_pending": None}, "the driver does not report it"),
         ("row-remapping", {"remapped_rows_failed": None}, "the driver does not report it"),
-        ("retired-pages", {}, "not supported by this GPU (NVML 3)"),
+        ("retired-pages", {}, "not supported by this GPU (NVML error 3)"),
         ("ecc-errors", {"ecc_uncorrected_volatile": None}, "the driver does not report it"),
         ("recovery-action", {"recovery_action": None}, "the driver does not report it"),
         ("clock-throttling", {"clock_event_reasons": None}, "the driver does not report it"),
@@ -163,9 +163,12 @@ def test_what_was_not_read_is_not_judged(name: str, health: dict[str, object], r
 
 
 def test_without_a_temperature_nothing_is_judged() -> None:
-    hidden = {"temperature_c": None, "unavailable": {"temperature_c": "no permission (NVML 4)"}}
+    hidden = {
+        "temperature_c": None,
+        "unavailable": {"temperature_c": "no permission (NVML error 4)"},
+    }
 
-    assert condition("temperature", gpu=hidden) == Unread("no permission (NVML 4)")
+    assert condition("temperature", gpu=hidden) == Unread("no permission (NVML error 4)")
     assert condition("temperature", gpu={"temperature_c": None, "unavailable": {}}) == Unread(
         "the driver does not report it"
     )

@@ -452,9 +452,10 @@ def without_memory(reason: str) -> dict[str, object]:
     [
         ({}, "driver"),
         ({"memory_total_bytes": None, "unavailable": {}}, "driver"),
-        (without_memory("no permission (NVML 4)"), "driver"),
-        (without_memory("not supported (NVML 3)"), "system"),
-        ({**without_memory("not supported (NVML 3)"), "failure": LOST}, "driver"),
+        (without_memory("no permission (NVML error 4)"), "driver"),
+        (without_memory("not supported (NVML error 3)"), "system"),
+        (without_memory("not supported (NVML 3)"), "system"),  # as older recordings say it
+        ({**without_memory("not supported (NVML error 3)"), "failure": LOST}, "driver"),
     ],
 )
 def test_memory_without_a_size_of_its_own_is_the_systems(
@@ -599,7 +600,7 @@ def test_every_failure_ends_in_an_empty_list_a_sentence_and_the_next_step(code: 
     assert found(answer).gpus == ()
     assert answer.error is not None
     assert answer.error.code == f"nvml-{code.removeprefix('nvml-')}"
-    number = f" (NVML {CODES[code]})" if code in CODES else ""
+    number = f" (NVML error {CODES[code]})" if code in CODES else ""
     assert answer.error.message == f"The GPUs cannot be listed: the reason{number}."
     assert answer.error.remedy == ("Run: gpucheck detect",)
 

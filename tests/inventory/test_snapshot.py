@@ -136,7 +136,7 @@ def test_a_driver_that_is_missing_is_recorded_as_such() -> None:
     assert answer.result.nvml == NvmlReading(failure=MISSING)
     [notice] = answer.warnings
     assert notice.code == "no-gpu-readings"
-    assert "no libnvidia-ml.so.1 (NVML 12)" in notice.message
+    assert "no libnvidia-ml.so.1 (NVML error 12)" in notice.message
 
 
 def test_redaction_covers_the_envelope() -> None:

@@ -159,12 +159,13 @@ def test_gpus_without_bus_id_are_no_target() -> None:
 def test_a_link_to_a_gpu_without_bus_id_is_a_gap(
     changes: dict[str, object], kind: str | None
 ) -> None:
-    hidden = {"pci_bus_id": "no permission (NVML 4)"}
+    hidden = {"pci_bus_id": "no permission (NVML error 4)"}
     gpus = [gpu_reading(0), gpu_reading(1, pci_bus_id=None, unavailable=hidden)]
     links = tuple(NvlinkReading(gpu=end, link=0, **changes) for end in (0, 1))  # type: ignore[arg-type]
     reading = TopologyReading(pairs=(PairReading(from_=0, to=1, level=30),), nvlinks=links)
 
     [found] = describe_topology(reading, gpus).links
 
-    reason = "the NVLinks of GPU 0: one leads to a GPU without a PCI bus id: no permission (NVML 4)"
+    why = "one leads to a GPU without a PCI bus id: no permission (NVML error 4)"
+    reason = f"the NVLinks of GPU 0: {why}"
     assert (found.kind, found.unavailable) == (kind, None if kind else reason)

@@ -95,8 +95,8 @@ def test_the_memory_of_a_board_that_shares_it_is_the_systems() -> None:
 @pytest.mark.parametrize(
     ("answer", "code", "says"),
     [
-        (NO_LIBCUDA, ExitCode.MISSING, f"{WHY} (NVML 12)."),
-        (cuda(), ExitCode.MISSING, f"{WHY} (NVML 12)."),
+        (NO_LIBCUDA, ExitCode.MISSING, f"{WHY} (NVML error 12)."),
+        (cuda(), ExitCode.MISSING, f"{WHY} (NVML error 12)."),
         (HUNG, ExitCode.INCONCLUSIVE, f"{WHY}, and CUDA did not answer within 9 s."),
     ],
     ids=["no-cuda", "no-device", "hung"],

@@ -676,7 +676,7 @@ class TestFindHardLimit:
 
 def test_memory_that_is_shared_is_warned_of() -> None:
     nothing = dict.fromkeys(("memory_total_bytes", "memory_used_bytes", "memory_free_bytes"))
-    refused = dict.fromkeys(nothing, "not supported by this GPU (NVML 3)")
+    refused = dict.fromkeys(nothing, "not supported by this GPU (NVML error 3)")
     probes = FakeProbes(
         readings=reading_of(gpu_reading(0, **nothing, unavailable=refused)),
         kernel_reading=KernelReading(

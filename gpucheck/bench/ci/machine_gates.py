@@ -66,7 +66,7 @@ _STEPS = {
     ),
 }
 #: How a reading's reason ends if the GPU does not support it (NVML_ERROR_NOT_SUPPORTED).
-_NOT_SUPPORTED = "(NVML 3)"
+_NOT_SUPPORTED = "(NVML error 3)"
 #: What to do about a framework's wrong results where gpucheck's are right.
 _OTHER_VERSION = ("try another version of the framework; gpucheck's own rows are right here",)
 _SWAP = ("take the card out of service", "repeat the run with the same seed to be sure")

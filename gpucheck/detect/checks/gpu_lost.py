@@ -74,7 +74,7 @@ def _by_nvml(machine: Machine) -> Iterator[LostGpu]:
     for index, failure in machine.lost.items():
         row = rows.get(index)
         bus_id = (row.pci_bus_id if row else None) or _only_bus_id_left(machine)
-        code = "" if failure.library_code is None else f" (NVML {failure.library_code})"
+        code = "" if failure.library_code is None else f" (NVML error {failure.library_code})"
         yield LostGpu(
             name=f"GPU {index} ({bus_id})" if bus_id else f"GPU {index}",
             code=failure.code,

@@ -38,7 +38,7 @@ def judge(gpu: GpuReading, health: GpuHealthReading) -> Judgement:
     return Trouble(
         CheckStatus.WARN,
         "its InfoROM is corrupted",
-        (Evidence("nvmlDeviceValidateInforom", "NVML 14"),),
+        (Evidence("nvmlDeviceValidateInforom", "NVML error 14"),),
         ("Ask the GPU's vendor to repair its InfoROM or to replace the GPU.",),
         cause="inforom-corrupted",
     )

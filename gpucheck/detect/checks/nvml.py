@@ -132,7 +132,7 @@ def check(machine: Machine) -> Finding:
 
 
 def _failed(machine: Machine, failure: ProbeFailure) -> Finding:
-    code = "" if failure.library_code is None else f"NVML {failure.library_code}"
+    code = "" if failure.library_code is None else f"NVML error {failure.library_code}"
     error = Evidence(failure.function or "NVML", code or failure.code)
     found = EXPLAIN.get(failure.code, _plain)(machine, failure)
     answering = [str(gpu.index) for gpu in machine.nvml.gpus if gpu.failure is None]

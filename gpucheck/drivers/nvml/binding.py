@@ -79,7 +79,7 @@ class NvmlError(DriverError):
 
     def reason(self) -> str:
         """Return the reason as one phrase that names the NVML code."""
-        return self.text if self.code is None else f"{self.text} (NVML {self.code})"
+        return self.text if self.code is None else f"{self.text} (NVML error {self.code})"
 
     def of_this_form(self) -> bool:
         """Return whether an older function may still answer."""

@@ -162,7 +162,7 @@ class Sensors:
         if not values:
             return None
         if values[0].nvmlReturn != 0:
-            self.unavailable[key] = f"not given by this GPU (NVML {values[0].nvmlReturn})"
+            self.unavailable[key] = f"not given by this GPU (NVML error {values[0].nvmlReturn})"
             return None
         return field_value(values[0])
 

@@ -194,8 +194,8 @@ def test_a_mig_mode_that_is_not_reported_is_off(
 @pytest.mark.parametrize(
     ("why", "status"),
     [
-        ("not supported (NVML 3)", GateStatus.PASS),
-        ("the driver did not answer in time (NVML 10)", GateStatus.INCONCLUSIVE),
+        ("not supported (NVML error 3)", GateStatus.PASS),
+        ("the driver did not answer in time (NVML error 10)", GateStatus.INCONCLUSIVE),
     ],
 )
 def test_a_mig_mode_that_could_not_be_read_is_no_board_without_mig(
@@ -220,10 +220,10 @@ def test_a_mig_mode_that_could_not_be_read_is_no_board_without_mig(
     ],
 )
 def test_what_was_refused_has_the_drivers_reason(key: str, name: str) -> None:
-    unread = {key: None, "unavailable": {key: "not supported (NVML 3)"}}
+    unread = {key: None, "unavailable": {key: "not supported (NVML error 3)"}}
     found = run_data(product_runs(GOOD), HAVE, node=node(1, **unread))
 
-    assert "not supported (NVML 3)" in (gate(found, name).reason or "")
+    assert "not supported (NVML error 3)" in (gate(found, name).reason or "")
 
 
 @pytest.mark.parametrize(("count", "class_"), [(7, GateClass.HARDWARE), (9, GateClass.CONFIG)])
@@ -460,8 +460,8 @@ def test_error_counters_that_nobody_read_are_no_pass() -> None:
 @pytest.mark.parametrize(
     ("reason", "status"),
     [
-        ("not supported by this GPU (NVML 3)", GateStatus.SKIP),
-        ("the GPU is lost (NVML 15)", GateStatus.INCONCLUSIVE),
+        ("not supported by this GPU (NVML error 3)", GateStatus.SKIP),
+        ("the GPU is lost (NVML error 15)", GateStatus.INCONCLUSIVE),
     ],
 )
 def test_what_a_gpu_does_not_tell_is_no_pass(reason: str, status: GateStatus) -> None:

@@ -102,7 +102,7 @@ def test_a_gpu_that_is_lost_at_any_moment_fails(
 
 
 def test_what_was_not_read_of_a_lost_gpu_is_told_once() -> None:
-    gone = dict.fromkeys(("recovery_action", "pcie_replays_grown"), "lost (NVML 15)")
+    gone = dict.fromkeys(("recovery_action", "pcie_replays_grown"), "lost (NVML error 15)")
     lost = healthy(2, failure=LOST, unavailable=gone, **dict.fromkeys(gone))
     health = HealthReading(gpus=(healthy(0), healthy(1), lost))
 

@@ -23,7 +23,9 @@ def test_split_without_an_instance(count: int, status: str) -> None:
 
 
 def test_instances_that_could_not_be_listed_are_not_none() -> None:
-    row = gpu_reading(0, mig_enabled=True, unavailable={"mig_instances": "no permission (NVML 4)"})
+    row = gpu_reading(
+        0, mig_enabled=True, unavailable={"mig_instances": "no permission (NVML error 4)"}
+    )
     health = HealthReading(gpus=(healthy(0, mig_mode_pending=True),))
 
     found = mig_mode.check(Machine(FakeProbes(readings=reading_of(row), health_reading=health)))

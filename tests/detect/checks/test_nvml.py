@@ -99,7 +99,7 @@ def test_every_failure() -> None:
         own = {"no-permission": "NVML refuses this user (no permission)"}
         assert found.summary == own.get(code, "the reason")
         assert found.cause == code
-        number = f"NVML {CODES[code]}" if code in CODES else code
+        number = f"NVML error {CODES[code]}" if code in CODES else code
         module = (
             [("/sys/module/nvidia/version", "unreadable")] if code == "version-mismatch" else []
         )

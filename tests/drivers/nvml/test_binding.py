@@ -24,9 +24,9 @@ def test_every_code_of_the_binding_has_a_reason() -> None:
 @pytest.mark.parametrize(
     ("failure", "slug", "code", "reason"),
     [
-        (error(3), "not-supported", 3, "not supported by this GPU (NVML 3)"),
+        (error(3), "not-supported", 3, "not supported by this GPU (NVML error 3)"),
         (error(15), "gpu-is-lost", 15, None),
-        (error(4711), "unlisted", 4711, "NVML returned an unknown code (NVML 4711)"),
+        (error(4711), "unlisted", 4711, "NVML returned an unknown code (NVML error 4711)"),
         (UnicodeDecodeError("utf-8", b"\xff", 0, 1, "bad"), "not-utf8", None,
          "the driver's text is not UTF-8"),
         (ValueError("x"), "binding-failed", None, "the binding failed with ValueError"),

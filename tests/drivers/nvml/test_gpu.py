@@ -117,7 +117,7 @@ def test_a_gpu_that_is_gone_is_asked_no_more(code: int) -> None:
     assert document["uuid"] == "GPU-1"
     assert document["failure"]["library_code"] == code
     assert nvml.calls == ["nvmlDeviceGetUUID", "nvmlDeviceGetName"]
-    assert document["unavailable"]["memory_total_bytes"].endswith(f"(NVML {code})")
+    assert document["unavailable"]["memory_total_bytes"].endswith(f"(NVML error {code})")
 
 
 def process(pid: int, **values: Any) -> SimpleNamespace:
@@ -156,10 +156,10 @@ def test_processes_of_all_kinds() -> None:
     [
         ({"compute": [process(1)], "graphics": error(3), "mps": error(13)}, [1], None),
         ({"compute": error(3), "graphics": [process(2)]}, [2],
-         "not supported by this GPU (NVML 3)"),
+         "not supported by this GPU (NVML error 3)"),
         ({"compute": [process(1)], "graphics": error(999)}, [1],
-         "the graphics processes: the driver reported an unknown internal error (NVML 999)"),
-        ({"compute": error(4), "mps": error(999)}, [], "no permission to read it (NVML 4)"),
+         "the graphics processes: the driver reported an unknown internal error (NVML error 999)"),
+        ({"compute": error(4), "mps": error(999)}, [], "no permission to read it (NVML error 4)"),
     ],
 )  # fmt: skip
 def test_a_list_that_is_refused_leaves_the_others(
@@ -206,4 +206,4 @@ def test_empty_mig_slots_do_not_end_the_list() -> None:
     document = read(nvml)
 
     assert [item["uuid"] for item in document["mig_instances"]] == ["MIG-mig1", "MIG-mig3"]
-    assert "(NVML 999)" in document["unavailable"]["mig_instances"]
+    assert "(NVML error 999)" in document["unavailable"]["mig_instances"]

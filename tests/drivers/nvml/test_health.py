@@ -110,11 +110,12 @@ def test_a_field_that_says_that_the_gpu_is_lost(lost: int, field: int) -> None:
     found = health(tell, links=1)
 
     assert found["failure"]["library_code"] == lost
-    assert f"(NVML {lost})" in found["unavailable"]["pcie_replays_grown"]
+    assert f"(NVML error {lost})" in found["unavailable"]["pcie_replays_grown"]
 
 
 @pytest.mark.parametrize(
-    ("code", "reason"), [(3, "not supported by this GPU"), (999, "(NVML 999)"), (4, "(NVML 4)")]
+    ("code", "reason"),
+    [(3, "not supported by this GPU"), (999, "(NVML error 999)"), (4, "(NVML error 4)")],
 )
 def test_a_field_that_is_refused_says_why(code: int, reason: str) -> None:
     def tell(key: Field, times: int) -> tuple[int, int]:

@@ -144,7 +144,7 @@ def test_without_a_limit_the_memory_is_read_as_always(code: int) -> None:
 def test_a_limit_that_cannot_be_told_has_its_reason() -> None:
     document, asked = reading(error(999), limits_of=GROUP)
 
-    assert "NVML 999" in document["unavailable"]["memory_limit_bytes"]
+    assert "NVML error 999" in document["unavailable"]["memory_limit_bytes"]
     assert asked == [(2,)]
 
 

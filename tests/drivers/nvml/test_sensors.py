@@ -43,7 +43,7 @@ def test_what_the_driver_gives_is_told_and_the_rest_has_its_reason() -> None:
     assert (gpu["uuid"], gpu["clock_sm_max_mhz"]) == ("GPU-a", 1980)
     assert answer["samples"] == [[1.0, "GPU-a", {"clock_sm_mhz": 1755, "clock_memory_mhz": 2619}]]
     assert answer["counters"]["GPU-a"]["energy_mj"] == 5000
-    assert answer["unavailable"]["GPU-a"]["power_mw"] == "not supported by this GPU (NVML 3)"
+    assert answer["unavailable"]["GPU-a"]["power_mw"] == "not supported by this GPU (NVML error 3)"
     assert watch.answer({"ask": "energy", "uuid": "GPU-a"}) == {"part": "energy", "joules": 5.0}
     assert watch.answer({"ask": "energy", "uuid": "GPU-x"})["joules"] is None
 

@@ -26,7 +26,7 @@ def test_topology_of_a_gpu_that_does_not_answer() -> None:
     assert [(pair["from"], pair["to"], pair["level"]) for pair in found["pairs"]] == [
         (0, 1, None), (0, 2, 50), (1, 2, None),
     ]  # fmt: skip
-    assert found["pairs"][0]["unavailable"] == "gone (NVML 15)"
+    assert found["pairs"][0]["unavailable"] == "gone (NVML error 15)"
     assert found["nvlinks"] == []
 
 

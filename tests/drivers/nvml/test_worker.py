@@ -33,7 +33,7 @@ def test_system_versions_may_be_missing_but_the_count_may_not() -> None:
         child_session(FakeNvml(nvmlDeviceGetCount=error(15))).read_system()
 
     assert system["gpu_count"] == 3
-    assert "(NVML 999)" in system["unavailable"]["driver_version"]
+    assert "(NVML error 999)" in system["unavailable"]["driver_version"]
 
 
 def test_the_child_skips_what_is_given_up_and_what_was_read() -> None:

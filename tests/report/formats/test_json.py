@@ -235,7 +235,7 @@ def test_envelope() -> None:
     assert (plain["status"], plain["exit_code"]) == ("unknown", 4)
     assert plain["error"] == {
         "code": "nvml-library-not-found",
-        "message": "The GPUs cannot be listed: no libnvidia-ml.so.1 (NVML 12).",
+        "message": "The GPUs cannot be listed: no libnvidia-ml.so.1 (NVML error 12).",
         "remedy": ["Run: gpucheck detect"],
     }
 
