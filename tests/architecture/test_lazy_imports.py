@@ -22,9 +22,10 @@ HEAVY = (
 )
 
 #: Runs the program with each of the command lines that it is given, in a fork that has imported its
-#: entry point, and prints which modules are imported at the end of each.
+#: entry point and Typer, and prints which modules are imported at the end of each.
 PROGRAM = """
 import os, sys
+import typer.main
 from gpucheck.__main__ import main
 for line in sys.argv[1:]:
     if os.fork() == 0:
