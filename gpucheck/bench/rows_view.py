@@ -446,7 +446,10 @@ def details(row: Measurement, view: View) -> Iterator[str]:
     yield f"arithmetic {row.dtype.math_mode}, {sums}"
     yield from _limits(row)
     for name, value in row.facts.items():
-        yield f"{name} {value if isinstance(value, str) else f'{value:.6g}'}"
+        if name.endswith("_bytes") and isinstance(value, int):
+            yield f"{name.removesuffix('_bytes')} {binary_bytes(value)}"
+        else:
+            yield f"{name} {value if isinstance(value, str) else f'{value:.6g}'}"
 
 
 def _limits(row: Measurement) -> Iterator[str]:

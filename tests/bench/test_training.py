@@ -256,6 +256,30 @@ def test_a_weight_that_goes_wrong_in_a_step_for_the_accuracy_fails_the_row() -> 
     assert not case.check().ok
 
 
+@pytest.mark.parametrize(("step_s", "counted"), [(0.019, True), (0.021, False)])
+def test_the_accuracy_is_left_out_where_it_would_take_the_time_of_other_rows(
+    step_s: float, counted: bool
+) -> None:
+    clock = FakeClock()
+
+    class Slow(CpuTraining):
+        def step(self) -> None:
+            super().step()
+            clock.seconds += step_s
+
+    plan = TrainingPlan(kernel="train", batch=100, trained=True)
+    case = Slow(replace(ORDER, clock=clock), plan, 1, "numpy")
+    case.prepare()
+    case.poison()
+
+    assert case.check().ok
+
+    assert ("accuracy" in case.facts) is counted
+    if not counted:
+        assert case.facts["accuracy_unavailable"] == "1000 steps would take 21.0 s"
+        assert case._training.steps_done == 20
+
+
 def test_rounding_of_large_weights_is_no_wrong_step() -> None:
     # Several towers' steps may not converge: thousands of them leave weights of hundreds.
     weights = np.array([[420.0, -419.98], [1.0, -1.0]], dtype=np.float32)

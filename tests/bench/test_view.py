@@ -435,7 +435,7 @@ def test_the_limits_the_clock_and_the_energy_are_among_the_details() -> None:
         limits={"peak": "H100 SXM, datasheet", "copy": "the best copy of this run"},
         sm_clock_mhz=1755.2,
         joules_per_op=0.0123,
-        facts={"launched_as": "graph", "accuracy": 0.9184},
+        facts={"launched_as": "graph", "accuracy": 0.9184, "memory_bytes": 13_251_940},
     )
 
     text = words(draw(result(row), width=160, verbosity=1))
@@ -448,6 +448,7 @@ def test_the_limits_the_clock_and_the_energy_are_among_the_details() -> None:
         "0.0123 J for one operation",
         "launched_as graph",
         "accuracy 0.9184",
+        "memory 12.6 MiB",
     ):
         assert said in text
 
