@@ -44,12 +44,12 @@ from gpucheck.bench.ci.peers import peer_gates
 from gpucheck.bench.ci.profile_model import Aggregate, Check, MissingPolicy
 from gpucheck.bench.ci.profiles import option_of
 from gpucheck.bench.ci.run_data import MetricValues, RunData
-from gpucheck.bench.ci.verdicts import spoken
+from gpucheck.bench.ci.verdicts import PLAIN_UNITS, spoken
 from gpucheck.bench.kernels import KERNELS
 from gpucheck.bench.model import Direction, Gate, GateClass, GateStatus, Severity
 from gpucheck.report.envelope import Failure, Notice
 from gpucheck.report.errors import ExitCode
-from gpucheck.report.text import count_of
+from gpucheck.report.text import count_of, rate
 
 
 def judge_machine(data: RunData) -> tuple[Gate, ...]:
@@ -379,7 +379,10 @@ def _shortfall(decision: Decision, unit: str) -> str:
     change = 100 * (decision.ratio - 1)
     low, high = (100 * (bound - 1) for bound in decision.interval)
     side = "below" if change < 0 else "above"
-    against = f"{abs(change):.1f} % {side} {number(decision.expected)} {unit}".rstrip()
+    expected = f"{number(decision.expected)} {unit}".rstrip()
+    if unit in PLAIN_UNITS:  # as the figure beside it is shown
+        expected = rate(decision.expected, unit)
+    against = f"{abs(change):.1f} % {side} {expected}"
     if not math.isfinite(low) or not math.isfinite(high):
         return f"{against}, and one process gives no interval"
     return f"{against} ({low:+.1f} to {high:+.1f} %)"

@@ -10,8 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpucheck.bench.ci.decision import Decision
 from gpucheck.bench.ci.gates import (
     GATES,
+    _shortfall,
     _slowest,
     exit_status,
     judge,
@@ -661,6 +663,15 @@ def test_a_shortfall_is_told_with_its_interval_or_why_it_has_none() -> None:
 
     assert slow.startswith("10.0 % below 700 TFLOP/s (")
     assert alone.startswith("9.9 % below 700 TFLOP/s, and one process gives no interval")
+    # A unit without a prefix gets one, as in the figure that it is said of.
+    decision = Decision(
+        status=GateStatus.FAIL,
+        measured=1978.2,
+        expected=2198.0,
+        ratio=0.9,
+        interval=(0.88, 0.92),
+    )
+    assert _shortfall(decision, "image/s") == "10.0 % below 2.20 kimg/s (-12.0 to -8.0 %)"
 
 
 @pytest.mark.parametrize("factor", [0.97, 1.0, 1.04, 1.052])
