@@ -127,6 +127,8 @@ class Backend:
         """Return a function as it is, or compiled: once for each kernel, format and shape."""
         if request["form"] != COMPILED:
             return plain
+        if not hasattr(torch, "compile"):
+            raise NotImplementedError("torch.compile came with PyTorch 2.0")
         key = (
             request["kernel"],
             request["device"],
@@ -135,11 +137,11 @@ class Backend:
             request["math"],
         )
         if key not in self._compiled:
-            import torch._dynamo
+            from torch import _dynamo
 
             for name in ("recompile_limit", "cache_size_limit"):
-                if hasattr(torch._dynamo.config, name):
-                    setattr(torch._dynamo.config, name, MOST_VARIANTS)
+                if hasattr(_dynamo.config, name):
+                    setattr(_dynamo.config, name, MOST_VARIANTS)
             self._compiled[key] = torch.compile(plain, dynamic=False)
         return self._compiled[key]
 

@@ -212,6 +212,19 @@ def test_what_a_framework_lacks_is_told_apart_from_its_failures(start: Start) ->
     assert caught.value.code == LACKS
 
 
+def test_pytorch_before_2_0_lacks_its_compiled_form_alone(start: Start, tmp_path: Path) -> None:
+    old = f"import sys; sys.path.append({str(STAND_INS)!r})\n"
+    old += f"exec(open({str(STAND_INS / 'torch.py')!r}).read())\ndel compile\n"
+    (tmp_path / "torch.py").write_text(old, encoding="utf-8")
+    process = start("pytorch", PYTHONPATH=str(tmp_path))
+
+    with pytest.raises(BadAnswerError, match=r"torch\.compile came with PyTorch 2\.0") as caught:
+        process.ask(Product(form="torch.compile").request, 60)
+
+    assert caught.value.code == LACKS
+    Product().prepare(process)
+
+
 def test_an_interrupted_request_ends_the_child(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
