@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from gpucheck import __version__
 from gpucheck.drivers.evidence import (
     BuildsReading,
     HealthReading,
@@ -29,6 +30,7 @@ from gpucheck.drivers.readings import (
 from gpucheck.report.codec import DecodeError, from_plain
 from gpucheck.report.envelope import Host
 from gpucheck.report.errors import WrongUseError
+from gpucheck.report.saved import NEWER, version_of
 
 SCHEMA = "gpucheck/snapshot/1"
 NOT_RECORDED = ProbeFailure(code="not-recorded", message="the snapshot did not record it")
@@ -65,10 +67,16 @@ def read_snapshot(path: Path) -> Snapshot:
     if schema != SCHEMA:
         said = f"its schema is {repr(schema)[:60]}" if schema else "it has no schema"
         raise _unusable(path, f"is not a gpucheck snapshot that this version can read: {said}")
+    version = version_of(document)
+    other = version not in (None, __version__)
     try:
-        return from_plain(Snapshot, document.get("result"), where="result")
+        # Another version may have recorded more; in one of ours an unknown field is a mistake.
+        ignored: list[str] | None = [] if other else None
+        return from_plain(Snapshot, document.get("result"), where="result", ignored=ignored)
     except DecodeError as error:
-        raise _unusable(path, f"is damaged: {error}") from None
+        by = f" (written by gpucheck {str(version)[:40]}; this is {__version__})" if other else ""
+        more = (NEWER,) if other else ()
+        raise _unusable(path, f"is damaged{by}: {error}", *more) from None
 
 
 def _read_document(path: Path) -> dict[str, Any]:
@@ -83,11 +91,11 @@ def _read_document(path: Path) -> dict[str, Any]:
     return document
 
 
-def _unusable(path: Path, problem: str) -> WrongUseError:
+def _unusable(path: Path, problem: str, *steps: str) -> WrongUseError:
     return WrongUseError(
         code="snapshot-unusable",
         message=f"The snapshot {str(path)!r} {problem}.",
-        remedy=("Record one with: gpucheck snapshot FILE",),
+        remedy=(*steps, "Record one with: gpucheck snapshot FILE"),
     )
 
 

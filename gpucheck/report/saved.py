@@ -47,7 +47,7 @@ RESULTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 NUMBER = 1
 
 _SCHEMA = re.compile(r"gpucheck/(?P<name>[a-z][a-z-]{0,30})/(?P<number>[1-9][0-9]{0,5})")
-_NEWER = "Read it with the gpucheck that wrote it, or a newer one."
+NEWER = "Read it with the gpucheck that wrote it, or a newer one."
 _BASELINE = "is a run that bench --save kept: it has figures to compare, and no report to show"
 _COMPARE = (
     "Compare it with another one: gpucheck compare FIRST SECOND",
@@ -112,11 +112,11 @@ def read_document(content: bytes, most_bytes: int) -> SavedDocument:
     try:
         return _document(name, plain)
     except DecodeError as error:
-        version = _version(plain)
+        version = version_of(plain)
         other = version not in (None, __version__)
         by = f" (written by gpucheck {str(version)[:40]}; this is {__version__})" if other else ""
         problem = f"is damaged{by}: {error}"
-        raise DocumentError(problem=problem, remedy=(_NEWER,) if other else ()) from None
+        raise DocumentError(problem=problem, remedy=(NEWER,) if other else ()) from None
 
 
 def unpacked(content: bytes, most_bytes: int) -> bytes:
@@ -199,14 +199,15 @@ def name_of(plain: Mapping[str, Any]) -> str:
     if name == "baseline":
         raise DocumentError(problem=_BASELINE, remedy=_COMPARE)
     if name not in RESULTS or number != NUMBER:
-        version = _version(plain)
+        version = version_of(plain)
         by = f", written by gpucheck {version[:40]}" if version else ""
         problem = f"is a {found[0]} document{by}, which gpucheck {__version__} does not know"
-        raise DocumentError(problem=problem, remedy=(_NEWER,))
+        raise DocumentError(problem=problem, remedy=(NEWER,))
     return name
 
 
-def _version(plain: Mapping[str, Any]) -> str | None:
+def version_of(plain: Mapping[str, Any]) -> str | None:
+    """Return the version of the gpucheck that wrote a document, None if it does not say."""
     tool = plain.get("tool")
     version = tool.get("version") if isinstance(tool, dict) else None
     return version if isinstance(version, str) else None

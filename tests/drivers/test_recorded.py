@@ -112,6 +112,26 @@ def test_files_that_cannot_be_used(tmp_path: Path, text: str, words: str) -> Non
     assert caught.value.remedy == ("Record one with: gpucheck snapshot FILE",)
 
 
+def of_version(version: str, result: Any) -> str:
+    """Return a snapshot that another gpucheck wrote."""
+    return json.dumps(json.loads(document(result)) | {"tool": {"version": version}})
+
+
+def test_what_a_newer_version_recorded_in_addition_is_ignored(tmp_path: Path) -> None:
+    file = write(tmp_path, of_version("99.1", to_plain(SNAPSHOT) | {"extra": 1}))
+
+    assert read_snapshot(file) == SNAPSHOT
+
+
+def test_a_snapshot_that_does_not_fit_names_the_version_that_wrote_it(tmp_path: Path) -> None:
+    file = write(tmp_path, of_version("99.1", {"time": 1}))
+
+    with pytest.raises(WrongUseError, match=r"is damaged \(written by gpucheck 99.1; ") as caught:
+        read_snapshot(file)
+
+    assert caught.value.remedy[0].startswith("Read it with the gpucheck that wrote it")
+
+
 def test_files_that_are_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = write(tmp_path, document(to_plain(SNAPSHOT)))
     size = file.stat().st_size
