@@ -6,6 +6,7 @@ Where frameworks were measured, it names whose row it is, and holds their GPU ag
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import groupby
 
 from gpucheck.bench.comparison import maker_of, maker_text, side_text
@@ -144,7 +145,9 @@ def _where(
     best: Measurement, rows: Sequence[Measurement], shared: Sequence[Entry], *, several: bool
 ) -> str:
     """Return which row it is, as far as that is not clear; `several`: the run has several GPUs."""
-    parts = f" ({row_name(best, '').strip()})" if best.kernel in _NAMED else ""
+    # Who made it stands before this.
+    what = row_name(replace(best, framework=None), "").strip()
+    parts = f" ({what})" if best.kernel in _NAMED else ""
     if best.device == "cpu":
         return parts + (" on the CPU" if any(row.device != "cpu" for row in rows) else "")
     mine = next(one for one in shared if best in one.rows)

@@ -399,6 +399,16 @@ def test_a_sweep_stands_under_one_heading_by_its_sizes() -> None:
     ]
 
 
+def test_the_best_row_of_a_sweep_names_its_framework_once() -> None:
+    row = replace(CPU, kernel="batch", variant="batch", shape=(64,), parameters={})
+    own, theirs = row, replace(row, framework=PYTORCH, median_s=1e-6)
+
+    lines = words(draw(result(own, theirs)))
+
+    assert " cpu PyTorch eager, batch 64 images " in lines
+    assert " by PyTorch eager (batch 64 images)" in lines
+
+
 def test_conclusions_stand_below_their_kernel() -> None:
     said = Conclusion(kernel="softmax", device="cpu", code="knee", sentence="it bends at 7")
     rows = (CPU, replace(FUSED, kernel="copy"))
