@@ -318,9 +318,8 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
     if config.pluginmanager.hasplugin("xdist") and option.numprocesses is None:
         cores = len(os.sched_getaffinity(0))
         if cores > 1:
-            # One more than cores: a third of the time slow tests wait, for processes and deadlines.
-            waiting = option.markexpr != "not slow"
-            option.numprocesses = min(cores + waiting, MOST_WORKERS)
+            # One more than cores, since tests wait for processes and deadlines.
+            option.numprocesses = min(cores + 1, MOST_WORKERS)
             option.dist = "worksteal"
 
 
