@@ -322,6 +322,32 @@ def test_a_16_bit_product_is_tried_out_before_it_takes_the_time_of_all_others(
     assert [case.trial_s() for case in cases_of(framework, "matmul", None, size=edge)] == [None] * 3
 
 
+def test_training_on_the_processor_copies_nothing_and_names_batch_and_rate() -> None:
+    process: Any = Timed({})
+
+    cases = cases_of(Framework(process=process), "train", None)
+
+    assert {case.label.variant for case in cases} == {"train"}
+    assert all(case.parameters() == {"batch": EDGE, "rate": 0.1} for case in cases)
+
+
+def test_a_gpu_is_the_frameworks_if_name_and_uuid_are_the_drivers() -> None:
+    gpu = FakeGpu(FakeClock()).facts
+    digits = (gpu.uuid or "").removeprefix("GPU-")
+    process: Any = Timed({})
+    process.settings = SimpleNamespace(gpu_uuids=(gpu.uuid,))
+    framework = Framework(process=process)
+
+    for seen, place in (
+        ({"name": gpu.name, "uuid": digits}, "gpu:0"),
+        ({"name": gpu.name, "uuid": "1" * len(digits)}, None),
+        ({"name": gpu.name}, "gpu:0"),
+        ({"name": "another"}, None),
+    ):
+        process.facts["gpus"] = [seen]
+        assert framework.place_of(gpu) == place
+
+
 def test_quick_measures_one_form(opened: Callable[..., Opened]) -> None:
     (framework,) = opened("pytorch").frameworks.members
 

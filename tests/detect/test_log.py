@@ -27,6 +27,7 @@ from gpucheck.detect.log import (
     check_log,
     conclusion,
     first_causes,
+    read_log,
     rules,
     scan,
 )
@@ -36,7 +37,7 @@ from gpucheck.drivers.host.files import open_log
 from gpucheck.drivers.readings import NvmlReading, ProbeFailure
 from gpucheck.report.blocks import Headline
 from gpucheck.report.envelope import CheckStatus, Host, Report, Status
-from gpucheck.report.errors import ExitCode
+from gpucheck.report.errors import ExitCode, WrongUseError
 from gpucheck.report.text import View
 from tests.fakes.probes import FakeProbes, gpu_reading, reading_of
 from tests.report.formats.recorded import in_lines, recorded
@@ -608,3 +609,12 @@ def test_what_a_log_tells_and_the_machine_shows_is_as_recorded() -> None:
             text += in_lines([answer.result])
 
     assert text == recorded("logs-told", text)
+
+
+def test_a_log_that_cannot_be_read_says_why(tmp_path: Path) -> None:
+    cut = tmp_path / "cut.gz"
+    cut.write_bytes(gzip.compress(b"CUDA error: out of memory\n" * 99)[:-9])
+
+    for path, reason in ((tmp_path / "none", "No such file or directory"), (cut, "ended before")):
+        with pytest.raises(WrongUseError, match=reason):
+            read_log(str(path))

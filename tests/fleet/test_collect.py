@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gpucheck.fleet.collect import Collected
+from gpucheck.fleet.collect import Collected, Node
 from gpucheck.fleet.documents import Found, Place
 from gpucheck.fleet.model import FleetReport, Outcome
 from gpucheck.fleet.report import report
@@ -172,3 +172,10 @@ def test_problems_are_named_up_to_a_thousand_and_counted_beyond() -> None:
 
     assert (collected.problem_count, len(collected.problems)) == (1002, 1000)
     assert (collected.problems[-1].line, collected.problems[-1].problem) == (999, "it is no JSON")
+
+
+def test_of_commands_that_failed_as_often_the_one_with_more_runs_is_told() -> None:
+    node = Node("n1", counts={"bench": (3, 1), "detect": (5, 1), "list": (9, 0)})
+
+    assert node.repeats() == (5, 1)
+    assert Node("n2").repeats() == (0, 0)

@@ -171,6 +171,21 @@ def test_a_run_goes_on_without_the_turn_when_time_is_up(
     assert capsys.readouterr().err == "gpucheck: waiting for another test run to get its GPUs\n"
 
 
+def test_a_run_waits_for_the_turn_of_another(
+    store: ClaimStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turn = store.try_turn()
+    assert turn is not None
+    monkeypatch.setattr(module.time, "sleep", lambda _: turn.close())
+    controller, _ = a_controller(timeout_s=60)
+
+    controller.pytest_sessionstart()
+
+    assert store.try_turn() is None, "it has no turn"
+    controller.pytest_unconfigure()
+    assert store.try_turn() is not None
+
+
 def test_without_gpus_there_is_no_turn_to_take(store: ClaimStore) -> None:
     controller, lines = a_controller(0)
     controller.pytest_sessionstart()

@@ -86,6 +86,18 @@ def test_what_cannot_be_told_is_not_guessed(gpu: dict[str, object], reason: str)
     assert "device_holders" not in probes.asked
 
 
+def test_memory_that_is_the_systems_has_no_owner_to_look_for() -> None:
+    probes = machine()
+    inventory = take_inventory(probes).result
+    assert isinstance(inventory, Inventory)
+    shared = inventory.gpus[0]._replace(memory_source="system")
+
+    [row] = find_unowned(inventory._replace(gpus=(shared,)), probes).gpus
+
+    assert row.memory_unaccounted_bytes is None
+    assert row.unavailable["memory_unaccounted_bytes"] == "the GPU shares the CPU's memory"
+
+
 @pytest.mark.parametrize(
     ("state", "mine", "command"),
     [

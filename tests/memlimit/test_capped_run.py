@@ -137,6 +137,7 @@ def test_a_scope_is_not_made_by_us(root: Path) -> None:
         assert session.asked == []
 
     assert Path(run.limit.cgroup).parent == root / "sys/fs/cgroup"
+    assert Path(run.limit.cgroup).suffix == ".scope"
     assert words[0] == "/usr/bin/systemd-run"
     assert f"--unit={Path(run.limit.cgroup).name}" in words
     assert words[-4:] == ["-", "/bin/true", "true", "x"]

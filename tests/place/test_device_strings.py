@@ -80,6 +80,7 @@ class TestGrammar:
         )
         assert caught.value.exit_code == 2
         assert caught.value.remedy
+        assert ("in lower case" in caught.value.remedy[0]) is (attribute in ("Device", "JOB"))
         if attribute == "cuda":
             said = "without a slash" if text.startswith("/") else "a leading zero"
             assert said in caught.value.remedy[0]

@@ -29,6 +29,7 @@ from gpucheck.place.lease import (
     lease_best,
     lease_named,
     request_of,
+    suitable_devices,
     targets_of,
 )
 from gpucheck.place.lock_files import DIRECTORY_VARIABLE
@@ -571,3 +572,12 @@ def test_the_public_function_has_the_options_of_the_command() -> None:
     options = set(inspect.signature(gpucheck.place).parameters)
 
     assert options >= {"specs", "count", "min_free", "prefer", "share", "wait", "timeout_s"}
+
+
+def test_which_gpus_could_fit_once_they_are_free() -> None:
+    busy = gpu_reading(1)._replace(processes=(ProcessReading(pid=7, type="compute"),))
+    probes = FakeProbes(readings=reading_of(gpu_reading(0), busy))
+
+    found = suitable_devices(SelectionRequest(count=1), probes)
+
+    assert [device.gpu.index for device in found] == [0, 1]
