@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 import stat
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -84,6 +83,8 @@ def write_folder(folder: Path, files: Mapping[str, bytes], *, mode: int | None =
     Raises:
         WrongUseError: the file system refused.
     """
+    import shutil
+
     try:
         draft, _ = _drawn(folder.parent, lambda name: name.mkdir(0o777 if mode is None else 0o700))
         try:
@@ -99,6 +100,8 @@ def write_folder(folder: Path, files: Mapping[str, bytes], *, mode: int | None =
 
 def _put_in_place(draft: Path, folder: Path) -> None:
     """Give a folder its name; the one of that name is removed after that."""
+    import shutil
+
     if not folder.exists() or not any(folder.iterdir()):
         draft.rename(folder)
         return

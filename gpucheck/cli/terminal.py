@@ -99,10 +99,17 @@ def _give_up_stdout() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
-def view_for(shared: Shared, **changes: Any) -> View:
-    """Return what the report's destination can show."""
+def _columns() -> int:
+    if "COLUMNS" not in os.environ and not os.isatty(1):
+        return 80  # as shutil has it, which takes long to import
+
     import shutil
 
+    return shutil.get_terminal_size((80, 24)).columns
+
+
+def view_for(shared: Shared, **changes: Any) -> View:
+    """Return what the report's destination can show."""
     to_file = shared.output is not None
     environment = os.environ
     stream: TextIO | None = sys.stdout
@@ -110,7 +117,7 @@ def view_for(shared: Shared, **changes: Any) -> View:
     terminal = on_terminal and environment.get("TERM") != "dumb"
     color = terminal or (bool(environment.get("FORCE_COLOR")) and not to_file)
     view = View(
-        width=max(20, shutil.get_terminal_size((80, 24)).columns),
+        width=max(20, _columns()),
         color=color and not environment.get("NO_COLOR"),
         unicode=to_file or writes_unicode(None if stream is None else stream.encoding),
         verbosity=shared.verbosity,

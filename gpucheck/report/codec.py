@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import itertools
 import math
 import sys
@@ -230,6 +229,8 @@ def _record_decoder(cls: type) -> _Decoder:
 
 @cache
 def _required(cls: type) -> tuple[str, ...]:
+    import inspect  # only what reads documents needs it, and it takes long to import
+
     parameters = inspect.signature(cls).parameters.values()
     return tuple(item.name for item in parameters if item.default is item.empty)
 
