@@ -9,21 +9,17 @@ from gpucheck.detect.machine import Machine
 from gpucheck.detect.model import Finding, Layer
 from gpucheck.detect.remedies import for_gpu
 from gpucheck.drivers.evidence import GpuHealthReading
-from gpucheck.drivers.native import BINDING_TOO_OLD, NOT_SUPPORTED
+from gpucheck.drivers.native import BINDING_TOO_OLD, NOT_SUPPORTED, gives_nvml_code
 from gpucheck.drivers.readings import GpuReading
 from gpucheck.inventory.condition import Judgement, Trouble, Unread, lost
 from gpucheck.inventory.inventory import HUNG
 from gpucheck.report.envelope import CheckStatus, Evidence
 from gpucheck.report.text import count_of
 
-#: Parts of the reasons for what a GPU or driver does not have, as opposed to what was not read:
-#: NVML's codes (3: not supported, 13: function not found, 26: deprecated), and our own words. Older
-#: recordings have the codes without "error".
-NOT_OFFERED = (
-    *(f"({words} {code})" for words in ("NVML error", "NVML") for code in (3, 13, 26)),
-    NOT_SUPPORTED,
-    BINDING_TOO_OLD,
-)
+#: Why a GPU or driver does not have a value, as opposed to what was not read: NVML's codes (3: not
+#: supported, 13: function not found, 26: deprecated), and our own words.
+NOT_OFFERED_CODES = (3, 13, 26)
+NOT_OFFERED = (NOT_SUPPORTED, BINDING_TOO_OLD)
 
 
 Judge = Callable[[GpuReading, GpuHealthReading], Judgement]
@@ -80,7 +76,9 @@ def over_gpus(machine: Machine, check_id: str, well: str, judge: Judge) -> list[
     unread = [
         (index, gap.reason)
         for index, gap in gaps
-        if gap.applies and not any(part in gap.reason for part in NOT_OFFERED)
+        if gap.applies
+        and not gives_nvml_code(gap.reason, *NOT_OFFERED_CODES)
+        and not any(part in gap.reason for part in NOT_OFFERED)
     ]
     if unread:
         names = ", ".join(str(index) for index, _ in unread)

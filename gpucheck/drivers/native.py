@@ -19,6 +19,11 @@ NOT_SUPPORTED = "not supported by this GPU"
 BINDING_TOO_OLD = "the installed nvidia-ml-py is too old to ask for it"
 
 
+def gives_nvml_code(reason: str, *codes: int) -> bool:
+    """Return whether a reason names one of these codes of NVML's; older recordings lack "error"."""
+    return any(f"({words} {code})" in reason for words in ("NVML error", "NVML") for code in codes)
+
+
 class DriverError(Exception):
     """A failed call: the function, the library's code (None if never called), and the reason."""
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from gpucheck.drivers.interface import NvmlRequest, Probes
+from gpucheck.drivers.native import gives_nvml_code
 from gpucheck.drivers.readings import (
     LIMIT_FIELDS,
     CudaReading,
@@ -309,8 +310,6 @@ _NESTED = {
 _NOT_SHOWN = "pci_device_id"
 #: What is absent of a GPU that does not answer.
 UNANSWERED = frozenset({*_COPIED, *_MEMORY, *_NESTED, "processes"} - {"index", *LIMIT_FIELDS})
-#: NVML's words for what a card does not have; older recordings have the first.
-NOT_SUPPORTED = ("(NVML 3)", "(NVML error 3)")
 #: Why CUDA's total is no figure of the card's.
 SHARED_MEMORY = "the GPU shares the CPU's memory"
 
@@ -399,10 +398,10 @@ def describe_gpu(
 def _shares_memory(row: GpuReading, kernel: KernelReading) -> bool:
     """Return whether the GPU has no memory of its own (GB10, Jetson, integrated boards).
 
-    Only there NVML answers "not supported" when asked for the size; CUDA tells it apart.
+    Only there NVML answers "not supported" (3) when asked for the size; CUDA tells it apart.
     """
     reason = row.unavailable.get("memory_total_bytes", "")
-    shared = reason == SHARED_MEMORY or any(said in reason for said in NOT_SUPPORTED)
+    shared = reason == SHARED_MEMORY or gives_nvml_code(reason, 3)
     offered = row.memory_total_bytes is not None or not shared
     return row.failure is None and not offered and kernel.memory_total_bytes is not None
 

@@ -33,6 +33,7 @@ from gpucheck.bench.sampler import off_by
 from gpucheck.bench.sdc import corruption_sentence, deviating_digests
 from gpucheck.bench.telemetry import is_clock_change, why_unread
 from gpucheck.bench.workers import WORKER_INTERRUPTED, WORKER_NO_DOCUMENT
+from gpucheck.drivers.native import gives_nvml_code
 from gpucheck.report.envelope import Evidence, Failure
 from gpucheck.report.text import count_of
 
@@ -65,8 +66,8 @@ _STEPS = {
         "take the card out of service and report it",
     ),
 }
-#: How a reading's reason ends if the GPU does not support it (NVML_ERROR_NOT_SUPPORTED).
-_NOT_SUPPORTED = "(NVML error 3)"
+#: NVML_ERROR_NOT_SUPPORTED: the GPU has no such reading.
+_NOT_SUPPORTED = 3
 #: What to do about a framework's wrong results where gpucheck's are right.
 _OTHER_VERSION = ("try another version of the framework; gpucheck's own rows are right here",)
 _SWAP = ("take the card out of service", "repeat the run with the same seed to be sure")
@@ -202,7 +203,7 @@ def _mode(data: RunData, name: str, gpu: NodeGpu, found: bool | None, *, wanted:
     why = gpu.gpu.unavailable.get(key)
     if found is None and name == "match-mig" and not wanted:
         # A board without MIG does not report the mode.
-        found = False if why is None or _NOT_SUPPORTED in why else None
+        found = False if why is None or gives_nvml_code(why, _NOT_SUPPORTED) else None
     if found is None:
         return _undecided(data, name, name_of(gpu), f"{what} is unknown: {_why(gpu, key)}")
     words = {True: "on", False: "off"}
@@ -461,7 +462,7 @@ def _if_read(gate: Gate, unread: Sequence[str | None]) -> Gate:
     reason = next((one for one in unread if one is not None), None)
     if reason is None or gate.status is not GateStatus.PASS:
         return gate
-    if _NOT_SUPPORTED in reason:
+    if gives_nvml_code(reason, _NOT_SUPPORTED):
         return replace(gate, status=GateStatus.SKIP, measured=None, reason=reason)
     return replace(
         gate,
