@@ -14,16 +14,18 @@ import pytest
 
 from gpucheck.drivers.host.process_tree import ProcessTree, Stat, read_stat
 
-#: A daemon: it forks twice with a new session between, and its parents are gone at once.
+#: A daemon: it forks twice with a new session between, and says its id once its parent is gone.
 DAEMON = """
 import os, sys, time
 if os.fork() == 0:
     os.setsid()
-    if os.fork() == 0:
-        print(os.getpid(), flush=True)
+    pid = os.fork()
+    if pid == 0:
         time.sleep(60)
+    print(pid, end="", flush=True)
     os._exit(0)
 os.wait()
+print(flush=True)
 sys.stdin.readline()
 """
 MARK = "0123456789abcdef"
