@@ -1,21 +1,20 @@
 """Comparison of the processor's kernels with PyTorch's, TensorFlow's, JAX' and SciPy's.
 
-    python -m benchmarks.cpu_kernels --python PATH [--rounds 15] [--output docs/measurements/cpu.md]
+    python -m benchmarks.cpu_kernels --python PATH [--rounds 25] [--output docs/measurements/cpu.md]
 
 Each library runs in a process of its own (`--python` names a Python that has them and NumPy;
 gpucheck needs none of them), with one thread and with one for each core. The processes take turns:
-a round times every form of every library once, so that a slow moment falls on all of them, and the
-medians over the rounds are compared. Each library's best form counts, preallocated ones included.
-Results are compared with float64 before anything is timed. `numpy` and `numpy avx2` show what else
-gpucheck's own BLAS could do, and do not count: an output without gaps between its rows, a new one,
-rows shared by threads with a BLAS of one thread, and the kernels for AVX2 (OPENBLAS_CORETYPE) on a
-processor that has AVX-512.
+a round times every form of every library once, so that a slow moment falls on all of them. Each
+library's best form counts, preallocated ones included. The lead is the median over the rounds of
+one round's ratio, with the interval that holds the true median in 95 of 100 such runs.
+Results are compared with float64 before anything is timed.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import statistics
 import subprocess
@@ -30,9 +29,7 @@ import numpy as np
 
 ROOT = Path(__file__).resolve().parents[1]
 TEMPERATURE = 0.6
-#: Other ways to use gpucheck's own BLAS, with their variables.
-OWN_BLAS = {"numpy": {}, "numpy avx2": {"OPENBLAS_CORETYPE": "Haswell"}}
-LIBRARIES = ("gpucheck", "torch", "tensorflow", "jax", "scipy", *OWN_BLAS)
+LIBRARIES = ("gpucheck", "torch", "tensorflow", "jax", "scipy")
 #: Edge of the square problem, by kernel.
 SIZES = (("softmax", 1024), ("softmax", 4096), ("matmul", 2048), ("matmul float64", 2048))
 #: What gpucheck should reach of the best other library, by kernel, edge and whether it has one
@@ -49,6 +46,8 @@ SPAN_S = 0.15
 
 Forms = Mapping[str, Callable[[], Any]]
 Matrix = Any
+#: Seconds of each round by kernel, edge, library and form.
+Samples = Mapping[tuple[str, int, str, str], Sequence[float]]
 
 
 def gpucheck_forms(kernel: str, left: Matrix, right: Matrix, threads: int) -> Forms:
@@ -152,44 +151,12 @@ def scipy_forms(kernel: str, left: Matrix, right: Matrix, threads: int) -> Forms
     return {"softmax(x / T)": lambda: scipy.special.softmax(left / divisor, axis=1)}
 
 
-def numpy_forms(kernel: str, left: Matrix, right: Matrix, threads: int) -> Forms:
-    """Return further ways to multiply with NumPy; nothing for softmax.
-
-    OpenBLAS 0.3.34's float64 kernel for AVX2 overflows its stack on Zen 4 and Zen 5 (OpenBLAS issue
-    6021), so kernels that were asked for multiply in float32 only.
-    """
-    from gpucheck.bench.case import Team, row_parts
-    from gpucheck.drivers.host.blas import Blas
-
-    asked_for = "OPENBLAS_CORETYPE" in os.environ
-    if kernel == "softmax" or (asked_for and left.dtype == np.float64):
-        return {}
-    out = np.empty_like(left)
-    forms: dict[str, Callable[[], Any]] = {
-        "matmul(x, y, out=out)": lambda: np.matmul(left, right, out=out),
-        "x @ y": lambda: left @ right,
-    }
-    if threads > 1:
-        parts = [(rows,) for rows in row_parts(len(left), len(left), threads)]
-        blas = Blas()
-        team = Team(lambda rows: np.matmul(left[rows], right, out=out[rows]), parts)
-
-        def shared() -> Matrix:
-            with blas.limited(1):
-                team.run()
-            return out
-
-        forms[f"rows shared by {threads} threads"] = shared
-    return forms
-
-
 FORMS: Mapping[str, Callable[[str, Matrix, Matrix, int], Forms]] = {
     "gpucheck": gpucheck_forms,
     "torch": torch_forms,
     "tensorflow": tensorflow_forms,
     "jax": jax_forms,
     "scipy": scipy_forms,
-    **dict.fromkeys(OWN_BLAS, numpy_forms),
 }
 
 
@@ -240,10 +207,12 @@ def start(library: str, threads: int, python: str) -> subprocess.Popen[str]:
     cpus = sorted(os.sched_getaffinity(0))[:threads]
     counts = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
     quiet = {
-        **{"TF_CPP_MIN_LOG_LEVEL": "3", "JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": "-1"},
-        **{"JAX_ENABLE_X64": "true", **OWN_BLAS.get(library, {})},
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+        "JAX_PLATFORMS": "cpu",
+        "CUDA_VISIBLE_DEVICES": "-1",
+        "JAX_ENABLE_X64": "true",
     }
-    chosen = sys.executable if library in ("gpucheck", *OWN_BLAS) else python
+    chosen = sys.executable if library == "gpucheck" else python
     return subprocess.Popen(
         [chosen, "-m", "benchmarks.cpu_kernels",
          "--child", library, "--threads", str(threads)],
@@ -253,11 +222,11 @@ def start(library: str, threads: int, python: str) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
-def measure(threads: int, rounds: int, python: str) -> dict[tuple[str, int, str, str], float]:
-    """Return the median seconds by kernel, edge, library and form."""
+def measure(sizes: Sequence[tuple[str, int]], threads: int, rounds: int, python: str) -> Samples:
+    """Return the seconds of all rounds by kernel, edge, library and form."""
     processes = {name: start(name, threads, python) for name in LIBRARIES}
     samples: dict[tuple[str, int, str, str], list[float]] = {}
-    for kernel, edge in SIZES:
+    for kernel, edge in sizes:
         for number in range(rounds + 1):
             names = list(processes)
             for library in names if number % 2 else reversed(names):
@@ -275,30 +244,48 @@ def measure(threads: int, rounds: int, python: str) -> dict[tuple[str, int, str,
                         samples.setdefault((kernel, edge, library, form), []).append(taken_s)
     for process in processes.values():
         process.communicate()
-    return {key: statistics.median(values) for key, values in samples.items()}
+    return samples
 
 
-def table(threads: int, found: Mapping[tuple[str, int, str, str], float]) -> list[str]:
+def lead(others_s: Sequence[float], own_s: Sequence[float]) -> tuple[float, float, float]:
+    """Return the median of the rounds' ratios and the 95 % interval of that median.
+
+    The interval is the sign test's: order statistics by the binomial distribution (1/2), which
+    needs no assumption on how the ratios scatter.
+    """
+    ratios = sorted(other / own for other, own in zip(others_s, own_s, strict=True))
+    count, below, rank = len(ratios), 0.0, 0
+    while rank < count // 2 and (below := below + math.comb(count, rank) / 2**count) <= 0.025:
+        rank += 1
+    edge = max(0, rank - 1)
+    return statistics.median(ratios), ratios[edge], ratios[count - 1 - edge]
+
+
+def table(threads: int, samples: Samples) -> list[str]:
     """Return the rows of one number of threads, with gpucheck's lead over the best other."""
+    found = {key: statistics.median(values) for key, values in samples.items()}
     alone = threads == 1 < len(os.sched_getaffinity(0))
     lines = []
-    for kernel, edge in SIZES:
+    for kernel, edge in dict.fromkeys(key[:2] for key in found):
         mine = {key: s for key, s in found.items() if key[:2] == (kernel, edge)}
         copies = [s for key, s in mine.items() if key[3].startswith("copy")]
         timed = {key: s for key, s in mine.items() if not key[3].startswith("copy")}
-        own_s = min(s for key, s in timed.items() if key[2] == "gpucheck")
-        best_s = min(s for key, s in timed.items() if key[2] not in ("gpucheck", *OWN_BLAS))
-        for (_, _, library, form), taken_s in sorted(timed.items(), key=lambda item: item[1]):
+        ranking = sorted(timed, key=timed.__getitem__)
+        own = next(key for key in ranking if key[2] == "gpucheck")
+        best = next(key for key in ranking if key[2] != "gpucheck")
+        for key in ranking:
+            (_, _, library, form), taken_s = key, timed[key]
             share = f"{min(copies) / taken_s:.0%}" if copies else ""
             cells = [kernel, edge, threads, library, f"`{form}`", f"{1e3 * taken_s:.2f}", share]
             lines.append("| " + " | ".join(str(cell) for cell in cells) + " |")
         if copies:
             lines.append(f"| copy | {edge} | {threads} | gpucheck | | {1e3 * min(copies):.2f} | |")
-        bar, lead = BARS[kernel, edge, alone], best_s / own_s
-        verdict = "reached" if lead >= bar else "missed"
+        bar = BARS[kernel, edge, alone]
+        ratio, low, high = lead(samples[best], samples[own])
+        verdict = "reached" if ratio >= bar else "missed"
         lines.append(
             f"| **{kernel}** | **{edge}** | **{threads}** | **gpucheck / best other** | "
-            f"**{lead:.2f}** (bar {bar:g}: {verdict}) | | |"
+            f"**{ratio:.3f}**, {low:.3f} to {high:.3f} (bar {bar:g}: {verdict}) | | |"
         )
     return lines
 
@@ -322,11 +309,12 @@ def versions(python: str) -> str:
 def main() -> None:
     """Print the tables, or write them with the machine and the versions."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--rounds", type=int, default=25)
     parser.add_argument(
         "--python", default=sys.executable, help="a Python with the other libraries"
     )
     parser.add_argument("--output", type=Path)
+    parser.add_argument("--kernel", nargs="+", choices=[name for name, _ in SIZES])
     parser.add_argument("--child", choices=LIBRARIES, help=argparse.SUPPRESS)
     parser.add_argument("--threads", type=int, help=argparse.SUPPRESS)
     chosen = parser.parse_args()
@@ -336,9 +324,10 @@ def main() -> None:
     from gpucheck.drivers.host.cpu import LinuxCpu
 
     count = len(os.sched_getaffinity(0))
+    sizes = [size for size in SIZES if not chosen.kernel or size[0] in chosen.kernel]
     rows: list[str] = []
     for threads in dict.fromkeys((1, count)):
-        rows += table(threads, measure(threads, chosen.rounds, chosen.python))
+        rows += table(threads, measure(sizes, threads, chosen.rounds, chosen.python))
     text = "\n".join(page(rows, chosen, f"{LinuxCpu().facts().model}, {count} CPUs"))
     if chosen.output:
         chosen.output.write_text(text + "\n", encoding="utf-8")
@@ -353,7 +342,8 @@ def page(rows: Sequence[str], chosen: argparse.Namespace, machine: str) -> list[
         f"Written by `python -m benchmarks.cpu_kernels` on {date.today()}: {machine}; "
         f"{versions(chosen.python)}. float32 (or as it says), temperature {TEMPERATURE}; "
         f"medians of {chosen.rounds} rounds in which the libraries took turns, each in a process "
-        "of its own. The share is that of gpucheck's own copy of the same bytes.",
+        "of its own. The share is that of gpucheck's own copy of the same bytes. The lead is the "
+        "median of the rounds' ratios, with its 95 % interval.",
         "",
         "| kernel | edge | threads | library | form | ms | of the copy |",
         "|--|--:|--:|--|--|--:|--:|",
