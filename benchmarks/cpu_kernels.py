@@ -1,12 +1,14 @@
 """Comparison of the processor's kernels with PyTorch's, TensorFlow's, JAX' and SciPy's.
 
-    python -m benchmarks.cpu_kernels --python PATH [--rounds 25] [--output docs/measurements/cpu.md]
+    python -m benchmarks.cpu_kernels --python PATH [--starts 9] [--output docs/measurements/cpu.md]
 
 Each library runs in a process of its own (`--python` names a Python that has them and NumPy;
 gpucheck needs none of them), with one thread and with one for each core. The processes take turns:
-a round times every form of every library once, so that a slow moment falls on all of them. Each
-library's best form counts, preallocated ones included. The lead is the median over the rounds of
-one round's ratio, with the interval that holds the true median in 95 of 100 such runs.
+a round times every form of every library once, so that a slow moment falls on all of them. They are
+started anew after a few rounds, because the pages that a process was given make it up to 5 % faster
+or slower for its whole life. Each library's best form counts, preallocated ones included. The lead
+is the median over the starts of one start's ratio, with the interval that holds the true median in
+95 of 100 such runs.
 Results are compared with float64 before anything is timed.
 """
 
@@ -16,6 +18,7 @@ import argparse
 import json
 import math
 import os
+import random
 import statistics
 import subprocess
 import sys
@@ -42,11 +45,13 @@ BARS = {
 }  # fmt: skip
 #: Threads spin for a while after their work, on cores that the next process uses.
 PAUSE_S = 0.3
+#: Rounds of one start, after a first one that does not count.
+ROUNDS = 2
 SPAN_S = 0.15
 
 Forms = Mapping[str, Callable[[], Any]]
 Matrix = Any
-#: Seconds of each round by kernel, edge, library and form.
+#: Median seconds of each start by kernel, edge, library and form.
 Samples = Mapping[tuple[str, int, str, str], Sequence[float]]
 
 
@@ -222,33 +227,42 @@ def start(library: str, threads: int, python: str) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
-def measure(sizes: Sequence[tuple[str, int]], threads: int, rounds: int, python: str) -> Samples:
-    """Return the seconds of all rounds by kernel, edge, library and form."""
-    processes = {name: start(name, threads, python) for name in LIBRARIES}
+def measure(sizes: Sequence[tuple[str, int]], threads: int, starts: int, python: str) -> Samples:
+    """Return the median seconds of each start by kernel, edge, library and form."""
     samples: dict[tuple[str, int, str, str], list[float]] = {}
-    for kernel, edge in sizes:
-        for number in range(rounds + 1):
-            names = list(processes)
-            for library in names if number % 2 else reversed(names):
-                process = processes[library]
-                assert process.stdin is not None
-                assert process.stdout is not None
-                time.sleep(PAUSE_S)
-                process.stdin.write(json.dumps([kernel, edge]) + "\n")
-                process.stdin.flush()
-                answer = process.stdout.readline()
-                if not answer:
-                    sys.exit(f"{library} ended (code {process.wait()}): run it alone with --child")
-                for form, taken_s in json.loads(answer).items():
-                    if number:  # the first round prepares, compiles and warms up
-                        samples.setdefault((kernel, edge, library, form), []).append(taken_s)
-    for process in processes.values():
-        process.communicate()
+    for _ in range(starts):
+        processes = {name: start(name, threads, python) for name in LIBRARIES}
+        for kernel, edge in sizes:
+            rounds = [one_round(processes, kernel, edge) for _ in range(1 + ROUNDS)]
+            for key in rounds[0]:  # the first prepares, compiles and warms up
+                taken_s = statistics.median(found[key] for found in rounds[1:])
+                samples.setdefault((kernel, edge, *key), []).append(taken_s)
+        for process in processes.values():
+            process.communicate()
     return samples
 
 
+def one_round(
+    processes: Mapping[str, subprocess.Popen[str]], kernel: str, edge: int
+) -> dict[tuple[str, str], float]:
+    """Return the seconds by library and form; the libraries take turns in a random order."""
+    found: dict[tuple[str, str], float] = {}
+    for library in random.sample(list(processes), len(processes)):
+        process = processes[library]
+        assert process.stdin is not None
+        assert process.stdout is not None
+        time.sleep(PAUSE_S)
+        process.stdin.write(json.dumps([kernel, edge]) + "\n")
+        process.stdin.flush()
+        answer = process.stdout.readline()
+        if not answer:
+            sys.exit(f"{library} ended (code {process.wait()}): run it alone with --child")
+        found |= {(library, form): taken_s for form, taken_s in json.loads(answer).items()}
+    return found
+
+
 def lead(others_s: Sequence[float], own_s: Sequence[float]) -> tuple[float, float, float]:
-    """Return the median of the rounds' ratios and the 95 % interval of that median.
+    """Return the median of the starts' ratios and the 95 % interval of that median.
 
     The interval is the sign test's: order statistics by the binomial distribution (1/2), which
     needs no assumption on how the ratios scatter.
@@ -309,7 +323,7 @@ def versions(python: str) -> str:
 def main() -> None:
     """Print the tables, or write them with the machine and the versions."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=25)
+    parser.add_argument("--starts", type=int, default=9)
     parser.add_argument(
         "--python", default=sys.executable, help="a Python with the other libraries"
     )
@@ -327,7 +341,7 @@ def main() -> None:
     sizes = [size for size in SIZES if not chosen.kernel or size[0] in chosen.kernel]
     rows: list[str] = []
     for threads in dict.fromkeys((1, count)):
-        rows += table(threads, measure(sizes, threads, chosen.rounds, chosen.python))
+        rows += table(threads, measure(sizes, threads, chosen.starts, chosen.python))
     text = "\n".join(page(rows, chosen, f"{LinuxCpu().facts().model}, {count} CPUs"))
     if chosen.output:
         chosen.output.write_text(text + "\n", encoding="utf-8")
@@ -341,9 +355,9 @@ def page(rows: Sequence[str], chosen: argparse.Namespace, machine: str) -> list[
         "",
         f"Written by `python -m benchmarks.cpu_kernels` on {date.today()}: {machine}; "
         f"{versions(chosen.python)}. float32 (or as it says), temperature {TEMPERATURE}; "
-        f"medians of {chosen.rounds} rounds in which the libraries took turns, each in a process "
-        "of its own. The share is that of gpucheck's own copy of the same bytes. The lead is the "
-        "median of the rounds' ratios, with its 95 % interval.",
+        f"medians of {chosen.starts} starts of {ROUNDS} rounds in which the libraries took turns, "
+        "each in a process of its own. The share is that of gpucheck's own copy of the same bytes. "
+        "The lead is the median of the starts' ratios, with its 95 % interval.",
         "",
         "| kernel | edge | threads | library | form | ms | of the copy |",
         "|--|--:|--:|--|--|--:|--:|",
