@@ -129,7 +129,7 @@ class CommandServer:
     def close(self) -> None:
         """End it."""
         self._ours.close()  # it ends when nobody is there to ask
-        self._process.wait(timeout=30)
+        self._process.wait(timeout=240)
         CommandServer.uncounted_cpu_s -= self._cpu_s
 
     def run(

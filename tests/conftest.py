@@ -168,7 +168,7 @@ def gpucheck_command(command_servers: CommandServers) -> Callable[..., Finished]
         env: Mapping[str, str] | None = None,
         stdin: str = "",
         cwd: Path | None = None,
-        timeout_s: float = 120,
+        timeout_s: float = 240,
         real: bool = False,
     ) -> Finished:
         environment = scrubbed_environment(env)
@@ -386,7 +386,7 @@ def children() -> Callable[[], set[str]]:
     before = _living()
 
     def left_over() -> set[str]:
-        end = time.monotonic() + 10
+        end = time.monotonic() + 240
         while (found := _living() - before) and time.monotonic() < end:
             time.sleep(0.02)
         return found

@@ -13,7 +13,7 @@ import termios
 import time
 from collections.abc import Mapping
 
-DEADLINE_S = 30.0
+DEADLINE_S = 240.0
 
 #: A job-control shell in small: runs a command in a foreground group of its own on the terminal
 #: (its standard input) and reports what happens to the job on standard error.

@@ -260,10 +260,13 @@ class _GroupSignalProbe:
         ask, answer = self._line
         with contextlib.suppress(OSError):
             os.write(ask, bytes([number]))
-            # Much longer than the probe itself waits: without an answer it has been stopped.
-            if select.select([answer], [], [], 10 * _GROUP_DELIVERY_S)[0]:
-                said = os.read(answer, 1)
-                return said == b"1" if said else None
+            # On a busy machine the probe answers late. One that has been stopped never will, and
+            # one that has ended is the end of the line.
+            while not select.select([answer], [], [], 10 * _GROUP_DELIVERY_S)[0]:
+                if self._pid is None or _is_stopped(self._pid):
+                    return None
+            said = os.read(answer, 1)
+            return said == b"1" if said else None
         return None
 
     def _hang_up(self) -> None:

@@ -77,7 +77,7 @@ def test_at_the_deadline_the_child_and_its_children_are_gone(
 
 def is_gone(pid: int) -> bool:
     """Return whether a killed process is no more, or only waits for whoever collects it."""
-    for _ in range(100):
+    for _ in range(4800):
         try:
             state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
         except OSError:

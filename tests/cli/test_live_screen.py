@@ -36,7 +36,8 @@ def test_q_ends_it(keyboard: int, keys: bytes, ends: bool) -> None:
     with pauses() as wait:
         assert wait(0.01) is False
         os.write(keyboard, keys)
-        assert wait(0.05) is ends
+        # A key reaches us through the kernel's queue, which is late on a busy machine.
+        assert wait(300 if ends else 0.05) is ends
 
 
 @pytest.mark.parametrize("end", [None, KeyboardInterrupt, ValueError])

@@ -49,7 +49,7 @@ def is_running(pid: int) -> bool:
 
 def ends(pid: int) -> bool:
     """Return whether a killed process ends soon; on a busy machine that takes a moment."""
-    deadline_s = time.monotonic() + 30
+    deadline_s = time.monotonic() + 240
     while is_running(pid) and time.monotonic() < deadline_s:
         time.sleep(0.01)
     return not is_running(pid)
@@ -371,7 +371,7 @@ def run_program(text: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         env=scrubbed_environment(),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
         check=False,
     )
 

@@ -109,7 +109,7 @@ class Program:
         self,
         *arguments: str | os.PathLike[str],
         env: dict[str, str],
-        timeout_s: float = 60,
+        timeout_s: float = 240,
         cwd: Path | None = None,
         **options: Any,
     ) -> Ended:

@@ -27,7 +27,7 @@ Bench = Callable[..., Ended]
 @pytest.fixture(name="bench")
 def _bench(program: Program) -> Bench:
     def run(*arguments: str, **variables: str) -> Ended:
-        return program("bench", *arguments, env=variables, timeout_s=100)
+        return program("bench", *arguments, env=variables, timeout_s=240)
 
     return run
 
@@ -145,7 +145,7 @@ def test_a_malformed_data_file_is_refused(bench: Bench, tmp_path: Path, name: st
 
 def wait_for_work(pid: int, seconds: float) -> None:
     """Wait until a process has taken so much of the processor, however busy the machine is."""
-    end_s = time.monotonic() + 60
+    end_s = time.monotonic() + 240
     ticks = 0
     while ticks < seconds * os.sysconf("SC_CLK_TCK"):
         assert time.monotonic() < end_s
@@ -161,7 +161,7 @@ def test_an_interrupt_keeps_what_was_measured(program: Program, tmp_path: Path) 
     wait_for_work(process.pid, seconds=1.5)
 
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=240)
 
     assert (process.returncode, out) == (130, b"")
     assert b"Interrupted" in err

@@ -9,7 +9,6 @@ import dataclasses
 import json
 import os
 import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from xml.etree import ElementTree
 import pytest
 
 from tests.end_to_end.conftest import Ended, Pretend, Program
+from tests.end_to_end.sessions import PATIENCE_S, living, until, until_nobody_lives
 from tests.fakes.libraries import cupy_environment
 from tests.fakes.machine import Machine, load_machine
 from tests.report.formats.junit_rules import violations
@@ -308,20 +308,6 @@ def test_a_burn_stops_at_the_limit(bench: Run, tmp_path: Path) -> None:
     assert ("failure", "thermal") in elements(tmp_path).values()
 
 
-def descendants(leader: int) -> list[int]:
-    """Return the living processes of the session that `leader` began."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdecimal():
-            try:
-                words = (entry / "stat").read_text().rpartition(")")[2].split()
-            except OSError:
-                continue
-            if int(words[3]) == leader and words[0] != "Z" and int(entry.name) != leader:
-                found.append(int(entry.name))
-    return found
-
-
 def has_computed(pid: int) -> bool:
     """Return whether a process is past its beginning: it has taken 0.3 s of a processor."""
     try:
@@ -343,17 +329,11 @@ def test_nothing_is_left_running(
 ) -> None:
     words = ("bench", *arguments, "--device", "cpu", "--json", "--junit", tmp_path / "junit.xml")
     with program.start(*words, env=ONE_THREAD) as process:
-        end = time.monotonic() + 60
-        while not any(map(has_computed, descendants(process.pid))):
-            assert time.monotonic() < end
-            time.sleep(0.05)
+        until(lambda: any(map(has_computed, living(process.pid))))
         os.kill(process.pid, number)
-        stdout, stderr = process.communicate(timeout=60)
-        end = time.monotonic() + 10
-        while descendants(process.pid) and time.monotonic() < end:
-            time.sleep(0.05)
+        stdout, stderr = process.communicate(timeout=PATIENCE_S)
 
-    assert descendants(process.pid) == []
+    until_nobody_lives(process.pid)
     if number is signal.SIGKILL:
         return
     assert process.returncode == 130, stderr.decode()

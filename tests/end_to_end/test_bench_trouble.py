@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +11,7 @@ import pytest
 
 from gpucheck.drivers.host.cpu import LinuxCpu
 from tests.end_to_end.conftest import Ended, Pretend, Program, end_session
+from tests.end_to_end.sessions import PATIENCE_S, until_it_waits
 from tests.fakes.libraries import cupy_environment
 from tests.fakes.machine import load_machine
 
@@ -142,14 +141,14 @@ def test_a_second_ctrl_c_or_a_request_ends_what_hangs_and_reports_what_is_there(
     arguments = ("copy", "triad", "--size", "512", "--device", "gpu", "--budget", "20", "--json")
     process = Program().start("bench", *arguments, env=environment)
     try:
-        _wait_until_idle(process.pid)
+        until_it_waits(process.pid, cpu_s=0.5)
         assert process.stderr is not None
         hint = "another Ctrl-C"
         if request_to_end is None:
             process.send_signal(signal.SIGINT)
             hint = process.stderr.readline().decode()
         process.send_signal(request_to_end or signal.SIGINT)
-        stdout, stderr = process.communicate(timeout=30)
+        stdout, stderr = process.communicate(timeout=PATIENCE_S)
     finally:
         end_session(process.pid)
 
@@ -161,15 +160,3 @@ def test_a_second_ctrl_c_or_a_request_ends_what_hangs_and_reports_what_is_there(
     rows = document["result"]["measurements"]
     assert any(row["median_s"] is not None for row in rows)
     assert any(row["interrupted"] for row in rows)
-
-
-def _wait_until_idle(pid: int) -> None:
-    """Wait until a process that has computed for a while takes no more processor time."""
-    deadline_s, busy, still = time.monotonic() + 60, -1, 0
-    while still < 15:
-        assert time.monotonic() < deadline_s
-        time.sleep(0.1)
-        fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
-        now = int(fields[11]) + int(fields[12])
-        still = still + 1 if now == busy and now > os.sysconf("SC_CLK_TCK") / 2 else 0
-        busy = now

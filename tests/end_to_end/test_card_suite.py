@@ -169,7 +169,7 @@ def test_a_run_that_is_stopped_reports_what_it_has(card: dict[str, str], tmp_pat
             break
 
     running.terminate()
-    stdout, _ = running.communicate(timeout=60)
+    stdout, _ = running.communicate(timeout=240)
 
     assert running.returncode == 3
     assert "stopped before its end" in stdout

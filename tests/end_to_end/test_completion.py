@@ -27,7 +27,7 @@ from tests.end_to_end.conftest import Pretend, Program
 
 PROGRAM = Path(sys.executable).with_name("gpucheck")
 README = Path(__file__).parents[2] / "README.md"
-PATIENCE_S = 30.0
+PATIENCE_S = 240.0
 
 
 def offered(command: Callable, *words: str, env: dict[str, str] | None = None) -> list[str]:
@@ -73,8 +73,24 @@ def test_what_is_offered(line: list[str], expected: list[str], gpucheck_command:
     assert offered(gpucheck_command, *line) == expected
 
 
-def test_gpus_of_this_machine_are_offered(pretend: Pretend, program: Program) -> None:
-    ended = program("--", "bench", "--device", "gpu:", env={**pretend("h100x8"), VARIABLE: "zsh"})
+PATIENT = """
+from gpucheck.cli import completion
+completion.GPUS_WITHIN_S = 240.0
+from gpucheck.__main__ import main
+main()
+"""
+
+
+class PatientProgram(Program):
+    """gpucheck whose completion waits for the driver, however busy this machine is."""
+
+    entry = ("-c", PATIENT)
+
+
+def test_gpus_of_this_machine_are_offered(pretend: Pretend) -> None:
+    environment = {**pretend("h100x8"), VARIABLE: "zsh"}
+
+    ended = PatientProgram()("--", "bench", "--device", "gpu:", env=environment)
 
     assert ended.stdout.decode().splitlines() == [
         f"gpu\\:{index}:NVIDIA H100 80GB HBM3" for index in range(8)

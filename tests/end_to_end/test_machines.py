@@ -15,6 +15,7 @@ import pytest
 from gpucheck.drivers.live import LiveProbes
 from tests.end_to_end.conftest import Pretend, Program, end_session
 from tests.end_to_end.documents import assert_document, only_document
+from tests.end_to_end.sessions import PATIENCE_S, living, until, until_nobody_lives
 from tests.fakes.machine import Machine, Process, load_machine, machine_names
 
 ANSWERING = (
@@ -262,7 +263,7 @@ def test_a_hung_driver_is_inconclusive_within_its_deadline(
 ) -> None:
     began = time.monotonic()
 
-    ended = program("list", "--json", "--deadline", "0.5", env=pretend("hung"), timeout_s=20)
+    ended = program("list", "--json", "--deadline", "0.5", env=pretend("hung"))
 
     # Its own deadline and not another one: the default would be 13 s.
     assert time.monotonic() - began < 12
@@ -297,35 +298,13 @@ def test_a_hung_gpu_leaves_the_other_rows(pretend: Pretend, program: Program) ->
     assert "No process uses the GPUs that answer." in table.text
 
 
+def calls_in(log: Path) -> str:
+    return log.read_text(encoding="ascii") if log.exists() else ""
+
+
 def children_of(process: subprocess.Popen[bytes]) -> list[int]:
     path = Path(f"/proc/{process.pid}/task/{process.pid}/children")
     return [int(pid) for pid in path.read_text(encoding="ascii").split()]
-
-
-def wait_for_child(process: subprocess.Popen[bytes]) -> int:
-    end = time.monotonic() + 20
-    while not (found := children_of(process)):
-        assert time.monotonic() < end
-        time.sleep(0.01)
-    return found[0]
-
-
-def dies(pid: int) -> bool:
-    """Return whether a process that was killed is gone soon: a busy machine takes its time."""
-    end = time.monotonic() + 20
-    while is_alive(pid):
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.01)
-    return True
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
-    except OSError:
-        return False
-    return state.rpartition(")")[2].split()[0] != "Z"
 
 
 @pytest.mark.parametrize("arguments", [("list",), ("list", "--nonsense"), ("snapshot",)])
@@ -335,10 +314,9 @@ def test_no_hung_child_is_left_behind(
     env = pretend("hung") | {"FAKE_HANG_IGNORES_TERM": "1"}
 
     with program.start(*arguments, "--deadline", "1", env=env) as process:
-        child = wait_for_child(process)
-        process.communicate(timeout=30)
+        process.communicate(timeout=PATIENCE_S)
 
-    assert dies(child)
+    until_nobody_lives(process.pid)
 
 
 #: gpucheck on a kernel that does not let go of the child: SIGKILL has no effect there, neither ours
@@ -371,10 +349,9 @@ def test_a_child_that_cannot_be_killed_is_left(pretend: Pretend, format_: str) -
 
     with stuck.start(*arguments, env=env) as process:
         try:
-            child = wait_for_child(process)
             # It ends, and its pipes with it, though the child goes on.
-            stdout, stderr = process.communicate(timeout=20)
-            assert is_alive(child)
+            stdout, stderr = process.communicate(timeout=PATIENCE_S)
+            assert len(living(process.pid)) == 1
         finally:
             end_session(process.pid)
 
@@ -393,7 +370,7 @@ def test_a_child_that_cannot_be_killed_does_not_stop_a_watch(pretend: Pretend) -
             assert process.stdout is not None
             codes = [only_document(process.stdout.readline().decode())["exit_code"] for _ in "123"]
             process.send_signal(signal.SIGINT)
-            process.wait(timeout=20)
+            process.wait(timeout=PATIENCE_S)
         finally:
             end_session(process.pid)
 
@@ -448,14 +425,11 @@ def test_a_child_that_dies_on_the_way_keeps_the_rows_before(
     machine = load_machine("hung-gpu")
     env = pretend(machine) | {"FAKE_CALL_LOG": str(call_log)}
 
-    with program.start("list", "--json", "--deadline", "30", env=env) as process:
-        child = wait_for_child(process)
-        end = time.monotonic() + 20
-        while not (call_log.exists() and "nvmlDeviceGetTemperature 1" in call_log.read_text()):
-            assert time.monotonic() < end
-            time.sleep(0.01)
+    with program.start("list", "--json", "--deadline", "600", env=env) as process:
+        until(lambda: "nvmlDeviceGetTemperature 1" in calls_in(call_log))
+        child, *_ = children_of(process)
         os.kill(child, signal.SIGSEGV)
-        stdout, _ = process.communicate(timeout=20)
+        stdout, _ = process.communicate(timeout=PATIENCE_S)
 
     document = only_document(stdout.decode())
     assert_document(document, "list", 3)
@@ -507,15 +481,10 @@ def test_no_hung_libcuda_is_left_behind(
     }
 
     with program.start(*arguments, "--json", "--deadline", "2", env=env) as process:
-        end = time.monotonic() + 20
-        while not (call_log.exists() and "cuInit" in call_log.read_text()):
-            assert time.monotonic() < end
-            time.sleep(0.01)
-        children = children_of(process)
-        process.communicate(timeout=30)
+        process.communicate(timeout=PATIENCE_S)
 
-    assert children
-    assert all(dies(pid) for pid in children)
+    assert "cuInit" in calls_in(call_log)
+    until_nobody_lives(process.pid)
     assert process.returncode == 0
 
 

@@ -120,7 +120,7 @@ class TestClaims:
         with self.start(program, machine, "-o", str(report), "--json") as process:
             uuid = process.stdout.readline().decode().strip()
             during = self.held(program, machine)
-            process.communicate(b"", timeout=60)
+            process.communicate(b"", timeout=240)
 
         assert process.returncode == 0
         assert during == [uuid]
@@ -134,7 +134,7 @@ class TestClaims:
         with self.start(program, machine) as process:
             uuid = process.stdout.readline().decode().strip()
             process.kill()
-            process.wait(60)
+            process.wait(240)
             left = self.held(program, machine)
             process.stdin.close()
             eventually(lambda: self.held(program, machine) == [])
@@ -270,7 +270,7 @@ time.sleep(30)
             [*inside, *GPUCHECK, "memlimit", "30%", *words],
             env=scrubbed_environment(machine),
             capture_output=True,
-            timeout=60,
+            timeout=240,
         )
 
         run = json.loads(report.read_text())["result"]["run"]

@@ -137,7 +137,7 @@ class TestRun:
             "-c",
             f"""
 import os, subprocess
-left = subprocess.Popen(["sleep", "30"], stdin=0, stdout=subprocess.DEVNULL,
+left = subprocess.Popen(["sleep", "600"], stdin=0, stdout=subprocess.DEVNULL,
                         stderr=subprocess.DEVNULL, start_new_session=True)
 group = next(__import__("pathlib").Path({str(capping.mount)!r}).glob("gpucheck-*"))
 open(group / "cgroup.procs", "a").write(f"{{left.pid}}\\n")
@@ -170,7 +170,7 @@ def _is_zombie(pid: int) -> bool:
 
 class TestEnd:
     def started(self, program: Program, capping: Capping) -> subprocess.Popen[bytes]:
-        process = program.start(*HARD, "--", "sleep", "30", env=capping.env)
+        process = program.start(*HARD, "--", "sleep", "600", env=capping.env)
         until(lambda: len(capping.limits()) == 1 and bool(self.members(capping)))
         return process
 
@@ -190,7 +190,7 @@ class TestEnd:
             # The gate ignores nothing, and the command has begun once it is `sleep`.
             until(lambda: Path(f"/proc/{pid}/comm").read_text() == "sleep\n")
             process.send_signal(number)
-            process.communicate(timeout=30)
+            process.communicate(timeout=240)
 
         assert (process.returncode, is_clean(capping)) == (128 + number, True)
 
@@ -201,7 +201,7 @@ class TestEnd:
             (pid,) = self.members(capping)
             until(lambda: Path(f"/proc/{pid}/comm").read_text() == "sleep\n")
             process.kill()
-            process.wait(timeout=30)
+            process.wait(timeout=240)
             assert (len(capping.groups()), len(capping.limits())) == (1, 1)
             end_session(process.pid)
 

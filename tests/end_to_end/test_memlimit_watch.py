@@ -18,8 +18,8 @@ from tests.end_to_end.limited import (
     with_stand_ins,
 )
 
-#: Pretends to take GPU memory beside another user's process, until NVML has been asked for it by
-#: two whole readings; or for a minute, if it is to be stopped.
+#: Pretends to take GPU memory beside another user's process, until a second reading of NVML has
+#: begun, and so a whole one has been judged; or until it is stopped, if it is to be.
 TAKING = """
 import os, sys, time
 path, log = os.environ["FAKE_PROCESSES_FILE"], os.environ["FAKE_CALL_LOG"]
@@ -27,7 +27,7 @@ gib, stranger, wait = map(int, sys.argv[1:])
 
 def readings():
     with open(log) as file:
-        return file.read().count("nvmlDeviceGetMPSComputeRunningProcesses")
+        return file.read().count("nvmlDeviceGetComputeRunningProcesses")
 
 for size in (gib // 2, gib):
     with open(path + ".draft", "w") as file:
@@ -38,7 +38,7 @@ for size in (gib // 2, gib):
     while wait and readings() < before + 2:
         time.sleep(0.05)
 if wait > 1:
-    time.sleep(60)
+    time.sleep(600)
 """
 
 
@@ -100,7 +100,7 @@ class TestWatch:
     def test_only_a_command_above_the_limit_is_stopped(
         self, program: Program, watched: dict[str, str], tmp_path: Path
     ) -> None:
-        with subprocess.Popen(["sleep", "60"]) as stranger:
+        with subprocess.Popen(["sleep", "600"]) as stranger:
             try:
                 ended, run = self.run(program, watched, "stop", 12, tmp_path, stranger.pid)
                 alive = stranger.poll() is None

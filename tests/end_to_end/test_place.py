@@ -373,7 +373,7 @@ class TestCommands:
         show = f"import os; print(os.getpid(), os.getppid() == {os.getpid()}); raise SystemExit(3)"
         words = ("place", "--count", "1", "-q", "--", PYTHON, "-c", show)
         with program.start(*words, env=h100s) as process:
-            out, err = process.communicate(timeout=60)
+            out, err = process.communicate(timeout=240)
 
         assert (process.returncode, err) == (3, b"")
         assert out.decode() == f"{process.pid} True\n"
@@ -389,7 +389,7 @@ class TestCommands:
             assert "--log takes the name of a file that the command writes" in ended.said
 
     def test_who_waits_is_listed(self, program: Program, h100s: dict[str, str]) -> None:
-        hold = ("place", "--count", "3", "--", "sleep", "60")
+        hold = ("place", "--count", "3", "--", "sleep", "600")
         wait = ("place", "--count", "1", "--wait", "--", "echo", "mine")
         with program.start(*hold, env=h100s) as holder:
             while not result(program, "--claims", env=h100s, name="claims")["claims"]:
@@ -402,7 +402,7 @@ class TestCommands:
                 ended = program("place", "--claims", env=h100s)
                 passing = program("place", "--count", "1", env=h100s)
                 os.killpg(holder.pid, signal.SIGKILL)  # the command too
-                assert waiter.communicate(timeout=30)[0] == b"mine\n"
+                assert waiter.communicate(timeout=240)[0] == b"mine\n"
 
         assert [(item["pid"], item["command"]) for item in listed["queue"]] == [
             (waiter.pid, "echo mine")
@@ -416,7 +416,7 @@ class TestCommands:
     def test_a_command_that_is_gone_and_what_it_started(
         self, program: Program, h100s: dict[str, str]
     ) -> None:
-        started = "sleep 60 >/dev/null 2>&1 & echo $!"
+        started = "sleep 600 >/dev/null 2>&1 & echo $!"
         ended = program("place", "--count", "1", "--", "sh", "-c", started, env=h100s)
         try:
             (claim,) = result(program, "--claims", env=h100s, name="claims")["claims"]
@@ -455,7 +455,7 @@ class TestCommands:
         assert program("place", "--count", "1", "--", "/no/such", env=h100s).code == 127
 
     def test_waiting_ends(self, program: Program, h100s: dict[str, str]) -> None:
-        hold = ("place", "--count", "3", "--", "sleep", "60")
+        hold = ("place", "--count", "3", "--", "sleep", "600")
         with program.start(*hold, env=h100s) as holder:
             while not result(program, "--claims", env=h100s, name="claims")["claims"]:
                 time.sleep(0.05)
@@ -466,7 +466,7 @@ class TestCommands:
             assert "within 0.3 s" in ended.said
             assert program(*words, "--", "true", env=h100s).code == 125
             os.killpg(holder.pid, signal.SIGKILL)  # the command too
-            holder.wait(timeout=30)
+            holder.wait(timeout=240)
             ended = program("place", "--count", "1", "--wait", "--", "echo", "mine", env=h100s)
             assert (ended.code, ended.text) == (0, "mine\n")
 

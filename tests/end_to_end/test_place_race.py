@@ -33,7 +33,7 @@ def race(interpreter: str, *options: str) -> str:
         env=environment(),
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=280,
         check=False,
     )
     assert finished.returncode == 0, finished.stdout + finished.stderr

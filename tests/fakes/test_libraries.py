@@ -65,7 +65,7 @@ def ask(tmp_path: Path) -> Callable[..., list[Any]]:
             env=child_environment(machine, tmp_path, **variables),
             capture_output=True,
             encoding="utf-8",
-            timeout=60,
+            timeout=240,
             check=True,
         )
         return [each.get("value", each) for each in json.loads(finished.stdout)][1:]
@@ -83,7 +83,7 @@ def cuda(tmp_path: Path) -> Callable[..., Any]:
             env=child_environment(machine, tmp_path, **variables),
             capture_output=True,
             encoding="utf-8",
-            timeout=60,
+            timeout=240,
             check=True,
         )
         return json.loads(finished.stdout)
@@ -810,7 +810,7 @@ def hanging_child(
             yield child
     finally:
         child.kill()
-        child.wait(timeout=30)
+        child.wait(timeout=240)
 
 
 def is_running(child: subprocess.Popen[bytes]) -> bool:
@@ -841,7 +841,7 @@ def test_a_hanging_call_never_returns(stubborn: str, tmp_path: Path) -> None:
         if stubborn:
             assert is_running(child)
         else:
-            assert child.wait(timeout=30) == -signal.SIGTERM
+            assert child.wait(timeout=240) == -signal.SIGTERM
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import gpucheck
 
-DEADLINE_S = 30.0
+DEADLINE_S = 240.0
 
 #: Runs a command line the way the program does: `WAY`, then the command.
 DRIVER = """

@@ -302,7 +302,7 @@ class TestLocks:
             "slot = parse_slot('GPU-1.0of1')\n"
             "with ClaimStore(Path(sys.argv[1])).mutex() as locked:\n"
             "    lock = locked.take(slot, Holder())\n"
-            "print('held', flush=True); time.sleep(60)\n"
+            "print('held', flush=True); time.sleep(600)\n"
         )
         holder = subprocess.Popen(
             [sys.executable, "-c", program, str(store.directory)], stdout=subprocess.PIPE
@@ -324,7 +324,7 @@ class TestLocks:
             place = locked.enqueue(ALICE)
             child = os.fork()
             if child == 0:
-                time.sleep(60)
+                time.sleep(600)
                 os._exit(0)
         place.close()
         try:

@@ -442,7 +442,7 @@ def test_no_descriptor_is_left_open(store: ClaimStore, wait: bool) -> None:
 
 def test_what_was_started_in_the_block_does_not_hold_on(store: ClaimStore) -> None:
     with hold_devices((), SelectionRequest(), HOLD, soft=False, probes=machine()):
-        child = subprocess.Popen(["sleep", "60"])
+        child = subprocess.Popen(["sleep", "600"])
     try:
         assert list_claims(store).claims == ()
     finally:

@@ -32,6 +32,15 @@ def session() -> Iterator[Callable[..., Session]]:
         yield start
 
 
+@pytest.fixture
+def line() -> Iterator[tuple[int, int]]:
+    """A pipe by which a tick ends the command, which otherwise waits."""
+    reader, writer = os.pipe()
+    yield reader, writer
+    os.close(reader)
+    os.close(writer)
+
+
 class TestSupervise:
     @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV])
     def test_a_child_ended_by_a_signal(self, number: signal.Signals) -> None:
@@ -52,29 +61,47 @@ class TestSupervise:
 
         assert pipe.wait(DEADLINE_S) == 128 + signal.SIGPIPE
 
-    def test_ticks_come_with_the_childs_process_id(self) -> None:
+    def test_ticks_come_with_the_childs_process_id(self, line: tuple[int, int]) -> None:
+        reader, writer = line
         seen: list[int] = []
 
-        code = supervise(["sleep", "0.3"], dict(os.environ), on_tick=seen.append, tick_s=0.01)
+        def tick(pid: int) -> None:
+            seen.append(pid)
+            os.write(writer, b"\n" if len(seen) == 3 else b"")
+
+        code = supervise(
+            ["sh", "-c", f"read word </proc/self/fd/{reader}"],
+            dict(os.environ),
+            on_tick=tick,
+            tick_s=0.01,
+            keep_descriptors=[reader],
+        )
 
         assert code == 0
+        assert len(seen) >= 3
         assert len(set(seen)) == 1
         assert seen[0] not in (0, os.getpid())
 
-    def test_a_failing_tick_waits_for_the_child_and_is_raised_once(self, tmp_path: Path) -> None:
+    def test_a_failing_tick_waits_for_the_child_and_is_raised_once(
+        self, tmp_path: Path, line: tuple[int, int]
+    ) -> None:
+        reader, writer = line
         calls: list[int] = []
 
         def fail(pid: int) -> None:
             calls.append(pid)
+            os.write(writer, b"\n")
             raise RuntimeError("broken watcher")
 
         with pytest.raises(RuntimeError, match="broken watcher"):
             supervise(
-                ["sh", "-c", f"sleep 0.2; touch {tmp_path}/ended"],
+                ["sh", "-c", f'read word </proc/self/fd/{reader}; sleep 0.1; touch "$1"', "sh",
+                 str(tmp_path / "ended")],
                 dict(os.environ),
                 on_tick=fail,
                 tick_s=0.01,
-            )
+                keep_descriptors=[reader],
+            )  # fmt: skip
 
         assert (tmp_path / "ended").exists()
         assert len(calls) == 1

@@ -23,7 +23,7 @@ from tests.terminal import Terminal
 #: Shows its size and the keys it gets on the whole screen, until it gets a q.
 FULL_SCREEN = """
 import curses, signal, sys
-signal.alarm(100)  # without its terminal it would go on for ever
+signal.alarm(1000)  # without its terminal it would go on for ever
 def show(screen):
     screen.timeout(50)  # a signal just before the wait for a key must not be slept over
     screen.addstr(0, 0, "size %d %d" % screen.getmaxyx())

@@ -21,7 +21,7 @@ if os.fork() == 0:
     os.setsid()
     pid = os.fork()
     if pid == 0:
-        time.sleep(60)
+        time.sleep(600)
     print(pid, end="", flush=True)
     os._exit(0)
 os.wait()
@@ -33,7 +33,7 @@ MARK = "0123456789abcdef"
 #: A child that starts a grandchild, says its id, and ends or waits.
 PARENT = """
 import os, subprocess, sys, time
-child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"],
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"],
                          start_new_session=True)
 print(child.pid, flush=True)
 sys.stdin.readline()
@@ -143,7 +143,7 @@ def test_a_signal_reaches_the_whole_tree(running: tuple[subprocess.Popen[str], i
 
     reached, refused = ProcessTree(process.pid).send(signal.SIGTERM)
 
-    assert process.wait(timeout=30) == -signal.SIGTERM
+    assert process.wait(timeout=240) == -signal.SIGTERM
     assert set(reached) == {process.pid, grandchild}
     assert refused == []
 
@@ -156,7 +156,7 @@ def test_a_stopped_process_takes_the_signal_too(
 
     ProcessTree(process.pid).send(signal.SIGTERM)
 
-    assert process.wait(timeout=30) == -signal.SIGTERM
+    assert process.wait(timeout=240) == -signal.SIGTERM
 
 
 @pytest.mark.parametrize("error", [PermissionError, OSError])
@@ -174,7 +174,7 @@ def test_without_process_descriptors_it_works_too(
     reached, refused = ProcessTree(process.pid).send(signal.SIGTERM)
 
     assert (set(reached), refused) == ({process.pid, grandchild}, [])
-    assert process.wait(timeout=30) == -signal.SIGTERM
+    assert process.wait(timeout=240) == -signal.SIGTERM
 
 
 def test_only_the_tree_is_signalled(
@@ -195,7 +195,7 @@ def test_a_process_that_has_ended_is_no_error(tmp_path: Path) -> None:
 
 
 def test_another_process_behind_the_id_is_left_alone(tmp_path: Path) -> None:
-    with subprocess.Popen(["sleep", "60"]) as other:
+    with subprocess.Popen(["sleep", "600"]) as other:
         try:
             put(tmp_path, other.pid, 1, started=1)
             tree = ProcessTree(other.pid, tmp_path)
