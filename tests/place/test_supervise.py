@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from gpucheck.place import supervise as module
 from gpucheck.place.supervise import supervise
 from tests.place.command_driver import (
     COUNTING_CHILD,
@@ -24,6 +26,9 @@ from tests.place.command_driver import (
     sessions,
     state_of,
 )
+
+#: What a signal that was sent by `kill` says of itself.
+FROM_A_PROCESS = signal.struct_siginfo((signal.SIGUSR2, 0, 0, 0, 0, 0, 0))
 
 
 @pytest.fixture
@@ -198,6 +203,27 @@ class TestSupervise:
             eventually(lambda: not any(is_running(pid) for pid in probes))
         finally:
             os.kill(own, signal.SIGKILL)
+
+    def test_a_probe_that_is_late_is_waited_for(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def late(questions: int, answers: int) -> None:
+            os.read(questions, 1)
+            time.sleep(0.5)  # longer than one look
+            os.write(answers, b"1")
+            os._exit(0)
+
+        monkeypatch.setattr(module, "_run_probe", late)
+
+        with module._GroupSignalProbe() as probe:
+            assert probe.saw(FROM_A_PROCESS)
+
+    @pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL])
+    def test_a_probe_that_cannot_answer_is_not_waited_for(self, number: signal.Signals) -> None:
+        with module._GroupSignalProbe() as probe:
+            assert probe._pid is not None
+            os.kill(probe._pid, number)
+
+            assert not probe.saw(FROM_A_PROCESS)
+            assert probe._line is None
 
     def test_an_exit_code_is_known_although_the_caller_ignores_its_children(self) -> None:
         def ignore() -> None:
