@@ -21,10 +21,10 @@ from gpucheck.bench.case import (
 from gpucheck.bench.frameworks import (
     COMPILED,
     CPU_ONLY,
-    DTYPES,
     FORMS,
     GPU_ONLY,
     Framework,
+    dtypes_of,
 )
 from gpucheck.bench.gpu_case import gpu_label, set_count
 from gpucheck.bench.kernels import matmul, softmax
@@ -51,8 +51,6 @@ if TYPE_CHECKING:
 
     HostArray = NDArray[Any]
 
-#: Formats that the array libraries multiply by a loop of their own, or not at all.
-_NUMPY_DTYPES = ("float32", "float64")
 #: First compute capability with tf32.
 _FIRST_TF32 = (8, 0)
 #: Share of the free GPU memory that the sets of inputs may use: a framework keeps what it once had.
@@ -80,13 +78,11 @@ def framework_cases(
 
     A framework that failed has one, whose row tells why.
     """
-    if order.dtype not in DTYPES.get(kernel.id, ()):
+    if order.dtype not in dtypes_of(framework.name, kernel.id):
         return ()
     if framework.name in (GPU_ONLY if gpu is None else CPU_ONLY):
         return ()
     if gpu is None and (kernel.gpus_needed or order.dtype == "tf32"):
-        return ()
-    if framework.name == "numpy" and order.dtype not in _NUMPY_DTYPES:
         return ()
     if order.dtype == "tf32" and float32_math(framework, gpu) == "tf32":
         return ()  # its float32 row is that row
@@ -305,7 +301,7 @@ class FrameworkCase(Case):
             raise BadAnswerError(
                 code=LACKS,
                 message=f"{title} does not see {gpu.device}, {gpu.name}",
-                remedy=(f"Run: gpucheck detect --framework {framework.name} --deep",),
+                remedy=(f"Run: {framework.process.trial}",),
             )
         return place
 

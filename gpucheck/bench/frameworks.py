@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -44,6 +44,8 @@ DTYPES: Mapping[str, tuple[str, ...]] = {
     "train": ("float32",),
     "batch": ("float32",),
 }
+#: Formats that NumPy multiplies by a library.
+_NUMPY_DTYPES = ("float32", "float64")
 #: Kernels that are measured with frameworks if none is named.
 UNNAMED = ("matmul", "softmax", "copy", "transfer", "train")
 #: Reasons for facts that a framework does not report.
@@ -72,6 +74,12 @@ def parse_framework(text: str) -> tuple[str, str | None]:
             remedy=(f"Name an interpreter: --framework {name}=.venv/bin/python",),
         )
     return name, os.path.expanduser(python.strip()) or None  # noqa: PTH111
+
+
+def dtypes_of(name: str, kernel: str) -> tuple[str, ...]:
+    """Return the formats in which a framework runs a kernel."""
+    found = DTYPES.get(kernel, ())
+    return tuple(one for one in found if name != "numpy" or one in _NUMPY_DTYPES)
 
 
 def use_gpus(frameworks: Sequence[str]) -> bool:
@@ -182,6 +190,22 @@ class Frameworks:
     def facts(self) -> tuple[FrameworkFacts, ...]:
         """Return what they reported about themselves."""
         return tuple(one.facts() for one in self.members)
+
+    def without_rows(self, measured: Container[str], *, on_gpus: bool) -> Iterator[str]:
+        """Yield why a framework has none of the rows, for each that is not among the measured."""
+        for one in self.members:
+            if one.name in measured:
+                continue
+            title = framework_title(one.name)
+            if one.failure is not None:
+                yield f"{_sentence(one.failure.message)}: not measured"
+            elif one.name in GPU_ONLY and not on_gpus:
+                yield f"{title} computes on GPUs alone, and no GPU takes part: not measured"
+            elif one.name in CPU_ONLY:
+                formats = " and ".join(_NUMPY_DTYPES)
+                yield f"{title} computes on the CPU alone, in {formats}: not measured"
+            else:
+                yield f"{title} has none of these kernels and formats: not measured"
 
     def close(self) -> None:
         """End their processes."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from gpucheck.bench.case import Kernel
-from gpucheck.bench.frameworks import DTYPES, GPU_ONLY, UNNAMED
+from gpucheck.bench.frameworks import GPU_ONLY, UNNAMED, dtypes_of
 from gpucheck.bench.gpu_case import ROTATION_IN_L2
 from gpucheck.bench.model import BenchMode, BenchRequest
 from gpucheck.bench.numerics import FORMATS, canonical
@@ -240,8 +240,10 @@ class _Planning:
             self._resources.with_cpu
             and kernel.gpus_needed == 0
             and dtype != "tf32"
-            and dtype in DTYPES.get(kernel.id, ())
-            and any(name not in GPU_ONLY for name in self._resources.frameworks)
+            and any(
+                name not in GPU_ONLY and dtype in dtypes_of(name, kernel.id)
+                for name in self._resources.frameworks
+            )
         )
         forbidden = None
         if dtype == "tf32" and self._resources.variables.get(TF32_OVERRIDE) == "0":

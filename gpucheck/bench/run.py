@@ -248,6 +248,7 @@ class _Bench:
                 rows, comparisons, environment.frameworks, blas_text(environment)
             ),
         )
+        makers = {row.framework.name for row in rows if row.framework is not None}
         # Rows that lacked time.
         short = without_interval(self._states(), self._plan.budget_s)
         if self._request.samples is SampleDetail.SUMMARY:
@@ -262,6 +263,7 @@ class _Bench:
                 *self._run_environment.notes,
                 *unified_notes(self._boards),
                 *self._plan.notes,
+                *self._frameworks.without_rows(makers, on_gpus=bool(self._boards)),
                 *([] if self._left_out is None else [self._left_out]),
                 *([] if short is None else [short]),
             ),

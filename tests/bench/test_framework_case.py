@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -372,6 +373,21 @@ def test_a_framework_that_failed_has_one_row_that_says_why(
     assert facts.version is None
     assert isinstance(facts.failure, Failure)
     assert facts.unavailable["blas"] == facts.failure.message
+
+
+def test_a_framework_without_a_row_says_why(opened: Callable[..., Opened]) -> None:
+    found = opened("numpy", "cupy", "jax").frameworks
+
+    assert list(found.without_rows({"numpy", "cupy"}, on_gpus=False)) == [
+        "JAX has none of these kernels and formats: not measured"
+    ]
+    numpy, cupy = found.without_rows({"jax"}, on_gpus=True)
+    assert numpy == "NumPy computes on the CPU alone, in float32 and float64: not measured"
+    assert re.fullmatch(r"CuPy is not installed in .*python.*: not measured", cupy)
+    found.members[1].failure = None
+    assert list(found.without_rows({"jax", "numpy"}, on_gpus=False)) == [
+        "CuPy computes on GPUs alone, and no GPU takes part: not measured"
+    ]
 
 
 def test_frameworks_that_are_all_missing_are_an_error(opened: Callable[..., Opened]) -> None:

@@ -375,6 +375,13 @@ def test_the_processor_is_left_to_frameworks_that_compute_on_it(name: str, measu
     assert {group.frameworks_on_cpu for group in plan.groups if not group.limit} == {measured}
 
 
+def test_a_format_that_no_framework_has_on_the_processor_measures_nothing() -> None:
+    request = BenchRequest(kernels=("matmul",), dtypes=("bfloat16",), frameworks=("numpy",))
+
+    with pytest.raises(MissingError, match="NumPy multiplies bfloat16 without BLAS"):
+        make_plan(request, KERNELS, replace(NO_GPU, frameworks=("numpy",)))
+
+
 def test_a_gpu_that_frameworks_alone_can_use_is_chosen_like_others() -> None:
     gpus = OpenedGpus(unavailable="no CuPy", for_frameworks=(card(0), card(1)))
 

@@ -39,7 +39,7 @@ from gpucheck.bench.ci.profile_model import (
     Statistic,
     Target,
 )
-from gpucheck.bench.frameworks import CPU_ONLY, DTYPES, FORMS, GPU_ONLY
+from gpucheck.bench.frameworks import CPU_ONLY, DTYPES, FORMS, GPU_ONLY, dtypes_of
 from gpucheck.bench.kernels import KERNELS
 from gpucheck.bench.model import BenchMode, Fill, Scope, Severity
 from gpucheck.bench.numerics import FORMATS
@@ -488,8 +488,8 @@ class _Check:
         if name in only:
             message = f"{name} is not measured on the {kind}"
             self._add("framework", "never-measured", message, "choose another framework or device")
-        if check.dtype not in DTYPES.get(check.kernel, ()):
-            message = f"frameworks do not run {check.kernel} in {check.dtype}"
+        if check.dtype not in dtypes_of(name, check.kernel):
+            message = f"{name} does not run {check.kernel} in {check.dtype}"
             known = ", ".join(DTYPES)
             self._add(
                 "kernel", "never-measured", message, f"choose another dtype, or one of {known}"

@@ -11,6 +11,7 @@ import fcntl
 import json
 import mmap
 import os
+import shlex
 import shutil
 import signal
 import tempfile
@@ -44,6 +45,12 @@ RELEASE_S = 30.0
 MISSING, BROKEN, LACKS = "framework-missing", "framework-broken", "framework-lacks"
 SILENT, DIED, FAILED = "framework-silent", "framework-died", "framework-error"
 OUT_OF_MEMORY = "out-of-memory"
+#: What a process that was ended by a signal may mean.
+_SIGNALS = {
+    "SIGKILL": "Look for the kernel's out-of-memory killer: gpucheck detect --log",
+    "SIGBUS": "A file of it may be cut short (a full disk, a broken download): install it again.",
+    "SIGILL": "This build may need instructions that the processor lacks: install another build.",
+}
 _KINDS = {"lacks": LACKS, "missing": LACKS, "out-of-memory": OUT_OF_MEMORY}
 #: Folder of what a framework compiles, and its prefix: it disappears with the run.
 _FOLDER_PREFIX = "gpucheck-compiled-"
@@ -132,6 +139,15 @@ class FrameworkProcess:
         return None if self._child is None else self._child.pid
 
     @property
+    def trial(self) -> str:
+        """Return the command that tells more about its import, in the same Python."""
+        python = shlex.quote(self.interpreter.path)
+        if self.name == "numpy":  # `detect` is about GPUs
+            return f"{python} -c 'import numpy'"
+        named = f" --python {python}" if self.interpreter.named_by == "--framework" else ""
+        return f"gpucheck detect --framework {self.name} --deep{named}"
+
+    @property
     def running(self) -> bool:
         """Return whether the child has not ended as far as is known."""
         return self._child is not None
@@ -179,12 +195,14 @@ class FrameworkProcess:
             raise self._error(SILENT, message) from None
         except ChildDiedError as error:
             self.close()
-            message = f"the process that imports it {error.how}"
+            message, remedy = f"the process that imports it {error.how}", _after_signal(error.how)
             if "was ended by" not in error.how:  # perhaps it is no Python, or too old
                 environment = user_environment(self.environment)
                 how = f"{error.how} while importing it"
                 message = why_silent(self.interpreter, environment, how)
-            raise self._error(BROKEN, message, of_it=False) from None
+                remedy = () if message.endswith(how) else (self._name_it(),)
+            remedy = remedy or (f"Run: {self.trial}",)
+            raise self._error(BROKEN, message, remedy, of_it=False) from None
         if "facts" not in document:
             self.close()
             raise self._not_imported(document.get("error"))
@@ -214,9 +232,7 @@ class FrameworkProcess:
         except ChildDiedError as error:
             self.close()
             message = f"the process that runs it {error.how} ({request['ask']})"
-            remedy = ("Look for the kernel's out-of-memory killer: gpucheck detect --log",)
-            killed = remedy if "SIGKILL" in error.how else ()
-            raise self._error(DIED, message, killed, of_it=False) from None
+            raise self._error(DIED, message, _after_signal(error.how), of_it=False) from None
         except BaseException:
             self.close()
             raise
@@ -242,15 +258,19 @@ class FrameworkProcess:
             return self._error(
                 MISSING,
                 f"is not installed in {self.interpreter.path}",
-                (f"Name the Python that has it: --framework {self.name}=PATH/bin/python",),
+                (self._name_it(),),
             )
         because = " | ".join(str(said[key]) for key in ("message", "log") if said.get(key))
         if "version" in said:  # its calls are others than ours: too old, or too new
             cannot = f"{said['version']} cannot be measured".strip()
             remedy = ("Try another version of it in that Python.",)
             return self._error(BROKEN, f"{cannot}: {because}", remedy)
-        remedy = (f"Run: gpucheck detect --framework {self.name} --deep",)
+        remedy = (f"Run: {self.trial}",)
         return self._error(BROKEN, f"cannot be imported: {because}", remedy)
+
+    def _name_it(self) -> str:
+        """Return the step that helps where another Python was meant."""
+        return f"Name the Python that has it: --framework {self.name}=PATH/bin/python"
 
     def _error(
         self, code: str, message: str, remedy: tuple[str, ...] = (), *, of_it: bool = True
@@ -264,6 +284,11 @@ class FrameworkProcess:
         if self._child is not None:
             self._child.close()
             self._child = None
+
+
+def _after_signal(how: str) -> tuple[str, ...]:
+    """Return what to do about a process that ended so, nothing if that is not known."""
+    return tuple(remedy for name, remedy in _SIGNALS.items() if name in how)
 
 
 def framework_environment(

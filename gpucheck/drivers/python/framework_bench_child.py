@@ -221,7 +221,10 @@ def main() -> None:
     """Import the framework, report its facts, then answer requests until the parent is gone."""
     sys.path[:] = [entry for entry in sys.path if entry not in ("", HERE)]
     os.chdir("/")
+    # Not the standard ones: a framework may read, write or close those.
+    requests = os.fdopen(os.dup(0), encoding="ascii")
     out = os.fdopen(os.dup(1), "w", encoding="ascii")
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     log = sibling("framework_test_child.py").Log()
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
@@ -254,7 +257,7 @@ def main() -> None:
     facts["import_s"] = time.perf_counter() - started_s
     write_answer({"id": 0, "facts": facts})
     child = Child(backend)
-    for line in iter(sys.stdin.readline, ""):
+    for line in iter(requests.readline, ""):
         request = json.loads(line)
         write_answer({"id": request["id"], **child.answer(request)})
 

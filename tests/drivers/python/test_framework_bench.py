@@ -35,6 +35,7 @@ from gpucheck.report.errors import BadAnswerError
 STAND_INS = Path(__file__).parents[2] / "fakes" / "frameworks"
 EDGE = 8
 Start = Callable[..., FrameworkProcess]
+TRIAL = "gpucheck detect --framework pytorch --deep"
 
 
 @pytest.fixture(name="start")
@@ -136,36 +137,43 @@ def test_facts_are_those_of_the_framework(start: Start) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "said"),
+    ("words", "code", "said", "remedy"),
     [
-        ({"FAKE_FRAMEWORK": "import=fail"}, BROKEN, "libtorch.so: cannot open shared object file"),
-        ({"FAKE_FRAMEWORK": "import=exit"}, BROKEN, "was ended by SIGSEGV"),
-        ({"FAKE_FRAMEWORK": "import=hang", "import_s": 0.2}, SILENT, "still being imported"),
-        ({"python": "/bin/false"}, BROKEN, "is it a Python?"),
-        ({"python": "/bin/cat"}, BROKEN, "is it a Python?"),
+        (
+            {"FAKE_FRAMEWORK": "import=fail"},
+            BROKEN,
+            "libtorch.so: cannot open shared object file",
+            TRIAL,
+        ),
+        ({"FAKE_FRAMEWORK": "import=exit"}, BROKEN, "was ended by SIGSEGV", TRIAL),
+        ({"FAKE_FRAMEWORK": "import=hang", "import_s": 0.2}, SILENT, "still being imported", ""),
+        ({"python": "/bin/false"}, BROKEN, "is it a Python?", "--framework pytorch=PATH/bin/"),
+        ({"python": "/bin/cat"}, BROKEN, "is it a Python?", "--framework pytorch=PATH/bin/"),
     ],
 )
 def test_a_framework_that_cannot_be_imported_says_why(
-    start: Start, words: dict[str, Any], code: str, said: str
+    start: Start, words: dict[str, Any], code: str, said: str, remedy: str
 ) -> None:
     with pytest.raises(BadAnswerError) as caught:
         start("pytorch", **words)
 
     assert caught.value.code == code
     assert said in caught.value.message
+    assert remedy in "".join(caught.value.remedy)
 
 
 @pytest.mark.parametrize(
-    ("program", "said"),
+    ("program", "said", "remedy"),
     [
-        ("import os\nos._exit(7)", ", ended with code 7 while importing it"),
-        ("__version__ = '1.4.0'", "pytorch 1.4.0 cannot be measured: AttributeError: "),
-        ("raise MemoryError", "pytorch cannot be imported: MemoryError"),
-        ("print('{}')\nimport no_such", "ModuleNotFoundError: No module named 'no_such'"),
+        ("import os\nos._exit(7)", ", ended with code 7 while importing it", TRIAL),
+        ("import os\nos.kill(os.getpid(), 7)", "was ended by SIGBUS", "install it again"),
+        ("__version__ = '1.4.0'", "pytorch 1.4.0 cannot be measured: AttributeError: ", "another"),
+        ("raise MemoryError", "pytorch cannot be imported: MemoryError", TRIAL),
+        ("print('{}')\nimport no_such", "ModuleNotFoundError: No module named 'no_such'", TRIAL),
     ],
 )
 def test_a_framework_that_fails_in_its_own_way_is_broken(
-    program: str, said: str, start: Start, tmp_path: Path
+    program: str, said: str, remedy: str, start: Start, tmp_path: Path
 ) -> None:
     (tmp_path / "torch.py").write_text(program, encoding="utf-8")
 
@@ -174,6 +182,32 @@ def test_a_framework_that_fails_in_its_own_way_is_broken(
 
     assert caught.value.code == BROKEN
     assert said in caught.value.message
+    assert remedy in "".join(caught.value.remedy)
+
+
+def test_the_trial_of_an_import_takes_the_python_that_was_named() -> None:
+    settings = FrameworkSettings(threads=1)
+    named = Interpreter("/my tf/python", named_by="--framework")
+    found, other = (
+        FrameworkProcess(name=name, interpreter=named, settings=settings, environment={}).trial
+        for name in ("tensorflow", "numpy")
+    )
+
+    assert found == "gpucheck detect --framework tensorflow --deep --python '/my tf/python'"
+    assert other == "'/my tf/python' -c 'import numpy'"
+
+
+def test_requests_pass_whatever_a_framework_does_with_standard_input(
+    start: Start, tmp_path: Path
+) -> None:
+    reads = "import sys\nassert sys.stdin.read() == ''\nsys.stdin.close()\n"
+    standard = f"{reads}exec(open({str(STAND_INS / 'torch.py')!r}).read())\n"
+    (tmp_path / "torch.py").write_text(standard, encoding="utf-8")
+    path = f"{tmp_path}:{STAND_INS}"
+
+    process = start("pytorch", PYTHONPATH=path, PYTHONIOENCODING="utf-16")
+
+    Product().prepare(process)
 
 
 def test_a_framework_that_is_not_installed_is_missing(start: Start) -> None:
