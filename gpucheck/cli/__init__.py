@@ -108,7 +108,8 @@ def _overview(own: list[str], context: output.Context) -> Callable[[], int]:
     from gpucheck.cli import overview
 
     file = os.environ.get("GPUCHECK_CONFIG")
-    return lambda: overview.run(["--config", file, *own] if file else own, context)
+    named = any(word.partition("=")[0] == "--config" for word in own)
+    return lambda: overview.run(["--config", file, *own] if file and not named else own, context)
 
 
 def show_version() -> int:

@@ -79,7 +79,7 @@ def command(
         ),
     ] = None,
     log: Annotated[
-        list[str] | None,
+        str | None,
         typer.Option(
             "--log",
             metavar="FILE",
@@ -232,18 +232,14 @@ def _explain_process(shared: Shared, pid: int) -> int:
     return deliver("process", shared, answer, probes.time())
 
 
-def _explain_log(shared: Shared, names: list[str]) -> int:
+def _explain_log(shared: Shared, name: str) -> int:
     """Answer about one log.
 
     Raises:
-        WrongUseError: several are named, or it cannot be read, or is no text.
+        WrongUseError: it cannot be read, or is no text.
     """
     from gpucheck.detect.log import check_log, read_log
 
     with machine("log", shared) as probes, status_line(shown=shared.verbosity >= 0) as tell:
-        if len(names) > 1:
-            message = "--log takes one log: ask once for each."
-            raise WrongUseError(code="several-logs", message=message)
-        (name,) = names
         answer = check_log(name, read_log(name, tell), probes, tell)
     return deliver("log", shared, answer, probes.time())

@@ -1,4 +1,4 @@
-"""Help texts: options in groups, the common ones first, with bold headings on a terminal."""
+"""Commands as the parser sees them: each option of one value once, and help texts in groups."""
 
 from __future__ import annotations
 
@@ -157,8 +157,33 @@ def _with_own_writer(option: Any) -> Any:
     return option
 
 
+def _refusing_repeats(parser: Any, ctx: Any) -> Any:
+    """Return the parser, which then refuses an option of one value that is given again.
+
+    By itself it takes the last one without a word.
+    """
+    parse = parser.parse_args
+
+    def parse_once(args: list[str]) -> tuple[Any, Any, Any]:
+        values, rest, order = parse(args)
+        for item in () if ctx.resilient_parsing else dict.fromkeys(order):
+            times = order.count(item)
+            if times > 1 and not (item.multiple or item.is_flag or item.count):
+                option = max(item.opts, key=len)
+                often = "twice" if times == 2 else f"{times} times"
+                ctx.fail(f"{option} takes one value, but is given {often}")
+        return values, rest, order
+
+    parser.parse_args = parse_once
+    return parser
+
+
 class HelpfulCommand(TyperCommand):
     """Command whose help is grouped, with a plain usage line: AMOUNT, not {AMOUNT}."""
+
+    def make_parser(self, ctx: Any) -> Any:
+        """Return the parser of the command's words."""
+        return _refusing_repeats(super().make_parser(ctx), ctx)
 
     def get_help_option(self, ctx: Any) -> Any:
         """Return the option --help, which prints with our own errors."""
@@ -195,6 +220,10 @@ _WIDEST = 26
 
 class HelpfulGroup(TyperGroup):
     """Commands, the program's or those of one command, with their options and examples."""
+
+    def make_parser(self, ctx: Any) -> Any:
+        """Return the parser of the words before the command."""
+        return _refusing_repeats(super().make_parser(ctx), ctx)
 
     def get_help_option(self, ctx: Any) -> Any:
         """Return the option --help, which prints with our own errors."""

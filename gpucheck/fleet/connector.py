@@ -84,7 +84,8 @@ class Order(NamedTuple):
     def request(self) -> dict[str, Any]:
         """Return the request to the child."""
         program = [sys.executable, "-m", "gpucheck"] if self.local else [self.gpucheck]
-        summary = ["--samples", "summary"] if self.verb == "bench" else []
+        chosen = any(word.partition("=")[0] == "--samples" for word in self.words)
+        summary = ["--samples", "summary"] if self.verb == "bench" and not chosen else []
         return {
             "scheduler": self.scheduler,
             "local": self.local,

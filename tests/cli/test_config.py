@@ -94,11 +94,11 @@ def test_a_default_takes_effect_and_the_command_line_wins(gpucheck_command, tmp_
 
 def test_one_value_serves_an_option_that_may_be_repeated(tmp_path: Path) -> None:
     config = tmp_path / "mine.toml"
-    config.write_text('[detect]\nonly = "nvml"\nlog = "train.log"\npython = "python3"\n')
+    config.write_text('[detect]\nonly = "nvml"\nskip = "xid"\npython = "python3"\n')
 
     defaults = read_defaults(config, COMMANDS)["detect"]
 
-    assert defaults == {"only": ["nvml"], "log": ["train.log"], "python": "python3"}
+    assert defaults == {"only": ["nvml"], "skip": ["xid"], "python": "python3"}
 
 
 @pytest.mark.parametrize(

@@ -125,8 +125,12 @@ def test_defaults_come_from_the_table_of_detect(
     monkeypatch.setenv("GPUCHECK_CONFIG", str(file))
 
     _, text = shown(capsys, "--from", "example:geforce")
+    named = tmp_path / "none.toml"
+    refused, _ = shown(capsys, "--from", "example:geforce", "--config", str(named))
 
     assert json.loads(text)["schema"] == "gpucheck/detect/1"
+    # The file that is named counts, not that of the variable.
+    assert refused == 2
 
 
 def test_the_driver_is_asked_no_more_than_detect_asks_it() -> None:

@@ -88,7 +88,7 @@ def bytes_waiting(descriptor: int) -> int:
         (("--log", "."), "The log . cannot be read: it is a directory."),
         (("--log", "binary"), "The log binary cannot be read: it is no text."),
         (("--log", "a\x1b[2J"), "The log a\\x1b[2J cannot be read: No such file"),
-        (("--log", "x", "--log", "y"), "--log takes one log: ask once for each."),
+        (("--log", "x", "--log", "y"), "--log takes one value, but is given twice."),
         (("--log", "x", "--only", "nvml"), "--log is a question of its own: omit --only."),
         (("--log", "x", "--skip", "nvml", "--deep"), "omit --skip, --deep."),
         (("--log", "x", "--pid", "1"), "--pid is a question of its own: omit --log."),

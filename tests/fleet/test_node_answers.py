@@ -97,6 +97,17 @@ def test_what_came_of_a_node_is_its_outcome(
     assert found.gpucheck_version == ("0.1.0" if found.document else None)
 
 
+def test_samples_that_are_asked_for_replace_the_summary() -> None:
+    asked = [Order("bench", "tls://x:1", words=words) for words in ((), ("--samples", "all"))]
+    same = Order("bench", "tls://x:1", words=("--samples=all",))
+
+    plain, chosen = (order.request()["command"][3:] for order in asked)
+
+    assert plain == ["--samples", "summary"]
+    assert chosen == ["--samples", "all"]
+    assert same.request()["command"][3:] == ["--samples=all"]
+
+
 @pytest.mark.parametrize(
     ("then", "why"), [("time.sleep(600)", "deadline of 600 s"), ("os._exit(3)", "code 3")]
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gpucheck.report.envelope import Report
+from gpucheck.report.errors import ExitCode
 from gpucheck.report.formats import open_view
 from gpucheck.report.text import Renderer, View, as_ascii, printable
 
@@ -23,9 +24,17 @@ def _lines(name: str) -> Renderer:
 
 
 def line(report: Report, view: View) -> str:
-    """Return the status and a sentence for monitors, in at most 80 bytes of ASCII and a newline."""
-    failure = report.error
-    summary = open_view(report.command).line(report.result) if failure is None else failure.message
+    """Return the status and a sentence for monitors, in at most 80 bytes of ASCII and a newline.
+
+    What was found before an interrupt is said; any other failure is itself the sentence.
+    """
+    failure, result = report.error, report.result
+    interrupted = report.exit_code is ExitCode.INTERRUPTED and result is not None
+    if failure is None or interrupted:
+        found: str = open_view(report.command).line(result)
+        summary = f"interrupted; {found}" if interrupted else found
+    else:
+        summary = failure.message
     text = as_ascii(f"{report.status.value.upper()} {printable(summary)}")
     fitting = text if len(text) <= LONGEST_LINE else f"{text[: LONGEST_LINE - 3]}..."
     return f"{fitting}\n"

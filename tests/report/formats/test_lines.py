@@ -12,6 +12,7 @@ from gpucheck.detect.model import Detection, Verdict
 from gpucheck.memlimit.model import MemoryLimit, MemoryRequest
 from gpucheck.place.model import PlacedDevice, Placement
 from gpucheck.report.envelope import Answer, Failure, Status
+from gpucheck.report.errors import ExitCode
 from gpucheck.report.formats import open_format
 from gpucheck.report.text import View
 from tests.fakes.reports import wrap
@@ -104,6 +105,18 @@ def test_one_line_of_a_failure() -> None:
     found = one_line("", error=failure, result=None, status=Status.UNKNOWN)
 
     assert found == "UNKNOWN The snapshot cannot be read.\n"
+
+
+def test_one_line_of_an_interrupt_has_what_was_found_before_it() -> None:
+    stop = Failure(code="interrupted", message="Interrupted after 3 lines of the log.")
+    kept = one_line("run.log:2: the GPU's memory ran out", error=stop,
+                    exit_code=ExitCode.INTERRUPTED, status=Status.UNKNOWN)  # fmt: skip
+    nothing = one_line(
+        "", error=stop, exit_code=ExitCode.INTERRUPTED, status=Status.UNKNOWN, result=None
+    )
+
+    assert kept == "UNKNOWN interrupted; run.log:2: the GPU's memory ran out\n"
+    assert nothing == "UNKNOWN Interrupted after 3 lines of the log.\n"
 
 
 @given(st.text(max_size=200))

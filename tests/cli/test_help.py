@@ -1,0 +1,80 @@
+"""Repeated options: one value is given once, what may be repeated still may."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import typer
+
+from gpucheck.cli import main
+from tests.architecture.commands import LEAVES, built_command
+
+#: Typer brings its own Click, or uses the installed one.
+UsageError: type[Exception] = next(
+    base for base in typer.BadParameter.__mro__ if base.__name__ == "UsageError"
+)
+
+
+def refusal(name: str, words: list[str], **more: Any) -> str | None:
+    """Return what the parser of a command says against these words, if it refuses them."""
+    command = built_command(name)
+    parser = command.make_parser(command.context_class(command, **more))
+    try:
+        parser.parse_args(words)
+    except UsageError as error:
+        return str(error)
+    return None
+
+
+def options() -> Iterator[tuple[str, Any]]:
+    """Yield every option of every command."""
+    for name in LEAVES:
+        for item in built_command(name).params:
+            if item.param_type_name == "option":
+                yield name, item
+
+
+def test_only_an_option_of_one_value_is_refused_when_it_is_given_again() -> None:
+    found: dict[bool, set[str]] = {True: set(), False: set()}
+    for name, item in options():
+        of_one_value = not (item.is_flag or item.count or item.multiple)
+        value = [] if item.is_flag or item.count else ["1"]
+        # The last name may be the short one: `--output a -o b` is twice, too.
+        said = refusal(name, [item.opts[0], *value, item.opts[-1], *value])
+        twice = f"{max(item.opts, key=len)} takes one value, but is given twice"
+        assert said == (twice if of_one_value else None), (name, item.opts)
+        found[of_one_value].add(item.opts[0])
+
+    assert {"--size", "--output", "--from", "--config", "--log"} <= found[True]
+    assert {"--dtype", "--gpu", "--select", "--framework", "--verbose", "--json"} <= found[False]
+
+
+def test_it_says_how_often() -> None:
+    said = refusal("list", ["--sort", "index", "--sort=index", "--user", "a", "--sort", "uuid"])
+
+    assert said == "--sort takes one value, but is given 3 times"
+
+
+def test_a_line_that_is_being_completed_is_not_judged() -> None:
+    assert refusal("list", ["--sort", "a", "--sort", "b"], resilient_parsing=True) is None
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        ("--config a --config b list", 2),
+        ("-o a --output b", 2),
+        ("profile list --output a --output b", 2),
+        ("place /gpu:0 --log a --log b -- true", 125),
+    ],
+)
+def test_every_way_into_the_program_refuses_it(
+    line: str, code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(line.split()) == code
+
+    written = capsys.readouterr()
+    assert written.out == ""
+    assert "takes one value, but is given twice.\n  See: gpucheck" in written.err
