@@ -188,7 +188,7 @@ def _run(
     from gpucheck.fleet.collect import Collected
     from gpucheck.fleet.connector import Asked, node_answers
 
-    collected = Collected(standard.hosts)
+    collected = Collected(standard.hosts, one_machine=bool(order.local))
     interrupted = False
     with ExitStack() as stack:
         file = _results_file(stack, results, resume)

@@ -139,10 +139,12 @@ class Collected:
     """Everything that was read, by host and GPU.
 
     `expected` are the hosts that should be there; with them, `node1.cluster` is `node1`, and a
-    document belongs to the host that its file is named after, if there is one.
+    document belongs to the host that its file is named after, if there is one. With `one_machine`
+    the nodes are workers of one machine.
     """
 
-    def __init__(self, expected: Collection[str] = ()) -> None:
+    def __init__(self, expected: Collection[str] = (), *, one_machine: bool = False) -> None:
+        self.one_machine = one_machine
         self.nodes: dict[str, Node] = {}
         self.gpus: list[Gpu] = []
         self.configs: dict[Config, int] = {}

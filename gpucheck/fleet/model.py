@@ -225,6 +225,12 @@ class Difference(NamedTuple):
     total: int
     hosts: tuple[str, ...] = ()
 
+    @property
+    def reason(self) -> str:
+        """Return it as the reason of a node; only with a majority is a node different by it."""
+        most = f"{self.majority_count} of {self.total} have {self.majority}"
+        return f"{self.field} {self.value}, but {most}"
+
 
 class DocumentProblem(NamedTuple):
     """File or line of which no node could be made out."""

@@ -194,18 +194,14 @@ def _oddities(
     found: dict[str, list[str]] = {}
     for row in rows:
         if row.majority is not None:
-            text = f"{row.field} {row.value}, but {row.majority_count} of {row.total} have"
             for host in row.hosts:
-                found.setdefault(host, []).append(f"{text} {row.majority}")
-    hosts = _hosts_of_gpus(collected)
-    for gpu in collected.gpus:
-        if len(hosts[gpu.uuid]) > 1:
-            others = [host for host in hosts[gpu.uuid][: MOST_NAMED + 1] if host != gpu.host]
-            more = len(hosts[gpu.uuid]) - 1 - len(others[:MOST_NAMED])
-            named = ", ".join(others[:MOST_NAMED]) + (f" and {more} more" if more else "")
-            reasons = found.setdefault(gpu.host, [])
-            if len(reasons) < MOST_REASONS:
-                reasons.append(f"{gpu.uuid} is also reported by {named}")
+                found.setdefault(host, []).append(row.reason)
+    for (host, named), uuids in _shared_gpus(collected).items():
+        if len(reasons := found.setdefault(host, [])) < MOST_REASONS:
+            more = len(uuids) - 1
+            which = f"{len(uuids)} of its GPUs are" if more else "one of its GPUs is"
+            first = f"{uuids[0]} and {more} more" if more else uuids[0]
+            reasons.append(f"{which} also reported by {named}: {first}")
     times = sorted(node.time for node in collected.nodes.values() if node.time is not None)
     middle = times[len(times) // 2] if times else 0.0
     for node in collected.nodes.values():
@@ -220,11 +216,21 @@ def _oddities(
     return found
 
 
-def _hosts_of_gpus(collected: Collected) -> Mapping[str, list[str]]:
-    """Return the hosts that reported each GPU."""
-    found: dict[str, list[str]] = {}
-    for gpu in collected.gpus:
-        found.setdefault(gpu.uuid, []).append(gpu.host)
+def _shared_gpus(collected: Collected) -> Mapping[tuple[str, str], list[str]]:
+    """Return a host's GPUs that others report too, by the host and the names of the others.
+
+    Workers of one machine share its GPUs, and nothing is wrong with that.
+    """
+    hosts: dict[str, list[str]] = {}
+    for gpu in () if collected.one_machine else collected.gpus:
+        hosts.setdefault(gpu.uuid, []).append(gpu.host)
+    found: dict[tuple[str, str], list[str]] = {}
+    for uuid, here in hosts.items():
+        for host in here if len(here) > 1 else ():
+            others = [other for other in here[: MOST_NAMED + 1] if other != host][:MOST_NAMED]
+            more = len(here) - 1 - len(others)
+            named = ", ".join(others) + (f" and {more} more" if more else "")
+            found.setdefault((host, named), []).append(uuid)
     return found
 
 

@@ -170,6 +170,7 @@ def line(found: FleetReport) -> str:
 
 def _nodes(found: FleetReport, view: View) -> Iterator[Block]:
     bad = sorted(unhealthy(found.nodes), key=lambda node: _ORDER.index(node.outcome))
+    bad += _different(found, but=bad)
     if not bad:
         return
     yield Gap()
@@ -190,6 +191,21 @@ def _nodes(found: FleetReport, view: View) -> Iterator[Block]:
         yield Line(f"{count_of(len(left), 'more node')}: {fold(n.host for n in left)}", style="dim")
 
 
+def _different(found: FleetReport, *, but: Sequence[FleetNode]) -> list[FleetNode]:
+    """Return the other nodes that are different, with what no row of the differences says.
+
+    That stands in a node's reasons after what the rows say of it.
+    """
+    in_rows = {row.reason for row in found.differences}
+    shown = {node.host for node in but}
+    told = []
+    for node in found.nodes:
+        if node.different and node.host not in shown:
+            said = [at for at, reason in enumerate(node.reasons) if reason in in_rows]
+            told.append(node._replace(reasons=node.reasons[said[-1] + 1 if said else 0 :]))
+    return [node for node in told if node.reasons]
+
+
 def _word(node: FleetNode) -> Inline:
     if node.outcome is Outcome.FAILED or node.outcome in SILENT:
         return (Span(node.outcome.value, "red"),)
@@ -197,7 +213,7 @@ def _word(node: FleetNode) -> Inline:
         return (Span("slow", "red"),)
     if node.outcome in UNDECIDED:
         return (Span(node.outcome.value, "yellow"),)
-    return node.outcome.value
+    return (Span("different", "yellow"),) if node.different else node.outcome.value
 
 
 def _slow(found: FleetReport, view: View) -> Iterator[Block]:

@@ -86,12 +86,26 @@ def test_a_gpu_is_its_nodes_whatever_another_says_of_it() -> None:
 def test_one_gpu_on_all_hosts_is_named_in_few_words() -> None:
     collected = Collected()
     for number in range(9):
-        collected.add(Found(Place("all.jsonl", 1), detect("n") | {"host": {"name": f"n{number}"}}))
+        document = detect("n", gpus=1) | {"host": {"name": f"n{number}"}}
+        collected.add(Found(Place("all.jsonl", 1), document))
 
     found = report(collected, None, Host()).result
 
     assert isinstance(found, FleetReport)
-    assert found.nodes[1].reasons[0].endswith("is also reported by n0, n2, n3 and 5 more")
+    said = "one of its GPUs is also reported by n0, n2, n3 and 5 more: GPU-"
+    assert found.nodes[1].reasons[0].startswith(said)
+
+
+def test_workers_of_one_machine_share_its_gpus() -> None:
+    collected = Collected(one_machine=True)
+    for number in range(3):
+        name = {"host": {"name": f"local-{number}"}}
+        collected.add(Found(Place("all.jsonl", 1), detect("n") | name))
+
+    found = report(collected, None, Host()).result
+
+    assert isinstance(found, FleetReport)
+    assert not any(node.different for node in found.nodes)
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,11 @@ from gpucheck.fleet.documents import Found, Place
 from gpucheck.fleet.hostlist import Expected, read_expected
 from gpucheck.fleet.model import FleetNode, FleetReport, JudgementRule, Outcome
 from gpucheck.fleet.report import differences, report, shortened
-from gpucheck.report.envelope import Host
+from gpucheck.report.envelope import Answer, Host
 from gpucheck.report.errors import ExitCode, WrongUseError
+from gpucheck.report.formats import open_format
+from gpucheck.report.text import View
+from tests.fakes.reports import wrap
 from tests.fleet.documents import bench, detect, envelope
 
 
@@ -32,6 +35,10 @@ def reported(
     answer = report(collected, expected, Host(), **more)
     assert isinstance(answer.result, FleetReport)
     return answer.result, answer.exit_code
+
+
+def table(found: FleetReport) -> str:
+    return open_format("table")(wrap("fleet", Answer(result=found)), View(width=160))
 
 
 def only(found: FleetReport) -> FleetNode:
@@ -128,6 +135,34 @@ def test_gpu_of_two_hosts_is_said_of_both() -> None:
     assert all(node.different for node in found.nodes)
     assert any("also reported by b" in reason for reason in found.nodes[0].reasons)
     assert code is ExitCode.OK
+
+
+def test_the_table_says_of_a_well_node_what_is_different() -> None:
+    documents = [detect(f"n{number}") for number in range(4)]
+    copied = detect("n0") | {"host": documents[1]["host"] | {"name": "copy"}}
+    found, _ = reported(*documents, copied)
+
+    shown = table(found)
+
+    lines = [line.split() for line in shown.splitlines()]
+    assert [line[:2] for line in lines if "also" in line] == [
+        ["copy", "different"], ["n0", "different"],
+    ]  # fmt: skip
+    assert shown.count("also reported by") == 2
+
+
+def test_what_a_row_of_the_differences_says_is_not_said_of_each_node() -> None:
+    failed = detect("n0", failing={"nvml": "x"}, time=at(1))
+    documents = [detect(f"n{number}", time=at(2)) for number in range(5)]
+    documents[0]["host"]["driver_version"] = "570.1"
+    found, _ = reported(failed, *documents)
+
+    shown = table(found)
+
+    assert found.nodes[0].different
+    assert "failed in 1 of 2 runs" in found.nodes[0].reasons
+    assert "driver_version" in shown
+    assert "reason" not in shown
 
 
 def test_two_machines_of_one_name_are_told() -> None:
