@@ -25,9 +25,11 @@ from gpucheck.integrations.pytest_gpus import (
 )
 from gpucheck.place.claim_store import Lock, list_claims
 from gpucheck.place.claims import open_claims
-from gpucheck.place.lease import suitable_devices
+from gpucheck.place.lease import suitable_gpus
+from gpucheck.place.model import Candidate, name_together
 from gpucheck.place.selection import SelectionRequest
 from gpucheck.report.errors import GpucheckError
+from gpucheck.report.text import count_of
 
 if TYPE_CHECKING:
     from xdist.workermanage import WorkerController
@@ -37,11 +39,11 @@ LOOK_S = 0.1
 
 
 class Places(NamedTuple):
-    """How many workers find a GPU here, how many were wanted, and NVML's index by UUID."""
+    """How many workers find a GPU here, how many were wanted, and the GPUs that they share out."""
 
     number: int
     wanted: int | None
-    indices: dict[str | None, int]
+    gpus: Sequence[Candidate] = ()
 
 
 PLACES = pytest.StashKey[Places]()
@@ -56,21 +58,21 @@ def limit_workers(config: pytest.Config) -> None:
     if not wanted or not runs_tests(config) or config.option.usepdb:
         return
     request = settings_of(config).request
-    indices = find_gpus(request)
-    count = len(indices) // request.count * request.share
+    gpus = find_gpus(request)
+    count = len(gpus) // request.count * request.share
     asked = wanted if isinstance(wanted, int) else None
-    config.stash[PLACES] = Places(count, asked, indices)
+    config.stash[PLACES] = Places(count, asked, gpus)
     if count and (asked is None or asked > count):
         config.option.numprocesses = count
 
 
-def find_gpus(request: SelectionRequest) -> dict[str | None, int]:
-    """Return NVML's index of each GPU or MIG instance that could fit; none if that is unknown."""
+def find_gpus(request: SelectionRequest) -> Sequence[Candidate]:
+    """Return each GPU or MIG instance that could fit; none if that is unknown."""
     probes = LiveProbes()
     try:
-        return {device.uuid: device.gpu.index for device in suitable_devices(request, probes)}
+        return suitable_gpus(request, probes, os.environ)
     except GpucheckError:
-        return {}  # a worker finds the reason, and says it
+        return ()  # a worker finds the reason, and says it
     finally:
         probes.close()
 
@@ -81,21 +83,47 @@ class Controller:
     def __init__(self, config: pytest.Config, settings: Settings) -> None:
         self._config = config
         self._settings = settings
-        self._places = config.stash.get(PLACES, Places(0, None, {}))
+        self._places = config.stash.get(PLACES, Places(0, None))
         self._turn: Lock | None = None
         self._awaited = 0
         self._ready: dict[str, str] = {}
 
-    def pytest_report_header(self) -> str | None:
-        """Say why fewer workers start than were wanted."""
+    def pytest_report_header(self) -> list[str]:
+        """Say why fewer workers start than were wanted, and if the tests wait for GPUs."""
+        return [f"gpucheck: {line}" for line in (self._fewer(), self._later()) if line]
+
+    def _fewer(self) -> str | None:
         count, wanted, _ = self._places
         if not count or wanted is None or wanted <= count:
             return None
         return (
-            f"gpucheck: {count} of {wanted} workers start, since only {count} can have"
-            f" {'a GPU' if self._settings.request.count == 1 else 'GPUs'}"
+            f"{count} of {wanted} workers start, since only {count} can have {self._what}"
             " (--gpucheck-share N lets N of them use the same)"
         )
+
+    def _later(self) -> str | None:
+        """Return why xdist, which waits for every worker, will begin late."""
+        count, wanted, gpus = self._places
+        starting = count if wanted is None else min(count, wanted)
+        taken = [gpu for gpu in gpus if not gpu.eligible]
+        request = self._settings.request
+        now = (len(gpus) - len(taken)) // request.count * request.share
+        if now >= starting:
+            return None
+        reasons: dict[str, list[Candidate]] = {}
+        for gpu in taken:
+            reasons.setdefault(gpu.reason, []).append(gpu)
+        why = "; ".join(f"{name_together(each)}: {reason}" for reason, each in reasons.items())
+        at_once = f"-n {now} begins at once, and " if now else ""
+        return (
+            f"{now or 'none'} of {count_of(starting, 'worker')} can have {self._what} now ({why});"
+            f" no test begins before the others have one too, or after"
+            f" {self._settings.timeout_s:g} s: {at_once}--gpucheck-timeout SECONDS waits less"
+        )
+
+    @property
+    def _what(self) -> str:
+        return "a GPU" if self._settings.request.count == 1 else "GPUs"
 
     def pytest_sessionstart(self) -> None:
         """Take the turn before xdist starts the workers; go on without it when time is up."""
@@ -150,11 +178,12 @@ class Controller:
             claims = list_claims(open_claims(os.environ)).claims
         except GpucheckError:
             return
+        indices = {gpu.uuid: gpu.index for gpu in self._places.gpus}
         parts = []
         for worker, run in sorted(self._ready.items(), key=lambda each: (len(each[0]), each)):
             program = worker_name(worker, run)
             own = [claim for claim in claims if (claim.command or "").split(" ")[0] == program]
-            names = (shown(claim.uuid, self._places.indices.get(claim.uuid)) for claim in own)
+            names = (shown(claim.uuid, indices.get(claim.uuid)) for claim in own)
             parts.append(f"{worker} -> {', '.join(names) or 'no GPU'}")
         terminal.ensure_newline()
         terminal.write_line("   ".join(parts))

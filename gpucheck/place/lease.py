@@ -25,14 +25,15 @@ from gpucheck.place.claims import (
     NamedSelector,
     OnWait,
     enclosing_ids,
+    open_claims,
     open_store,
     own_command,
     scheduler_of,
+    vacancy_on,
 )
 from gpucheck.place.device_strings import parse_device
-from gpucheck.place.model import MOST_SHARES, PlacedDevice, Placement
+from gpucheck.place.model import MOST_SHARES, Candidate, PlacedDevice, Placement
 from gpucheck.place.placement import (
-    CudaDevice,
     check_agreement,
     environment_for,
     place_devices,
@@ -46,6 +47,7 @@ from gpucheck.place.selection import (
     SelectionRequest,
     Survey,
     check_request,
+    id_of,
 )
 from gpucheck.report.envelope import Answer, Failure, Notice
 from gpucheck.report.errors import (
@@ -115,19 +117,32 @@ def lease_best(
     )
 
 
-def suitable_devices(request: SelectionRequest, probes: Probes) -> Sequence[CudaDevice]:
-    """Return the GPUs and MIG instances that could fit a request, now or once they are free.
+def suitable_gpus(
+    request: SelectionRequest, probes: Probes, environment: Mapping[str, str]
+) -> Sequence[Candidate]:
+    """Return the GPUs and MIG instances that could fit; those that are not free now say why.
 
     Raises:
         WrongUseError: the request is invalid.
-        MissingError: there is no GPU or no driver.
-        InconclusiveError: the driver does not answer.
+        MissingError: there is no GPU, no driver, or no directory for the claims.
+        InconclusiveError: the driver does not answer, or the claims stay locked.
     """
     check_request(request)
     machine = _Machine(probes, topology=False, close_after=False)
     selector = GpuSelector(request=request, look=machine.look)
     selector.survey()
-    return selector.suitable
+    store, blocked = open_claims(environment), dict[str, str]()
+    if store.exists():
+        with store.mutex() as locked:
+            held = locked.held()
+        inside = enclosing_ids(environment)
+        for target in selector.possible:
+            found = vacancy_on(target, held, share=request.share, enclosing=inside)
+            if isinstance(found, str):
+                blocked[target.uuid] = found
+    selector.choose(blocked)
+    suitable = {id_of(device) for device in selector.suitable}
+    return [item for item in selector.candidates if item.uuid in suitable]
 
 
 class _Machine:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,10 +14,13 @@ from gpucheck.integrations import pytest_workers as module
 from gpucheck.integrations.pytest_gpus import Settings, worker_name
 from gpucheck.integrations.pytest_workers import PLACES, Controller, Places, limit_workers
 from gpucheck.place.claim_store import ClaimStore, Slot, Step, Target
-from gpucheck.place.model import Holder
+from gpucheck.place.model import Candidate, Holder
 from gpucheck.place.selection import SelectionRequest
 
-GPUS: dict[str | None, int] = {"GPU-aaaaaaaa-1": 4, "GPU-bbbbbbbb-2": 6}
+GPUS = tuple(
+    Candidate(uuid=uuid, index=index, name="NVIDIA T4", eligible=True, reason="free")
+    for uuid, index in (("GPU-aaaaaaaa-1", 4), ("GPU-bbbbbbbb-2", 6))
+)
 RUN = "0123456789abcdef"
 
 
@@ -52,7 +57,7 @@ def settings(timeout_s: float = 0.0, *, count: int = 1, share: int = 1) -> Setti
 
 
 def limited(
-    monkeypatch: pytest.MonkeyPatch, config: Any, gpus: dict[str | None, int], **request: int
+    monkeypatch: pytest.MonkeyPatch, config: Any, gpus: Sequence[Candidate], **request: int
 ) -> Any:
     monkeypatch.setattr(module, "settings_of", lambda _: settings(**request))
     monkeypatch.setattr(module, "find_gpus", lambda _: gpus)
@@ -83,8 +88,8 @@ def test_no_more_workers_than_gpus_for_them(
 
 
 def test_without_any_gpu_the_number_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert limited(monkeypatch, a_config(4), {}) == 4
-    assert limited(monkeypatch, a_config("auto"), {}) == "auto"
+    assert limited(monkeypatch, a_config(4), ()) == 4
+    assert limited(monkeypatch, a_config("auto"), ()) == "auto"
 
 
 @pytest.mark.parametrize("option", ["usepdb", "collectonly"])
@@ -108,10 +113,10 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ClaimStore:
 
 
 def a_controller(
-    number: int = 2, wanted: int | None = 4, **options: Any
+    number: int = 2, wanted: int | None = 4, gpus: Sequence[Candidate] = GPUS, **options: Any
 ) -> tuple[Controller, list[str]]:
     config = a_config()
-    config.stash[PLACES] = Places(number, wanted, GPUS)
+    config.stash[PLACES] = Places(number, wanted, gpus)
     return Controller(config, settings(**options)), config.terminal.lines
 
 
@@ -125,12 +130,41 @@ def test_the_header_says_why_fewer_start() -> None:
     controller, _ = a_controller()
     pairs, _ = a_controller(1, 2, count=2)
 
-    assert (controller.pytest_report_header() or "").startswith(
-        "gpucheck: 2 of 4 workers start, since only 2 can have a GPU ("
-    )
-    assert "since only 1 can have GPUs" in (pairs.pytest_report_header() or "")
+    (said,) = controller.pytest_report_header()
+    assert said.startswith("gpucheck: 2 of 4 workers start, since only 2 can have a GPU (")
+    (said,) = pairs.pytest_report_header()
+    assert "since only 1 can have GPUs" in said
     for number, wanted in ((2, 2), (2, None), (0, 4)):
-        assert a_controller(number, wanted)[0].pytest_report_header() is None
+        assert a_controller(number, wanted)[0].pytest_report_header() == []
+
+
+@pytest.mark.parametrize(
+    ("workers", "taken", "options", "said"),
+    [
+        (2, 1, {}, "1 of 2 workers can have a GPU now (GPU 4: held by theirs); no test begins"
+         " before the others have one too, or after 9 s: -n 1 begins at once, and"
+         " --gpucheck-timeout SECONDS waits less"),
+        (2, 2, {}, "none of 2 workers can have a GPU now (GPUs 4,6: held by theirs); no test begins"
+         " before the others have one too, or after 9 s: --gpucheck-timeout SECONDS waits less"),
+        (1, 1, {"count": 2}, "none of 1 worker can have GPUs now (GPU 4: held by theirs)"),
+        (4, 1, {"share": 2}, "2 of 4 workers can have a GPU now"),
+        (2, 0, {}, None),
+        (1, 1, {}, None),
+    ],
+)  # fmt: skip
+def test_the_header_says_that_the_tests_wait_for_gpus_in_use(
+    workers: int, taken: int, options: dict[str, int], said: str | None
+) -> None:
+    in_use = [replace(gpu, eligible=False, reason="held by theirs") for gpu in GPUS[:taken]]
+    controller, _ = a_controller(4, workers, (*in_use, *GPUS[taken:]), timeout_s=9.0, **options)
+
+    header = controller.pytest_report_header()
+
+    if said is None:
+        assert header == []
+    else:
+        (line,) = header
+        assert line.startswith(f"gpucheck: {said}")
 
 
 def test_one_run_has_the_turn_until_its_workers_are_ready(store: ClaimStore) -> None:

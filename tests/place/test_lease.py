@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import inspect
 import subprocess
@@ -29,7 +30,7 @@ from gpucheck.place.lease import (
     lease_best,
     lease_named,
     request_of,
-    suitable_devices,
+    suitable_gpus,
     targets_of,
 )
 from gpucheck.place.lock_files import DIRECTORY_VARIABLE
@@ -574,10 +575,16 @@ def test_the_public_function_has_the_options_of_the_command() -> None:
     assert options >= {"specs", "count", "min_free", "prefer", "share", "wait", "timeout_s"}
 
 
-def test_which_gpus_could_fit_once_they_are_free() -> None:
+def test_which_gpus_could_fit_once_they_are_free(tmp_path: Path) -> None:
     busy = gpu_reading(1)._replace(processes=(ProcessReading(pid=7, type="compute"),))
     probes = FakeProbes(readings=reading_of(gpu_reading(0), busy))
 
-    found = suitable_devices(SelectionRequest(count=1), probes)
+    environment = {"GPUCHECK_CLAIMS_DIR": str(tmp_path / "claims")}
+    every = suitable_gpus(SelectionRequest(count=1), probes, environment)
+    held = lease_best(SelectionRequest(count=1), ClaimOptions(), probes, environment)
+    with contextlib.closing(held):
+        later = suitable_gpus(SelectionRequest(count=1), probes, environment)
 
-    assert [device.gpu.index for device in found] == [0, 1]
+    assert [(item.index, item.eligible) for item in every] == [(0, True), (1, False)]
+    assert [(item.index, item.eligible) for item in later] == [(0, False), (1, False)]
+    assert later[0].reason.startswith("held by ")
