@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from gpucheck.bench.framework_doubts import with_framework_doubts
-from gpucheck.bench.model import Measurement
+from gpucheck.bench.model import Doubt, Measurement
 from tests.fakes.bench import FLOAT32, PYTORCH
 from tests.fakes.framework_rows import COMPILED, FACTS, made_row
 
@@ -47,6 +47,9 @@ def test_tf32_that_nobody_asked_for_is_doubted_and_asked_for_it_is_not() -> None
     assert codes(
         made_row("matmul", "gpu:0", 0.1, PYTORCH, dtype=replace(FLOAT32, input="int8"))
     ) == [[]]
+    # What its error shows counts, not what is set.
+    measured = Doubt(code="other-precision", message="as exact as float32", next="look")
+    assert codes(own, replace(reduced, doubts=(measured,))) == [[], ["other-precision"]]
 
 
 @pytest.mark.parametrize(
