@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from gpucheck.bench import stats
 from gpucheck.bench.doubts import RowEnvironment, doubts_about
 from gpucheck.bench.environment import HostState
-from gpucheck.bench.model import BenchMode
 from gpucheck.bench.plan import PRECISIONS
+from gpucheck.bench.request_model import BenchMode
 from gpucheck.bench.sampler import CaseState
 from gpucheck.bench.scheduler import Settings, measure
 from tests.fakes.bench import FakeCase, FakeClock

@@ -59,8 +59,8 @@ def gpucheck_forms(kernel: str, left: Matrix, right: Matrix, threads: int) -> Fo
     """Return gpucheck's cases of a kernel; they draw their own numbers."""
     from gpucheck.bench.case import CaseOrder, CpuCase
     from gpucheck.bench.kernels import KERNELS
-    from gpucheck.bench.model import BenchRequest
     from gpucheck.bench.numerics import HostData
+    from gpucheck.bench.request_model import BenchRequest
     from gpucheck.drivers.host.blas import Blas
     from gpucheck.drivers.host.clock import monotonic_s
     from gpucheck.drivers.host.cpu import LinuxCpu

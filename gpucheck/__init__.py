@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from gpucheck.bench.model import (
         BaselineUse as BaselineUse,
         BenchEnvironment as BenchEnvironment,
-        BenchMode as BenchMode,
         BenchResult as BenchResult,
         Comparison as Comparison,
         ComparisonSide as ComparisonSide,
@@ -44,6 +43,7 @@ if TYPE_CHECKING:
         Throughput as Throughput,
         Verified as Verified,
     )
+    from gpucheck.bench.request_model import BenchMode as BenchMode
     from gpucheck.bench.peaks_model import (
         BoardPeaks as BoardPeaks,
         ComputePeak as ComputePeak,
@@ -106,11 +106,12 @@ else:
 _HOMES = {
     "gpucheck.memlimit.api": "LimitedMemory",
     "gpucheck.bench.model": (
-        "BaselineUse BenchEnvironment BenchMode BenchResult Comparison ComparisonSide Conclusion "
+        "BaselineUse BenchEnvironment BenchResult Comparison ComparisonSide Conclusion "
         "Corruption Direction Doubt DtypeSpec Extent FrameworkFacts FrameworkUse Gate GateClass "
         "GateStatus GpuTelemetry Measurement ProfileUse Roofline SampleSummary Scope "
         "SensorHistory Severity Telemetry Throughput Verified"
     ),
+    "gpucheck.bench.request_model": "BenchMode",
     "gpucheck.integrations.diagnose": "Diagnosis",
     "gpucheck.inventory.model": (
         "Gpu GpuHolder GpuProcess GpuState GpuTrouble MigInstance MigState PcieLink"

@@ -10,8 +10,9 @@ from types import MappingProxyType
 from benchmarks.card.figures import Figure, Notebook, Timed, compete
 from benchmarks.card.rivals import Torch
 from gpucheck.bench.case import Case, CaseOrder
-from gpucheck.bench.model import BenchRequest, Verified
+from gpucheck.bench.model import Verified
 from gpucheck.bench.numerics import HostData
+from gpucheck.bench.request_model import BenchRequest
 from gpucheck.bench.roofline import board_of
 from gpucheck.drivers.gpu import GpuDevice
 from gpucheck.drivers.host.blas import Blas

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field, replace
 from gpucheck.bench.burn_gates import burn_gates, conclude_burn
 from gpucheck.bench.environment import memory_holders, variables_of
 from gpucheck.bench.model import (
-    BenchRequest,
     BurnDevice,
     BurnEnd,
     BurnResult,
@@ -24,6 +23,7 @@ from gpucheck.bench.model import (
     Telemetry,
 )
 from gpucheck.bench.plan import check_numbers
+from gpucheck.bench.request_model import BenchRequest
 from gpucheck.bench.session import hold_gpus
 from gpucheck.bench.telemetry import Observer, held_down
 from gpucheck.bench.workers import (

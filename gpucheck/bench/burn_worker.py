@@ -12,7 +12,7 @@ import select
 import sys
 from typing import TYPE_CHECKING, Any
 
-from gpucheck.bench.model import BenchRequest, Fill
+from gpucheck.bench.request_model import BenchRequest, Fill
 from gpucheck.report.codec import to_plain
 from gpucheck.report.errors import GpucheckError
 

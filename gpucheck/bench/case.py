@@ -12,8 +12,6 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from gpucheck.bench.model import (
-    BenchMode,
-    BenchRequest,
     Conclusion,
     DtypeSpec,
     Fact,
@@ -23,6 +21,7 @@ from gpucheck.bench.model import (
     Verified,
 )
 from gpucheck.bench.numerics import HostData
+from gpucheck.bench.request_model import BenchMode, BenchRequest
 from gpucheck.drivers.gpu import BenchGpu, GpuDevice
 from gpucheck.drivers.host.blas import Blas
 from gpucheck.drivers.host.clock import Clock

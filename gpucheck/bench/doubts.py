@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from gpucheck.bench import stats
 from gpucheck.bench.environment import HostState
 from gpucheck.bench.gpu_case import ROTATION_IN_L2
-from gpucheck.bench.kernels import BLAS_USERS, WHOLE_TRANSFERS, needs_host
-from gpucheck.bench.model import LARGER_SIZE, MORE_TIME, SMALLER_SIZE, Doubt, Fact, Fill, Scope
+from gpucheck.bench.kernel_traits import BLAS_USERS, WHOLE_TRANSFERS, needs_host
+from gpucheck.bench.model import LARGER_SIZE, MORE_TIME, SMALLER_SIZE, Doubt, Fact, Scope
+from gpucheck.bench.request_model import Fill
 from gpucheck.bench.sampler import CaseState
 from gpucheck.bench.telemetry import LIMITED_READINGS, TROUBLE, SensorSummary, held_down
 

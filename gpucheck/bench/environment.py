@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from gpucheck.bench.model import BenchEnvironment, BenchRequest, Roofline
+from gpucheck.bench.model import BenchEnvironment, Roofline
+from gpucheck.bench.request_model import BenchRequest
 from gpucheck.drivers.gpu import BenchGpu, OpenedGpus
 from gpucheck.drivers.host.blas import Blas, BlasFacts
 from gpucheck.drivers.host.cpu import CpuFacts, CpuLoad, LinuxCpu, parse_cpu_list

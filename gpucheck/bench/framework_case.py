@@ -31,8 +31,9 @@ from gpucheck.bench.kernels import matmul, softmax
 from gpucheck.bench.kernels.batch import batch_sizes
 from gpucheck.bench.kernels.copy import verify_copy
 from gpucheck.bench.mnist import CLASSES, INPUTS
-from gpucheck.bench.model import BenchMode, DtypeSpec, Fact, Scope, Verified
+from gpucheck.bench.model import DtypeSpec, Fact, Scope, Verified
 from gpucheck.bench.numerics import FORMATS, STORAGES, Format
+from gpucheck.bench.request_model import BenchMode
 from gpucheck.bench.training import RATE, TrainingPlan, TrainingState, batch_count, step_work
 from gpucheck.drivers.gpu import BenchGpu
 from gpucheck.drivers.python.framework_bench import (

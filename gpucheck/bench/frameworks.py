@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpucheck.bench.model import BenchRequest, FrameworkFacts, FrameworkUse
+from gpucheck.bench.model import FrameworkFacts, FrameworkUse
+from gpucheck.bench.request_model import BenchRequest
 from gpucheck.drivers.gpu import BenchGpu
 from gpucheck.drivers.python.framework_bench import (
     MISSING,

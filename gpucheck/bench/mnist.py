@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpucheck.bench.case import CaseOrder
-from gpucheck.bench.model import BenchMode, BenchRequest, Fill
+from gpucheck.bench.request_model import BenchMode, BenchRequest, Fill
 from gpucheck.drivers.host.files import MIB, read_file
 from gpucheck.report.errors import WrongUseError
 

@@ -1,4 +1,4 @@
-"""Records of the documents bench/1 and burn/1: request, rows, doubts, gates, devices.
+"""Records of the documents bench/1 and burn/1: rows, doubts, gates, devices.
 
 Times are seconds for one operation. A row keeps every sample, so that readers can recompute median,
 interval and summary. A missing figure is None; the row's `unavailable` or `error` has the reason.
@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from gpucheck.bench.request_model import BenchMode
 from gpucheck.drivers.gpu import BenchGpu
 from gpucheck.report.envelope import Evidence, Failure
 from gpucheck.report.text import framework_title
@@ -27,56 +28,6 @@ class Scope(StrEnum):
 
     RESIDENT = "resident"
     END_TO_END = "end-to-end"
-
-
-class BenchMode(StrEnum):
-    """Thoroughness: about 10 seconds, about a minute, or about 5 minutes."""
-
-    QUICK = "quick"
-    DEFAULT = "default"
-    FULL = "full"
-
-
-class SampleDetail(StrEnum):
-    """Amount of samples in a document: all of them or only a summary."""
-
-    ALL = "all"
-    SUMMARY = "summary"
-
-
-class Fill(StrEnum):
-    """Content of the arrays: random normal numbers, or zeros, which draw less power."""
-
-    NORMAL = "normal"
-    ZEROS = "zeros"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BenchRequest:
-    """Benchmark request.
-
-    `kernels` empty means every registered kernel, `dtypes` empty each kernel's own for the mode.
-    `devices` holds `cpu`, `gpu`, `gpu:<cuda_index>` or `all`. `size` is the edge of the square
-    problem (of the training kernels: the batch size), None for the mode's own. `budget_s` is the
-    time for all of it, None for the mode's own. `temperature` is softmax's, `towers` the number of
-    simulated towers, `data_file` the path of real MNIST for the training kernels. `frameworks`
-    holds `NAME` or `NAME=PYTHON`; `same_math` turns off their arithmetic of reduced precision.
-    """
-
-    kernels: tuple[str, ...] = ()
-    devices: tuple[str, ...] = ("all",)
-    size: int | None = None
-    dtypes: tuple[str, ...] = ()
-    mode: BenchMode = BenchMode.DEFAULT
-    budget_s: float | None = None
-    seed: int = 0
-    samples: SampleDetail = SampleDetail.ALL
-    fill: Fill = Fill.NORMAL
-    temperature: float = 0.6
-    towers: int = 2
-    data_file: str | None = None
-    frameworks: tuple[str, ...] = ()
-    same_math: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,8 @@ from functools import cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
-from gpucheck.bench.model import DtypeSpec, Fill
+from gpucheck.bench.model import DtypeSpec
+from gpucheck.bench.request_model import Fill
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from gpucheck.bench.case import Kernel
 from gpucheck.bench.frameworks import GPU_ONLY, UNNAMED, dtypes_of
 from gpucheck.bench.gpu_case import ROTATION_IN_L2
-from gpucheck.bench.model import BenchMode, BenchRequest
 from gpucheck.bench.numerics import FORMATS, canonical
+from gpucheck.bench.request_model import BenchMode, BenchRequest
 from gpucheck.drivers.cupy.errors import BUSY
 from gpucheck.drivers.gpu import BenchGpu, OpenedGpus
 from gpucheck.inventory.condition import RESERVED_BYTES, spare_bytes

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from gpucheck.bench.boards import TableBoard, find_board, load_table
-from gpucheck.bench.kernels import LINKS, STREAMS
+from gpucheck.bench.kernel_traits import LINKS, STREAMS
 from gpucheck.bench.model import LARGER_SIZE, Doubt, Fact, Measurement, Roofline, Scope
 from gpucheck.drivers.gpu import BenchGpu, Board
 

@@ -27,12 +27,10 @@ from gpucheck.bench.framework_doubts import with_framework_doubts
 from gpucheck.bench.frameworks import Frameworks
 from gpucheck.bench.kernels import KERNELS
 from gpucheck.bench.model import (
-    BenchRequest,
     BenchResult,
     Conclusion,
     Measurement,
     Roofline,
-    SampleDetail,
     Telemetry,
     Throughput,
 )
@@ -47,6 +45,7 @@ from gpucheck.bench.plan import (
     make_plan,
     select_devices,
 )
+from gpucheck.bench.request_model import BenchRequest, SampleDetail
 from gpucheck.bench.roofline import (
     board_of,
     doubts_about_roofline,

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from gpucheck.bench import stats
 from gpucheck.bench.case import CaseLabel, Work
-from gpucheck.bench.kernels import LINKS
+from gpucheck.bench.kernel_traits import LINKS
 from gpucheck.bench.model import SMALLER_SIZE, Scope
 from gpucheck.bench.sampler import CaseState, ReadJoules, Sampler
 from gpucheck.bench.stats import FEWEST_FOR_INTERVAL

@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 from gpucheck.bench.case import CaseOrder, Kernel, Work
 from gpucheck.bench.kernels.matmul import Matmul, draw_inputs, missing_format, verify_product
-from gpucheck.bench.model import BenchMode, BenchRequest, Corruption, Verified
+from gpucheck.bench.model import Corruption, Verified
 from gpucheck.bench.numerics import FORMATS, STORAGES, HostData
 from gpucheck.bench.plan import Resources, make_plan
+from gpucheck.bench.request_model import BenchMode, BenchRequest
 from gpucheck.drivers.gpu import BenchGpu, GpuArray, GpuDevice, GpuFunction, Product
 from gpucheck.drivers.host.blas import Blas
 from gpucheck.drivers.host.clock import Clock

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gpucheck.bench.kernels import KERNELS
-from gpucheck.bench.model import BenchMode, BenchRequest, Fill, SampleDetail
+from gpucheck.bench.request_model import BenchMode, BenchRequest, Fill, SampleDetail
 from gpucheck.cli.bench_ci import (
     AgainstBaseline,
     AllowDifference,

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gpucheck.bench.ci.model import Reference, SavedRun
 from gpucheck.cli.outlets import Outlets
 from gpucheck.cli.output import Shared, deliver, machine, split_words
 from gpucheck.cli.report_file import check_writable, write_file
@@ -26,7 +25,8 @@ from gpucheck.report.errors import ExitCode, WrongUseError
 from gpucheck.report.text import printable
 
 if TYPE_CHECKING:
-    from gpucheck.bench.model import BenchRequest
+    from gpucheck.bench.ci.model import Reference, SavedRun
+    from gpucheck.bench.request_model import BenchRequest
     from gpucheck.bench.workers import Workers
     from gpucheck.drivers.interface import Probes
 
@@ -186,6 +186,7 @@ def open_saving(
             option makes no sense.
     """
     from gpucheck.bench.ci.baseline import WRITE_ONE, allowed_keys, read_saved_run
+    from gpucheck.bench.ci.model import Reference
 
     if save is not None:
         check_writable(save)

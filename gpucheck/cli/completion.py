@@ -112,7 +112,7 @@ def _kernels(ctx: Any) -> Iterator[Offer]:
 
 def _dtypes(_: Any) -> Iterator[Offer]:
     from gpucheck.bench.kernels import KERNELS
-    from gpucheck.bench.model import BenchMode
+    from gpucheck.bench.request_model import BenchMode
 
     of_all = (name for kernel in KERNELS.values() for name in kernel.dtypes[BenchMode.FULL])
     return ((name, "") for name in dict.fromkeys(of_all))

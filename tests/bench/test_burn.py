@@ -14,14 +14,8 @@ import pytest
 from gpucheck.bench import burn
 from gpucheck.bench.burn import BurnProgress, BurnRequest, burn_here, check_burn, run_burn
 from gpucheck.bench.burn_gates import conclude_burn
-from gpucheck.bench.model import (
-    BenchRequest,
-    BurnEnd,
-    BurnResult,
-    Corruption,
-    GateClass,
-    GateStatus,
-)
+from gpucheck.bench.model import BurnEnd, BurnResult, Corruption, GateClass, GateStatus
+from gpucheck.bench.request_model import BenchRequest
 from gpucheck.bench.workers import WorkerAnswer, WorkerDevice, WorkerPool, worker_devices
 from gpucheck.drivers.nvml.sensors import NvmlSensors, Sample, SensorBatch
 from gpucheck.drivers.readings import CudaDeviceReading, CudaReading, ProcessReading

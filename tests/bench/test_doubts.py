@@ -11,7 +11,8 @@ import pytest
 from gpucheck.bench import doubts, stats
 from gpucheck.bench.case import Work
 from gpucheck.bench.doubts import HostState, RowEnvironment, doubts_about
-from gpucheck.bench.model import Fill, Scope
+from gpucheck.bench.model import Scope
+from gpucheck.bench.request_model import Fill
 from gpucheck.bench.sampler import CaseState
 from gpucheck.bench.telemetry import SensorSummary
 from tests.fakes.bench import FakeCase, label

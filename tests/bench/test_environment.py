@@ -21,7 +21,8 @@ from gpucheck.bench.environment import (
     unified_notes,
     variables_of,
 )
-from gpucheck.bench.model import BenchEnvironment, BenchRequest, Roofline
+from gpucheck.bench.model import BenchEnvironment, Roofline
+from gpucheck.bench.request_model import BenchRequest
 from gpucheck.drivers.gpu import OpenedGpus
 from gpucheck.drivers.host.blas import BlasFacts
 from gpucheck.drivers.host.cpu import CpuLoad

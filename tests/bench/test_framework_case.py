@@ -24,7 +24,8 @@ from gpucheck.bench.frameworks import (
     parse_framework,
 )
 from gpucheck.bench.kernels import KERNELS
-from gpucheck.bench.model import BenchMode, BenchRequest, Scope
+from gpucheck.bench.model import Scope
+from gpucheck.bench.request_model import BenchMode, BenchRequest
 from gpucheck.drivers.python.framework_bench import LACKS, MISSING
 from gpucheck.report.envelope import Failure
 from gpucheck.report.errors import BadAnswerError, MissingError, WrongUseError

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from gpucheck.bench import mnist
 from gpucheck.bench.mnist import load_dataset, read_idx, read_mnist
-from gpucheck.bench.model import BenchMode, BenchRequest, Fill
+from gpucheck.bench.request_model import BenchMode, BenchRequest, Fill
 from gpucheck.report.errors import WrongUseError
 from tests.fakes.bench import order
 

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from gpucheck.bench import model
-from gpucheck.bench.model import BenchRequest, Comparison, Measurement, Verified
+from gpucheck.bench.model import Comparison, Measurement, Verified
+from gpucheck.bench.request_model import BenchRequest
 from tests.fakes.bench import FLOAT32
 
 #: The fields that the contract names; they may not go without a new schema number.

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpucheck.bench import numerics
-from gpucheck.bench.model import Fill
 from gpucheck.bench.numerics import (
     ALIASES,
     FORMATS,
@@ -28,6 +27,7 @@ from gpucheck.bench.numerics import (
     sums_over_columns,
     sums_over_rows,
 )
+from gpucheck.bench.request_model import Fill
 from tests.report.formats.recorded import recorded
 
 FLOATS = st.floats(width=32, allow_nan=False, allow_infinity=False, min_value=-1e4, max_value=1e4)

@@ -9,7 +9,6 @@ import pytest
 
 from gpucheck.bench.case import Kernel
 from gpucheck.bench.kernels import KERNELS
-from gpucheck.bench.model import BenchMode, BenchRequest
 from gpucheck.bench.plan import (
     Resources,
     beyond_cache,
@@ -19,6 +18,7 @@ from gpucheck.bench.plan import (
     make_plan,
     select_devices,
 )
+from gpucheck.bench.request_model import BenchMode, BenchRequest
 from gpucheck.bench.roofline import board_of
 from gpucheck.drivers.gpu import BenchGpu, OpenedGpus
 from gpucheck.inventory.condition import spare_bytes

@@ -15,16 +15,8 @@ from gpucheck.bench.case import Case, CaseOrder, Kernel, Work
 from gpucheck.bench.environment import HostShare, RunEnvironment, parallel_efficiency
 from gpucheck.bench.frameworks import Framework, Frameworks
 from gpucheck.bench.kernels import KERNELS
-from gpucheck.bench.model import (
-    BenchMode,
-    BenchRequest,
-    BenchResult,
-    Conclusion,
-    Measurement,
-    Roofline,
-    SampleDetail,
-    Scope,
-)
+from gpucheck.bench.model import BenchResult, Conclusion, Measurement, Roofline, Scope
+from gpucheck.bench.request_model import BenchMode, BenchRequest, SampleDetail
 from gpucheck.bench.run import alternating, run_bench
 from gpucheck.bench.sampler import CaseState
 from gpucheck.drivers.gpu import GpuDevice, OpenedGpus

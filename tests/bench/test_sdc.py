@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpucheck.bench import sdc
-from gpucheck.bench.model import BenchRequest, Corruption
+from gpucheck.bench.model import Corruption
+from gpucheck.bench.request_model import BenchRequest
 from gpucheck.bench.sdc import (
     ELEMENTS,
     BitDifferences,

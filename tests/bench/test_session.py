@@ -15,15 +15,8 @@ from typing import Any
 import pytest
 
 from gpucheck.bench import plan, session
-from gpucheck.bench.model import (
-    BenchGpu,
-    BenchMode,
-    BenchRequest,
-    BenchResult,
-    Corruption,
-    Measurement,
-    Verified,
-)
+from gpucheck.bench.model import BenchGpu, BenchResult, Corruption, Measurement, Verified
+from gpucheck.bench.request_model import BenchMode, BenchRequest
 from gpucheck.bench.sampler import Sampler, off_by
 from gpucheck.bench.session import (
     bench_here,

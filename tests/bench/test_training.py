@@ -11,7 +11,8 @@ import pytest
 from gpucheck.bench import training
 from gpucheck.bench.gpu_training import CopiedTraining, GpuTraining, MultiGpuTraining
 from gpucheck.bench.mnist import load_dataset
-from gpucheck.bench.model import BenchMode, BenchRequest, Scope
+from gpucheck.bench.model import Scope
+from gpucheck.bench.request_model import BenchMode, BenchRequest
 from gpucheck.bench.sampler import off_by
 from gpucheck.bench.training import (
     CpuTraining,

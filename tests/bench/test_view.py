@@ -11,7 +11,6 @@ from gpucheck.bench.comparison import compare, headline
 from gpucheck.bench.doubts_view import PRECISION, SHORT
 from gpucheck.bench.model import (
     LARGER_SIZE,
-    BenchMode,
     BenchResult,
     Conclusion,
     Doubt,
@@ -24,6 +23,7 @@ from gpucheck.bench.model import (
     Throughput,
     Verified,
 )
+from gpucheck.bench.request_model import BenchMode
 from gpucheck.bench.rows_view import devices_text, row_name
 from gpucheck.bench.scheduler import TOO_SHORT
 from gpucheck.drivers.gpu import BenchGpu

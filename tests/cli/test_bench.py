@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpucheck.bench.model import BenchMode, BenchRequest, Fill, SampleDetail
+from gpucheck.bench.request_model import BenchMode, BenchRequest, Fill, SampleDetail
 from gpucheck.cli.bench import check_burn_options, check_peaks_options, check_profile_options
 from gpucheck.report.errors import WrongUseError
 

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gpucheck.bench.case import Case, CaseLabel, CaseOrder, Work
-from gpucheck.bench.model import BenchRequest, DtypeSpec, Fact, FrameworkUse, Verified
+from gpucheck.bench.model import DtypeSpec, Fact, FrameworkUse, Verified
 from gpucheck.bench.numerics import FORMATS, HostData, decode, encode
+from gpucheck.bench.request_model import BenchRequest
 from gpucheck.drivers.gpu import BenchGpu, GpuArray, GpuDevice, GpuFunction, Product, Span
 from gpucheck.drivers.host.blas import Blas, BlasFacts
 from gpucheck.drivers.host.cpu import CpuFacts, CpuLoad, LinuxCpu

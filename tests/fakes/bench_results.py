@@ -9,7 +9,6 @@ from typing import Any
 from gpucheck.bench.ci.model import ProcessRun
 from gpucheck.bench.model import (
     BenchEnvironment,
-    BenchMode,
     BenchResult,
     Corruption,
     Doubt,
@@ -24,6 +23,7 @@ from gpucheck.bench.model import (
     Throughput,
     Verified,
 )
+from gpucheck.bench.request_model import BenchMode
 from gpucheck.drivers.gpu import BenchGpu, Board
 from gpucheck.report.envelope import Failure
 

@@ -26,8 +26,8 @@ from gpucheck.bench.kernels.softmax import (
 )
 from gpucheck.bench.kernels.transfer import TransferCase
 from gpucheck.bench.kernels.triad import GpuTriad
-from gpucheck.bench.model import BenchMode, BenchRequest
 from gpucheck.bench.numerics import FORMATS, decode, encode
+from gpucheck.bench.request_model import BenchMode, BenchRequest
 from gpucheck.bench.training import TrainingPlan
 from gpucheck.drivers.cupy.device import open_gpus
 from gpucheck.drivers.gpu import GpuDevice

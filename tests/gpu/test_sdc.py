@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpucheck.bench.model import BenchRequest
+from gpucheck.bench.request_model import BenchRequest
 from gpucheck.bench.sdc import (
     ELEMENTS,
     SOURCE,

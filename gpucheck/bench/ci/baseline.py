@@ -26,7 +26,6 @@ from gpucheck.bench.ci.profile_model import Profile
 from gpucheck.bench.ci.run_data import doubts_of
 from gpucheck.bench.model import (
     BenchEnvironment,
-    BenchRequest,
     Direction,
     FrameworkFacts,
     GpuTelemetry,
@@ -34,6 +33,7 @@ from gpucheck.bench.model import (
     ProfileUse,
     Scope,
 )
+from gpucheck.bench.request_model import BenchRequest
 from gpucheck.drivers.host.files import MOST_JSON_BYTES, read_file
 from gpucheck.report.codec import DecodeError, from_plain, to_plain
 from gpucheck.report.envelope import Host

@@ -30,7 +30,7 @@ from gpucheck.bench.ci.model import (
     Series,
 )
 from gpucheck.bench.ci.run_data import MetricValues
-from gpucheck.bench.kernels import may_need_host
+from gpucheck.bench.kernel_traits import may_need_host
 from gpucheck.bench.model import Direction, Doubt, Gate, GateClass, GateStatus
 from gpucheck.report.envelope import Answer, Failure, Host, Notice
 from gpucheck.report.errors import ExitCode

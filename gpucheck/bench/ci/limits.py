@@ -9,8 +9,10 @@ from types import MappingProxyType
 from gpucheck.bench.boards import TableBoard, load_table
 from gpucheck.bench.ci.decision import limit_of
 from gpucheck.bench.ci.profile_model import Check, Limit, Match, Metric, Profile, Target
-from gpucheck.bench.kernels import KERNELS, LINKS
-from gpucheck.bench.model import BenchMode, Direction, Scope
+from gpucheck.bench.kernel_traits import LINKS
+from gpucheck.bench.kernels import KERNELS
+from gpucheck.bench.model import Direction, Scope
+from gpucheck.bench.request_model import BenchMode
 from gpucheck.bench.roofline import board_from
 from gpucheck.drivers.gpu import Board
 from gpucheck.report.errors import WrongUseError

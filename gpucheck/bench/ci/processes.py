@@ -14,16 +14,8 @@ from typing import Any
 
 from gpucheck.bench.ci.model import ProcessRun
 from gpucheck.bench.ci.profile_model import RunPlan
-from gpucheck.bench.model import (
-    BenchMode,
-    BenchRequest,
-    BenchResult,
-    Extent,
-    Fill,
-    GpuTelemetry,
-    Measurement,
-    Telemetry,
-)
+from gpucheck.bench.model import BenchResult, Extent, GpuTelemetry, Measurement, Telemetry
+from gpucheck.bench.request_model import BenchMode, BenchRequest, Fill
 from gpucheck.bench.workers import (
     WORKER_INTERRUPTED,
     WORKER_NO_DOCUMENT,

@@ -41,8 +41,9 @@ from gpucheck.bench.ci.profile_model import (
 )
 from gpucheck.bench.frameworks import CPU_ONLY, DTYPES, FORMS, GPU_ONLY, dtypes_of
 from gpucheck.bench.kernels import KERNELS
-from gpucheck.bench.model import BenchMode, Fill, Scope, Severity
+from gpucheck.bench.model import Scope, Severity
 from gpucheck.bench.numerics import FORMATS
+from gpucheck.bench.request_model import BenchMode, Fill
 from gpucheck.bench.telemetry import REASONS
 from gpucheck.drivers.gpu import Board
 

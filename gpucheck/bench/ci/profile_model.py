@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated, NamedTuple
 
-from gpucheck.bench.model import BenchMode, Direction, Fact, Fill, Scope, Severity
+from gpucheck.bench.model import Direction, Fact, Scope, Severity
+from gpucheck.bench.request_model import BenchMode, Fill
 
 
 class Key(NamedTuple):

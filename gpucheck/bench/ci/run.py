@@ -38,13 +38,13 @@ from gpucheck.bench.frameworks import parse_framework
 from gpucheck.bench.model import (
     BaselineUse,
     BenchEnvironment,
-    BenchRequest,
     BenchResult,
     Gate,
     GateStatus,
     ProfileUse,
 )
 from gpucheck.bench.plan import BUDGETS_S, check_device_names
+from gpucheck.bench.request_model import BenchRequest
 from gpucheck.bench.workers import WorkerDevice, Workers, select_worker_devices, worker_devices
 from gpucheck.drivers.host.cpu import LinuxCpu
 from gpucheck.drivers.interface import NvmlRequest, Probes

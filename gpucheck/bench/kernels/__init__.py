@@ -2,51 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from functools import cache
+from importlib import import_module
+from types import MappingProxyType
+from typing import TYPE_CHECKING
 
-from gpucheck.bench.case import CaseLabel, Kernel
-from gpucheck.bench.kernels.batch import Batch
-from gpucheck.bench.kernels.copy import Copy
-from gpucheck.bench.kernels.launch import Launch
-from gpucheck.bench.kernels.matmul import Matmul
-from gpucheck.bench.kernels.p2p import PeerToPeer
-from gpucheck.bench.kernels.softmax import Softmax
-from gpucheck.bench.kernels.towers import Towers
-from gpucheck.bench.kernels.train import Train
-from gpucheck.bench.kernels.transfer import Transfer
-from gpucheck.bench.kernels.triad import Triad
-from gpucheck.bench.model import Fact, Measurement, Scope
+if TYPE_CHECKING:
+    from gpucheck.bench.case import Kernel
 
-KERNELS: dict[str, Kernel] = {
-    "matmul": Matmul(),
-    "softmax": Softmax(),
-    "copy": Copy(),
-    "triad": Triad(),
-    "transfer": Transfer(),
-    "launch": Launch(),
-    "train": Train(),
-    "batch": Batch(),
-    "towers": Towers(),
-    "p2p": PeerToPeer(),
-}
-#: Kernels by what their rows show; `Kernel` describes each.
-STREAMS, LINKS, BLAS_USERS, WHOLE_TRANSFERS, _WITH_HOST = (
-    frozenset(name for name, kernel in KERNELS.items() if getattr(kernel, trait))
-    for trait in ("streams", "measures_link", "uses_blas", "transfers_all", "runs_with_host")
+#: Kernel -> its class, in the module of this folder that is called like the kernel.
+_CLASSES = MappingProxyType(
+    {
+        "matmul": "Matmul",
+        "softmax": "Softmax",
+        "copy": "Copy",
+        "triad": "Triad",
+        "transfer": "Transfer",
+        "launch": "Launch",
+        "train": "Train",
+        "batch": "Batch",
+        "towers": "Towers",
+        "p2p": "PeerToPeer",
+    }
 )
 
 
-def needs_host(row: CaseLabel | Measurement, facts: Mapping[str, Fact]) -> bool:
-    """Return whether the host's speed is in a row's time, and not the GPU's alone.
+class _Kernels(Mapping[str, "Kernel"]):
+    """Kernels by name, each imported when it is looked up: --help needs no more than the names."""
 
-    A framework hands over every operation by itself, in its own process.
-    """
-    on_host = row.device == "cpu" or row.scope is not Scope.RESIDENT or row.framework is not None
-    return on_host or row.kernel in _WITH_HOST or "timed_by" in facts
+    def __getitem__(self, name: str) -> Kernel:
+        return _open(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_CLASSES)
+
+    def __len__(self) -> int:
+        return len(_CLASSES)
 
 
-def may_need_host(device: str, parts: Sequence[str]) -> bool:
-    """Return the same of a saved row by the parts of its id, as far as these tell."""
-    kernel, *rest = parts
-    made_by = any(part.startswith("framework=") for part in rest)
-    return device == "cpu" or Scope.END_TO_END.value in rest or made_by or kernel in _WITH_HOST
+@cache
+def _open(name: str) -> Kernel:
+    cls = _CLASSES[name]
+    kernel: Kernel = getattr(import_module(f"{__name__}.{name}"), cls)()
+    return kernel
+
+
+KERNELS: Mapping[str, Kernel] = _Kernels()

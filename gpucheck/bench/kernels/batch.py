@@ -13,7 +13,8 @@ from gpucheck.bench.case import Case, CaseOrder
 from gpucheck.bench.gpu_training import GpuTraining
 from gpucheck.bench.kernels.train import DATA_BYTES, TrainingKernel
 from gpucheck.bench.mnist import INPUTS
-from gpucheck.bench.model import BenchMode, Conclusion, Measurement
+from gpucheck.bench.model import Conclusion, Measurement
+from gpucheck.bench.request_model import BenchMode
 from gpucheck.bench.training import (
     CpuTraining,
     TrainingPlan,

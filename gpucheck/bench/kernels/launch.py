@@ -12,8 +12,9 @@ from types import MappingProxyType
 
 from gpucheck.bench.case import Case, CaseOrder, Kernel, Work
 from gpucheck.bench.gpu_case import gpu_label
-from gpucheck.bench.model import BenchMode, Conclusion, Measurement, Verified
+from gpucheck.bench.model import Conclusion, Measurement, Verified
 from gpucheck.bench.numerics import FORMATS
+from gpucheck.bench.request_model import BenchMode
 from gpucheck.drivers.gpu import GpuDevice
 
 #: Launches in one graph: so many that the cost of replaying it is negligible.

@@ -21,7 +21,7 @@ from gpucheck.bench.gpu_case import (
     gpu_label,
     pinned_bytes,
 )
-from gpucheck.bench.model import BenchMode, BenchRequest, Verified
+from gpucheck.bench.model import Verified
 from gpucheck.bench.numerics import (
     FORMATS,
     NARROWEST,
@@ -38,6 +38,7 @@ from gpucheck.bench.numerics import (
     sums_over_columns,
     sums_over_rows,
 )
+from gpucheck.bench.request_model import BenchMode, BenchRequest
 from gpucheck.drivers.gpu import (
     FLOAT8_WORKSPACE_BYTES,
     PRODUCT_EDGES,

@@ -12,8 +12,9 @@ from types import MappingProxyType
 from gpucheck.bench.case import Case, CaseOrder, Kernel, Work
 from gpucheck.bench.gpu_case import EventCase, gpu_label
 from gpucheck.bench.kernels.copy import verify_copy
-from gpucheck.bench.model import BenchMode, Fact, Verified
+from gpucheck.bench.model import Fact, Verified
 from gpucheck.bench.numerics import FORMATS
+from gpucheck.bench.request_model import BenchMode
 from gpucheck.drivers.gpu import GpuArray, GpuDevice
 
 

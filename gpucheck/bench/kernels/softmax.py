@@ -34,7 +34,7 @@ from gpucheck.bench.gpu_case import (
     gpu_label,
     pinned_bytes,
 )
-from gpucheck.bench.model import BenchMode, BenchRequest, Conclusion, Fact, Measurement, Verified
+from gpucheck.bench.model import Conclusion, Fact, Measurement, Verified
 from gpucheck.bench.numerics import (
     FORMATS,
     block_count,
@@ -45,6 +45,7 @@ from gpucheck.bench.numerics import (
     fresh_array,
     sums_over_columns,
 )
+from gpucheck.bench.request_model import BenchMode, BenchRequest
 from gpucheck.drivers.cupy.errors import CLUSTER_NOT_PLACED
 from gpucheck.drivers.cupy.install import command, installation
 from gpucheck.drivers.gpu import GpuArray, GpuDevice, GpuFunction

@@ -16,7 +16,8 @@ from gpucheck.bench.case import Case, CaseOrder
 from gpucheck.bench.gpu_training import GpuTraining, MultiGpuTraining
 from gpucheck.bench.kernels.train import DATA_BYTES, TrainingKernel
 from gpucheck.bench.mnist import INPUTS
-from gpucheck.bench.model import BenchMode, BenchRequest, Conclusion, Measurement
+from gpucheck.bench.model import Conclusion, Measurement
+from gpucheck.bench.request_model import BenchMode, BenchRequest
 from gpucheck.bench.training import (
     CpuTraining,
     TrainingPlan,

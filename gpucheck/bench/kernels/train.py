@@ -13,7 +13,8 @@ from types import MappingProxyType
 from gpucheck.bench.case import Case, CaseOrder, Kernel, Work, thread_counts
 from gpucheck.bench.gpu_training import CopiedTraining, GpuTraining
 from gpucheck.bench.mnist import INPUTS, check_data_file
-from gpucheck.bench.model import BenchMode, BenchRequest, Conclusion, Measurement
+from gpucheck.bench.model import Conclusion, Measurement
+from gpucheck.bench.request_model import BenchMode, BenchRequest
 from gpucheck.bench.training import (
     CpuTraining,
     TrainingPlan,

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 from gpucheck.bench.case import Case, CaseOrder, Kernel, Work
 from gpucheck.bench.gpu_case import EventCase, gpu_label, pinned_bytes
 from gpucheck.bench.kernels.copy import verify_copy
-from gpucheck.bench.model import BenchMode, Conclusion, Measurement, Verified
+from gpucheck.bench.model import Conclusion, Measurement, Verified
 from gpucheck.bench.numerics import FORMATS
+from gpucheck.bench.request_model import BenchMode
 from gpucheck.drivers.gpu import GpuArray, GpuDevice
 
 if TYPE_CHECKING:

@@ -23,8 +23,9 @@ from gpucheck.bench.case import (
 )
 from gpucheck.bench.gpu_case import GpuOperation, ResidentCase, gpu_label
 from gpucheck.bench.kernels.copy import StreamKernel, packed
-from gpucheck.bench.model import BenchMode, Verified
+from gpucheck.bench.model import Verified
 from gpucheck.bench.numerics import FORMATS, fresh_array
+from gpucheck.bench.request_model import BenchMode
 from gpucheck.drivers.gpu import GpuArray, GpuDevice
 
 if TYPE_CHECKING:

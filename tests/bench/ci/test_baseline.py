@@ -31,7 +31,8 @@ from gpucheck.bench.ci.baseline import (
 )
 from gpucheck.bench.ci.model import CarriedDoubt, Fingerprint, SavedRun
 from gpucheck.bench.environment import VARIABLES
-from gpucheck.bench.model import BenchRequest, Direction, Doubt, ProfileUse, Scope, Verified
+from gpucheck.bench.model import Direction, Doubt, ProfileUse, Scope, Verified
+from gpucheck.bench.request_model import BenchRequest
 from gpucheck.report.codec import to_plain
 from gpucheck.report.envelope import Failure, Host
 from gpucheck.report.errors import WrongUseError

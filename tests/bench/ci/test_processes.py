@@ -10,7 +10,8 @@ import pytest
 from gpucheck.bench.ci.model import ProcessRun
 from gpucheck.bench.ci.processes import collect, merged, run_of, was_interrupted, worker_arguments
 from gpucheck.bench.ci.profile_model import RunPlan
-from gpucheck.bench.model import BenchMode, BenchRequest, Corruption, Extent, Fill
+from gpucheck.bench.model import Corruption, Extent
+from gpucheck.bench.request_model import BenchMode, BenchRequest, Fill
 from gpucheck.bench.workers import (
     WORKER_DIED,
     WORKER_INTERRUPTED,

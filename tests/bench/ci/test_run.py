@@ -28,17 +28,9 @@ from gpucheck.bench.ci.run import (
     wanted_devices,
 )
 from gpucheck.bench.ci.run_data import Node, NodeGpu, RunData
-from gpucheck.bench.model import (
-    BenchMode,
-    BenchRequest,
-    BenchResult,
-    Corruption,
-    Gate,
-    GateClass,
-    GateStatus,
-    Verified,
-)
+from gpucheck.bench.model import BenchResult, Corruption, Gate, GateClass, GateStatus, Verified
 from gpucheck.bench.plan import BUDGETS_S
+from gpucheck.bench.request_model import BenchMode, BenchRequest
 from gpucheck.bench.workers import (
     WORKER_DIED,
     WORKER_INTERRUPTED,

@@ -10,7 +10,8 @@ from gpucheck.bench.kernels.batch import Batch, batch_sizes
 from gpucheck.bench.kernels.launch import Launch
 from gpucheck.bench.kernels.towers import Towers
 from gpucheck.bench.kernels.train import Train
-from gpucheck.bench.model import BenchMode, Measurement, Scope, Throughput
+from gpucheck.bench.model import Measurement, Scope, Throughput
+from gpucheck.bench.request_model import BenchMode
 from tests.fakes.bench import FLOAT32, RIGHT
 
 

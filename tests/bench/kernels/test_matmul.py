@@ -17,8 +17,9 @@ from gpucheck.bench.kernels.matmul import (
     verify_product,
 )
 from gpucheck.bench.kernels.softmax import Softmax
-from gpucheck.bench.model import BenchMode, BenchRequest, DtypeSpec, Fill
+from gpucheck.bench.model import DtypeSpec
 from gpucheck.bench.numerics import FORMATS, STORAGES, decode, encode
+from gpucheck.bench.request_model import BenchMode, BenchRequest, Fill
 from gpucheck.bench.sampler import CaseState
 from gpucheck.bench.scheduler import Settings, measure
 from gpucheck.report.errors import WrongUseError

@@ -5,8 +5,8 @@ import pytest
 from gpucheck.bench import mnist, training
 from gpucheck.bench.gpu_case import pinned_bytes
 from gpucheck.bench.kernels import KERNELS
-from gpucheck.bench.model import BenchMode, BenchRequest
 from gpucheck.bench.numerics import FORMATS
+from gpucheck.bench.request_model import BenchMode, BenchRequest
 from tests.fakes.bench import FakeClock, FakeGpu, order
 
 

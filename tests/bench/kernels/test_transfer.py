@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpucheck.bench.kernels.transfer import Transfer, fit_line, sweep_counts
-from gpucheck.bench.model import BenchMode, BenchRequest, Measurement, Scope
+from gpucheck.bench.model import Measurement, Scope
+from gpucheck.bench.request_model import BenchMode, BenchRequest
 from tests.fakes.bench import FLOAT32, RIGHT, FakeClock, FakeGpu, order
 
 
