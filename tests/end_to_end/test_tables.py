@@ -26,7 +26,7 @@ MACHINES: dict[str, tuple[tuple[str, ...], ...]] = {
     "p2p-bridge": (("--topology",),),
     "wsl2": (("--processes",),),
     "old-driver": (("--processes",),),
-    "hung-gpu": (("--processes", "--deadline", "2"),),
+    "hung-gpu": (("--processes", "--deadline", "4"),),
     "no-driver": ((),),
 }
 WIDTHS = (40, 80, 160)
