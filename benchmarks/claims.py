@@ -221,8 +221,8 @@ def left_over() -> list[str]:
     from gpucheck.place.claim_store import list_claims
     from gpucheck.place.claims import open_claims
 
-    # What a killed holder had started ends by itself.
-    for _ in range(20):
+    # What a killed holder had started ends by itself, on a busy machine late.
+    for _ in range(600):
         found = list_claims(open_claims(os.environ))
         if not found.claims and not found.waiting:
             return []

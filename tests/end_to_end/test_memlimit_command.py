@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ import pytest
 
 from tests.conftest import scrubbed_environment
 from tests.end_to_end.conftest import Pretend, Program
-from tests.place.command_driver import COUNTING_CHILD, eventually, state_of
+from tests.place.command_driver import COUNTING_CHILD, eventually, is_running, state_of
 from tests.place.test_supervise_terminal import FULL_SCREEN
 from tests.terminal import Terminal
 
@@ -226,10 +225,10 @@ if os.fork() == 0:
         with open(path + ".draft", "w") as file:
             file.write(f"0 {os.getpid()} 0 -1 {70 << 30} 0 0 0 0\\n")
         os.replace(path + ".draft", path)
-        time.sleep(60)
+        time.sleep(600)
     os._exit(0)
 os.wait()
-time.sleep(30)
+time.sleep(600)
 """
         code, run = self.run(
             program, machine, tmp_path, "--watch", "stop", "--", sys.executable, "-c", daemon
@@ -237,7 +236,8 @@ time.sleep(30)
 
         (culprit,) = run["culprits"]
         assert (code, run["action"], run["peak_bytes"]) == (143, "terminated", 70 * GIB)
-        eventually(lambda: not Path(f"/proc/{culprit['pid']}").exists())
+        # The first process of a container may collect nobody.
+        eventually(lambda: not is_running(culprit["pid"]))
 
     def test_what_is_no_descendant_is_left_alone(
         self, program: Program, machine: dict[str, str], tmp_path: Path
@@ -281,10 +281,8 @@ time.sleep(30)
         self, program: Program, pretend: Pretend, tmp_path: Path
     ) -> None:
         machine = pretend("t4", hang=["nvmlDeviceGetComputeRunningProcesses* after=2"])
-        began = time.monotonic()
 
         code, run = self.run(program, machine, tmp_path, "--", "sh", "-c", "sleep 5; exit 9")
 
         assert code == 9
-        assert time.monotonic() - began >= 5
         assert "did not answer" in json.dumps(run["unavailable"])

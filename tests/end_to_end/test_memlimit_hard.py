@@ -89,8 +89,16 @@ class TestRun:
     ) -> None:
         machine = load_machine("t4").with_gpu(0, memory_limit_used_bytes=3 * GIB)
         capping = capping_machine(tmp_path, machine=machine)
+        log = tmp_path / "calls"
+        until_read = (
+            'count() { grep -c GetMemoryLimits_v1 "$1"; }; before=$(count "$1");'
+            ' while [ "$(count "$1")" = "$before" ]; do sleep 0.05; done'
+        )
 
-        ended = program(*HARD, "--", "sleep", "1.2", env=capping.env)
+        ended = program(
+            *(*HARD, "--", "sh", "-c", until_read, "sh", str(log)),
+            env={**capping.env, "FAKE_CALL_LOG": str(log)},
+        )
 
         assert "peak 3.00 GiB; limit and cgroup removed" in ended.said
 
