@@ -102,7 +102,7 @@ def _gpu(device: str) -> GpuDevice:
         raise error(
             code=BUSY if opened.busy else "no-gpu",
             message=opened.unavailable or f"there is no {device}",
-            remedy=opened.remedy or ("run gpucheck detect",),
+            remedy=opened.remedy or ("Run: gpucheck detect",),
         )
     return opened.devices[0]
 

@@ -21,6 +21,8 @@ Fact = str | int | float
 MORE_TIME = "give more time (--budget; seconds in a profile)"
 LARGER_SIZE = "choose a larger size (--size; size in a profile)"
 SMALLER_SIZE = "choose a smaller size (--size; size in a profile)"
+#: The same as a remedy, which is a sentence.
+CHOOSE_SMALLER_SIZE = f"C{SMALLER_SIZE[1:]}."
 
 
 class Scope(StrEnum):

@@ -463,7 +463,7 @@ def lacking_memory(
         code=MEMORY_TAKEN,
         message=f"gpu:{gpu.cuda_index} has too little free memory: {free:.1f} of {total:.1f} GiB; "
         f"{who}",
-        remedy=("list them: gpucheck list --processes", "run it again when they have ended"),
+        remedy=("List them: gpucheck list --processes", "Run it again when they have ended."),
     )
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from gpucheck.bench import stats
 from gpucheck.bench.case import Case
-from gpucheck.bench.model import SMALLER_SIZE, Fact, Verified
+from gpucheck.bench.model import CHOOSE_SMALLER_SIZE, Fact, Verified
 from gpucheck.drivers.host.clock import Clock
 from gpucheck.drivers.host.cpu import running_on
 from gpucheck.report.envelope import Failure
@@ -272,7 +272,7 @@ def out_of_memory(state: CaseState) -> Failure:
     return Failure(
         code="out-of-memory",
         message=f"the host does not have enough free memory for {state.case.label.text}",
-        remedy=(SMALLER_SIZE,),
+        remedy=(CHOOSE_SMALLER_SIZE,),
     )
 
 
@@ -281,7 +281,7 @@ def stuck_clock(elapsed_s: float) -> Failure:
     return Failure(
         code=CLOCK_STUCK,
         message=f"the clock cannot be trusted: a run of many operations took {elapsed_s:g} seconds",
-        remedy=("check the clock source in /sys/devices/system/clocksource",),
+        remedy=("Check the clock source in /sys/devices/system/clocksource.",),
     )
 
 
@@ -302,5 +302,5 @@ def wrong_result(state: CaseState, found: Verified) -> Failure:
     return Failure(
         code="wrong-result",
         message=f"{state.case.label.text} gives a wrong result: {deviation}",
-        remedy=("do not use its time", "run gpucheck detect"),
+        remedy=("Do not use its time.", "Run: gpucheck detect"),
     )

@@ -292,8 +292,8 @@ def no_time(state: CaseState, enough_s: float) -> Failure:
 
 
 def _more_time(enough_s: float) -> tuple[str, ...]:
-    more = f"give more time: --budget {enough_s:g} (seconds in a profile)"
-    return more, f"or {SMALLER_SIZE}"
+    more = f"Give more time: --budget {enough_s:g} (seconds in a profile)."
+    return more, f"Or {SMALLER_SIZE}."
 
 
 def _lacked_time(state: CaseState) -> bool:

@@ -115,14 +115,14 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 @pytest.mark.parametrize(
     ("found", "error", "code", "message", "remedy"),
     [
-        (OpenedGpus(), MissingError, "no-gpu", "there is no gpu:12", ("run gpucheck detect",)),
+        (OpenedGpus(), MissingError, "no-gpu", "there is no gpu:12", ("Run: gpucheck detect",)),
         (
             OpenedGpus(unavailable="no driver", remedy=("do it",)),
             MissingError, "no-gpu", "no driver", ("do it",),
         ),
         (
             OpenedGpus(unavailable="held", busy=True),
-            InconclusiveError, "gpu-busy", "held", ("run gpucheck detect",),
+            InconclusiveError, "gpu-busy", "held", ("Run: gpucheck detect",),
         ),
     ],
 )  # fmt: skip

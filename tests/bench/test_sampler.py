@@ -92,7 +92,7 @@ def test_a_wrong_row_says_how_far_it_is_off(
 
     assert failure.code == "wrong-result"
     assert f"gives a wrong result: {said}" in failure.message
-    assert failure.remedy[0] == "do not use its time"
+    assert failure.remedy[0] == "Do not use its time."
 
 
 def test_a_span_between_events_is_long_for_their_clock_and_short_for_the_queue() -> None:

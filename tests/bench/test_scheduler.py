@@ -691,7 +691,7 @@ def test_references_go_first_and_the_costly_ones_before_the_cheap_ones() -> None
         code="no-time",
         message="left out: three rounds of fake float32 8 naive on cpu take about 6 s, "
         "more than the budget allows",
-        remedy=("give more time: --budget 25 (seconds in a profile)", f"or {SMALLER_SIZE}"),
+        remedy=("Give more time: --budget 25 (seconds in a profile).", f"Or {SMALLER_SIZE}."),
     )
     assert note == (
         "12 s is too short for three rounds of every row; left out: fake float32 8 naive on cpu; "

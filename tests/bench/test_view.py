@@ -577,7 +577,7 @@ def test_every_doubt_about_a_row_has_few_words() -> None:
 
 def test_rows_that_the_time_did_not_reach_are_one_line() -> None:
     late = Failure(
-        code="no-time", message="left out", remedy=("give more time: --budget 25", "or smaller")
+        code="no-time", message="left out", remedy=("Give more time: --budget 25.", "Or smaller.")
     )
     empty = [
         replace(row, median_s=None, samples_s=(), error=late)

@@ -202,7 +202,7 @@ def run_profile(
         failure = Failure(
             code="no-gpu",
             message=f"The profile {profile.name} is for GPUs, and programs see none here.",
-            remedy=("gpucheck list shows which are hidden, and why", "gpucheck detect"),
+            remedy=("See which are hidden, and why: gpucheck list", "Run: gpucheck detect"),
         )
         return Answer(result=None, exit_code=ExitCode.MISSING, host=host, error=failure), None
     benchmark = Benchmark(

@@ -58,7 +58,7 @@ class Products:
                     code="layout-unsupported",
                     message="cuBLASLt multiplies float8 only with the second factor stored"
                     " transposed",
-                    remedy=("choose another format",),
+                    remedy=("Choose another format.",),
                 )
             self._float8.multiply(left, right, out, product)
         else:
@@ -102,7 +102,7 @@ def _check_edges(left: Sequence[int], right: Sequence[int], product: Product) ->
             code="edge-unsupported",
             message=f"cuBLAS multiplies {name} only where all edges are multiples of {step}, "
             f"not {odd}",
-            remedy=(f"choose --size {max(step, odd // step * step)}",),
+            remedy=(f"Choose --size {max(step, odd // step * step)}.",),
         )
 
 
@@ -325,7 +325,7 @@ class Float8Products:
             raise MissingError(
                 code="float8-unsupported",
                 message="this cuBLASLt has no float8 product of this shape for this GPU",
-                remedy=("install a newer cuBLAS for the same CUDA", "choose another --size"),
+                remedy=("Install a newer cuBLAS for the same CUDA.", "Choose another --size."),
             )
         return found
 

@@ -326,7 +326,7 @@ def _count_gpus(cupy: Any) -> int:
             raise MissingError(
                 code="no-driver",
                 message="there is no NVIDIA driver, or it is too old for CuPy's CUDA version",
-                remedy=("run gpucheck detect",),
+                remedy=("Run: gpucheck detect",),
             ) from error
         raise as_failure(error, "counting the GPUs") from error
 
@@ -337,14 +337,14 @@ def _indices_to_open(requested: Sequence[int] | None, count: int) -> Sequence[in
         raise MissingError(
             code="no-gpu",
             message="CUDA sees no GPU",
-            remedy=("run gpucheck detect",),
+            remedy=("Run: gpucheck detect",),
         )
     for index in requested or ():
         if index >= count:
             raise MissingError(
                 code="no-such-gpu",
                 message=f"there is no gpu:{index}: a CUDA program started now sees {count}",
-                remedy=("see the indices: gpucheck list",),
+                remedy=("See the indices: gpucheck list",),
             )
     return range(count) if requested is None else tuple(dict.fromkeys(requested))
 

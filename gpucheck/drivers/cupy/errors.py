@@ -81,8 +81,8 @@ def as_failure(error: Exception, doing: str) -> GpucheckError:
             message=f"the GPU refused another process while {doing}: one uses it exclusively, "
             f"or its compute mode forbids use: {text}",
             remedy=(
-                "see who uses it: gpucheck list --processes",
-                "see its compute mode: nvidia-smi -q -d COMPUTE",
+                "See who uses it: gpucheck list --processes",
+                "See its compute mode: nvidia-smi -q -d COMPUTE",
             ),
         )
     if isinstance(error, MemoryError) or any(name in text for name in _OUT_OF_MEMORY):
@@ -90,21 +90,21 @@ def as_failure(error: Exception, doing: str) -> GpucheckError:
             code="gpu-out-of-memory",
             message=f"the GPU does not have enough free memory for {doing}: {text}",
             remedy=(
-                "choose a smaller size (--size; size in a profile)",
-                "see who uses it: gpucheck list --processes",
+                "Choose a smaller size (--size; size in a profile).",
+                "See who uses it: gpucheck list --processes",
             ),
         )
     if any(name in text for name in _LOST):
         return InconclusiveError(
             code="gpu-lost",
             message=f"the GPU stopped answering while {doing}: {text}",
-            remedy=("run gpucheck detect", "look for Xid messages in the kernel log (dmesg)"),
+            remedy=("Run: gpucheck detect", "Look for Xid messages in the kernel log (dmesg)."),
         )
     if any(name in text for name in _NO_CLUSTER):
         return MissingError(
             code=CLUSTER_NOT_PLACED,
             message=f"the GPU, or this part of it, cannot place a cluster while {doing}: {text}",
-            remedy=("run it on the whole GPU, or on a larger MIG instance",),
+            remedy=("Run it on the whole GPU, or on a larger MIG instance.",),
         )
     if isinstance(error, OSError) and error.errno is not None:
         return _file_failure(error, doing)
@@ -123,7 +123,7 @@ def as_failure(error: Exception, doing: str) -> GpucheckError:
     return InconclusiveError(
         code="gpu-error",
         message=f"the GPU failed while {doing}: {kind}: {text}",
-        remedy=("run gpucheck detect",),
+        remedy=("Run: gpucheck detect",),
     )
 
 

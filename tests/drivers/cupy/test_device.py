@@ -619,7 +619,7 @@ def test_int8_edges_that_cublas_does_not_take_are_named(cublas: Cublas) -> None:
     with pytest.raises(MissingError, match=r"multiples of 4, not 5") as caught:
         CupyDevice(0).multiply(left, right, out, Product(math_mode="int8"))
 
-    assert caught.value.remedy == ("choose --size 4",)
+    assert caught.value.remedy == ("Choose --size 4.",)
 
 
 def test_copies_rows_and_poison(cupy: FakeCupy) -> None:
