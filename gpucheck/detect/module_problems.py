@@ -120,15 +120,13 @@ def problem_in_log(machine: Machine) -> Trouble | None:
 def wrong_flavour(machine: Machine, devices: Sequence[PciDeviceReading]) -> Trouble | None:
     """Return why the loaded flavour, open or proprietary, does not fit one of these GPUs."""
     flavour = machine.system.module.flavour
-    evidence = (Evidence("/proc/driver/nvidia/version", flavour or "?"),)
     if flavour == "open" and any(is_older_than_turing(device.device_id) for device in devices):
         summary = "the open kernel module is loaded, which supports no GPU older than Turing"
-        return Trouble(
-            CheckStatus.FAIL, summary, evidence, PROPRIETARY, cause="open-module-on-old-gpu"
-        )
-    if flavour == "proprietary" and any(is_blackwell_or_newer(d.device_id) for d in devices):
+        remedy, cause = PROPRIETARY, "open-module-on-old-gpu"
+    elif flavour == "proprietary" and any(is_blackwell_or_newer(d.device_id) for d in devices):
         summary = "the proprietary kernel module is loaded, but Blackwell GPUs need the open one"
-        return Trouble(
-            CheckStatus.FAIL, summary, evidence, OPEN_FLAVOUR, cause="proprietary-module-on-new-gpu"
-        )
-    return None
+        remedy, cause = OPEN_FLAVOUR, "proprietary-module-on-new-gpu"
+    else:
+        return None
+    evidence = (Evidence("/proc/driver/nvidia/version", flavour),)
+    return Trouble(CheckStatus.FAIL, summary, evidence, remedy, cause=cause)

@@ -175,9 +175,7 @@ def _number(value: object) -> float | None:
     """Return a number that float32 holds, else None."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    if isinstance(value, int):
-        return float(value) if abs(value) < _LARGEST_FLOAT32 else None
-    return value if math.isfinite(value) and abs(value) < _LARGEST_FLOAT32 else None
+    return float(value) if abs(value) < _LARGEST_FLOAT32 else None
 
 
 def _constant(

@@ -285,12 +285,15 @@ class Timed:
         self.facts: dict[str, object] = {}
         self.name = "pytorch"
         self.forms: list[str] = []
+        self.loops: list[int] = []
         self._seconds, self._edge = seconds, 0
 
     def ask(self, request: dict[str, Any], deadline_s: float) -> dict[str, Any]:
         if request["ask"] == "prepare":
             self._edge = request["output"]["shape"][0]
             self.forms.append(request["form"])
+        if request["ask"] == "run":
+            self.loops.append(request["loops"])
         if request["ask"] == "run" and self._edge not in self._seconds:
             raise BadAnswerError(code="framework-died", message="it was ended")
         return {"seconds": self._seconds.get(self._edge), "handed_s": 0.0}
@@ -321,6 +324,7 @@ def test_a_16_bit_product_is_tried_out_before_it_takes_the_time_of_all_others(
     assert found == [wanted] * len(FORMS["pytorch"])
     tried = 0 if expected_s is None and not seconds else max(1, len(seconds))
     assert process.forms[:tried] == ["eager"] * tried
+    assert process.loops == [1] * len(process.loops)
     assert [case.trial_s() for case in cases_of(framework, "matmul", None, size=edge)] == [None] * 3
 
 

@@ -531,3 +531,16 @@ def test_a_card_is_left_out_below_a_sixteenth_of_the_size(lacking: int, left_out
     # A card that is too small even when nobody uses it is not taken by others.
     tiny = replace(gpu, memory_total_bytes=gpu.memory_free_bytes)
     assert lacking_memory(copy, "float32", tiny, 4096, Resources(), exact=False) is None
+
+
+@pytest.mark.parametrize(("size", "least"), [(8, 1), (16, 1), (31, 1), (32, 2)])
+def test_a_gpu_takes_part_while_a_sixteenth_of_the_size_fits(size: int, least: int) -> None:
+    kernel = KERNELS["copy"]
+    needed = kernel.device_bytes(kernel.shape(least), "float32")
+    request = kernel, "float32"
+
+    def error(free: int) -> object:
+        return lacking_memory(*request, card(0, free=free), size, NO_GPU, exact=False)
+
+    assert error(2 * needed) is None
+    assert error(needed) is not None

@@ -608,6 +608,23 @@ def test_a_group_that_takes_too_long_leaves_the_later_ones_some_time() -> None:
     assert [fraction for _, fraction, _ in told] == sorted(fraction for _, fraction, _ in told)
 
 
+def test_each_row_is_judged_by_the_highest_clock_of_its_own_gpu() -> None:
+    clock = FakeClock()
+    devices = [FakeGpu(clock), FakeGpu(clock, cuda_index=1)]
+    for gpu, most_mhz in zip(devices, (1500.0, 3000.0), strict=True):
+        gpu.facts = replace(gpu.facts, clock_sm_max_mhz=most_mhz)
+    request = BenchRequest(
+        kernels=("softmax",), dtypes=("float32",), size=64, budget_s=0.2, mode=BenchMode.QUICK,
+        devices=("gpu",),
+    )  # fmt: skip
+
+    result, _ = run(request, clock=clock, gpus=OpenedGpus(devices=devices), kernels=PLAIN)
+
+    low = {row.device for row in result.measurements if "clock-low" in str(row.doubts)}
+    assert {row.device for row in result.measurements} == {"gpu:0", "gpu:1"}
+    assert low == {"gpu:1"}
+
+
 def test_sensors_become_telemetry_doubts_and_energy() -> None:
     clock = FakeClock()
     counters = {"limited_ns": {}, "processes": [4242]}

@@ -391,6 +391,9 @@ def test_an_error_of_a_running_driver_outweighs_what_is_not_seen(
     assert with_nodes.first_failure == "nvml"
     assert without.first_failure == ("device-nodes" if number in (4, 17) else "nvml")
     assert "NVML" in with_nodes.conclusion or "NVML" in str(with_nodes.checks)
+    bus_says = next(each.summary for each in with_nodes.checks if each.id == "pci-device")
+    said = f"yet a driver is present (NVML error {number})"
+    assert bus_says.endswith(said) is (kernel is MASKED)
 
 
 @pytest.mark.parametrize("number", sorted({*nvml_binding.REASONS} - {*WITNESSES, 10}))
@@ -401,6 +404,8 @@ def test_other_errors_outweigh_an_empty_bus_only_beside_a_control_node(number: i
     beside = sandboxed(MASKED, nvml, nodes=None)
     # That the module is not loaded is the driver's own word there.
     assert beside.first_failure == ("kernel-module" if number == 9 else "nvml")
+    bus_says = next(each.summary for each in beside.checks if each.id == "pci-device")
+    assert bus_says.endswith("yet /dev/nvidiactl exists")
 
 
 @pytest.mark.parametrize("number", [803, 804])

@@ -230,3 +230,28 @@ class TestSupervise:
             signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 
         assert finish("supervise", ["sh", "-c", "exit 5"], preexec_fn=ignore).returncode == 5
+
+
+def test_we_stop_by_the_default_action_and_give_the_handler_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    during: list[object] = []
+
+    def kill(pid: int, number: int) -> None:
+        during.append((pid, number, signal.getsignal(number)))
+
+    def handler(number: int, frame: object) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(os, "kill", kill)
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    before = signal.signal(signal.SIGTSTP, handler)
+    try:
+        module._stop_ourselves(signal.SIGTSTP)
+
+        assert during == [(os.getpid(), signal.SIGTSTP, signal.SIG_DFL)]
+        assert signal.getsignal(signal.SIGTSTP) is handler
+        assert signal.SIGTSTP in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    finally:
+        signal.signal(signal.SIGTSTP, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)

@@ -9,6 +9,7 @@ import pytest
 from gpucheck.detect.checks.kernel_module import OTHER_DRIVERS, REBUILD, check
 from gpucheck.detect.machine import Machine
 from gpucheck.detect.model import Finding
+from gpucheck.detect.module_problems import wrong_flavour
 from gpucheck.drivers.evidence import (
     KernelLogReading,
     ModuleReading,
@@ -287,3 +288,27 @@ def test_nouveau_on_a_machine_without_the_driver_goes_by_its_installation() -> N
 
     assert found.remedy[0].startswith("Install the driver")
     assert found.remedy[1:] == look(kernel).remedy
+
+
+@pytest.mark.parametrize(
+    ("flavour", "device_id", "cause"),
+    [
+        ("open", "0x1db6", "open-module-on-old-gpu"),
+        ("open", "0x2330", None),
+        ("proprietary", "0x2901", "proprietary-module-on-new-gpu"),
+        ("proprietary", "0x2330", None),
+        (None, "0x1db6", None),
+    ],
+)
+def test_a_flavour_that_does_not_fit_a_gpu_is_named_as_evidence(
+    flavour: str | None, device_id: str, cause: str | None
+) -> None:
+    machine = Machine(
+        FakeProbes(system_reading=SystemReading(module=ModuleReading(flavour=flavour)))
+    )
+    device = PciDeviceReading(pci_bus_id="0000:01:00.0", vendor_id="0x10de", device_id=device_id)
+
+    found = wrong_flavour(machine, [device])
+
+    assert (found and found.cause) == cause
+    assert [item.value for item in found.evidence] == [flavour] if found else cause is None
