@@ -194,7 +194,7 @@ def _constant(
             )
         return shape or (), (number,)
     own = _shape_of_list(value)
-    if own is None or math.prod(own) == 0:
+    if own is None:
         raise source.error(
             name, "value", problem="value has no numbers, or rows of different lengths"
         )
@@ -227,7 +227,7 @@ def _written_shape(
 
 
 def _shape_of_list(value: list[Any]) -> tuple[int, ...] | None:
-    """Return the shape of nested lists, None where they are ragged or too deep."""
+    """Return the shape of nested lists, None where they are ragged, too deep or without numbers."""
     shape: list[int] = []
     level: list[Any] = [value]
     while all(isinstance(item, list) for item in level):
@@ -237,7 +237,7 @@ def _shape_of_list(value: list[Any]) -> tuple[int, ...] | None:
         shape.append(lengths.pop())
         level = [item for row in level for item in row]
         if not level:
-            return tuple(shape)
+            return None
     if any(isinstance(item, list) for item in level):
         return None
     return tuple(shape)

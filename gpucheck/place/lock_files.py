@@ -405,10 +405,15 @@ def parse_record(content: bytes) -> dict[str, Any]:
     return record if isinstance(record, dict) else {}
 
 
+def _pid_of(record: Mapping[str, Any]) -> int | None:
+    """Return the process id in a record; None where the kernel has no such one."""
+    pid = record.get("pid")
+    return pid if isinstance(pid, int) and 0 < pid < 2**31 else None
+
+
 def holder_of(record: Mapping[str, Any], user_id: int) -> Holder:
     """Return the holder that a record of this user names, as far as it is credible."""
-    pid = record.get("pid")
-    pid = pid if isinstance(pid, int) and 0 < pid < 2**31 else None
+    pid = _pid_of(record)
     return Holder(
         pid=pid,
         process=None if pid is None else _state_of(pid, record),
@@ -451,8 +456,8 @@ def credibility(record: Mapping[str, Any], user_id: int) -> int:
     2: its process runs, and is that user's. 1: that is unknown, or the process has another owner by
     now (sudo). 0: it does not run, though its children may still hold the GPU.
     """
-    pid = record.get("pid")
-    state = _state_of(pid, record) if isinstance(pid, int) and 0 < pid < 2**31 else None
+    pid = _pid_of(record)
+    state = None if pid is None else _state_of(pid, record)
     if state is None or state is ProcessState.ENDED:
         return 0
     try:

@@ -869,6 +869,8 @@ def test_root_of_a_user_namespace_is_not_the_machines(
         ({"namespace": None}, 0),
         ({"pid": None}, 0),
         ({"pid": 2**31}, 0),
+        ({"pid": 0, "namespace": 1}, 0),
+        ({"pid": 1, "namespace": 1}, 1),
     ],
 )
 def test_the_credibility_of_a_record(changes: dict[str, object], credibility: int) -> None:
@@ -965,3 +967,18 @@ def test_a_ticket_more_than_ten_minutes_ahead_was_never_drawn(
 
     assert place.ticket.number == (number + 1 if counts else now_ns)
     place.close()
+
+
+@pytest.mark.parametrize(
+    ("pid", "named"), [(0, None), (1, 1), (2**31 - 1, 2**31 - 1), (2**31, None), ("7", None)]
+)
+def test_a_holder_has_a_process_id_of_the_kernels(pid: object, named: int | None) -> None:
+    assert lock_files.holder_of({"pid": pid}, os.getuid()).pid == named
+
+
+@pytest.mark.parametrize(("length", "end"), [(400, "xx"), (401, "..."), (9000, "...")])
+def test_a_long_command_is_recorded_with_dots(length: int, end: str) -> None:
+    record = json.loads(lock_files.record_of(Holder(command="x" * length)))
+
+    assert len(record["command"]) == 400
+    assert record["command"].endswith(end)

@@ -65,7 +65,9 @@ class Any:
 
     def failure(self) -> BadAnswerError:
         return BadAnswerError(
-            code="nothing-fits", message=f"No: {dict(self.blocked)} {self.behind} wait"
+            code="nothing-fits",
+            message=f"No: {dict(self.blocked)} {self.behind} wait",
+            remedy=("GPU 1: it is held", "GPU 2: it is busy", "Wait: add --wait."),
         )
 
 
@@ -266,9 +268,12 @@ class TestWaiting:
         first = take(store, Any(CARD))
 
         with pytest.raises(BadAnswerError, match=r"within 3 s.*held by") as caught:
-            wait_for(store, Any(CARD), Scripted(), timeout_s=3)
+            wait_for(store, Any(CARD), script := Scripted(), timeout_s=3)
 
         assert caught.value.code == "wait-timeout"
+        assert caught.value.remedy[:2] == ("GPU 1: it is held", "GPU 2: it is busy")
+        assert caught.value.remedy[2:] == ("Ask for less, or wait longer: --timeout.",)
+        assert script.time_s == pytest.approx(3)
         assert list_claims(store).waiting == 0
         first.close()
 

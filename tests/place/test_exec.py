@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -14,7 +15,9 @@ from gpucheck.drivers.child import inherited_descriptors
 from gpucheck.place.exec import (
     environment_before,
     exec_command,
+    only_inheritable,
     split_command,
+    start_first,
 )
 from gpucheck.place.supervise import supervise
 from gpucheck.report.errors import CommandNotFoundError, LaunchError, NotExecutableError
@@ -382,3 +385,29 @@ def test_what_cannot_be_read_changes_nothing(tmp_path: Path) -> None:
     environment = {"LC_CTYPE": "C.UTF-8"}
 
     assert environment_before(environment, tmp_path / "none") == environment
+
+
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [
+        (errno.EAGAIN, "no-process"),
+        (errno.ENOMEM, "no-process"),
+        (errno.EIO, "command-not-executable"),
+    ],
+)
+def test_a_kernel_that_starts_no_process_has_its_own_code(number: int, code: str) -> None:
+    def start(path: str) -> int:
+        raise OSError(number, os.strerror(number))
+
+    with pytest.raises(LaunchError) as caught:
+        start_first(["true"], {"PATH": "/usr/bin:/bin"}, start)
+
+    assert caught.value.code == code
+    assert os.strerror(number) in caught.value.message
+
+
+def test_the_standard_streams_stay_inheritable() -> None:
+    before = [os.get_inheritable(fd) for fd in range(3)]
+
+    with only_inheritable(()):
+        assert [os.get_inheritable(fd) for fd in range(3)] == before

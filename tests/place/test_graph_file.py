@@ -124,6 +124,7 @@ X = "[x]\nop = 'constant'\nshape = [2, 3]\nvalue = 1\n"
         (X + "[b]\nop = 'relu'", 5, "inputs is a list of names"),
         (X + "[b]\nop = 'relu'\ninputs = ['x', 'x']", 7, "takes 1 input, not 2"),
         (X + "[b]\nop = 'matmul'\ninputs = ['x']", 7, "takes 2 inputs, not 1"),
+        (X + "[b]\nop = 'matmul'\ninputs = ['x', 'x', 'x']", 7, "takes 2 inputs, not 3"),
         (X + "[b]\nop = 'add'\ninputs = ['x']", 7, "takes 2 or more inputs"),
         (X + "[b]\nop = 'relu'\ninputs = ['y']", 7, "y is not an operation"),
         (X + "[b]\nop = 'matmul'\ninputs = ['x', 'x']", 7, "cannot multiply 2x3 by 2x3"),
@@ -140,7 +141,9 @@ X = "[x]\nop = 'constant'\nshape = [2, 3]\nvalue = 1\n"
         ("[a]\nop = 'constant'\nvalue = [1, 2]\nshape = [3]", 3, "shape 2, but shape says 3"),
         ("[a]\nop = 'constant'\nvalue = 'x'", 3, "numbers"),
         ("[a]\nop = 'constant'\nvalue = [true]", 3, "numbers"),
-        ("[a]\nop = 'constant'\nvalue = 3.5e38", 3, "float32"),
+        ("[a]\nop = 'constant'\nvalue = [[], []]", 3, "no numbers"),
+        ("[a]\nop = 'constant'\nvalue = 3.4e38", 3, "float32"),
+        ("[a]\nop = 'constant'\nvalue = [-inf]", 3, "float32"),
         ("[a]\nop = 'constant'\nshape = [2]", 1, "needs a value"),
         ("[a]\nop = 'constant'\nvalue = 1\nshape = [0]", 4, "whole numbers above 0"),
         ("[a]\nop = 'constant'\nvalue = 1\nshape = [99999, 99999]", 4, "at most"),
@@ -261,3 +264,14 @@ def test_nested_lists_have_at_most_four_dimensions() -> None:
 
     assert parse(four).ops[0].shape == (1, 1, 1, 2)
     assert "different lengths" in complaint(five)
+
+
+def test_what_is_allowed_at_most_is_allowed() -> None:
+    square, column = [8192, 16384], [[16384, 1], [1, 8193]]
+    ops = "".join(f"[a{number}]\nop = 'constant'\nvalue = 1\n" for number in range(1000))
+
+    assert len(parse(ops).ops) == 1000
+    assert "more than 1000" in complaint(ops + "[b]\nop = 'constant'\nvalue = 1\n")
+    assert parse(f"[a]\nop = 'constant'\nvalue = 1\nshape = {square}").ops[0].shape == (8192, 16384)
+    assert parse(add("[16384, 1]", "[1, 8192]")).ops[-1].shape == (16384, 8192)
+    assert "more than 134217728" in complaint(add(*map(str, column)))

@@ -40,6 +40,7 @@ from gpucheck.report.envelope import Answer
 from gpucheck.report.errors import (
     BadAnswerError,
     ExitCode,
+    GpucheckError,
     InconclusiveError,
     MissingError,
     WrongUseError,
@@ -120,6 +121,33 @@ def test_no_machine_no_choice(
         lease_best(SelectionRequest(), HOLD, broken, environment)
 
 
+def test_an_invalid_request_asks_no_driver(environment: dict[str, str]) -> None:
+    probes = machine()
+
+    with pytest.raises(WrongUseError):
+        lease_best(SelectionRequest(count=0), HOLD, probes, environment)
+
+    assert probes.asked == []
+
+
+def test_the_limit_of_the_cgroup_on_a_cards_memory_is_in_the_answer(
+    environment: dict[str, str],
+) -> None:
+    capped = gpu_reading(0, memory_limit_bytes=2**30, memory_limit_source="dmem.max")
+    probes = FakeProbes(readings=reading_of(capped, gpu_reading(1)))
+
+    chosen = lease_best(SelectionRequest(), LOOK, probes, environment)
+    named = lease_named(["/gpu:0"], LOOK, probes, environment, soft=False)
+
+    for lease in (chosen, named):
+        (cap,) = placement_of(lease.answer).memory_limits
+        assert (cap.index, cap.memory_limit_bytes, cap.memory_limit_source) == (
+            0,
+            2**30,
+            "dmem.max",
+        )
+
+
 def test_another_users_directory_is_a_warning(
     environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -154,6 +182,25 @@ class TestNamed:
             lease_named(specs, HOLD, machine(), environment, soft=False)
         assert "--wait" in caught.value.remedy[0]
         first.close()
+
+    def test_a_card_that_is_missing_beside_others_is_missing(
+        self, environment: dict[str, str]
+    ) -> None:
+        with pytest.raises(GpucheckError, match="/gpu:7"):
+            lease_named(["/gpu:7"], HOLD, machine(), environment, soft=False)
+
+    def test_soft_placement_warns_of_the_driver_that_it_does_without(
+        self, environment: dict[str, str]
+    ) -> None:
+        failure = ProbeFailure(code="library-not-found", message="there is no NVML")
+        probes = FakeProbes(readings=NvmlReading(failure=failure))
+
+        soft = lease_named(["/gpu:0"], HOLD, probes, environment, soft=True)
+        cpu = lease_named(["/cpu:0"], HOLD, probes, environment, soft=True)
+
+        assert [device.soft for device in placement_of(soft.answer).devices] == [True]
+        assert "nvml-library-not-found" in {notice.code for notice in soft.answer.warnings}
+        assert cpu.answer.warnings == ()
 
     def test_the_cpu_needs_no_claim(self, environment: dict[str, str]) -> None:
         assert lease_named(["/cpu:0"], HOLD, machine(), environment, soft=False).locks == ()
@@ -551,7 +598,9 @@ def test_an_argument_of_another_type(specs: tuple[str, ...], options: dict[str, 
         request_of(specs, **{"count": None, **options})  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("wrong", [{"share": 1.5}, {"timeout_s": "1", "wait": True}], ids=str)
+@pytest.mark.parametrize(
+    "wrong", [{"share": 1.5}, {"timeout_s": "1", "wait": True}, {"wait": 1}], ids=str
+)
 def test_a_claim_option_of_another_type(store: ClaimStore, wrong: dict[str, object]) -> None:
     options = ClaimOptions(**wrong)  # type: ignore[arg-type]
     with (

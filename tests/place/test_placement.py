@@ -11,11 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpucheck.drivers.readings import CudaDeviceReading, CudaReading, ProbeFailure
-from gpucheck.inventory.model import Gpu, GpuState, MigInstance, MigState
+from gpucheck.inventory.model import Gpu, GpuProcess, GpuState, MigInstance, MigState
 from gpucheck.inventory.visibility import digits_of
 from gpucheck.place.device_strings import parse_device
 from gpucheck.place.model import PlacedDevice
 from gpucheck.place.placement import (
+    CudaDevice,
     check_nameable,
     environment_by_index,
     place_devices,
@@ -224,6 +225,10 @@ class TestResolve:
         assert without.soft
         assert "soft placement" in with_gpus.reason
 
+    def test_soft_placement_names_the_uuid_that_is_missing_as_it_was_written(self) -> None:
+        assert at("GPU-abcd", soft=True).reason.startswith("there is no GPU-abcd; soft placement")
+        assert at("gpu:7", soft=True).reason.startswith("there is no /device:GPU:7; soft")
+
     def test_soft_changes_nothing_where_the_device_exists(self) -> None:
         assert at("/gpu:1", soft=True) == at("/gpu:1")
 
@@ -362,3 +367,21 @@ def test_a_prohibited_compute_mode_is_a_warning() -> None:
     assert notice.code == "compute-mode-prohibited"
     assert "GPU 1 accepts no program" in notice.message
     assert "sudo nvidia-smi -i 1 -c DEFAULT" in notice.message
+
+
+def test_an_instance_has_the_processes_that_compute_on_it_and_a_card_all_of_them() -> None:
+    instances = tuple(MigInstance(uuid=f"MIG-{number}", name="1g") for number in range(2))
+    processes = tuple(
+        GpuProcess(pid=pid, type=kind, mig_uuid=uuid)
+        for pid, kind, uuid in (
+            (1, "compute", "MIG-0"),
+            (2, "compute", "MIG-1"),
+            (3, "compute", None),
+            (4, "graphics", "MIG-0"),
+        )
+    )
+    whole = card(0, 0, processes=processes)
+    split = whole._replace(mig=MigState(enabled=True, instances=instances))
+
+    assert CudaDevice(whole).pids == {1, 2, 3}
+    assert [CudaDevice(split, one).pids for one in instances] == [{1}, {2}]

@@ -211,6 +211,12 @@ class TestEligibility:
         assert error.message == "2 GPUs were requested, but only 1 fits."
         assert error.remedy[0] == "GPU 1: held by alice"
 
+    def test_two_of_three_are_said_to_fit(self) -> None:
+        found = selector(row(0), row(1), count=3)
+        found.choose({})
+
+        assert found.failure().message == "3 GPUs were requested, but only 2 fit."
+
     def test_what_can_never_fit_is_not_waited_for(self) -> None:
         found = selector(row(0), row(1, name="T4"), name="H100", min_free=parse_amount("75GiB"))
 
@@ -433,6 +439,7 @@ class TestWords:
             {"share": 0},
             {"share": 257},
             {"max_utilization_percent": 101},
+            {"max_utilization_percent": -1},
             {"max_utilization_percent": float("nan")},
             {"min_compute_capability": "nine"},
             {"name": "("},
@@ -442,6 +449,12 @@ class TestWords:
     def test_an_invalid_request(self, wrong: dict[str, object]) -> None:
         with pytest.raises(WrongUseError):
             check_request(SelectionRequest(**wrong))  # type: ignore[arg-type]
+
+    def test_the_limits_of_a_request_belong_to_it(self) -> None:
+        for count, share, percent in ((1, 1, 0), (1024, 256, 100)):
+            check_request(
+                SelectionRequest(count=count, share=share, max_utilization_percent=percent)
+            )
 
 
 def test_each_reason_stands_once_and_wait_only_where_it_helps() -> None:
