@@ -174,7 +174,7 @@ class FrameworkCase(Case):
             self.label = replace(self.label, scope=Scope.END_TO_END)
         self._shared: list[SharedBytes] = []
         self._out: SharedBytes | None = None
-        self._runs = 0
+        self._has_run = False
         self._per_loop_s = 0.0
         self._handed_s = self._total_s = 0.0
 
@@ -313,9 +313,9 @@ class FrameworkCase(Case):
     def run(self, loops: int) -> float:
         """Run the operation `loops` times and return the seconds until the last has finished."""
         expected_s = _SLOWER * self._per_loop_s * loops
-        deadline_s = FIRST_RUN_S if not self._runs else max(RUN_S, expected_s)
+        deadline_s = max(RUN_S, expected_s) if self._has_run else FIRST_RUN_S
         answer = self._ask({"ask": "run", "loops": loops}, deadline_s)
-        self._runs += 1
+        self._has_run = True
         seconds = float(answer["seconds"])
         self._per_loop_s = seconds / loops
         self._handed_s, self._total_s = float(answer["handed_s"]), seconds

@@ -105,7 +105,7 @@ def too_new_for(cuda: str | None, capability: str | None) -> bool:
     if version is None or own is None or len(version) < 2:
         return False
     known = [first for least, first in FIRST_CUDA.items() if least <= own]
-    return bool(known) and version[:2] < max(known)
+    return bool(known) and version < max(known)
 
 
 def has_only_ptx(architectures: tuple[str, ...], capability: str | None) -> bool:

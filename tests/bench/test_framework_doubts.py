@@ -69,6 +69,13 @@ def test_a_sample_as_long_as_the_compilation_is_doubted(
     assert codes(replace(row, framework=form)) == [doubted]  # type: ignore[arg-type]
 
 
+def test_a_sample_of_many_loops_hides_a_compilation_as_long_as_all_of_them() -> None:
+    row = made_row("softmax", "cpu", 0.01, COMPILED, cold_s=3.0, samples_s=(0.01, 0.31, 0.01))
+
+    assert codes(replace(row, loops=10)) == [["compiled-again"]]
+    assert codes(replace(row, loops=2)) == [[]]
+
+
 def test_a_first_run_that_took_no_longer_than_others_says_nothing() -> None:
     row = made_row("softmax", "cpu", 0.01, COMPILED, cold_s=0.02, samples_s=(0.01, 0.02, 0.01))
 

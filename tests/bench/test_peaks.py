@@ -106,6 +106,12 @@ def test_a_power_limit_below_the_boards_is_a_warning(limit_w: float, held: bool)
         assert answer.warnings[0].message.startswith("GPU 1: limited to 692.9 W")
 
 
+def test_gpus_with_one_limit_share_a_warning() -> None:
+    answer, _ = look(*(h100(index, power_limit_w=500.0) for index in range(2)))
+
+    assert [one.message.split(":")[0] for one in answer.warnings] == ["GPUs 0-1"]
+
+
 def test_a_power_limit_that_was_not_read_is_no_warning() -> None:
     answer, found = look(h100(0, power_limit_w=None))
 

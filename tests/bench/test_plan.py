@@ -228,7 +228,7 @@ def test_the_limits_are_measured_briefly_even_if_not_requested() -> None:
 
 
 def test_a_gpu_whose_memory_is_taken_is_left_out_and_the_others_keep_their_size() -> None:
-    full = card(0, free=0)
+    full = card(0, free=3 * 2**18)
     holders = {full.uuid or "": "process 7 (py) holds 9 GiB"}
     machine = Resources(with_cpu=False, gpus=(full, CARDS[1]), holders=holders)
 
@@ -238,6 +238,7 @@ def test_a_gpu_whose_memory_is_taken_is_left_out_and_the_others_keep_their_size(
     assert (group.gpus, set(group.taken)) == ({1}, {0})
     assert group.shape == (4096, 4096)
     assert group.taken[0].code == "gpu-memory-taken"
+    assert "0.0 of 16.0 GiB" in group.taken[0].message
     assert "process 7 (py)" in group.taken[0].message
     assert plan.notes == (group.taken[0].message,)
 

@@ -15,7 +15,7 @@ from gpucheck.bench.case import Case, CaseOrder, Kernel, Work
 from gpucheck.bench.environment import HostShare, RunEnvironment, parallel_efficiency
 from gpucheck.bench.frameworks import Framework, Frameworks
 from gpucheck.bench.kernels import KERNELS
-from gpucheck.bench.model import BenchResult, Conclusion, Measurement, Roofline, Scope
+from gpucheck.bench.model import BenchResult, Conclusion, Fact, Measurement, Roofline, Scope
 from gpucheck.bench.request_model import BenchMode, BenchRequest, SampleDetail
 from gpucheck.bench.run import alternating, run_bench
 from gpucheck.bench.sampler import CaseState
@@ -592,6 +592,27 @@ def test_conclusions_are_drawn_from_good_rows() -> None:
     result, _ = run(BenchRequest(), clock=clock, kernels=kernels)
 
     assert [(one.kernel, one.code) for one in result.conclusions] == [("one", "counted")]
+
+
+@pytest.mark.parametrize(
+    ("facts", "count"), [({}, 0), ({"accuracy": 0.9}, 1), ({"steps": 7}, 0)], ids=str
+)
+def test_a_row_without_an_interval_concludes_something_if_it_has_an_accuracy(
+    facts: dict[str, Fact], count: int
+) -> None:
+    class Short(FakeKernel):
+        def cpu_cases(self, order: CaseOrder) -> list[Case]:
+            case = FakeCase(itertools.repeat(6.0), self.clock, label=replace(label(), kernel="one"))
+            case.facts = facts
+            return [case]
+
+    clock = FakeClock()
+    result, _ = run(BenchRequest(budget_s=10.0), clock=clock, kernels={"one": Short(clock, "one")})
+
+    (row,) = result.measurements
+    assert row.error is None
+    assert row.ci95_s is None
+    assert len(result.conclusions) == count
 
 
 def test_a_group_that_takes_too_long_leaves_the_later_ones_some_time() -> None:

@@ -379,6 +379,21 @@ def test_where_no_row_can_end_in_time_the_first_is_measured_all_the_same() -> No
     assert records[0].rounds
 
 
+def test_the_budget_that_is_named_counts_all_rows_that_could_not_begin() -> None:
+    clock = FakeClock()
+    records = [
+        CaseState(case=FakeCase(noise(0.02, 1e-5), clock), expected_operation_s=seconds)
+        for seconds in (1e2, 1e3, 1e3)
+    ]
+
+    measure([records], SETTINGS, clock, silent)
+
+    assert [bool(state.error) for state in records] == [False, True, True]
+    second, third = (budget_named(state) for state in records[1:])
+    # What was measured needs nothing more, and the third also has to make up for the second.
+    assert third > 1.5 * second
+
+
 @pytest.mark.parametrize("turn", [2, 3])
 def test_a_row_gets_no_slice_after_another_has_used_up_the_time_in_the_same_round(
     turn: int,
@@ -895,3 +910,8 @@ def test_what_is_needed_exactly_is_enough() -> None:
     uneven = itertools.cycle([1.0, 1.5, 0.5])
     (restless,) = run(FakeCase(uneven, clock), clock=clock, settings=exactly)
     assert (restless.converged, clock.seconds) == (False, 64.0)
+
+
+def budget_named(state: CaseState) -> float:
+    assert state.error is not None
+    return float(state.error.remedy[0].split("--budget ")[1].split()[0])

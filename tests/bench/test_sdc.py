@@ -17,6 +17,7 @@ from gpucheck.bench.request_model import BenchRequest
 from gpucheck.bench.sdc import (
     ELEMENTS,
     BitDifferences,
+    CpuProduct,
     StressProduct,
     combined,
     compare_bits,
@@ -32,7 +33,7 @@ from gpucheck.bench.sdc import (
 )
 from gpucheck.drivers.gpu import BenchGpu
 from gpucheck.report.errors import InconclusiveError, WrongUseError
-from tests.fakes.bench import FakeArray, FakeBlas, FakeClock, FakeCpu, FakeGpu
+from tests.fakes.bench import FakeArray, FakeBlas, FakeClock, FakeCpu, FakeGpu, order
 
 EDGE = 64
 NAMES = {number: name for name, number in ELEMENTS.items()}
@@ -245,6 +246,20 @@ class _Silent:
 
     def release(self) -> None:
         pass
+
+
+def test_a_product_that_numpy_leaves_out_does_not_pass_as_the_last_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = CpuProduct(order(shape=(EDGE,) * 3))
+    made.prepare()
+    made.repeat(1)
+    assert made.differences().count == 0
+
+    monkeypatch.setattr(np, "matmul", lambda left, right, out: None)
+    made.repeat(1)
+
+    assert made.differences().count == EDGE * EDGE
 
 
 def products(*gpus: BitGpu, with_cpu: bool = False, **more: Any) -> tuple[StressProduct, ...]:

@@ -252,3 +252,12 @@ def test_outliers_lie_beyond_the_fences_and_not_on_them() -> None:
     # Quartiles 2 and 4: fences at -1 and 7.
     assert stats.outlier_count([-1.0, 2.0, 3.0, 4.0, 7.0]) == 0
     assert stats.outlier_count([-1.1, 2.0, 3.0, 4.0, 7.1]) == 2
+
+
+def test_a_summary_has_the_quantiles_of_its_samples() -> None:
+    found = stats.summarise([float(number) for number in range(101)])
+
+    assert (found.min_s, found.p10_s, found.median_s, found.p90_s, found.max_s) == (
+        0.0, 10.0, 50.0, 90.0, 100.0,
+    )  # fmt: skip
+    assert found.iqr_s == pytest.approx(50.0)

@@ -264,6 +264,59 @@ def test_missing_libraries_are_installed_for_the_build_that_is_there() -> None:
     )
 
 
+def test_a_package_of_no_index_of_its_own_is_installed_again_from_the_usual_one() -> None:
+    (build,) = [each for each in LACKING if each.name == "pytorch"]
+
+    steps = told(machine("9.0"), build._replace(distributions=("torch 2.13.0",))).remedy
+
+    assert steps[1].endswith("pip install --force-reinstall --no-deps torch==2.13.0")
+
+
+@pytest.mark.parametrize(
+    ("cuda", "architectures", "mismatch"),
+    [
+        ("11.4", (), "CUDA 11.4 is older than this architecture"),
+        ("13.0", (), None),
+        ("11.4", ("sm_90",), None),
+        ("11.4", ("sm_80",), "this build has code only for sm_80"),
+    ],
+)
+def test_a_cuda_older_than_the_card_is_judged_where_the_build_does_not_say_what_it_has(
+    cuda: str, architectures: tuple[str, ...], mismatch: str | None
+) -> None:
+    build = BuildReading(
+        name="cupy", version="1", gpu_build=True, cuda_build=cuda, architectures=architectures
+    )
+
+    found = told(machine("9.0"), build)
+
+    assert found.cause == (mismatch and "no-code-for-the-gpu")
+    assert mismatch is None or mismatch in found.summary
+
+
+def test_kernels_that_are_compiled_at_their_first_use_are_said() -> None:
+    build = BuildReading(
+        name="cupy", version="1", gpu_build=True, architectures=("sm_80", "compute_80")
+    )
+
+    assert "without native code for compute capability 9.0" in told(machine("9.0"), build).summary
+    assert "without native code" not in told(machine("8.0"), build).summary
+
+
+@pytest.mark.parametrize("gpu_build", [True, False])
+def test_a_framework_has_a_reason_only_where_it_is_not_well(*, gpu_build: bool) -> None:
+    build = BuildReading(name="cupy", version="1", gpu_build=gpu_build)
+    probes = FakeProbes(readings=reading_of(gpu_reading(0, compute_capability="9.0")))
+    probes.builds_reading = BuildsReading(python="/v/bin/python", builds=(build,))
+
+    result = detect(probes, DetectRequest(only=("framework",))).result
+
+    assert isinstance(result, Detection)
+    (framework,) = result.frameworks
+    (finding,) = [each for each in result.checks if each.id == "cupy"]
+    assert framework.reason == (None if gpu_build else finding.summary)
+
+
 def test_a_silent_interpreter_is_said_once() -> None:
     probes = FakeProbes(
         readings=reading_of(gpu_reading(0)),

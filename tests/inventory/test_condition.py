@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from gpucheck.drivers.evidence import GpuHealthReading
 from gpucheck.drivers.readings import ProbeFailure
 from gpucheck.inventory.condition import (
     CONDITIONS,
@@ -14,6 +15,7 @@ from gpucheck.inventory.condition import (
     Trouble,
     Unfit,
     Unread,
+    lost,
     pcie_width,
     spare_bytes,
     unfit,
@@ -299,3 +301,17 @@ GIB = 1 << 30
 )
 def test_the_larger_of_8_gib_and_a_fifth_stays_free(available: int, spare: int) -> None:
     assert spare_bytes(available) == spare
+
+
+@pytest.mark.parametrize(
+    ("function", "source"), [("nvmlDeviceGetEccMode", "nvmlDeviceGetEccMode"), (None, "NVML")]
+)
+def test_the_function_that_a_lost_card_refused_is_evidence(
+    function: str | None, source: str
+) -> None:
+    failure = LOST._replace(function=function)
+
+    found = lost(gpu_reading(0), GpuHealthReading(index=0, failure=failure))
+
+    assert isinstance(found, Trouble)
+    assert found.evidence == ((source, "NVML error 15"),)

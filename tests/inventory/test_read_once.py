@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpucheck.drivers.evidence import HolderReading, HoldersReading, LaunchReading
+from gpucheck.drivers.evidence import BuildsReading, HolderReading, HoldersReading, LaunchReading
 from gpucheck.drivers.interface import NvmlRequest
 from gpucheck.drivers.readings import CudaReading, ProbeFailure, ProcessIdentity, ProcessReading
 from gpucheck.inventory.read_once import ReadOnce
@@ -27,6 +27,23 @@ def machine() -> FakeProbes:
         holders_reading=HoldersReading(holders=(HOLDER,), unavailable=SAID),
         people={9: ProcessIdentity(pid=9, name="python", user="anna")},
     )
+
+
+@pytest.mark.parametrize("builds", [None, BuildsReading(python="/home/anna/v/bin/python")])
+def test_a_kernel_is_run_by_the_python_that_was_found(builds: BuildsReading | None) -> None:
+    pythons: list[str | None] = []
+    probes = machine()
+    found = ReadOnce(probes, Redactor())
+    found.real = found.real._replace(builds=builds)
+
+    def launch(python: str | None, **how: object) -> LaunchReading:
+        pythons.append(python)
+        return LaunchReading()
+
+    probes.launch = launch  # type: ignore[method-assign]
+    found.launch("(path)", through_cupy=False, every_gpu=False, report_progress=lambda _: None)
+
+    assert pythons == [builds and builds.python]
 
 
 @pytest.mark.parametrize("redacts", [False, True])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -293,6 +294,17 @@ def test_the_rows_are_those_of_each_devices_first_process() -> None:
     assert first[0] == pytest.approx(2 * first[1])
     assert second[0] == pytest.approx(4 / 3 * second[1])
     assert [gpu.cuda_index for gpu in found.environment.gpus] == [0, 1]
+
+
+def test_the_medians_are_those_measured_all_at_once_if_any_were() -> None:
+    runs = runs_of({"gpu:0": [1e14, 2e14, 4e14]})
+    alone = [replace(run, together=False) for run in runs]
+
+    some, none = merged((alone[0], *runs[1:])), merged(tuple(alone))
+
+    assert some is not None
+    assert none is not None
+    assert [len(found.measurements[0].process_medians_s) for found in (some, none)] == [2, 3]
 
 
 def test_a_device_whose_first_process_died_is_shown_by_the_next() -> None:

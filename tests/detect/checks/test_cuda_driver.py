@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpucheck.detect.checks.cuda_driver import COMPAT, MPS_CODES, REMEDIES, check
+from gpucheck.detect.checks.cuda_driver import COMPAT, MPS_CODES, OLD_CONTAINER, REMEDIES, check
 from gpucheck.detect.machine import Machine
 from gpucheck.detect.model import Finding
 from gpucheck.drivers.cuda.worker import REASONS
@@ -191,6 +191,17 @@ def test_the_wrong_libcuda_is_named(code: str, path: str, says: str) -> None:
 
     assert found.remedy[0].startswith(f"Remove {says} from LD_LIBRARY_PATH")
     assert any(item.value == own.path for item in found.evidence)
+
+
+@pytest.mark.parametrize("code", ["compat-not-supported", "driver-mismatch"])
+@pytest.mark.parametrize("machine", [HERE, IN_DOCKER], ids=["host", "container"])
+def test_an_old_container_is_advised_to_be_made_anew_only_where_it_is_one(
+    code: str, machine: Host
+) -> None:
+    found = cuda_says(code, machine, path="/usr/lib64/libcuda.so.1")
+
+    old_container = code == "driver-mismatch" and machine is IN_DOCKER
+    assert (found.remedy == OLD_CONTAINER) is old_container
 
 
 def test_802_on_an_nvswitch_machine_is_the_fabric_manager() -> None:

@@ -12,8 +12,10 @@ from gpucheck.drivers.readings import (
     CudaDeviceReading,
     CudaReading,
     GpuReading,
+    KernelReading,
     MigReading,
     NvmlReading,
+    PciDeviceReading,
     ProbeFailure,
 )
 from gpucheck.report.envelope import CheckStatus
@@ -99,3 +101,16 @@ def test_who_misses_a_gpu_that_cuda_leaves_out_is_sent_to_what_shows_it() -> Non
     found = count(3, reading_of(*THREE), cuda_of(*THREE[:2]))
 
     assert found.remedy == ("See which ones CUDA sees: gpucheck list --ask-driver",)
+
+
+def test_who_misses_a_gpu_is_shown_how_many_are_on_the_bus() -> None:
+    device = PciDeviceReading(pci_bus_id="0000:10:00.0", vendor_id="0x10de")
+    probes = FakeProbes(
+        readings=reading_of(*THREE),
+        cuda_reading=cuda_of(*THREE),
+        kernel_reading=KernelReading(pci_devices=(device,) * 4),
+    )
+
+    found = gpu_count.check(Machine(probes, DetectRequest(expect_gpus=8)))
+
+    assert ("/sys/bus/pci/devices", "4") in found.evidence

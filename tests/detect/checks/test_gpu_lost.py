@@ -99,6 +99,9 @@ def test_a_gpu_that_is_lost_at_any_moment_fails(
     assert (result.usable, result.first_failure, result.cause) == (True, "gpu-lost", fault.code)
     assert result.conclusion.startswith("2 of 3 GPUs usable: GPU 2 (0000:12:00.0) ")
     assert result.remedy
+    (found,) = [each for each in result.checks if each.id == "gpu-lost"]
+    sign = f"{fault.message} (NVML error {fault.library_code})"
+    assert [item.value for item in found.evidence if item.source == "NVML, GPU 2"] == [sign]
 
 
 def test_what_was_not_read_of_a_lost_gpu_is_told_once() -> None:

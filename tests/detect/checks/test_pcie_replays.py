@@ -14,6 +14,7 @@ from tests.detect.checks.healthy import judge
         ({}, {"pcie_replays_grown": 0}, "ok", "no PCIe transfer"),
         ({}, {"pcie_replays_grown": 1}, "ok", "no PCIe transfer"),
         ({}, {"pcie_replays_grown": 2}, "warn", "2 in 100 ms"),
+        ({}, {"pcie_replays_grown": 2, "sample_s": None}, "warn", "2 in 100 ms"),
         ({}, {"pcie_replays_grown": 2, "sample_s": 10.0}, "ok", "no PCIe transfer"),
     ],
 )

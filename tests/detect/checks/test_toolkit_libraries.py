@@ -95,6 +95,17 @@ def test_of_no_windows_driver_is_it_known_that_cuda_13_needs_more() -> None:
     assert look(CUDA_13, driver="576.88", machine=ON_WSL2, variables=used).cause is None
 
 
+@pytest.mark.parametrize(("kind", "cause"), [("stub", "stub-in-front"), ("compat", None)])
+def test_a_compatibility_library_with_which_cuda_works_is_wanted(
+    kind: str, cause: str | None
+) -> None:
+    library = LibraryReading(name="libcuda.so.1", path="/opt/x/libcuda.so.1", kind=kind)
+
+    found = look(libraries=(library,), cuda_reading=CudaReading(device_count=1))
+
+    assert found.cause == cause
+
+
 @pytest.mark.parametrize(
     ("kinds", "cause"),
     [
