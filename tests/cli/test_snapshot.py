@@ -26,7 +26,8 @@ def test_a_redacted_one_is_an_ordinary_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "machine.json"
-    path.touch(0o644)
+    path.touch()
+    path.chmod(0o644)  # whatever the umask
 
     assert main(["snapshot", str(path), "--redact", "--replace"]) == 0
 

@@ -459,7 +459,7 @@ def test_a_module_ends_with_its_parent(parent: Any) -> None:
 def test_a_child_behind_a_wrapper_ends_with_the_one_that_asked(parent: Any, tmp_path: Path) -> None:
     # The kernel ties it to the shell, which lives on: the end of the line tells it.
     wrapper = tmp_path / "wrapper"
-    wrapper.write_text(f'#!/bin/sh\n"{sys.executable}" "$@"\n', encoding="ascii")
+    wrapper.write_text(f'#!/bin/sh\n"{sys.executable}" "$@"\n', encoding="utf-8")
     wrapper.chmod(0o755)
     process, pid = parent(str(wrapper))
     assert is_running(pid)

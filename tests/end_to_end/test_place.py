@@ -371,7 +371,7 @@ class TestCommands:
 
     def test_quietly_it_becomes_the_command(self, program: Program, h100s: dict[str, str]) -> None:
         show = f"import os; print(os.getpid(), os.getppid() == {os.getpid()}); raise SystemExit(3)"
-        words = ("place", "--count", "1", "-q", "--", PYTHON, "-c", show)
+        words = ("place", "--count", "1", "-q", "--", sys.executable, "-c", show)
         with program.start(*words, env=h100s) as process:
             out, err = process.communicate(timeout=240)
 

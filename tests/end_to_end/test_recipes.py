@@ -204,7 +204,7 @@ def run_script(pretend: Pretend, tmp_path: Path) -> RunScript:
         shown = f"NodeName=node17 Arch=x86_64 State={state} ThreadsPerCore=1 Partitions=DRAINS"
         tool("scontrol", record, f'[ "$1" = update ] || echo "{shown}"')
         tool("logger", record)
-        tool("gpucheck", f'exec {sys.executable} -m gpucheck "$@"')
+        tool("gpucheck", f'exec "{sys.executable}" -m gpucheck "$@"')
         done = subprocess.run(
             [FOLDER / name],
             capture_output=True,
@@ -382,7 +382,7 @@ def test_the_jobs_script_says_how_it_ended(
     for name, line in {
         "python3": f'echo "python3 $*" >> {calls}',
         "gpucheck": f'echo "gpucheck $*" >> {calls}\n[ "$1" != bench ] || exit 0\n'
-        f'exec {sys.executable} -m gpucheck "$@" --quick',
+        f'exec "{sys.executable}" -m gpucheck "$@" --quick',
     }.items():
         path = tmp_path / name
         path.write_text(f"#!/bin/sh\n{line}\n", encoding="utf-8")

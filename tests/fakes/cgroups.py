@@ -17,8 +17,11 @@ from tests.fakes.machine import Machine, load_machine
 from tests.fakes.tree import write_tree
 
 VERSION = "615.71.09"
-#: Makes a group where systemd would, and becomes the command.
-_SYSTEMD_RUN = """#!{python}
+#: Makes a group where systemd would, and becomes the command. The kernel takes no Python with a
+#: blank in its path, or with a long one: a shell starts it.
+_SYSTEMD_RUN = """#!/bin/sh
+'''exec' "{python}" "$0" "$@"
+' '''
 import os, sys
 words = sys.argv[1:]
 cut = words.index("--")

@@ -25,7 +25,9 @@ from tests.fleet.documents import detect, write
 FOLDER = ROOT / "configs" / "fleet"
 CODES = "0 good, 1 a node failed, is slow or is missing, 3 cannot tell"
 #: What a launcher does on three hosts: the second is not there, the third has a lost GPU.
-LAUNCHER = """#!{python}
+LAUNCHER = """#!/bin/sh
+'''exec' "{python}" "$0" "$@"
+' '''
 import pathlib, shutil, sys
 words = dict(word.split("=", 1) for word in sys.argv[1:] if word.startswith("--") and "=" in word)
 out = words.get("--output") or words["--outdir"] + "/%N"
@@ -61,7 +63,7 @@ def _cluster(tmp_path: Path) -> dict[str, str]:
         "srun": launcher,
         "parallel-ssh": launcher,
         "scontrol": "#!/bin/sh\nprintf 'n1\\nn2\\nn3\\n'\n",
-        "gpucheck": f'#!/bin/sh\nexec {sys.executable} -m gpucheck "$@"\n',
+        "gpucheck": f'#!/bin/sh\nexec "{sys.executable}" -m gpucheck "$@"\n',
     }.items():
         path = commands / name
         path.write_text(text)
@@ -107,7 +109,7 @@ def test_only_hosts_that_were_asked_are_drained(cluster: dict[str, str], tmp_pat
         write(out / f"x{name}.json", detect(name, failing={"gpu-lost": "xid-79"}))
     (out / "hosts").write_text("n1\nn2\n")
     scontrol = tmp_path / "bin" / "scontrol"
-    scontrol.write_text(f'#!/bin/sh\necho "$2" >>{drained}\n')
+    scontrol.write_text(f'#!/bin/sh\necho "$2" >>"{drained}"\n')
 
     environment = {**cluster, "out": str(out)}
     subprocess.run(["sh", "-c", loop], env=environment, stderr=subprocess.DEVNULL, check=False)

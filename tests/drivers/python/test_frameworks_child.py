@@ -471,7 +471,7 @@ def test_cupy_wants_a_compiler_cublas_and_headers_of_its_cuda(
 
     # Without the wheels of the Python that runs the tests.
     bare = site.folder.parent / "bare"
-    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
+    bare.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S "$@"\n')
     bare.chmod(0o755)
     build = site.look("cupy", str(bare), CUDA_PATH="/nobody")
 
