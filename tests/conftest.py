@@ -297,8 +297,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def has_gpu() -> bool:
-    """Return whether there is an NVIDIA device node."""
-    return any(Path("/dev").glob("nvidia[0-9]*")) or Path("/dev/dxg").exists()
+    """Return whether there is an NVIDIA device node, or a pretended GPU to rehearse on."""
+    is_pretended = "FAKE_MACHINE_FILE" in os.environ
+    return is_pretended or any(Path("/dev").glob("nvidia[0-9]*")) or Path("/dev/dxg").exists()
 
 
 @pytest.hookimpl(tryfirst=True)

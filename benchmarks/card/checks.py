@@ -17,6 +17,8 @@ _FURTHER = {"memcheck": ("--report-api-errors", "no")}
 _FOUND = 9
 #: Exit code of pytest after a failed test; other codes except 0 mean that it could not run.
 _FAILED = 1
+#: Each worker has a CUDA context of its own.
+_WORKERS = 4
 _TESTS = ("tests/gpu/test_kernels.py", "tests/gpu/test_sdc.py")
 
 
@@ -26,6 +28,9 @@ def run_tests(children: Children, seconds: float) -> tuple[list[Figure], str | N
         return [], "pytest is not installed"
     # Warnings of libraries are not about our kernels.
     words = ["-m", "pytest", "-q", "-m", "gpu", "-W", "default", "-p", "no:cacheprovider", *_TESTS]
+    if importlib.util.find_spec("xdist") is not None:
+        # Most of their time is compilation on the processor.
+        words += ["-p", "xdist.plugin", "-n", str(_WORKERS)]
     ended = children.python(words, seconds + GRACE_S)
     if ended.code == 0 and " passed" not in ended.said:
         return [], f"none was run: {ended.said}"

@@ -127,6 +127,8 @@ class Report:
     def __init__(self, folder: Path, facts: Mapping[str, object], parts: Sequence[str]) -> None:
         stem = slug(str(facts.get("card") or "gpu"))
         self._data, self._page = folder / f"{stem}.json", folder / f"{stem}.md"
+        #: File for the documents of gpucheck's own commands.
+        self.documents = folder / f"{stem}-documents.json"
         self._facts = dict(facts)
         run = {"date": self._facts.pop("date", None), "command": self._facts.pop("command", None)}
         self._parts = parts

@@ -336,9 +336,10 @@ def test_the_procedure_for_a_card_fits_into_25_minutes_and_the_best_comes_first(
 def test_no_command_of_the_procedure_loses_anothers_figures() -> None:
     for line in procedure():
         if "benchmarks.gpu" in line:
-            # Into the checkout, where the committed figures are, and all of them out again.
+            # Into the checkout, where the committed figures are, and the card's files out again.
             assert "--output docs/measurements" in line
-            assert line.endswith('; cp docs/measurements/* "$OUT"')
+            out = 'cp docs/measurements/nvidia-* docs/measurements/run.log "$OUT"'
+            assert line.endswith("; " + out)
         else:
             assert '--junitxml "$OUT/' in line
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -15,6 +16,8 @@ import pytest
 
 from benchmarks.card.checks import run_tests
 from benchmarks.card.children import CHECKOUT, Children, Ended, environment
+from benchmarks.card.figures import NO_TIME
+from benchmarks.card.program import COMMANDS, run_program
 from benchmarks.gpu import Watch
 
 
@@ -145,6 +148,44 @@ def test_only_a_test_that_fails_is_a_wrong_result(
 
     assert said == remark
     assert [figure.verified for figure in figures] == ([verdict == "right"] if verdict else [])
+
+
+def test_each_command_of_the_program_leaves_its_document_whatever_becomes_of_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seconds = [0.0]
+    monkeypatch.setattr("benchmarks.card.program.time.monotonic", lambda: seconds[0])
+    given: list[float] = []
+
+    def run(words: list[str], most_s: float) -> Ended:
+        timeout, given_s, _, _, _, name, *_, file = words
+        assert (timeout, int(given_s)) == ("timeout", most_s - 10)
+        given.append(int(given_s))
+        seconds[0] += 20
+        if name == "bench":
+            return Ended(code=None, said="measuring")
+        Path(file).write_text('{"schema": "' + name + '"}')
+        return Ended(code={"detect": 1, "place": 124}.get(name, 0), said="")
+
+    kept = tmp_path / "documents.json"
+    figures, remark = run_program(SimpleNamespace(run=run), tmp_path, kept, 90)
+
+    named = {figure.name: figure.verdict for figure in figures}
+    assert list(named) == list(COMMANDS)
+    assert list(named.values()) == ["", "", "wrong", *["no figure"] * 5]
+    assert {figure.ours for figure in figures if figure.error is None} == {20.0}
+    assert [figure.error for figure in figures][-1] == NO_TIME
+    # No command gets more than its own time, nor more than the part has left.
+    assert given == [40, 30, 50, 30, 10]
+    documents = json.loads(kept.read_text())
+    assert list(documents) == ["snapshot", "list", "detect", "bench", "place"]
+    assert documents["list"]["document"] == {"schema": "list"}
+    assert documents["list"]["command"].startswith("gpucheck list --json")
+    assert documents["bench"]["document"] is None
+    assert documents["place"]["document"] == {"schema": "place"}
+    assert (documents["detect"]["exit_code"], documents["bench"]["exit_code"]) == (1, None)
+    assert remark is not None
+    assert "detect ended early or badly (code 1)" in remark
 
 
 def test_the_compilers_pool_and_pytests_plugins_take_no_part() -> None:

@@ -11,17 +11,12 @@ from typing import Any
 import jsonschema
 
 from gpucheck.drivers.host.files import MOST_JSON_BYTES
-from gpucheck.drivers.readings import LIMIT_FIELDS
 from gpucheck.report.formats.json import document as json_document
 from gpucheck.report.saved import read_document
+from tests.fakes.gpus import NOTHING_TO_TELL
 
 #: The envelope's word for each exit code (contract: `status`).
 STATUSES = {0: {"ok", "warn"}, 1: {"fail"}}
-
-#: Fields of a GPU that are null when there is nothing to tell, or nobody asked.
-NOTHING_TO_TELL = frozenset(
-    {"error", "hidden_reason", "memory_unaccounted_bytes", "holders", "troubles", *LIMIT_FIELDS}
-)
 
 #: Fields of a process that are null as its `namespace` says, or as it is in no MIG instance.
 TOLD_ELSEWHERE = frozenset({"name", "user", "command", "mig_uuid"})

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from gpucheck.drivers.readings import LIMIT_FIELDS
 from gpucheck.inventory.model import Gpu
 
 GIB = 1024**3
+
+#: Fields of a GPU that are null when there is nothing to tell, or nobody asked.
+NOTHING_TO_TELL = frozenset(
+    {"error", "hidden_reason", "memory_unaccounted_bytes", "holders", "troubles", *LIMIT_FIELDS}
+)
 
 
 def row(index: int, **changes: object) -> Gpu:

@@ -32,7 +32,7 @@ def test_cuda_sees_this_gpu_alone(gpucheck_gpu):
 def test_a_test_process_gets_a_card_of_its_own(tmp_path: Path) -> None:
     (tmp_path / "test_suite.py").write_text(SUITE)
     variables = {
-        "PYTHONPATH": str(ROOT),
+        "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
         "GPUCHECK_CLAIMS_DIR": str(tmp_path / "claims"),
         "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
     }
