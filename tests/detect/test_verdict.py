@@ -304,8 +304,9 @@ def test_no_failure_of_cuda_is_ok(kernel: KernelReading) -> None:
         undecided = code in ("cuda-child-died", "not-recorded")
         assert answer.exit_code is (OPEN if undecided else BAD), code
         assert result.first_failure == (None if undecided else "cuda-driver"), code
-        # The fake says the same of every code; of this one there is more to say.
-        assert result.conclusion.endswith("CUDA broke") or code == "system-not-ready"
+        # The fake says the same of every code; of these there is more to say.
+        is_refined = code in ("system-not-ready", "fabric-not-ready")
+        assert result.conclusion.endswith("CUDA broke") or is_refined
         assert result.remedy, code
 
 

@@ -37,6 +37,8 @@ def test_a_test_process_gets_a_card_of_its_own(tmp_path: Path) -> None:
         "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
     }
     plug_in = ("-p", "gpucheck.integrations.pytest_plugin", "--gpucheck", "--gpucheck-required")
+    # Tests before this one have left CUDA running in this process: a GPU in use must do.
+    plug_in += ("--gpucheck-memory", "1GiB", "--gpucheck-timeout", "120")
     alone = ("-c", os.devnull, "--rootdir", str(tmp_path), "-p", "no:cacheprovider")
 
     finished = subprocess.run(

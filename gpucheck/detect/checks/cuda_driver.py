@@ -70,6 +70,7 @@ REMEDIES: dict[str, tuple[str, ...]] = {
     "library-broken": ("Reinstall the driver's libraries, all of one version.",),
     "not-permitted": ("Check the permissions of /dev/nvidia*; in a container, its devices.",),
     "system-not-ready": (KERNEL_LOG,),
+    "fabric-not-ready": (KERNEL_LOG,),
     "driver-mismatch": ("Reboot, so that the kernel module of the installed driver is loaded.",),
     "compat-not-supported": ("Remove the cuda-compat directory from LD_LIBRARY_PATH.",),
     "mps-connection-failed": MPS,
@@ -414,7 +415,7 @@ def _refused_by_system(machine: Machine, failure: ProbeFailure) -> Finding:
 
 
 def _not_ready(machine: Machine, failure: ProbeFailure) -> Finding:
-    """Explain 802: the fabric manager, confidential computing, or a kernel bug."""
+    """Explain 802 and 919: the fabric manager, confidential computing, or a kernel bug."""
     bug = _hmm_bug(machine)
     if bug is not None:
         return bug
@@ -490,6 +491,7 @@ EXPLAIN = {
     "driver-mismatch": _wrong_library,
     "compat-not-supported": _wrong_library,
     "system-not-ready": _not_ready,
+    "fabric-not-ready": _not_ready,
     "unknown": _unknown,
     "operating-system": _refused_by_system,
     "not-permitted": _refused_by_system,

@@ -37,6 +37,7 @@ REMEDIES: dict[str, tuple[str, ...]] = {
     ),
     "ecc-uncorrectable": ("Reset the GPU: sudo nvidia-smi --gpu-reset", KERNEL_LOG),
     "nvlink-uncorrectable": ("Reset the GPU: sudo nvidia-smi --gpu-reset", KERNEL_LOG),
+    "contained": ("Reset the GPU: sudo nvidia-smi --gpu-reset", KERNEL_LOG),
     "launch-failed": (KERNEL_LOG, "Reset the GPU: sudo nvidia-smi --gpu-reset"),
     "unknown": (
         "After suspend: sudo modprobe -r nvidia_uvm && sudo modprobe nvidia_uvm",

@@ -34,6 +34,7 @@ REASONS = {
     220: ("nvlink-uncorrectable", "an NVLink had an uncorrectable error"),
     221: ("jit-compiler-missing", "the driver's compiler libnvidia-ptxjitcompiler.so is missing"),
     222: ("ptx-too-new", "the kernel's code is newer than the driver"),
+    226: ("contained", "an error of the GPU or its links was contained and ended this program"),
     303: ("library-broken", "a library that the CUDA driver needs could not be initialised"),
     304: ("operating-system", "an operating system call of the CUDA driver failed"),
     700: ("illegal-address", "the kernel accessed memory outside its own"),
@@ -49,6 +50,7 @@ REASONS = {
     808: ("mps-too-many-clients", "the MPS server cannot take any more clients"),
     809: ("mps-no-connections", "the GPU has no connections left for another MPS client"),
     810: ("mps-client-terminated", "the MPS server ended this program's connection"),
+    919: ("fabric-not-ready", "the GPU's fabric (NVLink) is not set up yet"),
     999: ("unknown", "the CUDA driver reported an unknown error"),
 }
 

@@ -23,6 +23,7 @@ _TRIED_BYTES = 256 * 1024
 #: CUDA errors after which no call on the device can succeed in this process: names of the runtime,
 #: then the driver, then cuBLAS (driver_types.h, cuda.h, cublas_api.h).
 _LOST = (
+    "cudaErrorContained",
     "cudaErrorECCUncorrectable",
     "cudaErrorHardwareStackError",
     "cudaErrorIllegalAddress",
@@ -34,10 +35,13 @@ _LOST = (
     "cudaErrorMisalignedAddress",
     "cudaErrorNvlinkUncorrectable",
     "cudaErrorUnknown",
+    "CUDA_ERROR_CONTAINED",
     "CUDA_ERROR_ECC_UNCORRECTABLE",
     "CUDA_ERROR_HARDWARE_STACK_ERROR",
     "CUDA_ERROR_ILLEGAL_ADDRESS",
     "CUDA_ERROR_ILLEGAL_INSTRUCTION",
+    "CUDA_ERROR_INVALID_ADDRESS_SPACE",
+    "CUDA_ERROR_INVALID_PC",
     "CUDA_ERROR_LAUNCH_FAILED",
     "CUDA_ERROR_LAUNCH_TIMEOUT",
     "CUDA_ERROR_MISALIGNED_ADDRESS",

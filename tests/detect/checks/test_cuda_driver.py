@@ -85,7 +85,8 @@ def test_every_failure() -> None:
         expected = CheckStatus.UNKNOWN if code in UNDECIDED else CheckStatus.FAIL
         assert found.status is expected
         # What only other evidence can tell apart is said in the check's own words.
-        refined = {"system-not-ready": "confidential computing or a fabric manager is not set up"}
+        said = "confidential computing or a fabric manager is not set up"
+        refined = {"system-not-ready": said, "fabric-not-ready": said}
         assert found.summary.endswith(refined.get(code, "the reason"))
         number = f"CUDA {CODES[code]}" if code in CODES else code
         assert (found.evidence[0].source, found.evidence[0].value) == ("cuInit", number)

@@ -199,12 +199,13 @@ def run(
     every_gpu: bool = False,
     python: str = sys.executable,
     deadline_s: float = 60,
+    **variables: str,
 ) -> LaunchReading:
     """Run the kernel on a pretended machine beside a CuPy of this text."""
     if text is not None:
         (folder / "cupy.py").write_text(text)
     libraries = build_libraries(machine, folder / "libraries")
-    environment = {"PATH": "/usr/bin:/bin", **libraries, "PYTHONPATH": str(folder)}
+    environment = {"PATH": "/usr/bin:/bin", **libraries, "PYTHONPATH": str(folder), **variables}
     return run_kernel(
         python,
         environment,
@@ -226,8 +227,13 @@ def test_through_libcuda_and_cupy(
     assert found.launches[0].first_launch_s is not None
 
 
-def test_without_cupy_it_is_libcuda(tmp_path: Path, machine: Machine) -> None:
-    assert run(tmp_path, machine, None).through == "libcuda"
+def test_without_cupy_it_is_libcuda_even_where_no_ptx_may_be_compiled(
+    tmp_path: Path, machine: Machine
+) -> None:
+    found = run(tmp_path, machine, None, CUDA_DISABLE_PTX_JIT="1")
+
+    assert (found.through, found.failure) == ("libcuda", None)
+    assert [each.right for each in found.launches] == [True]
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
+import itertools
 import os
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -242,8 +243,15 @@ def test_a_library_that_lacks_a_function_is_missing(monkeypatch: pytest.MonkeyPa
 # ---- against the real one, where its wheel is installed; no GPU is needed ----
 
 
-def wheel() -> Path:
-    """Return the folder of NVIDIA's wheels, of this Python or of the one with the real CuPy."""
+class Wheels(NamedTuple):
+    """Folders of NVIDIA's wheels: each library has its own in CUDA 12, all share one in CUDA 13."""
+
+    includes: tuple[Path, ...]
+    cublas: Path
+
+
+def wheels() -> Wheels:
+    """Return the folders of this Python's wheels, or of those beside the real CuPy."""
     python = os.environ.get("GPUCHECK_CUPY_PYTHON")
     if python is None:
         found = importlib.util.find_spec("nvidia")
@@ -252,10 +260,13 @@ def wheel() -> Path:
         lines = "import nvidia; print(*nvidia.__path__, sep='\\n')"
         done = subprocess.run([python, "-c", lines], capture_output=True, text=True, check=False)
         places = done.stdout.split()
-    folder = next((Path(place) for place in places if (Path(place) / "cublas").is_dir()), None)
-    if folder is None:
-        pytest.skip("no cuBLAS to compare with: GPUCHECK_CUPY_PYTHON names the Python that has it")
-    return folder
+    for folder in map(Path, places):
+        for pattern in ("cublas/lib/libcublas.so.*", "cu*/lib/libcublas.so.*"):
+            for cublas in folder.glob(pattern):
+                names = ("cublas", "cuda_runtime", cublas.parents[1].name)
+                includes = (folder / name / "include" for name in dict.fromkeys(names))
+                return Wheels(tuple(filter(Path.is_dir, includes)), cublas)
+    pytest.skip("no cuBLAS to compare with: GPUCHECK_CUPY_PYTHON names the Python that has it")
 
 
 CONSTANTS = (
@@ -272,11 +283,21 @@ CONSTANTS = (
     "CUBLASLT_MATMUL_DESC_FAST_ACCUM",
     "CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES",
 )
+#: By arithmetic, the names of what `_GEMM_TYPES` has as numbers: factors, product, computation.
+GEMM_NAMES = {
+    "fp64": ("CUDA_R_64F", "CUDA_R_64F", "CUBLAS_COMPUTE_64F"),
+    "fp32": ("CUDA_R_32F", "CUDA_R_32F", "CUBLAS_COMPUTE_32F"),
+    "tf32": ("CUDA_R_32F", "CUDA_R_32F", "CUBLAS_COMPUTE_32F_FAST_TF32"),
+    "fp16": ("CUDA_R_16F", "CUDA_R_16F", "CUBLAS_COMPUTE_32F"),
+    "bf16": ("CUDA_R_16BF", "CUDA_R_16BF", "CUBLAS_COMPUTE_32F"),
+    "int8": ("CUDA_R_8I", "CUDA_R_32I", "CUBLAS_COMPUTE_32I"),
+}
 
 
 def test_the_numbers_are_those_of_the_header(c_compiler: str, tmp_path: Path) -> None:
-    folder = wheel()
-    lines = "".join(f'printf("{name} %d\\n", (int){name});' for name in CONSTANTS)
+    includes = wheels().includes
+    named = sorted({*CONSTANTS, *itertools.chain(*GEMM_NAMES.values())})
+    lines = "".join(f'printf("{name} %d\\n", (int){name});' for name in named)
     fields = {"algorithm": "algo", "workspace_bytes": "workspaceSize", "waves": "wavesCount"}
     offsets = "".join(
         f'printf("{ours} %zu\\n", offsetof(cublasLtMatmulHeuristicResult_t, {theirs}));'
@@ -301,32 +322,30 @@ def test_the_numbers_are_those_of_the_header(c_compiler: str, tmp_path: Path) ->
     for name, text in stubs.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
-    folders = (tmp_path, *(folder / name / "include" for name in ("cublas", "cuda_runtime")))
-    includes = [f"-I{place}" for place in folders]
-    subprocess.run(
-        [c_compiler, *includes, str(source), "-o", str(tmp_path / "numbers")], check=True
-    )
+    given = [f"-I{place}" for place in (tmp_path, *includes)]
+    subprocess.run([c_compiler, *given, str(source), "-o", str(tmp_path / "numbers")], check=True)
 
     said = subprocess.run([tmp_path / "numbers"], capture_output=True, text=True, check=True)
 
     found = {name: int(value) for name, value in map(str.split, said.stdout.splitlines())}
+    for arithmetic, names in GEMM_NAMES.items():
+        assert blas._GEMM_TYPES[arithmetic][:3] == tuple(map(found.get, names)), arithmetic
+    found = {name: value for name, value in found.items() if name in {*CONSTANTS, *fields, "size"}}
     ours = {name: getattr(blas, name) for name in CONSTANTS}
     ours |= {name: getattr(blas.Heuristic, name).offset for name in fields}
     assert found == ours | {"size": ctypes.sizeof(blas.Heuristic)}
 
 
 def test_the_real_library_takes_every_attribute_in_the_size_that_it_is_given() -> None:
-    folder = wheel()
+    cublas = wheels().cublas
     lines = f"""
     import ctypes
     from contextlib import ExitStack
-    from pathlib import Path
     from gpucheck.drivers.cupy import blas
 
-    (cublas,) = Path({str(folder)!r}).glob("cublas/lib/libcublas.so.*")
-    ctypes.CDLL(str(cublas))
+    ctypes.CDLL({str(cublas)!r})
     # Loaded with it, and found by its name alone.
-    library = blas.CublasLt("libcublasLt.so." + cublas.name.rpartition(".")[2])
+    library = blas.CublasLt("libcublasLt.so." + {cublas.name.rpartition(".")[2]!r})
     with ExitStack() as kept:
         product = library.create(kept, "MatmulDesc", blas.CUBLAS_COMPUTE_32F, blas.CUDA_R_32F)
         for attribute, value in (

@@ -682,6 +682,10 @@ API int cuModuleLoadData(void **out, const void *image)
 {
     ENTER(current);
     NEED(out && image && strstr(image, ".entry probe"));
+    /* The image is PTX, which the driver compiles. */
+    const char *forbidden = getenv("CUDA_DISABLE_PTX_JIT");
+    if (forbidden && strcmp(forbidden, "1") == 0)
+        return 223; /* CUDA_ERROR_JIT_COMPILATION_DISABLED */
     *out = (void *)(intptr_t)MODULE;
     return SUCCESS;
 }
