@@ -136,7 +136,6 @@ ABOUT = About(
         "slurm-without-gpus",
         "mig-not-permitted",
         "no-driver",
-        "fabric-not-ready",
         "hmm-and-address-randomisation",
         "gpu-left-out",
         "error",

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import ctypes
-import importlib.util
 import itertools
-import os
 import subprocess
 import sys
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
 from gpucheck.drivers.cupy import blas
 from gpucheck.report.errors import MissingError
 from tests.conftest import scrubbed_environment
+from tests.drivers.cupy.wheels import wheels
 from tests.fakes.cupy_child import run_lines
 
 #: Each compiles a library, or starts a process that loads it, CuPy's double and NumPy.
@@ -241,32 +240,6 @@ def test_a_library_that_lacks_a_function_is_missing(monkeypatch: pytest.MonkeyPa
 
 
 # ---- against the real one, where its wheel is installed; no GPU is needed ----
-
-
-class Wheels(NamedTuple):
-    """Folders of NVIDIA's wheels: each library has its own in CUDA 12, all share one in CUDA 13."""
-
-    includes: tuple[Path, ...]
-    cublas: Path
-
-
-def wheels() -> Wheels:
-    """Return the folders of this Python's wheels, or of those beside the real CuPy."""
-    python = os.environ.get("GPUCHECK_CUPY_PYTHON")
-    if python is None:
-        found = importlib.util.find_spec("nvidia")
-        places = list(found.submodule_search_locations or ()) if found is not None else []
-    else:
-        lines = "import nvidia; print(*nvidia.__path__, sep='\\n')"
-        done = subprocess.run([python, "-c", lines], capture_output=True, text=True, check=False)
-        places = done.stdout.split()
-    for folder in map(Path, places):
-        for pattern in ("cublas/lib/libcublas.so.*", "cu*/lib/libcublas.so.*"):
-            for cublas in folder.glob(pattern):
-                names = ("cublas", "cuda_runtime", cublas.parents[1].name)
-                includes = (folder / name / "include" for name in dict.fromkeys(names))
-                return Wheels(tuple(filter(Path.is_dir, includes)), cublas)
-    pytest.skip("no cuBLAS to compare with: GPUCHECK_CUPY_PYTHON names the Python that has it")
 
 
 CONSTANTS = (

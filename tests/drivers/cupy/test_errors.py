@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from gpucheck.drivers.cupy import errors
 from gpucheck.drivers.cupy.errors import cache_variables
+from tests.drivers.cupy.wheels import enumerators
 from tests.fakes.cupy_child import run_lines
 
 #: A home below which even root can make nothing.
@@ -69,3 +71,11 @@ def test_a_named_folder_that_cannot_be_written_is_told_as_that(
         "CuPy could not read or write a file while loading CuPy: "
         "No such file or directory (/proc/nowhere)"
     )
+
+
+def test_every_name_of_an_error_is_one_of_cudas() -> None:
+    known = enumerators("cuda.h", "driver_types.h", "cublas_api.h")
+
+    ours = {*errors._LOST, *errors._OUT_OF_MEMORY, *errors._BUSY, *errors._NO_CLUSTER}
+
+    assert ours - set(known) == set()
