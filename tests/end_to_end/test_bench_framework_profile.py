@@ -56,7 +56,7 @@ def test_another_version_of_a_framework_is_told_and_forbids_the_comparison(
     assert (ended.code, first["status"]) == (0, "skip")
     assert [one["id"] for one in kept["series"]] == ["softmax-numpy"]
     assert (other.code, held["status"]) == (3, "inconclusive")
-    assert f"frameworks: numpy=1.0,{rest} -> numpy={version},{rest}" in held["reason"]
+    assert f"frameworks: numpy 1.0 -> {version}" in held["reason"]
 
 
 def test_an_interpreter_that_is_none_is_refused_before_anything_is_measured(

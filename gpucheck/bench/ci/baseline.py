@@ -119,13 +119,24 @@ def differences(one: Fingerprint, other: Fingerprint) -> dict[str, str]:
     for key in KEYS:
         before, after = getattr(one, key), getattr(other, key)
         if key == "frameworks":
-            both = (before or {}).keys() & (after or {}).keys()
-            before, after = (
-                {name: of[name] for name in both} if both else None for of in (before, after)
-            )
-        if before != after:
+            changed = _changed_frameworks(before or {}, after or {})
+            if changed:
+                found[key] = f"{key}: {changed}"
+        elif before != after:
             found[key] = f"{key}: {shown(before)} -> {shown(after)}"
     return found
+
+
+def _changed_frameworks(before: Mapping[str, str], after: Mapping[str, str]) -> str:
+    """Return what differs in the texts of the frameworks that both sides have."""
+    changes = []
+    for name in sorted(before.keys() & after.keys()):
+        old, new = before[name].split(", "), after[name].split(", ")
+        gone = ", ".join(part for part in old if part not in new)
+        come = ", ".join(part for part in new if part not in old)
+        if gone or come:
+            changes.append(f"{name} {gone or 'without'} -> {come or 'without'}")
+    return " and ".join(changes)
 
 
 def shown(value: object) -> str:

@@ -46,11 +46,18 @@ def _name(parts: Sequence[str], shapes: Mapping[str, set[str]]) -> str:
         dtype,
         *what,
         *([] if what and variant == kernel else [variant]),
-        *([shape] if len(shapes[kernel]) > 1 else []),
     ]
+    size = [shape] if len(shapes[kernel]) > 1 else []
+    images = "1 image" if shape == "1" else f"{shape} images"
+    if kernel in ("train", "towers"):
+        size = [f"batches of {images}"] * len(size)
+    elif kernel == "batch":  # a sweep over sizes
+        size = [images]
+    else:
+        words, size = [*words, *size], []
     words += ["with transfers"] if Scope.END_TO_END in more else []
     others = (_THREADS.sub(_threads, one) for one in more if one != Scope.END_TO_END)
-    return ", ".join([" ".join(words), *others])
+    return ", ".join([" ".join(words), *size, *others])
 
 
 def _threads(found: re.Match[str]) -> str:

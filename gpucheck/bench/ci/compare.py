@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,8 +33,15 @@ from gpucheck.bench.ci.model import (
 from gpucheck.bench.ci.run_data import MetricValues
 from gpucheck.bench.kernel_traits import may_need_host
 from gpucheck.bench.model import Direction, Doubt, Gate, GateClass, GateStatus
+from gpucheck.drivers.python.framework_bench import BROKEN, MISSING, SILENT
 from gpucheck.report.envelope import Answer, Failure, Host, Notice
 from gpucheck.report.errors import ExitCode
+from gpucheck.report.text import count_of
+
+#: Failures of a framework's import.
+_NOT_STARTED = (MISSING, BROKEN, SILENT)
+#: Part of a row's id.
+_THREADS = re.compile(r"/threads=(\d+)")
 
 
 def compare_runs(
@@ -90,15 +98,16 @@ def _side(run: SavedRun, file: Path) -> ComparedRun:
 class _Pair:
     """Series of one row on both sides, the second run's device, and what forbids a comparison.
 
-    `failure` says why one side has none. `decision` is None if the two cannot be compared. `factor`
-    is by how much two runs may differ, if the decision rests on that. With too few processes on a
-    side, the decision does not stand.
+    `failure` says why one side has none, `other_threads` with how many it has the row instead.
+    `decision` is None if the two cannot be compared. `factor` is by how much two runs may differ,
+    if the decision rests on that. With too few processes on a side, the decision does not stand.
     """
 
     first: Series | None
     second: Series | None
     device: SavedDevice | None = None
     failure: Failure | None = None
+    other_threads: int | None = None
     forbidding: Sequence[str] = ()
     decision: Decision | None = None
     factor: float | None = None
@@ -125,20 +134,54 @@ def _pairs(
     """
     known: Mapping[str, Series] = {one.id: one for one in old}
     there = {one.id for one in new}
-    sides: list[tuple[Series | None, Series | None]] = [(known.get(one.id), one) for one in new]
-    sides += [(one, None) for one in old if one.id not in there]
-    return [
+    both: list[tuple[Series | None, Series]] = [(known.get(one.id), one) for one in new]
+    pairs = [
         _Pair(
             first=first,
             second=second,
             device=device,
-            failure=device.failures.get(first.id)
-            if first is not None
-            else missing.get(second.id if second is not None else ""),
+            failure=_failure_of(second.id, missing) if first is None else None,
+            other_threads=_other_threads(second.id, old) if first is None else None,
             forbidding=forbidding,
         )
-        for first, second in sides
+        for first, second in both
     ]
+    return pairs + [
+        _Pair(
+            first=first,
+            second=None,
+            device=device,
+            failure=_failure_of(first.id, device.failures),
+            other_threads=_other_threads(first.id, new),
+            forbidding=forbidding,
+        )
+        for first in old
+        if first.id not in there
+    ]
+
+
+def _failure_of(row: str, failures: Mapping[str, Failure]) -> Failure | None:
+    """Return why a row has no figure; one row of a kernel stands for a framework's others.
+
+    A framework that cannot be started has one row for each kernel, whatever its forms and sizes.
+    """
+    kernel, *parts = row.split("/")
+    framework = next((part for part in parts if part.startswith("framework=")), None)
+    others = (
+        failure
+        for name, failure in failures.items()
+        if failure.code in _NOT_STARTED
+        and name.split("/")[0] == kernel
+        and framework in name.split("/")
+    )
+    return failures.get(row) or next(others, None)
+
+
+def _other_threads(row: str, others: Sequence[Series]) -> int | None:
+    """Return with how many threads the others have a row that they lack with as many."""
+    plain = _THREADS.sub("", row)
+    alike = (other.id for other in others if _THREADS.sub("", other.id) == plain)
+    return max((int(found[1]) for name in alike if (found := _THREADS.search(name))), default=None)
 
 
 def _rows(pairs: Sequence[_Pair], tolerance_percent: float | None) -> Iterator[ComparedRow]:
@@ -203,6 +246,9 @@ def _without_ratio(row: ComparedRow, pair: _Pair) -> ComparedRow:
         reason = f"the first run has {first.unit}, the second {second.unit}"
         return replace(row, reason=reason, next=(renewal(),))
     which = "first" if first is None else "second"
+    if failure is None and pair.other_threads is not None:
+        reason = f"the {which} run has this row with {count_of(pair.other_threads, 'thread')}"
+        return replace(row, reason=reason, next=(_AS_MANY,))
     if failure is None:
         return replace(row, reason=f"the {which} run does not have this row", next=(_ALIKE,))
     steps = (renewal(),) if first is None else failure.remedy
@@ -294,6 +340,7 @@ _NOTHING_PERCENT = 0.05
 #: Remedies for noise, for runs with other rows, and for a busy machine.
 _MORE = "repeat it with more processes: gpucheck bench --processes 10"
 _ALIKE = "measure both with the same kernels, --dtype and --size, and for as long"
+_AS_MANY = "measure both on as many CPUs: taskset -c 0-3 gpucheck bench ..."
 _IDLE = "run it again when the machine is idle"
 
 

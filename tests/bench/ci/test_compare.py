@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from gpucheck.bench.ci.baseline import row_series, saved_run
+from gpucheck.bench.ci.baseline import row_id, row_series, saved_run
 from gpucheck.bench.ci.compare import compare_runs, conclude_comparison
 from gpucheck.bench.ci.diagnosis import FURTHER_SESSIONS
 from gpucheck.bench.ci.model import RunComparison, SavedRun
-from gpucheck.bench.model import Direction, GateClass, GateStatus, Scope
+from gpucheck.bench.model import Direction, FrameworkUse, GateClass, GateStatus, Scope
 from gpucheck.report.envelope import Failure, Host
 from gpucheck.report.errors import ExitCode
 from tests.fakes.bench_results import doubt
@@ -121,6 +121,44 @@ def test_rows_that_one_side_lacks_are_open() -> None:
     ]
     assert all("allow-difference" not in step for one in found.rows for step in one.next)
     assert code(found) is ExitCode.INCONCLUSIVE
+
+
+def test_a_row_that_one_side_has_with_other_threads_says_with_how_many() -> None:
+    first, second = (
+        run(device="cpu", rows=[row("cpu", 1e12, kernel="softmax", threads=threads)])
+        for threads in (2, 1)
+    )
+
+    assert [one.reason for one in compared(first, second).rows] == [
+        "the first run has this row with 2 threads",
+        "the second run has this row with 1 thread",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("framework-missing", "the second run has no figure for it: no JAX"),
+        ("framework-error", "the second run does not have this row"),
+    ],
+)
+def test_a_framework_without_a_process_has_one_reason_for_all_its_rows(
+    code: str, said: str
+) -> None:
+    jax = FrameworkUse(name="jax", version="0.11", form="jax.jit", python="/py")
+    sizes = [row("gpu:0", 1e12, kernel="batch", shape=(size,), framework=jax) for size in (1, 16)]
+    second = run(rows=[row("gpu:0", 1e12, kernel="copy")])
+    (device,) = second.devices
+    failures = {row_id(sizes[0]): Failure(code=code, message="no JAX")}
+
+    found = compared(
+        run(rows=sizes), replace(second, devices=(replace(device, failures=failures),))
+    )
+
+    assert [one.reason for one in found.rows[1:]] == [
+        "the second run has no figure for it: no JAX",
+        said,
+    ]
 
 
 def test_a_device_that_is_gone_is_told() -> None:

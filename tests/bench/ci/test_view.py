@@ -326,6 +326,22 @@ def test_rows_of_frameworks_are_named_as_bench_names_them() -> None:
     ]
 
 
+def test_rows_that_differ_in_their_batches_say_how_many_images() -> None:
+    ids = (
+        "batch/batch/float32/1/framework=pytorch/form=eager/threads=2",
+        "batch/numpy/float32/64/threads=2",
+        "train/numpy/float32/100/threads=2",
+        "train/numpy/float32/512/threads=2",
+    )
+
+    assert [*row_names(ids).values()] == [
+        "batch float32 PyTorch eager, 1 image, 2 threads",
+        "batch float32 numpy, 64 images, 2 threads",
+        "train float32 numpy, batches of 100 images, 2 threads",
+        "train float32 numpy, batches of 512 images, 2 threads",
+    ]
+
+
 def test_a_row_shows_ratio_interval_and_verdict() -> None:
     text = shown(0.9)
 
