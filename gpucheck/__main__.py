@@ -86,7 +86,7 @@ def _interrupted(words: list[str]) -> int:
 
     command = words[0] if words and words[0] in COMMANDS else None
     return output.interrupted(
-        output.Context(command=command, document=output.asked_document(words))
+        output.Context(command=command, document=output.requested_document(words))
     )
 
 

@@ -72,7 +72,7 @@ def charts(report: Report, view: View) -> Iterator[Drawing]:
 
 
 def in_table(report: Report) -> Collection[str]:
-    """Return the codes of what the table says itself."""
+    """Return the codes of the messages that the table shows."""
     return ("burn-failed", "burn-undecided")
 
 

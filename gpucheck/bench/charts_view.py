@@ -197,7 +197,7 @@ def speedup(result: BenchResult) -> Chart | None:
 
 
 def _over_sizes(curves: dict[tuple[str, str, str], list[Comparison]], device: str) -> Chart:
-    series, said = [], []
+    series, parts = [], []
     kernels = [kernel for kernel, _, _ in curves]
     for (kernel, number_format, _), found in curves.items():
         ordered = sorted(found, key=lambda one: one.shape)
@@ -209,7 +209,7 @@ def _over_sizes(curves: dict[tuple[str, str, str], list[Comparison]], device: st
         if any(value is not None for value in moved):
             label = f"{name}, transfers"
             series.append(Series(label, x, moved, Drawn.LINE, marked=_break_even(moved, x)))
-        said.append(f"{name} {two_digits(min(resident))} to {two_digits(max(resident))} times")
+        parts.append(f"{name} {two_digits(min(resident))} to {two_digits(max(resident))} times")
     ends = [value for one in series for value in one.x]
     series.append(
         Series("as fast as the CPU", (min(ends), max(ends)), (1.0, 1.0), Drawn.LINE, limit=True)
@@ -217,7 +217,7 @@ def _over_sizes(curves: dict[tuple[str, str, str], list[Comparison]], device: st
     return Chart(
         id="speedup",
         title="Speed-up over size",
-        says=f"{device} against the CPU: {', '.join(said)} over the sizes. A ring marks the first"
+        says=f"{device} against the CPU: {', '.join(parts)} over the sizes. A ring marks the first"
         " size at which the GPU is faster.",
         x=Axis("size (edge of the arrays, or images)", log=True),
         panels=(Panel(Axis("times as fast as the CPU", log=True), tuple(series)),),

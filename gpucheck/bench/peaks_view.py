@@ -69,7 +69,7 @@ def blocks(report: Report, view: View) -> Iterator[Block]:
 
 
 def in_table(report: Report) -> Collection[str]:
-    """Return the codes of what the table says itself."""
+    """Return the codes of the messages that the table shows."""
     return ("power-limit-below-board", "board-not-in-table", "gpu-not-identified")
 
 

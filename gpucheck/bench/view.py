@@ -117,7 +117,7 @@ def headline(report: Report) -> Headline:
 
 
 def in_table(report: Report) -> Collection[str]:
-    """Return the codes of what the table says itself: with gates, their verdict."""
+    """Return the codes of the messages that the table shows: with gates, their verdict."""
     if not isinstance(report.result, BenchResult) or not report.result.gates:
         return ()
     from gpucheck.bench.ci.gates import SHOWN

@@ -45,7 +45,7 @@ def main(
     name = _wanted(given)
     alone = stands_alone(given)
     context = output.Context(
-        command="detect" if alone else name, document=output.asked_document(given)
+        command="detect" if alone else name, document=output.requested_document(given)
     )
     if sys.platform != "linux":
         return output.fail(context, output.wrong_platform())

@@ -22,7 +22,7 @@ from gpucheck.report.errors import WrongUseError
 from gpucheck.report.text import in_gib
 
 #: Ends that a user or a reader asked for: they need no cause.
-ASKED_FOR = (128 + signal.SIGINT, 128 + signal.SIGPIPE)
+ENDED_BY_USER = (128 + signal.SIGINT, 128 + signal.SIGPIPE)
 #: From this share of its limit on, the limit may have refused the command more memory.
 NEAR_THE_LIMIT = 0.9
 
@@ -75,9 +75,9 @@ class AfterCommand:
             gpu_peak=gpu_peak,
             logged=self._cause_in_log(),
         )
-        said = verdict(ending)
-        if said is not None:
-            write_message(said)
+        sentence = verdict(ending)
+        if sentence is not None:
+            write_message(sentence)
 
     def _cause_in_log(self) -> str | None:
         """Return the cause in what was appended to the log; all of it if the file is a new one."""
@@ -104,7 +104,7 @@ def verdict(ending: Ending) -> str | None:
     memory, then what may be a consequence.
     """
     causes = [cause for cause in _causes(ending) if cause]
-    if ending.exit_code in ASKED_FOR and not causes:
+    if ending.exit_code in ENDED_BY_USER and not causes:
         return None
     why = "; ".join(causes[:2]) if causes else _nothing(ending)
     return f"the command ended with {_how(ending.exit_code)}: {why}"
@@ -142,11 +142,12 @@ def _from_kernel(messages: bytes | None) -> tuple[str | None, str | None]:
     found.feed(messages)
     found.close()
     causes, _ = first_causes(found.matches.values())
-    said = {match.class_: f"{match.says} (in its time: {match.excerpt})" for match in causes}
+    by_class = {match.class_: f"{match.says} (in its time: {match.excerpt})" for match in causes}
     lines = messages.decode("utf-8", "replace").splitlines()
     numbers = dict.fromkeys(str(xid.number) for line in lines if (xid := parse_line(line)))
     others = f"Xid {', '.join(numbers)} in its time" if numbers else None
-    return said.get("gpu-lost") or said.get("ecc"), said.get("illegal-access") or others
+    lost = by_class.get("gpu-lost") or by_class.get("ecc")
+    return lost, by_class.get("illegal-access") or others
 
 
 def _near_limit(peak: GpuPeak | None) -> str | None:

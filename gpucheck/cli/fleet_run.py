@@ -194,10 +194,10 @@ def _run(
         file = _results_file(stack, results, resume)
         if resume is not None:
             order = _resumed(order, resume, collected)
-        tell = stack.enter_context(live_table(shown=not quiet))
+        show = stack.enter_context(live_table(shown=not quiet))
         try:
             for event in node_answers(order, standard.hosts):
-                tell(event)
+                show(event)
                 if not isinstance(event, Asked):
                     with DeferredStops():  # what is on the disk is in the report too
                         _keep(event, collected, file)
@@ -276,8 +276,8 @@ def live_table(*, shown: bool) -> Iterator[Callable[[Asked | NodeAnswer], None]]
         table.add_column(no_wrap=True, overflow="ellipsis", style="dim")
         total = len(waiting) + sum(map(len, answered.values()))
         states = Counter("working" if began else "waiting" for began in waiting.values())
-        said = ", ".join(f"{number} {state}" for state, number in sorted(states.items()))
-        table.add_row("answered", f"{total - len(waiting)} of {total}", said)
+        counts = ", ".join(f"{number} {state}" for state, number in sorted(states.items()))
+        table.add_row("answered", f"{total - len(waiting)} of {total}", counts)
         for name, nodes in answered.items():
             names = ", ".join(nodes[-_NAMED:])
             shown_names = "" if name == "healthy" else names
@@ -287,7 +287,7 @@ def live_table(*, shown: bool) -> Iterator[Callable[[Asked | NodeAnswer], None]]
     console = Console(stderr=True, highlight=False, markup=False)
     with Live(console=console, transient=True, get_renderable=drawn, refresh_per_second=4):
 
-        def tell(event: Asked | NodeAnswer) -> None:
+        def show(event: Asked | NodeAnswer) -> None:
             host = printable(event.host)
             if isinstance(event, Asked):
                 waiting[host] = event.began
@@ -295,4 +295,4 @@ def live_table(*, shown: bool) -> Iterator[Callable[[Asked | NodeAnswer], None]]
             waiting.pop(host, None)
             answered[kind(event)].append(host)
 
-        yield tell
+        yield show

@@ -58,16 +58,16 @@ def live_screen(
                 nonlocal last
                 view = view_for(shared, **changes)
                 table = open_format("table")(report, view)
-                said = [] if report.error is None else [report.error.message]
+                sentences = [] if report.error is None else [report.error.message]
                 if report.exit_code is ExitCode.INCONCLUSIVE:
                     silent.append(report.time)
                 else:
                     silent.clear()
                 if len(silent) > 1:
                     since = f"since {_local_time(silent[0])} ({len(silent)} times)"
-                    said.append(f"It has been so {since}. What to do: gpucheck detect")
-                said += [item.message for item in report.warnings if item.code not in without]
-                notes = as_text(draw(map(Line, said), view), view)
+                    sentences.append(f"It has been so {since}. What to do: gpucheck detect")
+                sentences += [item.message for item in report.warnings if item.code not in without]
+                notes = as_text(draw(map(Line, sentences), view), view)
                 taken = _local_time(report.time)
                 body = Text.from_ansi(f"{table}{notes}")
                 picture = Text.assemble((f"{taken} · {key} ends\n", "dim"), body)

@@ -275,8 +275,8 @@ def _report_plan(plan: MemoryLimit, *, details: bool) -> None:
     from gpucheck.memlimit.outcome import HOOK, caps_of, framework_outcomes, group_by_mechanism
     from gpucheck.report.text import binary_bytes
 
-    for said in capped_sentences(caps_of(plan)):
-        write_message(said)
+    for sentence in capped_sentences(caps_of(plan)):
+        write_message(sentence)
     sizes = {gpu.limit_bytes for gpu in plan.gpus if gpu.limit_bytes is not None}
     what = " or ".join(binary_bytes(size) for size in sorted(sizes)) or plan.request.text
     where = "1 GPU" if len(plan.gpus) == 1 else f"each of {len(plan.gpus)} GPUs"

@@ -70,8 +70,8 @@ def run_hard(
         plan = answer.result
         if not isinstance(plan, MemoryLimit):
             raise AssertionError  # pragma: no cover - check_runnable raises without a result
-        for said in capped_sentences(caps_of(plan)):
-            write_message(said)
+        for sentence in capped_sentences(caps_of(plan)):
+            write_message(sentence)
         facts = _facts(root, answer, plan, session, deadline_s)
         missing = missing_prerequisites(facts)
         if missing or facts.place is None:

@@ -96,7 +96,7 @@ def split_words(values: Sequence[str] | None) -> tuple[str, ...]:
     )
 
 
-def asked_document(arguments: Sequence[str]) -> str | None:
+def requested_document(arguments: Sequence[str]) -> str | None:
     """Return `json` or `jsonl` if a document is wanted so, also when the rest cannot be parsed."""
     for word, after in pairwise([*arguments, ""]):
         option, equals, value = word.partition("=")
@@ -324,8 +324,8 @@ def publish(
     if not shown:
         _mark_example(shared)
     # A line for monitors comes alone, too.
-    said = said_in_table(report) if shown or shared.format == "line" else ()
-    write_messages(report, quiet=shared.verbosity < 0, without=said, source=shared.source)
+    in_table = codes_in_table(report) if shown or shared.format == "line" else ()
+    write_messages(report, quiet=shared.verbosity < 0, without=in_table, source=shared.source)
     return int(report.exit_code)
 
 
@@ -340,7 +340,7 @@ def _after(write: Callable[[], None], report: Report) -> Report:
     return report
 
 
-def said_in_table(report: Report) -> Collection[str]:
+def codes_in_table(report: Report) -> Collection[str]:
     """Return the codes of the error and the warnings that the table itself shows."""
     in_table = getattr(open_view(report.command), "in_table", None)
     codes: Collection[str] = () if in_table is None else in_table(report)

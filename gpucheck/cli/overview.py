@@ -111,7 +111,7 @@ def blocks(report: Report, view: View) -> Iterator[Block]:
 
 
 def in_table(report: Report) -> Collection[str]:
-    """Return the codes of what the table says itself: every warning."""
+    """Return the codes of the messages that the table shows: every warning."""
     return {one.code for one in report.warnings}
 
 

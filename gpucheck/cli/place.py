@@ -221,17 +221,17 @@ def check(
         "--graph": graph is not None,
         "--claims": claims,
     }
-    asked = [name for name, given in modes.items() if given]
+    chosen = [name for name, given in modes.items() if given]
     child = context.child is not None
-    if not asked:
+    if not chosen:
         raise wrong(
             fact="Name a device such as /gpu:0, or give --count N, --graph FILE or --claims.",
         )
-    if len(asked) > 1:
+    if len(chosen) > 1:
         forgotten = (COMMAND_AFTER_DASHES,) if specs and not child else ()
-        raise wrong(fact=f"Give only one of these: {', '.join(asked)}.", remedy=forgotten)
+        raise wrong(fact=f"Give only one of these: {', '.join(chosen)}.", remedy=forgotten)
     if child and (graph or claims or run):
-        what = "--run" if run else asked[0]
+        what = "--run" if run else chosen[0]
         raise wrong(fact=f"{what} takes no command after `--`.")
     if timeout_s is not None:
         if not wait:
@@ -534,8 +534,8 @@ def in_full(shared: Shared) -> Iterator[None]:
 
 def report_devices(placement: Placement, *, more: bool) -> None:
     """Report the command's devices: those chosen in a line, named ones by their names."""
-    for said in capped_sentences(placement.memory_limits):
-        write_message(said)
+    for sentence in capped_sentences(placement.memory_limits):
+        write_message(sentence)
     if placement.candidates and not more:
         names = {device.name for device in placement.devices}
         name = f" ({names.pop()})" if len(names) == 1 else ""

@@ -116,11 +116,11 @@ def _lint(names: Sequence[str]) -> Answer:
     if not bad:
         return Answer(result=result)
     count = sum(len(mistakes(one.problems)) for one in bad)
-    said = f"{count} {'mistake' if count == 1 else 'mistakes'} in {bad[0].path}"
+    counted = f"{count} {'mistake' if count == 1 else 'mistakes'} in {bad[0].path}"
     others = "1 other file" if len(bad) == 2 else f"{len(bad) - 1} other files"
     more = f" and {others}" if len(bad) > 1 else ""
     there = "There is" if count == 1 else "There are"
-    failure = Failure(code="bad-profile", message=f"{there} {said}{more}.")
+    failure = Failure(code="bad-profile", message=f"{there} {counted}{more}.")
     return Answer(result=result, exit_code=ExitCode.BAD, error=failure)
 
 

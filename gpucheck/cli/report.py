@@ -357,8 +357,8 @@ def _screens(report: Report) -> Iterator[Report]:
 
 def _text(report: Report, view: View) -> str:
     """Return a screen; of a failure what a terminal gets on stderr."""
-    said = "" if report.error is None else "\n".join((report.error.message, *report.error.remedy))
-    return (f"{said}\n\n" if said else "") + open_format("table")(report, view)
+    text = "" if report.error is None else "\n".join((report.error.message, *report.error.remedy))
+    return (f"{text}\n\n" if text else "") + open_format("table")(report, view)
 
 
 def _readme(once: ReadOnce, parts: Mapping[str, Part], counts: Mapping[str, int] | None) -> Part:

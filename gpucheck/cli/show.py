@@ -23,7 +23,7 @@ from gpucheck.cli.outlets import (
 from gpucheck.cli.output import (
     Shared,
     check_shared,
-    said_in_table,
+    codes_in_table,
     split_words,
     write_message,
     write_messages,
@@ -206,8 +206,8 @@ def _say(document: SavedDocument, shared: Shared) -> None:
     if shared.format not in MARKED and not quiet:
         write_stderr(printable(f"gpucheck: {origin(document)}"))
     has_table = shown and report.result is not None
-    said = said_in_table(report) if has_table or shared.format == "line" else ()
-    write_messages(report, quiet=quiet, without=said)
+    in_table = codes_in_table(report) if has_table or shared.format == "line" else ()
+    write_messages(report, quiet=quiet, without=in_table)
     if document.ignored and shared.verbosity > 0:
         some = ", ".join(document.ignored[:MOST_IGNORED])
         more = len(document.ignored) - MOST_IGNORED

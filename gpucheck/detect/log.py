@@ -402,7 +402,7 @@ def _excerpt(text: bytes, start: int, position: int) -> str:
 
 
 def read_log(
-    name: str, tell: Callable[[str], None] = ignore_progress, *, skip_bytes: int = 0
+    name: str, report_progress: Callable[[str], None] = ignore_progress, *, skip_bytes: int = 0
 ) -> Scan:
     """Return what the rules find in a log after its first bytes.
 
@@ -411,7 +411,7 @@ def read_log(
     """
     try:
         with open_log(name) as file:
-            return scan(file, tell, skip_bytes=skip_bytes)
+            return scan(file, report_progress, skip_bytes=skip_bytes)
     except (OSError, EOFError) as error:
         shown = "on standard input" if name == STDIN else printable(name) or "''"
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
@@ -439,16 +439,16 @@ def scan(
         skip_bytes -= len(block)
     # A pipe gives what it has; what has come must not be lost when nothing more does.
     read = file.read1 if isinstance(file, BufferedIOBase) else file.read
-    told, came = 0, bytearray()
+    reported_bytes, came = 0, bytearray()
     try:
         while block := read(BLOCK_BYTES):
             came += block
             if len(came) >= BLOCK_BYTES:
                 block, came = bytes(came), bytearray()
                 found.feed(block)
-            if found.size_bytes - told >= PROGRESS_BYTES:
-                told = found.size_bytes
-                report_progress(f"reading the log, {told >> 20} MiB so far")
+            if found.size_bytes - reported_bytes >= PROGRESS_BYTES:
+                reported_bytes = found.size_bytes
+                report_progress(f"reading the log, {reported_bytes >> 20} MiB so far")
     except KeyboardInterrupt:
         found.interrupted = True
     found.feed(bytes(came))
@@ -577,15 +577,15 @@ def _look_live(
     made = broken or next((each for each in telling if each.status is not CheckStatus.SKIP), None)
     if made is not None and made.status is CheckStatus.OK:
         return Live(Seen.NO_LONGER, f"{made.id}: {made.summary}", made.id), (), answer
-    told = made or next(iter(order), None)
-    summary = "none of its checks could be made" if told is None else f"{told.id}: {told.summary}"
+    used = made or next(iter(order), None)
+    summary = "none of its checks could be made" if used is None else f"{used.id}: {used.summary}"
     return Live(Seen.CANNOT_BE_TOLD, summary, made.id if made else None), (), answer
 
 
 def _other_gpu(line: str, finding: Finding) -> str | None:
     """Return the bus id that the line names, if the finding names only other ones."""
-    said = " ".join([finding.summary, *(each.value for each in finding.evidence)])
-    named, found = _bus_ids(line), _bus_ids(said)
+    text = " ".join([finding.summary, *(each.value for each in finding.evidence)])
+    named, found = _bus_ids(line), _bus_ids(text)
     return named[0] if named and found and not set(named) & set(found) else None
 
 

@@ -91,12 +91,12 @@ class Machine:
         self._probes = probes
         self.request = request or DetectRequest()
         self.tried = tuple(tried)
-        self._tell = report_progress
+        self._report_progress = report_progress
 
     def report_progress(self, text: str) -> None:
         """Say what is being done; a recording does nothing of it."""
         if not self.host.recorded:
-            self._tell(text)
+            self._report_progress(text)
 
     @ReadOnce
     def host(self) -> Host:

@@ -234,7 +234,7 @@ def _obstacles(scene: Scene) -> Iterator[Obstacle]:
         return
     found = [obstacle for find in _FINDERS for obstacle in find(scene)]
     if not any(obstacle.hinders for obstacle in found):
-        yield from _not_asked(scene)
+        yield from _no_obstacle(scene)
     yield from found
 
 
@@ -368,7 +368,7 @@ def _shut_out(scene: Scene) -> Iterator[Obstacle]:
 
 
 def _for_cpus(scene: Scene) -> Iterator[Obstacle]:
-    """Look for frameworks that have no part for NVIDIA GPUs."""
+    """Look for frameworks that were built without CUDA."""
     frameworks = scene.process.frameworks
     built = [framework for framework in frameworks if framework.gpu_build is False]
     # What has loaded the driver's library has CUDA, from another framework or of its own.
@@ -389,7 +389,7 @@ def _for_cpus(scene: Scene) -> Iterator[Obstacle]:
         )
 
 
-def _library_trouble(scene: Scene) -> Iterator[Obstacle]:
+def _bad_libcuda(scene: Scene) -> Iterator[Obstacle]:
     """Look at libcuda itself: a stub, a version that is not the module's, a replaced file."""
     running = scene.kernel.module_version
     for library in _driver_libraries(scene.process):
@@ -464,8 +464,8 @@ def _stopped(scene: Scene) -> Iterator[Obstacle]:
         )
 
 
-def _not_asked(scene: Scene) -> Iterator[Obstacle]:
-    """Tell apart, where nothing is in its way, how far it has come."""
+def _no_obstacle(scene: Scene) -> Iterator[Obstacle]:
+    """Say how far a process has come that nothing keeps from a GPU."""
     process = scene.process
     if process.mapped is None:
         return
@@ -506,7 +506,7 @@ def _in_a_container(process: ProcessFilesReading) -> bool:
     return any(word in process.cgroup.path for word in _CONTAINER_GROUPS)
 
 
-def _twice(scene: Scene) -> Iterator[Obstacle]:
+def _loaded_twice(scene: Scene) -> Iterator[Obstacle]:
     """Look for libraries of which it holds two copies; which of them answers cannot be seen."""
     files: dict[str, dict[str, MappedReading]] = {}
     for each in scene.process.mapped or ():
@@ -549,10 +549,10 @@ _FINDERS: tuple[Callable[[Scene], Iterator[Obstacle]], ...] = (
     _told_to_use_cpu,
     _shut_out,
     _for_cpus,
-    _library_trouble,
+    _bad_libcuda,
     _libraries_missing,
     _stopped,
-    _twice,
+    _loaded_twice,
     _replaced,
 )
 

@@ -202,8 +202,8 @@ def _signs_of_absence(
     chain: Mapping[str, Finding], has_control_node: bool
 ) -> Iterator[tuple[str, str]]:
     """Yield the signs of an absent driver that a refusing driver outweighs, and its words."""
-    asked = [chain[name] for name in (nvml.ID, cuda_driver.ID) if name in chain]
-    codes = {item.value for finding in asked for item in finding.evidence}
+    queried = [chain[name] for name in (nvml.ID, cuda_driver.ID) if name in chain]
+    codes = {item.value for finding in queried for item in finding.evidence}
     code = next(iter(sorted(codes & (RUNS | MISMATCH))), None)
     bus, module, nodes = (
         chain.get(each) for each in (pci_device.ID, kernel_module.ID, device_nodes.ID)

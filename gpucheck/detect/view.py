@@ -52,7 +52,7 @@ def blocks(report: Report, view: View) -> Iterator[Block]:
         cuda = report.host.cuda_driver_version
         yield head(report, cuda and f"CUDA {cuda}", counted(gpu.name for gpu in detection.gpus))
         yield Gap()
-    yield from (Line(said, CheckStatus.WARN) for said in capped_sentences(detection.memory_limits))
+    yield from (Line(text, CheckStatus.WARN) for text in capped_sentences(detection.memory_limits))
     yield from answer(report, detection, view)
     others = _others(detection)
     if view.verbosity > 0:
@@ -75,7 +75,7 @@ def records(result: object) -> Iterator[tuple[str, object]]:
 
 
 def in_table(report: Report) -> Collection[str]:
-    """Return the codes of what the table says itself: every warning."""
+    """Return the codes of the messages that the table shows: every warning."""
     return {one.code for one in report.warnings}
 
 

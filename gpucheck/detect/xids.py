@@ -31,7 +31,7 @@ _LINE = (
     r"(?:, *pid='?(?P<pid>[0-9]{1,10}|<unknown>)'?)?(?:, *name='?(?P<process>[^,']{1,64}))?"
 )
 #: What a line of Xid 154 asks for: "… changed from 0x0 (None) to 0x1 (GPU Reset Required)".
-_ASKED = r" to 0x[0-9a-fA-F]+ \((?P<action>[A-Za-z0-9 ]{1,40})\)"
+_RECOVERY = r" to 0x[0-9a-fA-F]+ \((?P<action>[A-Za-z0-9 ]{1,40})\)"
 #: How a line of NVLink 5 (Xid 144 to 150) calls its error, and the first of its registers. Source:
 #: NVIDIA's Xid catalogue, WORKFLOW_NVLINK5_ERR.
 _FATAL = r" Fatal +XC[01] +i[01] +Link +-?[0-9]{1,3} +\(0x(?P<register>[0-9a-fA-F]{1,8})\b"
@@ -64,9 +64,9 @@ class Xid(NamedTuple):
     age_s: float | None = None
 
     @property
-    def asked(self) -> str | None:
+    def recovery(self) -> str | None:
         """Return the recovery that a line of Xid 154 asks for."""
-        found = re.search(_ASKED, self.line)
+        found = re.search(_RECOVERY, self.line)
         return found["action"] if found is not None and self.number == RECOVERY_CHANGED else None
 
     @property
@@ -363,7 +363,7 @@ def _sentence(name: str, xids: Sequence[Xid], *, came_back: bool) -> str:
         f"{name}: Xid {last.number} ({facts.meaning}){often}",
         *(part for part in (how_long_ago(xids), which_processes(xids), again) if part),
     ]
-    action = facts.action if last.asked is None else f"it asks for: {last.asked}"
+    action = facts.action if last.recovery is None else f"it asks for: {last.recovery}"
     nvidia = f" (NVIDIA: {facts.immediate})" if facts.immediate else ""
     return f"{', '.join(parts)}: {action}{nvidia}"
 

@@ -36,20 +36,20 @@ def read_in_time(
     given_up = 0
     while left and given_up < MOST_GIVEN_UP:
         try:
-            asked = Child(__name__) if child is None else child
+            reader = Child(__name__) if child is None else child
         except ChildDiedError:
             return found, True
         try:
-            for document in _answers(asked, {"command_lines": left, "proc": proc}, deadline_s):
+            for document in _answers(reader, {"command_lines": left, "proc": proc}, deadline_s):
                 left.remove(document["pid"])
                 if document["text"] is not None:
                     found[document["pid"]] = document["text"]
         except (ChildSilentError, ChildDiedError) as error:
-            asked.abandon()
+            reader.abandon()
             given_up += 1
             del left[: isinstance(error, ChildSilentError)]
         if child is None:
-            asked.close()
+            reader.close()
         child = None
     return found, given_up > 0
 

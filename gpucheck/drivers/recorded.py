@@ -65,8 +65,8 @@ def read_snapshot(path: Path) -> Snapshot:
     document = _read_document(path)
     schema = document.get("schema")
     if schema != SCHEMA:
-        said = f"its schema is {repr(schema)[:60]}" if schema else "it has no schema"
-        raise _unusable(path, f"is not a gpucheck snapshot that this version can read: {said}")
+        found = f"its schema is {repr(schema)[:60]}" if schema else "it has no schema"
+        raise _unusable(path, f"is not a gpucheck snapshot that this version can read: {found}")
     version = version_of(document)
     other = version not in (None, __version__)
     try:

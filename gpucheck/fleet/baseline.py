@@ -120,7 +120,7 @@ def _problems(rule: JudgementRule) -> Iterator[str]:
         yield "the percentages and most_age_s must be above 0"
 
 
-def _bad_rule(name: str, problem: str, asked: str = "") -> WrongUseError:
+def _bad_rule(name: str, problem: str, hint: str = "") -> WrongUseError:
     return WrongUseError(
-        code="bad-fleet-rule", message=f"The rule {name} {problem}. {asked}".strip()
+        code="bad-fleet-rule", message=f"The rule {name} {problem}. {hint}".strip()
     )

@@ -203,8 +203,8 @@ class Collected:
         named = found.place.line is None and stem and found.place.file.endswith(SUFFIXES)
         return self._known(stem) if named and facts.command == HEALTH_VALIDATION else None
 
-    def _known(self, said: str) -> str:
-        return self._word(self._expected.find(said) or said)
+    def _known(self, name: str) -> str:
+        return self._word(self._expected.find(name) or name)
 
     def _take(self, node: Node, facts: NodeFacts) -> None:
         order = self.documents

@@ -112,10 +112,10 @@ class Engine:
         )
         chosen = json.loads(await asyncio.to_thread(sys.stdin.readline))
         addresses = frozenset(chosen["addresses"])
-        asked = [node for node in self.nodes if node.address in addresses]
+        nodes = [node for node in self.nodes if node.address in addresses]
         watch = asyncio.create_task(self.watch())
         slots = asyncio.Semaphore(chosen["at_once"])
-        await asyncio.gather(*(self.ask(node, slots) for node in asked))
+        await asyncio.gather(*(self.ask(node, slots) for node in nodes))
         watch.cancel()
         tell("end")
 
@@ -259,13 +259,13 @@ class Engine:
         """Tell a node that works on the command, or is stuck, from one that never came to it."""
         if future is not None:
             with suppress(Exception):
-                asked = self.client.scheduler.call_stack(keys=[future.key])
-                stacks = await asyncio.wait_for(asked, HELLO_S)
+                request = self.client.scheduler.call_stack(keys=[future.key])
+                stacks = await asyncio.wait_for(request, HELLO_S)
                 if not any(future.key in stack for stack in stacks.values()):
                     return {"how": "queued", "limit_s": self.limit_s}
         with suppress(Exception):
-            asked = self.client.scheduler.identity(n_workers=-1)
-            workers = (await asyncio.wait_for(asked, HELLO_S))["workers"]
+            request = self.client.scheduler.identity(n_workers=-1)
+            workers = (await asyncio.wait_for(request, HELLO_S))["workers"]
             node.seen_s = float(workers[node.address]["last_seen"])
         return {"how": "silent", "last_seen_s": node.silent_for_s, "limit_s": self.limit_s}
 
@@ -275,8 +275,8 @@ class Engine:
         while not self.scheduler_gone.is_set():
             await asyncio.sleep(WATCH_S)
             try:
-                asked = self.client.scheduler.ncores()
-                present = await asyncio.wait_for(asked, WATCH_S * MOST_UNANSWERED)
+                request = self.client.scheduler.ncores()
+                present = await asyncio.wait_for(request, WATCH_S * MOST_UNANSWERED)
             except (TimeoutError, OSError):
                 unanswered += 1
                 if unanswered >= MOST_UNANSWERED or self.client.status not in ("running",):

@@ -163,9 +163,9 @@ class HostNames:
         for short in doubled:
             del self._by_short_name[short]
 
-    def find(self, said: str) -> str | None:
+    def find(self, name: str) -> str | None:
         """Return the expected host that calls itself so, None if there is none."""
-        return said if said in self.hosts else self._by_short_name.get(_short_name(said))
+        return name if name in self.hosts else self._by_short_name.get(_short_name(name))
 
 
 def _short_name(host: str) -> str:

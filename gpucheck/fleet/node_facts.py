@@ -135,8 +135,8 @@ def _undecided(
 def _answer(line: Mapping[str, Any], number: int) -> NodeFacts:
     """Return what a line of results.jsonl says: its outcome, and then its document's."""
     host = _text(line, "host")
-    said = _text(line, "command")
-    command = said if said in _OF_NODES else ANY
+    named = _text(line, "command")
+    command = named if named in _OF_NODES else ANY
     known = _OUTCOMES.get(_text(line, "outcome") or "")
     outcome = known if known and number == KNOWN_NUMBER else Outcome.INCOMPATIBLE
     reason = _text(line, "reason") or f"{outcome}"

@@ -74,8 +74,8 @@ def as_answer(snapshot: Snapshot, *, recorded: bool) -> Answer:
     nvml = snapshot.nvml
     notices: tuple[Notice, ...] = ()
     if nvml is not None and nvml.failure is not None:
-        said = nvml_failure(nvml.failure, nvml.gpus).message
-        message = f"The snapshot has no full GPU readings. {said}"
+        reason = nvml_failure(nvml.failure, nvml.gpus).message
+        message = f"The snapshot has no full GPU readings. {reason}"
         notices = (Notice(code="no-gpu-readings", message=message),)
     host = snapshot.host._replace(recorded=recorded)
     return Answer(result=snapshot, exit_code=ExitCode.OK, host=host, warnings=notices)

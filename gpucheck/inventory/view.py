@@ -131,7 +131,7 @@ Kinds = dict[tuple[int, int], str]
 
 
 def in_table(report: Report) -> Collection[str]:
-    """Return the codes of what the table says itself; a topology has no rows of GPUs."""
+    """Return the codes of the messages that the table shows; a topology has no rows of GPUs."""
     found = report.result
     return () if isinstance(found, Inventory) and found.topology is not None else IN_ROWS
 
@@ -144,7 +144,7 @@ def blocks(report: Report, view: View) -> Iterator[Block]:
         yield heading(report, inventory)
     if not gpus:
         return
-    yield from (Line(said, CheckStatus.WARN) for said in capped_sentences(caps_of(gpus)))
+    yield from (Line(text, CheckStatus.WARN) for text in capped_sentences(caps_of(gpus)))
     if inventory.topology is not None:
         yield from _topology(inventory.topology, gpus, view)
         return
@@ -576,8 +576,8 @@ def _shared(gpus: Sequence[Gpu]) -> Iterator[Line]:
     shared = [gpu.index for gpu in gpus if gpu.memory_source == "system"]
     if shared:
         verb = "share" if len(shared) > 1 else "shares"
-        said = f"{verb} the CPU's memory; the figures are those of the whole system"
-        yield Line(f"{which(shared)} {said}", style="dim")
+        text = f"{verb} the CPU's memory; the figures are those of the whole system"
+        yield Line(f"{which(shared)} {text}", style="dim")
 
 
 # -------------------------------------------------------------------------------- topology

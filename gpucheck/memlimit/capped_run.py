@@ -87,10 +87,10 @@ def _has_no_limit(
     """
     above = session.limits(str(folder.parent), uuids, deadline_s=deadline_s)
     for uuid, found in session.limits(str(folder), uuids, deadline_s=deadline_s).items():
-        told = found.failure is None or found.failure.code in _WITHOUT_LIMITS
+        known = found.failure is None or found.failure.code in _WITHOUT_LIMITS
         limit = (found.soft_bytes, found.hard_bytes)
         inherited = (above[uuid].soft_bytes, above[uuid].hard_bytes)
-        if not told or limit not in ((None, None), inherited):
+        if not known or limit not in ((None, None), inherited):
             return False
     return True
 
@@ -189,8 +189,8 @@ class CappedRun:
             raise self._refused(failure, self._record.folder)
         for uuid, found in self._session.limits(group, wanted, deadline_s=ANSWER_S).items():
             if found.hard_bytes is None or found.hard_bytes > self._limits[uuid] + _BLOCK_BYTES:
-                said = found.failure.message if found.failure else f"it reads {found.hard_bytes}"
-                message = f"The limit on {uuid} was set, but cannot be read back: {said}."
+                reason = found.failure.message if found.failure else f"it reads {found.hard_bytes}"
+                message = f"The limit on {uuid} was set, but cannot be read back: {reason}."
                 raise BadAnswerError(code="hard-limit-not-read-back", message=message)
         if (self._record.folder / "dmem.max").exists():
             self.limit = replace(self.limit, back_end="dmem")

@@ -76,8 +76,8 @@ def _of_the_driver(facts: HardFacts) -> Iterator[Missing]:
     major = version.partition(".")[0]
     needed = FIRST_DRIVER_WITH_LIMITS
     if not (major.isdecimal() and int(major) >= needed):
-        said = f"the driver is {version}" if version else "the driver's version is unknown"
-        yield Missing("driver", f"{said}, and {needed} or newer is needed", _new_driver(facts))
+        fact = f"the driver is {version}" if version else "the driver's version is unknown"
+        yield Missing("driver", f"{fact}, and {needed} or newer is needed", _new_driver(facts))
         return
     if facts.failure is None:
         return
@@ -133,7 +133,7 @@ def _of_the_gpus(facts: HardFacts) -> Iterator[Missing]:
 
 def missing_by_nvml(facts: HardFacts, failure: ProbeFailure) -> Missing | None:
     """Return what NVML's refusal means; None if it only says that no limit is set."""
-    said = failure.message
+    message = failure.message
     if failure.code == "binding-too-old":
         fact = "the installed nvidia-ml-py is older than NVML's functions for it"
         return Missing("binding", fact, f"{facts.python} -m pip install -U '{BINDING}'")
@@ -143,7 +143,7 @@ def missing_by_nvml(facts: HardFacts, failure: ProbeFailure) -> Missing | None:
         return Missing("function", fact, step)
     if failure.code in ("not-found", "not-supported"):
         return None
-    return Missing("nvml", f"NVML does not answer the question for it: {said}", SEE)
+    return Missing("nvml", f"NVML does not answer the question for it: {message}", SEE)
 
 
 def refused_limit(facts: HardFacts, failure: ProbeFailure, group: Path) -> Missing:

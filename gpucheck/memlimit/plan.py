@@ -196,25 +196,25 @@ def _parse(spec: str) -> DeviceSpec:
     Raises:
         WrongUseError: it names the CPU or no single GPU, or matches no device grammar.
     """
-    asked = parse_device(spec)
-    if asked.uuid is not None:
-        return asked
-    if asked.kind == "CPU":
+    parsed = parse_device(spec)
+    if parsed.uuid is not None:
+        return parsed
+    if parsed.kind == "CPU":
         message = f"{spec!a} is the CPU, and memlimit limits only GPU memory."
         raise WrongUseError(code="not-a-gpu", message=message)
-    if asked.kind is None or asked.index is None:
+    if parsed.kind is None or parsed.index is None:
         # A script's empty variable would otherwise silently mean GPU 0.
         message = f"--gpu takes one GPU, such as /gpu:0, 2 or a UUID; {spec!a} names none."
         raise WrongUseError(code="not-a-gpu", message=message)
-    return asked
+    return parsed
 
 
 def _uuid_of(spec: str, gpus: Sequence[Gpu]) -> str:
-    asked = _parse(spec)
-    if asked.uuid is not None:
+    parsed = _parse(spec)
+    if parsed.uuid is not None:
         return _by_prefix(spec, gpus)
     try:
-        device = resolve(asked, gpus, soft=False)
+        device = resolve(parsed, gpus, soft=False)
     except BadAnswerError as error:
         if error.code != "no-such-device":
             raise

@@ -301,8 +301,8 @@ def read_steps(
     )
     if "failed" in steps or end is None:
         failed = steps.get("failed", {})
-        said = f"{failed.get('error')}: {failed.get('message')}" if failed else problem
-        return dataclasses.replace(seen, reason=said)
+        stated = f"{failed.get('error')}: {failed.get('message')}" if failed else problem
+        return dataclasses.replace(seen, reason=stated)
     if refused is None:
         reason = f"{binary_bytes(allocated)} were allocated, and nothing was refused"
         return dataclasses.replace(seen, held=False, reason=reason)

@@ -79,7 +79,7 @@ def blocks(report: Report, view: View) -> Iterator[Block]:
         names = counted(gpu.name for gpu in limit.gpus) if limit.gpus else None
         yield head(report, cuda and f"CUDA {cuda}", names)
         yield Gap()
-    yield from (Line(said, CheckStatus.WARN) for said in capped_sentences(caps_of(limit)))
+    yield from (Line(text, CheckStatus.WARN) for text in capped_sentences(caps_of(limit)))
     if limit.run is not None:
         run = limit.run
         first, *others = outcome_lines(run)

@@ -277,8 +277,8 @@ def open_watch(
     session = NvmlSession()
     indices = [gpu.index for gpu in plan.gpus if gpu.index is not None]
     # A GPU without an index can be any: then all are read.
-    asked = tuple(sorted(set(indices))) if len(indices) == len(plan.gpus) else None
-    question = NvmlRequest(processes_of=asked)
+    named = tuple(sorted(set(indices))) if len(indices) == len(plan.gpus) else None
+    question = NvmlRequest(processes_of=named)
     try:
         first = deadline_s or DEADLINE_BASE_S + DEADLINE_PER_GPU_S * len(plan.gpus)
         reading = session.read(question, deadline_s=first)

@@ -187,7 +187,7 @@ class HeldSlot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ticket:
-    """A live ticket of the queue: `number` counts up, `wants` has the names of what would do.
+    """A live ticket of the queue: `number` counts up, `wants` names the GPUs that fit.
 
     `wants` is None until the process has surveyed the machine: it may want anything.
     """

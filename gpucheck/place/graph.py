@@ -163,13 +163,13 @@ def _resolve(graph: Graph, op: GraphOp, gpus: Sequence[Gpu], *, soft: bool) -> P
             raise
         where = graph.path if op.device_line is None else f"{graph.path}:{op.device_line}"
         fact = f"{error.message[:1].lower()}{error.message[1:]}"
-        told = type(error)(
+        explained = type(error)(
             code=error.code,
             message=f"{where}: Cannot assign a device for operation {op.name}: {fact}",
             remedy=error.remedy,
         )
-        told.details = error.details
-        raise told from None
+        explained.details = error.details
+        raise explained from None
 
 
 def describe(placed: PlacedGraph) -> Placement:
@@ -289,11 +289,11 @@ def run_graph(
         ran=True,
         value=as_value(value) if few else None,
         transfers=run.timed_transfers(),
-        advice=(*placement.advice, *_remarks(value)),
+        advice=(*placement.advice, *_own_advice(value)),
     )
 
 
-def _remarks(value: Any) -> Iterator[str]:
+def _own_advice(value: Any) -> Iterator[str]:
     """Yield notes about the value."""
     import numpy as np
 
@@ -352,14 +352,14 @@ def open_placed(probes: Probes) -> Callable[[PlacedDevice], ArrayDevice]:
 
     CuPy waits forever for a driver that hangs, so a child process asks the driver first.
     """
-    asked: list[CudaReading] = []
+    readings: list[CudaReading] = []
 
     def open_device(place: PlacedDevice) -> ArrayDevice:
         if place.kind == "CPU":
             return open_cpu()
-        if not asked:
-            asked.append(probes.cuda())
-        failure = asked[0].failure
+        if not readings:
+            readings.append(probes.cuda())
+        failure = readings[0].failure
         if failure is not None:
             error = InconclusiveError if failure.code in UNDECIDED else MissingError
             raise error(

@@ -269,14 +269,14 @@ def _order(ops: Mapping[str, GraphOp], source: Source) -> list[GraphOp]:
             if op.name not in done and all(name in done for name in op.inputs)
         ]
         if not ready:
-            circle = _circle(ops, done)
-            path = " -> ".join([*circle, circle[0]])
-            raise source.error(circle[0], "inputs", problem=f"it depends on itself: {shown(path)}")
+            cycle = _cycle(ops, done)
+            path = " -> ".join([*cycle, cycle[0]])
+            raise source.error(cycle[0], "inputs", problem=f"it depends on itself: {shown(path)}")
         done.update((op.name, op) for op in ready)
     return list(done.values())
 
 
-def _circle(ops: Mapping[str, GraphOp], done: Mapping[str, GraphOp]) -> list[str]:
+def _cycle(ops: Mapping[str, GraphOp], done: Mapping[str, GraphOp]) -> list[str]:
     """Return a cycle among the operations that are never ready."""
     path: list[str] = []
     name = next(name for name in ops if name not in done)

@@ -279,14 +279,14 @@ class FoundGpus(NamedTuple):
         except (BadAnswerError, MissingError) as error:
             if self.missing is None:
                 raise
-            told = type(error)(
+            explained = type(error)(
                 code=error.code,
                 message=f"{error.message.removesuffix('.')}:"
                 f" {self.missing.message.removeprefix(NOT_LISTED)}",
                 remedy=(*self.missing.remedy, *error.remedy),
             )
-            told.details = error.details
-            raise told from None
+            explained.details = error.details
+            raise explained from None
 
     def answer_with(self, placement: Placement, notices: Sequence[Notice] = ()) -> Answer:
         """Return the answer with its placement; a failure that --soft hides is a warning."""

@@ -49,11 +49,11 @@ class Holder:
         who = self.user or "an unknown user"
         if self.pid is None:
             return who
-        remark = {
+        phrases = {
             ProcessState.ENDED: ", which has ended, but its children run",
             ProcessState.ELSEWHERE: ", in another PID namespace",
         }
-        state = remark.get(self.process, "") if self.process else ""
+        state = phrases.get(self.process, "") if self.process else ""
         return f"{who} ({program_of(self.command) or f'process {self.pid}'}{state})"
 
 

@@ -265,8 +265,8 @@ class _GroupSignalProbe:
             while not select.select([answer], [], [], 10 * _GROUP_DELIVERY_S)[0]:
                 if self._pid is None or _is_stopped(self._pid):
                     return None
-            said = os.read(answer, 1)
-            return said == b"1" if said else None
+            byte = os.read(answer, 1)
+            return byte == b"1" if byte else None
         return None
 
     def _hang_up(self) -> None:

@@ -68,7 +68,7 @@ def blocks(report: Report, view: View) -> Iterator[Block]:
         return
     if not isinstance(result, Placement):
         raise TypeError(type(result).__name__)
-    yield from (Line(said, CheckStatus.WARN) for said in capped_sentences(result.memory_limits))
+    yield from (Line(text, CheckStatus.WARN) for text in capped_sentences(result.memory_limits))
     if result.candidates:
         yield from _choice(report, result, view)
     elif result.graph is not None or result.ran:

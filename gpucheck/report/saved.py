@@ -193,8 +193,8 @@ def name_of(plain: Mapping[str, Any]) -> str:
     schema = plain.get("schema")
     found = _SCHEMA.fullmatch(schema) if isinstance(schema, str) else None
     if found is None:
-        said = f"its schema is {str(schema)[:60]!a}" if schema is not None else "it has no schema"
-        raise DocumentError(problem=f"is no document of gpucheck: {said}")
+        unfit = f"its schema is {str(schema)[:60]!a}" if schema is not None else "it has no schema"
+        raise DocumentError(problem=f"is no document of gpucheck: {unfit}")
     name, number = found["name"], int(found["number"])
     if name == "baseline":
         raise DocumentError(problem=_BASELINE, remedy=_COMPARE)

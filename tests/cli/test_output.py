@@ -69,7 +69,7 @@ def test_a_terminal_gets_lines_that_fit_and_commands_to_copy(
     ],
 )
 def test_a_document_in_every_outcome_is_asked_for(words: list[str], found: str | None) -> None:
-    assert output.asked_document(words) == found
+    assert output.requested_document(words) == found
 
 
 @pytest.mark.parametrize(

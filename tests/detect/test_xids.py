@@ -104,9 +104,9 @@ def test_what_154_asks_for() -> None:
     other = parse_line(f"NVRM: Xid (PCI:0000:10:00): 79, {text}")
 
     assert asks is not None
-    assert asks.asked == "Node Reboot Required"
+    assert asks.recovery == "Node Reboot Required"
     assert other is not None
-    assert other.asked is None
+    assert other.recovery is None
 
 
 @pytest.mark.parametrize(

@@ -104,11 +104,11 @@ def exit_status(judged: Sequence[Gate], words: Wording = GATES) -> tuple[ExitCod
     failed = [one for one in counted if one.status is GateStatus.FAIL]
     undecided = [one for one in counted if one.status is GateStatus.INCONCLUSIVE]
     if failed:
-        said = words.failed if len(failed) == 1 else words.failed_several
-        return ExitCode.BAD, _failure(words.failed_code, failed, said)
+        phrase = words.failed if len(failed) == 1 else words.failed_several
+        return ExitCode.BAD, _failure(words.failed_code, failed, phrase)
     if undecided:
-        said = words.undecided if len(undecided) == 1 else words.undecided_several
-        return ExitCode.INCONCLUSIVE, _failure(words.undecided_code, undecided, said)
+        phrase = words.undecided if len(undecided) == 1 else words.undecided_several
+        return ExitCode.INCONCLUSIVE, _failure(words.undecided_code, undecided, phrase)
     if not any(one.status is GateStatus.PASS for one in judged):
         message = "Nothing that the profile asks for was measured, so no gate passed."
         return ExitCode.INCONCLUSIVE, Failure(code="nothing-measured", message=message)

@@ -72,7 +72,7 @@ def _list(files: Sequence[ProfileFile]) -> Iterator[Block]:
 
 
 def in_table(report: Report) -> Collection[str]:
-    """Return the codes of what the table says itself."""
+    """Return the codes of the messages that the table shows."""
     return ("bad-profile",)
 
 

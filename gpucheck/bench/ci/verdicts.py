@@ -113,8 +113,8 @@ def _of_corruption(checks: Sequence[Corruption]) -> Iterator[Verdict]:
     for check in checks:
         wrong = check.is_corrupt
         kind = Kind.FAILURE if wrong else Kind.ERROR if check.failure else Kind.PASS
-        said = f"{check.products} products of {check.words} numbers, {check.mismatches} differ"
-        message = check.failure.message if check.failure and not wrong else said
+        counted = f"{check.products} products of {check.words} numbers, {check.mismatches} differ"
+        message = check.failure.message if check.failure and not wrong else counted
         yield Verdict(
             device=check.device,
             check="corruption",

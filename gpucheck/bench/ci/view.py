@@ -116,7 +116,7 @@ def _allowed(row: ComparedRow) -> float:
 
 
 def in_table(report: Report) -> Collection[str]:
-    """Return the codes of what the table says itself."""
+    """Return the codes of the messages that the table shows."""
     return SHOWN
 
 

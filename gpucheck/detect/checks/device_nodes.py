@@ -129,10 +129,10 @@ def _variables(machine: Machine, *names: str) -> list[Evidence]:
 
 def _without_gpus(machine: Machine, evidence: list[Evidence]) -> Finding:
     name = "NVIDIA_VISIBLE_DEVICES"
-    asked = machine.environment.get(name)
+    requested = machine.environment.get(name)
     evidence += _variables(machine, name)
-    if asked in NO_GPU_WORDS:
-        summary = f"the container was started without GPUs: {name}={asked!r} requests none"
+    if requested in NO_GPU_WORDS:
+        summary = f"the container was started without GPUs: {name}={requested!r} requests none"
     else:
         summary = "the container was started without GPUs"
     return _finding(

@@ -55,15 +55,15 @@ def check(machine: Machine) -> Finding:
 
 
 def _judge(checks: list[PackageCheckReading], results: dict[str, PackageCheckResult]) -> Finding:
-    told = [(each, results[each.value]) for each in checks]
+    answered = [(each, results[each.value]) for each in checks]
     evidence = tuple(
         Evidence(f"{each.package}: {each.name}", text)
-        for each, result in told
+        for each, result in answered
         for text in _texts(result) or ("ok",)
     )
-    failed = [(each, result.error) for each, result in told if result.error]
-    warned = [(each, result.warnings[0]) for each, result in told if result.warnings]
-    without = [(each, result.failure.message) for each, result in told if result.failure]
+    failed = [(each, result.error) for each, result in answered if result.error]
+    warned = [(each, result.warnings[0]) for each, result in answered if result.warnings]
+    without = [(each, result.failure.message) for each, result in answered if result.failure]
     for found, status, cause in (
         (failed, CheckStatus.WARN, "package-check-failed"),
         (warned, CheckStatus.WARN, "package-check-warned"),

@@ -177,18 +177,18 @@ def _toolkits(machine: Machine) -> Iterator[Trouble]:
 
 def _image(machine: Machine) -> Iterator[Trouble]:
     """Compare the CUDA of the container's image with what the driver offers."""
-    asked = _REQUIRED.match(machine.environment.get(REQUIRE, ""))
-    if asked is None or machine.nvml.failure is not None:
+    required = _REQUIRED.match(machine.environment.get(REQUIRE, ""))
+    if required is None or machine.nvml.failure is not None:
         return
     # Not NVML's version: with a compatibility library the driver offers a newer CUDA.
     offered = machine.cuda.driver_version
     if not offered:
         return
-    wanted = (int(asked[1]), int(asked[2]))
+    wanted = (int(required[1]), int(required[2]))
     if wanted > (offered // 1000, offered % 1000 // 10):
         yield Trouble(
             CheckStatus.WARN,
-            f"the container's image is made for CUDA {asked[1]}.{asked[2]},"
+            f"the container's image is made for CUDA {required[1]}.{required[2]},"
             f" but the driver offers {cuda_version(offered)}",
             (Evidence(REQUIRE, repr(machine.environment[REQUIRE])),),
             ("Upgrade the host's driver, or use an image for an older CUDA.",),

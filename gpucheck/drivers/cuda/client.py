@@ -71,11 +71,15 @@ def run_kernel(
         return reading
     right = [launch.ordinal for launch in reading.launches if launch.right]
     report_progress("running a kernel through CuPy")
-    launches, said = _through_cupy(python, environment, right or [0], deadline_s, report_progress)
-    if said is None and not all(launch.right for launch in launches):
-        said = ProbeFailure(code="fails-on-the-gpu", message="the result of its kernel is wrong")
-    if said is not None:
-        return reading._replace(cupy_failure=said)
+    launches, cupy_failure = _through_cupy(
+        python, environment, right or [0], deadline_s, report_progress
+    )
+    if cupy_failure is None and not all(launch.right for launch in launches):
+        cupy_failure = ProbeFailure(
+            code="fails-on-the-gpu", message="the result of its kernel is wrong"
+        )
+    if cupy_failure is not None:
+        return reading._replace(cupy_failure=cupy_failure)
     if right:
         return reading._replace(through="cupy")
     if failure is None and reading.launches:

@@ -45,8 +45,8 @@ def active_devices() -> list[int]:
     for ordinal in range(count.value):
         device, flags, active = ctypes.c_int(), ctypes.c_uint(), ctypes.c_int()
         driver.cuDeviceGet(ctypes.byref(device), ordinal)
-        asked = ask(device, ctypes.byref(flags), ctypes.byref(active))
-        if asked == SUCCESS and active.value:
+        code = ask(device, ctypes.byref(flags), ctypes.byref(active))
+        if code == SUCCESS and active.value:
             found.append(ordinal)
     return found
 

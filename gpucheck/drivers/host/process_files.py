@@ -340,11 +340,11 @@ def _by_build_file(
     name: str, folder: str, root: Path, *, build_file: str, cuda: str, gpu_library: str
 ) -> MappedFrameworkReading:
     """Describe one whose build wrote down its versions; `cuda` is what stands before CUDA's."""
-    said = _inside(root, f"{folder}/{build_file}")
+    text = _inside(root, f"{folder}/{build_file}")
     return MappedFrameworkReading(
         name=name,
-        version=_match(said, rf"^__version__ = ['\"]({_WORD})['\"]"),
-        cuda_build=_match(said, rf"^{cuda} = ['\"]({_WORD})['\"]"),
+        version=_match(text, rf"^__version__ = ['\"]({_WORD})['\"]"),
+        cuda_build=_match(text, rf"^{cuda} = ['\"]({_WORD})['\"]"),
         gpu_build=_exists(_inside(root, f"{folder}/{gpu_library}")),
         path=folder,
     )
@@ -368,11 +368,11 @@ _onnxruntime = partial(
 
 def _tensorflow(name: str, folder: str, root: Path) -> MappedFrameworkReading:
     """Source: tensorflow/python/platform/build_info.py, written when a build is made."""
-    said = _inside(root, f"{folder}/python/platform/build_info.py")
-    built = _match(said, r"['\"]is_cuda_build['\"]\s*[,:]\s*(True|False)\b")
+    text = _inside(root, f"{folder}/python/platform/build_info.py")
+    built = _match(text, r"['\"]is_cuda_build['\"]\s*[,:]\s*(True|False)\b")
     return MappedFrameworkReading(
         name=name,
-        cuda_build=_match(said, rf"['\"]cuda_version['\"]\s*[,:]\s*['\"]({_WORD})['\"]"),
+        cuda_build=_match(text, rf"['\"]cuda_version['\"]\s*[,:]\s*['\"]({_WORD})['\"]"),
         gpu_build=None if built is None else built == "True",
         path=folder,
     )
@@ -387,10 +387,10 @@ def _jax(name: str, folder: str, root: Path) -> MappedFrameworkReading:
     if built is False:
         prefix = "/".join(site.split("/")[:-3])  # of lib/python3.12/site-packages
         built = any(_inside(root, f"{prefix}/conda-meta").glob("jaxlib-*cuda*.json"))
-    said = _inside(root, f"{folder}/version.py")
+    text = _inside(root, f"{folder}/version.py")
     return MappedFrameworkReading(
         name=name,
-        version=_match(said, rf"version(?:__)? = ['\"]({_WORD})['\"]"),
+        version=_match(text, rf"version(?:__)? = ['\"]({_WORD})['\"]"),
         cuda_build=next((cuda for cuda, found in there.items() if found), None),
         gpu_build=built,
         path=folder,

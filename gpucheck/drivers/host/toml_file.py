@@ -99,8 +99,8 @@ def parse_toml(text: str, path: str, noun: str) -> dict[str, Any]:
     except RecursionError:
         problem, where = "its lists are too deep", path
     except ValueError as error:
-        said = _TOML_LINE.search(str(error))
-        where = f"{path}:{said['line']}" if said else path
+        located = _TOML_LINE.search(str(error))
+        where = f"{path}:{located['line']}" if located else path
         problem = shown(_TOML_LINE.sub("", str(error)).strip())
     raise WrongUseError(code=f"bad-{noun}", message=f"{where}: {problem}.")
 

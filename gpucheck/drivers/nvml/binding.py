@@ -97,9 +97,9 @@ def error_of(function: str, code: int) -> NvmlError:
     return NvmlError(function, code, slug, text)
 
 
-def impossible(function: str, said: str) -> NvmlError:
+def impossible(function: str, reported: str) -> NvmlError:
     """Return the error for an impossible answer."""
-    text = f"the driver reports {said}, which is impossible"
+    text = f"the driver reports {reported}, which is impossible"
     return NvmlError(function, None, "impossible", text)
 
 
@@ -212,7 +212,7 @@ class Binding:
 
         "Not supported" is about one GPU, so it is not remembered.
         """
-        said: NvmlError | None = None
+        refusal: NvmlError | None = None
         remembered = True
         for position in range(self._form.get(key, 0), len(forms)):
             function, arguments = forms[position]
@@ -222,13 +222,13 @@ class Binding:
                 if not error.of_this_form():
                     raise
                 # "No such function" is the least informative error.
-                said = error if said is None or error.code not in (13, None) else said
+                refusal = error if refusal is None or error.code not in (13, None) else refusal
                 remembered = remembered and error.slug != "not-supported"
                 continue
             if remembered:
                 self._form[key] = position
             return answer
-        raise said or AssertionError(key)
+        raise refusal or AssertionError(key)
 
 
 def _spare_ctypes_util() -> None:

@@ -104,8 +104,8 @@ class NvmlSession:
         self, group: str, uuids: Iterable[str], *, deadline_s: float
     ) -> dict[str, LimitReading]:
         """Read a cgroup's limits on GPUs, and how much it uses of each."""
-        asked = dict.fromkeys(uuids)
-        documents, failure = self._ask_limits(group, asked, deadline_s, sets=False)
+        requested = dict.fromkeys(uuids)
+        documents, failure = self._ask_limits(group, requested, deadline_s, sets=False)
         found = {
             part["uuid"]: LimitReading(
                 soft_bytes=part.get("soft_bytes"),
@@ -115,7 +115,7 @@ class NvmlSession:
             )
             for part in documents
         }
-        return {uuid: found.get(uuid, LimitReading(failure=failure)) for uuid in asked}
+        return {uuid: found.get(uuid, LimitReading(failure=failure)) for uuid in requested}
 
     def _ask_limits(
         self, group: str, gpus: Mapping[str, Any], deadline_s: float, *, sets: bool

@@ -312,9 +312,9 @@ class GpuReader(FieldReader):
         key = "memory of the card" if whole_card else "memory"
         memory = self._binding.ask_newest(key, forms, handle)
         if max(memory.used, memory.free) > memory.total:
-            said = f"{memory.used} bytes used and {memory.free} free of {memory.total}"
+            reported = f"{memory.used} bytes used and {memory.free} free of {memory.total}"
             function = "nvmlDeviceGetMemoryInfo"
-            raise impossible(function, said)
+            raise impossible(function, reported)
         return (memory.total, memory.used, memory.free)
 
     def _cpu_affinity(self) -> Values:

@@ -226,8 +226,8 @@ def together(error: str, lines: list[str]) -> str:
             break
         kept.insert(0, line)
     # A single line that is too long is cut at its end.
-    said = kept or ([] if error else lines[-1:])
-    return SEPARATOR.join([*[error] * bool(error), *said])[:MOST_CHARACTERS]
+    telling = kept or ([] if error else lines[-1:])
+    return SEPARATOR.join([*[error] * bool(error), *telling])[:MOST_CHARACTERS]
 
 
 def explain(error: BaseException) -> str:

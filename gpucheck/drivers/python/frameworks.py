@@ -65,11 +65,11 @@ def read_frameworks(
         problem = "" if found else why_silent(interpreter, environment)
     except OtherPythonError as error:
         found, problem = None, f"{interpreter.path}: {error}"
-    asked = Software(interpreter=interpreter.path, named_by=interpreter.named_by or None)
+    unread = Software(interpreter=interpreter.path, named_by=interpreter.named_by or None)
     if found is None:
-        return replace(asked, reason=f"it is not known which frameworks it has: {problem}")
+        return replace(unread, reason=f"it is not known which frameworks it has: {problem}")
     return replace(
-        asked,
+        unread,
         python=found["python"],
         frameworks=found["frameworks"],
         for_cpus=tuple(found["for_cpus"]),
@@ -87,7 +87,7 @@ def read_builds(
         WrongUseError: `python` is not a program that can be run.
     """
     interpreter = user_interpreter(environment, python)
-    asked = BuildsReading(python=interpreter.path, named_by=interpreter.named_by)
+    unread = BuildsReading(python=interpreter.path, named_by=interpreter.named_by)
     variables = user_environment(environment)
     answers = run_script(
         interpreter, SCRIPT, "builds", environment=variables, deadline_s=deadline_s
@@ -97,8 +97,8 @@ def read_builds(
         if found is not None:
             return from_plain(BuildsReading, {**found, "named_by": interpreter.named_by})
     except (OtherPythonError, DecodeError) as error:
-        return asked._replace(unavailable=f"{interpreter.path}: {error}")
-    return asked._replace(unavailable=why_silent(interpreter, variables))
+        return unread._replace(unavailable=f"{interpreter.path}: {error}")
+    return unread._replace(unavailable=why_silent(interpreter, variables))
 
 
 # ------------------------------------------------------------------------------------ smoke tests

@@ -280,13 +280,13 @@ def note_rivals(build: dict[str, Any]) -> list[str]:
 
 def describe_pytorch(build: dict[str, Any], folder: str) -> None:
     """Read torch/version.py, and list what its libraries would load."""
-    said = assignments(os.path.join(folder, "version.py"))  # noqa: PTH118
-    build["version"] = said.get("__version__") or build["version"]
-    build["cuda_build"] = said.get("cuda")
-    if "cuda" in said:
-        build["gpu_build"] = said["cuda"] is not None
-    if said.get("hip"):
-        build["notes"].append(f"it is built for AMD GPUs (ROCm {said['hip']})")
+    constants = assignments(os.path.join(folder, "version.py"))  # noqa: PTH118
+    build["version"] = constants.get("__version__") or build["version"]
+    build["cuda_build"] = constants.get("cuda")
+    if "cuda" in constants:
+        build["gpu_build"] = constants["cuda"] is not None
+    if constants.get("hip"):
+        build["notes"].append(f"it is built for AMD GPUs (ROCm {constants['hip']})")
     if build["gpu_build"]:
         # `import torch` loads the first; the others are opened on demand.
         objects = glob.glob(os.path.join(glob.escape(folder), "_C.*.so"))  # noqa: PTH118, PTH207
@@ -314,15 +314,15 @@ def describe_tensorflow(build: dict[str, Any], folder: str) -> None:
     """Read tensorflow/python/platform/build_info.py, and look for what it opens by name."""
     note_rivals(build)
     path = os.path.join(folder, "python", "platform", "build_info.py")  # noqa: PTH118
-    said = dict(assignments(path).get("build_info", ()))
-    if "is_cuda_build" in said:
-        build["gpu_build"] = bool(said["is_cuda_build"])
-    build["cuda_build"] = said.get("cuda_version")
-    build["architectures"] = [str(name) for name in said.get("cuda_compute_capabilities", ())]
+    build_info = dict(assignments(path).get("build_info", ()))
+    if "is_cuda_build" in build_info:
+        build["gpu_build"] = bool(build_info["is_cuda_build"])
+    build["cuda_build"] = build_info.get("cuda_version")
+    build["architectures"] = [str(name) for name in build_info.get("cuda_compute_capabilities", ())]
     if not build["gpu_build"]:
         return
     names = names_of_cuda(build)
-    cudnn = major(str(said.get("cudnn_version", "")))
+    cudnn = major(str(build_info.get("cudnn_version", "")))
     libraries = ("libtensorflow_framework.so.2", "libtensorflow_cc.so.2")
     look(
         build,
@@ -410,16 +410,16 @@ def describe_cupy(build: dict[str, Any], folder: str) -> None:
     # From 14 on it asks cuda-pathfinder; before that, only the loader.
     numbered = major(build["version"])
     if numbered.isdigit() and int(numbered) >= PATHFINDER_SINCE:
-        asked = ask_pathfinder(build, *wanted)
-        if not asked:
+        answer = ask_pathfinder(build, *wanted)
+        if not answer:
             return
-        found = {name: os.path.basename(path or "") for name, path in asked["found"].items()}  # noqa: PTH119
+        found = {name: os.path.basename(path or "") for name, path in answer["found"].items()}  # noqa: PTH119
         build["missing_libraries"] += [
             library
             for name, library in wanted.items()
             if not found.get(name, "").startswith(library.rpartition(".so")[0] + f".so.{cuda}")
         ]
-        headers.append(asked["headers"] or "")
+        headers.append(answer["headers"] or "")
     else:
         look(build, [], tuple(wanted.values()))
     for site in sys.path:
@@ -445,10 +445,10 @@ def describe_numba(build: dict[str, Any], folder: str) -> None:
     """Find NVVM, with which Numba compiles for GPUs; numba-cuda needs NVRTC as well."""
     build["gpu_build"] = True
     if any(name.startswith("numba-cuda ") for name in build["distributions"]):
-        asked = ask_pathfinder(build, "nvvm", "nvrtc")
-        if not asked:
+        answer = ask_pathfinder(build, "nvvm", "nvrtc")
+        if not answer:
             return
-        found = asked["found"]
+        found = answer["found"]
         for name, library in (("nvvm", "libnvvm.so"), ("nvrtc", "libnvrtc.so")):
             if not found.get(name):
                 build["missing_libraries"].append(library)
@@ -469,9 +469,9 @@ def describe_onnxruntime(build: dict[str, Any], folder: str) -> None:
     note_rivals(build)
     capi = os.path.join(folder, "capi")  # noqa: PTH118
     provider = os.path.join(capi, "libonnxruntime_providers_cuda.so")  # noqa: PTH118
-    said = assignments(os.path.join(capi, "build_and_package_info.py"))  # noqa: PTH118
+    constants = assignments(os.path.join(capi, "build_and_package_info.py"))  # noqa: PTH118
     build["gpu_build"] = os.path.exists(provider)  # noqa: PTH110
-    build["cuda_build"] = said.get("cuda_version") or None
+    build["cuda_build"] = constants.get("cuda_version") or None
     if not build["gpu_build"]:
         if any(name.startswith("onnxruntime-gpu ") for name in build["distributions"]):
             build["gpu_build"] = True
@@ -531,7 +531,7 @@ def find_builds() -> list[dict[str, Any]]:
             with contextlib.suppress(TypeError, ValueError, KeyError, AttributeError, OSError):
                 DESCRIBE[name](build, folder)
             parts = [*versions, *PARTS.get(name, ())]
-            cut = any(said.endswith("is cut") for said in build["broken"])
+            cut = any(fault.endswith("is cut") for fault in build["broken"])
             # RECORD is more exact than the loader.
             build["broken"] = harmed_files(parts, cut=cut) or build["broken"]
         note_toolkits(build)

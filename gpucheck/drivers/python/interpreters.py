@@ -204,8 +204,8 @@ def why_silent(
     except ChildDiedError as error:
         return f"{path} {error.how}"
     try:
-        said = next(child.documents(_VERSION_S))
-        version = (int(said["major"]), int(said["minor"]))
+        answer = next(child.documents(_VERSION_S))
+        version = (int(answer["major"]), int(answer["minor"]))
     except (ChildSilentError, StopIteration, KeyError, TypeError, ValueError):
         return f"{path} gave no answer: is it a Python?"
     except ChildDiedError as error:

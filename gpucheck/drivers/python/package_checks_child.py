@@ -39,8 +39,8 @@ def run(value: str) -> dict[str, Any]:
             check(verbose=False)
         except BaseException as raised:
             error = plain(raised) or type(raised).__name__
-    said = [plain(each.message) for each in caught[:MOST_WARNINGS]]
-    return {"value": value, "error": error, "warnings": said}
+    texts = [plain(each.message) for each in caught[:MOST_WARNINGS]]
+    return {"value": value, "error": error, "warnings": texts}
 
 
 def main() -> None:

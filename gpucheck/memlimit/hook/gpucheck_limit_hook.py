@@ -272,15 +272,15 @@ def limit_onnxruntime(onnxruntime: Any, limit: Limit) -> None:
     original = session._create_inference_session
 
     def create(self: Any, providers: Any, provider_options: Any, *rest: Any, **named: Any) -> Any:
-        asked = (providers, provider_options)
+        arguments = (providers, provider_options)
         try:
             available = onnxruntime.get_available_providers()
             chosen = getattr(self, "_sess_options", None)
             if not (chosen is not None and chosen.has_providers()):
-                asked = cap_providers(providers, provider_options, available, limit)
+                arguments = cap_providers(providers, provider_options, available, limit)
         except Exception as error:
             warn("onnxruntime", f"{type(error).__name__}: {error}")
-        return original(self, *asked, *rest, **named)
+        return original(self, *arguments, *rest, **named)
 
     session._create_inference_session = create
 

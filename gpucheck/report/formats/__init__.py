@@ -140,11 +140,11 @@ def headline_of(report: Report, blocks: Sequence[Block]) -> Headline:
     """Return a report's verdict: the last of its blocks, the failure, or what the view says."""
     from gpucheck.report.blocks import Headline
 
-    told = [block for block in blocks if isinstance(block, Headline)]
+    headlines = [block for block in blocks if isinstance(block, Headline)]
     say = getattr(open_view(report.command), "headline", None)
     status = CheckStatus(report.status.value)
-    if told:
-        found = told[-1]
+    if headlines:
+        found = headlines[-1]
     elif report.error is not None:
         found = Headline(report.error.message, status)
     elif say is not None and report.result is not None:

@@ -91,8 +91,8 @@ def _headline(report: Report, verdicts: Sequence[Verdict]) -> str:
         (sum(one.kind is kind for one in verdicts), sign.partition(" ")[2])
         for kind, sign in _SIGNS.items()
     ]
-    said = ", ".join(f"{count} {word}" for count, word in counts if count)
-    return f"{said or 'no check'} (code {int(report.exit_code)})"
+    counted = ", ".join(f"{count} {word}" for count, word in counts if count)
+    return f"{counted or 'no check'} (code {int(report.exit_code)})"
 
 
 def _table(verdicts: Sequence[Verdict]) -> list[str]:

@@ -135,7 +135,7 @@ def _machine(report: Report, blocks: Sequence[Block]) -> Iterator[str]:
         "Container": host.container,
         "Python": host.python,
     }
-    said = {host.name, f"driver {host.driver_version}", f"CUDA {host.cuda_driver_version}"}
+    of_host = {host.name, f"driver {host.driver_version}", f"CUDA {host.cuda_driver_version}"}
     headline = headline_of(report, blocks)
     above = f"{headline.word}\n{headline.text}".lower()
     heads = [
@@ -146,7 +146,7 @@ def _machine(report: Report, blocks: Sequence[Block]) -> Iterator[str]:
         if fact.lower() not in above
     ]
     yield '<section aria-labelledby="machine"><h2 id="machine">Machine</h2>'
-    cards = [f"<li>{_shown(fact, MOST_OF_A_NAME)}</li>" for fact in heads if fact not in said]
+    cards = [f"<li>{_shown(fact, MOST_OF_A_NAME)}</li>" for fact in heads if fact not in of_host]
     if cards:
         yield f'<ul class="cards">{"".join(cards)}</ul>'
     yield "<dl>"
@@ -368,9 +368,9 @@ def _warnings(report: Report, above: str) -> Iterator[str]:
 
 
 def _footer(report: Report) -> Iterator[str]:
-    said = (
+    origin = (
         f"Made by gpucheck {__version__}",
         f"document {report.schema}",
         f"exit code {int(report.exit_code)}",
     )
-    yield f"<footer><p>{_shown(' · '.join(said))}</p></footer>"
+    yield f"<footer><p>{_shown(' · '.join(origin))}</p></footer>"

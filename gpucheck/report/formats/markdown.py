@@ -53,8 +53,8 @@ def render(report: Report, view: View) -> str:
         # The table of some commands has its warnings already.
         if _text(one.message.rstrip(".")) not in body:
             lines += ["", f"> ⚠️ {_text(one.message)}"]
-    said = f"gpucheck {__version__}, {report.time}, exit code {int(report.exit_code)}"
-    return "\n".join([*_without_double_gaps(lines), "", f"<sub>{said}</sub>", ""])
+    origin = f"gpucheck {__version__}, {report.time}, exit code {int(report.exit_code)}"
+    return "\n".join([*_without_double_gaps(lines), "", f"<sub>{origin}</sub>", ""])
 
 
 def _top(report: Report, view: View, blocks: Sequence[Block]) -> Iterator[str]:
