@@ -5,9 +5,10 @@
 Draws changes of single expressions and statements (a comparison turned, a condition negated, a
 number off by one, a statement dropped ...) with a fixed seed, each place with the same chance, and
 runs the tests on a copy of the checkout for each: first the test file of the module's name, then
-the folder of its feature, slow tests left out. A mutant is killed if a test fails or the time is
-over. Survivors are printed with their diff: each wants a test, or a reason why it changes nothing.
-The exit code is 1 only if the unchanged tests fail.
+the folder of its feature, slow tests left out. A mutant is killed if a test fails, whose name is in
+the output, or if the tests take four times as long as unchanged, which is counted apart. Survivors
+are printed with their diff: each wants a test, or a reason why it changes nothing. The exit code is
+1 only if the unchanged tests fail.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import json
 import os
 import queue
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -33,10 +35,10 @@ from typing import Any, NamedTuple
 from benchmarks.contained import LATE
 
 ROOT = Path(__file__).resolve().parents[1]
-#: Folders of the package whose modules decide, and what in them does not.
-DECIDING = ("inventory", "detect", "place", "memlimit", "bench", "fleet", "integrations")
-NOT_DECIDING = ("view", "model", "hook", "kernels", "_child", "__init__")
-ALSO = ("report/units.py", "report/codec.py")
+#: Folders of the package whose modules decide, and what in them does not: what draws is compared
+#: with kept documents in tests/end_to_end/, and a child is run in another Python.
+DECIDING = ("inventory", "detect", "place", "memlimit", "bench", "fleet", "integrations", "report")
+NOT_DECIDING = ("view", "_child", "__init__", "report/formats/", "report/plot", "report/charts")
 #: A run of the folder's tests that takes this many times as long as unchanged hangs.
 PATIENCE = 4.0
 LEAST_S = 30.0
@@ -73,7 +75,6 @@ def modules(checkout: Path, only: str = "") -> list[Path]:
         for path in sorted((package / folder).rglob("*.py"))
         if not any(word in path.relative_to(package).as_posix() for word in NOT_DECIDING)
     ]
-    found += [package / name for name in ALSO]
     return [path for path in found if only in path.relative_to(checkout).as_posix()]
 
 
@@ -218,8 +219,16 @@ def tests_of(module: str, checkout: Path) -> tuple[list[str], list[str]]:
     return first, rest
 
 
-def run_tests(copy_of: Path, tests: list[str], timeout_s: float) -> tuple[str, float]:
-    """Return how these tests ended (`passed`, `failed` or `late`) and after how many seconds."""
+class Outcome(NamedTuple):
+    """How tests ended (`passed`, `failed` or `late`), after how long, and the first that failed."""
+
+    how: str
+    took_s: float
+    test: str | None
+
+
+def run_tests(copy_of: Path, tests: list[str], timeout_s: float) -> Outcome:
+    """Return how these tests ended."""
     command = [
         sys.executable, "-m", "benchmarks.contained", str(timeout_s),
         sys.executable, "-m", "pytest", "-x", "-q", "-n", "0", "-p", "no:cacheprovider",
@@ -234,14 +243,17 @@ def run_tests(copy_of: Path, tests: list[str], timeout_s: float) -> tuple[str, f
     # The tests' own bytecode is kept, or each run would compile them anew.
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     process = subprocess.run(
-        command, cwd=copy_of, env=environment, stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL, check=False,
+        command, cwd=copy_of, env=environment, stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL, check=False, text=True, errors="replace",
     )  # fmt: skip
     took_s = time.monotonic() - begun
     if process.returncode == LATE:
-        return "late", took_s
+        return Outcome("late", took_s, None)
     # 5: no test was collected, all of them being slow.
-    return ("passed" if process.returncode in (0, 5) else "failed"), took_s
+    if process.returncode in (0, 5):
+        return Outcome("passed", took_s, None)
+    failed = re.search(r"^(?:FAILED|ERROR) (\S+)", process.stdout, re.MULTILINE)
+    return Outcome("failed", took_s, failed and failed[1])
 
 
 def write(target: Path, source: str) -> None:
@@ -252,17 +264,20 @@ def write(target: Path, source: str) -> None:
 
 
 def judge(each: Mutant, copy_of: Path, usual_s: dict[str, float]) -> dict[str, Any]:
-    """Return what became of a mutant: `killed_by` is `own`, `folder`, `time` or None."""
+    """Return what became of a mutant: `killed_by` is `own`, `folder`, `time` or None.
+
+    `test` is the first test that failed; None where not even the tests could be collected.
+    """
     target = copy_of / each.module
     before = target.read_text(encoding="utf-8")
     write(target, each.source)
-    killed_by = None
+    killed_by = test = None
     try:
         for name, tests in zip(("own", "folder"), tests_of(each.module, copy_of), strict=True):
             if not tests:
                 continue
             limit_s = max(LEAST_S, PATIENCE * usual_s.get(" ".join(tests), LEAST_S))
-            how, _ = run_tests(copy_of, tests, limit_s)
+            how, _, test = run_tests(copy_of, tests, limit_s)
             if how != "passed":
                 killed_by = name if how == "failed" else "time"
                 break
@@ -276,7 +291,7 @@ def judge(each: Mutant, copy_of: Path, usual_s: dict[str, float]) -> dict[str, A
     ]
     return {
         "module": each.module, "line": each.line, "change": each.change, "killed_by": killed_by,
-        "diff": diff,
+        "test": test, "diff": diff,
     }  # fmt: skip
 
 
@@ -299,10 +314,10 @@ def check(checkout: Path, mutants: list[Mutant], jobs: int) -> list[dict[str, An
         for each in mutants:
             for tests in filter(None, tests_of(each.module, checkout)):
                 if " ".join(tests) not in usual_s:
-                    how, took_s = run_tests(trees[0], tests, 3600)
+                    how, took_s, test = run_tests(trees[0], tests, 3600)
                     usual_s[" ".join(tests)] = took_s
                     if how != "passed":
-                        print(f"unchanged, these fail: {' '.join(tests)[:200]}")
+                        print(f"unchanged, these fail: {' '.join(tests)[:200]}: {test or how}")
                         return None
         waiting: queue.SimpleQueue[Mutant] = queue.SimpleQueue()
         for each in mutants:
@@ -337,6 +352,8 @@ def report(results: list[dict[str, Any]]) -> None:
     print("| folder | mutants | killed by the folder's tests |\n|--|--:|--:|")
     for name in sorted(total, key=lambda each: (each == "all", each)):
         print(f"| {name} | {total[name]} | {killed[name]} ({killed[name] / total[name]:.0%}) |")
+    late = sum(each["killed_by"] == "time" for each in results)
+    print(f"\nKilled because their time was over: {late}")
     for each in sorted(results, key=lambda each: (each["module"], each["line"])):
         if each["killed_by"] is None:
             print(f"\n{each['module']}:{each['line']}: {each['change']}")
