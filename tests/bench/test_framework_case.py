@@ -355,6 +355,22 @@ def test_a_gpu_is_the_frameworks_if_name_and_uuid_are_the_drivers() -> None:
         assert framework.place_of(gpu) == place
 
 
+def test_a_framework_numbers_gpus_in_the_order_in_which_it_was_given_them() -> None:
+    gpu = FakeGpu(FakeClock(), cuda_index=2).facts
+    process: Any = Timed({})
+    process.facts["gpus"] = [{"name": gpu.name}] * 3
+    framework = Framework(process=process)
+
+    for given, place in (
+        ((gpu.uuid,), "gpu:0"),
+        (("GPU-another", gpu.uuid), "gpu:1"),
+        (("GPU-another",), "gpu:2"),
+        (("GPU-another",) * 3 + (gpu.uuid,), None),
+    ):
+        process.settings = SimpleNamespace(gpu_uuids=given)
+        assert framework.place_of(gpu) == place
+
+
 def test_quick_measures_one_form(opened: Callable[..., Opened]) -> None:
     (framework,) = opened("pytorch").frameworks.members
 

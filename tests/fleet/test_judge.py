@@ -197,6 +197,12 @@ def test_corrections_keep_what_they_should(correction: Correction, kept: list[bo
     assert survivors(np.array([0.0004, 0.0009, 0.0016]), 100, rule).tolist() == kept
 
 
+def test_holms_last_step_is_the_whole_risk() -> None:
+    rule = RULE._replace(correction=Correction.HOLM, risk=0.05)
+
+    assert survivors(np.array([0.01, 0.02, 0.05]), 3, rule).tolist() == [True, True, True]
+
+
 def test_many_suspects_come_back_in_their_order() -> None:
     chances = np.array([0.5, 1e-9, 0.9, 1e-8])
 

@@ -60,6 +60,14 @@ def test_newest_document_of_a_command_decides() -> None:
         assert node.reasons == ("failed in 1 of 2 runs",)
 
 
+def test_a_single_run_and_runs_that_never_failed_are_not_counted() -> None:
+    once, _ = reported(detect("n", failing={"nvml": "x"}, time=at(1)))
+    well, _ = reported(detect("n", time=at(1)), detect("n", time=at(2)))
+
+    assert only(once).reasons == ("nvml: x",)
+    assert only(well).reasons == ()
+
+
 def test_two_failures_of_three_are_one() -> None:
     bad = [detect("n", failing={"nvml": "x"}, time=at(hour)) for hour in (1, 2)]
 
