@@ -128,6 +128,8 @@ class TestPretendedCupy:
             **cupy_environment(),
             "FAKE_PROCESSES_FILE": str(tmp_path / "processes"),
             "FAKE_GPU_REPORTS": "1",
+            # A user's program has its kernels beside it, where there is a folder for them.
+            "CUPY_CACHE_DIR": str(tmp_path / "kernels"),
         }
 
     def verify(self, program: Program, env: dict[str, str], amount: str, *words: str) -> Ended:
@@ -195,27 +197,32 @@ class TestPretendedCupy:
         assert call_log.read_text().count("\ncuInit") == 2
 
     def test_an_unmodified_program_is_capped_and_its_peak_is_read(
-        self, program: Program, cupy: dict[str, str], tmp_path: Path
+        self, program: Program, cupy: dict[str, str], tmp_path: Path, call_log: Path
     ) -> None:
         text = """
-import cupy, time
+import cupy, os, time
 held = []
 try:
     while True:
         held.append(cupy.empty(1 << 28, dtype="uint8"))
 except cupy.cuda.memory.OutOfMemoryError:
     print(len(held))
-time.sleep(2.5)
+def readings():
+    with open(os.environ["FAKE_CALL_LOG"]) as file:
+        return file.read().count("nvmlDeviceGetComputeRunningProcesses")
+before = readings()
+while readings() < before + 2:  # the first of them has been judged
+    time.sleep(0.05)
 """
         report = tmp_path / "report.json"
-        env = cupy | {"FAKE_GPU_TIME": "real"}
+        env = cupy | {"FAKE_GPU_TIME": "real", "FAKE_CALL_LOG": str(call_log)}
 
         ended = program(
             "memlimit", "2GiB", "-o", report, "--json", "--", sys.executable, "-c", text, env=env
         )
 
         run = json.loads(report.read_text())["result"]["run"]
-        assert (ended.code, ended.text) == (0, "8\n")
+        assert (ended.code, ended.text) == (0, "8\n"), ended.said
         assert (run["peak_bytes"], run["exceeded"]) == ((2 << 30) + (500 << 20), False)
 
 

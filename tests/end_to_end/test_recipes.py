@@ -62,7 +62,7 @@ def test_the_unit_is_one_that_systemd_takes(tmp_path: Path) -> None:
         pytest.skip("systemd-analyze is not installed")
     # It looks for the program too.
     for name in ("gpucheck.service", "gpucheck.timer"):
-        text = text_of(name).replace(INSTALLED, sys.executable)
+        text = text_of(name).replace(INSTALLED, f'"{sys.executable}"')
         (tmp_path / name).write_text(text, encoding="utf-8")
 
     done = subprocess.run(
