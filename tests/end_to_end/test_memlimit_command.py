@@ -242,7 +242,7 @@ time.sleep(600)
     def test_what_is_no_descendant_is_left_alone(
         self, program: Program, machine: dict[str, str], tmp_path: Path
     ) -> None:
-        with subprocess.Popen(["sleep", "60"]) as stranger:
+        with subprocess.Popen(["sleep", "600"]) as stranger:
             line = f"0 {stranger.pid} 0 -1 {70 << 30} 0 0 0 0\n"
             (tmp_path / "processes").write_text(line)
             try:
@@ -262,7 +262,13 @@ time.sleep(600)
         if shutil.which(inside[0]) is None or subprocess.run([*inside, "true"]).returncode != 0:
             pytest.skip("no PID namespace can be made here")
         # NVML names a process of the host by an id that is the command's own in here.
-        text = 'echo "0 $$ 0 -1 75000000000 0 0 0 0" > "$FAKE_PROCESSES_FILE"; sleep 2.5; exit 9'
+        text = r"""
+echo "0 $$ 0 -1 75000000000 0 0 0 0" > "$FAKE_PROCESSES_FILE"
+count() { grep -c "^nvmlDeviceGetComputeRunningProcesses[^ ]* 0\$" "$FAKE_CALL_LOG"; }
+before=$(count)
+while [ "$(count)" -lt $((before + 2)) ]; do sleep 0.05; done  # the first has been judged
+exit 9
+"""
         report = tmp_path / "report.json"
         words = ["--watch", "stop", "-o", str(report), "--json", "--", "sh", "-c", text]
 
