@@ -2,8 +2,8 @@
 
 A block of a document that follows `<!-- machine: NAME -->` (of tests/data/machines) or
 `<!-- scenario: NAME -->` (of tests/data/scenarios) is run there; `, with CuPy` adds the pretended
-one, `, log: NAME` a train.log (of tests/data/logs/open), `, process: NAME` process 4711 (of
-tests/fakes/processes.py). Where a change is meant:
+one, `, log: NAME` a train.log (of tests/data/logs/open; with `of 0000:2a:00` it names that GPU),
+`, process: NAME` process 4711 (of tests/fakes/processes.py). Where a change is meant:
 `UPDATE_SNAPSHOTS=1 pytest tests/end_to_end/test_documents.py`.
 """
 
@@ -13,7 +13,6 @@ import json
 import os
 import re
 import shlex
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -40,10 +39,12 @@ DOCUMENTS = (
 WIDTH = "96"
 EXAMPLE = re.compile(
     r"<!-- (?P<kind>machine|scenario): (?P<name>[\w/-]+)(?P<cupy>, with CuPy)?"
-    r"(, log: (?P<log>[\w-]+))?(, process: (?P<process>[\w-]+))? -->\n"
+    r"(, log: (?P<log>[\w-]+)( of (?P<gpu>[\w:]+))?)?(, process: (?P<process>[\w-]+))? -->\n"
     r"```console\n(?P<shown>.*?)```",
     re.DOTALL,
 )
+#: A GPU in the logs of tests/data, where an example names another.
+LOGGED_GPU = "0000:44:00"
 LOGS = ROOT / "tests" / "data" / "logs" / "open"
 HEAD = re.compile(r"(?P<command>.*?) \| head -(?P<count>\d+)")
 ASSIGNMENT = re.compile(r"(?P<name>[A-Z_]+)=(?P<value>\S*)")
@@ -67,6 +68,7 @@ class Example(NamedTuple):
     cupy: bool
     shown: str
     log: str | None
+    gpu: str | None
     process: str | None
 
 
@@ -84,6 +86,7 @@ def examples() -> Iterator[Example]:
                 bool(found["cupy"]),
                 found["shown"],
                 found["log"],
+                found["gpu"],
                 found["process"],
             )
 
@@ -104,7 +107,9 @@ def environment(example: Example, pretend: Pretend, folder: Path) -> dict[str, s
         PROGRAMS[example.process](root)
         found |= {"GPUCHECK_ROOT": str(root)}
     if example.log:
-        shutil.copy(LOGS / f"{example.log}.log", folder / "train.log")
+        text = (LOGS / f"{example.log}.log").read_text(encoding="utf-8")
+        own = text.replace(LOGGED_GPU, example.gpu or LOGGED_GPU)
+        (folder / "train.log").write_text(own, encoding="utf-8")
     claims = {"GPUCHECK_CLAIMS_DIR": str(folder / "claims")}
     pretended = cupy_environment(time="virtual") if example.cupy else {}
     return {**found, **pretended, **claims, "COLUMNS": WIDTH}
