@@ -135,6 +135,11 @@ _VALUE_WORDS = frozenset(
     }
 )  # fmt: skip
 REDACTED = "redacted"
+_TOOLKIT = re.compile(
+    r"/usr/local/cuda(?:-[0-9]{1,3}(?:\.[0-9]{1,3})?)?"
+    r"(?:/(?:bin|lib|lib64|compat|include|nvvm|extras/CUPTI/lib64))?/?",
+    re.ASCII,
+)
 #: Fields of the drivers' readings in which names and paths can stand.
 _SENTENCES = frozenset({"message", "unavailable", "pci_unavailable"})
 #: Words that mean something in lists of devices.
@@ -264,11 +269,21 @@ class Redactor:
     # ----------------------------------------------------------------------------- variables
 
     def variable(self, name: str, value: str) -> str:
-        """Return the value of a variable if it is a setting, else that it was redacted."""
+        """Return the value of a variable if it is a setting, else that it was redacted.
+
+        Where a CUDA toolkit is usually installed stays: it shows which one programs are led to.
+        """
         if name in _DEVICE_LISTS:
             return ",".join(self._entry(entry) for entry in value.split(","))
         known = _PLAIN.fullmatch(name) and all(map(_is_setting, _VALUE_PARTS.split(value)))
-        return value if known and self.text(value) == value else REDACTED
+        if known and self.text(value) == value:
+            return value
+        found: list[str] = []
+        for entry in value.split(":"):
+            kept = entry if _TOOLKIT.fullmatch(entry) else REDACTED
+            if kept != REDACTED or found[-1:] != [REDACTED]:
+                found.append(kept)
+        return ":".join(found)
 
     def _entry(self, entry: str) -> str:
         """Replace a UUID or the beginning of one; ordinals and words of the grammar stay."""
@@ -414,7 +429,7 @@ def redact(snapshot: Snapshot, redactor: Redactor | None = None) -> Snapshot:
     """Replace serials, UUIDs, and host, user and process names, each consistently.
 
     Indices, bus ids, models, sizes, loads and process ids stay. Variables that can hold anything
-    keep their name alone. `redactor` is one that goes on with the same stand-ins.
+    keep their name alone, and the usual folder of a CUDA toolkit. `redactor` is one that goes on with the same stand-ins.
     """
     redactor = redactor or Redactor()
     nvml = redactor.nvml(snapshot.nvml) if snapshot.nvml else None

@@ -485,6 +485,22 @@ def test_other_values_go(name: str, value: str) -> None:
     assert variable(value, name=name) == "redacted"
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("/usr/local/cuda", "/usr/local/cuda"),
+        ("/usr/local/cuda-13.0/lib64", "/usr/local/cuda-13.0/lib64"),
+        ("/opt/a:/opt/b:/usr/local/cuda/bin:/opt/a", "redacted:/usr/local/cuda/bin:redacted"),
+        ("/usr/local/cuda-anna/lib64", "redacted"),
+        ("/usr/local/cuda/anna", "redacted"),
+        ("/home/anna/usr/local/cuda", "redacted"),
+    ],
+)
+def test_where_a_toolkit_is_installed_stays(before: str, after: str) -> None:
+    assert variable(before, name="LD_LIBRARY_PATH") == after
+    assert variable(after, name="CUDA_HOME") == after
+
+
 # ----------------------------------------------------------------------------------- properties
 
 NAMES = st.from_regex(r"\Az[a-z0-9]{5,9}z\Z")
