@@ -429,7 +429,8 @@ def redact(snapshot: Snapshot, redactor: Redactor | None = None) -> Snapshot:
     """Replace serials, UUIDs, and host, user and process names, each consistently.
 
     Indices, bus ids, models, sizes, loads and process ids stay. Variables that can hold anything
-    keep their name alone, and the usual folder of a CUDA toolkit. `redactor` is one that goes on with the same stand-ins.
+    keep their name alone, and the usual folder of a CUDA toolkit. `redactor` is one that goes on
+    with the same stand-ins.
     """
     redactor = redactor or Redactor()
     nvml = redactor.nvml(snapshot.nvml) if snapshot.nvml else None
