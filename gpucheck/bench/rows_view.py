@@ -100,6 +100,18 @@ def entries(rows: Sequence[Measurement], models: Mapping[str, str], *, each: boo
     return found
 
 
+def by_format(rows: Iterable[Measurement]) -> list[list[Measurement]]:
+    """Return the rows of each kernel and format, in the order in which these come first.
+
+    Frameworks whose float32 is TF32 stand among those of which TF32 was requested.
+    """
+    found: dict[tuple[str, str, str], list[Measurement]] = {}
+    for row in rows:
+        key = (row.kernel, row.dtype.input, row.dtype.math_mode)
+        found.setdefault(key, []).append(row)
+    return list(found.values())
+
+
 def is_right(row: Measurement) -> bool:
     """Return whether a row has a time, no error, and no wrong result."""
     wrong = row.verified is not None and not row.verified.ok

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import groupby
 
 from gpucheck.bench.comparison import maker_of, maker_text, side_text
 from gpucheck.bench.framework_conclusions import waits_for_host
 from gpucheck.bench.model import BenchResult, Comparison, ComparisonSide, Measurement, Scope
 from gpucheck.bench.rows_view import (
     Entry,
+    by_format,
     entries,
     is_right,
     limit_of,
@@ -37,12 +37,10 @@ _NAMED = ("batch", "towers", "transfer", "launch", "p2p")
 def summary(result: BenchResult) -> Iterator[Line]:
     """Yield a line for each kernel and format that has a right figure."""
     found: list[tuple[str, str, str]] = []
-    for (kernel, number_format), group in groupby(
-        result.measurements, key=lambda row: (row.kernel, row.dtype.format)
-    ):
+    for group in by_format(result.measurements):
         rows = [row for row in group if is_right(row)]
         if rows:
-            found.append((kernel, number_format, _sentence(rows, result)))
+            found.append((rows[0].kernel, rows[0].dtype.format, _sentence(rows, result)))
     kernels = [kernel for kernel, _, _ in found]
     names = [
         f"{kernel} {number_format}" if kernels.count(kernel) > 1 else kernel

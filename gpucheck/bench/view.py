@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
-from itertools import groupby
 from typing import TYPE_CHECKING
 
 from gpucheck.bench.doubts_view import full_doubts, in_doubt
@@ -25,6 +24,7 @@ from gpucheck.bench.model import (
 from gpucheck.bench.plan import BUDGETS_S
 from gpucheck.bench.rows_view import (
     Entry,
+    by_format,
     devices_text,
     entries,
     heading,
@@ -202,9 +202,7 @@ def row_blocks(result: BenchResult, view: View) -> Iterator[Block]:
     """Yield the rows that were measured, by kernel and format, with what follows from them."""
     models = models_of(result)
     tables: list[tuple[list[Measurement], list[Entry]]] = []
-    for _, group in groupby(
-        result.measurements, key=lambda row: (row.kernel, row.dtype.input, row.dtype.math_mode)
-    ):
+    for group in by_format(result.measurements):
         rows = [row for row in group if not is_late(row) and not is_unmeasured(row)]
         if rows:
             tables.append((rows, entries(rows, models, each=view.verbosity > 0)))

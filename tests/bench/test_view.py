@@ -410,6 +410,30 @@ def test_the_best_row_of_a_sweep_names_its_framework_once() -> None:
     assert " by PyTorch eager (batch 64 images)" in lines
 
 
+def test_rows_of_one_format_stand_in_one_table_whoever_made_them() -> None:
+    tf32 = replace(FLOAT32, math_mode="tf32")
+    rows = [
+        replace(CPU, kernel="matmul", parameters={}, device="gpu:0", framework=made, dtype=dtype)
+        for made, dtype in (
+            (replace(PYTORCH, name="jax", form="jax.jit"), tf32),
+            (PYTORCH, FLOAT32),
+            (PYTORCH, tf32),
+        )
+    ]
+
+    lines = draw(result(*rows)).splitlines()
+
+    table, summary = "\n".join(lines).split("Summary")
+    assert [line.split(",")[-1].split()[0] for line in table.splitlines() if "matmul" in line] == [
+        "tf32",
+        "float32",
+    ]
+    assert [line.split()[1] for line in summary.splitlines() if "matmul" in line] == [
+        "tf32",
+        "float32",
+    ]
+
+
 def test_conclusions_stand_below_their_kernel() -> None:
     said = Conclusion(kernel="softmax", device="cpu", code="knee", sentence="it bends at 7")
     rows = (CPU, replace(FUSED, kernel="copy"))
