@@ -12,6 +12,8 @@ from types import MappingProxyType
 from benchmarks.card.children import Children, Ended
 from benchmarks.card.figures import NO_TIME, Figure
 
+#: Error of a command that was stopped; its document holds what it had measured.
+LATE = "it was stopped: its time was over"
 #: Exit code of coreutils' timeout, and the seconds for a command to report what it has measured.
 _LATE, _REPORTING_S = 124, 10
 #: By name: the arguments of a command, and the most seconds for it. The most valuable come first;
@@ -49,8 +51,9 @@ def run_program(
         file = folder / f"{name.replace(' ', '')}.json"
         given_s = min(most_s, end_s - begun_s)
         command = [sys.executable, "-m", "gpucheck", *words, str(file)]
-        # By SIGTERM, to which a command answers with what it has measured.
-        ended = children.run(["timeout", f"{given_s:.0f}", *command], given_s + _REPORTING_S)
+        # SIGTERM to gpucheck alone, which answers with what it has measured and ends its children.
+        command = ["timeout", "--foreground", f"{given_s:.0f}", *command]
+        ended = children.run(command, given_s + _REPORTING_S)
         taken_s = time.monotonic() - begun_s
         documents[name] = {
             "command": " ".join(("gpucheck", *words)).removesuffix(" -o"),
@@ -69,7 +72,7 @@ def run_program(
 def _judged(name: str, ended: Ended, taken_s: float) -> Figure:
     """Return the figure of a command that has ended, or has been killed at its deadline."""
     if ended.code in (None, _LATE):
-        return _figure(name, error=NO_TIME if ended.code == _LATE else ended.how)
+        return _figure(name, error=LATE if ended.code == _LATE else ended.how)
     return _figure(name, seconds=taken_s, right=ended.code == 0, code=ended.code)
 
 

@@ -497,6 +497,7 @@ cupy.ndarray.nbytes cupy.ndarray.reshape cupy.ndarray.set cupy.ndarray.shape cup
 cupy.cuda.Device cupy.cuda.Device.synchronize cupy.cuda.Device.use cupy.cuda.Event
 cupy.cuda.Event.done cupy.cuda.Event.record cupy.cuda.Event.synchronize cupy.cuda.Graph.launch
 cupy.cuda.Graph.upload
+cupy.cuda.MemoryPointer.memset_async cupy.cuda.PinnedMemoryPool.free_all_blocks
 cupy.cuda.MemoryPool cupy.cuda.MemoryPool.free_all_blocks cupy.cuda.MemoryPool.get_limit
 cupy.cuda.MemoryPool.set_limit cupy.cuda.MemoryPool.total_bytes cupy.cuda.MemoryPool.used_bytes
 cupy.cuda.Stream cupy.cuda.Stream.begin_capture cupy.cuda.Stream.end_capture

@@ -26,7 +26,7 @@ def _the_cards_that_were_chosen(leaking_variables: dict[str, str]) -> Iterator[N
         yield
 
 
-@pytest.fixture(name="gpucheck_command")
+@pytest.fixture(name="gpucheck_command", scope="module")
 def _on_this_machine(
     gpucheck_command: Callable[..., Finished], _the_cards_that_were_chosen: None
 ) -> Callable[..., Finished]:

@@ -37,12 +37,19 @@ def spelled(text: str, uuid: str) -> str:
     return text
 
 
+@pytest.fixture(name="uuid", scope="module")
+def _uuid(gpucheck_command: Callable[..., Any]) -> str:
+    """Return the first card's UUID, asked for once: a command may take seconds on a card."""
+    found = gpucheck_command("list", "--json").document["result"]["gpus"][0]["uuid"]
+    assert isinstance(found, str)
+    return found
+
+
 @pytest.mark.parametrize("text", TEXTS)
 def test_the_rules_say_what_the_driver_does(
-    text: str, gpucheck_command: Callable[..., Any]
+    text: str, uuid: str, gpucheck_command: Callable[..., Any]
 ) -> None:
-    gpus = gpucheck_command("list", "--json").document["result"]["gpus"]
-    value = spelled(text, gpus[0]["uuid"])
+    value = spelled(text, uuid)
     environment = {"CUDA_VISIBLE_DEVICES": value, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 
     asked = gpucheck_command("list", "--json", "--ask-driver", env=environment).document
