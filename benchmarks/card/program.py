@@ -14,8 +14,9 @@ from benchmarks.card.figures import NO_TIME, Figure
 
 #: Error of a command that was stopped; its document holds what it had measured.
 LATE = "it was stopped: its time was over"
-#: Exit code of coreutils' timeout, and the seconds for a command to report what it has measured.
-_LATE, _REPORTING_S = 124, 10
+#: Exit code of coreutils' timeout, and the seconds for a command to report
+#: what it has measured: a burn waits ten for its processes.
+_LATE, _REPORTING_S = 124, 15
 #: By name: the arguments of a command, and the most seconds for it. The most valuable come first;
 #: each document is written below FOLDER and then joined to the others.
 COMMANDS: Mapping[str, tuple[tuple[str, ...], float]] = MappingProxyType(

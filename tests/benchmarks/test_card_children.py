@@ -159,7 +159,7 @@ def test_each_command_of_the_program_leaves_its_document_whatever_becomes_of_the
 
     def run(words: list[str], most_s: float) -> Ended:
         timeout, alone, given_s, _, _, _, name, *_, file = words
-        assert (timeout, alone, int(given_s)) == ("timeout", "--foreground", most_s - 10)
+        assert (timeout, alone, int(given_s)) == ("timeout", "--foreground", most_s - 15)
         given.append(int(given_s))
         seconds[0] += 20
         if name == "bench":
