@@ -13,6 +13,7 @@ from gpucheck.report.text import (
     exports,
     gibibytes,
     held_together,
+    in_gib,
     on_recording,
     printable,
     ranges,
@@ -84,6 +85,21 @@ def test_a_view_is_plain_by_default() -> None:
 )
 def test_binary_bytes(value: int, text: str) -> None:
     assert binary_bytes(value) == text
+
+
+def test_amounts_in_gib_stay_in_gib() -> None:
+    assert [in_gib(value) for value in (0, 2**28, 80 * 2**30, 2**40)] == [
+        "0.0 GiB", "0.2 GiB", "80.0 GiB", "1024.0 GiB",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("scale", "prefix"), [(1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, "")]
+)
+def test_a_prefix_begins_at_its_thousand(scale: float, prefix: str) -> None:
+    assert rate(scale, "B/s") == f"1.00 {prefix}B/s"
+    assert rate(9.99 * scale, "B/s") == f"9.99 {prefix}B/s"
+    assert rate(99.96 * scale, "B/s") == f"100 {prefix}B/s"
 
 
 def test_digits() -> None:
