@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -105,7 +106,8 @@ def test_updating_is_explicit_and_says_where_the_run_went(
     assert answer.warnings == ()
     assert done == (
         f"Saved to {file}: 3 runs of each of 2 devices, all results right. "
-        f"Measure again later, and compare, with:\n  gpucheck bench --baseline {file}"
+        f"Measure again later, and compare, with:\n"
+        f"  gpucheck bench --baseline {shlex.quote(str(file))}"
     )
 
 

@@ -9,6 +9,7 @@ import json
 import os
 import pwd
 import random
+import shlex
 import signal
 import stat
 import subprocess
@@ -751,7 +752,7 @@ def test_root_can_create_the_usual_directory_at_boot(
 
     assert f"d {usual} 1777 root root" in lock_files.unusable_path(usual, "so").remedy[1]
     assert not any("1777" in step for step in lock_files.unusable_path(other, "so").remedy)
-    assert f"ls -ld {usual}" in lock_files.unusable_path(usual, "so").remedy[0]
+    assert f"ls -ld {shlex.quote(str(usual))}" in lock_files.unusable_path(usual, "so").remedy[0]
 
 
 @pytest.mark.parametrize(

@@ -31,8 +31,8 @@ _PYTHON = re.compile(r"(?:python|pypy)[0-9.]*t?")
 _OPTION_LETTERS = re.compile(r"-[bBdEhiIOPqRsSuvVx?]+")
 #: Options of Python that take the next word as their value.
 _WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
-#: The second line of scripts whose interpreter's path is too long for the first.
-_LONG_INTERPRETER = re.compile(r"'''exec' \"?([^\"\s]+)\"? ")
+#: The second line of scripts whose interpreter's path is too long for the first, or has blanks.
+_LONG_INTERPRETER = re.compile(r"'''exec' (?:\"([^\"\n]+)\"|([^\"\s]+)) ")
 
 
 class Interpreter(NamedTuple):
@@ -143,7 +143,7 @@ def _first_line(path: str) -> list[str]:
         return []
     first, _, rest = head[2:].partition("\n")
     long = _LONG_INTERPRETER.match(rest)
-    return [long[1]] if long else first.split()
+    return [long[1] or long[2]] if long else first.split()
 
 
 class OtherPythonError(Exception):

@@ -177,8 +177,8 @@ def test_edges_and_layouts_that_it_does_not_have_are_named(child: Child) -> None
     assert said["edge"]["message"] == (
         "cuBLAS multiplies float8 only where all edges are multiples of 16, not 40"
     )
-    assert said["edge"]["remedy"] == ["choose --size 32"]
-    assert said["small"]["remedy"] == ["choose --size 16"]
+    assert said["edge"]["remedy"] == ["Choose --size 32."]
+    assert said["small"]["remedy"] == ["Choose --size 16."]
     assert said["layout"]["code"] == said["left"]["code"] == "layout-unsupported"
     assert said["living"] == 0
 

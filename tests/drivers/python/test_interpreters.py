@@ -145,6 +145,9 @@ def commands(tmp_path: Path) -> dict[str, str]:
     folder = tmp_path / "bin"
     folder.mkdir()
     (folder / "python3").symlink_to(sys.executable)
+    blanks = folder / "with blanks"
+    blanks.mkdir()
+    (blanks / "python3").symlink_to(sys.executable)
     (folder / "pypy3.11").symlink_to(sys.executable)
     long = "x" * 20
     scripts = {
@@ -152,6 +155,7 @@ def commands(tmp_path: Path) -> dict[str, str]:
         "by-env": "#!/usr/bin/env python3\n",
         "by-env-s": "#!/usr/bin/env -S FOO=1 python3 -u\n",
         "long": f"#!/bin/sh\n'''exec' \"{folder}/python3\" \"$0\" \"$@\"\n' '''{long}\n",
+        "blanks": f"#!/bin/sh\n'''exec' \"{blanks}/python3\" \"$0\" \"$@\"\n' '''{long}\n",
         "shell": "#!/bin/sh\n",
         "binary": "\x7fELF\n",
         "empty": "",
@@ -182,6 +186,7 @@ def commands(tmp_path: Path) -> dict[str, str]:
         (["by-env", "-S"], False, False),
         (["by-env-s"], False, False),
         (["long"], False, False),
+        (["blanks"], False, False),
     ],
 )
 def test_a_python_is_recognised_with_its_options(
