@@ -74,6 +74,10 @@ def _early(
     """Declare the options whose callbacks act before any other option is read."""
 
 
+#: `--output -` is standard output, as without the option.
+STDOUT = Path("-")
+
+
 def _shared(
     format_: str,  # each command has its own formats: see _format_option
     json: Annotated[bool, typer.Option("--json", help="Short for --format json.")] = False,
@@ -128,7 +132,7 @@ def _shared(
     recording, example = (None, None) if from_ is None else find_recording(from_)
     return Shared(
         format="json" if json else format_,
-        output=output,
+        output=None if output == STDOUT else output,
         recording=recording,
         example=example,
         source=from_,

@@ -169,7 +169,7 @@ def _check(path: Path, *, replace: bool) -> None:
         if path.exists() and not replace:
             raise _exists(path)
         return
-    if path.name in ("", "..") or path.suffix in _FILES or path.is_symlink():
+    if path.name in ("", "..", "-") or path.suffix in _FILES or path.is_symlink():
         message = f"A report is a new folder or a file that ends with .tar.gz, not {str(path)!r}."
         raise WrongUseError(code="report-name", message=message)
     if path.exists() and not path.is_dir():

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from gpucheck.cli.options import with_shared_options
+from gpucheck.cli.options import STDOUT, with_shared_options
 from gpucheck.cli.output import Shared, deliver, machine
 from gpucheck.cli.report_file import check_writable
 from gpucheck.cli.terminal import write_stderr
@@ -34,6 +34,7 @@ def command(
     if file is not None and shared.output is not None:
         message = "Give the snapshot's file once: as FILE or with --output."
         raise WrongUseError(code="two-files", message=message)
+    file = None if file == STDOUT else file
     shared = shared._replace(output=file or shared.output, private=not redact)
     if shared.output is not None:
         check_writable(shared.output)

@@ -308,6 +308,7 @@ def test_an_empty_folder_is_filled(tmp_path: Path) -> None:
         ("link", "a file that ends with .tar.gz"),
         (".", "a file that ends with .tar.gz"),
         ("..", "a file that ends with .tar.gz"),
+        ("-", "a file that ends with .tar.gz"),
     ],
 )
 def test_a_place_that_will_not_do_is_refused_before_anything_is_read(

@@ -41,3 +41,20 @@ def test_a_name_that_no_file_can_have_is_wrong_use(
     assert main(["snapshot", str(tmp_path / ("n" * 300))]) == 2
 
     assert "File name too long" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words", [("snapshot", "-"), ("snapshot", "--output", "-"), ("list", "-o", "-", "--json")]
+)
+def test_a_dash_is_standard_output(
+    words: tuple[str, ...],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    main([*words, "--from", "example:geforce"])
+
+    assert capsys.readouterr().out.startswith('{"schema":')
+    assert [*tmp_path.iterdir()] == []
