@@ -18,7 +18,7 @@ LATE = "it was stopped: its time was over"
 #: what it has measured: a burn waits ten for its processes.
 _LATE, _REPORTING_S = 124, 15
 #: By name: the arguments of a command, and the most seconds for it. The most valuable come first;
-#: each document is written below FOLDER and then joined to the others.
+#: each writes its document to a file of its own, from which it is joined to the others.
 COMMANDS: Mapping[str, tuple[tuple[str, ...], float]] = MappingProxyType(
     {
         "snapshot": (("snapshot", "--redact"), 40),
