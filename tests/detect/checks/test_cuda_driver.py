@@ -401,3 +401,22 @@ def test_only_a_refused_opening_means_that_the_devices_are_lost(error: str, *, l
 
         assert (found.cause == "device-cgroup-lost") is lost
         assert ("open /dev/nvidiactl", error) in found.evidence
+
+
+@pytest.mark.parametrize(
+    ("code", "variables", "works"),
+    [
+        ("no-device", {"CUDA_VISIBLE_DEVICES": "7"}, True),
+        ("no-device", {}, False),
+        ("error", {"CUDA_VISIBLE_DEVICES": "7"}, False),
+    ],
+)
+def test_only_a_variable_that_hides_every_device_is_looked_past(
+    code: str, variables: dict[str, str], *, works: bool
+) -> None:
+    found = cuda_says(
+        code, variables=variables, cuda_unrestricted_reading=CudaReading(device_count=2)
+    )
+
+    assert (found.status is CheckStatus.OK) is works
+    assert ("without CUDA_VISIBLE_DEVICES" in found.summary) is works
