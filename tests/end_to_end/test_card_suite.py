@@ -196,16 +196,7 @@ def test_a_wrong_result_is_told_and_is_the_exit_code(pretend: Pretend, tmp_path:
     assert "1 wrong" in finished.stdout.splitlines()[-1]
 
 
-def test_tests_that_are_skipped_are_no_result(card: dict[str, str], tmp_path: Path) -> None:
-    """The tests look for a device file, which a pretended card has not."""
-    finished = suite(tmp_path, "--only", "tests", env=card)
-
-    assert "tests: none was run" in finished.stdout
-    assert document(tmp_path)["figures"] == []
-
-
 def test_the_tests_for_a_card_pass_on_a_pretended_one(card: dict[str, str]) -> None:
-    """Without conftest.py, which skips them where there is no device file."""
     command = ["-m", "pytest", "-q", "--noconftest", "-p", "no:cacheprovider"]
     chosen = ["tests/gpu/test_kernels.py", "-k", "length and (100 or 4099) or spoil and 5000"]
     finished = subprocess.run(
