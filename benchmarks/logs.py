@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gpucheck.data import table
+from gpucheck.data import read_table
 from gpucheck.detect.log import TABLE, first_causes, scan
 
 ROOT = Path(__file__).parents[1]
@@ -94,7 +94,7 @@ def judge(folder: Path, later_rules: Set[str] = frozenset()) -> list[Judged]:
 
 def unscored() -> Set[str]:
     """Return the rules that were added after the logs kept aside had been read."""
-    return {row["id"] for row in table(TABLE) if not row.get("scored", True)}
+    return {row["id"] for row in read_table(TABLE)["row"] if not row.get("scored", True)}
 
 
 def scores(judged: Sequence[Judged]) -> dict[str, tuple[int, float, float, float]]:
@@ -190,7 +190,6 @@ HOSTILE: Mapping[str, Callable[[], Iterator[bytes]]] = {
 }
 _READER = """
 import resource, sys, time
-from gpucheck.data import table
 from gpucheck.detect.log import TABLE, first_causes, scan
 began = time.process_time()
 found = scan(sys.stdin.buffer)

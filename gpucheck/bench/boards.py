@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from gpucheck.data import document, table
+from gpucheck.data import read_table
 from gpucheck.report.errors import WrongUseError
 from gpucheck.report.text import did_you_mean
 
@@ -64,7 +64,7 @@ class Table:
 @cache
 def load_table() -> Table:
     """Read data/peaks.toml."""
-    common = document("peaks")
+    common = read_table("peaks")
     boards = [
         TableBoard(
             **{
@@ -73,7 +73,7 @@ def load_table() -> Table:
                 "tflops": {key: Cell(**cell) for key, cell in board["tflops"].items()},
             }
         )
-        for board in table("peaks")
+        for board in common["row"]
     ]
     return Table(
         rates=common["rates"],

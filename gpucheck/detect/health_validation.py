@@ -5,21 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from gpucheck.data import table
+from gpucheck.data import read_table
 
 NAME = "NVIDIA Health Validation"
 
 
 def beside(check_id: str | None) -> Iterator[str]:
     """Yield a line for each of its checks on the question of ours; None: what we do not ask."""
-    for row in table("health_validation"):
+    for row in read_table("health_validation")["row"]:
         if row.get("check") == check_id:
             yield f"{NAME}, {row['id']}: {'; '.join(_parts(row))}"
 
 
 def of_xid(number: int) -> str | None:
     """Return what it does about an Xid; None if that is not known."""
-    rows = (row for row in table("health_validation") if row["id"] == f"gpu_xid_{number}")
+    rows = (
+        row for row in read_table("health_validation")["row"] if row["id"] == f"gpu_xid_{number}"
+    )
     return next((_verdict(row) for row in rows), None)
 
 

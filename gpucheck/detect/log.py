@@ -14,7 +14,7 @@ from functools import cache
 from io import BufferedIOBase
 from typing import TYPE_CHECKING, NamedTuple
 
-from gpucheck.data import document, table
+from gpucheck.data import read_table
 from gpucheck.detect.machine import DetectRequest, ignore_progress
 from gpucheck.detect.model import Finding
 from gpucheck.detect.run import detect
@@ -192,8 +192,8 @@ class LogVerdict(NamedTuple):
 @cache
 def rules() -> Mapping[str, Rule]:
     """Return the rules by id: a row has what its class does not say, or says it anew."""
-    classes = document(TABLE)["class"]
-    rows = ({**classes[row["class"]], **row} for row in table(TABLE))
+    classes = read_table(TABLE)["class"]
+    rows = ({**classes[row["class"]], **row} for row in read_table(TABLE)["row"])
     return {row["id"]: from_plain(Rule, row, ignored=[]) for row in rows}
 
 

@@ -12,7 +12,7 @@ from enum import StrEnum
 from functools import cache
 from typing import NamedTuple
 
-from gpucheck.data import table
+from gpucheck.data import read_table
 from gpucheck.detect.cuda_versions import (
     MINIMUM_WINDOWS_DRIVER,
     OLDEST_CAPABILITY,
@@ -143,7 +143,7 @@ def builds_of(framework: str) -> tuple[Build, ...]:
     """Return the builds of a framework, in the order of the table."""
     return tuple(
         from_plain(Build, {**row, "date": row["date"].isoformat()})
-        for row in table("wheels")
+        for row in read_table("wheels")["row"]
         if row["framework"] == framework
     )
 
@@ -428,7 +428,7 @@ def gpus_of(machine: Machine) -> tuple[WheelGpu, ...]:
 def _board(device_id: str | None) -> tuple[str | None, str | None]:
     """Return name and compute capability of a board by its PCI device id; None, None if unknown."""
     digits = (device_id or "").lower().removeprefix("0x")[:4]
-    for row in table("peaks"):
+    for row in read_table("peaks")["row"]:
         if digits in row["pci_device_ids"]:
             return row["name"], row["rates"].partition("-")[0]
     return None, None

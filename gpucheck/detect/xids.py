@@ -11,7 +11,7 @@ from enum import StrEnum
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from gpucheck.data import document, table
+from gpucheck.data import read_table
 from gpucheck.detect import health_validation
 from gpucheck.detect.machine import Machine
 from gpucheck.detect.model import About, Finding
@@ -131,7 +131,7 @@ def guide(number: int, *, fatal: bool = False) -> Guide:
     immediate, investigatory = row.get("immediate"), row.get("investigatory")
     if fatal and "fatal" in row:
         immediate, investigatory = row["fatal"], None
-    bucket = document("xid")["buckets"].get(immediate, {})
+    bucket = read_table("xid")["buckets"].get(immediate, {})
     own = row.get("judgement")
     return Guide(
         meaning=row.get("meaning", row["description"]),
@@ -179,7 +179,8 @@ def described(number: int) -> tuple[str, About] | None:
 def _row(number: int) -> Mapping[str, Any] | None:
     name = f"xid-{number}"
     return next(
-        (r for r in table("xid") if r["id"] == name or number in r.get("numbers", ())), None
+        (r for r in read_table("xid")["row"] if r["id"] == name or number in r.get("numbers", ())),
+        None,
     )
 
 

@@ -1,21 +1,26 @@
-"""Every fact in a table of gpucheck/data has a name of its own, a source and a date."""
+"""Tables of gpucheck/data: each fact has a name, a source and a date, and no text is empty."""
 
 from __future__ import annotations
 
 import datetime
 from collections import Counter
+from collections.abc import Iterator
+from typing import Any
 
-from gpucheck.data import FOLDER, table
+from gpucheck.data import FOLDER, read_table
 
 #: Before this nobody had read a source for gpucheck.
 FIRST_DATE = datetime.date(2025, 1, 1)
+TABLES = {path.stem: read_table(path.stem) for path in sorted(FOLDER.glob("*.toml"))}
+FACTS = {name: table["row"] for name, table in TABLES.items() if "row" in table}
+TEXTS = {name: table for name, table in TABLES.items() if "row" not in table}
 
 
 def test_every_row_has_an_id_a_source_a_date_and_facts() -> None:
     offenders = [
-        f"{path.name}: {row.get('id', row)}"
-        for path in sorted(FOLDER.glob("*.toml"))
-        for row in table(path.stem)
+        f"{name}: {row.get('id', row)}"
+        for name, rows in FACTS.items()
+        for row in rows
         if not (
             isinstance(row.get("id"), str)
             and isinstance(row.get("source"), str)
@@ -26,15 +31,41 @@ def test_every_row_has_an_id_a_source_a_date_and_facts() -> None:
         )
     ]
 
+    assert {"peaks", "wheels"} <= FACTS.keys()
     assert not offenders
 
 
 def test_no_id_stands_twice_in_a_table() -> None:
     twice = [
-        f"{path.name}: {name}"
-        for path in sorted(FOLDER.glob("*.toml"))
-        for name, count in Counter(row["id"] for row in table(path.stem)).items()
+        f"{name}: {row_id}"
+        for name, rows in FACTS.items()
+        for row_id, count in Counter(row["id"] for row in rows).items()
         if count > 1
     ]
 
     assert not twice
+
+
+def leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """Yield each value that is no table and no list, with its path."""
+    if not isinstance(value, dict | list):
+        yield path, value
+        return
+    for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
+        yield from leaves(inner, f"{path}.{key}")
+
+
+def test_what_is_no_list_of_facts_is_texts_by_name() -> None:
+    offenders = [
+        where
+        for name, table in TEXTS.items()
+        for where, text in leaves(table, name)
+        if not (isinstance(text, str) and text.strip() == text != "")
+    ]
+
+    assert not offenders
+    assert not [
+        name
+        for name, table in TEXTS.items()
+        if not all(isinstance(row, dict) for row in table.values())
+    ]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from gpucheck.data import table
+from gpucheck.data import read_table
 from gpucheck.detect.checks import CHECKS
 from gpucheck.detect.health_validation import beside, of_xid
 from gpucheck.detect.run import describe_checks
 from gpucheck.detect.xids import guide
 
-ROWS = table("health_validation")
+ROWS = read_table("health_validation")["row"]
 
 
 def test_a_reason_stands_where_ours_judges_otherwise_and_nowhere_else() -> None:

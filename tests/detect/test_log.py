@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpucheck.data import FOLDER, document, table
+from gpucheck.data import FOLDER, read_table
 from gpucheck.detect.checks import CHECKS
 from gpucheck.detect.log import (
     INTERLEAVED_LINES,
@@ -66,7 +66,7 @@ def named(text: str | bytes, block: int = 1 << 20) -> tuple[str, int] | None:
 
 
 def test_every_rule_is_of_literals_and_complete() -> None:
-    classes = document("log_rules")["class"]
+    classes = read_table("log_rules")["class"]
     ids = {check.ID: check.ABOUT.causes for check in CHECKS}
     known = {cause for causes in ids.values() for cause in causes}
     offenders = [
@@ -86,7 +86,7 @@ def test_every_rule_is_of_literals_and_complete() -> None:
     ]
 
     assert not offenders
-    assert {row["class"] for row in table("log_rules")} == {*classes}
+    assert {row["class"] for row in read_table("log_rules")["row"]} == {*classes}
 
 
 def _is_chain(chain: tuple[str, ...]) -> bool:

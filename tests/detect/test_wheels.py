@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpucheck.data import table
+from gpucheck.data import read_table
 from gpucheck.detect.checks.frameworks import NAMES
 from gpucheck.detect.cuda_versions import MATCHING_DRIVER, MINIMUM_DRIVER, parse_version
 from gpucheck.detect.wheels import (
@@ -40,7 +40,7 @@ DOCUMENT = Path(__file__).parents[2] / "docs" / "reference" / "wheels.md"
 EVERY = [build for name in NAMES for build in builds_of(name)]
 #: The boards of the table, and GPUs that are older than they, or newer.
 CAPABILITIES = sorted(
-    {row["rates"].partition("-")[0] for row in table("peaks")}
+    {row["rates"].partition("-")[0] for row in read_table("peaks")["row"]}
     | {"3.0", "3.5", "3.7", "5.0", "5.2", "6.0", "6.1", "8.7", "10.3", "11.0", "12.1", "13.0"},
     key=lambda text: tuple(map(int, text.split("."))),
 )

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpucheck.data import document, table
+from gpucheck.data import read_table
 from gpucheck.detect.xids import (
     SILENCE_S,
     Judgement,
@@ -216,23 +216,23 @@ def test_which_processes(xids: list[Xid], text: str | None) -> None:
 
 
 def test_every_number_of_the_catalogue_has_one_row() -> None:
-    named = [int(row["id"][4:]) for row in table("xid") if row["id"].startswith("xid-")]
-    unused = [number for row in table("xid") for number in row.get("numbers", ())]
+    named = [int(row["id"][4:]) for row in read_table("xid")["row"] if row["id"].startswith("xid-")]
+    unused = [number for row in read_table("xid")["row"] for number in row.get("numbers", ())]
 
     assert sorted([*named, *unused]) == list(range(1, max(named) + 1))
     assert max(named) >= 172
 
 
 def test_every_bucket_has_an_action() -> None:
-    used = {row["immediate"] for row in table("xid") if "immediate" in row}
+    used = {row["immediate"] for row in read_table("xid")["row"] if "immediate" in row}
 
-    assert used == set(document("xid")["buckets"])
+    assert used == set(read_table("xid")["buckets"])
 
 
 def test_a_row_that_judges_otherwise_gives_the_reason_and_no_other_does() -> None:
     offenders = [
         row["id"]
-        for row in table("xid")
+        for row in read_table("xid")["row"]
         if ("because" in row)
         != (
             "judgement" in row
