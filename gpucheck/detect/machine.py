@@ -11,8 +11,6 @@ from gpucheck.drivers.evidence import (
     GpuHealthReading,
     HealthReading,
     LaunchReading,
-    PackageCheckReading,
-    PackageCheckResult,
     SystemReading,
     TrialReading,
 )
@@ -175,13 +173,6 @@ class Machine:
             return {}
         tested = self._probes.try_frameworks(present, self.builds.python, self.report_progress)
         return {test.name: test for test in tested}
-
-    def run_package_checks(
-        self, checks: Sequence[PackageCheckReading]
-    ) -> tuple[PackageCheckResult, ...]:
-        """Run checks that packages of the checked interpreter bring."""
-        values = [check.value for check in checks]
-        return self._probes.run_package_checks(values, self.builds.python, self.report_progress)
 
     @ReadOnce
     def launch(self) -> LaunchReading:

@@ -19,7 +19,6 @@ from gpucheck.detect.checks import (
 from gpucheck.detect.frameworks import describe
 from gpucheck.detect.machine import DetectRequest, Machine, ignore_progress
 from gpucheck.detect.model import (
-    About,
     Catalogue,
     CheckDescription,
     DetectedGpu,
@@ -290,14 +289,6 @@ def _describe_xid(number: int) -> CheckDescription:
     )
 
 
-def explained(check: Check) -> About:
-    """Return a check's description, with NVIDIA Health Validation's checks among its sources."""
-    from gpucheck.detect.health_validation import beside  # a table that no check needs
-
-    sources = (*check.ABOUT.sources, *beside(check.ID))
-    return check.ABOUT._replace(sources=sources)
-
-
 def describe_checks(name: str | None = None) -> Answer:
     """Describe every check in a line, or one in full, or an Xid such as `xid-79`.
 
@@ -314,7 +305,7 @@ def describe_checks(name: str | None = None) -> Answer:
             layer=check.LAYER,
             question=(check.__doc__ or "").partition("\n")[0],
             requires=check.REQUIRES,
-            about=explained(check) if name is not None else check.ABOUT,
+            about=check.ABOUT,
         )
         for check in CHECKS
         if check.ID in wanted

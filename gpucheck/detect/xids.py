@@ -12,7 +12,6 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from gpucheck.data import read_table
-from gpucheck.detect import health_validation
 from gpucheck.detect.machine import Machine
 from gpucheck.detect.model import About, Finding
 from gpucheck.detect.remedies import for_gpu
@@ -154,7 +153,6 @@ def described(number: int) -> tuple[str, About] | None:
     reason = "as NVIDIA's actions suggest" if facts.immediate else "since NVIDIA names no action"
     if facts.because:
         reason = f"because {facts.because}"
-    critical = health_validation.of_xid(number)
     worst = guide(number, fatal=True)
     about = About(
         looks_at=(f"lines `NVRM: Xid (…): {number}` of the kernel log",),
@@ -167,7 +165,6 @@ def described(number: int) -> tuple[str, About] | None:
                 else ()
             ),
             f"NVIDIA: {facts.nvidia or 'no action'} ({products})",
-            *((f"{health_validation.NAME}: {critical}",) if critical else ()),
             f"what to do: {facts.remedy}",
         ),
         sources=(f"{row['source']}, read {row['date']}",),
@@ -378,9 +375,6 @@ def _evidence(machine: Machine, xids: Sequence[Xid], before: Sequence[Xid]) -> I
         yield Evidence(CATALOGUE, facts.nvidia)
     if facts.because is not None:
         yield Evidence("gpucheck/data/xid.toml", f"{facts.judgement}, because {facts.because}")
-    critical = health_validation.of_xid(xids[-1].number)
-    if critical is not None:
-        yield Evidence(health_validation.NAME, critical)
     if before:
         yield Evidence(f"{log.earlier.source}, before this boot", before[-1].line)
     elif log.earlier.lines is None:

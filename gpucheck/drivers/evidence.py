@@ -224,31 +224,11 @@ class BuildReading(NamedTuple):
     unchecked: str | None = None
 
 
-class PackageCheckReading(NamedTuple):
-    """A check that a package brings for `rapids doctor`: its entry point, and the package."""
-
-    name: str
-    value: str
-    package: str
-
-
-class PackageCheckResult(NamedTuple):
-    """What such a check raised, if it failed, and of what it warned.
-
-    `failure` is why there is no result: it did not end, or ended its process.
-    """
-
-    value: str
-    error: str | None = None
-    warnings: tuple[str, ...] = ()
-    failure: ProbeFailure | None = None
-
-
 class BuildsReading(NamedTuple):
     """The frameworks of one interpreter; `unavailable` says why they are unknown.
 
     `named_by` is the reason for its choice: --python, VIRTUAL_ENV, CONDA_PREFIX, PATH, or gpucheck
-    if it is gpucheck's own. `package_checks` are null where they were not looked for.
+    if it is gpucheck's own.
     """
 
     python: str | None = None
@@ -256,7 +236,6 @@ class BuildsReading(NamedTuple):
     builds: tuple[BuildReading, ...] | None = None
     unavailable: str | None = None
     named_by: str | None = None
-    package_checks: tuple[PackageCheckReading, ...] | None = None
 
 
 class TrialReading(NamedTuple):

@@ -14,7 +14,6 @@ if TYPE_CHECKING:  # a listing does not load what only detect needs
         HealthReading,
         HoldersReading,
         LaunchReading,
-        PackageCheckResult,
         ProcessFilesReading,
         SystemReading,
         TrialReading,
@@ -87,12 +86,6 @@ class Probes(Protocol):
         self, names: Sequence[str], python: str | None, report_progress: Callable[[str], None]
     ) -> tuple[TrialReading, ...]:
         """Import frameworks in children and let each use a GPU."""
-        ...
-
-    def run_package_checks(
-        self, values: Sequence[str], python: str | None, report_progress: Callable[[str], None]
-    ) -> tuple[PackageCheckResult, ...]:
-        """Run checks that packages bring, by their entry points, in a child."""
         ...
 
     def launch(

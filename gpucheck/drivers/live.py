@@ -29,7 +29,6 @@ if TYPE_CHECKING:  # a listing does not load what only detect needs
         HealthReading,
         HoldersReading,
         LaunchReading,
-        PackageCheckResult,
         ProcessFilesReading,
         SystemReading,
         TrialReading,
@@ -180,17 +179,6 @@ class LiveProbes:
         for trial in trials:
             self._note_hang(trial.failure)
         return trials
-
-    def run_package_checks(
-        self, values: Sequence[str], python: str | None, report_progress: Callable[[str], None]
-    ) -> tuple[PackageCheckResult, ...]:
-        """Run checks that packages bring in a child; they import whole frameworks."""
-        from gpucheck.drivers.python.frameworks import IMPORT_S
-        from gpucheck.drivers.python.package_checks import run_package_checks
-
-        return run_package_checks(
-            values, python, os.environ, deadline_s=IMPORT_S, report_progress=report_progress
-        )
 
     def launch(
         self,

@@ -13,7 +13,6 @@ from gpucheck.drivers.evidence import (
     HealthReading,
     HoldersReading,
     LaunchReading,
-    PackageCheckResult,
     ProcessFilesReading,
     SystemReading,
     TrialReading,
@@ -68,12 +67,11 @@ def read_snapshot(path: Path) -> Snapshot:
         found = f"its schema is {repr(schema)[:60]}" if schema else "it has no schema"
         raise _unusable(path, f"is not a gpucheck snapshot that this version can read: {found}")
     version = version_of(document)
-    other = version not in (None, __version__)
     try:
-        # Another version may have recorded more; in one of ours an unknown field is a mistake.
-        ignored: list[str] | None = [] if other else None
-        return from_plain(Snapshot, document.get("result"), where="result", ignored=ignored)
+        # Other versions recorded more, and earlier states of this one did.
+        return from_plain(Snapshot, document.get("result"), where="result", ignored=[])
     except DecodeError as error:
+        other = version not in (None, __version__)
         by = f" (written by gpucheck {str(version)[:40]}; this is {__version__})" if other else ""
         more = (NEWER,) if other else ()
         raise _unusable(path, f"is damaged{by}: {error}", *more) from None
@@ -162,12 +160,6 @@ class RecordedProbes:
     ) -> tuple[TrialReading, ...]:
         """Try nothing: a recording runs no framework."""
         return tuple(TrialReading(name=name, failure=NOT_RECORDED) for name in names)
-
-    def run_package_checks(
-        self, values: Sequence[str], python: str | None, report_progress: Callable[[str], None]
-    ) -> tuple[PackageCheckResult, ...]:
-        """Run nothing: a recording has no packages."""
-        return tuple(PackageCheckResult(value=value, failure=NOT_RECORDED) for value in values)
 
     def launch(
         self,

@@ -1,1 +1,1 @@
-"""Integrations: gpucheck inside other programs (pytest, RAPIDS, a framework's own errors)."""
+"""Integrations: gpucheck inside other programs (pytest, a framework's own errors)."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Real
 
@@ -79,7 +78,7 @@ def diagnose(framework: str | None, *, deadline_s: float) -> Diagnosis | None:
         message = f"deadline_s takes seconds above 0, not {deadline_s:g}."
         raise WrongUseError(code="usage", message=message)
     try:
-        return diagnosis_of(look_here((name,) if name else (), deadline_s=deadline_s))
+        return diagnosis_of(look_here(name, deadline_s=deadline_s))
     except GpucheckError as error:
         return Diagnosis(status=CheckStatus.UNKNOWN, message=error.message, remedy=error.remedy)
     except Exception as error:
@@ -90,19 +89,19 @@ def diagnose(framework: str | None, *, deadline_s: float) -> Diagnosis | None:
         )
 
 
-def look_here(names: Sequence[str], *, deadline_s: float) -> Detection:
-    """Look at this machine, and at the builds of these frameworks in this interpreter."""
+def look_here(framework: str | None, *, deadline_s: float) -> Detection:
+    """Look at this machine, and at a framework's build in this interpreter."""
     probes = HurriedProbes(deadline_s)
     try:
-        return look(probes, names, python=sys.executable)
+        return look(probes, framework, python=sys.executable)
     finally:
         probes.close()
 
 
-def look(probes: Probes, names: Sequence[str], *, python: str | None = None) -> Detection:
-    """Look at a machine, and at the builds of these frameworks in an interpreter by their files."""
+def look(probes: Probes, framework: str | None, *, python: str) -> Detection:
+    """Look at a machine, and at a framework's build in an interpreter by its files."""
     builds = (check.ID for check in CHECKS if check.LAYER is Layer.FRAMEWORK)
-    others = (name for name in builds if name not in names)
+    others = (name for name in builds if name != framework)
     request = DetectRequest(skip=(*LEFT_OUT, *others), python=python)
     detection = detect(probes, request).result
     assert isinstance(detection, Detection), "a detection without checks"
@@ -110,7 +109,7 @@ def look(probes: Probes, names: Sequence[str], *, python: str | None = None) -> 
 
 
 def diagnosis_of(detection: Detection) -> Diagnosis | None:
-    """Return the first broken layer, then the first bad build; None if there is neither."""
+    """Return the first broken layer, else the bad build; None if there is neither."""
     if detection.first_failure is not None or not detection.usable:
         return _of_machine(detection)
     builds = (each for each in detection.checks if each.layer is Layer.FRAMEWORK)

@@ -11,8 +11,6 @@ from collections.abc import Iterator
 import pytest
 
 from gpucheck.detect.checks import CHECKS, Check
-from gpucheck.detect.health_validation import beside
-from gpucheck.detect.run import explained
 from tests.architecture.house import ROOT
 
 DOCUMENT = ROOT / "docs" / "reference" / "checks.md"
@@ -30,7 +28,7 @@ def lines() -> Iterator[str]:
         if check.LAYER is not layer:
             layer = check.LAYER
             yield from ("", f"## {layer.value}")
-        about = explained(check)
+        about = check.ABOUT
         yield from ("", f"### {check.ID}", "", question(check), "", about.why, "")
         yield from (f"- looks at: {item}" for item in about.looks_at)
         yield from (f"- judges: {item}" for item in about.rules)
@@ -39,8 +37,6 @@ def lines() -> Iterator[str]:
         yield from (f"- source: {item}" for item in about.sources)
         if check.REQUIRES:
             yield f"- after: {', '.join(check.REQUIRES)}"
-    yield from ("", "## What others ask, and none of these", "")
-    yield from (f"- {line}" for line in beside(None))
 
 
 def test_document_is_up_to_date() -> None:

@@ -180,7 +180,7 @@ def test_frameworks_that_bench_runs_have_a_file_a_form_and_a_place_in_the_help()
 
 
 def test_frameworks_are_the_same_everywhere() -> None:
-    from gpucheck.detect.checks import CHECKS, rapids_doctor
+    from gpucheck.detect.checks import CHECKS
     from gpucheck.detect.checks.frameworks import NAMES
     from gpucheck.detect.model import Layer
 
@@ -190,7 +190,7 @@ def test_frameworks_are_the_same_everywhere() -> None:
     assert keys_of("DESCRIBE", python / "frameworks_child.py") == set(NAMES)
     assert keys_of("TESTS", python / "framework_test_child.py") == set(NAMES)
     of_packages = {check.ID for check in CHECKS if check.LAYER is Layer.FRAMEWORK}
-    assert of_packages == {*NAMES, rapids_doctor.ID}
+    assert of_packages == set(NAMES)
 
 
 def test_mechanisms() -> None:

@@ -14,7 +14,6 @@ from gpucheck.drivers.evidence import (
     LaunchReading,
     NodeReading,
     NodesReading,
-    PackageCheckResult,
     ProcessFilesReading,
     SystemReading,
     TrialReading,
@@ -61,7 +60,6 @@ class FakeProbes:
     health_reading: HealthReading | None = None
     builds_reading: BuildsReading = BuildsReading(python="/usr/bin/python3", builds=())
     trials: Mapping[str, TrialReading] = field(default_factory=dict)
-    package_check_results: Mapping[str, PackageCheckResult] = field(default_factory=dict)
     launch_reading: LaunchReading | None = None
     machine: Host = HERE
     holders_reading: HoldersReading | None = None
@@ -134,14 +132,6 @@ class FakeProbes:
         """Return the given trials."""
         self.asked.append("trials")
         return tuple(self.trials.get(name, TrialReading(name=name)) for name in names)
-
-    def run_package_checks(
-        self, values: Sequence[str], python: str | None, report_progress: Callable[[str], None]
-    ) -> tuple[PackageCheckResult, ...]:
-        """Return the given results; a check without one passes."""
-        self.asked.append("package checks")
-        known = self.package_check_results
-        return tuple(known.get(value, PackageCheckResult(value=value)) for value in values)
 
     def launch(
         self,

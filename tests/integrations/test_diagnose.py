@@ -28,8 +28,8 @@ PYTHON = "/usr/bin/python3"
 FOR_CPUS = BuildReading(name="pytorch", version="2.13.0", gpu_build=False)
 
 
-def found_on(probes: FakeProbes, *names: str) -> Diagnosis | None:
-    return diagnosis_of(look(probes, names, python=PYTHON))
+def found_on(probes: FakeProbes, framework: str | None = None) -> Diagnosis | None:
+    return diagnosis_of(look(probes, framework, python=PYTHON))
 
 
 def with_builds(*builds: BuildReading) -> FakeProbes:

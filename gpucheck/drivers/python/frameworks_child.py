@@ -89,8 +89,6 @@ PATHFINDER_SINCE = 14
 CUDART_VERSION = re.compile(rb"#define\s+CUDART_VERSION\s+(\d+)")
 #: The names under which RECORD lists modules and shared objects, with or without a version.
 RECORDED = re.compile(r"\.so(?:\.\d+)*$")
-#: Entry points of the checks that `rapids doctor` runs. Source: rapids-cli, Plugin Development.
-PACKAGE_CHECKS = "rapids_doctor_check"
 #: Further packages whose files are checked.
 PARTS = {"jax": JAX_PARTS}
 
@@ -541,39 +539,6 @@ def find_builds() -> list[dict[str, Any]]:
     return builds
 
 
-def find_package_checks() -> list[dict[str, str]]:
-    """Return the checks that packages bring for `rapids doctor`.
-
-    Only files that name the group are parsed: an environment has hundreds of them.
-    """
-    found = []
-    for site in dict.fromkeys(sys.path):
-        for path in glob.glob(os.path.join(glob.escape(site), "*-info", "entry_points.txt")):  # noqa: PTH118, PTH207
-            package = os.path.basename(os.path.dirname(path)).partition("-")[0]  # noqa: PTH119, PTH120
-            try:
-                with open(path, encoding="utf-8") as file:  # noqa: PTH123
-                    text = file.read(1 << 20)
-            except (OSError, ValueError):
-                continue
-            if f"[{PACKAGE_CHECKS}]" in text:
-                entries = entry_points(text, PACKAGE_CHECKS)
-                found += [{"name": n, "value": v, "package": package} for n, v in entries]
-    return found
-
-
-def entry_points(text: str, group: str) -> list[tuple[str, str]]:
-    """Return the names and values of one group of entry points; none if the file is malformed."""
-    import configparser
-
-    parser = configparser.ConfigParser(delimiters=("=",), interpolation=None, strict=False)
-    parser.optionxform = str  # type: ignore[assignment, method-assign]
-    try:
-        parser.read_string(text)
-        return parser.items(group)
-    except configparser.Error:
-        return []
-
-
 def main(question: str) -> None:
     """Write the installed frameworks or, if asked for `builds`, all facts about them."""
     # Nothing is imported from our own folder or the current one.
@@ -587,7 +552,6 @@ def main(question: str) -> None:
             "python": sys.executable,
             "python_version": python,
             "builds": find_builds(),
-            "package_checks": find_package_checks(),
         }
     else:
         document = {
