@@ -21,7 +21,7 @@ from gpucheck.drivers.python.interpreters import Interpreter, user_interpreter
 from gpucheck.inventory.visibility import digits_of
 from gpucheck.report.envelope import Failure
 from gpucheck.report.errors import GpucheckError, MissingError, WrongUseError
-from gpucheck.report.text import did_you_mean, framework_title
+from gpucheck.report.text import did_you_mean, framework_name, framework_title
 
 #: Forms of each framework's programs, the plainest first; `quick` measures the first alone, or the
 #: compiled one where nobody would write the plain one.
@@ -60,7 +60,7 @@ def parse_framework(text: str) -> tuple[str, str | None]:
         WrongUseError: there is no such framework, or no Python after the equals sign.
     """
     name, separator, python = text.partition("=")
-    name = name.strip().lower()
+    name = framework_name(name)
     if name not in FORMS:
         raise WrongUseError(
             code="unknown-framework",

@@ -105,7 +105,11 @@ def command(
     from gpucheck.memlimit.plan import LimitOptions, find_limit
 
     context: Context = ctx.obj
-    proofs = dict.fromkeys((*(("cupy",) if verify else ()), *split_words(verify_with)))
+    proofs = (*(("cupy",) if verify else ()), *split_words(verify_with))
+    if proofs:
+        from gpucheck.memlimit.verify import find_provable
+
+        proofs = find_provable(proofs)
     options = LimitOptions(
         amount=parse_amount(amount),
         gpus=tuple(gpu or ()),
@@ -115,7 +119,7 @@ def command(
         hook=hook,
         command=context.child,
         environment=dict(os.environ) if shared.recording is None else None,
-        proofs=tuple(proofs),
+        proofs=proofs,
     )
     check_command_log(ctx, log)
     if hard or as_root:
@@ -175,10 +179,6 @@ def _check_hard(
 
 def _check(proofs: tuple[str, ...], code: str | None, context: Context, shared: Shared) -> None:
     """Refuse options that contradict each other."""
-    if proofs:
-        from gpucheck.memlimit.verify import check_frameworks
-
-        check_frameworks(proofs)
     together = [
         name
         for name, given in (

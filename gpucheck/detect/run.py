@@ -43,7 +43,7 @@ from gpucheck.inventory.capped import caps_of
 from gpucheck.inventory.inventory import complete_host
 from gpucheck.report.envelope import Answer, CheckStatus, Notice
 from gpucheck.report.errors import WrongUseError
-from gpucheck.report.text import did_you_mean
+from gpucheck.report.text import FRAMEWORK_ALIASES, did_you_mean, framework_name
 
 #: Layers that --quick leaves out: they start CUDA or another Python, or read what these use.
 BEYOND_NVML = frozenset(
@@ -197,14 +197,13 @@ def normal_framework(name: str | None) -> str | None:
     """
     if name is None:
         return None
-    lower = name.lower()
-    known = frameworks.ALIASES.get(lower, lower)
+    known = framework_name(name)
     if known not in frameworks.NAMES:
         raise WrongUseError(
             code="unknown-framework",
             message=f"{name!r} is no framework that gpucheck knows.",
             remedy=(
-                *_near(name, (*frameworks.NAMES, *frameworks.ALIASES)),
+                *_near(name, (*frameworks.NAMES, *FRAMEWORK_ALIASES)),
                 f"Known frameworks: {known_frameworks()}.",
             ),
         )
@@ -214,7 +213,7 @@ def normal_framework(name: str | None) -> str | None:
 def known_frameworks() -> str:
     """Return the frameworks' names with their other ones: "pytorch (torch), jax"."""
     also: dict[str, list[str]] = {}
-    for alias, name in frameworks.ALIASES.items():
+    for alias, name in FRAMEWORK_ALIASES.items():
         also.setdefault(name, []).append(alias)
     return ", ".join(
         f"{name} ({', '.join(also[name])})" if name in also else name for name in frameworks.NAMES

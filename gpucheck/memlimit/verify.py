@@ -27,7 +27,7 @@ from gpucheck.memlimit.model import GpuMemoryLimit, MemoryLimit, Verification, W
 from gpucheck.memlimit.watcher import SLACK_BYTES
 from gpucheck.report.envelope import Answer, Failure
 from gpucheck.report.errors import ExitCode, MissingError, WrongUseError
-from gpucheck.report.text import binary_bytes, did_you_mean
+from gpucheck.report.text import binary_bytes, did_you_mean, framework_name
 
 #: Frameworks that can be tried, and their names in the plan.
 PROVABLE = {"cupy": "cupy", "torch": "pytorch", "jax": "jax", "tensorflow": "tensorflow"}
@@ -85,19 +85,22 @@ Runner = Callable[..., Iterable[Mapping[str, Any]]]
 Steps = dict[str, Mapping[str, Any]]
 
 
-def check_frameworks(names: Sequence[str]) -> None:
-    """Refuse a framework that cannot be tried.
+def find_provable(names: Sequence[str]) -> tuple[str, ...]:
+    """Return the modules of frameworks whose limit can be proved, each once.
 
     Raises:
         WrongUseError: a name is not in PROVABLE.
     """
-    for name in names:
-        if name not in PROVABLE:
+    modules = {framework: module for module, framework in PROVABLE.items()}
+    found = {name: modules.get(framework_name(name)) for name in names}
+    for name, module in found.items():
+        if module is None:
             suggestion = did_you_mean(name, PROVABLE)
             message = (
                 f"--verify-with takes {', '.join(PROVABLE)}, not {name!a}. {suggestion}".strip()
             )
             raise WrongUseError(code="unknown-framework", message=message)
+    return tuple(dict.fromkeys(module for module in found.values() if module is not None))
 
 
 def prove(

@@ -195,6 +195,16 @@ _FRAMEWORKS = {
 }
 
 
+#: Other names that people type, which every option that names a framework takes.
+FRAMEWORK_ALIASES = {"torch": "pytorch", "tf": "tensorflow", "onnx": "onnxruntime"}
+
+
+def framework_name(text: str) -> str:
+    """Return a framework's name in documents and options, from it or an alias in any case."""
+    lower = text.strip().lower()
+    return FRAMEWORK_ALIASES.get(lower, lower)
+
+
 def framework_title(name: str) -> str:
     """Return a framework's name as people write it; an unknown one as it is."""
     return _FRAMEWORKS.get(name, name)

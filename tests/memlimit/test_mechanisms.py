@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -18,8 +19,10 @@ from gpucheck.memlimit.mechanisms.setting import HookState
 from gpucheck.memlimit.model import Mechanism, MemoryLimit, Strength, Way
 from gpucheck.memlimit.plan import estimate_overhead, plan_limit
 from gpucheck.report.errors import WrongUseError
+from gpucheck.report.text import framework_name
 from gpucheck.report.units import parse_amount
 from tests.fakes.gpus import sized_row
+from tests.memlimit.hook.limited_python import run_limited
 from tests.report.formats.recorded import in_lines, recorded
 
 GIB = 1024**3
@@ -505,6 +508,95 @@ def test_tensorflow_counts_whole_mebibytes() -> None:
     assert "sizes = [1, 1]" in write_code("tensorflow", on_two(f"{2**21 - 1}B"))
     with pytest.raises(WrongUseError, match="whole MiB, and 1048575 bytes are less than one"):
         write_code("tensorflow", plan("1048575B", card()))
+
+
+class TestCodeThatRuns:
+    """The printed code against stand-ins of the frameworks, on a small and a large card."""
+
+    CARDS = {"GPU-small": 16 * GIB, "GPU-large": 40 * GIB}  # noqa: RUF012
+
+    def limits_after(
+        self, framework: str, amount: str, tmp_path: Path, selected: tuple[str, ...] | None
+    ) -> dict[str, int]:
+        """Return the bytes to which the printed code holds each card, by UUID."""
+        gpus = [card(n, size, uuid=uuid) for n, (uuid, size) in enumerate(self.CARDS.items())]
+        limit = plan_limit(parse_amount(amount), gpus, environment={}, selected=selected)
+        code = write_code(framework, limit)
+        started = f"{code}jax.devices()\n" if framework == "jax" else code
+        cards = ",".join(f"{uuid}={size}" for uuid, size in self.CARDS.items())
+        ran = run_limited(started, tmp_path, hook=False, env={"STUB_CARDS": cards})
+        assert (ran.code, ran.stderr) == (0, "")
+        ((_, visible),) = ran.calls("card")
+        held: dict[str, int] = {}
+        for event in ran.events:
+            match event:
+                case ["tensorflow", "set_logical", gpu, [mib]]:
+                    held[visible[int(gpu[-1])]] = mib * MIB
+                case ["torch", "set_per_process_memory_fraction", fraction, number]:
+                    held[visible[number]] = round(fraction * self.CARDS[visible[number]])
+                case ["cupy", "set_limit", number, size]:
+                    held[visible[number]] = size
+                case ["jax", "options", new, old]:
+                    fraction = float(new or old)
+                    held |= {uuid: round(fraction * self.CARDS[uuid]) for uuid in visible}
+                case ["onnxruntime", "create", [[_, options], _], _]:
+                    held[visible[options["device_id"]]] = options["gpu_mem_limit"]
+        return held
+
+    @pytest.mark.parametrize("framework", WRITERS)
+    @pytest.mark.parametrize("uuid", CARDS)
+    def test_the_selected_card_alone_is_limited(
+        self, framework: str, uuid: str, tmp_path: Path
+    ) -> None:
+        held = self.limits_after(framework, "25%", tmp_path, (uuid,))
+
+        assert held == {uuid: self.CARDS[uuid] // 4}
+
+    @pytest.mark.parametrize("framework", sorted(set(WRITERS) - {"onnxruntime"}))
+    @pytest.mark.parametrize("selected", [None, ("GPU-large", "GPU-small")])
+    def test_each_of_two_unlike_cards_has_its_own_limit(
+        self, framework: str, selected: tuple[str, ...] | None, tmp_path: Path
+    ) -> None:
+        held = self.limits_after(framework, "25%", tmp_path, selected)
+
+        assert held == {uuid: size // 4 for uuid, size in self.CARDS.items()}
+
+    @pytest.mark.parametrize("selected", [None, ("GPU-large", "GPU-small")])
+    def test_onnx_runtime_gets_the_limit_of_the_first(
+        self, selected: tuple[str, ...] | None, tmp_path: Path
+    ) -> None:
+        held = self.limits_after("onnxruntime", "25%", tmp_path, selected)
+
+        first = selected[0] if selected else "GPU-small"
+        assert held == {first: self.CARDS[first] // 4}
+
+    @pytest.mark.parametrize("framework", WRITERS)
+    def test_an_amount_in_bytes_is_exceeded_on_no_card(
+        self, framework: str, tmp_path: Path
+    ) -> None:
+        held = self.limits_after(framework, "12GiB", tmp_path, None)
+
+        assert held
+        assert max(held.values()) <= 12 * GIB
+
+
+def test_code_names_the_cards_that_it_limits() -> None:
+    gpus = [card(n, uuid=f"GPU-{n}", name="NVIDIA H100\n") for n in range(3)]
+    limit = plan_limit(parse_amount("30%"), gpus, environment={}, selected=("GPU-2", "GPU-0"))
+
+    code = write_code("torch", limit)
+
+    assert code.startswith("# 30% of GPU 2 (NVIDIA H100\\n); GPU 0 (NVIDIA H100\\n)\nimport os\n")
+    assert 'os.environ["CUDA_VISIBLE_DEVICES"] = "GPU-2,GPU-0"' in code
+
+
+def test_code_for_like_cards_is_for_any_machine() -> None:
+    assert "os.environ" not in write_code("tensorflow", on_two("30%"))
+
+
+@pytest.mark.parametrize("name", ["tf", "TF", "torch", "onnx"])
+def test_other_names_of_frameworks(name: str) -> None:
+    assert write_code(name, on_two("30%")) == write_code(framework_name(name), on_two("30%"))
 
 
 ALL = {

@@ -22,7 +22,7 @@ from gpucheck.memlimit.verify import (
     STEPS,
     SharedMemory,
     allowed_bytes,
-    check_frameworks,
+    find_provable,
     prove,
     shared_memory,
 )
@@ -489,6 +489,8 @@ def test_without_a_python() -> None:
 
 
 def test_names_are_checked_first() -> None:
-    check_frameworks(["cupy", "torch", "jax", "tensorflow"])
+    names = ["cupy", "pytorch", "jax", "TF", "torch"]
+
+    assert find_provable(names) == ("cupy", "torch", "jax", "tensorflow")
     with pytest.raises(WrongUseError):
-        check_frameworks(["caffe"])
+        find_provable(["caffe"])

@@ -122,8 +122,6 @@ ONNXRUNTIME = FrameworkCheck(
 #: In the order in which they are checked.
 FRAMEWORKS = (PYTORCH, TENSORFLOW, JAX, CUPY, NUMBA, ONNXRUNTIME)
 NAMES = tuple(check.ID for check in FRAMEWORKS)
-#: Other names in use.
-ALIASES = {"torch": "pytorch", "tf": "tensorflow", "onnx": "onnxruntime"}
 
 #: Remedies if CuPy could not run the kernel that libcuda ran, by the failure's code.
 OF_LAUNCH = {

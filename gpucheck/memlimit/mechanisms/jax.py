@@ -97,8 +97,6 @@ def code_lines(sizes: Sequence[int], plan: MemoryLimit) -> list[str]:
     for name in (JAX_FRACTION, JAX_FRACTION_OLD):
         if name in plan.environment:
             return [
-                "import os",
-                "",
                 "# Run this before importing jax: only the environment sets the size of its pool.",
                 f'os.environ["{name}"] = "{plan.environment[name]}"',
                 "import jax",

@@ -1,6 +1,6 @@
 import os
 
-from pretended_card import COUNT, FREE, TOTAL, Pool, log
+from pretended_card import COUNT, FREE, Pool, log, total_bytes
 
 VERSION = ""
 pools = {}
@@ -18,9 +18,8 @@ def refuse(size, pool):
 
 
 class Properties:
-    total_memory = TOTAL
-
     def __init__(self, ordinal):
+        self.total_memory = total_bytes(ordinal)
         self.uuid = os.environ.get("STUB_UUIDS", ",,,,,,,,").split(",")[ordinal] or None
 
 
@@ -50,7 +49,7 @@ def _lazy_init():
                 raise RuntimeError("Unrecognized CachingAllocator option: " + key)
             fraction = float(value)
     for ordinal in range(COUNT):
-        pools[ordinal] = Pool(int(fraction * TOTAL))
+        pools[ordinal] = Pool(int(fraction * total_bytes(ordinal)))
     _starting = True
     for call in _queued:
         call()
@@ -82,7 +81,7 @@ def set_per_process_memory_fraction(fraction, device=None):
     if not isinstance(fraction, float):
         raise TypeError("must be float")
     log("torch", "set_per_process_memory_fraction", fraction, device)
-    pools[device].limit = int(fraction * TOTAL)
+    pools[device].limit = int(fraction * total_bytes(device))
 
 
 def memory_reserved(device):
@@ -96,4 +95,4 @@ def empty_cache():
 
 def mem_get_info(device):
     _lazy_init()
-    return (FREE - pools[device].used, TOTAL)
+    return (FREE - pools[device].used, total_bytes(device))
