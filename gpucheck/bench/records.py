@@ -1,4 +1,4 @@
-"""Rows of `bench` and `compare` for other programs: CSV, JSON lines, github-action-benchmark."""
+"""Rows of `bench` and `compare` for other programs: CSV and JSON lines."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from gpucheck.bench.ci.baseline import row_id
 from gpucheck.bench.ci.model import ComparedRow, RunComparison
-from gpucheck.bench.ci.verdicts import with_unit
 from gpucheck.bench.model import BenchResult, BurnResult, Measurement
 from gpucheck.report.envelope import Report
-from gpucheck.report.formats.github_benchmark import Figure
 from gpucheck.report.text import View
 
 Value = str | int | float | bool | None
@@ -130,22 +128,3 @@ def records(result: object) -> Iterator[tuple[str, object]]:
         yield from (("gate", gate) for gate in result.gates)
     if isinstance(result, RunComparison):
         yield from (("row", row) for row in result.rows)
-
-
-def figures(result: object) -> Iterator[Figure]:
-    """Yield the time of each row that is right, named after its processor: it names a history."""
-    if not isinstance(result, BenchResult):
-        return
-    names = _processors(result)
-    for row in result.measurements:
-        wrong = row.verified is not None and not row.verified.ok
-        if row.median_s is None or row.error is not None or wrong:
-            continue
-        low, high = row.repeat95_s or row.ci95_s or (None, None)
-        off = None if low is None or high is None else max(high - row.median_s, row.median_s - low)
-        notes = (
-            [] if row.throughput is None else [with_unit(row.throughput.value, row.throughput.unit)]
-        )
-        notes += [f"in doubt: {doubt.code}" for doubt in row.doubts]
-        name = f"{row.id or row_id(row)} on {row.device} ({names.get(row.device) or 'unknown'})"
-        yield Figure(name, row.median_s, off, tuple(notes))

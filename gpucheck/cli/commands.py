@@ -67,8 +67,8 @@ COMMANDS = MappingProxyType(
             "gpucheck.cli.bench",
             "Time the CPU against the GPU, and verify both.",
             formats=(
-                *("table", "json", "jsonl", "csv", "junit", "github", "prometheus"),
-                *("github-benchmark", "html", "markdown"),
+                *("table", "json", "jsonl", "csv", "junit", "github", "prometheus", "html"),
+                "markdown",
             ),
             charts=(
                 *("roofline", "speedup", "transfer", "rounds", "telemetry", "gpus"),
@@ -196,7 +196,7 @@ COMMANDS = MappingProxyType(
             "Show a saved JSON document again, as a table or otherwise.",
             formats=(
                 *("table", "json", "jsonl", "csv", "line", "junit", "github", "prometheus"),
-                *("github-benchmark", "nodes", "html", "markdown"),
+                *("nodes", "html", "markdown"),
             ),
             charts=(
                 *("roofline", "speedup", "transfer", "rounds", "telemetry", "gpus"),

@@ -100,7 +100,6 @@ TAKES = {
     "junit": "verdicts",
     "github": "verdicts",
     "prometheus": "metrics",
-    "github-benchmark": "figures",
 }
 
 

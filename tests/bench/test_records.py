@@ -1,4 +1,4 @@
-"""Rows for other programs, whole: columns of CSV, JSON lines, figures of a history."""
+"""Rows for other programs, whole: columns of CSV and JSON lines."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from gpucheck.bench.model import BurnResult, GateStatus
-from gpucheck.bench.records import COLUMNS, figures, records, rows
+from gpucheck.bench.records import COLUMNS, records, rows
 from gpucheck.report.text import View
 from tests.bench.test_burn import burned
 from tests.fakes.bench_results import varied_result
@@ -32,14 +32,7 @@ def test_every_field_of_a_row_has_its_column() -> None:
 @pytest.mark.parametrize("without", [None, "words"])
 def test_without_a_benchmark_there_is_the_heading_alone(without: object) -> None:
     assert rows(report(without), View()) == (COLUMNS, [])
-    assert list(figures(without)) == []
     assert list(records(without)) == []
-
-
-def test_a_history_has_the_times_that_are_right() -> None:
-    text = "".join(f"{figure}\n" for figure in figures(varied_result()))
-
-    assert text == recorded("bench-figures", text)
 
 
 def test_lines_are_all_that_a_run_found() -> None:

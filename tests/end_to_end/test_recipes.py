@@ -450,29 +450,3 @@ def test_the_ci_example_is_valid_by_its_systems_schema(
     assert done.returncode == 1
     assert str(wrong) in done.stdout
     assert str(file) not in done.stdout
-
-
-#: The inputs of github-action-benchmark, from its action.yml.
-INPUTS = {
-    *("name", "tool", "output-file-path", "gh-pages-branch", "gh-repository", "github-token"),
-    *("benchmark-data-dir-path", "ref", "auto-push", "skip-fetch-gh-pages", "fail-threshold"),
-    *("comment-on-pull-request", "comment-always", "summary-always", "save-data-file"),
-    *("comment-on-alert", "alert-threshold", "fail-on-alert", "alert-comment-cc-users"),
-    *("external-data-json-path", "max-items-in-chart"),
-}
-
-
-def test_the_job_that_compares_speed_gives_the_action_what_it_reads() -> None:
-    text = (ROOT / "configs" / "ci" / "github-actions.yml").read_text(encoding="utf-8")
-    job = yaml.safe_load(text)["jobs"]["speed"]
-    measure, compare = job["steps"]
-    (line,) = re.findall(r"^gpucheck (.*)$", measure["run"], re.MULTILINE)
-    options = parsed(shlex.split(line)).params
-
-    assert set(compare["with"]) <= INPUTS
-    assert options["format_"] == "github-benchmark"
-    assert compare["with"]["tool"] == "customSmallerIsBetter"
-    assert compare["with"]["output-file-path"] == str(options["output"])
-    # Runs by a timer carry no commit: src/extract.ts asks the API with this token.
-    assert "github-token" in compare["with"]
-    assert job["permissions"] == {"contents": "read"}

@@ -34,7 +34,6 @@ FORMATS = MappingProxyType(
         "junit": "junit:render",
         "github": "github:render",
         "prometheus": "prometheus:render",
-        "github-benchmark": "github_benchmark:render",
         "html": "html:render",
         "markdown": "markdown:render",
     }
@@ -72,7 +71,7 @@ VIEWS = MappingProxyType(
 #: mapping -> document -> `module:function`. `verdicts(result)` and `seconds(result)` are for JUnit
 #: and GitHub (report/verdicts.py), `metrics(report)` for Prometheus (report/metrics.py),
 #: `rows(report, view)`, the heading and the rows, for CSV, `records(result)`, pairs of a word and a
-#: record, for JSON lines, `figures(result)` for github-action-benchmark (github_benchmark.py).
+#: record, for JSON lines.
 MAPPINGS: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
         "verdicts": {
@@ -103,7 +102,6 @@ MAPPINGS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "compare": "gpucheck.bench.records:records",
             "fleet": "gpucheck.fleet.records:records",
         },
-        "figures": {"bench": "gpucheck.bench.records:figures"},
     }
 )
 
