@@ -228,7 +228,6 @@ DAMAGE: dict[str, tuple[tuple[str | int, ...], object, str]] = {
     ),
     "an object for a list": (("nvml", "gpus"), {}, "result.nvml.gpus: must be a list"),
     "a list for an object": (("host",), [], "result.host: must be an object"),
-    "an unknown field": (("nvml", "surprise"), 1, "result.nvml.surprise: is not a known field"),
     "a number for a reason": (
         ("nvml", "gpus", 0, "unavailable"), {"fan_percent": 3},
         "result.nvml.gpus[0].unavailable.fan_percent: must be text",
