@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gpucheck.drivers.host.files import MIB, read_file
-from gpucheck.drivers.host.toml_file import parse_toml, read_text, shown
+from gpucheck.drivers.host.toml_file import read_toml
 from gpucheck.fleet.judge import Reference
 from gpucheck.fleet.model import JudgementRule
-from gpucheck.report.codec import DecodeError, from_plain
 from gpucheck.report.errors import WrongUseError
-from gpucheck.report.text import did_you_mean, printable
+from gpucheck.report.text import printable
 
 #: A report names every node and GPU: about 20 MB for 10,000 nodes.
 _MOST_BYTES = 256 * MIB
@@ -85,22 +84,12 @@ def read_rule(path: Path) -> JudgementRule:
     Raises:
         WrongUseError: it cannot be read, or has a key or a value that there is not.
     """
-    name = shown(str(path))
-    values = parse_toml(read_text(path, "rule"), name, "rule")
-    known = [field for field in JudgementRule._fields if field != "source"]
-    for key in values:
-        if key not in known:
-            suggestion = did_you_mean(key, known)
-            raise _bad_rule(
-                name, f"has {printable(key[:40])!r}, but knows {', '.join(known)}", suggestion
-            )
-    try:
-        rule = from_plain(JudgementRule, values)
-    except DecodeError as error:
-        raise _bad_rule(name, f"is wrong at {printable(error.where)}: {error.problem}") from None
+    table = read_toml(path, "rule")
+    rule = JudgementRule(**table.fields_of(JudgementRule, but=("source",)))
+    table.finish()
     problem = next(_problems(rule), None)
     if problem is not None:
-        raise _bad_rule(name, f"is wrong: {problem}")
+        raise table.source.error(problem=problem)
     return rule._replace(source=printable(str(path)))
 
 
@@ -118,9 +107,3 @@ def _problems(rule: JudgementRule) -> Iterator[str]:
     positive = (rule.least_scale_percent, rule.most_scale_percent, rule.most_age_s)
     if not all(one > 0 for one in (*positive, rule.shift_percent)):
         yield "the percentages and most_age_s must be above 0"
-
-
-def _bad_rule(name: str, problem: str, hint: str = "") -> WrongUseError:
-    return WrongUseError(
-        code="bad-fleet-rule", message=f"The rule {name} {problem}. {hint}".strip()
-    )

@@ -20,7 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from gpucheck.drivers.host.toml_file import Source, find_lines, parse_toml, read_text, shown
+from gpucheck.drivers.host.toml_file import Required, Source, Table, parse_toml, read_text, shown
 from gpucheck.place.device_strings import parse_device
 from gpucheck.place.graph import Graph, GraphOp, OpKind
 from gpucheck.report.errors import WrongUseError
@@ -58,8 +58,7 @@ def parse_graph(text: str, path: str) -> Graph:
     Raises:
         WrongUseError: with the file, the line and the problem.
     """
-    document = parse_toml(text, path, "graph")
-    source = Source(path=path, lines=find_lines(text), noun="graph")
+    document, source = parse_toml(text, path, "graph")
     fetch = document.pop("fetch", None)
     description = document.pop("description", "")
     if not isinstance(description, str):
@@ -92,12 +91,11 @@ def _read_op(name: str, table: object, source: Source) -> GraphOp:
         inner = f"{name}.{next(iter(table))}"
         problem = f'a name with a dot needs quotes: write ["{shown(inner)}"]'
         raise source.error(inner, problem=problem)
-    kind = _kind_of(name, table, source)
-    strangers = sorted(set(table) - _KEYS[kind] - _EVERY_OP)
-    if strangers:
-        takes = ", ".join(sorted(_KEYS[kind] | _EVERY_OP))
-        problem = f"{kind} has no key {shown(strangers[0])}; it takes {takes}"
-        raise source.error(name, strangers[0], problem=problem)
+    keys = Table(table, source, name)
+    kind: OpKind = keys.value("op", OpKind, Required(f'"{OpKind.CONSTANT}"'))
+    for key in (*_KEYS[kind], *_EVERY_OP):
+        keys.raw(key)
+    keys.finish()
     shape: tuple[int, ...] = ()
     values: tuple[float, ...] = ()
     if kind is OpKind.CONSTANT:
@@ -106,54 +104,38 @@ def _read_op(name: str, table: object, source: Source) -> GraphOp:
         name=name,
         kind=kind,
         shape=shape,
-        inputs=_inputs(name, kind, table, source),
-        device=_device(name, table, source),
+        inputs=_inputs(keys, kind),
+        device=_device(keys),
         values=values,
         temperature=_temperature(name, table, source),
-        axis=_axis(name, table, source),
+        axis=keys.value("axis", int),
         line=source.line_of(name),
         device_line=source.line_of(name, "device"),
     )
 
 
-def _kind_of(name: str, table: Mapping[str, object], source: Source) -> OpKind:
-    known = ", ".join(OpKind)
-    if "op" not in table:
-        raise source.error(name, problem=f"it has no op; op is one of {known}")
-    word = table["op"]
-    try:
-        return OpKind(word)  # type: ignore[arg-type]
-    except ValueError:
-        problem = f"there is no operation {shown(str(word))}; op is one of {known}"
-        raise source.error(name, "op", problem=problem) from None
-
-
-def _inputs(
-    name: str, kind: OpKind, table: Mapping[str, object], source: Source
-) -> tuple[str, ...]:
+def _inputs(keys: Table, kind: OpKind) -> tuple[str, ...]:
     if kind is OpKind.CONSTANT:
         return ()
-    inputs = table.get("inputs")
-    if not isinstance(inputs, list) or not all(isinstance(item, str) for item in inputs):
-        raise source.error(name, "inputs", problem="inputs is a list of names")
+    inputs: tuple[str, ...] = keys.value("inputs", tuple, Required('["..."]'))
     least, most = {OpKind.MATMUL: (2, 2), OpKind.ADD: (2, MOST_OPS)}.get(kind, (1, 1))
     if not least <= len(inputs) <= most:
         wanted = "2 or more inputs" if kind is OpKind.ADD else f"{least} input"
         wanted += "s" if kind is OpKind.MATMUL else ""
-        raise source.error(name, "inputs", problem=f"{kind} takes {wanted}, not {len(inputs)}")
-    return tuple(inputs)
+        problem = f"{kind} takes {wanted}, not {len(inputs)}"
+        raise keys.source.error(keys.name, "inputs", problem=problem)
+    return inputs
 
 
-def _device(name: str, table: Mapping[str, object], source: Source) -> str | None:
-    device = table.get("device", "auto")
-    if not isinstance(device, str):
-        raise source.error(name, "device", problem="device is a string such as /gpu:0 or auto")
-    if device == "auto":
+def _device(keys: Table) -> str | None:
+    device: str | None = keys.value("device", str)
+    if device is None or device == "auto":
         return None
     try:
         parse_device(device)
     except WrongUseError as error:
-        raise source.error(name, "device", problem=error.message.rstrip(".")) from None
+        problem = error.message.rstrip(".")
+        raise keys.source.error(keys.name, "device", problem=problem) from None
     return device
 
 
@@ -162,13 +144,6 @@ def _temperature(name: str, table: Mapping[str, object], source: Source) -> floa
     if value is None or value <= 0:
         raise source.error(name, "temperature", problem="temperature is a number above 0")
     return value
-
-
-def _axis(name: str, table: Mapping[str, object], source: Source) -> int | None:
-    axis = table.get("axis")
-    if axis is not None and (not isinstance(axis, int) or isinstance(axis, bool)):
-        raise source.error(name, "axis", problem="axis is a whole number")
-    return axis
 
 
 def _number(value: object) -> float | None:

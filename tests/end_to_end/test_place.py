@@ -179,7 +179,7 @@ class TestGraphs:
         ended = program("place", "--graph", path, "--json", env=pretend("t4"))
 
         assert ended.code == 2
-        assert "g.toml:2: a: there is no operation nothing" in ended.said
+        assert "g.toml:2: a: 'nothing' is not a choice for op" in ended.said
         assert ended.document("place")["error"]["code"] == "bad-graph"
 
 

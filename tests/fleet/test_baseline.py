@@ -93,6 +93,7 @@ def test_another_baseline_is_refused_with_the_reason(
         ("risk = 0.0", "above 0"),
         ("majority_share = 1.1", "from above 0 to 1"),
         ("most_age_s = 0.0", "most_age_s must be above 0"),
+        ("most_age_s = inf", "most_age_s = inf is not between"),
         ('correction = "bonferroni"', "fdr"),
         ('least_group = "many"', "least_group"),
         ("least_group = ", "Invalid value"),
@@ -104,7 +105,8 @@ def test_wrong_rule_is_refused_with_what_is_wrong(text: str, says: str, tmp_path
 
     with pytest.raises(WrongUseError) as caught:
         read_rule(path)
-    assert says in caught.value.message
+    assert says in " ".join((caught.value.message, *caught.value.remedy))
+    assert caught.value.message.startswith(f"{path}")
 
 
 def test_a_rule_keeps_what_it_does_not_name(tmp_path: Path) -> None:

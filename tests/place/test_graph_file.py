@@ -60,7 +60,7 @@ def complaint(text: str) -> str:
     with pytest.raises(WrongUseError) as caught:
         parse(text)
     assert caught.value.message.isprintable()
-    return caught.value.message
+    return " ".join((caught.value.message, *caught.value.remedy))
 
 
 def test_a_whole_graph() -> None:
@@ -111,17 +111,17 @@ X = "[x]\nop = 'constant'\nshape = [2, 3]\nvalue = 1\n"
         ("", None, "no operation"),
         ("[a\n", 1, "Expected"),
         ("[a]\nop = 'relu'\n[a]\n", 3, "twice"),
-        ("\n\n[a]\n", 3, "it has no op"),
-        ("[a]\nop = 'conv'", 2, "there is no operation conv"),
-        ("[a]\nop = 7", 2, "there is no operation 7"),
+        ("\n\n[a]\n", 3, "op is missing"),
+        ("[a]\nop = 'conv'", 2, "'conv' is not a choice for op"),
+        ("[a]\nop = 7", 2, "'7' is not a choice for op"),
         ("a = 1", 1, "write a table"),
         ('["a b"]\nop="relu"', 1, "letters, digits"),
         (
             X + "[b]\nop = 'relu'\n\ninput = ['x']",
             8,
-            "relu has no key input; it takes device, inputs, op",
+            "there is no key 'input' here. Did you mean 'inputs'?",
         ),
-        (X + "[b]\nop = 'relu'", 5, "inputs is a list of names"),
+        (X + "[b]\nop = 'relu'", 5, "inputs is missing"),
         (X + "[b]\nop = 'relu'\ninputs = ['x', 'x']", 7, "takes 1 input, not 2"),
         (X + "[b]\nop = 'matmul'\ninputs = ['x']", 7, "takes 2 inputs, not 1"),
         (X + "[b]\nop = 'matmul'\ninputs = ['x', 'x', 'x']", 7, "takes 2 inputs, not 3"),
@@ -133,7 +133,7 @@ X = "[x]\nop = 'constant'\nshape = [2, 3]\nvalue = 1\n"
         (X + "[b]\nop = 'sum'\ninputs = ['x']\naxis = 2", 8, "the shape 2x3 has no axis 2"),
         (X + "[b]\nop = 'sum'\ninputs = ['x']\naxis = 0.5", 8, "whole number"),
         (X + "device = '/gpu:x'", 5, "invalid literal"),
-        (X + "device = 7", 5, "device is a string"),
+        (X + "device = 7", 5, "device must be a string"),
         ("fetch = 'y'\n" + X, 1, "fetch does not name an operation"),
         (add("[2,3]", "[2]"), 11, "cannot add the shapes 2x3, 2"),
         ("[a]\nop = 'constant'\nvalue = [[1, 2], [3]]", 3, "different lengths"),
@@ -158,7 +158,7 @@ X = "[x]\nop = 'constant'\nshape = [2, 3]\nvalue = 1\n"
         ("\n[[a]]\nop = 'constant'\nvalue = 1", 2, "write a table [a]"),
         ("a = []", 1, "write a table [a]"),
         ("\n[a.b]\nop = 'constant'\nvalue = 1", 2, 'write ["a.b"]'),
-        ("a = {}", 1, "it has no op"),
+        ("a = {}", 1, "op is missing"),
     ],
 )
 def test_an_error_names_its_line(text: str, line: int | None, why: str) -> None:

@@ -24,7 +24,7 @@ from gpucheck.bench.ci.limits import (
     scale_of,
     version_key,
 )
-from gpucheck.bench.ci.profile_file import Problems, nearest, parse_profile, read_profile
+from gpucheck.bench.ci.profile_file import Problems, parse_profile, read_profile
 from gpucheck.bench.ci.profile_model import (
     Aggregate,
     Check,
@@ -46,6 +46,7 @@ from gpucheck.bench.numerics import FORMATS
 from gpucheck.bench.request_model import BenchMode, Fill
 from gpucheck.bench.telemetry import REASONS
 from gpucheck.drivers.gpu import Board
+from gpucheck.drivers.host.toml_file import nearest
 
 #: A demand below this share of what the board has cannot fail.
 LEAST_SHARE = 0.3

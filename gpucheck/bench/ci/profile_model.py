@@ -4,39 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 from gpucheck.bench.model import Direction, Fact, Scope, Severity
 from gpucheck.bench.request_model import BenchMode, Fill
-
-
-class Key(NamedTuple):
-    """Key of a field in the file, if it is not the field's name."""
-
-    name: str
-
-
-class Bounds(NamedTuple):
-    """Smallest and largest number that the file may hold for a field."""
-
-    low: float
-    high: float
-
-
-class Form(NamedTuple):
-    """Form of a field's text in the file; the rest describes a mistake, as in `Problem`."""
-
-    pattern: str
-    code: str
-    noun: str
-    mend: str
-
-
-class Required(NamedTuple):
-    """Mark of a field that the file must have, with an example."""
-
-    example: str
-
+from gpucheck.drivers.host.toml_file import Bounds, Form, Key, Required
 
 _WORDS = r"[a-z0-9]+(-[a-z0-9]+)*"
 _NUMBERS = r"[0-9]+(\.[0-9]+)*"

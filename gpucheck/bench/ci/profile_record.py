@@ -16,9 +16,10 @@ from gpucheck.bench import stats
 from gpucheck.bench.ci.baseline import shown
 from gpucheck.bench.ci.decision import deviation, without_strays
 from gpucheck.bench.ci.model import Fingerprint, SavedRun, Series
-from gpucheck.bench.ci.profile_file import SCHEMA, keys_of
+from gpucheck.bench.ci.profile_file import SCHEMA
 from gpucheck.bench.ci.profile_lint import MOST_TOLERANCE_PERCENT
 from gpucheck.bench.ci.profile_model import Check, Profile, Target
+from gpucheck.drivers.host.toml_file import keys_of
 from gpucheck.report.errors import ExitCode, WrongUseError
 
 #: Fewer processes cannot separate noise from difference.

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from gpucheck.bench.ci.profile_file import nearest
 from gpucheck.bench.ci.profile_lint import lint
 from gpucheck.bench.ci.profile_model import Problem, Profile, ProfileFile
 from gpucheck.bench.model import Severity
+from gpucheck.drivers.host.toml_file import nearest
 from gpucheck.report.errors import GpucheckError, WrongUseError
 
 #: The error code of a file that is not TOML.

@@ -1,15 +1,22 @@
-"""TOML files written by people: size limits, and errors with file and line."""
+"""TOML files written by people: size limits, strict keys and types, and errors with file and line.
+
+Nothing in a file is executed. Keys, types and bounds are those of the records that are read, which
+`Table` follows.
+"""
 
 from __future__ import annotations
 
 import re
-import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from enum import StrEnum
+from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from types import NoneType, UnionType
+from typing import Any, NamedTuple, get_args, get_type_hints
 
 from gpucheck.drivers.host.files import MOST_TOML_BYTES, read_file
 from gpucheck.report.errors import WrongUseError
+from gpucheck.report.text import did_you_mean
 
 #: `a.b.c` names tables in tables; the parser takes time and memory by the square of their number.
 MOST_NAME_PARTS = 50
@@ -29,6 +36,38 @@ _LONG_NAME = re.compile(
 _TOML_LINE = re.compile(r"\(at line (?P<line>[0-9]+), column (?P<column>[0-9]+)\)")
 
 
+class Key(NamedTuple):
+    """Key of a field in the file, if it is not the field's name."""
+
+    name: str
+
+
+class Bounds(NamedTuple):
+    """Smallest and largest number that the file may hold for a field."""
+
+    low: float
+    high: float
+
+
+class Form(NamedTuple):
+    """Form of a field's text in the file; the rest describes a mistake, as in `Table.wrong`."""
+
+    pattern: str
+    code: str
+    noun: str
+    mend: str
+
+
+class Required(NamedTuple):
+    """Mark of a field that the file must have, with an example."""
+
+    example: str
+
+
+#: Where a field has no bounds of its own: every other place takes numbers of this size.
+_ANY_NUMBER = Bounds(-(2.0**63), 2.0**63)
+
+
 class Source(NamedTuple):
     """Path of a file, its name in errors, and the line of each table and key."""
 
@@ -36,11 +75,13 @@ class Source(NamedTuple):
     lines: Mapping[tuple[str, str], int]
     noun: str
 
-    def error(self, table: str = "", key: str = "", *, problem: str) -> WrongUseError:
+    def error(
+        self, table: str = "", key: str = "", *, problem: str, remedy: tuple[str, ...] = ()
+    ) -> WrongUseError:
         """Return an error at the line of a key, or of its table where the key is not written."""
         what = f"{table}: " if table else ""
         message = f"{self.where(table, key)}: {shown(what)}{problem}."
-        return WrongUseError(code=f"bad-{self.noun}", message=message)
+        return WrongUseError(code=f"bad-{self.noun}", message=message, remedy=remedy)
 
     def where(self, table: str = "", key: str = "") -> str:
         """Return `FILE:LINE`, or the file alone where nothing of this is written."""
@@ -84,8 +125,17 @@ def _unreadable(path: str, noun: str, problem: str) -> WrongUseError:
     return WrongUseError(code=f"{noun}-unreadable", message=message)
 
 
-def parse_toml(text: str, path: str, noun: str) -> dict[str, Any]:
-    """Return a file's tables.
+def read_toml(path: Path, noun: str) -> Table:
+    """Return a file's keys and tables, of which the first mistake is an error.
+
+    Raises:
+        WrongUseError: it cannot be read, or is not TOML.
+    """
+    return Table(*parse_toml(read_text(path, noun), shown(str(path)), noun))
+
+
+def parse_toml(text: str, path: str, noun: str) -> tuple[dict[str, Any], Source]:
+    """Return a text's keys and tables, and where each of them stands.
 
     Raises:
         WrongUseError: it is not TOML; with the line.
@@ -94,8 +144,10 @@ def parse_toml(text: str, path: str, noun: str) -> dict[str, Any]:
         line = text.count("\n", 0, long.start()) + 1
         problem = f"a name has more than {MOST_NAME_PARTS} parts"
         raise WrongUseError(code=f"bad-{noun}", message=f"{path}:{line}: {problem}.")
+    import tomllib  # takes longer than most commands
+
     try:
-        return tomllib.loads(text)
+        return tomllib.loads(text), Source(path, find_lines(text), noun)
     except RecursionError:
         problem, where = "its lists are too deep", path
     except ValueError as error:
@@ -150,3 +202,186 @@ def _table_named(written: str, counts: dict[str, int], *, new: bool) -> str:
 def shown(text: str) -> str:
     """Return outside text with control characters visible, cut to one line."""
     return ascii(text if len(text) <= 200 else f"{text[:197]}...")[1:-1]
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """Return "Did you mean …?" for a word that is close to a known one, else all known ones."""
+    names = list(known)
+    return did_you_mean(word, names) or f"Choose from: {', '.join(names)}"
+
+
+@cache
+def keys_of(record: type) -> dict[str, tuple[str, Any, tuple[Any, ...]]]:
+    """Return the key of each field of a record in the file, with its type and its marks."""
+    found = {}
+    for name, hint in get_type_hints(record, include_extras=True).items():
+        marks = getattr(hint, "__metadata__", ())
+        key = next((mark.name for mark in marks if isinstance(mark, Key)), name)
+        found[name] = (key, hint.__origin__ if marks else hint, marks)
+    return found
+
+
+#: What a value of each type must be, the test for that, and an example.
+_TYPES: Mapping[type, tuple[str, Callable[[Any], bool], str]] = {
+    str: ("a string", lambda value: isinstance(value, str) and bool(value.strip()), '"..."'),
+    tuple: (
+        "a list of strings",
+        lambda value: isinstance(value, list) and all(isinstance(one, str) for one in value),
+        '["..."]',
+    ),
+    bool: ("true or false", lambda value: isinstance(value, bool), "true"),
+    # True is an int in Python, and no number in TOML.
+    int: ("a whole number", lambda value: type(value) is int, "1"),
+    float: ("a number", lambda value: type(value) in (int, float), "1"),
+}
+
+
+class Table:
+    """Keys of one table; `finish` refuses those that were not read.
+
+    `values` is None for a table that is not written. A mistake is an error, unless `note` takes it.
+    """
+
+    def __init__(
+        self,
+        values: Mapping[str, Any] | None,
+        source: Source,
+        name: str = "",
+        note: Callable[..., None] | None = None,
+    ) -> None:
+        self._values = values or {}
+        self._is_there = values is not None
+        self._asked: set[str] = set()
+        self._note = note
+        self.name = name
+        self.source = source
+
+    @property
+    def written(self) -> tuple[str, ...]:
+        """Return the keys that are written."""
+        return tuple(self._values)
+
+    def wrong(self, key: str, code: str, message: str, mend: str) -> None:
+        """Refuse a key of this table, or note what is wrong with it and how it is mended."""
+        if self._note is None:
+            raise self.source.error(self.name, key, problem=message, remedy=(mend,))
+        self._note(code, message, mend, table=self.name, key=key)
+
+    def raw(self, key: str) -> Any:
+        """Return a key's value as it is, None where it is not written."""
+        self._asked.add(key)
+        return self._values.get(key)
+
+    def fields_of(self, record: type, but: Collection[str] = ()) -> dict[str, Any]:
+        """Return the fields of a record that are written and right.
+
+        Type, key, bounds and form are those of a field's annotation. Fields that are records
+        themselves are left out, and those named by `but`.
+        """
+        found = {}
+        for name, (key, hint, marks) in keys_of(record).items():
+            kind = None if name in but else _kind(hint)
+            if kind is not None:
+                value = self.value(key, kind, *marks)
+                if value is not None:
+                    found[name] = value
+        return found
+
+    def value(self, key: str, kind: type, *marks: object) -> Any:
+        """Return a key's value of this type, None if it is not written or wrong."""
+        value = self.raw(key)
+        if value is None:
+            for mark in marks:
+                if isinstance(mark, Required) and self._is_there:
+                    mend = f"write {key} = {mark.example}"
+                    self.wrong(key, "missing-key", f"{key} is missing", mend)
+            return None
+        bounds = next((mark for mark in marks if isinstance(mark, Bounds)), None)
+        if kind is dict:
+            inner = self.table(key)
+            read = {name: inner.value(name, float, bounds) for name in inner.written}
+            return {name: number for name, number in read.items() if number is not None}
+        if issubclass(kind, StrEnum):
+            return self._choice(key, value, kind)
+        wanted, is_right, example = _TYPES[kind]
+        if not is_right(value):
+            example = f"{bounds.low:g}" if bounds is not None else example
+            self.wrong(key, "wrong-type", f"{key} must be {wanted}", f"write {key} = {example}")
+            return None
+        if kind in (int, float) and not self._is_within(key, value, bounds or _ANY_NUMBER):
+            return None
+        texts = value if isinstance(value, list) else [value]
+        for form in (mark for mark in marks if isinstance(mark, Form)):
+            for text in texts:
+                if not re.fullmatch(form.pattern, text):
+                    message = f"{shown(text)!r} is not {form.noun}"
+                    self.wrong(key, form.code, message, form.mend)
+        found: Any = kind
+        return found(value)
+
+    def _is_within(self, key: str, value: float, bounds: Bounds) -> bool:
+        if bounds.low <= value <= bounds.high:
+            return True
+        ends = f"{_short(bounds.low)} and {_short(bounds.high)}"
+        message = f"{key} = {_short(value)} is not between {ends}"
+        self.wrong(key, "out-of-range", message, f"write a number between {ends}")
+        return False
+
+    def _choice(self, key: str, value: Any, kind: type[StrEnum]) -> StrEnum | None:
+        try:
+            return kind(value)
+        except ValueError:
+            message = f"{shown(str(value))!r} is not a choice for {key}"
+            self.wrong(key, "unknown-choice", message, nearest(str(value), kind))
+            return None
+
+    def table(self, key: str) -> Table:
+        """Return a table inside this one, empty where it is not written."""
+        value = self.raw(key)
+        name = f"{self.name}.{key}" if self.name else key
+        if value is not None and not isinstance(value, dict):
+            self.wrong(key, "wrong-type", f"{key} must be a table", f"write [{name}]")
+            value = None
+        return Table(value, self.source, name, self._note)
+
+    def tables(self, key: str) -> list[Table]:
+        """Return a list of tables."""
+        value = self.raw(key)
+        if value is None:
+            return []
+        if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
+            message = f"{key} must be a list of tables"
+            self.wrong(key, "wrong-type", message, f"write [[{key}]]")
+            return []
+        return [
+            Table(item, self.source, f"{key}[{at}]", self._note) for at, item in enumerate(value)
+        ]
+
+    def finish(self) -> None:
+        """Refuse every key that was not read."""
+        for key, value in self._values.items():
+            if key not in self._asked:
+                first = value[0] if isinstance(value, list) and value else value
+                what = "table" if isinstance(first, dict) else "key"
+                message = f"there is no {what} {shown(key)!r} here"
+                self.wrong(key, f"unknown-{what}", message, nearest(key, sorted(self._asked)))
+
+
+def _short(number: float) -> str:
+    """Return a number with seven digits; a whole number may be larger than any float."""
+    try:
+        return f"{number:.7g}"
+    except OverflowError:
+        return "-inf" if number < 0 else "inf"
+
+
+def _kind(hint: Any) -> type | None:
+    """Return how a simple field is read: as text, texts, number, choice, or numbers by name."""
+    if isinstance(hint, UnionType):
+        (hint,) = (one for one in get_args(hint) if one is not NoneType)
+    if hint == tuple[str, ...]:
+        return tuple
+    if hint == dict[str, float]:
+        return dict
+    simple = isinstance(hint, type) and (hint in _TYPES or issubclass(hint, StrEnum))
+    return hint if simple else None
