@@ -20,45 +20,11 @@ from gpucheck.detect.cuda_versions import (
 )
 from gpucheck.detect.findings import make_finding
 from gpucheck.detect.machine import Machine
-from gpucheck.detect.model import About, Finding, Framework, Layer
+from gpucheck.detect.model import Finding, Framework, Layer
 from gpucheck.drivers.evidence import BuildReading, BuildsReading, TrialReading
 from gpucheck.inventory.condition import Trouble
 from gpucheck.report.envelope import CheckStatus, Evidence, Failure
 from gpucheck.report.text import count_of
-
-LOOKS_AT = (
-    "whether the libraries that its packages recorded exist",
-    "its build against the driver's version and the GPUs' compute capabilities",
-    "with --deep or --framework: an import in a child process and an operation on the GPU",
-)
-RULES = (
-    "warn: the installation is broken, is built for CPUs only, lacks libraries, needs a newer"
-    " driver, or has no code for a GPU of this machine",
-    "with --framework: fail instead, also if it is not installed",
-    "a correct computation on a GPU (--deep) overrides all of these",
-)
-
-
-CAUSES = (
-    "built-for-cpus",
-    "built-for-amd",
-    "twice-installed",
-    "parts-do-not-fit",
-    "installation-broken",
-    "libraries-missing",
-    "driver-too-old",
-    "no-code-for-the-gpu",
-    "lists-no-gpu",
-    "fails-on-the-gpu",
-    "not-installed",
-    "not-tried",
-    "build-not-known",
-    "interpreter-silent",
-    "trial-died",
-    "import-not-finished",
-    "compile-not-finished",
-)
-
 
 #: The most broken files to name; the others are counted.
 MOST_NAMED = 3
@@ -111,15 +77,14 @@ class Guide(NamedTuple):
 
 
 class FrameworkCheck:
-    """Check of one framework; its own `looks_at` stand before those that all frameworks share."""
+    """Check of one framework."""
 
     LAYER = Layer.FRAMEWORK
     REQUIRES: tuple[str, ...] = ()
 
-    def __init__(self, guide: Guide, *looks_at: str, why: str, sources: tuple[str, ...]) -> None:
+    def __init__(self, guide: Guide) -> None:
         self.__doc__ = f"Can {guide.title}, as it is installed, use the GPUs?"
         self.ID = guide.name
-        self.ABOUT = About((*looks_at, *LOOKS_AT), why, RULES, sources, CAUSES)
         self.guide = guide
 
     def check(self, machine: Machine) -> Finding:

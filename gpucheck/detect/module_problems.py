@@ -97,9 +97,6 @@ LOG_MESSAGES: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
 )
 
 
-LOG_CAUSES = tuple(dict.fromkeys(cause for _, cause, _, _ in LOG_MESSAGES))
-
-
 def line_with(log: KernelLogReading, pattern: str) -> str | None:
     """Return the newest line of the kernel log in which a pattern is found."""
     return next((line for line in reversed(log.lines or ()) if re.search(pattern, line)), None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
+from gpucheck.data import read_table
 from gpucheck.detect.checks import (
     CHECKS,
     Check,
@@ -19,6 +20,7 @@ from gpucheck.detect.checks import (
 from gpucheck.detect.frameworks import describe
 from gpucheck.detect.machine import DetectRequest, Machine, ignore_progress
 from gpucheck.detect.model import (
+    About,
     Catalogue,
     CheckDescription,
     DetectedGpu,
@@ -288,6 +290,17 @@ def _describe_xid(number: int) -> CheckDescription:
     )
 
 
+def explain_check(check: Check) -> About:
+    """Return what a check looks at and why, its rules, sources and causes."""
+    texts = read_table("checks")
+    own = texts[check.ID]
+    shared = texts["framework"] if check.LAYER is Layer.FRAMEWORK else {}
+    lists = ("looks_at", "rules", "sources", "causes")
+    return About(
+        why=own["why"], **{name: (*own.get(name, ()), *shared.get(name, ())) for name in lists}
+    )
+
+
 def describe_checks(name: str | None = None) -> Answer:
     """Describe every check in a line, or one in full, or an Xid such as `xid-79`.
 
@@ -304,7 +317,7 @@ def describe_checks(name: str | None = None) -> Answer:
             layer=check.LAYER,
             question=(check.__doc__ or "").partition("\n")[0],
             requires=check.REQUIRES,
-            about=check.ABOUT,
+            about=explain_check(check),
         )
         for check in CHECKS
         if check.ID in wanted

@@ -10,7 +10,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from gpucheck.data import read_table
 from gpucheck.detect.checks import CHECKS, Check
+from gpucheck.detect.model import About
+from gpucheck.detect.run import explain_check
 from tests.architecture.house import ROOT
 
 DOCUMENT = ROOT / "docs" / "reference" / "checks.md"
@@ -28,7 +31,7 @@ def lines() -> Iterator[str]:
         if check.LAYER is not layer:
             layer = check.LAYER
             yield from ("", f"## {layer.value}")
-        about = check.ABOUT
+        about = explain_check(check)
         yield from ("", f"### {check.ID}", "", question(check), "", about.why, "")
         yield from (f"- looks at: {item}" for item in about.looks_at)
         yield from (f"- judges: {item}" for item in about.rules)
@@ -53,14 +56,23 @@ def test_document_is_up_to_date() -> None:
 
 def test_causes_are_named_once() -> None:
     for check in CHECKS:
-        assert len(check.ABOUT.causes) == len(set(check.ABOUT.causes)), check.ID
+        causes = explain_check(check).causes
+        assert len(causes) == len(set(causes)), check.ID
+
+
+def test_texts_are_of_checks_and_have_known_parts() -> None:
+    texts = read_table("checks")
+
+    assert [name for name in texts if name != "framework"] == [check.ID for check in CHECKS]
+    assert not {part for text in texts.values() for part in text} - {*About._fields}
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.ID)
 def test_check_describes_itself(check: Check) -> None:
     assert question(check).endswith("?")
-    assert check.ABOUT.looks_at
-    assert check.ABOUT.why.endswith((".", ":", ";")), check.ABOUT.why
+    about = explain_check(check)
+    assert about.looks_at
+    assert about.why.endswith((".", ":", ";")), about.why
     if check.LAYER == "health":
-        assert check.ABOUT.rules
-        assert check.ABOUT.sources
+        assert about.rules
+        assert about.sources

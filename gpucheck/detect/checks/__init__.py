@@ -1,11 +1,12 @@
 """Registry of the checks, in the order in which they run: lowest layer first.
 
-A check is a module with ID, LAYER, REQUIRES (ids whose failure leaves it unreached), ABOUT and
+A check is a module with ID, LAYER, REQUIRES (ids whose failure leaves it unreached) and
 `check(machine)`, which returns a finding, or a list of them if it is about several GPUs. Its
-docstring is its question. Checks that differ only in data are rows of a table: condition.py,
-frameworks.py. A check looks at readings, never prints, and never raises for a broken
-machine. Its remedies are written for a plain host; remedies.py adapts them to the machine at hand.
-PCI, module and node evidence comes before NVML and CUDA, which may load modules.
+docstring is its question; what --explain adds stands in gpucheck/data/checks.toml. Checks that
+differ only in data are rows of a table: condition.py, frameworks.py. A check looks at readings,
+never prints, and never raises for a broken machine. Its remedies are written for a plain host;
+remedies.py adapts them to the machine at hand. PCI, module and node evidence comes before NVML and
+CUDA, which may load modules.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ from gpucheck.detect.checks import (
     xid,
 )
 from gpucheck.detect.machine import Machine
-from gpucheck.detect.model import About, Finding, Layer
+from gpucheck.detect.model import Finding, Layer
 
 
 class Check(Protocol):
@@ -54,7 +55,6 @@ class Check(Protocol):
     ID: str
     LAYER: Layer
     REQUIRES: tuple[str, ...]
-    ABOUT: About
 
     def check(self, machine: Machine) -> Finding | list[Finding]:
         """Return what was found."""

@@ -6,7 +6,7 @@ from functools import partial
 
 from gpucheck.detect.findings import make_finding
 from gpucheck.detect.machine import Machine
-from gpucheck.detect.model import About, Finding, Layer
+from gpucheck.detect.model import Finding, Layer
 from gpucheck.report.envelope import CheckStatus, Evidence
 
 ID = "compute-mode"
@@ -16,16 +16,6 @@ REQUIRES: tuple[str, ...] = ("nvml",)
 _finding = partial(make_finding, ID, LAYER)
 
 PROHIBITED = "prohibited"
-ABOUT = About(
-    looks_at=("nvmlDeviceGetComputeMode",),
-    why="CUDA returns 46 on a prohibited GPU; an exclusive GPU serves one program at a time.",
-    rules=(
-        "fail: prohibited on every GPU; warn: on some",
-        "warn: exclusive, and a program is already on the GPU",
-    ),
-    sources=("nvidia-smi documentation, Compute Mode", "CUDA Driver API: error 46"),
-    causes=("compute-prohibited", "compute-exclusive"),
-)
 
 
 def check(machine: Machine) -> Finding:

@@ -15,7 +15,7 @@ from gpucheck.detect.checks.nvml import (
 )
 from gpucheck.detect.findings import make_finding
 from gpucheck.detect.machine import KERNEL_LOG, REBOOT, UPGRADE, VISIBLE, Machine
-from gpucheck.detect.model import About, Finding, Layer
+from gpucheck.detect.model import Finding, Layer
 from gpucheck.detect.module_problems import line_with
 from gpucheck.detect.remedies import IN_A_VM, for_gpu, install_libraries, start_with_gpus
 from gpucheck.drivers.evidence import NodeReading
@@ -109,39 +109,6 @@ HMM_UNSEEN = (
 )
 #: Source: cuda.h (CUDA_ERROR_MPS_*).
 MPS_CODES = range(805, 811)
-
-ABOUT = About(
-    looks_at=(
-        f"{LIBRARY}: cuDriverGetVersion, cuInit, cuDeviceGetCount, in a child with a deadline",
-        "the file that the loader took for it (/proc/self/maps of the child)",
-        f"once more without {VISIBLE}, if that is set and no GPU is seen",
-    ),
-    why="Every CUDA program begins with these calls, in the same environment.",
-    rules=(
-        "fail: it cannot be loaded, refuses to start, or sees no GPU though nothing hides them",
-        "warn: it leaves out a GPU that NVML lists and that nothing hides",
-        "unknown: no answer within the deadline",
-    ),
-    sources=(
-        "CUDA Driver API: CUresult",
-        "CUDA Toolkit Release Notes 12.9 to 13.x, known issues (KASLR and HMM)",
-        "NVIDIA Fabric Manager User Guide (802)",
-    ),
-    causes=(
-        *REMEDIES,
-        "container-without-compute",
-        "container-without-gpus",
-        "wsl-library-path",
-        "device-cgroup-lost",
-        "slurm-without-gpus",
-        "mig-not-permitted",
-        "no-driver",
-        "hmm-and-address-randomisation",
-        "gpu-left-out",
-        "error",
-        "cuda-child-died",
-    ),
-)
 
 
 def check(machine: Machine) -> Finding:

@@ -7,7 +7,7 @@ from functools import partial
 
 from gpucheck.detect.findings import make_finding
 from gpucheck.detect.machine import Machine
-from gpucheck.detect.model import About, Finding, Layer
+from gpucheck.detect.model import Finding, Layer
 from gpucheck.detect.remedies import start_with_gpus
 from gpucheck.drivers.evidence import NodeReading, NodesReading
 from gpucheck.report.envelope import CheckStatus, Evidence
@@ -24,24 +24,6 @@ CONTROL_MINOR = "255"
 GPU_NODE = "/dev/nvidia"
 #: The causes for device files that do not exist.
 MISSING = ("container-without-gpus", "nodes-missing")
-ABOUT = About(
-    looks_at=(
-        f"{CONTROL} and /dev/nvidia<minor>, minors from /proc/driver/nvidia/gpus/*/information",
-        "on WSL2: /dev/dxg",
-        "whether this user may read and write them (nothing is opened)",
-    ),
-    why="NVML and CUDA reach the driver through these files; containers and jobs get GPUs by them.",
-    rules=(
-        "fail: the control node or every GPU's node is missing or not permitted",
-        "warn: outside containers, the same for some GPUs' nodes",
-        "ok: NVML works after all, since the driver creates the nodes on its first call",
-    ),
-    sources=(
-        "NVIDIA driver README, chapter on device files and nvidia-modprobe",
-        "NVIDIA Container Toolkit, environment variables",
-    ),
-    causes=("no-dxg", *MISSING, "nodes-not-permitted", "nodes-not-readable"),
-)
 _GPU = re.compile(r"/dev/nvidia[0-9]+")
 
 #: Values of NVIDIA_VISIBLE_DEVICES that mean no GPU.

@@ -7,7 +7,7 @@ from functools import partial
 
 from gpucheck.detect.findings import make_finding
 from gpucheck.detect.machine import Machine
-from gpucheck.detect.model import About, Finding, Layer
+from gpucheck.detect.model import Finding, Layer
 from gpucheck.report.envelope import CheckStatus, Evidence
 
 ID = "environment"
@@ -15,17 +15,6 @@ LAYER = Layer.ENVIRONMENT
 REQUIRES: tuple[str, ...] = ()
 
 _finding = partial(make_finding, ID, LAYER)
-
-ABOUT = About(
-    looks_at=(
-        "/proc/sys/kernel/osrelease, /dev/dxg",
-        "/.dockerenv, /run/.containerenv, /proc/1/cgroup, KUBERNETES_SERVICE_HOST",
-        "SLURM_JOB_ID, SLURM_JOB_GPUS",
-        "/etc/nv_tegra_release, /proc/device-tree/compatible",
-        "the `hypervisor` flag in /proc/cpuinfo",
-    ),
-    why="It decides which rules apply: a container has no modules of its own, WSL2 no PCI device.",
-)
 
 #: Variables that give a container or a job its GPUs.
 VARIABLES = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpucheck.detect.findings import over_gpus
 from gpucheck.detect.machine import Machine
-from gpucheck.detect.model import About, Finding, Layer
+from gpucheck.detect.model import Finding, Layer
 from gpucheck.drivers.evidence import GpuHealthReading
 from gpucheck.drivers.readings import GpuReading
 from gpucheck.inventory.condition import Judgement, Trouble, Unread, unread
@@ -17,17 +17,6 @@ REQUIRES: tuple[str, ...] = ("nvml",)
 COMPLETED = 3
 #: Source: nvml.h (NVML_GPU_FABRIC_HEALTH_SUMMARY_*).
 HEALTH = {2: "unhealthy", 3: "of limited capacity"}
-ABOUT = About(
-    looks_at=("nvmlDeviceGetGpuFabricInfoV: state, status, health summary",),
-    why="Until the fabric manager has set it up, CUDA fails with 802 (system not ready).",
-    rules=(
-        "fail: not completed, or with an error status; warn if a kernel runs anyway"
-        " (in a recording: if CUDA starts)",
-        "warn: unhealthy or limited",
-    ),
-    sources=("NVIDIA Fabric Manager User Guide", "DCGM fails unless it is completed"),
-    causes=("fabric-not-ready", "fabric-unhealthy"),
-)
 
 
 def check(machine: Machine) -> list[Finding]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpucheck.detect.findings import over_gpus
 from gpucheck.detect.machine import Machine
-from gpucheck.detect.model import About, Finding, Layer
+from gpucheck.detect.model import Finding, Layer
 from gpucheck.drivers.evidence import GpuHealthReading
 from gpucheck.drivers.readings import GpuReading
 from gpucheck.inventory.condition import Judgement, Trouble, Unread, unread
@@ -16,13 +16,6 @@ REQUIRES: tuple[str, ...] = ("nvml",)
 
 #: Below it a card may stop its fans.
 WARM_C = 75
-ABOUT = About(
-    looks_at=("nvmlDeviceGetNumFans, nvmlDeviceGetFanSpeed, nvmlDeviceGetTemperature",),
-    why="Many cards stop their fans while they are cool; a hot card with stopped fans is broken.",
-    rules=("warn: fan speed 0 % at 75 C or more",),
-    sources=("gpucheck's own rule: the other tools do not judge fans",),
-    causes=("fans-stand-still",),
-)
 
 
 def check(machine: Machine) -> list[Finding]:

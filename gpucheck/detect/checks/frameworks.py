@@ -1,6 +1,6 @@
 """Checks of the frameworks: can each, as it is installed, use the GPUs?
 
-Here stands what is special about each: its guide to a build for GPUs, and what its check looks at.
+Here stands what is special about each: its guide to a build for GPUs.
 """
 
 from __future__ import annotations
@@ -24,10 +24,6 @@ PYTORCH = FrameworkCheck(
         removes=("torch",),
         wheels_at=PYTORCH_INDEX,
     ),
-    "torch/version.py: `cuda`, null in builds for CPUs",
-    "what its shared objects would load, with the dynamic loader in list mode",
-    why="The default build for some systems and package managers is for CPUs only.",
-    sources=("PyTorch, Get Started: builds by CUDA version", "pytorch issue 30528"),
 )
 
 TENSORFLOW = FrameworkCheck(
@@ -40,11 +36,6 @@ TENSORFLOW = FrameworkCheck(
             "If they are installed: link them into tensorflow's folder, as its guide says.",
         ),
     ),
-    "tensorflow/python/platform/build_info.py: is_cuda_build, cuda_version, compute capabilities",
-    "the libraries that TensorFlow opens by name when it looks for GPUs, with the dynamic loader"
-    " in list mode",
-    why="TensorFlow warns `Cannot dlopen some GPU libraries`, names none, and uses the CPU.",
-    sources=("TensorFlow, tested build configurations", "TensorFlow issues 66987, 89272"),
 )
 
 JAX = FrameworkCheck(
@@ -58,12 +49,6 @@ JAX = FrameworkCheck(
             "Unset LD_LIBRARY_PATH, which may hide the right ones.",
         ),
     ),
-    "the distributions jax-cuda12-plugin and jax-cuda13-plugin, and whether they match jaxlib"
-    " and their pjrt",
-    "the libraries that the plugin opens by name, with the dynamic loader in list mode, and in"
-    " NVIDIA's wheels",
-    why="Plain jax is for CPUs; a plugin without its libraries falls back to the CPU.",
-    sources=("JAX, Installation: NVIDIA GPU",),
 )
 
 CUPY = FrameworkCheck(
@@ -77,11 +62,6 @@ CUPY = FrameworkCheck(
             "Or set CUDA_PATH to a CUDA toolkit of that version.",
         ),
     ),
-    "the distributions that provide CuPy, of which only one may be installed",
-    "NVRTC, cuBLAS and the headers of the CUDA that it is built for: from version 14 on with"
-    " cuda-pathfinder, as CuPy does, before with the dynamic loader",
-    why="CuPy compiles its kernels when they are first used: without NVRTC and headers none runs.",
-    sources=("CuPy, Installation", "CuPy's warning about several packages"),
 )
 
 NUMBA = FrameworkCheck(
@@ -95,11 +75,6 @@ NUMBA = FrameworkCheck(
             "Or set CUDA_HOME to a CUDA toolkit.",
         ),
     ),
-    "with numba-cuda: NVVM and NVRTC, found with cuda-pathfinder as numba-cuda does",
-    "otherwise libnvvm in CUDA_HOME, /usr/local/cuda and NVIDIA's wheels",
-    why="Numba compiles for GPUs with NVVM, and numba-cuda with NVRTC too; they come with a CUDA"
-    " toolkit or NVIDIA's wheels.",
-    sources=("Numba for CUDA GPUs, Installation", "numba -s"),
 )
 
 ONNXRUNTIME = FrameworkCheck(
@@ -112,11 +87,6 @@ ONNXRUNTIME = FrameworkCheck(
         ),
         libraries=("Install them: pip install 'onnxruntime-gpu[cuda,cudnn]'",),
     ),
-    "what onnxruntime/capi/libonnxruntime_providers_cuda.so would load and open, including cuDNN"
-    " and cuFFT, with the dynamic loader in list mode",
-    "whether onnxruntime and onnxruntime-gpu are both installed",
-    why="Both packages write the same folder: the one installed last decides.",
-    sources=("ONNX Runtime, CUDA Execution Provider",),
 )
 
 #: In the order in which they are checked.

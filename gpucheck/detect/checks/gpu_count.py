@@ -7,7 +7,7 @@ from functools import partial
 from gpucheck.detect.checks.cuda_driver import UNDECIDED
 from gpucheck.detect.findings import make_finding
 from gpucheck.detect.machine import VISIBLE, Machine
-from gpucheck.detect.model import About, Finding, Layer
+from gpucheck.detect.model import Finding, Layer
 from gpucheck.drivers.readings import CudaReading, GpuReading, ProbeFailure
 from gpucheck.inventory.visibility import digits_of, is_mig
 from gpucheck.report.envelope import CheckStatus, Evidence
@@ -18,19 +18,6 @@ LAYER = Layer.HEALTH
 REQUIRES: tuple[str, ...] = ("cuda-driver",)
 
 _finding = partial(make_finding, ID, LAYER)
-
-ABOUT = About(
-    looks_at=("libcuda: the devices that a program sees", "NVML: the GPUs that answer",
-              "--expect-gpus N"),
-    why="A machine whose GPU fell off the bus goes on working, with one GPU less.",
-    rules=(
-        "fail: the number of GPUs that CUDA sees, less those that NVML calls lost, is not that of"
-        " --expect-gpus",
-        "with MIG, whose instances CUDA counts, and if only NVML answers: the GPUs that answer",
-    ),
-    sources=("NVSentinel issue 684: GPUs that vanish without a message in the log",),
-    causes=("other-gpu-count",),
-)  # fmt: skip
 
 
 def check(machine: Machine) -> Finding:

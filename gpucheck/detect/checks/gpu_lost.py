@@ -10,7 +10,7 @@ from gpucheck.detect.checks.nvml import REMEDIES
 from gpucheck.detect.checks.pci_device import gone_gpus
 from gpucheck.detect.findings import make_finding
 from gpucheck.detect.machine import Machine
-from gpucheck.detect.model import About, Finding, Layer
+from gpucheck.detect.model import Finding, Layer
 from gpucheck.detect.remedies import for_gpu
 from gpucheck.inventory.inventory import HUNG
 from gpucheck.report.envelope import CheckStatus, Evidence
@@ -26,21 +26,6 @@ _finding = partial(make_finding, ID, LAYER)
 LEFT = "GPUs that can be used"
 #: What happened to it, by the failure's code.
 WORDS = {"gpu-is-lost": "fell off the bus", "reset-required": "must be reset before it can be used"}
-ABOUT = About(
-    looks_at=(
-        "NVML's codes 15 (lost) and 16 (reset required): while GPUs are listed, while their health"
-        " is read, and once more after a kernel has run",
-        "the first bytes of the device's `config`, if NVML does not list it: all ones means gone",
-    ),
-    why="A GPU can drop out under its first work: the others go on, and a job that needs all of"
-    " them fails.",
-    rules=(
-        "fail: a GPU is lost or needs a reset, though others work",
-        "unknown: NVML did not answer whether all GPUs are present",
-    ),
-    sources=("nvml.h: NVML_ERROR_GPU_IS_LOST, NVML_ERROR_RESET_REQUIRED",),
-    causes=tuple(WORDS),
-)
 
 
 class LostGpu(NamedTuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpucheck.detect.findings import over_gpus
 from gpucheck.detect.machine import Machine
-from gpucheck.detect.model import About, Finding, Layer
+from gpucheck.detect.model import Finding, Layer
 from gpucheck.drivers.evidence import GpuHealthReading
 from gpucheck.drivers.readings import GpuReading
 from gpucheck.inventory.condition import Judgement, Trouble, unread
@@ -13,14 +13,6 @@ from gpucheck.report.envelope import CheckStatus, Evidence
 ID = "inforom"
 LAYER = Layer.HEALTH
 REQUIRES: tuple[str, ...] = ("nvml",)
-
-ABOUT = About(
-    looks_at=("nvmlDeviceValidateInforom",),
-    why="With a corrupted InfoROM the card forgets errors and remapped rows, or does not start.",
-    rules=("warn: corrupted",),
-    sources=("NVML API Reference: NVML_ERROR_CORRUPTED_INFOROM", "DCGM diagnostics check it"),
-    causes=("inforom-corrupted",),
-)
 
 
 def check(machine: Machine) -> list[Finding]:

@@ -6,8 +6,8 @@ from functools import partial
 
 from gpucheck.detect.findings import make_finding
 from gpucheck.detect.machine import KERNEL_LOG, Machine
-from gpucheck.detect.model import About, Finding, Layer
-from gpucheck.detect.module_problems import LOG_CAUSES, line_with, problem_in_log, wrong_flavour
+from gpucheck.detect.model import Finding, Layer
+from gpucheck.detect.module_problems import line_with, problem_in_log, wrong_flavour
 from gpucheck.detect.remedies import build_module, install_driver, rebuild_initramfs, sign_module
 from gpucheck.drivers.readings import PciDeviceReading
 from gpucheck.report.envelope import CheckStatus, Evidence
@@ -66,34 +66,6 @@ OTHER_DRIVERS: dict[str, tuple[str, ...]] = {
     "vfio-pci": FOR_A_VM,
     "pci-stub": FOR_A_VM,
 }
-
-ABOUT = About(
-    looks_at=(
-        "/sys/bus/pci/devices/<id>/driver: which driver holds the GPU",
-        f"{SOURCE}, /proc/driver/nvidia/version, /proc/driver/nvidia/gpus/*/information",
-        "/lib/modules/<kernel>/modules.dep, /var/lib/dkms, modprobe.d",
-        "the SecureBoot variable of the firmware; the kernel log, if it may be read",
-    ),
-    why="Without its module there are no device files, and both NVML and CUDA fail.",
-    rules=(
-        "fail: another driver holds every GPU, the module is not loaded, or it drives none of them",
-        "warn: another driver holds some of the GPUs, or the module leaves some out",
-        "the open flavour needs Turing or newer, Blackwell needs the open flavour",
-    ),
-    sources=(
-        "NVIDIA driver README, chapters on nouveau and on the open kernel modules",
-        "open-gpu-kernel-modules: messages of nv.c and osapi.c",
-        "PCI ids: Turing starts at 0x1e00, Blackwell at 0x2900 (pci.ids)",
-    ),
-    causes=(
-        *(f"held-by-{name.replace('_', '-')}" for name in OTHER_DRIVERS),
-        *ABSENCES,
-        "gpu-excluded",
-        "gpu-not-taken",
-        *LOG_CAUSES,
-        "modules-not-readable",
-    ),
-)
 
 
 def check(machine: Machine) -> Finding:

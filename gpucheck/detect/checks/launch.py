@@ -6,7 +6,7 @@ from functools import partial
 
 from gpucheck.detect.findings import make_finding
 from gpucheck.detect.machine import KERNEL_LOG, REBOOT, UPGRADE, Machine
-from gpucheck.detect.model import About, Finding, Layer
+from gpucheck.detect.model import Finding, Layer
 from gpucheck.drivers.evidence import LaunchedReading, LaunchReading
 from gpucheck.drivers.readings import ProbeFailure
 from gpucheck.report.envelope import CheckStatus, Evidence
@@ -46,38 +46,6 @@ REMEDIES: dict[str, tuple[str, ...]] = {
     "driver-not-answering": (KERNEL_LOG, REBOOT),
 }
 UNDECIDED = frozenset({"driver-not-answering", "launch-died", "cuda-child-died"})
-
-ABOUT = About(
-    looks_at=(
-        "x -> 3x + 7 on 4096 numbers, in a child process with a deadline: through libcuda with a"
-        " built-in kernel, which is what is judged",
-        "then through CuPy, if installed, with deadlines of its own for the import and the"
-        " compiler: a delay or an error there is a finding about CuPy",
-        "the first GPU that a program sees, or the next if that fails; with --deep all of them",
-        "the time of the first launch, which compiles the kernel, and that of the second",
-    ),
-    why="A driver may count its GPUs and still be unable to use them.",
-    rules=(
-        "fail: no GPU ran it, or the result is wrong; warn: some did not, or only CuPy did",
-        "unknown: no result within the deadline",
-    ),
-    sources=("CUDA Driver API: cuModuleLoadData, cuLaunchKernel, CUresult", "PTX ISA"),
-    causes=(
-        *REMEDIES,
-        "wrong-result",
-        "no-device",
-        "library-not-found",
-        "function-not-found",
-        "insufficient-driver",
-        "system-not-ready",
-        "invalid-image",
-        "invalid-ptx",
-        "illegal-address",
-        "launch-timeout",
-        "launch-died",
-        "error",
-    ),
-)
 
 
 def check(machine: Machine) -> Finding:

@@ -6,7 +6,7 @@ from functools import partial
 
 from gpucheck.detect.findings import make_finding
 from gpucheck.detect.machine import Machine
-from gpucheck.detect.model import About, Finding, Layer
+from gpucheck.detect.model import Finding, Layer
 from gpucheck.drivers.readings import GpuReading
 from gpucheck.inventory.visibility import is_mig
 from gpucheck.report.envelope import CheckStatus, Evidence
@@ -17,20 +17,6 @@ LAYER = Layer.NVML
 REQUIRES: tuple[str, ...] = ("nvml",)
 
 _finding = partial(make_finding, ID, LAYER)
-
-ABOUT = About(
-    looks_at=(
-        "nvmlDeviceGetMigMode: current and pending",
-        "nvmlDeviceGetMigDeviceHandleByIndex for every slot",
-    ),
-    why="CUDA sees the instances of a split GPU instead of the GPU: without one it sees nothing.",
-    rules=(
-        "fail: MIG is enabled, and no GPU has anything that CUDA can see",
-        "warn: a GPU is split and has no instance, or the next reset changes the mode",
-    ),
-    sources=("NVIDIA MIG User Guide",),
-    causes=("mig-without-instance", "mig-change-pending"),
-)
 
 
 def check(machine: Machine) -> Finding:

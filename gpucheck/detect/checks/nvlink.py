@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpucheck.detect.findings import over_gpus
 from gpucheck.detect.machine import Machine
-from gpucheck.detect.model import About, Finding, Layer
+from gpucheck.detect.model import Finding, Layer
 from gpucheck.drivers.evidence import GpuHealthReading
 from gpucheck.drivers.readings import GpuReading
 from gpucheck.inventory.condition import Judgement, Trouble, Unread, unread
@@ -13,17 +13,6 @@ from gpucheck.report.envelope import CheckStatus, Evidence
 ID = "nvlink"
 LAYER = Layer.HEALTH
 REQUIRES: tuple[str, ...] = ("nvml",)
-
-ABOUT = About(
-    looks_at=("nvmlDeviceGetNvLinkState for every link of every GPU",),
-    why="A link that is down halves the speed at which two GPUs exchange data, or worse.",
-    rules=(
-        "warn: a link is down while another one, of this GPU or any other, is up",
-        "cards without a bridge have all their links down by design: not judged",
-    ),
-    sources=("AzNHC and DCGM fail on any inactive link",),
-    causes=("nvlink-down",),
-)
 
 
 def check(machine: Machine) -> list[Finding]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpucheck.detect.findings import over_gpus
 from gpucheck.detect.machine import Machine
-from gpucheck.detect.model import About, Finding, Layer
+from gpucheck.detect.model import Finding, Layer
 from gpucheck.drivers.evidence import GpuHealthReading
 from gpucheck.inventory.condition import Card, Judgement, Trouble, Unread, unread
 from gpucheck.report.envelope import CheckStatus, Evidence
@@ -17,20 +17,6 @@ REQUIRES: tuple[str, ...] = ("nvml",)
 MANY_CRC_PER_S = 100
 #: Errors that cost a link its data or its connection.
 GRAVE = ("replay", "recovery")
-ABOUT = About(
-    looks_at=(
-        "nvmlDeviceGetFieldValues 38, 45, 52, 59 (CRC, replay and recovery errors of all links) and"
-        " 161 to 163 (of each link), twice, 0.1 s apart",
-    ),
-    why="A link with errors sends data again, or loses its connection: jobs on several GPUs slow"
-    " down, and finally fail.",
-    rules=(
-        "fail: a replay or a recovery during the check, or 100 CRC errors a second or more",
-        "warn: any other CRC error during the check",
-    ),
-    sources=("DCGM health, NVLink watch: the same limits",),
-    causes=("nvlink-errors",),
-)
 
 
 def check(machine: Machine) -> list[Finding]:

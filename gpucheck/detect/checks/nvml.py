@@ -8,8 +8,8 @@ from functools import partial
 from gpucheck.detect.cuda_versions import parse_version
 from gpucheck.detect.findings import make_finding
 from gpucheck.detect.machine import KERNEL_LOG, REBOOT, Machine
-from gpucheck.detect.model import About, Finding, Layer
-from gpucheck.detect.module_problems import COLD_START, LOG_CAUSES, problem_in_log, wrong_flavour
+from gpucheck.detect.model import Finding, Layer
+from gpucheck.detect.module_problems import COLD_START, problem_in_log, wrong_flavour
 from gpucheck.detect.remedies import IN_A_CONTAINER, for_gpu, install_libraries, start_with_gpus
 from gpucheck.drivers.readings import NvmlReading, ProbeFailure
 from gpucheck.inventory.inventory import UNDECIDED
@@ -84,35 +84,6 @@ CGROUP_LOST = (
     " native.cgroupdriver=cgroupfs.",
 )
 _VERSION = re.compile(r"\.so\.([0-9]+(?:\.[0-9]+)+)")
-
-ABOUT = About(
-    looks_at=(
-        f"{LIBRARY}: nvmlInit and every GPU's readings, in a child process with a deadline",
-        "if it refuses: the library's file, /sys/module/nvidia/version, and whether the device"
-        " files can be opened",
-    ),
-    why="Every tool reads the GPUs through it; its error codes tell most broken drivers apart.",
-    rules=(
-        "fail: it cannot be loaded or refuses, or no GPU answers",
-        "warn: some GPUs do not answer, it lists fewer than the PCI bus, or two share a UUID",
-        "unknown: no answer within the deadline",
-    ),
-    sources=("NVML API Reference: nvmlReturn_t", "NVIDIA Container Toolkit, Troubleshooting"),
-    causes=(
-        *REMEDIES,
-        "container-without-utility",
-        "container-without-gpus",
-        "library-not-in-the-path",
-        "wsl-library-path",
-        "windows-blocks",
-        "device-cgroup-lost",
-        "device-cgroup",
-        "slurm-without-gpus",
-        "gpus-missing",
-        "same-uuid",
-        *LOG_CAUSES,
-    ),
-)
 
 
 def check(machine: Machine) -> Finding:

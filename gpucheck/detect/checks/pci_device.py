@@ -6,7 +6,7 @@ from functools import partial
 
 from gpucheck.detect.findings import make_finding
 from gpucheck.detect.machine import Machine
-from gpucheck.detect.model import About, Finding, Layer
+from gpucheck.detect.model import Finding, Layer
 from gpucheck.detect.module_problems import COLD_START
 from gpucheck.drivers.evidence import PciDetailReading
 from gpucheck.drivers.readings import PciDeviceReading
@@ -37,20 +37,6 @@ REAL = (
     " gpucheck bench measures.",
     "On your own computer with one: check seating, power cables, and in the BIOS the slot and"
     " `Above 4G Decoding`.",
-)
-ABOUT = About(
-    looks_at=(
-        f"{SOURCE} = 0x10de with class 0x0300 or 0x0302",
-        "the first bytes of the device's `config`: all ones if it is gone",
-        "`power/runtime_status`: a suspended GPU wakes when it is used",
-    ),
-    why="No driver can use a GPU that the bus does not show.",
-    rules=(
-        "fail: no GPU, or none whose registers can be read; warn: some cannot be read",
-        "a suspended GPU is not judged: its registers may read as all ones while it sleeps",
-    ),
-    sources=("Linux: Documentation/PCI/sysfs-pci.rst", "lspci prints such devices as `rev ff`"),
-    causes=(NO_GPU, "gpu-switched-off", FELL_OFF, "bus-not-readable"),
 )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpucheck.detect.findings import over_gpus
 from gpucheck.detect.machine import Machine
-from gpucheck.detect.model import About, Finding, Layer
+from gpucheck.detect.model import Finding, Layer
 from gpucheck.drivers.evidence import GpuHealthReading
 from gpucheck.drivers.readings import GpuReading
 from gpucheck.inventory.condition import Judgement, Trouble, unread
@@ -16,20 +16,6 @@ REQUIRES: tuple[str, ...] = ("nvml",)
 
 #: Links slow down at idle; from this load on they should not.
 BUSY_PERCENT = 50
-ABOUT = About(
-    looks_at=(
-        "nvmlDeviceGetCurrPcieLinkGeneration, nvmlDeviceGetMaxPcieLinkGeneration,"
-        " nvmlDeviceGetGpuMaxPcieLinkGeneration",
-        "nvmlDeviceGetUtilizationRates",
-    ),
-    why="Each generation doubles the transfer rate.",
-    rules=(
-        "warn: below what slot and card support, at 50 % load or more; idle GPUs are not judged",
-        "a slot that is slower than the card is only noted",
-    ),
-    sources=("gpumedic: generation only from 50 % load", "PCIe links save power at idle"),
-    causes=("pcie-slow",),
-)
 
 
 def check(machine: Machine) -> list[Finding]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpucheck.detect.findings import over_gpus
 from gpucheck.detect.machine import Machine
-from gpucheck.detect.model import About, Finding, Layer
+from gpucheck.detect.model import Finding, Layer
 from gpucheck.drivers.evidence import GpuHealthReading
 from gpucheck.drivers.readings import GpuReading
 from gpucheck.inventory.condition import Judgement, Trouble, unread
@@ -18,15 +18,6 @@ REQUIRES: tuple[str, ...] = ("nvml",)
 LANE_GT_PER_S = {1: 2.5, 2: 5.0, 3: 8.0, 4: 16.0, 5: 32.0, 6: 64.0}
 #: Fewer in so short a time may be chance.
 LEAST_GROWTH = 2
-ABOUT = About(
-    looks_at=("nvmlDeviceGetFieldValues 94 (replay counter), twice, 0.1 s apart",),
-    why="Repeated transfers mean a bad contact, riser or slot, and cost bandwidth.",
-    rules=(
-        "warn: more replays a minute than GT/s x 60 / 1000 x lanes, and 2 or more in the check",
-    ),
-    sources=("DCGM health: the same rate (Gen3 x16: 8, Gen4 x16: 16, Gen5 x16: 31 a minute)",),
-    causes=("pcie-replays",),
-)
 
 
 def check(machine: Machine) -> list[Finding]:

@@ -4,23 +4,12 @@ from __future__ import annotations
 
 from gpucheck.detect.findings import over_gpus
 from gpucheck.detect.machine import Machine
-from gpucheck.detect.model import About, Finding, Layer
+from gpucheck.detect.model import Finding, Layer
 from gpucheck.inventory.condition import pcie_width
 
 ID = "pcie-width"
 LAYER = Layer.HEALTH
 REQUIRES: tuple[str, ...] = ("nvml",)
-
-ABOUT = About(
-    looks_at=("nvmlDeviceGetCurrPcieLinkWidth and nvmlDeviceGetMaxPcieLinkWidth",),
-    why="Half the lanes mean half the transfer rate, and nothing else shows it.",
-    rules=("warn: fewer lanes than both slot and card support",),
-    sources=(
-        "gpumedic, Meta GCM",
-        "unlike the generation, the width does not change with the load",
-    ),
-    causes=("pcie-narrow",),
-)
 
 
 def check(machine: Machine) -> list[Finding]:

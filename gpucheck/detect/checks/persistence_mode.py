@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpucheck.detect.findings import over_gpus
 from gpucheck.detect.machine import Machine
-from gpucheck.detect.model import About, Finding, Layer
+from gpucheck.detect.model import Finding, Layer
 from gpucheck.drivers.evidence import GpuHealthReading
 from gpucheck.drivers.readings import GpuReading
 from gpucheck.inventory.condition import Judgement, Trouble, unread
@@ -13,13 +13,6 @@ from gpucheck.report.envelope import CheckStatus, Evidence
 ID = "persistence-mode"
 LAYER = Layer.HEALTH
 REQUIRES: tuple[str, ...] = ("nvml",)
-
-ABOUT = About(
-    looks_at=("nvmlDeviceGetPersistenceMode", "nvmlDeviceGetDisplayActive"),
-    why="Without it the driver releases an idle GPU, and the next program waits 1 to 3 s for it.",
-    rules=("only noted, on GPUs without a display; gpucheck never turns it on",),
-    sources=("NVIDIA Driver Persistence", "DCGM diagnostics warn about it"),
-)
 
 
 def check(machine: Machine) -> list[Finding]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpucheck.detect.findings import over_gpus
 from gpucheck.detect.machine import Machine
-from gpucheck.detect.model import About, Finding, Layer
+from gpucheck.detect.model import Finding, Layer
 from gpucheck.drivers.evidence import GpuHealthReading
 from gpucheck.drivers.readings import GpuReading
 from gpucheck.inventory.condition import Judgement, Trouble, unread
@@ -18,16 +18,6 @@ REQUIRES: tuple[str, ...] = ("nvml",)
 SOURCES = {1: "runs on battery", 2: "has an undersized power supply"}
 #: The driver rounds limits.
 TOLERANCE_W = 1.0
-ABOUT = About(
-    looks_at=(
-        "nvmlDeviceGetEnforcedPowerLimit and nvmlDeviceGetPowerManagementDefaultLimit",
-        "nvmlDeviceGetPowerSource",
-    ),
-    why="A lowered limit lowers the clocks under load, and with them every benchmark.",
-    rules=("a lowered limit is only noted; warn: on battery, or an undersized supply",),
-    sources=("NVML API Reference",),
-    causes=("power-supply",),
-)
 
 
 def check(machine: Machine) -> list[Finding]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpucheck.detect.findings import over_gpus
 from gpucheck.detect.machine import Machine
-from gpucheck.detect.model import About, Finding, Layer
+from gpucheck.detect.model import Finding, Layer
 from gpucheck.drivers.evidence import GpuHealthReading
 from gpucheck.drivers.readings import GpuReading
 from gpucheck.inventory.condition import Judgement, Trouble, unread
@@ -16,13 +16,6 @@ REQUIRES: tuple[str, ...] = ("nvml",)
 
 #: Counters that may grow without trouble.
 HARMLESS = ("power cap",)
-ABOUT = About(
-    looks_at=("nvmlDeviceGetFieldValues 74, 269, 270, 271, twice, 0.1 s apart",),
-    why="A single reading of the reasons misses short slowdowns; these counters do not.",
-    rules=("warn: a thermal or power brake counter grew; the power cap's is only noted",),
-    sources=("DCGM health: growth of thermal and power violations within its window",),
-    causes=("time-throttled",),
-)
 
 
 def check(machine: Machine) -> list[Finding]:

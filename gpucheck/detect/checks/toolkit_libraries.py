@@ -15,7 +15,7 @@ from gpucheck.detect.cuda_versions import (
 )
 from gpucheck.detect.findings import make_finding
 from gpucheck.detect.machine import UPGRADE, Machine
-from gpucheck.detect.model import About, Finding, Layer
+from gpucheck.detect.model import Finding, Layer
 from gpucheck.drivers.evidence import ToolkitReading
 from gpucheck.inventory.condition import Trouble
 from gpucheck.inventory.inventory import cuda_version
@@ -36,35 +36,6 @@ FOREIGN_LIBCUDA = {
     "stub": ("stub-in-front", "the toolkit's stub"),
     "compat": ("compat-in-front", "a compatibility library"),
 }
-ABOUT = About(
-    looks_at=(
-        "LD_LIBRARY_PATH, /etc/ld.so.conf.d and the system's folders: every libcuda.so.1 in them",
-        "/usr/local/cuda*/version.json",
-        f"{REQUIRE}: the CUDA that a container's image was made for",
-    ),
-    why="A stub or compatibility libcuda in front of the driver's own breaks CUDA; a toolkit newer"
-    " than the driver builds programs that do not run. Frameworks bring their own libraries.",
-    rules=(
-        "warn: a stub libcuda comes first, or a compatibility one with which CUDA does not work",
-        "warn: WSL2 has the libraries of a Linux driver",
-        "warn: a toolkit that a variable names (LD_LIBRARY_PATH, CUDA_HOME), or a container's"
-        " image, needs a newer driver (CUDA 11: 450.80.02, 12: 525.60.13, 13: 580; Windows drivers"
-        " 11: 452.39, 12: 528.33)",
-        "warn: such a toolkit has no code for a GPU of this machine (CUDA 13: below 7.5)",
-    ),
-    sources=(
-        "NVIDIA, CUDA Compatibility: minimum driver versions",
-        "CUDA Toolkit Release Notes: toolkit and driver versions; CUDA 13.0: dropped architectures",
-    ),
-    causes=(
-        "stub-in-front",
-        "compat-in-front",
-        "linux-driver-in-wsl",
-        "toolkit-newer-than-driver",
-        "toolkit-without-architecture",
-        "image-newer-than-driver",
-    ),
-)
 
 
 def check(machine: Machine) -> Finding:

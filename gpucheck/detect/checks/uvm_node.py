@@ -6,7 +6,7 @@ from functools import partial
 
 from gpucheck.detect.findings import make_finding
 from gpucheck.detect.machine import Machine
-from gpucheck.detect.model import About, Finding, Layer
+from gpucheck.detect.model import Finding, Layer
 from gpucheck.report.envelope import CheckStatus, Evidence
 
 ID = "uvm-node"
@@ -17,20 +17,6 @@ _finding = partial(make_finding, ID, LAYER)
 
 NODE = "/dev/nvidia-uvm"
 MODULE = "/sys/module/nvidia_uvm"
-ABOUT = About(
-    looks_at=(NODE, MODULE),
-    why="Without it nvidia-smi works, but CUDA fails with 999 (unknown error).",
-    rules=(
-        "fail: the node or the module is missing, or the node is not permitted",
-        "warn instead: NVML fails or hangs, which is then the cause",
-        "ok: CUDA works after all, since the driver creates the node on its first call",
-    ),
-    sources=(
-        "NVIDIA driver README, chapter on device files",
-        "open-gpu-kernel-modules issue 689, pytorch issue 49081",
-    ),
-    causes=("uvm-module-missing", "uvm-node-missing", "uvm-not-permitted", "nodes-not-readable"),
-)
 
 
 def check(machine: Machine) -> Finding:

@@ -7,7 +7,7 @@ from functools import partial
 
 from gpucheck.detect.findings import make_finding
 from gpucheck.detect.machine import Machine
-from gpucheck.detect.model import About, Finding, Layer
+from gpucheck.detect.model import Finding, Layer
 from gpucheck.report.envelope import CheckStatus, Evidence
 
 ID = "variables"
@@ -37,14 +37,6 @@ MEANING: dict[str, str] = {
 }
 #: Values that turn a switch off.
 OFF = ("", "0", "false", "False")
-
-ABOUT = About(
-    looks_at=(*MEANING, "JAX_PLATFORMS and JAX_PLATFORM_NAME without a GPU platform"),
-    why="They are set once for debugging, and forgotten.",
-    rules=("warn: one of them is set to anything but 0",),
-    sources=("DCGM diagnostics, the variables that its software test warns about",),
-    causes=("variables-set",),
-)
 
 
 def jax_without_gpu(environment: Mapping[str, str]) -> Iterator[str]:

@@ -6,7 +6,7 @@ from functools import partial
 
 from gpucheck.detect.findings import make_finding
 from gpucheck.detect.machine import Machine
-from gpucheck.detect.model import About, Finding, Layer
+from gpucheck.detect.model import Finding, Layer
 from gpucheck.report.envelope import CheckStatus, Evidence
 
 ID = "vbios-versions"
@@ -14,13 +14,6 @@ LAYER = Layer.HEALTH
 REQUIRES: tuple[str, ...] = ("nvml",)
 
 _finding = partial(make_finding, ID, LAYER)
-
-ABOUT = About(
-    looks_at=("nvmlDeviceGetVbiosVersion, by model",),
-    why="Different firmware may mean different clocks and limits, and one slower GPU.",
-    rules=("only noted: GPUs of one model differ",),
-    sources=("AzNHC and Meta GCM compare them with a list",),
-)
 
 
 def check(machine: Machine) -> Finding:

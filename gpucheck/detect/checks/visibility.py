@@ -7,7 +7,7 @@ from functools import partial
 from gpucheck.detect.checks.nvml import SLURM
 from gpucheck.detect.findings import make_finding
 from gpucheck.detect.machine import VISIBLE, Machine
-from gpucheck.detect.model import About, Finding, Layer
+from gpucheck.detect.model import Finding, Layer
 from gpucheck.inventory.advice import hides_on_purpose
 from gpucheck.inventory.model import EntryStatus, Visibility
 from gpucheck.report.envelope import CheckStatus, Evidence
@@ -25,19 +25,6 @@ SPECIAL_VALUES = {
     "NoDevFiles": "Slurm sets this for a job without GPUs",
     '""': "these are two quotation marks, which name no GPU; an empty value has none",
 }
-ABOUT = About(
-    looks_at=(VISIBLE, ORDER, "what CUDA sees with them and without"),
-    why="One wrong entry hides every GPU after it, and an empty value all of them.",
-    rules=(
-        "fail: CUDA sees GPUs without the variable and none with it",
-        "warn: some of its entries are dropped",
-    ),
-    sources=(
-        "CUDA Programming Guide, CUDA Environment Variables",
-        "MIG User Guide, CUDA Device Enumeration",
-    ),
-    causes=("hidden-by-variable", "entries-dropped"),
-)
 
 
 def check(machine: Machine) -> Finding:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpucheck.detect.checks import condition
+from gpucheck.detect.run import explain_check
 from gpucheck.report.envelope import CheckStatus
 from tests.detect.checks.healthy import judge
 
@@ -41,4 +42,4 @@ def test_a_condition_is_a_finding_of_its_check(
     assert healthy.summary.startswith(f"{well} (")
     assert (found.id, found.status) == (check.ID, status)
     assert says in found.summary
-    assert found.cause in check.ABOUT.causes or found.cause == "recovery-action-2"
+    assert found.cause in explain_check(check).causes or found.cause == "recovery-action-2"
