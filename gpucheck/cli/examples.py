@@ -6,9 +6,11 @@ them.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
+from gpucheck.drivers.interface import Probes
 from gpucheck.report.errors import WrongUseError
 from gpucheck.report.text import did_you_mean
 
@@ -49,6 +51,40 @@ def find_recording(text: str) -> tuple[Path, str | None]:
             f"For a file of that name write ./{PREFIX}{name[:40]}",
         ),
     )
+
+
+def open_recording(
+    path: Path, example: str | None, variables: Mapping[str, str]
+) -> tuple[Probes, str | None]:
+    """Open a recording; return it, and a sentence where a caller's variable says otherwise.
+
+    An example is nobody's machine, so that the caller's CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER
+    decide what CUDA shows of it; any other recording keeps its own.
+    """
+    from gpucheck.drivers.recorded import RecordedProbes, read_snapshot
+
+    snapshot = read_snapshot(path)
+    others = {
+        name: variables[name]
+        for name in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
+        if name in variables and variables[name] != snapshot.environment.get(name)
+    }
+    if not others:
+        return RecordedProbes(snapshot), None
+    set_here = " and ".join(f"{name}={ascii(text[:80])[1:-1]}" for name, text in others.items())
+    if example is None:
+        theirs = " and ".join(
+            f"{name}={ascii(snapshot.environment[name][:80])[1:-1]}"
+            if name in snapshot.environment
+            else f"{name} unset"
+            for name in others
+        )
+        return RecordedProbes(snapshot), f"{set_here}: not counted, the recording has {theirs}."
+    from gpucheck.inventory.snapshot import see_through
+
+    return RecordedProbes(
+        see_through(snapshot, others)
+    ), f"{set_here}: counted, as if the example were this machine."
 
 
 def list_examples() -> str:

@@ -263,7 +263,15 @@ def machine(command: str, shared: Shared, formats: Sequence[str] | None = None) 
     from gpucheck.drivers import open_probes
 
     check_shared(shared, command, formats)
-    probes = open_probes(shared.recording, deadline_s=shared.deadline_s)
+    note = None
+    if shared.recording is None:
+        probes = open_probes(deadline_s=shared.deadline_s)
+    else:
+        from gpucheck.cli.examples import open_recording
+
+        probes, note = open_recording(shared.recording, shared.example, os.environ)
+    if note is not None and shared.verbosity >= 0:
+        write_message(note)
     try:
         yield probes
     except GpucheckError as error:

@@ -140,7 +140,9 @@ class RecordedProbes:
         return {}
 
     def cuda_unrestricted(self) -> CudaReading:
-        """Return libcuda's recorded answer without the variable, if there is one."""
+        """Return libcuda's recorded answer without CUDA_VISIBLE_DEVICES, if there is one."""
+        if "CUDA_VISIBLE_DEVICES" not in self._snapshot.environment:
+            return self.cuda()
         return self._snapshot.cuda_unrestricted or CudaReading(failure=NOT_RECORDED)
 
     def health(self) -> HealthReading:

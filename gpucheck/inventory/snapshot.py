@@ -20,8 +20,8 @@ from gpucheck.drivers.readings import (
     ProcessIdentity,
 )
 from gpucheck.drivers.recorded import Snapshot
-from gpucheck.inventory.inventory import HUNG, NO_LIBRARY, complete_host, nvml_failure
-from gpucheck.inventory.visibility import digits_of, gpu_uuid, looks_like_uuid
+from gpucheck.inventory.inventory import HUNG, NO_LIBRARY, complete_host, nvml_failure, rows_of
+from gpucheck.inventory.visibility import apply_rules, digits_of, gpu_uuid, looks_like_uuid
 from gpucheck.report.blocks import counted
 from gpucheck.report.envelope import Answer, Notice
 from gpucheck.report.errors import ExitCode
@@ -67,6 +67,32 @@ def take_snapshot(probes: Probes, *, redacted: bool) -> Answer:
     if redacted:
         snapshot = redact(snapshot)
     return as_answer(snapshot, recorded=probes.host().recorded)
+
+
+def see_through(snapshot: Snapshot, variables: Mapping[str, str]) -> Snapshot:
+    """Return a recording as CUDA would show it under other variables, by the documented rules.
+
+    Where the rules leave open what CUDA shows, its answer counts as not recorded.
+    """
+    environment = {**snapshot.environment, **variables}
+    unrestricted = snapshot.cuda_unrestricted or snapshot.cuda
+    nvml = snapshot.nvml or NvmlReading()
+    visible = apply_rules(
+        environment.get(VISIBLE),
+        environment.get("CUDA_DEVICE_ORDER"),
+        rows_of(nvml),
+        driver_version=nvml.driver_version,
+    ).visible
+    cuda = unrestricted
+    if unrestricted is not None and unrestricted.failure is None:
+        known = {device.uuid_hex: device for device in unrestricted.devices}
+        devices = [known.get(digits_of(uuid)) for uuid in visible or ()]
+        shown = tuple(
+            device._replace(ordinal=ordinal) for ordinal, device in enumerate(devices) if device
+        )
+        decided = visible is not None and len(shown) == len(devices)
+        cuda = unrestricted._replace(device_count=len(shown), devices=shown) if decided else None
+    return snapshot._replace(environment=environment, cuda=cuda, cuda_unrestricted=unrestricted)
 
 
 def as_answer(snapshot: Snapshot, *, recorded: bool) -> Answer:

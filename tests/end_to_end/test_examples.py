@@ -126,3 +126,62 @@ def test_the_examples_are_listed(line: tuple[str, ...], gpucheck_command: Callab
     for name, shows in EXAMPLES.items():
         assert f"example:{name} " in shown.stdout
         assert shows in shown.stdout
+
+
+class TestVariablesOfTheCaller:
+    """Whoever tries an example without a GPU sees what CUDA_VISIBLE_DEVICES does."""
+
+    HIDING = {"CUDA_VISIBLE_DEVICES": "2"}  # noqa: RUF012
+    NAMED = "CUDA_VISIBLE_DEVICES=2: counted, as if the example were this machine."
+
+    def test_a_hidden_gpu_is_refused(self, gpucheck_command: Callable) -> None:
+        words = ("place", "/gpu:2", "--from", "example:h100x8")
+
+        refused = gpucheck_command(*words, env=self.HIDING)
+
+        assert refused.code == 1
+        assert self.NAMED in refused.stderr
+        assert "There is no '/gpu:2' here." in refused.stderr
+        assert gpucheck_command(*words).code == 0
+
+    def test_soft_placement_and_the_only_gpu(self, gpucheck_command: Callable) -> None:
+        document = gpucheck_command(
+            "place", "/gpu:0", "/gpu:2", "--soft", "--json", "--from", "example:h100x8",
+            env=self.HIDING,
+        ).document  # fmt: skip
+
+        first, second = document["result"]["devices"]
+        assert (first["index"], first["cuda_index"], first["soft"]) == (2, 0, False)
+        assert (second["index"], second["soft"]) == (2, True)
+
+    @pytest.mark.parametrize("text", ["", "9", "GPU-0"])
+    def test_nothing_is_visible(self, text: str, gpucheck_command: Callable) -> None:
+        detected = gpucheck_command(
+            "detect", "--json", "--from", "example:h100x8", env={"CUDA_VISIBLE_DEVICES": text}
+        ).document
+
+        assert (detected["exit_code"], detected["result"]["first_failure"]) == (1, "visibility")
+
+    def test_another_recording_keeps_its_own(
+        self, gpucheck_command: Callable, tmp_path: Path
+    ) -> None:
+        file = tmp_path / "node.json"
+        file.write_bytes((FOLDER / "h100x8.json").read_bytes())
+        words = ("place", "/gpu:2", "--from", str(file))
+
+        placed = gpucheck_command(*words, env=self.HIDING)
+
+        assert placed.code == 0
+        assert (
+            "CUDA_VISIBLE_DEVICES=2: not counted, the recording has CUDA_VISIBLE_DEVICES unset."
+        ) in placed.stderr
+        assert "counted" not in gpucheck_command(*words, "-q", env=self.HIDING).stderr
+        assert "counted" not in gpucheck_command(*words).stderr
+
+    def test_the_rules_leave_split_cards_open(self, gpucheck_command: Callable) -> None:
+        placed = gpucheck_command(
+            "place", "/gpu:0", "--json", "--from", "example:mig",
+            env={"CUDA_DEVICE_ORDER": "PCI_BUS_ID"},
+        ).document  # fmt: skip
+
+        assert (placed["exit_code"], placed["error"]["code"]) == (3, "cuda-order-unknown")
