@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from gpucheck.bench.doubt_table import make_doubt
 from gpucheck.bench.model import Comparison, ComparisonSide, Doubt, DtypeSpec, Measurement, Scope
 from gpucheck.report.text import framework_title, two_digits
 
@@ -156,15 +157,7 @@ def side_text(side: Measurement | ComparisonSide) -> str:
 
 def _faster_cpu_exists(how: str | None) -> tuple[Doubt, ...]:
     """Doubt a comparison with a CPU side that is known not to be the fastest there is."""
-    if how is None:
-        return ()
-    return (
-        Doubt(
-            code="faster-cpu-exists",
-            message="a faster CPU side exists, so the GPU's lead may be too large",
-            next=how,
-        ),
-    )
+    return () if how is None else (make_doubt("faster-cpu-exists", how=how),)
 
 
 def _different_precision(
@@ -173,41 +166,25 @@ def _different_precision(
     """Doubt a comparison whose two sides compute in different precisions."""
     if cpu == gpu:
         return ()
-    remedy = "--dtype float32, with CUPY_TF32 unset" if framework is None else "--same-math"
-    return (
-        Doubt(
-            code="different-precision",
-            message=f"the CPU computes in {cpu.math_mode}, the GPU in {gpu.math_mode}",
-            next=f"compare rows of the same precision: {remedy}",
-            facts={"cpu": cpu.math_mode, "gpu": gpu.math_mode},
-        ),
-    )
+    wording = "different-precision" if framework is None else "different-precision-framework"
+    return (make_doubt(wording, {"cpu": cpu.math_mode, "gpu": gpu.math_mode}),)
 
 
 def _sides_in_doubt(cpu: Measurement, gpu: Measurement) -> tuple[Doubt, ...]:
     """Return the doubt that something slowed one side down, or that its time has no interval."""
-    slowed = [
-        (
-            side,
-            [doubt.code for doubt in row.doubts if doubt.code in _SLOWED]
-            + ([_NO_INTERVAL] if row.ci95_s is None else []),
-        )
+    slowed = {
+        side: [doubt.code for doubt in row.doubts if doubt.code in _SLOWED]
+        + ([_NO_INTERVAL] if row.ci95_s is None else [])
         for side, row in (("cpu", cpu), ("gpu", gpu))
-    ]
-    sentences = [
-        f"the {side.upper()}'s time is in doubt ({', '.join(c)})" for side, c in slowed if c
-    ]
-    if not sentences:
+    }
+    because = {side: ", ".join(codes) for side, codes in slowed.items() if codes}
+    if not because:
         return ()
-    codes = dict.fromkeys(code for _, found in slowed for code in found)
-    return (
-        Doubt(
-            code=SIDE_IN_DOUBT,
-            message=" and ".join(sentences),
-            next="see the doubts of the rows, remove what slowed them down, and run it again",
-            facts={"codes": ", ".join(codes)},
-        ),
-    )
+    facts = {"codes": ", ".join(dict.fromkeys(code for of in slowed.values() for code in of))}
+    if len(because) == 2:
+        return (make_doubt("side-in-doubt-both", facts, **because),)
+    ((side, codes),) = because.items()
+    return (make_doubt(SIDE_IN_DOUBT, facts, side=side.upper(), because=codes),)
 
 
 def _side(row: Measurement) -> ComparisonSide:

@@ -11,13 +11,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from gpucheck.bench import stats
+from gpucheck.bench.doubt_table import make_doubt
 from gpucheck.bench.environment import HostState
 from gpucheck.bench.gpu_case import ROTATION_IN_L2
 from gpucheck.bench.kernel_traits import BLAS_USERS, WHOLE_TRANSFERS, needs_host
-from gpucheck.bench.model import LARGER_SIZE, MORE_TIME, SMALLER_SIZE, Doubt, Fact, Scope
+from gpucheck.bench.model import Doubt, Scope
 from gpucheck.bench.request_model import Fill
 from gpucheck.bench.sampler import CaseState
 from gpucheck.bench.telemetry import LIMITED_READINGS, TROUBLE, SensorSummary, held_down
+from gpucheck.report.text import count_of
 
 #: Other programs' share of the processor, and the hypervisor's, that can bend a figure by 1 %.
 _OTHERS_PERCENT, _STEAL_PERCENT = 10.0, 2.0
@@ -100,12 +102,8 @@ def _too_few_samples(state: CaseState, _: RowEnvironment) -> Doubt | None:
     count = len(state.samples_s)
     if count >= _FEWEST or state.converged:
         return None
-    return Doubt(
-        code="too-few-samples",
-        message=f"only {count} {'sample' if count == 1 else 'samples'} fitted into the time",
-        next=f"{MORE_TIME}; {SMALLER_SIZE}",
-        facts={"samples": count, "wanted": _FEWEST},
-    )
+    facts = {"samples": count, "wanted": _FEWEST}
+    return make_doubt("too-few-samples", facts, counted=count_of(count, "sample"))
 
 
 def _unconverged(state: CaseState, _: RowEnvironment) -> Doubt | None:
@@ -114,21 +112,12 @@ def _unconverged(state: CaseState, _: RowEnvironment) -> Doubt | None:
     width = stats.half_width_share(state.medians_s)
     if state.converged:
         return None
-    facts: dict[str, Fact] = {"rounds": rounds}
     if width is None:
-        counted = "only one round" if rounds == 1 else f"only {rounds} rounds"
-        message = f"{counted} fitted into the time: how much rounds differ is unknown"
-    else:
-        message = f"the median is known only to ±{width:.1%}; the target is ±{state.precision:.0%}"
-        if width <= state.precision:
-            message = f"its {rounds} rounds agree to ±{width:.1%}, but are too few to be sure"
-        facts["half_width_share"] = width
-    return Doubt(
-        code="unconverged",
-        message=message,
-        next=f"{MORE_TIME}; run it again when the machine is idle",
-        facts=facts,
-    )
+        counted = "one round" if rounds == 1 else f"{rounds} rounds"
+        return make_doubt("unconverged-unknown", {"rounds": rounds}, counted=counted)
+    wording = "unconverged-agreeing" if width <= state.precision else "unconverged"
+    facts = {"rounds": rounds, "half_width_share": width}
+    return make_doubt(wording, facts, precision=state.precision)
 
 
 def _throttled(state: CaseState, environment: RowEnvironment) -> Doubt | None:
@@ -136,14 +125,9 @@ def _throttled(state: CaseState, environment: RowEnvironment) -> Doubt | None:
     reasons = {name: share for name, share in limits.items() if name in TROUBLE}
     if not reasons:
         return None
-    worst = max(reasons, key=lambda name: reasons[name])
-    return Doubt(
-        code="throttled",
-        message=f"the GPU lowered its clock for {reasons[worst]:.0%} of the time: "
-        f"{', '.join(sorted(reasons))}",
-        next="check temperature, fans and power supply; run gpucheck detect for details",
-        facts={f"{name}_share": share for name, share in reasons.items()},
-    )
+    facts = {f"{name}_share": share for name, share in reasons.items()}
+    named = ", ".join(sorted(reasons))
+    return make_doubt("throttled", facts, share=max(reasons.values()), reasons=named)
 
 
 def _cache_resident(state: CaseState, _: RowEnvironment) -> Doubt | None:
@@ -153,51 +137,25 @@ def _cache_resident(state: CaseState, _: RowEnvironment) -> Doubt | None:
     walked_bytes, cache_bytes = known
     if walked_bytes >= ROTATION_IN_L2 * cache_bytes:
         return None
-    on_cpu = state.case.label.device == "cpu"
-    cache = "last-level cache" if on_cpu else "L2"
-    return Doubt(
-        code="cache-resident" if on_cpu else "l2-resident",
-        message=f"the data may stay in the {cache}, so this may not be the speed of the memory",
-        next=f"{LARGER_SIZE} to measure the memory",
-        facts={"walked_bytes": walked_bytes, "cache_bytes": cache_bytes},
-    )
+    code = "cache-resident" if state.case.label.device == "cpu" else "l2-resident"
+    return make_doubt(code, {"walked_bytes": walked_bytes, "cache_bytes": cache_bytes})
 
 
 def _starved(state: CaseState, _: RowEnvironment) -> Doubt | None:
     share = state.case.starved_share
-    if share < 0.05:
-        return None
-    return Doubt(
-        code="starved",
-        message=f"in {share:.0%} of the runs the GPU may have waited for the host",
-        next=f"{LARGER_SIZE}, or reduce the load on the host",
-        facts={"starved_share": share},
-    )
+    return None if share < 0.05 else make_doubt("starved", {"starved_share": share})
 
 
 def _power_capped(state: CaseState, environment: RowEnvironment) -> Doubt | None:
     share = held_down(environment.gpu).get("power-cap")
-    if share is None:
-        return None
-    return Doubt(
-        code="power-capped",
-        message=f"the GPU was at its power limit for {share:.0%} of the time, which is normal for "
-        "products of random numbers",
-        next="compare the percentage of peak at the measured clock (-v)",
-        facts={"power_cap_share": share},
-    )
+    return None if share is None else make_doubt("power-capped", {"power_cap_share": share})
 
 
 def _clocks_locked(state: CaseState, environment: RowEnvironment) -> Doubt | None:
     share = environment.gpu.reasons.get("application-clocks", 0.0)
     if share < LIMITED_READINGS:
         return None
-    return Doubt(
-        code="clocks-locked",
-        message="a setting fixes the GPU's clocks: the GPU does not choose them",
-        next="see them: nvidia-smi -q -d CLOCK; compare only with runs at the same clocks",
-        facts={"application_clocks_share": share},
-    )
+    return make_doubt("clocks-locked", {"application_clocks_share": share})
 
 
 def _clock_low(state: CaseState, environment: RowEnvironment) -> Doubt | None:
@@ -209,81 +167,44 @@ def _clock_low(state: CaseState, environment: RowEnvironment) -> Doubt | None:
     explained = (_throttled, _power_capped, _clocks_locked)
     if any(doubt(state, environment) is not None for doubt in explained):
         return None
-    named = sorted(set(held_down(environment.gpu)) - {"idle"})
-    why = f"the driver names only {', '.join(named)}" if named else "the driver gives no reason"
-    return Doubt(
-        code="clock-low",
-        message=f"the SMs ran at {measured_mhz:.0f} MHz, below their highest clock of "
-        f"{environment.clock_max_mhz:.0f} MHz, and {why}",
-        next="run nvidia-smi -q -d CLOCK,PERFORMANCE,POWER; in a virtual machine, check its host; "
-        "compare the percentage of peak at the measured clock (-v)",
-        facts={"sm_clock_mhz": measured_mhz, "clock_sm_max_mhz": environment.clock_max_mhz},
-    )
+    named = ", ".join(sorted(set(held_down(environment.gpu)) - {"idle"}))
+    facts = {"sm_clock_mhz": measured_mhz, "clock_sm_max_mhz": environment.clock_max_mhz}
+    return make_doubt("clock-low-named" if named else "clock-low", facts, named=named)
 
 
 def _gpu_shared(state: CaseState, environment: RowEnvironment) -> Doubt | None:
-    if not environment.gpu.other_processes:
-        return None
     pids = environment.gpu.other_processes
-    who = f"process {pids[0]} also uses" if len(pids) == 1 else f"{len(pids)} other processes use"
-    return Doubt(
-        code="gpu-shared",
-        message=f"{who} this GPU",
-        next="list them: gpucheck list --processes; run it again when they have ended",
-        facts={"processes": ", ".join(str(pid) for pid in pids)},
-    )
+    if not pids:
+        return None
+    wording = "gpu-shared-with-one" if len(pids) == 1 else "gpu-shared"
+    return make_doubt(wording, {"processes": ", ".join(map(str, pids))}, count=len(pids))
 
 
 def _claimed(state: CaseState, environment: RowEnvironment) -> Doubt | None:
-    if environment.gpu.claimed_by is None:
-        return None
-    return Doubt(
-        code="gpu-claimed",
-        message=f"another process has claimed this GPU: it is {environment.gpu.claimed_by}",
-        next="run it again when the claim is released: gpucheck place --claims",
-        facts={"claimed_by": environment.gpu.claimed_by},
-    )
+    claimed_by = environment.gpu.claimed_by
+    return None if claimed_by is None else make_doubt("gpu-claimed", {"claimed_by": claimed_by})
 
 
 def _new_errors(state: CaseState, environment: RowEnvironment) -> Doubt | None:
-    if not environment.gpu.new_errors:
-        return None
-    errors = environment.gpu.new_errors
-    counted = ", ".join(f"{name.replace('_', ' ')} +{count}" for name, count in errors.items())
-    return Doubt(
-        code="new-errors",
-        message=f"the GPU counted new errors during the run: {counted}",
-        next="run gpucheck detect to see what they mean",
-        facts=dict(errors),
-    )
+    facts = environment.gpu.new_errors
+    errors = ", ".join(f"{name.replace('_', ' ')} +{count}" for name, count in facts.items())
+    return make_doubt("new-errors", facts, errors=errors) if facts else None
 
 
 def _far_from_gpu(state: CaseState, environment: RowEnvironment) -> Doubt | None:
     label = state.case.label
     if not environment.far or (label.scope is Scope.RESIDENT and label.kernel != "transfer"):
         return None
-    return Doubt(
-        code="far-from-gpu",
-        message="this process is not allowed on any CPU near the GPU: its copies cross from one "
-        "processor to the other",
-        next="start it without a CPU mask, or with one that includes the CPUs near the GPU: "
-        "gpucheck list --topology",
-        facts={"near_cpus_allowed": 0},
-    )
+    return make_doubt("far-from-gpu", {"near_cpus_allowed": 0})
 
 
 def _energy_window_short(state: CaseState, _: RowEnvironment) -> Doubt | None:
     window_s = state.energy_window_s
     if state.joules_per_op is None or window_s is None or window_s >= _ENERGY_WINDOW_S:
         return None
+    facts = {"energy_window_s": window_s, "counter_step_s": _ENERGY_STEP_S}
     share = _ENERGY_STEP_S / window_s
-    return Doubt(
-        code="energy-window-short",
-        message=f"its energy was counted for {window_s:.1f} s by a counter that moves every "
-        f"{_ENERGY_STEP_S:g} s: it is known only to {share:.0%}",
-        next=f"{MORE_TIME}: {_ENERGY_WINDOW_S:.0f} s for each row is enough",
-        facts={"energy_window_s": window_s, "counter_step_s": _ENERGY_STEP_S},
-    )
+    return make_doubt("energy-window-short", facts, share=share, enough_s=_ENERGY_WINDOW_S)
 
 
 def _link_narrow(state: CaseState, environment: RowEnvironment) -> Doubt | None:
@@ -295,13 +216,8 @@ def _link_narrow(state: CaseState, environment: RowEnvironment) -> Doubt | None:
     if gpu.link >= gpu.link_max:
         return None
     (generation, width), (best, widest) = gpu.link, gpu.link_max
-    return Doubt(
-        code="pcie-narrow",
-        message=f"the PCIe link ran at generation {generation} x{width} under load, but can run at "
-        f"{best} x{widest}",
-        next="check the slot, the riser and the BIOS settings",
-        facts={"generation": generation, "width": width},
-    )
+    facts = {"generation": generation, "width": width}
+    return make_doubt("pcie-narrow", facts, best=best, widest=widest)
 
 
 def _above_link(state: CaseState, environment: RowEnvironment) -> Doubt | None:
@@ -319,12 +235,13 @@ def _above_link(state: CaseState, environment: RowEnvironment) -> Doubt | None:
     reached = state.case.work.bytes_moved / stats.median(state.medians_s)
     if not possible or reached <= possible:
         return None
-    return Doubt(
-        code="above-link",
-        message=f"{reached / 1e9:.3g} GB/s is more than PCIe generation {generation} x{width} can "
-        f"carry ({possible / 1e9:.3g} GB/s)",
-        next="check how it is timed: the copies cannot have ended when the clock was read",
-        facts={"bytes_per_s": reached, "link_bytes_per_s": possible},
+    return make_doubt(
+        "above-link",
+        {"bytes_per_s": reached, "link_bytes_per_s": possible},
+        generation=generation,
+        width=width,
+        reached_gb=reached / 1e9,
+        possible_gb=possible / 1e9,
     )
 
 
@@ -337,12 +254,7 @@ def _lane_bytes_per_s(generation: int) -> float:
 def _zeros(state: CaseState, environment: RowEnvironment) -> Doubt | None:
     if environment.fill is Fill.NORMAL:
         return None
-    return Doubt(
-        code="zeros",
-        message="the arrays hold zeros, which draw less power than real data",
-        next="omit --fill zeros for figures that can be compared",
-        facts={"fill": environment.fill.value},
-    )
+    return make_doubt("zeros", {"fill": environment.fill.value})
 
 
 def _host_busy(state: CaseState, environment: RowEnvironment) -> Doubt | None:
@@ -356,14 +268,8 @@ def _host_busy(state: CaseState, environment: RowEnvironment) -> Doubt | None:
         crowded |= busy >= _OTHERS_CORES and wanted > host.cores
     if not needs_host(state.case.label, state.facts) or not (crowded or steal >= _STEAL_PERCENT):
         return None
-    who = "other programs" if crowded else "other virtual machines"
-    share = others if crowded else steal
-    return Doubt(
-        code="host-busy",
-        message=f"{who} took {share:.0f} % of the processor during the run",
-        next="run it again when the machine is idle",
-        facts={"others_percent": others, "steal_percent": steal},
-    )
+    wording = "host-busy" if crowded else "host-busy-stolen"
+    return make_doubt(wording, {"others_percent": others, "steal_percent": steal})
 
 
 def _quota(state: CaseState, environment: RowEnvironment) -> Doubt | None:
@@ -372,13 +278,7 @@ def _quota(state: CaseState, environment: RowEnvironment) -> Doubt | None:
         return None
     if not needs_host(state.case.label, state.facts):
         return None
-    return Doubt(
-        code="quota-reached",
-        message=f"this process's cgroup used up its CPU quota in {reached:.0f} % of its periods: "
-        "the threads had to wait",
-        next="raise the quota (cpu.max, docker --cpus), or end what else runs in the container",
-        facts={"quota_percent": reached},
-    )
+    return make_doubt("quota-reached", {"quota_percent": reached})
 
 
 def _blas_older(state: CaseState, environment: RowEnvironment) -> Doubt | None:
@@ -387,13 +287,7 @@ def _blas_older(state: CaseState, environment: RowEnvironment) -> Doubt | None:
         return None
     if label.framework is not None:  # it has a BLAS of its own
         return None
-    return Doubt(
-        code="blas-older-than-cpu",
-        message=f"{environment.old_blas}, but the processor has newer instructions: "
-        "products may take twice as long as necessary",
-        next="unset the variable that chooses the kernels (OPENBLAS_CORETYPE, "
-        "MKL_ENABLE_INSTRUCTIONS, ...), or use a newer NumPy",
-    )
+    return make_doubt("blas-older-than-cpu", blas=environment.old_blas)
 
 
 def _rounds_differ(state: CaseState, _: RowEnvironment) -> Doubt | None:
@@ -408,13 +302,7 @@ def _rounds_differ(state: CaseState, _: RowEnvironment) -> Doubt | None:
     apart, noise = stats.spread_of_rounds(state.rounds)
     if state.converged or apart < max(_ROUNDS_APART, _TIMES_NOISE * noise):
         return None
-    return Doubt(
-        code="rounds-differ",
-        message=f"its rounds differ by {apart:.1%}, and their noise explains {noise:.1%}: the rest "
-        "comes from memory placement, the clock or other programs",
-        next="run it again when the machine is idle",
-        facts={"between_rounds_share": apart, "noise_share": noise},
-    )
+    return make_doubt("rounds-differ", {"between_rounds_share": apart, "noise_share": noise})
 
 
 def _loops_missing(state: CaseState, _: RowEnvironment) -> Doubt | None:
@@ -432,13 +320,8 @@ def _loops_missing(state: CaseState, _: RowEnvironment) -> Doubt | None:
         start_s = _FRAMEWORK_STARTING_S
     if state.single_s - start_s < _FEWER_LOOPS * batched_s:
         return None
-    return Doubt(
-        code="loops-missing",
-        message=f"an operation takes {state.single_s:.2g} s by itself and {batched_s:.2g} s in a "
-        f"batch of {state.loops}: the batch may skip some of its work",
-        next="run it again when the machine is idle; if the doubt remains, do not trust this row",
-        facts={"single_s": state.single_s, "batched_s": batched_s, "loops": state.loops},
-    )
+    facts = {"single_s": state.single_s, "batched_s": batched_s, "loops": state.loops}
+    return make_doubt("loops-missing", facts)
 
 
 def _drifting(state: CaseState, _: RowEnvironment) -> Doubt | None:
@@ -454,13 +337,9 @@ def _drifting(state: CaseState, _: RowEnvironment) -> Doubt | None:
     chance = _TREND * math.sqrt(2 * (2 * count + 5) / (9 * count * (count - 1)))
     if abs(tau) < chance or abs(change) < state.precision:
         return None
-    return Doubt(
-        code="drifting",
-        message=f"its rounds get steadily {'slower' if tau > 0 else 'faster'}, the last third by "
-        f"{abs(change):.1%} compared with the first: it has not reached its steady state",
-        next=f"{MORE_TIME}; run it again now that the machine is warm",
-        facts={"trend": tau, "change_share": change},
-    )
+    pace = "slower" if tau > 0 else "faster"
+    facts = {"trend": tau, "change_share": change}
+    return make_doubt("drifting", facts, pace=pace, change=abs(change))
 
 
 def _autocorrelated(state: CaseState, environment: RowEnvironment) -> Doubt | None:
@@ -484,13 +363,8 @@ def _autocorrelated(state: CaseState, environment: RowEnvironment) -> Doubt | No
     in_a_round = count / len(state.medians_s)
     if length * _LENGTHS_IN_A_ROUND < in_a_round:
         return None
-    return Doubt(
-        code="autocorrelated",
-        message=f"its samples are correlated over {min(length, count):.0f} of them, and a round "
-        f"has {in_a_round:.0f}: the interval may be too narrow",
-        next=MORE_TIME,
-        facts={"autocorrelation": alike, "samples_in_a_round": in_a_round},
-    )
+    facts = {"autocorrelation": alike, "samples_in_a_round": in_a_round}
+    return make_doubt("autocorrelated", facts, length=min(length, count))
 
 
 def _bimodal(state: CaseState, environment: RowEnvironment) -> Doubt | None:
@@ -504,14 +378,8 @@ def _bimodal(state: CaseState, environment: RowEnvironment) -> Doubt | None:
     needed = max(_LEAST_GAP, _FEW_GAP / count)
     if gap < _MODE_GAP or gap * stats.median(samples) < needed * noise:
         return None
-    # A large gap means little as a percentage of a small value.
-    apart = f"{gap:.0%} apart" if gap < 1 else f"a factor of {1 + gap:.2g} apart"
-    return Doubt(
-        code="bimodal",
-        message=f"the samples fall into two groups {apart}: the median describes only one of them",
-        next="compare p10 and p90 (-v); run it again when the machine is idle",
-        facts={"gap_share": gap},
-    )
+    wording = "bimodal" if gap < 1 else "bimodal-factor"
+    return make_doubt(wording, {"gap_share": gap}, factor=1 + gap)
 
 
 _DOUBTS: tuple[_Rule, ...] = (

@@ -4,52 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from gpucheck.bench.model import LARGER_SIZE, MORE_TIME, Measurement
+from gpucheck.bench.doubt_table import find_wording, read_wordings
+from gpucheck.bench.model import Measurement
 from gpucheck.bench.rows_view import devices_text
 from gpucheck.report.blocks import Line
 from gpucheck.report.envelope import CheckStatus
-
-#: Doubts about how well a median is known; one line covers them all.
-PRECISION = (
-    "unconverged",
-    "too-few-samples",
-    "rounds-differ",
-    "drifting",
-    "autocorrelated",
-)
-#: Each doubt in few words, and what to do; the gravest come first.
-SHORT = {
-    "new-errors": ("the GPU counted new errors", "run gpucheck detect"),
-    "above-peak": ("faster than the card can be", "do not trust these rows"),
-    "above-link": ("faster than the PCIe link can be", "do not trust these rows"),
-    "loops-missing": ("a batch may skip some work", "do not trust these rows"),
-    "other-precision": ("computed in another precision", "unset what chooses the arithmetic"),
-    "accuracy-differs": ("a framework learns otherwise", "do not compare its speed"),
-    "reduced-precision": ("a framework computes in less precision", "use --same-math"),
-    "throttled": ("GPU slowed down by heat or hardware", "check fans and power supply"),
-    "host-busy": ("busy machine, so the speeds may be too low", "run it when the machine is idle"),
-    "quota-reached": ("CPU quota used up", "raise the quota"),
-    "gpu-shared": ("GPU shared with other processes", "see gpucheck list --processes"),
-    "gpu-claimed": ("GPU claimed by another process", "see gpucheck place --claims"),
-    "far-from-gpu": ("no CPU near the GPU", "start it without a CPU mask"),
-    "pcie-narrow": ("slow PCIe link", "check the slot, the riser and the BIOS settings"),
-    "blas-older-than-cpu": ("BLAS older than the processor", "update NumPy"),
-    "threads-differ": ("other number of threads", "unset what limits them"),
-    "compiled-again": ("may have compiled again", "compare p90 and the median with -v"),
-    "tensor-cores-unused": ("tensor cores not used", "see -v"),
-    "clock-low": ("low clock without a reason", "run nvidia-smi -q -d CLOCK,PERFORMANCE,POWER"),
-    "clocks-locked": ("fixed clocks", "compare only with runs at the same clocks"),
-    "starved": ("the GPU may have waited for the host", LARGER_SIZE),
-    "": ("not settled", MORE_TIME),
-    "bimodal": ("two groups of samples", "compare p10 and p90 with -v"),
-    "cache-resident": ("data that may stay in the cache", LARGER_SIZE),
-    "l2-resident": ("data that may stay in the L2 cache", LARGER_SIZE),
-    "above-copy": ("faster than the fastest copy", "see -v"),
-    "peak-uncertain": ("the peak itself is in doubt", "see -v"),
-    "energy-window-short": ("energy counted too briefly", MORE_TIME),
-    "zeros": ("arrays of zeros", "omit --fill zeros"),
-    "power-capped": ("at the power limit", "normal for random numbers"),
-}
 
 
 def in_doubt(rows: Sequence[Measurement], *, settled: bool = True) -> list[Line]:
@@ -58,18 +17,18 @@ def in_doubt(rows: Sequence[Measurement], *, settled: bool = True) -> list[Line]
     Without `settled`, how well medians are known is left out: the run was interrupted.
     """
     measured = [row for row in rows if row.median_s is not None]
-    doubtful: dict[str, list[Measurement]] = {}
-    for row in measured:
-        codes = ("" if doubt.code in PRECISION else doubt.code for doubt in row.doubts)
-        for code in dict.fromkeys(code for code in codes if code or settled):
-            doubtful.setdefault(code, []).append(row)
-    order = list(SHORT)
-    lines = []
-    for code in sorted(doubtful, key=lambda code: order.index(code) if code in order else 0):
-        what, remedy = SHORT.get(code, (code, "see -v"))
-        where = _where(doubtful[code], measured)
-        lines.append(Line(f"{what} ({where}): {remedy}", CheckStatus.WARN, indent=2))
-    return lines
+    order = list(read_wordings())
+    found = [(doubt.code, row) for row in measured for doubt in row.doubts]
+    found.sort(key=lambda one: order.index(one[0]) if one[0] in order else -1)
+    doubtful: dict[tuple[str, str], dict[int, Measurement]] = {}
+    for code, row in found:
+        words = find_wording(code)
+        if settled or words.get("about") != "precision":
+            doubtful.setdefault((words["short"], words["short_next"]), {})[id(row)] = row
+    return [
+        Line(f"{what} ({_where([*of.values()], measured)}): {step}", CheckStatus.WARN, indent=2)
+        for (what, step), of in doubtful.items()
+    ]
 
 
 def _where(found: Sequence[Measurement], rows: Sequence[Measurement]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from gpucheck.bench.doubt_table import make_doubt
 from gpucheck.bench.model import Doubt, FrameworkFacts, Measurement
 from gpucheck.report.text import count_of, framework_title
 
@@ -47,12 +48,9 @@ def _other_threads(
     most = max(one.threads or 0 for one in rows if one.device == "cpu")
     if row.threads != most or facts.threads_intra == most:
         return
-    yield Doubt(
-        code="threads-differ",
-        message=f"{title} uses {count_of(facts.threads_intra, 'thread')}, the others {most}",
-        next="unset what limits its threads (OMP_NUM_THREADS, MKL_NUM_THREADS, TF_NUM_...)",
-        facts={"threads_intra": facts.threads_intra, "threads": most},
-    )
+    found = {"threads_intra": facts.threads_intra, "threads": most}
+    counted = count_of(facts.threads_intra, "thread")
+    yield make_doubt("threads-differ", found, title=title, counted=counted)
 
 
 def _reduced_precision(
@@ -71,13 +69,7 @@ def _reduced_precision(
     )
     if exact:  # the format was asked for
         return
-    yield Doubt(
-        code="reduced-precision",
-        message=f"{title} computes float32 in {row.dtype.math_mode} as it is set: faster, with "
-        "fewer correct digits than the other rows",
-        next="make the arithmetic equal: --same-math",
-        facts={"math_mode": row.dtype.math_mode},
-    )
+    yield make_doubt("reduced-precision", {"math_mode": row.dtype.math_mode}, title=title)
 
 
 def _compiled_again(row: Measurement, title: str) -> Iterator[Doubt]:
@@ -90,13 +82,8 @@ def _compiled_again(row: Measurement, title: str) -> Iterator[Doubt]:
     compile_s = row.cold_s - row.median_s
     if longest_s - usual_s < _AS_THE_FIRST * compile_s or compile_s < _TIMES_MEDIAN * usual_s:
         return
-    yield Doubt(
-        code="compiled-again",
-        message=f"a sample took {longest_s:.2g} s, about as long as the first run, in which "
-        f"{title} compiled ({form}): it may have compiled again",
-        next="compare p90 and the median (-v)",
-        facts={"longest_s": longest_s, "first_s": row.cold_s},
-    )
+    facts = {"longest_s": longest_s, "first_s": row.cold_s}
+    yield make_doubt("compiled-again", facts, title=title, form=form)
 
 
 def _other_accuracy(row: Measurement, rows: Sequence[Measurement], title: str) -> Iterator[Doubt]:
@@ -119,10 +106,5 @@ def _other_accuracy(row: Measurement, rows: Sequence[Measurement], title: str) -
     points = 100 * abs(accuracy - own)
     if points <= ACCURACY_POINTS:
         return
-    yield Doubt(
-        code="accuracy-differs",
-        message=f"{title} reaches {accuracy:.1%} accuracy, gpucheck {own:.1%} by the same steps "
-        "on the same images",
-        next="do not compare the speed: it does not do the same work",
-        facts={"accuracy": accuracy, "gpucheck_accuracy": own, "points": points},
-    )
+    facts = {"accuracy": accuracy, "gpucheck_accuracy": own, "points": points}
+    yield make_doubt("accuracy-differs", facts, title=title)

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from gpucheck.bench.boards import TableBoard, find_board, load_table
+from gpucheck.bench.doubt_table import make_doubt
 from gpucheck.bench.kernel_traits import LINKS, STREAMS
 from gpucheck.bench.model import LARGER_SIZE, Doubt, Fact, Measurement, Roofline, Scope
 from gpucheck.drivers.gpu import BenchGpu, Board
@@ -312,30 +313,15 @@ def _above_peak(row: Measurement) -> Doubt | None:
     # A row in the cache exceeds memory speed and already has its own doubt.
     if percent is None or percent <= _ABOVE_PERCENT or in_cache(row):
         return None
-    if row.device == "cpu":
-        message = f"{percent:.0f} % of the best product of this run: that product was disturbed"
-        remedy = "run it again when the machine is idle"
-    else:
-        message = (
-            f"{percent:.0f} % of the peak should be impossible: the clock was above nominal, "
-            "or another precision ran"
-        )
-        remedy = "see the percentage at the measured clock and the arithmetic (-v)"
-    facts: dict[str, Fact] = {"percent_of_peak": percent}
-    return Doubt(code="above-peak", message=message, next=remedy, facts=facts)
+    wording = "above-peak-cpu" if row.device == "cpu" else "above-peak"
+    return make_doubt(wording, {"percent_of_peak": percent})
 
 
 def _above_copy(row: Measurement) -> Doubt | None:
     percent = row.percent_of_copy
     if percent is None or percent <= _ABOVE_PERCENT or in_cache(row):
         return None
-    return Doubt(
-        code="above-copy",
-        message=f"{percent:.0f} % of the fastest copy or triad of this run: those were disturbed, "
-        "or this row moves fewer bytes than it counts",
-        next=f"run it again when the machine is idle; {LARGER_SIZE}",
-        facts={"percent_of_copy": percent},
-    )
+    return make_doubt("above-copy", {"percent_of_copy": percent})
 
 
 def _uncertain_peak(row: Measurement, gpu: BenchGpu | None) -> Doubt | None:
@@ -343,13 +329,7 @@ def _uncertain_peak(row: Measurement, gpu: BenchGpu | None) -> Doubt | None:
         return None
     by_memory = row.throughput is not None and row.throughput.unit == "B/s"
     unsure = gpu.board.uncertainty.get("bytes_per_s" if by_memory else row.dtype.format)
-    if unsure is None:
-        return None
-    return Doubt(
-        code="peak-uncertain",
-        message=f"the peak that this row is compared with is uncertain: {unsure}",
-        next="treat the percentage as equally uncertain",
-    )
+    return None if unsure is None else make_doubt("peak-uncertain", unsure=unsure)
 
 
 def _other_precision(row: Measurement, gpu: BenchGpu | None) -> Doubt | None:
@@ -362,19 +342,14 @@ def _other_precision(row: Measurement, gpu: BenchGpu | None) -> Doubt | None:
         return None
     mode = row.dtype.math_mode
     if mode == "tf32" and error < _BETWEEN_ERRORS:
-        ran = "float32: TF32 would leave about 3e-04"
+        ran, other, usual = "float32", "TF32", 3e-4
     elif mode == "fp32" and not row.verified.ok and _BETWEEN_ERRORS < error < _MOST_ROUNDING:
-        ran = "TF32: float32 would leave about 1e-06"
+        ran, other, usual = "TF32", "float32", 1e-6
     else:
         return None
-    return Doubt(
-        code="other-precision",
-        message=f"its error of {error:.0e} is typical of {ran}",
-        next="check the variables CUPY_TF32 and NVIDIA_TF32_OVERRIDE; try another cuBLAS"
-        if row.framework is None
-        else "check NVIDIA_TF32_OVERRIDE and what the framework permits; --same-math sets it",
-        facts={"error": error, "math_mode": mode},
-    )
+    wording = "other-precision" if row.framework is None else "other-precision-framework"
+    facts: dict[str, Fact] = {"error": error, "math_mode": mode}
+    return make_doubt(wording, facts, ran=ran, other=other, usual=usual)
 
 
 def _tensor_cores_unused(row: Measurement, gpu: BenchGpu | None) -> Doubt | None:
@@ -405,17 +380,16 @@ def _tensor_cores_unused(row: Measurement, gpu: BenchGpu | None) -> Doubt | None
 
 def _slow_as_cuda_cores(row: Measurement, reached: float, cores: float, expected: float) -> Doubt:
     uneven = any(edge % _EVEN for edge in row.shape)
-    return Doubt(
-        code="tensor-cores-unused",
-        message=f"{reached / 1e12:.3g} TFLOP/s needs no tensor cores: CUDA cores alone could do "
-        f"{cores / 1e12:.3g}, and at least {expected / 1e12:.3g} is expected here",
-        next=("choose a size that is a multiple of 16; " if uneven else "")
-        + "compare with float32 at this size; try another cuBLAS",
-        facts={
+    return make_doubt(
+        "tensor-cores-unused-uneven" if uneven else "tensor-cores-unused",
+        {
             "flops_per_s": reached,
             "cuda_cores_flops_per_s": cores,
             "expected_flops_per_s": expected,
         },
+        reached=reached / 1e12,
+        cores=cores / 1e12,
+        expected=expected / 1e12,
     )
 
 

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import random
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +9,7 @@ import pytest
 
 from gpucheck.bench import doubts, stats
 from gpucheck.bench.case import Work
+from gpucheck.bench.doubt_table import find_wording, read_wordings
 from gpucheck.bench.doubts import HostState, RowEnvironment, doubts_about
 from gpucheck.bench.model import Scope
 from gpucheck.bench.request_model import Fill
@@ -53,16 +53,21 @@ def on_gpu(kernel: str = "fake") -> CaseState:
     return found
 
 
-def test_every_doubt_is_explained_in_the_documentation() -> None:
+def test_every_doubt_has_its_sentences_in_full_and_in_few_words() -> None:
+    wanted = {"message", "next", "short", "short_next"}
+
+    assert not [name for name, words in read_wordings().items() if not wanted <= words.keys()]
+
+
+def test_every_wording_of_a_doubt_is_used_and_stands_in_the_table() -> None:
     folder = Path(doubts.__file__).parent
-    source = "".join(path.read_text(encoding="utf-8") for path in folder.glob("*doubts.py"))
-    known = set(re.findall(r'code(?:=| = )"([a-z0-9-]+)"', source)) | {"cache-resident"}
-    document = folder.parents[1] / "docs" / "reference" / "bench.md"
+    source = "".join(path.read_text(encoding="utf-8") for path in folder.glob("*.py"))
 
-    explained = set(re.findall(r"`([a-z0-9-]+)`", document.read_text(encoding="utf-8")))
+    assert not [name for name in read_wordings() if f'"{name}"' not in source]
 
-    assert len(known) > 15
-    assert known <= explained
+
+def test_a_doubt_of_another_version_is_shown_by_its_code() -> None:
+    assert find_wording("of-tomorrow") == {"short": "of-tomorrow", "short_next": "see -v"}
 
 
 @pytest.mark.parametrize("host", [IDLE, UNREADABLE])

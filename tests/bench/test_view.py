@@ -1,14 +1,10 @@
 from __future__ import annotations
 
-import re
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from gpucheck.bench import doubts, roofline
 from gpucheck.bench.comparison import compare, headline
-from gpucheck.bench.doubts_view import PRECISION, SHORT
 from gpucheck.bench.model import (
     LARGER_SIZE,
     BenchResult,
@@ -586,17 +582,6 @@ def test_a_doubt_of_one_device_names_it() -> None:
 
     assert "(4 of 5 rows)" in doubts_of(result(CPU, *gpus))[0]
     assert "(1 of 2 rows, on gpu:0)" in doubts_of(result(CPU, gpus[0]))[0]
-
-
-def test_every_doubt_about_a_row_has_few_words() -> None:
-    source = "".join(
-        (Path(module.__file__ or "").read_text(encoding="utf-8")) for module in (doubts, roofline)
-    )
-
-    codes = set(re.findall(r"code=\"([a-z0-9-]+)\"", source))
-
-    assert len(codes) > 20
-    assert codes <= {*SHORT, *PRECISION}
 
 
 def test_rows_that_the_time_did_not_reach_are_one_line() -> None:
