@@ -55,7 +55,7 @@ JSON, OF_A_MACHINE = (
         ["place", "/gpu:0"],
         ["place", "/gpu:9"],
         ["place", "--count", "1"],
-        ["place", "--count", "2", "--format", "index"],
+        ["place", "--count", "2", "--format", "env"],
         ["place", "--count", "1", "--min-free", "900GiB", "-v"],
         ["place", "--count", "1", "--format", "shell"],
         ["memlimit", "30%", "-v"],

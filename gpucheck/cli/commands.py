@@ -56,7 +56,7 @@ COMMANDS = MappingProxyType(
         "place": Command(
             "gpucheck.cli.place",
             "Show which device a program gets; after -- run it there.",
-            formats=("table", "json", "uuid", "index", "shell"),
+            formats=("table", "json", "uuid", "index", "env", "shell"),
             examples=(
                 ("gpucheck place /gpu:0", "which card is that?"),
                 ("gpucheck place --soft --run /gpu:9", "run where it really lands"),
@@ -239,7 +239,7 @@ OF_OPTIONS = MappingProxyType(
     }
 )
 #: Lines for a shell or a variable: an answer for the machine at hand, never from a saved document.
-TO_EVALUATE = frozenset({"uuid", "index", "shell", "code"})
+TO_EVALUATE = frozenset({"uuid", "index", "env", "shell", "code"})
 
 
 def formats_of(document: str) -> tuple[str, ...]:

@@ -445,8 +445,10 @@ def _for_format(answer: Answer, shared: Shared, gpus: Sequence[Gpu], probes: Pro
     placement = answer.result
     if not isinstance(placement, Placement) or not placement.devices:
         return answer
-    if shared.format == "index":
-        environment = environment_by_index(placement, gpus, probes.cuda_unrestricted)
+    if shared.format in ("index", "env"):
+        environment = environment_by_index(
+            placement, gpus, probes.cuda_unrestricted, ordered=shared.format == "env"
+        )
         return answer._replace(result=dataclasses.replace(placement, environment=environment))
     if shared.format in ("uuid", "shell"):
         check_nameable(placement.devices, by_uuid=shared.format == "uuid")

@@ -446,49 +446,74 @@ def environment_for(devices: Sequence[PlacedDevice]) -> dict[str, str]:
 
 
 def environment_by_index(
-    placement: Placement, gpus: Sequence[Gpu], ask_cuda: Callable[[], CudaReading]
+    placement: Placement,
+    gpus: Sequence[Gpu],
+    ask_cuda: Callable[[], CudaReading],
+    *,
+    ordered: bool,
 ) -> dict[str, str]:
-    """Return the variables with the numbers that CUDA gives the GPUs under PCI_BUS_ID.
+    """Return CUDA_VISIBLE_DEVICES with CUDA's numbers of the GPUs.
 
-    `gpus` are all GPUs. If there are several, `ask_cuda` reads what CUDA sees without
-    CUDA_VISIBLE_DEVICES: a GPU that it leaves out would shift the numbers of those after it.
+    They are those under PCI_BUS_ID, with the variable that asks for it, if `ordered`; else those
+    that CUDA gives in this environment. `gpus` are all GPUs. If there are several, `ask_cuda` reads
+    what CUDA sees without CUDA_VISIBLE_DEVICES: a GPU that it leaves out would shift the numbers.
 
     Raises:
         InconclusiveError: the numbers are not certain.
     """
     chosen = list(dict.fromkeys(d.index for d in placement.devices if d.kind == "GPU"))
-    if chosen:
-        doubt = _index_uncertainty(gpus, ask_cuda)
-        if doubt is not None:
-            raise InconclusiveError(
-                code="index-not-certain",
-                message=f"The CUDA numbers of the GPUs are not certain: {doubt}.",
-                remedy=("Use UUIDs: --format uuid.",),
-            )
-    in_order = [gpu.index for gpu in sorted(gpus, key=lambda gpu: bus_place(gpu.pci_bus_id))]
+    in_order = _in_cuda_order(gpus, ask_cuda, by_bus=ordered) if chosen else []
     numbers = (str(in_order.index(index)) for index in chosen if index is not None)
-    value = ",".join(numbers) or NO_GPU
-    return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": value}
+    visible = {"CUDA_VISIBLE_DEVICES": ",".join(numbers) or NO_GPU}
+    return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", **visible} if ordered else visible
 
 
-def _index_uncertainty(gpus: Sequence[Gpu], ask_cuda: Callable[[], CudaReading]) -> str | None:
+def _in_cuda_order(
+    gpus: Sequence[Gpu], ask_cuda: Callable[[], CudaReading], *, by_bus: bool
+) -> list[int]:
+    """Return NVML's indices by CUDA's number.
+
+    Raises:
+        InconclusiveError: the numbers are not certain.
+    """
+    cuda = CudaReading()
+    doubt = _index_uncertainty(gpus)
+    if doubt is None and len(gpus) > 1:
+        cuda = ask_cuda()
+        doubt = _cuda_uncertainty(gpus, cuda)
+    if doubt is not None:
+        raise InconclusiveError(
+            code="index-not-certain",
+            message=f"The CUDA numbers of the GPUs are not certain: {doubt}.",
+            remedy=("Use UUIDs: --format uuid.",),
+        )
+    if by_bus or len(gpus) == 1:
+        return [gpu.index for gpu in sorted(gpus, key=lambda gpu: bus_place(gpu.pci_bus_id))]
+    by_uuid = {digits_of(gpu.uuid or ""): gpu.index for gpu in gpus}
+    return [by_uuid[device.uuid_hex or ""] for device in cuda.devices]
+
+
+def _index_uncertainty(gpus: Sequence[Gpu]) -> str | None:
     for gpu in gpus:
         if gpu.state is not GpuState.OK:
             return f"GPU {gpu.index} {_SILENT[gpu.state]}"
         if gpu.mig.enabled:
             return f"GPU {gpu.index} is split by MIG"
-    if len(gpus) == 1:
-        return None
     places = {bus_place(gpu.pci_bus_id) for gpu in gpus}
-    if len(places) < len(gpus) or None in {gpu.pci_bus_id for gpu in gpus}:
+    if len(gpus) > 1 and (len(places) < len(gpus) or None in {gpu.pci_bus_id for gpu in gpus}):
         return "not every GPU has a PCI bus id of its own"
-    cuda = ask_cuda()
+    return None
+
+
+def _cuda_uncertainty(gpus: Sequence[Gpu], cuda: CudaReading) -> str | None:
     if cuda.failure is not None:
         return f"CUDA did not answer ({cuda.failure.message})"
     seen = {device.uuid_hex for device in cuda.devices}
-    missing = [gpu for gpu in gpus if digits_of(gpu.uuid or "") not in seen]
+    known = {digits_of(gpu.uuid or ""): gpu for gpu in gpus}
+    missing = [gpu for uuid, gpu in known.items() if uuid not in seen]
     if not missing:
-        return None
+        unique = len(known) == len(gpus) and seen <= known.keys()
+        return None if unique else "the UUIDs of NVML and of CUDA are not the same"
     names = ", ".join(f"GPU {gpu.index}" for gpu in missing)
     return f"CUDA leaves out {names}, and nothing hides it"
 

@@ -404,15 +404,15 @@ def _part(claim: Claim) -> str:
 # ---------------------------------------------------------------------------------- lines
 
 
-def _uuids(placement: Placement) -> str:
+def _visible_devices(placement: Placement) -> str:
     """Return the GPUs as CUDA_VISIBLE_DEVICES takes them; no chosen GPU gives no text."""
     if not placement.devices:
         return ""
     return placement.environment.get("CUDA_VISIBLE_DEVICES", "") + "\n"
 
 
-def _indices(placement: Placement) -> str:
-    """Return both variables on one line, as `env` takes them: an index needs its order."""
+def _assignments(placement: Placement) -> str:
+    """Return both variables on one line, as `env` takes them."""
     if not placement.devices:
         return ""
     return " ".join(f"{name}={value}" for name, value in placement.environment.items()) + "\n"
@@ -423,4 +423,9 @@ def _exports(placement: Placement) -> str:
 
 
 #: Format -> the lines of a placement to copy or to evaluate.
-LINES = {"uuid": _uuids, "index": _indices, "shell": _exports}
+LINES = {
+    "uuid": _visible_devices,
+    "index": _visible_devices,
+    "env": _assignments,
+    "shell": _exports,
+}

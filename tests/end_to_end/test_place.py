@@ -207,11 +207,13 @@ class TestChoosing:
         assert document["error"]["code"] == "nothing-fits"
         assert len(document["result"]["candidates"]) == 8
 
-    def test_index_and_shell(self, program: Program, h100s: dict[str, str]) -> None:
+    def test_index_env_and_shell(self, program: Program, h100s: dict[str, str]) -> None:
         by_index = program("place", "--count", "1", "--format", "index", env=h100s).text
+        by_env = program("place", "--count", "1", "--format", "env", env=h100s).text
         by_shell = program("place", "--count", "1", "--format", "shell", env=h100s).text
 
-        assert by_index == "CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES=5\n"
+        assert by_index == "5\n"
+        assert by_env == "CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES=5\n"
         assert by_shell.startswith("export CUDA_VISIBLE_DEVICES=GPU-")
 
     @pytest.mark.parametrize("words", [["--count", "2"], ["/gpu:1", "cuda:6", "/gpu:1", "/cpu:0"]])
@@ -222,7 +224,7 @@ class TestChoosing:
         place = f"{PYTHON} -m gpucheck place {' '.join(words)} --quiet --format"
         script = (
             f'(found=$({place} shell) && eval "$found" && echo "$CUDA_VISIBLE_DEVICES"); '
-            f"{place} uuid; env $({place} index) sh -c 'echo $CUDA_VISIBLE_DEVICES'"
+            f"{place} uuid; env $({place} env) sh -c 'echo $CUDA_VISIBLE_DEVICES'; {place} index"
         )
         ended = subprocess.run(
             ["sh", "-c", script],
@@ -232,12 +234,12 @@ class TestChoosing:
             check=True,
         )
 
-        evaluated, uuids, indices = ended.stdout.splitlines()
+        evaluated, uuids, by_env, indices = ended.stdout.splitlines()
         assert evaluated == uuids
         assert len(uuids.split(",")) == len(set(uuids.split(","))) == 2
-        assert indices == ("5,6" if "--count" in words else "1,6")
+        assert by_env == indices == ("5,6" if "--count" in words else "1,6")
 
-    @pytest.mark.parametrize("form", ["uuid", "shell", "index"])
+    @pytest.mark.parametrize("form", ["uuid", "shell", "index", "env"])
     def test_nothing_is_evaluated_where_nothing_fits(
         self, program: Program, h100s: dict[str, str], form: str
     ) -> None:

@@ -306,7 +306,7 @@ class TestVariables:
         split = card(3, None, mig=MigState(enabled=True))
         same = card(3, 2, pci_bus_id="0000:02:00.0")
 
-        assert environment_by_index(placed, SWAPPED, sees(*SWAPPED)) == {
+        assert environment_by_index(placed, SWAPPED, sees(*SWAPPED), ordered=True) == {
             "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
             "CUDA_VISIBLE_DEVICES": "2",
         }
@@ -317,14 +317,17 @@ class TestVariables:
         ):
             gpus = (*SWAPPED, other)
             with pytest.raises(InconclusiveError, match=reason):
-                environment_by_index(placed, gpus, sees(*gpus))
+                environment_by_index(placed, gpus, sees(*gpus), ordered=True)
 
-    def test_the_index_of_an_only_gpu_is_certain(self) -> None:
+    @pytest.mark.parametrize("ordered", [True, False])
+    def test_the_index_of_an_only_gpu_is_certain(self, ordered: bool) -> None:
         def unasked() -> CudaReading:
             raise AssertionError
 
         placed = place_devices(["/gpu:0"], (card(0, 0),), soft=False)
-        found = environment_by_index(placed, (card(0, 0, pci_bus_id=None),), unasked)
+        found = environment_by_index(
+            placed, (card(0, 0, pci_bus_id=None),), unasked, ordered=ordered
+        )
 
         assert found["CUDA_VISIBLE_DEVICES"] == "0"
 
@@ -333,19 +336,38 @@ class TestVariables:
         gpus = tuple(card(n, n, pci_bus_id=bus) for n, bus in enumerate(buses))
         placed = place_devices(["/gpu:0", "/gpu:2", "/gpu:3"], gpus, soft=False)
 
-        found = environment_by_index(placed, gpus, sees(*gpus))
+        found = environment_by_index(placed, gpus, sees(*gpus), ordered=True)
 
         assert found["CUDA_VISIBLE_DEVICES"] == "1,0,3"
 
-    def test_a_card_that_cuda_leaves_out_makes_indices_uncertain(self) -> None:
+    def test_without_the_order_they_are_the_numbers_that_cuda_gives_here(self) -> None:
+        gpus = tuple(card(n, n, uuid=f"GPU-{n:032x}") for n in range(3))
+        placed = place_devices(["/gpu:0", "/gpu:2"], gpus, soft=False)
+        fastest_first = sees(gpus[2], gpus[0], gpus[1])
+
+        found = environment_by_index(placed, gpus, fastest_first, ordered=False)
+
+        assert found == {"CUDA_VISIBLE_DEVICES": "1,0"}
+
+    @pytest.mark.parametrize("ordered", [True, False])
+    def test_two_cards_of_one_uuid_make_indices_uncertain(self, ordered: bool) -> None:
+        gpus = tuple(card(n, n, uuid=f"GPU-{n:032x}") for n in range(2))
+        placed = place_devices(["/gpu:0"], gpus, soft=False)
+        alike = tuple(gpu._replace(uuid=gpus[0].uuid) for gpu in gpus)
+
+        with pytest.raises(InconclusiveError, match="are not the same"):
+            environment_by_index(placed, alike, sees(*alike), ordered=ordered)
+
+    @pytest.mark.parametrize("ordered", [True, False])
+    def test_a_card_that_cuda_leaves_out_makes_indices_uncertain(self, ordered: bool) -> None:
         gpus = tuple(card(n, n, uuid=f"GPU-{n:032x}") for n in range(3))
         placed = place_devices(["/gpu:2"], gpus, soft=False)
         silent = CudaReading(failure=ProbeFailure(code="timeout", message="it is asleep"))
 
         with pytest.raises(InconclusiveError, match="CUDA leaves out GPU 1, and nothing hides it"):
-            environment_by_index(placed, gpus, sees(gpus[0], gpus[2]))
+            environment_by_index(placed, gpus, sees(gpus[0], gpus[2]), ordered=ordered)
         with pytest.raises(InconclusiveError, match="it is asleep"):
-            environment_by_index(placed, gpus, lambda: silent)
+            environment_by_index(placed, gpus, lambda: silent, ordered=ordered)
 
     def test_a_card_without_a_name(self) -> None:
         nameless = PlacedDevice(spec="", resolved="", kind="GPU", index=3)

@@ -384,10 +384,14 @@ def test_uuids_with_commas() -> None:
     assert formatted("uuid", made) == "GPU-1,GPU-2\n"
 
 
-def test_indices_never_without_their_order() -> None:
+def test_numbers_alone() -> None:
+    assert formatted("index", report("GPU-1", CUDA_VISIBLE_DEVICES="3,1")) == "3,1\n"
+
+
+def test_numbers_with_their_order() -> None:
     made = report("GPU-1", CUDA_DEVICE_ORDER="PCI_BUS_ID", CUDA_VISIBLE_DEVICES="3")
 
-    assert formatted("index", made) == "CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES=3\n"
+    assert formatted("env", made) == "CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES=3\n"
 
 
 def test_a_shell_takes_it_word_for_word() -> None:
@@ -399,7 +403,7 @@ def test_a_shell_takes_it_word_for_word() -> None:
     assert finished.stdout == nasty
 
 
-@pytest.mark.parametrize("name", ["uuid", "index", "shell"])
+@pytest.mark.parametrize("name", ["uuid", "index", "env", "shell"])
 def test_no_choice_gives_no_text(name: str) -> None:
     assert formatted(name, report()) == ""
     assert formatted(name, report()._replace(result=None)) == ""

@@ -29,6 +29,7 @@ FORMATS = MappingProxyType(
         "code": "lines:code",
         "uuid": "lines:uuid",
         "index": "lines:index",
+        "env": "lines:env",
         "shell": "lines:shell",
         "nodes": "lines:nodes",
         "junit": "junit:render",

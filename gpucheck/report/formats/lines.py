@@ -44,8 +44,10 @@ def line(report: Report, view: View) -> str:
 code = _lines("code")
 #: The GPUs as CUDA_VISIBLE_DEVICES takes them, with commas.
 uuid = _lines("uuid")
-#: The GPUs by index, with the order that gives the indices meaning.
+#: CUDA's numbers of the GPUs, with commas.
 index = _lines("index")
+#: Both variables on a line for `env`: the numbers, and the order that gives them meaning.
+env = _lines("env")
 #: `export` lines, for `eval "$(gpucheck … --format shell)"`.
 shell = _lines("shell")
 #: Unhealthy nodes, one a line with its reason, for a scheduler.

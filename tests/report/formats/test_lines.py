@@ -47,7 +47,7 @@ def test_uuids_with_commas() -> None:
 def test_indices_never_without_their_order() -> None:
     one = placement("GPU-1", CUDA_DEVICE_ORDER="PCI_BUS_ID", CUDA_VISIBLE_DEVICES="3")
 
-    assert lines("index", "place", one) == "CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES=3\n"
+    assert lines("env", "place", one) == "CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES=3\n"
 
 
 @settings(max_examples=25)
@@ -72,8 +72,8 @@ def test_lines_of_code_are_shown_as_they_are() -> None:
 @pytest.mark.parametrize(
     ("name", "command", "result"),
     [
-        *((name, "place", placement()) for name in ("uuid", "index", "shell")),
-        *((name, "place", None) for name in ("uuid", "index", "shell")),
+        *((name, "place", placement()) for name in ("uuid", "index", "env", "shell")),
+        *((name, "place", None) for name in ("uuid", "index", "env", "shell")),
         *((name, "memlimit", limit({})) for name in ("code", "shell")),
         *((name, "memlimit", None) for name in ("code", "shell")),
     ],
