@@ -26,7 +26,7 @@ from gpucheck.report.text import View, rate
 
 if TYPE_CHECKING:
     from gpucheck.bench.burn import BurnProgress, DeviceProgress
-    from gpucheck.report.charts import Drawing
+    from gpucheck.report.charts import Chart
 
 _ENDS = {
     BurnEnd.TIME: "",
@@ -63,7 +63,7 @@ def blocks(report: Report, view: View) -> Iterator[Block]:
     yield verdict_line(*verdict_word(report, found.gates), _verdict(found))
 
 
-def charts(report: Report, view: View) -> Iterator[Drawing]:
+def charts(report: Report, view: View) -> Iterator[Chart]:
     """Yield the charts of a burn."""
     from gpucheck.bench.charts_view import burn_charts
 

@@ -52,7 +52,7 @@ from gpucheck.report.envelope import CheckStatus, Report, Status
 from gpucheck.report.text import View, count_of, rate, two_digits
 
 if TYPE_CHECKING:
-    from gpucheck.report.charts import Drawing
+    from gpucheck.report.charts import Chart
 
 #: Most conclusions of one kind shown without -v.
 _MOST_CONCLUSIONS = 3
@@ -80,7 +80,7 @@ def blocks(report: Report, view: View) -> Iterator[Block]:
     yield from gates_view.blocks(report, result, view)
 
 
-def charts(report: Report, view: View) -> Iterator[Drawing]:
+def charts(report: Report, view: View) -> Iterator[Chart]:
     """Yield the charts of a report of bench."""
     # Only what draws needs them.
     from gpucheck.bench.charts_view import bench_charts

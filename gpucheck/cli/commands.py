@@ -70,10 +70,7 @@ COMMANDS = MappingProxyType(
                 *("table", "json", "jsonl", "csv", "junit", "github", "prometheus", "html"),
                 "markdown",
             ),
-            charts=(
-                *("roofline", "speedup", "transfer", "rounds", "telemetry", "gpus"),
-                "frameworks",
-            ),
+            charts=("roofline", "transfer", "frameworks", "telemetry"),
             examples=(
                 ("gpucheck bench --quick", "the first look"),
                 ("gpucheck bench matmul --dtype float16,bfloat16 --device gpu:0", "tensor cores"),
@@ -85,7 +82,6 @@ COMMANDS = MappingProxyType(
             "gpucheck.cli.compare",
             "Compare two benchmark runs, with intervals and a verdict.",
             formats=("table", "json", "jsonl", "csv", "junit", "github", "html", "markdown"),
-            charts=("changes",),
             examples=(
                 ("gpucheck compare before.json after.json", "two runs of bench --save"),
                 ("gpucheck compare before.json after.json --tolerance 3", "slower by over 3 %?"),
@@ -198,10 +194,7 @@ COMMANDS = MappingProxyType(
                 *("table", "json", "jsonl", "csv", "line", "junit", "github", "prometheus"),
                 *("nodes", "html", "markdown"),
             ),
-            charts=(
-                *("roofline", "speedup", "transfer", "rounds", "telemetry", "gpus"),
-                *("frameworks", "changes"),
-            ),
+            charts=("roofline", "transfer", "frameworks", "telemetry"),
             examples=(
                 ("gpucheck show node17.json", "what CI kept, as the command showed it"),
                 ("gpucheck bench --quick --json | tee run.json | gpucheck show -", "both at once"),

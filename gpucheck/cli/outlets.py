@@ -26,7 +26,7 @@ from gpucheck.report.errors import ExitCode, GpucheckError, MissingError, WrongU
 from gpucheck.report.text import View, did_you_mean
 
 if TYPE_CHECKING:
-    from gpucheck.report.charts import Drawing
+    from gpucheck.report.charts import Chart
 
 Junit = Annotated[
     Path | None,
@@ -201,11 +201,11 @@ def plan_files(report: Report, shared: Shared, view: View) -> tuple[Report, list
     writes: list[Write] = []
     if shared.plot is not None and report.result is not None:
         try:
-            drawing = chosen_chart(report, view, shared.chart)
+            chart = chosen_chart(report, view, shared.chart)
         except MissingError as error:
             report = failed(report, error)
         else:
-            writes.append(picture_writer(shared.plot, drawing))
+            writes.append(picture_writer(shared.plot, chart))
     if shared.html is not None:
         writes.append(page_writer(report, shared.html, view))
     return report, writes
@@ -226,7 +226,7 @@ def write_failed_page(command: str, path: Path, error: GpucheckError) -> None:
         page_writer(failure_report(command, error), path, View())()
 
 
-def chosen_chart(report: Report, view: View, name: str | None) -> Drawing:
+def chosen_chart(report: Report, view: View, name: str | None) -> Chart:
     """Return the chart of this name, or the first one.
 
     Raises:
@@ -234,23 +234,23 @@ def chosen_chart(report: Report, view: View, name: str | None) -> Drawing:
     """
     from gpucheck.report.formats import charts_of
 
-    drawings = {one.id: one for one in charts_of(report, view)}
-    drawing = next(iter(drawings.values()), None) if name is None else drawings.get(name)
-    if drawing is None:
-        has = f"it has {', '.join(drawings)}" if drawings else "it has none"
+    charts = {one.id: one for one in charts_of(report, view)}
+    chart = next(iter(charts.values()), None) if name is None else charts.get(name)
+    if chart is None:
+        has = f"it has {', '.join(charts)}" if charts else "it has none"
         which = "any chart" if name is None else f"the chart {name}"
         message = f"This report has no values for {which}; {has}."
         raise MissingError(code="no-chart", message=message)
-    return drawing
+    return chart
 
 
-def picture_writer(path: Path, drawing: Drawing) -> Write:
+def picture_writer(path: Path, chart: Chart) -> Write:
     """Return what draws a chart to its file."""
 
     def write() -> None:
         from gpucheck.report.plot import picture
 
-        write_file(path, picture(drawing, path.suffix.removeprefix(".")))
+        write_file(path, picture(chart, path.suffix.removeprefix(".")))
 
     return write
 

@@ -30,15 +30,12 @@ from gpucheck.report.blocks import (
     head,
     limited,
 )
-from gpucheck.report.charts import HeatMap
 from gpucheck.report.envelope import CheckStatus, Report
 from gpucheck.report.errors import ExitCode
 from gpucheck.report.text import View, count_of, printable
 
 #: So many nodes of one kind stand in a report; `-v` shows the others.
 MOST_NODES = 20
-#: Rows and columns of a heat map that can still be told apart.
-MOST_ROWS, MOST_COLUMNS = 64, 64
 #: Slurm keeps a reason in one line; longer ones are cut in its listings.
 LONGEST_REASON = 120
 _MARKS = {
@@ -83,84 +80,6 @@ def blocks(report: Report, view: View) -> Iterator[Block]:
     yield from _differences(found, view)
     yield from _problems(found, view)
     yield from _judged(found, view)
-
-
-def charts(report: Report, view: View) -> Iterator[HeatMap]:
-    """Yield how slow GPUs and nodes are, the nodes by rack, if any was compared."""
-    found = report.result
-    if not isinstance(found, FleetReport):
-        return
-    compared = [node for node in found.nodes if _worst(node) is not None]
-    if not compared:
-        return
-    yield _gpu_map(compared)
-    if any(node.rack for node in compared):
-        yield _rack_map(compared)
-
-
-def _worst(node: FleetNode) -> float | None:
-    return max(
-        (gpu.slower_percent for gpu in node.gpus if gpu.slower_percent is not None), default=None
-    )
-
-
-def _gpu_map(nodes: Sequence[FleetNode]) -> HeatMap:
-    """Return nodes as rows and their GPUs as columns; of many nodes the slowest, by rack."""
-    slowest = sorted(nodes, key=lambda node: -(_worst(node) or 0.0))[:MOST_ROWS]
-    shown = sorted(slowest, key=lambda node: (node.rack or "", node.host))
-    width = min(MOST_COLUMNS, max(len(node.gpus) for node in shown))
-    values = tuple(
-        tuple(
-            node.gpus[column].slower_percent if column < len(node.gpus) else None
-            for column in range(width)
-        )
-        for node in shown
-    )
-    marked = tuple(
-        (row, column)
-        for row, node in enumerate(shown)
-        for column, gpu in enumerate(node.gpus[:width])
-        if gpu.speed is GpuSpeed.SLOW
-    )
-    of = "" if len(shown) == len(nodes) else f" of the {len(shown)} slowest of {len(nodes)} nodes"
-    return HeatMap(
-        id="gpus",
-        title=f"How much slower than its group each GPU{of} is",
-        says=f"{count_of(len(marked))} of {count_of(len(shown), 'node')} called slow, by rack.",
-        rows=tuple(f"{node.rack} {node.host}" if node.rack else node.host for node in shown),
-        columns=tuple(str(column) for column in range(width)),
-        values=values,
-        label="slower in its worst test (%)",
-        marked=marked,
-        diverging=True,
-    )
-
-
-def _rack_map(nodes: Sequence[FleetNode]) -> HeatMap:
-    """Return racks as rows and their nodes as columns, each by its slowest GPU."""
-    racks: dict[str, list[FleetNode]] = {}
-    for node in nodes:
-        racks.setdefault(node.rack or "no rack", []).append(node)
-    order = sorted(racks, key=lambda rack: -max(_worst(node) or 0.0 for node in racks[rack]))
-    shown = sorted(order[:MOST_ROWS])
-    width = min(MOST_COLUMNS, max(len(racks[rack]) for rack in shown))
-    values, marked = [], []
-    for row, rack in enumerate(shown):
-        here = racks[rack][:width]
-        values.append((*(_worst(node) for node in here), *[None] * (width - len(here))))
-        marked += [(row, column) for column, node in enumerate(here) if node.slow]
-    of = "" if len(shown) == len(racks) else f" of the {len(shown)} worst of {len(racks)} racks"
-    return HeatMap(
-        id="racks",
-        title=f"The slowest GPU of each node{of}",
-        says=f"{count_of(len(marked), 'node')} with slow GPUs in {count_of(len(shown), 'rack')}.",
-        rows=tuple(shown),
-        columns=tuple(str(column + 1) for column in range(width)),
-        values=tuple(values),
-        label="slower in its worst test (%)",
-        marked=tuple(marked),
-        diverging=True,
-    )
 
 
 def line(found: FleetReport) -> str:

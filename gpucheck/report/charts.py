@@ -18,7 +18,7 @@ class Axis(NamedTuple):
 
 
 class Drawn(StrEnum):
-    """How a series is drawn: a marker each, a line through all, or a bar from 0."""
+    """How a series is drawn: a marker each, a line through all, or a bar from 0 to each name."""
 
     POINTS = "points"
     LINE = "line"
@@ -26,20 +26,15 @@ class Drawn(StrEnum):
 
 
 class Series(NamedTuple):
-    """Values of one name; None leaves a gap.
+    """Values of one name.
 
-    `low` and `high` are the ends of the interval of each value along the axis of the values: y, or
-    x where y has names. `marked` are the places of the values to point out, each with its words.
     `limit`: it is a bound of the others, such as a roof, and drawn without a colour of its own.
     """
 
     name: str
     x: tuple[float, ...]
-    y: tuple[float | None, ...]
+    y: tuple[float, ...]
     drawn: Drawn = Drawn.POINTS
-    low: tuple[float | None, ...] = ()
-    high: tuple[float | None, ...] = ()
-    marked: tuple[tuple[int, str], ...] = ()
     limit: bool = False
 
 
@@ -75,25 +70,3 @@ class Chart(NamedTuple):
     x: Axis
     panels: tuple[Panel, ...]
     bands: tuple[Band, ...] = ()
-
-
-class HeatMap(NamedTuple):
-    """Values by row and column as colours, such as the nodes of a rack and their GPUs.
-
-    `values` has a row for each of `rows`, None where there is no value; `label` is what they are,
-    with the unit. `marked` are the places (row, column) of values to point out. `diverging`: they
-    are deviations from 0.
-    """
-
-    id: str
-    title: str
-    says: str
-    rows: tuple[str, ...]
-    columns: tuple[str, ...]
-    values: tuple[tuple[float | None, ...], ...]
-    label: str
-    marked: tuple[tuple[int, int], ...] = ()
-    diverging: bool = False
-
-
-Drawing = Chart | HeatMap

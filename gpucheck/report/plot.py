@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import io
 import logging
-import math
 import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,7 +16,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
-from gpucheck.report.charts import Axis, Chart, Drawing, Drawn, HeatMap, Panel, Series
+from gpucheck.report.charts import Axis, Chart, Drawn, Panel, Series
 from gpucheck.report.text import printable
 
 if TYPE_CHECKING:
@@ -30,8 +29,10 @@ _WIDTH = 5.0
 _HEIGHT, _LOW_HEIGHT, _ROW_HEIGHT = 2.9, 1.15, 0.2
 #: Dots per inch of a PNG.
 _DPI = 200
-#: Letters of a name, and of a text beside a point, that fit.
-_LONGEST_NAME, _LONGEST_NOTE = 36, 40
+#: Letters of a name, and of an axis' label, that fit.
+_LONGEST_NAME, _LONGEST_LABEL = 36, 40
+#: Points up to which a line has markers.
+_MOST_MARKERS = 40
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 _DASHES = ("-", (0, (5, 1.5)), (0, (1.5, 1)), (0, (6, 1.5, 1.5, 1.5)))
 #: Role of a colour on the page (a CSS variable), and the colour in a picture on white. Those of the
@@ -97,41 +98,37 @@ _REFERENCE = re.compile(r"#([\w-]+)")
 _SIZE = re.compile(r"([\d.]+)px")
 
 
-def inline_svg(drawing: Drawing, prefix: str) -> str:
+def inline_svg(chart: Chart, prefix: str) -> str:
     """Return a chart as an SVG element for a page with the CSS variables of these colours.
 
     Its ids begin with `prefix`; nothing in it is a style, a script or a reference elsewhere.
     """
-    root = ElementTree.fromstring(_drawn(drawing, "svg", _STAND_INS))
+    root = ElementTree.fromstring(_draw(chart, "svg", _STAND_INS))
     _clean(root, prefix)
     root.attrib = {
         "viewBox": root.get("viewBox", ""),
         "role": "img",
         "aria-labelledby": f"{prefix}-title {prefix}-desc",
     }
-    for name, text in (("desc", drawing.says), ("title", drawing.title)):
+    for name, text in (("desc", chart.says), ("title", chart.title)):
         about = ElementTree.Element(name, {"id": f"{prefix}-{name}"})
         about.text = _cut(text, 1000)
         root.insert(0, about)
     return ElementTree.tostring(root, encoding="unicode", short_empty_elements=True)
 
 
-def picture(drawing: Drawing, kind: str) -> bytes:
+def picture(chart: Chart, kind: str) -> bytes:
     """Return a chart as a file, "svg" or "png", on white."""
-    return _drawn(drawing, kind, _COLORS, titled=True)
+    return _draw(chart, kind, _COLORS, titled=True)
 
 
-def _drawn(
-    drawing: Drawing, kind: str, colors: Mapping[str, str], *, titled: bool = False
-) -> bytes:
+def _draw(chart: Chart, kind: str, colors: Mapping[str, str], *, titled: bool = False) -> bytes:
     # It may say that it reads the machine's fonts for the first time.
     logging.getLogger("matplotlib").setLevel(logging.ERROR)
     with _settings(colors):
-        figure = (
-            _heat_map(drawing, colors) if isinstance(drawing, HeatMap) else _chart(drawing, colors)
-        )
+        figure = _draw_chart(chart, colors)
         if titled:
-            title = _cut(drawing.title, 60)
+            title = _cut(chart.title, 60)
             figure.suptitle(title, x=0.01, ha="left", fontsize=10.5, fontweight="bold")
         file = io.BytesIO()
         svg = {"Date": None, "Creator": "gpucheck"}
@@ -164,12 +161,12 @@ def _settings(colors: Mapping[str, str]) -> Iterator[None]:
 # ----------------------------------------------------------------------------------- charts
 
 
-def _chart(chart: Chart, colors: Mapping[str, str]) -> Figure:
+def _draw_chart(chart: Chart, colors: Mapping[str, str]) -> Figure:
     lanes = tuple(dict.fromkeys(band.name for band in chart.bands))
     heights = [_height(panel, alone=len(chart.panels) == 1) for panel in chart.panels]
     heights += [0.3 + _ROW_HEIGHT * len(lanes)] if lanes else []
-    names = [one.name for one in _legend_of(chart)]
-    figure, legend = _figure(sum(heights) + 0.45, names)
+    names = _legend_of(chart)
+    figure, legend = _open_figure(sum(heights) + 0.45, names)
     grid = figure.subplots(len(heights), 1, sharex=True, squeeze=False, height_ratios=heights)
     rows: list[Any] = list(grid[:, 0])
     handles: dict[str, Any] = {}
@@ -180,11 +177,10 @@ def _chart(chart: Chart, colors: Mapping[str, str]) -> Figure:
         _draw_bands(rows[-1], chart, lanes, rows[:-1], colors)
     for axes in rows[:-1]:
         axes.tick_params(labelbottom=False)
-    rows[-1].set_xlabel(_cut(chart.x.label, _LONGEST_NOTE))
+    rows[-1].set_xlabel(_cut(chart.x.label, _LONGEST_LABEL))
     if legend:
-        shown = [handles[name] for name in names]
         figure.legend(
-            shown,
+            [handles[name] for name in names],
             [_name(name) for name in names],
             loc="outside lower left",
             ncols=legend,
@@ -196,15 +192,11 @@ def _chart(chart: Chart, colors: Mapping[str, str]) -> Figure:
     return figure
 
 
-def _legend_of(chart: Chart) -> list[Series]:
-    """Return the series that a legend names: none if there is one alone."""
-    every = {
-        one.name: one
-        for panel in chart.panels
-        for one in panel.series
-        if one.name and not one.limit
-    }
-    return list(every.values()) if len(every) > 1 else []
+def _legend_of(chart: Chart) -> list[str]:
+    """Return the names of the series that a legend has: none if there is one alone."""
+    every = [one.name for panel in chart.panels for one in panel.series if not one.limit]
+    names = list(dict.fromkeys(every))
+    return names if len(names) > 1 else []
 
 
 def _height(panel: Panel, *, alone: bool) -> float:
@@ -214,7 +206,7 @@ def _height(panel: Panel, *, alone: bool) -> float:
     return _HEIGHT if alone else _LOW_HEIGHT
 
 
-def _figure(height: float, names: Sequence[str]) -> tuple[Figure, int]:
+def _open_figure(height: float, names: Sequence[str]) -> tuple[Figure, int]:
     """Return a figure with room for its legend, and the legend's columns: 0 without one."""
     from matplotlib.figure import Figure
 
@@ -232,7 +224,7 @@ def _style(axes: Axes, x: Axis, y: Axis, colors: Mapping[str, str]) -> None:
         axes.set_ylim(len(y.names) - 0.5, -0.5)
         axes.tick_params(axis="y", length=0)
         axes.spines["left"].set_visible(False)
-    axes.set_ylabel(_cut(y.label, _LONGEST_NOTE))
+    axes.set_ylabel(_cut(y.label, _LONGEST_LABEL))
 
 
 def _scale(axis: Axis, side: Any, scale: Any) -> None:
@@ -259,61 +251,39 @@ def _number(value: float) -> str:
 def _draw_panel(
     axes: Axes, panel: Panel, handles: dict[str, Any], colors: Mapping[str, str]
 ) -> None:
-    bars = [one for one in panel.series if one.drawn is Drawn.BARS]
-    named = bool(panel.y.names)
-    colored = 0
-    for one in panel.series:
-        number, color = colored, colors["dim"] if one.limit else colors[f"c{colored % _SERIES}"]
-        colored += not one.limit
-        known = [place for place, value in enumerate(one.y) if value is not None]
-        x, y = [one.x[place] for place in known], [one.y[place] for place in known]
+    """Draw limits in one colour, every other series in one of its own; keep what a legend shows."""
+    limits = [one for one in panel.series if one.limit]
+    for one in limits:
+        axes.plot(one.x, one.y, color=colors["dim"], linewidth=1.1)
+        _label_limit(axes, one, named=bool(panel.y.names), color=colors["dim"])
+    others = [one for one in panel.series if not one.limit]
+    thick = 0.8 / max(1, len(others))
+    for number, one in enumerate(others):
+        color = colors[f"c{number % _SERIES}"]
+        drawn: Any
         if one.drawn is Drawn.BARS:
-            thick = 0.8 / len(bars)
-            shift = (bars.index(one) - (len(bars) - 1) / 2) * thick
-            drawn = _bars(axes, x, y, thick, shift, named=named, color=color)
+            shift = (number - (len(others) - 1) / 2) * thick
+            drawn = axes.barh([y + shift for y in one.y], one.x, thick * 0.92, color=color)
         else:
-            drawn = _points(axes, one, number, color)
-        if one.limit:
-            _label_limit(axes, one, named=named, color=color)
-        if one.low and one.high:
-            _intervals(axes, one, known, named=named, color=color)
-        for place, words in one.marked:
-            # The second of two curves has its words on the side where the first is not.
-            below = number > 0 and one.drawn is Drawn.LINE
-            _mark(axes, one, place, words, colors, named=named, below=below)
+            drawn = _draw_points(axes, one, number, color)
         handles.setdefault(one.name, drawn)
 
 
-def _bars(
-    axes: Axes, x: Any, y: Any, thick: float, shift: float, *, named: bool, color: str
-) -> Any:
-    if named:
-        return axes.barh([value + shift for value in y], x, thick * 0.92, color=color)
-    return axes.bar([value + shift for value in x], y, thick * 0.92, color=color)
-
-
-def _points(axes: Axes, one: Series, number: int, color: str) -> Any:
-    """Draw a series; None is a gap in a line."""
-    y = [math.nan if value is None else value for value in one.y]
-    style: dict[str, Any] = {"color": color}
-    if one.drawn is Drawn.LINE:
-        many = len(one.x) > 40
-        marker = "" if one.limit or many else _MARKERS[number % len(_MARKERS)]
-        dash = "-" if one.limit else _DASHES[number % len(_DASHES)]
-        style |= {"linestyle": dash, "marker": marker, "markersize": 4}
-        style |= {"linewidth": 1.1} if many or one.limit else {}
+def _draw_points(axes: Axes, one: Series, number: int, color: str) -> Any:
+    """Draw the markers of a series, and its line if it has one."""
+    style: dict[str, Any] = {"color": color, "marker": _MARKERS[number % len(_MARKERS)]}
+    if one.drawn is Drawn.POINTS:
+        style |= {"linestyle": "none", "alpha": 0.85, "markeredgewidth": 0}
     else:
-        style |= {"linestyle": "none", "marker": _MARKERS[number % len(_MARKERS)]}
-        style |= {"alpha": 0.85, "markeredgewidth": 0}
-    return axes.plot(one.x, y, **style)[0]
+        style |= {"linestyle": _DASHES[number % len(_DASHES)], "markersize": 4}
+        if len(one.x) > _MOST_MARKERS:
+            style |= {"marker": "", "linewidth": 1.1}
+    return axes.plot(one.x, one.y, **style)[0]
 
 
 def _label_limit(axes: Axes, one: Series, *, named: bool, color: str) -> None:
     """Write a limit's name at its line: above the rows, else at its right end."""
-    value = one.y[-1]
-    if value is None:
-        return
-    where = (one.x[0], -0.5) if named else (one.x[-1], value)
+    where = (one.x[0], -0.5) if named else (one.x[-1], one.y[-1])
     axes.annotate(
         _cut(one.name, _LONGEST_NAME),
         where,
@@ -325,66 +295,6 @@ def _label_limit(axes: Axes, one: Series, *, named: bool, color: str) -> None:
         color=color,
         annotation_clip=False,
     )
-
-
-def _intervals(axes: Axes, one: Series, known: Sequence[int], *, named: bool, color: str) -> None:
-    """Draw the intervals that are known, each as a thin bar with caps."""
-    for place in known:
-        low, high, value = one.low[place], one.high[place], one.y[place]
-        if low is None or high is None or value is None:
-            continue
-        ends = ([low, high], [value, value]) if named else ([one.x[place]] * 2, [low, high])
-        axes.plot(*ends, color=color, linewidth=1.2, marker="|" if named else "_", markersize=5)
-
-
-def _mark(
-    axes: Axes,
-    one: Series,
-    place: int,
-    words: str,
-    colors: Mapping[str, str],
-    *,
-    named: bool,
-    below: bool,
-) -> None:
-    """Draw a ring around a value, and its words beside it where no line is."""
-    value = one.y[place]
-    if value is None:
-        return
-    ring: dict[str, Any] = {
-        "marker": "o",
-        "markersize": 10,
-        "markerfacecolor": "none",
-        "linestyle": "none",
-    }
-    axes.plot([one.x[place]], [value], markeredgecolor=colors["fail"], markeredgewidth=1.4, **ring)
-    if not words:
-        return
-    at = _place(axes, one.x[place], *axes.get_xlim())
-    # Above and to the left of a curve that rises is room; beside a bar to the right.
-    left = one.drawn is Drawn.BARS or at < (0.6 if named else 0.7 if below else 0.25)
-    beside_bars = {"facecolor": colors["page"], "edgecolor": "none", "pad": 1}
-    box = beside_bars if one.drawn is Drawn.BARS else None
-    axes.annotate(
-        _cut(words, _LONGEST_NOTE),
-        (one.x[place], value),
-        xytext=(9 if left else -9, 0 if named else -9 if left else 5),
-        textcoords="offset points",
-        ha="left" if left else "right",
-        va="center" if named else "top" if left else "bottom",
-        bbox=box,
-        fontsize=8.5,
-        fontweight="bold",
-        color=colors["fail"],
-        annotation_clip=False,
-    )
-
-
-def _place(axes: Axes, value: float, low: float, high: float) -> float:
-    """Return where a value stands on the x axis, from 0 to 1."""
-    if axes.get_xscale() == "log" and min(value, low, high) > 0:
-        value, low, high = math.log(value), math.log(low), math.log(high)
-    return (value - low) / (high - low) if high > low else 0.0
 
 
 def _draw_bands(
@@ -405,75 +315,6 @@ def _draw_bands(
     for band in chart.bands:
         for panel in above:
             panel.axvspan(band.start, band.end, facecolor=colors["rule"], alpha=0.45, linewidth=0)
-
-
-# ---------------------------------------------------------------------------------- heat map
-
-#: Steps of the colours: cividis, which colour-blind people read as others do.
-_STEPS = 9
-#: Cells up to which each has its value written in it.
-_MOST_WRITTEN = 256
-
-
-def _heat_map(drawing: HeatMap, colors: Mapping[str, str]) -> Figure:
-    from matplotlib import colormaps
-    from matplotlib.colors import BoundaryNorm
-    from matplotlib.figure import Figure
-
-    values = [[math.nan if one is None else one for one in row] for row in drawing.values]
-    known = [one for row in values for one in row if math.isfinite(one)] or [0.0, 1.0]
-    low, high = min(known), max(known)
-    if drawing.diverging:
-        low, high = -max(abs(low), abs(high)), max(abs(low), abs(high))
-    high = high if high > low else low + 1.0
-    steps = [low + (high - low) * step / _STEPS for step in range(_STEPS + 1)]
-    norm = BoundaryNorm(steps, 256)
-    shades = colormaps["cividis"]
-    row_count, column_count = len(drawing.rows), len(drawing.columns)
-    figure = Figure(figsize=(_WIDTH, 0.9 + 0.24 * row_count))
-    axes = figure.subplots()
-    axes.set_facecolor("none")
-    mesh = axes.pcolormesh(values, cmap=shades, norm=norm, edgecolors=colors["page"], linewidth=1)
-    axes.set_xticks(
-        [place + 0.5 for place in range(column_count)], [_name(one) for one in drawing.columns]
-    )
-    axes.set_yticks(
-        [place + 0.5 for place in range(row_count)], [_name(one) for one in drawing.rows]
-    )
-    axes.invert_yaxis()
-    axes.tick_params(length=0, labeltop=True, labelbottom=False)
-    for side in ("left", "bottom"):
-        axes.spines[side].set_visible(False)
-    if row_count * column_count <= _MOST_WRITTEN:
-        for row, cells in enumerate(values):
-            for column, value in enumerate(cells):
-                shade = shades(norm(value)) if math.isfinite(value) else ()
-                _write_cell(axes, row, column, value, shade, colors)
-    for row, column in drawing.marked:
-        box = ([column, column + 1, column + 1, column, column], [row, row, row + 1, row + 1, row])
-        axes.plot(*box, color=colors["fail"], linewidth=2, clip_on=False)
-    bar = figure.colorbar(mesh, ax=axes, location="bottom", fraction=0.05, pad=0.03, aspect=40)
-    bar.set_label(_cut(drawing.label, 60))
-    # The ends and the middle: nine steps' numbers would not fit beside each other.
-    bar.set_ticks([low, (low + high) / 2, high])
-    bar.ax.set_xticklabels(f"{value:.3g}" for value in (low, (low + high) / 2, high))
-    bar.outline.set_visible(False)
-    bar.ax.tick_params(length=0)
-    return figure
-
-
-def _write_cell(
-    axes: Axes, row: int, column: int, value: float, shade: Any, colors: Mapping[str, str]
-) -> None:
-    if not shade:
-        axes.text(column + 0.5, row + 0.5, "–", ha="center", va="center", color=colors["dim"])
-        return
-    # The relative luminance of sRGB, near enough to choose between black and white.
-    light = 0.2126 * shade[0] + 0.7152 * shade[1] + 0.0722 * shade[2] > 0.5
-    color = "#000000" if light else "#ffffff"
-    axes.text(
-        column + 0.5, row + 0.5, f"{value:.3g}", ha="center", va="center", fontsize=7.5, color=color
-    )
 
 
 # -------------------------------------------------------------------------------------- text

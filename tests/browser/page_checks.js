@@ -40,8 +40,6 @@
     const inChart = element instanceof SVGElement;
     const front = parse(inChart ? style.fill : style.color);
     if (!front) continue;
-    // The letters of a heat map stand on its cells, whose colours are fixed.
-    if (inChart && ["rgb(0, 0, 0)", "rgb(255, 255, 255)"].includes(style.fill)) continue;
     const [a, b] = [light(front), light(behind(element))].sort((x, y) => y - x);
     const ratio = (a + 0.05) / (b + 0.05);
     const size = parseFloat(style.fontSize);

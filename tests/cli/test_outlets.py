@@ -201,16 +201,18 @@ def test_a_file_that_cannot_be_written_after_all_adds_no_second_document(
 
 # ---------------------------------------------------------------------- a page and a chart
 
-CHARTS = ("roofline", "gpus")
-TWO_GPUS: BenchResult = result_of(product(700.0), product(600.0, "gpu:1"))
+CHARTS = ("roofline", "frameworks")
+TWO_GPUS: BenchResult = result_of(
+    product(700.0, flops=10**12, bytes_moved=10**9), product(600.0, "gpu:1")
+)
 HINT = View(chart_remedy=("Install it: pip install it",))
 
 
 @pytest.mark.parametrize(
     ("shared", "code"),
     [
-        (Shared(chart="gpus"), "chart-without-plot"),
-        (Shared(chart="gpu", plot=Path("x.svg")), "unknown-chart"),
+        (Shared(chart="roofline"), "chart-without-plot"),
+        (Shared(chart="gpus", plot=Path("x.svg")), "unknown-chart"),
     ],
 )
 def test_a_chart_is_one_of_the_command(shared: Shared, code: str) -> None:
@@ -221,8 +223,8 @@ def test_a_chart_is_one_of_the_command(shared: Shared, code: str) -> None:
 
 
 def test_a_chart_that_is_like_one_is_asked_about() -> None:
-    with pytest.raises(WrongUseError, match=r"Did you mean 'gpus'\?"):
-        check_chart(Shared(chart="gpu", plot=Path("x.svg")), CHARTS)
+    with pytest.raises(WrongUseError, match=r"Did you mean 'roofline'\?"):
+        check_chart(Shared(chart="roof-line", plot=Path("x.svg")), CHARTS)
 
 
 def test_files_are_checked_before_anything_is_measured(tmp_path: Path) -> None:
@@ -260,7 +262,7 @@ def test_a_chart_that_the_report_lacks_is_a_failure_of_the_report() -> None:
     assert found.result is TWO_GPUS
     assert found.error is not None
     assert found.error.code == "no-chart"
-    assert found.error.message.endswith("no values for the chart transfer; it has gpus, rounds.")
+    assert found.error.message.endswith("no values for the chart transfer; it has roofline.")
 
 
 def test_a_bad_answer_stays_a_bad_answer() -> None:

@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 
 from gpucheck.cli import main
+from gpucheck.report.codec import to_plain
+from tests.fakes.bench_results import product, result_of
 from tests.fakes.documents import CALLS, documents
 from tests.fakes.verdicts import HOSTILE
 from tests.sampling import sampled
@@ -310,11 +312,13 @@ def test_a_page_and_a_chart_of_a_saved_run(
     saved: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     page, chart = tmp_path / "run.html", tmp_path / "run.svg"
+    rows = result_of(product(700.0, flops=10**12, bytes_moved=10**9))
+    run = saved("bench", result=to_plain(rows))
 
-    assert main(["show", saved("compare"), "--html", str(page), "--plot", str(chart)]) == 0
+    assert main(["show", run, "--html", str(page), "--plot", str(chart)]) == 0
 
     text = page.read_text(encoding="utf-8")
-    assert "Saved compare document of node17" in text
+    assert "Saved bench document of node17" in text
     assert chart.read_text(encoding="utf-8").startswith("<?xml")
     assert MARK.match(" ".join(capsys.readouterr().out.split()) + "\n")
 

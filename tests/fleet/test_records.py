@@ -15,7 +15,6 @@ from gpucheck.fleet.hostlist import Expected
 from gpucheck.fleet.model import SILENT, FleetNode, FleetReport, Outcome
 from gpucheck.fleet.records import verdicts
 from gpucheck.fleet.report import report
-from gpucheck.fleet.view import charts
 from gpucheck.report.envelope import Answer, Host, Report, status_of
 from gpucheck.report.formats import open_format
 from gpucheck.report.text import View
@@ -119,23 +118,6 @@ def test_lines_have_every_node_and_the_run_last(fleet: Report) -> None:
     assert kinds.count("slow") == 1
     assert kinds.count("difference") == 1
     assert kinds[-1] == "run"
-
-
-def test_heat_maps_are_by_rack_and_mark_slow_gpus(fleet: Report) -> None:
-    gpus, racks = charts(fleet, View())
-
-    assert gpus.rows == tuple(f"r1 n{number}" for number in range(5))
-    assert gpus.columns == tuple("01234567")
-    assert gpus.marked == ((1, 7),)
-    assert gpus.values[1][7] == pytest.approx(15, abs=0.1)
-    assert racks.rows == ("r1",)
-    assert racks.marked == ((0, 1),)
-
-
-def test_without_speeds_there_is_no_chart() -> None:
-    found = wrapped(report(collected(detect("n1")), None, Host()))
-
-    assert list(charts(found, View())) == []
 
 
 def test_page_escapes_what_nodes_call_themselves() -> None:

@@ -13,22 +13,11 @@ from gpucheck.bench.ci.change_view import (
 from gpucheck.bench.ci.compare import SHOWN, gate_of_row
 from gpucheck.bench.ci.gates_view import gate_blocks, verdict_line, verdict_word
 from gpucheck.bench.ci.model import ComparedRow, ComparedRun, RunComparison
-from gpucheck.bench.model import Direction, GateStatus
+from gpucheck.bench.model import GateStatus
 from gpucheck.bench.rows_view import devices_text
 from gpucheck.report.blocks import Block, Gap, Head, Line, remedies
-from gpucheck.report.charts import Axis, Chart, Drawn, Panel, Series
 from gpucheck.report.envelope import Report
 from gpucheck.report.text import View
-
-#: Rows of the chart: a screen full.
-MOST_CHANGES = 40
-#: Verdicts as the chart names them.
-_WORDS = {
-    GateStatus.PASS: "as fast",
-    GateStatus.FAIL: "slower",
-    GateStatus.INCONCLUSIVE: "undecided",
-    GateStatus.SKIP: "not compared",
-}
 
 
 def blocks(report: Report, view: View) -> Iterator[Block]:
@@ -48,71 +37,6 @@ def blocks(report: Report, view: View) -> Iterator[Block]:
     yield verdict_line(word, style, failure.message if failure else "no row in common")
     if failure is not None:
         yield from remedies(failure.remedy, indent=2)
-
-
-def charts(report: Report, view: View) -> Iterator[Chart]:
-    """Yield the change of every row with its interval, the verdicts by their markers."""
-    found = report.result
-    if not isinstance(found, RunComparison):
-        raise TypeError(type(found).__name__)
-    known = [row for row in found.rows if row.ratio is not None]
-    if not known:
-        return
-    shown = sorted(known, key=_badness)[:MOST_CHANGES]
-    shown.sort(key=known.index)
-    names, several = row_names(row.id for row in shown), len({row.device for row in shown}) > 1
-    series = [
-        _changes([(place, row) for place, row in enumerate(shown) if row.status is status], word)
-        for status, word in _WORDS.items()
-    ]
-    ends = (-0.5, len(shown) - 0.5)
-    lines = [Series("no change", (0.0, 0.0), ends, Drawn.LINE, limit=True)]
-    lines.extend(
-        Series("allowed", (percent, percent), ends, Drawn.LINE, limit=True)
-        for percent in sorted({_allowed(row) for row in shown})
-    )
-    failed = sum(row.status is GateStatus.FAIL for row in known)
-    some = f"The {len(shown)} worst of {len(known)} rows. " if len(shown) < len(known) else ""
-    yield Chart(
-        id="changes",
-        title="Change from before to now",
-        says=f"{some}{failed or 'None'} of {len(known)} rows fell behind by more than is allowed."
-        " The bars are the 90 % intervals.",
-        x=Axis("change (%)"),
-        panels=(
-            Panel(
-                Axis(
-                    "",
-                    names=tuple(
-                        f"{row.device} {names[row.id]}" if several else names[row.id]
-                        for row in shown
-                    ),
-                ),
-                (*lines, *(one for one in series if one.x)),
-            ),
-        ),
-    )
-
-
-def _changes(rows: Sequence[tuple[int, ComparedRow]], name: str) -> Series:
-    ratios = [(row.ratio or 1.0, row.interval or (None, None)) for _, row in rows]
-    return Series(
-        name,
-        tuple(100 * (ratio - 1) for ratio, _ in ratios),
-        tuple(float(place) for place, _ in rows),
-        low=tuple(None if low is None else 100 * (low - 1) for _, (low, _) in ratios),
-        high=tuple(None if high is None else 100 * (high - 1) for _, (_, high) in ratios),
-    )
-
-
-def _badness(row: ComparedRow) -> float:
-    """Return what puts the worst rows first."""
-    ratio = row.ratio or 1.0
-    return ratio if row.direction is Direction.HIGHER else -ratio
-
-
-def _allowed(row: ComparedRow) -> float:
-    return -row.tolerance_percent if row.direction is Direction.HIGHER else row.tolerance_percent
 
 
 def in_table(report: Report) -> Collection[str]:

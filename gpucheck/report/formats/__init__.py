@@ -15,7 +15,7 @@ from gpucheck.report.text import Renderer, View
 
 if TYPE_CHECKING:
     from gpucheck.report.blocks import Block, Headline
-    from gpucheck.report.charts import Drawing
+    from gpucheck.report.charts import Chart
 
 #: Format name -> module of this folder and its function `(report, view) -> str`. Imported when
 #: used: rich is heavy.
@@ -123,7 +123,7 @@ def open_mapping(name: str, command: str) -> Any:
     return getattr(import_module(module), function)
 
 
-def charts_of(report: Report, view: View) -> tuple[Drawing, ...]:
+def charts_of(report: Report, view: View) -> tuple[Chart, ...]:
     """Return the charts that a report has the values for."""
     charts = getattr(open_view(report.command), "charts", None)
     return () if charts is None or report.result is None else tuple(charts(report, view))

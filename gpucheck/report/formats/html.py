@@ -160,20 +160,21 @@ def _machine(report: Report, blocks: Sequence[Block]) -> Iterator[str]:
 
 
 def _charts(report: Report, view: View) -> Iterator[str]:
-    drawings = charts_of(report, view)
-    if not drawings:
+    charts = charts_of(report, view)
+    if not charts:
         return
     yield '<section aria-labelledby="charts"><h2 id="charts">Charts</h2>'
     if view.chart_remedy:
-        yield f"<p>{count_of(len(drawings), 'chart')} of this report need matplotlib.</p>"
+        need = "needs" if len(charts) == 1 else "need"
+        yield f"<p>{count_of(len(charts), 'chart')} of this report {need} matplotlib.</p>"
         yield from _drawn(remedies(view.chart_remedy, indent=0))
     else:
         from gpucheck.report.plot import inline_svg
 
         yield '<div class="charts">'
-        for number, drawing in enumerate(drawings):
-            title = f"<b>{_shown(drawing.title)}</b><span>{_shown(drawing.says)}</span>"
-            svg = inline_svg(drawing, f"chart{number}")
+        for number, chart in enumerate(charts):
+            title = f"<b>{_shown(chart.title)}</b><span>{_shown(chart.says)}</span>"
+            svg = inline_svg(chart, f"chart{number}")
             yield f"<figure><figcaption>{title}</figcaption>{svg}</figure>"
         yield "</div>"
     yield "</section>"

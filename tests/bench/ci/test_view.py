@@ -14,7 +14,6 @@ from gpucheck.bench.ci.gates import exit_status
 from gpucheck.bench.ci.limits import explain
 from gpucheck.bench.ci.profile_model import Problem, ProfileAction, ProfileFile, ProfileResult
 from gpucheck.bench.ci.profiles import load_profile
-from gpucheck.bench.ci.view import charts
 from gpucheck.bench.model import (
     BaselineUse,
     Direction,
@@ -567,21 +566,3 @@ def test_screens_are_as_recorded(name: str, width: int) -> None:
 
     assert text == recorded(f"{name}-{width}", text)
     assert all(len(line) <= width for line in text.splitlines() if COMMAND not in line)
-
-
-def test_the_chart_has_every_change_with_its_interval_and_what_is_allowed() -> None:
-    files = (Path("a.json"), Path("b.json"))
-    found = compare_runs(run(7e14), run(6e14), files=files)
-    report_ = report(found, command="compare")
-
-    (chart,) = charts(report_, View())
-    by_name = {one.name: one for one in chart.panels[0].series}
-
-    assert set(by_name) == {"no change", "allowed", "slower"}
-    (row,) = found.rows
-    assert row.ratio is not None
-    assert row.interval is not None
-    slower = by_name["slower"]
-    assert slower.x == (100 * (row.ratio - 1),)
-    assert (slower.low[0], slower.high[0]) == tuple(100 * (end - 1) for end in row.interval)
-    assert by_name["allowed"].x == (-row.tolerance_percent, -row.tolerance_percent)
