@@ -326,13 +326,15 @@ def test_a_page_and_a_chart_of_a_saved_run(
 def test_a_chart_that_a_document_has_no_values_for(
     saved: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    chart = tmp_path / "run.svg"
+    chart, page = tmp_path / "run.svg", tmp_path / "page.html"
 
     assert main(["show", saved("detect"), "--plot", str(chart)]) == 4
     assert main(["show", saved("error"), "--html", str(tmp_path / "run.html")]) == 2
+    assert main(["show", saved("detect"), "--plot", str(chart), "--html", str(page)]) == 4
 
     assert "has no values for any chart" in capsys.readouterr().err
     assert [*tmp_path.glob("run.*")] == []
+    assert "has no values for any chart" in page.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("format_", ["html", "markdown"])

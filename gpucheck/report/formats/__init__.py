@@ -125,8 +125,10 @@ def open_mapping(name: str, command: str) -> Any:
 
 def charts_of(report: Report, view: View) -> tuple[Chart, ...]:
     """Return the charts that a report has the values for."""
+    if report.result is None:
+        return ()
     charts = getattr(open_view(report.command), "charts", None)
-    return () if charts is None or report.result is None else tuple(charts(report, view))
+    return () if charts is None else tuple(charts(report, view))
 
 
 #: Words of headlines that have none of their own.
@@ -140,14 +142,13 @@ def headline_of(report: Report, blocks: Sequence[Block]) -> Headline:
     from gpucheck.report.blocks import Headline
 
     headlines = [block for block in blocks if isinstance(block, Headline)]
-    say = getattr(open_view(report.command), "headline", None)
     status = CheckStatus(report.status.value)
     if headlines:
         found = headlines[-1]
     elif report.error is not None:
         found = Headline(report.error.message, status)
-    elif say is not None and report.result is not None:
-        found = say(report)
+    elif report.result is not None and hasattr(open_view(report.command), "headline"):
+        found = open_view(report.command).headline(report)
     else:
         found = Headline(" ".join(one.message for one in report.warnings), status)
     text = found.text[:1].upper() + found.text[1:]
