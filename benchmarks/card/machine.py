@@ -39,8 +39,9 @@ def read_machine(opened: OpenedGpus, torch: str) -> dict[str, object]:
 
 def kernels_digest() -> str:
     """Return a digest of the CUDA sources and their launches."""
-    package = CHECKOUT / "gpucheck"
-    files = sorted([*package.rglob("*.cu"), *package.rglob("kernels/softmax.py")])
+    folders = (CHECKOUT / "gpucheck", CHECKOUT / "benchmarks" / "card")
+    sources = sorted(file for folder in folders for file in folder.rglob("*.cu"))
+    files = [*sources, CHECKOUT / "gpucheck" / "bench" / "kernels" / "softmax.py"]
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:12]
 
 

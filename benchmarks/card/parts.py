@@ -14,7 +14,8 @@ from benchmarks.card.bench import Bench, ready, timed_case
 from benchmarks.card.figures import Figure
 from benchmarks.card.matmul import matmul
 from benchmarks.card.memory import bandwidth, transfer
-from benchmarks.card.softmax import softmax, variants
+from benchmarks.card.softmax import softmax
+from benchmarks.card.variants import variants
 from gpucheck.bench.case import Case
 from gpucheck.bench.gpu_case import ResidentCase
 from gpucheck.bench.gpu_training import CopiedTraining, GpuTraining, MultiGpuTraining

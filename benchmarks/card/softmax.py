@@ -1,4 +1,4 @@
-"""Softmax at every row length compared with a copy and torch, and other ways to launch it."""
+"""Softmax at every row length compared with a copy of the same bytes and with torch."""
 
 from __future__ import annotations
 
@@ -15,14 +15,7 @@ from benchmarks.card.rivals import Torch
 from gpucheck.bench.case import CaseOrder
 from gpucheck.bench.gpu_case import ResidentCase
 from gpucheck.bench.kernels.copy import DriverCopy, KernelCopy
-from gpucheck.bench.kernels.softmax import (
-    CLUSTERS,
-    GpuSoftmax,
-    LibrarySoftmax,
-    SoftmaxLaunch,
-    launch_for,
-    verify_softmax,
-)
+from gpucheck.bench.kernels.softmax import GpuSoftmax, verify_softmax
 from gpucheck.bench.model import Verified
 from gpucheck.bench.numerics import FORMATS, HostData, encode
 from gpucheck.drivers.gpu import GpuDevice
@@ -45,8 +38,6 @@ _SOFTMAX_ROUNDS = (
 )
 #: Bytes from which a row is long, and the factor on the number of long rows.
 _LONG_BYTES, _MORE = 2**15, 4
-#: Lengths to try with other launches, the most doubtful choice first.
-_VARIED = (32768, 262_144, 131_072, 16384, 65536, 4096)
 #: Bytes of a result to check on the host.
 _CHECKED_BYTES = 2**26
 #: Least seconds left for starting a compilation by torch.
@@ -68,14 +59,8 @@ def sampled_rows(count: int, size_bytes: int) -> HostArray:
 class FlatSoftmax(GpuSoftmax):
     """Fused softmax on rows of one array, which is drawn once for all row lengths."""
 
-    def __init__(
-        self,
-        order: CaseOrder,
-        gpu: GpuDevice,
-        flat: HostArray,
-        launch: SoftmaxLaunch | None = None,
-    ) -> None:
-        super().__init__(order, gpu, launch)
+    def __init__(self, order: CaseOrder, gpu: GpuDevice, flat: HostArray) -> None:
+        super().__init__(order, gpu)
         self._flat = flat
 
     def inputs(self) -> tuple[HostArray, ...]:
@@ -236,93 +221,3 @@ def one_softmax(bench: Bench, stock: Stock, columns: int, dtype: str) -> Figure:
         verified=checked.ok,
         details={"kernel": launch.name, "error": checked.error, "rows": rows, **launch.defines},
     )
-
-
-def variants(bench: Bench) -> None:
-    """Try other ways to launch long rows, to check the choice."""
-    stocks = {dtype: Stock(bench, dtype, more=1) for dtype in ("bfloat16", "float32")}
-    for columns in _VARIED:
-        for dtype, stock in stocks.items():
-            if columns > stock.count:
-                continue
-            shape = stock.rows(columns, dtype).shape
-            chosen = launch_for(bench.order(shape, dtype), bench.gpu)
-            others = other_launches(chosen, shape, bench.gpu, FORMATS[dtype].itemsize)
-            for label, launch in others.items():
-                rows = stock.rows(columns, dtype, label)
-                bench.notes.take(rows.name, "B/s", partial(one_variant, bench, rows, launch))
-                bench.gpu.release()
-    naive_contrast(bench)
-
-
-def one_variant(bench: Bench, given: Rows, launch: SoftmaxLaunch) -> Figure:
-    """Return the rate of one way to launch."""
-    order = bench.order(given.shape, given.dtype)
-    case = ResidentCase(bench.gpu, FlatSoftmax(order, bench.gpu, given.flat, launch))
-    with ready(case) as checked:
-        ours = compete({"ours": case.run}).rate(case.work.bytes_moved)
-    return Figure(
-        part="variants",
-        name=given.name,
-        unit="B/s",
-        ours=ours,
-        verified=checked.ok,
-        details={"kernel": launch.name, "grid": launch.grid, **launch.defines},
-    )
-
-
-def other_launches(
-    chosen: SoftmaxLaunch, shape: tuple[int, int], gpu: GpuDevice, itemsize: int
-) -> dict[str, SoftmaxLaunch]:
-    """Return the chosen launch and others that hold the same rows."""
-    rows, packs = shape[0], -(-shape[1] * itemsize // 16)
-    found = {"chosen": chosen}
-    if chosen.name == "softmax_long":
-        ahead = {**chosen.defines, "PREFETCH": 1}
-        plain = {**chosen.defines, "PREFETCH": 0}
-        found["a block a row"] = replace(chosen, grid=rows, defines=plain)
-        for per_sm in (1, 2, 4):
-            label = f"{per_sm} blocks per SM, prefetching"
-            grid = min(rows, per_sm * gpu.facts.sm_count)
-            found[label] = replace(chosen, grid=grid, defines=ahead)
-    major = int(gpu.facts.compute_capability.partition(".")[0])
-    for size in CLUSTERS if major >= 9 else ():
-        block = 32 * -(-packs // (32 * 2 * itemsize * size))
-        if not 64 <= block <= 1024:
-            continue
-        each = of_clusters(chosen, size, block, packs)
-        clusters = min(rows, gpu.facts.sm_count * each.defines["BLOCKS_PER_SM"] // size)
-        found[f"clusters of {size}"] = replace(each, grid=size * rows)
-        found[f"clusters of {size} that stay"] = replace(
-            each, grid=size * max(1, clusters), defines={**each.defines, "PREFETCH": 1}
-        )
-    return found
-
-
-def of_clusters(chosen: SoftmaxLaunch, size: int, block: int, packs: int) -> SoftmaxLaunch:
-    """Return the launch of clusters of this size that hold a row of this many packs."""
-    changed = {
-        "KERNEL": 3,
-        "CLUSTER": size,
-        "BLOCK": block,
-        "BLOCKS_PER_SM": max(1, min(16, 1024 // block)),
-        "PACKS": -(-packs // (size * block)),
-        "PREFETCH": 0,
-    }
-    defines = {**chosen.defines, **changed}
-    return SoftmaxLaunch(name="softmax_cluster", grid=size, block=block, defines=defines)
-
-
-def naive_contrast(bench: Bench) -> None:
-    """Measure the library's array operations, for contrast with the fused kernel."""
-    edge = int(8192 * math.sqrt(bench.share))
-
-    def contrast() -> Figure:
-        case = ResidentCase(bench.gpu, LibrarySoftmax(bench.order((edge, edge)), bench.gpu))
-        with ready(case) as checked:
-            ours = compete({"ours": case.run}).rate(case.work.bytes_moved)
-        return Figure(
-            part="variants", name="array operations", unit="B/s", ours=ours, verified=checked.ok
-        )
-
-    bench.notes.take("array operations", "B/s", contrast)

@@ -11,26 +11,26 @@ from pathlib import Path
 import pytest
 
 import gpucheck
-from gpucheck.bench.kernels.copy import TILE, UNROLL
+from benchmarks.card.variants import launches, variants_text
+from gpucheck.bench.kernels.copy import TILE, UNROLL, stream_source
 from gpucheck.bench.kernels.softmax import (
-    REGISTERS_PER_SM,
     SoftmaxLaunch,
     SoftmaxRows,
     choose_softmax,
+    source_text,
 )
 from tests.bench.nvrtc import Compiled, Nvrtc, find_disassembler, find_nvrtc
 from tests.sampling import THOROUGH
 
 PACKAGE = Path(gpucheck.__file__).parent
 SOURCES = sorted(PACKAGE.rglob("*.cu"))
-SOFTMAX = PACKAGE / "bench" / "kernels" / "softmax.cu"
 
 #: Maxwell to Blackwell. NVRTC 12.9 knows all but sm_110 (Thor), which came with NVRTC 13; that one
 #: begins at sm_75.
 ALL = (50, 52, 60, 61, 70, 75, 80, 86, 89, 90, 100, 103, 110, 120, 121)
-#: With clusters; the compiler's other cases are `slow`.
+#: The compiler's other cases are `slow`.
 ALWAYS = (90,)
-#: Without clusters, with them, and the newest.
+#: The first with all options of a load, the first with clusters, and the newest.
 KINDS = (70, 90, 120)
 #: Where instructions or registers differ from the one before; the others are compiled by
 #: `python -m benchmarks.sweeps`.
@@ -52,6 +52,12 @@ CASES = [
     for source in SOURCES
     for defines in DEFINES.get(source.name, ((),))
 ]
+#: Registers of an SM, on every architecture.
+REGISTERS_PER_SM = 65536
+
+KERNELS = {"softmax_short", "softmax_long", "softmax_online"}
+#: Kernels that wait for a card in benchmarks/card, and those that every card has.
+VARIANTS, AHEAD = {"softmax_ahead", "softmax_cluster"}, {"softmax_ahead"}
 #: Number formats of softmax.cu: its name for them, and their bytes. bfloat16's instructions came
 #: one after the other.
 FLOAT32, FLOAT16, BFLOAT16 = (0, 4), (1, 2), (2, 2)
@@ -86,11 +92,10 @@ def test_there_are_sources() -> None:
     assert {source.name for source in SOURCES} >= {"softmax.cu", "stream.cu", "timing.cu"}
 
 
-def compiled(nvrtc: Nvrtc, source: Path, defines: Sequence[str], architecture: int) -> Compiled:
+def compiled(nvrtc: Nvrtc, text: str, defines: Sequence[str], architecture: int) -> Compiled:
     """Compile without a warning."""
     if architecture not in nvrtc.architectures():
         pytest.skip(f"this NVRTC does not know sm_{architecture}")
-    text = source.read_text(encoding="utf-8")
     # Down to machine code, and not only to PTX: the assembler has its own opinion.
     options = [f"--gpu-architecture=sm_{architecture}", "--std=c++17", *CUPY_OPTIONS, *defines]
 
@@ -107,33 +112,42 @@ def compiled(nvrtc: Nvrtc, source: Path, defines: Sequence[str], architecture: i
 def test_source_compiles_without_a_warning_and_spills_nothing(
     nvrtc: Nvrtc, source: Path, defines: Sequence[str], architecture: int
 ) -> None:
-    found = compiled(nvrtc, source, defines, architecture)
+    found = compiled(nvrtc, source.read_text(encoding="utf-8"), defines, architecture)
 
     assert found.kernels
     assert found.local_bytes == 0
 
 
-def softmax_launches(itemsize: int, capability: tuple[int, int]) -> list[SoftmaxLaunch]:
+def softmax_launches(itemsize: int) -> list[SoftmaxLaunch]:
     """Return one launch of each kernel, aligned and not, as large as its threads can be."""
     found = {}
-    for columns in (1024, 1001, 32768, 32761, 262_144, 262_001, 10**6, 10**6 + 1):
-        rows = SoftmaxRows(
-            rows=7,
-            columns=columns,
-            itemsize=itemsize,
-            aligned=columns * itemsize % 16 == 0,
-        )
-        launch = choose_softmax(rows, capability, 132)
+    for columns in (1024, 1001, 32768, 32761, 10**6, 10**6 + 1):
+        launch = choose_softmax(rows_of(columns, itemsize))
         found[(launch.name, launch.defines["ALIGNED"])] = launch
     return list(found.values())
+
+
+def rows_of(columns: int, itemsize: int) -> SoftmaxRows:
+    aligned = columns * itemsize % 16 == 0
+    return SoftmaxRows(rows=7, columns=columns, itemsize=itemsize, aligned=aligned)
+
+
+def variant_launches(itemsize: int, capability: tuple[int, int]) -> list[SoftmaxLaunch]:
+    """Return one launch of each kernel that waits for a card, as large as its threads can be."""
+    found = {}
+    for columns in (32768, 262_144):
+        for launch in launches(rows_of(columns, itemsize), capability, 132).values():
+            found[(launch.name, launch.defines.get("PREFETCH"))] = launch
+    return [launch for (name, _), launch in found.items() if name in VARIANTS]
 
 
 def compiled_softmax(
     nvrtc: Nvrtc, launch: SoftmaxLaunch, element: int, architecture: int
 ) -> Compiled:
     """Compile what one launch of the softmax takes."""
+    text = source_text() + (variants_text() if launch.name in VARIANTS else "")
     defines = [f"-D{name}={value}" for name, value in launch.defines.items()]
-    found = compiled(nvrtc, SOFTMAX, [f"-DELEMENT={element}", *defines], architecture)
+    found = compiled(nvrtc, text, [f"-DELEMENT={element}", *defines], architecture)
     assert found.kernels == {launch.name}
     return found
 
@@ -148,17 +162,17 @@ def test_every_softmax_that_is_launched_has_the_registers_and_instructions_that_
     itemsize: int,
     architecture: int,
 ) -> None:
-    launches = softmax_launches(itemsize, divmod(architecture, 10))
-    kinds = {launch.name for launch in launches}
-    assert kinds >= {"softmax_short", "softmax_long", "softmax_online"}
-    assert ("softmax_cluster" in kinds) == (architecture >= 90)
+    chosen = softmax_launches(itemsize)
+    others = variant_launches(itemsize, divmod(architecture, 10))
+    assert {launch.name for launch in chosen} == KERNELS
+    assert {launch.name for launch in others} == (VARIANTS if architecture >= 90 else AHEAD)
 
-    for launch in launches:
+    for launch in (*chosen, *others):
         found = compiled_softmax(nvrtc, launch, element, architecture)
         # The hardware hands out registers by eight for each thread.
         threads = launch.block * launch.defines["BLOCKS_PER_SM"]
         assert -(-found.registers // 8) * 8 * threads <= REGISTERS_PER_SM, launch
-        assert found.local_bytes <= spilled_bytes(launch, architecture), launch
+        assert found.local_bytes == 0, launch
         if disassembler and launch.defines["ALIGNED"] and architecture in DISASSEMBLED:
             instructions_are_right(found.instructions(disassembler, tmp_path), launch)
 
@@ -176,26 +190,14 @@ def instructions_are_right(found: dict[str, int], launch: SoftmaxLaunch) -> None
     assert count(found, "LDL") == count(found, "STL") == 0, launch
 
 
-def spilled_bytes(launch: SoftmaxLaunch, architecture: int) -> int:
-    """Return how much of a thread may lie in local memory: nothing, but for one rare launch.
-
-    Rows that begin anywhere need more registers than 1024 threads have before Ampere.
-    """
-    rare = not launch.defines["ALIGNED"] and launch.block > 512 and architecture < 80
-    return 24 if rare and launch.name == "softmax_long" else 0
-
-
-@pytest.mark.parametrize(
-    ("source", "defines"), [case for case in CASES if "stream" in str(case.id)]
-)
-def test_cards_before_volta_have_no_say_over_the_first_cache(
-    nvrtc: Nvrtc, source: Path, defines: Sequence[str]
-) -> None:
-    pascal = compiled(nvrtc, source, defines, 60)
-    (launch, *_) = softmax_launches(4, (6, 0))
+def test_cards_before_volta_have_no_say_over_the_first_cache(nvrtc: Nvrtc) -> None:
+    (launch, *_) = softmax_launches(4)
+    pascal, volta = (
+        compiled(nvrtc, stream_source(), DEFINES["stream.cu"][0], one) for one in (60, 70)
+    )
 
     assert "no_allocate" not in pascal.ptx + compiled_softmax(nvrtc, launch, 0, 60).ptx
-    assert "ld.global.nc.L1::no_allocate.v4" in compiled(nvrtc, source, defines, 70).ptx
+    assert "ld.global.nc.L1::no_allocate.v4" in volta.ptx
 
 
 @pytest.mark.slow
@@ -205,9 +207,7 @@ def test_copy_and_triad_move_16_bytes_at_once(
 ) -> None:
     if disassembler is None:
         pytest.skip("nvdisasm is not installed: pip install nvidia-cuda-nvdisasm")
-    source = PACKAGE / "bench" / "kernels" / "stream.cu"
-
-    found = compiled(nvrtc, source, DEFINES["stream.cu"][0], architecture).instructions(
+    found = compiled(nvrtc, stream_source(), DEFINES["stream.cu"][0], architecture).instructions(
         disassembler, tmp_path
     )
 
@@ -237,4 +237,5 @@ def test_names_of_other_kernels_are_in_the_compiled_code(nvrtc: Nvrtc) -> None:
     }
     for source in SOURCES:
         if source.name in expected:
-            assert compiled(nvrtc, source, (), 90).kernels == expected[source.name]
+            found = compiled(nvrtc, source.read_text(encoding="utf-8"), (), 90)
+            assert found.kernels == expected[source.name]

@@ -1,5 +1,5 @@
-// softmax.cu on the emulator, in one format (ELEMENT); SOURCE is the file. FEW keeps
-// only rows at any address with two packs, for a source that is meant to be found wrong.
+// softmax.cu with the card's variants behind it, in one format (ELEMENT); SOURCE is the file. FEW
+// keeps only rows at any address with two packs, for a source that is meant to be found wrong.
 #include "driver.hpp"
 #include "twins.hpp"
 
@@ -7,17 +7,18 @@
 
 using driver::Launch;
 
-// Scalars: rows, columns, factor, x_stride, y_stride, aligned, packs, lanes.
+// Scalars: rows, columns, factor, aligned, packs, lanes.
 #define TAKEN \
     asked.buffer<element>(0), asked.buffer<element>(1), asked.whole(0), asked.whole(1), \
-        asked.real(2), asked.whole(3), asked.whole(4)
+        asked.real(2)
 
 template <bool aligned, int packs>
 std::string of_packs(Launch& asked)
 {
-    const auto lanes = asked.whole(7);
+    const auto lanes = asked.whole(5);
     return asked.run([&] {
-        if (asked.kernel == "softmax_long") softmax_long_rows<packs, aligned, true>(TAKEN);
+        if (asked.kernel == "softmax_long") softmax_long_rows<packs, aligned>(TAKEN);
+        else if (asked.kernel == "softmax_ahead") softmax_ahead_rows<packs, aligned>(TAKEN);
         else if (asked.kernel == "softmax_cluster") softmax_cluster_rows<packs, aligned, true>(TAKEN);
         else if (lanes == 4) softmax_short_rows<4, packs, aligned>(TAKEN);
         else if (lanes == 8) softmax_short_rows<8, packs, aligned>(TAKEN);
@@ -29,7 +30,7 @@ std::string of_packs(Launch& asked)
 template <bool aligned>
 std::string held(Launch& asked)
 {
-    switch (asked.whole(6)) {
+    switch (asked.whole(4)) {
 #ifndef FEW
     case 1: return of_packs<aligned, 1>(asked);
     case 3: return of_packs<aligned, 3>(asked);
@@ -47,7 +48,7 @@ std::string held(Launch& asked)
 static std::string any_held(Launch& asked)
 {
 #ifndef FEW
-    if (asked.whole(5)) return held<true>(asked);
+    if (asked.whole(3)) return held<true>(asked);
 #endif
     return held<false>(asked);
 }
@@ -55,7 +56,7 @@ static std::string any_held(Launch& asked)
 static std::string online(Launch& asked)
 {
     return asked.run([&] {
-        if (asked.whole(5)) softmax_online_rows<true>(TAKEN);
+        if (asked.whole(3)) softmax_online_rows<true>(TAKEN);
         else softmax_online_rows<false>(TAKEN);
     });
 }
@@ -64,6 +65,7 @@ int main()
 {
     return driver::serve({{"softmax_short", any_held},
                           {"softmax_long", any_held},
-                          {"softmax_cluster", any_held},
-                          {"softmax_online", online}});
+                          {"softmax_online", online},
+                          {"softmax_ahead", any_held},
+                          {"softmax_cluster", any_held}});
 }

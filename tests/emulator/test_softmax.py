@@ -1,4 +1,7 @@
-"""softmax.cu against float64 on the emulator: every length, stride, alignment, format and order."""
+"""Softmax on the emulator against float64: every kernel, length, alignment, format and order.
+
+The kernels are softmax.cu's and those that wait for a card in benchmarks/card.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from gpucheck.bench.kernels.softmax import SoftmaxLaunch, SoftmaxRows, choose_softmax
+from benchmarks.card.variants import launches, variants_text
+from gpucheck.bench.kernels.softmax import (
+    SoftmaxLaunch,
+    SoftmaxRows,
+    choose_softmax,
+    source_text,
+)
 from gpucheck.bench.numerics import FORMATS, decode, encode
-from tests.emulator.conftest import SOURCES, Emulators
+from tests.emulator.conftest import Emulators
 from tests.emulator.emulated import ORDERS, SANITIZERS, Emulator, KernelFault, Memory
 from tests.sampling import examples
 
@@ -21,6 +30,7 @@ HostArray = NDArray[Any]
 
 LOG2_E = 1.4426950408889634
 ELEMENTS = ("float32", "float16", "bfloat16")
+KERNELS = ("softmax_short", "softmax_long", "softmax_online", "softmax_ahead", "softmax_cluster")
 #: Relative to a number of the output, and absolutely: float32's error grows with the exponent's
 #: size, of which 126 is the largest; a 16-bit format adds its rounding, in float16 also of numbers
 #: below its normal ones.
@@ -30,30 +40,23 @@ TOLERANCES = {
     "bfloat16": (2.0**-8, 1e-30),
 }
 UNTOUCHED = 0x5A
+TEXT = source_text() + variants_text()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """Rows to compute, and their layout: gaps in elements, offsets in bytes after sixteen."""
+    """Rows to compute, `offset` bytes behind a multiple of sixteen."""
 
     values: HostArray
     dtype: str = "float32"
     temperature: float = 0.7
-    x_gap: int = 0
-    y_gap: int = 0
-    x_offset: int = 0
-    y_offset: int = 0
+    offset: int = 0
 
     @property
     def rows(self) -> SoftmaxRows:
         count, columns = self.values.shape
         size = FORMATS[self.dtype].itemsize
-        begins = (
-            self.x_offset,
-            self.y_offset,
-            *((columns + gap) * size for gap in (self.x_gap, self.y_gap)),
-        )
-        aligned = all(begin % 16 == 0 for begin in begins)
+        aligned = self.offset % 16 == 0 and columns * size % 16 == 0
         return SoftmaxRows(rows=count, columns=columns, itemsize=size, aligned=aligned)
 
 
@@ -65,35 +68,19 @@ def exact(values: HostArray, temperature: float) -> HostArray:
         return np.asarray(raised / raised.sum(axis=1, keepdims=True))
 
 
-def apart(rows: HostArray, gap: int, filler: int) -> HostArray:
-    """Return rows with a gap behind each but the last, filled with a byte."""
-    count, columns = rows.shape
-    size = (count - 1) * (columns + gap) + columns
-    memory = np.frombuffer(bytes([filler]) * (size * rows.itemsize), dtype=rows.dtype).copy()
-    for number, row in enumerate(rows):
-        memory[number * (columns + gap) : number * (columns + gap) + columns] = row
-    return memory
-
-
 def compute(
     emulator: Emulator, problem: Problem, launch: SoftmaxLaunch, order: int = 0, seed: int = 1
 ) -> HostArray:
-    """Return the rows of y as stored; nothing else may have been written."""
-    stored = encode(problem.values, FORMATS[problem.dtype])
-    count, columns = stored.shape
-    blank = np.full(stored.shape, 0, stored.dtype)
-    blank.view(np.uint8)[...] = UNTOUCHED
-    x = apart(stored, problem.x_gap, 0xFF)
-    y = apart(blank, problem.y_gap, UNTOUCHED)
+    """Return the rows of y as stored."""
+    x = encode(problem.values, FORMATS[problem.dtype])
+    y = np.full(x.shape, 0, x.dtype)
+    y.view(np.uint8)[...] = UNTOUCHED
     factor = np.float32(LOG2_E / problem.temperature)
     defines = launch.defines
     found_x, found_y = emulator.launch(
         launch.name,
-        [Memory(values=x, offset=problem.x_offset), Memory(values=y, offset=problem.y_offset)],
-        [
-            *(count, columns, factor, columns + problem.x_gap, columns + problem.y_gap),
-            *(defines["ALIGNED"], defines.get("PACKS", 0), defines.get("LANES", 0)),
-        ],
+        [Memory(values=values, offset=problem.offset) for values in (x, y)],
+        [*x.shape, factor, defines["ALIGNED"], defines.get("PACKS", 0), defines.get("LANES", 0)],
         grid=launch.grid,
         block=launch.block,
         cluster=defines.get("CLUSTER", 1),
@@ -101,11 +88,7 @@ def compute(
         seed=seed,
     )
     assert found_x.tobytes() == x.tobytes()
-    step = columns + problem.y_gap
-    rows = np.array([found_y[number * step : number * step + columns] for number in range(count)])
-    gaps = [found_y[number * step + columns : (number + 1) * step] for number in range(count - 1)]
-    assert all((gap.view(np.uint8) == UNTOUCHED).all() for gap in gaps)
-    return rows
+    return found_y
 
 
 def assert_right(emulator: Emulator, problem: Problem, launch: SoftmaxLaunch, **how: int) -> None:
@@ -119,22 +102,21 @@ def assert_right(emulator: Emulator, problem: Problem, launch: SoftmaxLaunch, **
 
 
 def built(emulator: Emulators, dtype: str) -> Emulator:
-    return emulator("softmax", f"-DELEMENT={ELEMENTS.index(dtype)}", *SANITIZERS)
+    return emulator("softmax", f"-DELEMENT={ELEMENTS.index(dtype)}", *SANITIZERS, text=TEXT)
 
 
 def broken(mistake: str) -> tuple[tuple[str, ...], str]:
     """Return the options and text of a source with a mistake: it may leave something unused."""
     right, wrong = MISTAKES[mistake]
-    text = SOURCES["softmax"].read_text(encoding="utf-8")
-    assert right in text
+    assert right in TEXT
     sanitizers = SANITIZERS if mistake in FOUND_BY_SANITIZERS else ()
-    return ("-DELEMENT=0", "-DFEW", "-w", *sanitizers), text.replace(right, wrong)
+    return ("-DELEMENT=0", "-DFEW", "-w", *sanitizers), TEXT.replace(right, wrong)
 
 
 @pytest.fixture(autouse=True, scope="module")
 def _all_sources(emulator: Emulators) -> None:
     for dtype in ELEMENTS:
-        emulator.begin("softmax", f"-DELEMENT={ELEMENTS.index(dtype)}", *SANITIZERS)
+        emulator.begin("softmax", f"-DELEMENT={ELEMENTS.index(dtype)}", *SANITIZERS, text=TEXT)
     for mistake in MISTAKES:
         options, text = broken(mistake)
         emulator.begin("softmax", *options, text=text)
@@ -150,11 +132,9 @@ def draw(columns: int, rows: int, seed: int, spread: float = 1.0) -> HostArray:
 @given(
     columns=st.one_of(st.integers(1, 70), st.integers(1, 5000), st.integers(1, 70_000)),
     rows=st.integers(1, 5),
-    places=st.tuples(st.integers(0, 7), st.integers(0, 7)),
-    gaps=st.tuples(st.integers(0, 9), st.integers(0, 9)),
+    place=st.integers(0, 7),
     temperature=st.sampled_from([1e-30, 1e-4, 0.7, 1.0, 50.0, 1e30]),
     spread=st.sampled_from([0.0, 1.0, 30.0, 1e4]),
-    card=st.sampled_from([((7, 0), 2), ((9, 0), 2), ((9, 0), 132), ((8, 6), 3)]),
     order=st.sampled_from(ORDERS),
     seed=st.integers(0, 2**31),
 )
@@ -163,11 +143,9 @@ def test_every_row_length_and_place_agrees_with_float64(
     dtype: str,
     columns: int,
     rows: int,
-    places: tuple[int, int],
-    gaps: tuple[int, int],
+    place: int,
     temperature: float,
     spread: float,
-    card: tuple[tuple[int, int], int],
     order: int,
     seed: int,
 ) -> None:
@@ -176,12 +154,9 @@ def test_every_row_length_and_place_agrees_with_float64(
         values=draw(columns, rows, seed, spread),
         dtype=dtype,
         temperature=temperature,
-        x_gap=gaps[0],
-        y_gap=gaps[1],
-        x_offset=size * places[0] % 16,
-        y_offset=size * places[1] % 16,
+        offset=size * place % 16,
     )
-    launch = choose_softmax(problem.rows, *card)
+    launch = choose_softmax(problem.rows)
 
     assert_right(built(emulator, dtype), problem, launch, order=order, seed=seed)
 
@@ -189,7 +164,7 @@ def test_every_row_length_and_place_agrees_with_float64(
 @pytest.mark.parametrize("dtype", ELEMENTS)
 @settings(max_examples=examples(8))
 @given(
-    name=st.sampled_from(["softmax_short", "softmax_long", "softmax_cluster", "softmax_online"]),
+    name=st.sampled_from(KERNELS),
     columns=st.integers(1, 400),
     grid=st.integers(1, 7),
     packs=st.sampled_from([1, 2, 4, 8]),
@@ -221,7 +196,7 @@ def test_every_kernel_handles_infinities_nan_and_overflow_in_their_own_row(
         values[row, column % columns] = largest if value == 3e38 else value
     if empty < 5:
         values[empty] = -np.inf
-    problem = Problem(values=values, dtype=dtype, x_offset=FORMATS[dtype].itemsize * place % 16)
+    problem = Problem(values=values, dtype=dtype, offset=FORMATS[dtype].itemsize * place % 16)
     # Small blocks and clusters, so that every lane and block has a part of a short row.
     cluster = 4 if name == "softmax_cluster" else 1
     held = packs * 16 // FORMATS[dtype].itemsize
@@ -243,7 +218,7 @@ def test_every_kernel_handles_infinities_nan_and_overflow_in_their_own_row(
 @pytest.mark.parametrize("rows", [1, 33, 70])
 def test_rows_that_share_a_warp_do_not_mix(emulator: Emulators, lanes: int, rows: int) -> None:
     for columns in (1, 4 * lanes - 3, 4 * lanes, 8 * lanes - 3):
-        problem = Problem(values=draw(columns, rows, lanes, 3.0), x_offset=4, y_offset=8)
+        problem = Problem(values=draw(columns, rows, lanes, 3.0), offset=4)
         launch = SoftmaxLaunch(
             name="softmax_short",
             grid=2,
@@ -256,20 +231,36 @@ def test_rows_that_share_a_warp_do_not_mix(emulator: Emulators, lanes: int, rows
 
 @pytest.mark.parametrize(("dtype", "columns"), [
     *((dtype, columns) for dtype in ELEMENTS for columns in (96, 4099)),
-    # Beyond what an SM holds: the format makes no difference to the order.
+    # Beyond what a block holds: the format makes no difference to the order.
     ("float16", 33_000),
 ])  # fmt: skip
 def test_the_order_of_the_threads_changes_no_bit(
     emulator: Emulators, dtype: str, columns: int
 ) -> None:
     problem = Problem(values=draw(columns, 3, 1), dtype=dtype)
-    for capability in ((8, 0), (9, 0)):
-        launch = choose_softmax(problem.rows, capability, 2)
-        found = {
-            compute(built(emulator, dtype), problem, launch, order=order, seed=order).tobytes()
-            for order in ORDERS
-        }
-        assert len(found) == 1
+    assert_same_in_any_order(built(emulator, dtype), problem, choose_softmax(problem.rows))
+
+
+def assert_same_in_any_order(emulator: Emulator, problem: Problem, launch: SoftmaxLaunch) -> None:
+    found = {
+        compute(emulator, problem, launch, order=order, seed=order).tobytes() for order in ORDERS
+    }
+    assert len(found) == 1, launch
+
+
+@pytest.mark.parametrize(
+    ("dtype", "columns"), [("float32", 4096), ("bfloat16", 8192), ("float16", 33_000)]
+)
+def test_the_variants_for_a_card_agree_with_float64_in_any_order(
+    emulator: Emulators, dtype: str, columns: int
+) -> None:
+    problem = Problem(values=draw(columns, 5, 1), dtype=dtype)
+    found = launches(problem.rows, (9, 0), 1)
+
+    assert {launch.name for launch in found.values()} >= {"softmax_cluster"}
+    for launch in found.values():
+        assert_right(built(emulator, dtype), problem, launch)
+        assert_same_in_any_order(built(emulator, dtype), problem, launch)
 
 
 #: Planted mistakes: the place in the source, the new text, and how it shows.
@@ -291,17 +282,15 @@ MISTAKES = {
         "first + group < rows; first +=",
     ),
     "zero beyond the row": ("nothing = 0xff800000u", "nothing = 0x00000000u"),
-    "a wide store that is not aligned": ("&& (aligned || alike)", "&& (aligned || to)"),
     "a maximum that is not the row's": ("= block_max(held.highest(), tops)", "= held.highest()"),
     "a sum relative to -inf": ("from == minus_infinity() ? 1.0f :", "from == 0.25f ? 1.0f :"),
-    "a prefetch beyond the array": ("if (ahead && row + gridDim.x < rows)", "if (ahead)"),
+    "a prefetch beyond the array": ("if (row + gridDim.x < rows)", "if (rows)"),
 }
 
 
 #: The emulator or the result reveals the others.
 FOUND_BY_SANITIZERS = {
     "one element too many",
-    "a wide store that is not aligned",
     "a prefetch beyond the array",
 }
 
@@ -314,13 +303,14 @@ def test_a_planted_mistake_is_caught(emulator: Emulators, mistake: str) -> None:
     launches = [
         SoftmaxLaunch(name="softmax_short", grid=1, block=64, defines=defines | {"LANES": 8}),
         SoftmaxLaunch(name="softmax_long", grid=1, block=64, defines=defines),
-        SoftmaxLaunch(name="softmax_cluster", grid=2, block=32, defines=defines | {"CLUSTER": 2}),
         SoftmaxLaunch(name="softmax_online", grid=1, block=32, defines=defines),
+        SoftmaxLaunch(name="softmax_ahead", grid=1, block=64, defines=defines),
+        SoftmaxLaunch(name="softmax_cluster", grid=2, block=32, defines=defines | {"CLUSTER": 2}),
     ]
     values = draw(51, 3, 1) - 5
     values[1] = -np.inf
     values[2, 3:40] = -np.inf
-    problem = Problem(values=values, x_offset=4, y_offset=8)
+    problem = Problem(values=values, offset=4)
 
     def try_all() -> None:
         for launch in launches:

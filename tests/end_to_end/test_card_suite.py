@@ -104,13 +104,13 @@ def test_the_suite_measures_writes_and_prints(
     assert page.count("\n| ") == len(figures) + 1
 
 
-def test_long_rows_reach_the_kernels_of_clusters(card: dict[str, str], tmp_path: Path) -> None:
+def test_rows_of_every_length_reach_their_kernel(card: dict[str, str], tmp_path: Path) -> None:
     finished = suite(tmp_path, "--only", "softmax", env=card, share=0.0005)
 
     assert finished.returncode == 0, finished.stdout
     figures = document(tmp_path)["figures"]
     kernels = {figure["details"].get("kernel") for figure in figures}
-    assert kernels >= {"softmax_short", "softmax_long", "softmax_cluster"}
+    assert kernels >= {"softmax_short", "softmax_long", "softmax_online"}
 
 
 def test_a_torch_that_ends_the_process_takes_no_part(card: dict[str, str], tmp_path: Path) -> None:

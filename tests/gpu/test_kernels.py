@@ -21,7 +21,6 @@ from gpucheck.bench.kernels.softmax import (
     GpuSoftmax,
     SoftmaxRows,
     choose_softmax,
-    launch_for,
     source_text,
 )
 from gpucheck.bench.kernels.transfer import TransferCase
@@ -52,11 +51,6 @@ def _gpu() -> Iterator[GpuDevice]:
     opened.devices[0].release()
 
 
-def capability(gpu: GpuDevice) -> tuple[int, int]:
-    major, _, minor = gpu.facts.compute_capability.partition(".")
-    return int(major), int(minor)
-
-
 def exact(values: HostArray, temperature: float) -> HostArray:
     with np.errstate(all="ignore"):
         raised = values.astype(np.float64) / temperature
@@ -76,13 +70,12 @@ def softmax_on(
     gpu.poison(y)
     aligned = (skip * form.itemsize) % 16 == 0 and (columns * form.itemsize) % 16 == 0
     problem = SoftmaxRows(rows=rows, columns=columns, itemsize=form.itemsize, aligned=aligned)
-    launch = choose_softmax(problem, capability(gpu), gpu.facts.sm_count)
+    launch = choose_softmax(problem)
     defines = {"ELEMENT": ELEMENTS.index(dtype), **launch.defines}
     kernel = gpu.compile(source_text(), launch.name, defines)
     size = skip + values.size
     numbers = (np.int64(rows), np.int64(columns), np.float32(LOG2_E / temperature))
-    stride = np.int64(columns)
-    arguments = (gpu.rows(x, skip, size), gpu.rows(y, skip, size), *numbers, stride, stride)
+    arguments = (gpu.rows(x, skip, size), gpu.rows(y, skip, size), *numbers)
     kernel(launch.grid, launch.block, arguments)
     return decode(gpu.download(y)[skip:].reshape(rows, columns), dtype)
 
@@ -133,22 +126,6 @@ def test_the_same_softmax_twice_is_the_same_bit_for_bit(gpu: GpuDevice) -> None:
         values = np.random.default_rng(2).standard_normal((64, columns), dtype=np.float32)
         found = {softmax_on(gpu, values, "float32", 1.0).tobytes() for _ in range(5)}
         assert len(found) == 1
-
-
-@pytest.mark.parametrize("dtype", ELEMENTS)
-def test_without_clusters_the_same_rows_are_right(gpu: GpuDevice, dtype: str) -> None:
-    """Check the fallback of a MIG instance without eight adjacent SMs."""
-    long = order((8, 131_072), dtype=dtype)
-    launch = launch_for(long, gpu, clusters=False)
-    case = ResidentCase(gpu, GpuSoftmax(long, gpu, launch))
-    try:
-        case.prepare()
-        case.poison()
-        case.run(1)
-        assert case.check().ok
-    finally:
-        case.release()
-    assert launch.name == "softmax_online"
 
 
 @pytest.mark.parametrize("storage", ["float16", "float32", "float64", "uint16", "int32", "int8"])

@@ -46,11 +46,10 @@ from gpucheck.bench.numerics import (
     sums_over_columns,
 )
 from gpucheck.bench.request_model import BenchMode, BenchRequest
-from gpucheck.drivers.cupy.errors import CLUSTER_NOT_PLACED
 from gpucheck.drivers.cupy.install import command, installation
 from gpucheck.drivers.gpu import GpuArray, GpuDevice, GpuFunction
 from gpucheck.drivers.host.clock import Clock, monotonic_s
-from gpucheck.report.errors import GpucheckError, WrongUseError
+from gpucheck.report.errors import WrongUseError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -285,66 +284,33 @@ class _GpuSoftmax(GpuOperation):
 
 
 class GpuSoftmax(_GpuSoftmax):
-    """Fused CUDA kernel of softmax.cu, which reads and writes each row once.
-
-    Long rows are read twice where a part of a GPU cannot place the clusters for them. A given
-    `launch` is used unchanged.
-    """
+    """Fused CUDA kernel of softmax.cu, in one launch."""
 
     captured = True
 
-    def __init__(
-        self, order: CaseOrder, gpu: GpuDevice, launch: SoftmaxLaunch | None = None
-    ) -> None:
+    def __init__(self, order: CaseOrder, gpu: GpuDevice) -> None:
         super().__init__(order, gpu, "fused")
         self._function: GpuFunction | None = None
-        self._chosen = launch is not None
-        self.launch = launch or launch_for(order, gpu)
+        self.launch = launch_for(order)
+
+    def source(self) -> str:
+        """Return the CUDA source of the kernel."""
+        return source_text()
 
     def compile(self) -> None:
         """Compile the kernel for this GPU, once."""
-        if self._function is not None:
-            return
-        self._function = self._compiled()
-        cluster = self.launch.defines.get("CLUSTER")
-        if cluster is None:
-            return
-        try:
-            self._try_one_row(cluster)
-        except GpucheckError as error:
-            if error.code != CLUSTER_NOT_PLACED or self._chosen:
-                raise
-            self.launch = launch_for(self._order, self._gpu, clusters=False)
-            self._function = self._compiled()
-
-    def _compiled(self) -> GpuFunction:
-        defines = {"ELEMENT": _ELEMENTS[self._order.dtype], **self.launch.defines}
-        return self._gpu.compile(source_text(), self.launch.name, defines)
-
-    def _try_one_row(self, cluster: int) -> None:
-        """Launch one cluster: only this shows whether this part of a GPU can place it.
-
-        It happens here because a graph records the later launches, and an error would end it.
-        """
-        shape = (1, self._order.shape[1])
-        source, out = (self._gpu.allocate(shape, self.output_storage) for _ in range(2))
-        self._gpu.poison(source)
-        assert self._function is not None
-        self._function(cluster, self.launch.block, (source, out, *self._sizes(1)))
-        self._gpu.synchronize()
-
-    def _sizes(self, rows: int) -> tuple[object, ...]:
-        """Return the arguments that follow the arrays."""
-        import numpy as np
-
-        factor = np.float32(LOG2_E / self._order.request.temperature)
-        columns = np.int64(self._order.shape[1])
-        return (np.int64(rows), columns, factor, columns, columns)
+        if self._function is None:
+            defines = {"ELEMENT": _ELEMENTS[self._order.dtype], **self.launch.defines}
+            self._function = self._gpu.compile(self.source(), self.launch.name, defines)
 
     def enqueue(self, inputs: Sequence[GpuArray], out: GpuArray) -> None:
         """Enqueue one launch; `compile` comes first."""
+        import numpy as np
+
         assert self._function is not None
-        sizes = self._sizes(self._order.shape[0])
+        rows, columns = self._order.shape
+        factor = np.float32(LOG2_E / self._order.request.temperature)
+        sizes = (np.int64(rows), np.int64(columns), factor)
         self._function(self.launch.grid, self.launch.block, (inputs[0], out, *sizes))
 
 
@@ -382,14 +348,15 @@ def source_text() -> str:
     return Path(__file__).with_name("softmax.cu").read_text(encoding="utf-8")
 
 
-def launch_for(order: CaseOrder, gpu: GpuDevice, *, clusters: bool = True) -> SoftmaxLaunch:
+def launch_for(order: CaseOrder) -> SoftmaxLaunch:
     """Return the launch for an order's rows, contiguous in separate arrays."""
     rows, columns = order.shape
     itemsize = FORMATS[order.dtype].itemsize
     # CUDA aligns allocations to 256 bytes, so the row length decides.
     aligned = columns * itemsize % PACK_BYTES == 0
-    problem = SoftmaxRows(rows=rows, columns=columns, itemsize=itemsize, aligned=aligned)
-    return choose_softmax(problem, gpu.facts.capability, gpu.facts.sm_count, clusters=clusters)
+    return choose_softmax(
+        SoftmaxRows(rows=rows, columns=columns, itemsize=itemsize, aligned=aligned)
+    )
 
 
 def draw_input(order: CaseOrder) -> HostArray:
@@ -582,28 +549,24 @@ def _softmax_long_row(source: HostArray, out: HostArray, scaling: Scaling) -> No
 
 
 # ------------------------------------------------------------------- launch of softmax.cu
-# A row stays in registers, 32 numbers in each thread, if a block can hold it (or a cluster of
-# blocks, from compute capability 9.0 on). It is then read once and written once. That leaves room
-# for 1024 threads on an SM, each with 64 or 128 bytes in flight. An SM of an H200 needs about
-# 36 KiB in flight to keep its share of the memory busy (5 TB/s, 1 microsecond, 132 SMs).
+# The length of the rows decides the kernel. Registers hold a row where they can, 32 numbers in each
+# thread, so that it is read once and written once:
+#
+#   up to 1024 numbers   softmax_short    a warp holds a row, or some of its lanes a short one
+#   up to 32768          softmax_long     a block of up to 1024 threads holds a row
+#   longer               softmax_online   no block holds a row, so that it is read twice
+#
+# Rows that begin anywhere touch one pack more, and change kernels a few numbers earlier.
 
-#: Kernels of softmax.cu, with its number for each.
-_KERNELS = {"softmax_short": 1, "softmax_long": 2, "softmax_cluster": 3, "softmax_online": 4}
 #: Bytes that a thread moves at once, and numbers of a row that it holds in registers.
 PACK_BYTES, HELD_NUMBERS = 16, 32
-#: Registers of an SM (architectures 5.0 to 12.1), and the most that a thread may need.
-REGISTERS_PER_SM, REGISTERS_PER_THREAD = 65536, 64
+#: Threads that an SM holds at once: each may take 64 of its 65536 registers (architectures 5.0 to
+#: 12.1), which no kernel exceeds.
+THREADS_PER_SM = 1024
 #: Threads in a block of softmax_short; the most of any block.
 _SHORT_BLOCK, MOST_THREADS = 128, 1024
-#: Blocks in a cluster that every whole GPU with clusters can place. A MIG instance or MPS client
-#: may lack that many adjacent free SMs.
-CLUSTERS = (2, 4, 8)
-_FIRST_WITH_CLUSTERS = (9, 0)
 #: Packs in each lane up to which more rows share a warp.
 _SHARING_PACKS = 4
-#: Threads that an SM's registers hold, by whether all rows consist of whole packs; others need
-#: more registers. Two blocks of softmax_online have the same number.
-_THREADS_PER_SM = {True: REGISTERS_PER_SM // REGISTERS_PER_THREAD, False: 768}
 _MOST_GRID = 2**31 - 1
 
 
@@ -621,7 +584,7 @@ class SoftmaxLaunch:
 class SoftmaxRows:
     """Rows to compute: their number, length and bytes in a number.
 
-    `aligned` means that all rows, in x and y, begin at multiples of 16 bytes.
+    `aligned` means that all rows begin and end at multiples of 16 bytes.
     """
 
     rows: int
@@ -636,86 +599,22 @@ class SoftmaxRows:
         skew = 0 if self.aligned else per_pack - 1
         return -(-(self.columns + skew) // per_pack)
 
-    @property
-    def whole(self) -> bool:
-        """Return whether all rows consist of whole packs."""
-        return self.aligned and self.columns * self.itemsize % PACK_BYTES == 0
 
-
-def choose_softmax(
-    problem: SoftmaxRows, capability: tuple[int, int], sm_count: int, *, clusters: bool = True
-) -> SoftmaxLaunch:
-    """Return the launch for rows on a GPU of this compute capability and number of SMs.
-
-    Without `clusters`, rows that no block holds are read twice.
-    """
+def choose_softmax(problem: SoftmaxRows) -> SoftmaxLaunch:
+    """Return the launch for these rows, which is the same on every GPU."""
     held = HELD_NUMBERS * problem.itemsize // PACK_BYTES
     if problem.packs <= 32 * held:
-        return _short(problem, held)
-    threads = _threads(problem.packs, held)
+        # The fewest lanes that hold a row in a few packs each.
+        lanes = next((n for n in (4, 8, 16) if problem.packs <= n * _SHARING_PACKS), 32)
+        grid = -(-problem.rows // (_SHORT_BLOCK // lanes))
+        defines = {"LANES": lanes, "PACKS": _packs(problem, lanes)}
+        return _launch("softmax_short", problem, grid, _SHORT_BLOCK, defines)
+    threads = 32 * -(-problem.packs // (32 * held))
     if threads <= MOST_THREADS:
-        return _long(problem, threads, sm_count)
-    clusters = clusters and capability >= _FIRST_WITH_CLUSTERS
-    if clusters and _threads(problem.packs, 8 * held) <= MOST_THREADS:
-        return _cluster(problem, held)
-    block = _THREADS_PER_SM[problem.whole] // 2
-    grid = min(problem.rows, _resident(problem, block) * sm_count)
-    return _launch("softmax_online", problem, grid, block, {})
-
-
-def _short(problem: SoftmaxRows, held: int) -> SoftmaxLaunch:
-    """Give a row the fewest lanes that hold it in a few packs each: short rows share a warp."""
-    lanes = next((n for n in (4, 8, 16) if problem.packs <= n * _SHARING_PACKS), 32)
-    packs = _packs(problem, lanes)
-    assert packs <= held
-    grid = -(-problem.rows // (_SHORT_BLOCK // lanes))
-    return _launch("softmax_short", problem, grid, _SHORT_BLOCK, {"LANES": lanes, "PACKS": packs})
-
-
-def _long(problem: SoftmaxRows, threads: int, sm_count: int) -> SoftmaxLaunch:
-    """Give a row to a block.
-
-    If only one block fits an SM, nothing else covers its pauses between reading and writing. It
-    then serves several rows, and prefetches the next row's data.
-    """
-    alone = _resident(problem, threads) == 1
-    grid = min(problem.rows, sm_count) if alone else problem.rows
-    defines = {"PACKS": _packs(problem, threads), "PREFETCH": int(alone)}
-    return _launch("softmax_long", problem, grid, threads, defines)
-
-
-def _cluster(problem: SoftmaxRows, held: int) -> SoftmaxLaunch:
-    """Give a row to the fewest blocks with two to an SM, or to eight blocks."""
-    blocks = {size: _threads(problem.packs, size * held) for size in CLUSTERS}
-    sizes = [size for size, block in blocks.items() if _resident(problem, block) > 1]
-    size = min(sizes, default=CLUSTERS[-1])
-    threads = blocks[size]
-    # A cluster for every row: the number that fits at once depends on the grouping of the SMs.
-    grid = size * max(1, min(problem.rows, _MOST_GRID // size))
-    defines = {"PACKS": _packs(problem, size * threads), "CLUSTER": size}
-    return _launch("softmax_cluster", problem, grid, threads, defines)
-
-
-def _launch(
-    name: str, problem: SoftmaxRows, grid: int, block: int, defines: Mapping[str, int]
-) -> SoftmaxLaunch:
-    common = {
-        "KERNEL": _KERNELS[name],
-        "BLOCK": block,
-        "BLOCKS_PER_SM": min(16, _resident(problem, block)),
-        "ALIGNED": int(problem.whole),
-    }
-    return SoftmaxLaunch(
-        name=name,
-        grid=max(1, min(grid, _MOST_GRID)),
-        block=block,
-        defines=common | dict(defines),
-    )
-
-
-def _threads(packs: int, held: int) -> int:
-    """Return the threads that hold so many packs, `held` each, in whole warps."""
-    return 32 * -(-packs // (32 * held))
+        defines = {"PACKS": _packs(problem, threads)}
+        return _launch("softmax_long", problem, problem.rows, threads, defines)
+    # Two blocks to an SM: one reads while the other waits at a barrier.
+    return _launch("softmax_online", problem, problem.rows, THREADS_PER_SM // 2, {})
 
 
 def _packs(problem: SoftmaxRows, threads: int) -> int:
@@ -723,6 +622,18 @@ def _packs(problem: SoftmaxRows, threads: int) -> int:
     return max(1, -(-problem.packs // threads))
 
 
-def _resident(problem: SoftmaxRows, threads: int) -> int:
-    """Return how many blocks an SM's registers hold at once, at least one."""
-    return max(1, _THREADS_PER_SM[problem.whole] // threads)
+def _launch(
+    name: str, problem: SoftmaxRows, grid: int, block: int, defines: Mapping[str, int]
+) -> SoftmaxLaunch:
+    common = {
+        name.upper(): 1,
+        "BLOCK": block,
+        "BLOCKS_PER_SM": THREADS_PER_SM // block,
+        "ALIGNED": int(problem.aligned),
+    }
+    return SoftmaxLaunch(
+        name=name,
+        grid=max(1, min(grid, _MOST_GRID)),
+        block=block,
+        defines=common | dict(defines),
+    )

@@ -69,11 +69,8 @@ _COMPILERS = ("CompileException", "NVRTCError", "NVCCException")
 #: NVRTC's words for a missing CUDA header: a library is missing, the code is not wrong.
 _NO_HEADER = ("cannot open source file", "cannot find", "file not found")
 
-#: The launch needs more adjacent blocks than this part of a GPU can place.
-_NO_CLUSTER = ("cudaErrorInvalidClusterSize", "CUDA_ERROR_INVALID_CLUSTER_SIZE")
-
-#: Codes of a GPU that refuses another process, and of a cluster that it cannot place.
-BUSY, CLUSTER_NOT_PLACED = "gpu-busy", "cluster-not-placed"
+#: Code of a GPU that refuses another process.
+BUSY = "gpu-busy"
 
 
 def as_failure(error: Exception, doing: str) -> GpucheckError:
@@ -103,12 +100,6 @@ def as_failure(error: Exception, doing: str) -> GpucheckError:
             code="gpu-lost",
             message=f"the GPU stopped answering while {doing}: {text}",
             remedy=("Run: gpucheck detect", "Look for Xid messages in the kernel log (dmesg)."),
-        )
-    if any(name in text for name in _NO_CLUSTER):
-        return MissingError(
-            code=CLUSTER_NOT_PLACED,
-            message=f"the GPU, or this part of it, cannot place a cluster while {doing}: {text}",
-            remedy=("Run it on the whole GPU, or on a larger MIG instance.",),
         )
     if isinstance(error, OSError) and error.errno is not None:
         return _file_failure(error, doing)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
-from types import MappingProxyType
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -14,15 +13,12 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from gpucheck.bench.case import row_parts
-from gpucheck.bench.gpu_case import ResidentCase
 from gpucheck.bench.kernels import softmax
 from gpucheck.bench.kernels.softmax import (
     HELD_NUMBERS,
     MOST_THREADS,
-    REGISTERS_PER_SM,
     BlockedSoftmax,
     FusedSoftmax,
-    GpuSoftmax,
     NaiveSoftmax,
     Scaling,
     Softmax,
@@ -36,9 +32,7 @@ from gpucheck.bench.kernels.softmax import (
     verify_softmax,
 )
 from gpucheck.bench.numerics import FORMATS, encode
-from gpucheck.drivers.gpu import GpuFunction
 from gpucheck.drivers.host.clock import monotonic_s
-from gpucheck.report.errors import MissingError
 from tests.fakes import bench_runs
 from tests.fakes.bench import FakeClock, FakeGpu, order
 
@@ -255,7 +249,7 @@ def test_the_chosen_exponential_is_one_of_the_two() -> None:
 def test_wide_accesses_are_used_only_where_rows_are_aligned(
     columns: int, dtype: str, aligned: int
 ) -> None:
-    launch = launch_for(order((7, columns), dtype=dtype), FakeGpu(FakeClock()))
+    launch = launch_for(order((7, columns), dtype=dtype))
 
     assert launch.defines["ALIGNED"] == aligned
 
@@ -275,53 +269,6 @@ def test_gpu_cases_compile_once_and_are_checked() -> None:
     # takes sixteen rows.
     assert gpu.launches == [(4, 128)] * (3 + 62 + 3)
     assert gpu.captured == 2
-
-
-class Slice(FakeGpu):
-    """A part of a GPU that has no eight SMs side by side."""
-
-    def __init__(self) -> None:
-        super().__init__(FakeClock())
-        self.compiled: list[str] = []
-
-    def compile(
-        self, source: str, name: str, defines: Mapping[str, int] = MappingProxyType({})
-    ) -> GpuFunction:
-        self.compiled.append(name)
-        launch = super().compile(source, name, defines)
-
-        def refuse(grid: int, block: int, args: tuple[object, ...]) -> None:
-            raise MissingError(code="cluster-not-placed", message="CUDA_ERROR_INVALID_CLUSTER_SIZE")
-
-        return refuse if name == "softmax_cluster" else launch
-
-
-def test_clusters_that_cannot_be_placed_give_way_to_a_kernel_that_needs_none() -> None:
-    gpu, long = Slice(), order((2, 131_072))
-    case = ResidentCase(gpu, GpuSoftmax(long, gpu))
-    case.prepare()
-    case.poison()
-
-    case.run(2)
-
-    assert gpu.compiled == ["softmax_cluster", "softmax_online"]
-    assert case.check().ok
-    # A launch that somebody asked for is not replaced by another.
-    asked = ResidentCase(gpu, GpuSoftmax(long, gpu, launch_for(long, gpu)))
-    asked.prepare()
-    with pytest.raises(MissingError):
-        asked.run(2)
-
-
-def test_a_cluster_is_tried_once_and_not_while_a_graph_records() -> None:
-    gpu = FakeGpu(FakeClock())
-    operation = GpuSoftmax(order((2, 131_072)), gpu)
-
-    operation.compile()
-    operation.compile()
-
-    launch = operation.launch
-    assert gpu.launches == [(launch.defines["CLUSTER"], launch.block)]
 
 
 def test_a_graph_is_captured_once_for_each_place_in_the_rotation() -> None:
@@ -381,62 +328,42 @@ def test_a_wrong_gpu_softmax_is_caught() -> None:
         assert not case.check().ok
 
 
-#: Compute capability, SMs: V100, T4, A100, RTX 3090, RTX 4090, H200, B200, RTX PRO 6000, Jetson.
-CARDS = [
-    ((7, 0), 80),
-    ((7, 5), 40),
-    ((8, 0), 108),
-    ((8, 6), 82),
-    ((8, 9), 128),
-    ((9, 0), 132),
-    ((10, 0), 148),
-    ((12, 0), 188),
-    ((8, 7), 8),
-]
-
-
 def rows(columns: int, itemsize: int = 4, count: int = 1000, aligned: bool = True) -> SoftmaxRows:
     return SoftmaxRows(rows=count, columns=columns, itemsize=itemsize, aligned=aligned)
 
 
 def held_packs(launch: SoftmaxLaunch) -> int:
     """Return how many packs of one row a launch holds in registers."""
-    defines = launch.defines
-    threads = defines.get("LANES") or defines.get("CLUSTER", 1) * launch.block
-    return threads * defines["PACKS"]
+    threads = launch.defines.get("LANES") or launch.block
+    return threads * launch.defines["PACKS"]
 
 
 @given(
     columns=st.one_of(st.integers(0, 3000), st.integers(0, 600_000)),
     count=st.integers(0, 2**33),
     itemsize=st.sampled_from([2, 4]),
-    aligned=st.booleans(),
-    card=st.sampled_from(CARDS),
+    anywhere=st.booleans(),
 )
-def test_every_launch_holds_its_rows_and_fits_the_card(
-    columns: int, count: int, itemsize: int, aligned: bool, card: tuple[tuple[int, int], int]
+def test_every_launch_holds_its_rows_and_fits_an_sm(
+    columns: int, count: int, itemsize: int, anywhere: bool
 ) -> None:
+    aligned = columns * itemsize % 16 == 0 and not anywhere
     problem = rows(columns, itemsize, count, aligned)
 
-    launch = choose_softmax(problem, *card)
+    launch = choose_softmax(problem)
 
     defines = launch.defines
-    cluster = defines.get("CLUSTER", 1)
     assert launch.block % 32 == 0
     assert 32 <= launch.block <= MOST_THREADS
     assert 1 <= launch.grid < 2**31
-    assert launch.grid % cluster == 0
     assert defines["BLOCK"] == launch.block
-    assert bool(defines["ALIGNED"]) == (aligned and columns * itemsize % 16 == 0)
+    assert bool(defines["ALIGNED"]) == aligned
     # What the compiler is asked to fit an SM at once must fit.
     assert 1 <= defines["BLOCKS_PER_SM"] <= 16
     assert defines["BLOCKS_PER_SM"] * launch.block <= 1024
     if launch.name != "softmax_online":
         assert held_packs(launch) >= problem.packs
         assert defines["PACKS"] * 16 // itemsize <= HELD_NUMBERS
-    if launch.name == "softmax_cluster":
-        assert card[0] >= (9, 0)
-        assert cluster in (2, 4, 8)
 
 
 def test_rows_anywhere_count_the_pack_that_they_may_begin_in() -> None:
@@ -456,71 +383,39 @@ def test_rows_anywhere_count_the_pack_that_they_may_begin_in() -> None:
         (1032, "softmax_long", 64),
         (4096, "softmax_long", 128),
         (32768, "softmax_long", 1024),
-        (65536, "softmax_cluster", 512),
-        (131_072, "softmax_cluster", 512),
-        (262_144, "softmax_cluster", 1024),
-        (262_152, "softmax_online", 512),
+        (32776, "softmax_online", 512),
+        (262_144, "softmax_online", 512),
     ],
 )
 def test_rows_stay_in_registers_as_long_as_there_are_any(
     columns: int, name: str, block: int, itemsize: int
 ) -> None:
-    launch = choose_softmax(rows(columns, itemsize), (9, 0), 132)
+    launch = choose_softmax(rows(columns, itemsize))
 
     assert (launch.name, launch.block) == (name, block)
+    assert [macro for macro in launch.defines if macro.startswith("SOFTMAX")] == [name.upper()]
 
 
-@pytest.mark.parametrize(("columns", "size"), [(65536, 4), (131_072, 8), (262_144, 8)])
-def test_a_cluster_is_as_small_as_lets_two_blocks_share_an_sm(columns: int, size: int) -> None:
-    launch = choose_softmax(rows(columns), (9, 0), 132)
-
-    assert launch.defines["CLUSTER"] == size
-    assert launch.grid == 1000 * size
-
-
-def test_before_clusters_long_rows_are_read_twice() -> None:
-    launch = choose_softmax(rows(65536), (8, 0), 108)
-
-    assert launch.name == "softmax_online"
-    assert launch.grid == 2 * 108
-
-
-def test_a_block_that_is_alone_on_its_sm_stays_and_asks_ahead() -> None:
-    alone = choose_softmax(rows(32768), (9, 0), 132)
-    shared = choose_softmax(rows(16384), (9, 0), 132)
-
-    assert (alone.grid, alone.defines["PREFETCH"]) == (132, 1)
-    assert (shared.grid, shared.defines["PREFETCH"]) == (1000, 0)
-    assert REGISTERS_PER_SM // (64 * shared.block) == 2
-
-
-@pytest.mark.parametrize("columns", [12_001, 14_001, 16_001])
-def test_rows_that_begin_anywhere_leave_room_for_fewer_threads(columns: int) -> None:
-    launch = choose_softmax(rows(columns, aligned=False), (9, 0), 132)
-
-    # Their blocks are alone on an SM from 385 threads on, not from 513.
-    alone = launch.block > 384
-    assert launch.defines["BLOCKS_PER_SM"] == (1 if alone else 2)
-    assert launch.defines["PREFETCH"] == int(alone)
-    assert launch.grid == (132 if alone else 1000)
+@pytest.mark.parametrize("columns", [1032, 32768, 600_000])
+def test_a_long_row_has_a_block_of_its_own(columns: int) -> None:
+    assert choose_softmax(rows(columns)).grid == 1000
 
 
 @pytest.mark.parametrize("aligned", [True, False])
 def test_two_blocks_of_the_longest_rows_fit_an_sm(aligned: bool) -> None:
-    launch = choose_softmax(rows(600_000, aligned=aligned), (9, 0), 132)
+    launch = choose_softmax(rows(600_000, aligned=aligned))
 
     assert launch.name == "softmax_online"
     assert launch.defines["BLOCKS_PER_SM"] == 2
-    assert launch.grid == 2 * 132
 
 
 @pytest.mark.parametrize("itemsize", [2, 4])
-@pytest.mark.parametrize("columns", [520, 1032, 1536, 4097, 33_000, 131_080])
+@pytest.mark.parametrize("columns", [520, 1032, 1536, 4097, 32_760])
 def test_no_thread_holds_a_pack_that_no_row_fills(columns: int, itemsize: int) -> None:
     aligned = columns % 8 == 0
     problem = rows(columns, itemsize, aligned=aligned)
 
-    launch = choose_softmax(problem, (9, 0), 132)
+    launch = choose_softmax(problem)
 
     packs = launch.defines["PACKS"]
     assert held_packs(launch) // packs * (packs - 1) < problem.packs
@@ -528,7 +423,7 @@ def test_no_thread_holds_a_pack_that_no_row_fills(columns: int, itemsize: int) -
 
 def test_short_rows_share_a_warp() -> None:
     lanes = {
-        columns: choose_softmax(rows(columns), (9, 0), 132).defines["LANES"]
+        columns: choose_softmax(rows(columns)).defines["LANES"]
         for columns in (1, 64, 68, 128, 132, 256, 260, 1024)
     }
 

@@ -425,11 +425,6 @@ def test_a_broken_cupy_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
             "gpu-busy",
         ),
         (CUDADriverError("CUDA_ERROR_DEVICE_UNAVAILABLE: busy"), InconclusiveError, "gpu-busy"),
-        (
-            CUDADriverError("CUDA_ERROR_INVALID_CLUSTER_SIZE: invalid cluster"),
-            MissingError,
-            "cluster-not-placed",
-        ),
         (CompileException(NO_HEADER), MissingError, "cuda-library-missing"),
         (CompileException(f"a warning\n{NO_TARGET}"), MissingError, "kernel-not-compiled"),
         (PermissionError(13, "Permission denied", "/.cupy"), MissingError, "file-refused"),

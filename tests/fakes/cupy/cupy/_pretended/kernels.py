@@ -170,31 +170,24 @@ def narrow(values: Values, element: int) -> Values:
     return np.where(np.isnan(values), np.uint16(0x7FC0), rounded)
 
 
-@kernel(r"softmax_(short|long|cluster|online)")
+@kernel(r"softmax_(short|long|online|ahead|cluster)")
 def _softmax(launch: Launch) -> Effect:
     """Every kernel walks over all rows, so that any grid covers them."""
-    rows, columns, x_stride, y_stride = (int(launch.arguments[at]) for at in (2, 3, 5, 6))
+    rows, columns = (int(launch.arguments[at]) for at in (2, 3))
     factor = float(np.float32(launch.arguments[4]))
     element = launch.define("ELEMENT", 0)
     itemsize = 4 if element == 0 else 2
     _check_softmax(launch, columns, itemsize)
-    spans = [((rows - 1) * stride + columns) * itemsize for stride in (x_stride, y_stride)]
-    source, out = launch.region(0, spans[0]), launch.region(1, spans[1])
-    dense = y_stride == columns
+    source, out = (launch.region(at, rows * columns * itemsize) for at in (0, 1))
 
     def make(found: list[Bytes]) -> Values:
-        x = _rows_of(widen(found[0], element), rows, columns, x_stride)
-        written = narrow(_softmax_of(x, factor), element)
-        if dense:
-            return written
-        kept = found[1].copy().view(written.dtype)
-        _rows_of(kept, rows, columns, y_stride)[...] = written
-        return kept
+        x = widen(found[0], element).reshape(rows, columns)
+        return narrow(_softmax_of(x, factor), element)
 
     return Effect(
         out=out,
-        inputs=(source,) if dense else (source, out),
-        key=(element, rows, columns, factor, x_stride, y_stride),
+        inputs=(source,),
+        key=(element, rows, columns, factor),
         make=make,
         flops=5 * rows * columns,
     )
@@ -206,25 +199,21 @@ def _check_softmax(launch: Launch, columns: int, itemsize: int) -> None:
     aligned = bool(launch.define("ALIGNED", 0))
     packs = -(-(columns + (0 if aligned else per_pack - 1)) // per_pack)
     lanes = {
-        "short": launch.define("LANES", 32),
+        "short": launch.define("LANES", 0),
         "long": launch.block,
-        "cluster": launch.block * launch.define("CLUSTER", 2),
+        "ahead": launch.block,
+        "cluster": launch.block * launch.define("CLUSTER", 0),
     }.get(kind)
     wrong = (
-        launch.block != launch.define("BLOCK", 128),
-        lanes is not None and packs > lanes * launch.define("PACKS", 4),
+        not launch.define(launch.name.upper(), 0),
+        launch.block != launch.define("BLOCK", 0),
+        lanes is not None and packs > lanes * launch.define("PACKS", 0),
         aligned and (columns * itemsize % 16 or any(one % 16 for one in launch.arguments[:2])),
-        kind == "cluster" and launch.grid % launch.define("CLUSTER", 2),
+        kind == "cluster" and launch.grid % launch.define("CLUSTER", 1),
     )
     if any(wrong):
         message = f"{launch.name} is not compiled for rows of {columns} ({launch.defines})"
         raise CUDADriverError(1, "CUDA_ERROR_INVALID_VALUE", message)
-
-
-def _rows_of(flat: Values, rows: int, columns: int, stride: int) -> Values:
-    step = flat.itemsize
-    found: Values = np.lib.stride_tricks.as_strided(flat, (rows, columns), (stride * step, step))
-    return found
 
 
 def _softmax_of(x: Values, factor: float) -> Values:
