@@ -256,7 +256,9 @@ def devices() -> tuple[Gpu, ...]:
         probes.close()
 
 
-def diagnose(framework: str | None = None, *, deadline_s: float = 20.0) -> Diagnosis | None:
+def diagnose(
+    framework: str | BaseException | None = None, *, deadline_s: float = 20.0
+) -> Diagnosis | None:
     """Return why this process cannot use a GPU; None if it can.
 
     The result has the first broken layer, a sentence and its remedies, as `gpucheck detect` gives
@@ -265,7 +267,8 @@ def diagnose(framework: str | None = None, *, deadline_s: float = 20.0) -> Diagn
     the environment of this process, which gets no CUDA context; no kernel is run.
 
     With `framework` ("pytorch", "tensorflow", "jax", "cupy", "numba" or "onnxruntime") its build in
-    this Python is judged as well, from its files, if it is installed.
+    this Python is judged as well, from its files, if it is installed. An exception stands for the
+    framework that raised it.
 
     Raises:
         GpucheckError: a WrongUseError for an unknown framework or deadline, and nothing else.

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from numbers import Real
 
 from gpucheck.detect.checks import CHECKS
+from gpucheck.detect.checks.frameworks import NAMES
 from gpucheck.detect.machine import DetectRequest
 from gpucheck.detect.model import Detection, Finding, Layer
 from gpucheck.detect.run import detect, normal_framework
@@ -17,6 +18,7 @@ from gpucheck.drivers.interface import Probes
 from gpucheck.drivers.live import LEAST_S, LiveProbes
 from gpucheck.report.envelope import CheckStatus
 from gpucheck.report.errors import GpucheckError, WrongUseError, check_argument
+from gpucheck.report.text import framework_name
 
 #: The kernel self-test is left out: the caller may hold all of the GPU's memory. So are the
 #: libraries of a toolkit that the caller may not use.
@@ -64,12 +66,15 @@ class HurriedProbes(LiveProbes):
         return read_builds(python, os.environ, deadline_s=self.deadline_s())
 
 
-def diagnose(framework: str | None, *, deadline_s: float) -> Diagnosis | None:
+def diagnose(framework: str | BaseException | None, *, deadline_s: float) -> Diagnosis | None:
     """Diagnose this machine for the calling process; see `gpucheck.diagnose`.
 
     Raises:
         WrongUseError: there is no check for the framework, or the deadline is not above 0.
     """
+    if isinstance(framework, BaseException):
+        raised_by = framework_name(type(framework).__module__.partition(".")[0])
+        framework = raised_by if raised_by in NAMES else None
     if framework is not None:
         check_argument("framework", framework, "a name such as 'pytorch'", str)
     name = normal_framework(framework)

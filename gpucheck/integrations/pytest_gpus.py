@@ -312,15 +312,21 @@ class ProcessGpus:
 
     def check(self, needs: Needs) -> None:
         """Skip or fail the current test if this process does not have what it needs."""
+        refusal = self._refuse(needs)
+        if refusal is not None and refusal.skips:
+            pytest.skip(refusal.text)
+        if refusal is not None:
+            pytest.fail(refusal.text, pytrace=False)
+
+    def _refuse(self, needs: Needs) -> Refusal | None:
+        """Return why a test cannot run here, as a failure where GPUs are required."""
         uuids = {device.uuid for device in self.devices}
         every = selectable_devices(self._lease.gpus)
         own = [device for device in every if device.uuid in uuids]
         refusal = self._refusal or unmet(needs, own, every)
-        if refusal is None:
-            return
-        if refusal.skips and not self._settings.required:
-            pytest.skip(refusal.text)
-        pytest.fail(refusal.text, pytrace=False)
+        if refusal is not None and self._settings.required:
+            return refusal._replace(skips=False)
+        return refusal
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
@@ -335,7 +341,12 @@ class ProcessGpus:
             wrong = " ".join((error.message, *error.remedy))
         if wrong:
             pytest.fail(wrong, pytrace=False)
-        self.check(needs)
+        refusal = self._refuse(needs)
+        if refusal is not None and refusal.skips:
+            # A skip that is raised here would be reported with this file as its place.
+            item.add_marker(pytest.mark.skip(reason=refusal.text))
+        elif refusal is not None:
+            pytest.fail(refusal.text, pytrace=False)
 
     def pytest_report_header(self) -> Sequence[str]:
         """Say which GPUs the tests get."""

@@ -1,8 +1,9 @@
 """xdist's workers and the GPUs: no more workers than GPUs, and one test run claims at a time.
 
-The controller of a run holds no GPU. Its workers claim theirs one after another, and xdist starts
-no test before all of them are ready. Two runs that each have a part of the GPUs would wait for each
-other, so the controller has the turn until its workers have theirs.
+The controller of a run holds no GPU: its workers claim theirs one after another. Two runs that each
+have a part of the GPUs would wait for each other, so the controller has the turn until its workers
+have theirs. It starts them once there is a GPU for each, or when time is up those that find one: a
+worker without a GPU would fail its tests at once, and so be given nearly all of them.
 """
 
 from __future__ import annotations
@@ -34,8 +35,9 @@ from gpucheck.report.text import count_of
 if TYPE_CHECKING:
     from xdist.workermanage import WorkerController
 
-#: Interval at which a waiting controller looks whether it has the turn.
+#: Intervals at which a waiting controller looks whether it has the turn, and whether GPUs are free.
 LOOK_S = 0.1
+LOOK_AT_GPUS_S = 1.0
 
 
 class Places(NamedTuple):
@@ -50,7 +52,7 @@ PLACES = pytest.StashKey[Places]()
 
 
 def limit_workers(config: pytest.Config) -> None:
-    """Lower xdist's number of workers to those that can get GPUs; `-n auto` is that number.
+    """Lower xdist's number of workers to those that can get GPUs; `-n auto` takes the free ones.
 
     Where there is no GPU at all the number stays: nothing is claimed.
     """
@@ -62,8 +64,15 @@ def limit_workers(config: pytest.Config) -> None:
     count = len(gpus) // request.count * request.share
     asked = wanted if isinstance(wanted, int) else None
     config.stash[PLACES] = Places(count, asked, gpus)
-    if count and (asked is None or asked > count):
-        config.option.numprocesses = count
+    if count and asked is None:
+        config.option.numprocesses = max(1, count_free(request, gpus))
+    elif count and asked is not None:
+        config.option.numprocesses = min(asked, count)
+
+
+def count_free(request: SelectionRequest, gpus: Sequence[Candidate]) -> int:
+    """Return how many workers can have their GPUs now."""
+    return sum(gpu.eligible for gpu in gpus) // request.count * request.share
 
 
 def find_gpus(request: SelectionRequest) -> Sequence[Candidate]:
@@ -105,20 +114,22 @@ class Controller:
         """Return why xdist, which waits for every worker, will begin late."""
         count, wanted, gpus = self._places
         starting = count if wanted is None else min(count, wanted)
-        taken = [gpu for gpu in gpus if not gpu.eligible]
-        request = self._settings.request
-        now = (len(gpus) - len(taken)) // request.count * request.share
+        now = count_free(self._settings.request, gpus)
         if now >= starting:
             return None
         reasons: dict[str, list[Candidate]] = {}
-        for gpu in taken:
-            reasons.setdefault(gpu.reason, []).append(gpu)
+        for gpu in gpus:
+            if not gpu.eligible:
+                reasons.setdefault(gpu.reason, []).append(gpu)
         why = "; ".join(f"{name_together(each)}: {reason}" for reason, each in reasons.items())
+        number = f"{now or 'none'} of {count_of(starting, 'worker')}"
+        if now and wanted is None:
+            return f"-n auto starts {number}: the others find no GPU now ({why})"
         at_once = f"-n {now} begins at once, and " if now else ""
         return (
-            f"{now or 'none'} of {count_of(starting, 'worker')} can have {self._what} now ({why});"
-            f" no test begins before the others have one too, or after"
-            f" {self._settings.timeout_s:g} s: {at_once}--gpucheck-timeout SECONDS waits less"
+            f"{number} can have {self._what} now ({why}); the tests begin once all have one, or"
+            f" after {self._settings.timeout_s:g} s with those that do: {at_once}--gpucheck-timeout"
+            " SECONDS waits less"
         )
 
     @property
@@ -126,7 +137,7 @@ class Controller:
         return "a GPU" if self._settings.request.count == 1 else "GPUs"
 
     def pytest_sessionstart(self) -> None:
-        """Take the turn before xdist starts the workers; go on without it when time is up."""
+        """Take the turn, and wait for the GPUs, before xdist starts the workers."""
         if not self._places.number:
             return
         try:
@@ -138,8 +149,35 @@ class Controller:
             while self._turn is None and time.monotonic() < end_s:
                 time.sleep(LOOK_S)
                 self._turn = store.try_turn()
+                if self._turn is not None:
+                    self._look_at_gpus()  # the other run has claimed some meanwhile
         except GpucheckError:
             return  # the workers cannot claim either, and say why
+        self._wait_for_gpus(end_s)
+
+    def _wait_for_gpus(self, end_s: float) -> None:
+        """Wait until each worker can have its GPUs; when time is up, start those that can."""
+        request, specs = self._settings.request, self._config.option.tx
+        while count_free(request, self._places.gpus) < len(specs) and time.monotonic() < end_s:
+            time.sleep(min(LOOK_AT_GPUS_S, max(0.0, end_s - time.monotonic())))
+            self._look_at_gpus()
+        free = count_free(request, self._places.gpus)
+        if free >= len(specs):
+            return
+        # The specification of each worker, from which xdist starts it afterwards.
+        del specs[max(1, free) :]
+        waited = f"after {self._settings.timeout_s:g} s"
+        if free:
+            say(
+                self._config, f"gpucheck: {waited} {count_of(free, 'worker')} can have {self._what}"
+            )
+        else:
+            say(self._config, f"gpucheck: {waited} no GPU is free: the tests on a GPU fail")
+            self._config.option.gpucheck_timeout = 0.0
+
+    def _look_at_gpus(self) -> None:
+        gpus = find_gpus(self._settings.request)
+        self._places = self._places._replace(gpus=gpus or self._places.gpus)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_setupnodes(self, specs: Sequence[object]) -> None:

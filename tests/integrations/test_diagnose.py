@@ -135,6 +135,23 @@ def test_an_unknown_framework_is_wrong_use() -> None:
         gpucheck.diagnose("tensorflo")
 
 
+@pytest.mark.parametrize(
+    ("module_of_error", "framework"),
+    [("torch.cuda", "pytorch"), ("cupy_backends.x", None), ("tensorflow.python", "tensorflow")],
+)
+def test_an_exception_stands_for_the_framework_that_raised_it(
+    module_of_error: str, framework: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_at: list[str | None] = []
+    monkeypatch.setattr(module, "look_here", lambda name, **_: looked_at.append(name))
+    monkeypatch.setattr(module, "diagnosis_of", lambda _: None)
+    error = type("OutOfMemoryError", (RuntimeError,), {"__module__": module_of_error})()
+
+    gpucheck.diagnose(error)
+
+    assert looked_at == [framework]
+
+
 def test_all_waits_share_one_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = 100.0
     monkeypatch.setattr("time.monotonic", lambda: now_s)

@@ -217,6 +217,7 @@ def test_no_driver_is_a_skip_with_detect_s_cause_and_a_failure_if_required(
 
     assert counts(skipped) == {"passed": 1, "skipped": 1}
     assert cause in skipped
+    assert "SKIPPED [1] test_suite.py" in skipped, "the place of the test, not of the plug-in"
     assert counts(failed) == {"passed": 1, "error": 1}
     assert cause in failed
     assert "Traceback" not in failed
@@ -258,7 +259,7 @@ import sys, time
 from pathlib import Path
 import gpucheck
 folder, ends = Path(sys.argv[1]), sys.argv[2]
-with gpucheck.place(count=2):
+with gpucheck.place(count=int(sys.argv[3])):
     print("held", flush=True)
     # A ticket drops this part of its name once its owner knows what it waits for.
     while ends == "never" or all(".new." in each.name for each in folder.glob("ticket-*")):
@@ -267,9 +268,9 @@ with gpucheck.place(count=2):
 
 
 @contextlib.contextmanager
-def held(suite: Suite, ends: str) -> Iterator[None]:
-    """Hold both GPUs from another process: for ever, or until somebody waits for one."""
-    words = [sys.executable, "-c", HOLDER, str(suite.claims), ends]
+def held(suite: Suite, ends: str, count: int = 2) -> Iterator[None]:
+    """Hold GPUs from another process: for ever, or until somebody waits for one."""
+    words = [sys.executable, "-c", HOLDER, str(suite.claims), ends, str(count)]
     with subprocess.Popen(words, env=suite.environment, stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == "held\n"
@@ -357,6 +358,22 @@ def test_four_workers_on_two_gpus_twice_at_once(suite: Callable[..., Suite]) -> 
         ), each
     log = (in_use(made) / "log").read_text().split()
     assert (len(log), len(set(log))) == (12, 2)
+
+
+@pytest.mark.slow
+def test_a_gpu_in_use_costs_a_worker_and_no_test(suite: Callable[..., Suite]) -> None:
+    made = suite(
+        "import pytest\n@pytest.mark.gpucheck\n@pytest.mark.parametrize('n', range(20))\n"
+        "def test_gpu(n): pass\n"
+    )
+
+    with held(made, "never", count=1):
+        auto = made.run("--gpucheck", "-n", "auto")
+        two = made.run("--gpucheck", "-n", "2", "--gpucheck-timeout", "0.1")
+
+    assert counts(auto) == counts(two) == {"passed": 20}
+    assert "-n auto starts 1 of 2 workers" in auto
+    assert "after 0.1 s 1 worker can have a GPU" in two
 
 
 @pytest.mark.slow

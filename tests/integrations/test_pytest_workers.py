@@ -87,6 +87,15 @@ def test_no_more_workers_than_gpus_for_them(
     assert limited(monkeypatch, a_config(wanted), GPUS, **request_) == started
 
 
+@pytest.mark.parametrize(("taken", "started"), [(0, 2), (1, 1), (2, 1)])
+def test_auto_takes_the_free_ones_and_at_least_one(
+    taken: int, started: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpus = (*(replace(gpu, eligible=False) for gpu in GPUS[:taken]), *GPUS[taken:])
+
+    assert limited(monkeypatch, a_config("auto"), gpus) == started
+
+
 def test_without_any_gpu_the_number_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     assert limited(monkeypatch, a_config(4), ()) == 4
     assert limited(monkeypatch, a_config("auto"), ()) == "auto"
@@ -115,7 +124,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ClaimStore:
 def a_controller(
     number: int = 2, wanted: int | None = 4, gpus: Sequence[Candidate] = GPUS, **options: Any
 ) -> tuple[Controller, list[str]]:
-    config = a_config()
+    config = a_config(tx=["popen"] * min(number, wanted or number), gpucheck_timeout=9.0)
     config.stash[PLACES] = Places(number, wanted, gpus)
     return Controller(config, settings(**options)), config.terminal.lines
 
@@ -141,11 +150,14 @@ def test_the_header_says_why_fewer_start() -> None:
 @pytest.mark.parametrize(
     ("workers", "taken", "options", "said"),
     [
-        (2, 1, {}, "1 of 2 workers can have a GPU now (GPU 4: held by theirs); no test begins"
-         " before the others have one too, or after 9 s: -n 1 begins at once, and"
+        (2, 1, {}, "1 of 2 workers can have a GPU now (GPU 4: held by theirs); the tests begin"
+         " once all have one, or after 9 s with those that do: -n 1 begins at once, and"
          " --gpucheck-timeout SECONDS waits less"),
-        (2, 2, {}, "none of 2 workers can have a GPU now (GPUs 4,6: held by theirs); no test begins"
-         " before the others have one too, or after 9 s: --gpucheck-timeout SECONDS waits less"),
+        (2, 2, {}, "none of 2 workers can have a GPU now (GPUs 4,6: held by theirs); the tests"
+         " begin once all have one, or after 9 s with those that do: --gpucheck-timeout SECONDS"
+         " waits less"),
+        (None, 1, {}, "-n auto starts 1 of 4 workers: the others find no GPU now (GPU 4: held by"
+         " theirs)"),
         (1, 1, {"count": 2}, "none of 1 worker can have GPUs now (GPU 4: held by theirs)"),
         (4, 1, {"share": 2}, "2 of 4 workers can have a GPU now"),
         (2, 0, {}, None),
@@ -153,7 +165,7 @@ def test_the_header_says_why_fewer_start() -> None:
     ],
 )  # fmt: skip
 def test_the_header_says_that_the_tests_wait_for_gpus_in_use(
-    workers: int, taken: int, options: dict[str, int], said: str | None
+    workers: int | None, taken: int, options: dict[str, int], said: str | None
 ) -> None:
     in_use = [replace(gpu, eligible=False, reason="held by theirs") for gpu in GPUS[:taken]]
     controller, _ = a_controller(4, workers, (*in_use, *GPUS[taken:]), timeout_s=9.0, **options)
@@ -218,6 +230,43 @@ def test_a_run_waits_for_the_turn_of_another(
     assert store.try_turn() is None, "it has no turn"
     controller.pytest_unconfigure()
     assert store.try_turn() is not None
+
+
+TAKEN = tuple(replace(gpu, eligible=False, reason="held by theirs") for gpu in GPUS)
+
+
+@pytest.mark.parametrize(
+    ("seen", "started", "said"),
+    [
+        ([GPUS], 2, ""),
+        ([TAKEN, (GPUS[0], TAKEN[1]), GPUS], 2, ""),
+        ([TAKEN, (GPUS[0], TAKEN[1])], 1, "gpucheck: after 3 s 1 worker can have a GPU\n"),
+        ([TAKEN, ()], 1, "gpucheck: after 3 s no GPU is free: the tests on a GPU fail\n"),
+    ],
+)
+def test_workers_start_once_all_have_a_gpu_or_those_that_do_when_time_is_up(
+    seen: list[Any],
+    started: int,
+    said: str,
+    store: ClaimStore,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    clock_s = [0.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: clock_s[0])
+    monkeypatch.setattr(module.time, "sleep", lambda s: clock_s.__setitem__(0, clock_s[0] + s))
+    later = iter(seen[1:])
+    monkeypatch.setattr(module, "find_gpus", lambda _: next(later, seen[-1]))
+    controller, _ = a_controller(2, 2, seen[0], timeout_s=3.0)
+
+    controller.pytest_sessionstart()
+    controller.pytest_unconfigure()
+
+    option = controller._config.option
+    assert len(option.tx) == started
+    assert option.gpucheck_timeout == (0.0 if "no GPU" in said else 9.0)
+    assert capsys.readouterr().err == said
+    assert clock_s[0] <= 3.0
 
 
 def test_without_gpus_there_is_no_turn_to_take(store: ClaimStore) -> None:
