@@ -226,19 +226,15 @@ class Forked(live.LiveProbes):
         """Ask a fork."""
         return self._asked(question, lambda: self._server.nvml(self._now, question))
 
-    def health(self) -> HealthReading:
-        """Ask a fork."""
+    def health(self, gpus: Sequence[int] | None = None) -> HealthReading:
+        """Ask a fork about every GPU."""
         return self._asked("health", lambda: self._server.health(self._now))
 
-    def cuda(self) -> CudaReading:
-        """Ask a fork, if it is libcuda that is broken."""
+    def cuda(self, *, unrestricted: bool = False) -> CudaReading:
+        """Ask a fork, if it is libcuda that is broken; nothing restricts it here."""
         if self._nvml_broken:
             return self._cuda_healthy
         return self._asked("cuda", lambda: self._server.cuda(self._now))
-
-    def cuda_unrestricted(self) -> CudaReading:
-        """Nothing restricts it here."""
-        return self.cuda()
 
     def launch(self, python: str | None, **_: object) -> LaunchReading:
         """Ask a fork, if it is libcuda that is broken."""

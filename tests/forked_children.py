@@ -39,8 +39,8 @@ Work = Callable[[], object]
 WORKERS = {
     "gpucheck.drivers.command_lines",
     "gpucheck.drivers.cuda.worker",
-    "gpucheck.drivers.host.open_nodes_worker",
-    "gpucheck.drivers.host.process_files_worker",
+    "gpucheck.drivers.host.driver_files",
+    "gpucheck.drivers.host.process_files",
     "gpucheck.drivers.nvml.sensor_worker",
     "gpucheck.drivers.nvml.worker",
 }

@@ -447,7 +447,10 @@ def _for_format(answer: Answer, shared: Shared, gpus: Sequence[Gpu], probes: Pro
         return answer
     if shared.format in ("index", "env"):
         environment = environment_by_index(
-            placement, gpus, probes.cuda_unrestricted, ordered=shared.format == "env"
+            placement,
+            gpus,
+            lambda: probes.cuda(unrestricted=True),
+            ordered=shared.format == "env",
         )
         return answer._replace(result=dataclasses.replace(placement, environment=environment))
     if shared.format in ("uuid", "shell"):

@@ -143,7 +143,7 @@ class Machine:
     def cuda_unrestricted(self) -> CudaReading:
         """The answer of libcuda in a fresh process without CUDA_VISIBLE_DEVICES."""
         self.report_progress(f"starting CUDA without {VISIBLE}")
-        return self._probes.cuda_unrestricted()
+        return self._probes.cuda(unrestricted=True)
 
     @ReadOnce
     def visibility(self) -> Visibility:

@@ -130,6 +130,14 @@ class Child:
             for end in ends:
                 os.close(end)
 
+    def __enter__(self) -> Child:
+        """Use it for as long as the block lasts."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End it."""
+        self.abandon()
+
     def __del__(self) -> None:
         """End a child whose owner was interrupted."""
         if self._owner == os.getpid():  # and not a copy in a fork of this process

@@ -54,8 +54,11 @@ class Probes(Protocol):
         """Read every GPU through NVML, within a deadline."""
         ...
 
-    def cuda(self) -> CudaReading:
-        """Ask libcuda in a fresh process which GPUs a program started now would see."""
+    def cuda(self, *, unrestricted: bool = False) -> CudaReading:
+        """Ask libcuda in a fresh process which GPUs a program started now would see.
+
+        It is a program without CUDA_VISIBLE_DEVICES if that is `unrestricted`.
+        """
         ...
 
     def system(self) -> SystemReading:
@@ -66,16 +69,8 @@ class Probes(Protocol):
         """Open device files in a child and return their errors; this may wake the driver."""
         ...
 
-    def cuda_unrestricted(self) -> CudaReading:
-        """Ask libcuda which GPUs a program without CUDA_VISIBLE_DEVICES would see."""
-        ...
-
-    def health(self) -> HealthReading:
-        """Read every GPU's health through NVML."""
-        ...
-
-    def condition(self, gpus: Sequence[int]) -> HealthReading:
-        """Read only what decides whether these GPUs (by index) are fit for work."""
+    def health(self, gpus: Sequence[int] | None = None) -> HealthReading:
+        """Read every GPU's health through NVML, or only whether `gpus` are fit for work."""
         ...
 
     def builds(self, python: str | None) -> BuildsReading:

@@ -113,9 +113,15 @@ class LiveProbes:
         self._note_hang(reading.failure)
         return reading
 
-    def cuda(self) -> CudaReading:
-        """Ask libcuda in a child with this process's environment."""
-        return self._cuda(os.environ)
+    def cuda(self, *, unrestricted: bool = False) -> CudaReading:
+        """Ask libcuda in a child, with this process's environment or without the variable."""
+        from gpucheck.drivers.cuda.client import read_cuda
+
+        unset = "CUDA_VISIBLE_DEVICES" if unrestricted else None
+        environment = {name: text for name, text in os.environ.items() if name != unset}
+        reading = read_cuda(deadline_s=self.patience_s(), environment=environment)
+        self._note_hang(reading.failure)
+        return reading
 
     def system(self) -> SystemReading:
         """Read the driver's files."""
@@ -131,27 +137,8 @@ class LiveProbes:
         self._hung |= len(opened) < len(paths)
         return opened
 
-    def cuda_unrestricted(self) -> CudaReading:
-        """Ask libcuda in a child without CUDA_VISIBLE_DEVICES."""
-        unset = "CUDA_VISIBLE_DEVICES"
-        return self._cuda({name: text for name, text in os.environ.items() if name != unset})
-
-    def _cuda(self, environment: Mapping[str, str]) -> CudaReading:
-        from gpucheck.drivers.cuda.client import read_cuda
-
-        reading = read_cuda(deadline_s=self.patience_s(), environment=environment)
-        self._note_hang(reading.failure)
-        return reading
-
-    def health(self) -> HealthReading:
-        """Read through NVML what only detect needs."""
-        return self._health(None)
-
-    def condition(self, gpus: Sequence[int]) -> HealthReading:
-        """Read through NVML whether these GPUs are fit for work."""
-        return self._health(gpus)
-
-    def _health(self, gpus: Sequence[int] | None) -> HealthReading:
+    def health(self, gpus: Sequence[int] | None = None) -> HealthReading:
+        """Read every GPU's health through NVML, or only whether `gpus` are fit for work."""
         if self._session is None:
             self._session = NvmlSession()
         reading = self._session.read_health(gpus, deadline_s=self.patience_s())

@@ -127,9 +127,11 @@ class RecordedProbes:
             return NvmlReading(failure=NOT_RECORDED)
         return recorded if request.topology else recorded._replace(topology=None)
 
-    def cuda(self) -> CudaReading:
-        """Return libcuda's recorded answer."""
-        return self._snapshot.cuda or CudaReading(failure=NOT_RECORDED)
+    def cuda(self, *, unrestricted: bool = False) -> CudaReading:
+        """Return libcuda's recorded answer, with the variable or without it."""
+        unrestricted &= "CUDA_VISIBLE_DEVICES" in self._snapshot.environment
+        recorded = self._snapshot.cuda_unrestricted if unrestricted else self._snapshot.cuda
+        return recorded or CudaReading(failure=NOT_RECORDED)
 
     def system(self) -> SystemReading:
         """Return the recorded files of the driver."""
@@ -139,19 +141,9 @@ class RecordedProbes:
         """Open nothing: the files here belong to another machine."""
         return {}
 
-    def cuda_unrestricted(self) -> CudaReading:
-        """Return libcuda's recorded answer without CUDA_VISIBLE_DEVICES, if there is one."""
-        if "CUDA_VISIBLE_DEVICES" not in self._snapshot.environment:
-            return self.cuda()
-        return self._snapshot.cuda_unrestricted or CudaReading(failure=NOT_RECORDED)
-
-    def health(self) -> HealthReading:
-        """Return the recorded health."""
+    def health(self, gpus: Sequence[int] | None = None) -> HealthReading:
+        """Return the recorded health, also of a few GPUs."""
         return self._snapshot.health or HealthReading(failure=NOT_RECORDED)
-
-    def condition(self, gpus: Sequence[int]) -> HealthReading:
-        """Return the recorded health, which includes it."""
-        return self.health()
 
     def builds(self, python: str | None) -> BuildsReading:
         """Return the frameworks of the interpreter that made the recording."""

@@ -421,7 +421,7 @@ def mig_change(gpu: Card, health: GpuHealthReading) -> Judgement:
 def read_condition(inventory: Inventory, probes: Probes) -> Inventory:
     """Return the list with what is wrong with each card; those that answer are asked for it."""
     indices = [gpu.index for gpu in inventory.gpus if gpu.state is GpuState.OK]
-    return with_troubles(inventory, probes.condition(indices) if indices else HealthReading())
+    return with_troubles(inventory, probes.health(indices) if indices else HealthReading())
 
 
 def with_troubles(inventory: Inventory, reading: HealthReading) -> Inventory:

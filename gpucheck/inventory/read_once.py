@@ -41,11 +41,11 @@ class ReadOnce(RecordedProbes):
         found: NvmlReading = self._redactor.sentences(self._redactor.nvml(reading))
         return found
 
-    def cuda_unrestricted(self) -> CudaReading:
-        """Return libcuda's answer without CUDA_VISIBLE_DEVICES."""
-        if self.snapshot.cuda_unrestricted is not None:
-            return self.snapshot.cuda_unrestricted
-        reading = self._probes.cuda_unrestricted()
+    def cuda(self, *, unrestricted: bool = False) -> CudaReading:
+        """Return libcuda's answer; the one without the variable need not be recorded."""
+        if not unrestricted or self.snapshot.cuda_unrestricted is not None:
+            return super().cuda(unrestricted=unrestricted)
+        reading = self._probes.cuda(unrestricted=True)
         if self._redactor is None:
             return reading
         found: CudaReading = self._redactor.sentences(self._redactor.cuda(reading))

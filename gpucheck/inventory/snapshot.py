@@ -55,7 +55,7 @@ def record(probes: Probes) -> Snapshot:
         cuda=cuda,
         processes=tuple(probes.identify(pids).values()),
         system=system,
-        cuda_unrestricted=probes.cuda_unrestricted() if hidden else None,
+        cuda_unrestricted=probes.cuda(unrestricted=True) if hidden else None,
         health=probes.health() if nvml.failure is None else None,
         builds=probes.builds(None),
     )

@@ -34,7 +34,7 @@ def ask_cuda_alone(missing: ProbeFailure, probes: Probes) -> tuple[NvmlReading, 
         return nothing._replace(failure=seen.failure._replace(message=both)), None
     every = seen
     if VISIBLE in probes.environment():
-        unrestricted = probes.cuda_unrestricted()
+        unrestricted = probes.cuda(unrestricted=True)
         every = unrestricted if unrestricted.devices else seen
     if not every.devices:
         return nothing, None

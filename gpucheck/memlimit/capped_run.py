@@ -294,22 +294,19 @@ class CappedRun:
     def _ask_for_more(self, environment: Mapping[str, str]) -> dict[str, dict[str, Any]]:
         limits = json.dumps({_digits(uuid): size for uuid, size in self._limits.items()})
         found: dict[str, dict[str, Any]] = {}
-        child = None
+        folder = str(self._record.folder)
         try:
-            child = Child(REFUSAL_WORKER, str(self._record.folder), limits, environment=environment)
-            for document in child.documents(PROOF_S):
-                if "end" in document:
-                    break
-                if "uuid_hex" not in document:
-                    raise _not_proved(reason=document["failure"]["message"])
-                found[document["uuid_hex"]] = document
+            with Child(REFUSAL_WORKER, folder, limits, environment=environment) as child:
+                for document in child.documents(PROOF_S):
+                    if "end" in document:
+                        break
+                    if "uuid_hex" not in document:
+                        raise _not_proved(reason=document["failure"]["message"])
+                    found[document["uuid_hex"]] = document
         except ChildSilentError:
             raise _not_proved(reason=f"CUDA did not answer within {PROOF_S:g} s") from None
         except ChildDiedError as error:
             raise _not_proved(reason=f"the process that asks for memory {error.how}") from None
-        finally:
-            if child is not None:
-                child.close()
         return found
 
     # --------------------------------------------------------------------------------- the end

@@ -186,7 +186,7 @@ class _Machine:
         """Return the GPUs that are unfit for work, by index."""
         if not gpus:
             return {}
-        reading = self._probes.condition([gpu.index for gpu in gpus])
+        reading = self._probes.health([gpu.index for gpu in gpus])
         if reading.failure is not None:
             message = f"The condition of the GPUs could not be read: {reading.failure.message}."
             notice = Notice(code="condition-unknown", message=message)

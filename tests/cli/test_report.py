@@ -123,8 +123,10 @@ class Everywhere(RecordedProbes):
         """Refuse every file."""
         return dict.fromkeys(paths, self._said)
 
-    def cuda_unrestricted(self) -> CudaReading:
-        """Fail."""
+    def cuda(self, *, unrestricted: bool = False) -> CudaReading:
+        """Fail, unless it is recorded."""
+        if not unrestricted:
+            return super().cuda()
         return CudaReading(failure=ProbeFailure(code="no", message=self._said))
 
     def launch(self, python: str | None, **more: Any) -> LaunchReading:

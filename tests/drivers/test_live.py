@@ -61,7 +61,7 @@ def test_a_driver_that_hung_gets_less_time_until_nvml_answers(
 
     probes.nvml(NvmlRequest())
     probes.cuda()
-    probes.cuda_unrestricted()
+    probes.cuda(unrestricted=True)
     for _ in range(3):
         probes.nvml(NvmlRequest())
 

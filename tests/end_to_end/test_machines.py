@@ -515,7 +515,7 @@ def test_the_condition_is_read_of_those_cards_and_of_nothing_more(
         monkeypatch.setenv(key, value)
     probes = LiveProbes(deadline_s=10.0)
     try:
-        reading = probes.condition([2, 3])
+        reading = probes.health([2, 3])
     finally:
         probes.close()
 

@@ -87,10 +87,11 @@ class FakeProbes:
         self.asked.append("nvml")
         return self.readings
 
-    def cuda(self) -> CudaReading:
-        """Return the given CUDA reading."""
-        self.asked.append("cuda")
-        return self.cuda_reading
+    def cuda(self, *, unrestricted: bool = False) -> CudaReading:
+        """Return the given CUDA reading; without the variable the other one, if given."""
+        self.asked.append("cuda_unrestricted" if unrestricted else "cuda")
+        other = self.cuda_unrestricted_reading if unrestricted else None
+        return other or self.cuda_reading
 
     def system(self) -> SystemReading:
         """Return the given files."""
@@ -102,24 +103,13 @@ class FakeProbes:
         self.asked.append("open_nodes")
         return self.openings
 
-    def cuda_unrestricted(self) -> CudaReading:
-        """Return the given answer, or the same as with the variable."""
-        self.asked.append("cuda_unrestricted")
-        return self.cuda_unrestricted_reading or self.cuda_reading
-
-    def health(self) -> HealthReading:
-        """Return the given health, or a clean bill for every GPU."""
-        self.asked.append("health")
+    def health(self, gpus: Sequence[int] | None = None) -> HealthReading:
+        """Return the given health, or a clean bill for every GPU or for these."""
+        self.asked.append("health" if gpus is None else "condition")
         if self.health_reading is not None:
             return self.health_reading
-        return HealthReading(gpus=tuple(healthy(gpu.index) for gpu in self.readings.gpus))
-
-    def condition(self, gpus: Sequence[int]) -> HealthReading:
-        """Return the given health of these GPUs."""
-        self.asked.append("condition")
-        if self.health_reading is not None:
-            return self.health_reading
-        return HealthReading(gpus=tuple(healthy(index) for index in gpus))
+        indices = [gpu.index for gpu in self.readings.gpus] if gpus is None else gpus
+        return HealthReading(gpus=tuple(map(healthy, indices)))
 
     def builds(self, python: str | None) -> BuildsReading:
         """Return the given builds."""

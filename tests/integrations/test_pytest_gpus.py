@@ -207,7 +207,7 @@ class Cuda(LiveProbes):
 
     number = 1
 
-    def cuda(self) -> CudaReading:
+    def cuda(self, *, unrestricted: bool = False) -> CudaReading:
         """Return them."""
         each = (CudaDeviceReading(ordinal=n, uuid_hex="0" * 32) for n in range(self.number))
         return CudaReading(devices=tuple(each))

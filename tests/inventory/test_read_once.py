@@ -56,7 +56,7 @@ def test_what_no_snapshot_holds_is_asked_anew(redacts: bool) -> None:
     assert (gpu.uuid == uuid) is not redacts
     assert [process.pid for process in gpu.processes] == [9]
     assert found.nvml(NvmlRequest()).gpus[0].uuid == gpu.uuid
-    unrestricted = found.cuda_unrestricted().failure
+    unrestricted = found.cuda(unrestricted=True).failure
     launched = found.launch(
         None, through_cupy=False, every_gpu=False, report_progress=lambda _: None
     ).failure

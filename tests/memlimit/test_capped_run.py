@@ -298,7 +298,10 @@ class FakeChild:
                 raise answer
             yield answer
 
-    def close(self) -> None:
+    def __enter__(self) -> FakeChild:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         FakeChild.open -= 1
 
 

@@ -31,19 +31,15 @@ UNDECIDED = frozenset({"driver-not-answering", "launch-died"})
 
 def read_cuda(*, deadline_s: float, environment: Mapping[str, str] | None = None) -> CudaReading:
     """Ask libcuda what a program with `environment` (default: ours) would see."""
-    child = None
     try:
-        child = Child(WORKER, environment=environment)
-        return from_plain(CudaReading, next(child.documents(deadline_s)))
+        with Child(WORKER, environment=environment) as child:
+            return from_plain(CudaReading, next(child.documents(deadline_s)))
     except ChildSilentError:
         message = f"the CUDA driver did not answer within {deadline_s:g} s"
         return CudaReading(failure=ProbeFailure(code="driver-not-answering", message=message))
     except ChildDiedError as error:
         message = f"the process that asks the CUDA driver {error.how}"
         return CudaReading(failure=ProbeFailure(code="cuda-child-died", message=message))
-    finally:
-        if child is not None:
-            child.close()
 
 
 # ------------------------------------------------------------------------------- kernel self-test
@@ -91,21 +87,17 @@ def run_kernel(
 def _through_libcuda(
     environment: Mapping[str, str], every_gpu: bool, deadline_s: float
 ) -> LaunchReading:
-    child = None
     # Our kernel is PTX. A program with code for this GPU does not need the driver's compiler.
     allowed = {name: text for name, text in environment.items() if name != "CUDA_DISABLE_PTX_JIT"}
     try:
-        child = Child(WORKER, "every" if every_gpu else "first", environment=allowed)
-        return from_plain(LaunchReading, next(child.documents(deadline_s)))
+        with Child(WORKER, "every" if every_gpu else "first", environment=allowed) as child:
+            return from_plain(LaunchReading, next(child.documents(deadline_s)))
     except ChildSilentError:
         message = f"the kernel was not run within {deadline_s:g} s"
         return LaunchReading(failure=ProbeFailure(code="driver-not-answering", message=message))
     except (ChildDiedError, DecodeError) as error:
         message = f"the process that runs the kernel {error}"
         return LaunchReading(failure=ProbeFailure(code="launch-died", message=message))
-    finally:
-        if child is not None:
-            child.close()
 
 
 def _through_cupy(
@@ -120,28 +112,27 @@ def _through_cupy(
     from gpucheck.drivers.python.interpreters import user_environment
 
     patience_s = {None: IMPORT_S, "imported": COMPILE_S, "compiled": deadline_s}
-    child = None
     stage: str | None = None
     words = [str(ordinal) for ordinal in ordinals]
     waiting = len(words)
     try:
-        child = Child(
+        with Child(
             CUPY_SCRIPT,
             *words,
             interpreter=(python or sys.executable,),
             environment=user_environment(environment),
-        )
-        report_progress("importing CuPy")
-        while True:
-            answer: dict[str, Any] = next(child.documents(patience_s[stage]))
-            if "launches" in answer:
-                return from_plain(LaunchReading, answer).launches, None
-            if "error" in answer:
-                return (), ProbeFailure(code="fails-on-the-gpu", message=str(answer["error"]))
-            waiting -= answer["stage"] == "compiled"
-            # For a further device it may have to compile again.
-            stage = "imported" if waiting else "compiled"
-            report_progress("running a kernel through CuPy")
+        ) as child:
+            report_progress("importing CuPy")
+            while True:
+                answer: dict[str, Any] = next(child.documents(patience_s[stage]))
+                if "launches" in answer:
+                    return from_plain(LaunchReading, answer).launches, None
+                if "error" in answer:
+                    return (), ProbeFailure(code="fails-on-the-gpu", message=str(answer["error"]))
+                waiting -= answer["stage"] == "compiled"
+                # For a further device it may have to compile again.
+                stage = "imported" if waiting else "compiled"
+                report_progress("running a kernel through CuPy")
     except ChildSilentError as error:
         code, missed = LATE[stage]
         message = f"{missed} {error.deadline_s:g} s"
@@ -149,6 +140,3 @@ def _through_cupy(
     except (ChildDiedError, DecodeError, KeyError) as error:
         message = f"the process that runs CuPy {error}"
         return (), ProbeFailure(code="trial-died", message=message)
-    finally:
-        if child is not None:
-            child.close()

@@ -6,8 +6,10 @@ written. What this user may not read is null, with the reason.
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
@@ -29,7 +31,7 @@ from gpucheck.drivers.host.files import MIB, read_file
 from gpucheck.drivers.host.process_tree import ProcessTree, Stat, read_stat
 from gpucheck.drivers.host.processes import identify, in_initial_namespace
 from gpucheck.drivers.host.sysfs import read_text
-from gpucheck.report.codec import from_plain
+from gpucheck.report.codec import from_plain, to_plain
 
 #: A process may have 65,530 mappings (vm.max_map_count), each a line with a path.
 MOST_MAPS_BYTES = 32 * MIB
@@ -74,17 +76,13 @@ Value = TypeVar("Value")
 
 def read_process_in_time(pid: int, root: Path, *, deadline_s: float) -> ProcessFilesReading:
     """Read one process in a child; what it does not answer in time is missing, with the reason."""
-    child = None
     try:
-        child = Child("gpucheck.drivers.host.process_files_worker", str(root), str(pid))
-        return from_plain(ProcessFilesReading, next(child.documents(deadline_s)))
+        with Child(__name__, str(root), str(pid)) as child:
+            return from_plain(ProcessFilesReading, next(child.documents(deadline_s)))
     except ChildSilentError:
         why = f"no answer within {deadline_s:g} s, as from a process that is stuck in the kernel"
     except ChildDiedError as error:
         why = f"the process that reads them {error.how}"
-    finally:
-        if child is not None:
-            child.close()
     # Reading these waits for nothing.
     folder = root / "proc" / str(pid)
     stat = read_stat(folder)
@@ -97,6 +95,15 @@ def read_process_in_time(pid: int, root: Path, *, deadline_s: float) -> ProcessF
         initial_namespace=in_initial_namespace(root),
         unavailable=dict.fromkeys(_FROM_FILES, why),
     )
+
+
+def main(root: str, pid: str) -> None:
+    """Write what is read of a process in one line: the child does this.
+
+    The kernel lets nobody read the mappings of a process that is stuck in a driver with its memory
+    locked, nor files below a dead network file system: not even SIGKILL ends such a read.
+    """
+    sys.stdout.write(json.dumps(to_plain(read_process(int(pid), Path(root)))) + "\n")
 
 
 def read_process(pid: int, root: Path) -> ProcessFilesReading:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gpucheck.drivers.nvml.binding import Binding, NvmlError
-from gpucheck.drivers.nvml.topology import TopologyReader
+from gpucheck.drivers.nvml.worker import TopologyReader
 from tests.fakes.pynvml_double import FakeNvml, error
 
 
