@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from gpucheck.detect.machine import Machine
+from gpucheck.data import read_table
+from gpucheck.detect.machine import KERNEL_LOG, Machine
 from gpucheck.detect.model import Finding, Layer
 from gpucheck.detect.remedies import for_gpu
 from gpucheck.drivers.evidence import GpuHealthReading
@@ -37,6 +38,69 @@ def make_finding(
 ) -> Finding:
     """Return a finding of one check; `cause` and `remedy` if something is wrong."""
     return Finding(check_id, layer, status, summary, evidence, remedy, gpu, cause)
+
+
+def make_trouble(
+    check_id: str,
+    cause: str,
+    *evidence: Evidence,
+    status: CheckStatus = CheckStatus.WARN,
+    **values: object,
+) -> Trouble:
+    """Return a trouble with the sentence and the remedy that the table has for its cause.
+
+    A rare error code of the driver has none: the kernel log says more of it. Texts of a special
+    case name the cause that it is a case of.
+    """
+    causes = read_table("causes")
+    texts = causes.get(check_id, {}).get(cause) or causes["any"].get(cause, {})
+    steps = tuple(step.format(**values) for step in texts.get("remedy", (KERNEL_LOG,)))
+    return Trouble(
+        status,
+        texts.get("sentence", "").format(**values),
+        evidence,
+        steps,
+        texts.get("cause", cause),
+    )
+
+
+def report_cause(
+    check_id: str,
+    layer: Layer,
+    cause: str,
+    *evidence: Evidence,
+    status: CheckStatus = CheckStatus.FAIL,
+    summary: str | None = None,
+    remedy: tuple[str, ...] | None = None,
+    **values: object,
+) -> Finding:
+    """Return a finding of what is wrong: the table's texts, unless others are given."""
+    trouble = make_trouble(check_id, cause, *evidence, status=status, **values)
+    if summary is not None:
+        trouble = trouble._replace(summary=summary)
+    if remedy is not None:
+        trouble = trouble._replace(remedy=remedy)
+    return make_finding(
+        check_id,
+        layer,
+        status,
+        trouble.summary,
+        *evidence,
+        remedy=trouble.remedy,
+        cause=trouble.cause,
+    )
+
+
+def explain_finding(finding: Finding, trouble: Trouble | None) -> Finding:
+    """Return a finding that a trouble explains, with its remedy and cause."""
+    if trouble is None:
+        return finding
+    return finding._replace(
+        summary=f"{finding.summary}: {trouble.summary}",
+        evidence=(*finding.evidence, *trouble.evidence),
+        remedy=trouble.remedy,
+        cause=trouble.cause,
+    )
 
 
 def over_gpus(machine: Machine, check_id: str, well: str, judge: Judge) -> list[Finding]:

@@ -5,9 +5,13 @@ from __future__ import annotations
 import datetime
 from collections import Counter
 from collections.abc import Iterator
+from string import Formatter
 from typing import Any
 
 from gpucheck.data import FOLDER, read_table
+from gpucheck.detect.checks import CHECKS
+from gpucheck.detect.machine import KERNEL_LOG
+from gpucheck.detect.run import explain_check
 
 #: Before this nobody had read a source for gpucheck.
 FIRST_DATE = datetime.date(2025, 1, 1)
@@ -53,6 +57,32 @@ def leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
         return
     for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
         yield from leaves(inner, f"{path}.{key}")
+
+
+#: Values that checks of detect fill into their texts.
+VALUES = (
+    "capability", "driver", "dropped", "entry", "excluded", "folder", "gpus", "index", "kernel",
+    "library", "listed", "mode", "names", "needed", "nodes", "offered", "on_bus", "options",
+    "rebuild", "them", "total", "uuid", "value", "version", "why", "works",
+)  # fmt: skip
+
+
+def test_causes_are_named_by_their_check_and_can_be_filled_in() -> None:
+    named = {check.ID: {*explain_check(check).causes} for check in CHECKS}
+    named["any"] = {"not-recorded"}.union(*named.values())
+    causes = [
+        (check_id, texts.get("cause", cause), texts)
+        for check_id, rows in TABLES["causes"].items()
+        for cause, texts in rows.items()
+    ]
+    texts = [text for _, text in leaves(TABLES["causes"], "causes")]
+
+    assert not [(check_id, cause) for check_id, cause, _ in causes if cause not in named[check_id]]
+    assert not [row for _, _, row in causes if {*row} - {"cause", "sentence", "remedy"}]
+    assert not [row for _, _, row in causes if not {*row} & {"sentence", "remedy"}]
+    assert {name for text in texts for _, name, *_ in Formatter().parse(text) if name} == {*VALUES}
+    # WSL2 has another step in its place.
+    assert {text for text in texts if "dmesg" in text} == {KERNEL_LOG}
 
 
 def test_what_is_no_list_of_facts_is_texts_by_name() -> None:

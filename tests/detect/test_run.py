@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from gpucheck.data import read_table
 from gpucheck.detect.checks import CHECKS
 from gpucheck.detect.machine import DetectRequest
 from gpucheck.detect.model import Catalogue, Detection, Verdict
@@ -216,6 +217,13 @@ def test_a_kernel_that_does_not_end_leaves_it_open() -> None:
     answer = detect(machine(launch_reading=LaunchReading(failure=HUNG)))
 
     assert (answer.exit_code, result(answer).usable) == (ExitCode.INCONCLUSIVE, None)
+
+
+def test_a_healthy_machine_needs_no_table() -> None:
+    read_table.cache_clear()
+
+    assert detect(machine()).exit_code is ExitCode.OK
+    assert read_table.cache_info().misses == 0
 
 
 # ------------------------------------------------------------------------------ descriptions

@@ -6,19 +6,14 @@ from collections.abc import Sequence
 from functools import partial
 
 from gpucheck.detect.checks.nvml import (
-    CGROUP_LOST,
-    CGROUP_LOST_SUMMARY,
     OLD_CONTAINER,
-    SLURM,
-    WSL_PATH,
     has_capability,
 )
-from gpucheck.detect.findings import make_finding
-from gpucheck.detect.machine import KERNEL_LOG, REBOOT, UPGRADE, VISIBLE, Machine
+from gpucheck.detect.findings import make_finding, make_trouble, report_cause
+from gpucheck.detect.machine import VISIBLE, Machine
 from gpucheck.detect.model import Finding, Layer
 from gpucheck.detect.module_problems import line_with
-from gpucheck.detect.remedies import IN_A_VM, for_gpu, install_libraries, start_with_gpus
-from gpucheck.drivers.evidence import NodeReading
+from gpucheck.detect.remedies import install_libraries, start_with_gpus
 from gpucheck.drivers.readings import CudaReading, GpuReading, ProbeFailure
 from gpucheck.inventory.inventory import cuda_version
 from gpucheck.inventory.visibility import apply_rules, digits_of, is_mig
@@ -32,77 +27,18 @@ REQUIRES: tuple[str, ...] = (
 )  # fmt: skip
 
 _finding = partial(make_finding, ID, LAYER)
-_fail = partial(_finding, CheckStatus.FAIL)
-
 LIBRARY = "libcuda.so.1"
+_report = partial(report_cause, ID, LAYER, library=LIBRARY)
 
 #: The loader's message for a missing file, as opposed to a broken one.
 MISSING = "cannot open shared object file"
 SYSTEM_FOLDERS = ("/usr/lib", "/lib")
-MPS = (
-    "Restart the MPS daemon: echo quit | nvidia-cuda-mps-control; nvidia-cuda-mps-control -d",
-    "Or stop it: echo quit | nvidia-cuda-mps-control (programs also run without the daemon)",
-)
-#: Source: CUDA Compatibility, forward compatibility: data centre GPUs on Linux alone.
-COMPAT = "On data centre GPUs: the package cuda-compat lets an older driver run newer CUDA."
-#: Remedies by the failure's code.
-REMEDIES: dict[str, tuple[str, ...]] = {
-    "library-not-found": (
-        "On a host: install the NVIDIA driver with its CUDA library.",
-        "In a container: set NVIDIA_DRIVER_CAPABILITIES=compute,utility.",
-    ),
-    "stub-library": ("Remove the directory .../lib64/stubs from LD_LIBRARY_PATH.",),
-    "insufficient-driver": (UPGRADE, "Or use a build for an older CUDA.", COMPAT),
-    "newer-driver-needed": (UPGRADE, "Or use a build for an older CUDA."),
-    "out-of-memory": ("See which programs use the memory: gpucheck list --processes",),
-    "devices-unavailable": (
-        "See which program holds it, then wait or ask: gpucheck list --processes",
-        "Set the compute mode to default: sudo nvidia-smi -c 0",
-        KERNEL_LOG,
-    ),
-    "no-device": (
-        KERNEL_LOG,
-        "In a virtual machine: a vGPU needs a profile with CUDA (series C or Q) and a licence.",
-        REBOOT,
-    ),
-    "not-licensed": ("Check the licence server of the virtual GPU (nvidia-gridd).",),
-    "ecc-uncorrectable": ("Reset the GPU: sudo nvidia-smi --gpu-reset", KERNEL_LOG),
-    "library-broken": ("Reinstall the driver's libraries, all of one version.",),
-    "not-permitted": ("Check the permissions of /dev/nvidia*; in a container, its devices.",),
-    "system-not-ready": (KERNEL_LOG,),
-    "fabric-not-ready": (KERNEL_LOG,),
-    "driver-mismatch": ("Reboot, so that the kernel module of the installed driver is loaded.",),
-    "compat-not-supported": ("Remove the cuda-compat directory from LD_LIBRARY_PATH.",),
-    "mps-connection-failed": MPS,
-    "mps-rpc-failure": MPS,
-    "mps-not-ready": (
-        "Wait and try again: the server is starting, recovering, or ending another user's client.",
-        *MPS,
-    ),
-    "mps-client-terminated": MPS,
-    "mps-too-many-clients": ("End programs that use MPS, then try again.",),
-    "mps-no-connections": ("End programs that use MPS, then try again.",),
-    "unknown": (
-        "Load the memory module: sudo nvidia-modprobe -c0 -u",
-        "After suspend: sudo modprobe -r nvidia_uvm && sudo modprobe nvidia_uvm",
-    ),
-    "not-initialized": (KERNEL_LOG, REBOOT),
-    "invalid-device": (f"Check {VISIBLE}: gpucheck list",),
-    "operating-system": ("Check the permissions of /dev/nvidia* and the limits (ulimit -a).",),
-    "function-not-found": ("Install the libcuda.so.1 of the driver's own version.",),
-    "driver-not-answering": (KERNEL_LOG, REBOOT),
-    "not-recorded": ("Record the machine again: gpucheck snapshot FILE",),
-}
 #: Failures that leave it open whether CUDA works.
 UNDECIDED = frozenset({"driver-not-answering", "cuda-child-died", "not-recorded"})
 #: Source: nvml.h (NVML_GPU_FABRIC_STATE_*): not started, in progress.
 FABRIC_NOT_SET_UP = (1, 2)
 ON_THE_BUS = "PCI class 0x0680 of vendor 0x10de"
 HMM_BUG = "request_free_mem_region"
-_HMM = (
-    "Write `options nvidia_uvm uvm_disable_hmm=1` into /etc/modprobe.d/nvidia-uvm.conf, then:"
-    " sudo modprobe -r nvidia_uvm && sudo modprobe nvidia_uvm",
-)
 HMM_UNSEEN = (
     "If the kernel log has `request_free_mem_region() err -34`: write"
     " `options nvidia_uvm uvm_disable_hmm=1` into /etc/modprobe.d/nvidia-uvm.conf and reboot.",
@@ -164,21 +100,18 @@ def _left_out(machine: Machine) -> Finding | None:
         names = f"{len(gpus) - len(strangers)} of {names}"
     works = _works(machine.cuda)
     total = len(machine.nvml.gpus)
-    return works._replace(
+    return _report(
+        "gpu-left-out",
+        *works.evidence,
+        Evidence("nvmlDeviceGetCount", str(total)),
+        *(Evidence(f"NVML, GPU {gpu.index}", gpu.uuid or "") for gpu in gpus),
         status=CheckStatus.WARN,
-        summary=f"{works.summary} of {total}: it leaves out {names}, and nothing hides"
-        f" {'it' if len(gpus) == 1 else 'them'}",
-        evidence=(
-            *works.evidence,
-            Evidence("nvmlDeviceGetCount", str(total)),
-            *(Evidence(f"NVML, GPU {gpu.index}", gpu.uuid or "") for gpu in gpus),
-        ),
-        remedy=(
-            f"Check it alone: {VISIBLE}={gpus[0].uuid} gpucheck detect",
-            KERNEL_LOG,
-            *for_gpu(gpus[0].index, ("Reset it: sudo nvidia-smi --gpu-reset",)),
-        ),
-        cause="gpu-left-out",
+        works=works.summary,
+        total=total,
+        names=names,
+        them="it" if len(gpus) == 1 else "them",
+        uuid=gpus[0].uuid,
+        index=gpus[0].index,
     )
 
 
@@ -212,13 +145,11 @@ def _failed(failure: ProbeFailure, machine: Machine) -> Finding:
 
 
 def _plain(machine: Machine, failure: ProbeFailure) -> Finding:
-    remedy = REMEDIES.get(failure.code, (KERNEL_LOG,))
     if failure.library_code in MPS_CODES:
-        remedy = REMEDIES.get(failure.code, MPS)
         name = "CUDA_MPS_PIPE_DIRECTORY"
         variable = _variable(machine, name) or (Evidence(name, "unset"),)
-        return _fail(failure.message, *variable, remedy=remedy, cause=failure.code)
-    return _fail(failure.message, remedy=remedy, cause=failure.code)
+        return _report(failure.code, *variable, summary=failure.message)
+    return _report(failure.code, summary=failure.message)
 
 
 def _variable(machine: Machine, name: str) -> tuple[Evidence, ...]:
@@ -230,29 +161,16 @@ def _no_library(machine: Machine, failure: ProbeFailure) -> Finding:
     name = "NVIDIA_DRIVER_CAPABILITIES"
     capabilities = machine.environment.get(name)
     if machine.is_wsl and not machine.is_container:
-        return _fail(
-            f"{LIBRARY} of the Windows driver is not in the loader's path",
-            remedy=WSL_PATH,
-            cause="wsl-library-path",
-        )
+        return _report("wsl-library-path")
     if machine.is_container and capabilities and not has_capability(capabilities, "compute"):
-        return _fail(
-            f"{LIBRARY} is missing: the container was started without the `compute` capability",
-            *_variable(machine, name),
-            remedy=(f"Start the container with {name}=compute,utility",),
-            cause="container-without-compute",
-        )
+        return _report("container-without-compute", *_variable(machine, name))
     if machine.is_container and machine.nvml.failure is not None:
-        return _fail(
-            f"{LIBRARY} is missing in this container",
-            remedy=start_with_gpus(machine),
-            cause="container-without-gpus",
-        )
+        return _report("container-without-gpus", remedy=start_with_gpus(machine))
     if machine.kernel.module_loaded and not machine.is_container and MISSING in failure.message:
-        return _fail(
-            f"{LIBRARY} is not installed, though the driver's kernel module is loaded",
+        return _report(
+            failure.code,
+            summary=f"{LIBRARY} is not installed, though the driver's kernel module is loaded",
             remedy=(install_libraries(machine),),
-            cause=failure.code,
         )
     return _plain(machine, failure)
 
@@ -265,28 +183,17 @@ def _no_device(machine: Machine, failure: ProbeFailure) -> Finding:
         return plain._replace(evidence=variable, remedy=(first, *plain.remedy))
     closed = [cap for cap in machine.system.nodes.caps if cap.accessible is False]
     if closed and any(gpu.mig_instances for gpu in machine.nvml.gpus):
-        return _mig_denied(closed)
+        files = (Evidence(cap.path, f"mode {cap.mode}, owner {cap.owner}") for cap in closed)
+        return _report("mig-not-permitted", *files)
     if "SLURM_JOB_ID" in machine.environment:
+        slurm = make_trouble(ID, "slurm-without-gpus")
         return plain._replace(
-            cause="slurm-without-gpus", evidence=_refused(machine), remedy=(*SLURM, *plain.remedy)
+            cause=slurm.cause, evidence=_refused(machine), remedy=(*slurm.remedy, *plain.remedy)
         )
     refused = _refused(machine)
     if any(item.value == "EPERM" for item in refused) and machine.is_container:
-        return _fail(CGROUP_LOST_SUMMARY, *refused, remedy=CGROUP_LOST, cause="device-cgroup-lost")
+        return _report("device-cgroup-lost", *refused)
     return plain._replace(evidence=refused)
-
-
-def _mig_denied(closed: Sequence[NodeReading]) -> Finding:
-    return _fail(
-        "this user may not use the MIG instances: no permission for their access files",
-        *(Evidence(cap.path, f"mode {cap.mode}, owner {cap.owner}") for cap in closed),
-        remedy=(
-            "Ask the administrator for access: /proc/driver/nvidia-caps/mig-minors lists the files"
-            " of each instance",
-            "In a container: pass the instance (docker run --gpus 'device=0:0', or its UUID).",
-        ),
-        cause="mig-not-permitted",
-    )
 
 
 def _refused(machine: Machine) -> tuple[Evidence, ...]:
@@ -303,17 +210,12 @@ def _too_old(machine: Machine, failure: ProbeFailure) -> Finding:
     version = machine.cuda.driver_version
     reported = Evidence("cuDriverGetVersion", "?" if version is None else str(version))
     if version != 0:
-        without = tuple(step for step in plain.remedy if step != COMPAT)
+        without = tuple(step for step in plain.remedy if "cuda-compat" not in step)
         possible = not machine.is_wsl and not any(
             "GeForce" in (gpu.name or "") for gpu in machine.nvml.gpus
         )
         return plain._replace(evidence=(reported,), remedy=plain.remedy if possible else without)
-    return _fail(
-        f"there is no driver behind {LIBRARY} (its version reads as 0)",
-        reported,
-        remedy=REMEDIES["library-not-found"],
-        cause="no-driver",
-    )
+    return _report("no-driver", reported)
 
 
 def _unavailable(machine: Machine, failure: ProbeFailure) -> Finding:
@@ -352,17 +254,16 @@ def _wrong_library(machine: Machine, failure: ProbeFailure) -> Finding:
         evidence.append(loaded)
     if own is not None:
         evidence.append(Evidence("the driver's own", own.path))
-    remedy = REMEDIES[failure.code]
+    found = _report(failure.code, *evidence, summary=failure.message)
     # The system's own folders hold the driver's library: there the module is old.
     if folder and not folder.startswith(SYSTEM_FOLDERS):
-        remedy = (f"Remove {folder} from LD_LIBRARY_PATH (and from /etc/ld.so.conf.d).",)
-    elif failure.code == "driver-mismatch" and machine.is_container:
-        return _fail(failure.message, *evidence, remedy=OLD_CONTAINER, cause=failure.code)
-    if failure.code == "driver-mismatch":
-        remedy = (*dict.fromkeys((*remedy, *REMEDIES[failure.code])),)
-    if failure.code == "compat-not-supported":
-        remedy = (*remedy, "Or upgrade the driver: then no compatibility library is needed.")
-    return _fail(failure.message, *evidence, remedy=remedy, cause=failure.code)
+        first = f"Remove {folder} from LD_LIBRARY_PATH (and from /etc/ld.so.conf.d)."
+        # The table's step for a stub or a compatibility library only lacks the folder's name.
+        rest = found.remedy if failure.code == "driver-mismatch" else found.remedy[1:]
+        return found._replace(remedy=(first, *rest))
+    if failure.code == "driver-mismatch" and machine.is_container:
+        return found._replace(remedy=OLD_CONTAINER)
+    return found
 
 
 def _unknown(machine: Machine, failure: ProbeFailure) -> Finding:
@@ -371,9 +272,9 @@ def _unknown(machine: Machine, failure: ProbeFailure) -> Finding:
         return bug
     refused = _refused(machine)
     if any(item.value == "EPERM" for item in refused) and machine.is_container:
-        return _fail(CGROUP_LOST_SUMMARY, *refused, remedy=CGROUP_LOST, cause="device-cgroup-lost")
-    remedy = (*REMEDIES[failure.code], *HMM_UNSEEN * _may_be_hmm(machine))
-    return _fail(failure.message, *refused, remedy=remedy, cause=failure.code)
+        return _report("device-cgroup-lost", *refused)
+    found = _report(failure.code, *refused, summary=failure.message)
+    return found._replace(remedy=(*found.remedy, *HMM_UNSEEN * _may_be_hmm(machine)))
 
 
 def _refused_by_system(machine: Machine, failure: ProbeFailure) -> Finding:
@@ -389,17 +290,10 @@ def _not_ready(machine: Machine, failure: ProbeFailure) -> Finding:
     waiting = [gpu for gpu, health in machine.gpus if health.fabric_state in FABRIC_NOT_SET_UP]
     if switches or waiting:
         return _fabric(machine, switches, waiting)
-    return _fail(
-        "the system is not ready: confidential computing or a fabric manager is not set up",
-        Evidence(ON_THE_BUS, "no NVSwitch"),
-        remedy=(
-            f"{IN_A_VM}with confidential computing, sudo nvidia-smi conf-compute -srs 1",
-            "On NVSwitch machines: start nvidia-fabricmanager, in exactly the driver's version.",
-            *HMM_UNSEEN * _may_be_hmm(machine),
-            KERNEL_LOG,
-        ),
-        cause=failure.code,
-    )
+    found = _report("system-not-ready", Evidence(ON_THE_BUS, "no NVSwitch"))
+    *steps, last = found.remedy
+    remedy = (*steps, *HMM_UNSEEN * _may_be_hmm(machine), last)
+    return found._replace(remedy=remedy, cause=failure.code)
 
 
 def _fabric(machine: Machine, switches: int, waiting: Sequence[GpuReading]) -> Finding:
@@ -408,24 +302,11 @@ def _fabric(machine: Machine, switches: int, waiting: Sequence[GpuReading]) -> F
     if waiting:
         names = ", ".join(str(gpu.index) for gpu in waiting)
         evidence.append(Evidence("nvmlDeviceGetGpuFabricInfoV: not completed", names))
-    remedy = [
-        "Start it: sudo systemctl start nvidia-fabricmanager",
-        f"Its version must be exactly the driver's{f', {version}' if version else ''}.",
-        "Read its log: journalctl -u nvidia-fabricmanager",
-    ]
-    if not switches:
-        # From the fourth generation on, the switches are reached through InfiniBand devices.
-        remedy.append(
-            "On HGX B200 and newer it also needs the package nvlsm and the module ib_umad; on"
-            " racks such as GB200 NVL72 it runs in the switch trays: ask the operator of the rack."
-        )
-    return _fail(
-        "the NVSwitch fabric is not ready: the fabric manager does not run, or its version is not"
-        " the driver's",
-        *evidence,
-        remedy=tuple(remedy),
-        cause="fabric-not-ready",
-    )
+    version = f", {version}" if version else ""
+    found = _report("fabric-not-ready", *evidence, version=version)
+    # From the fourth generation on, the switches are reached through InfiniBand devices: the last
+    # step is for these.
+    return found._replace(remedy=found.remedy[:-1]) if switches else found
 
 
 def _hmm_bug(machine: Machine) -> Finding | None:
@@ -433,12 +314,7 @@ def _hmm_bug(machine: Machine) -> Finding | None:
     line = line_with(machine.system.log, HMM_BUG)
     if line is None:
         return None
-    return _fail(
-        "nvidia-uvm met a known conflict with the kernel's address randomisation",
-        Evidence(machine.system.log.source, line),
-        remedy=(*_HMM, "Or boot with `nokaslr`."),
-        cause="hmm-and-address-randomisation",
-    )
+    return _report("hmm-and-address-randomisation", Evidence(machine.system.log.source, line))
 
 
 def _may_be_hmm(machine: Machine) -> bool:

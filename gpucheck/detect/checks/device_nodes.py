@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from functools import partial
 
-from gpucheck.detect.findings import make_finding
+from gpucheck.detect.findings import make_finding, make_trouble, report_cause
 from gpucheck.detect.machine import Machine
 from gpucheck.detect.model import Finding, Layer
 from gpucheck.detect.remedies import start_with_gpus
@@ -17,6 +17,7 @@ LAYER = Layer.DEVICE_NODES
 REQUIRES: tuple[str, ...] = ("kernel-module",)
 
 _finding = partial(make_finding, ID, LAYER)
+_report = partial(report_cause, ID, LAYER)
 
 CONTROL = "/dev/nvidiactl"
 #: Source: NVIDIA driver README, device files.
@@ -39,13 +40,8 @@ def check(machine: Machine) -> Finding:
     nodes = machine.system.nodes
     unreadable = machine.system.unavailable or nodes.unavailable
     if unreadable is not None:
-        return _finding(
-            CheckStatus.UNKNOWN,
-            "the device files could not be read",
-            Evidence("/dev", unreadable),
-            remedy=("Run gpucheck where /dev can be read.",),
-            cause="nodes-not-readable",
-        )
+        evidence = Evidence("/dev", unreadable)
+        return _report("nodes-not-readable", evidence, status=CheckStatus.UNKNOWN)
     gpus = [node for node in nodes.nodes if _GPU.fullmatch(node.path)]
     control = next((node for node in nodes.nodes if node.path == CONTROL), None)
     if control is None or not gpus:
@@ -70,16 +66,7 @@ def _wsl(machine: Machine) -> Finding:
         return _finding(CheckStatus.OK, "/dev/dxg leads to the Windows driver")
     if machine.is_container:
         return _without_gpus(machine, [Evidence("/dev/dxg", "absent")])
-    return _finding(
-        CheckStatus.FAIL,
-        "WSL2 has no /dev/dxg: Windows offers no GPU to this system",
-        Evidence("/dev/dxg", "absent"),
-        remedy=(
-            "In Windows: update the NVIDIA driver, then: wsl --update; wsl --shutdown",
-            "Check in .wslconfig that gpuSupport is not false.",
-        ),
-        cause="no-dxg",
-    )
+    return _report("no-dxg", Evidence("/dev/dxg", "absent"))
 
 
 def _missing(machine: Machine, nodes: NodesReading) -> Finding:
@@ -92,15 +79,8 @@ def _missing(machine: Machine, nodes: NodesReading) -> Finding:
         return _without_gpus(machine, evidence)
     if "SLURM_JOB_ID" in machine.environment:
         evidence += _variables(machine, "SLURM_JOB_GPUS", "SLURM_STEP_GPUS")
-    return _finding(
-        CheckStatus.FAIL,
-        f"device files are missing: {', '.join(absent)}",
-        *evidence,
-        remedy=(
-            f"Create them: sudo nvidia-modprobe {_minors(absent)} -u",
-            "At every boot: sudo systemctl enable --now nvidia-persistenced",
-        ),
-        cause="nodes-missing",
+    return _report(
+        "nodes-missing", *evidence, nodes=", ".join(absent), options=f"{_minors(absent)} -u"
     )
 
 
@@ -113,17 +93,11 @@ def _without_gpus(machine: Machine, evidence: list[Evidence]) -> Finding:
     name = "NVIDIA_VISIBLE_DEVICES"
     requested = machine.environment.get(name)
     evidence += _variables(machine, name)
+    found = _report("container-without-gpus", *evidence, remedy=start_with_gpus(machine))
     if requested in NO_GPU_WORDS:
-        summary = f"the container was started without GPUs: {name}={requested!r} requests none"
-    else:
-        summary = "the container was started without GPUs"
-    return _finding(
-        CheckStatus.FAIL,
-        summary,
-        *evidence,
-        remedy=start_with_gpus(machine),
-        cause="container-without-gpus",
-    )
+        summary = f"{found.summary}: {name}={requested!r} requests none"
+        return found._replace(summary=summary)
+    return found
 
 
 def _denied(machine: Machine, denied: list[NodeReading], count: int) -> Finding:
@@ -132,24 +106,19 @@ def _denied(machine: Machine, denied: list[NodeReading], count: int) -> Finding:
         Evidence(node.path, f"mode {node.mode}, owner {node.owner}, group {node.group}")
         for node in denied
     ]
-    remedy = [
-        "Join the group that owns them (often `video` or `render`), then log in again.",
-        "Or allow all users: NVreg_DeviceFileMode=0666 in modprobe.d.",
-    ]
-    if machine.is_container:
-        remedy.append("With SELinux: start the container with --security-opt=label=disable.")
-    if slurm:
-        remedy.insert(0, "Request GPUs from Slurm: --gpus=1 (or --gres=gpu:1).")
     # Without the control node nothing works; without one GPU's node the others do.
     every = len(denied) == count or any(node.path == CONTROL for node in denied)
     every = every or len(denied) == count - 1
-    return _finding(
-        CheckStatus.FAIL if every else CheckStatus.WARN,
-        f"this user may not open {', '.join(node.path for node in denied)}",
+    found = _report(
+        "nodes-not-permitted",
         *evidence,
-        remedy=tuple(remedy),
-        cause="nodes-not-permitted",
+        status=CheckStatus.FAIL if every else CheckStatus.WARN,
+        nodes=", ".join(node.path for node in denied),
     )
+    if slurm:
+        request = make_trouble(ID, "slurm-without-gpus").remedy
+        return found._replace(remedy=(*request, *found.remedy))
+    return found
 
 
 def _some_missing(machine: Machine, nodes: NodesReading, gpus: list[NodeReading]) -> Finding | None:
@@ -158,13 +127,14 @@ def _some_missing(machine: Machine, nodes: NodesReading, gpus: list[NodeReading]
     absent = [path for path in nodes.expected if _GPU.fullmatch(path) and path not in present]
     if not absent or machine.is_container:
         return None
-    return _finding(
-        CheckStatus.WARN,
-        f"device files are missing: {', '.join(absent)}",
+    found = _report(
+        "nodes-missing",
         *(Evidence(path, "absent") for path in absent),
-        remedy=(f"Create them: sudo nvidia-modprobe {_minors(absent)}",),
-        cause="nodes-missing",
+        status=CheckStatus.WARN,
+        nodes=", ".join(absent),
+        options=_minors(absent),
     )
+    return found._replace(remedy=found.remedy[:1])
 
 
 def _minors(absent: list[str]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from gpucheck.detect.findings import make_finding
+from gpucheck.detect.findings import make_finding, report_cause
 from gpucheck.detect.machine import Machine
 from gpucheck.detect.model import Finding, Layer
 from gpucheck.report.envelope import CheckStatus, Evidence
@@ -29,12 +29,13 @@ VARIABLES = (
 def check(machine: Machine) -> Finding:
     """Name the platform; nothing here is wrong by itself."""
     if machine.system.unavailable is not None and machine.host.os is None:
-        return _finding(
-            CheckStatus.UNKNOWN,
-            "the kind of machine is unknown",
+        return report_cause(
+            ID,
+            LAYER,
+            "not-recorded",
             Evidence("snapshot", machine.system.unavailable),
-            remedy=("Record the machine again: gpucheck snapshot FILE",),
-            cause="not-recorded",
+            status=CheckStatus.UNKNOWN,
+            summary="the kind of machine is unknown",
         )
     names = list(_kinds(machine)) or ["bare metal"]
     words = ", ".join(names)

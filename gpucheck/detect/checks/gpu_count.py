@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from gpucheck.detect.checks.cuda_driver import UNDECIDED
-from gpucheck.detect.findings import make_finding
+from gpucheck.detect.findings import make_finding, report_cause
 from gpucheck.detect.machine import VISIBLE, Machine
 from gpucheck.detect.model import Finding, Layer
 from gpucheck.drivers.readings import CudaReading, GpuReading, ProbeFailure
@@ -18,6 +18,7 @@ LAYER = Layer.HEALTH
 REQUIRES: tuple[str, ...] = ("cuda-driver",)
 
 _finding = partial(make_finding, ID, LAYER)
+_report = partial(report_cause, ID, LAYER)
 
 
 def check(machine: Machine) -> Finding:
@@ -48,13 +49,9 @@ def check(machine: Machine) -> Finding:
     on_bus = machine.kernel.pci_devices
     if on_bus is not None:
         evidence.append(Evidence("/sys/bus/pci/devices", str(len(on_bus))))
-    return _finding(
-        CheckStatus.FAIL,
-        f"{count_of(expected)} expected, {count} {what}",
-        *evidence,
-        remedy=_steps(machine, len(answering), expected),
-        cause="other-gpu-count",
-    )
+    remedy = _steps(machine, len(answering), expected)
+    summary = f"{count_of(expected)} expected, {count} {what}"
+    return _report("other-gpu-count", *evidence, remedy=remedy, summary=summary)
 
 
 def _not_counted(failure: ProbeFailure) -> Finding:

@@ -6,9 +6,8 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from gpucheck.detect.checks.nvml import REMEDIES
 from gpucheck.detect.checks.pci_device import gone_gpus
-from gpucheck.detect.findings import make_finding
+from gpucheck.detect.findings import make_finding, make_trouble
 from gpucheck.detect.machine import Machine
 from gpucheck.detect.model import Finding, Layer
 from gpucheck.detect.remedies import for_gpu
@@ -94,7 +93,9 @@ def _lost(lost: Sequence[LostGpu], count: int) -> Finding:
     losses = [
         f"{', '.join(g.name for g in lost if g.code == code)} {WORDS[code]}" for code in codes
     ]
-    steps = [step for gpu in lost for step in for_gpu(gpu.number or 0, REMEDIES[gpu.code])]
+    steps = [
+        step for gpu in lost for step in for_gpu(gpu.number or 0, make_trouble(ID, gpu.code).remedy)
+    ]
     left = Evidence(LEFT, f"{count - len(lost)} of {count}")
     return _finding(
         CheckStatus.FAIL,

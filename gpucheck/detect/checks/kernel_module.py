@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from gpucheck.detect.findings import make_finding
-from gpucheck.detect.machine import KERNEL_LOG, Machine
+from gpucheck.detect.findings import explain_finding, make_finding, report_cause
+from gpucheck.detect.machine import Machine
 from gpucheck.detect.model import Finding, Layer
 from gpucheck.detect.module_problems import line_with, problem_in_log, wrong_flavour
 from gpucheck.detect.remedies import build_module, install_driver, rebuild_initramfs, sign_module
@@ -18,9 +18,10 @@ LAYER = Layer.KERNEL
 REQUIRES: tuple[str, ...] = ("pci-device",)
 
 _finding = partial(make_finding, ID, LAYER)
-
+_report = partial(report_cause, ID, LAYER)
 
 SOURCE = "/sys/module/nvidia"
+ABSENT = Evidence(SOURCE, "absent")
 OF_THE_HOST = "module-of-the-host"
 #: The causes of a module that is not loaded.
 ABSENCES = (
@@ -43,29 +44,8 @@ OF_ANOTHER_KERNEL = (
 )
 #: What the driver logs when it takes no GPU, whereupon the kernel unloads it. Source: nv.c.
 TOOK_NONE = r"NVRM: (?:No NVIDIA (?:GPU found|devices probed)|None of the NVIDIA devices)"
-#: Drivers that may hold a GPU instead, and the remedy.
-FOR_A_VM = (
-    "It is reserved for a virtual machine: use it there.",
-    "If that is not intended: remove its id from vfio-pci.ids or pci-stub.ids (kernel command line,"
-    " modprobe.d) and reboot.",
-)
-#: Placeholder for rebuild_initramfs, which knows the distribution.
-REBUILD = "Rebuild the initramfs and reboot."
-OTHER_DRIVERS: dict[str, tuple[str, ...]] = {
-    "nouveau": (
-        r"Blacklist nouveau: printf 'blacklist nouveau\noptions nouveau modeset=0\n'"
-        " | sudo tee /etc/modprobe.d/blacklist-nouveau.conf",
-        REBUILD,
-    ),
-    "nova_core": (
-        r"Blacklist it: printf 'blacklist %s\n' nova nova_core nova_drm"
-        " | sudo tee /etc/modprobe.d/blacklist-nova.conf",
-        REBUILD,
-        "Or update the kernel: newer packages no longer bind it by themselves.",
-    ),
-    "vfio-pci": FOR_A_VM,
-    "pci-stub": FOR_A_VM,
-}
+#: Drivers that may hold a GPU instead.
+OTHER_DRIVERS = ("nouveau", "nova_core", "vfio-pci", "pci-stub")
 
 
 def check(machine: Machine) -> Finding:
@@ -81,13 +61,8 @@ def check(machine: Machine) -> Finding:
     if held and (every or (kernel.module_loaded and not machine.is_container)):
         return _held(machine, held, len(kernel.pci_devices or ()))
     if kernel.module_loaded is None:
-        return _finding(
-            CheckStatus.UNKNOWN,
-            "the list of kernel modules could not be read",
-            Evidence("/sys/module", kernel.pci_unavailable or "unreadable"),
-            remedy=("Run gpucheck where /sys can be read: a sandbox may hide it.",),
-            cause="modules-not-readable",
-        )
+        evidence = Evidence("/sys/module", kernel.pci_unavailable or "unreadable")
+        return _report("modules-not-readable", evidence, status=CheckStatus.UNKNOWN)
     return _loaded(machine) if kernel.module_loaded else _not_loaded(machine)
 
 
@@ -104,24 +79,20 @@ def _held(machine: Machine, held: list[PciDeviceReading], count: int) -> Finding
         names = ", ".join(device.pci_bus_id for device in held)
         are = "is" if len(held) == 1 else "are"
         summary = f"{len(held)} of {count_of(count)} {are} held by {driver}, not by nvidia: {names}"
-    return _finding(
-        CheckStatus.FAIL if len(held) == count else CheckStatus.WARN,
-        summary,
+    found = _report(
+        f"held-by-{driver.replace('_', '-')}",
         *(
             Evidence(f"/sys/bus/pci/devices/{device.pci_bus_id}/driver", device.driver or "")
             for device in held
         ),
-        remedy=_free_it(machine, driver),
-        cause=f"held-by-{driver.replace('_', '-')}",
+        status=CheckStatus.FAIL if len(held) == count else CheckStatus.WARN,
+        summary=summary,
+        rebuild=rebuild_initramfs(machine),
     )
-
-
-def _free_it(machine: Machine, driver: str) -> tuple[str, ...]:
-    steps = (rebuild_initramfs(machine) if s == REBUILD else s for s in OTHER_DRIVERS[driver])
     if driver == "nouveau" and machine.system.module.installed == ():
         # The driver's packages blacklist nouveau by themselves.
-        return (install_driver(machine), *steps)
-    return tuple(steps)
+        return found._replace(remedy=(install_driver(machine), *found.remedy))
+    return found
 
 
 # ------------------------------------------------------------------------------ loaded
@@ -148,29 +119,22 @@ def _loaded(machine: Machine) -> Finding:
 
 def _excluded(excluded: tuple[str, ...], count: int) -> Finding:
     every = len(excluded) >= count
-    return _finding(
-        CheckStatus.FAIL if every else CheckStatus.WARN,
-        f"the driver is configured to leave out {len(excluded)} of {count_of(count)}",
+    return _report(
+        "gpu-excluded",
         *(
             Evidence(f"/proc/driver/nvidia/gpus/{gpu}/information", "GPU Excluded: Yes")
             for gpu in excluded
         ),
-        remedy=("Remove NVreg_ExcludedGpus from modprobe.d or the kernel's command line; reboot.",),
-        cause="gpu-excluded",
+        status=CheckStatus.FAIL if every else CheckStatus.WARN,
+        excluded=len(excluded),
+        gpus=count_of(count),
     )
 
 
 def _left_out(machine: Machine, left: list[PciDeviceReading], count: int) -> Finding:
     """Report GPUs on the bus that the loaded module does not list."""
-    problem = wrong_flavour(machine, left) or problem_in_log(machine)
-    what = f"the nvidia module is loaded, but does not drive {count_of(len(left))}"
-    unknown = (
-        KERNEL_LOG,
-        "Check that this driver release supports the GPU; reinstall it as one version and reboot.",
-    )
-    return _finding(
-        CheckStatus.FAIL if len(left) == count else CheckStatus.WARN,
-        f"{what}: {problem.summary}" if problem else what,
+    found = _report(
+        "gpu-not-taken",
         *(
             Evidence(
                 "/proc/driver/nvidia/gpus",
@@ -178,10 +142,10 @@ def _left_out(machine: Machine, left: list[PciDeviceReading], count: int) -> Fin
             )
             for device in left
         ),
-        *(problem.evidence if problem else ()),
-        remedy=problem.remedy if problem else unknown,
-        cause=problem.cause if problem else "gpu-not-taken",
+        status=CheckStatus.FAIL if len(left) == count else CheckStatus.WARN,
+        gpus=count_of(len(left)),
     )
+    return explain_finding(found, wrong_flavour(machine, left) or problem_in_log(machine))
 
 
 # ------------------------------------------------------------------------------ not loaded
@@ -193,30 +157,13 @@ def _not_loaded(machine: Machine) -> Finding:
         found = explain(machine)
         if found is not None:
             return found
-    return _missing(
-        "module-not-loaded",
-        "the nvidia kernel module is not loaded",
-        Evidence(SOURCE, "absent"),
-        remedy=(
-            "Load it: sudo modprobe nvidia",
-            "If that fails: install the driver for this kernel, and reboot.",
-        ),
-    )
-
-
-def _missing(cause: str, summary: str, *evidence: Evidence, remedy: tuple[str, ...]) -> Finding:
-    return _finding(CheckStatus.FAIL, summary, *evidence, remedy=remedy, cause=cause)
+    return _report("module-not-loaded", ABSENT)
 
 
 def _of_the_host(machine: Machine) -> Finding | None:
     if not machine.is_container:
         return None
-    return _missing(
-        OF_THE_HOST,
-        "the nvidia kernel module is not loaded on the container's host",
-        Evidence(SOURCE, "absent"),
-        remedy=("On the host: install the driver and load it (sudo modprobe nvidia).",),
-    )
+    return _report(OF_THE_HOST, ABSENT)
 
 
 def _refused(machine: Machine) -> Finding | None:
@@ -225,13 +172,8 @@ def _refused(machine: Machine) -> Finding | None:
     line = line_with(log, REFUSED_BY_KERNEL)
     if line is None:
         return None
-    return _missing(
-        "secure-boot",
-        "the kernel rejects the nvidia module, whose signature it does not know (Secure Boot)",
-        Evidence(log.source, line),
-        _secure_boot(machine),
-        remedy=sign_module(machine),
-    )
+    evidence = (Evidence(log.source, line), _secure_boot(machine))
+    return _report("secure-boot", *evidence, remedy=sign_module(machine))
 
 
 def _suspected(machine: Machine) -> Finding | None:
@@ -239,16 +181,9 @@ def _suspected(machine: Machine) -> Finding | None:
     installed = machine.system.module.installed
     if machine.system.platform.secure_boot is not True or not installed:
         return None
-    return _missing(
-        "secure-boot",
-        "the nvidia module is installed, but not loaded: Secure Boot is on and may reject it",
-        _secure_boot(machine),
-        Evidence("modules.dep", installed[0]),
-        remedy=(
-            "Try to load it: sudo modprobe nvidia (`Key was rejected` means Secure Boot)",
-            *sign_module(machine),
-        ),
-    )
+    evidence = (_secure_boot(machine), Evidence("modules.dep", installed[0]))
+    found = _report("secure-boot-suspected", *evidence)
+    return found._replace(remedy=(*found.remedy, *sign_module(machine)))
 
 
 def _secure_boot(machine: Machine) -> Evidence:
@@ -266,15 +201,9 @@ def _blocked(machine: Machine) -> Finding | None:
                 for line in blocked]  # fmt: skip
     evidence += [Evidence("/proc/cmdline", word) for word in words]
     profile = machine.system.platform.prime_profile
-    return _missing(
-        "module-blocked",
-        "the nvidia kernel module is blocked from loading",
-        *evidence,
-        remedy=(
-            *("Turn the GPU on: sudo prime-select on-demand; reboot.",) * (profile is not None),
-            f"Remove the lines that block it. {rebuild_initramfs(machine)}",
-        ),
-    )
+    found = _report("module-blocked", *evidence, rebuild=rebuild_initramfs(machine))
+    # The first step is for laptops with a graphics switch.
+    return found if profile is not None else found._replace(remedy=found.remedy[1:])
 
 
 def _not_built(machine: Machine) -> Finding | None:
@@ -286,12 +215,7 @@ def _not_built(machine: Machine) -> Finding | None:
     evidence += [Evidence(f"/lib/modules/{name}", "nvidia.ko")
                  for name in module.other_kernels]  # fmt: skip
     evidence += [Evidence("/var/lib/dkms", name) for name in module.dkms_versions]
-    return _missing(
-        "module-not-built",
-        f"the driver is installed, but its module is not built for the running kernel {running}",
-        *evidence,
-        remedy=build_module(machine),
-    )
+    return _report("module-not-built", *evidence, remedy=build_module(machine), kernel=running)
 
 
 def _does_not_fit(machine: Machine) -> Finding | None:
@@ -300,12 +224,8 @@ def _does_not_fit(machine: Machine) -> Finding | None:
     line = line_with(log, OF_ANOTHER_KERNEL)
     if line is None:
         return None
-    return _missing(
-        "module-does-not-fit",
-        "the kernel rejects the nvidia module on disk, which was built for another kernel",
-        Evidence(log.source, line),
-        remedy=build_module(machine),
-    )
+    evidence = Evidence(log.source, line)
+    return _report("module-does-not-fit", evidence, remedy=build_module(machine))
 
 
 def _took_none(machine: Machine) -> Finding | None:
@@ -315,39 +235,23 @@ def _took_none(machine: Machine) -> Finding | None:
     problem = problem_in_log(machine)
     if problem is None:
         return None
-    return _finding(
-        CheckStatus.FAIL,
-        f"the nvidia kernel module was loaded, and took no GPU: {problem.summary}",
-        *problem.evidence,
-        remedy=problem.remedy,
-        cause=problem.cause,
-    )
+    taken = _finding(CheckStatus.FAIL, "the nvidia kernel module was loaded, and took no GPU")
+    return explain_finding(taken, problem)
 
 
 def _not_installed(machine: Machine) -> Finding | None:
     if machine.system.module.installed != ():
         return None
     running = machine.host.kernel or "this one"
-    return _missing(
-        "driver-not-installed",
-        "the NVIDIA driver is not installed: there is no nvidia module on disk",
-        Evidence(f"/lib/modules/{running}/modules.dep", "no nvidia.ko"),
-        Evidence(SOURCE, "absent"),
-        remedy=(install_driver(machine),),
-    )
+    on_disk = Evidence(f"/lib/modules/{running}/modules.dep", "no nvidia.ko")
+    return _report("driver-not-installed", on_disk, ABSENT, remedy=(install_driver(machine),))
 
 
 def _loadable(machine: Machine) -> Finding | None:
     installed = machine.system.module.installed
     if not installed:
         return None
-    return _missing(
-        "module-not-loaded",
-        "the nvidia kernel module is installed for this kernel, but not loaded",
-        Evidence("modules.dep", installed[0]),
-        Evidence(SOURCE, "absent"),
-        remedy=("Load it: sudo modprobe nvidia", KERNEL_LOG),
-    )
+    return _report("module-installed-not-loaded", Evidence("modules.dep", installed[0]), ABSENT)
 
 
 #: The first one that explains it is reported.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from gpucheck.detect.findings import make_finding
-from gpucheck.detect.machine import KERNEL_LOG, REBOOT, UPGRADE, Machine
+from gpucheck.detect.findings import make_finding, report_cause
+from gpucheck.detect.machine import Machine
 from gpucheck.detect.model import Finding, Layer
 from gpucheck.drivers.evidence import LaunchedReading, LaunchReading
 from gpucheck.drivers.readings import ProbeFailure
@@ -22,29 +22,8 @@ THROUGH = "through"
 WORDS = {"cupy": "libcuda and CuPy", "libcuda": "libcuda", None: "libcuda"}
 
 _finding = partial(make_finding, ID, LAYER)
+_report = partial(report_cause, ID, LAYER)
 
-REMEDIES: dict[str, tuple[str, ...]] = {
-    "out-of-memory": ("See which programs use the memory: gpucheck list --processes",),
-    "devices-unavailable": (
-        "See which program holds it, then wait or ask: gpucheck list --processes",
-        "If it is set to `exclusive`: sudo nvidia-smi -c 0",
-    ),
-    "no-kernel-image": ("Install a build with code for this GPU's architecture.",),
-    "ptx-too-new": (UPGRADE,),
-    "jit-compiler-missing": (
-        "In a container: NVIDIA_DRIVER_CAPABILITIES must have `compute`.",
-        "On a host: reinstall the driver's libraries.",
-    ),
-    "ecc-uncorrectable": ("Reset the GPU: sudo nvidia-smi --gpu-reset", KERNEL_LOG),
-    "nvlink-uncorrectable": ("Reset the GPU: sudo nvidia-smi --gpu-reset", KERNEL_LOG),
-    "contained": ("Reset the GPU: sudo nvidia-smi --gpu-reset", KERNEL_LOG),
-    "launch-failed": (KERNEL_LOG, "Reset the GPU: sudo nvidia-smi --gpu-reset"),
-    "unknown": (
-        "After suspend: sudo modprobe -r nvidia_uvm && sudo modprobe nvidia_uvm",
-        KERNEL_LOG,
-    ),
-    "driver-not-answering": (KERNEL_LOG, REBOOT),
-}
 UNDECIDED = frozenset({"driver-not-answering", "launch-died", "cuda-child-died"})
 
 
@@ -66,13 +45,12 @@ def check(machine: Machine) -> Finding:
     alone = reading.libcuda_failure
     if alone is None:
         return _finding(CheckStatus.OK, summary, *_evidence(reading))
-    return _finding(
-        CheckStatus.WARN,
-        f"a kernel runs only through CuPy; through libcuda: {alone.message}",
+    return _report(
+        alone.code,
         Evidence(alone.function or "libcuda", alone.code),
         *_evidence(reading),
-        remedy=REMEDIES.get(alone.code, (KERNEL_LOG,)),
-        cause=alone.code,
+        status=CheckStatus.WARN,
+        summary=f"a kernel runs only through CuPy; through libcuda: {alone.message}",
     )
 
 
@@ -106,13 +84,12 @@ def _failed(failure: ProbeFailure, reading: LaunchReading) -> Finding:
     if failure.code == "not-recorded":
         return _finding(CheckStatus.SKIP, "not checked: a snapshot cannot run a kernel")
     code = "" if failure.library_code is None else f"CUDA {failure.library_code}"
-    return _finding(
-        CheckStatus.UNKNOWN if failure.code in UNDECIDED else CheckStatus.FAIL,
-        f"no kernel could be run: {failure.message}",
+    return _report(
+        failure.code,
         Evidence(failure.function or "launch", code or failure.code),
         *_evidence(reading),
-        remedy=REMEDIES.get(failure.code, (KERNEL_LOG,)),
-        cause=failure.code,
+        status=CheckStatus.UNKNOWN if failure.code in UNDECIDED else CheckStatus.FAIL,
+        summary=f"no kernel could be run: {failure.message}",
     )
 
 
@@ -120,7 +97,6 @@ def _some_failed(bad: list[LaunchedReading], reading: LaunchReading) -> Finding:
     count = len(reading.launches)
     first = bad[0].failure
     problem = "the result is wrong" if first is None else first.message
-    remedy = REMEDIES.get(first.code if first else "launch-failed", (KERNEL_LOG,))
     if len(bad) == count:
         where = "" if count == 1 else f" on any of {count_of(count)}"
         summary = f"no kernel could be run{where}: {problem}"
@@ -130,4 +106,4 @@ def _some_failed(bad: list[LaunchedReading], reading: LaunchReading) -> Finding:
         summary = f"a kernel cannot be run on CUDA device {names}: {problem}"
         status = CheckStatus.WARN
     cause = first.code if first else "wrong-result"
-    return _finding(status, summary, *_evidence(reading), remedy=remedy, cause=cause)
+    return _report(cause, *_evidence(reading), status=status, summary=summary)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from gpucheck.detect.findings import make_finding
+from gpucheck.detect.findings import make_finding, report_cause
 from gpucheck.detect.machine import Machine
 from gpucheck.detect.model import Finding, Layer
 from gpucheck.drivers.readings import GpuReading
@@ -17,6 +17,7 @@ LAYER = Layer.NVML
 REQUIRES: tuple[str, ...] = ("nvml",)
 
 _finding = partial(make_finding, ID, LAYER)
+_report = partial(report_cause, ID, LAYER)
 
 
 def check(machine: Machine) -> Finding:
@@ -49,28 +50,23 @@ def _changing(machine: Machine) -> Finding | None:
     if not pending:
         return None
     gpu, wanted = pending[0]
-    return _finding(
-        CheckStatus.WARN,
-        f"the next reset of GPU {gpu.index} turns MIG {'on' if wanted else 'off'}",
+    return _report(
+        "mig-change-pending",
         Evidence("nvmlDeviceGetMigMode", f"current {gpu.mig_enabled}, pending {wanted}"),
-        remedy=(f"Stop what runs on it, then: sudo nvidia-smi -i {gpu.index} --gpu-reset",),
-        cause="mig-change-pending",
+        status=CheckStatus.WARN,
+        index=gpu.index,
+        mode="on" if wanted else "off",
     )
 
 
 def _empty(empty: list[GpuReading], count: int) -> Finding:
-    names = ", ".join(str(gpu.index) for gpu in empty)
-    return _finding(
-        CheckStatus.FAIL if len(empty) == count else CheckStatus.WARN,
-        f"MIG is enabled on GPU {names}, but there is no instance: CUDA sees nothing there",
+    return _report(
+        "mig-without-instance",
         *(
             Evidence(f"nvmlDeviceGetMigMode, GPU {gpu.index}", "enabled, 0 instances")
             for gpu in empty
         ),
-        remedy=(
-            f"Create instances: sudo nvidia-smi mig -i {empty[0].index} -cgi <profile> -C"
-            " (nvidia-smi mig -lgip lists the profiles)",
-            f"Or turn MIG off: sudo nvidia-smi -i {empty[0].index} -mig 0",
-        ),
-        cause="mig-without-instance",
+        status=CheckStatus.FAIL if len(empty) == count else CheckStatus.WARN,
+        names=", ".join(str(gpu.index) for gpu in empty),
+        index=empty[0].index,
     )

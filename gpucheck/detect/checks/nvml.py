@@ -6,11 +6,11 @@ import re
 from functools import partial
 
 from gpucheck.detect.cuda_versions import parse_version
-from gpucheck.detect.findings import make_finding
-from gpucheck.detect.machine import KERNEL_LOG, REBOOT, Machine
+from gpucheck.detect.findings import explain_finding, make_finding, make_trouble, report_cause
+from gpucheck.detect.machine import Machine
 from gpucheck.detect.model import Finding, Layer
-from gpucheck.detect.module_problems import COLD_START, problem_in_log, wrong_flavour
-from gpucheck.detect.remedies import IN_A_CONTAINER, for_gpu, install_libraries, start_with_gpus
+from gpucheck.detect.module_problems import problem_in_log, wrong_flavour
+from gpucheck.detect.remedies import for_gpu, install_libraries, start_with_gpus
 from gpucheck.drivers.readings import NvmlReading, ProbeFailure
 from gpucheck.inventory.inventory import UNDECIDED
 from gpucheck.report.envelope import CheckStatus, Evidence
@@ -21,68 +21,16 @@ LAYER = Layer.NVML
 REQUIRES: tuple[str, ...] = ("pci-device", "kernel-module", "device-nodes")
 
 _finding = partial(make_finding, ID, LAYER)
-_fail = partial(_finding, CheckStatus.FAIL)
 
 LIBRARY = "libnvidia-ml.so.1"
+_report = partial(report_cause, ID, LAYER, library=LIBRARY)
 
-#: The libraries were upgraded, and the module in the kernel was not.
-RELOAD = (
-    "Reboot, so that the kernel module of the installed driver is loaded.",
-    "Or stop everything that uses the GPU, then: sudo rmmod nvidia_uvm nvidia_drm nvidia_modeset"
-    " nvidia; sudo modprobe nvidia",
-    "To prevent this: exclude the driver's packages from unattended upgrades.",
-)
-#: Remedies by the failure's code.
-REMEDIES: dict[str, tuple[str, ...]] = {
-    "library-not-found": (
-        "On a host: install the NVIDIA driver.",
-        "In a container: start it with GPUs (docker run --gpus all) and the `utility` capability.",
-    ),
-    "driver-not-loaded": ("Load the module: sudo modprobe nvidia",),
-    "version-mismatch": RELOAD,
-    "no-permission": ("Join the group that owns /dev/nvidia* (often `video` or `render`).",),
-    "operating-system": (
-        "In a container: the device cgroup may block the GPU; recreate the container.",
-        "On a host: a cgroup or a security module may block /dev/nvidia*: read the system log"
-        " (SELinux, AppArmor).",
-        KERNEL_LOG,
-    ),
-    "unknown": (KERNEL_LOG, REBOOT),
-    "insufficient-power": ("Attach the GPU's external power cables.",),
-    "gpu-is-lost": COLD_START,
-    "reset-required": ("Stop what runs on the GPU, then: sudo nvidia-smi --gpu-reset",),
-    "corrupted-inforom": ("Ask the GPU's vendor to repair its InfoROM or to replace the GPU.",),
-    "driver-not-answering": (KERNEL_LOG, REBOOT),
-    "timeout": (KERNEL_LOG, REBOOT),
-    "irq-issue": (KERNEL_LOG, REBOOT),
-    "binding-missing": ("Install the Python package nvidia-ml-py.",),
-    "binding-too-old": ("Upgrade the Python package nvidia-ml-py.",),
-    "no-gpu": (f"{IN_A_CONTAINER}start it with GPUs (docker run --gpus all).", KERNEL_LOG, REBOOT),
-    "gpu-not-found": (
-        f"{IN_A_CONTAINER}start it with GPUs (docker run --gpus all).",
-        KERNEL_LOG,
-        REBOOT,
-    ),
-    "not-recorded": ("Record the machine again: gpucheck snapshot FILE",),
-}
-CGROUP_LOST_SUMMARY = (
-    "the container may no longer open the GPU's device files: its device cgroup lost them"
-)
-SLURM = ("Request GPUs from Slurm: --gpus=1 (or --gres=gpu:1).",)
-WSL_PATH = (
-    "Add /usr/lib/wsl/lib to it: unset LD_LIBRARY_PATH, or add the folder to that variable.",
-    "If the folder is empty: update the NVIDIA driver in Windows, then: wsl --shutdown",
-)
 #: The host's driver was upgraded, and the container still has the libraries of the one before.
 OLD_CONTAINER = (
     "Recreate the container: it holds libraries of a driver that its host no longer runs.",
     "If that does not help, the image has them: remove the driver's libraries from the image.",
 )
-CGROUP_LOST = (
-    "Recreate the container (a systemd reload on the host removed its devices).",
-    "To prevent this: use CDI (--device nvidia.com/gpu=all), or the host's Docker with"
-    " native.cgroupdriver=cgroupfs.",
-)
+
 _VERSION = re.compile(r"\.so\.([0-9]+(?:\.[0-9]+)+)")
 
 
@@ -115,8 +63,7 @@ def _failed(machine: Machine, failure: ProbeFailure) -> Finding:
 
 
 def _plain(machine: Machine, failure: ProbeFailure) -> Finding:
-    remedy = REMEDIES.get(failure.code, (KERNEL_LOG,))
-    return _fail(failure.message, remedy=remedy, cause=failure.code)
+    return _report(failure.code, summary=failure.message)
 
 
 def _no_library(machine: Machine, failure: ProbeFailure) -> Finding:
@@ -125,27 +72,14 @@ def _no_library(machine: Machine, failure: ProbeFailure) -> Finding:
     if machine.is_container:
         return _no_library_in_container(machine, evidence)
     if machine.is_wsl:
-        return _fail(
-            f"{LIBRARY} of the Windows driver is not in the loader's path",
-            *evidence,
-            remedy=WSL_PATH,
-            cause="wsl-library-path",
-        )
+        return _report("wsl-library-path", *evidence)
     if found:
-        return _fail(
-            f"{LIBRARY} is on disk, but the loader does not find or accept it",
-            *evidence,
-            remedy=(
-                "Refresh the loader's cache: sudo ldconfig",
-                "Reinstall the driver's libraries.",
-            ),
-            cause="library-not-in-the-path",
-        )
+        return _report("library-not-in-the-path", *evidence)
     if machine.kernel.module_loaded:
-        return _fail(
-            f"{LIBRARY} is not installed, though the driver's kernel module is loaded",
+        return _report(
+            failure.code,
+            summary=f"{LIBRARY} is not installed, though the driver's kernel module is loaded",
             remedy=(install_libraries(machine),),
-            cause=failure.code,
         )
     return _plain(machine, failure)
 
@@ -154,19 +88,9 @@ def _no_library_in_container(machine: Machine, evidence: tuple[Evidence, ...]) -
     name = "NVIDIA_DRIVER_CAPABILITIES"
     capabilities = machine.environment.get(name)
     if capabilities is not None and not has_capability(capabilities, "utility"):
-        return _fail(
-            f"{LIBRARY} is missing: the container was started without the `utility` capability",
-            *evidence,
-            Evidence(name, repr(capabilities)),
-            remedy=(f"Start the container with {name}=compute,utility",),
-            cause="container-without-utility",
-        )
-    return _fail(
-        f"{LIBRARY} is missing: the container was started without GPUs",
-        *evidence,
-        remedy=start_with_gpus(machine),
-        cause="container-without-gpus",
-    )
+        variable = Evidence(name, repr(capabilities))
+        return _report("container-without-utility", *evidence, variable)
+    return _report("container-without-gpus", *evidence, remedy=start_with_gpus(machine))
 
 
 def has_capability(capabilities: str, wanted: str) -> bool:
@@ -201,10 +125,9 @@ def _two_versions(machine: Machine, failure: ProbeFailure) -> Finding:
     evidence = [Evidence("/sys/module/nvidia/version", loaded or "unreadable")]
     if path is not None:
         evidence.append(Evidence(LIBRARY, path))
-    remedy = REMEDIES[failure.code]
-    if machine.is_container and _is_older(version[1] if version else None, loaded):
-        remedy = OLD_CONTAINER
-    return _fail(summary, *evidence, remedy=remedy, cause=failure.code)
+    old = machine.is_container and _is_older(version[1] if version else None, loaded)
+    remedy = OLD_CONTAINER if old else None
+    return _report(failure.code, *evidence, summary=summary, remedy=remedy)
 
 
 def _is_older(library: str | None, module: str | None) -> bool:
@@ -216,15 +139,7 @@ def _is_older(library: str | None, module: str | None) -> bool:
 def _blocked(machine: Machine, failure: ProbeFailure) -> Finding:
     if not machine.is_wsl:
         return _perhaps_refused(machine, failure)
-    return _fail(
-        "Windows blocks access to the GPU",
-        remedy=(
-            "In Windows: update the NVIDIA driver; then: wsl --update; wsl --shutdown",
-            "Do not install a Linux NVIDIA driver in WSL2; remove one that is there.",
-            "The GPU must be in WDDM mode, not TCC (in Windows: nvidia-smi -dm 0).",
-        ),
-        cause="windows-blocks",
-    )
+    return _report("windows-blocks")
 
 
 def _no_gpu(machine: Machine, failure: ProbeFailure) -> Finding:
@@ -233,17 +148,13 @@ def _no_gpu(machine: Machine, failure: ProbeFailure) -> Finding:
     if refused.cause != failure.code:
         return refused
     if "SLURM_JOB_ID" in machine.environment:
-        return refused._replace(remedy=(*SLURM, *refused.remedy))
+        slurm = make_trouble(ID, "slurm-without-gpus")
+        return refused._replace(remedy=(*slurm.remedy, *refused.remedy))
     devices = machine.kernel.pci_devices or ()
     trouble = wrong_flavour(machine, devices) or problem_in_log(machine)
     if trouble is None:
         return refused
-    return _fail(
-        f"{failure.message}: {trouble.summary}",
-        *trouble.evidence,
-        remedy=trouble.remedy,
-        cause=trouble.cause,
-    )
+    return explain_finding(refused._replace(evidence=()), trouble)
 
 
 def _perhaps_refused(machine: Machine, failure: ProbeFailure) -> Finding:
@@ -252,23 +163,18 @@ def _perhaps_refused(machine: Machine, failure: ProbeFailure) -> Finding:
     evidence = tuple(Evidence(f"open {path}", error) for path, error in refused.items())
     plain = _plain(machine, failure)._replace(evidence=evidence)
     if failure.code == "no-permission":
-        plain = plain._replace(summary="NVML refuses this user (no permission)")
+        plain = _report(failure.code, *evidence)
     if failure.code == "unknown" and machine.is_container:
-        before = f"If it worked before: {CGROUP_LOST[0][0].lower()}{CGROUP_LOST[0][1:]}"
-        plain = plain._replace(remedy=(before, *CGROUP_LOST[1:], *plain.remedy))
+        first, *rest = make_trouble(ID, "device-cgroup-lost").remedy
+        before = f"If it worked before: {first[0].lower()}{first[1:]}"
+        plain = plain._replace(remedy=(before, *rest, *plain.remedy))
     if "EPERM" not in refused.values():
         return plain
     if machine.is_container:
-        return _fail(CGROUP_LOST_SUMMARY, *evidence, remedy=CGROUP_LOST, cause="device-cgroup-lost")
+        return _report("device-cgroup-lost", *evidence)
     if "SLURM_JOB_ID" in machine.environment:
-        return _fail(
-            "this Slurm job may not open the GPU's device files",
-            *evidence,
-            remedy=SLURM,
-            cause="slurm-without-gpus",
-        )
-    summary = "the system refuses to open the GPU's device files"
-    return plain._replace(cause="device-cgroup", summary=summary)
+        return _report("slurm-without-gpus", *evidence)
+    return _report("device-cgroup", *evidence, remedy=plain.remedy)
 
 
 EXPLAIN = {
@@ -301,7 +207,7 @@ def _answered(machine: Machine, reading: NvmlReading) -> Finding:
                 for gpu in silent
                 if gpu.failure is not None
             ),
-            remedy=for_gpu(silent[0].index, REMEDIES.get(first.code, (KERNEL_LOG,))),
+            remedy=for_gpu(silent[0].index, make_trouble(ID, first.code).remedy),
             cause=first.code,
         )
     if len(on_bus) > count and not machine.is_container:
@@ -310,27 +216,19 @@ def _answered(machine: Machine, reading: NvmlReading) -> Finding:
     same = [gpu for gpu in reading.gpus if uuids.count(gpu.uuid or "") > 1]
     if same:
         names = " and ".join(str(gpu.index) for gpu in same)
-        return _finding(
-            CheckStatus.WARN,
-            f"GPUs {names} report the same UUID: no program can name one of them",
-            *(Evidence(f"NVML, GPU {gpu.index}", gpu.uuid or "") for gpu in same),
-            remedy=("Ask the vendor: a UUID is made from the serial number.",),
-            cause="same-uuid",
-        )
+        rows = (Evidence(f"NVML, GPU {gpu.index}", gpu.uuid or "") for gpu in same)
+        return _report("same-uuid", *rows, status=CheckStatus.WARN, names=names)
     return _finding(
         CheckStatus.OK, f"driver {reading.driver_version or '?'} answers for {count_of(count)}"
     )
 
 
 def _fewer(machine: Machine, count: int, on_bus: int) -> Finding:
-    trouble = problem_in_log(machine)
-    return _finding(
-        CheckStatus.WARN,
-        f"NVML lists {count_of(count)}, but {on_bus} are on the PCI bus"
-        + (f": {trouble.summary}" if trouble else ""),
+    counts = (
         Evidence("nvmlDeviceGetCount", str(count)),
         Evidence("/sys/bus/pci/devices", str(on_bus)),
-        *(trouble.evidence if trouble else ()),
-        remedy=trouble.remedy if trouble else (KERNEL_LOG, "Power the machine off and on again."),
-        cause=trouble.cause if trouble else "gpus-missing",
     )
+    missing = _report(
+        "gpus-missing", *counts, status=CheckStatus.WARN, listed=count_of(count), on_bus=on_bus
+    )
+    return explain_finding(missing, problem_in_log(machine))

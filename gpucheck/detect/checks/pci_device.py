@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from functools import partial
 
-from gpucheck.detect.findings import make_finding
+from gpucheck.detect.findings import make_finding, report_cause
 from gpucheck.detect.machine import Machine
 from gpucheck.detect.model import Finding, Layer
-from gpucheck.detect.module_problems import COLD_START
 from gpucheck.drivers.evidence import PciDetailReading
 from gpucheck.drivers.readings import PciDeviceReading
 from gpucheck.report.envelope import CheckStatus, Evidence
@@ -18,6 +17,7 @@ LAYER = Layer.PCI
 REQUIRES: tuple[str, ...] = ()
 
 _finding = partial(make_finding, ID, LAYER)
+_report = partial(report_cause, ID, LAYER)
 
 #: Values of a laptop's graphics switch that turn the NVIDIA GPU off.
 OFF = ("intel", "off")
@@ -25,19 +25,8 @@ SOURCE = "/sys/bus/pci/devices/*/vendor"
 SUSPENDED = "suspended"
 NO_GPU = "no-gpu-on-the-bus"
 FELL_OFF = "fell-off-the-bus"
-NONE = "no NVIDIA GPU is on the PCI bus"
-SWITCH_ON = ("Turn it on: sudo prime-select on-demand; reboot.",)
-#: Remedies in a virtual machine, and on real hardware.
-VIRTUAL = (
-    "In the cloud: choose an instance type with a GPU.",
-    "In a virtual machine of your own: pass the GPU through to it.",
-)
-REAL = (
-    "On your own computer without an NVIDIA card: programs use the processor, which"
-    " gpucheck bench measures.",
-    "On your own computer with one: check seating, power cables, and in the BIOS the slot and"
-    " `Above 4G Decoding`.",
-)
+#: Steps that begin so are for real hardware.
+OWN_COMPUTER = "On your own computer"
 
 
 def check(machine: Machine) -> Finding:
@@ -48,14 +37,8 @@ def check(machine: Machine) -> Finding:
     if machine.is_jetson:
         return _skip("Jetson: the GPU is part of the processor and on no PCI bus")
     if devices is None:
-        reason = machine.kernel.pci_unavailable or "unreadable"
-        return _finding(
-            CheckStatus.UNKNOWN,
-            "the PCI bus could not be read",
-            Evidence(SOURCE, reason),
-            remedy=("Run gpucheck where /sys can be read: a sandbox may hide it.",),
-            cause="bus-not-readable",
-        )
+        evidence = Evidence(SOURCE, machine.kernel.pci_unavailable or "unreadable")
+        return _report("bus-not-readable", evidence, status=CheckStatus.UNKNOWN)
     return _found(machine, devices) if devices else _none(machine)
 
 
@@ -64,18 +47,16 @@ def _skip(summary: str) -> Finding:
 
 
 def _none(machine: Machine) -> Finding:
-    evidence = [Evidence(SOURCE, "no 0x10de display controller")]
+    evidence = Evidence(SOURCE, "no 0x10de display controller")
     profile = machine.system.platform.prime_profile
     if profile in OFF:
-        evidence.append(Evidence("/etc/prime-discrete", profile))
-        summary = f"{NONE}: the laptop's graphics switch has turned it off"
-        return _absent("gpu-switched-off", summary, evidence, SWITCH_ON)
-    steps = {True: VIRTUAL, False: REAL, None: (*VIRTUAL, *REAL)}
-    return _absent(NO_GPU, NONE, evidence, steps[machine.system.platform.hypervisor])
-
-
-def _absent(cause: str, summary: str, evidence: list[Evidence], steps: tuple[str, ...]) -> Finding:
-    return _finding(CheckStatus.FAIL, summary, *evidence, remedy=steps, cause=cause)
+        return _report("gpu-switched-off", evidence, Evidence("/etc/prime-discrete", profile))
+    found = _report(NO_GPU, evidence)
+    virtual = machine.system.platform.hypervisor
+    if virtual is None:
+        return found
+    steps = (step for step in found.remedy if step.startswith(OWN_COMPUTER) is not virtual)
+    return found._replace(remedy=tuple(steps))
 
 
 def gone_gpus(machine: Machine) -> list[str]:
@@ -114,10 +95,9 @@ def _sleeps(detail: PciDetailReading | None) -> bool:
 def _gone(gone: list[str], count: int) -> Finding:
     every = len(gone) == count
     words = ", ".join(gone)
-    return _finding(
-        CheckStatus.FAIL if every else CheckStatus.WARN,
-        f"{words} ({len(gone)} of {count_of(count)}) fell off the bus",
+    return _report(
+        FELL_OFF,
         *(Evidence(f"/sys/bus/pci/devices/{bus_id}/config", "ff ff ff ff") for bus_id in gone),
-        remedy=COLD_START,
-        cause=FELL_OFF,
+        status=CheckStatus.FAIL if every else CheckStatus.WARN,
+        summary=f"{words} ({len(gone)} of {count_of(count)}) fell off the bus",
     )

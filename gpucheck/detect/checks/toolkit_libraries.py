@@ -13,8 +13,8 @@ from gpucheck.detect.cuda_versions import (
     show_version,
     too_old_for,
 )
-from gpucheck.detect.findings import make_finding
-from gpucheck.detect.machine import UPGRADE, Machine
+from gpucheck.detect.findings import make_finding, make_trouble
+from gpucheck.detect.machine import Machine
 from gpucheck.detect.model import Finding, Layer
 from gpucheck.drivers.evidence import ToolkitReading
 from gpucheck.inventory.condition import Trouble
@@ -26,16 +26,14 @@ LAYER = Layer.TOOLKIT
 REQUIRES: tuple[str, ...] = ()
 
 _finding = partial(make_finding, ID, LAYER)
+_trouble = partial(make_trouble, ID)
 
 #: The usual path of the toolkit in use.
 LINK = "/usr/local/cuda"
 REQUIRE = "NVIDIA_REQUIRE_CUDA"
 _REQUIRED = re.compile(r"cuda>=([0-9]+)\.([0-9]+)")
-#: Kind of library -> the cause, and what it is.
-FOREIGN_LIBCUDA = {
-    "stub": ("stub-in-front", "the toolkit's stub"),
-    "compat": ("compat-in-front", "a compatibility library"),
-}
+#: The cause, by the kind of library.
+FOREIGN_LIBCUDA = {"stub": "stub-in-front", "compat": "compat-in-front"}
 
 
 def check(machine: Machine) -> Finding:
@@ -68,15 +66,9 @@ def _foreign_libcuda(machine: Machine) -> Iterator[Trouble]:
         # A compatibility library with which CUDA works is there on purpose.
         wanted = library.kind == "compat" and bool(machine.cuda.device_count)
         if library.kind in FOREIGN_LIBCUDA and not wanted:
-            cause, what = FOREIGN_LIBCUDA[library.kind]
             folder = library.path.rpartition("/")[0]
-            yield Trouble(
-                CheckStatus.WARN,
-                f"the first libcuda in the loader's path is {what}",
-                (Evidence(library.name, library.path),),
-                (f"Remove {folder} from LD_LIBRARY_PATH.",),
-                cause=cause,
-            )
+            evidence = Evidence(library.name, library.path)
+            yield _trouble(FOREIGN_LIBCUDA[library.kind], evidence, folder=folder)
         return
 
 
@@ -88,16 +80,8 @@ def _linux_driver(machine: Machine) -> Iterator[Trouble]:
         if library.kind == "driver" and library.path.startswith("/usr/lib")
     ]
     if machine.is_wsl and found:
-        yield Trouble(
-            CheckStatus.WARN,
-            "a Linux NVIDIA driver is installed in WSL2, which uses the Windows driver",
-            tuple(Evidence(library.name, library.path) for library in found),
-            (
-                "Remove it: sudo apt purge 'libnvidia-*' 'nvidia-driver-*' (or as it was"
-                " installed); then, in Windows: wsl --shutdown",
-            ),
-            cause="linux-driver-in-wsl",
-        )
+        files = (Evidence(library.name, library.path) for library in found)
+        yield _trouble("linux-driver-in-wsl", *files)
 
 
 def _used_by(machine: Machine, toolkit: ToolkitReading) -> Evidence | None:
@@ -129,20 +113,19 @@ def _toolkits(machine: Machine) -> Iterator[Trouble]:
         evidence = (Evidence(toolkit.path, toolkit.version or "?"), used_by)
         least = newer_driver_for(toolkit.version, driver, windows=machine.is_wsl)
         if least is not None:
-            yield Trouble(
-                CheckStatus.WARN,
-                f"CUDA {toolkit.version} needs driver {least} or newer, but this is {driver}",
-                evidence,
-                (UPGRADE, "Or build with an older toolkit."),
-                cause="toolkit-newer-than-driver",
+            yield _trouble(
+                "toolkit-newer-than-driver",
+                *evidence,
+                version=toolkit.version,
+                needed=least,
+                driver=driver,
             )
         elif too_old_for(toolkit.version, oldest):
-            yield Trouble(
-                CheckStatus.WARN,
-                f"CUDA {toolkit.version} has no code for compute capability {oldest}",
-                evidence,
-                ("Build for this GPU with a CUDA 12 toolkit.",),
-                cause="toolkit-without-architecture",
+            yield _trouble(
+                "toolkit-without-architecture",
+                *evidence,
+                version=toolkit.version,
+                capability=oldest,
             )
 
 
@@ -157,13 +140,11 @@ def _image(machine: Machine) -> Iterator[Trouble]:
         return
     wanted = (int(required[1]), int(required[2]))
     if wanted > (offered // 1000, offered % 1000 // 10):
-        yield Trouble(
-            CheckStatus.WARN,
-            f"the container's image is made for CUDA {required[1]}.{required[2]},"
-            f" but the driver offers {cuda_version(offered)}",
-            (Evidence(REQUIRE, repr(machine.environment[REQUIRE])),),
-            ("Upgrade the host's driver, or use an image for an older CUDA.",),
-            cause="image-newer-than-driver",
+        yield _trouble(
+            "image-newer-than-driver",
+            Evidence(REQUIRE, repr(machine.environment[REQUIRE])),
+            version=f"{required[1]}.{required[2]}",
+            offered=cuda_version(offered),
         )
 
 

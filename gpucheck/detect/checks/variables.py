@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from functools import partial
 
-from gpucheck.detect.findings import make_finding
+from gpucheck.detect.findings import make_finding, report_cause
 from gpucheck.detect.machine import Machine
 from gpucheck.detect.model import Finding, Layer
 from gpucheck.report.envelope import CheckStatus, Evidence
@@ -61,10 +61,12 @@ def check(machine: Machine) -> Finding:
     if not found:
         summary = "no variable that slows GPU programs down is set"
         return _finding(CheckStatus.OK, summary)
-    return _finding(
-        CheckStatus.WARN,
-        "; ".join(f"{name} is set: {meaning}" for name, meaning in found),
+    return report_cause(
+        ID,
+        LAYER,
+        "variables-set",
         *(Evidence(name, repr(machine.environment[name])) for name, _ in found),
-        remedy=(f"If you do not need it: unset {' '.join(name for name, _ in found)}",),
-        cause="variables-set",
+        status=CheckStatus.WARN,
+        summary="; ".join(f"{name} is set: {meaning}" for name, meaning in found),
+        names=" ".join(name for name, _ in found),
     )

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from gpucheck.detect.checks.nvml import SLURM
-from gpucheck.detect.findings import make_finding
+from gpucheck.detect.findings import make_finding, make_trouble, report_cause
 from gpucheck.detect.machine import VISIBLE, Machine
 from gpucheck.detect.model import Finding, Layer
 from gpucheck.inventory.advice import hides_on_purpose
@@ -18,6 +17,7 @@ LAYER = Layer.VISIBILITY
 REQUIRES: tuple[str, ...] = ("cuda-driver",)
 
 _finding = partial(make_finding, ID, LAYER)
+_report = partial(report_cause, ID, LAYER)
 
 ORDER = "CUDA_DEVICE_ORDER"
 #: Values whose meaning is hard to guess.
@@ -42,22 +42,23 @@ def check(machine: Machine) -> Finding:
     )
     evidence = (value, *entries, *_order(machine))
     if not seen:
-        return _finding(
-            CheckStatus.FAIL,
-            f"{VISIBLE}={text!r} hides every GPU: {_why(text, visibility)}",
+        return _report(
+            "hidden-by-variable",
             *evidence,
             remedy=_show_one(machine, visibility, text),
-            cause="hidden-by-variable",
+            value=repr(text),
+            why=_why(text, visibility),
         )
     dropped = [entry for entry in visibility.entries if entry.status is EntryStatus.DROPPED]
     if dropped:
-        return _finding(
-            CheckStatus.WARN,
-            f"{VISIBLE}={text!r}: {len(dropped)} of its entries dropped,"
-            f" programs see {_of(machine, seen)}",
+        return _report(
+            "entries-dropped",
             *evidence,
-            remedy=(f"Correct the entry {dropped[0].text!r}; the GPUs that exist: gpucheck list",),
-            cause="entries-dropped",
+            status=CheckStatus.WARN,
+            value=repr(text),
+            dropped=len(dropped),
+            gpus=_of(machine, seen),
+            entry=repr(dropped[0].text),
         )
     summary = f"{VISIBLE}={text!r}: programs see {_of(machine, seen)}"
     return _finding(CheckStatus.OK, summary, *evidence)
@@ -79,7 +80,7 @@ def _order(machine: Machine) -> tuple[Evidence, ...]:
 def _show_one(machine: Machine, visibility: Visibility, text: str) -> tuple[str, ...]:
     unset = f"Unset it (unset {VISIBLE}), or name a GPU that exists: gpucheck list"
     if text == "NoDevFiles" or "SLURM_JOB_ID" in machine.environment:
-        return (*SLURM, unset)
+        return (*make_trouble(ID, "slurm-without-gpus").remedy, unset)
     if hides_on_purpose(visibility):
         return (f"To use a GPU after all: unset {VISIBLE}",)
     if any(entry.reason.startswith("no MIG instance") for entry in visibility.entries):

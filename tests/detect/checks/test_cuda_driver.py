@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from gpucheck.detect.checks.cuda_driver import COMPAT, MPS_CODES, OLD_CONTAINER, REMEDIES, check
+from gpucheck.data import read_table
+from gpucheck.detect.checks.cuda_driver import MPS_CODES, check
+from gpucheck.detect.checks.nvml import OLD_CONTAINER
 from gpucheck.detect.machine import Machine
 from gpucheck.detect.model import Finding
 from gpucheck.drivers.cuda.worker import REASONS
@@ -111,7 +113,9 @@ def test_an_unset_variable_is_no_suspect() -> None:
 
 
 def test_remedies_are_of_codes_that_exist() -> None:
-    assert set(REMEDIES) <= {*CODES, *OURS}
+    causes = read_table("causes")["cuda-driver"]
+    codes = {cause for cause, texts in causes.items() if "sentence" not in texts}
+    assert codes <= {*CODES, *OURS}
 
 
 # ------------------------------------------------------------------------------ left out
@@ -241,7 +245,7 @@ def test_35_of_a_driver_that_is_none() -> None:
 
 def test_every_code_of_mps_has_its_steps() -> None:
     for number in MPS_CODES:
-        failure = ProbeFailure(code="error", message="MPS", library_code=number)
+        failure = ProbeFailure(code=REASONS[number][0], message="MPS", library_code=number)
         probes = FakeProbes(
             cuda_reading=CudaReading(failure=failure),
             variables={"CUDA_MPS_PIPE_DIRECTORY": "/tmp/mps"},
@@ -250,7 +254,7 @@ def test_every_code_of_mps_has_its_steps() -> None:
         found = check(Machine(probes))
 
         assert found.evidence[-1].value == "'/tmp/mps'"
-        assert "MPS" in found.remedy[0]
+        assert any("MPS" in step for step in found.remedy)
 
 
 def test_the_driver_s_own_folder_is_not_taken_out_of_the_path() -> None:
@@ -325,7 +329,7 @@ def test_a_compatibility_package_is_for_data_centre_gpus(name: str, *, offered: 
 
     found = check(Machine(FakeProbes(cuda_reading=reading, readings=rows)))
 
-    assert (COMPAT in found.remedy) is offered
+    assert any("cuda-compat" in step for step in found.remedy) is offered
 
 
 @pytest.mark.parametrize(

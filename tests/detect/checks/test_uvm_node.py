@@ -6,6 +6,7 @@ import pytest
 
 from gpucheck.detect.checks import uvm_node
 from gpucheck.detect.machine import Machine
+from gpucheck.detect.remedies import adapt
 from gpucheck.drivers.evidence import NodeReading, NodesReading, PlatformReading, SystemReading
 from gpucheck.drivers.readings import KernelReading
 from gpucheck.report.envelope import Host
@@ -82,4 +83,4 @@ def test_it_is_missing(
     assert found.summary == f"{what} is missing, which CUDA needs and NVML does not"
     assert found.cause == ("uvm-node-missing" if loaded else "uvm-module-missing")
     assert [item.value for item in found.evidence] == values
-    assert found.remedy[0].startswith(first)
+    assert adapt(Machine(probes), found.remedy)[0].startswith(first)
