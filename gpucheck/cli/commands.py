@@ -89,12 +89,11 @@ COMMANDS = MappingProxyType(
         ),
         "profile": Command(
             "gpucheck.cli.profile",
-            "List, check, explain and record profiles for bench --profile.",
+            "List, check and explain profiles for bench --profile.",
             examples=(
                 ("gpucheck profile list", "the built-in profiles, and their files"),
                 ("gpucheck profile lint mine.toml", "every mistake, with its line and remedy"),
                 ("gpucheck profile explain default --board H100", "what each limit amounts to"),
-                ("gpucheck profile record mine.toml run.json --base default", "from a good run"),
             ),
             actions=MappingProxyType(
                 {
@@ -115,20 +114,6 @@ COMMANDS = MappingProxyType(
                         "Show what each limit of a profile amounts to.",
                         examples=(
                             ("gpucheck profile explain default --board H100", "on one board"),
-                        ),
-                    ),
-                    "record": Command(
-                        "gpucheck.cli.profile",
-                        "Write a profile from saved runs of a good machine.",
-                        examples=(
-                            (
-                                "gpucheck bench --profile default --save run.json",
-                                "the run to record from",
-                            ),
-                            (
-                                "gpucheck profile record mine.toml run.json --base default",
-                                "from that run, whose profile was default",
-                            ),
                         ),
                     ),
                 }

@@ -237,7 +237,6 @@ VALUES: Mapping[str, Callable[[Any], Iterable[Offer]]] = MappingProxyType(
         "gpu": _indices,
         "exclude": _indices,
         "dtype": _dtypes,
-        "base": _profiles,
         "only": _checks,
         "skip": _checks,
         "explain": _checks,

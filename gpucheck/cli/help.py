@@ -69,7 +69,7 @@ GROUPS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "Results": ("results", "resume"),
         "Network": ("insecure",),
     },
-    "profile": {"Profiles": ("names", "file", "runs", "base", "replace", "board")},
+    "profile": {"Profiles": ("names", "board")},
     "show": {"The document": ("file",), "A list of GPUs": ("processes", "select")},
     "report": {"The report": ("path", "bench", "no_redact", "replace", "yes")},
     "snapshot": {"The recording": ("file", "redact", "replace")},

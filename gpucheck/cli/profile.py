@@ -1,9 +1,8 @@
-"""`gpucheck profile`: profiles for `bench --profile` listed, checked, explained and recorded."""
+"""`gpucheck profile`: profiles for `bench --profile` listed, checked and explained."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,7 +10,6 @@ import typer
 from gpucheck.bench.ci.profile_model import Limit, ProfileAction, ProfileFile, ProfileResult
 from gpucheck.cli.options import with_shared_options
 from gpucheck.cli.output import Shared, deliver, machine
-from gpucheck.cli.report_file import check_writable, write_file
 from gpucheck.report.envelope import Answer, Failure
 from gpucheck.report.errors import ExitCode, GpucheckError, WrongUseError
 
@@ -58,30 +56,6 @@ def explain_(
         return _explain(names, board, None if every else probes)
 
     return _deliver(shared, answer)
-
-
-@with_shared_options
-def record_(
-    *,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The profile to write.")],
-    runs: Annotated[
-        list[Path],
-        typer.Argument(metavar="RUN...", help="Saved runs of bench --profile.", show_default=False),
-    ],
-    base: Annotated[
-        str,
-        typer.Option(
-            "--base",
-            metavar="PROFILE",
-            help="The profile that the runs were measured with.",
-            show_default=False,
-        ),
-    ],
-    replace: Annotated[bool, typer.Option("--replace", help="Replace an existing file.")] = False,
-    shared: Shared,
-) -> int:
-    """Write a profile from saved runs of a good machine."""
-    return _deliver(shared, lambda probes: _record(file, runs, base, replace))
 
 
 def _deliver(shared: Shared, answer: Callable[[Probes], Answer]) -> int:
@@ -153,38 +127,3 @@ def _boards_here(probes: Probes) -> frozenset[str]:
 
     found = (known_board(gpu.name, gpu.pci_device_id) for gpu in probes.nvml(NvmlRequest()).gpus)
     return frozenset(name for name in found if name is not None)
-
-
-def _record(path: Path, runs: Sequence[Path], base: str, replace: bool) -> Answer:
-    from gpucheck.bench.ci.baseline import read_saved_run
-    from gpucheck.bench.ci.limits import explain
-    from gpucheck.bench.ci.profile_lint import lint_text
-    from gpucheck.bench.ci.profile_record import record_profile
-    from gpucheck.bench.ci.profiles import describe, load_profile
-
-    check_writable(path)
-    if path.exists() and not replace:
-        raise WrongUseError(
-            code="profile-exists",
-            message=f"The file {str(path)!r} exists: a profile is replaced only on request.",
-            remedy=("Replace it with --replace, or name another file.",),
-        )
-    saved = [(run, read_saved_run(run)) for run in runs]
-    text = record_profile(load_profile(base), saved, name=path.stem)
-    findings = lint_text(text, str(path))
-    if findings.profile is None:
-        first = findings.problems[0]
-        raise WrongUseError(
-            code="bad-record",
-            message=f"These runs do not make a usable profile: {first.where}: {first.message}.",
-            remedy=(first.mend, "Record on a machine that is known to be good."),
-        )
-    write_file(path, text)
-    return Answer(
-        result=ProfileResult(
-            action=ProfileAction.RECORD,
-            files=(describe(path),),
-            limits=tuple(explain(findings.profile, None)),
-            saved=str(path),
-        )
-    )

@@ -32,7 +32,7 @@ OF_EVERY_TABLE = {"config", "deadline", "from", "list-examples", "output"}
 ANYTHING = {"compare": ["a", "b"], "fleet report": ["out"], "fleet run": ["list"],
             "memlimit": ["30%"],
             "profile explain": ["cpu"],
-            "profile lint": ["cpu"], "profile record": ["new.toml", "run.json"],
+            "profile lint": ["cpu"],
             "report": ["ticket"], "show": ["a.json"]}  # fmt: skip
 
 

@@ -27,7 +27,6 @@ ANYTHING = {
     "place": ("--count", "1"),
     "profile explain": ("cpu",),
     "profile lint": ("cpu",),
-    "profile record": ("new.toml", "run.json", "--base", "cpu"),
     "report": ("ticket.tar.gz",),
     "show": ("a.json",),
 }

@@ -9,10 +9,16 @@ from typing import Any
 import pytest
 
 from gpucheck.bench.ci.baseline import read_saved_run, to_text
-from gpucheck.bench.ci.model import Fingerprint, SavedDevice, Series
+from gpucheck.bench.ci.model import (
+    BASELINE_SCHEMA,
+    Fingerprint,
+    SavedDevice,
+    SavedRun,
+    SavedTool,
+    Series,
+)
 from gpucheck.bench.model import Direction
 from tests.bench.ci.test_profile_lint import GOOD
-from tests.bench.ci.test_profile_record import saved
 from tests.conftest import Finished
 from tests.report.schemas import closed_validator, validator
 
@@ -92,31 +98,14 @@ def test_explain_leaves_out_boards_that_are_not_here_but_not_in_its_document(
     assert found["result"]["boards_left_out"] == 0
 
 
-def test_record_writes_a_profile_once(gpucheck_command: Command, tmp_path: Path) -> None:
-    run, mine = tmp_path / "run.json", tmp_path / "mine.toml"
-    run.write_text(to_text(saved()))
-    arguments = ("profile", "record", mine, run, "--base", "default")
-
-    first = document(gpucheck_command(*arguments, "--json"), "profile")
-    again = gpucheck_command(*arguments)
-    replaced = gpucheck_command(*arguments, "--replace")
-
-    assert first["result"]["saved"] == str(mine)
-    assert "provenance" in mine.read_text()
-    assert again.code == 2
-    assert "--replace" in again.stderr
-    assert replaced.code == 0
-
-
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["profile"], "needs one of: list, lint, explain, record"),
-        (["profile", "--json"], "needs one of: list, lint, explain, record"),
+        (["profile"], "needs one of: list, lint, explain"),
+        (["profile", "--json"], "needs one of: list, lint, explain"),
         (["profile", "lint"], "Missing argument 'PROFILE...'"),
         (["profile", "list", "cpu"], "unexpected extra argument"),
         (["profile", "lint", "cpu", "--board", "L4"], "No such option: --board"),
-        (["profile", "record", "a.toml"], "Missing argument 'RUN...'"),
         (["profile", "explain", "nothing"], "no profile called"),
         (["profile", "explain", "default", "--board", "H900"], "no board called"),
         (["profile", "explain", "./nothing.toml"], "cannot be read"),
@@ -172,7 +161,16 @@ def test_the_processor_is_held_against_a_saved_run_and_saved(
         values=(1e-6,) * 5, tolerance_percent=45,
     )  # fmt: skip
     device = SavedDevice(device="cpu", gpu_uuid=None, fingerprint=Fingerprint())
-    before.write_text(to_text(saved(devices=(device,), series=(series,))))
+    run = SavedRun(
+        schema=BASELINE_SCHEMA,
+        tool=SavedTool(name="gpucheck", version="0.1.0"),
+        time="2026-11-21T10:00:00Z",
+        host="node17",
+        profile="small/1",
+        devices=(device,),
+        series=(series,),
+    )
+    before.write_text(to_text(run))
     differing = ",".join(("cpu", "cores", "blas", "blas-architecture", "variables", "profile"))
 
     finished = gpucheck_command(

@@ -55,7 +55,7 @@ def offered(command: Callable, *words: str, env: dict[str, str] | None = None) -
         (["bench", "--fill", ""], ["normal", "zeros"]),
         (["detect", "--explain", "nv"], [each.ID for each in CHECKS if each.ID.startswith("nv")]),
         (["detect", "--framework", "py"], ["pytorch"]),
-        (["profile", ""], ["list", "lint", "explain", "record"]),
+        (["profile", ""], ["list", "lint", "explain"]),
         (["profile", "explain", "def"], ["default"]),
         (["place", "--prefer", "c"], ["cool"]),
         (["memlimit", "30%", "--code", "p"], ["pytorch"]),

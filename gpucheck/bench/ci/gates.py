@@ -167,8 +167,8 @@ _UNKNOWN = Diagnosis(
     sentence="its peak is only computed from SM count and clock, and a cut-down board has less, "
     "so this fails no board",
     next=(
-        "compare it with its datasheet, or record a profile from your own machines: "
-        "gpucheck profile record --help",
+        "compare it with its datasheet, or with a board that you know to be good: "
+        "gpucheck bench --save FILE there, then gpucheck bench --baseline FILE here",
     ),
 )
 #: The order in which the statuses of its devices decide a node's.

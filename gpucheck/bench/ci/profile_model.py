@@ -258,7 +258,6 @@ class ProfileAction(StrEnum):
     LIST = "list"
     LINT = "lint"
     EXPLAIN = "explain"
-    RECORD = "record"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -300,7 +299,7 @@ class Limit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileResult:
-    """Result of `gpucheck profile`; `saved` is the file that `record` wrote.
+    """Result of `gpucheck profile`.
 
     `boards_left_out` is the number of boards whose limits are missing because none is here.
     """
@@ -309,4 +308,3 @@ class ProfileResult:
     files: tuple[ProfileFile, ...]
     limits: tuple[Limit, ...] = ()
     boards_left_out: int = 0
-    saved: str | None = None

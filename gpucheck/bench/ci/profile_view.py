@@ -45,10 +45,6 @@ def blocks(report: Report, view: View) -> Iterator[Block]:
         count = result.boards_left_out
         boards = "1 board that is" if count == 1 else f"{count} boards that are"
         yield Line(f"{boards} not here: add --all-boards", style="dim")
-    if result.saved is not None:
-        yield Gap()
-        yield Line(f"Saved to {result.saved}. Use it:")
-        yield Command(f"gpucheck bench --profile {result.saved}")
 
 
 def _list(files: Sequence[ProfileFile]) -> Iterator[Block]:

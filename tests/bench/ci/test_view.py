@@ -469,12 +469,6 @@ def test_profiles_are_a_table_with_name_time_and_purpose(width: int) -> None:
     ]
 
 
-def test_what_was_recorded_can_be_used_at_once() -> None:
-    found = ProfileResult(action=ProfileAction.RECORD, files=(file(),), saved=PATH)
-
-    assert f"    gpucheck bench --profile {PATH}\n" in drawn_profile(found, 40)
-
-
 # ------------------------------------------------------------------------------------ screens
 
 
