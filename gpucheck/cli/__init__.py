@@ -3,28 +3,15 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from itertools import pairwise
 
 from gpucheck import __version__
 from gpucheck.cli import output
 from gpucheck.cli.commands import COMMANDS, RUNS_A_COMMAND
 from gpucheck.cli.terminal import closed_pipe, write_stdout
 from gpucheck.report.errors import ExitCode, GpucheckError, system_refusal
-
-
-def _wanted(arguments: Sequence[str]) -> str | None:
-    """Return the command's name: the first word that is neither an option nor --config's file."""
-    words = iter(arguments)
-    for word in words:
-        if word == "--config":
-            next(words, None)
-        elif not word.startswith("-"):
-            return word if word in COMMANDS else None
-    return None
 
 
 def main(
@@ -42,10 +29,10 @@ def main(
         return complete(os.environ[COMPLETING], given)
     if given[:1] == ["help"]:
         given = [*given[1:], "--help"]
-    name = _wanted(given)
-    alone = stands_alone(given)
+    name = given[0] if given and given[0] in COMMANDS else None
     context = output.Context(
-        command="detect" if alone else name, document=output.requested_document(given)
+        command="detect" if stands_alone(given) else name,
+        document=output.requested_document(given),
     )
     if sys.platform != "linux":
         return output.fail(context, output.wrong_platform())
@@ -54,7 +41,7 @@ def main(
             own, context = _split(given, name)
         else:
             own = given
-        command = _overview(own, context) if alone else _command(own, name, context)
+        command = _command(own, name, context)
         ready()
         return command()
     except GpucheckError as error:
@@ -70,16 +57,19 @@ def main(
 
 def _command(own: list[str], name: str | None, context: output.Context) -> Callable[[], int]:
     """Import what runs the command, and return it."""
-    if own in (["--version"], ["-V"]):
+    if own[:1] in (["--version"], ["-V"]):
         return show_version
     if name == "list":
-        own = with_interval(own)
-        from gpucheck.cli.listing import list_gpus, parse_flags
+        from gpucheck.cli.list import command
+        from gpucheck.cli.options import call, read_flags
 
-        quick = parse_flags(own)
-        if quick is not None:
-            shared, options = quick
-            return lambda: list_gpus(shared, **options)
+        values = read_flags(own[1:], command)
+        if values is not None:
+            return lambda: call(command, name, values)
+    if stands_alone(own):
+        from gpucheck.cli import overview
+
+        return lambda: overview.run(own, context)
     from gpucheck.cli.app import run
 
     if name is not None:
@@ -87,29 +77,14 @@ def _command(own: list[str], name: str | None, context: output.Context) -> Calla
     return lambda: run(own, name, context)
 
 
-#: Options of the short answer that `gpucheck` gives without a command, without and with a value.
-_FLAGS_ALONE = re.compile(r"--(?:json|strict|verbose|quiet)|-[vq]+")
-_VALUES_ALONE = re.compile(r"(--(?:format|output|from|deadline|config))(=.*)?|-o", re.S)
+#: Options of the program itself; all others are a command's, or of the short answer without one.
+_OF_PROGRAM = frozenset(("--help", "-h", "--version", "-V", "--list-examples", "--show-completion"))
 
 
 def stands_alone(arguments: Sequence[str]) -> bool:
-    """Return whether these words are options of the short answer, and nothing else."""
-    words = iter(arguments)
-    for word in words:
-        with_value = _VALUES_ALONE.fullmatch(word)
-        if with_value is not None and with_value[2] is None:
-            next(words, None)
-        elif with_value is None and _FLAGS_ALONE.fullmatch(word) is None:
-            return False
-    return True
-
-
-def _overview(own: list[str], context: output.Context) -> Callable[[], int]:
-    from gpucheck.cli import overview
-
-    file = os.environ.get("GPUCHECK_CONFIG")
-    named = any(word.partition("=")[0] == "--config" for word in own)
-    return lambda: overview.run(["--config", file, *own] if file and not named else own, context)
+    """Return whether these words ask for the short answer: they begin with an option of it."""
+    first = arguments[0] if arguments else "--"
+    return first.startswith("-") and first.partition("=")[0] not in _OF_PROGRAM
 
 
 def show_version() -> int:
@@ -118,21 +93,8 @@ def show_version() -> int:
     return int(ExitCode.OK)
 
 
-def with_interval(words: list[str]) -> list[str]:
-    """Give `list --watch` its default interval where it has no value: the parser wants one."""
-    found = []
-    for word, after in pairwise([*words, "--"]):
-        found.append(word)
-        if word in ("--watch", "-w") and after.startswith("-") and not _NEGATIVE.match(after):
-            found.append(EVERY_S)
-    return found
-
-
 #: A shell asks what may come next.
 COMPLETING = "_GPUCHECK_COMPLETE"
-#: Seconds between two pictures of `list --watch`.
-EVERY_S = "2"
-_NEGATIVE = re.compile(r"-[0-9.]")
 
 
 def _split(given: list[str], name: str | None) -> tuple[list[str], output.Context]:

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+import functools
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from gpucheck import __version__
 from gpucheck.cli import output
-from gpucheck.cli.commands import COMMANDS, functions_of
+from gpucheck.cli.commands import COMMANDS
+from gpucheck.cli.examples import list_examples
 from gpucheck.cli.help import HelpfulCommand, HelpfulGroup, wants_bold
-from gpucheck.cli.options import show_examples
+from gpucheck.cli.options import (
+    CONFIG_VARIABLE,
+    DEFAULTS,
+    SHARED,
+    Option,
+    call,
+    collect,
+    shared_options,
+)
 from gpucheck.cli.terminal import write_stdout
 from gpucheck.report.errors import ExitCode, WrongUseError
 from gpucheck.report.text import did_you_mean
@@ -28,9 +39,9 @@ _UsageError: type[Exception] = next(
 PARSER = _UsageError.__module__.rpartition(".")[0]
 
 
-def _show_version(ctx: typer.Context, value: bool) -> None:
-    if value and not ctx.resilient_parsing:
-        write_stdout(f"gpucheck {__version__}\n")
+def _show_examples(value: bool) -> None:
+    if value:
+        write_stdout(list_examples())
         raise typer.Exit
 
 
@@ -51,28 +62,13 @@ def _show_completion(ctx: typer.Context, shell: str | None) -> None:
 
 
 def _root(
-    ctx: typer.Context,
-    version: Annotated[
-        bool,
-        typer.Option(
-            "--version", "-V", callback=_show_version, is_eager=True, help="Show the version."
-        ),
-    ] = False,
-    config: Annotated[
-        Path | None,
-        typer.Option(
-            "--config",
-            metavar="FILE",
-            envvar="GPUCHECK_CONFIG",
-            help="Take defaults of options from this TOML file.",
-        ),
-    ] = None,
+    # It is shown before any parser is imported: `cli.show_version`.
+    version: Annotated[bool, typer.Option("--version", "-V", help="Show the version.")] = False,
     list_examples: Annotated[
         bool,
         typer.Option(
             "--list-examples",
-            callback=show_examples,
-            is_eager=True,
+            callback=_show_examples,
             help="List the recorded examples for --from, to try gpucheck without a GPU.",
         ),
     ] = False,
@@ -82,16 +78,11 @@ def _root(
             "--show-completion",
             metavar="SHELL",
             callback=_show_completion,
-            is_eager=True,
             help="Print the completion for bash, zsh or fish, to eval.",
         ),
     ] = None,
 ) -> None:
     """Diagnose and benchmark NVIDIA GPUs: usable? which one? how fast? how much memory?"""
-    if config is not None:
-        from gpucheck.cli.config import read_defaults
-
-        ctx.default_map = read_defaults(config, COMMANDS)
 
 
 def _never_run() -> None:
@@ -104,11 +95,11 @@ def build_app(wanted: str | None = None) -> typer.Typer:
     for name, command in COMMANDS.items():
         if name == wanted and command.actions:
             actions = _group(name, help=command.summary)
-            for action, function in functions_of(command, name).items():
+            for action, function in functions_of(name).items():
                 _add(actions, action, command.actions[action].summary, function)
             app.add_typer(actions, name=name)
         elif name == wanted:
-            _add(app, name, command.summary, functions_of(command, name)[name])
+            _add(app, name, command.summary, functions_of(name)[name])
         elif wanted is None:
             app.command(name, help=command.summary)(_never_run)
     return app
@@ -131,41 +122,113 @@ def _add(app: typer.Typer, name: str, summary: str, function: Callable[..., int]
     app.command(name, cls=HelpfulCommand, help=summary)(function)
 
 
-def action_first(own: list[str], name: str, actions: Collection[str]) -> list[str]:
-    """Return the words with the action before its options: `profile --json list` is right too.
-
-    Raises:
-        WrongUseError: there is no action.
-    """
-    start = own.index(name) + 1
-    place = start
-    while place < len(own) and own[place].startswith("-"):
-        place += 2 if own[place] in _BEFORE_A_VALUE else 1
-    if place < len(own):
-        return [*own[:start], own[place], *own[start:place], *own[place + 1 :]]
-    if {"-h", "--help"} & {*own[start:]}:
-        return own
-    raise WrongUseError(
-        code="usage",
-        message=f"{name} needs one of: {', '.join(actions)}.",
-        remedy=(f"See: gpucheck {name} --help",),
-    )
+# --------------------------------------------------------------------- functions of the commands
 
 
-#: Options that have a value as their next word, of those that commands with actions have.
-_BEFORE_A_VALUE = frozenset(
-    (
-        *("--board", "--base", "--format", "--output", "-o", "--from", "--config", "--deadline"),
-        *("--expect", "--max-missing", "--baseline", "--rule", "--scheduler", "--local"),
-        *("--node-timeout", "--wave", "--gpucheck", "--results", "--resume", "--html"),
-    )
+def functions_of(name: str) -> dict[str, Callable[..., int]]:
+    """Return a command's own function under its name, or that of each of its actions."""
+    command = COMMANDS[name]
+    actions = {action: (one.module, f"{action}_") for action, one in command.actions.items()}
+    places = actions or {name: (command.module, "command")}
+    return {
+        key: with_shared_options(getattr(import_module(module), function), name, command.formats)
+        for key, (module, function) in places.items()
+    }
+
+
+def with_shared_options(
+    function: Callable[..., int], name: str, formats: Sequence[str]
+) -> Callable[..., int]:
+    """Return a command's function as Typer reads it: with the options that every command has."""
+
+    @functools.wraps(function)
+    def command(config: Path | None = None, **values: Any) -> int:
+        try:
+            return output.Answered(call(function, name, values))
+        except KeyboardInterrupt:
+            # Typer would end with its code, but without a document.
+            raise typer.Abort from None
+
+    parameters = [*_own(function), *_shared(name, formats), _CONFIG]
+    # Typer reads both: the parameters from the signature, their types from the annotations.
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {item.name: item.annotation for item in parameters}
+    return command
+
+
+def _own(function: Callable[..., int]) -> Iterator[inspect.Parameter]:
+    group = None
+    for item in inspect.signature(function, eval_str=True).parameters.values():
+        if isinstance(item.default, Option):
+            group = item.default.group or group
+            yield _parameter(item, item.default, group)
+        elif item.name != "shared":
+            yield item
+
+
+def _shared(name: str, formats: Sequence[str]) -> Iterator[inspect.Parameter]:
+    offered, group = shared_options(name, formats), None
+    for item in _SHARED_PARAMETERS:
+        group = SHARED[item.name].group or group
+        if item.name in offered:
+            yield _parameter(item, offered[item.name], group)
+
+
+def _parameter(item: inspect.Parameter, declared: Option, group: str | None) -> inspect.Parameter:
+    """Return a declared option as Typer has it."""
+    counts = item.annotation is int and declared.value_name is None
+    stated: dict[str, Any] = {
+        "metavar": declared.value_name,
+        "help": declared.help,
+        "rich_help_panel": group,
+        # A text says itself what stands for no value.
+        "show_default": not counts and "[default: " not in declared.help,
+    }
+    if not declared.words:
+        info: Any = typer.Argument(**stated)
+    else:
+        info = typer.Option(*declared.words, count=counts, **stated)
+    default = item.empty if declared.default is ... else declared.default
+    return item.replace(annotation=Annotated[item.annotation, info], default=default)
+
+
+def _take_defaults(ctx: typer.Context, value: Path | None) -> None:
+    """Take the defaults of this command's options from a file."""
+    if value is None or ctx.resilient_parsing:
+        return
+    from gpucheck.cli.config import read_defaults
+
+    defaults: Any = read_defaults(value)
+    for word in ctx.command_path.split()[1:] or ["detect"]:
+        defaults = defaults.get(word, {})
+    ctx.default_map = defaults
+
+
+_SHARED_PARAMETERS = inspect.signature(collect, eval_str=True).parameters.values()
+_CONFIG = inspect.Parameter(
+    "config",
+    inspect.Parameter.KEYWORD_ONLY,
+    default=None,
+    annotation=Annotated[
+        Path | None,
+        typer.Option(
+            "--config",
+            metavar="FILE",
+            envvar=CONFIG_VARIABLE,
+            callback=_take_defaults,
+            is_eager=True,
+            rich_help_panel=DEFAULTS,
+            help="Take defaults of options from this TOML file.",
+        ),
+    ],
 )
+
+
+# ------------------------------------------------------------------------------- the execution
 
 
 def run(own: list[str], name: str | None, context: output.Context) -> int:
     """Parse our part of the command line, run the command, and return its exit code."""
-    if name is not None and COMMANDS[name].actions:
-        own = action_first(own, name, COMMANDS[name].actions)
     return execute(typer.main.get_command(build_app(name)), own, context)
 
 

@@ -9,26 +9,17 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from gpucheck.bench.kernels import KERNELS
 from gpucheck.bench.request_model import BenchMode, BenchRequest, Fill, SampleDetail
 from gpucheck.cli.bench_ci import (
-    AgainstBaseline,
-    AllowDifference,
-    Append,
-    Processes,
-    Save,
-    SaveFailed,
-    UpdateBaseline,
     open_saving,
     run_several,
     run_with_profile,
 )
-from gpucheck.cli.options import with_shared_options
-from gpucheck.cli.outlets import Github, Junit, Outlets, Prometheus, open_outlets
+from gpucheck.cli.options import GITHUB, JUNIT, OUTPUT, PROMETHEUS, flag, option
+from gpucheck.cli.outlets import Outlets, open_outlets
 from gpucheck.cli.output import Shared, deliver, machine, now, publish, split_words
 from gpucheck.cli.terminal import is_watched, write_stderr, writes_unicode
 from gpucheck.report.errors import WrongUseError
@@ -38,133 +29,91 @@ if TYPE_CHECKING:
     from gpucheck.bench.burn import BurnProgress
     from gpucheck.bench.model import BenchResult
 
+_KERNELS = ", ".join(KERNELS)
 
-@with_shared_options
+
 def command(
     *,
-    kernels: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[KERNEL...]",
-            help=f"{', '.join(KERNELS)} [default: all].",
-        ),
-    ] = None,
-    device: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--device", "-d", metavar="LIST", help="cpu, gpu, gpu:N or all [default: all]."
-        ),
-    ] = None,
-    size: Annotated[
-        int | None,
-        typer.Option(
-            "--size", metavar="N", help="Edge of the square arrays; when training, the batch."
-        ),
-    ] = None,
-    dtype: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--dtype",
-            metavar="LIST",
-            help="float64, float32, tf32, float16, bfloat16, float8, int8 [default: by kernel].",
-        ),
-    ] = None,
-    fill: Annotated[
-        Fill, typer.Option("--fill", help="What the arrays hold; zeros draw less power.")
-    ] = Fill.NORMAL,
-    temperature: Annotated[
-        float, typer.Option("--temperature", metavar="T", help="Softmax temperature.")
-    ] = 0.6,
-    towers: Annotated[
-        int, typer.Option("--towers", metavar="N", help="Towers to simulate on one device.")
-    ] = 2,
-    data: Annotated[
-        Path | None,
-        typer.Option(
-            "--data", metavar="FILE", help="MNIST file (IDX or NPZ) instead of generated images."
-        ),
-    ] = None,
-    framework: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--framework",
-            metavar="NAME[=PYTHON]",
-            help="Run pytorch, tensorflow, jax, cupy, numpy too.",
-        ),
-    ] = None,
-    same_math: Annotated[
-        bool,
-        typer.Option("--same-math", help="Turn off the frameworks' reduced precision (TF32)."),
-    ] = False,
-    seed: Annotated[int, typer.Option("--seed", metavar="N", help="Seed of the random data.")] = 0,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Finish within about 10 s (each process of --save).")
-    ] = False,
-    full: Annotated[bool, typer.Option("--full", help="Take about 5 minutes.")] = False,
-    budget: Annotated[
-        float | None,
-        typer.Option(
-            "--budget",
-            metavar="SECONDS",
-            help="Time for measuring; starting and compiling come on top.",
-        ),
-    ] = None,
-    require_gpu: Annotated[
-        bool, typer.Option("--require-gpu", help="Exit 4 if no GPU can be measured.")
-    ] = False,
-    profile: Annotated[
-        str | None,
-        typer.Option("--profile", metavar="NAME|FILE", help="Measure and judge by this profile."),
-    ] = None,
-    processes: Processes = None,
-    save: Save = None,
-    update_baseline: UpdateBaseline = False,
-    append: Append = False,
-    save_failed: SaveFailed = False,
-    baseline: AgainstBaseline = None,
-    allow_difference: AllowDifference = None,
-    corruption: Annotated[
-        float,
-        typer.Option(
-            "--corruption",
-            metavar="SECONDS",
-            help="Repeat one product this long and compare the bits [default: off].",
-            show_default=False,
-        ),
-    ] = 0.0,
-    burn: Annotated[
-        float | None,
-        typer.Option(
-            "--burn",
-            metavar="SECONDS",
-            help="Load every chosen device for this long, and check its results.",
-        ),
-    ] = None,
-    burn_limit: Annotated[
-        float | None,
-        typer.Option(
-            "--burn-limit",
-            metavar="CELSIUS",
-            help="Stop the burn at this temperature [default: the card's own slowdown, else 90].",
-        ),
-    ] = None,
-    peaks: Annotated[
-        bool, typer.Option("--peaks", help="Show what the boards can do at most; measure nothing.")
-    ] = False,
-    board: Annotated[
-        str | None,
-        typer.Option(
-            "--board",
-            metavar="NAME",
-            help="With --peaks: another board than this machine's, or all.",
-        ),
-    ] = None,
-    samples: Annotated[
-        SampleDetail, typer.Option("--samples", help="Samples or a summary in the JSON document.")
-    ] = SampleDetail.ALL,
-    junit: Junit = None,
-    github: Github = None,
-    prometheus: Prometheus = None,
+    kernels: list[str] | None = option(
+        "[KERNEL...]", f"{_KERNELS} [default: all].", group="What to measure"
+    ),
+    device: list[str] | None = option(
+        "--device, -d LIST", "cpu, gpu, gpu:N or all [default: all]."
+    ),
+    dtype: list[str] | None = option(
+        "--dtype LIST",
+        "float64, float32, tf32, float16, bfloat16, float8, int8 [default: by kernel].",
+    ),
+    size: int | None = option("--size N", "Edge of the square arrays; when training, the batch."),
+    framework: list[str] | None = option(
+        "--framework NAME[=PYTHON]", "Run pytorch, tensorflow, jax, cupy, numpy too."
+    ),
+    quick: bool = flag(
+        "--quick", "Finish within about 10 s (each process of --save).", group="How long"
+    ),
+    full: bool = flag("--full", "Take about 5 minutes."),
+    budget: float | None = option(
+        "--budget SECONDS", "Time for measuring; starting and compiling come on top."
+    ),
+    profile: str | None = option(
+        "--profile NAME|FILE", "Measure and judge by this profile.", group="Judge and compare"
+    ),
+    save: Path | None = option("--save FILE", "Save the run for --baseline and compare."),
+    baseline: Path | None = option("--baseline FILE", "Compare the run with a saved one."),
+    require_gpu: bool = flag("--require-gpu", "Exit 4 if no GPU can be measured."),
+    fill: Fill = option(
+        "--fill",
+        "What the arrays hold; zeros draw less power.",
+        Fill.NORMAL,
+        group="More on what is measured",
+    ),
+    temperature: float = option("--temperature T", "Softmax temperature.", 0.6),
+    towers: int = option("--towers N", "Towers to simulate on one device.", 2),
+    data: Path | None = option(
+        "--data FILE", "MNIST file (IDX or NPZ) instead of generated images."
+    ),
+    seed: int = option("--seed N", "Seed of the random data.", 0),
+    same_math: bool = flag("--same-math", "Turn off the frameworks' reduced precision (TF32)."),
+    processes: int | None = option(
+        "--processes N",
+        "Repeat in N processes for each device [default: 5 with --save or --baseline].",
+        group="More on saved runs",
+    ),
+    update_baseline: bool = flag("--update-baseline", "Let --save replace an existing file."),
+    append: bool = flag("--append", "Let --save add the run to the file as another session."),
+    save_failed: bool = flag("--save-failed", "Let --save also keep a run that did not pass."),
+    allow_difference: list[str] | None = option(
+        "--allow-difference KEY",
+        "Compare with the baseline even if this key differs (such as driver).",
+    ),
+    burn: float | None = option(
+        "--burn SECONDS",
+        "Load every chosen device for this long, and check its results.",
+        group="Full load",
+    ),
+    burn_limit: float | None = option(
+        "--burn-limit CELSIUS",
+        "Stop the burn at this temperature [default: the card's own slowdown, else 90].",
+    ),
+    corruption: float = option(
+        "--corruption SECONDS",
+        "Repeat one product this long and compare the bits [default: off].",
+        0.0,
+    ),
+    peaks: bool = flag(
+        "--peaks",
+        "Show what the boards can do at most; measure nothing.",
+        group="What boards can do",
+    ),
+    board: str | None = option(
+        "--board NAME", "With --peaks: another board than this machine's, or all."
+    ),
+    samples: SampleDetail = option(
+        "--samples", "Samples or a summary in the JSON document.", SampleDetail.ALL, group=OUTPUT
+    ),
+    junit: Path | None = JUNIT,
+    github: bool | None = GITHUB,
+    prometheus: Path | None = PROMETHEUS,
     shared: Shared,
 ) -> int:
     """Time the CPU against the GPU, and verify both."""
@@ -236,9 +185,6 @@ def _check(shared: Shared, *, quick: bool, full: bool, corruption_s: float) -> N
     if quick and full:
         message = "--quick and --full contradict each other: choose one of them."
         raise WrongUseError(code="two-modes", message=message)
-    if shared.recording is not None:
-        message = "bench measures this machine: it cannot answer from a snapshot (--from)."
-        raise WrongUseError(code="bench-from-snapshot", message=message)
 
 
 def _run_here(

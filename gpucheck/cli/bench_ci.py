@@ -12,9 +12,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from gpucheck.cli.outlets import Outlets
 from gpucheck.cli.output import Shared, deliver, machine, split_words
@@ -32,39 +30,6 @@ if TYPE_CHECKING:
 
 #: Options that a run which compares does not need.
 _SAVING = frozenset({"--save", "--baseline", "--update-baseline", "--append", "--save-failed"})
-Save = Annotated[
-    Path | None,
-    typer.Option("--save", metavar="FILE", help="Save the run for --baseline and compare."),
-]
-UpdateBaseline = Annotated[
-    bool, typer.Option("--update-baseline", help="Let --save replace an existing file.")
-]
-Append = Annotated[
-    bool, typer.Option("--append", help="Let --save add the run to the file as another session.")
-]
-SaveFailed = Annotated[
-    bool, typer.Option("--save-failed", help="Let --save also keep a run that did not pass.")
-]
-AgainstBaseline = Annotated[
-    Path | None,
-    typer.Option("--baseline", metavar="FILE", help="Compare the run with a saved one."),
-]
-AllowDifference = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--allow-difference",
-        metavar="KEY",
-        help="Compare with the baseline even if this key differs (such as driver).",
-    ),
-]
-Processes = Annotated[
-    int | None,
-    typer.Option(
-        "--processes",
-        metavar="N",
-        help="Repeat in N processes for each device [default: 5 with --save or --baseline].",
-    ),
-]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from importlib import import_module
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 
 class Command(NamedTuple):
@@ -231,14 +230,6 @@ def find_command(words: Sequence[str]) -> Command | None:
         return None
     command = COMMANDS[words[0]]
     return command.actions.get(words[1]) if words[1:] else command
-
-
-def functions_of(command: Command, name: str) -> dict[str, Any]:
-    """Return the function of each action of a command, or its own one under its name."""
-    if command.actions:
-        modules = {action: import_module(one.module) for action, one in command.actions.items()}
-        return {action: getattr(module, f"{action}_") for action, module in modules.items()}
-    return {name: import_module(command.module).command}
 
 
 #: Commands that run another one given after `--`; elsewhere `--` only ends the options.

@@ -3,50 +3,33 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
-from gpucheck.cli.options import with_shared_options
-from gpucheck.cli.outlets import Github, Junit, open_outlets
+from gpucheck.cli.options import GITHUB, JUNIT, option
+from gpucheck.cli.outlets import open_outlets
 from gpucheck.cli.output import Shared, deliver, machine, split_words
 from gpucheck.report.errors import WrongUseError
 
 
-@with_shared_options
 def command(
     *,
-    first: Annotated[
-        Path, typer.Argument(metavar="FIRST", help="The earlier run: saved, or its JSON report.")
-    ],
-    second: Annotated[Path, typer.Argument(metavar="SECOND", help="The later run, likewise.")],
-    tolerance: Annotated[
-        float | None,
-        typer.Option(
-            "--tolerance",
-            metavar="PERCENT",
-            help="How much worse a row may be [default: as saved, else 5].",
-        ),
-    ] = None,
-    allow_difference: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--allow-difference",
-            metavar="KEY",
-            help="Compare even if this key differs (such as driver).",
-        ),
-    ] = None,
-    junit: Junit = None,
-    github: Github = None,
+    first: Path = option("FIRST", "The earlier run: saved, or its JSON report.", ..., group="Runs"),
+    second: Path = option("SECOND", "The later run, likewise.", ...),
+    tolerance: float | None = option(
+        "--tolerance PERCENT",
+        "How much worse a row may be [default: as saved, else 5].",
+        group="Judge",
+    ),
+    allow_difference: list[str] | None = option(
+        "--allow-difference KEY", "Compare even if this key differs (such as driver)."
+    ),
+    junit: Path | None = JUNIT,
+    github: bool | None = GITHUB,
     shared: Shared,
 ) -> int:
     """Compare two benchmark runs, with intervals and a verdict."""
     from gpucheck.bench.ci.baseline import allowed_keys, check_same_temperature, read_run
     from gpucheck.bench.ci.compare import compare_runs, conclude_comparison
 
-    if shared.recording is not None:
-        message = "compare reads two saved runs, not a snapshot: leave --from out."
-        raise WrongUseError(code="compare-from-snapshot", message=message)
     if tolerance is not None and not 0 < tolerance < 100:
         message = f"--tolerance takes percent between 0 and 100, not {tolerance:g}."
         raise WrongUseError(code="bad-tolerance", message=message)

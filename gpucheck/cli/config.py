@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
-from gpucheck.cli.commands import Command, functions_of
+from gpucheck.cli.app import functions_of
+from gpucheck.cli.commands import COMMANDS
 from gpucheck.drivers.host.toml_file import Table, read_toml
 from gpucheck.report.errors import WrongUseError
 
 
-def read_defaults(path: Path, commands: Mapping[str, Command]) -> dict[str, dict[str, Any]]:
+def read_defaults(path: Path) -> dict[str, dict[str, Any]]:
     """Return `{command: {parameter: value}}` for the command-line parser.
 
     Raises:
@@ -19,21 +19,17 @@ def read_defaults(path: Path, commands: Mapping[str, Command]) -> dict[str, dict
     """
     try:
         whole = read_toml(path, "configuration")
-        tables = {name: whole.table(name) for name in commands}
+        tables = {name: whole.table(name) for name in COMMANDS}
         whole.finish()
-        return {
-            name: _defaults(tables[name], commands[name], name)
-            for name in commands
-            if name in whole.written
-        }
+        return {name: _defaults(tables[name], name) for name in COMMANDS if name in whole.written}
     except WrongUseError as error:
         raise WrongUseError(
             code="config-unusable", message=error.message, remedy=error.remedy
         ) from None
 
 
-def _defaults(table: Table, command: Command, name: str) -> dict[str, Any]:
-    functions = functions_of(command, name)
+def _defaults(table: Table, name: str) -> dict[str, Any]:
+    functions = functions_of(name)
     known_options = {
         key: parameter for each in functions.values() for key, parameter in _options(each).items()
     }
@@ -55,12 +51,12 @@ def _defaults(table: Table, command: Command, name: str) -> dict[str, Any]:
         defaults[parameter] = [value] if several else value
     table.finish()
     # The parser passes each action what it has of its command's table.
-    return dict.fromkeys(functions, defaults) if command.actions else defaults
+    return dict.fromkeys(functions, defaults) if COMMANDS[name].actions else defaults
 
 
 def _options(command: Any) -> dict[str, str]:
     """Return `{"ask-driver": "ask_driver"}` for every option of a command."""
-    never = ("return", "ctx", "config", "list_examples")
+    never = ("ctx", "config")
     names = (name for name in command.__annotations__ if name not in never)
     return {name.strip("_").replace("_", "-"): name for name in names}
 

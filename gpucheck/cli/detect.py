@@ -5,12 +5,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
 
-import typer
-
-from gpucheck.cli.options import with_shared_options
-from gpucheck.cli.outlets import Github, Junit, Prometheus, open_outlets
+from gpucheck.cli.options import GITHUB, JUNIT, PROMETHEUS, flag, option
+from gpucheck.cli.outlets import open_outlets
 from gpucheck.cli.output import Shared, deliver, machine, split_words
 from gpucheck.cli.terminal import status_line
 from gpucheck.report.errors import WrongUseError
@@ -21,83 +19,45 @@ QUICK_DEADLINE_S = 3.0
 MOST_PID = (1 << 31) - 1
 
 
-@with_shared_options
 def command(
     *,
-    expect_gpus: Annotated[
-        int | None,
-        typer.Option("--expect-gpus", metavar="N", help="Fail unless programs can use N GPUs."),
-    ] = None,
-    framework: Annotated[
-        str | None,
-        typer.Option(
-            "--framework",
-            metavar="NAME",
-            help="Fail if pytorch, tensorflow, jax, cupy, numba or onnxruntime cannot use a GPU.",
-        ),
-    ] = None,
-    deep: Annotated[
-        bool,
-        typer.Option("--deep", help="Import every framework and run a kernel on every GPU."),
-    ] = False,
-    quick: Annotated[
-        bool,
-        typer.Option("--quick", help="Ask NVML and files only; start no CUDA, no framework."),
-    ] = False,
-    line: Annotated[
-        bool, typer.Option("--line", help="One line of at most 80 bytes, for monitors.")
-    ] = False,
-    python: Annotated[
-        str | None,
-        typer.Option(
-            "--python",
-            metavar="PATH",
-            help="The Python whose frameworks to check"
-            " [default: the active environment's, else the one in PATH].",
-        ),
-    ] = None,
-    only: Annotated[
-        list[str] | None,
-        typer.Option("--only", metavar="ID,...", help="Run only these checks or layers."),
-    ] = None,
-    skip: Annotated[
-        list[str] | None,
-        typer.Option("--skip", metavar="ID,...", help="Skip these checks or layers."),
-    ] = None,
-    wheel: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--wheel",
-            metavar="NAME,...",
-            help="Name the build of torch, jax, ... for these GPUs and this driver.",
-        ),
-    ] = None,
-    pid: Annotated[
-        int | None,
-        typer.Option(
-            "--pid", metavar="N", help="Say which GPU a running program uses, or why it uses none."
-        ),
-    ] = None,
-    log: Annotated[
-        str | None,
-        typer.Option(
-            "--log",
-            metavar="FILE",
-            help="Find the first cause in a log (-: stdin), and look for it.",
-        ),
-    ] = None,
-    list_checks: Annotated[
-        bool, typer.Option("--list-checks", help="List the checks and exit.")
-    ] = False,
-    explain: Annotated[
-        str | None,
-        typer.Option(
-            "--explain", metavar="ID", help="Explain what a check looks at and why, and exit."
-        ),
-    ] = None,
-    junit: Junit = None,
-    github: Github = None,
-    prometheus: Prometheus = None,
+    only: list[str] | None = option(
+        "--only ID,...", "Run only these checks or layers.", group="What to check"
+    ),
+    skip: list[str] | None = option("--skip ID,...", "Skip these checks or layers."),
+    framework: str | None = option(
+        "--framework NAME",
+        "Fail if pytorch, tensorflow, jax, cupy, numba or onnxruntime cannot use a GPU.",
+    ),
+    expect_gpus: int | None = option("--expect-gpus N", "Fail unless programs can use N GPUs."),
+    deep: bool = flag("--deep", "Import every framework and run a kernel on every GPU."),
+    python: str | None = option(
+        "--python PATH",
+        "The Python whose frameworks to check"
+        " [default: the active environment's, else the one in PATH].",
+    ),
+    quick: bool = flag("--quick", "Ask NVML and files only; start no CUDA, no framework."),
+    line: bool = flag("--line", "One line of at most 80 bytes, for monitors."),
+    wheel: list[str] | None = option(
+        "--wheel NAME,...",
+        "Name the build of torch, jax, ... for these GPUs and this driver.",
+        group="Questions of their own",
+    ),
+    pid: int | None = option(
+        "--pid N", "Say which GPU a running program uses, or why it uses none."
+    ),
+    log: str | None = option(
+        "--log FILE", "Find the first cause in a log (-: stdin), and look for it."
+    ),
+    list_checks: bool = flag(
+        "--list-checks", "List the checks and exit.", group="About the checks"
+    ),
+    explain: str | None = option(
+        "--explain ID", "Explain what a check looks at and why, and exit."
+    ),
+    junit: Path | None = JUNIT,
+    github: bool | None = GITHUB,
+    prometheus: Path | None = PROMETHEUS,
     shared: Shared,
 ) -> int:
     """Say whether a GPU can be used, and which layer is broken first."""

@@ -5,12 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
-import typer
-
-from gpucheck.cli.options import with_shared_options
-from gpucheck.cli.outlets import Prometheus, open_outlets
+from gpucheck.cli.options import PROMETHEUS, option
+from gpucheck.cli.outlets import open_outlets
 from gpucheck.cli.output import Shared, deliver, machine
 from gpucheck.cli.terminal import status_line
 from gpucheck.report.errors import WrongUseError
@@ -25,53 +23,39 @@ if TYPE_CHECKING:
 
 #: Seconds between two steps of the progress.
 _STEP_S = 0.2
+#: A heading in --help.
+WHICH_NODES = "Which nodes"
 
-Expect = Annotated[
-    str | None,
-    typer.Option(
-        "--expect",
-        metavar="HOSTS|@FILE",
-        help="Hosts that must be there: a,b[01-16], or a file: host, rack.",
-    ),
-]
-BaselineFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--baseline", metavar="FILE", help="Judge speeds by this earlier report (--json) too."
-    ),
-]
-RuleFile = Annotated[
-    Path | None,
-    typer.Option("--rule", metavar="FILE", help="Judge by the parameters of this TOML file."),
-]
-MaxMissing = Annotated[
-    int, typer.Option("--max-missing", metavar="N", help="So many nodes may be without an answer.")
-]
+EXPECT = option(
+    "--expect HOSTS|@FILE",
+    "Hosts that must be there: a,b[01-16], or a file: host, rack.",
+    group=WHICH_NODES,
+)
+MAX_MISSING = option(
+    "--max-missing N", "So many nodes may be without an answer.", 0, group=WHICH_NODES
+)
+BASELINE = option(
+    "--baseline FILE", "Judge speeds by this earlier report (--json) too.", group="Judge"
+)
+RULE = option("--rule FILE", "Judge by the parameters of this TOML file.", group="Judge")
 
 
-@with_shared_options
 def report_(
     *,
-    paths: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="PATH...",
-            help="Files, folders or - for stdin: .json, .jsonl, .gz.",
-            show_default=False,
-        ),
-    ],
-    expect: Expect = None,
-    baseline: BaselineFile = None,
-    rule: RuleFile = None,
-    max_missing: MaxMissing = 0,
-    prometheus: Prometheus = None,
+    paths: list[str] = option(
+        "PATH...", "Files, folders or - for stdin: .json, .jsonl, .gz.", ..., group="Documents"
+    ),
+    expect: str | None = EXPECT,
+    max_missing: int = MAX_MISSING,
+    baseline: Path | None = BASELINE,
+    rule: Path | None = RULE,
+    prometheus: Path | None = PROMETHEUS,
     shared: Shared,
 ) -> int:
     """Compare what many machines answered; name the missing, failed, slow and different."""
     from gpucheck.fleet.collect import Collected
 
     quiet = shared.verbosity < 0
-    refuse_snapshot(shared)
     outlets = open_outlets(prometheus=prometheus, github=False)
     with outlets.guarded("fleet"), machine("fleet", shared) as probes:
         standard = Standard.read(expect, baseline, rule, max_missing)
@@ -81,17 +65,6 @@ def report_(
             tell("judging")
             answer = standard.judge(collected, probes.host())
         return deliver("fleet", shared, answer, probes.time(), also=outlets.write)
-
-
-def refuse_snapshot(shared: Shared) -> None:
-    """Refuse --from: a fleet is judged by what its machines answered.
-
-    Raises:
-        WrongUseError: it was given.
-    """
-    if shared.recording is not None:
-        message = "fleet judges what machines answered, not a snapshot: leave --from out."
-        raise WrongUseError(code="fleet-from-snapshot", message=message)
 
 
 class Standard(NamedTuple):

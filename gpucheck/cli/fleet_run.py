@@ -7,14 +7,11 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
-from gpucheck.cli.commands import COMMANDS
-from gpucheck.cli.fleet import BaselineFile, Expect, MaxMissing, RuleFile, Standard, refuse_snapshot
-from gpucheck.cli.options import with_shared_options
-from gpucheck.cli.outlets import Prometheus, open_outlets
+from gpucheck.cli.fleet import BASELINE, EXPECT, MAX_MISSING, RULE, WHICH_NODES, Standard
+from gpucheck.cli.options import MACHINE, PROMETHEUS, flag, option
+from gpucheck.cli.outlets import open_outlets
 from gpucheck.cli.output import Shared, deliver, machine
 from gpucheck.cli.terminal import is_watched
 from gpucheck.drivers.interrupts import DeferredStops
@@ -44,85 +41,54 @@ class Verb(StrEnum):
 
 def run_(
     *,
-    verb: Annotated[
-        Verb,
-        typer.Argument(
-            metavar="detect|list|bench", help="What each node runs.", show_default=False
-        ),
-    ],
-    words: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[-- WORDS...]", help="More of its command line.", show_default=False
-        ),
-    ] = None,
-    scheduler: Annotated[
-        str | None,
-        typer.Option("--scheduler", metavar="tls://HOST:PORT", help="Dask's scheduler."),
-    ] = None,
-    local: Annotated[
-        int,
-        typer.Option("--local", metavar="N", help="Try it: N workers on this machine's loopback."),
-    ] = 0,
-    expect: Expect = None,
-    baseline: BaselineFile = None,
-    rule: RuleFile = None,
-    max_missing: MaxMissing = 0,
-    node_timeout: Annotated[
-        float | None,
-        typer.Option(
-            "--node-timeout",
-            metavar="SECONDS",
-            help="How long the command may take on a node [default: list 60, detect 120, bench"
-            " 1800].",
-        ),
-    ] = None,
-    wave: Annotated[
-        str | None,
-        typer.Option(
-            "--wave",
-            metavar="N|P%",
-            help="How many nodes work at once [default: bench 5%, at least one; others all].",
-        ),
-    ] = None,
-    gpucheck: Annotated[
-        str, typer.Option("--gpucheck", metavar="PATH", help="The program on the nodes.")
-    ] = "gpucheck",
-    results: Annotated[
-        Path | None,
-        typer.Option("--results", metavar="FILE", help="Append each answer to this file."),
-    ] = None,
-    resume: Annotated[
-        Path | None,
-        typer.Option(
-            "--resume", metavar="FILE", help="Ask only nodes that have no answer in this file."
-        ),
-    ] = None,
-    insecure: Annotated[
-        bool,
-        typer.Option("--insecure", help="Allow plain tcp:// to a scheduler on another machine."),
-    ] = False,
-    prometheus: Prometheus = None,
+    verb: Verb = option("detect|list|bench", "What each node runs.", ..., group="What to run"),
+    words: list[str] | None = option("[-- WORDS...]", "More of its command line."),
+    gpucheck: str = option("--gpucheck PATH", "The program on the nodes.", "gpucheck"),
+    scheduler: str | None = option(
+        "--scheduler tls://HOST:PORT", "Dask's scheduler.", group=WHICH_NODES
+    ),
+    local: int = option("--local N", "Try it: N workers on this machine's loopback.", 0),
+    expect: str | None = EXPECT,
+    max_missing: int = MAX_MISSING,
+    baseline: Path | None = BASELINE,
+    rule: Path | None = RULE,
+    node_timeout: float | None = option(
+        "--node-timeout SECONDS",
+        "How long the command may take on a node [default: list 60, detect 120, bench 1800].",
+        group="How long, and how many at once",
+    ),
+    wave: str | None = option(
+        "--wave N|P%", "How many nodes work at once [default: bench 5%, at least one; others all]."
+    ),
+    results: Path | None = option(
+        "--results FILE", "Append each answer to this file.", group="Results"
+    ),
+    resume: Path | None = option(
+        "--resume FILE", "Ask only nodes that have no answer in this file."
+    ),
+    insecure: bool = flag(
+        "--insecure", "Allow plain tcp:// to a scheduler on another machine.", group="Network"
+    ),
+    deadline: float | None = option(
+        "--deadline SECONDS",
+        "When to stop waiting for nodes [default: the waves' node timeouts, and 30].",
+        group=MACHINE,
+    ),
+    prometheus: Path | None = PROMETHEUS,
     shared: Shared,
 ) -> int:
     """Run a check on every node of a Dask cluster; name the missing, failed, slow, different."""
-    refuse_snapshot(shared)
     outlets = open_outlets(prometheus=prometheus, github=False)
     with outlets.guarded("fleet"), machine("fleet", shared) as probes:
         if results is not None and resume is not None:
             message = "--resume FILE appends to that file: leave --results out."
             raise WrongUseError(code="two-files", message=message)
-        order = _order(
-            verb, scheduler, local, words, gpucheck, node_timeout, wave, shared.deadline_s
-        )
+        order = _order(verb, scheduler, local, words, gpucheck, node_timeout, wave, deadline)
         _check_target(scheduler, local, insecure=insecure)
         standard = Standard.read(expect, baseline, rule, max_missing)
         quiet = shared.verbosity < 0
         answer = _run(order, standard, results, resume, probes.host(), quiet=quiet)
         return deliver("fleet", shared, answer, probes.time(), also=outlets.write)
-
-
-run_ = with_shared_options(run_, formats=COMMANDS["fleet"].formats)
 
 
 def _order(
@@ -142,9 +108,10 @@ def _order(
     """
     from gpucheck.fleet.connector import BENCH_WAVE, NODE_TIMEOUT_S, Order, check_wave
 
-    if node_timeout is not None and not 0 < node_timeout < float("inf"):
-        message = f"--node-timeout takes seconds above 0, not {node_timeout:g}."
-        raise WrongUseError(code="bad-node-timeout", message=message)
+    for name, seconds in (("node-timeout", node_timeout), ("deadline", deadline_s)):
+        if seconds is not None and not 0 < seconds < float("inf"):
+            message = f"--{name} takes seconds above 0, not {seconds:g}."
+            raise WrongUseError(code=f"bad-{name}", message=message)
     if wave is not None:
         check_wave(wave)
     return Order(

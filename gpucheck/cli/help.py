@@ -4,83 +4,19 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from typer.core import TyperCommand, TyperGroup
 
 from gpucheck.cli.commands import RUNS_A_COMMAND, find_command
+from gpucheck.cli.options import DEFAULTS, MACHINE, OUTPUT, SHARED
 from gpucheck.cli.terminal import write_stdout
 
 BOLD, PLAIN = "\x1b[1m", "\x1b[0m"
 OPTIONS = "Options"
 
-#: Groups of all commands: they come last, --help with them.
-OF_ALL: Mapping[str, tuple[str, ...]] = {
-    "Output": (
-        "json", "output", "format_", "verbose", "quiet", "strict", "samples", "junit", "github",
-        "prometheus", "html", "plot", "chart",
-    ),
-    "Machine": ("from_", "list_examples", "deadline"),
-    "Defaults and help": ("version", "config", "help"),
-}  # fmt: skip
-#: Command -> its groups of parameters, the common ones first. A parameter that stands nowhere is in
-#: the first group.
-GROUPS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
-    "detect": {
-        "What to check": ("only", "skip", "framework", "expect_gpus", "deep", "python"),
-        "Questions of their own": ("wheel", "pid", "log"),
-        "About the checks": ("list_checks", "explain"),
-    },
-    "list": {
-        "Which GPUs": ("gpu", "visible", "user"),
-        "What to show": ("processes", "topology", "select", "sort", "watch", "live", "ask_driver"),
-    },
-    "place": {
-        "Which device": ("specs", "soft"),
-        "Choose free GPUs": (
-            "count", "min_free", "max_utilization", "min_compute_capability", "name", "exclude",
-            "prefer",
-        ),
-        "Wait for them and hold them": ("wait", "timeout", "claim", "share", "claims"),
-        "The command that gets them": ("log",),
-        "Operations": ("run", "graph"),
-    },
-    "bench": {
-        "What to measure": ("kernels", "device", "dtype", "size", "framework"),
-        "How long": ("quick", "full", "budget"),
-        "Judge and compare": ("profile", "save", "baseline", "require_gpu"),
-        "More on what is measured": (
-            "fill", "temperature", "towers", "data", "seed", "same_math",
-        ),
-        "More on saved runs": (
-            "processes", "update_baseline", "append", "save_failed", "allow_difference",
-        ),
-        "Full load": ("burn", "burn_limit", "corruption"),
-        "What boards can do": ("peaks", "board"),
-    },
-    "compare": {"Runs": ("first", "second"), "Judge": ("tolerance", "allow_difference")},
-    "fleet": {
-        "Documents": ("paths",),
-        "What to run": ("verb", "words", "gpucheck"),
-        "Which nodes": ("scheduler", "local", "expect", "max_missing"),
-        "Judge": ("baseline", "rule"),
-        "How long, and how many at once": ("node_timeout", "wave"),
-        "Results": ("results", "resume"),
-        "Network": ("insecure",),
-    },
-    "profile": {"Profiles": ("names", "board")},
-    "show": {"The document": ("file",), "A list of GPUs": ("processes", "select")},
-    "report": {"The report": ("path", "bench", "no_redact", "replace", "yes")},
-    "snapshot": {"The recording": ("file", "redact", "replace")},
-    "memlimit": {
-        "The limit": ("amount", "gpu", "include_overhead"),
-        "The command that runs under it": ("watch", "hook", "python", "log"),
-        "A limit by the driver": ("hard", "as_root"),
-        "Code and proof": ("code", "verify", "verify_with"),
-    },
-}  # fmt: skip
-#: Groups that come before those of all commands, and these before the rest: one screen.
+#: So many groups of a command's own come before its output, for the first screen.
 _COMMON = 3
 
 
@@ -93,20 +29,15 @@ def wants_bold() -> bool:
     return sys.stdout is not None and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
 
 
-def grouped(command: str, names: Iterable[str]) -> dict[str, list[str]]:
+def grouped(parameters: Iterable[Any]) -> dict[str, list[Any]]:
     """Return the parameters of a command by group, in the order in which help shows them."""
-    own = dict(GROUPS.get(command, {OPTIONS: ()}))
-    titles = list(own)
-    output, *rest = OF_ALL
-    members = {
-        title: [*({**own, **OF_ALL})[title]]
-        for title in (*titles[:_COMMON], output, *titles[_COMMON:], *rest)
-    }
-    given = list(names)
-    known = {name for group in members.values() for name in group}
-    members[titles[0]] += [name for name in given if name not in known]
-    found = {title: [name for name in group if name in given] for title, group in members.items()}
-    return {title: group for title, group in found.items() if group}
+    groups: dict[str, list[Any]] = {}
+    # In a group that every command has, a command's own come after those of all.
+    for item in sorted(parameters, key=lambda item: item.name not in SHARED):
+        groups.setdefault(getattr(item, "rich_help_panel", None) or DEFAULTS, []).append(item)
+    own = [title for title in groups if title not in (OUTPUT, MACHINE, DEFAULTS)]
+    titles = (*own[:_COMMON], OUTPUT, *own[_COMMON:], MACHINE, DEFAULTS)
+    return {title: groups[title] for title in titles if title in groups}
 
 
 class _Page:
@@ -197,15 +128,17 @@ class HelpfulCommand(TyperCommand):
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the parameters in groups."""
         page = _Page(formatter)
-        words = _words(ctx)
-        records = {
-            str(item.name): (record[0].strip("{}"), record[1])
-            for item in self.get_params(ctx)
-            if (record := item.get_help_record(ctx)) is not None
+        groups = {
+            title: [
+                (word.strip("{}"), text)
+                for word, text in (item.get_help_record(ctx) for item in items)
+            ]
+            for title, items in grouped(self.get_params(ctx)).items()
         }
-        width = max((len(word) for word, _ in records.values() if len(word) <= _WIDEST), default=0)
-        for title, names in grouped(words[0] if words else "", records).items():
-            page.definitions(title, [records[name] for name in names], width)
+        words = [word for rows in groups.values() for word, _ in rows]
+        width = max((len(word) for word in words if len(word) <= _WIDEST), default=0)
+        for title, rows in groups.items():
+            page.definitions(title, rows, width)
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
         """Write the examples."""

@@ -1,71 +1,121 @@
-"""`gpucheck list`: the options of the command."""
+"""`gpucheck list`: the GPUs once, or again and again with --watch.
+
+It is imported without the parser where the line has flags only (`options.read_flags`).
+"""
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
 
-import typer
+from gpucheck.cli.options import PROMETHEUS, flag, option
+from gpucheck.cli.output import Shared, deliver, machine, split_words
+from gpucheck.drivers.interface import Probes
+from gpucheck.inventory.columns import ALIASES, COLUMNS
+from gpucheck.inventory.inventory import (
+    judge_list,
+    keep,
+    of_user,
+    select_gpus,
+    sort_gpus,
+    take_inventory,
+)
+from gpucheck.inventory.model import Inventory
+from gpucheck.report.envelope import Answer
+from gpucheck.report.errors import WrongUseError
+from gpucheck.report.text import did_you_mean
 
-from gpucheck.cli.listing import list_gpus
-from gpucheck.cli.options import with_shared_options
-from gpucheck.cli.outlets import Prometheus, open_outlets
-from gpucheck.cli.output import Shared
 
-
-@with_shared_options
 def command(
     *,
-    visible: Annotated[
-        bool, typer.Option("--visible", help="Leave out GPUs that CUDA does not see.")
-    ] = False,
-    processes: Annotated[
-        bool, typer.Option("--processes", "-p", help="Show who uses the GPUs.")
-    ] = False,
-    topology: Annotated[
-        bool, typer.Option("--topology", "-t", help="Show how the GPUs are connected.")
-    ] = False,
-    gpu: Annotated[
-        list[str] | None,
-        typer.Option("--gpu", "-g", metavar="GPU", help="Only this index, UUID or PCI bus id."),
-    ] = None,
-    user: Annotated[
-        str | None, typer.Option("--user", metavar="NAME", help="Only GPUs that NAME uses.")
-    ] = None,
-    select: Annotated[
-        list[str] | None,
-        typer.Option("--select", metavar="FIELD,...", help="Columns of the table or CSV."),
-    ] = None,
-    sort: Annotated[
-        str | None,
-        typer.Option("--sort", metavar="FIELD", help="Order by a field; -FIELD for descending."),
-    ] = None,
-    ask_driver: Annotated[
-        bool, typer.Option("--ask-driver", help="Let the CUDA driver say what is visible.")
-    ] = False,
-    watch: Annotated[
-        float | None,
-        typer.Option(
-            "--watch", "-w", metavar="[SECONDS]", help="Repeat until q or Ctrl-C [every 2 s]."
-        ),
-    ] = None,
-    live: Annotated[bool, typer.Option("--live", help="Short for --watch 2.")] = False,
-    prometheus: Prometheus = None,
+    gpu: list[str] | None = option(
+        "--gpu, -g GPU", "Only this index, UUID or PCI bus id.", group="Which GPUs"
+    ),
+    visible: bool = flag("--visible", "Leave out GPUs that CUDA does not see."),
+    user: str | None = option("--user NAME", "Only GPUs that NAME uses."),
+    processes: bool = flag("--processes, -p", "Show who uses the GPUs.", group="What to show"),
+    topology: bool = flag("--topology, -t", "Show how the GPUs are connected."),
+    select: list[str] | None = option("--select FIELD,...", "Columns of the table or CSV."),
+    sort: str | None = option("--sort FIELD", "Order by a field; -FIELD for descending."),
+    watch: float | None = option(
+        "--watch, -w SECONDS", "Show it again every so many seconds, until q or Ctrl-C."
+    ),
+    ask_driver: bool = flag("--ask-driver", "Let the CUDA driver say what is visible."),
+    prometheus: Path | None = PROMETHEUS,
     shared: Shared,
 ) -> int:
     """List the GPUs: their numbers, state, users and links."""
-    outlets = open_outlets(prometheus=prometheus, github=False)
-    with outlets.guarded("list"):
-        return list_gpus(
-            shared,
-            visible=visible,
-            processes=processes,
-            topology=topology,
-            gpu=gpu,
-            user=user,
-            select=select,
-            sort=sort,
-            ask_driver=ask_driver,
-            watch=watch,
-            live=live,
-            also=None if prometheus is None else outlets.write,
+    columns = known_fields(split_words(select), "--select") or None
+    if columns and shared.format == "json":
+        message = "--select chooses columns of the table or CSV; the JSON document is always whole."
+        raise WrongUseError(code="select-with-json", message=message)
+    order = None if sort is None else known_fields((sort.removeprefix("-"),), "--sort")[0]
+
+    def read(probes: Probes) -> Answer:
+        """List the GPUs as requested; an answer without GPUs stays as it is."""
+        answer = judge_list(
+            take_inventory(
+                probes,
+                ask_driver=ask_driver,
+                topology=topology,
+                process_utilization=processes or shared.format == "json",
+            )
         )
+        inventory = answer.result
+        if not isinstance(inventory, Inventory) or not inventory.gpus:
+            return answer
+        document = shared.format in ("json", "jsonl")
+        # A page is for people too; beside a document it has what that has.
+        shown = shared.format in ("table", "html", "markdown") or (shared.html and not document)
+        in_full = (bool(shown) and not topology) or (processes and document)
+        if in_full:
+            from gpucheck.inventory.unowned import find_unowned
+
+            inventory = find_unowned(inventory, probes)
+        inventory = of_user(select_gpus(inventory, split_words(gpu)), user)
+        if visible:
+            inventory = keep(inventory, lambda item: item.visible is not False)
+        if sort is not None and order is not None:
+            inventory = sort_gpus(inventory, COLUMNS[order].value, descending=sort.startswith("-"))
+        # Health takes half as many questions again; a plain document is for who asks often.
+        if in_full:
+            from gpucheck.drivers.evidence import HealthReading
+            from gpucheck.inventory.condition import read_condition, with_troubles
+
+            # A driver that did not answer is not waited for once more.
+            answered = answer.error is None
+            inventory = (
+                read_condition(inventory, probes)
+                if answered
+                else with_troubles(inventory, HealthReading())
+            )
+        return answer._replace(result=inventory)
+
+    show = {"columns": columns, "processes": processes or user is not None}
+    with ExitStack() as stack:
+        also = None
+        if prometheus is not None:
+            from gpucheck.cli.outlets import open_outlets
+
+            outlets = open_outlets(prometheus=prometheus, github=False)
+            stack.enter_context(outlets.guarded("list"))
+            also = outlets.write
+        if watch is not None:
+            from gpucheck.cli.list_watch import watch_gpus
+
+            return watch_gpus(read, shared, every_s=watch, show=show, also=also)
+        with machine("list", shared) as probes:
+            answer = read(probes)
+        return deliver("list", shared, answer, probes.time(), also=also, **show)
+
+
+def known_fields(names: Sequence[str], option: str) -> tuple[str, ...]:
+    """Return the fields of these names, which may be ordinary ones: "mem", "temp"."""
+    unknown = [name for name in names if name not in COLUMNS and name not in ALIASES]
+    if unknown:
+        suggestion = did_you_mean(unknown[0], [*COLUMNS, *ALIASES])
+        message = f"{option} does not know {unknown[0]!r}. {suggestion}".strip()
+        fields = f"The fields are {', '.join(COLUMNS)}; in short {', '.join(ALIASES)}."
+        raise WrongUseError(code="unknown-field", message=message, remedy=(fields,))
+    return tuple(ALIASES.get(name, name) for name in names)

@@ -5,16 +5,10 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Collection
-from typing import Annotated
 
 import typer
 
-from gpucheck.cli.options import (
-    CommandLog,
-    check_command_log,
-    explicit_options,
-    with_shared_options,
-)
+from gpucheck.cli.options import COMMAND_LOG, check_command_log, explicit_options, flag, option
 from gpucheck.cli.output import (
     Context,
     Shared,
@@ -34,71 +28,45 @@ from gpucheck.report.errors import WrongUseError
 from gpucheck.report.units import parse_amount
 
 
-@with_shared_options
 def command(
     *,
     ctx: typer.Context,
-    amount: Annotated[
-        str, typer.Argument(metavar="AMOUNT", help="30%, 0.3 (the same), 8GiB, 8GB or 512M.")
-    ],
-    gpu: Annotated[
-        list[str] | None,
-        typer.Option("--gpu", metavar="SPEC", help="Only this GPU (/gpu:0, cuda:1, 2, a UUID)."),
-    ] = None,
-    include_overhead: Annotated[
-        bool,
-        typer.Option(
-            "--include-overhead",
-            help="Count the CUDA context too, so that nvidia-smi's number stays below the limit.",
-        ),
-    ] = False,
-    hard: Annotated[
-        bool,
-        typer.Option(
-            "--hard", help="Let the driver enforce it on the command's cgroup (driver 615, root)."
-        ),
-    ] = False,
-    as_root: Annotated[
-        bool,
-        typer.Option("--as-root", help="With --hard under sudo: run the command as root too."),
-    ] = False,
-    code: Annotated[
-        str | None,
-        typer.Option(
-            "--code",
-            metavar="FRAMEWORK",
-            help="Print code for a program: tensorflow, pytorch, jax, cupy, onnxruntime.",
-        ),
-    ] = None,
-    python: Annotated[
-        str | None,
-        typer.Option(
-            "--python", metavar="FILE", help="The Python to plan for [default: the command's]."
-        ),
-    ] = None,
-    hook: Annotated[
-        bool,
-        typer.Option(
-            "--hook/--no-hook",
-            help="Limit frameworks that need code when the program imports them.",
-        ),
-    ] = True,
-    watch: Annotated[
-        WatchAction,
-        typer.Option("--watch", help="What to do if the command exceeds the limit."),
-    ] = WatchAction.WARN,
-    verify: Annotated[
-        bool, typer.Option("--verify", help="Prove the limit: allocate up to it and beyond.")
-    ] = False,
-    verify_with: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--verify-with",
-            metavar="NAME",
-            help="Prove the limit with cupy, torch, jax or tensorflow.",
-        ),
-    ] = None,
-    log: CommandLog = None,
+    amount: str = option(
+        "AMOUNT", "30%, 0.3 (the same), 8GiB, 8GB or 512M.", ..., group="The limit"
+    ),
+    gpu: list[str] | None = option("--gpu SPEC", "Only this GPU (/gpu:0, cuda:1, 2, a UUID)."),
+    include_overhead: bool = flag(
+        "--include-overhead",
+        "Count the CUDA context too, so that nvidia-smi's number stays below the limit.",
+    ),
+    watch: WatchAction = option(
+        "--watch",
+        "What to do if the command exceeds the limit.",
+        WatchAction.WARN,
+        group="The command that runs under it",
+    ),
+    hook: bool = option(
+        "--hook/--no-hook", "Limit frameworks that need code when the program imports them.", True
+    ),
+    python: str | None = option(
+        "--python FILE", "The Python to plan for [default: the command's]."
+    ),
+    log: str | None = COMMAND_LOG,
+    hard: bool = flag(
+        "--hard",
+        "Let the driver enforce it on the command's cgroup (driver 615, root).",
+        group="A limit by the driver",
+    ),
+    as_root: bool = flag("--as-root", "With --hard under sudo: run the command as root too."),
+    code: str | None = option(
+        "--code FRAMEWORK",
+        "Print code for a program: tensorflow, pytorch, jax, cupy, onnxruntime.",
+        group="Code and proof",
+    ),
+    verify: bool = flag("--verify", "Prove the limit: allocate up to it and beyond."),
+    verify_with: list[str] | None = option(
+        "--verify-with NAME", "Prove the limit with cupy, torch, jax or tensorflow."
+    ),
     shared: Shared,
 ) -> int:
     """Turn an amount into a GPU memory limit; -- CMD runs under it."""

@@ -1,124 +1,116 @@
-"""Options of every command, declared once."""
+"""Options: the declaration of one, those that every command has, and the call with their values.
+
+A parameter's default declares it: `size: int | None = option("--size N", "Edge of the arrays.")`.
+Typer reads it by `app`. No Typer is needed for a line of flags alone, which is read here: importing
+it takes longer than everything else that `gpucheck list` does.
+"""
 
 from __future__ import annotations
 
-import functools
-import inspect
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
-
-import typer
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from gpucheck.cli.commands import COMMANDS
-from gpucheck.cli.examples import find_recording, list_examples
-from gpucheck.cli.output import Answered, Context, Shared
-from gpucheck.cli.terminal import write_stdout
+from gpucheck.cli.output import Shared
 from gpucheck.report.errors import GpucheckError, WrongUseError
 
-#: --log of the commands that run another one after `--`.
-CommandLog = Annotated[
-    str | None,
-    typer.Option(
-        "--log",
-        metavar="FILE",
-        help="If the command ends badly, look for the cause in this file.",
-    ),
-]
-
-
-def show_examples(ctx: typer.Context, value: bool) -> None:
-    """Print the examples and end."""
-    if not value or ctx.resilient_parsing:
-        return
-    if isinstance(ctx.obj, Context) and ctx.obj.document is not None:
-        message = "--list-examples is for people: it has no JSON document."
-        raise WrongUseError(code="no-document", message=message)
-    write_stdout(list_examples())
-    raise typer.Exit
-
-
-def take_defaults(ctx: typer.Context, value: Path | None) -> None:
-    """Take the defaults of this command's options from a file: --config after the command."""
-    if value is None or ctx.resilient_parsing:
-        return
-    from gpucheck.cli.config import read_defaults
-
-    defaults: Any = read_defaults(value, COMMANDS)
-    for word in ctx.command_path.split()[1:] or ["detect"]:
-        defaults = defaults.get(word, {})
-    ctx.default_map = defaults
-
-
-def _early(
-    list_examples: Annotated[
-        bool,
-        typer.Option(
-            "--list-examples",
-            callback=show_examples,
-            is_eager=True,
-            help="List the examples for --from and exit.",
-        ),
-    ] = False,
-    config: Annotated[
-        Path | None,
-        typer.Option(
-            "--config",
-            metavar="FILE",
-            callback=take_defaults,
-            is_eager=True,
-            help="Take defaults of options from this TOML file.",
-        ),
-    ] = None,
-) -> None:
-    """Declare the options whose callbacks act before any other option is read."""
-
-
+#: The file of defaults.
+CONFIG_VARIABLE = "GPUCHECK_CONFIG"
 #: `--output -` is standard output, as without the option.
 STDOUT = Path("-")
+#: Headings in --help of what every command has; they come after a command's own.
+OUTPUT, MACHINE, DEFAULTS = "Output", "Machine", "Defaults and help"
 
 
-def _shared(
-    format_: str,  # each command has its own formats: see _format_option
-    json: Annotated[bool, typer.Option("--json", help="Short for --format json.")] = False,
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", metavar="FILE", help="Write the report to this file."),
-    ] = None,
-    from_: Annotated[
-        str | None,  # a path would take the ./ off a file called ./example:NAME
-        typer.Option(
-            "--from",
-            metavar="FILE|example:NAME",
-            help="Answer from a snapshot or an example, not this machine.",
-        ),
-    ] = None,
-    deadline: Annotated[
-        float | None,
-        typer.Option(
-            "--deadline",
-            metavar="SECONDS",
-            help="How long a driver may take to answer [default: 10 + 3 per GPU].",
-        ),
-    ] = None,
-    strict: Annotated[
-        bool, typer.Option("--strict", help="Exit 1 on warnings and inconclusive answers.")
-    ] = False,
-    verbose: Annotated[
-        int, typer.Option("--verbose", "-v", count=True, show_default=False, help="Show more.")
-    ] = 0,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show less.")] = False,
-    html: Annotated[
-        Path | None,
-        typer.Option("--html", metavar="FILE", help="Also write the report as a page."),
-    ] = None,
-    plot: Annotated[
-        Path | None,
-        typer.Option("--plot", metavar="FILE.svg|png", help="Also draw a chart of the report."),
-    ] = None,
-    chart: str | None = None,  # each command has its own charts: see _chart_option
+class Option(NamedTuple):
+    """Declaration of an option or argument; one whose default is `...` must be given.
+
+    `usage` has its words and the name of its value: "--device, -d LIST"; an argument has no words.
+    `group` is its heading in --help, and that of those declared after it.
+    """
+
+    usage: str
+    help: str
+    default: Any = None
+    group: str | None = None
+
+    @property
+    def words(self) -> list[str]:
+        """Return what may be typed: "--device" and "-d"."""
+        return [word.strip(",") for word in self.usage.split() if word.startswith("-")]
+
+    @property
+    def value_name(self) -> str | None:
+        """Return the name of its value; None for a flag, and for a choice that names its values."""
+        last = self.usage.split()[-1] if self.words else self.usage
+        return None if last in self.words else last
+
+
+def option(usage: str, text: str, default: Any = None, *, group: str | None = None) -> Any:
+    """Declare an option or argument as the default of a parameter, which has its type."""
+    return Option(usage, text, default, group)
+
+
+def flag(usage: str, text: str, *, group: str | None = None) -> Any:
+    """Declare an option without a value."""
+    return Option(usage, text, default=False, group=group)
+
+
+# ------------------------------------------------------------------------- options of commands
+
+#: Further outputs of several commands.
+JUNIT = option(
+    "--junit FILE", "Also write a JUnit file: a case for each GPU and check.", group=OUTPUT
+)
+GITHUB = option(
+    "--github/--no-github",
+    "Annotations and a step summary [default: when GitHub Actions runs it].",
+    group=OUTPUT,
+)
+PROMETHEUS = option(
+    "--prometheus FILE",
+    "Also write metrics for node-exporter's textfile collector (NAME.prom).",
+    group=OUTPUT,
+)
+#: --log of the commands that run another one after `--`.
+COMMAND_LOG = option("--log FILE", "If the command ends badly, look for the cause in this file.")
+#: Shared options that a command does not have: those that read no machine, or no driver, and
+#: snapshot, whose FILE is its one output.
+LACKS: Mapping[str, Collection[str]] = {
+    "bench": ("from_",),
+    "compare": ("from_", "deadline"),
+    "fleet": ("from_", "deadline"),
+    "profile": ("from_", "deadline"),
+    "show": ("from_", "deadline", "strict"),
+    "snapshot": ("format_", "output", "strict"),
+}
+
+
+def collect(
+    *,
+    json: bool = flag("--json", "Short for --format json.", group=OUTPUT),
+    output: Path | None = option("--output, -o FILE", "Write the report to this file."),
+    format_: str = option("--format NAME", "", "table"),
+    verbose: int = option("--verbose, -v", "Show more.", 0),
+    quiet: bool = flag("--quiet, -q", "Show less."),
+    strict: bool = flag("--strict", "Exit 1 on warnings and inconclusive answers."),
+    html: Path | None = option("--html FILE", "Also write the report as a page."),
+    plot: Path | None = option("--plot FILE.svg|png", "Also draw a chart of the report."),
+    chart: str | None = option("--chart NAME", ""),
+    # A path would take the ./ off a file called ./example:NAME.
+    from_: str | None = option(
+        "--from FILE|example:NAME",
+        "Answer from a snapshot or an example (gpucheck --list-examples), not this machine.",
+        group=MACHINE,
+    ),
+    deadline: float | None = option(
+        "--deadline SECONDS", "How long a driver may take to answer [default: 10 + 3 per GPU]."
+    ),
 ) -> Shared:
-    """Collect the shared options."""
+    """Collect the options that every command has."""
     if json and format_ not in ("table", "json"):
         raise WrongUseError(
             code="two-formats",
@@ -129,7 +121,11 @@ def _shared(
             code="bad-deadline",
             message=f"--deadline takes seconds above 0, not {deadline:g}.",
         )
-    recording, example = (None, None) if from_ is None else find_recording(from_)
+    recording, example = None, None
+    if from_ is not None:
+        from gpucheck.cli.examples import find_recording
+
+        recording, example = find_recording(from_)
     return Shared(
         format="json" if json else format_,
         output=None if output == STDOUT else output,
@@ -145,113 +141,67 @@ def _shared(
     )
 
 
-_SHARED_PARAMETERS = inspect.signature(_shared, eval_str=True).parameters
-_EARLY_PARAMETERS = inspect.signature(_early, eval_str=True).parameters
-
-#: They ask no driver.
-_WITHOUT_DRIVER = frozenset({"compare", "fleet", "profile", "show"})
-#: They refuse --from and say why, so their --help does not offer it.
-_WITHOUT_SNAPSHOT = frozenset({"bench", "compare", "fleet", "fleet_run", "profile", "show"})
-_HIDDEN_FROM = _SHARED_PARAMETERS["from_"].replace(
-    annotation=Annotated[
-        str | None,
-        typer.Option("--from", metavar="FILE", help="A snapshot cannot be used here.", hidden=True),
-    ]
-)
-#: Here it is not a driver that is waited for.
-_FLEET_DEADLINE = _SHARED_PARAMETERS["deadline"].replace(
-    annotation=Annotated[
-        float | None,
-        typer.Option(
-            "--deadline",
-            metavar="SECONDS",
-            help="When to stop waiting for nodes [default: the waves' node timeouts, and 30].",
-        ),
-    ]
-)
-_HIDDEN_DEADLINE = _SHARED_PARAMETERS["deadline"].replace(
-    annotation=Annotated[
-        float | None,
-        typer.Option(
-            "--deadline", metavar="SECONDS", help="Has no effect: no driver is asked.", hidden=True
-        ),
-    ]
-)
+SHARED: Mapping[str, Option] = MappingProxyType(collect.__kwdefaults__ or {})
 
 
-def _format_option(formats: Sequence[str]) -> inspect.Parameter:
-    """Return --format as this command has it."""
-    *others, last = formats
-    known = f"{', '.join(others)} or {last}" if others else last
-    option = typer.Option("--format", metavar="NAME", help=f"{known}.")
-    default = formats[0]
-    return _SHARED_PARAMETERS["format_"].replace(annotation=Annotated[str, option], default=default)
-
-
-def _chart_option(charts: Sequence[str]) -> inspect.Parameter:
-    """Return --chart as this command has it."""
-    known = f"{', '.join(charts[:-1])} or {charts[-1]}" if charts[1:] else charts[0]
-    text = f"What --plot draws: {known} [default: the first that the report has]."
-    option = typer.Option("--chart", metavar="NAME", help=text)
-    return _SHARED_PARAMETERS["chart"].replace(annotation=Annotated[str | None, option])
-
-
-def with_shared_options(
-    function: Callable[..., int], *, formats: Sequence[str] | None = None
-) -> Callable[..., int]:
-    """Add the shared options to a command, which receives them in its parameter `shared`.
-
-    `formats` are those of a function that is no command with a name of its own.
-    """
-    signature = inspect.signature(function, eval_str=True)
-    name = function.__module__.rpartition(".")[2]
-    formats = formats or COMMANDS[name].formats
-    charts = COMMANDS[name].charts if name in COMMANDS else ()
-    own = [item for item in signature.parameters.values() if item.name != "shared"]
-
-    @functools.wraps(function)
-    def command(**values: Any) -> int:
-        for early in _EARLY_PARAMETERS:
-            values.pop(early, None)
-        shared = _shared(
-            **{name: values.pop(name) for name in _SHARED_PARAMETERS if name in values}
-        )
-        if shared.chart is not None:
-            from gpucheck.cli.outlets import check_chart
-
-            check_chart(shared, charts)
-        try:
-            return Answered(function(**values, shared=shared))
-        except GpucheckError as error:
-            if shared.html is not None and not isinstance(error, WrongUseError):
-                from gpucheck.cli.outlets import write_failed_page
-
-                write_failed_page(name, shared.html, error)
-            raise
-        except KeyboardInterrupt:
-            # Typer would end with its code, but without a document.
-            raise typer.Abort from None
-
-    # Typer reads both: the parameters from the signature, their types from the annotations.
-    shared_by_name = {**_SHARED_PARAMETERS, **_EARLY_PARAMETERS, "format_": _format_option(formats)}
-    if name in _WITHOUT_SNAPSHOT:
-        shared_by_name["from_"] = _HIDDEN_FROM
-        del shared_by_name["list_examples"]
+def shared_options(command: str, formats: Sequence[str]) -> dict[str, Option]:
+    """Return those of these options that a command has, with its formats and charts."""
+    charts = COMMANDS[command].charts
+    found = {name: SHARED[name] for name in SHARED if name not in LACKS.get(command, ())}
+    if "format_" in found:
+        text = f"{_either(formats)}."
+        found["format_"] = SHARED["format_"]._replace(help=text, default=formats[0])
     if "html" not in formats:
-        del shared_by_name["html"]
+        del found["html"]
     if charts:
-        shared_by_name["chart"] = _chart_option(charts)
+        text = f"What --plot draws: {_either(charts)} [default: the first that the report has]."
+        found["chart"] = SHARED["chart"]._replace(help=text)
     else:
-        del shared_by_name["plot"], shared_by_name["chart"]
-    if name in _WITHOUT_DRIVER:
-        shared_by_name["deadline"] = _HIDDEN_DEADLINE
-    elif name == "fleet_run":
-        shared_by_name["deadline"] = _FLEET_DEADLINE
-    parameters = [*own, *shared_by_name.values()]
-    keyword_only = [item.replace(kind=inspect.Parameter.KEYWORD_ONLY) for item in parameters]
-    command.__signature__ = signature.replace(parameters=keyword_only)  # type: ignore[attr-defined]
-    command.__annotations__ = {item.name: item.annotation for item in parameters} | {"return": int}
-    return command
+        del found["plot"], found["chart"]
+    return found
+
+
+def _either(names: Sequence[str]) -> str:
+    *others, last = names
+    return f"{', '.join(others)} or {last}" if others else last
+
+
+# ---------------------------------------------------------------------------------- the call
+
+
+def read_flags(words: Sequence[str], function: Callable[..., int]) -> dict[str, Any] | None:
+    """Return the values of a command's options where the words are flags alone, else None.
+
+    Options with a value, --help, mistakes and a configuration file are for the parser.
+    """
+    options: dict[str, Option] = {**(function.__kwdefaults__ or {}), **SHARED}
+    flags = {
+        word: name for name, item in options.items() if item.default is False for word in item.words
+    }
+    if CONFIG_VARIABLE in os.environ or not flags.keys() >= {*words}:
+        return None
+    given = {flags[word]: True for word in words}
+    return {name: item.default for name, item in options.items()} | given
+
+
+def call(function: Callable[..., int], command: str, values: Mapping[str, Any]) -> int:
+    """Call a command's function with the values of its options; `shared` are those of all."""
+    declared = function.__kwdefaults__ or {}
+    own = {name: value for name, value in values.items() if name in declared or name == "ctx"}
+    given = {name: item.default for name, item in SHARED.items()}
+    shared = collect(**given | {name: values[name] for name in values.keys() - own.keys()})
+    if shared.chart is not None:
+        from gpucheck.cli.outlets import check_chart
+
+        check_chart(shared, COMMANDS[command].charts)
+    try:
+        return function(**own, shared=shared)
+    except GpucheckError as error:
+        if shared.html is not None and not isinstance(error, WrongUseError):
+            from gpucheck.cli.outlets import write_failed_page
+
+            write_failed_page(command, shared.html, error)
+        raise
 
 
 def explicit_options(ctx: Any) -> frozenset[str]:

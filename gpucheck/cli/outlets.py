@@ -13,9 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from gpucheck.cli.output import Shared, failure_report
 from gpucheck.cli.report_file import PUBLIC, check_writable, write_file
@@ -28,27 +26,6 @@ from gpucheck.report.text import View, did_you_mean
 if TYPE_CHECKING:
     from gpucheck.report.charts import Chart
 
-Junit = Annotated[
-    Path | None,
-    typer.Option(
-        "--junit", metavar="FILE", help="Also write a JUnit file: a case for each GPU and check."
-    ),
-]
-Github = Annotated[
-    bool | None,
-    typer.Option(
-        "--github/--no-github",
-        help="Annotations and a step summary [default: when GitHub Actions runs it].",
-    ),
-]
-Prometheus = Annotated[
-    Path | None,
-    typer.Option(
-        "--prometheus",
-        metavar="FILE",
-        help="Also write metrics for node-exporter's textfile collector (NAME.prom).",
-    ),
-]
 #: What --plot can write.
 PICTURES = (".svg", ".png")
 Write = Callable[[], None]

@@ -12,7 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gpucheck.cli.commands import OF_OPTIONS, RUNS_A_COMMAND, formats_of
+from gpucheck.cli.commands import COMMANDS, OF_OPTIONS, RUNS_A_COMMAND, formats_of
 from gpucheck.cli.report_file import PRIVATE, check_writable, write_file
 from gpucheck.cli.terminal import closed_pipe, is_watched, view_for, write_stderr, write_stdout
 from gpucheck.drivers.interrupts import REQUESTS
@@ -485,11 +485,14 @@ def usage_error(error: Exception, words: Sequence[str] = ()) -> WrongUseError:
         text = f"{word!a} is negative, but amounts and devices are not; write {word[1:]!a}"
     else:
         text = _with_question(error, text)
-    where = getattr(getattr(error, "ctx", None), "command_path", "gpucheck")
+    own = " ".join(("gpucheck", *(word for word in words[:1] if word in COMMANDS)))
+    where = getattr(getattr(error, "ctx", None), "command_path", own)
     see = f"See: {where} --help"
     amount = amount_in_two(words) if "extra argument" in text else None
     if amount is not None:
         text = f"An amount is one word: write {amount}"
+    elif "extra argument" in text and where == "gpucheck":
+        text = f"{text.rstrip('.')}. {_OPTIONS_LAST}"
     forgotten = "extra argument" in text and where.rpartition(" ")[2] in RUNS_A_COMMAND
     return WrongUseError(
         code="usage",
@@ -508,6 +511,13 @@ def amount_in_two(words: Sequence[str]) -> str | None:
     return None
 
 
+_OPTIONS_LAST = "Options stand after the command's name."
+#: Option that a command does not have -> what there is instead.
+_INSTEAD = {
+    "--from": "It is for commands that read a machine, which a snapshot can stand for.",
+    "--list-examples": "It stands alone: gpucheck --list-examples.",
+    "--live": "Write --watch SECONDS.",
+}
 _NUMBER = re.compile(r"[0-9]+(\.[0-9]+)?|\.[0-9]+")
 _PARSERS_QUESTION = re.compile(r"\s*(\(Possible options: .*\)|Did you mean .*\?)$")
 _ONE_OF = re.compile(r"(?P<word>'[^']*') is not one of (?P<known>'.*'(, '.*')*)\.?$")
@@ -523,7 +533,13 @@ def _with_question(error: Exception, text: str) -> str:
         items = context.command.params if context is not None else ()
         known = [name for item in items for name in (*item.opts, *item.secondary_opts)]
         fact = f"No such option: {word}"
-        suggestion = did_you_mean(word, [name for name in known if name.startswith("--")])
+        suggestion = _INSTEAD.get(word) or did_you_mean(
+            word, [name for name in known if name.startswith("--")]
+        )
+        if not suggestion and hasattr(getattr(context, "command", None), "commands"):
+            suggestion = _OPTIONS_LAST
+    elif text.startswith("Missing command") and context is not None:
+        return f"{context.info_name} needs one of: {', '.join(context.command.commands)}"
     elif (found := re.search(r"No such command '(.*)'", fact)) and context is not None:
         suggestion = did_you_mean(found[1], context.command.commands)
     elif found := _ONE_OF.search(fact):

@@ -7,9 +7,8 @@ from typing import NamedTuple
 
 import typer
 
-from gpucheck.cli.app import execute
+from gpucheck.cli.app import execute, with_shared_options
 from gpucheck.cli.help import HelpfulCommand
-from gpucheck.cli.options import with_shared_options
 from gpucheck.cli.output import Context, Shared, deliver, machine
 from gpucheck.cli.terminal import status_line
 from gpucheck.detect.checks.pci_device import NO_GPU
@@ -44,7 +43,8 @@ class Overview(NamedTuple):
 def run(own: list[str], context: Context) -> int:
     """Parse the options of the short answer, and give it; the document is detect's."""
     app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-    app.command("gpucheck", cls=HelpfulCommand)(command_alone)
+    function = with_shared_options(_answer, "detect", FORMATS)
+    app.command("gpucheck", cls=HelpfulCommand)(function)
     return execute(typer.main.get_command(app), own, context)
 
 
@@ -57,9 +57,6 @@ def _answer(*, shared: Shared) -> int:
             answer = look(probes, tell) if shows_gpus else detect(probes, DetectRequest(), tell)
         command = "overview" if isinstance(answer.result, Overview) else "detect"
         return deliver(command, shared, answer, probes.time())
-
-
-command_alone = with_shared_options(_answer, formats=FORMATS)
 
 
 def look(probes: Probes, tell: Callable[[str], None]) -> Answer:

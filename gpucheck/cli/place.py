@@ -7,16 +7,10 @@ import os
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
-from gpucheck.cli.options import (
-    CommandLog,
-    check_command_log,
-    explicit_options,
-    with_shared_options,
-)
+from gpucheck.cli.options import COMMAND_LOG, check_command_log, explicit_options, flag, option
 from gpucheck.cli.output import (
     COMMAND_AFTER_DASHES,
     Context,
@@ -63,76 +57,41 @@ _CHOOSING = ("min_free", "max_utilization", "min_compute_capability", "name", "e
 _REMINDER_S = 60.0
 
 
-@with_shared_options
 def command(
     *,
     ctx: typer.Context,
-    specs: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[DEVICE]...", help="/gpu:0, /cpu:0, cuda:1 or 2; several are towers."
-        ),
-    ] = None,
-    soft: Annotated[
-        bool, typer.Option("--soft", help="Take another device if this one does not exist.")
-    ] = False,
-    run: Annotated[
-        bool, typer.Option("--run", help="Run the operations where they are placed.")
-    ] = False,
-    graph: Annotated[
-        Path | None,
-        typer.Option("--graph", metavar="FILE", help="Place the operations of this TOML file."),
-    ] = None,
-    count: Annotated[
-        int | None, typer.Option("--count", metavar="N", help="Choose N GPUs that fit.")
-    ] = None,
-    min_free: Annotated[
-        str | None,
-        typer.Option("--min-free", metavar="SIZE", help="Least free memory: 8GiB or 30%."),
-    ] = None,
-    max_utilization: Annotated[
-        float | None,
-        typer.Option("--max-utilization", metavar="PCT", help="Highest load, 0 to 100."),
-    ] = None,
-    min_compute_capability: Annotated[
-        str | None,
-        typer.Option("--min-compute-capability", metavar="X.Y", help="Lowest one, such as 8.0."),
-    ] = None,
-    name: Annotated[
-        str | None, typer.Option("--name", metavar="REGEX", help="Only names that match this.")
-    ] = None,
-    exclude: Annotated[
-        list[str] | None,
-        typer.Option("--exclude", metavar="GPU,...", help="Leave out: index, UUID or bus id."),
-    ] = None,
-    prefer: Annotated[
-        str,
-        typer.Option(
-            "--prefer",
-            metavar="WHAT",
-            help="Best first: free-memory, idle, cool, numa (near our CPUs) or nvlink.",
-        ),
-    ] = "free-memory",
-    share: Annotated[
-        int, typer.Option("--share", metavar="N", help="Share each GPU among up to N claims.")
-    ] = 1,
-    wait: Annotated[
-        bool, typer.Option("--wait", help="Wait until they are free, first come first served.")
-    ] = False,
-    timeout: Annotated[
-        float | None, typer.Option("--timeout", metavar="SECONDS", help="Wait no longer than this.")
-    ] = None,
-    claim: Annotated[
-        bool | None,
-        typer.Option(
-            "--claim/--no-claim",
-            help="Hold the GPUs while the command runs [default: unless a scheduler gave them].",
-        ),
-    ] = None,
-    claims: Annotated[
-        bool, typer.Option("--claims", help="Show who holds which GPU, and nothing else.")
-    ] = False,
-    log: CommandLog = None,
+    specs: list[str] | None = option(
+        "[DEVICE]...", "/gpu:0, /cpu:0, cuda:1 or 2; several are towers.", group="Which device"
+    ),
+    soft: bool = flag("--soft", "Take another device if this one does not exist."),
+    count: int | None = option("--count N", "Choose N GPUs that fit.", group="Choose free GPUs"),
+    min_free: str | None = option("--min-free SIZE", "Least free memory: 8GiB or 30%."),
+    max_utilization: float | None = option("--max-utilization PCT", "Highest load, 0 to 100."),
+    min_compute_capability: str | None = option(
+        "--min-compute-capability X.Y", "Lowest one, such as 8.0."
+    ),
+    name: str | None = option("--name REGEX", "Only names that match this."),
+    exclude: list[str] | None = option("--exclude GPU,...", "Leave out: index, UUID or bus id."),
+    prefer: str = option(
+        "--prefer WHAT",
+        "Best first: free-memory, idle, cool, numa (near our CPUs) or nvlink.",
+        "free-memory",
+    ),
+    wait: bool = flag(
+        "--wait",
+        "Wait until they are free, first come first served.",
+        group="Wait for them and hold them",
+    ),
+    timeout: float | None = option("--timeout SECONDS", "Wait no longer than this."),
+    claim: bool | None = option(
+        "--claim/--no-claim",
+        "Hold the GPUs while the command runs [default: unless a scheduler gave them].",
+    ),
+    share: int = option("--share N", "Share each GPU among up to N claims.", 1),
+    claims: bool = flag("--claims", "Show who holds which GPU, and nothing else."),
+    log: str | None = COMMAND_LOG._replace(group="The command that gets them"),
+    run: bool = flag("--run", "Run the operations where they are placed.", group="Operations"),
+    graph: Path | None = option("--graph FILE", "Place the operations of this TOML file."),
     shared: Shared,
 ) -> int:
     """Show which device a program gets; after -- run it there."""

@@ -3,49 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from gpucheck.bench.ci.profile_model import Limit, ProfileAction, ProfileFile, ProfileResult
-from gpucheck.cli.options import with_shared_options
+from gpucheck.cli.options import flag, option
 from gpucheck.cli.output import Shared, deliver, machine
 from gpucheck.report.envelope import Answer, Failure
-from gpucheck.report.errors import ExitCode, GpucheckError, WrongUseError
+from gpucheck.report.errors import ExitCode, GpucheckError
 
 if TYPE_CHECKING:
     from gpucheck.drivers.interface import Probes
 
-Profiles = Annotated[
-    list[str],
-    typer.Argument(metavar="PROFILE...", help="Names or files.", show_default=False),
-]
+PROFILES = option("PROFILE...", "Names or files.", ..., group="Profiles")
 
 
-@with_shared_options
 def list_(*, shared: Shared) -> int:
     """List the built-in profiles."""
     return _deliver(shared, lambda probes: _list())
 
 
-@with_shared_options
-def lint_(*, names: Profiles, shared: Shared) -> int:
+def lint_(*, names: list[str] = PROFILES, shared: Shared) -> int:
     """Find the mistakes in profiles."""
     return _deliver(shared, lambda probes: _lint(names))
 
 
-@with_shared_options
 def explain_(
     *,
-    names: Profiles,
-    board: Annotated[
-        str | None,
-        typer.Option("--board", metavar="NAME", help="Only for this board (such as H100)."),
-    ] = None,
-    all_boards: Annotated[
-        bool,
-        typer.Option("--all-boards", help="For every board, not only for those of this machine."),
-    ] = False,
+    names: list[str] = PROFILES,
+    board: str | None = option("--board NAME", "Only for this board (such as H100)."),
+    all_boards: bool = flag("--all-boards", "For every board, not only for those of this machine."),
     shared: Shared,
 ) -> int:
     """Show what each limit of a profile amounts to."""
@@ -59,9 +45,6 @@ def explain_(
 
 
 def _deliver(shared: Shared, answer: Callable[[Probes], Answer]) -> int:
-    if shared.recording is not None:
-        message = "profile reads profiles, not a machine: leave --from out."
-        raise WrongUseError(code="profile-from-snapshot", message=message)
     with machine("profile", shared) as probes:
         found = answer(probes)._replace(host=probes.host())
     return deliver("profile", shared, found, probes.time())

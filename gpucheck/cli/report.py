@@ -14,12 +14,10 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
-
-import typer
+from typing import Any, NamedTuple
 
 from gpucheck import __version__
-from gpucheck.cli.options import with_shared_options
+from gpucheck.cli.options import flag, option
 from gpucheck.cli.outlets import chart_remedy
 from gpucheck.cli.output import Shared, deliver, machine, wrap, write_message
 from gpucheck.cli.report_file import PRIVATE, check_writable, write_file, write_folder
@@ -100,18 +98,15 @@ class Part(NamedTuple):
     error: str | None = None
 
 
-@with_shared_options
 def command(
     *,
-    path: Annotated[
-        Path, typer.Argument(metavar="DIR|FILE.tar.gz", help="The folder or archive to write.")
-    ],
-    bench: Annotated[bool, typer.Option("--bench", help="Measure for about 10 s, too.")] = False,
-    no_redact: Annotated[
-        bool, typer.Option("--no-redact", help="Keep names, paths, serial numbers and UUIDs.")
-    ] = False,
-    replace: Annotated[bool, typer.Option("--replace", help="Replace a report.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Write it without a question.")] = False,
+    path: Path = option(
+        "DIR|FILE.tar.gz", "The folder or archive to write.", ..., group="The report"
+    ),
+    bench: bool = flag("--bench", "Measure for about 10 s, too."),
+    no_redact: bool = flag("--no-redact", "Keep names, paths, serial numbers and UUIDs."),
+    replace: bool = flag("--replace", "Replace a report."),
+    yes: bool = flag("--yes, -y", "Write it without a question."),
     shared: Shared,
 ) -> int:
     """Write what a ticket needs into one archive: detect, list, a snapshot."""

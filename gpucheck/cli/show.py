@@ -6,13 +6,10 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from gpucheck.cli.commands import TO_EVALUATE, formats_of
-from gpucheck.cli.listing import known_fields
-from gpucheck.cli.options import with_shared_options
+from gpucheck.cli.list import known_fields
+from gpucheck.cli.options import flag, option
 from gpucheck.cli.outlets import (
     Write,
     chart_remedy,
@@ -44,26 +41,16 @@ MARKED = frozenset({"table", "html", "markdown"})
 MOST_IGNORED = 5
 
 
-@with_shared_options
 def command(
     *,
-    file: Annotated[
-        str,
-        typer.Argument(metavar="FILE", help="A JSON document of gpucheck, or its gzip (-: stdin)."),
-    ],
-    processes: Annotated[
-        bool, typer.Option("--processes", "-p", help="Show who used the GPUs.")
-    ] = False,
-    select: Annotated[
-        list[str] | None,
-        typer.Option("--select", metavar="FIELD,...", help="Columns of the table or CSV."),
-    ] = None,
+    file: str = option(
+        "FILE", "A JSON document of gpucheck, or its gzip (-: stdin).", ..., group="The document"
+    ),
+    processes: bool = flag("--processes, -p", "Show who used the GPUs.", group="A list of GPUs"),
+    select: list[str] | None = option("--select FIELD,...", "Columns of the table or CSV."),
     shared: Shared,
 ) -> int:
     """Show a saved JSON document again, as a table or otherwise."""
-    if shared.recording is not None:
-        message = "show reads a saved document, not a machine: leave --from out."
-        raise WrongUseError(code="show-from-snapshot", message=message)
     check_shared(shared, "show")
     columns = known_fields(split_words(select), "--select") or None
     document = _read(file)

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
-from gpucheck.cli.options import STDOUT, with_shared_options
+from gpucheck.cli.options import STDOUT, flag, option
 from gpucheck.cli.output import Shared, deliver, machine
 from gpucheck.cli.report_file import check_writable
 from gpucheck.cli.terminal import write_stderr
@@ -18,33 +15,26 @@ from gpucheck.report.errors import ExitCode, WrongUseError
 from gpucheck.report.text import printable
 
 
-@with_shared_options
 def command(
     *,
-    file: Annotated[
-        Path | None, typer.Argument(metavar="[FILE]", help="Where to write it [default: stdout].")
-    ] = None,
-    redact: Annotated[
-        bool, typer.Option("--redact", help="Replace serials, UUIDs, and host and user names.")
-    ] = False,
-    replace: Annotated[bool, typer.Option("--replace", help="Replace a file that exists.")] = False,
+    file: Path | None = option(
+        "[FILE]", "Where to write it [default: stdout].", group="The recording"
+    ),
+    redact: bool = flag("--redact", "Replace serials, UUIDs, and host and user names."),
+    replace: bool = flag("--replace", "Replace a file that exists."),
     shared: Shared,
 ) -> int:
     """Record this machine to a file that --from answers from."""
-    if file is not None and shared.output is not None:
-        message = "Give the snapshot's file once: as FILE or with --output."
-        raise WrongUseError(code="two-files", message=message)
     file = None if file == STDOUT else file
-    shared = shared._replace(output=file or shared.output, private=not redact)
-    if shared.output is not None:
-        check_writable(shared.output)
-    # --output replaces, as in every command.
-    if file is not None and file.is_file() and not replace:
-        raise WrongUseError(
-            code="snapshot-exists",
-            message=f"The file {str(file)!r} exists already.",
-            remedy=("Replace it with --replace, or name another file.",),
-        )
+    if file is not None:
+        check_writable(file)
+        if file.is_file() and not replace:
+            raise WrongUseError(
+                code="snapshot-exists",
+                message=f"The file {str(file)!r} exists already.",
+                remedy=("Replace it with --replace, or name another file.",),
+            )
+    shared = shared._replace(format="json", output=file, private=not redact)
     with machine("snapshot", shared) as probes:
         answer = take_snapshot(probes, redacted=redact)
     code = deliver("snapshot", shared, answer, probes.time())

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
-from gpucheck.cli.app import action_first, build_app
+from gpucheck.cli.app import build_app
 from gpucheck.cli.commands import COMMANDS
 
 COMMAND_NAMES = sorted(COMMANDS)
@@ -32,6 +32,6 @@ def parsed(words: Sequence[str], **more: Any) -> Any:
     """Parse a call, an action's too, and return its context."""
     name, *own = words
     if COMMANDS[name].actions:
-        _, action, *own = action_first([*words], name, COMMANDS[name].actions)
+        action, *own = own
         name = f"{name} {action}"
     return built_command(name).make_context(name, own, **more)

@@ -27,7 +27,7 @@ RECIPES = sorted((ROOT / "configs" / "monitoring").glob("*"))
 #: Run or validated by tests/fleet/test_recipes.py.
 FLEETS = sorted((ROOT / "configs" / "fleet").glob("*"))
 #: Said once, at the head of default.toml.
-OF_EVERY_TABLE = {"config", "deadline", "from", "list-examples", "output"}
+OF_EVERY_TABLE = {"config", "deadline", "from", "output"}
 #: What a command needs beside its options.
 ANYTHING = {"compare": ["a", "b"], "fleet report": ["out"], "fleet run": ["list"],
             "memlimit": ["30%"],
@@ -41,7 +41,7 @@ def every_default(folder: Path) -> dict[str, dict[str, object]]:
     text = (ROOT / "configs" / "default.toml").read_text(encoding="utf-8")
     whole = folder / "all.toml"
     whole.write_text(re.sub(r"^# (?=[a-z-]+ = )", "", text, flags=re.MULTILINE), encoding="utf-8")
-    return read_defaults(whole, COMMANDS)
+    return read_defaults(whole)
 
 
 def flat(table: dict[str, Any]) -> dict[str, Any]:
@@ -105,6 +105,6 @@ def test_there_is_a_default_configuration() -> None:
 
 @pytest.mark.parametrize("path", CONFIGS, ids=name_of)
 def test_configuration_loads(path: Path) -> None:
-    defaults = read_defaults(path, COMMANDS)
+    defaults = read_defaults(path)
 
     assert set(defaults) <= set(COMMANDS)

@@ -137,10 +137,11 @@ def test_show_has_the_formats_of_every_document_that_has_a_view() -> None:
 
 @pytest.mark.parametrize("name", COMMAND_NAMES)
 def test_overview_says_what_the_command_says_of_itself(name: str) -> None:
-    from gpucheck.cli.commands import COMMANDS, functions_of
+    from gpucheck.cli.app import functions_of
+    from gpucheck.cli.commands import COMMANDS
 
     entry = COMMANDS[name]
-    for each, function in functions_of(entry, name).items():
+    for each, function in functions_of(name).items():
         assert function.__doc__.splitlines()[0] == entry.actions.get(each, entry).summary
 
 

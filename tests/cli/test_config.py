@@ -11,13 +11,14 @@ from typing import Any
 
 import pytest
 
-from gpucheck.cli.commands import COMMANDS, functions_of
+from gpucheck.cli.app import functions_of
+from gpucheck.cli.commands import COMMANDS
 from gpucheck.cli.config import read_defaults
 from gpucheck.report.errors import WrongUseError
 
 DEFAULT = Path(__file__).parents[2] / "configs" / "default.toml"
 #: Not in the file: what they do is not a default to have.
-OTHERS = ("format_", "json", "list_examples")
+OTHERS = ("format_", "json")
 
 
 def tables() -> list[tuple[str, str]]:
@@ -26,12 +27,12 @@ def tables() -> list[tuple[str, str]]:
 
 
 def declared(command: str, action: str) -> Mapping[str, inspect.Parameter]:
-    return inspect.signature(functions_of(COMMANDS[command], command)[action]).parameters
+    return inspect.signature(functions_of(command)[action]).parameters
 
 
 def stated(command: str, action: str) -> dict[str, Any]:
     """Return what the shipped file states for a command, as far as this action has it."""
-    table = read_defaults(DEFAULT, COMMANDS)[command]
+    table = read_defaults(DEFAULT)[command]
     own = table[action] if COMMANDS[command].actions else table
     return {name: value for name, value in own.items() if name in declared(command, action)}
 
@@ -55,18 +56,19 @@ def test_the_shipped_file_leaves_out_no_option(command: str, action: str) -> Non
     assert with_default <= set(stated(command, action))
 
 
-@pytest.mark.parametrize(
-    "line", [("--config", "FILE", "list"), ("list", "--config", "FILE")], ids=" ".join
-)
-def test_the_file_is_named_before_or_after_the_command(
-    line: tuple[str, ...], gpucheck_command, tmp_path: Path
+def test_the_file_is_named_after_the_command_or_by_a_variable(
+    gpucheck_command, tmp_path: Path
 ) -> None:
     config = tmp_path / "mine.toml"
     config.write_text('[list]\nformat = "csv"\nselect = ["index", "name"]\n')
 
-    shown = gpucheck_command(*(str(config) if word == "FILE" else word for word in line))
+    named = gpucheck_command("list", "--config", str(config))
+    in_variable = gpucheck_command("list", env={"GPUCHECK_CONFIG": str(config)})
+    before = gpucheck_command("--config", str(config), "list")
 
-    assert shown.stdout == "index,name\n"
+    assert named.stdout == in_variable.stdout == "index,name\n"
+    assert before.code == 2
+    assert "Options stand after the command's name." in before.stderr
 
 
 def test_a_table_of_profile_is_each_actions(gpucheck_command, tmp_path: Path) -> None:
@@ -85,8 +87,8 @@ def test_a_default_takes_effect_and_the_command_line_wins(gpucheck_command, tmp_
     config = tmp_path / "mine.toml"
     config.write_text('[list]\nformat = "csv"\nselect = ["index", "name"]\n')
 
-    from_file = gpucheck_command("--config", str(config), "list")
-    overruled = gpucheck_command("--config", str(config), "list", "--select", "uuid")
+    from_file = gpucheck_command("list", "--config", str(config))
+    overruled = gpucheck_command("list", "--config", str(config), "--select", "uuid")
 
     assert from_file.stdout == "index,name\n"
     assert overruled.stdout == "uuid\n"
@@ -96,7 +98,7 @@ def test_one_value_serves_an_option_that_may_be_repeated(tmp_path: Path) -> None
     config = tmp_path / "mine.toml"
     config.write_text('[detect]\nonly = "nvml"\nskip = "xid"\npython = "python3"\n')
 
-    defaults = read_defaults(config, COMMANDS)["detect"]
+    defaults = read_defaults(config)["detect"]
 
     assert defaults == {"only": ["nvml"], "skip": ["xid"], "python": "python3"}
 
@@ -119,13 +121,13 @@ def test_a_mistake_is_named(text: str, says: str, tmp_path: Path) -> None:
     config.write_text(text)
 
     with pytest.raises(WrongUseError) as caught:
-        read_defaults(config, COMMANDS)
+        read_defaults(config)
 
     assert says in " ".join((caught.value.message, *caught.value.remedy))
 
 
 def test_a_missing_file_is_wrong_use(gpucheck_command, tmp_path: Path) -> None:
-    result = gpucheck_command("--config", str(tmp_path / "none.toml"), "list")
+    result = gpucheck_command("list", "--config", str(tmp_path / "none.toml"))
 
     assert result.code == 2
     assert "cannot be read: there is no such file" in result.stderr
@@ -147,7 +149,7 @@ def test_what_would_take_all_memory_or_time_is_refused(
     config.write_text(text)
 
     with pytest.raises(WrongUseError, match=says) as caught:
-        read_defaults(config, COMMANDS)
+        read_defaults(config)
 
     assert caught.value.code == "config-unusable"
 
@@ -160,7 +162,7 @@ def test_what_never_ends_is_not_opened(kind: str, tmp_path: Path) -> None:
         os.mkfifo(path)
 
     with pytest.raises(WrongUseError, match="it is not a regular file"):
-        read_defaults(path, COMMANDS)
+        read_defaults(path)
 
 
 def test_the_examples_in_comments_are_accepted(tmp_path: Path) -> None:
@@ -170,4 +172,4 @@ def test_the_examples_in_comments_are_accepted(tmp_path: Path) -> None:
     config.write_text("\n".join(line for line in live if not line.startswith("#")))
 
     assert tomllib.loads(config.read_text())["list"]["user"] == "alice"
-    assert read_defaults(config, COMMANDS)["bench"]["size"] == 4096
+    assert read_defaults(config)["bench"]["size"] == 4096

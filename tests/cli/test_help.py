@@ -64,7 +64,7 @@ def test_a_line_that_is_being_completed_is_not_judged() -> None:
 @pytest.mark.parametrize(
     ("line", "code"),
     [
-        ("--config a --config b list", 2),
+        ("list --config a --config b", 2),
         ("-o a --output b", 2),
         ("profile list --output a --output b", 2),
         ("place /gpu:0 --log a --log b -- true", 125),

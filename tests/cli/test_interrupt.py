@@ -42,7 +42,7 @@ def test_while_the_command_line_is_read(
 
     monkeypatch.setattr("gpucheck.cli.config.read_defaults", interrupted)
 
-    code = main(["--config", str(tmp_path / "any.toml"), "detect", "--json"])
+    code = main(["detect", "--json", "--config", str(tmp_path / "any.toml")])
 
     said = capsys.readouterr()
     assert code == 130

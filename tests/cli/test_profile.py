@@ -102,7 +102,7 @@ def test_explain_leaves_out_boards_that_are_not_here_but_not_in_its_document(
     ("arguments", "said"),
     [
         (["profile"], "needs one of: list, lint, explain"),
-        (["profile", "--json"], "needs one of: list, lint, explain"),
+        (["profile", "--json"], "Options stand after the command's name."),
         (["profile", "lint"], "Missing argument 'PROFILE...'"),
         (["profile", "list", "cpu"], "unexpected extra argument"),
         (["profile", "lint", "cpu", "--board", "L4"], "No such option: --board"),

@@ -47,6 +47,9 @@ def wrong_use(ended: Ended, name: str = "list") -> dict[str, Any]:
         (("list", "--nonsense", "--json"), "--nonsense"),
         (("list", "--format", "json", "surplus"), "surplus"),
         (("list", "--format=json", "--watch="), "--watch"),
+        (("list", "--json", "--watch"), "'--watch' requires an argument"),
+        (("list", "--json", "--live"), "No such option: --live. Write --watch SECONDS."),
+        (("list", "--json", "--list-examples"), "gpucheck --list-examples"),
         (("list", "--json", "--watch", "soon"), "soon"),
         (("list", "--json", "--watch", "0"), "--watch takes seconds"),
         (("list", "--json", "--watch", "-1"), "--watch takes seconds"),
@@ -82,12 +85,9 @@ def test_wrong_use_of_list(
 
 
 @pytest.mark.parametrize("format_", ["xml", "JSON", "", "yaml"])
-@pytest.mark.parametrize("command", ["list", "snapshot"])
-def test_unknown_formats(pretend: Pretend, program: Program, command: str, format_: str) -> None:
-    ended = program(command, "--format", format_, env=pretend("t4"))
+def test_unknown_formats(pretend: Pretend, program: Program, format_: str) -> None:
+    ended = program("list", "--format", format_, env=pretend("t4"))
 
-    if command == "snapshot":
-        return
     assert ended.code == 2
     assert ended.stdout == b""
     assert "has no format" in ended.said
@@ -106,11 +106,17 @@ def test_unknown_fields(pretend: Pretend, program: Program, format_: str, fields
     assert known.startswith("  The fields are index, cuda_index, name, ")
 
 
-@pytest.mark.parametrize("arguments", [("nonsense",), ("lst",), ("List",), ("--nonsense",)])
-def test_unknown_commands(pretend: Pretend, program: Program, arguments: tuple[str, ...]) -> None:
-    ended = program(*arguments, "--json", env=pretend("t4"))
+@pytest.mark.parametrize(
+    ("word", "document"),
+    [
+        *[(word, "error") for word in ("nonsense", "lst", "List")],
+        ("--nonsense", "detect"),  # an option alone is one of the short answer
+    ],
+)
+def test_unknown_commands(pretend: Pretend, program: Program, word: str, document: str) -> None:
+    ended = program(word, "--json", env=pretend("t4"))
 
-    assert arguments[0] in wrong_use(ended, "error")["message"]
+    assert word in wrong_use(ended, document)["message"]
 
 
 def test_unknown_commands_without_json(pretend: Pretend, program: Program) -> None:
@@ -128,13 +134,6 @@ def test_no_such_gpu_is_a_bad_answer(pretend: Pretend, program: Program) -> None
     assert ended.code == 1
     assert "There is no GPU '7'" in document["error"]["message"]
     assert_said(ended, document["error"])
-
-
-def test_snapshot_files_named_twice(pretend: Pretend, program: Program, tmp_path: Path) -> None:
-    ended = program("snapshot", "a", "--json", "--output", "b", env=pretend("t4"), cwd=tmp_path)
-
-    wrong_use(ended, "snapshot")
-    assert list(tmp_path.iterdir()) == []
 
 
 # ---------------------------------------------------------------------------------- bad recordings

@@ -420,13 +420,3 @@ def test_a_recording_is_not_replaced_by_itself(
     assert file.read_text(encoding="utf-8") == "precious"
     assert program("snapshot", file, "--replace", env=env).code == 0
     assert file.read_text(encoding="utf-8").startswith("{")
-
-
-def test_output_replaces_as_in_every_command(
-    pretend: Pretend, program: Program, tmp_path: Path
-) -> None:
-    file = tmp_path / "machine.json"
-    file.write_text("old", encoding="utf-8")
-
-    assert program("snapshot", "--output", file, env=pretend("t4")).code == 0
-    assert file.read_text(encoding="utf-8").startswith("{")

@@ -46,7 +46,7 @@ CALLS: Mapping[str, tuple[str, ...]] = {
     "profile-lint": ("profile", "lint", "acceptance"),
     "profile-explain": ("profile", "explain", "default", "--board", "H100"),
     "fleet": ("fleet", "report", str(LOG.parent)),
-    "error": ("--no-such-option",),
+    "error": ("no-such-command",),
     "failed-list": ("list", "--gpu", "9", *H100X8),
 }
 #: What no recording can answer: see `pretended`.

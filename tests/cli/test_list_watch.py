@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from gpucheck.cli import live_screen as module
-from gpucheck.cli.live_screen import live_screen, pauses
+from gpucheck.cli import list_watch as module
+from gpucheck.cli.list_watch import live_screen, pauses
 from gpucheck.cli.output import Shared
 from gpucheck.report.errors import ExitCode
 from tests.fakes.reports import list_report
@@ -86,7 +86,7 @@ def test_the_last_picture_stays(
     monkeypatch.setattr("sys.stdin", None)
 
     def run() -> None:
-        with live_screen(Shared(), without=()) as show:
+        with live_screen(Shared()) as show:
             show(list_report(), {})
             raise KeyboardInterrupt
 
@@ -108,7 +108,7 @@ def test_a_driver_that_stays_silent_is_said_to(monkeypatch: pytest.MonkeyPatch) 
     silent = list_report()._replace(exit_code=ExitCode.INCONCLUSIVE)
     words = "It has been so since 2026-01-02"
 
-    with live_screen(Shared(), without=()) as show:
+    with live_screen(Shared()) as show:
         show(silent, {})
         show(silent, {})
         show(list_report(), {})
