@@ -8,6 +8,7 @@ Built on posix_spawn, which starts a child before `subprocess` could even be imp
 from __future__ import annotations
 
 import os
+import resource
 import select
 import signal
 import sys
@@ -105,11 +106,18 @@ class Child:
 
     def _start(self, command: list[str], environment: dict[str, str]) -> None:
         ends: list[int] = []
+        above: list[int] = []
         try:
             request_end, self._requests = os.pipe()
             ends.append(request_end)
             self._answers, answer_end = os.pipe()
             ends.append(answer_end)
+            # A limit that was lowered since: the kernel refuses to close what lies above it.
+            most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+            passed_on = inherited_descriptors()
+            above = [number for number in passed_on if number >= most]
+            for number in above:
+                os.set_inheritable(number, False)
             self._pid = os.posix_spawn(
                 command[0],
                 command,
@@ -118,7 +126,7 @@ class Child:
                     (os.POSIX_SPAWN_DUP2, request_end, 0),
                     (os.POSIX_SPAWN_DUP2, answer_end, 1),
                     (os.POSIX_SPAWN_OPEN, 2, os.devnull, os.O_WRONLY, 0),
-                    *((os.POSIX_SPAWN_CLOSE, number) for number in inherited_descriptors()),
+                    *((os.POSIX_SPAWN_CLOSE, number) for number in passed_on - {*above}),
                 ],
                 # Python ignores SIGPIPE; a child must not inherit that.
                 setsigdef=(signal.SIGPIPE,),
@@ -127,6 +135,8 @@ class Child:
                 setsigmask=(signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP),
             )
         finally:
+            for number in above:
+                os.set_inheritable(number, True)
             for end in ends:
                 os.close(end)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ipaddress
 import json
 import math
+import os
 import re
 import shutil
 import sys
@@ -21,6 +22,7 @@ from time import monotonic as _now
 from typing import Any, NamedTuple
 
 from gpucheck.drivers.child import Child, ChildDiedError
+from gpucheck.drivers.python.interpreters import user_environment
 from gpucheck.fleet.hostlist import HostNames
 from gpucheck.fleet.model import NodeAnswer, Outcome
 from gpucheck.report.errors import MissingError, WrongUseError
@@ -190,7 +192,11 @@ def _scratch_folder() -> Iterator[str]:
 @contextmanager
 def _child(order: Order, folder: str) -> Iterator[Child]:
     # -P: no module is taken from the script's folder; user packages and PYTHONPATH count.
-    child = Child(str(SCRIPT), interpreter=(sys.executable, "-P"))
+    child = Child(
+        str(SCRIPT),
+        interpreter=(sys.executable, "-P"),
+        environment=user_environment(os.environ),
+    )
     try:
         child.ask({**order.request(), "folder": folder})
         yield child

@@ -220,8 +220,7 @@ def _parsed(text: bytes, place: Place) -> Iterator[Found]:
         first, *others = _NEXT.split(text)
         if not first:  # the line begins with a document
             first, *others = others or [text]
-        problem = error.msg if isinstance(error, json.JSONDecodeError) else "it is not UTF-8"
-        yield Found(place, None, f"it is no JSON: {problem}", host_in(first))
+        yield Found(place, None, f"it is not JSON: {_problem_of_json(error)}", host_in(first))
         for other in others:
             yield from _parsed(other, place)
     else:
@@ -229,6 +228,13 @@ def _parsed(text: bytes, place: Place) -> Iterator[Found]:
             yield Found(place, document)
         else:
             yield Found(place, None, "it is no document of gpucheck")
+
+
+def _problem_of_json(error: ValueError) -> str:
+    if isinstance(error, json.JSONDecodeError):
+        return error.msg
+    # Python reads no whole number of more digits (sys.set_int_max_str_digits).
+    return "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else "a number is too long"
 
 
 @cache

@@ -120,6 +120,8 @@ def _problem_of_directory(fd: int) -> str:
         return f"{_OWNER}, and root trusts no other user's"
     if os.access(f"/proc/self/fd/{fd}", os.W_OK | os.X_OK, effective_ids=True):
         return ""
+    if not Path("/proc/self/fd").is_dir():
+        return "it cannot be checked without /proc"
     read_only = os.fstatvfs(fd).f_flag & os.ST_RDONLY
     return "it is on a read-only file system" if read_only else "you may not write to it"
 

@@ -119,9 +119,28 @@ def capability_of(text: str) -> tuple[int, int]:
     return int(found[1]), int(found[2])
 
 
+#: Escaped characters and sets, in which a repetition's sign stands for itself.
+_LITERAL = re.compile(r"\\.|\[\]?[^]]*\]", re.DOTALL)
+_REPETITION = re.compile(r"[*+{]")
+#: Each repetition multiplies the time by a name's length at most, if no group is repeated.
+MOST_REPETITIONS = 4
+
+
 def _expression(text: str | None) -> re.Pattern[str] | None:
     if text is None:
         return None
+    plain = _LITERAL.sub("", text)
+    if (
+        ")*" in plain
+        or ")+" in plain
+        or "){" in plain
+        or (len(_REPETITION.findall(plain)) > MOST_REPETITIONS)
+    ):
+        message = (
+            f"--name takes at most {MOST_REPETITIONS} repetitions (* + {{) and no repeated group,"
+            " which could take for ever."
+        )
+        raise _wrong(code="bad-name-expression", message=message)
     try:
         return re.compile(text, re.IGNORECASE)
     except (re.error, RecursionError, OverflowError) as error:

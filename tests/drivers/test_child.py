@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -299,6 +301,27 @@ def test_no_descriptor_of_ours_leaks_into_the_child(start: Start) -> None:
     # 0, 1, 2, and the one with which the child looks.
     assert said["open"] == [0, 1, 2, 3]
     other.close()
+
+
+def test_a_descriptor_above_a_lowered_limit_is_not_passed_on(start: Start) -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with Path("/dev/null").open("rb") as file:
+        high = fcntl.fcntl(file.fileno(), fcntl.F_DUPFD, 200)
+        os.set_inheritable(high, True)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (150, before[1]))
+        try:
+            child = start("""
+                import json, os
+                print(json.dumps({"open": [int(fd) for fd in os.listdir("/proc/self/fd")]}))
+            """)
+            said = next(child.documents(20))
+            still_ours = os.get_inheritable(high)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, before)
+            os.close(high)
+
+    assert high not in said["open"]
+    assert still_ours
 
 
 def test_the_child_writes_nothing_to_our_terminal(

@@ -425,6 +425,12 @@ def test_nothing_comes_from_the_current_directory(
     document = ended.document("detect")
     assert ended.code == 0
     assert document["result"]["frameworks"] == []
+    planted = trap.folder / "json.py"
+    planted.write_text("import os; os.abort()\n")
+    limited = program(
+        "memlimit", "30%", "--json", "--python", sys.executable, env=env, cwd=trap.folder
+    ).document("memlimit")
+    assert limited["result"]["software"]["frameworks"] is not None
 
 
 def test_a_python_that_is_none(gpucheck_command: Callable[..., Finished], tmp_path: Path) -> None:

@@ -444,11 +444,21 @@ class TestWords:
             {"min_compute_capability": "nine"},
             {"name": "("},
             {"name": "*"},
+            {"name": "(.*)*[^A]"},
+            {"name": "(a|b)+c"},
+            {"name": "(a){2,}"},
+            {"name": ".*.*.*.*.*z"},
         ],
     )
     def test_an_invalid_request(self, wrong: dict[str, object]) -> None:
         with pytest.raises(WrongUseError):
             check_request(SelectionRequest(**wrong))  # type: ignore[arg-type]
+
+    @pytest.mark.parametrize(
+        "name", ["A100.*", "(A100|H100)", r"\(.*\)*", "[*+{)]*[]*]*", ".*A.*1.*0.*", "A100*"]
+    )
+    def test_an_expression_that_ends_soon(self, name: str) -> None:
+        check_request(SelectionRequest(name=name))
 
     def test_the_limits_of_a_request_belong_to_it(self) -> None:
         for count, share, percent in ((1, 1, 0), (1024, 256, 100)):

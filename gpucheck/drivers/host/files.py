@@ -63,7 +63,8 @@ def read_file(path: Path | str, most_bytes: int) -> bytes:
         OSError: it cannot be read, is not a regular file, or is larger; `strerror` tells which.
     """
     with os.fdopen(open_file(path), "rb") as file:
-        content = file.read(most_bytes + 1)
+        # None: a kernel's file such as /proc/kmsg that has nothing to read now.
+        content = file.read(most_bytes + 1) or b""
     if len(content) > most_bytes:
         limit = f"{most_bytes // MIB} MiB" if most_bytes >= MIB else f"{most_bytes} bytes"
         raise OSError(errno.EFBIG, f"it is larger than {limit}")

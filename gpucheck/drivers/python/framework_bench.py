@@ -197,9 +197,8 @@ class FrameworkProcess:
             self.close()
             message, remedy = f"the process that imports it {error.how}", _after_signal(error.how)
             if "was ended by" not in error.how:  # perhaps it is no Python, or too old
-                environment = user_environment(self.environment)
                 how = f"{error.how} while importing it"
-                message = why_silent(self.interpreter, environment, how)
+                message = why_silent(self.interpreter, self.environment, how)
                 remedy = () if message.endswith(how) else (self._name_it(),)
             remedy = remedy or (f"Run: {self.trial}",)
             raise self._error(BROKEN, message, remedy, of_it=False) from None

@@ -88,9 +88,8 @@ def read_builds(
     """
     interpreter = user_interpreter(environment, python)
     unread = BuildsReading(python=interpreter.path, named_by=interpreter.named_by)
-    variables = user_environment(environment)
     answers = run_script(
-        interpreter, SCRIPT, "builds", environment=variables, deadline_s=deadline_s
+        interpreter, SCRIPT, "builds", environment=environment, deadline_s=deadline_s
     )
     try:
         found = next((each for each in answers if "builds" in each), None)
@@ -98,7 +97,7 @@ def read_builds(
             return from_plain(BuildsReading, {**found, "named_by": interpreter.named_by})
     except (OtherPythonError, DecodeError) as error:
         return unread._replace(unavailable=f"{interpreter.path}: {error}")
-    return unread._replace(unavailable=why_silent(interpreter, variables))
+    return unread._replace(unavailable=why_silent(interpreter, environment))
 
 
 # ------------------------------------------------------------------------------------ smoke tests

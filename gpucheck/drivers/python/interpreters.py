@@ -179,7 +179,12 @@ def run_script(
     """
     path = str(Path(__file__).with_name(script))
     try:
-        child = Child(path, *arguments, interpreter=interpreter.command, environment=environment)
+        child = Child(
+            path,
+            *arguments,
+            interpreter=interpreter.command,
+            environment=user_environment(environment),
+        )
     except ChildDiedError as error:
         raise OtherPythonError(error.how) from None
     try:
@@ -199,7 +204,9 @@ def why_silent(
     path = interpreter.path
     try:
         child = Child(
-            "-", interpreter=(*interpreter.command, "-c", _SAY_VERSION), environment=environment
+            "-",
+            interpreter=(*interpreter.command, "-c", _SAY_VERSION),
+            environment=user_environment(environment),
         )
     except ChildDiedError as error:
         return f"{path} {error.how}"

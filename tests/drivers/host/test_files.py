@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from gpucheck.drivers.host import files
 from gpucheck.drivers.host.files import MIB, read_file
 
 
@@ -20,6 +21,17 @@ def test_a_file_of_just_so_many_bytes_is_read(tmp_path: Path) -> None:
     path.write_bytes(bytes(MIB + 1))
     with pytest.raises(OSError, match="it is larger than 1 MiB"):
         read_file(path, MIB)
+
+
+def test_a_file_of_the_kernel_that_has_nothing_now_is_empty(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # /proc/kmsg: a regular file by its status, and EAGAIN when read.
+    reading, writing = os.pipe2(os.O_NONBLOCK)
+    monkeypatch.setattr(files, "open_file", lambda _: reading)
+
+    assert read_file(tmp_path / "kmsg", 10) == b""
+    os.close(writing)
 
 
 def test_a_link_to_a_file_is_followed(tmp_path: Path) -> None:
