@@ -24,7 +24,6 @@ import numpy as np
 from gpucheck.fleet.baseline import Baseline
 from gpucheck.fleet.collect import Collected
 from gpucheck.fleet.documents import Found, Place
-from gpucheck.fleet.hostlist import Expected
 from gpucheck.fleet.judge import Reference
 from gpucheck.fleet.model import (
     Correction,
@@ -237,11 +236,11 @@ def document(fleet: Fleet, node: int, run: int, uuids: Sequence[str]) -> dict[st
 def judged(fleet: Fleet, rule: JudgementRule) -> FleetReport:
     """Return the program's report over a drawn fleet."""
     hosts = tuple(f"n{node}" for node in range(len(fleet.planted)))
-    racks = {host: f"r{node // PER_RACK}" for node, host in enumerate(hosts)}
+    racks: dict[str, str | None] = {host: f"r{node // PER_RACK}" for node, host in enumerate(hosts)}
     collected = Collected(hosts)
     for found in documents(fleet):
         collected.add(found)
-    answer = report(collected, Expected(hosts, racks), Host(), rule=rule, baseline=fleet.baseline)
+    answer = report(collected, racks, Host(), rule=rule, baseline=fleet.baseline)
     assert isinstance(answer.result, FleetReport)
     return answer.result
 

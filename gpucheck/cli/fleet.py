@@ -104,7 +104,7 @@ class Standard(NamedTuple):
     @property
     def hosts(self) -> tuple[str, ...]:
         """Return the expected hosts; none if nobody named any."""
-        return self.expected.hosts if self.expected else ()
+        return tuple(self.expected or ())
 
     def judge(self, collected: Collected, host: Host) -> Answer:
         """Return the answer over everything that was collected."""

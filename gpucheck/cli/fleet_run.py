@@ -195,11 +195,11 @@ def _resumed(order: Order, path: Path, collected: Collected) -> Order:
     """
     from gpucheck.fleet.results import read_earlier
 
-    earlier = read_earlier(path, collected)
-    if earlier.verb not in (None, order.verb):
-        message = f"{str(path)!r} holds answers to {earlier.verb}, not to {order.verb}."
+    settled, verb = read_earlier(path, collected)
+    if verb not in (None, order.verb):
+        message = f"{str(path)!r} holds answers to {verb}, not to {order.verb}."
         raise WrongUseError(code="mixed-results", message=message)
-    return order._replace(skip=earlier.settled)
+    return order._replace(skip=settled)
 
 
 def _keep(answer: NodeAnswer, collected: Collected, file: ResultsFile | None) -> None:

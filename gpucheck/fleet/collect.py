@@ -17,7 +17,15 @@ from typing import NamedTuple
 from gpucheck.fleet.documents import SUFFIXES, Found
 from gpucheck.fleet.hostlist import HostNames
 from gpucheck.fleet.model import UNDECIDED, DocumentProblem, Outcome
-from gpucheck.fleet.node_facts import ANY, HEALTH_VALIDATION, Config, GpuFacts, NodeFacts, facts_of
+from gpucheck.fleet.node_facts import (
+    ANY,
+    HEALTH_VALIDATION,
+    Config,
+    GpuFacts,
+    NodeFacts,
+    Test,
+    facts_of,
+)
 
 #: So many places of damaged documents are named, and kinds of those passed over.
 MOST_PROBLEMS, MOST_KINDS = 1000, 20
@@ -125,14 +133,6 @@ class Column:
 
     def __init__(self) -> None:
         self.gpus, self.configs, self.values = array("I"), array("I"), array("d")
-
-
-class Test(NamedTuple):
-    """What was measured: the row's id, the unit, and the GPU's number where that matters."""
-
-    test: str
-    unit: str
-    position: int | None
 
 
 class Collected:
@@ -249,17 +249,17 @@ class Collected:
             gpu.facts = facts.facts
 
     def _take_speeds(self, node: Node, facts: NodeFacts, configs: Mapping[str, int]) -> None:
-        for speed in facts.speeds:
-            config = configs.get(speed.uuid)
+        for uuid, found, value in facts.speeds:
+            config = configs.get(uuid)
             if config is None:
                 continue
-            test = Test(self._word(speed.test), self._word(speed.unit), speed.position)
+            test = Test(self._word(found.test), self._word(found.unit), found.position)
             column = self.columns.get(test)
             if column is None:
                 column = self.columns[test] = Column()
-            column.gpus.append(node.gpus[speed.uuid].number)
+            column.gpus.append(node.gpus[uuid].number)
             column.configs.append(config)
-            column.values.append(speed.value)
+            column.values.append(value)
 
     def _word(self, text: str) -> str:
         """Return the one copy of a text: thousands of documents say the same."""

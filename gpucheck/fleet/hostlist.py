@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from typing import NamedTuple
 
 from gpucheck.drivers.host.files import MIB, read_file
 from gpucheck.report.errors import WrongUseError
@@ -142,11 +141,8 @@ def _too_many(text: str) -> WrongUseError:
 # ----------------------------------------------------------------------- which are expected
 
 
-class Expected(NamedTuple):
-    """Expected hosts in their order, and the rack of each that has one."""
-
-    hosts: tuple[str, ...]
-    racks: dict[str, str]
+#: Expected hosts in their order, each with its rack if it has one.
+Expected = dict[str, str | None]
 
 
 class HostNames:
@@ -182,10 +178,10 @@ def read_expected(text: str) -> Expected:
         WrongUseError: the list or the file cannot be read, or it names no host.
     """
     if not text.startswith("@"):
-        found = Expected(expand(text), {})
+        found: Expected = dict.fromkeys(expand(text))
     else:
         found = _of_lines(_lines(text[1:]), text)
-    if not found.hosts:
+    if not found:
         raise WrongUseError(
             code="no-hosts", message=f"{printable(text[:60])!r} names no host at all."
         )
@@ -208,17 +204,14 @@ def _lines(name: str) -> list[str]:
 
 
 def _of_lines(lines: list[str], text: str) -> Expected:
-    hosts: dict[str, None] = {}
-    racks: dict[str, str] = {}
+    found: Expected = {}
     for line in lines:
         words = line.partition("#")[0].split()
         for host in expand(words[0]) if words else ():
-            hosts[host] = None
-            if len(words) > 1:
-                racks[host] = printable(words[1])[:100]
-        if len(hosts) > MOST_HOSTS:
+            found[host] = printable(words[1])[:100] if len(words) > 1 else found.get(host)
+        if len(found) > MOST_HOSTS:
             raise WrongUseError(
                 code="bad-hostlist",
                 message=f"{printable(text[:60])!r} names more than {MOST_HOSTS} hosts.",
             )
-    return Expected(tuple(hosts), racks)
+    return found

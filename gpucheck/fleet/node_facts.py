@@ -73,21 +73,19 @@ class GpuFacts(NamedTuple):
     facts: tuple[str, ...] = ()
 
 
-class Speed(NamedTuple):
-    """Speed of one GPU in one test; `position` is its number where that decides about the speed."""
+class Test(NamedTuple):
+    """What was measured: the row's id, the unit, and the GPU's number where that matters."""
 
-    uuid: str
     test: str
     unit: str
-    value: float
-    position: int | None = None
+    position: int | None
 
 
 class NodeFacts(NamedTuple):
     """What one document says of its node; `host` is null where it does not say that.
 
-    `time` is in seconds since 1970, null if it cannot be read. `busy` has the GPUs that others
-    used. `ignored` says why a document is none of a node.
+    `time` is in seconds since 1970, null if it cannot be read. `speeds` are those of GPUs, `busy`
+    the GPUs that others used. `ignored` says why a document is none of a node.
     """
 
     host: str | None
@@ -98,7 +96,7 @@ class NodeFacts(NamedTuple):
     gpucheck_version: str | None = None
     inventory: Mapping[str, str] = {}
     gpus: tuple[GpuFacts, ...] = ()
-    speeds: tuple[Speed, ...] = ()
+    speeds: tuple[tuple[str, Test, float], ...] = ()
     busy: frozenset[str] = frozenset()
     recorded: bool = False
     ignored: str | None = None
@@ -371,7 +369,7 @@ def _busy(result: Mapping[str, Any]) -> Iterator[str]:
             yield _short(uuid)
 
 
-def _speeds(result: Mapping[str, Any], busy: frozenset[str]) -> Iterator[Speed]:
+def _speeds(result: Mapping[str, Any], busy: frozenset[str]) -> Iterator[tuple[str, Test, float]]:
     for row in _list(result, "measurements")[:MOST_ROWS]:
         uuid, test, seconds = row.get("gpu_uuid"), row.get("id"), _number(row, "median_s")
         if not isinstance(uuid, str) or not isinstance(test, str):
@@ -391,7 +389,7 @@ def _speeds(result: Mapping[str, Any], busy: frozenset[str]) -> Iterator[Speed]:
         if _text(row, "kernel") in _BY_POSITION or row.get("scope") == "end-to-end":
             _, _, number = str(row.get("device")).partition(":")
             position = int(number) if number.isdecimal() and len(number) < 4 else None
-        yield Speed(uuid, _short(test), unit, value, position)
+        yield uuid, Test(_short(test), unit, position), value
 
 
 # ------------------------------------------------------------------------- tolerant access

@@ -46,14 +46,13 @@ def report(
 ) -> Answer:
     """Return the answer over everything that was read."""
     rule = rule or JudgementRule()
-    racks = expected.racks if expected else {}
-    speeds = judged_speeds(collected, racks, rule, baseline)
+    speeds = judged_speeds(collected, expected or {}, rule, baseline)
     rows = tuple(_differences(collected, rule))
     nodes = tuple(_nodes(collected, expected, rule, speeds, rows))
     silent = sum(1 for node in nodes if node.outcome in SILENT)
     result = FleetReport(
         conclusion="",
-        nodes_expected=None if expected is None else len(expected.hosts),
+        nodes_expected=None if expected is None else len(expected),
         nodes_answered=len(nodes) - silent,
         max_missing=max_missing,
         documents=collected.documents,
@@ -138,11 +137,11 @@ def _nodes(
     rows: Sequence[Difference],
 ) -> Iterator[FleetNode]:
     """Yield the expected nodes in their order, then the others."""
-    hosts = dict.fromkeys(expected.hosts if expected else ())
+    hosts = expected or {}
     odd = _oddities(collected, rows, rule)
     for host in (*hosts, *sorted(name for name in collected.nodes if name not in hosts)):
         node = collected.nodes.get(host)
-        rack = expected.racks.get(host) if expected else None
+        rack = hosts.get(host)
         known = None if expected is None else host in hosts
         if node is None:
             yield FleetNode(host, Outcome.MISSING, (NOT_HEARD_OF,), rack, known)

@@ -10,7 +10,6 @@ import fcntl
 import json
 import os
 from pathlib import Path
-from typing import NamedTuple
 
 from gpucheck.fleet.collect import Collected
 from gpucheck.fleet.documents import host_in, read_documents
@@ -25,15 +24,12 @@ _SCHEMA = "gpucheck/fleet-node/1"
 _TAIL_BYTES = 1 << 12
 
 
-class Earlier(NamedTuple):
-    """What a file of results says: the hosts that need not be asked again."""
+def read_earlier(
+    path: Path, collected: Collected | None = None
+) -> tuple[frozenset[str], str | None]:
+    """Return the hosts that have answered, which need not be asked again, and the command.
 
-    settled: frozenset[str]
-    verb: str | None
-
-
-def read_earlier(path: Path, collected: Collected | None = None) -> Earlier:
-    """Return the hosts that have answered; `collected` takes over what the file holds.
+    `collected` takes over what the file holds.
 
     Raises:
         WrongUseError: the file cannot be read, or has something else in it than results of one
@@ -69,7 +65,7 @@ def read_earlier(path: Path, collected: Collected | None = None) -> Earlier:
             message=f"{str(path)!r} holds answers to several commands: {', '.join(sorted(verbs))}.",
         )
     settled = frozenset(host for host, outcome in last.items() if outcome in _SETTLED)
-    return Earlier(settled, verbs.pop() if verbs else None)
+    return settled, verbs.pop() if verbs else None
 
 
 class ResultsFile:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from gpucheck.fleet.baseline import Baseline
-from gpucheck.fleet.collect import Collected, Gpu, Test
+from gpucheck.fleet.collect import Collected, Gpu
 from gpucheck.fleet.judge import GpuVerdict, Judgement, Place, Sample, attribute, judge, shifts
 from gpucheck.fleet.model import (
     Attribution,
@@ -18,7 +18,7 @@ from gpucheck.fleet.model import (
     JudgementRule,
     SlowGpu,
 )
-from gpucheck.fleet.node_facts import Config
+from gpucheck.fleet.node_facts import Config, Test
 from gpucheck.report.text import count_of
 
 #: So many slow GPUs are named in the reasons of a node.
@@ -44,7 +44,7 @@ class JudgedSpeeds(NamedTuple):
 
 def judged_speeds(
     collected: Collected,
-    racks: Mapping[str, str],
+    racks: Mapping[str, str | None],
     rule: JudgementRule,
     baseline: Baseline | None = None,
 ) -> JudgedSpeeds:
@@ -128,14 +128,16 @@ def _plain(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _slow(judgement: Judgement, gpus: list[Gpu], racks: Mapping[str, str]) -> Iterator[SlowGpu]:
+def _slow(
+    judgement: Judgement, gpus: list[Gpu], racks: Mapping[str, str | None]
+) -> Iterator[SlowGpu]:
     """Yield the GPUs that are not as fast as they should be, slow ones first, then the slowest."""
     order = (GpuSpeed.SLOW, GpuSpeed.UNSTABLE, GpuSpeed.WATCH)
     for one in sorted(judgement.verdicts, key=lambda it: (order.index(it.speed), it.z)):
         yield _named(one, judgement.groups[one.group], gpus[one.gpu], racks)
 
 
-def _named(one: GpuVerdict, group: Group, gpu: Gpu, racks: Mapping[str, str]) -> SlowGpu:
+def _named(one: GpuVerdict, group: Group, gpu: Gpu, racks: Mapping[str, str | None]) -> SlowGpu:
     return SlowGpu(
         host=gpu.host,
         gpu_uuid=gpu.uuid,

@@ -17,7 +17,7 @@ from gpucheck.memlimit.mechanisms.pytorch import (
     TORCH_KEY,
     TORCH_UNCACHED,
 )
-from gpucheck.memlimit.mechanisms.setting import HookState, shown
+from gpucheck.memlimit.mechanisms.setting import Presence, shown
 from gpucheck.memlimit.model import MemoryLimit
 from gpucheck.report.envelope import Notice
 
@@ -53,21 +53,19 @@ def hook_folder() -> str:
     return os.fspath(Path(__file__).absolute().parent / "hook")
 
 
-def hook_state(interpreter: Interpreter | None, *, wanted: bool) -> HookState:
+def hook_state(interpreter: Interpreter | None, *, wanted: bool) -> Presence:
     """Return whether the hook will run in the command, judged by its command line."""
     if not wanted:
-        return HookState(present=False, reason="--no-hook turns the import hook off")
+        return False, "--no-hook turns the import hook off"
     if os.pathsep in hook_folder():
-        reason = f"the path of the import hook's folder contains {os.pathsep!r}"
-        return HookState(present=False, reason=reason)
+        return False, f"the path of the import hook's folder contains {os.pathsep!r}"
     if interpreter is not None and interpreter.isolated:
-        return HookState(present=False, reason="with -I or -E, Python ignores PYTHONPATH")
+        return False, "with -I or -E, Python ignores PYTHONPATH"
     if interpreter is not None and interpreter.bare:
-        return HookState(present=False, reason="with -S, Python does not run sitecustomize")
+        return False, "with -S, Python does not run sitecustomize"
     if interpreter is None:
-        reason = "the import hook runs it in every Python that the command starts"
-        return HookState(present=True, reason=reason)
-    return HookState(present=True, reason="the import hook runs it")
+        return True, "the import hook runs it in every Python that the command starts"
+    return True, "the import hook runs it"
 
 
 def hook_environment(plan: MemoryLimit, environment: Mapping[str, str]) -> dict[str, str]:

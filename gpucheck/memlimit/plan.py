@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from gpucheck.drivers.host.cpu import LinuxCpu
-from gpucheck.drivers.host.driver_files import MpsReading, read_mps
+from gpucheck.drivers.host.driver_files import read_mps
 from gpucheck.drivers.interface import Probes
 from gpucheck.drivers.live import ROOT_VARIABLE
 from gpucheck.drivers.python.frameworks import Software, read_frameworks
@@ -17,7 +17,7 @@ from gpucheck.inventory.model import Gpu, Inventory
 from gpucheck.memlimit.environment import hook_state, warn_of_ineffective
 from gpucheck.memlimit.mechanisms import MECHANISMS, write_code
 from gpucheck.memlimit.mechanisms.hard import cgroup_mechanism
-from gpucheck.memlimit.mechanisms.setting import MIB, HookState, PlanInput
+from gpucheck.memlimit.mechanisms.setting import MIB, NO_COMMAND, PlanInput, Presence
 from gpucheck.memlimit.model import GpuMemoryLimit, MemoryLimit, MemoryRequest, Overhead
 from gpucheck.place.device_strings import DeviceSpec, parse_device
 from gpucheck.place.placement import CudaDevice, prohibited, resolve, visible_devices
@@ -133,7 +133,7 @@ def _plan_from_options(
 ) -> MemoryLimit:
     selected = select_gpus(options.gpus, gpus)
     inherited = options.environment
-    mps, hook = None, HookState()
+    mps, hook = None, NO_COMMAND
     if inherited is None:
         software = Software(reason="not recorded")
     else:
@@ -255,8 +255,8 @@ def plan_limit(
     selected: tuple[str, ...] | None = None,
     cuda_version: str | None = None,
     software: Software | None = None,
-    mps: MpsReading | None = None,
-    hook: HookState | None = None,
+    mps: Presence | None = None,
+    hook: Presence = NO_COMMAND,
 ) -> MemoryLimit:
     """Compute the limit for each visible GPU and the setting for each framework.
 
@@ -276,7 +276,7 @@ def plan_limit(
         environment={} if environment is None else environment,
         overhead_included=include_overhead,
         software=software or Software(),
-        hook=_usable_hook(hook or HookState(), limits),
+        hook=_usable_hook(hook, limits),
         mps=mps,
         oldest_capability=_oldest_capability(gpus),
     )
@@ -301,12 +301,11 @@ def plan_limit(
     )
 
 
-def _usable_hook(hook: HookState, limits: Sequence[GpuMemoryLimit]) -> HookState:
+def _usable_hook(hook: Presence, limits: Sequence[GpuMemoryLimit]) -> Presence:
     """Return the hook's state; without the limit of every GPU it cannot run."""
-    if hook.present is False or all(gpu.allocator_limit_bytes is not None for gpu in limits):
+    if hook[0] is False or all(gpu.allocator_limit_bytes is not None for gpu in limits):
         return hook
-    reason = "the import hook needs the limit of every GPU, and one is unknown"
-    return HookState(present=False, reason=reason)
+    return False, "the import hook needs the limit of every GPU, and one is unknown"
 
 
 def _limits(

@@ -104,29 +104,22 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
-    """One place on a GPU: number `slot` of the `share` that may use it at once."""
-
-    slot: int
-    share: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Slot:
     """A place that one claim takes.
 
-    A claim inside other claims has one step for each of them, the outermost first.
+    A step is a number, and how many may use the GPU at once. A claim inside other claims has one
+    for each of them, the outermost first.
     """
 
     target: Target
-    steps: tuple[Step, ...]
+    steps: tuple[tuple[int, int], ...]
 
     @property
     def name(self) -> str:
         """Return the stem of its lock file, which holds all that decides about a claim."""
         instance = self.target.instance
         inner = f"+{instance.replace('/', '=')}" if instance else ""
-        path = "".join(f".{step.slot}of{step.share}" for step in self.steps)
+        path = "".join(f".{number}of{share}" for number, share in self.steps)
         return f"{self.target.card}{inner}{path}"
 
 
@@ -138,8 +131,8 @@ def parse_slot(name: str) -> Slot | None:
     instance = found["instance"]
     target = Target(card=found["card"], instance=instance and instance.replace("=", "/"))
     pairs = (part.split("of") for part in found["steps"].split(".")[1:])
-    steps = tuple(Step(slot=int(slot), share=int(share)) for slot, share in pairs)
-    if any(not step.slot < step.share <= MOST_SHARES for step in steps):
+    steps = tuple((int(number), int(share)) for number, share in pairs)
+    if any(not number < share <= MOST_SHARES for number, share in steps):
         return None
     return Slot(target=target, steps=steps)
 
@@ -162,13 +155,13 @@ class HeldSlot:
 
     def as_claim(self, *, waited_s: float | None = None) -> Claim:
         """Return it as the documents show it."""
-        holder, step = self.holder, self.slot.steps[-1]
+        holder, (number, share) = self.holder, self.slot.steps[-1]
         return Claim(
             uuid=self.slot.target.uuid,
             gpu_uuid=self.slot.target.card,
             path=self.path,
-            slot=step.slot,
-            share=step.share,
+            slot=number,
+            share=share,
             held=True,
             waited_s=waited_s,
             pid=holder.pid,

@@ -22,7 +22,6 @@ from gpucheck.place.claim_store import (
     LockedStore,
     QueuePosition,
     Slot,
-    Step,
     Target,
     Ticket,
     claims_directory,
@@ -511,17 +510,17 @@ def vacancy_on(
         and len(item.slot.steps) > len(ours)
         and item.slot.steps[: len(ours)] == ours
     }
-    limit = min([share, *(step.share for step in taken)])
+    limit = min([share, *(most for _, most in taken)])
     if len(taken) >= limit:
         return f"held by {', '.join(sorted({item.holder.described for item in taken.values()}))}"
-    used = {step.slot for step in taken}
+    used = {number for number, _ in taken}
     number = next(number for number in range(share) if number not in used)
-    return Slot(target=target, steps=(*ours, Step(slot=number, share=share)))
+    return Slot(target=target, steps=(*ours, (number, share)))
 
 
 def _enclosing_steps(
     target: Target, on_gpu: Sequence[HeldSlot], enclosing: frozenset[str]
-) -> tuple[Step, ...]:
+) -> tuple[tuple[int, int], ...]:
     """Return the steps of the innermost claim on the target that encloses us."""
     ours = [
         item.slot.steps

@@ -34,7 +34,6 @@ from gpucheck.detect.run import detect
 from gpucheck.drivers import open_probes
 from gpucheck.fleet.collect import Collected
 from gpucheck.fleet.documents import Found, Place
-from gpucheck.fleet.hostlist import Expected
 from gpucheck.fleet.report import report as fleet_report
 from gpucheck.inventory.condition import read_condition
 from gpucheck.inventory.inventory import judge_list, take_inventory
@@ -330,8 +329,10 @@ def _fleet() -> tuple[Report, View]:
             documents.append(fleet.detect(host, failing={"gpu-lost": HOSTILE}))
         for document in documents:
             collected.add(Found(Place("results.jsonl", number + 1), document))
-    racks = {host: f"rack{number // 16}" for number, host in enumerate(expected)}
-    return wrap("fleet", fleet_report(collected, Expected(expected, racks), Host())), View()
+    racks: dict[str, str | None] = {
+        host: f"rack{number // 16}" for number, host in enumerate(expected)
+    }
+    return wrap("fleet", fleet_report(collected, racks, Host())), View()
 
 
 def _failed() -> tuple[Report, View]:

@@ -194,9 +194,9 @@ def test_a_row_is_a_speed(
     document = bench("n1", (1.0,))
     document["result"]["measurements"][0].update(changes)
 
-    (found,) = facts_of(document).speeds
+    ((_, found, speed),) = facts_of(document).speeds
 
-    assert (found.unit, found.value, found.position) == (unit, pytest.approx(value), position)
+    assert (found.unit, speed, found.position) == (unit, pytest.approx(value), position)
 
 
 def test_rows_of_others_are_no_speeds() -> None:
@@ -208,7 +208,7 @@ def test_rows_of_others_are_no_speeds() -> None:
 
     found = facts_of(document)
 
-    assert [one.uuid for one in found.speeds] == [gpu_uuid("n1", 3)]
+    assert [uuid for uuid, _, _ in found.speeds] == [gpu_uuid("n1", 3)]
     assert found.busy == {gpu_uuid("n1", 2)}
 
 
@@ -265,7 +265,7 @@ def test_a_time_or_rate_that_none_can_be_is_no_speed(value: object) -> None:
     rated["result"]["measurements"][0]["throughput"]["value"] = value
 
     assert facts_of(timed).speeds == ()
-    assert [one.unit for one in facts_of(rated).speeds] == ["1/s"]
+    assert [test.unit for _, test, _ in facts_of(rated).speeds] == ["1/s"]
 
 
 @pytest.mark.parametrize("value", [{"a": 1}, [[1]], None])

@@ -11,7 +11,6 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gpucheck.fleet.collect import Collected
 from gpucheck.fleet.documents import Found, Place
-from gpucheck.fleet.hostlist import Expected
 from gpucheck.fleet.model import SILENT, FleetNode, FleetReport, Outcome
 from gpucheck.fleet.records import verdicts
 from gpucheck.fleet.report import report
@@ -47,7 +46,7 @@ def _fleet() -> Report:
     documents[1] = bench("n1", [1.0] * 7 + [0.85])
     documents[4] = bench("n4", vbios="96.00.88")
     documents.append(detect("n2", failing={"gpu-lost": "xid-79"}))
-    expected = Expected(hosts, dict.fromkeys(hosts, "r1"))
+    expected: dict[str, str | None] = dict.fromkeys(hosts, "r1")
     return wrapped(report(collected(*documents, expected=hosts), expected, Host()))
 
 

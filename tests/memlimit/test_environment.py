@@ -152,16 +152,16 @@ def test_an_outer_limit_that_cannot_be_read_is_none(text: str) -> None:
 def test_whether_the_hook_will_be_there(
     interpreter: Interpreter | None, wanted: bool, present: bool, why: str
 ) -> None:
-    state = hook_state(interpreter, wanted=wanted)
+    found, reason = hook_state(interpreter, wanted=wanted)
 
-    assert state.present is present
-    assert why in state.reason
+    assert found is present
+    assert why in reason
 
 
 def test_a_folder_that_pythonpath_cannot_name_has_no_hook(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gpucheck.memlimit.environment.hook_folder", lambda: f"/a{os.pathsep}b")
 
-    assert hook_state(None, wanted=True).present is False
+    assert hook_state(None, wanted=True)[0] is False
 
 
 # --------------------------------------------------------------------------- the whole environment

@@ -10,12 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpucheck.drivers.host.driver_files import MpsReading
 from gpucheck.drivers.python.frameworks import Software
 from gpucheck.inventory.model import Gpu, MigInstance, MigState
 from gpucheck.memlimit.mechanisms import WRITERS, write_code
 from gpucheck.memlimit.mechanisms.hard import MPS_LIMIT
-from gpucheck.memlimit.mechanisms.setting import HookState
+from gpucheck.memlimit.mechanisms.setting import NO_COMMAND, Presence
 from gpucheck.memlimit.model import Mechanism, MemoryLimit, Strength, Way
 from gpucheck.memlimit.plan import estimate_overhead, plan_limit
 from gpucheck.report.errors import WrongUseError
@@ -29,7 +28,7 @@ GIB = 1024**3
 MIB = 1024**2
 CONF, CONF_OLD = "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"
 TF_FREE = "TF_DEVICE_MIN_SYS_MEMORY_IN_MB"
-RUNNING = MpsReading(running=True, reason="it runs")
+RUNNING = (True, "it runs")
 
 
 def card(index: int = 0, total: int | None = 80 * GIB, **changes: object) -> Gpu:
@@ -41,7 +40,7 @@ def plan(
     *gpus: Gpu,
     env: Mapping[str, str] | None = None,
     found: Mapping[str, str] | None = None,
-    mps: MpsReading | None = None,
+    mps: Presence | None = None,
     hook: bool | None = None,
     include_overhead: bool = False,
 ) -> MemoryLimit:
@@ -56,7 +55,7 @@ def plan(
         environment=env,
         software=reading,
         mps=mps,
-        hook=None if hook is None else HookState(present=hook, reason="because"),
+        hook=NO_COMMAND if hook is None else (hook, "because"),
         include_overhead=include_overhead,
         cuda_version="13.0",
     )
@@ -340,13 +339,13 @@ class TestMps:
         assert by_name(limit, MPS_LIMIT).applies
 
     def test_it_is_set_but_not_promised_where_that_cannot_be_seen(self) -> None:
-        limit = plan("30%", mps=MpsReading(running=None, reason="who knows"))
+        limit = plan("30%", mps=(None, "who knows"))
 
         assert MPS_LIMIT in limit.environment
         assert not by_name(limit, MPS_LIMIT).applies
 
     def test_it_is_not_set_where_there_is_none(self) -> None:
-        limit = plan("30%", mps=MpsReading(running=False, reason="none"))
+        limit = plan("30%", mps=(False, "none"))
 
         assert MPS_LIMIT not in limit.environment
 
@@ -606,7 +605,7 @@ ALL = {
 PLANS = {
     "a share, a command": lambda: plan("30%", found=ALL, hook=True, mps=RUNNING, env={}),
     "bytes, no command": lambda: plan(
-        "8GiB", found=ALL, mps=MpsReading(running=False, reason="none runs"), env={}
+        "8GiB", found=ALL, mps=(False, "none runs"), env={}
     ),
     "unequal cards": lambda: plan("8GiB", card(0), card(1, 10 * GIB), found=ALL, hook=True, env={}),
     "a card of unknown size": lambda: plan(
@@ -619,7 +618,7 @@ PLANS = {
         "30%",
         found={"torch": "2.5.0", "jax": "0.4.30", "tensorflow": "2.10.0", "cupy": "9.0.0"},
         hook=False,
-        mps=MpsReading(running=None, reason="it may hide"),
+        mps=(None, "it may hide"),
         env={
             CONF_OLD: "max_split_size_mb:64", MPS_LIMIT: "GPU-7=1G", TF_FREE: "100",
             "CUPY_GPU_MEMORY_LIMIT": "90%", "XLA_PYTHON_CLIENT_PREALLOCATE": "false",

@@ -8,7 +8,7 @@ from fractions import Fraction
 import pytest
 
 from gpucheck.drivers.python.frameworks import Software
-from gpucheck.memlimit.mechanisms.setting import HookState, PlanInput
+from gpucheck.memlimit.mechanisms.setting import NO_COMMAND, PlanInput
 from gpucheck.memlimit.model import GpuMemoryLimit
 from gpucheck.report.units import parse_amount
 
@@ -29,7 +29,7 @@ def inputs(*gpus: GpuMemoryLimit) -> PlanInput:
         limits=gpus,
         environment={},
         software=Software(),
-        hook=HookState(),
+        hook=NO_COMMAND,
     )
 
 

@@ -24,12 +24,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpucheck.place import claim_store, lock_files
-from gpucheck.place.claim_store import ClaimStore, Slot, Step, Target, claims_directory, parse_slot
+from gpucheck.place.claim_store import ClaimStore, Slot, Target, claims_directory, parse_slot
 from gpucheck.place.lock_files import DIRECTORY_VARIABLE
 from gpucheck.place.model import Holder, ProcessState
 from gpucheck.report.errors import InconclusiveError, MissingError
 
-SLOT = Slot(target=Target(card="GPU-1"), steps=(Step(slot=0, share=1),))
+SLOT = Slot(target=Target(card="GPU-1"), steps=((0, 1),))
 UUID = "GPU-756a79d4-4cf2-5e9f-88b6-03d84e3e737d"
 ALICE = Holder(pid=42, command="train", since="2026-01-02T03:04:05Z")
 
@@ -900,7 +900,7 @@ def test_the_credibility_of_a_record(changes: dict[str, object], credibility: in
 def test_a_slot_and_its_name_are_one(
     target: Target, steps: list[tuple[int, int]], name: str
 ) -> None:
-    slot = Slot(target=target, steps=tuple(Step(slot=a, share=b) for a, b in steps))
+    slot = Slot(target=target, steps=tuple(steps))
 
     assert slot.name == name
     assert parse_slot(name) == slot

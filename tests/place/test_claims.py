@@ -20,7 +20,6 @@ from gpucheck.place.claim_store import (
     HeldSlot,
     LockedStore,
     Slot,
-    Step,
     Target,
     list_claims,
 )
@@ -483,7 +482,7 @@ def test_no_directory_means_no_claims(tmp_path: Path) -> None:
 
 
 def holding(target: Target, *steps: tuple[int, int], by: str = "x") -> HeldSlot:
-    slot = Slot(target=target, steps=tuple(Step(slot=a, share=b) for a, b in steps))
+    slot = Slot(target=target, steps=tuple(steps))
     return HeldSlot(slot=slot, path="", holder=Holder(user=by), claim_id=by, user_id=os.geteuid())
 
 
@@ -491,7 +490,7 @@ def steps(
     target: Target, *others: HeldSlot, share: int = 1, enclosing: frozenset[str] = NOBODY
 ) -> list[tuple[int, int]] | None:
     slot = vacancy_on(target, others, share=share, enclosing=enclosing)
-    return None if isinstance(slot, str) else [(step.slot, step.share) for step in slot.steps]
+    return None if isinstance(slot, str) else list(slot.steps)
 
 
 class TestRules:
@@ -532,7 +531,7 @@ class TestRules:
             assert steps(CARD, stolen, enclosing=frozenset({"me"})) is None
 
     def test_a_strange_lock_file_costs_its_card_and_no_other(self) -> None:
-        slot = Slot(target=CARD, steps=(Step(slot=0, share=1),))
+        slot = Slot(target=CARD, steps=((0, 1),))
         strange = HeldSlot(
             slot=slot, path="/run/x.lock", holder=Holder(user="alice"), problem="it is a link"
         )
@@ -569,8 +568,8 @@ class TestRules:
             if leaves and present:
                 present.pop(0)
             steps_now = [item.slot.steps[0] for item in present]
-            assert len({step.slot for step in steps_now}) == len(present)
-            assert all(len(present) <= step.share for step in steps_now)
+            assert len({number for number, _ in steps_now}) == len(present)
+            assert all(len(present) <= share for _, share in steps_now)
 
 
 def test_schedulers() -> None:
@@ -582,8 +581,7 @@ def test_schedulers() -> None:
 def test_a_lease_names_the_descriptors_of_its_locks(store: ClaimStore) -> None:
     with store.mutex() as locked:
         locks = [
-            locked.take(Slot(target=card, steps=(Step(slot=0, share=1),)), Holder(pid=1))
-            for card in (CARD, OTHER)
+            locked.take(Slot(target=card, steps=((0, 1),)), Holder(pid=1)) for card in (CARD, OTHER)
         ]
     first, second = (lock for lock in locks if lock is not None)
 

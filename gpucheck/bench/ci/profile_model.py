@@ -8,7 +8,7 @@ from typing import Annotated
 
 from gpucheck.bench.model import Direction, Fact, Scope, Severity
 from gpucheck.bench.request_model import BenchMode, Fill
-from gpucheck.drivers.host.toml_file import Bounds, Form, Key, Required
+from gpucheck.drivers.host.toml_file import Bounds, Form, Required
 
 _WORDS = r"[a-z0-9]+(-[a-z0-9]+)*"
 _NUMBERS = r"[0-9]+(\.[0-9]+)*"
@@ -70,7 +70,7 @@ class Match:
     `pci_device_ids` are four hexadecimal digits, `names` may hold * and ?.
     """
 
-    target: Annotated[Target, Key("device")] = Target.GPU
+    target: Annotated[Target, "device"] = Target.GPU
     pci_device_ids: Annotated[
         tuple[str, ...],
         Form(
@@ -126,8 +126,8 @@ class RunPlan:
     same_math: bool = False
     alone: bool = True
     together: bool = False
-    fill: Annotated[Fill, Key("data")] = Fill.NORMAL
-    corruption_s: Annotated[float, Key("corruption_seconds"), Bounds(0, 3600)] = 0.0
+    fill: Annotated[Fill, "data"] = Fill.NORMAL
+    corruption_s: Annotated[float, "corruption_seconds", Bounds(0, 3600)] = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +140,7 @@ class Expectation:
 
     value: Annotated[float | None, Bounds(0, 1e30)] = None
     percent_of_peak: Annotated[float | None, _SHARES] = None
-    percent_by_board: Annotated[dict[str, float], Key("percent_of_peak"), _SHARES] = field(
+    percent_by_board: Annotated[dict[str, float], "percent_of_peak", _SHARES] = field(
         default_factory=dict
     )
     baseline: bool = False
@@ -163,7 +163,7 @@ class Check:
     ]
     kernel: Annotated[str, Required('"matmul"')]
     dtype: str
-    target: Annotated[Target, Key("device")]
+    target: Annotated[Target, "device"]
     variant: str | None = None
     framework: str | None = None
     form: str | None = None

@@ -15,7 +15,6 @@ import stat
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 from gpucheck.drivers.child import Child, ChildDiedError, ChildSilentError
 from gpucheck.drivers.evidence import (
@@ -414,25 +413,21 @@ DEFAULT_PIPE = "/tmp/nvidia-mps"  # the daemon's own default, not a file of ours
 DAEMON = "nvidia-cuda-mps"
 
 
-class MpsReading(NamedTuple):
-    """`running` is null if there is a daemon's pipe but the daemon cannot be seen."""
+def read_mps(environment: Mapping[str, str], root: Path = Path("/")) -> tuple[bool | None, str]:
+    """Look for the control daemon's pipe and for the daemon: whether it runs, and why we say so.
 
-    running: bool | None
-    reason: str
-
-
-def read_mps(environment: Mapping[str, str], root: Path = Path("/")) -> MpsReading:
-    """Look for the control daemon's pipe and for the daemon."""
+    It is null if there is a daemon's pipe but the daemon cannot be seen.
+    """
     directory = environment.get(PIPE_VARIABLE) or DEFAULT_PIPE
     inside = root / directory.lstrip("/")
     try:
         if not (inside / "control").exists():
-            return MpsReading(running=False, reason=f"no MPS daemon has its pipe in {directory}")
+            return False, f"no MPS daemon has its pipe in {directory}"
         pid = int((inside / "nvidia-cuda-mps-control.pid").read_text(encoding="ascii"))
         name = (root / "proc" / str(pid) / "comm").read_text(encoding="utf-8", errors="replace")
     except (OSError, ValueError):
         reason = f"there is an MPS pipe in {directory}, but its daemon cannot be seen from here"
-        return MpsReading(running=None, reason=reason)
+        return None, reason
     if name.startswith(DAEMON):
-        return MpsReading(running=True, reason=f"the MPS daemon {pid} serves {directory}")
-    return MpsReading(running=False, reason=f"the MPS daemon of {directory} has ended")
+        return True, f"the MPS daemon {pid} serves {directory}"
+    return False, f"the MPS daemon of {directory} has ended"

@@ -55,11 +55,8 @@ class Clock(NamedTuple):
     since_boot_s: float | None
 
 
-class _Line(NamedTuple):
-    """Line of a log, and how long ago it was written, in seconds."""
-
-    text: str
-    age_s: float | None = None
+#: Line of a log, and how long ago it was written, in seconds.
+_Line = tuple[str, float | None]
 
 
 def read_kernel_log(root: Path, clock: Clock | None = None) -> KernelLogReading:
@@ -72,10 +69,10 @@ def read_kernel_log(root: Path, clock: Clock | None = None) -> KernelLogReading:
         refused = f"/dev/kmsg: {error.strerror}"
     for name in FILES:
         try:
-            lines = [_Line(line) for line in _since_boot(root / name)]
+            found = _about((line, None) for line in _since_boot(root / name))
         except OSError:
             continue
-        return _kept([_dated(line.text, clock) for line in _about(lines)], f"/{name}", earlier)
+        return _kept([_dated(line, clock) for line, _ in found], f"/{name}", earlier)
     return KernelLogReading(unavailable=refused, earlier=earlier)
 
 
@@ -95,8 +92,8 @@ def _about(lines: Iterable[_Line]) -> list[_Line]:
     """Return the newest lines about GPUs, in their order, and the newest of each Xid."""
     chosen: list[_Line] = []
     counts: Counter[str] = Counter()
-    for line in reversed([line for line in lines if _ABOUT_GPUS.search(line.text)]):
-        found = re.search(_XID, line.text)
+    for line in reversed([line for line in lines if _ABOUT_GPUS.search(line[0])]):
+        found = re.search(_XID, line[0])
         kind, most = (found[1], MOST_OF_AN_XID) if found else ("", MOST_LINES)
         counts[kind] += 1
         if counts[kind] <= most:
@@ -107,9 +104,9 @@ def _about(lines: Iterable[_Line]) -> list[_Line]:
 def _kept(lines: Sequence[_Line], source: str, earlier: EarlierBootReading) -> KernelLogReading:
     chosen = _about(lines)
     return KernelLogReading(
-        lines=tuple(line.text[:MOST_CHARACTERS] for line in chosen),
+        lines=tuple(text[:MOST_CHARACTERS] for text, _ in chosen),
         source=source,
-        ages_s=tuple(line.age_s for line in chosen),
+        ages_s=tuple(age_s for _, age_s in chosen),
         earlier=earlier,
     )
 
@@ -165,8 +162,8 @@ def _records(descriptor: int) -> Iterator[bytes]:
 def _of_record(line: str, clock: Clock) -> _Line:
     found = re.match(_RECORD, line)
     if found is None:
-        return _Line(line.partition(";")[2] or line)
-    return _Line(line[found.end() :], _age(int(found["us"]) / 1e6, clock))
+        return line.partition(";")[2] or line, None
+    return line[found.end() :], _age(int(found["us"]) / 1e6, clock)
 
 
 def _age(since_boot_s: float, clock: Clock) -> float | None:
@@ -196,8 +193,8 @@ def _earlier_boot(root: Path, clock: Clock) -> EarlierBootReading:
             _dated(line, clock, earlier=True) for line in before if re.search(_XID, line)
         )
         return EarlierBootReading(
-            lines=tuple(line.text[:MOST_CHARACTERS] for line in found),
-            ages_s=tuple(line.age_s for line in found),
+            lines=tuple(text[:MOST_CHARACTERS] for text, _ in found),
+            ages_s=tuple(age_s for _, age_s in found),
             source=f"/{name}",
         )
     return EarlierBootReading(unavailable=reason)
@@ -224,10 +221,10 @@ def _dated(line: str, clock: Clock, *, earlier: bool = False) -> _Line:
     """Return a line of a log file with its age: by the kernel's time in it, else the logger's."""
     kernel = None if earlier else re.search(_SINCE_BOOT, line)
     if kernel is not None and clock.since_boot_s is not None:
-        return _Line(line, _age(float(kernel["s"]), clock))
+        return line, _age(float(kernel["s"]), clock)
     written = written_at(line, clock.now)
     age_s = None if written is None else (clock.now - written).total_seconds()
-    return _Line(line, None if age_s is None else max(0.0, age_s))
+    return line, None if age_s is None else max(0.0, age_s)
 
 
 def written_at(line: str, now: datetime) -> datetime | None:

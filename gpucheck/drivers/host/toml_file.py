@@ -36,12 +36,6 @@ _LONG_NAME = re.compile(
 _TOML_LINE = re.compile(r"\(at line (?P<line>[0-9]+), column (?P<column>[0-9]+)\)")
 
 
-class Key(NamedTuple):
-    """Key of a field in the file, if it is not the field's name."""
-
-    name: str
-
-
 class Bounds(NamedTuple):
     """Smallest and largest number that the file may hold for a field."""
 
@@ -212,11 +206,14 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 @cache
 def keys_of(record: type) -> dict[str, tuple[str, Any, tuple[Any, ...]]]:
-    """Return the key of each field of a record in the file, with its type and its marks."""
+    """Return the key of each field of a record in the file, with its type and its marks.
+
+    A text among the marks is the key, where that is not the field's name.
+    """
     found = {}
     for name, hint in get_type_hints(record, include_extras=True).items():
         marks = getattr(hint, "__metadata__", ())
-        key = next((mark.name for mark in marks if isinstance(mark, Key)), name)
+        key = next((mark for mark in marks if isinstance(mark, str)), name)
         found[name] = (key, hint.__origin__ if marks else hint, marks)
     return found
 

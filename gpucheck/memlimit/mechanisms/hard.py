@@ -64,9 +64,9 @@ def _mps(inputs: PlanInput) -> Setting:
     elif oldest is not None and oldest < MPS_CAPABILITY:
         applies, reason = False, "MPS limits memory from compute capability 7.0 on"
     else:
-        applies, reason = reading.running is True, reading.reason
+        applies, reason = reading[0] is True, reading[1]
     # A program without a daemon ignores it, and a daemon may be invisible from here.
-    wanted = value is not None and reading is not None and reading.running is not False
+    wanted = value is not None and reading is not None and reading[0] is not False
     mechanism = Mechanism(
         framework="any program",
         mechanism=MPS_LIMIT,

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from gpucheck.drivers.host.driver_files import MpsReading
 from gpucheck.drivers.python.frameworks import Software
 from gpucheck.memlimit.model import GpuMemoryLimit, Mechanism, Strength, Way
 from gpucheck.report.units import Amount
@@ -17,25 +16,29 @@ MIB = 1024**2
 _DECIMALS = 9
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HookState:
-    """Whether the import hook will run; `present` is None if there is no command."""
-
-    present: bool | None = None
-    reason: str = "add this line to the program (gpucheck memlimit --code); -- CMD needs none"
+#: Whether something will be there, None if that is not known, and the reason.
+Presence = tuple[bool | None, str]
+#: Presence of the import hook where there is no command.
+NO_COMMAND: Presence = (
+    None,
+    "add this line to the program (gpucheck memlimit --code); -- CMD needs none",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanInput:
-    """Inputs of one plan; `environment` is what the limited program would inherit."""
+    """Inputs of one plan; `environment` is what the limited program would inherit.
+
+    `hook` is the import hook, and `mps` MPS's daemon, None if nobody looked for it.
+    """
 
     amount: Amount
     limits: tuple[GpuMemoryLimit, ...]
     environment: Mapping[str, str]
     overhead_included: bool = False
     software: Software
-    hook: HookState
-    mps: MpsReading | None = None
+    hook: Presence
+    mps: Presence | None = None
     oldest_capability: tuple[int, int] | None = None
 
     def fraction(self, *, of_cards: bool = False) -> Fraction | None:
@@ -127,9 +130,9 @@ def code_setting(
 ) -> Setting:
     """Return the mechanism of a line of code, which the import hook runs if present."""
     missing = inputs.missing_reason(module)
-    hook = inputs.hook
-    applies = line is not None and hook.present is True and missing is None
-    why = reason if line is None else f"{missing or hook.reason}; {reason}"
+    present, hook = inputs.hook
+    applies = line is not None and present is True and missing is None
+    why = reason if line is None else f"{missing or hook}; {reason}"
     return Setting(
         mechanism=Mechanism(
             framework=framework or module,
@@ -140,7 +143,7 @@ def code_setting(
             reason=why,
             by=Way.CODE,
             installed=inputs.has(module),
-            by_hook=line is not None and hook.present is not False,
+            by_hook=line is not None and present is not False,
         )
     )
 

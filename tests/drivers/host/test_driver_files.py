@@ -289,37 +289,37 @@ def daemon(
 
 
 def test_without_a_pipe_there_is_none(tmp_path: Path) -> None:
-    reading = read_mps({}, tmp_path)
+    running, reason = read_mps({}, tmp_path)
 
-    assert reading.running is False
-    assert "/tmp/nvidia-mps" in reading.reason
+    assert running is False
+    assert "/tmp/nvidia-mps" in reason
 
 
 @pytest.mark.parametrize("name", ["nvidia-cuda-mps-control\n", "nvidia-cuda-mps\n"])
 def test_a_pipe_with_its_daemon(tmp_path: Path, name: str) -> None:
     daemon(tmp_path, "tmp/nvidia-mps", name=name)
 
-    assert read_mps({}, tmp_path).running is True
+    assert read_mps({}, tmp_path)[0] is True
 
 
 def test_the_variable_says_where(tmp_path: Path) -> None:
     daemon(tmp_path, "run/mps")
 
-    assert read_mps({"CUDA_MPS_PIPE_DIRECTORY": "/run/mps"}, tmp_path).running is True
-    assert read_mps({}, tmp_path).running is False
+    assert read_mps({"CUDA_MPS_PIPE_DIRECTORY": "/run/mps"}, tmp_path)[0] is True
+    assert read_mps({}, tmp_path)[0] is False
 
 
 def test_an_id_that_is_another_programs_now(tmp_path: Path) -> None:
     daemon(tmp_path, "tmp/nvidia-mps", name="sshd\n")
 
-    assert read_mps({}, tmp_path).running is False
+    assert read_mps({}, tmp_path)[0] is False
 
 
 @pytest.mark.parametrize("pid", ["", "x", "78", "\xe9"])
 def test_a_daemon_that_cannot_be_seen_is_not_known(tmp_path: Path, pid: str) -> None:
     daemon(tmp_path, "tmp/nvidia-mps", pid=pid)
 
-    assert read_mps({}, tmp_path).running is None
+    assert read_mps({}, tmp_path)[0] is None
 
 
 # ---------------------------------------------------------------------------------------- platform
