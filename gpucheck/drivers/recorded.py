@@ -29,7 +29,7 @@ from gpucheck.drivers.readings import (
 from gpucheck.report.codec import DecodeError, from_plain
 from gpucheck.report.envelope import Host
 from gpucheck.report.errors import WrongUseError
-from gpucheck.report.saved import NEWER, version_of
+from gpucheck.report.saved import NEWER, check_bounds, version_of
 
 SCHEMA = "gpucheck/snapshot/1"
 NOT_RECORDED = ProbeFailure(code="not-recorded", message="the snapshot did not record it")
@@ -69,12 +69,14 @@ def read_snapshot(path: Path) -> Snapshot:
     version = version_of(document)
     try:
         # Other versions recorded more, and earlier states of this one did.
-        return from_plain(Snapshot, document.get("result"), where="result", ignored=[])
+        snapshot = from_plain(Snapshot, document.get("result"), where="result", ignored=[])
+        check_bounds("snapshot", document)
     except DecodeError as error:
         other = version not in (None, __version__)
         by = f" (written by gpucheck {str(version)[:40]}; this is {__version__})" if other else ""
         more = (NEWER,) if other else ()
-        raise _unusable(path, f"is damaged{by}: {error}", *more) from None
+        raise _unusable(path, f"is damaged{by}: {str(error).removeprefix('$.')}", *more) from None
+    return snapshot
 
 
 def _read_document(path: Path) -> dict[str, Any]:

@@ -219,7 +219,7 @@ def _document(name: str, plain: Mapping[str, Any]) -> SavedDocument:
     result = None
     if envelope.result is not None:
         result = _result(result_types(name), envelope.result, ignored)
-    _check_bounds(plain, _schema(name), _schema(name).get("$defs", {}), "$")
+    check_bounds(name, plain)
     report = Report(
         command=name,
         schema=envelope.schema,
@@ -265,6 +265,15 @@ def _schema(name: str) -> Mapping[str, Any]:
     text = (FOLDER / "schemas" / f"{name}.json").read_text(encoding="utf-8")
     schema: Mapping[str, Any] = json.loads(text)
     return schema
+
+
+def check_bounds(name: str, plain: Mapping[str, Any]) -> None:
+    """Check what types cannot say of a document: the range of numbers, and the forms of texts.
+
+    Raises:
+        DecodeError: with the JSON path of the first value out of bounds.
+    """
+    _check_bounds(plain, _schema(name), _schema(name).get("$defs", {}), "$")
 
 
 def _check_bounds(

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpucheck import __version__
+from gpucheck.cli.examples import FOLDER
 from gpucheck.drivers import open_probes, recorded
 from gpucheck.drivers.interface import NvmlRequest
 from gpucheck.drivers.readings import (
@@ -168,3 +169,23 @@ def test_any_json_is_a_snapshot_or_a_sentence(
         assert str(file) in error.message  # noqa: PT017
         return
     assert isinstance(found, Snapshot)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "place"),
+    [
+        ('"compute_capability":"9.0"', '"compute_capability":"9.x"', "compute_capability"),
+        ('"time":"2026', '"time":"x2026', "time: must"),
+        ('"fan_percent":null', '"fan_percent":-1', "fan_percent"),
+    ],
+)
+def test_forms_that_its_schema_refuses(before: str, after: str, place: str, tmp_path: Path) -> None:
+    text = (FOLDER / "h100x8.json").read_text(encoding="utf-8")
+    assert before in text
+    file = tmp_path / "node.json"
+    file.write_text(text.replace(before, after, 1), encoding="utf-8")
+
+    with pytest.raises(WrongUseError, match="is damaged") as caught:
+        read_snapshot(file)
+
+    assert place in caught.value.message
