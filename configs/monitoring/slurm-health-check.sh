@@ -12,7 +12,7 @@ gpucheck=${GPUCHECK:-/usr/local/bin/gpucheck}
 node=${SLURMD_NODENAME:-$(hostname -s)}
 PATH=$PATH:/usr/local/bin:/usr/bin:/bin
 
-line=$(timeout 50 "$gpucheck" detect --quick --line)
+line=$(timeout 50 "$gpucheck" detect --quick --format line)
 code=$?
 if [ "$code" -eq 1 ]; then
     # A node that is drained keeps its reason: somebody is at work on it.

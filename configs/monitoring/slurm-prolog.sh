@@ -9,7 +9,7 @@
 gpucheck=${GPUCHECK:-/usr/local/bin/gpucheck}
 PATH=$PATH:/usr/local/bin:/usr/bin:/bin
 
-line=$(timeout 20 "$gpucheck" detect --quick --line)
+line=$(timeout 20 "$gpucheck" detect --quick --format line)
 [ "$?" -eq 1 ] || exit 0
 scontrol update nodename="${SLURMD_NODENAME:-$(hostname -s)}" state=drain reason="gpucheck: $line"
 exit 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,7 +18,6 @@ from gpucheck.cli.help import HelpfulCommand, HelpfulGroup, wants_bold
 from gpucheck.cli.options import (
     CONFIG_VARIABLE,
     DEFAULTS,
-    SHARED,
     Option,
     call,
     collect,
@@ -149,29 +148,26 @@ def with_shared_options(
             # Typer would end with its code, but without a document.
             raise typer.Abort from None
 
-    parameters = [*_own(function), *_shared(name, formats), _CONFIG]
+    own = _parameters(function, function.__kwdefaults__ or {})
+    parameters = [*own, *_parameters(collect, shared_options(name, formats)), _CONFIG]
     # Typer reads both: the parameters from the signature, their types from the annotations.
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {item.name: item.annotation for item in parameters}
     return command
 
 
-def _own(function: Callable[..., int]) -> Iterator[inspect.Parameter]:
+def _parameters(
+    function: Callable[..., object], options: Mapping[str, Option]
+) -> Iterator[inspect.Parameter]:
+    """Yield a function's parameters, but for the options that are not among these."""
     group = None
     for item in inspect.signature(function, eval_str=True).parameters.values():
         if isinstance(item.default, Option):
             group = item.default.group or group
-            yield _parameter(item, item.default, group)
+            if item.name in options:
+                yield _parameter(item, options[item.name], group)
         elif item.name != "shared":
             yield item
-
-
-def _shared(name: str, formats: Sequence[str]) -> Iterator[inspect.Parameter]:
-    offered, group = shared_options(name, formats), None
-    for item in _SHARED_PARAMETERS:
-        group = SHARED[item.name].group or group
-        if item.name in offered:
-            yield _parameter(item, offered[item.name], group)
 
 
 def _parameter(item: inspect.Parameter, declared: Option, group: str | None) -> inspect.Parameter:
@@ -204,7 +200,6 @@ def _take_defaults(ctx: typer.Context, value: Path | None) -> None:
     ctx.default_map = defaults
 
 
-_SHARED_PARAMETERS = inspect.signature(collect, eval_str=True).parameters.values()
 _CONFIG = inspect.Parameter(
     "config",
     inspect.Parameter.KEYWORD_ONLY,

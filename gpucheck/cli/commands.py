@@ -41,6 +41,7 @@ COMMANDS = MappingProxyType(
                 ("gpucheck detect --pid 4711", "why is this program not on the GPU?"),
                 ("gpucheck detect --log train.log", "why did it die, and is that still so?"),
                 ("gpucheck detect --expect-gpus 8 --strict", "a gate for a node's health"),
+                ("gpucheck detect --quick --format line", "80 bytes at most, for a monitor"),
             ),
         ),
         "list": Command(

@@ -37,7 +37,6 @@ def command(
         " [default: the active environment's, else the one in PATH].",
     ),
     quick: bool = flag("--quick", "Ask NVML and files only; start no CUDA, no framework."),
-    line: bool = flag("--line", "One line of at most 80 bytes, for monitors."),
     wheel: list[str] | None = option(
         "--wheel NAME,...",
         "Name the build of torch, jax, ... for these GPUs and this driver.",
@@ -64,7 +63,6 @@ def command(
     from gpucheck.detect.machine import DetectRequest
     from gpucheck.detect.run import describe_checks, detect
 
-    shared = _as_line(shared, line=line)
     files: dict[str, object] = {"junit": junit, "github": github, "prometheus": prometheus}
     if list_checks or explain is not None:
         question = "--explain" if explain is not None else "--list-checks"
@@ -74,7 +72,7 @@ def command(
         return deliver("detect", shared, answer, probes.time())
     others = files | {"framework": framework, "python": python, "expect-gpus": expect_gpus}
     if wheel is not None:
-        others |= {"pid": pid, "log": log, "line": line}
+        others |= {"pid": pid, "log": log}
         check_alone("--wheel", only=only, skip=skip, deep=deep, quick=quick, **others)
         return _choose_wheels(shared, wheel)
     if shared.format == "shell":
@@ -119,14 +117,6 @@ def check_alone(question: str, **others: object) -> None:
     if given:
         message = f"{question} is a question of its own: omit {', '.join(given)}."
         raise WrongUseError(code="two-questions", message=message)
-
-
-def _as_line(shared: Shared, *, line: bool) -> Shared:
-    """Return the options with the format of --line."""
-    if line and shared.format != "table":
-        message = f"--line and --format {shared.format} contradict each other: give one of them."
-        raise WrongUseError(code="two-formats", message=message)
-    return shared._replace(format="line") if line else shared
 
 
 def _names(option: str, values: list[str] | None) -> tuple[str, ...]:

@@ -57,7 +57,7 @@ def blocks(report: Report, view: View) -> Iterator[Block]:
 
 
 def line(found: LogVerdict) -> str:
-    """Return the sentence of --line."""
+    """Return the sentence of --format line."""
     return conclusion(found)
 
 

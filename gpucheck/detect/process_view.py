@@ -60,7 +60,7 @@ def in_table(report: Report) -> Collection[str]:
 
 
 def line(found: ProcessAnswer) -> str:
-    """Return the sentence of --line."""
+    """Return the sentence of --format line."""
     return found.conclusion
 
 

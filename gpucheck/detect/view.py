@@ -270,5 +270,5 @@ def _explanation(check: CheckDescription) -> Iterator[Block]:
 
 
 def line(detection: Detection) -> str:
-    """Return the sentence of --line."""
+    """Return the sentence of --format line."""
     return detection.conclusion

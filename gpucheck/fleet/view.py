@@ -83,7 +83,7 @@ def blocks(report: Report, view: View) -> Iterator[Block]:
 
 
 def line(found: FleetReport) -> str:
-    """Return the sentence of --line."""
+    """Return the sentence of --format line."""
     return found.conclusion
 
 

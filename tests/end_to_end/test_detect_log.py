@@ -47,7 +47,7 @@ def test_the_cause_stands_first_with_its_line_and_remedy(program: Program, tmp_p
 
 def test_a_pipe_is_read_and_a_log_without_a_cause_is_well(program: Program) -> None:
     with (LOGS / "none-done.log").open("rb") as log:
-        shown = program("detect", "--log", "-", "--line", env={}, stdin=log)
+        shown = program("detect", "--log", "-", "--format", "line", env={}, stdin=log)
 
     assert (shown.code, shown.said) == (0, "")
     assert shown.text == "OK standard input: no known cause in 5 lines\n"

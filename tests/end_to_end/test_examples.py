@@ -101,7 +101,7 @@ def test_a_file_of_that_name_is_reached_by_its_path(
 
 
 def test_a_monitors_line_comes_alone(gpucheck_command: Callable) -> None:
-    ended = gpucheck_command("detect", "--line", "--from", "example:lost-gpu")
+    ended = gpucheck_command("detect", "--format", "line", "--from", "example:lost-gpu")
 
     assert ended.stdout.startswith("FAIL ")
     assert "GPU 2 (0000:2a:00.0) fell off the bus" in ended.stdout

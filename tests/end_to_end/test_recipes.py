@@ -410,7 +410,7 @@ def test_the_jobs_script_says_how_it_ended(
     assert asked[0] == (
         f"python3 -m pip install --quiet gpucheck-cli[cuda12] @ {variables['GPUCHECK_SOURCE']}"
     )
-    assert asked[1] == "gpucheck detect --line --expect-gpus 8"
+    assert asked[1] == "gpucheck detect --format line --expect-gpus 8"
     measured = ["gpucheck bench --quick --device gpu --samples summary --json"]
     assert asked[2:] == ([] if code else measured)
 

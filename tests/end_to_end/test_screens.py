@@ -103,7 +103,7 @@ SCREENS: dict[str, tuple[str, tuple[tuple[str, ...], ...]]] = {
             ("detect", "--log", "lib-tf-cudnn.log", "--from", "example:h100x8", "-v"),
             ("detect", "--log", "host-oom-slurm-old.log", "-q"),
             ("detect", "--log", "none-words.log"),
-            ("detect", "--log", "cpu-ort.log", "--line"),
+            ("detect", "--log", "cpu-ort.log", "--format", "line"),
             ("detect", "--log", "/dev/null/x"),
             ("place", "/gpu:0", "--log", "train.log"),
         ),

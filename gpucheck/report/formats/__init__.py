@@ -42,10 +42,10 @@ FORMATS = MappingProxyType(
 
 #: Document -> module of its view. `blocks(report, view)` yields what the table shows; `LINES` has a
 #: function of the result for each format that is lines to copy; `line(result)` is the sentence of
-#: --line; `charts(report, view)` yields the charts (report/charts.py) that --html and --plot draw,
-#: each only if the document has its values; `headline(report)` is the `Headline` of a page, where
-#: `blocks` have none; `in_table(report)` are the codes of the error and the warnings that `blocks`
-#: shows, so that they are not repeated.
+#: the format `line`; `charts(report, view)` yields the charts (report/charts.py) that --html and
+#: --plot draw, each only if the document has its values; `headline(report)` is the `Headline` of a
+#: page, where `blocks` have none; `in_table(report)` are the codes of the error and the warnings
+#: that `blocks` shows, so that they are not repeated.
 VIEWS = MappingProxyType(
     {
         "list": "gpucheck.inventory.view",

@@ -7,7 +7,7 @@ from gpucheck.report.errors import ExitCode
 from gpucheck.report.formats import open_view
 from gpucheck.report.text import Renderer, View, as_ascii, printable
 
-#: The longest line of `--line`, in bytes.
+#: The longest line of `--format line`, in bytes.
 LONGEST_LINE = 80
 
 
