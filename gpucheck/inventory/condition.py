@@ -117,7 +117,10 @@ def lost(gpu: Card, health: GpuHealthReading) -> Judgement:
 
 
 def ecc_errors(gpu: Card, health: GpuHealthReading) -> Judgement:
-    """Count the uncorrected errors since the driver was loaded."""
+    """Did the memory have errors that could not be corrected?
+
+    Count the uncorrected errors since the driver was loaded.
+    """
     errors = health.ecc_uncorrected_volatile
     if errors:
         noun = "memory error" if errors == 1 else "memory errors"
@@ -162,7 +165,10 @@ def ecc_errors(gpu: Card, health: GpuHealthReading) -> Judgement:
 
 
 def row_remapping(gpu: Card, health: GpuHealthReading) -> Judgement:
-    """Look at failed, many, and pending rows."""
+    """Could every bad row of memory be replaced?
+
+    Look at failed, many, and pending rows.
+    """
     missing = unread(health, "remapped_rows_failed", "remapped_rows_pending")
     if missing is not None:
         return missing
@@ -196,7 +202,10 @@ def row_remapping(gpu: Card, health: GpuHealthReading) -> Judgement:
 
 
 def retired_pages(gpu: Card, health: GpuHealthReading) -> Judgement:
-    """Count the retired pages, whatever the cause."""
+    """Are there too many retired pages of memory (GPUs before Ampere)?
+
+    Count the retired pages, whatever the cause.
+    """
     missing = unread(health, "retired_pages_double_bit", "retired_pages_single_bit")
     if missing is not None:
         return missing
@@ -221,7 +230,10 @@ def retired_pages(gpu: Card, health: GpuHealthReading) -> Judgement:
 
 
 def memory_repair(gpu: Card, health: GpuHealthReading) -> Judgement:
-    """Report what the driver says about repairs."""
+    """Does the driver report the memory as unrepairable, or a repair as pending?
+
+    Report what the driver says about repairs.
+    """
     if health.memory_unrepairable:
         return Trouble(
             CheckStatus.FAIL,
@@ -242,7 +254,10 @@ def memory_repair(gpu: Card, health: GpuHealthReading) -> Judgement:
 
 
 def recovery_action(gpu: Card, health: GpuHealthReading) -> Judgement:
-    """Translate the driver's action."""
+    """Does the driver ask for a reset or a reboot?
+
+    Translate the driver's action.
+    """
     missing = unread(health, "recovery_action")
     if missing is not None:
         return missing
@@ -261,7 +276,10 @@ def recovery_action(gpu: Card, health: GpuHealthReading) -> Judgement:
 
 
 def temperature(gpu: Card, health: GpuHealthReading) -> Judgement:
-    """Compare with the card's own limits."""
+    """Is any GPU, or its memory, near the card's own limit?
+
+    Compare with the card's own limits.
+    """
     if gpu.temperature_c is None:
         return Unread(gpu.unavailable.get("temperature_c", "the driver does not report it"))
     now = gpu.temperature_c
@@ -311,7 +329,10 @@ def _hot(
 
 
 def clock_throttling(gpu: Card, health: GpuHealthReading) -> Judgement:
-    """Test the bits: the mask may hold harmless ones beside them."""
+    """Is anything slowing the clocks down right now?
+
+    Test the bits: the mask may hold harmless ones beside them.
+    """
     missing = unread(health, "clock_event_reasons")
     if missing is not None:
         return missing
@@ -381,7 +402,10 @@ def unfit(gpu: Card, health: GpuHealthReading) -> Unfit | None:
 
 
 def pcie_width(gpu: Card, health: GpuHealthReading) -> Judgement:
-    """Compare the current number of PCIe lanes with what card and slot support."""
+    """Does every GPU use all the PCIe lanes that its slot offers?
+
+    Compare the current number of PCIe lanes with what card and slot support.
+    """
     if isinstance(gpu, Gpu):
         now, most = gpu.pcie.width, gpu.pcie.width_max
     else:

@@ -27,14 +27,14 @@ def modules_with(function: str, layer: str) -> set[str]:
 
 
 def test_checks() -> None:
-    from gpucheck.detect.checks import CHECKS, condition, frameworks
+    from gpucheck.detect.checks import CHECKS, frameworks, gpu_health
 
     modules = {check.ID: check.__name__ for check in CHECKS if isinstance(check, ModuleType)}
     rows = {
         check.ID
-        for table in (condition, frameworks)
+        for table in (gpu_health, frameworks)
         for check in vars(table).values()
-        if isinstance(check, (condition.ConditionCheck, frameworks.FrameworkCheck))
+        if isinstance(check, (gpu_health.GpuCheck, frameworks.FrameworkCheck))
     }
 
     assert sorted(check.ID for check in CHECKS) == sorted([*modules, *rows])
@@ -46,8 +46,14 @@ def test_checks() -> None:
 
 
 def test_every_check_and_format_has_a_test_file_of_its_name() -> None:
-    # The frameworks' checks share their judgement: tests/detect/test_frameworks.py.
+    from gpucheck.detect.checks import CHECKS
+    from gpucheck.detect.checks.frameworks import NAMES
+    from gpucheck.inventory.condition import CONDITIONS
+
+    # The frameworks' checks share their judgement: tests/detect/test_frameworks.py. What `list` and
+    # `place` judge too: tests/inventory/test_condition.py.
     checks = ids_in(PACKAGE / "detect" / "checks") - {"frameworks"}
+    checks |= {check.ID for check in CHECKS} - {*NAMES, *CONDITIONS}
     formats = ids_in(PACKAGE / "report" / "formats")
 
     assert {f"test-{name}" for name in checks} <= ids_in(ROOT / "tests" / "detect" / "checks")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpucheck.detect.checks import pcie_width
-from gpucheck.detect.checks.condition import ROW_REMAPPING
+from gpucheck.detect.checks.gpu_health import PCIE_WIDTH, ROW_REMAPPING
 from gpucheck.detect.machine import Machine
 from gpucheck.drivers.evidence import HealthReading
 from gpucheck.drivers.native import BINDING_TOO_OLD
@@ -21,7 +20,7 @@ DENIED = {"remapped_rows_failed": "no permission to read it (NVML error 4)"}
 
 
 def test_many_healthy_gpus_are_one_finding() -> None:
-    (found,) = pairs_of(*((gpu_reading(n), healthy(n)) for n in range(8)), check=pcie_width)
+    (found,) = pairs_of(*((gpu_reading(n), healthy(n)) for n in range(8)), check=PCIE_WIDTH)
 
     assert found.summary == "PCIe links have their full width (8 GPUs)"
     assert found.gpu is None
@@ -31,7 +30,7 @@ def test_each_bad_gpu_has_a_finding_with_its_uuid() -> None:
     bad = [gpu_reading(n, pcie_width=8) for n in (1, 3)]
     pairs = [(gpu_reading(0), healthy(0)), *((gpu, healthy(gpu.index)) for gpu in bad)]
 
-    found = pairs_of(*pairs, check=pcie_width)
+    found = pairs_of(*pairs, check=PCIE_WIDTH)
 
     assert [item.gpu for item in found] == [gpu.uuid for gpu in bad]
     assert [item.summary for item in found] == ["GPU 1: PCIe x8 of x16", "GPU 3: PCIe x8 of x16"]
@@ -71,14 +70,14 @@ def test_a_reading_that_failed_as_a_whole_is_not_checked() -> None:
         readings=reading_of(gpu_reading(0)), health_reading=HealthReading(failure=failure)
     )
 
-    (found,) = pcie_width.check(Machine(probes))
+    (found,) = PCIE_WIDTH.check(Machine(probes))
 
     assert found.status is CheckStatus.UNKNOWN
     assert found.summary == "not checked: no answer within 10 s"
 
 
 def test_without_a_gpu_that_answers_nothing_is_judged() -> None:
-    (found,) = pcie_width.check(Machine(FakeProbes(readings=reading_of())))
+    (found,) = PCIE_WIDTH.check(Machine(FakeProbes(readings=reading_of())))
 
     assert found.status is CheckStatus.SKIP
 

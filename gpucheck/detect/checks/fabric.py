@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from gpucheck.detect.findings import over_gpus
+from gpucheck.detect.findings import make_trouble, over_gpus
 from gpucheck.detect.machine import Machine
 from gpucheck.detect.model import Finding, Layer
 from gpucheck.drivers.evidence import GpuHealthReading
 from gpucheck.drivers.readings import GpuReading
-from gpucheck.inventory.condition import Judgement, Trouble, Unread, unread
+from gpucheck.inventory.condition import Judgement, Unread, unread
 from gpucheck.report.envelope import CheckStatus, Evidence
 
 ID = "fabric"
@@ -48,26 +48,13 @@ def judge(gpu: GpuReading, health: GpuHealthReading) -> Judgement:
     state, status = health.fabric_state or 0, health.fabric_status or 0
     if state == 0:
         return Unread("not supported by this GPU", applies=False)
-    evidence = (
-        Evidence(
-            "nvmlDeviceGetGpuFabricInfoV",
-            f"state {state}, status {status}, health {health.fabric_health or 0}",
-        ),
+    evidence = Evidence(
+        "nvmlDeviceGetGpuFabricInfoV",
+        f"state {state}, status {status}, health {health.fabric_health or 0}",
     )
     if state != COMPLETED or status != 0:
-        return Trouble(
-            CheckStatus.FAIL,
-            "the NVLink fabric is not set up",
-            evidence,
-            (
-                "Start it: sudo systemctl start nvidia-fabricmanager",
-                "Its version must be exactly the driver's.",
-            ),
-            cause="fabric-not-ready",
-        )
+        return make_trouble(ID, "fabric-not-ready", evidence, status=CheckStatus.FAIL)
     condition = HEALTH.get(health.fabric_health or 0)
     if condition is None:
         return None
-    step = "Read the log of nvidia-fabricmanager: journalctl -u nvidia-fabricmanager"
-    summary = f"the NVLink fabric is {condition}"
-    return Trouble(CheckStatus.WARN, summary, evidence, (step,), cause="fabric-unhealthy")
+    return make_trouble(ID, "fabric-unhealthy", evidence, condition=condition)

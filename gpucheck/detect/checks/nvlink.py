@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from gpucheck.detect.findings import over_gpus
+from gpucheck.detect.findings import make_trouble, over_gpus
 from gpucheck.detect.machine import Machine
 from gpucheck.detect.model import Finding, Layer
 from gpucheck.drivers.evidence import GpuHealthReading
 from gpucheck.drivers.readings import GpuReading
-from gpucheck.inventory.condition import Judgement, Trouble, Unread, unread
-from gpucheck.report.envelope import CheckStatus, Evidence
+from gpucheck.inventory.condition import Judgement, Unread, unread
+from gpucheck.report.envelope import Evidence
 
 ID = "nvlink"
 LAYER = Layer.HEALTH
@@ -30,15 +30,7 @@ def check(machine: Machine) -> list[Finding]:
             return Unread("no link is up between these GPUs", applies=False)
         if active == links:
             return None
-        return Trouble(
-            CheckStatus.WARN,
-            f"{links - active} of {links} NVLinks are down",
-            (Evidence("nvmlDeviceGetNvLinkState", f"{active} of {links} active"),),
-            (
-                "Show the links: nvidia-smi nvlink --status",
-                "On NVSwitch machines: restart nvidia-fabricmanager; then ask the vendor.",
-            ),
-            cause="nvlink-down",
-        )
+        evidence = Evidence("nvmlDeviceGetNvLinkState", f"{active} of {links} active")
+        return make_trouble(ID, "nvlink-down", evidence, down=links - active, links=links)
 
     return over_gpus(machine, ID, "all NVLinks are up", judge)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpucheck.detect.checks import fan
+from gpucheck.detect.checks.gpu_health import FAN
 from tests.detect.checks.healthy import judge
 
 
@@ -29,7 +29,7 @@ from tests.detect.checks.healthy import judge
 def test_judgement(
     gpu: dict[str, object], health: dict[str, object], status: str, says: str
 ) -> None:
-    found = judge(fan, gpu, health)
+    found = judge(FAN, gpu, health)
 
     assert found.status == status
     assert says in found.summary

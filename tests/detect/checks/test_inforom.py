@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpucheck.detect.checks import inforom
+from gpucheck.detect.checks.gpu_health import INFOROM
 from tests.detect.checks.healthy import judge
 
 
@@ -18,7 +18,7 @@ from tests.detect.checks.healthy import judge
 def test_judgement(
     gpu: dict[str, object], health: dict[str, object], status: str, says: str
 ) -> None:
-    found = judge(inforom, gpu, health)
+    found = judge(INFOROM, gpu, health)
 
     assert found.status == status
     assert says in found.summary

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpucheck.detect.checks import nvlink_errors
+from gpucheck.detect.checks.gpu_health import NVLINK_ERRORS
 from tests.detect.checks.healthy import judge
 
 
@@ -28,7 +28,7 @@ from tests.detect.checks.healthy import judge
     ],
 )
 def test_judgement(health: dict[str, object], status: str, says: str) -> None:
-    found = judge(nvlink_errors, health=health)
+    found = judge(NVLINK_ERRORS, health=health)
 
     assert found.status == status
     assert says in found.summary

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpucheck.detect.checks import pcie_generation
+from gpucheck.detect.checks.gpu_health import PCIE_GENERATION
 from tests.detect.checks.healthy import judge
 
 
@@ -31,7 +31,7 @@ from tests.detect.checks.healthy import judge
 def test_judgement(
     gpu: dict[str, object], health: dict[str, object], status: str, says: str
 ) -> None:
-    found = judge(pcie_generation, gpu, health)
+    found = judge(PCIE_GENERATION, gpu, health)
 
     assert found.status == status
     assert says in found.summary

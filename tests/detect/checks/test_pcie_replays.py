@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpucheck.detect.checks import pcie_replays
+from gpucheck.detect.checks.gpu_health import PCIE_REPLAYS
 from tests.detect.checks.healthy import judge
 
 
@@ -21,7 +21,7 @@ from tests.detect.checks.healthy import judge
 def test_judgement(
     gpu: dict[str, object], health: dict[str, object], status: str, says: str
 ) -> None:
-    found = judge(pcie_replays, gpu, health)
+    found = judge(PCIE_REPLAYS, gpu, health)
 
     assert found.status == status
     assert says in found.summary
@@ -30,10 +30,10 @@ def test_judgement(
 def test_the_rate_is_held_against_what_the_link_may_have() -> None:
     link = {"pcie_width": 16, "pcie_generation": 4}
 
-    found = judge(pcie_replays, link, {"pcie_replays_grown": 2, "sample_s": 6.0})
+    found = judge(PCIE_REPLAYS, link, {"pcie_replays_grown": 2, "sample_s": 6.0})
 
     assert found.evidence[0] == ("replays a minute", "20, limit 15")
-    assert judge(pcie_replays, link, {"pcie_replays_grown": 2, "sample_s": 8.0}).status == "ok"
+    assert judge(PCIE_REPLAYS, link, {"pcie_replays_grown": 2, "sample_s": 8.0}).status == "ok"
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_the_rate_is_held_against_what_the_link_may_have() -> None:
 def test_each_generation_has_its_limit(generation: int | None, limit: str) -> None:
     link = {"pcie_width": 16, "pcie_generation": generation}
 
-    found = judge(pcie_replays, link, {"pcie_replays_grown": 2, "sample_s": 1.0})
+    found = judge(PCIE_REPLAYS, link, {"pcie_replays_grown": 2, "sample_s": 1.0})
 
     assert found.evidence[0] == ("replays a minute", f"120, limit {limit}")
 
@@ -54,7 +54,7 @@ def test_a_rate_at_the_limit_is_allowed() -> None:
     link = {"pcie_width": 1, "pcie_generation": 5}
 
     at, beyond = (
-        judge(pcie_replays, link, {"pcie_replays_grown": grown, "sample_s": 1500.0})
+        judge(PCIE_REPLAYS, link, {"pcie_replays_grown": grown, "sample_s": 1500.0})
         for grown in (48, 49)
     )
 

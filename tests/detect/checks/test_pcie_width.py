@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpucheck.detect.checks import pcie_width
+from gpucheck.detect.checks.gpu_health import PCIE_WIDTH
 from tests.detect.checks.healthy import judge
 
 
@@ -19,7 +19,7 @@ from tests.detect.checks.healthy import judge
 def test_judgement(
     gpu: dict[str, object], health: dict[str, object], status: str, says: str
 ) -> None:
-    found = judge(pcie_width, gpu, health)
+    found = judge(PCIE_WIDTH, gpu, health)
 
     assert found.status == status
     assert says in found.summary

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpucheck.detect.checks import persistence_mode
+from gpucheck.detect.checks.gpu_health import PERSISTENCE_MODE
 from tests.detect.checks.healthy import judge
 
 
@@ -19,7 +19,7 @@ from tests.detect.checks.healthy import judge
 def test_judgement(
     gpu: dict[str, object], health: dict[str, object], status: str, says: str
 ) -> None:
-    found = judge(persistence_mode, gpu, health)
+    found = judge(PERSISTENCE_MODE, gpu, health)
 
     assert found.status == status
     assert says in found.summary

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpucheck.detect.checks import power_limit
+from gpucheck.detect.checks.gpu_health import POWER_LIMIT
 from tests.detect.checks.healthy import judge
 
 
@@ -21,7 +21,7 @@ from tests.detect.checks.healthy import judge
 def test_judgement(
     gpu: dict[str, object], health: dict[str, object], status: str, says: str
 ) -> None:
-    found = judge(power_limit, gpu, health)
+    found = judge(POWER_LIMIT, gpu, health)
 
     assert found.status == status
     assert says in found.summary

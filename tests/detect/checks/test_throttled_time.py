@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpucheck.detect.checks import throttled_time
+from gpucheck.detect.checks.gpu_health import THROTTLED_TIME
 from tests.detect.checks.healthy import judge
 
 
@@ -25,13 +25,13 @@ from tests.detect.checks.healthy import judge
 def test_judgement(
     gpu: dict[str, object], health: dict[str, object], status: str, says: str
 ) -> None:
-    found = judge(throttled_time, gpu, health)
+    found = judge(THROTTLED_TIME, gpu, health)
 
     assert found.status == status
     assert says in found.summary
 
 
 def test_the_growth_is_evidence() -> None:
-    found = judge(throttled_time, health={"throttled_ns": {"power brake": 5_000_000}})
+    found = judge(THROTTLED_TIME, health={"throttled_ns": {"power brake": 5_000_000}})
 
     assert found.evidence == (("power brake counter", "+5.0 ms in 100 ms"),)
