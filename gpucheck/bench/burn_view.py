@@ -10,6 +10,7 @@ from gpucheck.report.blocks import (
     Block,
     Column,
     Gap,
+    Headline,
     Inline,
     Line,
     Row,
@@ -40,9 +41,9 @@ _COLUMNS = ("speed", "products", "wrong", "temp", "power")
 
 
 def blocks(report: Report, view: View) -> Iterator[Block]:
-    """Yield each device's figures, what is wrong, and the verdict."""
+    """Yield the verdict, each device's figures, and what is wrong."""
     # Only a judged run needs what judges it, which takes 20 ms to import.
-    from gpucheck.bench.ci.gates_view import gate_blocks, verdict_line, verdict_word
+    from gpucheck.bench.ci.gates_view import gate_blocks, verdict_line
 
     found = report.result
     if not isinstance(found, BurnResult):
@@ -50,17 +51,18 @@ def blocks(report: Report, view: View) -> Iterator[Block]:
     if view.verbosity >= 0:
         yield head(report, counted(each.name for each in found.devices if each.name is not None))
         yield Gap()
-    yield _devices(found, view)
-    yield Gap()
-    if view.verbosity >= 0:
-        yield from limited(_notes(found), view)
-        yield Gap()
     if report.exit_code in _NOT_RUN:
-        yield verdict_line("NOT RUN", "bold yellow", "no device could begin")
-        return
-    yield from gate_blocks(found.gates, view, notes=False)
+        yield Headline("no device could begin", CheckStatus.UNKNOWN, "NOT RUN", "bold yellow")
+    else:
+        yield verdict_line(report, found.gates, _verdict(found))
     yield Gap()
-    yield verdict_line(*verdict_word(report, found.gates), _verdict(found))
+    yield _devices(found)
+    yield Gap()
+    if report.exit_code not in _NOT_RUN:
+        yield from gate_blocks(found.gates, view, notes=False)
+    if view.verbosity >= 0:
+        yield Gap()
+        yield from limited(_notes(found), view)
 
 
 def charts(report: Report, view: View) -> Iterator[Chart]:
@@ -76,7 +78,7 @@ def in_table(report: Report) -> Collection[str]:
     return ("burn-failed", "burn-undecided")
 
 
-def _devices(found: BurnResult, view: View) -> Table:
+def _devices(found: BurnResult) -> Table:
     columns = [
         Column("device"),
         *(Column(name, right=True) for name in _COLUMNS),
@@ -85,8 +87,8 @@ def _devices(found: BurnResult, view: View) -> Table:
     rows = []
     for device in found.devices:
         mark, style = _mark([gate for gate in found.gates if gate.device == device.device])
-        sign, word, color = MARKS[mark]
-        name = (Span(f"{sign if view.unicode else word} ", color), Span(device.device))
+        sign, _, color = MARKS[mark]
+        name = (Span(f"{sign} ", color), Span(device.device))
         rows.append(Row([name, *_figures(device)], style=style))
     return Table(columns, rows)
 

@@ -1,57 +1,56 @@
-"""Doubts of a benchmark's rows: a line for each cause, and with -v their full texts."""
+"""Doubts of a benchmark: a line for each cause in few words, or with -v in full."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
 from gpucheck.bench.doubt_table import find_wording, read_wordings
-from gpucheck.bench.model import Measurement
-from gpucheck.bench.rows_view import devices_text
+from gpucheck.bench.model import BenchResult, Comparison, Measurement
+from gpucheck.bench.rows_view import devices_text, named_rows
 from gpucheck.report.blocks import Line
 from gpucheck.report.envelope import CheckStatus
+from gpucheck.report.text import View
 
 
-def in_doubt(rows: Sequence[Measurement], *, settled: bool = True) -> list[Line]:
-    """Return a line for each cause of doubt, the gravest first.
+def in_doubt(result: BenchResult, view: View) -> Iterator[Line]:
+    """Yield each doubt about rows and comparisons once, the gravest first.
 
-    Without `settled`, how well medians are known is left out: the run was interrupted.
+    Of an interrupted run, how well medians are known is left out.
     """
-    measured = [row for row in rows if row.median_s is not None]
+    full = view.verbosity > 0
+    measured = [row for row in result.measurements if row.median_s is not None]
     order = list(read_wordings())
-    found = [(doubt.code, row) for row in measured for doubt in row.doubts]
-    found.sort(key=lambda one: order.index(one[0]) if one[0] in order else -1)
-    doubtful: dict[tuple[str, str], dict[int, Measurement]] = {}
-    for code, row in found:
-        words = find_wording(code)
-        if settled or words.get("about") != "precision":
-            doubtful.setdefault((words["short"], words["short_next"]), {})[id(row)] = row
-    return [
-        Line(f"{what} ({_where([*of.values()], measured)}): {step}", CheckStatus.WARN, indent=2)
-        for (what, step), of in doubtful.items()
-    ]
+    subjects: list[Measurement | Comparison] = [*measured, *result.comparisons]
+    found = [(doubt, one) for one in subjects for doubt in one.doubts]
+    found.sort(key=lambda one: order.index(one[0].code) if one[0].code in order else -1)
+    doubtful: dict[tuple[str, str], dict[int, Measurement | Comparison]] = {}
+    for doubt, one in found:
+        words = find_wording(doubt.code)
+        if full:
+            said = (doubt.message, doubt.next)
+        elif "short" in words and not (result.interrupted and words.get("about") == "precision"):
+            said = (words["short"], words["short_next"])
+        else:
+            continue
+        doubtful.setdefault(said, {})[id(one)] = one
+    for (what, step), of in doubtful.items():
+        where = _where([*of.values()], measured, full=full)
+        yield Line(f"{what} ({where}): {step}", CheckStatus.WARN, indent=2)
 
 
-def _where(found: Sequence[Measurement], rows: Sequence[Measurement]) -> str:
-    """Return how many rows it is, and which if one word says it."""
-    count = f"{len(found)} of {len(rows)} rows" if len(rows) > 1 else "the row"
-    if len(found) == len(rows):
-        return count
-    kernels = list(dict.fromkeys(row.kernel for row in found))
-    devices = devices_text(sorted({row.device for row in found}))
-    some = {row.device for row in found} != {row.device for row in rows}
-    if some and "," not in devices:
-        return f"{count}, on {devices}"
-    several = len({row.kernel for row in rows}) > 1
-    return f"{count}, in {kernels[0]}" if several and len(kernels) == 1 else count
-
-
-def full_doubts(rows: Sequence[Measurement], named: Sequence[str]) -> Iterator[Line]:
-    """Yield each doubt of a table in full, with its rows."""
-    about: dict[str, list[str]] = {}
-    for row, name in zip(rows, named, strict=True):
-        for doubt in row.doubts:
-            about.setdefault(f"{doubt.message}; {doubt.next}", []).append(name)
-    measured = sum(row.median_s is not None for row in rows)
-    for text, names in about.items():
-        who = "all rows" if len(names) == measured > 1 else " | ".join(names)
-        yield Line(f"{who}: {text}", CheckStatus.WARN, indent=4)
+def _where(
+    found: Sequence[Measurement | Comparison], measured: Sequence[Measurement], *, full: bool
+) -> str:
+    """Return which rows or comparisons these are: how many, and their device or kernel."""
+    rows = [one for one in found if isinstance(one, Measurement)]
+    if not rows:
+        return ", ".join(dict.fromkeys(f"{one.kernel} {one.dtype.format}" for one in found))
+    if full and len(rows) < len(measured):
+        return "; ".join(named_rows(rows))
+    count = f"{len(rows)} of {len(measured)} rows" if len(measured) > 1 else "the row"
+    devices = {row.device for row in rows}
+    if devices != {row.device for row in measured} and "," not in devices_text(devices):
+        return f"{count}, on {devices_text(devices)}"
+    kernels = {row.kernel for row in rows}
+    several = kernels != {row.kernel for row in measured}
+    return f"{count}, in {kernels.pop()}" if several and len(kernels) == 1 else count

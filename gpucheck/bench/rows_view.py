@@ -1,4 +1,4 @@
-"""Rows of a benchmark as tables: figures, bars, limits; alike GPUs share a row."""
+"""Rows of a benchmark as tables: names, figures and limits; alike GPUs share a row."""
 
 from __future__ import annotations
 
@@ -9,18 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpucheck.bench.model import BenchResult, Measurement, Scope
-from gpucheck.report.blocks import (
-    Block,
-    Column,
-    Fitting,
-    Heading,
-    Inline,
-    Line,
-    Row,
-    Span,
-    Table,
-    plain,
-)
+from gpucheck.report.blocks import Column, Heading, Inline, Line, Row, Span, Table
 from gpucheck.report.text import (
     View,
     binary_bytes,
@@ -35,10 +24,6 @@ from gpucheck.report.text import (
 if TYPE_CHECKING:
     from gpucheck.bench.case import CaseLabel
 
-#: Shortest bar that shows a proportion, and longest that is easy to read.
-_SHORTEST_BAR, _LONGEST_BAR = 5, 40
-#: Partial blocks, from one eighth on.
-_EIGHTHS = "▏▎▍▌▋▊▉"
 #: From this many GPUs on, alike rows share one without -v.
 MANY_GPUS = 4
 #: Error of rows for which no time was left.
@@ -49,10 +34,8 @@ _WIDE = 0.1
 _SLOWER = 1.05
 #: Share up to which several GPUs are equally fast, and the smallest one with a digit other than 0.
 _ALIKE, _LEAST_SHOWN = 0.002, 0.0005
-#: Columns between a heading and its limits.
-_LIMITS_GAP = 3
-#: Indentation of rows, and of the lines below one.
-_INDENT, _BELOW = 2, 4
+#: Indentation of the lines below a row.
+_BELOW = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +147,16 @@ def row_name(row: Measurement | CaseLabel, where: str | None = None, *, sizes: b
     return f"{device} {what}{moved}"
 
 
+def named_rows(rows: Sequence[Measurement], gpu_count: int = 0) -> list[str]:
+    """Return what rows are, with kernel, format and size; devices that differ in no more, once."""
+    alike: dict[str, list[str]] = {}
+    for row in rows:
+        sizes = {other.shape for other in rows if other.kernel == row.kernel}
+        name = f"{row.kernel} {row.dtype.format}{row_name(row, '', sizes=len(sizes) > 1)}"
+        alike.setdefault(name, []).append(row.device)
+    return [f"{name} on {devices_text(devices, gpu_count)}" for name, devices in alike.items()]
+
+
 def made_by(row: Measurement | CaseLabel) -> str:
     """Return what a row runs: a variant of gpucheck's, or a framework's code and its form."""
     what = variant_text(row.kernel, row.variant)
@@ -200,8 +193,8 @@ def size_text(row: Measurement | CaseLabel) -> str:
 # ------------------------------------------------------------------------------ the table
 
 
-def heading(rows: Sequence[Measurement], view: View) -> Iterator[Block]:
-    """Yield a table's heading: kernel, size, format, and the limits of its percentages."""
+def heading(rows: Sequence[Measurement]) -> Heading:
+    """Return a table's heading: kernel, size, format, and what its percentages are of."""
     first = rows[0]
     parts = []
     one_size = all(row.shape == first.shape for row in rows)
@@ -213,46 +206,23 @@ def heading(rows: Sequence[Measurement], view: View) -> Iterator[Block]:
         for name, value in first.parameters.items()
         if name != "towers" and all(row.parameters.get(name) == value for row in rows)
     )
-    limits = limits_text(rows)
     spans = (Span(first.kernel, "bold"), Span(f" {', '.join(parts)}"))
-    if limits and len(plain(spans)) + len(limits) + _LIMITS_GAP <= view.width:
-        yield Heading((*spans, Span(" " * _LIMITS_GAP), Span(limits, "dim")))
-        return
-    yield Heading(spans)
-    if limits:
-        yield Line(limits, indent=_INDENT, style="dim")
+    limits = _limits_text(rows)
+    return Heading((*spans, Span(f"   {limits}", "dim")) if limits else spans)
 
 
-def limits_text(rows: Sequence[Measurement]) -> str:
-    """Return what the percentages refer to: "% of peak, 82.6 TFLOP/s", by device if they differ."""
-    found: dict[tuple[str, str], list[tuple[float, str]]] = {}
+def _limits_text(rows: Sequence[Measurement]) -> str:
+    """Return what the percentages are of, by side if that differs: "% of peak"."""
+    sides: dict[str, set[str]] = {}
     for row in rows:
-        percent, name = limit_of(row)
+        percent, limit = limit_of(row)
         if percent:
-            side = "cpu" if row.device == "cpu" else "gpu"
-            found.setdefault((name, side), []).append(_limit_value(row, percent))
-    names = list(dict.fromkeys(name for name, _ in found))
-    texts = []
-    for limit in names:
-        sides = [side for name, side in found if name == limit]
-        values = [
-            (f"{side} " if len(sides) > 1 else "") + _range(found[limit, side]) for side in sides
-        ]
-        who = f"{sides[0]} " if len(names) > 1 and len(sides) == 1 else ""
-        texts.append(f"{who}% of {limit}, {', '.join(values)}")
-    return "; ".join(texts)
-
-
-def _range(values: Sequence[tuple[float, str]]) -> str:
-    return _span(*(rate(*pick(values)) for pick in (min, max)))
-
-
-def _span(low: str, high: str) -> str:
-    """Return a range of two amounts; a unit that both share is given once."""
-    if low == high:
-        return low
-    number, _, unit = low.partition(" ")
-    return f"{number if high.endswith(f' {unit}') else low} to {high}"
+            sides.setdefault(limit, set()).add("cpu" if row.device == "cpu" else "gpu")
+    names = [
+        limit if len(sides) == 1 else f"{limit} ({', '.join(sorted(of))})"
+        for limit, of in sides.items()
+    ]
+    return f"% of {', '.join(names)}" if names else ""
 
 
 def limit_of(row: Measurement) -> tuple[float | None, str]:
@@ -264,88 +234,33 @@ def limit_of(row: Measurement) -> tuple[float | None, str]:
     return None, ""
 
 
-def _limit_value(row: Measurement, percent: float) -> tuple[float, str]:
-    unit = "FLOP/s" if row.throughput is None else row.throughput.unit
-    if unit not in ("B/s", "FLOP/s") and row.flops and row.median_s:
-        return row.flops / row.median_s / percent * 100, "FLOP/s"
-    return speed(row) / percent * 100, unit
-
-
-def rows_table(found: Sequence[Entry], view: View, name_width: int) -> Block:
-    """Return the rows of one kernel in one format; `name_width` is that of the whole report."""
+def rows_table(found: Sequence[Entry], view: View) -> Table:
+    """Return the rows of one kernel in one format, each held against the best one."""
     ranked = [speed(one.row) for one in found if _has_rank(one.row)]
-    best, worst = max(ranked, default=0.0), min(ranked, default=0.0)
-    compared = len(ranked) > 1
-    standings = [_standing(one.row, best, worst, compared=compared) for one in found]
-    longest = max(
-        (
-            len(" ".join((_remark(one.row).text, text)).strip())
-            for one, (text, _, _) in zip(found, standings, strict=True)
-        ),
-        default=0,
-    )
-    tables = []
-    free = view.width - _INDENT - name_width - _FIGURES_WIDTH - longest - 1
-    if compared and free >= _SHORTEST_BAR:
-        bars = [_bar(standing, min(free, _LONGEST_BAR), view) for standing in standings]
-        tables.append(_table(found, bars, view, name_width))
-    words: list[Inline] = [(Span(text, style),) if text else "" for text, style, _ in standings]
-    tables.append(_table(found, words, view, name_width))
-    tables.append(_table(found, words, view, 0))
-    tables.append(_table(found, words, view, None))
-    return Fitting(tuple(tables))
-
-
-#: Widths of the columns time, interval, speed, share and remark, with their gaps.
-_TIME, _SPREAD, _SPEED, _SHARE = 7, 6, 12, 4
-_FIGURES_WIDTH = _TIME + _SPREAD + _SPEED + _SHARE + 5
-
-
-def _table(
-    found: Sequence[Entry], last: Sequence[Inline], view: View, name_width: int | None
-) -> Table:
-    """Return one drawing; with a name width of None it is not aligned with other tables."""
-    columns = [
-        Column("row"),
-        *(Column(name, right=True) for name in ("time", "±", "speed", "share")),
-        Column("result"),
+    best = max(ranked) if len(ranked) > 1 else 0.0
+    figures = (Column(name, right=True) for name in ("time", "±", "speed", "share"))
+    rows = [
+        Row(
+            (f"  {one.name}", *_figures(one), _result(one.row, best)),
+            below=tuple(_below(one, view)),
+        )
+        for one in found
     ]
-    rows = []
-    for one, standing in zip(found, last, strict=True):
-        name = one.name if name_width is None else f"{'':{_INDENT}}{one.name:<{name_width}}"
-        figures = _figures(one, view)
-        if name_width:
-            wide = (_TIME, _SPREAD, _SPEED, _SHARE)
-            figures = [_padded(cell, width) for cell, width in zip(figures, wide, strict=True)]
-        remark = _remark(one.row)
-        cell = (remark, Span(" "), *_spans(standing)) if remark.text else standing
-        rows.append(Row((name, *figures, cell), below=tuple(_below(one, view))))
-    return Table(tuple(columns), tuple(rows), gap=1, header=False)
+    return Table([Column("row"), *figures, Column("result")], rows, gap=1, header=False)
 
 
-def _spans(text: Inline) -> tuple[Span, ...]:
-    return (Span(text),) if isinstance(text, str) else text
-
-
-def _padded(cell: Inline, width: int) -> Inline:
-    missing = width - sum(len(span.text) for span in _spans(cell))
-    return (Span(" " * missing), *_spans(cell)) if missing > 0 else cell
-
-
-def _figures(one: Entry, view: View) -> list[Inline]:
+def _figures(one: Entry) -> list[Inline]:
     row = one.row
     if row.median_s is None:
         return ["", "", "", ""]
-    widths = [half_width(each) for each in one.rows]
-    known = [width for width in widths if width is not None]
-    spread: Inline = ""
-    if known:
-        style = "yellow" if max(known) >= _WIDE else ""
-        spread = (Span(spread_text(max(known), view), style),)
+    widest = max(
+        (width for each in one.rows if (width := half_width(each)) is not None), default=-1
+    )
     percent, _ = limit_of(row)
     return [
         duration(row.median_s),
-        spread,
+        # A wide interval is highlighted.
+        (Span(spread_text(widest), "yellow" if widest >= _WIDE else ""),) if widest >= 0 else "",
         # Of a launch, the time itself is the figure.
         "" if row.kernel == "launch" else speed_text(row),
         "" if percent is None else percent_text(percent),
@@ -357,46 +272,23 @@ def speed_text(row: Measurement) -> str:
     return "" if row.throughput is None else rate(row.throughput.value, row.throughput.unit)
 
 
-def _remark(row: Measurement) -> Span:
-    if row.verified is not None and not row.verified.ok:
-        return Span("WRONG", "bold red")
-    return Span("not checked", "dim") if row.verified is None and row.median_s else Span("")
-
-
 def _has_rank(row: Measurement) -> bool:
     """Return whether a row's speed is known, with an interval, and its result not wrong."""
     return half_width(row) is not None and is_right(row) and speed(row) > 0
 
 
-def _standing(
-    row: Measurement, best: float, worst: float, *, compared: bool
-) -> tuple[str, str, float]:
-    """Return how a row compares with the best one, in words, with a style and its share."""
-    value = speed(row)
-    if not compared or not _has_rank(row):
-        return "", "", 0.0
-    if value == best:
-        return "best", "bold green", 1.0
-    factor = best / value
-    style = "yellow" if value == worst else ""
-    text = f"{two_digits(factor)}x slower" if factor >= _SLOWER else ""
-    return text, style, value / best
-
-
-def _bar(standing: tuple[str, str, float], longest: int, view: View) -> Inline:
-    text, style, share = standing
-    if share <= 0:
-        return ""
-    color = {"bold green": "green", "yellow": "yellow"}.get(style, "cyan")
-    return (Span(_drawn_bar(share * longest, view), color), Span(f" {text}", style))
-
-
-def _drawn_bar(length: float, view: View) -> str:
-    """Return a bar of this length; its last character is partial where possible."""
-    if not view.unicode:
-        return "#" * max(1, round(length))
-    eighths = max(1, round(8 * length))
-    return "█" * (eighths // 8) + (_EIGHTHS[eighths % 8 - 1] if eighths % 8 else "")
+def _result(row: Measurement, best: float) -> Inline:
+    """Return whether a row's result is wrong or unchecked, and how far it is from the best."""
+    if row.verified is not None and not row.verified.ok:
+        return (Span("WRONG", "bold red"),)
+    spans = [Span("not checked ", "dim")] if row.verified is None and row.median_s else []
+    if best and _has_rank(row):
+        factor = best / speed(row)
+        if factor == 1:
+            spans.append(Span("best", "bold green"))
+        elif factor >= _SLOWER:
+            spans.append(Span(f"{two_digits(factor)}x slower"))
+    return tuple(spans)
 
 
 def _below(one: Entry, view: View) -> Iterator[Line]:
@@ -406,10 +298,10 @@ def _below(one: Entry, view: View) -> Iterator[Line]:
         yield Line(row.error.message, indent=_BELOW, style="red")
     elif row.median_s is None:
         yield Line("not measured", indent=_BELOW, style="red")
-    if len(one.rows) > 1 and (text := range_text(one)):
+    if text := range_text(one):
         yield Line(text, indent=_BELOW)
     if view.verbosity > 0:
-        yield Line(", ".join(details(row, view)), indent=_BELOW, style="dim")
+        yield Line(", ".join(details(row)), indent=_BELOW, style="dim")
 
 
 def range_text(one: Entry) -> str:
@@ -417,26 +309,20 @@ def range_text(one: Entry) -> str:
     low, high = one.rows[0], one.rows[-1]
     if speed(low) <= 0 or speed(high) / speed(low) - 1 < _ALIKE:
         return ""
-    if low.kernel == "launch":
-        span = _span(duration(high.median_s or 0.0), duration(low.median_s or 0.0))
-    else:
-        span = _span(speed_text(low), speed_text(high))
-    return f"{span}, {outlier_text(one)}"
-
-
-def outlier_text(one: Entry, *, least: float = 0.0) -> str:
-    """Return which of several GPUs is the slowest, if it is so much slower than the middle one."""
-    low, middle = one.rows[0], speed(one.row)
-    drop = 1 - speed(low) / middle if middle > 0 else 0.0
+    ends = [
+        duration(end.median_s or 0.0) if end.kernel == "launch" else speed_text(end)
+        for end in (low, high)
+    ]
+    drop = 1 - speed(low) / speed(one.row)
     # Not "-0.0 %".
     share = f" -{100 * drop:.1f} %" if drop >= _LEAST_SHOWN else ""
-    return f"slowest {low.device}{share}" if drop >= least else ""
+    return f"{ends[0]} to {ends[1]}, slowest {low.device}{share}"
 
 
 # ------------------------------------------------------------------------- further details
 
 
-def details(row: Measurement, view: View) -> Iterator[str]:
+def details(row: Measurement) -> Iterator[str]:
     """Yield what -v adds to a row."""
     samples = len(row.samples_s) or (row.summary.count if row.summary else 0)
     rounds = f" in {count_of(len(row.round_medians_s), 'round')}" if row.round_medians_s else ""
@@ -444,19 +330,30 @@ def details(row: Measurement, view: View) -> Iterator[str]:
     if row.loops is not None:
         yield f"{count_of(row.loops, 'operation')} each"
     if row.ci95_s is not None and row.median_s:
-        share = 50 * (row.ci95_s[1] - row.ci95_s[0]) / row.median_s
-        yield f"median known to {plus_minus(view)}{share:.1f}%"
+        yield f"median known to ±{50 * (row.ci95_s[1] - row.ci95_s[0]) / row.median_s:.1f}%"
     if row.summary is not None:
-        low, high = (duration(value) for value in (row.summary.p10_s, row.summary.p90_s))
-        yield f"p10 {low}, p90 {high}"
+        yield f"p10 {duration(row.summary.p10_s)}, p90 {duration(row.summary.p90_s)}"
         yield count_of(row.summary.outlier_count, "outlier")
     if row.cold_s is not None:
         yield f"first run {duration(row.cold_s)}"
     if row.verified is not None and row.verified.error is not None:
         yield f"error {row.verified.error:.1e} of at most {row.verified.bound:.1e}"
-    sums = f"sums {row.dtype.accumulate}, result {row.dtype.output}"
-    yield f"arithmetic {row.dtype.math_mode}, {sums}"
-    yield from _limits(row)
+    yield f"arithmetic {row.dtype.math_mode}, sums {row.dtype.accumulate}"
+    yield f"result {row.dtype.output}"
+    if row.percent_of_peak is not None:
+        source = row.limits.get("peak")
+        yield f"{row.percent_of_peak:.1f} % of the peak{_whole(row, row.percent_of_peak)}" + (
+            f" ({source})" if source else ""
+        )
+    if row.percent_of_peak_at_clock is not None:
+        yield f"{row.percent_of_peak_at_clock:.1f} % at the measured clock"
+    if row.percent_of_copy is not None:
+        limit = row.limits.get("copy", "a copy")
+        yield f"{row.percent_of_copy:.1f} % of {limit}{_whole(row, row.percent_of_copy)}"
+    if row.sm_clock_mhz is not None:
+        yield f"SM clock {row.sm_clock_mhz:.0f} MHz"
+    if row.joules_per_op is not None:
+        yield f"{row.joules_per_op:.3g} J for one operation"
     for name, value in row.facts.items():
         if name.endswith("_bytes") and isinstance(value, int):
             yield f"{name.removesuffix('_bytes')} {binary_bytes(value)}"
@@ -464,19 +361,11 @@ def details(row: Measurement, view: View) -> Iterator[str]:
             yield f"{name} {value if isinstance(value, str) else f'{value:.6g}'}"
 
 
-def _limits(row: Measurement) -> Iterator[str]:
-    """Yield the percentages in full, the clock and the energy."""
-    if row.percent_of_peak is not None:
-        peak = row.limits.get("peak")
-        yield f"{row.percent_of_peak:.1f} % of the peak" + (f" ({peak})" if peak else "")
-    if row.percent_of_peak_at_clock is not None:
-        yield f"{row.percent_of_peak_at_clock:.1f} % at the measured clock"
-    if row.percent_of_copy is not None:
-        yield f"{row.percent_of_copy:.1f} % of {row.limits.get('copy', 'a copy')}"
-    if row.sm_clock_mhz is not None:
-        yield f"SM clock {row.sm_clock_mhz:.0f} MHz"
-    if row.joules_per_op is not None:
-        yield f"{row.joules_per_op:.3g} J for one operation"
+def _whole(row: Measurement, percent: float) -> str:
+    """Return the limit itself: ", 67.0 TFLOP/s"; empty if a row's speed has another unit."""
+    if not percent or row.throughput is None or row.throughput.unit not in ("B/s", "FLOP/s"):
+        return ""
+    return f", {rate(100 * row.throughput.value / percent, row.throughput.unit)}"
 
 
 def speed(row: Measurement) -> float:
@@ -491,14 +380,9 @@ def half_width(row: Measurement) -> float | None:
     return (row.repeat95_s[1] - row.repeat95_s[0]) / 2 / row.median_s
 
 
-def plus_minus(view: View) -> str:
-    """Return the sign before half an interval."""
-    return "±" if view.unicode else "+-"
-
-
-def spread_text(width: float, view: View) -> str:
+def spread_text(width: float) -> str:
     """Return half an interval in percent, with as many digits as are significant."""
     percent = 100 * width
     if percent >= 99.5:
-        return f"{plus_minus(view)}>99%"
-    return f"{plus_minus(view)}{percent:.{1 if percent < 9.95 else 0}f}%"
+        return "±>99%"
+    return f"±{percent:.{1 if percent < 9.95 else 0}f}%"

@@ -7,14 +7,13 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from gpucheck.bench.doubts_view import full_doubts, in_doubt
+from gpucheck.bench.doubts_view import in_doubt
 from gpucheck.bench.environment import blas_text
 from gpucheck.bench.model import (
     MORE_TIME,
     BenchEnvironment,
     BenchResult,
     Comparison,
-    Conclusion,
     Corruption,
     GpuTelemetry,
     Measurement,
@@ -23,7 +22,6 @@ from gpucheck.bench.model import (
 )
 from gpucheck.bench.plan import BUDGETS_S
 from gpucheck.bench.rows_view import (
-    Entry,
     by_format,
     devices_text,
     entries,
@@ -31,12 +29,10 @@ from gpucheck.bench.rows_view import (
     is_late,
     is_unmeasured,
     models_of,
-    row_name,
+    named_rows,
     rows_table,
-    size_text,
 )
 from gpucheck.bench.scheduler import NO_INTERVAL, TOO_SHORT
-from gpucheck.bench.summary_view import summary
 from gpucheck.report.blocks import (
     Block,
     Gap,
@@ -46,7 +42,6 @@ from gpucheck.report.blocks import (
     head,
     limited,
     remedies,
-    with_command,
 )
 from gpucheck.report.envelope import CheckStatus, Report, Status
 from gpucheck.report.text import View, count_of, rate, two_digits
@@ -61,21 +56,27 @@ _MOST_NAMED = 3
 
 
 def blocks(report: Report, view: View) -> Iterator[Block]:
-    """Yield what a report of bench shows; with a profile or a baseline, the verdict."""
+    """Yield the head, the verdict, the rows, and what is in doubt or judged."""
     result = report.result
     if not isinstance(result, BenchResult):
         raise TypeError(type(result).__name__)
+    if view.verbosity >= 0:
+        yield head(report, *_facts(result))
+        yield Gap()
     if not result.gates:
-        yield from bench_blocks(report, result, view)
+        yield from _no_gpu(result.environment, view)
+        yield _verdict(report, result)
+        yield Gap()
+        yield from _rows_with_notes(result, view)
         return
     # Judging takes 20 ms to import, and most runs have no gates.
     from gpucheck.bench.ci import gates_view
 
+    yield from gates_view.verdict(report, result, view)
+    yield Gap()
     if gates_view.shows_rows(result, view):
-        yield from bench_blocks(report, gates_view.over_processes(result), view)
-        yield Gap()
-    elif view.verbosity >= 0:
-        yield head(report, *_facts(result))
+        yield from _no_gpu(result.environment, view)
+        yield from _rows_with_notes(gates_view.over_processes(result), view)
         yield Gap()
     yield from gates_view.blocks(report, result, view)
 
@@ -89,33 +90,6 @@ def charts(report: Report, view: View) -> Iterator[Chart]:
         yield from bench_charts(report.result)
 
 
-def headline(report: Report) -> Headline:
-    """Return what was measured, where no gate has a verdict."""
-    result = report.result
-    if not isinstance(result, BenchResult):
-        raise TypeError(type(result).__name__)
-    # One that was wrong at once has no time.
-    measured = [
-        row
-        for row in result.measurements
-        if row.median_s is not None or (row.verified is not None and not row.verified.ok)
-    ]
-    wrong = sum(row.verified is not None and not row.verified.ok for row in measured)
-    doubtful = sum(bool(row.doubts) for row in measured)
-    said = f"{result.headline[:1].upper()}{result.headline[1:]}. " if result.headline else ""
-    said += count_of(len(measured), "row")
-    checked = all(row.verified is not None for row in measured)
-    right = ", all right against float64" if checked and measured else ""
-    said += f", {wrong} WRONG" if wrong else right
-    said += f", {doubtful} with a doubt." if doubtful else "."
-    if wrong:
-        return Headline(said, CheckStatus.FAIL, "WRONG")
-    if not measured:
-        return Headline(said, CheckStatus.UNKNOWN, "NOTHING")
-    status = CheckStatus.WARN if doubtful or report.status is not Status.OK else CheckStatus.OK
-    return Headline(said, status, "INTERRUPTED" if result.interrupted else "MEASURED")
-
-
 def in_table(report: Report) -> Collection[str]:
     """Return the codes of the messages that the table shows: with gates, their verdict."""
     if not isinstance(report.result, BenchResult) or not report.result.gates:
@@ -125,18 +99,35 @@ def in_table(report: Report) -> Collection[str]:
     return SHOWN
 
 
-def bench_blocks(report: Report, result: BenchResult, view: View) -> Iterator[Block]:
-    """Yield the head, the rows, the summary, and what is in doubt."""
-    if view.verbosity >= 0:
-        yield head(report, *_facts(result))
-        yield from _no_gpu(result.environment, view)
-        yield Gap()
-    yield from row_blocks(result, view)
-    said = list(summary(result))
-    if said:
-        yield Heading("Summary")
-        yield from said
-        yield Gap()
+def _verdict(report: Report, result: BenchResult) -> Headline:
+    """Return what was measured, where no gate has a verdict."""
+    wrong = sum(row.verified is not None and not row.verified.ok for row in result.measurements)
+    # One that was wrong at once has no time.
+    measured = [
+        row
+        for row in result.measurements
+        if row.median_s is not None or (row.verified is not None and not row.verified.ok)
+    ]
+    doubtful = sum(bool(row.doubts) for row in measured)
+    parts = [count_of(len(measured), "row")]
+    if wrong:
+        parts.append(f"{wrong} WRONG")
+    elif measured and all(row.verified is not None for row in measured):
+        parts.append("all right against float64" if len(measured) > 1 else "right against float64")
+    parts.extend([f"{doubtful} with a doubt"] if doubtful else [])
+    said = f"{result.headline}. {', '.join(parts)}" if result.headline else ", ".join(parts)
+    if wrong:
+        return Headline(f"{said}.", CheckStatus.FAIL, "WRONG", "bold red")
+    if not measured:
+        return Headline(f"{said}.", CheckStatus.UNKNOWN, "NOTHING", "bold yellow")
+    word = "INTERRUPTED" if result.interrupted else "MEASURED"
+    if doubtful or report.status is not Status.OK:
+        return Headline(f"{said}.", CheckStatus.WARN, word, "bold yellow")
+    return Headline(f"{said}.", CheckStatus.OK, word, "bold green")
+
+
+def _rows_with_notes(result: BenchResult, view: View) -> Iterator[Block]:
+    yield from _rows(result, view)
     if view.verbosity >= 0:
         yield from _notes(result, view)
     if view.verbosity > 0:
@@ -198,30 +189,22 @@ def _no_gpu(found: BenchEnvironment, view: View) -> Iterator[Block]:
 # ---------------------------------------------------------------------------------- rows
 
 
-def row_blocks(result: BenchResult, view: View) -> Iterator[Block]:
+def _rows(result: BenchResult, view: View) -> Iterator[Block]:
     """Yield the rows that were measured, by kernel and format, with what follows from them."""
     models = models_of(result)
-    tables: list[tuple[list[Measurement], list[Entry]]] = []
-    for group in by_format(result.measurements):
-        rows = [row for row in group if not is_late(row) and not is_unmeasured(row)]
-        if rows:
-            tables.append((rows, entries(rows, models, each=view.verbosity > 0)))
-    name_width = max((len(one.name) for _, found in tables for one in found), default=0)
-    for number, (rows, found) in enumerate(tables):
-        yield from heading(rows, view)
-        yield rows_table(found, view, name_width)
-        if view.verbosity > 0:
-            yield from full_doubts(rows, [row_name(row) for row in rows])
-            yield from _comparisons(_belonging(result.comparisons, rows))
+    found = [row for row in result.measurements if not is_late(row) and not is_unmeasured(row)]
+    tables = by_format(found)
+    for number, rows in enumerate(tables):
+        yield heading(rows)
+        yield rows_table(entries(rows, models, each=view.verbosity > 0), view)
+        yield from limited(_comparisons(_belonging(result.comparisons, rows), view), view)
         kernel = rows[0].kernel
-        if number + 1 == len(tables) or tables[number + 1][0][0].kernel != kernel:
-            said = [one for one in result.conclusions if one.kernel == kernel]
-            for text in _concluded(said, view):
-                yield from with_command(text, indent=2)
+        if number + 1 == len(tables) or tables[number + 1][0].kernel != kernel:
+            said = [one.sentence for one in result.conclusions if one.kernel == kernel]
+            yield from limited((Line(text, indent=2) for text in said), view)
         yield Gap()
     if not result.gates:
-        for check in result.corruption:
-            yield _repeated(check)
+        yield from map(_repeated, result.corruption)
         yield Gap()
 
 
@@ -241,17 +224,6 @@ def _repeated(check: Corruption) -> Line:
     return Line(f"{where}: every bit the same", style="green")
 
 
-def _concluded(conclusions: Sequence[Conclusion], view: View) -> Iterator[str]:
-    """Yield the sentences; without -v only the first of a kind that many devices share."""
-    counts = Counter(one.code for one in conclusions)
-    for code in counts:
-        said = [one.sentence for one in conclusions if one.code == code]
-        if view.verbosity > 0 or len(said) <= _MOST_CONCLUSIONS:
-            yield from said
-        else:
-            yield f"{said[0]} (-v: {len(said) - 1} more devices)"
-
-
 def _belonging(
     comparisons: Sequence[Comparison], rows: Sequence[Measurement]
 ) -> Sequence[Comparison]:
@@ -262,32 +234,25 @@ def _belonging(
     ]
 
 
-def _comparisons(comparisons: Sequence[Comparison]) -> Iterator[Line]:
-    """Yield the speed-ups in sentences, with the amortised ones and their doubts."""
+def _comparisons(comparisons: Sequence[Comparison], view: View) -> Iterator[Line]:
+    """Yield the speed-ups in sentences, named by what distinguishes them: GPUs or size."""
+    sizes = {one.shape for one in comparisons}
+    devices: dict[str, list[str]] = {}
     for one in comparisons:
-        yield Line(f"{_which(one, comparisons)}{one.sentence}", indent=2)
-        if one.speedup_amortised is not None:
-            factor = one.speedup_amortised
-            times = two_digits(factor if factor >= 1 or factor <= 0 else 1 / factor)
-            text = f"{one.reuse_count} operations on data moved once: {times} times"
-            yield Line(f"{text} {'faster' if factor >= 1 else 'slower'}", indent=4)
-    about = (f"{doubt.message}; {doubt.next}" for one in comparisons for doubt in one.doubts)
-    for text in dict.fromkeys(about):
-        yield Line(text, CheckStatus.WARN, indent=4)
-
-
-def _which(one: Comparison, comparisons: Sequence[Comparison]) -> str:
-    """Return what distinguishes a comparison from the others: GPU, size or towers."""
-    parts = []
-    if len({other.gpu.device for other in comparisons}) > 1:
-        parts.append(one.gpu.device)
-    if len({other.shape for other in comparisons}) > 1:
-        parts.append(f"size {' × '.join(str(edge) for edge in one.shape)}")
-    here = (one.gpu.device, one.shape, one.gpu.framework)
-    alike = ((other.gpu.device, other.shape, other.gpu.framework) for other in comparisons)
-    if sum(other == here for other in alike) > 1:
-        parts.append(one.gpu.variant)
-    return f"{', '.join(parts)}: " if parts else ""
+        size = f"size {' × '.join(map(str, one.shape))}: " if len(sizes) > 1 else ""
+        text = size + one.sentence
+        moved, own = one.speedup_amortised, one.speedup_own_cpu
+        if view.verbosity > 0 and moved:
+            how = (
+                f"{two_digits(max(moved, 1 / moved))} times {'faster' if moved >= 1 else 'slower'}"
+            )
+            text += f"; {one.reuse_count} operations on data moved once: {how}"
+        if view.verbosity > 0 and own is not None and own != one.speedup_resident:
+            text += f"; {two_digits(own)} times the speed of its own code on the CPU"
+        devices.setdefault(text, []).append(one.gpu.device)
+    several = len({one.gpu.device for one in comparisons}) > 1
+    for text, names in devices.items():
+        yield Line(f"{devices_text(names)}: {text}" if several else text, indent=2)
 
 
 # --------------------------------------------------------------------- doubts and notes
@@ -295,10 +260,11 @@ def _which(one: Comparison, comparisons: Sequence[Comparison]) -> str:
 
 def _notes(result: BenchResult, view: View) -> Iterator[Block]:
     """Yield what is in doubt, which rows lacked time, and the notes."""
-    doubts = in_doubt(result.measurements, settled=not result.interrupted)
+    doubts = list(in_doubt(result, view))
     if doubts:
         yield Heading("In doubt")
         yield from limited(doubts, view)
+        yield Gap()
     late = [] if result.interrupted else [row for row in result.measurements if is_late(row)]
     lines = list(_out_of_time(late, result))
     lines += [
@@ -306,9 +272,7 @@ def _notes(result: BenchResult, view: View) -> Iterator[Block]:
         for note in result.notes
         if NO_INTERVAL not in note and not (late and TOO_SHORT in note)
     ]
-    if lines:
-        yield Gap()
-        yield from limited(lines, view)
+    yield from limited(lines, view)
 
 
 def _out_of_time(late: Sequence[Measurement], result: BenchResult) -> Iterator[Line]:
@@ -320,7 +284,7 @@ def _out_of_time(late: Sequence[Measurement], result: BenchResult) -> Iterator[L
     if enough is not None:
         remedy = f"give --budget {enough:g} (seconds in a profile)"
     if late:
-        names = _late_names(late, len(result.environment.gpus))
+        names = named_rows(late, len(result.environment.gpus))
         rest = len(names) - _MOST_NAMED
         listed = ", ".join(names[:_MOST_NAMED]) + (f" and {rest} more" if rest > 0 else "")
         count = "1 row" if len(late) == 1 else f"{len(late)} rows"
@@ -337,85 +301,56 @@ def _out_of_time(late: Sequence[Measurement], result: BenchResult) -> Iterator[L
 _BUDGET = re.compile(r"--budget (\d+(?:\.\d+)?)")
 
 
-def _late_names(late: Sequence[Measurement], gpu_count: int) -> list[str]:
-    """Return the names of rows, once for GPUs that differ in nothing else."""
-    alike: dict[str, list[str]] = {}
-    for row in late:
-        name = f"{row.kernel} {row.dtype.format}{row_name(row, '')}"
-        if row.shape and row.kernel not in ("batch", "towers"):
-            alone = {other.shape for other in late if other.kernel == row.kernel}
-            name += f", {size_text(row)}" if len(alone) > 1 else ""
-        alike.setdefault(name, []).append(row.device)
-    return [f"{name} on {devices_text(devices, gpu_count)}" for name, devices in alike.items()]
-
-
 # ------------------------------------------------------------------------------ with -v
 
 
 def machine_lines(found: BenchEnvironment, telemetry: Telemetry | None) -> Iterator[Line]:
-    """Yield the meaning of ±, the processor, the measured limits, the GPUs, and their sensors."""
+    """Yield the meaning of ±, the processor, the measured limits, and the sensors of the GPUs."""
     meaning = "19 of 20 further runs should lie within it if the machine stays unchanged"
-    yield Line(f"±: {meaning}", style="dim")
-    yield Line(_host_line(found), style="dim")
-    for one in found.rooflines:
-        yield Line(_roofline_line(one), style="dim")
-    for line in _gpu_lines(found):
-        yield Line(line, style="dim")
-    if telemetry is None:
-        return
-    if telemetry.unavailable is not None:
-        yield Line(f"no sensors: {telemetry.unavailable}", style="dim")
-    names = {gpu.uuid: gpu.device for gpu in found.gpus}
-    for sensors in telemetry.gpus:
-        name = f"sensors of {names.get(sensors.uuid, sensors.uuid)}"
-        yield Line(_sensor_line(name, sensors), style="dim")
+    lines = [f"±: {meaning}", _host_line(found), *map(_roofline_line, found.rooflines)]
+    if telemetry is not None:
+        if telemetry.unavailable is not None:
+            lines.append(f"no sensors: {telemetry.unavailable}")
+        names = {gpu.uuid: gpu.device for gpu in found.gpus}
+        lines += [_sensor_line(names.get(one.uuid, one.uuid), one) for one in telemetry.gpus]
+    yield from (Line(line, style="dim") for line in lines)
 
 
 def _host_line(found: BenchEnvironment) -> str:
-    parts = [found.cpu_model or "unknown processor"]
-    parts.append(f"{found.usable_cores} of {found.logical_cores or '?'} cores")
-    if found.cpu_quota_cores is not None:
-        parts.append(f"quota {found.cpu_quota_cores:g}")
-    blas = blas_text(found)
-    if blas is not None:
-        parts.append(blas)
-    parts.append(f"NumPy {found.numpy_version}")
-    if found.parallel_efficiency is not None:
-        parts.append(f"parallel efficiency {found.parallel_efficiency:.0%}")
-    if found.peak_memory_bytes is not None:
-        parts.append(f"peak memory {found.peak_memory_bytes / 2**20:.0f} MiB")
-    return "cpu: " + ", ".join(parts)
+    quota, efficiency, memory = (
+        found.cpu_quota_cores,
+        found.parallel_efficiency,
+        found.peak_memory_bytes,
+    )
+    parts = (
+        found.cpu_model or "unknown processor",
+        f"{found.usable_cores} of {found.logical_cores or '?'} cores",
+        "" if quota is None else f"quota {quota:g}",
+        blas_text(found),
+        f"NumPy {found.numpy_version}",
+        "" if efficiency is None else f"parallel efficiency {efficiency:.0%}",
+        "" if memory is None else f"peak memory {memory / 2**20:.0f} MiB",
+    )
+    return f"cpu: {', '.join(filter(None, parts))}"
 
 
 def _roofline_line(one: Roofline) -> str:
-    where = one.device
-    if one.threads is not None:
-        where += ", 1 thread" if one.threads == 1 else f", {one.threads} threads"
-    parts = []
-    if one.copy_bytes_per_s is not None:
-        parts.append(f"copy {rate(one.copy_bytes_per_s, 'B/s')}")
-    if one.gemm_flops_per_s is not None:
-        parts.append(f"{one.gemm_dtype} product {rate(one.gemm_flops_per_s, 'FLOP/s')}")
-    return f"limits measured on {where}: {', '.join(parts) or 'none'}"
-
-
-def _gpu_lines(found: BenchEnvironment) -> Iterator[str]:
-    """Yield each kind of GPU once, with the devices of that kind."""
-    kinds: dict[str, list[str]] = {}
-    for gpu in found.gpus:
-        board = f" ({gpu.board.source})" if gpu.board is not None else ""
-        kinds.setdefault(gpu.name + board, []).append(gpu.device)
-    for kind, names in kinds.items():
-        yield f"{devices_text(names)}: {kind}"
+    where = (
+        one.device if one.threads is None else f"{one.device}, {count_of(one.threads, 'thread')}"
+    )
+    copy, product = one.copy_bytes_per_s, one.gemm_flops_per_s
+    parts = (
+        "" if copy is None else f"copy {rate(copy, 'B/s')}",
+        "" if product is None else f"{one.gemm_dtype} product {rate(product, 'FLOP/s')}",
+    )
+    return f"limits measured on {where}: {', '.join(filter(None, parts)) or 'none'}"
 
 
 def _sensor_line(name: str, gpu: GpuTelemetry) -> str:
     """Return the sensor readings of a GPU, from lowest to highest."""
     parts = []
     if gpu.clock_sm_mhz is not None:
-        low, high = gpu.clock_sm_mhz.low, gpu.clock_sm_mhz.high
-        span = f"{low:.0f}" if low == high else f"{low:.0f} to {high:.0f}"
-        parts.append(f"SM clock {span} MHz")
+        parts.append(f"SM clock {gpu.clock_sm_mhz.low:.0f} to {gpu.clock_sm_mhz.high:.0f} MHz")
     if gpu.power_w is not None:
         limit = f" of {gpu.power_limit_w:.0f}" if gpu.power_limit_w is not None else ""
         parts.append(f"up to {gpu.power_w.high:.0f}{limit} W")
@@ -426,4 +361,4 @@ def _sensor_line(name: str, gpu: GpuTelemetry) -> str:
     if gpu.reasons:
         reasons = sorted(set(gpu.reasons) - {"idle"})
         parts.append("clock limited by " + ", ".join(reasons or ["nothing"]))
-    return f"{name}: {', '.join(parts) or 'no readings'}"
+    return f"sensors of {name}: {', '.join(parts) or 'no readings'}"

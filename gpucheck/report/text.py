@@ -162,8 +162,8 @@ def did_you_mean(word: str, known: Iterable[str], *, most: int = 1) -> str:
 
 #: ASCII for typographic characters, for terminals that have nothing else.
 _ASCII = str.maketrans(
-    {"…": "~", "·": "|", "└": "`", "├": "|", "─": "-", "×": "x", "±": "+", "→": ">", "–": "-"}
-    | {"°": "", "µ": "u", "█": "#", "░": "."}
+    {"…": "~", "·": "|", "└": "`", "├": "|", "─": "-", "×": "x", "±": "+-", "→": ">", "–": "-"}
+    | {"°": "", "µ": "u", "█": "#", "░": ".", "✓": "ok", "✗": "FAIL"}
 )
 
 
@@ -251,9 +251,9 @@ def gibibytes(value: int) -> str:
     return f"{size:.1f}" if size < 999.95 else f"{size:.0f}"
 
 
-def duration(seconds: float, micro: str = "µ") -> str:
+def duration(seconds: float) -> str:
     """Return seconds with three digits and a fitting unit: 0.00831 -> "8.31 ms"."""
-    units = ((1.0, "s"), (1e-3, "ms"), (1e-6, f"{micro}s"), (1e-9, "ns"))
+    units = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
     return _scaled(seconds, units)
 
 

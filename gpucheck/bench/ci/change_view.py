@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from gpucheck.bench.ci.model import ComparedRun
 from gpucheck.bench.ci.verdicts import PLAIN_UNITS, in_own_unit, made_by, spoken
 from gpucheck.bench.model import BaselineUse, Direction, Gate, GateStatus, Scope
-from gpucheck.bench.rows_view import devices_text, variant_text
-from gpucheck.report.blocks import Block, Column, Fitting, Inline, Row, Span, Table, plain
-from gpucheck.report.text import View, duration, rate
+from gpucheck.bench.rows_view import variant_text
+from gpucheck.report.blocks import Column, Inline, Row, Span, Table
+from gpucheck.report.envelope import CheckStatus
+from gpucheck.report.formats.table import MARKS
+from gpucheck.report.text import count_of, duration, rate
 
-#: Sign of each verdict, its plain form, and the style of its row.
-_SIGNS = {
-    GateStatus.PASS: ("✓", "ok", "green"),
-    GateStatus.FAIL: ("✗", "FAIL", "bold red"),
-    GateStatus.INCONCLUSIVE: ("?", "?", "yellow"),
-    GateStatus.SKIP: ("–", "-", "dim"),
+#: Mark of each verdict, and the style of its row.
+_STATUSES = {
+    GateStatus.PASS: (CheckStatus.OK, ""),
+    GateStatus.FAIL: (CheckStatus.FAIL, "bold red"),
+    GateStatus.INCONCLUSIVE: (CheckStatus.UNKNOWN, "yellow"),
+    GateStatus.SKIP: (CheckStatus.SKIP, ""),
 }
 #: Beyond this, the end of an interval means nothing.
 _WIDE_PERCENT = 1000
@@ -64,134 +66,53 @@ def _threads(found: re.Match[str]) -> str:
     return "1 thread" if found[1] == "1" else f"{found[1]} threads"
 
 
-def change_table(changes: Sequence[Gate], view: View) -> Iterator[Block]:
-    """Yield the table: before, now, change and what is allowed, with the interval if it fits.
+def change_table(changes: Sequence[Gate]) -> Table:
+    """Return a row for each change: before, now, and the change with its interval.
 
-    A change is a gate whose expectation is the earlier run's figure.
-
-    Rows that pass on several devices are one; with `-v` each has its own.
+    A change is a gate whose expectation is the earlier run's figure. What is allowed has a column
+    where it differs; else the verdict says it.
     """
-    if not changes:
-        return
     names = row_names(one.id for one in changes)
-    several = len({one.device for one in changes}) > 1
-    marked = "device" if several else "row"
-    rows = [_cells(group, names, view, marked) for group in _folded(changes, view)]
-
-    def table(*, interval: bool, allowed: bool = True) -> Table:
-        columns = [
-            *([Column("device")] if several else []),
-            Column("row"),
-            Column("before", right=True),
-            Column("now", right=True),
-            Column("change", right=True),
-            *([Column("90 % interval", right=True)] if interval else []),
-            *([Column("allowed", right=True)] if allowed else []),
-        ]
-        shows = {"device": several, "interval": interval, "allowed": allowed}
-        left_out = {key for key, shown in shows.items() if not shown}
-        shown = [
-            Row([cell for key, cell in cells.items() if key not in left_out], style=style)
-            for cells, style in rows
-        ]
-        return Table(columns, shown, gap=2 if allowed else 1, names=1 + several)
-
-    whole = table(interval=False)
-    # Where all rows may lose the same, the verdict says how much.
-    short = [] if _tolerance(changes) is None else [table(interval=False, allowed=False)]
-    yield Fitting((table(interval=True), whole, *short))
+    alike = _tolerance(changes) is not None
+    headings = ["before", "now", "change", "90 % interval", *([] if alike else ["allowed"])]
+    columns = [Column("device"), Column("row"), *(Column(name, right=True) for name in headings)]
+    return Table(columns, [_row(one, names[one.id], alike=alike) for one in changes], 1, names=2)
 
 
-def _folded(changes: Sequence[Gate], view: View) -> list[list[Gate]]:
-    """Return the changes, those of a row that passes on every device together."""
-    by_id: dict[str, list[Gate]] = {}
-    for one in changes:
-        by_id.setdefault(one.id, []).append(one)
-    groups: list[list[Gate]] = []
-    for found in by_id.values():
-        good = [one for one in found if one.status is GateStatus.PASS]
-        if len(good) < 2 or view.verbosity > 0:
-            groups.extend([one] for one in found)
-        else:
-            groups.extend([one] for one in found if one.status is not GateStatus.PASS)
-            groups.append(good)
-    return groups
+def _row(one: Gate, name: str, *, alike: bool) -> Row:
+    status, style = _STATUSES[one.status]
+    sign, _, color = MARKS[status]
+    before = "none" if one.expected is None else figure(one.expected, one.unit)
+    now = "none" if one.measured is None else figure(one.measured, one.unit)
+    number, _, unit = before.rpartition(" ")
+    # A unit that both have stands once.
+    before = number if number and now.endswith(f" {unit}") else before
+    change = interval = "?"
+    if one.expected and one.measured is not None:
+        change = f"{signed(100 * (one.measured / one.expected - 1))} %"
+    if one.expected and one.interval is not None:
+        low, high = (100 * (end / one.expected - 1) for end in one.interval)
+        most = signed(high) if high < _WIDE_PERCENT else f"over +{_WIDE_PERCENT}"
+        interval = f"{signed(low)} to {most} %"
+    cells: list[Inline] = [(Span(f"{sign} ", color), Span(one.device)), name, before, now]
+    cells += [change, interval]
+    if not alike:
+        worse = "-" if one.direction is Direction.HIGHER else "+"
+        percent = one.tolerance_percent
+        cells.append("" if percent is None else f"{worse}{percent:g} %")
+    return Row(cells, style=style)
 
 
-def _cells(
-    group: Sequence[Gate], names: Mapping[str, str], view: View, marked: str
-) -> tuple[dict[str, Inline], str]:
-    """Return the cells of a row by their column, the mark before the `marked` one, and a style."""
-    first = group[0]
-    sign, word, style = _SIGNS[first.status]
-    micro = "µ" if view.unicode else "u"
-    before = _span([one.expected for one in group], first.unit, micro)
-    now = _span([one.measured for one in group], first.unit, micro)
-    cells: dict[str, Inline] = {
-        "device": devices_text(one.device for one in group),
-        "row": names[first.id],
-        "before": _without_unit(before, now),
-        "now": now,
-        "change": _changes(group),
-        "interval": _interval(first) if len(group) == 1 else "",
-        "allowed": _allowed(first),
-    }
-    mark = Span(f"{sign if view.unicode else word} ", style)
-    cells[marked] = (mark, Span(plain(cells[marked])))
-    return cells, "" if first.status in (GateStatus.PASS, GateStatus.SKIP) else style
-
-
-def _span(values: Sequence[float | None], unit: str, micro: str) -> str:
-    """Return a figure with its unit, of several devices the lowest and the highest."""
-    known = [value for value in values if value is not None]
-    if not known:
-        return "none"
-    low, high = (figure(value, unit, micro) for value in (min(known), max(known)))
-    return low if low == high else f"{_without_unit(low, high)} to {high}"
-
-
-def figure(value: float, unit: str, micro: str = "µ") -> str:
+def figure(value: float, unit: str) -> str:
     """Return a figure with a unit of fitting size; a profile's unit stays as it is."""
-    if unit == "s":
-        return duration(value, micro)
+    if unit == "s" and 0 < value < 1:
+        return duration(value)
     return rate(value, unit) if unit in PLAIN_UNITS else in_own_unit(value, unit)
-
-
-def _without_unit(one: str, other: str) -> str:
-    """Return a figure without its unit if the other one has the same."""
-    unit = one.rpartition(" ")[2]
-    same = other.endswith(f" {unit}") and one != unit
-    return one.replace(f" {unit}", "") if same else one
-
-
-def _changes(group: Sequence[Gate]) -> str:
-    ratios = [
-        one.measured / one.expected for one in group if one.expected and one.measured is not None
-    ]
-    if not ratios:
-        return "?"
-    low, high = signed(100 * (min(ratios) - 1)), signed(100 * (max(ratios) - 1))
-    return f"{low} %" if low == high else f"{low} to {high} %"
 
 
 def signed(percent: float) -> str:
     """Return a change with its sign, with +0.0 for zero."""
     return f"{round(percent, 1) + 0.0:+.1f}"
-
-
-def _interval(change: Gate) -> str:
-    if change.interval is None or not change.expected:
-        return "?"
-    low, high = (100 * (end / change.expected - 1) for end in change.interval)
-    most = signed(high) if high < _WIDE_PERCENT else f"over +{_WIDE_PERCENT}"
-    return f"{signed(low)} to {most} %"
-
-
-def _allowed(change: Gate) -> str:
-    if change.tolerance_percent is None:
-        return ""
-    sign = "-" if change.direction is Direction.HIGHER else "+"
-    return f"{sign}{change.tolerance_percent:g} %"
 
 
 # ------------------------------------------------------------------------------------ verdict
@@ -206,30 +127,22 @@ def about(run: BaselineUse | ComparedRun) -> str:
 
 def change_verdict(changes: Sequence[Gate], against: BaselineUse | ComparedRun) -> str:
     """Return what the changes amount to, in one sentence."""
-    count, where, tolerance = len(changes), about(against), _tolerance(changes)
-    failed = [one for one in changes if one.status is GateStatus.FAIL]
-    undecided = [one for one in changes if one.status is GateStatus.INCONCLUSIVE]
+    where, tolerance, rows = about(against), _tolerance(changes), count_of(len(changes), "row")
+    failed = sum(one.status is GateStatus.FAIL for one in changes)
+    undecided = sum(one.status is GateStatus.INCONCLUSIVE for one in changes)
     if failed:
         by = (
             "slower by more than is allowed"
             if tolerance is None
             else f"over {tolerance:g} % slower"
         )
-        return f"{len(failed)} of {_rows(count)} {by} than {where}"
+        return f"{failed} of {rows} {by} than {where}"
     if undecided:
         allowed = "" if tolerance is None else f", {tolerance:g} % is allowed"
-        return f"{len(undecided)} of {_rows(count)} undecided against {where}{allowed}"
-    return f"{count} of {_rows(count)} {_kept(changes)} of {where}: nothing got slower"
-
-
-def _rows(count: int) -> str:
-    return "1 row" if count == 1 else f"{count} rows"
-
-
-def _kept(changes: Sequence[Gate]) -> str:
+        return f"{undecided} of {rows} undecided against {where}{allowed}"
     verb = "keeps" if len(changes) == 1 else "keep"
-    tolerance = _tolerance(changes)
-    return f"{verb} {'enough' if tolerance is None else f'{100 - tolerance:g} %'}"
+    share = "enough" if tolerance is None else f"{100 - tolerance:g} %"
+    return f"{len(changes)} of {rows} {verb} {share} of {where}: nothing got slower"
 
 
 def _tolerance(changes: Sequence[Gate]) -> float | None:
