@@ -8,7 +8,8 @@
 somebody else and not read before the rules were frozen: its figures are what a stranger's log may
 expect. `tests/data/logs/heldout_recent` was written later, after threads of 2024 to 2026, and was
 also labelled before the rules were run on it. Its labels record what they found then, because
-rules were added for what they missed. Each kind of hostile input is read by a process of its own
+rules were added for what they missed. `projects_open` and `projects_heldout` are the halves of a
+set of 2026: rules were written after the first alone, and then run on the second once. Each kind of hostile input is read by a process of its own
 from a pipe.
 """
 
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import random
 import re
 import resource
 import subprocess
@@ -36,6 +38,8 @@ DOCUMENT = ROOT / "docs" / "measurements" / "logs.md"
 NONE = "none"
 HELD_OUT = "heldout"
 RECENT = "heldout_recent"
+PROJECTS = "projects_heldout"
+RESAMPLES = 1000
 MIB = 1 << 20
 
 
@@ -117,14 +121,22 @@ def macro_f1(judged: Sequence[Judged]) -> float:
     return sum(value[3] for value in per_class) / len(per_class)
 
 
+def interval(judged: Sequence[Judged]) -> tuple[float, float]:
+    """Return the 95 % interval of the macro-F1, from resampling the logs."""
+    draw = random.Random(len(judged))
+    drawn = sorted(macro_f1(draw.choices(judged, k=len(judged))) for _ in range(RESAMPLES))
+    return drawn[RESAMPLES // 40], drawn[-RESAMPLES // 40 - 1]
+
+
 def report(name: str, judged: Sequence[Judged]) -> str:
     """Return the tables of one set as Markdown."""
+    low, high = interval(judged)
     right = sum(each.label == each.found for each in judged)
     lined = [e for e in judged if e.label == e.found != NONE and e.label_line]
     same = sum(each.label_line == each.found_line for each in lined)
     parts = [
         f"### {name}: {len(judged)} logs\n",
-        f"Macro-F1 **{macro_f1(judged):.3f}**; {right} of {len(judged)} classes are right"
+        f"Macro-F1 **{macro_f1(judged):.3f}** ({low:.3f} to {high:.3f}); {right} of {len(judged)} classes are right"
         + (f"; of {len(lined)} of these, {same} name the labelled line" if lined else "")
         + ".\n",
         "| class | logs | precision | recall | F1 |\n|--|--:|--:|--:|--:|",
@@ -251,7 +263,9 @@ def main() -> None:
         HELD_OUT: judge(FOLDER / HELD_OUT, unscored()),
         f"{RECENT}, the first run": first_run(FOLDER / RECENT),
         f"{RECENT}, with the rules added for what it missed": judge(FOLDER / RECENT),
+        f"{PROJECTS}, the first run": first_run(FOLDER / PROJECTS),
         "open": judge(FOLDER / "open"),
+        "projects_open": judge(FOLDER / "projects_open"),
     }
     texts = [f"{report(name, judged)}\n```\n{matrix(judged)}```\n" for name, judged in sets.items()]
     print("\n".join(texts))

@@ -86,6 +86,13 @@ COMMON_WORDS = (
 )
 #: A line that quotes the source of a program, as tracebacks do, is no message.
 _QUOTES_SOURCE = b"raise "
+#: How a line ends that tells of a test which went as it should, whatever error its name has (pytest,
+#: unittest, CTest), and what else is on such a line (pytest-xdist, GoogleTest).
+_PASSED_ENDS = (b" passed", b" skipped", b" xfail", b"... ok", b"... expected failure")
+_PASSED_HAS = (b"] passed ", b" skipped (", b" passed  ", b"[ run      ] ", b"[       ok ] ")
+_TRACEBACK = b"traceback (most recent call last)"
+#: Who starts a program may end it so many lines after it has failed by itself.
+ENDED_LINES = 200
 #: Colours and other commands to a terminal (ECMA-48, control sequences), which may split a message.
 _CONTROL_SEQUENCE = re.compile(rb"\x1b\[[0-?]{0,32}[ -/]{0,4}[@-~]")
 #: What others write before a program's line, in lower case: Docker's JSON files, Kubernetes and
@@ -124,7 +131,10 @@ class Seen(StrEnum):
 
 
 class Rule(NamedTuple):
-    """One rule: `lines` are its alternatives, each a chain of literals in lower case."""
+    """One rule: `lines` are its alternatives, each a chain of literals in lower case.
+
+    `not_after_traceback`: it is no cause in the lines after a traceback, which ended the program.
+    """
 
     id: str
     class_: str
@@ -141,6 +151,7 @@ class Rule(NamedTuple):
     without: tuple[str, ...] = ()
     causes: tuple[str, ...] = ()
     inconclusive: tuple[str, ...] = ()
+    not_after_traceback: bool = False
 
 
 class Match(NamedTuple):
@@ -198,7 +209,10 @@ def rules() -> Mapping[str, Rule]:
 
 
 class _Pattern(NamedTuple):
-    """One alternative of a rule; a line that matches has its `anchor`, the longest literal."""
+    """One alternative of a rule; a line that matches has its `anchor`.
+
+    That is the longest literal that does not come with the word under which the pattern is found.
+    """
 
     rule: str
     anchor: bytes
@@ -219,14 +233,15 @@ def _patterns() -> Mapping[bytes, Sequence[_Pattern]]:
     for rule in rules().values():
         for literals in rule.lines:
             bare = [literal.removeprefix("^").removesuffix("$").encode() for literal in literals]
+            common = (word for word in COMMON_WORDS if any(word in each for each in bare))
+            word = next(common, max(bare, key=len))
             pattern = _Pattern(
                 rule.id,
-                max(bare, key=len),
+                max(bare, key=lambda each: (word not in each, len(each))),
                 tuple(literal.encode() for literal in literals),
                 tuple(literal.encode() for literal in rule.without),
             )
-            common = (word for word in COMMON_WORDS if any(word in each for each in bare))
-            found.setdefault(next(common, pattern.anchor), []).append(pattern)
+            found.setdefault(word, []).append(pattern)
     return found
 
 
@@ -245,6 +260,7 @@ class Scan:
         self.size_bytes = 0
         self.interrupted = False
         self._rest = b""
+        self._traceback_line: int | None = None
 
     def feed(self, block: bytes) -> None:
         """Take the next bytes of the log."""
@@ -266,37 +282,72 @@ class Scan:
         if b"\x1b[" in text:
             text = _CONTROL_SEQUENCE.sub(b"", text)
         lower = text.lower().replace(b"\r", b"\n")
-        found: dict[tuple[int, str], int] = {}
+        found: dict[str, dict[int, int]] = {}
         for word, patterns in _patterns().items():
+            known: dict[bytes, Sequence[tuple[str, int]]] = {}
             for start, line in _lines_with(word, lower):
-                for pattern in patterns:
-                    if pattern.anchor in line:
-                        position = _position(pattern, line)
-                        if position is not None:
-                            found.setdefault((start, pattern.rule), position)
+                hits = known.get(line)
+                if hits is None:
+                    known[line] = hits = _hits(patterns, line)
+                for rule, position in hits:
+                    found.setdefault(rule, {}).setdefault(start, position)
         for start, number, position in _numbers(lower):
-            rule = _rules_by_code().get(number)
-            if rule is not None:
-                found.setdefault((start, rule), position)
-        self._note(text, found)
+            by_code = _rules_by_code().get(number)
+            if by_code is not None:
+                found.setdefault(by_code, {}).setdefault(start, position)
+        tracebacks = [start for start, _ in _lines_with(_TRACEBACK, lower)] if found else []
+        for name, places in found.items():
+            if rules()[name].not_after_traceback:
+                self._leave_out_ended(places, tracebacks, text)
+            if places:
+                self._note(name, places, text)
+        if tracebacks or _TRACEBACK in lower:
+            self._traceback_line = self.lines + 1 + text.count(b"\n", 0, lower.rfind(_TRACEBACK))
         self.lines += text.count(b"\n")
 
-    def _note(self, text: bytes, found: Mapping[tuple[int, str], int]) -> None:
-        """Count what was found, in the order of the lines."""
-        number, counted = self.lines + 1, 0
-        for (start, name), position in sorted(found.items()):
+    def _leave_out_ended(
+        self, places: dict[int, int], tracebacks: Sequence[int], text: bytes
+    ) -> None:
+        """Remove the lines that stand shortly after a traceback, here or in the block before."""
+        number, counted, last = self.lines + 1, 0, self._traceback_line
+        for start in sorted({*places, *tracebacks}):
             number += text.count(b"\n", counted, start)
             counted = start
-            before = self.matches.get(name)
-            if before is not None:
-                again = before._replace(matches=before.matches + 1, last_line=number)
-                self.matches[name] = again
-                continue
-            rule = rules()[name]
-            excerpt = _excerpt(text, start, position)
-            self.matches[name] = Match(
-                name, rule.class_, rule.level, number, excerpt, rule.says, last_line=number
-            )
+            if start not in places:
+                last = number
+            elif last is not None and number - last <= ENDED_LINES:
+                del places[start]
+
+    def _note(self, name: str, places: Mapping[int, int], text: bytes) -> None:
+        """Count the lines that a rule matches; `places` has where in each the match begins."""
+        first, last = min(places), max(places)
+        last_line = self.lines + 1 + text.count(b"\n", 0, last)
+        before = self.matches.get(name)
+        if before is not None:
+            count = before.matches + len(places)
+            self.matches[name] = before._replace(matches=count, last_line=last_line)
+            return
+        rule = rules()[name]
+        self.matches[name] = Match(
+            name,
+            rule.class_,
+            rule.level,
+            self.lines + 1 + text.count(b"\n", 0, first),
+            _excerpt(text, first, places[first]),
+            rule.says,
+            len(places),
+            last_line,
+        )
+
+
+def _hits(patterns: Sequence[_Pattern], line: bytes) -> list[tuple[str, int]]:
+    """Return the rules that match a line, and where each match begins."""
+    hits = [
+        (pattern.rule, position)
+        for pattern in patterns
+        if pattern.anchor in line and (position := _position(pattern, line)) is not None
+    ]
+    return [] if hits and _is_passed_test(line) else hits
 
 
 def _lines_with(word: bytes, text: bytes) -> Iterator[tuple[int, bytes]]:
@@ -312,7 +363,7 @@ def _numbers(text: bytes) -> Iterator[tuple[int, int, int]]:
     """Yield each error number of CUDA: where its line begins, the number, its place in the line."""
     for word, needed, suffix in NUMBER_AFTER:
         for start, line in _lines_with(word, text):
-            if needed not in line or _quotes_source(line):
+            if needed not in line or _quotes_source(line) or _is_passed_test(line):
                 continue
             at = line.find(word)
             while at >= 0:
@@ -348,6 +399,13 @@ def _position(pattern: _Pattern, line: bytes) -> int | None:
     if end is None or any(literal in line for literal in pattern.without):
         return None
     return None if _quotes_source(line) else first
+
+
+def _is_passed_test(line: bytes) -> bool:
+    tail = line.rstrip()
+    if tail.endswith(b"%]"):
+        tail = tail[: tail.rfind(b"[")].rstrip()
+    return tail.endswith(_PASSED_ENDS) or any(words in line for words in _PASSED_HAS)
 
 
 def _quotes_source(line: bytes) -> bool:

@@ -512,7 +512,7 @@ def test_what_is_skipped_counts_as_lines_only(tmp_path: Path) -> None:
     path.write_text(f"Killed\n{OOM}\n")
 
     for skip, found in (
-        (0, {"sigkill", "cuda-out-of-memory"}),
+        (0, {"shell-reports-sigkill", "cuda-out-of-memory"}),
         (1, {"cuda-out-of-memory"}),
         (7, {"cuda-out-of-memory"}),
         (99, {}),
@@ -520,7 +520,11 @@ def test_what_is_skipped_counts_as_lines_only(tmp_path: Path) -> None:
         with open_log(str(path)) as file:
             scanned = scan(file, skip_bytes=skip)
         assert {*scanned.matches} == {*found}
-        assert all(match.line == 2 for name, match in scanned.matches.items() if name != "sigkill")
+        assert all(
+            match.line == 2
+            for name, match in scanned.matches.items()
+            if name != "shell-reports-sigkill"
+        )
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,8 @@ MOST_TOML_BYTES = 1 * MIB
 STDIN = "-"
 _BUFFER_BYTES = 1 << 16
 _GZIP = b"\x1f\x8b"
+#: A gzip file of a few megabytes can unpack to a thousand times that.
+MOST_UNPACKED_BYTES = 1 << 30
 #: The byte-order marks of UTF-16, in which PowerShell's `>` writes.
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 
@@ -78,6 +80,27 @@ def _check_regular(facts: os.stat_result) -> None:
         raise OSError(errno.EINVAL, "it is not a regular file")
 
 
+class _Unpacked(io.BufferedIOBase):
+    """Content of a packed file, which is not read beyond MOST_UNPACKED_BYTES."""
+
+    def __init__(self, file: io.BufferedIOBase) -> None:
+        self._file = file
+        self._left_bytes = MOST_UNPACKED_BYTES
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        return self._counted(self._file.read(size))
+
+    def read1(self, size: int = -1, /) -> bytes:
+        return self._counted(self._file.read1(size))
+
+    def _counted(self, block: bytes) -> bytes:
+        self._left_bytes -= len(block)
+        if self._left_bytes < 0:
+            limit = f"{MOST_UNPACKED_BYTES // MIB} MiB"
+            raise OSError(errno.EFBIG, f"it unpacks to more than {limit}: pipe a part of it to `-`")
+        return block
+
+
 @contextlib.contextmanager
 def open_log(name: str) -> Iterator[io.BufferedIOBase | codecs.StreamRecoder]:
     """Open a log for reading from the front.
@@ -87,7 +110,7 @@ def open_log(name: str) -> Iterator[io.BufferedIOBase | codecs.StreamRecoder]:
 
     Raises:
         OSError: it cannot be opened, or is no text; `strerror` tells why. Reading a damaged gzip
-            file raises OSError or EOFError too.
+            file, or one that unpacks to very much, raises OSError or EOFError too.
     """
     descriptor = os.dup(0) if name == STDIN else open_file(name)
     with contextlib.ExitStack() as stack:
@@ -99,7 +122,7 @@ def open_log(name: str) -> Iterator[io.BufferedIOBase | codecs.StreamRecoder]:
             unpacked = stack.enter_context(gzip.GzipFile(fileobj=file))
             if b"\0" in unpacked.peek(_BUFFER_BYTES):
                 raise OSError(errno.EINVAL, "what it packs is no text")
-            yield unpacked
+            yield _Unpacked(unpacked)
             return
         if begins.startswith(_UTF_16) and _is_utf_16(begins):
             yield codecs.EncodedFile(file, "utf-8", "utf-16", "replace")
