@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import random
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from gpucheck.data import FOLDER, read_table
 from gpucheck.detect.checks import CHECKS
 from gpucheck.detect.log import (
+    ENDED_LINES,
     INTERLEAVED_LINES,
     MOST_EXCERPT,
     MOST_LINE_BYTES,
@@ -127,7 +129,38 @@ def test_the_labelled_logs_are_named_as_their_labels_say(folder: str) -> None:
     assert {*[row["file"] for row in rows]} == {path.name for path in (LOGS / folder).glob("*.log")}
 
 
-@pytest.mark.parametrize(("folder", "least"), [("heldout", 82), ("heldout_recent", 66)])
+def test_the_open_logs_of_projects_are_named_as_their_labels_say() -> None:
+    folder = LOGS / "projects_open"
+    rows = tomllib.loads((folder / "labels.toml").read_text(encoding="utf-8"))["log"]
+    found = {row["file"]: named((folder / row["file"]).read_bytes()) or ("none", 0) for row in rows}
+
+    assert not [row["file"] for row in rows if found[row["file"]][0] != row["class"]]
+    # Two have an earlier line that tells the same.
+    assert [row["file"] for row in rows if found[row["file"]][1] != row["line"]] == [
+        "librispeech-neon.log", "windows-tf-gpu-212.log",
+    ]  # fmt: skip
+    assert {*found} == {path.name for path in folder.glob("*.log")}
+
+
+def test_the_halves_of_the_logs_of_projects_are_those_of_their_seed() -> None:
+    halves = [
+        {path.stem for path in (LOGS / folder).glob("*.log")}
+        for folder in ("projects_open", "projects_heldout")
+    ]
+    names = sorted(set.union(*halves))
+    failures = [name for name in names if not name.startswith("healthy-")]
+    healthy = [name for name in names if name.startswith("healthy-")]
+    draw = random.Random(20261123)
+    draw.shuffle(failures)
+    draw.shuffle(healthy)
+
+    assert (len(failures), len(healthy)) == (150, 40)
+    assert halves[0] == {*failures[:75], *healthy[:20]}
+
+
+@pytest.mark.parametrize(
+    ("folder", "least"), [("heldout", 82), ("heldout_recent", 66), ("projects_heldout", 87)]
+)
 def test_the_logs_kept_aside_are_named_at_least_as_well_as_before(folder: str, least: int) -> None:
     rows = tomllib.loads((LOGS / folder / "labels.toml").read_text(encoding="utf-8"))["log"]
     found = {
@@ -227,6 +260,39 @@ def test_a_line_of_source_is_no_message_but_one_that_raises_is() -> None:
     assert named("raise MemoryError(x)\n[rank0]:     raise CudaError('cuda out of memory')") is None
     assert named("raise CudaError('cuda out of memory')") is None
     assert named("we raise it: CUDA out of memory") == ("cuda-oom", 1)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"tests/a.py::test_b[{OOM}] PASSED [ 12%]", f"tests/a.py::test_b[{OOM}] PASSED",
+        f"[gw1] [ 12%] PASSED tests/a.py::test_b[{OOM}]", f"tests/a.py::t SKIPPED ({OOM}) [ 2%]",
+        "test_cuda_error_illegal_address (a.Test) ... ok", "[       OK ] A.cudaErrorAssert (3 ms)",
+        "[ RUN      ] A.cudaErrorMemoryAllocation", " 1/3 Test #1: cudaErrorAssert ...   Passed  1 sec",
+        "tests/a.py::test_number[CUDA error 802] PASSED",
+    ],
+)  # fmt: skip
+def test_a_test_that_passed_is_no_failure(line: str) -> None:
+    assert named(line) is None
+    assert named(f"{line}\n{OOM}") == ("cuda-oom", 2)
+
+
+def test_a_test_that_failed_is_one() -> None:
+    assert named(f"FAILED tests/a.py::test_b - {OOM}") == ("cuda-oom", 1)
+    assert named(f"12 tests had passed, then {OOM}") == ("cuda-oom", 1)
+
+
+@pytest.mark.parametrize("block", [1 << 20, 7])
+def test_what_ends_a_program_that_has_failed_is_no_cause(block: int) -> None:
+    failed = "Traceback (most recent call last):\n  File x\nRuntimeError: y\n"
+    ended = "run.sh: line 9:  867080 Killed                  python x.py\n"
+    far = "step\n" * ENDED_LINES
+
+    assert named(failed + ended, block) is None
+    assert named(failed + "Killed\n" + far + ended, block) == ("killed", 5 + ENDED_LINES)
+    assert named(ended + failed + ended, block) == ("killed", 1)
+    assert read(ended + failed + ended, block).matches["shell-reports-sigkill"].matches == 1
+    assert named(failed + "Signal 9 (SIGKILL) received by PID 9\n", block) == ("killed", 4)
 
 
 def test_ends_of_a_line_are_its_own() -> None:
@@ -556,6 +622,20 @@ def test_what_is_no_log_is_refused(content: bytes | None, reason: str, tmp_path:
         scan(file)
 
     assert reason in str(raised.value)
+
+
+def test_a_file_that_unpacks_to_very_much_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpucheck.drivers.host.files.MOST_UNPACKED_BYTES", 2 << 20)
+    path = tmp_path / "a.log.gz"
+    path.write_bytes(gzip.compress(b"step 1\n" * 299_593))
+
+    assert read_log(str(path)).size_bytes == 299_593 * 7
+
+    path.write_bytes(gzip.compress(b"step 1\n" * 299_594))
+    with pytest.raises(WrongUseError, match="it unpacks to more than 2 MiB"):
+        read_log(str(path))
 
 
 def test_a_nul_after_the_beginning_is_part_of_its_line(tmp_path: Path) -> None:
