@@ -9,8 +9,8 @@ somebody else and not read before the rules were frozen: its figures are what a 
 expect. `tests/data/logs/heldout_recent` was written later, after threads of 2024 to 2026, and was
 also labelled before the rules were run on it. Its labels record what they found then, because
 rules were added for what they missed. `projects_open` and `projects_heldout` are the halves of a
-set of 2026: rules were written after the first alone, and then run on the second once. Each kind of hostile input is read by a process of its own
-from a pipe.
+set of 2026: rules were written after the first alone, and then run on the second once. Each kind
+of hostile input is read by a process of its own from a pipe.
 """
 
 from __future__ import annotations
@@ -136,7 +136,8 @@ def report(name: str, judged: Sequence[Judged]) -> str:
     same = sum(each.label_line == each.found_line for each in lined)
     parts = [
         f"### {name}: {len(judged)} logs\n",
-        f"Macro-F1 **{macro_f1(judged):.3f}** ({low:.3f} to {high:.3f}); {right} of {len(judged)} classes are right"
+        f"Macro-F1 **{macro_f1(judged):.3f}** ({low:.3f} to {high:.3f}); "
+        f"{right} of {len(judged)} classes are right"
         + (f"; of {len(lined)} of these, {same} name the labelled line" if lined else "")
         + ".\n",
         "| class | logs | precision | recall | F1 |\n|--|--:|--:|--:|--:|",

@@ -86,8 +86,8 @@ COMMON_WORDS = (
 )
 #: A line that quotes the source of a program, as tracebacks do, is no message.
 _QUOTES_SOURCE = b"raise "
-#: How a line ends that tells of a test which went as it should, whatever error its name has (pytest,
-#: unittest, CTest), and what else is on such a line (pytest-xdist, GoogleTest).
+#: How a line ends that tells of a test which went as it should, whatever error its name has
+#: (pytest, unittest), and what else is on such a line (pytest-xdist, CTest, GoogleTest).
 _PASSED_ENDS = (b" passed", b" skipped", b" xfail", b"... ok", b"... expected failure")
 _PASSED_HAS = (b"] passed ", b" skipped (", b" passed  ", b"[ run      ] ", b"[       ok ] ")
 _TRACEBACK = b"traceback (most recent call last)"
