@@ -61,11 +61,11 @@ def _command(own: list[str], name: str | None, context: output.Context) -> Calla
         return show_version
     if name == "list":
         from gpucheck.cli.list import command
-        from gpucheck.cli.options import call, read_flags
+        from gpucheck.cli.options import call_command, read_flags
 
         values = read_flags(own[1:], command)
         if values is not None:
-            return lambda: call(command, name, values)
+            return lambda: call_command(command, name, values)
     if stands_alone(own):
         from gpucheck.cli import overview
 

@@ -19,8 +19,8 @@ from gpucheck.cli.options import (
     CONFIG_VARIABLE,
     DEFAULTS,
     Option,
-    call,
-    collect,
+    call_command,
+    collect_shared,
     shared_options,
 )
 from gpucheck.cli.terminal import write_stdout
@@ -143,13 +143,13 @@ def with_shared_options(
     @functools.wraps(function)
     def command(config: Path | None = None, **values: Any) -> int:
         try:
-            return output.Answered(call(function, name, values))
+            return output.Answered(call_command(function, name, values))
         except KeyboardInterrupt:
             # Typer would end with its code, but without a document.
             raise typer.Abort from None
 
     own = _parameters(function, function.__kwdefaults__ or {})
-    parameters = [*own, *_parameters(collect, shared_options(name, formats)), _CONFIG]
+    parameters = [*own, *_parameters(collect_shared, shared_options(name, formats)), _CONFIG]
     # Typer reads both: the parameters from the signature, their types from the annotations.
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {item.name: item.annotation for item in parameters}

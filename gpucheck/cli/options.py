@@ -1,8 +1,8 @@
-"""Options: the declaration of one, those that every command has, and the call with their values.
+"""Options: how a command declares its own, those of every command, and the call with their values.
 
-A parameter's default declares it: `size: int | None = option("--size N", "Edge of the arrays.")`.
-Typer reads it by `app`. No Typer is needed for a line of flags alone, which is read here: importing
-it takes longer than everything else that `gpucheck list` does.
+A parameter's default declares one: `size: int | None = option("--size N", "Edge of the arrays.")`.
+`app` turns it into Typer's. A line of flags alone is read here, without Typer: importing that takes
+longer than everything else that `gpucheck list` does.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ PROMETHEUS = option(
 )
 #: --log of the commands that run another one after `--`.
 COMMAND_LOG = option("--log FILE", "If the command ends badly, look for the cause in this file.")
-#: Shared options that a command does not have: those that read no machine, or no driver, and
-#: snapshot, whose FILE is its one output.
+#: Shared options that a command does not have, because they would have no effect: it measures, it
+#: reads no machine or asks no driver, its exit code judges nothing, or its FILE is its one output.
 LACKS: Mapping[str, Collection[str]] = {
     "bench": ("from_",),
     "compare": ("from_", "deadline"),
@@ -89,7 +89,7 @@ LACKS: Mapping[str, Collection[str]] = {
 }
 
 
-def collect(
+def collect_shared(
     *,
     json: bool = flag("--json", "Short for --format json.", group=OUTPUT),
     output: Path | None = option("--output, -o FILE", "Write the report to this file."),
@@ -141,7 +141,7 @@ def collect(
     )
 
 
-SHARED: Mapping[str, Option] = MappingProxyType(collect.__kwdefaults__ or {})
+SHARED: Mapping[str, Option] = MappingProxyType(collect_shared.__kwdefaults__ or {})
 
 
 def shared_options(command: str, formats: Sequence[str]) -> dict[str, Option]:
@@ -184,12 +184,12 @@ def read_flags(words: Sequence[str], function: Callable[..., int]) -> dict[str, 
     return {name: item.default for name, item in options.items()} | given
 
 
-def call(function: Callable[..., int], command: str, values: Mapping[str, Any]) -> int:
+def call_command(function: Callable[..., int], command: str, values: Mapping[str, Any]) -> int:
     """Call a command's function with the values of its options; `shared` are those of all."""
     declared = function.__kwdefaults__ or {}
     own = {name: value for name, value in values.items() if name in declared or name == "ctx"}
     given = {name: item.default for name, item in SHARED.items()}
-    shared = collect(**given | {name: values[name] for name in values.keys() - own.keys()})
+    shared = collect_shared(**given | {name: values[name] for name in values.keys() - own.keys()})
     if shared.chart is not None:
         from gpucheck.cli.outlets import check_chart
 

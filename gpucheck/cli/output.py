@@ -514,7 +514,7 @@ def amount_in_two(words: Sequence[str]) -> str | None:
 _OPTIONS_LAST = "Options stand after the command's name."
 #: Option that a command does not have -> what there is instead.
 _INSTEAD = {
-    "--from": "It is for commands that read a machine, which a snapshot can stand for.",
+    "--from": "A snapshot cannot answer what this command asks.",
     "--list-examples": "It stands alone: gpucheck --list-examples.",
     "--live": "Write --watch SECONDS.",
 }

@@ -9,7 +9,7 @@ import pytest
 from gpucheck.cli import list as list_command
 from gpucheck.cli import output
 from gpucheck.cli.app import run
-from gpucheck.cli.options import SHARED, call, read_flags
+from gpucheck.cli.options import SHARED, call_command, read_flags
 from gpucheck.inventory.columns import ALIASES, COLUMNS
 
 FLAGS = [
@@ -39,8 +39,10 @@ def test_both_ways_give_the_same_options(
     remember.__kwdefaults__ = list_command.command.__kwdefaults__
     values = read_flags(flags, list_command.command)
     assert values is not None
-    call(remember, "list", values)
-    monkeypatch.setattr("gpucheck.cli.app.call", lambda _, *more: call(remember, *more))
+    call_command(remember, "list", values)
+    monkeypatch.setattr(
+        "gpucheck.cli.app.call_command", lambda _, *more: call_command(remember, *more)
+    )
     run(["list", *flags], "list", output.Context(command="list"))
 
     assert seen[0] == seen[1]
