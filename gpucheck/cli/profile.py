@@ -59,7 +59,7 @@ def _list() -> Answer:
 
 def _lint(names: Sequence[str]) -> Answer:
     """Check every file, even if one before it cannot be read."""
-    from gpucheck.bench.ci.profiles import describe, find_profile, mistakes, unreadable
+    from gpucheck.bench.ci.profiles import describe, find_profile, unreadable
 
     files: list[ProfileFile] = []
     for name in names:
@@ -69,10 +69,10 @@ def _lint(names: Sequence[str]) -> Answer:
         except GpucheckError as error:
             files.append(unreadable(path, error))
     result = ProfileResult(action=ProfileAction.LINT, files=tuple(files))
-    bad = [one for one in files if mistakes(one.problems)]
+    bad = [one for one in files if one.problems]
     if not bad:
         return Answer(result=result)
-    count = sum(len(mistakes(one.problems)) for one in bad)
+    count = sum(len(one.problems) for one in bad)
     counted = f"{count} {'mistake' if count == 1 else 'mistakes'} in {bad[0].path}"
     others = "1 other file" if len(bad) == 2 else f"{len(bad) - 1} other files"
     more = f" and {others}" if len(bad) > 1 else ""

@@ -133,13 +133,13 @@ def test_wrong_use_is_one_sentence_and_code_two(
 def test_a_bad_profile_is_named_with_its_line_before_anything_is_measured(
     gpucheck_command: Command, good: Path
 ) -> None:
-    good.write_text(GOOD.replace("value = 795", "value = 9000"))
+    good.write_text(GOOD.replace("TFLOP/s", "TFLOPS"))
 
     finished = gpucheck_command("bench", "--profile", good, "--json")
 
     assert document(finished, "bench")["error"]["code"] == "bad-profile"
-    line = good.read_text().split("value = 9000")[0].count("\n") + 1
-    assert f"{good}:{line}: check[0].value" in finished.stderr
+    line = good.read_text().split("TFLOPS")[0].count("\n") + 1
+    assert f"{good}:{line}: check[0].unit" in finished.stderr
     assert finished.code == 2
 
 

@@ -8,7 +8,8 @@ from typing import Any
 
 from gpucheck.bench.ci.gates import exit_status, judge, series_of
 from gpucheck.bench.ci.model import Baseline, ProcessRun
-from gpucheck.bench.ci.profile_lint import lint_text
+from gpucheck.bench.ci.profile_file import parse_profile
+from gpucheck.bench.ci.profile_lint import lint
 from gpucheck.bench.ci.profile_model import Profile
 from gpucheck.bench.ci.run_data import Node, NodeGpu, RunData
 from gpucheck.bench.model import Gate
@@ -71,7 +72,7 @@ SLOW = tuple(0.9 * value for value in GOOD)
 
 def profile_of(text: str) -> Profile:
     """Return a profile from its text, which must be good."""
-    found = lint_text(text, "p.toml")
+    found = lint(*parse_profile(text, "p.toml"))
     assert found.profile is not None, found.problems
     return found.profile
 

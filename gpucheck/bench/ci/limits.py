@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 from types import MappingProxyType
 
-from gpucheck.bench.boards import TableBoard, load_table
+from gpucheck.bench.boards import load_table
 from gpucheck.bench.ci.decision import limit_of
 from gpucheck.bench.ci.profile_model import Check, Limit, Match, Metric, Profile, Target
 from gpucheck.bench.kernel_traits import LINKS
@@ -75,10 +75,10 @@ OTHER = "other"
 _MEMORY = "bytes_per_s"
 
 
-def matching_boards(match: Match) -> tuple[TableBoard, ...]:
+def known_boards(match: Match) -> tuple[Board, ...]:
     """Return the known boards that a profile is for; all of them if it names none."""
     return tuple(
-        entry
+        board_from(entry)
         for entry in load_table().boards
         if (not match.pci_device_ids or set(entry.pci_device_ids) & set(match.pci_device_ids))
         and (not match.names or any(fits_name(name, match.names) for name in entry.names))
@@ -295,11 +295,6 @@ def _demands(profile: Profile) -> Iterator[Limit]:
                 direction=higher,
                 sentence=f"must be {must}",
             )
-
-
-def known_boards(match: Match) -> tuple[Board, ...]:
-    """Return the limits of the boards that a profile is for."""
-    return tuple(board_from(entry) for entry in matching_boards(match))
 
 
 def number(value: float) -> str:

@@ -22,7 +22,7 @@ from gpucheck.bench.ci.profile_model import (
     Stability,
     Target,
 )
-from gpucheck.bench.model import Fact, Severity
+from gpucheck.bench.model import Fact
 from gpucheck.bench.numerics import canonical
 from gpucheck.drivers.host.toml_file import (
     Bounds,
@@ -56,7 +56,6 @@ class Problems:
         *,
         table: str = "",
         key: str = "",
-        severity: Severity = Severity.ERROR,
     ) -> None:
         """Note a problem at a key, or at its table where the key is not written."""
         self.found.append(
@@ -66,7 +65,6 @@ class Problems:
                 code=code,
                 message=message,
                 mend=mend,
-                severity=severity,
             )
         )
 

@@ -14,7 +14,7 @@ _WORDS = r"[a-z0-9]+(-[a-z0-9]+)*"
 _NUMBERS = r"[0-9]+(\.[0-9]+)*"
 _Count = Annotated[int | None, Bounds(0, 10**9)]
 _Percent = Annotated[float | None, Bounds(0.1, 100)]
-_SHARES = Bounds(0, 1000)
+_SHARES = Bounds(0.1, 1000)
 
 
 class Target(StrEnum):
@@ -138,7 +138,7 @@ class Expectation:
     other boards; without it they are skipped.
     """
 
-    value: Annotated[float | None, Bounds(0, 1e30)] = None
+    value: Annotated[float | None, Bounds(1e-30, 1e30)] = None
     percent_of_peak: Annotated[float | None, _SHARES] = None
     percent_by_board: Annotated[dict[str, float], "percent_of_peak", _SHARES] = field(
         default_factory=dict
@@ -178,7 +178,7 @@ class Check:
     together: bool = False
     expectation: Expectation
     unit: str
-    tolerance_percent: Annotated[float, Required("5"), Bounds(0, 100)]
+    tolerance_percent: Annotated[float, Required("5"), Bounds(0, 99)]
     warn_percent: Annotated[float | None, Bounds(0, 100)] = None
     on_unsupported: MissingPolicy = MissingPolicy.SKIP
     on_missing: MissingPolicy = MissingPolicy.FAIL
@@ -249,7 +249,6 @@ class Problem:
     code: str
     message: str
     mend: str
-    severity: Severity = Severity.ERROR
 
 
 class ProfileAction(StrEnum):

@@ -15,10 +15,10 @@ from gpucheck.bench.ci.profile_model import (
     ProfileFile,
     ProfileResult,
 )
-from gpucheck.bench.model import Direction, Severity
+from gpucheck.bench.model import Direction
 from gpucheck.report.blocks import Block, Column, Command, Gap, Line, Row, Span, Table
 from gpucheck.report.envelope import CheckStatus, Report
-from gpucheck.report.text import View
+from gpucheck.report.text import View, count_of
 
 #: How long it takes, at the beginning of a description; the table has a column for it.
 _TAKES = re.compile(r"(?:seconds|minutes): ")
@@ -73,37 +73,27 @@ def in_table(report: Report) -> Collection[str]:
 
 
 def _lint(files: Sequence[ProfileFile], view: View) -> Iterator[Block]:
-    bad = cautions = mistakes = 0
     for file in files:
         for problem in file.problems:
             yield from _problem(file.path, problem)
-        wrong = sum(one.severity is Severity.ERROR for one in file.problems)
-        mistakes, bad = mistakes + wrong, bad + bool(wrong)
-        cautions += len(file.problems) - wrong
-        if not wrong and view.verbosity >= 0:
+        if not file.problems and view.verbosity >= 0:
             yield Line(f"{file.name} version {file.version} can be used", CheckStatus.OK)
             yield Command(file.path, 2)
     yield Gap()
-    more = f", {cautions} to look at" if cautions else ""
-    profiles = "1 profile" if len(files) == 1 else f"{len(files)} profiles"
+    profiles, bad = count_of(len(files), "profile"), sum(bool(file.problems) for file in files)
     if bad:
-        found = "1 mistake" if mistakes == 1 else f"{mistakes} mistakes"
-        text = f"  {found} in {bad} of {profiles}{more}"
-        yield Line((Span("FAIL", "bold red"), Span(text)))
+        mistakes = count_of(sum(len(file.problems) for file in files), "mistake")
+        yield Line((Span("FAIL", "bold red"), Span(f"  {mistakes} in {bad} of {profiles}")))
     else:
-        text = f"  {profiles} without a mistake{more}"
-        yield Line((Span("PASS", "bold green"), Span(text)))
+        yield Line((Span("PASS", "bold green"), Span(f"  {profiles} without a mistake")))
 
 
 def _problem(path: str, problem: Problem) -> Iterator[Block]:
     """Yield a mistake as compilers do: the place on a line of its own, to be clicked or copied."""
     place = path if problem.line is None else f"{path}:{problem.line}"
-    caution = problem.severity is Severity.WARN
-    word = "caution" if caution else "mistake"
-    yield Command(f"{place} {word} {problem.code}", 0)
+    yield Command(f"{place} mistake {problem.code}", 0)
     where = f"{problem.where}: " if problem.where else ""
-    style = "yellow" if caution else "red"
-    yield Line(f"{where}{problem.message}", indent=4, style=style)
+    yield Line(f"{where}{problem.message}", indent=4, style="red")
     yield Line(f"fix: {problem.mend}", indent=4, style="green")
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
+from gpucheck.bench.ci.profile_file import read_profile
 from gpucheck.bench.ci.profile_lint import lint
 from gpucheck.bench.ci.profile_model import Problem, Profile, ProfileFile
-from gpucheck.bench.model import Severity
 from gpucheck.drivers.host.toml_file import nearest
 from gpucheck.report.errors import GpucheckError, WrongUseError
 
@@ -59,9 +58,9 @@ def load_profile(text: str) -> Profile:
         WrongUseError: there is none, or it has mistakes: the first of them, with file and line.
     """
     path = find_profile(text)
-    findings = lint(path)
+    findings = lint(*read_profile(path))
     if findings.profile is None:
-        first, *more = mistakes(findings.problems)
+        first, *more = findings.problems
         others = [f"see {len(more)} more with: gpucheck profile lint {str(path)!r}"] * bool(more)
         where = str(path) if first.line is None else f"{path}:{first.line}"
         raise WrongUseError(
@@ -78,7 +77,7 @@ def describe(path: Path) -> ProfileFile:
     Raises:
         WrongUseError: it cannot be read, or is not TOML.
     """
-    findings = lint(path)
+    findings = lint(*read_profile(path))
     found = findings.profile
     return ProfileFile(
         path=str(path),
@@ -107,8 +106,3 @@ def unreadable(path: Path, error: GpucheckError) -> ProfileFile:
     return ProfileFile(
         path=str(path), name=None, version=None, description=None, problems=(problem,)
     )
-
-
-def mistakes(problems: Sequence[Problem]) -> list[Problem]:
-    """Return the mistakes that make a profile unusable; cautions do not."""
-    return [one for one in problems if one.severity is Severity.ERROR]

@@ -6,7 +6,8 @@ import pytest
 
 from gpucheck.bench.ci.gates import judge
 from gpucheck.bench.ci.limits import base_unit, explain, limit_on, peak_of
-from gpucheck.bench.ci.profile_lint import lint_text
+from gpucheck.bench.ci.profile_file import parse_profile
+from gpucheck.bench.ci.profile_lint import lint
 from gpucheck.bench.ci.profile_model import Metric, Profile
 from gpucheck.bench.ci.profiles import load_profile
 from gpucheck.bench.ci.run_data import RunData
@@ -18,7 +19,7 @@ from tests.fakes.gates import node
 
 
 def profile(text: str = GOOD) -> Profile:
-    found = lint_text(text, "p.toml").profile
+    found = lint(*parse_profile(text, "p.toml")).profile
     assert found is not None
     return found
 

@@ -409,10 +409,10 @@ def test_a_profiles_unit_gets_no_second_prefix_and_a_wide_interval_is_cut() -> N
 
 PROBLEM = Problem(
     line=17,
-    where="check[0].value",
-    code="floor-too-low",
-    message="the floor is 0.05 % of the peak: a broken board would pass",
-    mend='Did you mean unit = "GB/s"?',
+    where="check[0].unit",
+    code="wrong-unit",
+    message="copy is measured in B/s, and 'GBs' is not a unit of that",
+    mend="Did you mean 'GB/s'?",
 )
 PATH = "/a/rather/long/path/that/no/narrow/terminal/holds/in/one/line/nodes.toml"
 
@@ -429,20 +429,8 @@ def file(*problems: Problem) -> ProfileFile:
 def test_a_mistake_is_told_as_compilers_do(width: int) -> None:
     text = drawn_profile(ProfileResult(action=ProfileAction.LINT, files=(file(PROBLEM),)), width)
 
-    assert f"{PATH}:17 mistake floor-too-low\n" in text
-    assert "fix: Did you mean unit" in text
-
-
-def test_a_caution_keeps_nobody_from_using_it() -> None:
-    caution = Problem(
-        line=None, where="", code="unknown-board", message="m", mend="n", severity=Severity.WARN
-    )
-
-    text = drawn_profile(ProfileResult(action=ProfileAction.LINT, files=(file(caution),)))
-
-    assert "caution unknown-board" in text
-    assert "nodes version 3 can be used" in text
-    assert text.splitlines()[-1] == "PASS  1 profile without a mistake, 1 to look at"
+    assert f"{PATH}:17 mistake wrong-unit\n" in text
+    assert "fix: Did you mean 'GB/s'?" in text
 
 
 def test_a_limit_is_one_statement() -> None:
