@@ -24,7 +24,7 @@ from gpucheck.inventory.condition import with_troubles
 from gpucheck.inventory.inventory import take_inventory
 from gpucheck.inventory.model import Inventory
 from gpucheck.inventory.unowned import find_unowned
-from gpucheck.report.blocks import Block, Command, Gap, Line, counted, head
+from gpucheck.report.blocks import Block, Command, Gap, Line, counted, opening
 from gpucheck.report.envelope import Answer, CheckStatus, Report
 from gpucheck.report.errors import ExitCode
 from gpucheck.report.text import View, on_recording
@@ -83,21 +83,16 @@ def _inventory(probes: Probes, looked_at: Machine) -> Inventory | None:
 
 def blocks(report: Report, view: View) -> Iterator[Block]:
     """Yield the verdict with its first steps, a row for each GPU, and the next commands."""
-    overview = report.result
-    if not isinstance(overview, Overview):
-        raise TypeError(type(overview).__name__)
+    overview = report.result_as(Overview)
     detection, inventory = overview
-    if view.verbosity >= 0:
-        cuda = report.host.cuda_driver_version
-        yield head(report, cuda and f"CUDA {cuda}", counted(gpu.name for gpu in detection.gpus))
-        yield Gap()
+    yield from opening(report, view, counted(gpu.name for gpu in detection.gpus))
     yield from (Line(s, CheckStatus.WARN) for s in capped_sentences(detection.memory_limits))
     yield from verdict(report, detection, view._replace(verbosity=min(view.verbosity, 0)))
     if view.verbosity < 0:
         return
     if inventory is not None:
         yield Gap()
-        yield from inventory_view.brief(inventory.gpus, view)
+        yield inventory_view.brief(inventory.gpus, view)
         if detection.cause_check is None:
             yield from inventory_view.unwell(inventory.gpus, view)
         yield from inventory_view.unowned(inventory.gpus)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpucheck.detect.log import Level, LogVerdict, Match, Seen, conclusion
-from gpucheck.report.blocks import Block, Gap, Headline, Line, Span, head, remedies
+from gpucheck.report.blocks import Block, Gap, Line, Span, opening, remedies, verdict
 from gpucheck.report.envelope import CheckStatus, Report
 from gpucheck.report.text import View, count_of
 
@@ -20,23 +20,18 @@ WORDS = {
 
 def blocks(report: Report, view: View) -> Iterator[Block]:
     """Yield the cause with its line and remedy, then what else the log has."""
-    found = report.result
-    if not isinstance(found, LogVerdict):
-        raise TypeError(type(found).__name__)
-    if view.verbosity >= 0:
-        yield head(report)
-        yield Gap()
+    found = report.result_as(LogVerdict)
+    yield from opening(report, view)
     cause = found.cause
     if cause is None:
         # No good mark: a program may have failed with words that no rule knows.
-        yield Headline(conclusion(found), CheckStatus.SKIP, style="bold")
+        yield verdict(conclusion(found), CheckStatus.SKIP)
         yield from remedies((NOT_KNOWN,), indent=INDENT)
         return
     # The mark is the whole log's: an error may follow from a warning that comes first.
     marks = [_mark(match) for match in (*found.causes, *found.consequences)]
     mark = CheckStatus.FAIL if CheckStatus.FAIL in marks else CheckStatus.WARN
-    color = "red" if mark is CheckStatus.FAIL else "yellow"
-    yield Headline(conclusion(found), mark, style=f"bold {color}")
+    yield verdict(conclusion(found), mark)
     yield Line(cause.excerpt, indent=INDENT)
     if found.live is not None:
         live = found.live

@@ -12,10 +12,10 @@ from gpucheck.detect.process_model import (
     UsedGpu,
 )
 from gpucheck.drivers.evidence import CgroupReading, MappedFrameworkReading
-from gpucheck.report.blocks import Block, Gap, Line, head, remedies
+from gpucheck.report.blocks import Block, Gap, Line, opening, remedies, verdict
 from gpucheck.report.envelope import CheckStatus, Report
 from gpucheck.report.errors import ExitCode
-from gpucheck.report.text import View, binary_bytes, count_of, framework_title
+from gpucheck.report.text import View, binary_bytes, count_of, framework_title, group_by
 
 INDENT = 4
 #: Width of the names before the facts.
@@ -28,15 +28,9 @@ MOST_OF_A_COMMAND = 120
 
 def blocks(report: Report, view: View) -> Iterator[Block]:
     """Yield the answer and its remedy, further obstacles, and the facts."""
-    found = report.result
-    if not isinstance(found, ProcessAnswer):
-        raise TypeError(type(found).__name__)
-    if view.verbosity >= 0:
-        yield head(report)
-        yield Gap()
-    mark = _mark(report, found)
-    color = {CheckStatus.OK: "green", CheckStatus.FAIL: "red"}.get(mark, "yellow")
-    yield Line(found.conclusion, mark, style=f"bold {color}")
+    found = report.result_as(ProcessAnswer)
+    yield from opening(report, view)
+    yield verdict(found.conclusion, _mark(report, found))
     yield from remedies(found.remedy, indent=INDENT)
     first = next((one for one in found.obstacles if one.id == found.cause), None)
     if first is not None and view.verbosity >= 0:
@@ -163,8 +157,6 @@ def _group(group: CgroupReading) -> str:
 
 def _unread(unavailable: Mapping[str, str]) -> str:
     """Return what could not be read, with the reason once for all that share it."""
-    reasons: dict[str, list[str]] = {}
-    for name, reason in unavailable.items():
-        reasons.setdefault(reason, []).append(name.replace("_", " "))
+    reasons = group_by(unavailable, lambda name: unavailable[name])
     parts = (f"{', '.join(names)} ({reason})" for reason, names in reasons.items())
-    return f"not read: {'; '.join(parts)}"
+    return f"not read: {'; '.join(parts).replace('_', ' ')}"

@@ -21,11 +21,11 @@ from gpucheck.report.blocks import (
     Command,
     Gap,
     Heading,
-    Headline,
     Line,
     counted,
-    head,
+    opening,
     remedies,
+    verdict,
 )
 from gpucheck.report.envelope import CheckStatus, Report
 from gpucheck.report.errors import ExitCode
@@ -45,13 +45,8 @@ def blocks(report: Report, view: View) -> Iterator[Block]:
     if isinstance(report.result, Catalogue):
         yield from _catalogue(report.result)
         return
-    detection = report.result
-    if not isinstance(detection, Detection):
-        raise TypeError(type(detection).__name__)
-    if view.verbosity >= 0:
-        cuda = report.host.cuda_driver_version
-        yield head(report, cuda and f"CUDA {cuda}", counted(gpu.name for gpu in detection.gpus))
-        yield Gap()
+    detection = report.result_as(Detection)
+    yield from opening(report, view, counted(gpu.name for gpu in detection.gpus))
     yield from (Line(text, CheckStatus.WARN) for text in capped_sentences(detection.memory_limits))
     yield from answer(report, detection, view)
     others = _others(detection)
@@ -82,8 +77,7 @@ def in_table(report: Report) -> Collection[str]:
 def answer(report: Report, detection: Detection, view: View) -> Iterator[Block]:
     """Yield the verdict, and if something is wrong what to do and where it was seen."""
     mark = _mark(report, detection)
-    color = {CheckStatus.OK: "green", CheckStatus.FAIL: "red"}.get(mark, "yellow")
-    yield Headline(detection.conclusion, mark, style=f"bold {color}")
+    yield verdict(detection.conclusion, mark)
     # Only --strict made the answer a bad one.
     failed = any(finding.status is CheckStatus.FAIL for finding in detection.checks)
     good = detection.verdict is not Verdict.UNUSABLE and not failed

@@ -21,9 +21,7 @@ COLORS = {Fit.ALL: "bold green", Fit.SOME: "bold yellow", Fit.NONE: "bold red"}
 
 def blocks(report: Report, view: View) -> Iterator[Block]:
     """Yield a build for each framework that was asked for."""
-    found = report.result
-    if not isinstance(found, WheelChoices):
-        raise TypeError(type(found).__name__)
+    found = report.result_as(WheelChoices)
     if view.verbosity >= 0:
         cuda = found.driver.cuda and f"CUDA {found.driver.cuda}"
         yield head(report, cuda, counted(gpu.name for gpu in found.gpus))

@@ -21,14 +21,14 @@ from gpucheck.report.blocks import (
     Column,
     Fitting,
     Gap,
-    Headline,
     Inline,
     Line,
     Row,
     Span,
     Table,
-    head,
     limited,
+    opening,
+    verdict,
 )
 from gpucheck.report.envelope import CheckStatus, Report
 from gpucheck.report.errors import ExitCode
@@ -41,9 +41,7 @@ LONGEST_REASON = 120
 _MARKS = {
     ExitCode.OK: CheckStatus.OK,
     ExitCode.BAD: CheckStatus.FAIL,
-    ExitCode.INCONCLUSIVE: CheckStatus.UNKNOWN,
 }
-_COLORS = {ExitCode.OK: "green", ExitCode.BAD: "red", ExitCode.INCONCLUSIVE: "yellow"}
 #: The order of the kinds in the report, the worst first.
 _ORDER = (
     Outcome.FAILED,
@@ -63,15 +61,9 @@ _ORDER = (
 
 def blocks(report: Report, view: View) -> Iterator[Block]:
     """Yield the conclusion, nodes that are not well, slow GPUs, where they are, what differs."""
-    found = report.result
-    if not isinstance(found, FleetReport):
-        raise TypeError(type(found).__name__)
-    if view.verbosity >= 0:
-        yield head(report, count_of(found.documents, "document"))
-        yield Gap()
-    code = report.exit_code
-    mark, color = _MARKS.get(code, CheckStatus.UNKNOWN), _COLORS.get(code, "yellow")
-    yield Headline(found.conclusion, mark, style=f"bold {color}")
+    found = report.result_as(FleetReport)
+    yield from opening(report, view, count_of(found.documents, "document"))
+    yield verdict(found.conclusion, _MARKS.get(report.exit_code, CheckStatus.UNKNOWN))
     if view.verbosity < 0:
         return
     yield from _nodes(found, view)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from gpucheck.drivers.readings import GpuReading
 from gpucheck.inventory.model import Gpu, MemoryCap
-from gpucheck.report.text import binary_bytes, ranges
+from gpucheck.report.text import binary_bytes, group_by, name_gpus
 
 
 def free_bytes(gpu: Gpu) -> int | None:
@@ -33,12 +33,12 @@ def caps_of(gpus: Iterable[Gpu | GpuReading]) -> tuple[MemoryCap, ...]:
 
 def capped_sentences(caps: Iterable[MemoryCap]) -> Iterator[str]:
     """Yield a sentence for the cards that have the same limit, total and source."""
-    alike: dict[tuple[int, int | None, str], list[int]] = {}
-    for cap in caps:
-        key = (cap.memory_limit_bytes, cap.memory_total_bytes, cap.memory_limit_source)
-        alike.setdefault(key, []).append(cap.index)
-    for (limit, total, source), indices in alike.items():
-        which = f"GPU{'s' if len(indices) > 1 else ''} {ranges(indices)}"
+    alike = group_by(
+        caps,
+        lambda cap: (cap.memory_limit_bytes, cap.memory_total_bytes, cap.memory_limit_source),
+    )
+    for (limit, total, source), found in alike.items():
+        which = name_gpus(cap.index for cap in found)
         whole = "" if total is None else f" of {binary_bytes(total)}"
         size = binary_bytes(limit)
         yield (

@@ -37,10 +37,10 @@ from gpucheck.report.blocks import (
     Span,
     Table,
     counted,
-    head,
+    opening,
 )
 from gpucheck.report.envelope import CheckStatus, Failure, Report
-from gpucheck.report.text import ABSENT, View, binary_bytes, exports, ranges
+from gpucheck.report.text import ABSENT, View, binary_bytes, exports, group_by, ranges
 
 INDENT = 2
 #: A card's name in a table is cut to fit, but never below this.
@@ -71,14 +71,8 @@ _ISSUE = re.compile(r",? ?[\w-]+#[0-9]+")
 
 def blocks(report: Report, view: View) -> Iterator[Block]:
     """Yield what a limit shows: a run or the limit first, then what enforces it or the proofs."""
-    limit = report.result
-    if not isinstance(limit, MemoryLimit):
-        raise TypeError(type(limit).__name__)
-    if view.verbosity >= 0:
-        cuda = report.host.cuda_driver_version
-        names = counted(gpu.name for gpu in limit.gpus) if limit.gpus else None
-        yield head(report, cuda and f"CUDA {cuda}", names)
-        yield Gap()
+    limit = report.result_as(MemoryLimit)
+    yield from opening(report, view, counted(gpu.name for gpu in limit.gpus))
     yield from (Line(text, CheckStatus.WARN) for text in capped_sentences(caps_of(limit)))
     if limit.run is not None:
         run = limit.run
@@ -162,11 +156,16 @@ def _limits(limit: MemoryLimit, view: View) -> Iterator[Block]:
 
 def group_alike(gpus: Sequence[GpuMemoryLimit]) -> list[list[GpuMemoryLimit]]:
     """Put GPUs of one name, size and limit together, in the order of the first of each."""
-    groups: dict[object, list[GpuMemoryLimit]] = {}
-    for gpu in gpus:
-        key = (gpu.name or gpu.uuid, gpu.memory_total_bytes, gpu.limit_bytes, gpu.mig_instance)
-        groups.setdefault(key, []).append(gpu)
-    return list(groups.values())
+    alike = group_by(
+        gpus,
+        lambda gpu: (
+            gpu.name or gpu.uuid,
+            gpu.memory_total_bytes,
+            gpu.limit_bytes,
+            gpu.mig_instance,
+        ),
+    )
+    return list(alike.values())
 
 
 def _limit_line(text: str, group: Sequence[GpuMemoryLimit], *, exact: bool) -> str:
@@ -305,9 +304,7 @@ def _software_name(software: Software) -> str:
 def _details(limit: MemoryLimit, error: Failure | None) -> Iterator[Block]:
     if limit.overhead is not None:
         # One budget for each size: eight equal cards share one.
-        groups: dict[object, list[GpuMemoryLimit]] = {}
-        for gpu in limit.gpus:
-            groups.setdefault((gpu.memory_total_bytes, gpu.limit_bytes), []).append(gpu)
+        groups = group_by(limit.gpus, lambda gpu: (gpu.memory_total_bytes, gpu.limit_bytes))
         for group in groups.values():
             numbers = _ranges(gpu.number for gpu in group)
             of_gpu = f" of GPU {numbers}" if len(groups) > 1 else ""
@@ -383,19 +380,9 @@ def _mark(row: Mechanism) -> CheckStatus | None:
 
 def _proofs(limit: MemoryLimit, error: Failure | None) -> Iterator[Block]:
     """Yield the outcomes; GPUs with the same outcome share one, and the error stands by itself."""
-    groups: dict[Verification, list[Verification]] = {}
-    for each in limit.verifications:
-        alike = replace(
-            each,
-            uuid=None,
-            cuda_index=None,
-            nvml_bytes=None,
-            nvml_most_bytes=None,
-            overhead_bytes=None,
-            peak_bytes=None,
-        )
-        groups.setdefault(alike, []).append(each)
-    for group in groups.values():
+    of_one = ("uuid", "cuda_index", "nvml_bytes", "nvml_most_bytes", "overhead_bytes", "peak_bytes")
+    same = group_by(limit.verifications, lambda each: replace(each, **dict.fromkeys(of_one)))
+    for group in same.values():
         untried = group[0].reason if group[0].held is None and len(group) == 1 else None
         if not (untried and error is not None and untried in error.message):
             yield from _proof(group, limit.gpus)

@@ -32,10 +32,10 @@ from gpucheck.report.blocks import (
     Row,
     Table,
     counted,
-    head,
+    opening,
 )
 from gpucheck.report.envelope import CheckStatus, Report
-from gpucheck.report.text import ABSENT, View, exports, in_gib, ranges
+from gpucheck.report.text import ABSENT, View, exports, group_by, in_gib, ranges
 
 #: Titles of the libraries in `PlacedDevice.names`, in the order they are shown.
 LIBRARIES = {
@@ -66,20 +66,19 @@ def blocks(report: Report, view: View) -> Iterator[Block]:
     if isinstance(result, ClaimList):
         yield from _claims(result, view)
         return
-    if not isinstance(result, Placement):
-        raise TypeError(type(result).__name__)
-    yield from (Line(text, CheckStatus.WARN) for text in capped_sentences(result.memory_limits))
-    if result.candidates:
-        yield from _choice(report, result, view)
-    elif result.graph is not None or result.ran:
-        yield from _graph(result, view)
+    placement = report.result_as(Placement)
+    yield from (Line(text, CheckStatus.WARN) for text in capped_sentences(placement.memory_limits))
+    if placement.candidates:
+        yield from _choice(report, placement, view)
+    elif placement.graph is not None or placement.ran:
+        yield from _graph(placement, view)
     else:
-        yield from _places(result, view)
+        yield from _places(placement, view)
         if view.verbosity > 0:
-            yield from _operations(result, view)
-            yield from _variables(result)
-        if view.verbosity >= 0 and not any(claim.held for claim in result.claims):
-            yield from _to_hold(result)
+            yield from _operations(placement, view)
+            yield from _variables(placement)
+        if view.verbosity >= 0 and not any(claim.held for claim in placement.claims):
+            yield from _to_hold(placement)
 
 
 # ---------------------------------------------------------------------------------- choosing
@@ -89,16 +88,9 @@ def _choice(report: Report, placement: Placement, view: View) -> Iterator[Block]
     """Yield which GPUs were chosen and who has the others; an error says by itself why none was."""
     if not placement.devices:
         return
-    if view.verbosity >= 0:
-        cuda = report.host.cuda_driver_version
-        # The instances of a card are one card.
-        names = {
-            item.index: item.name and item.name.partition(_INSTANCE)[0]
-            for item in placement.candidates
-        }
-        cards = counted(names.values())
-        yield head(report, cuda and f"CUDA {cuda}", cards)
-        yield Gap()
+    # The instances of a card are one card.
+    names = {i.index: i.name and i.name.partition(_INSTANCE)[0] for i in placement.candidates}
+    yield from opening(report, view, counted(names.values()))
     yield Line(chosen_line(placement), style="bold green")
     if view.verbosity >= 0 and not any(claim.held for claim in placement.claims):
         yield from _to_hold(placement)
@@ -129,10 +121,13 @@ def is_chosen(item: Candidate, placement: Placement) -> bool:
 def _candidates(placement: Placement, *, more: bool) -> Iterator[Block]:
     """Yield a row for each card, the chosen ones first; alike ones share a row."""
     unlike = len({item.name for item in placement.candidates} - {None}) > 1
-    groups: dict[tuple[object, ...], list[Candidate]] = {}
-    for item in sorted(placement.candidates, key=lambda item: _rank(item, placement)):
-        key = (_rank(item, placement), item.name, _free(item), _users(item, placement))
-        groups.setdefault((*key, item.uuid) if more else key, []).append(item)
+    groups = group_by(
+        sorted(placement.candidates, key=lambda item: _rank(item, placement)),
+        lambda item: (
+            *(_rank(item, placement), item.name, _free(item), _users(item, placement)),
+            more and item.uuid,
+        ),
+    )
     columns = [Column("GPU"), Column("free", right=True), Column("used by", least=SHORTEST_USER)]
     rows = []
     for items in groups.values():
@@ -203,11 +198,8 @@ def _device(device: PlacedDevice, view: View) -> Iterator[Block]:
             bus = "" if device.pci_bus_id is None else f" at {device.pci_bus_id}"
             yield Command(f"{device.uuid}{bus}", INDENT)
         yield Command(_mapping_line(device), INDENT)
-    users: dict[str, list[str]] = {}
-    for library, title in LIBRARIES.items():
-        if library in device.names:
-            users.setdefault(device.names[library], []).append(title)
-    names = (f"{'/'.join(titles)} {name}" for name, titles in users.items())
+    users = group_by(filter(device.names.get, LIBRARIES), lambda library: device.names[library])
+    names = (f"{'/'.join(LIBRARIES[x] for x in found)} {name}" for name, found in users.items())
     yield Line(", ".join(names), indent=INDENT)
     yield from _in_use([device])
 

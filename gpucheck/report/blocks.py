@@ -124,10 +124,24 @@ def plain(text: Inline) -> str:
 
 
 def head(report: Report, *facts: str | None) -> Head:
-    """Return the head line: the machine and its driver, then what the command adds."""
+    """Return the head line: the machine, its driver and CUDA, then what the command adds."""
     host = report.host
     driver = host.driver_version and f"driver {host.driver_version}"
-    return Head(tuple(fact for fact in (host.name, driver, *facts) if fact))
+    cuda = host.cuda_driver_version and f"CUDA {host.cuda_driver_version}"
+    return Head(tuple(dict.fromkeys(fact for fact in (host.name, driver, cuda, *facts) if fact)))
+
+
+def opening(report: Report, view: View, *facts: str | None) -> Iterator[Block]:
+    """Yield the head line and a gap, unless the view is quiet."""
+    if view.verbosity >= 0:
+        yield head(report, *facts)
+        yield Gap()
+
+
+def verdict(text: str, status: CheckStatus) -> Headline:
+    """Return the answer in the colour of its status."""
+    colors = {CheckStatus.OK: " green", CheckStatus.FAIL: " red", CheckStatus.SKIP: ""}
+    return Headline(text, status, style=f"bold{colors.get(status, ' yellow')}")
 
 
 def counted(names: Iterable[str | None]) -> str | None:

@@ -11,6 +11,7 @@ from gpucheck import __version__
 from gpucheck.report.errors import ExitCode, GpucheckError
 
 AnyError = TypeVar("AnyError", bound=GpucheckError)
+AnyResult = TypeVar("AnyResult")
 
 #: An empty mapping, as a default.
 NOTHING: Mapping[str, str] = MappingProxyType({})
@@ -112,6 +113,12 @@ class Report(NamedTuple):
     warnings: tuple[Notice, ...]
     result: object | None
     version: str = __version__
+
+    def result_as(self, kind: type[AnyResult]) -> AnyResult:
+        """Return the result, which is of this class."""
+        if not isinstance(self.result, kind):
+            raise TypeError(type(self.result).__name__)
+        return self.result
 
 
 def status_of(exit_code: ExitCode, *, warnings: bool) -> Status:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from gpucheck.report.envelope import Report
+
+T = TypeVar("T")
+K = TypeVar("K")
 
 
 class View(NamedTuple):
@@ -222,6 +225,20 @@ def ranges(numbers: Iterable[int]) -> str:
         else:
             runs.append([number])
     return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
+
+
+def name_gpus(indices: Iterable[int]) -> str:
+    """Return the GPUs in words: "GPU 1", "GPUs 0-3,7"."""
+    found = set(indices)
+    return f"GPU{'s' if len(found) > 1 else ''} {ranges(found)}"
+
+
+def group_by(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
+    """Return items that are alike together, in the order of the first of each: to say it once."""
+    groups: dict[K, list[T]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return groups
 
 
 def binary_bytes(value: int, *, digits: int = 1) -> str:

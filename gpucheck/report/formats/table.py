@@ -269,23 +269,25 @@ def _row(cells: Sequence[Text], table: Table, wide: Sequence[int], view: View) -
 def _records(table: Table, view: View) -> Iterator[Text]:
     """Yield the rows of a table that does not fit: names, and below them what is in each column."""
     for row in table.rows:
-        cells = list(zip(table.columns, row.cells, strict=True))
-        filled = [(column, cell) for column, cell in cells if plain(cell).strip()]
-        names = tuple(cell for _, cell in filled[: table.names])
+        names, facts = [], []
+        for place, (column, cell) in enumerate(zip(table.columns, row.cells, strict=True)):
+            text, headed = plain(cell).strip(), table.header and column.text
+            if not text or (headed and text == ABSENT):
+                continue
+            if place >= table.names:
+                facts.append(_labelled(column, cell, "dim") if headed else _labelled(None, cell))
+            else:
+                # A number alone names nothing.
+                names.append(_labelled(column, cell) if headed and column.right else cell)
         yield from _joined(names, view, style=row.style or "bold")
-        facts = [
-            _labelled(column, cell, headed=table.header)
-            for column, cell in filled[table.names :]
-            if not (table.header and column.text and plain(cell).strip() == ABSENT)
-        ]
         yield from _joined(facts, view, indent=2)
         for below in row.below:
             yield from _line(below, view)
 
 
-def _labelled(column: Column, cell: Inline, *, headed: bool) -> Inline:
+def _labelled(column: Column | None, cell: Inline, style: str = "") -> Inline:
+    """Return a cell behind its column's name, without what lines it up with others."""
     spans = (Span(cell),) if isinstance(cell, str) else cell
-    # There is no column to line up with.
     first, *others = dropwhile(lambda span: not span.text.strip(), spans)
     spans = (first._replace(text=first.text.lstrip()), *others)
-    return (Span(f"{column.text} ", "dim"), *spans) if headed and column.text else spans
+    return spans if column is None else (Span(f"{column.text} ", style), *spans)
