@@ -7,21 +7,18 @@ from collections.abc import Collection, Iterator, Mapping
 from gpucheck.detect.process import MOST_NAMED
 from gpucheck.detect.process_model import (
     LoadedLibrary,
-    Obstacle,
     ProcessAnswer,
     UsedGpu,
 )
+from gpucheck.detect.view import INDENT, MOST_EVIDENCE, evidence_lines
 from gpucheck.drivers.evidence import CgroupReading, MappedFrameworkReading
 from gpucheck.report.blocks import Block, Gap, Line, opening, remedies, verdict
 from gpucheck.report.envelope import CheckStatus, Report
 from gpucheck.report.errors import ExitCode
 from gpucheck.report.text import View, binary_bytes, count_of, framework_title, group_by
 
-INDENT = 4
 #: Width of the names before the facts.
 _NAME = 10
-#: So many pieces of evidence stand below an obstacle; `-v` shows all.
-MOST_EVIDENCE = 2
 #: So many characters of a command line are shown; `-v` shows all.
 MOST_OF_A_COMMAND = 120
 
@@ -32,9 +29,10 @@ def blocks(report: Report, view: View) -> Iterator[Block]:
     yield from opening(report, view)
     yield verdict(found.conclusion, _mark(report, found))
     yield from remedies(found.remedy, indent=INDENT)
+    most = None if view.verbosity > 0 else MOST_EVIDENCE
     first = next((one for one in found.obstacles if one.id == found.cause), None)
     if first is not None and view.verbosity >= 0:
-        yield from _evidence(first, view)
+        yield from evidence_lines(first.evidence, most)
     if view.verbosity < 0:
         return
     others = [one for one in found.obstacles if one is not first]
@@ -42,7 +40,7 @@ def blocks(report: Report, view: View) -> Iterator[Block]:
         yield Gap()
     for one in others:
         yield Line(one.summary, CheckStatus.WARN)
-        yield from _evidence(one, view)
+        yield from evidence_lines(one.evidence, most)
         yield from remedies(one.remedy, indent=INDENT)
     yield Gap()
     yield from _facts(found, view)
@@ -62,12 +60,6 @@ def _mark(report: Report, found: ProcessAnswer) -> CheckStatus:
     if report.exit_code is ExitCode.INCONCLUSIVE or found.uses_gpu is None:
         return CheckStatus.UNKNOWN
     return CheckStatus.OK if found.uses_gpu else CheckStatus.FAIL
-
-
-def _evidence(obstacle: Obstacle, view: View) -> Iterator[Block]:
-    most = None if view.verbosity > 0 else MOST_EVIDENCE
-    for item in obstacle.evidence[:most]:
-        yield Line(f"{item.source}: {item.value}", lead="seen", indent=INDENT, style="dim")
 
 
 # ------------------------------------------------------------------------------ the facts

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import islice
 
 from gpucheck.detect.checks import xid
 from gpucheck.detect.model import (
@@ -12,7 +13,6 @@ from gpucheck.detect.model import (
     Detection,
     Finding,
     Layer,
-    LayerSummary,
     Verdict,
 )
 from gpucheck.inventory.capped import capped_sentences
@@ -23,13 +23,14 @@ from gpucheck.report.blocks import (
     Heading,
     Line,
     counted,
+    left_out,
     opening,
     remedies,
     verdict,
 )
-from gpucheck.report.envelope import CheckStatus, Report
+from gpucheck.report.envelope import CheckStatus, Evidence, Report
 from gpucheck.report.errors import ExitCode
-from gpucheck.report.text import View
+from gpucheck.report.text import View, group_by
 
 WRONG = (CheckStatus.FAIL, CheckStatus.WARN, CheckStatus.UNKNOWN)
 #: Text below a finding begins below its summary.
@@ -56,7 +57,7 @@ def blocks(report: Report, view: View) -> Iterator[Block]:
         return
     if others:
         yield Gap()
-        yield from _findings(others, view)
+        yield from _findings(others)
     if view.verbosity == 0:
         yield Gap()
         yield from _layers(detection)
@@ -88,7 +89,7 @@ def answer(report: Report, detection: Detection, view: View) -> Iterator[Block]:
     if cause is None:
         return
     if view.verbosity <= 0:
-        yield from _evidence(cause, most=MOST_EVIDENCE)
+        yield from evidence_lines(cause.evidence, MOST_EVIDENCE)
     if view.verbosity >= 0 and cause.status is not CheckStatus.OK:
         yield Line("why, and what else it can be:", indent=INDENT, style="dim")
         yield Command(f"gpucheck detect --explain {cause.id}", INDENT + 2)
@@ -132,25 +133,24 @@ def _is_consequence(finding: Finding) -> bool:
     return len(finding.remedy) == 1 and finding.remedy[0].startswith("See ")
 
 
-def _findings(findings: Sequence[Finding], view: View) -> Iterator[Block]:
+def _findings(findings: Sequence[Finding]) -> Iterator[Block]:
     """Yield findings; what several GPUs share stands once, below the last of them."""
-    for position, finding in enumerate(findings):
-        before = sum(each.id == finding.id for each in findings[:position])
-        if before >= MOST_ALIKE and view.verbosity <= 0:
-            continue
-        yield Line(f"{finding.id}: {finding.summary}", finding.status)
-        alike = [each for each in findings[position + 1 :] if each.id == finding.id]
-        if alike and before + 1 < MOST_ALIKE and alike[0].remedy == finding.remedy:
-            continue
-        if len(alike) > 0 and before + 1 >= MOST_ALIKE:
-            yield Line(f"and {len(alike)} more of {finding.id}: add -v", indent=INDENT, style="dim")
-        yield from remedies(finding.remedy, indent=INDENT)
+    for name, alike in group_by(findings, lambda finding: finding.id).items():
+        shown = alike[:MOST_ALIKE]
+        for place, finding in enumerate(shown, start=1):
+            yield Line(f"{name}: {finding.summary}", finding.status)
+            if place == len(shown):
+                yield from left_out(len(alike) - place, indent=INDENT)
+            elif shown[place].remedy == finding.remedy:
+                continue
+            yield from remedies(finding.remedy, indent=INDENT)
 
 
-def _evidence(
-    finding: Finding, *, most: int | None = None, indent: int = INDENT
-) -> Iterator[Block]:
-    for item in finding.evidence[:most]:
+def evidence_lines(
+    evidence: Iterable[Evidence], most: int | None = None, *, indent: int = INDENT
+) -> Iterator[Line]:
+    """Yield where something was seen, by its source."""
+    for item in islice(evidence, most):
         yield Line(f"{item.source}: {item.value}", lead="seen", indent=indent, style="dim")
 
 
@@ -159,9 +159,7 @@ def _evidence(
 
 def _layers(detection: Detection) -> Iterator[Block]:
     """Yield the layers in which all is well, those not reached, and what is not known."""
-    by_status: dict[CheckStatus, list[LayerSummary]] = {}
-    for layer in detection.layers:
-        by_status.setdefault(layer.status, []).append(layer)
+    by_status = group_by(detection.layers, lambda layer: layer.status)
     well = by_status.get(CheckStatus.OK, [])
     opened = [layer for layer in well if _tells_more(layer.layer, detection)]
     names = [layer.layer.value for layer in well if layer not in opened]
@@ -224,7 +222,7 @@ def _every_layer(detection: Detection) -> Iterator[Block]:
             text = f"check: {finding.id}" if same else f"{finding.id}: {finding.summary}"
             mark = None if same else finding.status
             yield Line(text, mark, indent=INDENT, style="dim" if same else "")
-            yield from _evidence(finding, indent=2 * INDENT)
+            yield from evidence_lines(finding.evidence, indent=2 * INDENT)
             yield from remedies(finding.remedy, indent=2 * INDENT)
 
 

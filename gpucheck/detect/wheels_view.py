@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from types import MappingProxyType
 
 from gpucheck.detect.wheels import Build, Fit, WheelChoice, WheelChoices, gpu_label
-from gpucheck.report.blocks import Block, Command, Gap, Line, counted, head, limited, remedies
+from gpucheck.report.blocks import Block, Command, Gap, Line, counted, limited, opening, remedies
 from gpucheck.report.envelope import CheckStatus, Report
 from gpucheck.report.text import View
 
@@ -22,16 +22,15 @@ COLORS = {Fit.ALL: "bold green", Fit.SOME: "bold yellow", Fit.NONE: "bold red"}
 def blocks(report: Report, view: View) -> Iterator[Block]:
     """Yield a build for each framework that was asked for."""
     found = report.result_as(WheelChoices)
-    if view.verbosity >= 0:
-        cuda = found.driver.cuda and f"CUDA {found.driver.cuda}"
-        yield head(report, cuda, counted(gpu.name for gpu in found.gpus))
+    # What the driver's files tell, where the driver does not answer.
+    known = report.host.cuda_driver_version or found.driver.cuda is None
+    cuda = None if known else f"CUDA {found.driver.cuda}"
+    yield from opening(report, view, cuda, counted(gpu.name for gpu in found.gpus))
     for choice in found.choices:
-        yield Gap()
         yield from _choice(choice, view)
-    notes = [note for note in report.warnings if note.code in OF_THE_MACHINE]
-    if notes:
         yield Gap()
-        yield from (Line(note.message, CheckStatus.WARN) for note in notes)
+    notes = [note for note in report.warnings if note.code in OF_THE_MACHINE]
+    yield from (Line(note.message, CheckStatus.WARN) for note in notes)
 
 
 def in_table(report: Report) -> Collection[str]:

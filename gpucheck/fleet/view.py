@@ -27,6 +27,7 @@ from gpucheck.report.blocks import (
     Span,
     Table,
     limited,
+    limited_rows,
     opening,
     verdict,
 )
@@ -85,21 +86,19 @@ def _nodes(found: FleetReport, view: View) -> Iterator[Block]:
     if not bad:
         return
     yield Gap()
-    shown = bad if view.verbosity > 0 else bad[:MOST_NODES]
-    racks = any(node.rack for node in shown)
+    racks = any(node.rack for node in bad)
     columns = [Column("node", least=12), Column("outcome")]
     columns += [Column("rack", least=4)] if racks else []
     columns.append(Column("reason", least=20))
     rows = []
-    for node in shown:
+    for node in bad:
         cells: list[Inline] = [node.host, _word(node)]
         cells += [node.rack or "-"] if racks else []
         cells.append("; ".join(node.reasons))
         rows.append(Row(cells))
-    yield Table(columns, rows)
-    left = bad[len(shown) :]
-    if left:
-        yield Line(f"{count_of(len(left), 'more node')}: {fold(n.host for n in left)}", style="dim")
+    yield from limited_rows(Table(columns, rows), view, most=MOST_NODES)
+    if len(bad) > MOST_NODES and view.verbosity <= 0:
+        yield Line(fold(node.host for node in bad[MOST_NODES:]), style="dim")
 
 
 def _different(found: FleetReport, *, but: Sequence[FleetNode]) -> list[FleetNode]:
@@ -132,7 +131,6 @@ def _slow(found: FleetReport, view: View) -> Iterator[Block]:
     if not found.slow:
         return
     yield Gap()
-    shown = found.slow if view.verbosity > 0 else found.slow[:MOST_NODES]
     columns = [
         Column("node", least=8),
         Column("GPU", right=True),
@@ -143,14 +141,13 @@ def _slow(found: FleetReport, view: View) -> Iterator[Block]:
         Column("slow runs", right=True),
         Column("seen there", least=16),
     ]
-    rows = [_slow_cells(one) for one in shown]
+    rows = [_slow_cells(one) for one in found.slow]
     # Where it is narrow, what is slow comes before how sure that is.
     widths = (len(columns), 7, 5, 4)
-    yield Fitting(
+    fitting = Fitting(
         tuple(Table(columns[:n], [Row(cells[:n]) for cells in rows], names=2) for n in widths)
     )
-    if len(shown) < len(found.slow):
-        yield Line(f"{count_of(len(found.slow) - len(shown), 'more GPU')}: add -v", style="dim")
+    yield from limited_rows(fitting, view, most=MOST_NODES)
 
 
 def _slow_cells(one: SlowGpu) -> tuple[Inline, ...]:
@@ -175,8 +172,6 @@ def name_of_test(test: str) -> str:
 
 
 def _attributions(found: FleetReport, view: View) -> Iterator[Block]:
-    if not found.attributions:
-        return
     yield Gap()
     lines = [Line(one.sentence, CheckStatus.WARN) for one in found.attributions]
     yield from limited(lines, view, most=10)
@@ -187,7 +182,6 @@ def _differences(found: FleetReport, view: View) -> Iterator[Block]:
     if not found.differences:
         return
     yield Gap()
-    shown = found.differences if view.verbosity > 0 else found.differences[:MOST_NODES]
     columns = [
         Column("differs", least=10),
         Column("value", least=8),
@@ -205,11 +199,9 @@ def _differences(found: FleetReport, view: View) -> Iterator[Block]:
                 fold(one.hosts),
             )
         )
-        for one in shown
+        for one in found.differences
     ]
-    yield Table(columns, rows, names=1)
-    if len(shown) < len(found.differences):
-        yield Line(f"{len(found.differences) - len(shown)} more: add -v", style="dim")
+    yield from limited_rows(Table(columns, rows), view, most=MOST_NODES)
 
 
 def _judged(found: FleetReport, view: View) -> Iterator[Block]:
@@ -227,15 +219,15 @@ def _judged(found: FleetReport, view: View) -> Iterator[Block]:
 
 
 def _problems(found: FleetReport, view: View) -> Iterator[Block]:
-    if not found.problems:
-        return
     yield Gap()
-    shown = found.problems if view.verbosity > 0 else found.problems[:5]
-    for one in shown:
-        place = one.file if one.line is None else f"{one.file}:{one.line}"
-        yield Line(f"{place}: {one.problem}", CheckStatus.UNKNOWN)
-    if len(shown) < len(found.problems):
-        yield Line(f"{len(found.problems) - len(shown)} more: add -v", style="dim")
+    lines = (
+        Line(
+            f"{one.file if one.line is None else f'{one.file}:{one.line}'}: {one.problem}",
+            CheckStatus.UNKNOWN,
+        )
+        for one in found.problems
+    )
+    yield from limited(lines, view, most=5)
 
 
 def unhealthy(nodes: Sequence[FleetNode]) -> list[FleetNode]:

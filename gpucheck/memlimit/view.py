@@ -45,8 +45,6 @@ from gpucheck.report.text import ABSENT, View, binary_bytes, exports, group_by, 
 INDENT = 2
 #: A card's name in a table is cut to fit, but never below this.
 SHORTEST_NAME = 12
-#: Names of frameworks are a column if it takes at most this share of the width.
-NAMES_SHARE = 0.5
 STRENGTH_STYLES = {
     Strength.HARD: "green",
     Strength.ALLOCATOR: "green",
@@ -94,10 +92,10 @@ def blocks(report: Report, view: View) -> Iterator[Block]:
     elif limit.verifications:
         yield from _proofs(limit, report.error)
     elif view.verbosity == 0:
-        yield from _summary(limit, view)
+        yield from _summary(limit)
 
 
-def _summary(limit: MemoryLimit, view: View) -> Iterator[Block]:
+def _summary(limit: MemoryLimit) -> Iterator[Block]:
     """Yield what the limit means, how to run under it, and what enforces it."""
     if limit.run is None:
         if any(gpu.limit_bytes is None for gpu in limit.gpus):
@@ -107,7 +105,7 @@ def _summary(limit: MemoryLimit, view: View) -> Iterator[Block]:
         yield Line("To run a program under it and watch its peak:")
         yield Command(f"{_command(limit)} -- CMD")
         yield Gap()
-    yield from _frameworks(limit, view)
+    yield from _frameworks(limit)
     if limit.run is None:
         yield Gap()
         yield Line(_NEXT, style="dim")
@@ -235,7 +233,7 @@ def _about(value: int) -> str:
 # ----------------------------------------------------------------------------- frameworks in a run
 
 
-def _frameworks(limit: MemoryLimit, view: View) -> Iterator[Block]:
+def _frameworks(limit: MemoryLimit) -> Iterator[Block]:
     """Yield what limits each installed framework, or all if none is, and what is not limited."""
     found = framework_outcomes(limit)
     if not found:
@@ -245,23 +243,13 @@ def _frameworks(limit: MemoryLimit, view: View) -> Iterator[Block]:
         rows = [(each.framework, each.by) for each in found if each.by is not None]
     else:
         rows = [*group_by_mechanism(found)]
-    others = [each for each in found if each.by is None]
-    names = [*(name for name, _ in rows), *(each.framework for each in others)]
-    widest = max(map(len, names))
-    aligned = widest <= NAMES_SHARE * view.width
-
-    def line(name: str, by: str, style: str = "") -> Line:
-        if aligned:
-            return Line(by, lead=f"{name:<{widest}} ", indent=INDENT, style=style)
-        return Line(f"{name}: {by}", indent=INDENT, style=style)
-
     for name, by in rows:
-        yield line(name, by)
+        yield Line(f"{name}: {by}", indent=INDENT)
         yield from _warnings(found, name)
-    for each in others:
-        if each.way is Way.NOBODY:
-            yield line(each.framework, each.note, "dim")
-        else:
+    for each in found:
+        if each.by is None and each.way is Way.NOBODY:
+            yield Line(f"{each.framework}: {each.note}", indent=INDENT, style="dim")
+        elif each.by is None:
             yield Line(f"{each.framework} is not limited: {each.note}", CheckStatus.WARN)
     installed = [each.framework for each in found if each.installed]
     if limit.request.fraction is not None and any(

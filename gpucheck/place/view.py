@@ -26,7 +26,6 @@ from gpucheck.report.blocks import (
     Block,
     Column,
     Command,
-    Fitting,
     Gap,
     Line,
     Row,
@@ -227,20 +226,14 @@ def _replaced(device: PlacedDevice) -> Line:
     return Line(text, CheckStatus.WARN, style="bold yellow")
 
 
-def _table(devices: Sequence[PlacedDevice]) -> Fitting:
+def _table(devices: Sequence[PlacedDevice]) -> Table:
     """Return a table of devices: each card, and its name in each library."""
     libraries = [name for name in LIBRARIES if any(name in device.names for device in devices)]
-    rows = [
-        Row([
-            _spec(device),
-            _card(device),
-            *(device.names.get(name, ABSENT) for name in libraries),
-        ])
-        for device in devices
-    ]  # fmt: skip
     columns = [Column("device"), Column("card", least=SHORTEST_NAME)]
     columns += [Column(LIBRARIES[name]) for name in libraries]
-    return Fitting((Table(columns, rows, names=2), Table(columns, rows, gap=1, names=2)))
+    names = ((device.names.get(name, ABSENT) for name in libraries) for device in devices)
+    rows = [Row([_spec(d), _card(d), *own]) for d, own in zip(devices, names, strict=True)]
+    return Table(columns, rows, gap=1, names=2)
 
 
 # ---------------------------------------------------------------------------------- what next

@@ -128,7 +128,7 @@ def head(report: Report, *facts: str | None) -> Head:
     host = report.host
     driver = host.driver_version and f"driver {host.driver_version}"
     cuda = host.cuda_driver_version and f"CUDA {host.cuda_driver_version}"
-    return Head(tuple(dict.fromkeys(fact for fact in (host.name, driver, cuda, *facts) if fact)))
+    return Head(tuple(fact for fact in (host.name, driver, cuda, *facts) if fact))
 
 
 def opening(report: Report, view: View, *facts: str | None) -> Iterator[Block]:
@@ -194,8 +194,23 @@ def for_recording(block: Block, view: View) -> Block:
 def limited(notes: Iterable[Line], view: View, *, most: int = MOST_NOTES) -> Iterator[Block]:
     """Yield the first notes, and how many more there are; with `-v` all of them."""
     found = list(notes)
-    shown = found if view.verbosity > 0 or len(found) <= most else found[:most]
+    shown = found if view.verbosity > 0 else found[:most]
     yield from shown
-    if len(shown) < len(found):
-        more = f"{len(found) - len(shown)} more: add -v"
-        yield Line(more, indent=shown[-1].indent, style="dim")
+    yield from left_out(len(found) - len(shown), indent=shown[-1].indent if shown else 0)
+
+
+def limited_rows(table: Table | Fitting, view: View, *, most: int) -> Iterator[Block]:
+    """Yield a table with its first rows, and how many more there are; with `-v` all of them."""
+    tables = table.tables if isinstance(table, Fitting) else (table,)
+    rows = len(tables[0].rows)
+    if view.verbosity > 0 or rows <= most:
+        yield table
+        return
+    yield Fitting(tuple(each._replace(rows=each.rows[:most]) for each in tables))
+    yield from left_out(rows - most)
+
+
+def left_out(number: int, *, indent: int = 0) -> Iterator[Line]:
+    """Yield how many of a kind are not shown, if any is not."""
+    if number > 0:
+        yield Line(f"{number} more: add -v", indent=indent, style="dim")
