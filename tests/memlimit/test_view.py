@@ -96,8 +96,8 @@ def test_a_glance_at_80_columns() -> None:
         "    gpucheck memlimit 30% -- CMD\n"
         "\n"
         "What limits each framework (installed: not checked):\n"
-        "  cupy                    environment variables\n"
-        "  any other CUDA program  nothing but MPS or MIG holds it\n"
+        "  cupy: environment variables\n"
+        "  any other CUDA program: nothing but MPS or MIG holds it\n"
         "\n"
         "--verify proves the limit; --code FRAMEWORK and --format shell are for programs\n"
         "of your own; -v says how each framework is limited, how strictly, and why.\n"
@@ -257,8 +257,8 @@ class TestAtAGlance:
         text = self.limit(here, by_hook, absent, OTHER)
 
         assert "What limits each framework of /bin/py:\n" in text
-        assert "  cupy                    CUPY_GPU_MEMORY_LIMIT\n" in text
-        assert "  pytorch 2.9.1           the import hook\n" in text
+        assert "  cupy: CUPY_GPU_MEMORY_LIMIT\n" in text
+        assert "  pytorch 2.9.1: the import hook\n" in text
         assert "makes a CUDA context on each of the 2 GPUs" in text
         assert "jax" not in text
 
@@ -271,7 +271,7 @@ class TestAtAGlance:
 
         text = shown(replace(LIMIT, software=software, mechanisms=(here, torch)), width=100)
 
-        assert "  pytorch 2.9.1+cpu  a CPU-only build: uses no GPU\n" in text
+        assert "  pytorch 2.9.1+cpu: a CPU-only build: uses no GPU\n" in text
         assert "  cupy 14" in text
 
     def test_without_a_framework_all_are_grouped(self) -> None:
@@ -281,7 +281,7 @@ class TestAtAGlance:
         text = self.limit(cupy, jax)
 
         assert "Your Python, /bin/py, has none of these frameworks; --python chooses" in text
-        assert "  cupy, jax  environment variables\n" in text
+        assert "  cupy, jax: environment variables\n" in text
 
     def test_a_soft_limit_and_a_missing_one_are_marked_with_their_reasons(self) -> None:
         soft = replace(CUPY, installed=True, strength=Strength.SOFT, reason="it is soft")
@@ -291,7 +291,7 @@ class TestAtAGlance:
 
         text = self.limit(soft, missing)
 
-        assert "  cupy  CUPY_GPU_MEMORY_LIMIT\n    ! a soft limit: it is soft\n" in text
+        assert "  cupy: CUPY_GPU_MEMORY_LIMIT\n    ! a soft limit: it is soft\n" in text
         assert "! jax is not limited: both set\n" in text
 
     def test_a_total_that_is_not_known(self) -> None:

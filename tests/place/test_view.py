@@ -81,9 +81,9 @@ def test_a_device_takes_four_lines() -> None:
 def test_several_devices_are_a_table() -> None:
     assert shown(Placement(devices=(GPU, CPU, GPU)), width=80) == (
         "! /gpu:7 does not exist here: the CPU takes its place\n"
-        "device  card         TensorFlow     CuPy  JAX  nvidia-smi\n"
-        "/gpu:0  NVIDIA A100  /device:GPU:0  0     0    2\n"
-        "/gpu:7  the CPU      /device:CPU:0  -     -    -\n"
+        "device card        TensorFlow    CuPy JAX nvidia-smi\n"
+        "/gpu:0 NVIDIA A100 /device:GPU:0 0    0   2\n"
+        "/gpu:7 the CPU     /device:CPU:0 -    -   -\n"
         "It is not held. To hold it for a command, which sees only this GPU:\n"
         "    gpucheck place --soft /gpu:0 /gpu:7 -- CMD\n"
     )
