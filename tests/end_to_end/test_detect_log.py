@@ -18,7 +18,7 @@ from tests.end_to_end.conftest import Program
 LOGS = Path(__file__).parents[1] / "data" / "logs" / "open"
 SCREEN = """\
 lost-gpu: recorded example, not this machine
-node08 · driver 535.247.01
+node08 · driver 535.247.01 · CUDA 12.2
 
 ✗ train.log:2: the GPU has fallen off the bus
     kernel: NVRM: Xid (PCI:0000:2a:00): 79, pid='<unknown>', name=<unknown>, GPU
