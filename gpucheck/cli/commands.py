@@ -10,9 +10,9 @@ from typing import NamedTuple
 class Command(NamedTuple):
     """Module of a command (with the function `command`), and its text in --help.
 
-    `formats` are what --format takes, `charts` what --chart takes, the most telling first;
-    `examples` are command lines with what each is for. `actions` are commands of its own, in the
-    same module: `gpucheck profile list` is its `list_`.
+    `formats` are what --format takes, `charts` what --chart takes; `examples` are command lines
+    with what each is for. `actions` are commands of its own, in the same module: `gpucheck profile
+    list` is its `list_`.
     """
 
     module: str
@@ -22,6 +22,9 @@ class Command(NamedTuple):
     actions: Mapping[str, Command] = MappingProxyType({})
     charts: tuple[str, ...] = ()
 
+
+#: Charts of a benchmark, the most telling first; `show` draws them again.
+CHARTS = ("roofline", "transfer", "frameworks", "telemetry")
 
 #: Only the called command is imported: the overview needs no more than this.
 COMMANDS = MappingProxyType(
@@ -70,7 +73,7 @@ COMMANDS = MappingProxyType(
                 *("table", "json", "jsonl", "csv", "junit", "github", "prometheus", "html"),
                 "markdown",
             ),
-            charts=("roofline", "transfer", "frameworks", "telemetry"),
+            charts=CHARTS,
             examples=(
                 ("gpucheck bench --quick", "the first look"),
                 ("gpucheck bench matmul --dtype float16,bfloat16 --device gpu:0", "tensor cores"),
@@ -179,7 +182,7 @@ COMMANDS = MappingProxyType(
                 *("table", "json", "jsonl", "csv", "line", "junit", "github", "prometheus"),
                 *("nodes", "html", "markdown"),
             ),
-            charts=("roofline", "transfer", "frameworks", "telemetry"),
+            charts=CHARTS,
             examples=(
                 ("gpucheck show node17.json", "what CI kept, as the command showed it"),
                 ("gpucheck bench --quick --json | tee run.json | gpucheck show -", "both at once"),

@@ -123,7 +123,7 @@ def differences(one: Fingerprint, other: Fingerprint) -> dict[str, str]:
             if changed:
                 found[key] = f"{key}: {changed}"
         elif before != after:
-            found[key] = f"{key}: {shown(before)} -> {shown(after)}"
+            found[key] = f"{key}: {_shown(before)} -> {_shown(after)}"
     return found
 
 
@@ -139,7 +139,7 @@ def _changed_frameworks(before: Mapping[str, str], after: Mapping[str, str]) -> 
     return " and ".join(changes)
 
 
-def shown(value: object) -> str:
+def _shown(value: object) -> str:
     """Return a fingerprint's value in words."""
     if value is None:
         return "unknown"

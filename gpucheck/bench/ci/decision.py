@@ -206,7 +206,7 @@ def student_quantile(share: float, freedom: int) -> float:
     return high
 
 
-def without_strays(logs: Sequence[float]) -> list[float]:
+def _without_strays(logs: Sequence[float]) -> list[float]:
     """Return the values without outliers, at most one in five.
 
     Rosner's test: the farthest value from the mean is taken away, again and again; the last of
@@ -241,7 +241,7 @@ def deviation(values: Sequence[float], mean: float) -> float:
 
 def _one_session(logs: Sequence[float]) -> _Side:
     """Return what the processes of one session say."""
-    kept = without_strays(logs)
+    kept = _without_strays(logs)
     mean = math.fsum(kept) / len(kept)
     spread = max(deviation(kept, mean), LEAST_NOISE)
     part = _Part(spread * spread / len(kept), len(kept) - 1)
