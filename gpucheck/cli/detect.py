@@ -152,7 +152,7 @@ def _choose_wheels(shared: Shared, words: list[str]) -> int:
     from gpucheck.detect.run import known_frameworks, normal_framework
     from gpucheck.detect.wheels import advise
 
-    titles = {check.ID: check.guide.title for check in FRAMEWORKS}
+    titles = {check.ID: check.title for check in FRAMEWORKS}
     with machine("wheel", shared) as probes, status_line(shown=shared.verbosity >= 0) as tell:
         names = dict.fromkeys(normal_framework(word) or "" for word in split_words(words))
         if not names:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple
+from functools import partial
 
+from gpucheck.data import read_table
 from gpucheck.detect.cuda_versions import (
     has_only_ptx,
     holds_code_for,
@@ -18,7 +19,7 @@ from gpucheck.detect.cuda_versions import (
     too_new_for,
     too_old_for,
 )
-from gpucheck.detect.findings import make_finding
+from gpucheck.detect.findings import make_finding, make_trouble
 from gpucheck.detect.machine import Machine
 from gpucheck.detect.model import Finding, Framework, Layer
 from gpucheck.drivers.evidence import BuildReading, BuildsReading, TrialReading
@@ -30,66 +31,21 @@ from gpucheck.report.text import count_of
 MOST_NAMED = 3
 
 
-class Guide(NamedTuple):
-    """Installation guide of a framework; its steps are templates.
-
-    `gpu_build` says what is installed, before the command of the build that was chosen (see
-    wheels.py). `unchosen` is the step if none could be; {why} says why. `libraries` are the steps
-    for missing ones: {cuda} and {version} are the build's, {again} writes its files again.
-    `removes` are the packages to remove, if not all of the present ones; `wheels_at` is where
-    builds with a local version (2.13.0+cu126) come from.
-    """
-
-    name: str
-    title: str
-    libraries: tuple[str, ...]
-    unchosen: str
-    gpu_build: str = "Install a build for GPUs"
-    removes: tuple[str, ...] = ()
-    wheels_at: str = ""
-
-    def install_gpu_build(self, machine: Machine, build: BuildReading | None) -> tuple[str, ...]:
-        """Return how to install a build for GPUs, in place of the present one."""
-        from gpucheck.detect.wheels import choose_for  # only where something is wrong
-
-        choice = choose_for(machine, self.name, self.title)
-        if isinstance(choice, Failure):
-            why = choice.message.rstrip(".")
-            return (self.unchosen.format(why=f"{why[0].lower()}{why[1:]}"),)
-        if choice.build is None:
-            return choice.remedy
-        notes = [left.reason for left in choice.left_out]
-        if choice.driver_needed:
-            notes.append(f"it needs {choice.driver_needed}")
-        note = f" ({'; '.join(notes)})" if notes else ""
-        remove = without((self.removes or build.distributions) if build else ())
-        return (f"{self.gpu_build}{note}: {remove}{choice.commands['pip']}",)
-
-    def install_libraries(self, build: BuildReading) -> tuple[str, ...]:
-        """Return how to install the libraries that the present build lacks."""
-        again = reinstall(build, self)
-        facts = {
-            "cuda": build.cuda_build or "12",
-            "version": f"=={build.version}" if build.version else "",
-            "again": f"{again[0].lower()}{again[1:]}",
-        }
-        return tuple(step.format(**facts) for step in self.libraries)
-
-
 class FrameworkCheck:
     """Check of one framework."""
 
     LAYER = Layer.FRAMEWORK
     REQUIRES: tuple[str, ...] = ()
 
-    def __init__(self, guide: Guide) -> None:
-        self.__doc__ = f"Can {guide.title}, as it is installed, use the GPUs?"
-        self.ID = guide.name
-        self.guide = guide
+    def __init__(self, name: str, title: str) -> None:
+        self.__doc__ = f"Can {title}, as it is installed, use the GPUs?"
+        self.ID = name
+        self.title = title
+        self.make_finding = partial(make_finding, name, self.LAYER)
 
     def check(self, machine: Machine) -> Finding:
         """Judge the build by its files, and by its smoke test if there was one."""
-        finding = _judge(machine, self.guide)
+        finding = _judge(machine, self)
         builds = machine.builds
         by = named_by(builds)
         looked_at = (
@@ -102,18 +58,23 @@ class FrameworkCheck:
             remedy=tuple(_in_that_python(builds, step) for step in finding.remedy),
         )
 
+    def install_gpu_build(self, machine: Machine, build: BuildReading | None) -> tuple[str, ...]:
+        """Return how to install a build for GPUs, in place of the present one."""
+        from gpucheck.detect.wheels import choose_for  # only where something is wrong
 
-def _finding(
-    name: str,
-    status: CheckStatus,
-    summary: str,
-    *evidence: Evidence,
-    remedy: tuple[str, ...] = (),
-    cause: str | None = None,
-) -> Finding:
-    return make_finding(
-        name, Layer.FRAMEWORK, status, summary, *evidence, remedy=remedy, cause=cause
-    )
+        guide = read_table("wheels")["guide"][self.ID]
+        choice = choose_for(machine, self.ID, self.title)
+        if isinstance(choice, Failure):
+            why = choice.message.rstrip(".")
+            return (guide["unchosen"].format(why=f"{why[0].lower()}{why[1:]}"),)
+        if choice.build is None:
+            return choice.remedy
+        notes = [left.reason for left in choice.left_out]
+        if choice.driver_needed:
+            notes.append(f"it needs {choice.driver_needed}")
+        note = f" ({'; '.join(notes)})" if notes else ""
+        remove = without(guide.get("removes", build.distributions) if build else ())
+        return (f"{guide['chosen']}{note}: {remove}{choice.commands['pip']}",)
 
 
 def named_by(builds: BuildsReading) -> str:
@@ -131,61 +92,69 @@ def _in_that_python(builds: BuildsReading, step: str) -> str:
     return re.sub(r"\bpip (?=install|uninstall)", lambda _: own, step)
 
 
-def _judge(machine: Machine, guide: Guide) -> Finding:
+def _judge(machine: Machine, check: FrameworkCheck) -> Finding:
     """Judge one framework; its smoke test counts for more than its files."""
-    name = guide.name
+    name = check.ID
     builds = machine.builds
     if builds.builds is None:
         why = builds.unavailable or "the interpreter gave no answer"
         requested = machine.request.framework == name or machine.request.python is not None
         status = CheckStatus.UNKNOWN if requested else CheckStatus.SKIP
-        return _finding(
-            name, status, f"not checked: {why}", cause="interpreter-silent" if requested else None
+        return check.make_finding(
+            status,
+            f"not checked: {why}",
+            cause="interpreter-silent" if requested else None,
         )
     build = machine.build(name)
     if build is None:
-        return _not_installed(machine, guide)
-    shown = _title(guide, build)
+        return _not_installed(machine, check)
+    shown = _title(check, build)
     test = machine.smoke_tests.get(name)
     if test is not None and test.computed:
-        return _finding(
-            name,
+        return check.make_finding(
             CheckStatus.OK,
             f"{shown} sees {count_of(len(test.devices))} and computes on it",
             *_test_evidence(test),
         )
-    problems = list(_problems(machine, build, test, guide))
+    problems = list(_problems(machine, build, test, check))
     if test is not None:
-        return _failed_test(machine, name, shown, test, problems)
+        return _failed_test(machine, check, shown, test, problems)
     if problems:
-        return _unusable(machine, name, shown, problems)
-    return _not_tried(machine, name, shown, build)
+        return _unusable(machine, check, shown, problems)
+    return _not_tried(machine, check, shown, build)
 
 
-def _title(guide: Guide, build: BuildReading) -> str:
+def _title(check: FrameworkCheck, build: BuildReading) -> str:
     """Return its name and version, and those of a package that decides its GPU support."""
     target = next((name for name in build.distributions if name.startswith("numba-cuda ")), None)
     beside = f" with {target}" if target else ""
-    return f"{guide.title} {build.version or '?'}{beside}"
+    return f"{check.title} {build.version or '?'}{beside}"
 
 
-def _not_tried(machine: Machine, name: str, shown: str, build: BuildReading) -> Finding:
+def _not_tried(machine: Machine, check: FrameworkCheck, shown: str, build: BuildReading) -> Finding:
     """Return what the files show; whether it works stays open."""
-    untried = name in machine.tried
+    untried = check.ID in machine.tried
     why = "not tried: the driver does not answer" if untried else "--deep tries it"
     if build.gpu_build is None:
         summary = f"whether {shown} is a GPU build is unknown ({why})"
-        return _finding(name, CheckStatus.UNKNOWN, summary, *_files(build), cause="build-not-known")
+        return check.make_finding(
+            CheckStatus.UNKNOWN,
+            summary,
+            *_files(build),
+            cause="build-not-known",
+        )
     cuda = f" for CUDA {build.cuda_build}" if build.cuda_build else ""
     if build.unchecked is not None:
         summary = f"{shown} is a GPU build{cuda}; its libraries were not checked"
         evidence = (Evidence("libraries", build.unchecked), *_files(build))
-        return _finding(
-            name, CheckStatus.UNKNOWN, f"{summary} ({why})", *evidence, cause="build-not-known"
+        return check.make_finding(
+            CheckStatus.UNKNOWN,
+            f"{summary} ({why})",
+            *evidence,
+            cause="build-not-known",
         )
     remarks = "".join(f"; {remark}" for remark in build.remarks)
-    return _finding(
-        name,
+    return check.make_finding(
         CheckStatus.UNKNOWN if untried else CheckStatus.OK,
         f"{shown} is a GPU build{cuda}{_compiled_later(machine, build)}{remarks} ({why})",
         *_files(build),
@@ -205,20 +174,18 @@ def _compiled_later(machine: Machine, build: BuildReading) -> str:
     )
 
 
-def _not_installed(machine: Machine, guide: Guide) -> Finding:
-    name = guide.name
+def _not_installed(machine: Machine, check: FrameworkCheck) -> Finding:
     where = machine.builds.python or "this Python"
     by = named_by(machine.builds)
-    if machine.request.framework != name:
-        return _finding(name, CheckStatus.SKIP, f"{guide.title} is not installed")
-    return _finding(
-        name,
+    if machine.request.framework != check.ID:
+        return check.make_finding(CheckStatus.SKIP, f"{check.title} is not installed")
+    return check.make_finding(
         CheckStatus.FAIL,
-        f"{guide.title} is not installed in {where}{f' ({by})' if by else ''}",
+        f"{check.title} is not installed in {where}{f' ({by})' if by else ''}",
         Evidence(where, "no such package"),
         remedy=(
             "Select the Python that has it: --python PATH",
-            *guide.install_gpu_build(machine, None),
+            *check.install_gpu_build(machine, None),
         ),
         cause="not-installed",
     )
@@ -239,10 +206,11 @@ def _test_evidence(test: TrialReading) -> tuple[Evidence, ...]:
     return tuple(found)
 
 
-def _unusable(machine: Machine, name: str, shown: str, problems: list[Trouble]) -> Finding:
-    status = CheckStatus.FAIL if machine.request.framework == name else CheckStatus.WARN
-    return _finding(
-        name,
+def _unusable(
+    machine: Machine, check: FrameworkCheck, shown: str, problems: list[Trouble]
+) -> Finding:
+    status = CheckStatus.FAIL if machine.request.framework == check.ID else CheckStatus.WARN
+    return check.make_finding(
         status,
         f"{shown} cannot use a GPU: {'; '.join(problem.summary for problem in problems)}",
         *(evidence for problem in problems for evidence in problem.evidence),
@@ -252,21 +220,20 @@ def _unusable(machine: Machine, name: str, shown: str, problems: list[Trouble]) 
 
 
 def _failed_test(
-    machine: Machine, name: str, shown: str, test: TrialReading, problems: list[Trouble]
+    machine: Machine, check: FrameworkCheck, shown: str, test: TrialReading, problems: list[Trouble]
 ) -> Finding:
     """Return the finding of a smoke test that failed."""
     if test.failure is not None:
-        return _finding(
-            name,
+        return check.make_finding(
             CheckStatus.UNKNOWN,
             f"{shown} could not be tried: {test.failure.message}",
             *(evidence for problem in problems for evidence in problem.evidence),
             remedy=tuple(step for problem in problems for step in problem.remedy),
             cause=test.failure.code,
         )
-    source, value = f"devices that {name} lists", ", ".join(test.devices) or "none"
+    source, value = f"devices that {check.ID} lists", ", ".join(test.devices) or "none"
     if test.error is not None:
-        source, value = f"{name} itself", test.error
+        source, value = f"{check.ID} itself", test.error
     own = Evidence(source, value)
     driver = machine.cuda.failure
     if driver is not None:
@@ -284,19 +251,21 @@ def _failed_test(
         cause = "fails-on-the-gpu" if test.sees_gpu else "lists-no-gpu"
         summary = "it sees the GPU, but fails on it" if test.sees_gpu else "it lists no GPU"
         steps = (
-            f"Read the error of {name}, here and with its own logging turned on.",
+            f"Read the error of {check.ID}, here and with its own logging turned on.",
             "Check its environment: CUDA_VISIBLE_DEVICES, LD_LIBRARY_PATH.",
         )
         problems = [Trouble(CheckStatus.WARN, summary, (), steps, cause=cause)]
     first, *rest = problems
-    return _unusable(machine, name, shown, [first._replace(evidence=(*first.evidence, own)), *rest])
+    return _unusable(
+        machine, check, shown, [first._replace(evidence=(*first.evidence, own)), *rest]
+    )
 
 
 # ------------------------------------------------------------------------------ reasons
 
 
 def _problems(
-    machine: Machine, build: BuildReading, test: TrialReading | None, guide: Guide
+    machine: Machine, build: BuildReading, test: TrialReading | None, check: FrameworkCheck
 ) -> Iterator[Trouble]:
     if build.broken:
         named = "; ".join(build.broken[:MOST_NAMED])
@@ -306,7 +275,7 @@ def _problems(
             CheckStatus.WARN,
             summary,
             _files(build),
-            (reinstall(build, guide),),
+            (reinstall(build),),
             cause="installation-broken",
         )
         if build.path is None:
@@ -319,7 +288,7 @@ def _problems(
                 CheckStatus.WARN,
                 note,
                 _files(build),
-                guide.install_gpu_build(machine, build),
+                check.install_gpu_build(machine, build),
                 cause=cause,
             )
     if build.gpu_build is False:
@@ -329,29 +298,38 @@ def _problems(
             CheckStatus.WARN,
             summary,
             _files(build),
-            guide.install_gpu_build(machine, build),
+            check.install_gpu_build(machine, build),
             cause=cause,
         )
         return
     if build.missing_libraries:
-        names = ", ".join(build.missing_libraries)
-        evidence = tuple(Evidence(lib, "not found") for lib in build.missing_libraries)
-        summary = f"libraries are missing: {names}"
-        steps = guide.install_libraries(build)
+        again = reinstall(build)
+        missing = make_trouble(
+            check.ID,
+            "libraries-missing",
+            *(Evidence(name, "not found") for name in build.missing_libraries),
+            names=", ".join(build.missing_libraries),
+            cuda=build.cuda_build or "12",
+            version=f"=={build.version}" if build.version else "",
+            again=f"{again[0].lower()}{again[1:]}",
+        )
         for folder in build.not_searched:
-            summary += f" (some are in {folder}, which the loader does not search)"
-            steps = (f"Let the loader search it: export LD_LIBRARY_PATH={folder}", *steps)
-        yield Trouble(CheckStatus.WARN, summary, evidence, steps, cause="libraries-missing")
-    yield from _against_driver(machine, build, guide)
-    yield from _against_gpus(machine, build, test, guide)
+            summary = f"{missing.summary} (some are in {folder}, which the loader does not search)"
+            first = f"Let the loader search it: export LD_LIBRARY_PATH={folder}"
+            missing = missing._replace(summary=summary, remedy=(first, *missing.remedy))
+        yield missing
+    yield from _against_driver(machine, build, check)
+    yield from _against_gpus(machine, build, test, check)
 
 
-def _against_driver(machine: Machine, build: BuildReading, guide: Guide) -> Iterator[Trouble]:
+def _against_driver(
+    machine: Machine, build: BuildReading, check: FrameworkCheck
+) -> Iterator[Trouble]:
     driver = machine.nvml.driver_version
     least = newer_driver_for(build.cuda_build, driver, windows=machine.is_wsl)
     if least is not None:
         # Some of the steps that run without the upgrade are the upgrade itself.
-        steps = guide.install_gpu_build(machine, build)
+        steps = check.install_gpu_build(machine, build)
         yield Trouble(
             CheckStatus.WARN,
             f"its CUDA {build.cuda_build} needs driver {least} or newer, but this is {driver}",
@@ -362,7 +340,7 @@ def _against_driver(machine: Machine, build: BuildReading, guide: Guide) -> Iter
 
 
 def _against_gpus(
-    machine: Machine, build: BuildReading, test: TrialReading | None, guide: Guide
+    machine: Machine, build: BuildReading, test: TrialReading | None, check: FrameworkCheck
 ) -> Iterator[Trouble]:
     """Compare with every kind of GPU of this machine: a build needs code for it."""
     architectures = (test.architectures if test else ()) or build.architectures
@@ -381,16 +359,17 @@ def _against_gpus(
             CheckStatus.WARN,
             f"the GPU has compute capability {capability}, but {mismatch}",
             (Evidence("nvmlDeviceGetCudaComputeCapability", capability),),
-            guide.install_gpu_build(machine, build),
+            check.install_gpu_build(machine, build),
             cause="no-code-for-the-gpu",
         )
 
 
-def reinstall(build: BuildReading, guide: Guide) -> str:
+def reinstall(build: BuildReading) -> str:
     """Return the step that reinstalls exactly these packages."""
     packages = [name.replace(" ", "==") for name in build.distributions] or [build.name]
     local = next((name.partition("+")[2] for name in packages if "+" in name), "")
-    index = f" --index-url {guide.wheels_at}{local}" if local and guide.wheels_at else ""
+    guide = read_table("wheels")["guide"][build.name] if local else {}
+    index = f" --index-url {guide['index']}{local}" if "index" in guide else ""
     command = f"pip install --force-reinstall --no-deps {' '.join(packages)}{index}"
     return f"Reinstall it: {command}"
 

@@ -9,6 +9,7 @@ from types import ModuleType
 
 import pytest
 
+from gpucheck.data import read_table
 from tests.architecture.commands import COMMAND_NAMES
 from tests.architecture.house import PACKAGE, ROOT, ids_in, name_of, parse
 
@@ -31,13 +32,10 @@ def test_checks() -> None:
 
     modules = {check.ID: check.__name__ for check in CHECKS if isinstance(check, ModuleType)}
     rows = {
-        check.ID
-        for table in (gpu_health, frameworks)
-        for check in vars(table).values()
-        if isinstance(check, (gpu_health.GpuCheck, frameworks.FrameworkCheck))
+        check.ID for check in vars(gpu_health).values() if isinstance(check, gpu_health.GpuCheck)
     }
 
-    assert sorted(check.ID for check in CHECKS) == sorted([*modules, *rows])
+    assert sorted(check.ID for check in CHECKS) == sorted([*modules, *rows, *frameworks.NAMES])
     assert set(modules.values()) == modules_with("check", "detect/checks")
     assert all(
         module == f"gpucheck.detect.checks.{name.replace('-', '_')}"
@@ -191,8 +189,11 @@ def test_frameworks_are_the_same_everywhere() -> None:
     from gpucheck.detect.model import Layer
 
     python = PACKAGE / "drivers" / "python"
+    causes = read_table("causes")
 
     assert keys_of("FRAMEWORKS", python / "frameworks_child.py") == set(NAMES)
+    assert set(read_table("wheels")["guide"]) == set(NAMES)
+    assert {name for name in causes if "libraries-missing" in causes[name]} == set(NAMES)
     assert keys_of("DESCRIBE", python / "frameworks_child.py") == set(NAMES)
     assert keys_of("TESTS", python / "framework_test_child.py") == set(NAMES)
     of_packages = {check.ID for check in CHECKS if check.LAYER is Layer.FRAMEWORK}

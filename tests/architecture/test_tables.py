@@ -61,11 +61,11 @@ def leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
 
 #: Values that checks of detect fill into their texts.
 VALUES = (
-    "capability", "condition", "counters", "down", "driver", "dropped", "entry", "errors",
-    "excluded", "folder", "gpus", "grown", "index", "kernel", "library", "links", "listed",
-    "milliseconds", "mode", "most", "names", "needed", "nodes", "now", "offered", "on_bus",
-    "options", "rebuild", "temperature", "them", "total", "uuid", "value", "version", "why",
-    "works",
+    "again", "capability", "condition", "counters", "cuda", "down", "driver", "dropped",
+    "entry", "errors", "excluded", "folder", "gpus", "grown", "index", "kernel", "library",
+    "links", "listed", "milliseconds", "mode", "most", "names", "needed", "nodes", "now",
+    "offered", "on_bus", "options", "rebuild", "temperature", "them", "total", "uuid", "value",
+    "version", "why", "works",
 )  # fmt: skip
 
 
