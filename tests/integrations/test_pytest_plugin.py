@@ -299,10 +299,10 @@ def test_a_claimed_gpu_is_waited_for_and_then_the_tests_fail(suite: Callable[...
 OF_ANOTHER = """
 import sys, time
 from pathlib import Path
-from gpucheck.place.claim_store import ClaimStore, Slot, Step, Target
+from gpucheck.place.claim_store import ClaimStore, Slot, Target
 from gpucheck.place.model import Holder
 with ClaimStore(Path(sys.argv[1])).mutex() as store:
-    slot = Slot(target=Target(card=sys.argv[2]), steps=(Step(slot=0, share=1),))
+    slot = Slot(target=Target(card=sys.argv[2]), steps=((0, 1),))
     lock = store.take(slot, Holder(pid=None, command="theirs.py"))
 print("held", flush=True)
 time.sleep(1000)

@@ -13,7 +13,7 @@ import pytest
 from gpucheck.integrations import pytest_workers as module
 from gpucheck.integrations.pytest_gpus import Settings, worker_name
 from gpucheck.integrations.pytest_workers import PLACES, Controller, Places, limit_workers
-from gpucheck.place.claim_store import ClaimStore, Slot, Step, Target
+from gpucheck.place.claim_store import ClaimStore, Slot, Target
 from gpucheck.place.model import Candidate, Holder
 from gpucheck.place.selection import SelectionRequest
 
@@ -284,7 +284,7 @@ def test_which_worker_has_which_gpu(store: ClaimStore) -> None:
     with store.mutex() as locked:
         locks = [
             locked.take(
-                Slot(target=Target(card=str(uuid)), steps=(Step(slot=0, share=1),)),
+                Slot(target=Target(card=str(uuid)), steps=((0, 1),)),
                 Holder(pid=1, command=f"{worker_name(worker, run)} tests -n 4"),
             )
             for uuid, worker, run in (
