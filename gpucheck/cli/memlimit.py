@@ -120,14 +120,7 @@ def command(
 
 
 #: What belongs to the limits that frameworks enforce themselves, by parameter.
-_COOPERATIVE = {
-    "include_overhead": "--include-overhead",
-    "code": "--code",
-    "python": "--python",
-    "hook": "--hook",
-    "watch": "--watch",
-    "verify_with": "--verify-with",
-}
+_COOPERATIVE = ("include_overhead", "code", "python", "hook", "watch", "verify_with")
 
 
 def _check_hard(
@@ -139,7 +132,7 @@ def _check_hard(
     if context.child is None:
         message = "--hard needs a command: add one after `--`."
         raise WrongUseError(code="hard-without-command", message=message)
-    others = [option for name, option in _COOPERATIVE.items() if name in given]
+    others = [f"--{name.replace('_', '-')}" for name in _COOPERATIVE if name in given]
     if others or verify_with:
         message = f"--hard needs no {' and no '.join(others)}: the driver limits every library."
         raise WrongUseError(code="two-questions", message=message)
