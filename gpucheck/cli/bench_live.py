@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from gpucheck.cli.terminal import is_watched, progress_bar, time_left, writes_unicode
 from gpucheck.drivers.host.clock import monotonic_s
-from gpucheck.report.text import as_ascii, duration, printable, rate
+from gpucheck.report.text import duration, printable, rate
 
 if TYPE_CHECKING:
     from rich.console import Console, Group
@@ -147,7 +147,7 @@ class _LiveRows:
         return Text(self._text(text), no_wrap=True, overflow="ellipsis")
 
     def _text(self, text: str) -> str:
-        return printable(text) if self._unicode else as_ascii(printable(text))
+        return printable(text, unicode=self._unicode)
 
 
 def _by_row(begun: Sequence[CaseState]) -> list[list[CaseState]]:

@@ -29,10 +29,10 @@ from gpucheck.report.text import (
     View,
     did_you_mean,
     example_mark,
-    held_together,
     on_recording,
     printable,
-    released,
+    protect_blanks,
+    restore_blanks,
 )
 
 if TYPE_CHECKING:
@@ -204,12 +204,12 @@ def _fitted(text: str, *, indent: int) -> str:
     if len(text) <= width:
         return text
     lines = textwrap.wrap(
-        *(held_together(text, width - indent), max(20, width)),
+        *(protect_blanks(text, width - indent), max(20, width)),
         subsequent_indent=" " * indent,
         break_long_words=False,
         break_on_hyphens=False,
     )
-    return released("\n".join(lines))
+    return restore_blanks("\n".join(lines))
 
 
 def _fitted_step(step: str) -> str:

@@ -19,6 +19,7 @@ from gpucheck.inventory.visibility import (
     looks_like_uuid,
 )
 from gpucheck.report.envelope import Notice
+from gpucheck.report.text import quoted
 
 _RANGE = re.compile(r"\s*[0-9]+\s*-\s*[0-9]+\s*", re.ASCII)
 _ORDINAL = re.compile(r"\s*[+-]?[0-9]", re.ASCII)
@@ -28,8 +29,6 @@ _NUMBER_AND_REST = re.compile(
 #: Values for "no GPU": CUDA does not know these words, and stops at them.
 _NO_GPU = re.compile(r"\s*(?:-[0-9]+|none|NoDevFiles)\s*", re.ASCII | re.IGNORECASE)
 _QUOTES = "\"'`\u2018\u2019\u201c\u201d"
-#: A longer value is cut.
-_MOST_SHOWN = 60
 
 
 def advise(
@@ -74,7 +73,7 @@ def _about_entries(visibility: Visibility, gpus: Sequence[GpuReading]) -> Iterat
     more = any(item.reason.startswith(AFTER_INVALID) for item in dropped)
     effect = f", so CUDA sees none of the {len(gpus)} GPUs" if visibility.visible == () else ""
     message = (
-        f"CUDA_VISIBLE_DEVICES={_shown(text or '')}: the entry {_shown(entry.text)}"
+        f"CUDA_VISIBLE_DEVICES={quoted(text or '')}: the entry {quoted(entry.text)}"
         f" {'and all after it are' if more else 'is'} dropped: "
         f"{entry.reason}{effect if len(gpus) > 1 else ''}."
     )
@@ -89,7 +88,7 @@ def _about_value(visibility: Visibility) -> Iterator[Notice]:
     text = visibility.cuda_visible_devices
     if not text:
         return
-    name = f"CUDA_VISIBLE_DEVICES={_shown(text)}"
+    name = f"CUDA_VISIBLE_DEVICES={quoted(text)}"
     if text.strip().strip(_QUOTES).casefold() == "all":
         message = f"{name}: CUDA does not know this word and sees no GPU; unset it to see all."
         yield _notice("visible-devices-all", message)
@@ -98,7 +97,7 @@ def _about_value(visibility: Visibility) -> Iterator[Notice]:
         yield _notice("visible-devices-range", message)
     odd = _entry_with_rest(text)
     if odd is not None:
-        message = f"{name}: CUDA reads only the leading number of {_shown(odd)}; use commas."
+        message = f"{name}: CUDA reads only the leading number of {quoted(odd)}; use commas."
         yield _notice("visible-devices-rest", message)
     if any(mark in text for mark in _QUOTES):
         message = f"{name}: the quotes are part of the value; set it without them."
@@ -122,7 +121,7 @@ def _about_order(visibility: Visibility, gpus: Sequence[GpuReading]) -> Iterator
     order = visibility.cuda_device_order
     if order not in (None, "", FASTEST_FIRST, PCI_BUS_ID):
         message = (
-            f"CUDA_DEVICE_ORDER={_shown(order or '')} is neither {PCI_BUS_ID} nor {FASTEST_FIRST}; "
+            f"CUDA_DEVICE_ORDER={quoted(order or '')} is neither {PCI_BUS_ID} nor {FASTEST_FIRST}; "
             "what CUDA does with it is not documented."
         )
         yield _notice("device-order-unknown", message)
@@ -131,7 +130,7 @@ def _about_order(visibility: Visibility, gpus: Sequence[GpuReading]) -> Iterator
     counts = _ORDINAL.match(text) and not hides_on_purpose(visibility)
     if order != PCI_BUS_ID and len(kinds) > 1 and counts:
         message = (
-            f"CUDA_VISIBLE_DEVICES={_shown(text)} counts the fastest GPU first, nvidia-smi by bus. "
+            f"CUDA_VISIBLE_DEVICES={quoted(text)} counts the fastest GPU first, nvidia-smi by bus. "
             "The GPUs here differ: set CUDA_DEVICE_ORDER=PCI_BUS_ID, or use UUIDs."
         )
         yield _notice("ordinal-on-unlike-gpus", message)
@@ -155,8 +154,8 @@ def _about_slurm(visibility: Visibility, environment: Mapping[str, str]) -> Iter
     elif given and text and not looks_like_uuid(text) and _numbers(text) != _numbers(given):
         yield _notice(
             "slurm-numbers",
-            f"Slurm gave the GPUs {_shown(given)} of the node; inside the job they count from 0, "
-            f"which is why CUDA_VISIBLE_DEVICES is {_shown(text)}.",
+            f"Slurm gave the GPUs {quoted(given)} of the node; inside the job they count from 0, "
+            f"which is why CUDA_VISIBLE_DEVICES is {quoted(text)}.",
         )
 
 
@@ -170,7 +169,7 @@ def _about_containers(
     wanted = environment.get("NVIDIA_VISIBLE_DEVICES")
     if wanted is None:
         return
-    name = f"NVIDIA_VISIBLE_DEVICES={_shown(wanted)}"
+    name = f"NVIDIA_VISIBLE_DEVICES={quoted(wanted)}"
     words = {part.strip() for part in wanted.split(",")} - {""}
     if gpus and (words <= {"none"} or "void" in words):
         return  # set later, or the container was made in another way: GPUs are here
@@ -188,7 +187,7 @@ def _about_containers(
             "container-numbers",
             f"{name} chose the GPUs when the container was made; in here they count from 0, so "
             f"the host's numbers in "
-            f"CUDA_VISIBLE_DEVICES={_shown(visibility.cuda_visible_devices or '')} name other GPUs "
+            f"CUDA_VISIBLE_DEVICES={quoted(visibility.cuda_visible_devices or '')} name other GPUs "
             "or none. UUIDs stay the same.",
         )
 
@@ -199,10 +198,5 @@ def _about_mps(visibility: Visibility, environment: Mapping[str, str]) -> Iterat
         yield _notice(
             "mps-numbers",
             "With MPS the server's own CUDA_VISIBLE_DEVICES applies first, and the numbers in "
-            f"CUDA_VISIBLE_DEVICES={_shown(text)} count what it leaves, from 0; use UUIDs.",
+            f"CUDA_VISIBLE_DEVICES={quoted(text)} count what it leaves, from 0; use UUIDs.",
         )
-
-
-def _shown(text: str) -> str:
-    """Quote a value from outside, with control characters visible and no more than a line of it."""
-    return ascii(text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}...")

@@ -17,9 +17,10 @@ from gpucheck.memlimit.mechanisms.pytorch import (
     TORCH_KEY,
     TORCH_UNCACHED,
 )
-from gpucheck.memlimit.mechanisms.setting import Presence, shown
+from gpucheck.memlimit.mechanisms.setting import Presence
 from gpucheck.memlimit.model import MemoryLimit
 from gpucheck.report.envelope import Notice
+from gpucheck.report.text import shown
 
 #: Variable that the hook reads. The hook's file runs by path elsewhere and repeats the name.
 HOOK_VARIABLE = "GPUCHECK_MEMORY_LIMIT"

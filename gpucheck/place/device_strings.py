@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass
 
 from gpucheck.report.errors import WrongUseError
+from gpucheck.report.text import quoted, shown
 
 #: Types that TensorFlow knows by their bare name; any other needs the long form `/device:TYPE:N`.
 SHORT_TYPES = ("CPU", "GPU", "TPU", "CUSTOM")
@@ -157,13 +158,3 @@ def _unknown_attribute(text: str, attribute: str) -> WrongUseError:
 def malformed(*, fact: str, remedy: str = "Write /gpu:0, /cpu:0, cuda:0 or 0.") -> WrongUseError:
     """Return the error for a device string that no grammar accepts."""
     return WrongUseError(code="bad-device", message=fact, remedy=(remedy,))
-
-
-def quoted(text: str) -> str:
-    """Quote at most a line of outside text, with control characters made visible."""
-    return ascii(text if len(text) <= 80 else f"{text[:77]}...")
-
-
-def shown(text: str) -> str:
-    """Return outside text unquoted, with control characters made visible."""
-    return quoted(text)[1:-1]

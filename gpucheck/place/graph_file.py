@@ -20,10 +20,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from gpucheck.drivers.host.toml_file import Required, Source, Table, parse_toml, read_text, shown
+from gpucheck.drivers.host.toml_file import Required, Source, Table, parse_toml, read_text
 from gpucheck.place.device_strings import parse_device
 from gpucheck.place.graph import Graph, GraphOp, OpKind
 from gpucheck.report.errors import WrongUseError
+from gpucheck.report.text import shown
 
 MOST_OPS = 1000
 MOST_DIMENSIONS = 4

@@ -14,7 +14,7 @@ from gpucheck.drivers.readings import CudaReading
 from gpucheck.inventory.capped import free_bytes
 from gpucheck.inventory.model import Gpu, GpuProcess, GpuState, MigInstance, Visibility
 from gpucheck.inventory.visibility import bus_place, digits_of
-from gpucheck.place.device_strings import DeviceSpec, malformed, parse_device, quoted, shown
+from gpucheck.place.device_strings import DeviceSpec, malformed, parse_device
 from gpucheck.place.model import PlacedDevice, Placement
 from gpucheck.report.envelope import Notice
 from gpucheck.report.errors import (
@@ -23,6 +23,7 @@ from gpucheck.report.errors import (
     InconclusiveError,
     MissingError,
 )
+from gpucheck.report.text import quoted, shown
 
 LOCAL_TASK = "/job:localhost/replica:0/task:0"
 

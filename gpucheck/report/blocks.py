@@ -110,8 +110,6 @@ _COMMAND = re.compile(
     r"|--allow-difference) [^.]*?(?:\.\S[^.]*?)*)"
     r"(?P<note> \([^()]*\))?(?:; (?:then )?(?P<after>reboot[^.;:]*\.))?$"
 )
-#: Bar as a view draws it; formats leave it out or draw their own.
-BAR = re.compile("[█▏▎▍▌▋▊▉░]+")
 #: A GPU whose name cannot be read.
 UNNAMED = "GPU of unknown name"
 #: So many notes stand in a report; `-v` shows the others.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 from gpucheck.report.envelope import Report
@@ -95,10 +95,10 @@ _WHOLE = (
 _BLANK = "\ue000"
 
 
-def held_together(text: str, width: int) -> str:
+def protect_blanks(text: str, width: int) -> str:
     """Return a text that can be wrapped at its blanks: amounts and commands have none left.
 
-    What is wider than the line keeps its own. `released` gives the blanks back.
+    What is wider than the line keeps its own. `restore_blanks` gives the blanks back.
     """
 
     def held(found: re.Match[str]) -> str:
@@ -107,8 +107,8 @@ def held_together(text: str, width: int) -> str:
     return re.sub(_WHOLE, held, text)  # compiled only where a text is wrapped
 
 
-def released(text: str) -> str:
-    """Return a part of what `held_together` gave, as it was."""
+def restore_blanks(text: str) -> str:
+    """Return a part of what `protect_blanks` gave, as it was."""
     return text.replace(_BLANK, " ")
 
 
@@ -116,21 +116,41 @@ def released(text: str) -> str:
 _MOST_MARKS = 4
 
 
-def printable(text: str) -> str:
+def printable(text: str, most: int | None = None, *, unicode: bool = True) -> str:
     """Return outside text with control characters visible, so that no name controls a terminal.
 
     So are marks beyond those that a letter can have: piled up they would cover the lines around.
+    At most `most` characters are left of it. Without `unicode` it is ASCII: typographic characters
+    by likenesses, others escaped.
     """
-    if text.isascii() and text.isprintable():
-        return text
+    if most is not None and len(text) > most:
+        text = f"{text[: most - 1]}…"
+    if not (text.isascii() and text.isprintable()):
+        text = "".join(_visible(text))
+    if not unicode:
+        text = text.translate(_ASCII).encode("ascii", "backslashreplace").decode("ascii")
+    return text
+
+
+def _visible(text: str) -> Iterator[str]:
+    """Yield the characters of a text, escaped where they cannot be shown."""
     from unicodedata import category  # only for other letters
 
-    shown, marks = [], 0
+    marks = 0
     for char in text:
         marks = marks + 1 if category(char).startswith("M") else 0
         plain = char.isprintable() and marks <= _MOST_MARKS
-        shown.append(char if plain else char.encode("unicode_escape").decode("ascii"))
-    return "".join(shown)
+        yield char if plain else char.encode("unicode_escape").decode("ascii")
+
+
+def quoted(text: str, most: int = 80) -> str:
+    """Return outside text as a literal of ASCII, in quotes: what a message says of a mistake."""
+    return ascii(text if len(text) <= most else f"{text[: most - 3]}...")
+
+
+def shown(text: str, most: int = 200) -> str:
+    """Return outside text as `quoted` has it, without the quotes."""
+    return quoted(text, most)[1:-1]
 
 
 #: What Markdown would act on: marks anywhere, addresses, and what begins a list at the start.
@@ -139,9 +159,9 @@ _MARKDOWN = re.compile(
 )
 
 
-def as_markdown(text: str) -> str:
+def as_markdown(text: str, most: int | None = None) -> str:
     """Return outside text as Markdown that shows exactly this text, in one line."""
-    return _MARKDOWN.sub(r"\\\g<0>", printable(text))
+    return _MARKDOWN.sub(r"\\\g<0>", printable(text, most))
 
 
 #: A name that is offered is at least so much like the word.
@@ -166,13 +186,8 @@ def did_you_mean(word: str, known: Iterable[str], *, most: int = 1) -> str:
 #: ASCII for typographic characters, for terminals that have nothing else.
 _ASCII = str.maketrans(
     {"…": "~", "·": "|", "└": "`", "├": "|", "─": "-", "×": "x", "±": "+-", "→": ">", "–": "-"}
-    | {"°": "", "µ": "u", "█": "#", "░": ".", "✓": "ok", "✗": "FAIL"}
+    | {"°": "", "µ": "u", "✓": "ok", "✗": "FAIL"}
 )
-
-
-def as_ascii(text: str) -> str:
-    """Return a text in ASCII: typographic characters by likenesses, others escaped."""
-    return text.translate(_ASCII).encode("ascii", "backslashreplace").decode("ascii")
 
 
 #: How a missing reading is shown in a table.

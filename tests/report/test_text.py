@@ -12,13 +12,13 @@ from gpucheck.report.text import (
     duration,
     exports,
     gibibytes,
-    held_together,
     in_gib,
     on_recording,
     printable,
+    protect_blanks,
     ranges,
     rate,
-    released,
+    restore_blanks,
     two_digits,
 )
 
@@ -49,6 +49,15 @@ def test_nothing_unprintable_remains(text: str) -> None:
 
     assert shown.isprintable()
     assert printable(shown) == shown
+
+
+@given(st.text(st.characters()), st.integers(1, 20))
+def test_without_unicode_it_is_ascii_and_no_longer_text_is_escaped(text: str, most: int) -> None:
+    shown = printable(text, most, unicode=False)
+
+    assert shown.isascii()
+    assert shown.isprintable()
+    assert len(text) <= most or shown == printable(f"{text[: most - 1]}…", unicode=False)
 
 
 @given(st.text(st.characters(exclude_categories=["M"])).filter(str.isprintable))
@@ -229,15 +238,15 @@ def test_a_command_answers_from_the_same_recording(step: str, recorded: str) -> 
         ("gpucheck lists what there is", ""),
     ],
 )
-def test_commands_and_amounts_are_held_together(text: str, whole: str) -> None:
-    held = held_together(text, 40)
+def test_commands_and_amounts_are_protect_blanks(text: str, whole: str) -> None:
+    held = protect_blanks(text, 40)
 
-    assert released(held) == text
+    assert restore_blanks(held) == text
     assert whole.replace(" ", "\ue000") in held
     assert held.count("\ue000") == whole.count(" ")
 
 
 def test_what_is_wider_than_the_line_may_be_broken() -> None:
-    assert held_together("see gpucheck detect --from my.json", 20) == (
+    assert protect_blanks("see gpucheck detect --from my.json", 20) == (
         "see gpucheck detect --from my.json"
     )

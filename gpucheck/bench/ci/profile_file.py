@@ -31,8 +31,8 @@ from gpucheck.drivers.host.toml_file import (
     Table,
     parse_toml,
     read_text,
-    shown,
 )
+from gpucheck.report.text import shown
 
 #: The format of the file; one that is newer is refused.
 SCHEMA = 1

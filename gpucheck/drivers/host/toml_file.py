@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, get_args, get_type_hints
 
 from gpucheck.drivers.host.files import MOST_TOML_BYTES, read_file
 from gpucheck.report.errors import WrongUseError
-from gpucheck.report.text import did_you_mean
+from gpucheck.report.text import did_you_mean, shown
 
 #: `a.b.c` names tables in tables; the parser takes time and memory by the square of their number.
 MOST_NAME_PARTS = 50
@@ -191,11 +191,6 @@ def _table_named(written: str, counts: dict[str, int], *, new: bool) -> str:
         number = f"[{counts[whole]}]" if whole in counts else ""
         path = f"{path}.{part}{number}" if path else f"{part}{number}"
     return path
-
-
-def shown(text: str) -> str:
-    """Return outside text with control characters visible, cut to one line."""
-    return ascii(text if len(text) <= 200 else f"{text[:197]}...")[1:-1]
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -6,10 +6,9 @@ from collections.abc import Callable, Sequence
 from types import MappingProxyType
 
 from gpucheck.memlimit.mechanisms import cupy, hard, jax, onnxruntime, pytorch, tensorflow
-from gpucheck.memlimit.mechanisms.setting import shown
 from gpucheck.memlimit.model import MemoryLimit
 from gpucheck.report.errors import WrongUseError
-from gpucheck.report.text import FRAMEWORK_ALIASES, did_you_mean, framework_name
+from gpucheck.report.text import FRAMEWORK_ALIASES, did_you_mean, framework_name, shown
 
 #: Modules with `plan(inputs)`, which returns their settings; in the order of the report.
 MECHANISMS = (cupy, jax, pytorch, tensorflow, onnxruntime, hard)

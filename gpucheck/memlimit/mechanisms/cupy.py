@@ -9,10 +9,10 @@ from gpucheck.memlimit.mechanisms.setting import (
     Setting,
     format_decimal,
     parse_number,
-    shown,
     variable_setting,
 )
 from gpucheck.memlimit.model import MemoryLimit
+from gpucheck.report.text import shown
 
 CUPY_LIMIT = "CUPY_GPU_MEMORY_LIMIT"
 

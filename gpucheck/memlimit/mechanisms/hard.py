@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gpucheck.memlimit.mechanisms.setting import MIB, PlanInput, Setting, shown
+from gpucheck.memlimit.mechanisms.setting import MIB, PlanInput, Setting
 from gpucheck.memlimit.model import Mechanism, Strength, Way
+from gpucheck.report.text import shown
 from gpucheck.report.units import BYTES_PER_UNIT
 
 MPS_LIMIT = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
@@ -70,7 +71,7 @@ def _mps(inputs: PlanInput) -> Setting:
     mechanism = Mechanism(
         framework="any program",
         mechanism=MPS_LIMIT,
-        setting=None if value is None else f"{MPS_LIMIT}={shown(value)}",
+        setting=None if value is None else f"{MPS_LIMIT}={shown(value, len(value))}",
         strength=Strength.HARD,
         applies=applies and wanted,
         reason=problem or reason,

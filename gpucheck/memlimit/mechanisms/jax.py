@@ -9,11 +9,11 @@ from gpucheck.memlimit.mechanisms.setting import (
     Setting,
     format_decimal,
     parse_number,
-    shown,
     variable_setting,
 )
 from gpucheck.memlimit.model import MemoryLimit, Strength
 from gpucheck.report.errors import WrongUseError
+from gpucheck.report.text import shown
 
 JAX_FRACTION = "XLA_CLIENT_MEM_FRACTION"
 JAX_FRACTION_OLD = "XLA_PYTHON_CLIENT_MEM_FRACTION"

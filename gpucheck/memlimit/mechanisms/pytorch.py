@@ -12,10 +12,10 @@ from gpucheck.memlimit.mechanisms.setting import (
     code_setting,
     format_decimal,
     parse_number,
-    shown,
     variable_setting,
 )
 from gpucheck.memlimit.model import MemoryLimit
+from gpucheck.report.text import shown
 
 TORCH_CONF = "PYTORCH_ALLOC_CONF"
 TORCH_CONF_OLD = "PYTORCH_CUDA_ALLOC_CONF"

@@ -8,6 +8,7 @@ from fractions import Fraction
 
 from gpucheck.drivers.python.frameworks import Software
 from gpucheck.memlimit.model import GpuMemoryLimit, Mechanism, Strength, Way
+from gpucheck.report.text import shown
 from gpucheck.report.units import Amount
 
 MIB = 1024**2
@@ -108,7 +109,7 @@ def variable_setting(
     mechanism = Mechanism(
         framework=framework or module,
         mechanism=name,
-        setting=None if value is None else f"{name}={shown(value)}",
+        setting=None if value is None else f"{name}={shown(value, len(value))}",
         strength=strength,
         applies=value is not None and missing is None,
         reason=f"{missing}; {reason}" if missing else reason,
@@ -162,8 +163,3 @@ def parse_number(text: str) -> Fraction | None:
         return Fraction(text)
     except ValueError:
         return None
-
-
-def shown(text: str) -> str:
-    """Return outside text unquoted, with control characters made visible."""
-    return ascii(text)[1:-1]

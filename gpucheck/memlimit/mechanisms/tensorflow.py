@@ -9,11 +9,11 @@ from gpucheck.memlimit.mechanisms.setting import (
     PlanInput,
     Setting,
     code_setting,
-    shown,
     variable_setting,
 )
 from gpucheck.memlimit.model import MemoryLimit, Strength
 from gpucheck.report.errors import WrongUseError
+from gpucheck.report.text import shown
 
 TF_LEAVE_FREE = "TF_DEVICE_MIN_SYS_MEMORY_IN_MB"
 TF_ALLOCATOR = "TF_GPU_ALLOCATOR"

@@ -16,7 +16,6 @@ from pathlib import Path
 
 from gpucheck import __version__
 from gpucheck.report.blocks import (
-    BAR,
     Block,
     Command,
     Fitting,
@@ -49,8 +48,6 @@ _SHORT = 28
 #: Styles of spans that the page has a class for.
 _STYLES = frozenset({"bold", "dim", "green", "yellow", "red", "cyan"})
 _INDENT = 4
-#: Partial blocks of a bar.
-_EIGHTHS = "▏▎▍▌▋▊▉"
 
 
 def render(report: Report, view: View) -> str:
@@ -265,42 +262,18 @@ def _styles(style: str) -> str:
     return " ".join(word for word in style.split() if word in _STYLES)
 
 
-def _inline(text: Inline) -> str:
+def _inline(text: Inline, most: int = MOST_CHARACTERS) -> str:
     if isinstance(text, str):
-        return _shown(text)
+        return _shown(text, most)
     parts = []
-    for words, style in _with_whole_bars(text):
+    for words, style in text:
         known = _styles(style)
-        shown = _bar(words) if BAR.fullmatch(words) else _shown(words)
         if known == "bold":
-            parts.append(f"<b>{shown}</b>")
+            parts.append(f"<b>{_shown(words, most)}</b>")
         else:
-            parts.append(f'<span class="{known}">{shown}</span>' if known else shown)
+            words = _shown(words, most)
+            parts.append(f'<span class="{known}">{words}</span>' if known else words)
     return "".join(parts).strip()
-
-
-def _with_whole_bars(spans: Sequence[Span]) -> Iterator[Span]:
-    """Yield spans, the filled part of a bar and its rest as one."""
-    waiting: Span | None = None
-    for span in spans:
-        if waiting is not None and BAR.fullmatch(waiting.text) and BAR.fullmatch(span.text):
-            waiting = Span(waiting.text + span.text, waiting.style)
-            continue
-        if waiting is not None:
-            yield waiting
-        waiting = span
-    if waiting is not None:
-        yield waiting
-
-
-def _bar(drawn: str) -> str:
-    """Return a bar of block characters as a picture of the same share."""
-    whole, eighths = drawn.count("█"), sum(_EIGHTHS.find(char) + 1 for char in drawn)
-    share = round(100 * (whole + eighths / 8) / len(drawn))
-    return (
-        '<svg class="bar" viewBox="0 0 100 10" preserveAspectRatio="none" aria-hidden="true">'
-        f'<rect width="100" height="10" opacity=".25"/><rect width="{share}" height="10"/></svg>'
-    )
 
 
 def _shown(text: str, most: int = MOST_CHARACTERS) -> str:
@@ -335,9 +308,8 @@ def _table(table: Table) -> Iterator[str]:
 def _row(table: Table, row: Row, used: Sequence[int]) -> Iterator[str]:
     cells = []
     for number, place in enumerate(used):
-        column, text = table.columns[place], _inline(_cut(row.cells[place]))
-        shown = printable(BAR.sub("", plain(row.cells[place])))
-        short = "one" if len(shown) <= _SHORT else ""
+        column, text = table.columns[place], _inline(row.cells[place], MOST_OF_A_NAME)
+        short = "one" if len(plain(row.cells[place])) <= _SHORT else ""
         if number == 0:
             cells.append(f'<th scope="row"{_class(short)}>{text}</th>')
             continue
@@ -348,13 +320,6 @@ def _row(table: Table, row: Row, used: Sequence[int]) -> Iterator[str]:
     if row.below:
         lines = "".join(_line(line._replace(indent=0)) for line in row.below)
         yield f'<tr class="below"><td colspan="{len(used)}">{lines}</td></tr>'
-
-
-def _cut(cell: Inline) -> Inline:
-    """Return a cell without what makes it endless."""
-    if len(plain(cell)) <= MOST_OF_A_NAME:
-        return cell
-    return f"{plain(cell)[:MOST_OF_A_NAME]} …"
 
 
 def _warnings(report: Report, above: str) -> Iterator[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gpucheck.report.envelope import Report
 from gpucheck.report.errors import ExitCode
 from gpucheck.report.formats import open_view
-from gpucheck.report.text import Renderer, View, as_ascii, printable
+from gpucheck.report.text import Renderer, View, printable
 
 #: The longest line of `--format line`, in bytes.
 LONGEST_LINE = 80
@@ -35,7 +35,7 @@ def line(report: Report, view: View) -> str:
         summary = f"interrupted; {found}" if interrupted else found
     else:
         summary = failure.message
-    text = as_ascii(f"{report.status.value.upper()} {printable(summary)}")
+    text = printable(f"{report.status.value.upper()} {summary}", unicode=False)
     fitting = text if len(text) <= LONGEST_LINE else f"{text[: LONGEST_LINE - 3]}..."
     return f"{fitting}\n"
 

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from gpucheck import __version__
 from gpucheck.report.blocks import (
-    BAR,
     Block,
     Command,
     Fitting,
@@ -20,7 +19,6 @@ from gpucheck.report.blocks import (
     Heading,
     Inline,
     Line,
-    Span,
     Table,
     for_recording,
     plain,
@@ -117,7 +115,7 @@ def _command(text: str, indent: int, items: list[tuple[int, int]]) -> Iterator[s
     while items and items[-1][0] >= indent:
         items.pop()
     margin = " " * (items[-1][1] if items else 0)
-    shown = printable(text[:MOST_CHARACTERS])
+    shown = printable(text, MOST_CHARACTERS)
     longest = max((len(found) for found in _BACKTICKS.findall(shown)), default=0)
     fence = "`" * max(3, longest + 1)
     yield from (f"{margin}{fence}sh", f"{margin}{shown}", f"{margin}{fence}")
@@ -141,9 +139,7 @@ def _table(table: Table) -> Iterator[str]:
 
 
 def _cell(text: Inline) -> str:
-    # Bars say nothing that the figures beside them do not.
-    spans = (Span(text),) if isinstance(text, str) else text
-    return _text("".join(BAR.sub("", span.text) for span in spans).strip())
+    return _text(plain(text).strip())
 
 
 def _styled(text: Inline, style: str) -> str:
@@ -153,8 +149,7 @@ def _styled(text: Inline, style: str) -> str:
 
 def _text(text: str) -> str:
     """Return a text of any origin as Markdown that shows exactly this text, in one line."""
-    more = " …" if len(text) > MOST_CHARACTERS else ""
-    return as_markdown(text[:MOST_CHARACTERS]) + more
+    return as_markdown(text, MOST_CHARACTERS)
 
 
 def _without_double_gaps(lines: Iterable[str]) -> Iterator[str]:

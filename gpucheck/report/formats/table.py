@@ -25,7 +25,7 @@ from gpucheck.report.blocks import (
 )
 from gpucheck.report.envelope import CheckStatus, Report
 from gpucheck.report.formats import open_view
-from gpucheck.report.text import ABSENT, View, as_ascii, held_together, origin, printable, released
+from gpucheck.report.text import ABSENT, View, origin, printable, protect_blanks, restore_blanks
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -140,13 +140,8 @@ def _text(text: Inline, view: View, *, style: str = "") -> Text:
     drawn = Text(style=style)
     for each in (text,) if isinstance(text, str) else text:
         words, own = (each, "") if isinstance(each, str) else each
-        drawn.append(shown(words, view), own)
+        drawn.append(printable(words, unicode=view.unicode), own)
     return drawn
-
-
-def shown(text: str, view: View) -> str:
-    """Return a text as the view can show it."""
-    return printable(text) if view.unicode else as_ascii(printable(text))
 
 
 # ------------------------------------------------------------------------------------ prose
@@ -155,7 +150,7 @@ def shown(text: str, view: View) -> str:
 def _line(line: Line, view: View) -> Iterator[Text]:
     from rich.text import Text
 
-    lead = Text(shown(line.lead, view))
+    lead = _text(line.lead, view)
     if line.mark is not None:
         symbol, word, style = MARKS[line.mark]
         lead = Text(symbol if view.unicode else word, style)
@@ -178,11 +173,11 @@ def _wrapped(text: Text, width: int) -> list[Text]:
     from rich.console import Console
 
     whole = text.copy()
-    whole.plain = held_together(text.plain, width)
+    whole.plain = protect_blanks(text.plain, width)
     lines = whole.wrap(Console(width=max(1, width)), max(1, width), overflow="fold")
     for line in lines:
         line.rstrip()
-        line.plain = released(line.plain)
+        line.plain = restore_blanks(line.plain)
     return list(lines)
 
 
@@ -200,12 +195,12 @@ def _joined(
     """Yield facts with a separator, broken between facts while they fit."""
     from rich.text import Text
 
-    separator = shown(SEPARATOR, view)
+    separator = _text(SEPARATOR, view, style=style)
     lines: list[Text] = []
     for fact in facts:
         text = _text(fact, view, style=style)
-        if lines and lines[-1].cell_len + len(separator) + text.cell_len <= view.width - indent:
-            lines[-1] = lines[-1] + Text(separator, style) + text
+        if lines and lines[-1].cell_len + separator.cell_len + text.cell_len <= view.width - indent:
+            lines[-1] = lines[-1] + separator + text
         else:
             lines += _wrapped(text, view.width - indent)
     yield from (Text(" " * indent) + line for line in lines)
@@ -218,7 +213,7 @@ def widths(table: Table, view: View) -> list[int]:
     """Return how wide each column is if nothing is cut."""
     return [
         max(
-            len(shown(column.text, view)) if table.header else 0,
+            _text(column.text, view).cell_len if table.header else 0,
             *(_text(row.cells[place], view).cell_len for row in table.rows),
             1,
         )
@@ -228,7 +223,6 @@ def widths(table: Table, view: View) -> list[int]:
 
 def _table(table: Table, view: View) -> list[Text] | None:
     """Return the lines of a table, or None if it does not fit the width."""
-    from rich.text import Text
 
     wide = widths(table, view)
     missing = max(0, sum(wide) + table.gap * (len(wide) - 1) - view.width)
@@ -241,7 +235,7 @@ def _table(table: Table, view: View) -> list[Text] | None:
         return None
     lines = []
     if table.header:
-        headings = [Text(shown(column.text, view), "dim") for column in table.columns]
+        headings = [_text(column.text, view, style="dim") for column in table.columns]
         lines.append(_row(headings, table, wide, view))
     for row in table.rows:
         cells = [_text(cell, view, style=row.style) for cell in row.cells]
