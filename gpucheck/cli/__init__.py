@@ -9,7 +9,7 @@ from importlib import import_module
 
 from gpucheck import __version__
 from gpucheck.cli import output
-from gpucheck.cli.commands import COMMANDS, RUNS_A_COMMAND
+from gpucheck.cli.commands import COMMANDS, PROGRAM_OPTIONS, RUNS_A_COMMAND
 from gpucheck.cli.terminal import closed_pipe, write_stdout
 from gpucheck.report.errors import ExitCode, GpucheckError, system_refusal
 
@@ -77,14 +77,10 @@ def _command(own: list[str], name: str | None, context: output.Context) -> Calla
     return lambda: run(own, name, context)
 
 
-#: Options of the program itself; all others are a command's, or of the short answer without one.
-_OF_PROGRAM = frozenset(("--help", "-h", "--version", "-V", "--list-examples", "--show-completion"))
-
-
 def stands_alone(arguments: Sequence[str]) -> bool:
     """Return whether these words ask for the short answer: they begin with an option of it."""
     first = arguments[0] if arguments else "--"
-    return first.startswith("-") and first.partition("=")[0] not in _OF_PROGRAM
+    return first.startswith("-") and first.partition("=")[0] not in PROGRAM_OPTIONS
 
 
 def show_version() -> int:

@@ -238,3 +238,5 @@ def find_command(words: Sequence[str]) -> Command | None:
 
 #: Commands that run another one given after `--`; elsewhere `--` only ends the options.
 RUNS_A_COMMAND = frozenset({"place", "memlimit"})
+#: Options of the program itself; all others are a command's, or of the short answer without one.
+PROGRAM_OPTIONS = ("--help", "-h", "--version", "-V", "--list-examples", "--show-completion")

@@ -12,7 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gpucheck.cli.commands import COMMANDS, OF_OPTIONS, RUNS_A_COMMAND, formats_of
+from gpucheck.cli.commands import COMMANDS, OF_OPTIONS, PROGRAM_OPTIONS, RUNS_A_COMMAND, formats_of
 from gpucheck.cli.report_file import PRIVATE, check_writable, write_file
 from gpucheck.cli.terminal import closed_pipe, is_watched, view_for, write_stderr, write_stdout
 from gpucheck.drivers.interrupts import REQUESTS
@@ -532,6 +532,7 @@ def _with_question(error: Exception, text: str) -> str:
         word = str(getattr(error, "option_name", ""))
         items = context.command.params if context is not None else ()
         known = [name for item in items for name in (*item.opts, *item.secondary_opts)]
+        known += PROGRAM_OPTIONS if getattr(context, "command_path", "") == "gpucheck" else ()
         fact = f"No such option: {word}"
         suggestion = _INSTEAD.get(word) or did_you_mean(
             word, [name for name in known if name.startswith("--")]

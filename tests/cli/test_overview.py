@@ -51,6 +51,16 @@ def test_everything_else_is_not(line: str) -> None:
     assert not stands_alone(line.split())
 
 
+@pytest.mark.parametrize(
+    ("typed", "meant"), [("--list-exmples", "--list-examples"), ("--quit", "--quiet")]
+)
+def test_a_mistake_is_held_against_the_options_of_both(
+    typed: str, meant: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([typed]) == 2
+    assert f"No such option: {typed}. Did you mean '{meant}'?" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_exit_code_and_document_are_those_of_detect(
     capsys: pytest.CaptureFixture[str], example: str
