@@ -10,20 +10,20 @@ from gpucheck.report.blocks import (
     Block,
     Column,
     Gap,
-    Headline,
     Inline,
     Line,
     Row,
     Span,
     Table,
     counted,
-    head,
     limited,
+    opening,
+    verdict,
 )
 from gpucheck.report.envelope import CheckStatus, Report
 from gpucheck.report.errors import ExitCode
 from gpucheck.report.formats.table import MARKS
-from gpucheck.report.text import View, rate
+from gpucheck.report.text import ABSENT, View, rate
 
 if TYPE_CHECKING:
     from gpucheck.bench.burn import BurnProgress, DeviceProgress
@@ -48,11 +48,10 @@ def blocks(report: Report, view: View) -> Iterator[Block]:
     found = report.result
     if not isinstance(found, BurnResult):
         raise TypeError(type(found).__name__)
-    if view.verbosity >= 0:
-        yield head(report, counted(each.name for each in found.devices if each.name is not None))
-        yield Gap()
+    names = (each.name for each in found.devices if each.name is not None)
+    yield from opening(report, view, counted(names))
     if report.exit_code in _NOT_RUN:
-        yield Headline("no device could begin", CheckStatus.UNKNOWN, "NOT RUN", "bold yellow")
+        yield verdict("no device could begin", CheckStatus.UNKNOWN, "NOT RUN")
     else:
         yield verdict_line(report, found.gates, _verdict(found))
     yield Gap()
@@ -79,11 +78,8 @@ def in_table(report: Report) -> Collection[str]:
 
 
 def _devices(found: BurnResult) -> Table:
-    columns = [
-        Column("device"),
-        *(Column(name, right=True) for name in _COLUMNS),
-        Column("load"),
-    ]
+    figures = (Column(name, right=True) for name in _COLUMNS)
+    columns = [Column("device"), *figures, Column("load")]
     rows = []
     for device in found.devices:
         mark, style = _mark([gate for gate in found.gates if gate.device == device.device])
@@ -105,18 +101,31 @@ def _mark(gates: Sequence[Gate]) -> tuple[CheckStatus, str]:
     return CheckStatus.OK, ""
 
 
-def _figures(device: BurnDevice) -> Iterator[Inline]:
-    """Yield the cells of a device: the load, its errors, and the most that its sensors showed."""
+def _figures(device: BurnDevice) -> list[Inline]:
+    """Return the cells of a device: the load, its errors, and the most that its sensors showed."""
     check, sensors = device.corruption, device.telemetry
-    yield "" if device.flops_per_s is None else rate(device.flops_per_s, "FLOP/s")
-    yield str(check.products)
-    yield str(check.mismatches)
-    hot = sensors.temperature_c if sensors is not None else None
-    power = sensors.power_w if sensors is not None else None
-    yield "" if hot is None else f"{hot.high:.0f} °C"
-    yield "" if power is None else f"{power.high:.0f} W"
+    extents = (sensors.temperature_c, sensors.power_w) if sensors is not None else (None, None)
+    hot, power = (None if one is None else one.high for one in extents)
     edge = " × ".join(str(one) for one in check.shape)
-    yield f"{edge} {check.dtype}".strip() if check.products else "no product"
+    load = f"{edge} {check.dtype}".strip() if check.products else "no product"
+    return [*_cells(device.flops_per_s, check.products, check.mismatches, hot, power), load]
+
+
+def _cells(
+    flops_per_s: float | None,
+    products: int,
+    wrong: int,
+    temperature_c: float | None,
+    power_w: float | None,
+) -> list[Inline]:
+    """Return the cells of `_COLUMNS`; what was not read is absent."""
+    return [
+        ABSENT if flops_per_s is None else rate(flops_per_s, "FLOP/s"),
+        str(products),
+        str(wrong),
+        ABSENT if temperature_c is None else f"{temperature_c:.0f} °C",
+        ABSENT if power_w is None else f"{power_w:.0f} W",
+    ]
 
 
 def _notes(found: BurnResult) -> Iterator[Line]:
@@ -145,7 +154,6 @@ def _verdict(found: BurnResult) -> str:
 # ------------------------------------------------------------------------------------ while it runs
 
 _TURNING = "|/-\\"
-_LIVE = ("state", "speed", "products", "wrong", "temp", "power", "SM clock")
 
 
 def live_blocks(progress: BurnProgress | None, elapsed_s: float) -> Iterator[Block]:
@@ -154,11 +162,8 @@ def live_blocks(progress: BurnProgress | None, elapsed_s: float) -> Iterator[Blo
     yield Line((Span(f"{turn} burn: ", "bold"), Span(_doing(progress, elapsed_s))))
     if progress is None:
         return
-    columns = [
-        Column("device"),
-        Column(_LIVE[0]),
-        *(Column(name, right=True) for name in _LIVE[1:]),
-    ]
+    figures = (Column(name, right=True) for name in (*_COLUMNS, "SM clock"))
+    columns = [Column("device"), Column("state"), *figures]
     yield Table(columns, [_live_row(one) for one in progress.devices])
 
 
@@ -180,15 +185,8 @@ def _doing(progress: BurnProgress | None, elapsed_s: float) -> str:
 
 
 def _live_row(one: DeviceProgress) -> Row:
-    nothing = "–"
-    cells = [
-        one.device,
-        one.state,
-        nothing if one.flops_per_s is None else rate(one.flops_per_s, "FLOP/s"),
-        str(one.products),
-        str(one.mismatches),
-        nothing if one.temperature_c is None else f"{one.temperature_c:.0f} °C",
-        nothing if one.power_w is None else f"{one.power_w:.0f} W",
-        nothing if one.clock_sm_mhz is None else f"{one.clock_sm_mhz:.0f} MHz",
-    ]
-    return Row(cells, style="bold red" if one.mismatches or one.state == "failed" else "")
+    sensors = (one.temperature_c, one.power_w)
+    cells = _cells(one.flops_per_s, one.products, one.mismatches, *sensors)
+    clock = ABSENT if one.clock_sm_mhz is None else f"{one.clock_sm_mhz:.0f} MHz"
+    style = "bold red" if one.mismatches or one.state == "failed" else ""
+    return Row([one.device, one.state, *cells, clock], style=style)

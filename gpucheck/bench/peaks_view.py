@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 
 from gpucheck.bench.peaks_model import (
-    DTYPES,
     BoardPeaks,
     ComputePeak,
     MemoryPeak,
@@ -24,21 +23,19 @@ from gpucheck.report.blocks import (
     Span,
     Table,
     counted,
-    head,
+    opening,
     remedies,
 )
 from gpucheck.report.envelope import CheckStatus, Report
-from gpucheck.report.text import ABSENT, View, ranges, rate
+from gpucheck.report.text import View, ranges, rate
 
-#: So many boards are shown in full; more share one table.
-MOST_IN_FULL = 3
 #: What every figure means, and how it differs from what most sheets print first.
-DENSE = (
+_DENSE = (
     "Dense; tensor cores sum in float32. A figure with sparsity, as sheets print it, is twice that."
 )
 _INDENT = 2
 #: Formats whose operations are not of floating point.
-INTEGERS = frozenset(("int8",))
+_INTEGERS = frozenset(("int8",))
 #: The name of the row of the memory, beside those of the dtypes.
 _MEMORY = "memory"
 
@@ -50,22 +47,18 @@ def blocks(report: Report, view: View) -> Iterator[Block]:
         raise TypeError(type(found).__name__)
     names = [gpu.name for board in found.boards for gpu in board.gpus]
     names += [gpu.name for gpu in found.unknown]
-    if view.verbosity >= 0 and names:
-        yield head(report, counted(names))
+    if names:
+        yield from opening(report, view, counted(names))
+    for board in found.boards:
+        yield from _board(board, view)
         yield Gap()
-    if len(found.boards) > MOST_IN_FULL:
-        yield _together(found.boards)
-    else:
-        for board in found.boards:
-            yield from _in_full(board, view)
-            yield Gap()
     for gpu in found.unknown:
         yield Line(f"GPU {gpu.index} ({gpu.name or UNNAMED}): {gpu.reason}", CheckStatus.FAIL)
     if found.unknown and report.error is not None:
         yield from remedies(report.error.remedy)
     if view.verbosity >= 0 and found.boards:
         yield Gap()
-        yield Line(DENSE, style="dim")
+        yield Line(_DENSE, style="dim")
 
 
 def in_table(report: Report) -> Collection[str]:
@@ -73,7 +66,7 @@ def in_table(report: Report) -> Collection[str]:
     return ("power-limit-below-board", "board-not-in-table", "gpu-not-identified")
 
 
-def _in_full(board: BoardPeaks, view: View) -> Iterator[Block]:
+def _board(board: BoardPeaks, view: View) -> Iterator[Block]:
     """Yield a board's title and a row for each figure, with what speaks against it."""
     yield Line((Span(board.name, "bold"), Span(f" ({_which(board.gpus)})" if board.gpus else "")))
     if view.verbosity >= 0:
@@ -145,25 +138,4 @@ def _amount(name: str, peak: ComputePeak | MemoryPeak) -> tuple[float, str]:
     """Return the peak of a row and its unit; integers have no floating point."""
     if isinstance(peak, MemoryPeak):
         return peak.bytes_per_s, "B/s"
-    return peak.flops_per_s, "OP/s" if name in INTEGERS else "FLOP/s"
-
-
-def _together(boards: tuple[BoardPeaks, ...]) -> Table:
-    """Return a row for each board; figures are in TFLOP/s or TOP/s, the memory's in GB/s."""
-    rated = {name for board in boards for name in board.compute}
-    dtypes = [name for name in DTYPES if name in rated]
-    columns = [
-        Column("TFLOP/s of"),
-        *(Column(f"{name} TOP/s" if name in INTEGERS else name, right=True) for name in dtypes),
-        Column("GB/s", right=True),
-        Column("W", right=True),
-    ]
-    rows = []
-    for board in boards:
-        cells = [
-            f"{board.compute[name].flops_per_s / 1e12:g}" if name in board.compute else ABSENT
-            for name in dtypes
-        ]
-        power = f"{board.power_limit_w:g}"
-        rows.append(Row([board.name, *cells, f"{board.memory.bytes_per_s / 1e9:g}", power]))
-    return Table(columns, rows)
+    return peak.flops_per_s, "OP/s" if name in _INTEGERS else "FLOP/s"

@@ -39,9 +39,10 @@ from gpucheck.report.blocks import (
     Heading,
     Headline,
     Line,
-    head,
     limited,
+    opening,
     remedies,
+    verdict,
 )
 from gpucheck.report.envelope import CheckStatus, Report, Status
 from gpucheck.report.text import View, count_of, rate, two_digits
@@ -60,9 +61,7 @@ def blocks(report: Report, view: View) -> Iterator[Block]:
     result = report.result
     if not isinstance(result, BenchResult):
         raise TypeError(type(result).__name__)
-    if view.verbosity >= 0:
-        yield head(report, *_facts(result))
-        yield Gap()
+    yield from opening(report, view, *_facts(result))
     if not result.gates:
         yield from _no_gpu(result.environment, view)
         yield _verdict(report, result)
@@ -72,7 +71,7 @@ def blocks(report: Report, view: View) -> Iterator[Block]:
     # Judging takes 20 ms to import, and most runs have no gates.
     from gpucheck.bench.ci import gates_view
 
-    yield from gates_view.verdict(report, result, view)
+    yield from gates_view.run_verdict(report, result, view)
     yield Gap()
     if gates_view.shows_rows(result, view):
         yield from _no_gpu(result.environment, view)
@@ -117,13 +116,14 @@ def _verdict(report: Report, result: BenchResult) -> Headline:
     parts.extend([f"{doubtful} with a doubt"] if doubtful else [])
     said = f"{result.headline}. {', '.join(parts)}" if result.headline else ", ".join(parts)
     if wrong:
-        return Headline(f"{said}.", CheckStatus.FAIL, "WRONG", "bold red")
-    if not measured:
-        return Headline(f"{said}.", CheckStatus.UNKNOWN, "NOTHING", "bold yellow")
-    word = "INTERRUPTED" if result.interrupted else "MEASURED"
-    if doubtful or report.status is not Status.OK:
-        return Headline(f"{said}.", CheckStatus.WARN, word, "bold yellow")
-    return Headline(f"{said}.", CheckStatus.OK, word, "bold green")
+        status, word = CheckStatus.FAIL, "WRONG"
+    elif not measured:
+        status, word = CheckStatus.UNKNOWN, "NOTHING"
+    else:
+        good = not doubtful and report.status is Status.OK
+        status = CheckStatus.OK if good else CheckStatus.WARN
+        word = "INTERRUPTED" if result.interrupted else "MEASURED"
+    return verdict(f"{said}.", status, word)
 
 
 def _rows_with_notes(result: BenchResult, view: View) -> Iterator[Block]:

@@ -136,10 +136,10 @@ def opening(report: Report, view: View, *facts: str | None) -> Iterator[Block]:
         yield Gap()
 
 
-def verdict(text: str, status: CheckStatus) -> Headline:
-    """Return the answer in the colour of its status."""
+def verdict(text: str, status: CheckStatus, word: str = "") -> Headline:
+    """Return the answer, or its word, in the colour of its status."""
     colors = {CheckStatus.OK: " green", CheckStatus.FAIL: " red", CheckStatus.SKIP: ""}
-    return Headline(text, status, style=f"bold{colors.get(status, ' yellow')}")
+    return Headline(text, status, word, f"bold{colors.get(status, ' yellow')}")
 
 
 def counted(names: Iterable[str | None]) -> str | None:

@@ -17,7 +17,16 @@ from gpucheck.bench.model import (
 )
 from gpucheck.bench.rows_view import devices_text
 from gpucheck.bench.workers import WORKER_INTERRUPTED
-from gpucheck.report.blocks import MOST_NOTES, Block, Gap, Headline, Line, limited, remedies
+from gpucheck.report.blocks import (
+    MOST_NOTES,
+    Block,
+    Gap,
+    Headline,
+    Line,
+    limited,
+    remedies,
+    verdict,
+)
 from gpucheck.report.envelope import CheckStatus, Report
 from gpucheck.report.errors import ExitCode
 from gpucheck.report.text import View, count_of
@@ -57,7 +66,7 @@ def _over_processes(row: Measurement) -> Measurement:
     )
 
 
-def verdict(report: Report, result: BenchResult, view: View) -> Iterator[Block]:
+def run_verdict(report: Report, result: BenchResult, view: View) -> Iterator[Block]:
     """Yield what a run is judged by, and the verdict in one line."""
     if view.verbosity >= 0 and result.profile is not None:
         use = result.profile
@@ -223,12 +232,12 @@ def verdict_line(report: Report, gates: Sequence[Gate], text: str) -> Headline:
 
     told = (ExitCode.BAD, ExitCode.INTERRUPTED)
     code = report.exit_code if report.exit_code in told else exit_status(gates)[0]
-    if code is ExitCode.OK:
-        return Headline(text, CheckStatus.OK, "PASS", "bold green")
-    if code is ExitCode.BAD:
-        return Headline(text, CheckStatus.FAIL, "FAIL", "bold red")
-    word = "INTERRUPTED" if code is ExitCode.INTERRUPTED else "INCONCLUSIVE"
-    return Headline(text, CheckStatus.UNKNOWN, word, "bold yellow")
+    words = {
+        ExitCode.OK: (CheckStatus.OK, "PASS"),
+        ExitCode.BAD: (CheckStatus.FAIL, "FAIL"),
+        ExitCode.INTERRUPTED: (CheckStatus.UNKNOWN, "INTERRUPTED"),
+    }
+    return verdict(text, *words.get(code, (CheckStatus.UNKNOWN, "INCONCLUSIVE")))
 
 
 def _counts(gates: Sequence[Gate]) -> str:

@@ -16,7 +16,7 @@ from gpucheck.bench.ci.profile_model import (
     ProfileResult,
 )
 from gpucheck.bench.model import Direction
-from gpucheck.report.blocks import Block, Column, Command, Gap, Line, Row, Span, Table
+from gpucheck.report.blocks import Block, Column, Command, Gap, Line, Row, Span, Table, verdict
 from gpucheck.report.envelope import CheckStatus, Report
 from gpucheck.report.text import View, count_of
 
@@ -73,19 +73,21 @@ def in_table(report: Report) -> Collection[str]:
 
 
 def _lint(files: Sequence[ProfileFile], view: View) -> Iterator[Block]:
+    """Yield the verdict, and every mistake, file by file."""
+    profiles, bad = count_of(len(files), "profile"), sum(bool(file.problems) for file in files)
+    if bad:
+        mistakes = count_of(sum(len(file.problems) for file in files), "mistake")
+        text = f"{mistakes} in {bad} of {profiles}"
+        yield verdict(text, CheckStatus.FAIL, "FAIL")
+    else:
+        yield verdict(f"{profiles} without a mistake", CheckStatus.OK, "PASS")
+    yield Gap()
     for file in files:
         for problem in file.problems:
             yield from _problem(file.path, problem)
         if not file.problems and view.verbosity >= 0:
             yield Line(f"{file.name} version {file.version} can be used", CheckStatus.OK)
             yield Command(file.path, 2)
-    yield Gap()
-    profiles, bad = count_of(len(files), "profile"), sum(bool(file.problems) for file in files)
-    if bad:
-        mistakes = count_of(sum(len(file.problems) for file in files), "mistake")
-        yield Line((Span("FAIL", "bold red"), Span(f"  {mistakes} in {bad} of {profiles}")))
-    else:
-        yield Line((Span("PASS", "bold green"), Span(f"  {profiles} without a mistake")))
 
 
 def _problem(path: str, problem: Problem) -> Iterator[Block]:

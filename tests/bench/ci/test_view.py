@@ -431,6 +431,7 @@ def test_a_mistake_is_told_as_compilers_do(width: int) -> None:
 
     assert f"{PATH}:17 mistake wrong-unit\n" in text
     assert "fix: Did you mean 'GB/s'?" in text
+    assert text.startswith("FAIL  1 mistake in 1 of 1 profile\n")
 
 
 def test_a_limit_is_one_statement() -> None:
