@@ -1,4 +1,4 @@
-"""Makers of findings: one finding of a check, and those of a check that judges every GPU."""
+"""Makers of findings, with the texts of their causes, and those of a check of every GPU."""
 
 from __future__ import annotations
 
@@ -55,13 +55,8 @@ def make_trouble(
     causes = read_table("causes")
     texts = causes.get(check_id, {}).get(cause) or causes["any"].get(cause, {})
     steps = tuple(step.format(**values) for step in texts.get("remedy", (KERNEL_LOG,)))
-    return Trouble(
-        status,
-        texts.get("sentence", "").format(**values),
-        evidence,
-        steps,
-        texts.get("cause", cause),
-    )
+    sentence = texts.get("sentence", "").format(**values)
+    return Trouble(status, sentence, evidence, steps, texts.get("cause", cause))
 
 
 def report_cause(
@@ -76,19 +71,9 @@ def report_cause(
 ) -> Finding:
     """Return a finding of what is wrong: the table's texts, unless others are given."""
     trouble = make_trouble(check_id, cause, *evidence, status=status, **values)
-    if summary is not None:
-        trouble = trouble._replace(summary=summary)
-    if remedy is not None:
-        trouble = trouble._replace(remedy=remedy)
-    return make_finding(
-        check_id,
-        layer,
-        status,
-        trouble.summary,
-        *evidence,
-        remedy=trouble.remedy,
-        cause=trouble.cause,
-    )
+    sentence = trouble.summary if summary is None else summary
+    steps = trouble.remedy if remedy is None else remedy
+    return Finding(check_id, layer, status, sentence, evidence, steps, cause=trouble.cause)
 
 
 def explain_finding(finding: Finding, trouble: Trouble | None) -> Finding:
