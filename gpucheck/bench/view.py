@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -39,6 +38,7 @@ from gpucheck.report.blocks import (
     Heading,
     Headline,
     Line,
+    counted,
     limited,
     opening,
     remedies,
@@ -101,6 +101,7 @@ def in_table(report: Report) -> Collection[str]:
 def _verdict(report: Report, result: BenchResult) -> Headline:
     """Return what was measured, where no gate has a verdict."""
     wrong = sum(row.verified is not None and not row.verified.ok for row in result.measurements)
+    changed = [check.device for check in result.corruption if check.is_corrupt]
     # One that was wrong at once has no time.
     measured = [
         row
@@ -113,9 +114,10 @@ def _verdict(report: Report, result: BenchResult) -> Headline:
         parts.append(f"{wrong} WRONG")
     elif measured and all(row.verified is not None for row in measured):
         parts.append("all right against float64" if len(measured) > 1 else "right against float64")
-    parts.extend([f"{doubtful} with a doubt"] if doubtful else [])
+    parts += [f"repeated products WRONG on {devices_text(changed)}"] if changed else []
+    parts += [f"{doubtful} with a doubt"] if doubtful else []
     said = f"{result.headline}. {', '.join(parts)}" if result.headline else ", ".join(parts)
-    if wrong:
+    if wrong or changed:
         status, word = CheckStatus.FAIL, "WRONG"
     elif not measured:
         status, word = CheckStatus.UNKNOWN, "NOTHING"
@@ -138,12 +140,12 @@ def _rows_with_notes(result: BenchResult, view: View) -> Iterator[Block]:
 def _facts(result: BenchResult) -> Iterator[str]:
     """Yield the facts of the head line."""
     found = result.environment
-    for name, count in Counter(gpu.name for gpu in found.gpus).items():
-        yield name if count == 1 else f"{count} × {name}"
-    if found.cupy_version is not None and found.gpus:
-        yield f"CuPy {found.cupy_version}"
+    if (gpus := counted(gpu.name for gpu in found.gpus)) is not None:
+        yield gpus
+        if found.cupy_version is not None:
+            yield f"CuPy {found.cupy_version}"
     if found.gpu_remedy and not found.gpus:
-        yield f"{_unmeasured(found)}: not measured"
+        yield f"{counted(found.gpus_not_measured) or 'GPU'}: not measured"
     cpu = found.cpu_model or "unknown processor"
     cores = f"{found.usable_cores} of {found.logical_cores or '?'} cores"
     yield f"{'beside ' if found.gpus else ''}{cpu}, {cores}"
@@ -157,13 +159,6 @@ def _facts(result: BenchResult) -> Iterator[str]:
     yield f"{how}, {found.duration_s:.1f} s"
 
 
-def _unmeasured(found: BenchEnvironment) -> str:
-    """Return the GPUs that could not be measured."""
-    names = Counter(found.gpus_not_measured).items()
-    shown = (name if count == 1 else f"{count} × {name}" for name, count in names)
-    return ", ".join(shown) or "GPU"
-
-
 def _no_gpu(found: BenchEnvironment, view: View) -> Iterator[Block]:
     """Yield why GPUs, or gpucheck's own rows of them, are missing, and what to do."""
     if found.gpus and (why := found.unavailable.get("cupy_version")):
@@ -174,7 +169,7 @@ def _no_gpu(found: BenchEnvironment, view: View) -> Iterator[Block]:
         return
     reason = found.gpu_unavailable.rstrip(".")
     if found.gpu_remedy and not found.gpus:
-        text = f"{_unmeasured(found)} not measured: {reason}."
+        text = f"{counted(found.gpus_not_measured) or 'GPU'} not measured: {reason}."
         yield Line(text, CheckStatus.WARN, style="bold yellow")
         yield from remedies(found.gpu_remedy)
         return

@@ -9,6 +9,7 @@ from gpucheck.bench.model import (
     LARGER_SIZE,
     BenchResult,
     Conclusion,
+    Corruption,
     Doubt,
     Extent,
     GpuTelemetry,
@@ -693,6 +694,15 @@ def test_the_verdict_says_what_was_measured_and_whether_it_is_right(
     rows: tuple[Measurement, ...], said: str
 ) -> None:
     assert said in words(draw(result(*rows), width=160))
+
+
+def test_repeated_products_that_differ_are_in_the_verdict() -> None:
+    check = Corruption(device="gpu:0", gpu_uuid=None, dtype="float32", mismatches=2, products=9)
+
+    text = words(draw(replace(result(FUSED), corruption=(check,)), width=160))
+
+    assert "WRONG 1 row, right against float64, repeated products WRONG on gpu:0." in text
+    assert "gpu:0: 9 identical products in float32: 2 numbers CHANGED" in text
 
 
 @pytest.mark.parametrize(
