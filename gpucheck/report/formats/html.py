@@ -292,7 +292,8 @@ def _table(table: Table) -> Iterator[str]:
     if not used:
         return
     columns = [table.columns[place] for place in used]
-    yield '<div class="rows"><table>'
+    # A box that scrolls can be reached by the keyboard.
+    yield '<div class="rows" tabindex="0" role="group" aria-label="table"><table>'
     if any(column.text for column in columns):
         cells = (
             f'<th scope="col"{_class("num" if one.right and place else "")}>{_shown(one.text)}</th>'
@@ -309,7 +310,7 @@ def _row(table: Table, row: Row, used: Sequence[int]) -> Iterator[str]:
     cells = []
     for number, place in enumerate(used):
         column, text = table.columns[place], _inline(row.cells[place], MOST_OF_A_NAME)
-        short = "one" if len(plain(row.cells[place])) <= _SHORT else ""
+        short = "one" if len(printable(plain(row.cells[place]))) <= _SHORT else ""
         if number == 0:
             cells.append(f'<th scope="row"{_class(short)}>{text}</th>')
             continue
