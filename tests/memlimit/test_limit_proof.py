@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from gpucheck.drivers.python.interpreters import Interpreter, OtherPythonError
-from gpucheck.drivers.python.limit_proof import run_proof
 from gpucheck.memlimit.environment import hook_folder
+from gpucheck.memlimit.verify import run_proof
 from tests.memlimit.hook.limited_python import payload
 
-STAND_INS = Path(__file__).parents[2] / "data" / "frameworks"
+STAND_INS = Path(__file__).parents[1] / "data" / "frameworks"
 PYTHON = Interpreter(path=sys.executable)
 LIMIT = 1 << 30
 MIB = 1 << 20
