@@ -189,32 +189,27 @@ def _limit_line(text: str, group: Sequence[GpuMemoryLimit], *, exact: bool) -> s
     return f"{text} is {amount} of {whole} on {which}"
 
 
-def _beyond_allocators(gpus: Sequence[GpuMemoryLimit], overhead: Overhead) -> str:
+def _beyond_allocators(
+    gpus: Sequence[GpuMemoryLimit], overhead: Overhead, *, exact: bool = False
+) -> str:
     """Return what nvidia-smi will show beyond what the allocators may take."""
-    size = _about(overhead.total_bytes)
+    size, where = _about(overhead.total_bytes), "the CUDA context and libraries"
+    if exact:
+        context, libraries = _about(overhead.context_bytes), _about(overhead.library_bytes)
+        where = f"the CUDA context ({context}) and libraries ({libraries})"
     if overhead.included:
-        return f"About {size} of that is reserved for the CUDA context and libraries."
+        return f"About {size} of that is reserved for {where}."
     advice = "; --include-overhead counts that in"
     if any(gpu.limit_bytes is not None and gpu.limit_bytes <= overhead.total_bytes for gpu in gpus):
         advice = ", more than the limit itself"
-    return f"nvidia-smi shows about {size} more, for the CUDA context and libraries{advice}."
-
-
-def _budget(gpu: GpuMemoryLimit, overhead: Overhead, which: str) -> Line:
-    if gpu.allocator_limit_bytes is None:
-        return Line(f"Budget{which}: unknown without the GPU's total")
-    whole = gpu.allocator_limit_bytes + overhead.total_bytes
-    advice, style = "", ""
-    if gpu.memory_total_bytes is not None and whole > gpu.memory_total_bytes:
-        advice, style = ", more than the card has", "yellow"
-    elif not overhead.included:
-        advice = "; --include-overhead keeps that within the limit"
-    return Line(
-        f"Budget{which}: {_size(gpu.allocator_limit_bytes)} for allocators, about"
-        f" {_about(overhead.context_bytes)} for the context and {_about(overhead.library_bytes)}"
-        f" for libraries: nvidia-smi shows about {_size(whole)}{advice}.",
-        style=style,
-    )
+    elif any(
+        gpu.allocator_limit_bytes is not None
+        and gpu.memory_total_bytes is not None
+        and gpu.allocator_limit_bytes + overhead.total_bytes > gpu.memory_total_bytes
+        for gpu in gpus
+    ):
+        advice = ", more than the card has"
+    return f"nvidia-smi shows about {size} more, for {where}{advice}."
 
 
 def _ranges(numbers: Iterable[int | None]) -> str:
@@ -291,12 +286,7 @@ def _software_name(software: Software) -> str:
 
 def _details(limit: MemoryLimit, error: Failure | None) -> Iterator[Block]:
     if limit.overhead is not None:
-        # One budget for each size: eight equal cards share one.
-        groups = group_by(limit.gpus, lambda gpu: (gpu.memory_total_bytes, gpu.limit_bytes))
-        for group in groups.values():
-            numbers = _ranges(gpu.number for gpu in group)
-            of_gpu = f" of GPU {numbers}" if len(groups) > 1 else ""
-            yield _budget(group[0], limit.overhead, of_gpu)
+        yield Line(_beyond_allocators(limit.gpus, limit.overhead, exact=True))
     if limit.software is not None:
         yield Line(_software_line(limit.software))
     if limit.verifications:

@@ -147,14 +147,12 @@ class TestEqualGpus:
         assert f"30% is 23.9 GiB{exact} of the 79.6 GiB on each of 4 GPUs (0-2,5)\n" in text
         assert "· 4 × NVIDIA H100 80GB HBM3\n" in text
 
-    def test_unlike_ones_have_rows_and_budgets_of_their_own(self) -> None:
+    def test_unlike_ones_have_rows_of_their_own(self) -> None:
         other = replace(GPU, index=9, memory_total_bytes=10, limit_bytes=5)
         limit = replace(whole(), gpus=(*self.EIGHT, other), verifications=())
         text = shown(limit, width=200, verbosity=1)
 
         assert "0-2,5  4 × NVIDIA H100 80GB HBM3  23.9 GiB  79.6 GiB  25656242995\n" in text
-        assert "Budget of GPU 0-2,5: 23.9 GiB" in text
-        assert "Budget of GPU 9: 23.9 GiB" in text
 
     @pytest.mark.parametrize(
         ("changes", "line"),
@@ -305,6 +303,12 @@ class TestAtAGlance:
         assert ("About 1.0 GiB of that is reserved for" in text) is included
         assert ("nvidia-smi shows about 1.0 GiB more" in text) is not included
 
+    def test_an_overhead_that_the_card_has_no_room_for(self) -> None:
+        overhead = Overhead(included=False, context_bytes=1 << 30, library_bytes=0, sources=())
+        full = replace(GPU, allocator_limit_bytes=GPU.memory_total_bytes)
+
+        assert "more than the card has" in self.limit(CUPY, overhead=overhead, gpus=(full,))
+
     def test_a_limit_that_is_less_than_a_context(self) -> None:
         for size, less in ((GPU.limit_bytes or 0, True), ((GPU.limit_bytes or 0) - 1, False)):
             overhead = Overhead(included=False, context_bytes=size, library_bytes=0, sources=())
@@ -423,14 +427,12 @@ def whole() -> MemoryLimit:
     )
 
 
-def test_budget_and_software() -> None:
+def test_overhead_and_software() -> None:
     lines = shown(whole(), width=200, verbosity=1).splitlines()
 
-    assert lines[6:9] == [
-        "Budget of GPU 0: 23.9 GiB for allocators, about 512 MiB for the context and 64 MiB for"
-        " libraries: nvidia-smi shows about 24.5 GiB; --include-overhead keeps that within the"
-        " limit.",
-        "Budget of GPU 2: unknown without the GPU's total",
+    assert lines[6:8] == [
+        "nvidia-smi shows about 576 MiB more, for the CUDA context (512 MiB) and libraries (64 MiB)"
+        "; --include-overhead counts that in.",
         "For /bin/python: torch 2.13",
     ]
 
