@@ -204,7 +204,7 @@ def keep(target: Path, checkout: Path, only: str) -> None:
             plain = asks and not {"--help", "--list-checks", "--explain", "--claims"} & set(words)
             code, out, err = servers.run(
                 [*words, *(DEADLINE if plain and variables else ())],
-                environment=given, cwd=Path("/"), timeout_s=120,
+                environment=given, cwd=Path("/"),
             )  # fmt: skip
             kept[name] = {
                 "code": code,

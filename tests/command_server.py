@@ -15,7 +15,6 @@ import json
 import os
 import pkgutil
 import selectors
-import signal
 import socket
 import subprocess
 import sys
@@ -89,12 +88,8 @@ class CommandServers:
         environment: Mapping[str, str],
         cwd: Path | None,
         stdin: bytes = b"",
-        timeout_s: float,
     ) -> tuple[int, bytes, bytes]:
-        """Return the exit code, stdout and stderr of `gpucheck WORDS`.
-
-        Raises subprocess.TimeoutExpired, after all processes of its session have been killed.
-        """
+        """Return the exit code, stdout and stderr of `gpucheck WORDS`."""
         kind = kind_of_server(words, environment)
         server = self._servers.get(kind) or self._servers.setdefault(kind, CommandServer(kind))
         request = {
@@ -102,7 +97,7 @@ class CommandServers:
             "environment": dict(environment),
             "cwd": str(cwd or Path.cwd()),
         }
-        return server.run(request, stdin, timeout_s)
+        return server.run(request, stdin)
 
 
 class CommandServer:
@@ -129,12 +124,10 @@ class CommandServer:
     def close(self) -> None:
         """End it."""
         self._ours.close()  # it ends when nobody is there to ask
-        self._process.wait(timeout=240)
+        self._process.wait()
         CommandServer.uncounted_cpu_s -= self._cpu_s
 
-    def run(
-        self, request: Mapping[str, Any], stdin: bytes, timeout_s: float
-    ) -> tuple[int, bytes, bytes]:
+    def run(self, request: Mapping[str, Any], stdin: bytes) -> tuple[int, bytes, bytes]:
         """Return a call's exit code, stdout and stderr."""
         with contextlib.ExitStack() as descriptors:
             (read_in, write_in), (out, write_out), (err, write_err) = (os.pipe() for _ in range(3))
@@ -146,31 +139,20 @@ class CommandServer:
             socket.send_fds(self._ours, [json.dumps(request).encode("utf-8")], theirs)
             for each in theirs:
                 os.close(each)
-            pid = json.loads(self._ours.recv(LONGEST_MESSAGE_BYTES))["pid"]
-            try:
-                stdout, stderr = _read_all((out, err), time.monotonic() + timeout_s)
-            except subprocess.TimeoutExpired:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(pid, signal.SIGKILL)
-                raise
-            finally:
-                ended = json.loads(self._ours.recv(LONGEST_MESSAGE_BYTES))
-                self._cpu_s += ended["cpu_s"]
-                CommandServer.uncounted_cpu_s += ended["cpu_s"]
+            stdout, stderr = _read_all((out, err))
+            ended = json.loads(self._ours.recv(LONGEST_MESSAGE_BYTES))
+            self._cpu_s += ended["cpu_s"]
+            CommandServer.uncounted_cpu_s += ended["cpu_s"]
         return ended["code"], stdout, stderr
 
 
-def _read_all(descriptors: tuple[int, int], end: float) -> tuple[bytes, bytes]:
+def _read_all(descriptors: tuple[int, int]) -> tuple[bytes, bytes]:
     read: dict[int, list[bytes]] = {each: [] for each in descriptors}
     with selectors.DefaultSelector() as selector:
         for each in descriptors:
             selector.register(each, selectors.EVENT_READ)
         while selector.get_map():
-            left_s = end - time.monotonic()
-            ready = selector.select(left_s) if left_s > 0 else []
-            if not ready:
-                raise subprocess.TimeoutExpired("gpucheck", 0)
-            for key, _ in ready:
+            for key, _ in selector.select():
                 part = os.read(key.fd, 1 << 16)
                 read[key.fd].append(part)
                 if not part:
@@ -216,7 +198,7 @@ def become(request: dict[str, Any], descriptors: Sequence[int]) -> None:
 
 
 def wait_for_a_call(connection: socket.socket) -> None:
-    """Fork for each call and tell its pid and code; return in the forks only."""
+    """Fork for each call and tell its code; return in the forks only."""
     while True:
         message, descriptors, _, _ = socket.recv_fds(connection, LONGEST_MESSAGE_BYTES, 3)
         if not message:
@@ -228,7 +210,6 @@ def wait_for_a_call(connection: socket.socket) -> None:
             return
         for each in descriptors:
             os.close(each)
-        connection.send(json.dumps({"pid": pid}).encode())
         _, status, usage = os.wait4(pid, 0)
         cpu_s = usage.ru_utime + usage.ru_stime
         code = os.waitstatus_to_exitcode(status)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import faulthandler
 import gc
 import json
 import os
@@ -13,7 +12,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +23,7 @@ from _pytest.faulthandler import fault_handler_stderr_fd_key
 from _pytest.runner import runtestprotocol
 
 from tests.command_server import CommandServer, CommandServers, can_serve
+from tests.hang_watch import HangWatch, wait_until
 from tests.sampling import THOROUGH
 
 #: All that a command under test inherits; CUDA_*, NO_COLOR, COLUMNS and the like must not leak in.
@@ -49,14 +48,11 @@ QUICK_FILES = (
     "test_documents.py", "test_every_command.py", "test_machine.py", "test_tables.py",
     "test_tree.py",
 )  # fmt: skip
-#: Elsewhere a test that takes more of a processor than this is named at the end of the run: it
-#: wants the mark, or less work. It is no failure, since machines differ.
+#: Elsewhere a test that takes more of a processor than this is named at the end of a run of CI, or
+#: with --durations: it wants the mark, or less work. It is no failure, since machines differ.
 MOST_CPU_S = 2.0
 
-#: A test that takes longer has hung. The watch for it is a thread, which costs a third of a small
-#: test, and so it is kept for some tests: each has at least the first of these less the second.
-HANGS_S, KEPT_WATCH_S = 300.0, 20.0
-WATCHED_SINCE_S = pytest.StashKey[float]()
+HANG_WATCH = pytest.StashKey[HangWatch]()
 
 #: The whole suite writes a tenth of it.
 LEAST_MEMORY_BYTES = 4 << 30
@@ -168,7 +164,6 @@ def gpucheck_command(command_servers: CommandServers) -> Callable[..., Finished]
         env: Mapping[str, str] | None = None,
         stdin: str = "",
         cwd: Path | None = None,
-        timeout_s: float = 240,
         real: bool = False,
     ) -> Finished:
         environment = scrubbed_environment(env)
@@ -178,7 +173,6 @@ def gpucheck_command(command_servers: CommandServers) -> Callable[..., Finished]
                 environment=environment,
                 cwd=cwd,
                 stdin=stdin.encode(),
-                timeout_s=timeout_s,
             )
             return Finished(stdout=stdout.decode(), stderr=stderr.decode(), code=code)
         finished = subprocess.run(
@@ -188,7 +182,6 @@ def gpucheck_command(command_servers: CommandServers) -> Callable[..., Finished]
             encoding="utf-8",
             env=environment,
             cwd=cwd,
-            timeout=timeout_s,
             check=False,
         )
         return Finished(stdout=finished.stdout, stderr=finished.stderr, code=finished.returncode)
@@ -214,7 +207,6 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
     Those of setup and teardown are for the JUnit file, the durations and `-v`.
     """
-    watch_for_a_hang(item.config)
     option = item.config.option
     asked = option.xmlpath or option.durations or option.verbose > 0
     if asked or "PYTEST_XDIST_WORKER" not in os.environ:
@@ -225,34 +217,25 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
     return True
 
 
-def watch_for_a_hang(config: pytest.Config) -> None:
-    """Let a test that hangs show where, as pytest's `faulthandler_timeout` does for each test.
-
-    It also ends the run where `faulthandler_exit_on_timeout` is set, as in .ci/run.
-    """
-    now_s = time.monotonic()
-    if now_s - config.stash.get(WATCHED_SINCE_S, -KEPT_WATCH_S) >= KEPT_WATCH_S:
-        config.stash[WATCHED_SINCE_S] = now_s
-        faulthandler.dump_traceback_later(
-            HANGS_S,
-            file=config.stash[fault_handler_stderr_fd_key],
-            exit=config.getini("faulthandler_exit_on_timeout"),
-        )
+def pytest_enter_pdb(config: pytest.Config) -> None:
+    """Let people debug a test for as long as they like."""
+    if HANG_WATCH in config.stash:
+        config.stash[HANG_WATCH].end()
 
 
-def pytest_exception_interact(node: pytest.Item | pytest.Collector) -> None:
-    """Watch anew after a failure, where pytest ends the watch."""
-    node.config.stash[WATCHED_SINCE_S] = -KEPT_WATCH_S
-
-
-def pytest_sessionfinish() -> None:
+def pytest_sessionfinish(session: pytest.Session) -> None:
     """End the watch for tests that hang."""
-    faulthandler.cancel_dump_traceback_later()
+    if HANG_WATCH in session.config.stash:
+        session.config.stash[HANG_WATCH].close()
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
-    """Note how much of a processor the fixtures took that were made for a test."""
+    """Watch a test, and note how much of a processor the fixtures took that were made for it."""
+    stash = item.config.stash
+    if HANG_WATCH not in stash:
+        stash[HANG_WATCH] = HangWatch(stash[fault_handler_stderr_fd_key])
+    stash[HANG_WATCH].begin()
     yield from noting_cpu(item, "setup_cpu_s")
 
 
@@ -260,6 +243,15 @@ def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     """Note how much of a processor a test took, with its children and its calls of the command."""
     yield from noting_cpu(item, "cpu_s")
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
+    """End the watch over a test after its fixtures: a worker may wait for others then."""
+    try:
+        yield
+    finally:
+        item.config.stash[HANG_WATCH].end()
 
 
 def noting_cpu(item: pytest.Item, name: str) -> Iterator[None]:
@@ -277,9 +269,13 @@ def cpu_s() -> float:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say in one line each what was left out for want of a compiler, and what took long."""
-    stats = terminalreporter.stats
+    """Say in one line each how much was left out, and what took long if that was asked."""
+    stats, option = terminalreporter.stats, terminalreporter.config.option
     reasons = [str(report.longrepr) for report in stats.get("skipped", [])]
+    if reasons and "s" not in terminalreporter.reportchars:
+        terminalreporter.write_line(
+            f"{len(reasons)} skipped: they need a GPU or an extra (-rs lists them)"
+        )
     count = sum("no C compiler" in reason or "no C++ compiler" in reason for reason in reasons)
     if count:
         terminalreporter.write_line(
@@ -287,7 +283,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
             "emulated kernels. Install gcc and g++ (build-essential), and run them again.",
             yellow=True,
         )
-    for report in stats.get("passed", []):
+    asked = option.durations is not None or os.environ.get("CI") == "true"
+    for report in stats.get("passed", []) if asked else ():
         taken_s = dict(report.user_properties).get("cpu_s", 0.0)
         if taken_s > MOST_CPU_S and "slow" not in report.keywords:
             terminalreporter.write_line(
@@ -387,10 +384,8 @@ def children() -> Callable[[], set[str]]:
     before = _living()
 
     def left_over() -> set[str]:
-        end = time.monotonic() + 240
-        while (found := _living() - before) and time.monotonic() < end:
-            time.sleep(0.02)
-        return found
+        wait_until(lambda: _living() <= before)
+        return set()
 
     return left_over
 

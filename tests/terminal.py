@@ -13,8 +13,6 @@ import termios
 import time
 from collections.abc import Mapping
 
-DEADLINE_S = 240.0
-
 #: A job-control shell in small: runs a command in a foreground group of its own on the terminal
 #: (its standard input) and reports what happens to the job on standard error.
 SMALL_SHELL = """
@@ -121,4 +119,4 @@ class Terminal:
         os.close(self.ours)
         if self.shell.poll() is None:
             self.shell.kill()
-        self.shell.communicate(timeout=DEADLINE_S)
+        self.shell.communicate()

@@ -27,7 +27,6 @@ def test_nothing_comes_from_the_current_directory(tmp_path: Path, variable: str)
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=240,
         check=False,
     )
 

@@ -85,4 +85,4 @@ def test_yaml_is_indented_by_spaces_and_shell_parses(path: Path) -> None:
 
     assert "\t" not in text
     if path.suffix == ".sbatch":
-        subprocess.run(["bash", "-n", path], check=True, timeout=240)
+        subprocess.run(["bash", "-n", path], check=True)

@@ -30,6 +30,7 @@ from gpucheck.bench.workers import (
     wait_for_start,
     worker_environment,
 )
+from tests.hang_watch import is_running
 
 #: What a worker does by its first argument; it takes part in the common start as bench does.
 PROGRAM = """
@@ -81,7 +82,7 @@ def _command(tmp_path: Path) -> tuple[str, ...]:
     return (sys.executable, str(script))
 
 
-START_S, DEADLINE_S = 30.0, 40.0
+START_S, DEADLINE_S = 600.0, 900.0
 
 
 def orders(*words: str, cpus: frozenset[int] | None = None) -> list[WorkerDevice]:
@@ -174,7 +175,7 @@ def test_one_that_hangs_is_left_after_the_deadline(
     hung, good = run(command, "hang", "good")
 
     assert hung.failure is not None
-    assert hung.failure.message == "the process that measured gpu:0 gave no answer within 40 s"
+    assert hung.failure.message == "the process that measured gpu:0 gave no answer within 900 s"
     assert codes([hung, good]) == [WORKER_SILENT, None]
     assert children() == set()
 
@@ -299,7 +300,7 @@ def test_a_request_to_stop_ends_the_workers(
 
     assert codes(answers)[1] == WORKER_INTERRUPTED
     assert children() == set()
-    assert not Path(f"/proc/{note.read_text()}").exists()
+    assert not is_running(int(note.read_text()))
 
 
 def test_the_barriers_file_has_no_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -408,15 +409,13 @@ def part_of(answer: WorkerAnswer) -> str | None:
 
 
 def heard(pool: WorkerPool, part: str, count: int) -> Answers:
-    """Return the answers until `count` of them are `part`, or one fails, or nothing more comes."""
+    """Return the answers until `count` of them are `part`, or one fails."""
     found: Answers = []
-    end = time.monotonic() + 240
-    while time.monotonic() < end:
+    while True:
         found += pool.answers(0.2)
         parts = [part_of(answer) for _, answer in found]
         if parts.count(part) >= count or any(answer.failure for _, answer in found):
             return found
-    return found
 
 
 def test_a_pool_begins_when_it_is_released_and_ends_when_it_is_asked(

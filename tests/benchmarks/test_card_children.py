@@ -19,6 +19,7 @@ from benchmarks.card.children import CHECKOUT, Children, Ended, environment
 from benchmarks.card.figures import NO_TIME
 from benchmarks.card.program import COMMANDS, LATE, run_program
 from benchmarks.gpu import Watch
+from tests.hang_watch import is_running, wait_until
 
 
 @pytest.fixture(name="children")
@@ -74,21 +75,7 @@ def test_at_the_deadline_the_child_and_its_children_are_gone(
     ended = children.python(["-c", program], 600)
 
     assert ended == Ended(code=None, said="waiting")
-    for pid in note.read_text().split():
-        assert is_gone(int(pid))
-
-
-def is_gone(pid: int) -> bool:
-    """Return whether a killed process is no more, or only waits for whoever collects it."""
-    for _ in range(4800):
-        try:
-            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-        except OSError:
-            return True
-        if state == "Z":
-            return True
-        time.sleep(0.05)
-    return False
+    wait_until(lambda: not any(is_running(int(pid)) for pid in note.read_text().split()))
 
 
 def test_a_child_that_is_found_hanging_is_ended_before_its_deadline(

@@ -60,7 +60,6 @@ def test_while_a_module_is_imported(module: str, tmp_path: Path) -> None:
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=240,
         check=False,
     )
 
@@ -98,7 +97,6 @@ def test_while_python_runs_text(tmp_path: Path) -> None:
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=240,
         check=False,
     )
 

@@ -27,7 +27,6 @@ def said(text: str) -> tuple[str, int]:
         env=scrubbed_environment(),
         capture_output=True,
         text=True,
-        timeout=240,
         check=False,
     )
     assert finished.stderr == ""

@@ -109,27 +109,20 @@ class Program:
         self,
         *arguments: str | os.PathLike[str],
         env: dict[str, str],
-        timeout_s: float = 240,
         cwd: Path | None = None,
         **options: Any,
     ) -> Ended:
-        """Run it to its end; one that does not end is killed with all it started.
+        """Run it to its end.
 
         It is a fork of the command server, unless its environment or options ask for a real start.
         """
         environment = scrubbed_environment(env)
         if self._servers is not None and not options and can_serve(environment, b""):
-            code, out, err = self._servers.run(
-                arguments, environment=environment, cwd=cwd, timeout_s=timeout_s
-            )
+            code, out, err = self._servers.run(arguments, environment=environment, cwd=cwd)
             return Ended(code=code, stdout=out, stderr=err)
         options["cwd"] = cwd
         with self.start(*arguments, env=env, **options) as process:
-            try:
-                stdout, stderr = process.communicate(timeout=timeout_s)
-            except subprocess.TimeoutExpired:
-                end_session(process.pid)
-                raise
+            stdout, stderr = process.communicate()
         return Ended(code=process.returncode, stdout=stdout or b"", stderr=stderr or b"")
 
 

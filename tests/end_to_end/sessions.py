@@ -4,22 +4,12 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
 from pathlib import Path
 
-#: A test that has waited for this long has hung: far more than a busy machine needs.
-PATIENCE_S = 240.0
+from tests.hang_watch import wait_until
 
 #: How long nothing may happen until a process is taken to wait.
 _QUIET_S = 0.3
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Wait until something holds."""
-    end_s = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < end_s, "it never happened"
-        time.sleep(0.02)
 
 
 def living(leader: int) -> list[int]:
@@ -38,7 +28,7 @@ def living(leader: int) -> list[int]:
 
 def until_nobody_lives(leader: int) -> None:
     """Wait until all processes of a session have ended: one that was killed takes a moment."""
-    until(lambda: not living(leader))
+    wait_until(lambda: not living(leader))
 
 
 def until_it_waits(pid: int, *, cpu_s: float = 0.0) -> None:
@@ -55,7 +45,7 @@ def until_it_waits(pid: int, *, cpu_s: float = 0.0) -> None:
             ticks, since_s = now, time.monotonic()
         return time.monotonic() - since_s >= _QUIET_S
 
-    until(has_waited)
+    wait_until(has_waited)
 
 
 def _look(pid: int) -> tuple[int, bool]:

@@ -43,7 +43,7 @@ class Forks:
     def __exit__(self, *_: object) -> None:
         assert self._process.stdin is not None
         self._process.stdin.close()
-        self._process.wait(timeout=240)
+        self._process.wait()
         if self._process.stdout is not None:
             self._process.stdout.close()
 

@@ -27,7 +27,7 @@ Bench = Callable[..., Ended]
 @pytest.fixture(name="bench")
 def _bench(program: Program) -> Bench:
     def run(*arguments: str, **variables: str) -> Ended:
-        return program("bench", *arguments, env=variables, timeout_s=240)
+        return program("bench", *arguments, env=variables)
 
     return run
 
@@ -145,10 +145,8 @@ def test_a_malformed_data_file_is_refused(bench: Bench, tmp_path: Path, name: st
 
 def wait_for_work(pid: int, seconds: float) -> None:
     """Wait until a process has taken so much of the processor, however busy the machine is."""
-    end_s = time.monotonic() + 240
     ticks = 0
     while ticks < seconds * os.sysconf("SC_CLK_TCK"):
-        assert time.monotonic() < end_s
         time.sleep(0.05)
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
         ticks = int(fields[11]) + int(fields[12])
@@ -161,7 +159,7 @@ def test_an_interrupt_keeps_what_was_measured(program: Program, tmp_path: Path) 
     wait_for_work(process.pid, seconds=1.5)
 
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=240)
+    out, err = process.communicate()
 
     assert (process.returncode, out) == (130, b"")
     assert b"Interrupted" in err

@@ -41,7 +41,7 @@ def accuracies(result: Any) -> dict[str, float]:
 def train(program: Program, file: str, frameworks: list[str], budget: str) -> Any:
     named = [word for one in frameworks for word in ("--framework", one)]
     words = ("bench", "train", "--device", "cpu", "--quick", "--budget", budget, "--data", file)
-    ended = program(*words, *named, "--json", env={}, timeout_s=300)
+    ended = program(*words, *named, "--json", env={})
     assert ended.code == 0, ended.said
     return ended.document("bench")["result"]
 

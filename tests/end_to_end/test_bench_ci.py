@@ -17,9 +17,10 @@ from xml.etree import ElementTree
 import pytest
 
 from tests.end_to_end.conftest import Ended, Pretend, Program
-from tests.end_to_end.sessions import PATIENCE_S, living, until, until_nobody_lives
+from tests.end_to_end.sessions import living, until_nobody_lives
 from tests.fakes.libraries import cupy_environment
 from tests.fakes.machine import Machine, load_machine
+from tests.hang_watch import wait_until
 from tests.report.formats.junit_rules import violations
 from tests.report.schemas import validator
 
@@ -97,7 +98,6 @@ def _bench(program: Program, pretend: Pretend, tmp_path: Path) -> Run:
         return program(
             *("bench", *arguments, "--junit", tmp_path / "junit.xml"),
             env=environment,
-            timeout_s=240,
         )
 
     return run
@@ -329,9 +329,9 @@ def test_nothing_is_left_running(
 ) -> None:
     words = ("bench", *arguments, "--device", "cpu", "--json", "--junit", tmp_path / "junit.xml")
     with program.start(*words, env=ONE_THREAD) as process:
-        until(lambda: any(map(has_computed, living(process.pid))))
+        wait_until(lambda: any(map(has_computed, living(process.pid))))
         os.kill(process.pid, number)
-        stdout, stderr = process.communicate(timeout=PATIENCE_S)
+        stdout, stderr = process.communicate()
 
     until_nobody_lives(process.pid)
     if number is signal.SIGKILL:

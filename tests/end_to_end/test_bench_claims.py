@@ -37,12 +37,10 @@ def test_the_card_is_held_while_it_is_measured_and_free_afterwards(
 ) -> None:
     long = ("--device", "gpu:0", "--budget", "60", "--json")
     with program.start("bench", "copy", *long, env=environment) as process:
-        deadline_s = time.monotonic() + 240
         while not (held := claims(program, environment)):
-            assert time.monotonic() < deadline_s
             time.sleep(0.2)
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=240)
+        process.communicate()
 
     assert process.returncode == 130
     assert "bench copy" in held[0]["command"]
@@ -54,12 +52,10 @@ def test_a_card_that_somebody_holds_is_measured_with_the_doubt_said(
 ) -> None:
     wait = ("place", "/gpu:0", "--", sys.executable, "-c", "input()")
     with program.start(*wait, env=environment, stdin=-1) as holder:
-        deadline_s = time.monotonic() + 240
         while not claims(program, environment):
-            assert time.monotonic() < deadline_s
             time.sleep(0.2)
         ended = program("bench", "copy", *SHORT, env=environment)
-        holder.communicate(b"\n", timeout=240)
+        holder.communicate(b"\n")
 
     rows = ended.document("bench")["result"]["measurements"]
     assert ended.code == 0

@@ -41,7 +41,7 @@ def test_another_version_of_a_framework_is_told_and_forbids_the_comparison(
 
     def run(*words: str) -> tuple[Ended, Any]:
         given = ("bench", "--profile", str(profile), *words, "--json")
-        ended = program(*given, env={}, timeout_s=200)
+        ended = program(*given, env={})
         gates = ended.document("bench")["result"]["gates"]
         return ended, next(gate for gate in gates if gate["id"] == "softmax-numpy")
 

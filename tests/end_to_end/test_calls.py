@@ -158,7 +158,7 @@ def test_watching_initialises_once(pretend: Pretend, program: Program, call_log:
         documents = [process.stdout.readline() for _ in range(4)]
         process.send_signal(signal.SIGINT)
         documents += process.stdout.readlines()
-        code = process.wait(timeout=240)
+        code = process.wait()
 
     calls = calls_in(call_log)
     assert code == 0

@@ -47,7 +47,7 @@ def test_without_a_gpu(situation: str, way: str, pretend: Pretend, program: Prog
     machine, _, code = SITUATIONS[situation]
     deadline = DEADLINE if machine == "hung" else ()
 
-    ended = program(*NEEDS_A_GPU[way], *deadline, "--json", env=pretend(machine), timeout_s=120)
+    ended = program(*NEEDS_A_GPU[way], *deadline, "--json", env=pretend(machine))
 
     assert ended.code == code
     assert ended.document(way.split()[0])["exit_code"] == code
@@ -58,7 +58,7 @@ def test_detect_answers_it(situation: str, pretend: Pretend, program: Program) -
     machine, code, _ = SITUATIONS[situation]
     deadline = DEADLINE if machine == "hung" else ()
 
-    ended = program("detect", *deadline, "--json", env=pretend(machine), timeout_s=120)
+    ended = program("detect", *deadline, "--json", env=pretend(machine))
 
     assert ended.code == ended.document("detect")["exit_code"] == code
 
@@ -67,7 +67,7 @@ def test_detect_answers_it(situation: str, pretend: Pretend, program: Program) -
 def test_a_driver_without_gpus(way: str, pretend: Pretend, program: Program) -> None:
     machine = dataclasses.replace(load_machine("t4"), gpus=(), faults=())
 
-    ended = program(*NEEDS_A_GPU[way], "--json", env=pretend(machine), timeout_s=120)
+    ended = program(*NEEDS_A_GPU[way], "--json", env=pretend(machine))
 
     assert ended.code == ended.document(way.split()[0])["exit_code"] == 4
 
@@ -142,7 +142,7 @@ NEEDS_CUPY = {
 
 @pytest.mark.parametrize("way", NEEDS_CUPY)
 def test_without_cupy(way: str, pretend: Pretend, program: Program) -> None:
-    ended = program(*NEEDS_CUPY[way], "--json", env=pretend("t4"), timeout_s=120)
+    ended = program(*NEEDS_CUPY[way], "--json", env=pretend("t4"))
 
     assert ended.code == ended.document(way.split()[0])["exit_code"] == 4
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,6 +24,7 @@ from tests.end_to_end.documents import assert_document
 from tests.end_to_end.sweeping import EVERYTHING, NVML_CODES
 from tests.fakes.machine import Connection, Machine, Process, Topology, load_machine
 from tests.fakes.probes import FakeProbes
+from tests.hang_watch import wait_until
 from tests.sampling import THOROUGH, sampled
 
 #: CUresult of cuda.h.
@@ -387,10 +387,8 @@ class HungChild:
 
     def reading(self) -> NvmlReading:
         """Return what came before the hang, once it has begun: no deadline has to be guessed."""
-        end = time.monotonic() + 240
-        while not self._log.exists() or f"{self.function} " not in self._log.read_text():
-            assert time.monotonic() < end, "the function was never called"
-            time.sleep(0.01)
+        called = f"{self.function} "
+        wait_until(lambda: self._log.exists() and called in self._log.read_text())
         return NvmlSession(self._child).read(EVERYTHING, deadline_s=0.1)
 
 

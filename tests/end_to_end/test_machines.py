@@ -14,8 +14,9 @@ import pytest
 from gpucheck.drivers.live import LiveProbes
 from tests.end_to_end.conftest import Pretend, Program, end_session
 from tests.end_to_end.documents import assert_document, only_document
-from tests.end_to_end.sessions import PATIENCE_S, living, until, until_nobody_lives
+from tests.end_to_end.sessions import living, until_nobody_lives
 from tests.fakes.machine import Machine, Process, load_machine, machine_names
+from tests.hang_watch import wait_until
 
 ANSWERING = (
     "a100-mig", "busy", "gb10", "geforce", "gpu-lost", "h100x8", "jetson-thor", "mixed-order",
@@ -309,7 +310,7 @@ def test_no_hung_child_is_left_behind(
     env = pretend("hung") | {"FAKE_HANG_IGNORES_TERM": "1"}
 
     with program.start(*arguments, "--deadline", "1", env=env) as process:
-        process.communicate(timeout=PATIENCE_S)
+        process.communicate()
 
     until_nobody_lives(process.pid)
 
@@ -345,7 +346,7 @@ def test_a_child_that_cannot_be_killed_is_left(pretend: Pretend, format_: str) -
     with stuck.start(*arguments, env=env) as process:
         try:
             # It ends, and its pipes with it, though the child goes on.
-            stdout, stderr = process.communicate(timeout=PATIENCE_S)
+            stdout, stderr = process.communicate()
             assert len(living(process.pid)) == 1
         finally:
             end_session(process.pid)
@@ -365,7 +366,7 @@ def test_a_child_that_cannot_be_killed_does_not_stop_a_watch(pretend: Pretend) -
             assert process.stdout is not None
             codes = [only_document(process.stdout.readline().decode())["exit_code"] for _ in "123"]
             process.send_signal(signal.SIGINT)
-            process.wait(timeout=PATIENCE_S)
+            process.wait()
         finally:
             end_session(process.pid)
 
@@ -421,10 +422,10 @@ def test_a_child_that_dies_on_the_way_keeps_the_rows_before(
     env = pretend(machine) | {"FAKE_CALL_LOG": str(call_log)}
 
     with program.start("list", "--json", "--deadline", "600", env=env) as process:
-        until(lambda: "nvmlDeviceGetTemperature 1" in calls_in(call_log))
+        wait_until(lambda: "nvmlDeviceGetTemperature 1" in calls_in(call_log))
         child, *_ = children_of(process)
         os.kill(child, signal.SIGSEGV)
-        stdout, _ = process.communicate(timeout=PATIENCE_S)
+        stdout, _ = process.communicate()
 
     document = only_document(stdout.decode())
     assert_document(document, "list", 3)
@@ -476,7 +477,7 @@ def test_no_hung_libcuda_is_left_behind(
     }
 
     with program.start(*arguments, "--json", "--deadline", "4", env=env) as process:
-        process.communicate(timeout=PATIENCE_S)
+        process.communicate()
 
     assert "cuInit" in calls_in(call_log)
     until_nobody_lives(process.pid)

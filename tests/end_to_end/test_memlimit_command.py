@@ -16,7 +16,8 @@ import pytest
 
 from tests.conftest import scrubbed_environment
 from tests.end_to_end.conftest import Pretend, Program
-from tests.place.command_driver import COUNTING_CHILD, eventually, is_running, state_of
+from tests.hang_watch import is_running, wait_until
+from tests.place.command_driver import COUNTING_CHILD, state_of
 from tests.place.test_supervise_terminal import FULL_SCREEN
 from tests.terminal import Terminal
 
@@ -56,7 +57,7 @@ class TestOnATerminal:
         for times in (1, 2):
             running.type(b"\x1a")
             assert running.job_event() == "stopped SIGTSTP"
-            eventually(lambda: state_of(child) == "T")
+            wait_until(lambda: state_of(child) == "T")
             running.foreground()
             running.until("SIGCONT", times=times)
         running.resize(30, 100)
@@ -119,7 +120,7 @@ class TestClaims:
         with self.start(program, machine, "-o", str(report), "--json") as process:
             uuid = process.stdout.readline().decode().strip()
             during = self.held(program, machine)
-            process.communicate(b"", timeout=240)
+            process.communicate(b"")
 
         assert process.returncode == 0
         assert during == [uuid]
@@ -133,10 +134,10 @@ class TestClaims:
         with self.start(program, machine) as process:
             uuid = process.stdout.readline().decode().strip()
             process.kill()
-            process.wait(240)
+            process.wait()
             left = self.held(program, machine)
             process.stdin.close()
-            eventually(lambda: self.held(program, machine) == [])
+            wait_until(lambda: self.held(program, machine) == [])
 
         assert left == [uuid]
 
@@ -237,7 +238,7 @@ time.sleep(600)
         (culprit,) = run["culprits"]
         assert (code, run["action"], run["peak_bytes"]) == (143, "terminated", 70 * GIB)
         # The first process of a container may collect nobody.
-        eventually(lambda: not is_running(culprit["pid"]))
+        wait_until(lambda: not is_running(culprit["pid"]))
 
     def test_what_is_no_descendant_is_left_alone(
         self, program: Program, machine: dict[str, str], tmp_path: Path
@@ -276,7 +277,6 @@ exit 9
             [*inside, *GPUCHECK, "memlimit", "30%", *words],
             env=scrubbed_environment(machine),
             capture_output=True,
-            timeout=240,
         )
 
         run = json.loads(report.read_text())["result"]["run"]

@@ -198,7 +198,7 @@ class TestEnd:
             # The gate ignores nothing, and the command has begun once it is `sleep`.
             until(lambda: Path(f"/proc/{pid}/comm").read_text() == "sleep\n")
             process.send_signal(number)
-            process.communicate(timeout=240)
+            process.communicate()
 
         assert (process.returncode, is_clean(capping)) == (128 + number, True)
 
@@ -209,7 +209,7 @@ class TestEnd:
             (pid,) = self.members(capping)
             until(lambda: Path(f"/proc/{pid}/comm").read_text() == "sleep\n")
             process.kill()
-            process.wait(timeout=240)
+            process.wait()
             assert (len(capping.groups()), len(capping.limits())) == (1, 1)
             end_session(process.pid)
 

@@ -209,7 +209,7 @@ sys.exit(40 + len(count))
             assert process.stdout is not None
             process.stdout.readline()
             os.killpg(process.pid, signal.SIGINT)
-            process.communicate(timeout=240)
+            process.communicate()
 
         assert process.returncode == 41
 
@@ -221,7 +221,7 @@ sys.exit(40 + len(count))
             assert process.stdout is not None
             process.stdout.readline()
             os.kill(process.pid, signal.SIGTERM)
-            process.communicate(timeout=240)
+            process.communicate()
 
         assert process.returncode == 143
 

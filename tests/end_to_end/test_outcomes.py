@@ -14,7 +14,8 @@ import pytest
 
 from tests.end_to_end.conftest import Ended, Pretend, Program
 from tests.end_to_end.documents import assert_document, only_document
-from tests.end_to_end.sessions import PATIENCE_S, until, until_it_waits
+from tests.end_to_end.sessions import until_it_waits
+from tests.hang_watch import wait_until
 from tests.sampling import THOROUGH
 
 
@@ -314,7 +315,7 @@ def test_watch_prints_a_document_a_line(pretend: Pretend, program: Program) -> N
         lines += [line.decode() for line in process.stdout.readlines()]
         assert process.stderr is not None
         said = process.stderr.read()
-        code = process.wait(timeout=PATIENCE_S)
+        code = process.wait()
 
     assert code == 0
     assert said == b""
@@ -328,7 +329,7 @@ def test_watch_repeats_the_heading_of_csv_never(pretend: Pretend, program: Progr
         assert process.stdout is not None
         lines = [process.stdout.readline() for _ in range(4)]
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=PATIENCE_S)
+        process.communicate()
 
     assert lines == [b"index,name\n", b"0,Tesla T4\n", b"0,Tesla T4\n", b"0,Tesla T4\n"]
     assert process.returncode == 0
@@ -345,7 +346,7 @@ def test_watch_interrupted_by_the_terminal(pretend: Pretend, program: Program) -
         lines += process.stdout.readlines()
         assert process.stderr is not None
         said = process.stderr.read()
-        code = process.wait(timeout=PATIENCE_S)
+        code = process.wait()
 
     assert (code, said) == (0, b"")
     for line in lines:
@@ -369,7 +370,7 @@ def test_watch_of_a_driver_that_goes_away_and_comes_back(
         assert 3 in codes
         assert 0 in codes
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=PATIENCE_S)
+        process.communicate()
 
     assert first["exit_code"] == 0
     assert process.returncode == 0
@@ -382,13 +383,13 @@ def test_an_interrupt_while_the_driver_hangs(
 ) -> None:
     env = pretend("hung") | {"FAKE_CALL_LOG": str(call_log)}
     with program.start(command, "--json", "--deadline", "600", env=env) as process:
-        until(call_log.exists)
+        wait_until(call_log.exists)
         until_it_waits(process.pid)  # the imports are over
         if whole_group:
             os.killpg(process.pid, signal.SIGINT)
         else:
             process.send_signal(signal.SIGINT)
-        stdout, stderr = process.communicate(timeout=PATIENCE_S)
+        stdout, stderr = process.communicate()
 
     document = only_document(stdout.decode())
     assert process.returncode == 130
@@ -407,7 +408,7 @@ def test_an_interrupt_at_any_moment(pretend: Pretend, program: Program, delay_ms
             time.sleep(0.001)
         time.sleep(delay_ms / 1000)
         process.send_signal(signal.SIGINT)
-        stdout, stderr = process.communicate(timeout=PATIENCE_S)
+        stdout, stderr = process.communicate()
 
     # Python ends itself by the signal, which a shell shows as 130 too, if it came while a text
     # was being evaluated (as for each named tuple), even where the interrupt was answered.

@@ -375,7 +375,7 @@ class TestCommands:
         show = f"import os; print(os.getpid(), os.getppid() == {os.getpid()}); raise SystemExit(3)"
         words = ("place", "--count", "1", "-q", "--", sys.executable, "-c", show)
         with program.start(*words, env=h100s) as process:
-            out, err = process.communicate(timeout=240)
+            out, err = process.communicate()
 
         assert (process.returncode, err) == (3, b"")
         assert out.decode() == f"{process.pid} True\n"
@@ -404,7 +404,7 @@ class TestCommands:
                 ended = program("place", "--claims", env=h100s)
                 passing = program("place", "--count", "1", env=h100s)
                 os.killpg(holder.pid, signal.SIGKILL)  # the command too
-                assert waiter.communicate(timeout=240)[0] == b"mine\n"
+                assert waiter.communicate()[0] == b"mine\n"
 
         assert [(item["pid"], item["command"]) for item in listed["queue"]] == [
             (waiter.pid, "echo mine")
@@ -468,7 +468,7 @@ class TestCommands:
             assert "within 0.3 s" in ended.said
             assert program(*words, "--", "true", env=h100s).code == 125
             os.killpg(holder.pid, signal.SIGKILL)  # the command too
-            holder.wait(timeout=240)
+            holder.wait()
             ended = program("place", "--count", "1", "--wait", "--", "echo", "mine", env=h100s)
             assert (ended.code, ended.text) == (0, "mine\n")
 

@@ -368,7 +368,7 @@ def test_a_snapshot_is_written_in_one_step(
         time.sleep(0.5)
         assert file.read_text(encoding="ascii") == "old"
         end_session(process.pid)
-        process.wait(timeout=240)
+        process.wait()
 
     assert file.read_text(encoding="ascii") == "old"
     assert list(tmp_path.iterdir()) == [file]
@@ -380,7 +380,7 @@ def test_a_snapshot_through_a_pipe(pretend: Pretend, program: Program) -> None:
         assert recorder.stdout is not None
         arguments = ("list", "--json", "--from", "/dev/stdin")
         with program.start(*arguments, env={}, stdin=recorder.stdout) as reader:
-            stdout, _ = reader.communicate(timeout=240)
+            stdout, _ = reader.communicate()
 
     assert_document(only_document(stdout.decode()), "list", 0)
     assert reader.returncode == 0

@@ -39,7 +39,7 @@ def test_a_reader_that_leaves_early(
     with program.start(*arguments, env=pretend("h100x8", gpus=64), stdout=write_end) as process:
         os.close(write_end)
         os.close(read_end)  # before anything was written: `| head -0`
-        _, stderr = process.communicate(timeout=240)
+        _, stderr = process.communicate()
 
     assert stderr == b""
     assert process.returncode == 0
@@ -54,7 +54,7 @@ def test_head_of_a_long_report(pretend: Pretend, program: Program) -> None:
         process.stdout.close()
         assert process.stderr is not None
         stderr = process.stderr.read()
-        process.wait(timeout=240)
+        process.wait()
 
     assert head == b'{"schema":'
     assert stderr == b""
@@ -68,7 +68,7 @@ def test_a_watch_whose_reader_leaves(pretend: Pretend, program: Program) -> None
         process.stdout.close()
         assert process.stderr is not None
         stderr = process.stderr.read()
-        process.wait(timeout=240)
+        process.wait()
 
     assert stderr == b""
     assert process.returncode == 0
@@ -175,7 +175,7 @@ class Terminal:
     def finish(self) -> str:
         """Return what was written, after the command has ended."""
         os.close(self.theirs)
-        self._reader.join(timeout=240)
+        self._reader.join()
         os.close(self._ours)
         return b"".join(self._seen).decode("utf-8")
 
@@ -472,7 +472,7 @@ def test_a_fifo(pretend: Pretend, program: Program, tmp_path: Path) -> None:
 
     ended = program("list", "--json", "--output", fifo, env=pretend("t4"))
 
-    text, _ = reader.communicate(timeout=240)
+    text, _ = reader.communicate()
     assert ended.code == 0
     assert_document(only_document(text.decode()), "list", 0)
     assert stat.S_ISFIFO(fifo.stat().st_mode)

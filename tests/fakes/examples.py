@@ -57,7 +57,6 @@ def record(name: str, folder: Path) -> str:
         capture_output=True,
         text=True,
         check=True,
-        timeout=100,
     )
     text = finished.stdout.replace(libraries["LD_LIBRARY_PATH"], LIBRARIES)
     return _steady(json.loads(text), machine.variables)

@@ -528,7 +528,6 @@ def described(python: str, names: list[str], variables: Mapping[str, str]) -> di
         env=scrubbed_environment(variables),
         capture_output=True,
         text=True,
-        timeout=120,
         check=True,
     )
     found: dict[str, Any] = json.loads(done.stdout)

@@ -65,7 +65,6 @@ def ask(tmp_path: Path) -> Callable[..., list[Any]]:
             env=child_environment(machine, tmp_path, **variables),
             capture_output=True,
             encoding="utf-8",
-            timeout=240,
             check=True,
         )
         return [each.get("value", each) for each in json.loads(finished.stdout)][1:]
@@ -83,7 +82,6 @@ def cuda(tmp_path: Path) -> Callable[..., Any]:
             env=child_environment(machine, tmp_path, **variables),
             capture_output=True,
             encoding="utf-8",
-            timeout=240,
             check=True,
         )
         return json.loads(finished.stdout)
@@ -810,7 +808,7 @@ def hanging_child(
             yield child
     finally:
         child.kill()
-        child.wait(timeout=240)
+        child.wait()
 
 
 def is_running(child: subprocess.Popen[bytes]) -> bool:
@@ -841,7 +839,7 @@ def test_a_hanging_call_never_returns(stubborn: str, tmp_path: Path) -> None:
         if stubborn:
             assert is_running(child)
         else:
-            assert child.wait(timeout=240) == -signal.SIGTERM
+            assert child.wait() == -signal.SIGTERM
 
 
 @pytest.mark.parametrize(
@@ -1126,7 +1124,6 @@ def by_hand(*words: str) -> subprocess.CompletedProcess[str]:
         cwd=HERE.parent.parent,
         capture_output=True,
         encoding="utf-8",
-        timeout=120,
         check=False,
     )
 
@@ -1186,7 +1183,6 @@ def test_nvitop_prints_every_gpu(tmp_path: Path) -> None:
         env=child_environment(machine, tmp_path),
         capture_output=True,
         encoding="utf-8",
-        timeout=120,
         check=True,
     )
     rows = finished.stdout.splitlines()
@@ -1208,7 +1204,6 @@ def test_gpustat_reads_every_gpu(tmp_path: Path) -> None:
         env=child_environment(machine, tmp_path),
         capture_output=True,
         encoding="utf-8",
-        timeout=120,
         check=True,
     )
     document = json.loads(finished.stdout)

@@ -75,7 +75,7 @@ def test_the_first_gpu_is_placed_on_it(gpucheck_command) -> None:
 def test_bench_verifies_every_row_on_the_card(gpucheck_command) -> None:
     pytest.importorskip("cupy")
     words = ("bench", "--quick", "--budget", "60", "--require-gpu", "--json")
-    finished = gpucheck_command(*words, timeout_s=240)
+    finished = gpucheck_command(*words)
     rows = finished.document["result"]["measurements"]
     on_card = [row for row in rows if row["device"].startswith("gpu:")]
 
@@ -100,7 +100,7 @@ def test_bench_works_without_a_home_and_leaves_nothing_there(gpucheck_command) -
     pytest.importorskip("cupy")
     words = ("bench", "copy", "--quick", "--budget", "5", "--device", "gpu:0", "--json")
 
-    finished = gpucheck_command(*words, env={"HOME": "/proc/nowhere"}, timeout_s=240)
+    finished = gpucheck_command(*words, env={"HOME": "/proc/nowhere"})
 
     rows = finished.document["result"]["measurements"]
     assert finished.code == 0, finished.stderr

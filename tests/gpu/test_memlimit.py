@@ -27,7 +27,6 @@ def test_a_cap_holds(framework: str, amount: str, gpucheck_command) -> None:
 
     finished = gpucheck_command(
         "memlimit", amount, "--verify-with", framework, "--python", sys.executable, "--json",
-        timeout_s=400,
     )  # fmt: skip
 
     found = finished.document["result"]["verification"]
@@ -113,7 +112,6 @@ def test_mps_takes_limits_by_uuid_and_by_ordinal(
         env={**daemon, **limit},
         capture_output=True,
         text=True,
-        timeout=120,
         check=False,
     )
 

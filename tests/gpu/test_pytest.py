@@ -47,7 +47,6 @@ def test_a_test_process_gets_a_card_of_its_own(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=300,
     )
 
     assert finished.returncode == 0, finished.stdout

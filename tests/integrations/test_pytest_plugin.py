@@ -92,7 +92,7 @@ class Suite:
 
 
 def ended(process: subprocess.Popen[str], code: int = 0) -> str:
-    written, _ = process.communicate(timeout=280)
+    written, _ = process.communicate()
     assert process.returncode == code, written
     return written
 

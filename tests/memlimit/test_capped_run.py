@@ -199,7 +199,7 @@ class Gate:
 
     def end(self) -> tuple[int, str]:
         """Return its exit code and what it wrote."""
-        said, _ = self._process.communicate(timeout=240)
+        said, _ = self._process.communicate()
         return self._process.returncode, said
 
 

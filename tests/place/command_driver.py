@@ -8,13 +8,10 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import gpucheck
-
-DEADLINE_S = 240.0
 
 #: Runs a command line the way the program does: `WAY`, then the command.
 DRIVER = """
@@ -70,7 +67,6 @@ def finish(way: str, command: list[str], **options: object) -> subprocess.Comple
     return subprocess.run(  # type: ignore[call-overload, no-any-return]
         driver(way, command),
         text=True,
-        timeout=DEADLINE_S,
         check=False,
         **{**defaults, **options},
     )
@@ -100,7 +96,7 @@ class Session:
         os.kill(self.process.pid, number)
 
     def wait(self) -> int:
-        return int(self.process.wait(DEADLINE_S))
+        return int(self.process.wait())
 
 
 @contextlib.contextmanager
@@ -117,22 +113,7 @@ def sessions() -> Iterator[Callable[..., Session]]:
         if each.process.poll() is None:
             os.killpg(each.process.pid, signal.SIGKILL)
         each.process.stdout.close()
-        each.process.wait(DEADLINE_S)
-
-
-def eventually(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, "it never happened"
-        time.sleep(0.01)
-
-
-def is_running(pid: int) -> bool:
-    """Return whether a process is neither gone nor only waiting for whoever collects it."""
-    try:
-        return state_of(pid) != "Z"
-    except OSError:
-        return False
+        each.process.wait()
 
 
 def state_of(pid: int) -> str:

@@ -84,7 +84,6 @@ def live_answers(library: str, program: str, question: object) -> Any:
         input=json.dumps(question),
         capture_output=True,
         text=True,
-        timeout=300,
         check=True,
     )
     return json.loads(finished.stdout)

@@ -13,15 +13,13 @@ import pytest
 
 from gpucheck.place import supervise as module
 from gpucheck.place.supervise import supervise
+from tests.hang_watch import is_running, wait_until
 from tests.place.command_driver import (
     COUNTING_CHILD,
-    DEADLINE_S,
     Session,
     driver,
     environment,
-    eventually,
     finish,
-    is_running,
     python,
     sessions,
     state_of,
@@ -64,7 +62,7 @@ class TestSupervise:
         pipe.stdout.readline()
         pipe.stdout.close()
 
-        assert pipe.wait(DEADLINE_S) == 128 + signal.SIGPIPE
+        assert pipe.wait() == 128 + signal.SIGPIPE
 
     def test_ticks_come_with_the_childs_process_id(self, line: tuple[int, int]) -> None:
         reader, writer = line
@@ -131,7 +129,7 @@ class TestSupervise:
             env=environment(),
             start_new_session=True,
         )
-        output, _ = process.communicate(timeout=DEADLINE_S)
+        output, _ = process.communicate()
 
         assert int(output) == process.pid
 
@@ -154,7 +152,7 @@ class TestSupervise:
         child = int(running.line().split()[1])
 
         os.kill(child, signal.SIGSTOP)
-        eventually(lambda: state_of(child) == "T")
+        wait_until(lambda: state_of(child) == "T")
         running.send(signal.SIGCONT)
 
         assert running.line() == "SIGCONT"
@@ -169,9 +167,9 @@ class TestSupervise:
         child = int(running.line().split()[1])
         # Whoever is in a group without a parent outside it is not stopped by SIGTSTP.
         running.send(signal.SIGSTOP)
-        eventually(lambda: state_of(running.process.pid) == "T")
+        wait_until(lambda: state_of(running.process.pid) == "T")
         # It has written its line, and may not be asleep yet.
-        eventually(lambda: state_of(child) == "S")
+        wait_until(lambda: state_of(child) == "S")
 
         running.send(signal.SIGCONT)
 
@@ -200,7 +198,7 @@ class TestSupervise:
 
         try:
             assert len(probes) == 1
-            eventually(lambda: not any(is_running(pid) for pid in probes))
+            wait_until(lambda: not any(is_running(pid) for pid in probes))
         finally:
             os.kill(own, signal.SIGKILL)
 

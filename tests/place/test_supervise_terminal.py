@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.hang_watch import wait_until
 from tests.place.command_driver import (
     COUNTING_CHILD,
     WAYS,
     driver,
     environment,
-    eventually,
     python,
     state_of,
 )
@@ -96,7 +96,7 @@ class TestOnATerminal:
         for times in (1, 2, 3):
             screen.type(b"\x1a")
             assert screen.job_event() == "stopped SIGTSTP"
-            eventually(lambda: state_of(child) == "T")
+            wait_until(lambda: state_of(child) == "T")
             screen.foreground()
             # A stop discards a continuation that the program has not seen yet.
             screen.until("SIGCONT", times=times)
@@ -212,7 +212,7 @@ class TestOnATerminal:
 
         os.killpg(os.tcgetpgrp(screen.ours), signal.SIGHUP)
 
-        eventually((tmp_path / "left").exists)
+        wait_until((tmp_path / "left").exists)
 
     @staticmethod
     def child(screen: Terminal) -> int:

@@ -349,7 +349,6 @@ def test_the_real_library_takes_every_attribute_in_the_size_that_it_is_given() -
         env=scrubbed_environment(),
         capture_output=True,
         text=True,
-        timeout=120,
         check=False,
     )
 

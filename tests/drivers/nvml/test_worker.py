@@ -73,7 +73,6 @@ def ask_script(directory: str, cwd: Path, **environment: str) -> dict[str, Any]:
         encoding="ascii",
         cwd=cwd,
         env=scrubbed_environment(environment),
-        timeout=240,
         check=True,
     )
     found: dict[str, Any] = json.loads(finished.stdout.splitlines()[-1])

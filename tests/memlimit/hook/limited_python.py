@@ -73,7 +73,6 @@ def run_limited(
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=120,
         check=False,
     )
     lines = log.read_text().splitlines() if log.exists() else []

@@ -52,7 +52,7 @@ if __name__ == "__main__":
     queue = context.Queue()
     worker = context.Process(target=work, args=(queue,))
     worker.start()
-    print(queue.get(timeout=100))
+    print(queue.get())
     worker.join()
 """
 QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "JAX_PLATFORMS": "cpu"}
