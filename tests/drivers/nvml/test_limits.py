@@ -40,7 +40,7 @@ def fill(soft: int, hard: int, used: int) -> Any:
 
 
 def test_the_constants_are_those_of_nvml() -> None:
-    assert UNLIMITED == name_of_nvml("NVML_DEVICE_MEMORY_LIMIT_MAX")
+    assert name_of_nvml("NVML_DEVICE_MEMORY_LIMIT_MAX") == UNLIMITED
 
 
 @pytest.mark.parametrize(
