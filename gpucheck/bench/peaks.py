@@ -18,6 +18,7 @@ from gpucheck.bench.peaks_model import (
 )
 from gpucheck.drivers.interface import NvmlRequest, Probes
 from gpucheck.drivers.readings import GpuReading
+from gpucheck.inventory.absence import explain_failure
 from gpucheck.inventory.inventory import (
     complete_host,
     complete_reading,
@@ -59,8 +60,9 @@ def peaks_here(probes: Probes, dtypes: Sequence[str] = ()) -> Answer:
     host = complete_host(probes.host(), reading)
     code, failure = outcome_of(reading)
     rows = rows_of(reading)
-    if not rows:
-        return Answer(result=None, exit_code=code, host=host, error=failure)
+    if failure is not None and not rows:
+        failure, words = explain_failure(failure, reading, probes)
+        return Answer(result=None, exit_code=code, host=host, error=failure, warnings=words)
     entries = {row.index: find_board(row.name, row.pci_device_id) for row in rows}
     boards: dict[str, BoardPeaks] = {}
     for row in rows:

@@ -38,6 +38,7 @@ from gpucheck.drivers.host.cpu import LinuxCpu
 from gpucheck.drivers.interface import NvmlRequest, Probes
 from gpucheck.drivers.python.framework_bench import LACKS
 from gpucheck.drivers.readings import CudaDeviceReading, CudaReading, NvmlReading
+from gpucheck.inventory.absence import explain_absence
 from gpucheck.inventory.inventory import HUNG, complete_host
 from gpucheck.inventory.visibility import digits_of, gpu_uuid
 from gpucheck.place.claim_store import ClaimStore, Target
@@ -188,7 +189,7 @@ def open_session(
     load_numpy()
     reading = probes.nvml(NvmlRequest())
     cuda = None if set(request.devices) <= {"cpu"} else probes.cuda()
-    gpus = _opened(request, cuda, reading)
+    gpus = _opened(request, cuda, reading, probes)
     facts = [*(gpu.facts for gpu in gpus.devices), *gpus.for_frameworks]
     if require_gpu and not facts:
         error = InconclusiveError if gpus.silent or gpus.busy else MissingError
@@ -292,7 +293,9 @@ class Session:
         return [Corruption(device=gpu.device, gpu_uuid=gpu.uuid, failure=failure) for gpu in chosen]
 
 
-def _opened(request: BenchRequest, cuda: CudaReading | None, reading: NvmlReading) -> OpenedGpus:
+def _opened(
+    request: BenchRequest, cuda: CudaReading | None, reading: NvmlReading, probes: Probes
+) -> OpenedGpus:
     """Open only the requested GPUs: opening one takes memory on it.
 
     Where none can be opened, the driver's facts about them are for frameworks: PyTorch, TensorFlow
@@ -302,7 +305,8 @@ def _opened(request: BenchRequest, cuda: CudaReading | None, reading: NvmlReadin
         return OpenedGpus()
     if cuda.failure is not None:
         silent = cuda.failure.code == HUNG
-        return OpenedGpus(unavailable=cuda.failure.message, silent=silent)
+        reason, steps = explain_absence(cuda.failure, probes) or (cuda.failure.message, ())
+        return OpenedGpus(unavailable=reason, remedy=steps, silent=silent)
     # Only NVML's list tells a MIG device's UUID from a GPU's.
     split = [mig.uuid for gpu in reading.gpus for mig in gpu.mig_instances if mig.uuid is not None]
     known = {digits_of(uuid): uuid for uuid in split}

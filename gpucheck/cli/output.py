@@ -16,7 +16,7 @@ from gpucheck.cli.commands import COMMANDS, OF_OPTIONS, PROGRAM_OPTIONS, RUNS_A_
 from gpucheck.cli.report_file import PRIVATE, check_writable, write_file
 from gpucheck.cli.terminal import closed_pipe, is_watched, view_for, write_stderr, write_stdout
 from gpucheck.drivers.interrupts import REQUESTS
-from gpucheck.report.envelope import Answer, Failure, Notice, Report, status_of
+from gpucheck.report.envelope import DRIVER_LIBRARY, Answer, Failure, Notice, Report, status_of
 from gpucheck.report.errors import (
     ExitCode,
     GpucheckError,
@@ -333,6 +333,8 @@ def publish(
         _mark_example(shared)
     # A line for monitors comes alone, too.
     in_table = codes_in_table(report) if shown or shared.format == "line" else ()
+    if shared.verbosity < 1:
+        in_table = {*in_table, DRIVER_LIBRARY}
     write_messages(report, quiet=shared.verbosity < 0, without=in_table, source=shared.source)
     return int(report.exit_code)
 

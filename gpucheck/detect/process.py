@@ -30,6 +30,7 @@ from gpucheck.drivers.host.processes import program_of
 from gpucheck.drivers.interface import NvmlRequest, Probes
 from gpucheck.drivers.python.frameworks_child import OPENED_BY_NAME
 from gpucheck.drivers.readings import GpuReading, KernelReading, NvmlReading, ProcessReading
+from gpucheck.inventory.absence import explain_absence
 from gpucheck.inventory.inventory import UNDECIDED, complete_host
 from gpucheck.inventory.visibility import apply_rules
 from gpucheck.report.envelope import Answer, Evidence, Failure
@@ -87,6 +88,7 @@ class Scene(NamedTuple):
     process: ProcessFilesReading
     nvml: NvmlReading
     kernel: KernelReading
+    absence: str | None = None
 
 
 def explain_process(probes: Probes, pid: int) -> Answer:
@@ -100,7 +102,8 @@ def explain_process(probes: Probes, pid: int) -> Answer:
         raise _gone(process)
     nvml = probes.nvml(NvmlRequest())
     host = complete_host(probes.host(), nvml)
-    scene = Scene(process, nvml, probes.kernel())
+    absence = explain_absence(nvml.failure, probes) if nvml.failure else None
+    scene = Scene(process, nvml, probes.kernel(), absence and absence[0])
     result = judge(scene)
     code = {True: ExitCode.OK, False: ExitCode.BAD, None: ExitCode.INCONCLUSIVE}[result.uses_gpu]
     if result.uses_gpu is False and result.cause is None:
@@ -266,7 +269,7 @@ def _no_driver(scene: Scene) -> Iterator[Obstacle]:
     if failure is not None and failure.code not in UNDECIDED:
         yield Obstacle(
             "no-driver",
-            f"the driver does not work here: {failure.message}",
+            scene.absence or f"the driver does not work here: {failure.message}",
             hinders=True,
             evidence=(Evidence(failure.function or "NVML", failure.message),),
             remedy=("See what is broken: gpucheck detect",),

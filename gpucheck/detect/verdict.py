@@ -26,6 +26,7 @@ from gpucheck.detect.machine import KERNEL_LOG, DetectRequest
 from gpucheck.detect.model import UNREACHED, Detection, Finding, Layer, LayerSummary, Verdict
 from gpucheck.drivers.evidence import BuildsReading
 from gpucheck.drivers.readings import ProbeFailure
+from gpucheck.inventory.absence import CONTROL_NODE
 from gpucheck.inventory.inventory import HUNG
 from gpucheck.report.envelope import CheckStatus, Evidence
 from gpucheck.report.errors import ExitCode
@@ -208,7 +209,7 @@ def _signs_of_absence(
     bus, module, nodes = (
         chain.get(each) for each in (pci_device.ID, kernel_module.ID, device_nodes.ID)
     )
-    node = f"yet {device_nodes.CONTROL} exists"
+    node = f"yet {CONTROL_NODE} exists"
     if bus is not None and bus.cause == pci_device.NO_GPU and (code or has_control_node):
         yield bus.id, f"{YET_A_DRIVER} ({code})" if code else node
     if module is not None and module.cause in kernel_module.ABSENCES:

@@ -17,7 +17,7 @@ class PlatformReading(NamedTuple):
 
     `boot_parameters` are those of the kernel's command line that affect GPU drivers;
     `prime_profile` is the setting of a laptop's graphics switch. `machine` is the processor's kind
-    as the kernel calls it: x86_64, aarch64.
+    as the kernel calls it: x86_64, aarch64. `other_vendors` made the other graphics cards.
     """
 
     dxg: bool = False
@@ -27,6 +27,7 @@ class PlatformReading(NamedTuple):
     boot_parameters: tuple[str, ...] = ()
     prime_profile: str | None = None
     machine: str | None = None
+    other_vendors: tuple[str, ...] = ()
 
 
 class PciDetailReading(NamedTuple):

@@ -117,6 +117,12 @@ def take_inventory(
     if seen is not None and missing is not None:
         notices.insert(0, Notice(code="nvml-missing", message=f"{missing.message}: {_CUDA_ALONE}"))
     code, failure = outcome_of(reading)
+    if failure is not None:
+        # Imported only if needed: most machines have a GPU.
+        from gpucheck.inventory.absence import explain_failure
+
+        failure, words = explain_failure(failure, reading, probes)
+        notices += words
     return Answer(
         result=inventory, exit_code=code, host=host, error=failure, warnings=tuple(notices)
     )

@@ -281,12 +281,17 @@ class FoundGpus(NamedTuple):
                 raise
             explained = type(error)(
                 code=error.code,
-                message=f"{error.message.removesuffix('.')}:"
-                f" {self.missing.message.removeprefix(NOT_LISTED)}",
+                message=f"{error.message.removesuffix('.')}: {self._why}",
                 remedy=(*self.missing.remedy, *error.remedy),
             )
             explained.details = error.details
             raise explained from None
+
+    @property
+    def _why(self) -> str:
+        """Return why there is no GPU, as the end of a sentence."""
+        message = self.missing.message.removeprefix(NOT_LISTED) if self.missing else ""
+        return message[:1].lower() + message[1:] if message.startswith("There ") else message
 
     def answer_with(self, placement: Placement, notices: Sequence[Notice] = ()) -> Answer:
         """Return the answer with its placement; a failure that --soft hides is a warning."""

@@ -76,6 +76,10 @@ class Failure(NamedTuple):
         return kind(code=self.code, message=self.message, remedy=self.remedy)
 
 
+#: Code of the library's own words, where there is no GPU at all: only `-v` shows them to people.
+DRIVER_LIBRARY = "driver-library"
+
+
 class Notice(NamedTuple):
     """Warning about an answer, for the user."""
 

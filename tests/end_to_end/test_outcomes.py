@@ -449,3 +449,16 @@ def test_exit_codes(
 
     assert ended.code == code
     ended.document()
+
+
+def test_a_library_that_cannot_be_loaded_is_not_called_missing(
+    program: Program, pretend: Pretend, tmp_path: Path
+) -> None:
+    (tmp_path / "libnvidia-ml.so.1").write_bytes(b"")
+    env = pretend("h100x8") | {"LD_LIBRARY_PATH": str(tmp_path)}
+
+    error = program("list", "--json", env=env).document("list")["error"]
+
+    assert error["code"] == "nvml-library-not-found"
+    assert "libnvidia-ml.so.1 cannot be loaded: " in error["message"]
+    assert "file too short" in error["message"]

@@ -10,6 +10,7 @@ from gpucheck.detect.machine import Machine
 from gpucheck.detect.model import Finding, Layer
 from gpucheck.detect.remedies import start_with_gpus
 from gpucheck.drivers.evidence import NodeReading, NodesReading
+from gpucheck.inventory.absence import CONTROL_NODE
 from gpucheck.report.envelope import CheckStatus, Evidence
 
 ID = "device-nodes"
@@ -19,7 +20,6 @@ REQUIRES: tuple[str, ...] = ("kernel-module",)
 _finding = partial(make_finding, ID, LAYER)
 _report = partial(report_cause, ID, LAYER)
 
-CONTROL = "/dev/nvidiactl"
 #: Source: NVIDIA driver README, device files.
 CONTROL_MINOR = "255"
 GPU_NODE = "/dev/nvidia"
@@ -43,7 +43,7 @@ def check(machine: Machine) -> Finding:
         evidence = Evidence("/dev", unreadable)
         return _report("nodes-not-readable", evidence, status=CheckStatus.UNKNOWN)
     gpus = [node for node in nodes.nodes if _GPU.fullmatch(node.path)]
-    control = next((node for node in nodes.nodes if node.path == CONTROL), None)
+    control = next((node for node in nodes.nodes if node.path == CONTROL_NODE), None)
     if control is None or not gpus:
         return _missing(machine, nodes)
     denied = [node for node in (control, *gpus) if node.accessible is False]
@@ -51,14 +51,14 @@ def check(machine: Machine) -> Finding:
         return _denied(machine, denied, len(gpus) + 1)
     return _some_missing(machine, nodes, gpus) or _finding(
         CheckStatus.OK,
-        f"{CONTROL} and the nodes of {len(gpus)} GPU{'' if len(gpus) == 1 else 's'} exist",
+        f"{CONTROL_NODE} and the nodes of {len(gpus)} GPU{'' if len(gpus) == 1 else 's'} exist",
         *(Evidence(node.path, f"mode {node.mode}") for node in (control, *gpus)),
     )
 
 
 def has_control_node(machine: Machine) -> bool:
     """Return whether the control node exists, made by the driver or a container runtime."""
-    return any(node.path == CONTROL for node in machine.system.nodes.nodes)
+    return any(node.path == CONTROL_NODE for node in machine.system.nodes.nodes)
 
 
 def _wsl(machine: Machine) -> Finding:
@@ -107,7 +107,7 @@ def _denied(machine: Machine, denied: list[NodeReading], count: int) -> Finding:
         for node in denied
     ]
     # Without the control node nothing works; without one GPU's node the others do.
-    every = len(denied) == count or any(node.path == CONTROL for node in denied)
+    every = len(denied) == count or any(node.path == CONTROL_NODE for node in denied)
     every = every or len(denied) == count - 1
     found = _report(
         "nodes-not-permitted",
@@ -139,5 +139,5 @@ def _some_missing(machine: Machine, nodes: NodesReading, gpus: list[NodeReading]
 
 def _minors(absent: list[str]) -> str:
     """Return the options with which nvidia-modprobe creates these; an unknown minor is 0."""
-    minors = {CONTROL: CONTROL_MINOR, f"{GPU_NODE}<minor>": "0"}
+    minors = {CONTROL_NODE: CONTROL_MINOR, f"{GPU_NODE}<minor>": "0"}
     return " ".join(f"-c {minors.get(path) or path.removeprefix(GPU_NODE)}" for path in absent)

@@ -9,6 +9,7 @@ from gpucheck.detect.machine import Machine
 from gpucheck.detect.model import Finding, Layer
 from gpucheck.drivers.evidence import PciDetailReading
 from gpucheck.drivers.readings import PciDeviceReading
+from gpucheck.inventory.absence import SWITCHED_OFF, describe_others, fitting_steps
 from gpucheck.report.envelope import CheckStatus, Evidence
 from gpucheck.report.text import count_of
 
@@ -19,14 +20,10 @@ REQUIRES: tuple[str, ...] = ()
 _finding = partial(make_finding, ID, LAYER)
 _report = partial(report_cause, ID, LAYER)
 
-#: Values of a laptop's graphics switch that turn the NVIDIA GPU off.
-OFF = ("intel", "off")
 SOURCE = "/sys/bus/pci/devices/*/vendor"
 SUSPENDED = "suspended"
 NO_GPU = "no-gpu-on-the-bus"
 FELL_OFF = "fell-off-the-bus"
-#: Steps that begin so are for real hardware.
-OWN_COMPUTER = "On your own computer"
 
 
 def check(machine: Machine) -> Finding:
@@ -49,14 +46,14 @@ def _skip(summary: str) -> Finding:
 def _none(machine: Machine) -> Finding:
     evidence = Evidence(SOURCE, "no 0x10de display controller")
     profile = machine.system.platform.prime_profile
-    if profile in OFF:
+    if profile in SWITCHED_OFF:
         return _report("gpu-switched-off", evidence, Evidence("/etc/prime-discrete", profile))
     found = _report(NO_GPU, evidence)
-    virtual = machine.system.platform.hypervisor
-    if virtual is None:
-        return found
-    steps = (step for step in found.remedy if step.startswith(OWN_COMPUTER) is not virtual)
-    return found._replace(remedy=tuple(steps))
+    platform = machine.system.platform
+    return found._replace(
+        summary=f"{found.summary}{describe_others(platform)}",
+        remedy=fitting_steps(found.remedy, platform.hypervisor),
+    )
 
 
 def gone_gpus(machine: Machine) -> list[str]:

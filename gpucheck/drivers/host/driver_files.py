@@ -29,7 +29,13 @@ from gpucheck.drivers.evidence import (
     ToolkitReading,
 )
 from gpucheck.drivers.host.kernel_log import read_kernel_log
-from gpucheck.drivers.host.sysfs import DISPLAY_CLASSES, nvidia_devices, read_text
+from gpucheck.drivers.host.sysfs import (
+    DISPLAY_CLASSES,
+    NVIDIA_VENDOR_ID,
+    devices_of,
+    other_vendors,
+    read_text,
+)
 
 #: The PCI class of unusual bridges: NVIDIA's are NVSwitches.
 _OTHER_BRIDGE = "0x0680"
@@ -39,7 +45,7 @@ def read_system(root: Path, environment: Mapping[str, str]) -> SystemReading:
     """Read everything below the root; missing parts are null."""
     release = read_text(root / "proc/sys/kernel/osrelease") or os.uname().release
     try:
-        devices = nvidia_devices(root)
+        devices = devices_of(NVIDIA_VENDOR_ID, root)
     except OSError:
         devices = []
     gpus = [path for path, kind in devices if kind.startswith(DISPLAY_CLASSES)]
@@ -93,6 +99,7 @@ def read_platform(root: Path) -> PlatformReading:
         prime_profile=read_text(root / "etc/prime-discrete"),
         # The kernel tells it from 6.1 on.
         machine=read_text(root / "proc/sys/kernel/arch") or os.uname().machine,
+        other_vendors=other_vendors(root),
     )
 
 

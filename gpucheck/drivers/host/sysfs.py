@@ -11,6 +11,9 @@ from gpucheck.drivers.readings import KernelReading, PciDeviceReading
 NVIDIA_VENDOR_ID = "0x10de"
 #: PCI class codes of display controllers: VGA 0300, 3D controller 0302.
 DISPLAY_CLASSES = ("0x0300", "0x0302")
+OTHER_VENDOR_IDS = {"AMD": "0x1002", "Intel": "0x8086"}
+#: Display controllers of every kind, and processing accelerators (AMD Instinct, Intel Max).
+ANY_DISPLAY = ("0x03", "0x12")
 #: The longest files of this kind, lists of modules and of users, have some hundred kilobytes.
 _MOST_BYTES = 8 * MIB
 _NUMBER = re.compile(r"[0-9]{1,9}")
@@ -25,18 +28,34 @@ def read_text(path: Path) -> str | None:
         return None
 
 
-def nvidia_devices(root: Path) -> list[tuple[Path, str]]:
-    """Return the folder and the class of each NVIDIA device in bus order; raises OSError."""
+def devices_of(vendor_id: str, root: Path) -> list[tuple[Path, str]]:
+    """Return the folder and the class of each device of a vendor in bus order; raises OSError."""
     return [
         (entry, read_text(entry / "class") or "")
         for entry in sorted((root / "sys/bus/pci/devices").iterdir())
-        if read_text(entry / "vendor") == NVIDIA_VENDOR_ID
+        if read_text(entry / "vendor") == vendor_id
     ]
+
+
+def other_vendors(root: Path) -> tuple[str, ...]:
+    """Return the other makers of GPUs for computing that have a graphics card here."""
+    try:
+        return tuple(
+            name
+            for name, vendor_id in OTHER_VENDOR_IDS.items()
+            if any(kind.startswith(ANY_DISPLAY) for _, kind in devices_of(vendor_id, root))
+        )
+    except OSError:
+        return ()
 
 
 def _gpu_folders(root: Path) -> list[Path]:
     """Return the folders of NVIDIA display controllers in bus order; raises OSError."""
-    return [path for path, kind in nvidia_devices(root) if kind.startswith(DISPLAY_CLASSES)]
+    return [
+        path
+        for path, kind in devices_of(NVIDIA_VENDOR_ID, root)
+        if kind.startswith(DISPLAY_CLASSES)
+    ]
 
 
 def count_gpus(root: Path) -> int:

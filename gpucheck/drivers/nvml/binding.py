@@ -257,5 +257,24 @@ def open_nvml() -> Binding:
         function = "import"
         raise NvmlError(function, None, "binding-missing", text) from None
     binding = Binding(pynvml)
-    binding.ask("nvmlInit")
+    try:
+        binding.ask("nvmlInit")
+    except NvmlError as error:
+        raise _named_by_loader(error) from None
     return binding
+
+
+def _named_by_loader(error: NvmlError) -> NvmlError:
+    """Return why the library was not found: pynvml says the same if it cannot be loaded."""
+    if error.slug != "library-not-found":
+        return error
+    import ctypes
+
+    name = "libnvidia-ml.so.1"
+    try:
+        ctypes.CDLL(name)
+    except OSError as refusal:
+        if not str(refusal).startswith(f"{name}: cannot open shared object file: No such file"):
+            text = f"{name} cannot be loaded: {refusal}"
+            return NvmlError(error.function, error.code, error.slug, text)
+    return error
