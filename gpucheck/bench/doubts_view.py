@@ -19,9 +19,10 @@ def in_doubt(result: BenchResult, view: View) -> Iterator[Line]:
     """
     full = view.verbosity > 0
     measured = [row for row in result.measurements if row.median_s is not None]
-    order = list(read_wordings())
     subjects: list[Measurement | Comparison] = [*measured, *result.comparisons]
     found = [(doubt, one) for one in subjects for doubt in one.doubts]
+    # A run without a doubt reads no table.
+    order = list(read_wordings()) if found else []
     found.sort(key=lambda one: order.index(one[0].code) if one[0].code in order else -1)
     doubtful: dict[tuple[str, str], dict[int, Measurement | Comparison]] = {}
     for doubt, one in found:

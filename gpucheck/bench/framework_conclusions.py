@@ -234,7 +234,7 @@ def _factor(slow: Measurement, quick: Measurement) -> str:
     return f"{two_digits(_seconds(slow) / _seconds(quick))} times"
 
 
-def waits_for_host(row: Measurement) -> bool:
+def _waits_for_host(row: Measurement) -> bool:
     """Return whether a GPU's row took as long as the host took to hand the work over."""
     share = row.facts.get("enqueue_share")
     return row.device != "cpu" and isinstance(share, float | int) and share >= WAITS_FOR_HOST
@@ -242,7 +242,7 @@ def waits_for_host(row: Measurement) -> bool:
 
 def _waiting(row: Measurement, forms: Sequence[Measurement]) -> Iterator[Conclusion]:
     """Yield that a framework's fastest form on a GPU waits for the host, and what helps."""
-    if row.framework is None or not waits_for_host(row):
+    if row.framework is None or not _waits_for_host(row):
         return
     larger = "take larger batches" if row.kernel in ("train", "batch") else "take larger arrays"
     steps = [f"{larger} (--size; size in a profile)"]

@@ -50,8 +50,6 @@ from gpucheck.report.text import View, count_of, rate, two_digits
 if TYPE_CHECKING:
     from gpucheck.report.charts import Chart
 
-#: Most conclusions of one kind shown without -v.
-_MOST_CONCLUSIONS = 3
 #: Most rows without time that are named.
 _MOST_NAMED = 3
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from gpucheck.bench.comparison import compare, headline
+from gpucheck.bench.doubt_table import read_wordings
 from gpucheck.bench.model import (
     LARGER_SIZE,
     BenchResult,
@@ -179,7 +180,7 @@ def test_a_single_row_is_not_called_the_best() -> None:
 def test_on_a_narrow_terminal_a_row_takes_two_lines(width: int) -> None:
     lines = draw(result(CPU, FUSED), width=width).splitlines()
 
-    name = lines.index("  gpu:0 fused")
+    name = lines.index("gpu:0 fused")
     assert lines[name + 1] == "  50.0 µs · ±0.4% · 2.68 TB/s · best"
 
 
@@ -539,6 +540,15 @@ def test_each_cause_of_doubt_is_one_line_however_many_rows_it_touches() -> None:
         "  ! not settled (2 of 3 rows): give more time (--budget; seconds in a profile)",
         f"  ! data that may stay in the cache (1 of 3 rows, in softmax): {LARGER_SIZE}",
     ]
+
+
+def test_a_run_without_a_doubt_reads_no_table() -> None:
+    read_wordings.cache_clear()
+
+    draw(result(CPU, FUSED))
+    assert read_wordings.cache_info().currsize == 0
+    draw(result(replace(CPU, doubts=(BUSY,))))
+    assert read_wordings.cache_info().currsize == 1
 
 
 def test_of_many_doubts_three_are_shown_the_gravest_first() -> None:

@@ -272,7 +272,7 @@ def _records(table: Table, view: View) -> Iterator[Text]:
                 facts.append(_labelled(column, cell, "dim") if headed else _labelled(None, cell))
             else:
                 # A number alone names nothing.
-                names.append(_labelled(column, cell) if headed and column.right else cell)
+                names.append(_labelled(column if headed and column.right else None, cell))
         yield from _joined(names, view, style=row.style or "bold")
         yield from _joined(facts, view, indent=2)
         for below in row.below:
