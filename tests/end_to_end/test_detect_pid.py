@@ -69,7 +69,7 @@ def hidden_trainer(root: Path) -> None:
 
 
 SCREEN = """\
-h100x8 · driver 580.95.05
+h100x8 · driver 580.95.05 · CUDA 13.0
 
 ✗ PID 4711 (train.py) does not use a GPU: CUDA_VISIBLE_DEVICES="" hides every
   GPU from it, and came from PID 4690 (tmux).

@@ -252,8 +252,8 @@ def test_a_gpu_is_one_row_of_the_table(
 
     lines = program("list", env=env).text.splitlines()
 
-    rows = [line for line in lines if re.match(r"[ !] *\d+ +(\d+|-) ", line)]
-    assert [int(row.removeprefix("!").split()[0]) for row in rows] == list(range(len(machine.gpus)))
+    rows = [line for line in lines if re.match(r" *!?\d+ +(\d+|-) ", line)]
+    assert [int(row.split()[0].removeprefix("!")) for row in rows] == list(range(len(machine.gpus)))
     instances = [line for line in lines if re.match(r" *\d+:\d+ .*MIG ", line)]
     assert len(instances) == sum(len(gpu.mig) for gpu in machine.gpus)
     # Nothing stands between them: none is folded into two.
