@@ -158,6 +158,35 @@ def test_the_halves_of_the_logs_of_projects_are_those_of_their_seed() -> None:
     assert halves[0] == {*failures[:75], *healthy[:20]}
 
 
+def test_the_fresh_logs_have_the_form_of_their_labels() -> None:
+    folder = LOGS / "projects_fresh"
+    rows = tomllib.loads((folder / "labels.toml").read_text(encoding="utf-8"))["log"]
+    lines = {path.name: path.read_text("utf-8").splitlines() for path in folder.glob("*.log")}
+    healthy = [row for row in rows if row["file"].startswith("healthy-")]
+
+    assert [row["file"] for row in rows] == sorted(lines)
+    assert (len(rows) - len(healthy), len(healthy)) == (75, 20)
+    assert {row["class"] for row in healthy} == {"none"}
+    assert {row["class"] for row in rows} <= {rule.class_ for rule in rules().values()} | {"none"}
+    assert all(row.keys() == {"file", "class", "line", "source"} for row in rows)
+    assert all((row["line"] == 0) == (row["class"] == "none") for row in rows)
+    assert all(row["line"] <= len(lines[row["file"]]) for row in rows)
+    assert all(5 <= len(text) <= 60 for text in lines.values())
+
+
+def test_no_thread_of_the_fresh_logs_is_in_another_folder() -> None:
+    sources = {
+        path.parent.name: [
+            row["source"] for row in tomllib.loads(path.read_text(encoding="utf-8"))["log"]
+        ]
+        for path in LOGS.glob("*/labels.toml")
+    }
+    fresh = sources.pop("projects_fresh")
+
+    assert len(fresh) == len({*fresh})
+    assert not {*fresh} & {source for others in sources.values() for source in others}
+
+
 @pytest.mark.parametrize(
     ("folder", "least"), [("heldout", 82), ("heldout_recent", 66), ("projects_heldout", 87)]
 )
