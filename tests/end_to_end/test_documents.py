@@ -3,8 +3,8 @@
 A block of a document that follows `<!-- machine: NAME -->` (of tests/data/machines) or
 `<!-- scenario: NAME -->` (of tests/data/scenarios) is run there; `, with CuPy` adds the pretended
 one, `, log: NAME` a train.log (of tests/data/logs/open; with `of 0000:2a:00` it names that GPU),
-`, process: NAME` process 4711 (of tests/fakes/processes.py). `cat train.log` shows that log. Where a change is meant:
-`UPDATE_SNAPSHOTS=1 pytest tests/end_to_end/test_documents.py`.
+`, process: NAME` process 4711 (of tests/fakes/processes.py). `cat train.log` shows that log. Where a
+change is meant: `UPDATE_SNAPSHOTS=1 pytest tests/end_to_end/test_documents.py`.
 """
 
 from __future__ import annotations
