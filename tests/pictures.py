@@ -36,7 +36,6 @@ WIDTH = 96
 COMMANDS: Mapping[str, str] = {
     "short": "gpucheck --from example:h100x8",
     "detect-broken": "gpucheck detect --from example:version-mismatch",
-    "detect-healthy": "gpucheck detect --from example:h100x8",
     "list": "gpucheck list --from example:h100x8",
     "place": "gpucheck place --count 2 --from example:h100x8",
     "memlimit": "gpucheck memlimit 30% --from example:h100x8",

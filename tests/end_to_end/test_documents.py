@@ -3,8 +3,8 @@
 A block of a document that follows `<!-- machine: NAME -->` (of tests/data/machines) or
 `<!-- scenario: NAME -->` (of tests/data/scenarios) is run there; `, with CuPy` adds the pretended
 one, `, log: NAME` a train.log (of tests/data/logs/open; with `of 0000:2a:00` it names that GPU),
-`, process: NAME` process 4711 (of tests/fakes/processes.py). `cat train.log` shows that log. Where a
-change is meant: `UPDATE_SNAPSHOTS=1 pytest tests/end_to_end/test_documents.py`.
+`, process: NAME` process 4711 (of tests/fakes/processes.py). `cat train.log` shows that log. Where
+a change is meant: `UPDATE_SNAPSHOTS=1 pytest tests/end_to_end/test_documents.py`.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def environment(example: Example, pretend: Pretend, folder: Path) -> dict[str, s
 
 
 def run(line: str, program: Program, env: dict[str, str], folder: Path) -> str:
-    """Return what a terminal shows after a line: `cat FILE`, or gpucheck with variables and a pipe."""
+    """Return what a terminal shows after `cat FILE`, or gpucheck with variables and a pipe."""
     cut = HEAD.fullmatch(line)
     words = shlex.split(cut["command"] if cut else line.removesuffix(INDENTED))
     if words[0] == "cat":
