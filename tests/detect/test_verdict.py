@@ -599,6 +599,25 @@ def test_what_cupy_does_late_or_wrong_is_a_finding_of_its_own(
     assert statuses(answer) == "ok ok ok ok"
 
 
+def test_what_cupys_files_lack_says_more_than_its_failure() -> None:
+    ran = LaunchedReading(ordinal=0, right=True, first_launch_s=0.02, second_launch_s=1e-5)
+    failure = ProbeFailure(code="fails-on-the-gpu", message="RuntimeError: no nvrtc")
+    probes = FakeProbes(
+        readings=NVML,
+        cuda_reading=CUDA,
+        kernel_reading=ON_BUS,
+        builds_reading=BuildsReading(python="/usr/bin/python3", builds=(LACKING,)),
+        launch_reading=LaunchReading(through="libcuda", launches=(ran,), cupy_failure=failure),
+    )
+
+    found = detection(detect(probes))
+
+    (cupy,) = (finding for finding in found.checks if finding.id == "cupy")
+    assert cupy.status is CheckStatus.WARN
+    assert "libnvrtc.so.12" in cupy.summary
+    assert "RuntimeError" not in cupy.summary
+
+
 # ------------------------------------------------------------------------------ the line of health
 
 

@@ -68,7 +68,7 @@ def test_folder_is_read_with_its_folders_and_without_other_files(tmp_path: Path)
         ('{"a": NaN}', "it is not JSON", None),
         ('{"a": -Infinity}', "it is not JSON", None),
         ('{"host": "' + "9" * 300, "it is not JSON", None),
-        ("\ud800".encode("utf-8", "surrogatepass"), "it is not JSON", None),
+        ("\ud800".encode("utf-8", "surrogatepass"), "it is not JSON: ", None),
         ('{"a": ' + "1" * 5000 + "}", "it is not JSON: ", None),
     ],
     ids=["empty", "cut", "cut line", "list", "deep", "nan", "infinity", "long", "bytes", "number"],
@@ -94,13 +94,16 @@ def test_documents_are_read_without_the_fast_parser(
     documents._parser.cache_clear()
     for name, text in (("good", json.dumps(ONE)), ("nan", '{"a": NaN}'), ("cut", '{"a": ')):
         (tmp_path / f"{name}.json").write_text(text)
+    (tmp_path / "bytes.json").write_bytes(b'{"a": "\xff"}')
     try:
         found = {Path(one.place.file).stem: one for one in read(tmp_path)}
     finally:
         documents._parser.cache_clear()
 
     assert found["good"].document == ONE
-    assert [found[name].problem is None for name in ("nan", "cut")] == [False, False]
+    assert found["nan"].problem is not None
+    assert found["cut"].problem == "it is not JSON: Expecting value"
+    assert found["bytes"].problem == "it is not JSON: it is not UTF-8"
 
 
 def test_damaged_line_costs_its_line_only(tmp_path: Path) -> None:

@@ -295,6 +295,13 @@ def test_the_scale_is_never_less_than_half_a_percent() -> None:
     assert healthy_part(np.full(30, 4.0), RULE) == (4.0, 0.02)
 
 
+def test_a_baseline_without_a_speed_is_none() -> None:
+    found = judged([1.0] * 8, baseline={"g": Reference(0.0, 0.01, 800)})
+
+    assert found.groups[0].judged_by is JudgedBy.NOTHING
+    assert found.groups[0].baseline_median is None
+
+
 def test_a_small_group_moves_by_its_median() -> None:
     found = judged([0.75] * 8, baseline={"g": Reference(1.0, 0.01, 800)})
 

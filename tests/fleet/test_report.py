@@ -291,14 +291,19 @@ def test_unstable_and_watched_gpus_are_told_and_no_fault() -> None:
     documents.append(bench("unstable", [0.6, *steps[1:]], time=at(5)))
     documents.append(bench("watched", [0.935, *steps[1:]]))
 
-    found, code = reported(*documents)
+    collected = Collected()
+    for number, document in enumerate(documents):
+        collected.add(Found(Place(f"{number}.json"), document))
+    answer = report(collected, None, Host())
 
-    assert {one.host: one.speed.value for one in found.slow} == {
+    assert isinstance(answer.result, FleetReport)
+    assert {one.host: one.speed.value for one in answer.result.slow} == {
         "unstable": "unstable",
         "watched": "watch",
     }
-    assert code is ExitCode.OK
-    assert not any(node.slow for node in found.nodes)
+    assert answer.exit_code is ExitCode.OK
+    assert [one.code for one in answer.warnings] == ["unstable-gpus", "gpus-to-watch"]
+    assert not any(node.slow for node in answer.result.nodes)
 
 
 def test_the_same_group_has_the_same_key_in_every_report() -> None:

@@ -423,6 +423,20 @@ def test_numa_node_and_cores_are_found_by_bus_id() -> None:
     assert gpus[2].unavailable["numa_node"]
 
 
+def test_what_the_kernel_knows_needs_no_reason_of_nvml_s() -> None:
+    device = PciDeviceReading(
+        pci_bus_id="0000:10:00.0", vendor_id="0x10de", numa_node=1, cpu_affinity="0-15"
+    )
+    reasons = {"numa_node": "not supported", "cpu_affinity": "not supported"}
+
+    [gpu] = gpus_of(
+        gpu_reading(0, unavailable=reasons), kernel_reading=KernelReading(pci_devices=(device,))
+    )
+
+    assert (gpu.numa_node, gpu.cpu_affinity) == (1, "0-15")
+    assert {*reasons}.isdisjoint(gpu.unavailable)
+
+
 @pytest.mark.parametrize(
     ("bus", "kernel", "reason"),
     [

@@ -77,6 +77,19 @@ def test_what_the_variable_hides_is_a_row_too_and_a_recording_has_it() -> None:
     assert recorded == live
 
 
+def test_what_the_variable_hides_may_stay_unknown() -> None:
+    probes = FakeProbes(
+        readings=MISSING,
+        cuda_reading=cuda(device(0, "0000:41:00.0")),
+        cuda_unrestricted_reading=HUNG,
+        variables={"CUDA_VISIBLE_DEVICES": "1"},
+    )
+
+    (gpu,) = inventory_of(probes).gpus
+
+    assert (gpu.pci_bus_id, gpu.cuda_index) == ("0000:41:00.0", 0)
+
+
 def test_a_mig_instance_keeps_the_kind_of_name_by_which_a_program_gets_it() -> None:
     found = cuda(device(0, "0000:1a:00.0", "NVIDIA A100-SXM4-40GB MIG 1g.5gb"))
     (gpu,) = inventory_of(FakeProbes(readings=MISSING, cuda_reading=found)).gpus

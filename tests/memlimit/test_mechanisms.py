@@ -82,6 +82,18 @@ class TestPytorch:
         assert "fatal" in by_name(limit, CONF).reason
         assert by_name(limit, "set_per_process_memory_fraction").applies
 
+    def test_of_unequal_limits_the_smallest_holds_for_every_gpu(self) -> None:
+        gpus = (
+            card(index, None, memory_limit_bytes=size * GIB, memory_limit_source="nvml")
+            for index, size in enumerate((10, 20))
+        )
+
+        limit = plan("50%", *gpus)
+
+        line = by_name(limit, "set_per_process_memory_fraction").setting
+        assert line is not None
+        assert f"min(1.0, {5 * GIB} / torch" in line
+
     def test_never_where_the_python_is_not_known_or_has_none(self) -> None:
         for found in (None, {}):
             limit = plan("30%", found=found)
@@ -399,6 +411,16 @@ class TestMig:
 
         found = by_name(limit, "MIG instance")
         assert (found.applies, found.strength) == (applies, Strength.HARD)
+
+    def test_a_whole_gpu_beside_it_decides_nothing(self) -> None:
+        instance = MigInstance(
+            uuid="MIG-1", name="1g.10gb", memory_total_bytes=10 * GIB, cuda_index=0
+        )
+        split = card(cuda_index=None, mig=MigState(enabled=True, instances=(instance,)))
+
+        limit = plan("10GiB", split, card(1))
+
+        assert by_name(limit, "MIG instance").applies
 
     def test_other_programs_have_no_mechanism(self) -> None:
         rows = plan("30%", found={"numba": "0.61"}).mechanisms

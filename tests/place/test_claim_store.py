@@ -28,6 +28,7 @@ from gpucheck.place.claim_store import ClaimStore, Slot, Target, claims_director
 from gpucheck.place.lock_files import DIRECTORY_VARIABLE
 from gpucheck.place.model import Holder, ProcessState
 from gpucheck.report.errors import InconclusiveError, MissingError
+from tests.hang_watch import is_running, wait_until
 
 SLOT = Slot(target=Target(card="GPU-1"), steps=((0, 1),))
 UUID = "GPU-756a79d4-4cf2-5e9f-88b6-03d84e3e737d"
@@ -698,6 +699,20 @@ def test_a_holder_that_proc_hides_lives_where_it_may_not_be_signalled(
     found = lock_files.holder_of(record, os.getuid())
 
     assert found.process is (ProcessState.RUNNING if alive else ProcessState.ENDED)
+
+
+def test_a_holder_that_nobody_has_collected_yet_has_ended() -> None:
+    with subprocess.Popen(["sleep", "600"]) as child:
+        stat = Path(f"/proc/{child.pid}/stat").read_text()
+        namespace = Path("/proc/self/ns/pid").stat().st_ino
+        started = int(stat.rpartition(")")[2].split()[19])
+        record = {"pid": child.pid, "namespace": namespace, "started": started, "command": "train"}
+        assert lock_files.holder_of(record, os.getuid()).process is ProcessState.RUNNING
+
+        child.kill()
+        wait_until(lambda: not is_running(child.pid))
+
+        assert lock_files.holder_of(record, os.getuid()).process is ProcessState.ENDED
 
 
 def test_a_lock_file_that_cannot_be_opened_has_its_reason(

@@ -325,6 +325,7 @@ class TestWaiting:
 
         assert selector.surveys == 3
         assert [(waiting.ahead, waiting.waited_s) for waiting in heard] == [(0, 0.0), (0, 2.0)]
+        assert {waiting.reason for waiting in heard} == {"No: {} 0 wait"}
         assert mine.claims[0].waited_s == script.time_s == 4.0
         mine.close()
 

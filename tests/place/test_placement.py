@@ -82,6 +82,10 @@ def test_each_device_has_its_reason(text: str, reason: str) -> None:
     assert at(text, gpus).reason == reason
 
 
+def test_a_single_device_has_its_reason_too() -> None:
+    assert at("/gpu:0", (card(0, 0),)).reason == "CUDA device 0, the only visible one"
+
+
 class TestVisibleDevices:
     def test_they_come_by_cuda_ordinal(self) -> None:
         assert [device.gpu.index for device in visible_devices(SWAPPED)] == [2, 0]

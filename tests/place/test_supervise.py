@@ -7,6 +7,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -67,9 +68,11 @@ class TestSupervise:
     def test_ticks_come_with_the_childs_process_id(self, line: tuple[int, int]) -> None:
         reader, writer = line
         seen: list[int] = []
+        at_s: list[float] = []
 
         def tick(pid: int) -> None:
             seen.append(pid)
+            at_s.append(time.monotonic())
             os.write(writer, b"\n" if len(seen) == 3 else b"")
 
         code = supervise(
@@ -84,6 +87,8 @@ class TestSupervise:
         assert len(seen) >= 3
         assert len(set(seen)) == 1
         assert seen[0] not in (0, os.getpid())
+        # Never sooner: between them nobody computes.
+        assert all(later - earlier >= 0.01 for earlier, later in pairwise(at_s))
 
     def test_a_failing_tick_waits_for_the_child_and_is_raised_once(
         self, tmp_path: Path, line: tuple[int, int]

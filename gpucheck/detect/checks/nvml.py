@@ -103,7 +103,7 @@ def _two_versions(machine: Machine, failure: ProbeFailure) -> Finding:
     loaded = machine.kernel.module_version
     path = machine.nvml.library_path or next(
         (
-            f"{LIBRARY}.{lib.version}"
+            f"{LIBRARY.removesuffix('1')}{lib.version}"
             for lib in machine.system.libraries.found
             if lib.name == LIBRARY and lib.version
         ),

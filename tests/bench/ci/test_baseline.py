@@ -569,6 +569,20 @@ def test_two_files_of_different_temperatures_are_not_compared() -> None:
         check_same_temperature(of_softmax(0.7), of_softmax(0.6))
 
 
+@pytest.mark.parametrize("factors", [(1.1, 1.3), (1.3, 1.1), (None, 1.3), (1.3, None)])
+def test_the_session_that_repeats_worse_says_how_far_runs_are_apart(
+    factors: tuple[float | None, float | None],
+) -> None:
+    first, second = (
+        replace(run, series=tuple(replace(one, repeat_factor=factor) for one in run.series))
+        for run, factor in zip((saved(), saved()), factors, strict=True)
+    )
+
+    joined = with_session(first, second)
+
+    assert {one.repeat_factor for one in joined.series} == {1.3}
+
+
 def test_a_later_session_adds_its_processes_to_the_first_ones_doubt() -> None:
     def session(message: str, processes: int) -> SavedRun:
         doubt = Doubt(code="host-busy", message=message, next="run it when the machine is idle")

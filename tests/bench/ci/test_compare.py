@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gpucheck.bench.ci.baseline import row_id, row_series, saved_run
-from gpucheck.bench.ci.compare import compare_runs, conclude_comparison
+from gpucheck.bench.ci.compare import compare_runs, conclude_comparison, gate_of_row
 from gpucheck.bench.ci.diagnosis import FURTHER_SESSIONS
 from gpucheck.bench.ci.model import RunComparison, SavedRun
 from gpucheck.bench.model import Direction, FrameworkUse, GateClass, GateStatus, Scope
@@ -132,6 +132,18 @@ def test_a_row_that_one_side_has_with_other_threads_says_with_how_many() -> None
     assert [one.reason for one in compared(first, second).rows] == [
         "the first run has this row with 2 threads",
         "the second run has this row with 1 thread",
+    ]
+
+
+def test_of_several_numbers_of_threads_the_greatest_is_named() -> None:
+    several = run(
+        device="cpu",
+        rows=[row("cpu", 1e12, kernel="softmax", threads=threads) for threads in (2, 4)],
+    )
+    one = run(device="cpu", rows=[row("cpu", 1e12, kernel="softmax", threads=1)])
+
+    assert "the first run has this row with 4 threads" in [
+        found.reason for found in compared(several, one).rows
     ]
 
 
@@ -405,6 +417,8 @@ def test_figures_of_another_kind_are_not_compared(changes: dict[str, Any]) -> No
     (only,) = compared(run(), second).rows
 
     assert (only.status, only.ratio) == (GateStatus.INCONCLUSIVE, None)
+    gate = gate_of_row(only)
+    assert (gate.measured, gate.expected, gate.limit) == (only.second, None, None)
 
 
 def throttled() -> SavedRun:

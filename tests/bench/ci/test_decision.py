@@ -101,6 +101,14 @@ def test_the_interval_is_welchs_worked_out_by_hand() -> None:
     assert half == pytest.approx(2.3534 * math.sqrt(2.5e-4 / 5 + 0.0127537 / 4), rel=1e-4)
 
 
+@pytest.mark.parametrize("ratio", [0.5, 0.9, 0.95, 0.99, 1.0, 1.5])
+def test_a_chance_is_one_of_many_and_worse_figures_have_less(ratio: float) -> None:
+    found = decide([ratio * value for value in GOOD], GOOD, 5.0)
+
+    assert 0.0 <= found.chance <= 1.0
+    assert (found.chance > 0.5) is (ratio > 0.95)
+
+
 def test_what_sessions_differ_by_is_in_the_interval() -> None:
     apart = [value * factor for factor in (0.97, 1.0, 1.03) for value in GOOD]
 

@@ -145,6 +145,7 @@ LOST = ProbeFailure(code="gpu-is-lost", message="it is gone", library_code=15)
         ((0, 1, 2), {}, {}, "ok"),
         ((2, 0, 1), {}, {}, "ok"),
         ((0, 1), {}, {}, "warn"),
+        ((0, 1), {"uuid": None}, {}, "ok"),  # nobody can tell which ones they are
         ((0, 1), {}, {"CUDA_VISIBLE_DEVICES": "0,1"}, "ok"),
         ((0,), {}, {"CUDA_VISIBLE_DEVICES": "0,2"}, "warn"),
         # Each of these has a check of its own.

@@ -101,6 +101,13 @@ def test_who_misses_a_gpu_that_cuda_leaves_out_is_sent_to_what_shows_it() -> Non
     found = count(3, reading_of(*THREE), cuda_of(*THREE[:2]))
 
     assert found.remedy == ("See which ones CUDA sees: gpucheck list --ask-driver",)
+    assert found.evidence[:2] == (("NVML: GPUs that answer", "3"), ("cuDeviceGetCount", "2"))
+
+
+def test_what_hides_gpus_is_evidence() -> None:
+    found = count(3, reading_of(*THREE), cuda_of(*THREE[:2]), CUDA_VISIBLE_DEVICES="0,1")
+
+    assert ("CUDA_VISIBLE_DEVICES", "'0,1'") in found.evidence
 
 
 def test_who_misses_a_gpu_is_shown_how_many_are_on_the_bus() -> None:

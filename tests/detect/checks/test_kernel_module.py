@@ -297,9 +297,12 @@ def test_nouveau_on_a_machine_without_the_driver_goes_by_its_installation() -> N
     [
         ("open", "0x1db6", "open-module-on-old-gpu"),
         ("open", "0x2330", None),
+        ("open", "0x2901", None),
         ("proprietary", "0x2901", "proprietary-module-on-new-gpu"),
         ("proprietary", "0x2330", None),
+        ("proprietary", "0x1db6", None),
         (None, "0x1db6", None),
+        (None, "0x2901", None),
     ],
 )
 def test_a_flavour_that_does_not_fit_a_gpu_is_named_as_evidence(

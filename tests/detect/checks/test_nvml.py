@@ -267,6 +267,25 @@ def test_no_gpu_in_a_slurm_job_is_asked_of_slurm() -> None:
     assert "Slurm" not in nvml_says("no-gpu").remedy[0]
 
 
+def test_a_mismatch_without_a_path_goes_by_the_installed_library_of_nvml() -> None:
+    libraries = LibrariesReading(
+        found=(
+            LibraryReading(name="libcuda.so.1", path="/a/libcuda.so.1", version="550.1"),
+            LibraryReading(name="libnvidia-ml.so.1", path="/a/libnvidia-ml.so.1", version="570.2"),
+        )
+    )
+    failure = ProbeFailure(code="version-mismatch", message="NVML's words", library_code=18)
+    probes = FakeProbes(
+        readings=NvmlReading(failure=failure),
+        kernel_reading=KernelReading(module_version="580.95.05"),
+        system_reading=SystemReading(libraries=libraries),
+    )
+
+    found = check(Machine(probes))
+
+    assert "library is version 570.2, but the loaded kernel module" in found.summary
+
+
 @pytest.mark.parametrize(
     ("machine", "drivers", "status"),
     [

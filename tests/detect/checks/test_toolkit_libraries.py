@@ -142,17 +142,19 @@ def test_a_linux_driver_is_wrong_in_wsl_alone(machine: Host, cause: str | None) 
 
 
 @pytest.mark.parametrize(
-    ("asked", "cause"),
+    ("asked", "offered", "cause"),
     [
-        ("cuda>=13.1 brand=tesla,driver>=535", "image-newer-than-driver"),
-        ("cuda>=13.0", None),
-        ("cuda>=12.10", None),
-        ("driver>=535", None),
-        ("", None),
+        ("cuda>=13.1 brand=tesla,driver>=535", 13000, "image-newer-than-driver"),
+        ("cuda>=13.0", 13000, None),
+        ("cuda>=12.10", 13000, None),
+        ("cuda>=12.9", 12080, "image-newer-than-driver"),
+        ("cuda>=12.8", 12080, None),
+        ("driver>=535", 13000, None),
+        ("", 13000, None),
     ],
 )
-def test_what_an_image_was_made_for(asked: str, cause: str | None) -> None:
-    cuda = CudaReading(driver_version=13000, device_count=1)
+def test_what_an_image_was_made_for(asked: str, offered: int, cause: str | None) -> None:
+    cuda = CudaReading(driver_version=offered, device_count=1)
 
     found = look(cuda_reading=cuda, variables={"NVIDIA_REQUIRE_CUDA": asked})
 
