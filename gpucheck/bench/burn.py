@@ -43,7 +43,7 @@ from gpucheck.inventory.model import Inventory
 from gpucheck.place.claims import own_command
 from gpucheck.report.codec import DecodeError, from_plain
 from gpucheck.report.envelope import Answer, Failure
-from gpucheck.report.errors import InconclusiveError, WrongUseError
+from gpucheck.report.errors import InconclusiveError, WrongUseError, check_seconds
 
 #: Limit for a card that reports no threshold: below the shutdown temperature of any card.
 TEMPERATURE_LIMIT_C = 90.0
@@ -99,9 +99,7 @@ def check_burn(request: BurnRequest) -> None:
     Raises:
         WrongUseError: the time, the temperature, the size or the seed is invalid.
     """
-    if not 0 < request.seconds < float("inf"):
-        message = f"--burn needs more than 0 seconds, not {request.seconds:g}."
-        raise WrongUseError(code="bad-burn", message=message)
+    check_seconds("--burn", request.seconds, code="bad-burn")
     if request.limit_c is not None and not 30 <= request.limit_c <= 120:
         message = f"--burn-limit must be 30 to 120 degrees Celsius, not {request.limit_c:g}."
         raise WrongUseError(code="bad-burn-limit", message=message)

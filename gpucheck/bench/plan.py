@@ -15,7 +15,7 @@ from gpucheck.drivers.cupy.errors import BUSY
 from gpucheck.drivers.gpu import BenchGpu, OpenedGpus
 from gpucheck.inventory.condition import RESERVED_BYTES, spare_bytes
 from gpucheck.report.envelope import Failure
-from gpucheck.report.errors import InconclusiveError, MissingError, WrongUseError
+from gpucheck.report.errors import InconclusiveError, MissingError, WrongUseError, check_seconds
 from gpucheck.report.text import did_you_mean
 
 #: Variable that makes NVIDIA's libraries silently compute tf32 in float32.
@@ -378,12 +378,9 @@ def check_numbers(request: BenchRequest) -> None:
             message=f"A size must be at least 1, not {request.size}.",
             remedy=("Give the edge of the square problem, for example --size 4096.",),
         )
-    if request.budget_s is not None and not 0 < request.budget_s < float("inf"):
-        raise WrongUseError(
-            code="bad-budget",
-            message=f"A budget must be a positive number of seconds, not {request.budget_s:g}.",
-            remedy=("Give seconds, for example --budget 30.",),
-        )
+    if request.budget_s is not None:
+        remedy = ("Give seconds, for example --budget 30.",)
+        check_seconds("A budget", request.budget_s, code="bad-budget", remedy=remedy)
     if request.seed < 0:
         raise WrongUseError(
             code="bad-seed",

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -60,6 +59,7 @@ from gpucheck.report.errors import (
     MissingError,
     WrongUseError,
     check_argument,
+    check_seconds,
 )
 
 #: Errors that do not judge the device: no time was left, others hold it or its memory, or the
@@ -159,13 +159,11 @@ def check_corruption(seconds: float) -> None:
     """Check the time for repeated products.
 
     Raises:
-        WrongUseError: it is negative, infinite or not a number.
+        WrongUseError: it is negative, over a week or not a number.
     """
     check_argument("corruption_s", seconds, "seconds", Real)
-    if not 0 <= seconds < math.inf:
-        message = f"Products must be repeated for 0 seconds or more, not {seconds:g}."
-        remedy = ("Give seconds, for example --corruption 10.",)
-        raise WrongUseError(code="bad-corruption", message=message, remedy=remedy)
+    what, remedy = "A search for corruption", ("Give seconds, for example --corruption 10.",)
+    check_seconds(what, seconds, least=0, code="bad-corruption", remedy=remedy)
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from gpucheck.cli.output import Shared, deliver, machine
 from gpucheck.cli.terminal import is_watched
 from gpucheck.drivers.interrupts import DeferredStops
 from gpucheck.report.envelope import Answer, Host
-from gpucheck.report.errors import ExitCode, WrongUseError
+from gpucheck.report.errors import ExitCode, WrongUseError, check_seconds
 from gpucheck.report.text import printable
 
 if TYPE_CHECKING:
@@ -109,9 +109,8 @@ def _order(
     from gpucheck.fleet.connector import BENCH_WAVE, NODE_TIMEOUT_S, Order, check_wave
 
     for name, seconds in (("node-timeout", node_timeout), ("deadline", deadline_s)):
-        if seconds is not None and not 0 < seconds < float("inf"):
-            message = f"--{name} takes seconds above 0, not {seconds:g}."
-            raise WrongUseError(code=f"bad-{name}", message=message)
+        if seconds is not None:
+            check_seconds(f"--{name}", seconds, code=f"bad-{name}")
     if wave is not None:
         check_wave(wave)
     return Order(

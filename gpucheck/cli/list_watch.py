@@ -27,7 +27,7 @@ from gpucheck.inventory.model import Inventory
 from gpucheck.inventory.view import IN_ROWS
 from gpucheck.report.blocks import Line
 from gpucheck.report.envelope import Answer, Report
-from gpucheck.report.errors import ExitCode, WrongUseError
+from gpucheck.report.errors import ExitCode, WrongUseError, check_seconds
 from gpucheck.report.formats import open_format
 
 #: More often than this, the readings would be a load themselves.
@@ -51,11 +51,9 @@ def watch_gpus(
     --watch; if the driver never listed a GPU the end has code 3.
 
     Raises:
-        WrongUseError: the interval is too short, or a file is named.
+        WrongUseError: the interval is too short or too long, or a file is named.
     """
-    if not SHORTEST_S <= every_s < float("inf"):
-        message = f"--watch takes seconds from {SHORTEST_S:g}, not {every_s:g}."
-        raise WrongUseError(code="bad-interval", message=message)
+    check_seconds("--watch", every_s, least=SHORTEST_S, code="bad-interval")
     if shared.format == "prometheus":
         message = "--watch writes metrics to a file, again and again: give --prometheus FILE."
         raise WrongUseError(code="watch-with-prometheus", message=message)

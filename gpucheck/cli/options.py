@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from gpucheck.cli.commands import COMMANDS
 from gpucheck.cli.output import Shared
-from gpucheck.report.errors import GpucheckError, WrongUseError
+from gpucheck.report.errors import GpucheckError, WrongUseError, check_seconds
 
 #: The file of defaults.
 CONFIG_VARIABLE = "GPUCHECK_CONFIG"
@@ -116,11 +116,8 @@ def collect_shared(
             code="two-formats",
             message=f"--json and --format {format_} contradict each other: give one of them.",
         )
-    if deadline is not None and not 0 < deadline < float("inf"):
-        raise WrongUseError(
-            code="bad-deadline",
-            message=f"--deadline takes seconds above 0, not {deadline:g}.",
-        )
+    if deadline is not None:
+        check_seconds("--deadline", deadline, code="bad-deadline")
     recording, example = None, None
     if from_ is not None:
         from gpucheck.cli.examples import find_recording

@@ -40,7 +40,13 @@ from gpucheck.place.model import (
 )
 from gpucheck.place.view import chosen_line, is_chosen
 from gpucheck.report.envelope import Answer, Notice
-from gpucheck.report.errors import GpucheckError, LaunchError, MissingError, WrongUseError
+from gpucheck.report.errors import (
+    GpucheckError,
+    LaunchError,
+    MissingError,
+    WrongUseError,
+    check_seconds,
+)
 from gpucheck.report.text import did_you_mean
 
 TYPE_CHECKING = False
@@ -195,8 +201,7 @@ def check(
     if timeout_s is not None:
         if not wait:
             raise wrong(fact="--timeout needs --wait.")
-        if not 0 <= timeout_s < float("inf"):
-            raise wrong(fact=f"--timeout takes seconds, not {timeout_s:g}.")
+        check_seconds("--timeout", timeout_s, least=0)
     if not 1 <= share <= MOST_SHARES:
         raise wrong(fact=f"--share takes 1 to {MOST_SHARES} claims per GPU, not {share}.")
     if not child:

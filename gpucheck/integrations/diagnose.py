@@ -17,7 +17,7 @@ from gpucheck.drivers.evidence import BuildsReading
 from gpucheck.drivers.interface import Probes
 from gpucheck.drivers.live import LEAST_S, LiveProbes
 from gpucheck.report.envelope import CheckStatus
-from gpucheck.report.errors import GpucheckError, WrongUseError, check_argument
+from gpucheck.report.errors import GpucheckError, check_argument, check_seconds
 from gpucheck.report.text import framework_name
 
 #: The kernel self-test is left out: the caller may hold all of the GPU's memory. So are the
@@ -70,7 +70,7 @@ def diagnose(framework: str | BaseException | None, *, deadline_s: float) -> Dia
     """Diagnose this machine for the calling process; see `gpucheck.diagnose`.
 
     Raises:
-        WrongUseError: there is no check for the framework, or the deadline is not above 0.
+        WrongUseError: there is no check for the framework, or the deadline is none.
     """
     if isinstance(framework, BaseException):
         raised_by = framework_name(type(framework).__module__.partition(".")[0])
@@ -79,9 +79,7 @@ def diagnose(framework: str | BaseException | None, *, deadline_s: float) -> Dia
         check_argument("framework", framework, "a name such as 'pytorch'", str)
     name = normal_framework(framework)
     check_argument("deadline_s", deadline_s, "seconds", Real)
-    if not 0 < deadline_s < float("inf"):
-        message = f"deadline_s takes seconds above 0, not {deadline_s:g}."
-        raise WrongUseError(code="usage", message=message)
+    check_seconds("deadline_s", deadline_s)
     try:
         return diagnosis_of(look_here(name, deadline_s=deadline_s))
     except GpucheckError as error:

@@ -34,6 +34,7 @@ from gpucheck.report.errors import (
     MissingError,
     WrongUseError,
     check_argument,
+    check_seconds,
 )
 from gpucheck.report.text import count_of
 from gpucheck.report.units import Amount, parse_amount
@@ -114,10 +115,8 @@ def settings_of(config: pytest.Config) -> Settings:
     """
     option = config.getoption
     timeout_s = option("gpucheck_timeout")
-    if not 0 <= timeout_s < float("inf"):
-        message = f"--gpucheck-timeout takes seconds, not {timeout_s:g}."
-        raise pytest.UsageError(message)
     try:
+        check_seconds("--timeout", timeout_s, least=0)
         request = request_of(
             (),
             count=option("gpucheck_count"),

@@ -56,6 +56,7 @@ from gpucheck.report.errors import (
     MissingError,
     WrongUseError,
     check_argument,
+    check_seconds,
 )
 from gpucheck.report.units import parse_amount
 
@@ -392,10 +393,10 @@ def _check_options(options: ClaimOptions) -> None:
         problem = f"share takes 1 to {MOST_SHARES} claims per GPU, not {options.share}."
     elif options.timeout_s is not None and not options.wait:
         problem = "timeout_s needs wait=True."
-    elif options.timeout_s is not None and not 0 <= options.timeout_s < float("inf"):
-        problem = f"timeout_s takes seconds, not {options.timeout_s:g}."
     if problem is not None:
         raise WrongUseError(code="usage", message=problem)
+    if options.timeout_s is not None:
+        check_seconds("timeout_s", options.timeout_s, least=0)
 
 
 def request_of(

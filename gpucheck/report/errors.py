@@ -119,6 +119,30 @@ def system_refusal(error: BaseException) -> InconclusiveError | None:
     )
 
 
+#: A week: longer than any burn-in, and the longest that Linux and Python's timers all take.
+LONGEST_S = 604_800
+
+
+def check_seconds(
+    name: str,
+    seconds: float,
+    *,
+    least: float | None = None,
+    code: str = "usage",
+    remedy: tuple[str, ...] = (),
+) -> None:
+    """Refuse seconds that are not above 0 (or from `least`), or over a week.
+
+    Raises:
+        WrongUseError: says which seconds it takes.
+    """
+    enough = seconds > 0 if least is None else seconds >= least
+    if not (enough and seconds <= LONGEST_S):
+        start = "above 0" if least is None else f"from {least:g}"
+        message = f"{name} takes seconds {start} to {LONGEST_S} (a week), not {seconds:g}."
+        raise WrongUseError(code=code, message=message, remedy=remedy)
+
+
 def check_argument(name: str, value: object, wants: str, *kinds: type) -> None:
     """Refuse a value that has none of these types; a bool is no number.
 

@@ -58,7 +58,7 @@ def test_a_choice_may_wait_and_share_without_a_command_but_not_claim() -> None:
     assert refusal(ALONE, "claim", count=1, claim=True).startswith("--claim is for holding")
 
 
-@pytest.mark.parametrize("seconds", [-1.0, float("nan"), float("inf")])
+@pytest.mark.parametrize("seconds", [-1.0, float("nan"), 1e10, float("inf")])
 def test_a_timeout_is_a_time(seconds: float) -> None:
     assert "takes seconds" in refusal(WITH_COMMAND, count=1, wait=True, timeout_s=seconds)
     assert "needs --wait" in refusal(WITH_COMMAND, count=1, timeout_s=1.0)

@@ -56,6 +56,8 @@ def wrong_use(ended: Ended, name: str = "list") -> dict[str, Any]:
         (("list", "--json", "--watch", "-1"), "--watch takes seconds"),
         (("list", "--json", "--watch", "nan"), "--watch takes seconds"),
         (("list", "--json", "--watch", "inf"), "--watch takes seconds"),
+        (("list", "--json", "--watch", "9999999999"), "--watch takes seconds"),
+        (("list", "--json", "--deadline", "99999999999"), "--deadline takes seconds"),
         (("list", "--json", "--deadline", "0"), "--deadline takes seconds"),
         (("list", "--json", "--deadline", "-3"), "--deadline takes seconds"),
         (("list", "--json", "--deadline", "nan"), "--deadline takes seconds"),

@@ -386,8 +386,8 @@ def test_the_options_are_those_of_a_choice_by_place() -> None:
 @pytest.mark.parametrize(
     ("option", "value", "text"),
     [
-        ("timeout", -0.1, "--gpucheck-timeout takes seconds, not -0.1."),
-        ("timeout", float("inf"), "--gpucheck-timeout takes seconds, not inf."),
+        ("timeout", -1.0, "--gpucheck-timeout takes seconds from 0 to 604800 (a week), not -1."),
+        ("timeout", float("inf"), "--gpucheck-timeout takes seconds from 0 to 604800"),
         ("count", 0, "--gpucheck-count takes 1 to 1024 GPUs, not 0."),
         ("count", 1025, "--gpucheck-count takes 1 to 1024 GPUs, not 1025."),
         ("share", 257, "--gpucheck-share takes 1 to 256 claims per GPU, not 257."),

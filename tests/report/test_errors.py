@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpucheck.report.errors import ExitCode, system_refusal
+from gpucheck.report.errors import LONGEST_S, ExitCode, WrongUseError, check_seconds, system_refusal
 
 
 @pytest.mark.parametrize(
@@ -29,3 +29,11 @@ def test_a_refusal_is_one_sentence_with_the_limits_to_look_at(error: Exception, 
 )
 def test_any_other_error_is_none(error: Exception) -> None:
     assert system_refusal(error) is None
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0, LONGEST_S + 1, 1e300, float("inf"), float("nan")])
+def test_seconds_have_bounds(seconds: float) -> None:
+    with pytest.raises(WrongUseError, match="--deadline takes seconds above 0 to 604800 "):
+        check_seconds("--deadline", seconds, code="bad-deadline")
+    check_seconds("--deadline", LONGEST_S)
+    check_seconds("--timeout", 0, least=0)

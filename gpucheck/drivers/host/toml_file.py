@@ -141,6 +141,7 @@ def parse_toml(text: str, path: str, noun: str) -> tuple[dict[str, Any], Source]
     import tomllib  # takes longer than most commands
 
     try:
+        text.encode()  # a lone surrogate is no text, though the parser takes it
         return tomllib.loads(text), Source(path, find_lines(text), noun)
     except RecursionError:
         problem, where = "its lists are too deep", path

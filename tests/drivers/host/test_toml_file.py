@@ -96,7 +96,7 @@ def test_any_file_has_lines_within_it(parts: list[str]) -> None:
     assert all(1 <= line <= text.count("\n") + 1 for line in lines.values())
 
 
-@pytest.mark.parametrize("text", ["a = ", "a = 1\na = 2\n", "[" * 100_000])
+@pytest.mark.parametrize("text", ["a = ", "a = 1\na = 2\n", "[" * 100_000, 'x = "\ud800"'])
 def test_what_is_no_toml_is_the_callers_kind_of_error(text: str) -> None:
     with pytest.raises(WrongUseError, match=r"^f") as caught:
         parse_toml(text, "f", "profile")
