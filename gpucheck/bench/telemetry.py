@@ -11,21 +11,8 @@ from typing import Any
 from gpucheck.bench import stats
 from gpucheck.bench.model import Extent, GpuTelemetry, SensorHistory, Telemetry
 from gpucheck.drivers.nvml.sensors import PERIOD_S, NvmlSensors, Sample
+from gpucheck.inventory.condition import CLOCK_REASONS
 
-#: Bits of NVML's clocks event reasons (nvml.h, nvmlClocksEventReason*); several are set at once.
-REASONS = {
-    0x1: "idle",
-    0x2: "application-clocks",
-    0x4: "power-cap",
-    0x8: "hardware-slowdown",
-    0x10: "sync-boost",
-    0x20: "software-thermal",
-    0x40: "hardware-thermal",
-    0x80: "power-brake",
-    0x100: "display",
-    0x200: "board-limit",
-    0x400: "reliability",
-}
 #: Reasons that mean trouble. A power cap is normal under a product of random numbers, idling is no
 #: trouble, and locked clocks are a choice.
 TROUBLE = frozenset(
@@ -266,7 +253,7 @@ def reason_shares(samples: Sequence[Sample], facts: Mapping[str, Any]) -> dict[s
     masks = [int(sample.values["reasons"]) for sample in samples if "reasons" in sample.values]
     shares = {
         name: sum(1 for mask in masks if mask & bit) / len(masks)
-        for bit, name in REASONS.items()
+        for bit, name in CLOCK_REASONS.items()
         if masks
     }
     application_mhz = facts.get("clock_application_mhz")
@@ -354,7 +341,7 @@ def _limited_periods(
     found: dict[str, list[tuple[float, float]]] = {}
     for sample in samples:
         mask, now = int(sample.values.get("reasons", 0)), sample.time_s - begin
-        for bit, name in REASONS.items():
+        for bit, name in CLOCK_REASONS.items():
             if not mask & bit or name in _NO_LIMIT:
                 continue
             periods = found.setdefault(name, [])

@@ -48,23 +48,36 @@ ACTIONS: dict[int, tuple[CheckStatus, str, str]] = {
     7: (CheckStatus.FAIL, "a reboot of the system", "Reboot."),
 }
 
-#: Bits of the clock event reasons worth a report: status, what it is, what to do.
-#: The idle bit (0x1), application clocks (0x2), sync boost (0x10) and the display's clocks (0x100)
-#: are no throttling.
-CLOCK_BITS: dict[int, tuple[CheckStatus, str, str]] = {
-    0x80: (
+#: Bits of NVML's clocks event reasons (nvml.h, nvmlClocksEventReason*); several are set at once.
+CLOCK_REASONS = {
+    0x1: "idle",
+    0x2: "application-clocks",
+    0x4: "power-cap",
+    0x8: "hardware-slowdown",
+    0x10: "sync-boost",
+    0x20: "software-thermal",
+    0x40: "hardware-thermal",
+    0x80: "power-brake",
+    0x100: "display",
+    0x200: "board-limit",
+    0x400: "reliability",
+}
+#: Those worth a report, the gravest first: status, what it is, what to do. Idling, application
+#: clocks, sync boost and the display's clocks are no throttling.
+_THROTTLING: dict[str, tuple[CheckStatus, str, str]] = {
+    "power-brake": (
         CheckStatus.FAIL,
         "the power brake (an external signal: power supply or rack)",
         "Check the power supply and its cables; in a rack, its power capping.",
     ),
-    0x40: (CheckStatus.WARN, "heat (hardware: the clocks are halved or worse)", COOL),
-    0x20: (CheckStatus.WARN, "heat (software)", COOL),
-    0x8: (
+    "hardware-thermal": (CheckStatus.WARN, "heat (hardware: the clocks are halved or worse)", COOL),
+    "software-thermal": (CheckStatus.WARN, "heat (software)", COOL),
+    "hardware-slowdown": (
         CheckStatus.WARN,
         "a hardware slowdown (heat, power brake or supply)",
         "Check temperature and power supply.",
     ),
-    0x4: (CheckStatus.OK, "its power limit", ""),
+    "power-cap": (CheckStatus.OK, "its power limit", ""),
 }
 
 
@@ -76,6 +89,11 @@ class Trouble(NamedTuple):
     evidence: tuple[Evidence, ...] = ()
     remedy: tuple[str, ...] = ()
     cause: str | None = None
+
+    @property
+    def refuses_work(self) -> bool:
+        """Whether the card must not get work: it is lost, or the vendor must replace it."""
+        return REPLACE in self.remedy or self.cause == "gpu-is-lost"
 
 
 class Unread(NamedTuple):
@@ -337,7 +355,8 @@ def clock_throttling(gpu: Card, health: GpuHealthReading) -> Judgement:
     if missing is not None:
         return missing
     mask = health.clock_event_reasons or 0
-    found = [row for bit, row in CLOCK_BITS.items() if mask & bit]
+    names = {name for bit, name in CLOCK_REASONS.items() if mask & bit}
+    found = [row for name, row in _THROTTLING.items() if name in names]
     if not found:
         return None
     words = " and ".join(what for _, what, _ in found)
@@ -371,18 +390,11 @@ CONDITIONS: dict[str, Condition] = {
 _ALSO_UNFIT = frozenset({"gpu-hot", "memory-hot", "clocks-lowered"})
 
 
-class Unfit(NamedTuple):
-    """Why a card should not get work: `refused` where it must not, else as the last choice."""
-
-    reason: str
-    refused: bool
-
-
-def unfit(gpu: Card, health: GpuHealthReading) -> Unfit | None:
+def unfit(gpu: Card, health: GpuHealthReading) -> Trouble | None:
     """Return the worst reason against giving this card work, or None.
 
-    A card that is lost, or that the vendor must replace, is refused. What could not be read has
-    no influence.
+    A card whose trouble refuses no work gets it as the last choice. What could not be read has no
+    influence.
     """
     judged = (condition(gpu, health) for condition in CONDITIONS.values())
     troubles = [found for found in judged if isinstance(found, Trouble)]
@@ -393,9 +405,7 @@ def unfit(gpu: Card, health: GpuHealthReading) -> Unfit | None:
     ]
     if not grave:
         return None
-    refused = next((t for t in grave if REPLACE in t.remedy or t.cause == "gpu-is-lost"), None)
-    worst = refused or min(grave, key=lambda found: found.status is not CheckStatus.FAIL)
-    return Unfit(worst.summary, refused is not None)
+    return min(grave, key=lambda t: (not t.refuses_work, t.status is not CheckStatus.FAIL))
 
 
 # ------------------------------------------------------------------------- the cards of a list

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from gpucheck.drivers.interface import Probes
 from gpucheck.inventory.capped import caps_of
-from gpucheck.inventory.condition import Unfit, unfit
+from gpucheck.inventory.condition import Trouble, unfit
 from gpucheck.inventory.inventory import NOT_LISTED, error_of, take_inventory
 from gpucheck.inventory.model import Gpu, GpuState, Inventory
 from gpucheck.place.claim_store import ClaimStore, Target
@@ -183,7 +183,7 @@ class _Machine:
                 # Hundreds may wait at once, so none of them keeps a driver process open.
                 self._probes.close()
 
-    def _judge(self, gpus: Sequence[Gpu]) -> dict[int, Unfit]:
+    def _judge(self, gpus: Sequence[Gpu]) -> dict[int, Trouble]:
         """Return the GPUs that are unfit for work, by index."""
         if not gpus:
             return {}

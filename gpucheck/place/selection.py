@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from gpucheck.drivers.host.cpu import parse_cpu_list
-from gpucheck.inventory.condition import Unfit
+from gpucheck.inventory.condition import Trouble
 from gpucheck.inventory.inventory import select_gpus
 from gpucheck.inventory.model import Gpu, GpuProcess, GpuState, Inventory, Topology, Visibility
 from gpucheck.inventory.visibility import NOT_BESIDE_OTHERS, ONE_MIG, shows_one_instance
@@ -199,7 +199,7 @@ class Survey(NamedTuple):
     """The machine at one moment: its GPUs, those unfit for work by index, and its driver."""
 
     inventory: Inventory
-    unfit: Mapping[int, Unfit] = MappingProxyType({})
+    unfit: Mapping[int, Trouble] = MappingProxyType({})
     driver_version: str | None = None
 
 
@@ -249,7 +249,7 @@ class GpuSelector:
         self._selectable = selectable_devices(inventory.gpus)
         excluded = _excluded(inventory, self.request.exclude)
         allowed = allowed_uuids(inventory.visibility)
-        self._last = {index: bad.reason for index, bad in unfit.items() if not bad.refused}
+        self._last = {index: bad.summary for index, bad in unfit.items() if not bad.refuses_work}
         self._unfit = {}
         one_instance = shows_one_instance(self.machine.driver_version)
         # Beside an instance such a driver hides whole GPUs, but not one that is named alone.
@@ -259,8 +259,8 @@ class GpuSelector:
             reason = _ruled_out(item, self.request, allowed, excluded, hides_whole=hides_whole)
             if reason is None:
                 reason = _same_name(item, self._selectable)
-            if reason is None and bad is not None and bad.refused:
-                reason = f"{bad.reason}: it is unfit for work (see: gpucheck detect)"
+            if reason is None and bad is not None and bad.refuses_work:
+                reason = f"{bad.summary}: it is unfit for work (see: gpucheck detect)"
             if reason is None and item.instance is not None and one_instance and self.count > 1:
                 reason = ONE_MIG
             if reason is not None:

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from gpucheck.bench.model import Extent, GpuTelemetry
 from gpucheck.bench.telemetry import (
     MOST_PARTS,
-    REASONS,
     Observer,
     SensorSummary,
     best_link,
@@ -28,6 +27,7 @@ from gpucheck.bench.telemetry import (
     why_unread,
 )
 from gpucheck.drivers.nvml.sensors import PERIOD_S, NvmlSensors, Sample, SensorBatch
+from gpucheck.inventory.condition import CLOCK_REASONS
 from tests.fakes.bench import ScriptedSensors
 
 
@@ -67,7 +67,7 @@ def test_the_application_clocks_that_a_card_comes_with_are_not_a_setting(
 def test_each_share_is_that_of_its_bit(masks: list[int]) -> None:
     shares = reason_shares([sample(reasons=mask) for mask in masks], {})
 
-    for bit, name in REASONS.items():
+    for bit, name in CLOCK_REASONS.items():
         assert shares.get(name, 0.0) == sum(1 for mask in masks if mask & bit) / len(masks)
 
 
@@ -214,11 +214,11 @@ def test_the_reasons_are_those_of_nvml() -> None:
     throttle = {
         value: name.removeprefix("nvmlClocksThrottleReason")
         for name, value in vars(pynvml).items()
-        if name.startswith("nvmlClocksThrottleReason") and value in REASONS
+        if name.startswith("nvmlClocksThrottleReason") and value in CLOCK_REASONS
     }
 
-    assert set(throttle) == set(REASONS)
-    assert {throttle[bit]: name for bit, name in REASONS.items()} == {
+    assert set(throttle) == set(CLOCK_REASONS)
+    assert {throttle[bit]: name for bit, name in CLOCK_REASONS.items()} == {
         "GpuIdle": "idle",
         throttle[2]: "application-clocks",
         "SwPowerCap": "power-cap",

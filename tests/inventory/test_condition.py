@@ -13,7 +13,6 @@ from gpucheck.inventory.condition import (
     RESET,
     Judgement,
     Trouble,
-    Unfit,
     Unread,
     lost,
     pcie_width,
@@ -221,7 +220,7 @@ def test_a_change_of_ecc_is_only_pending_where_both_modes_are_known(mode: bool |
 # ------------------------------------------------------------------------------------ unfit cards
 
 
-def judged(**changes: object) -> Unfit | None:
+def judged(**changes: object) -> Trouble | None:
     return unfit(gpu_reading(0), healthy(0, **changes))
 
 
@@ -248,7 +247,7 @@ def test_a_lost_card_and_one_to_replace_are_refused_and_others_come_last(
     found = judged(**changes)
 
     assert found is not None
-    assert found.refused is refused
+    assert found.refuses_work is refused
 
 
 @pytest.mark.parametrize(
@@ -268,12 +267,14 @@ def test_what_can_wait_or_was_not_read_speaks_for_nothing(changes: dict) -> None
 def test_a_failure_outranks_a_warning() -> None:
     found = judged(temperature_slowdown_c=44, clock_event_reasons=0x80)
     assert found is not None
-    assert "power brake" in found.reason
+    assert "power brake" in found.summary
 
 
 def test_a_replacement_outranks_an_error_that_a_reset_clears() -> None:
     found = judged(ecc_uncorrected_volatile=7, remapped_rows_failed=True)
-    assert found == Unfit("a bad row of memory could not be replaced", refused=True)
+    assert found is not None
+    assert found.summary == "a bad row of memory could not be replaced"
+    assert found.refuses_work
 
 
 def test_each_condition_is_reported_by_the_check_of_its_name() -> None:
