@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.text import Text
 
 from gpucheck.bench.ci.processes import read_document
-from gpucheck.report.envelope import Notice, Report, Status
+from gpucheck.report.envelope import TOOL, Notice, Report, Status
 from gpucheck.report.errors import ExitCode
 from gpucheck.report.formats import table
 from gpucheck.report.text import View
@@ -103,6 +103,7 @@ def saved_run(path: Path) -> str:
     report = Report(
         command="bench",
         schema=document["schema"],
+        tool=TOOL,
         time=document["time"],
         host=host,
         exit_code=ExitCode(document["exit_code"]),

@@ -16,7 +16,15 @@ from gpucheck.cli.commands import COMMANDS, OF_OPTIONS, PROGRAM_OPTIONS, RUNS_A_
 from gpucheck.cli.report_file import PRIVATE, check_writable, write_file
 from gpucheck.cli.terminal import closed_pipe, is_watched, view_for, write_stderr, write_stdout
 from gpucheck.drivers.interrupts import REQUESTS
-from gpucheck.report.envelope import DRIVER_LIBRARY, Answer, Failure, Notice, Report, status_of
+from gpucheck.report.envelope import (
+    DRIVER_LIBRARY,
+    TOOL,
+    Answer,
+    Failure,
+    Notice,
+    Report,
+    status_of,
+)
 from gpucheck.report.errors import (
     ExitCode,
     GpucheckError,
@@ -115,6 +123,7 @@ def wrap(command: str, answer: Answer, *, time: str, strict: bool = False) -> Re
     return Report(
         command=command,
         schema=f"gpucheck/{command}/1",
+        tool=TOOL,
         time=time,
         host=answer.host,
         exit_code=code,

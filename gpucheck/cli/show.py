@@ -159,7 +159,7 @@ def origin(document: SavedDocument) -> str:
     recorded = ", answered from a recording" if report.host.recorded else ""
     return (
         f"Saved {report.command} document of {report.host.name or 'an unknown machine'}, {time},"
-        f" gpucheck {report.version}{recorded}: {_ended(report)}"
+        f" gpucheck {report.tool.version}{recorded}: {_ended(report)}"
     )
 
 

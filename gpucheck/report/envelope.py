@@ -101,22 +101,30 @@ class Answer(NamedTuple):
     warnings: tuple[Notice, ...] = ()
 
 
-class Report(NamedTuple):
-    """Finished document: envelope and result, ready to be rendered.
+class Tool(NamedTuple):
+    """Program that wrote a document, and its version: of a saved one perhaps not this one."""
 
-    `version` is that of the gpucheck that answered: of a saved document perhaps another one.
-    """
+    name: str
+    version: str
+
+
+#: The program that runs.
+TOOL = Tool("gpucheck", __version__)
+
+
+class Report(NamedTuple):
+    """Finished document: envelope and result, ready to be rendered."""
 
     command: str
     schema: str
+    tool: Tool
     time: str
     host: Host
-    exit_code: ExitCode
     status: Status
+    exit_code: ExitCode
     error: Failure | None
-    warnings: tuple[Notice, ...]
     result: object | None
-    version: str = __version__
+    warnings: tuple[Notice, ...] = ()
 
     def result_as(self, kind: type[AnyResult]) -> AnyResult:
         """Return the result, which is of this class."""

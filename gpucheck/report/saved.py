@@ -18,8 +18,7 @@ from typing import Any, NamedTuple
 from gpucheck import __version__
 from gpucheck.data import FOLDER
 from gpucheck.report.codec import DecodeError, from_plain
-from gpucheck.report.envelope import Failure, Host, Notice, Report, Status
-from gpucheck.report.errors import ExitCode
+from gpucheck.report.envelope import Report
 
 #: Document -> records of its result, of which it has one. Imported when used.
 RESULTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
@@ -80,23 +79,6 @@ class SavedDocument(NamedTuple):
     report: Report
     plain: Mapping[str, Any]
     ignored: tuple[str, ...]
-
-
-class _Tool(NamedTuple):
-    name: str
-    version: str
-
-
-class _Envelope(NamedTuple):
-    schema: str
-    tool: _Tool
-    time: str
-    host: Host
-    status: Status
-    exit_code: ExitCode
-    error: Failure | None
-    result: object
-    warnings: tuple[Notice, ...] = ()
 
 
 def read_document(content: bytes, most_bytes: int) -> SavedDocument:
@@ -215,23 +197,10 @@ def version_of(plain: Mapping[str, Any]) -> str | None:
 
 def _document(name: str, plain: Mapping[str, Any]) -> SavedDocument:
     ignored: list[str] = []
-    envelope = from_plain(_Envelope, plain, ignored=ignored)
-    result = None
-    if envelope.result is not None:
-        result = _result(result_types(name), envelope.result, ignored)
+    report = from_plain(Report, {**plain, "command": name}, ignored=ignored)
+    if report.result is not None:
+        report = report._replace(result=_result(result_types(name), report.result, ignored))
     check_bounds(name, plain)
-    report = Report(
-        command=name,
-        schema=envelope.schema,
-        time=envelope.time,
-        host=envelope.host,
-        exit_code=envelope.exit_code,
-        status=envelope.status,
-        error=envelope.error,
-        warnings=envelope.warnings,
-        result=result,
-        version=envelope.tool.version,
-    )
     return SavedDocument(report, plain, tuple(ignored))
 
 

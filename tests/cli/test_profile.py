@@ -14,10 +14,10 @@ from gpucheck.bench.ci.model import (
     Fingerprint,
     SavedDevice,
     SavedRun,
-    SavedTool,
     Series,
 )
 from gpucheck.bench.model import Direction
+from gpucheck.report.envelope import Tool
 from tests.bench.ci.test_profile_lint import GOOD
 from tests.conftest import Finished
 from tests.report.schemas import closed_validator, validator
@@ -163,7 +163,7 @@ def test_the_processor_is_held_against_a_saved_run_and_saved(
     device = SavedDevice(device="cpu", gpu_uuid=None, fingerprint=Fingerprint())
     run = SavedRun(
         schema=BASELINE_SCHEMA,
-        tool=SavedTool(name="gpucheck", version="0.1.0"),
+        tool=Tool(name="gpucheck", version="0.1.0"),
         time="2026-11-21T10:00:00Z",
         host="node17",
         profile="small/1",

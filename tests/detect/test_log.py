@@ -39,7 +39,7 @@ from gpucheck.drivers import open_probes
 from gpucheck.drivers.host.files import open_log
 from gpucheck.drivers.readings import NvmlReading, ProbeFailure
 from gpucheck.report.blocks import Headline
-from gpucheck.report.envelope import CheckStatus, Host, Report, Status
+from gpucheck.report.envelope import TOOL, CheckStatus, Host, Report, Status
 from gpucheck.report.errors import ExitCode, WrongUseError
 from gpucheck.report.text import View
 from tests.fakes.probes import FakeProbes, gpu_reading, reading_of
@@ -494,7 +494,7 @@ def test_the_mark_of_the_first_line_is_that_of_the_whole_log(
     causes, consequences = first_causes(match(*row) for row in rows)
     found = LogVerdict("train.log", 9, 99, causes[0], tuple(causes), tuple(consequences))
     report = Report(
-        "detect", "gpucheck/log/1", "", Host(), ExitCode.BAD, Status.FAIL, None, (), found
+        "detect", "gpucheck/log/1", TOOL, "", Host(), Status.FAIL, ExitCode.BAD, None, found
     )
     headline = next(each for each in blocks(report, View()) if isinstance(each, Headline))
 

@@ -13,7 +13,7 @@ from gpucheck.detect.process_model import (
     UsedGpu,
 )
 from gpucheck.detect.process_view import MOST_OF_A_COMMAND
-from gpucheck.report.envelope import Evidence, Report, Status
+from gpucheck.report.envelope import TOOL, Evidence, Report, Status
 from gpucheck.report.errors import ExitCode
 from gpucheck.report.formats import open_format
 from gpucheck.report.text import View
@@ -27,6 +27,7 @@ def shown(found: ProcessAnswer, code: ExitCode = ExitCode.OK, **view: Any) -> li
     report = Report(
         command="process",
         schema="gpucheck/process/1",
+        tool=TOOL,
         time="2026-01-02T03:04:05Z",
         host=HERE,
         exit_code=code,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpucheck.bench.model import BenchResult, Direction, Gate, GateClass, GateStatus, Severity
-from gpucheck.report.envelope import Evidence, Failure, Host, Notice, Report, status_of
+from gpucheck.report.envelope import TOOL, Evidence, Failure, Host, Notice, Report, status_of
 from gpucheck.report.errors import ExitCode
 from tests.fakes.bench_results import environment
 
@@ -62,6 +62,7 @@ def report(
     return Report(
         command=command,
         schema=f"gpucheck/{command}/1",
+        tool=TOOL,
         time="2026-11-21T03:32:00Z",
         host=Host(name=host, driver_version="580.95.05"),
         exit_code=code,

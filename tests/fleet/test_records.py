@@ -10,11 +10,11 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from gpucheck.fleet.collect import Collected
-from gpucheck.fleet.documents import Found, Place
+from gpucheck.fleet.documents import Found
 from gpucheck.fleet.model import SILENT, FleetNode, FleetReport, Outcome
 from gpucheck.fleet.records import verdicts
 from gpucheck.fleet.report import report
-from gpucheck.report.envelope import Answer, Host, Report, status_of
+from gpucheck.report.envelope import TOOL, Answer, Host, Report, status_of
 from gpucheck.report.formats import open_format
 from gpucheck.report.text import View
 from gpucheck.report.verdicts import Kind
@@ -25,16 +25,16 @@ from tests.report.formats.recorded import recorded
 def collected(*documents: dict[str, Any], expected: tuple[str, ...] = ()) -> Collected:
     found = Collected(expected)
     for number, document in enumerate(documents):
-        found.add(Found(Place("in.jsonl", number + 1), document))
+        found.add(Found("in.jsonl", number + 1, document))
     return found
 
 
 def wrapped(answer: Answer) -> Report:
     code = answer.exit_code
     return Report(
-        *("fleet", "gpucheck/fleet/1", "2026-11-22T04:00:00Z", Host(name="head"), code),
+        *("fleet", "gpucheck/fleet/1", TOOL, "2026-11-22T04:00:00Z", Host(name="head")),
         status_of(code, warnings=bool(answer.warnings)),
-        *(answer.error, answer.warnings, answer.result),
+        *(code, answer.error, answer.result, answer.warnings),
     )
 
 

@@ -20,7 +20,7 @@ from gpucheck.memlimit.model import (
     Verification,
     Way,
 )
-from gpucheck.report.envelope import Failure, Host, Report, Status
+from gpucheck.report.envelope import TOOL, Failure, Host, Report, Status
 from gpucheck.report.errors import ExitCode
 from gpucheck.report.formats.table import render
 from gpucheck.report.text import View
@@ -70,6 +70,7 @@ def shown(limit: MemoryLimit, error: Failure | None = None, **view: object) -> s
     report = Report(
         command="memlimit",
         schema="gpucheck/memlimit/1",
+        tool=TOOL,
         time="2026-01-01T00:00:00Z",
         host=Host(name="node", driver_version="575.1", cuda_driver_version="12.9"),
         exit_code=ExitCode.OK,

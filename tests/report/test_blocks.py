@@ -15,7 +15,7 @@ from gpucheck.report.blocks import (
     remedies,
     with_command,
 )
-from gpucheck.report.envelope import Host, Report, Status
+from gpucheck.report.envelope import TOOL, Host, Report, Status
 from gpucheck.report.errors import ExitCode
 from gpucheck.report.text import View
 
@@ -24,6 +24,7 @@ def report(host: Host) -> Report:
     return Report(
         command="list",
         schema="gpucheck/list/1",
+        tool=TOOL,
         time="2026-01-01T00:00:00Z",
         host=host,
         exit_code=ExitCode.OK,

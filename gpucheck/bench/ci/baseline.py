@@ -18,7 +18,6 @@ from gpucheck.bench.ci.model import (
     ProcessRun,
     SavedDevice,
     SavedRun,
-    SavedTool,
     Series,
 )
 from gpucheck.bench.ci.processes import BENCH_SCHEMA, read_document
@@ -36,7 +35,7 @@ from gpucheck.bench.model import (
 from gpucheck.bench.request_model import BenchRequest
 from gpucheck.drivers.host.files import MOST_JSON_BYTES, read_file
 from gpucheck.report.codec import DecodeError, from_plain, to_plain
-from gpucheck.report.envelope import Host
+from gpucheck.report.envelope import TOOL, Host
 from gpucheck.report.errors import ExitCode, WrongUseError
 from gpucheck.report.text import did_you_mean
 
@@ -291,7 +290,7 @@ def saved_run(
     )
     return SavedRun(
         schema=BASELINE_SCHEMA,
-        tool=SavedTool(name="gpucheck", version=__version__),
+        tool=TOOL,
         time=time,
         host=host,
         profile=profile,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpucheck.bench.model import BenchResult, Direction, Doubt, GateClass, GateStatus
-from gpucheck.report.envelope import Failure, Host
+from gpucheck.report.envelope import Failure, Host, Tool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,14 +105,6 @@ class Fingerprint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SavedTool:
-    """Program that wrote the file."""
-
-    name: str
-    version: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SavedDevice:
     """Device of a saved run.
 
@@ -136,7 +128,7 @@ class SavedRun:
     """
 
     schema: str
-    tool: SavedTool
+    tool: Tool
     time: str
     host: str | None
     profile: str | None

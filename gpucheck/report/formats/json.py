@@ -13,7 +13,7 @@ def document(report: Report) -> dict[str, object]:
     """Return the envelope with its result as plain values."""
     return {
         "schema": report.schema,
-        "tool": {"name": "gpucheck", "version": report.version},
+        "tool": report.tool._asdict(),
         "time": report.time,
         "host": to_plain(report.host),
         "status": report.status.value,

@@ -36,7 +36,7 @@ def _lines(report: Report) -> Iterator[dict[str, object]]:
     yield {
         **head,
         "record": "run",
-        "version": report.version,
+        "version": report.tool.version,
         "driver_version": report.host.driver_version,
         "status": report.status.value,
         "exit_code": int(report.exit_code),

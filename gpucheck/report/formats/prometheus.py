@@ -31,7 +31,16 @@ def _of_run(report: Report) -> Iterator[Metric]:
     yield gauge(
         "gpucheck_run_info",
         "Version of gpucheck, and of the driver that it found.",
-        [({**command, "version": report.version, "driver_version": report.host.driver_version}, 1)],
+        [
+            (
+                {
+                    **command,
+                    "version": report.tool.version,
+                    "driver_version": report.host.driver_version,
+                },
+                1,
+            )
+        ],
     )
     yield gauge(
         "gpucheck_run_timestamp_seconds",
