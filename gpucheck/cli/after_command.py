@@ -11,7 +11,7 @@ import resource
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from gpucheck.cli.output import Shared, write_message
 from gpucheck.drivers.host.cgroups import count_oom_kills
@@ -21,32 +21,29 @@ from gpucheck.drivers.live import ROOT_VARIABLE
 from gpucheck.report.errors import WrongUseError
 from gpucheck.report.text import in_gib
 
+if TYPE_CHECKING:
+    from gpucheck.memlimit.model import RunGpu
+
 #: Ends that a user or a reader asked for: they need no cause.
 ENDED_BY_USER = (128 + signal.SIGINT, 128 + signal.SIGPIPE)
 #: From this share of its limit on, the limit may have refused the command more memory.
 NEAR_THE_LIMIT = 0.9
 
 
-class GpuPeak(NamedTuple):
-    """The most GPU memory that a command was seen to take, and its limit."""
-
-    bytes: int
-    limit_bytes: int | None
-
-
 class Ending(NamedTuple):
     """What was seen of a command's end.
 
     `kernel` are the kernel's messages in its time, null if they may not be read; `oom_kills` how
-    many processes of its cgroup the kernel killed for memory, null if nothing tells. `logged` is
-    the cause in the file that it wrote, as `FILE:LINE: cause`.
+    many processes of its cgroup the kernel killed for memory, null if nothing tells. `gpu` is the
+    one of which it took most memory. `logged` is the cause in the file that it wrote, as
+    `FILE:LINE: cause`.
     """
 
     exit_code: int
     kernel: bytes | None = None
     oom_kills: int | None = None
     host_peak_bytes: int | None = None
-    gpu_peak: GpuPeak | None = None
+    gpu: RunGpu | None = None
     logged: str | None = None
 
 
@@ -60,7 +57,7 @@ class AfterCommand:
         self._log = log
         self._log_bytes = 0 if log is None else size_of(Path(log))
 
-    def report(self, exit_code: int, shared: Shared, gpu_peak: GpuPeak | None = None) -> None:
+    def report(self, exit_code: int, shared: Shared, gpu: RunGpu | None = None) -> None:
         """Write the line, if the command ended badly and is not to be quiet."""
         kernel = self._messages.read()
         if exit_code == 0 or shared.verbosity < 0:
@@ -72,7 +69,7 @@ class AfterCommand:
             kernel=kernel,
             oom_kills=max(0, (after or 0) - (self._oom_kills or 0)) if both else None,
             host_peak_bytes=resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024,
-            gpu_peak=gpu_peak,
+            gpu=gpu,
             logged=self._cause_in_log(),
         )
         sentence = verdict(ending)
@@ -127,7 +124,7 @@ def _causes(ending: Ending) -> Iterator[str | None]:
         used = f", of which one took up to {in_gib(peak)}" if peak else ""
         count = "a process" if ending.oom_kills == 1 else f"{ending.oom_kills} processes"
         yield f"the kernel killed {count} of its cgroup for memory{used}"
-    yield _near_limit(ending.gpu_peak)
+    yield _near_limit(ending.gpu)
     yield program
 
 
@@ -150,12 +147,14 @@ def _from_kernel(messages: bytes | None) -> tuple[str | None, str | None]:
     return lost, by_class.get("illegal-access") or others
 
 
-def _near_limit(peak: GpuPeak | None) -> str | None:
-    if peak is None or peak.limit_bytes is None or peak.bytes < NEAR_THE_LIMIT * peak.limit_bytes:
+def _near_limit(gpu: RunGpu | None) -> str | None:
+    if gpu is None or gpu.peak_bytes is None or gpu.limit_bytes is None:
+        return None
+    if gpu.peak_bytes < NEAR_THE_LIMIT * gpu.limit_bytes:
         return None
     return (
-        f"it took {in_gib(peak.bytes)} of its {in_gib(peak.limit_bytes)} of GPU memory: the limit"
-        " may have refused it more"
+        f"it took {in_gib(gpu.peak_bytes)} of its {in_gib(gpu.limit_bytes)} of GPU memory: the"
+        " limit may have refused it more"
     )
 
 

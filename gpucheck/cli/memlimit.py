@@ -167,7 +167,7 @@ def _run(
     hook: bool,
     log: str | None,
 ) -> int:
-    from gpucheck.cli.after_command import AfterCommand, GpuPeak
+    from gpucheck.cli.after_command import AfterCommand
     from gpucheck.memlimit.environment import limited_environment, new_mark
     from gpucheck.memlimit.outcome import run_line
     from gpucheck.memlimit.watcher import open_watch
@@ -197,10 +197,7 @@ def _run(
     elif shared.verbosity >= 0:
         write_message(run_line(run))
     fullest = max(run.gpus, key=lambda gpu: gpu.peak_bytes or 0, default=None)
-    peak = None
-    if fullest is not None and fullest.peak_bytes:
-        peak = GpuPeak(fullest.peak_bytes, fullest.limit_bytes)
-    after.report(exit_code, shared, peak)
+    after.report(exit_code, shared, fullest)
     if shared.output is not None:
         answer = answer._replace(result=dataclasses.replace(plan, run=run))
         if run.exceeded:

@@ -6,21 +6,28 @@ from pathlib import Path
 
 import pytest
 
-from gpucheck.cli.after_command import (
-    NEAR_THE_LIMIT,
-    AfterCommand,
-    Ending,
-    GpuPeak,
-    verdict,
-)
+from gpucheck.cli.after_command import NEAR_THE_LIMIT, AfterCommand, Ending, verdict
 from gpucheck.cli.output import Shared
 from gpucheck.drivers.host.cgroups import count_oom_kills
 from gpucheck.drivers.host.kernel_log import NewMessages
+from gpucheck.memlimit.model import RunGpu
 
 GIB = 1 << 30
 LOST = b"NVRM: Xid (PCI:0000:1a:00): 79, GPU has fallen off the bus.\n"
 FAULT = b"NVRM: Xid (PCI:0000:1a:00): 31, pid=811, name=python3, Ch 00000008, MMU Fault\n"
 STUCK = b"NVRM: Xid (PCI:0000:1a:00): 119, pid=811, name=python3, Timeout after 6s of waiting\n"
+
+
+def gpu(peak_bytes: int | None, limit_bytes: int | None) -> RunGpu:
+    """Return what a command took of a GPU."""
+    return RunGpu(
+        uuid=None,
+        index=0,
+        limit_bytes=limit_bytes,
+        allowance_bytes=0,
+        peak_bytes=peak_bytes,
+        exceeded=False,
+    )
 
 
 @pytest.mark.parametrize(
@@ -59,7 +66,7 @@ STUCK = b"NVRM: Xid (PCI:0000:1a:00): 119, pid=811, name=python3, Timeout after 
         ),
         (Ending(1, kernel=STUCK), "1: Xid 119 in its time"),
         (
-            Ending(1, gpu_peak=GpuPeak(round(NEAR_THE_LIMIT * 10 * GIB), 10 * GIB)),
+            Ending(1, gpu=gpu(round(NEAR_THE_LIMIT * 10 * GIB), 10 * GIB)),
             "1: it took 9.0 GiB of its 10.0 GiB of GPU memory: the limit may have refused it more",
         ),
         (Ending(200), "200: somebody sent it that signal"),
@@ -75,8 +82,8 @@ def test_what_is_known_of_the_end(ending: Ending, said: str) -> None:
 def test_memory_far_below_the_limit_or_without_one_is_no_cause() -> None:
     near = round(NEAR_THE_LIMIT * 10 * GIB)
 
-    for peak in (GpuPeak(near - 1, 10 * GIB), GpuPeak(near, None)):
-        assert "only its own output" in (verdict(Ending(1, gpu_peak=peak)) or "")
+    for one in (gpu(near - 1, 10 * GIB), gpu(near, None), gpu(None, 10 * GIB)):
+        assert "only its own output" in (verdict(Ending(1, gpu=one)) or "")
 
 
 def test_what_somebody_asked_for_needs_no_line() -> None:
