@@ -23,7 +23,7 @@ import numpy as np
 
 from gpucheck.fleet.baseline import Baseline
 from gpucheck.fleet.collect import Collected
-from gpucheck.fleet.documents import Found, Place
+from gpucheck.fleet.documents import Found
 from gpucheck.fleet.judge import Reference
 from gpucheck.fleet.model import (
     Correction,
@@ -197,7 +197,7 @@ def documents(fleet: Fleet) -> Iterator[Found]:
         uuids = [f"GPU-{uuid.UUID(int=node * GPUS + gpu)}" for gpu in range(GPUS)]
         for run in range(runs):
             text = f"n{node}.json"
-            yield Found(Place(text), document(fleet, node, run, uuids))
+            yield Found(text, None, document(fleet, node, run, uuids))
 
 
 def document(fleet: Fleet, node: int, run: int, uuids: Sequence[str]) -> dict[str, Any]:

@@ -186,13 +186,12 @@ class Collected:
     def _problem(self, found: Found, facts: NodeFacts) -> None:
         self.problem_count += 1
         if len(self.problems) < MOST_PROBLEMS:
-            place = found.place
             problem = "; ".join(facts.reasons) or "it names no host"
-            self.problems.append(DocumentProblem(self._word(place.file), place.line, problem))
+            self.problems.append(DocumentProblem(self._word(found.file), found.line, problem))
 
     def _host(self, facts: NodeFacts, found: Found) -> str | None:
         """Return the name under which a document's node is known."""
-        stem = _stem(found.place.file)
+        stem = _stem(found.file)
         # Who gathered the documents named the file. The document itself may say anything: in a
         # container the machine has another name than outside, or it bears another's.
         if stem in self._expected.hosts:
@@ -200,7 +199,7 @@ class Collected:
         if facts.host is not None:
             return self._known(facts.host)
         # A verdict may not say whose it is; its file does, if it holds nothing else.
-        named = found.place.line is None and stem and found.place.file.endswith(SUFFIXES)
+        named = found.line is None and stem and found.file.endswith(SUFFIXES)
         return self._known(stem) if named and facts.command == HEALTH_VALIDATION else None
 
     def _known(self, name: str) -> str:

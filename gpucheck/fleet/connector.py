@@ -100,15 +100,11 @@ class Order(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """A node that is to answer, or `began` to."""
+    """Node that is to answer, or `began` to, and when its scheduler last saw it."""
 
-    host: str
-    began: bool
-
-
-class _Node(NamedTuple):
     host: str
     last_seen_s: float | None
+    began: bool = False
 
 
 def check_scheduler(address: str, *, insecure: bool) -> None:
@@ -210,7 +206,7 @@ class _Collector:
     def __init__(self, order: Order, expected: Collection[str]) -> None:
         self._order = order
         self._expected = HostNames(expected)
-        self._pending: dict[str, _Node] = {}
+        self._pending: dict[str, Asked] = {}
         self._begun_s = _now()
         self._end_s = self._begun_s + _BEGIN_S
         if order.deadline_s is not None:
@@ -245,9 +241,9 @@ class _Collector:
                 if self._order.deadline_s is None:
                     turns = math.ceil(max(1, len(self._pending)) / at_once)
                     self._end_s = _now() + turns * line["limit_s"] + _SLACK_S
-                yield from (Asked(node.host, False) for node in self._pending.values())
+                yield from self._pending.values()
             elif part == "begun" and line["address"] in self._pending:
-                yield Asked(self._pending[line["address"]].host, True)
+                yield self._pending[line["address"]]._replace(began=True)
             elif part == "answer" and line["address"] in self._pending:
                 yield self._answer(self._pending.pop(line["address"]), line)
         for node in self._pending.values():
@@ -275,7 +271,7 @@ class _Collector:
         for node in line["nodes"]:
             host = names[node["address"]]
             if host not in self._order.skip:
-                self._pending[node["address"]] = _Node(host, node["last_seen_s"])
+                self._pending[node["address"]] = Asked(host, node["last_seen_s"])
 
     def _name(self, node: Mapping[str, Any]) -> str:
         """Return what a node calls itself, or what it is expected as: by its worker, its address.
@@ -287,7 +283,7 @@ class _Collector:
         expected = next((name for name in names if self._expected.find(name) is not None), None)
         return expected or own or str(node["ip"])
 
-    def _answer(self, node: _Node, line: Mapping[str, Any]) -> NodeAnswer:
+    def _answer(self, node: Asked, line: Mapping[str, Any]) -> NodeAnswer:
         limit = f"{line.get('limit_s') or 0:.0f} s"
         match line["how"]:
             case "ended":
@@ -316,7 +312,7 @@ class _Collector:
             case _:
                 return self._line(node, Outcome.NO_ANSWER, line.get("message") or "failed", line)
 
-    def _ended(self, node: _Node, line: Mapping[str, Any]) -> NodeAnswer:
+    def _ended(self, node: Asked, line: Mapping[str, Any]) -> NodeAnswer:
         """Return the answer of a command that ended on its node."""
         code = line["exit_code"]
         last = line["stderr"].strip().rpartition("\n")[2]
@@ -335,7 +331,7 @@ class _Collector:
 
     def _line(
         self,
-        node: _Node,
+        node: Asked,
         outcome: Outcome,
         reason: str | None,
         line: Mapping[str, Any] | None = None,

@@ -36,21 +36,18 @@ _NEXT = re.compile(rb'(?<!:)(?<!: )(?=\{"schema": ?"gpucheck/)')
 _GIVEN_UP_BYTES = 8 * MOST_JSON_BYTES
 
 
-class Place(NamedTuple):
-    """File and line of a document; no line where the file is one document."""
-
-    file: str
-    line: int | None = None
-
-
 class EndlessError(Exception):
     """A document is so long that the rest of its file is not worth reading."""
 
 
 class Found(NamedTuple):
-    """One document, or why there is none; `host` is what a damaged one still says."""
+    """Document of a file, or why there is none; `host` is what a damaged one still says.
 
-    place: Place
+    It has no line where the file is one document.
+    """
+
+    file: str
+    line: int | None
     document: dict[str, Any] | None
     problem: str | None = None
     host: str | None = None
@@ -73,7 +70,7 @@ def read_documents(names: Sequence[str]) -> Iterator[Found]:
                 try:
                     yield from _read(open_file(path), path)
                 except OSError as error:
-                    yield Found(Place(path), None, _why(error))
+                    yield Found(path, None, None, _why(error))
         else:
             try:
                 descriptor = open_file(name)
@@ -102,7 +99,7 @@ def _files_in(folder: str) -> Iterator[str | Found]:
                 shown = [entry for entry in entries if not entry.name.startswith(".")]
         except OSError as error:
             if name != folder:
-                yield Found(Place(name), None, _why(error))
+                yield Found(name, None, None, _why(error))
                 continue
             raise WrongUseError(
                 code="documents-unreadable", message=f"{folder!r} cannot be read: {_why(error)}."
@@ -141,12 +138,12 @@ def _read(descriptor: int, name: str) -> Iterator[Found]:
         except (OSError, EOFError, zlib.error, EndlessError) as error:
             if first is not None:
                 yield first
-            yield Found(Place(name, line + 1), None, _why(error))
+            yield Found(name, line + 1, None, _why(error))
             return
     if count == 0:
-        yield Found(Place(name), None, "it is empty")
+        yield Found(name, None, None, "it is empty")
     elif first is not None:
-        yield first._replace(place=Place(name))
+        yield first._replace(line=None)
 
 
 def _pieces(file: Any, name: str) -> Iterator[tuple[int, Found]]:
@@ -162,7 +159,7 @@ def _pieces(file: Any, name: str) -> Iterator[tuple[int, Found]]:
         if text.strip() == b"{":
             text, number, following = _block(file, text, number)
         if text.strip():
-            for found in _parsed(text, Place(name, first)):
+            for found in _parsed(text, name, first):
                 yield number, found
 
 
@@ -206,28 +203,28 @@ def _block(file: Any, text: bytes, number: int) -> tuple[bytes, int, bytes]:
     return b"".join(parts), number, b""
 
 
-def _parsed(text: bytes, place: Place) -> Iterator[Found]:
+def _parsed(text: bytes, file: str, line: int) -> Iterator[Found]:
     """Yield the document of a text; where one was cut off, those that follow it in its line."""
     if len(text) > MOST_JSON_BYTES:
         limit = MOST_JSON_BYTES >> 20
-        yield Found(place, None, f"it is larger than {limit} MiB", host_in(text))
+        yield Found(file, line, None, f"it is larger than {limit} MiB", host_in(text))
         return
     try:
         document = _parser()(text)
     except RecursionError:
-        yield Found(place, None, "it is nested too deeply", host_in(text))
+        yield Found(file, line, None, "it is nested too deeply", host_in(text))
     except ValueError as error:
         first, *others = _NEXT.split(text)
         if not first:  # the line begins with a document
             first, *others = others or [text]
-        yield Found(place, None, f"it is not JSON: {_problem_of_json(error)}", host_in(first))
+        yield Found(file, line, None, f"it is not JSON: {_problem_of_json(error)}", host_in(first))
         for other in others:
-            yield from _parsed(other, place)
+            yield from _parsed(other, file, line)
     else:
         if isinstance(document, dict):
-            yield Found(place, document)
+            yield Found(file, line, document)
         else:
-            yield Found(place, None, "it is no document of gpucheck")
+            yield Found(file, line, None, "it is no document of gpucheck")
 
 
 def _problem_of_json(error: ValueError) -> str:

@@ -387,31 +387,25 @@ def survivors(chances: Floats, total: int, rule: JudgementRule) -> Any:
 # --------------------------------------------------------------------------- attribution
 
 
-class Place(NamedTuple):
-    """Node and rack of a GPU."""
-
-    host: str
-    rack: str | None
-
-
 def attribute(
-    places: Mapping[int, Place],
+    places: Mapping[int, tuple[str, str | None]],
     slow: Sequence[int],
     judged: Sequence[int],
     rule: JudgementRule,
 ) -> Iterator[Attribution]:
     """Yield the nodes of which half the GPUs are slow, and the racks that have too many such nodes.
 
-    Both only if it is not by chance, which is hypergeometric. A rack counts by its nodes with a
-    slow GPU: GPUs of one node are slow together more often than by chance.
+    `places` has each GPU's node and rack. Nothing that may be chance, which is hypergeometric. A
+    rack counts by its nodes with a slow GPU: GPUs of one node are slow together more often than by
+    chance.
     """
     of_node: dict[str, list[int]] = {}
     racks: dict[str, set[str]] = {}
     for gpu in judged:
-        place = places[gpu]
-        of_node.setdefault(place.host, []).append(gpu)
-        if place.rack is not None:
-            racks.setdefault(place.rack, set()).add(place.host)
+        host, rack = places[gpu]
+        of_node.setdefault(host, []).append(gpu)
+        if rack is not None:
+            racks.setdefault(rack, set()).add(host)
     bad = set(slow)
     counts = {host: sum(1 for gpu in gpus if gpu in bad) for host, gpus in of_node.items()}
     for host, count in counts.items():

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from gpucheck.fleet.baseline import Baseline
 from gpucheck.fleet.collect import Collected, Gpu
-from gpucheck.fleet.judge import GpuVerdict, Judgement, Place, Sample, attribute, judge, shifts
+from gpucheck.fleet.judge import GpuVerdict, Judgement, Sample, attribute, judge, shifts
 from gpucheck.fleet.model import (
     Attribution,
     FleetGpu,
@@ -59,7 +59,7 @@ def judged_speeds(
     )
     gpus = collected.gpus
     slow = tuple(_slow(judgement, gpus, racks))
-    places = {gpu.number: Place(gpu.host, racks.get(gpu.host)) for gpu in gpus}
+    places = {gpu.number: (gpu.host, racks.get(gpu.host)) for gpu in gpus}
     judged = [number for number in places if judgement.judged_tests[number]]
     bad = [one.gpu for one in judgement.verdicts if one.speed is GpuSpeed.SLOW]
     speeds = {one.gpu: one.speed for one in judgement.verdicts}

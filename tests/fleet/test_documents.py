@@ -45,7 +45,7 @@ def test_lines_and_spread_documents_may_be_mixed(tmp_path: Path, packed: bool) -
     found = read(path)
 
     assert hosts(found) == ["n1", "n2", "n1"]
-    assert found[1].place.line == 3
+    assert found[1].line == 3
 
 
 def test_folder_is_read_with_its_folders_and_without_other_files(tmp_path: Path) -> None:
@@ -54,7 +54,7 @@ def test_folder_is_read_with_its_folders_and_without_other_files(tmp_path: Path)
         (tmp_path / name).write_text(json.dumps(ONE))
     (tmp_path / "loop").symlink_to(tmp_path)
 
-    assert [Path(one.place.file).name for one in read(tmp_path)] == ["1.json", "2.json"]
+    assert [Path(one.file).name for one in read(tmp_path)] == ["1.json", "2.json"]
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_documents_are_read_without_the_fast_parser(
         (tmp_path / f"{name}.json").write_text(text)
     (tmp_path / "bytes.json").write_bytes(b'{"a": "\xff"}')
     try:
-        found = {Path(one.place.file).stem: one for one in read(tmp_path)}
+        found = {Path(one.file).stem: one for one in read(tmp_path)}
     finally:
         documents._parser.cache_clear()
 
@@ -159,7 +159,7 @@ def test_document_that_was_cut_off_costs_no_other(tmp_path: Path, indent: int | 
 
     assert hosts(found) == [None, "n2", "n1"]
     assert found[0].problem is not None
-    assert found[2].place.line == (7 + 4 if indent else 2)
+    assert found[2].line == (7 + 4 if indent else 2)
 
 
 def test_a_document_inside_of_a_cut_one_is_none_of_its_own(tmp_path: Path) -> None:
@@ -173,7 +173,7 @@ def test_only_document_of_a_file_has_no_line(tmp_path: Path) -> None:
     for name, count in (("one.json", 1), ("two.json", 2)):
         (tmp_path / name).write_text(f"{json.dumps(ONE)}\n" * count)
 
-    assert [one.place.line for one in read(tmp_path)] == [None, 1, 2]
+    assert [one.line for one in read(tmp_path)] == [None, 1, 2]
 
 
 @pytest.mark.parametrize("spread", [False, True])

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from gpucheck.fleet.judge import (
-    Place,
     Reference,
     Sample,
     at_least,
@@ -210,9 +209,9 @@ def test_many_suspects_come_back_in_their_order() -> None:
     assert survivors(np.array([]), 4, RULE).tolist() == []
 
 
-def places(nodes: int, per_rack: int) -> dict[int, Place]:
+def places(nodes: int, per_rack: int) -> dict[int, tuple[str, str | None]]:
     return {
-        8 * node + gpu: Place(f"n{node}", f"r{node // per_rack}")
+        8 * node + gpu: (f"n{node}", f"r{node // per_rack}")
         for node in range(nodes)
         for gpu in range(8)
     }
@@ -247,7 +246,7 @@ def test_a_bad_rack_is_named_and_a_scattered_fault_is_not() -> None:
 
 
 def test_without_racks_none_is_named() -> None:
-    where = {number: Place(f"n{number}", None) for number in range(10)}
+    where = {number: (f"n{number}", None) for number in range(10)}
 
     assert list(attribute(where, [1, 2, 3], list(where), RULE)) == []
 
@@ -359,7 +358,7 @@ def test_twenty_are_a_group(count: int, named: bool) -> None:
 
 
 def test_a_node_needs_two_slow_gpus_and_half() -> None:
-    where = {number: Place(f"n{number // 2}", None) for number in range(200)}
+    where = {number: (f"n{number // 2}", None) for number in range(200)}
 
     assert list(attribute(where, [0], list(where), RULE)) == []
     (found,) = attribute(where, [0, 1], list(where), RULE)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gpucheck.fleet.collect import Collected
-from gpucheck.fleet.documents import Found, Place
+from gpucheck.fleet.documents import Found
 from gpucheck.fleet.hostlist import read_expected
 from gpucheck.fleet.model import FleetNode, FleetReport, JudgementRule, Outcome
 from gpucheck.fleet.report import differences, report, shortened
@@ -30,7 +30,7 @@ def reported(
     for number, document in enumerate(documents):
         name = files[number] if files else f"{number}.json"
         problem = "it is damaged" if document is None else None
-        collected.add(Found(Place(name), document, problem))
+        collected.add(Found(name, None, document, problem))
     expected = None if hosts is None else dict.fromkeys(hosts)
     answer = report(collected, expected, Host(), **more)
     assert isinstance(answer.result, FleetReport)
@@ -263,7 +263,7 @@ def test_what_is_no_fault_is_a_warning(
     collected = Collected(("a", "b"))
     for number, document in enumerate(documents):
         problem = None if document else "it is damaged"
-        collected.add(Found(Place(f"{number}.json"), document, problem))
+        collected.add(Found(f"{number}.json", None, document, problem))
 
     answer = report(collected, dict.fromkeys("ab"), Host(), max_missing=max_missing)
 
@@ -274,7 +274,7 @@ def test_recorded_answers_and_speeds_that_nobody_judged_are_told() -> None:
     document = bench("n")
     document["host"]["recorded"] = True
     collected = Collected()
-    collected.add(Found(Place("a.json"), document))
+    collected.add(Found("a.json", None, document))
 
     warnings = {one.code: one.message for one in report(collected, None, Host()).warnings}
 
@@ -293,7 +293,7 @@ def test_unstable_and_watched_gpus_are_told_and_no_fault() -> None:
 
     collected = Collected()
     for number, document in enumerate(documents):
-        collected.add(Found(Place(f"{number}.json"), document))
+        collected.add(Found(f"{number}.json", None, document))
     answer = report(collected, None, Host())
 
     assert isinstance(answer.result, FleetReport)

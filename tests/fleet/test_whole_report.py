@@ -7,7 +7,7 @@ from typing import Any
 
 from gpucheck.fleet.baseline import Baseline, Reference
 from gpucheck.fleet.collect import Collected
-from gpucheck.fleet.documents import Found, Place
+from gpucheck.fleet.documents import Found
 from gpucheck.fleet.model import Correction, FleetReport, JudgementRule
 from gpucheck.fleet.report import report
 from gpucheck.report.envelope import Host
@@ -119,8 +119,8 @@ def whole(**more: Any) -> str:
     collected = Collected(HOSTS)
     for number, document in enumerate(documents()):
         broken = isinstance(document, str)
-        place = Place("in.jsonl", number + 1)
-        collected.add(Found(place, None, document) if broken else Found(place, document))
+        place = "in.jsonl", number + 1
+        collected.add(Found(*place, None, document) if broken else Found(*place, document))
     expected: dict[str, str | None] = {host: f"rack{at // 9}" for at, host in enumerate(HOSTS)}
     answer = report(collected, expected, Host(), **more)
     found = answer.result
