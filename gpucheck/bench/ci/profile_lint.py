@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
 
 from gpucheck import __version__
 from gpucheck.bench.boards import load_table
@@ -33,30 +32,22 @@ from gpucheck.bench.kernels import KERNELS
 from gpucheck.bench.model import Scope
 from gpucheck.bench.numerics import FORMATS
 from gpucheck.bench.request_model import BenchMode
-from gpucheck.bench.telemetry import REASONS
 from gpucheck.drivers.host.toml_file import nearest
+from gpucheck.inventory.condition import CLOCK_REASONS
 
 #: Notes a problem of one table: its key, code, message and fix.
 _Note = Callable[[str, str, str, str], None]
 
 
-class Findings(NamedTuple):
-    """Profile, None if it cannot be used, and everything that is wrong with it, by line."""
-
-    profile: Profile | None
-    problems: tuple[Problem, ...]
-
-
-def lint(profile: Profile, problems: Problems) -> Findings:
-    """Check what the keys of a profile mean together; `problems` are those of its reading."""
+def lint(profile: Profile, problems: Problems) -> tuple[Problem, ...]:
+    """Return everything that is wrong with a profile, by line; `problems` are of its reading."""
     _lint_version(profile, _note(problems, "profile"))
     if profile.match.target is Target.CPU:
         _lint_cpu_profile(profile, problems)
     _lint_run(profile, _note(problems, "run"))
     _lint_throttling(profile, _note(problems, "stability.throttle_s"))
     _lint_checks(profile, problems)
-    found = sorted(problems.found, key=lambda one: (one.line or 0, one.where))
-    return Findings(profile=None if found else profile, problems=tuple(found))
+    return tuple(sorted(problems.found, key=lambda one: (one.line or 0, one.where)))
 
 
 def _note(problems: Problems, table: str) -> _Note:
@@ -102,7 +93,7 @@ def _lint_run(profile: Profile, note: _Note) -> None:
 
 
 def _lint_throttling(profile: Profile, note: _Note) -> None:
-    known = [name for name in REASONS.values() if name != "idle"]
+    known = [name for name in CLOCK_REASONS.values() if name != "idle"]
     for name in profile.stability.throttle_s:
         if name not in known:
             message = f"the driver has no throttle reason {name!a}"

@@ -58,9 +58,10 @@ def load_profile(text: str) -> Profile:
         WrongUseError: there is none, or it has mistakes: the first of them, with file and line.
     """
     path = find_profile(text)
-    findings = lint(*read_profile(path))
-    if findings.profile is None:
-        first, *more = findings.problems
+    profile, reading = read_profile(path)
+    problems = lint(profile, reading)
+    if problems:
+        first, *more = problems
         others = [f"see {len(more)} more with: gpucheck profile lint {str(path)!r}"] * bool(more)
         where = str(path) if first.line is None else f"{path}:{first.line}"
         raise WrongUseError(
@@ -68,7 +69,7 @@ def load_profile(text: str) -> Profile:
             message=f"{where}: {first.where}: {first.message}.",
             remedy=(first.mend, *others),
         )
-    return findings.profile
+    return profile
 
 
 def describe(path: Path) -> ProfileFile:
@@ -77,8 +78,9 @@ def describe(path: Path) -> ProfileFile:
     Raises:
         WrongUseError: it cannot be read, or is not TOML.
     """
-    findings = lint(*read_profile(path))
-    found = findings.profile
+    profile, reading = read_profile(path)
+    problems = lint(profile, reading)
+    found = None if problems else profile
     return ProfileFile(
         path=str(path),
         name=found.name if found else None,
@@ -87,7 +89,7 @@ def describe(path: Path) -> ProfileFile:
         seconds=found.run.processes * (found.run.seconds + found.run.corruption_s)
         if found
         else None,
-        problems=findings.problems,
+        problems=problems,
     )
 
 

@@ -6,8 +6,6 @@ import pytest
 
 from gpucheck.bench.ci.gates import judge
 from gpucheck.bench.ci.limits import base_unit, explain, limit_on, peak_of
-from gpucheck.bench.ci.profile_file import parse_profile
-from gpucheck.bench.ci.profile_lint import lint
 from gpucheck.bench.ci.profile_model import Metric, Profile
 from gpucheck.bench.ci.profiles import load_profile
 from gpucheck.bench.ci.run_data import RunData
@@ -15,13 +13,11 @@ from gpucheck.drivers.gpu import Board
 from gpucheck.report.errors import WrongUseError
 from tests.bench.ci.test_profile_lint import GOOD
 from tests.fakes.bench_results import H100, product_runs
-from tests.fakes.gates import node
+from tests.fakes.gates import node, profile_of
 
 
 def profile(text: str = GOOD) -> Profile:
-    found = lint(*parse_profile(text, "p.toml")).profile
-    assert found is not None
-    return found
+    return profile_of(text)
 
 
 def test_a_value_is_written_out_with_its_factor_and_its_share_of_the_peak() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gpucheck import __version__
 from gpucheck.bench.ci.profile_file import parse_profile, read_profile
-from gpucheck.bench.ci.profile_lint import Findings, lint
+from gpucheck.bench.ci.profile_lint import lint
 from gpucheck.bench.ci.profile_model import Problem
 from gpucheck.report.errors import WrongUseError
 from tests.architecture.house import ROOT
@@ -148,16 +148,15 @@ MISTAKES = [
 ]  # fmt: skip
 
 
-def findings(text: str) -> Findings:
+def mistakes_in(text: str) -> tuple[Problem, ...]:
     return lint(*parse_profile(text, "p.toml"))
 
 
 def test_a_good_profile_has_no_mistake() -> None:
-    found = findings(GOOD)
+    profile, problems = parse_profile(GOOD, "p.toml")
 
-    assert found.problems == ()
-    assert found.profile is not None
-    assert [check.id for check in found.profile.checks] == ["matmul-bfloat16", "copy", "softmax"]
+    assert lint(profile, problems) == ()
+    assert [check.id for check in profile.checks] == ["matmul-bfloat16", "copy", "softmax"]
 
 
 @pytest.mark.parametrize(
@@ -171,12 +170,11 @@ def test_each_mistake_is_found_at_its_line_with_a_mend(
     assert old in GOOD
     text = GOOD.replace(old, new, 1)
 
-    found = findings(text)
+    found = mistakes_in(text)
 
-    mistakes = [one for one in found.problems if one.code == code]
-    assert mistakes, [(one.code, one.message) for one in found.problems]
+    mistakes = [one for one in found if one.code == code]
+    assert mistakes, [(one.code, one.message) for one in found]
     assert any(mend in one.mend for one in mistakes), [one.mend for one in mistakes]
-    assert found.profile is None
     if at is not None:
         lines = [number for number, line in enumerate(text.split("\n"), start=1) if at in line]
         assert any(one.line in lines for one in mistakes), [one.line for one in mistakes]
@@ -212,7 +210,7 @@ ALLOWED = [
 def test_what_a_good_limit_is_stays_with_the_author(old: str, new: str) -> None:
     assert old in GOOD
 
-    assert findings(GOOD.replace(old, new, 1)).problems == ()
+    assert mistakes_in(GOOD.replace(old, new, 1)) == ()
 
 
 def test_every_mistake_is_told_as_recorded() -> None:
@@ -220,7 +218,7 @@ def test_every_mistake_is_told_as_recorded() -> None:
     for old, new, *_ in (*MISTAKES, *OTHERS):
         assert old in GOOD
         text += f"## {old!r} -> {new!r}\n"
-        text += in_lines(findings(GOOD.replace(old, new, 1)).problems)
+        text += in_lines(mistakes_in(GOOD.replace(old, new, 1)))
     text = text.replace(__version__, "VERSION")
 
     assert text == recorded("profile-mistakes", text)
@@ -231,11 +229,10 @@ def test_a_check_may_name_a_framework_and_its_form(form: str) -> None:
     more = f'baseline = true\nframework = "pytorch"\n{form}'
     text = GOOD.replace("baseline = true", more).replace('"quick"', '"default"')
 
-    found = findings(text)
+    profile, problems = parse_profile(text, "p.toml")
 
-    assert found.problems == ()
-    assert found.profile is not None
-    assert found.profile.frameworks == ("pytorch",)
+    assert lint(profile, problems) == ()
+    assert profile.frameworks == ("pytorch",)
 
 
 def test_there_are_more_than_twenty_kinds() -> None:
@@ -245,10 +242,10 @@ def test_there_are_more_than_twenty_kinds() -> None:
 def test_all_mistakes_are_told_at_once_by_line() -> None:
     text = GOOD.replace("count = 8", "count = 0").replace("TFLOP/s", "TFLOPS")
 
-    found = findings(text)
+    found = mistakes_in(text)
 
-    assert {"out-of-range", "wrong-unit"} <= {one.code for one in found.problems}
-    lines = [one.line or 0 for one in found.problems]
+    assert {"out-of-range", "wrong-unit"} <= {one.code for one in found}
+    lines = [one.line or 0 for one in found]
     assert lines == sorted(lines)
 
 
@@ -258,7 +255,7 @@ def test_all_mistakes_are_told_at_once_by_line() -> None:
 def test_a_processors_profile_asks_for_no_gpu(demand: str) -> None:
     text = f'[profile]\nschema = 1\nname = "x"\nversion = 1\n[match]\ndevice = "cpu"\n{demand}'
 
-    assert "gpu-key-for-cpu" in {one.code for one in findings(text).problems}
+    assert "gpu-key-for-cpu" in {one.code for one in mistakes_in(text)}
 
 
 @pytest.mark.parametrize(
@@ -267,16 +264,14 @@ def test_a_processors_profile_asks_for_no_gpu(demand: str) -> None:
 )
 def test_what_is_not_toml_names_its_line(text: str, line: int) -> None:
     with pytest.raises(WrongUseError, match=rf"p\.toml:{line}: "):
-        findings(text)
+        mistakes_in(text)
 
 
 @given(st.text(alphabet="[]={}\"'#.\n abcheck0123-_profile", max_size=120))
 def test_any_text_is_judged_or_refused_with_a_sentence(text: str) -> None:
     problems: tuple[Problem, ...] = ()
     with contextlib.suppress(WrongUseError):
-        found = findings(text)
-        problems = found.problems
-        assert found.profile is None
+        problems = mistakes_in(text)
         assert problems
     assert all(one.message and one.mend for one in problems)
 
@@ -306,44 +301,44 @@ def test_any_value_in_a_check_is_judged(values: dict[str, str]) -> None:
     lines = "\n".join(f"{key} = {value}" for key, value in values.items())
     text = f'[profile]\nschema = 1\nname = "x"\nversion = 1\n[[check]]\nkernel = "copy"\n{lines}\n'
 
-    found = findings(text)
+    found = mistakes_in(text)
 
-    assert all(one.mend for one in found.problems)
+    assert all(one.mend for one in found)
 
 
 @pytest.mark.parametrize(
     "path", sorted((ROOT / "configs" / "bench").glob("*.toml")), ids=lambda path: path.stem
 )
 def test_what_comes_with_the_program_has_no_mistake(path: Path) -> None:
-    found = lint(*read_profile(path))
+    profile, problems = read_profile(path)
 
-    assert found.problems == ()
-    assert found.profile is not None
-    assert found.profile.name == path.stem
+    assert lint(profile, problems) == ()
+    assert profile.name == path.stem
 
 
 def test_an_empty_head_lacks_its_keys() -> None:
-    found = findings("[profile]\n[inventory]\necc = true\n")
+    found = mistakes_in("[profile]\n[inventory]\necc = true\n")
 
-    missing = [one.where for one in found.problems if one.code == "missing-key"]
+    missing = [one.where for one in found if one.code == "missing-key"]
     assert missing == ["profile.name", "profile.schema", "profile.version"]
 
 
 @pytest.mark.parametrize("number", [10**400, -(10**400)], ids=["large", "small"])
 def test_a_number_that_no_computer_holds_is_out_of_range(number: int) -> None:
-    found = findings(GOOD.replace("count = 8", f"count = {number}"))
+    found = mistakes_in(GOOD.replace("count = 8", f"count = {number}"))
 
-    (mistake,) = [one for one in found.problems if one.code == "out-of-range"]
+    (mistake,) = [one for one in found if one.code == "out-of-range"]
     shown = "inf" if number > 0 else "-inf"
     assert mistake.message == f"count = {shown} is not between 1 and 1024"
 
 
 def test_parameters_are_texts_and_numbers() -> None:
     at = 'kernel = "softmax"'
-    kept = findings(GOOD.replace(at, f'{at}\nparameters = {{ a = "x", b = 0.5, c = 2 }}'))
-    refused = findings(GOOD.replace(at, f"{at}\nparameters = {{ d = true, e = [1] }}"))
+    text = GOOD.replace(at, f'{at}\nparameters = {{ a = "x", b = 0.5, c = 2 }}')
+    kept, problems = parse_profile(text, "p.toml")
+    refused = mistakes_in(GOOD.replace(at, f"{at}\nparameters = {{ d = true, e = [1] }}"))
 
-    assert kept.profile is not None
-    assert kept.profile.checks[-1].parameters == {"a": "x", "b": 0.5, "c": 2}
-    wrong = {one.where for one in refused.problems if one.code == "wrong-type"}
+    assert lint(kept, problems) == ()
+    assert kept.checks[-1].parameters == {"a": "x", "b": 0.5, "c": 2}
+    wrong = {one.where for one in refused if one.code == "wrong-type"}
     assert wrong == {"check[2].parameters.d", "check[2].parameters.e"}
