@@ -56,6 +56,8 @@ _OVERHEAD_PASSES = 6
 NO_TIME = "no-time"
 #: Words of the notes on rows that were left out, and on rows that have no interval.
 TOO_SHORT, NO_INTERVAL = "is too short for three rounds of every row", "three rounds; --budget"
+#: Rows, and the seconds that each needs for its interval.
+Needs = Sequence[tuple[CaseState, float]]
 #: Takes the current case, the share done (0 to 1) and a bound on the seconds left.
 Progress = Callable[[str, float, float], None]
 
@@ -159,13 +161,13 @@ class _Run:
     def _later_slices(self) -> set[int]:
         """Return the states with a slice in this round, and set the slices' length."""
         active = [state for state in self.states if state.active]
-        needs = affordable([need_of(state) for state in active], self._left_for_first_s())
-        unfinished = {id(need.state) for need in needs if need.seconds > 0}
+        needs = affordable([(one, needed_s(one)) for one in active], self._left_for_first_s())
+        unfinished = {id(state) for state, seconds in needs if seconds > 0}
         if self._number < self._settings.rounds:
             self._slice_s = self._later_slice_s(needs)
         if self._left_s() <= 0:
             return unfinished
-        kept = [need.state for need in needs]
+        kept = [state for state, _ in needs]
         average_s = sum(state.spent_s for state in kept) / max(1, len(kept))
         return unfinished | {
             id(state) for state in kept if state.spent_s <= average_s + self._slice_s
@@ -208,35 +210,35 @@ class _Run:
         one long row does not leave other groups without a figure.
         """
         typical_s = typical_overheads(self.states)
-        needs = [need_of(one, typical_s(one)) for one in self.states if one.active]
+        needs = [(one, needed_s(one, typical_s(one))) for one in self.states if one.active]
         left_s = least_budget_s(self._settings.budget_s) - self._elapsed_s()
-        if any(need.state is state for need in affordable(needs, left_s)):
+        if any(one is state for one, _ in affordable(needs, left_s)):
             return True
         if not any(one.rounds for one in self.states):
             return True
-        own = next(need for need in needs if need.state is state)
+        own_s = needed_s(state, typical_s(state))
         begun = any(one.rounds for one in group)
-        return not begun and own.seconds <= self._settings.budget_s / len(self._groups)
+        return not begun and own_s <= self._settings.budget_s / len(self._groups)
 
     def _enough_s(self, state: CaseState) -> float:
         """Return a sufficient budget for a row and for those that could not begin before it."""
         typical_s = typical_overheads(self.states)
         unbegun = [one for one in self.states if one is state or _lacked_time(one)]
-        missing_s = sum(need_of(one, typical_s(one)).seconds for one in unbegun)
+        missing_s = sum(needed_s(one, typical_s(one)) for one in unbegun)
         return enough_budget_s(self._settings.budget_s + missing_s)
 
     def _is_over(self, state: CaseState) -> bool:
-        unfinished = need_of(state).seconds > 0
+        unfinished = needed_s(state) > 0
         return (self._left_for_first_s() if unfinished else self._left_s()) <= 0
 
-    def _later_slice_s(self, needs: Sequence[Need]) -> float:
+    def _later_slice_s(self, needs: Needs) -> float:
         """Return the length of the next slices, now that the cases' needs are known.
 
         It assumes that no row ever finishes; time left by finished rows becomes further rounds.
         """
         slices = (self._settings.rounds - self._number) * max(1, len(needs))
-        overhead_s = sum(need.state.overhead_s for need in needs) / max(1, len(needs))
-        free_s = self._left_s() - sum(need.seconds for need in needs)
+        overhead_s = sum(state.overhead_s for state, _ in needs) / max(1, len(needs))
+        free_s = self._left_s() - sum(seconds for _, seconds in needs)
         share_s = max(0.0, free_s) / slices - overhead_s
         return max(share_s, _LEAST_SHARE * overhead_s, 1e-4)
 
@@ -300,16 +302,8 @@ def _lacked_time(state: CaseState) -> bool:
     return state.error is not None and state.error.code == NO_TIME
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Need:
-    """Seconds that a row needs for its interval."""
-
-    state: CaseState
-    seconds: float
-
-
-def need_of(state: CaseState, typical_overhead_s: float = 0.0) -> Need:
-    """Return the time that a row still needs for three rounds of at least one sample.
+def needed_s(state: CaseState, typical_overhead_s: float = 0.0) -> float:
+    """Return the seconds that a row still needs for three rounds of at least one sample.
 
     `typical_overhead_s` is the overhead of other rows on the same device, for a row that has not
     begun. A row that only shows a limit needs one round, since its fastest sample counts.
@@ -317,30 +311,29 @@ def need_of(state: CaseState, typical_overhead_s: float = 0.0) -> Need:
     rounds = 1 if state.limit else FEWEST_FOR_INTERVAL
     if state.rounds:
         slice_s = state.overhead_s + state.last_sample_s
-        seconds = max(0, rounds - len(state.rounds)) * slice_s
-    else:
-        operation_s = state.expected_operation_s
-        overhead_s = max(state.expected_overhead_s, typical_overhead_s)
-        first_s = _FIRST_RUNS * operation_s + _FIRST_OVERHEADS * overhead_s
-        seconds = first_s + (rounds - 1) * (operation_s + overhead_s)
-    return Need(state=state, seconds=seconds)
+        return max(0, rounds - len(state.rounds)) * slice_s
+    operation_s = state.expected_operation_s
+    overhead_s = max(state.expected_overhead_s, typical_overhead_s)
+    first_s = _FIRST_RUNS * operation_s + _FIRST_OVERHEADS * overhead_s
+    return first_s + (rounds - 1) * (operation_s + overhead_s)
 
 
-def affordable(needs: Sequence[Need], left_s: float) -> list[Need]:
+def affordable(needs: Needs, left_s: float) -> Needs:
     """Return the rows that fit into the seconds left: first rows first, then cheap ones.
 
     Rows that only show a limit come after the first rows that were requested.
     """
-    found: list[Need] = []
-    for need in sorted(needs, key=_rank):
-        if need.seconds <= left_s:
-            found.append(need)
-            left_s -= need.seconds
+    found = []
+    for state, seconds in sorted(needs, key=_rank):
+        if seconds <= left_s:
+            found.append((state, seconds))
+            left_s -= seconds
     return found
 
 
-def _rank(need: Need) -> tuple[bool, bool, float]:
-    return (need.state.reference, need.state.limit, need.seconds)
+def _rank(need: tuple[CaseState, float]) -> tuple[bool, bool, float]:
+    state, seconds = need
+    return (state.reference, state.limit, seconds)
 
 
 def least_budget_s(budget_s: float) -> float:
@@ -354,17 +347,17 @@ def leave_out(states: Sequence[CaseState], budget_s: float) -> str | None:
     Return a sentence with their names and a sufficient budget, or None if all fit. The cheapest
     first row is always measured.
     """
-    needs = [need_of(state) for state in states if state.active]
-    kept = {id(need.state) for need in affordable(needs, least_budget_s(budget_s))}
+    needs = [(state, needed_s(state)) for state in states if state.active]
+    kept = {id(state) for state, _ in affordable(needs, least_budget_s(budget_s))}
     if needs and not kept:
-        kept = {id(min(needs, key=_rank).state)}
-    dropped = [need for need in needs if id(need.state) not in kept]
+        kept = {id(min(needs, key=_rank)[0])}
+    dropped = [(state, seconds) for state, seconds in needs if id(state) not in kept]
     if not dropped:
         return None
-    enough_s = enough_budget_s(sum(need.seconds for need in needs))
-    for need in dropped:
-        need.state.error = left_out(need.state, need.seconds, enough_s)
-    shown = [need.state for need in dropped if not need.state.limit]
+    enough_s = enough_budget_s(sum(seconds for _, seconds in needs))
+    for state, seconds in dropped:
+        state.error = left_out(state, seconds, enough_s)
+    shown = [state for state, _ in dropped if not state.limit]
     if not shown:
         return None
     return (
@@ -399,7 +392,7 @@ def without_interval(states: Sequence[CaseState], budget_s: float) -> str | None
         return None
     typical_s = typical_overheads(states)
     unbegun = [state for state in states if _lacked_time(state)]
-    missing_s = sum(need_of(state, typical_s(state)).seconds for state in (*short, *unbegun))
+    missing_s = sum(needed_s(state, typical_s(state)) for state in (*short, *unbegun))
     whose = "its" if len(short) == 1 else "their"
     return (
         f"time ran out before {named(short)} had {whose} {NO_INTERVAL} "
@@ -407,9 +400,9 @@ def without_interval(states: Sequence[CaseState], budget_s: float) -> str | None
     )
 
 
-def enough_budget_s(needed_s: float) -> float:
+def enough_budget_s(seconds: float) -> float:
     """Return a rounded budget at least a quarter above what is needed."""
-    wanted = max(1.0, 1.25 * needed_s)
+    wanted = max(1.0, 1.25 * seconds)
     step = 10.0 ** math.floor(math.log10(wanted)) / 2
     return math.ceil(wanted / step) * step
 

@@ -28,7 +28,7 @@ from gpucheck.bench.scheduler import (
     leave_out,
     measure,
     measure_host_rates,
-    need_of,
+    needed_s,
     no_time,
     typical_overheads,
     without_interval,
@@ -666,30 +666,31 @@ def begun(rounds: int, sample_s: float, overhead_s: float = 0.0) -> CaseState:
 
 
 def test_a_row_needs_three_rounds_and_the_overhead_of_its_first_slice() -> None:
-    assert need_of(waiting(1.0, 0.5)).seconds == pytest.approx(3 * 1 + 2 * 0.5 + 2 * (1 + 0.5))
-    assert need_of(waiting(1.0), 0.5).seconds == need_of(waiting(1.0, 0.5)).seconds
-    assert need_of(begun(1, 1.0, 0.5)).seconds == pytest.approx(3.0)
-    assert need_of(begun(3, 1.0, 0.5)).seconds == 0
+    assert needed_s(waiting(1.0, 0.5)) == pytest.approx(3 * 1 + 2 * 0.5 + 2 * (1 + 0.5))
+    assert needed_s(waiting(1.0), 0.5) == needed_s(waiting(1.0, 0.5))
+    assert needed_s(begun(1, 1.0, 0.5)) == pytest.approx(3.0)
+    assert needed_s(begun(3, 1.0, 0.5)) == 0
     limit = begun(1, 1.0)
     limit.limit = True
-    assert need_of(limit).seconds == 0
+    assert needed_s(limit) == 0
 
 
 @given(COSTS, st.floats(0.1, 300))
 def test_affordable_rows_fit_and_none_is_preferred_to_a_cheaper_one_of_its_kind(
     costs: list[tuple[float, float, bool]], left_s: float
 ) -> None:
-    needs = [need_of(waiting(run, rest, reference=other)) for run, rest, other in costs]
+    rows = [waiting(run, rest, reference=other) for run, rest, other in costs]
+    needs = [(row, needed_s(row)) for row in rows]
 
     found = affordable(needs, left_s)
 
-    assert sum(need.seconds for need in found) <= left_s * (1 + 1e-9)
-    kept = {id(need) for need in found}
-    for one in found:
+    assert sum(seconds for _, seconds in found) <= left_s * (1 + 1e-9)
+    kept = {id(row) for row, _ in found}
+    for row, seconds in found:
         assert all(
             id(other) in kept
-            for other in needs
-            if other.state.reference == one.state.reference and other.seconds < one.seconds
+            for other, other_s in needs
+            if other.reference == row.reference and other_s < seconds
         )
     # Everything is measured where the time does for everything.
     assert len(affordable(needs, 1e9)) == len(needs)
@@ -716,9 +717,9 @@ def test_references_go_first_and_the_costly_ones_before_the_cheap_ones() -> None
 
 def test_the_budget_that_is_named_does_for_every_row() -> None:
     records = [waiting(1.0), waiting(0.6, reference=True), waiting(0.01, reference=True)]
-    needed_s = sum(need_of(record).seconds for record in records)
+    seconds = sum(needed_s(record) for record in records)
 
-    assert leave_out(records, enough_budget_s(needed_s)) is None
+    assert leave_out(records, enough_budget_s(seconds)) is None
     assert all(record.error is None for record in records)
 
 
@@ -788,13 +789,13 @@ def test_rows_that_only_show_a_limit_come_after_first_rows_and_before_further_on
     further, limit, first = waiting(1 / 8, reference=True), waiting(1 / 4), waiting(3.0)
     limit.limit = True
 
-    kept = affordable([need_of(state) for state in (further, limit, first)], 100.0)
+    kept = affordable([(state, needed_s(state)) for state in (further, limit, first)], 100.0)
 
-    assert [need.state for need in kept] == [first, limit, further]
-    assert [need.seconds for need in kept] == [15.0, 3 / 4, 5 / 8]
+    assert [state for state, _ in kept] == [first, limit, further]
+    assert [seconds for _, seconds in kept] == [15.0, 3 / 4, 5 / 8]
     # The time of one that does not fit is left to others, which it may do exactly.
-    left = affordable([need_of(state) for state in (further, limit, first)], 3 / 4)
-    assert [need.state for need in left] == [limit]
+    left = affordable([(state, needed_s(state)) for state in (further, limit, first)], 3 / 4)
+    assert [state for state, _ in left] == [limit]
 
 
 HOST = (100e9, 10e9)

@@ -61,12 +61,8 @@ class Decision:
         return self.interval[0] * self.expected, self.interval[1] * self.expected
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """A variance of a mean, and the degrees of freedom that it is known with."""
-
-    variance: float
-    freedom: int
+#: A variance of a mean, and the degrees of freedom that it is known with.
+_Variance = tuple[float, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +75,8 @@ class _Side:
 
     mean: float
     logs: tuple[float, ...]
-    parts: tuple[_Part, ...]
-    next_session: _Part | None = None
+    variances: tuple[_Variance, ...]
+    next_session: _Variance | None = None
 
 
 def limit_of(expected: float, tolerance_percent: float, direction: Direction) -> float:
@@ -244,8 +240,7 @@ def _one_session(logs: Sequence[float]) -> _Side:
     kept = _without_strays(logs)
     mean = math.fsum(kept) / len(kept)
     spread = max(deviation(kept, mean), LEAST_NOISE)
-    part = _Part(spread * spread / len(kept), len(kept) - 1)
-    return _Side(mean, tuple(logs), (part,))
+    return _Side(mean, tuple(logs), ((spread * spread / len(kept), len(kept) - 1),))
 
 
 def _expectation(logs: Sequence[float], sessions: Sequence[int]) -> _Side:
@@ -259,21 +254,21 @@ def _expectation(logs: Sequence[float], sessions: Sequence[int]) -> _Side:
     sides = [_one_session(group) for group in groups]
     count = len(sides)
     mean = math.fsum(side.mean for side in sides) / count
-    parts = [part for side in sides for part in side.parts]
-    within = math.fsum(part.variance for part in parts) / count
+    variances = [one for side in sides for one in side.variances]
+    within = math.fsum(variance for variance, _ in variances) / count
     between = max(0.0, deviation([side.mean for side in sides], mean) ** 2 - within)
     return _Side(
         mean,
         tuple(logs),
-        tuple(_Part(part.variance / count**2, part.freedom) for part in parts),
-        _Part(between * (1 + 1 / count), count - 1),
+        tuple((variance / count**2, freedom) for variance, freedom in variances),
+        (between * (1 + 1 / count), count - 1),
     )
 
 
 def _decided(now: _Side, before: _Side, tolerance_percent: float, direction: Direction) -> Decision:
     """Return the verdict on two sides."""
     sessions = (before.next_session,) if before.next_session is not None else ()
-    variance, freedom = _together((*now.parts, *before.parts, *sessions))
+    variance, freedom = _together((*now.variances, *before.variances, *sessions))
     line = _line(tolerance_percent, direction)
     beyond = line - _sign(direction) * (now.mean - before.mean)
     if freedom == 0:
@@ -289,17 +284,17 @@ def _decided(now: _Side, before: _Side, tolerance_percent: float, direction: Dir
     return found
 
 
-def _together(parts: Sequence[_Part]) -> tuple[float, int]:
+def _together(variances: Sequence[_Variance]) -> _Variance:
     """Return the sum of variances and its degrees of freedom, 0 where one process says nothing.
 
-    Welch's and Satterthwaite's: fewer where one part has most of the variance.
+    Welch's and Satterthwaite's: fewer where one has most of the sum.
     """
-    known = [part for part in parts if part.variance > 0]
-    if any(part.freedom == 0 for part in known):
+    known = [one for one in variances if one[0] > 0]
+    if any(freedom == 0 for _, freedom in known):
         return math.inf, 0
-    variance = math.fsum(part.variance for part in known)
-    freedom = variance**2 / math.fsum(part.variance**2 / part.freedom for part in known)
-    return variance, int(freedom + 1e-9)
+    total = math.fsum(variance for variance, _ in known)
+    freedom = total**2 / math.fsum(variance**2 / freedom for variance, freedom in known)
+    return total, int(freedom + 1e-9)
 
 
 def _sign(direction: Direction) -> int:
