@@ -331,27 +331,26 @@ class _RunningBurn:
     def _take(self, name: str, answer: WorkerAnswer) -> None:
         device = self._devices[name]
         device.last_answer_s = self._clock()
-        document = answer.document
-        if document is None:
-            device.state, device.failure = "failed", answer.failure
+        if isinstance(answer, Failure):
+            device.state, device.failure = "failed", answer
             return
-        part = document.get("part")
+        part = answer.get("part")
         if part == "failure":
-            device.state, device.exit_code = "failed", document.get("exit_code")
+            device.state, device.exit_code = "failed", answer.get("exit_code")
             device.failure = Failure(
-                code=str(document["code"]),
-                message=str(document["message"]),
-                remedy=tuple(map(str, document["remedy"])),
+                code=str(answer["code"]),
+                message=str(answer["message"]),
+                remedy=tuple(map(str, answer["remedy"])),
             )
             return
         try:
-            check = from_plain(Corruption, document.get("check"))
+            check = from_plain(Corruption, answer.get("check"))
         except DecodeError as error:
             self._give_up(device, f"sent an unreadable message: {error}")
             return
         device.check = replace(check, gpu_uuid=device.worker.gpu_uuid)
-        device.name = document.get("name", device.name)
-        device.notes = (*device.notes, *map(str, document.get("notes", ())))
+        device.name = answer.get("name", device.name)
+        device.notes = (*device.notes, *map(str, answer.get("notes", ())))
         device.failure = check.failure
         if part == "ready":
             device.state = "ready"

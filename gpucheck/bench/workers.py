@@ -108,12 +108,8 @@ def select_worker_devices(
     return targets
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerAnswer:
-    """Document of a process, or why it ended without its last one."""
-
-    document: dict[str, Any] | None = None
-    failure: Failure | None = None
+#: Document of a process, or why it ended without its last one.
+WorkerAnswer = dict[str, Any] | Failure
 
 
 class StartBarrier:
@@ -239,7 +235,7 @@ class WorkerPool:
         child = self._children[device]
         try:
             while (document := child.next_document(0.0)) is not None:
-                yield WorkerAnswer(document=document)
+                yield document
                 if document.get("part") not in _MORE_FOLLOW:
                     # It now releases its GPU, and with it the claim.
                     self._leaving.append(self._children.pop(device))
@@ -252,12 +248,10 @@ class WorkerPool:
             else:
                 yield self.failure(device, WORKER_DIED, error.how)
 
-    def failure(
-        self, device: str, code: str, how: str, remedy: tuple[str, ...] = ()
-    ) -> WorkerAnswer:
+    def failure(self, device: str, code: str, how: str, remedy: tuple[str, ...] = ()) -> Failure:
         """Return the answer for a process that failed."""
         message = f"the process that {self._task} {device} {how}"
-        return WorkerAnswer(failure=Failure(code=code, message=message, remedy=remedy))
+        return Failure(code=code, message=message, remedy=remedy)
 
     def drop(self, device: str) -> None:
         """Kill a device's process, if it is still there."""
@@ -316,7 +310,9 @@ class Workers:
         finally:
             pool.close()
         return [
-            answers.get(order.device) or pool.failure(order.device, code, how, remedy)
+            answers[order.device]
+            if order.device in answers
+            else pool.failure(order.device, code, how, remedy)
             for order in orders
         ]
 

@@ -266,10 +266,9 @@ def _bench(tell: Tell) -> Report:
 
     order = WorkerDevice(device="all", arguments=_BENCH)
     (answer,) = Workers(report_progress=tell).round([order], sequential=True, deadline_s=BENCH_S)
-    if answer.document is None:
-        failure = answer.failure or Failure(code="no-answer", message="There is no answer.")
-        raise failure.as_error(InconclusiveError)
-    return read_document(json.dumps(answer.document).encode(), MOST_JSON_BYTES).report
+    if isinstance(answer, Failure):
+        raise answer.as_error(InconclusiveError)
+    return read_document(json.dumps(answer).encode(), MOST_JSON_BYTES).report
 
 
 def _answered(name: str, ask: Callable[[], Report], once: ReadOnce) -> Report:

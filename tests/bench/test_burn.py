@@ -29,8 +29,8 @@ from tests.fakes.probes import FakeProbes, gpu_reading, reading_of
 from tests.report.formats.recorded import in_lines, recorded
 from tests.report.schemas import closed_validator
 
-#: What one device sends at one look: its check's changes, or an answer as it is.
-Step = Mapping[str, Any] | WorkerAnswer | None
+#: What one device sends at one look: its check's changes, or an answer as it is: a `part`.
+Step = Mapping[str, Any] | Failure | None
 Script = Callable[[str], Iterator[Step]]
 BOARD = "NVIDIA H100 80GB HBM3"
 
@@ -41,7 +41,7 @@ def _a_processor_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(burn, "crowding", lambda _: 1.0)
 
 
-def said(device: str, part: str, **changes: Any) -> WorkerAnswer:
+def said(device: str, part: str, **changes: Any) -> dict[str, Any]:
     settings: dict[str, Any] = {
         "shape": (8, 8, 8),
         "dtype": "bfloat16",
@@ -50,7 +50,7 @@ def said(device: str, part: str, **changes: Any) -> WorkerAnswer:
         "reference_ok": True,
     }
     check = Corruption(device=device, gpu_uuid=None, **(settings | changes))
-    return WorkerAnswer(document={"part": part, "name": BOARD, "check": to_plain(check)})
+    return {"part": part, "name": BOARD, "check": to_plain(check)}
 
 
 class FakePool(WorkerPool):
@@ -86,10 +86,12 @@ class FakePool(WorkerPool):
                 del self._scripts[device]
                 continue
             step = next(self._scripts[device], None)
-            if isinstance(step, WorkerAnswer):
+            if isinstance(step, Failure):
                 found.append((device, step))
-                part = (step.document or {}).get("part")
-                if step.failure is not None or part in ("end", "failure"):
+                del self._scripts[device]
+            elif step is not None and "part" in step:
+                found.append((device, dict(step)))
+                if step["part"] in ("end", "failure"):
                     del self._scripts[device]
             elif step is not None:
                 self._last[device] = step
@@ -306,7 +308,7 @@ def test_when_all_are_lost_it_ends() -> None:
     def script(device: str) -> Iterator[Step]:
         yield said(device, "ready")
         yield {"products": 5}
-        yield WorkerAnswer(failure=Failure(code="worker-died", message="SIGKILL"))
+        yield Failure(code="worker-died", message="SIGKILL")
 
     result, _ = burned(script)
 
@@ -389,7 +391,7 @@ def test_zero_products_are_never_a_pass() -> None:
 def test_where_nothing_can_be_opened_the_reason_is_the_answer() -> None:
     def script(device: str) -> Iterator[Step]:
         found = {"part": "failure", "exit_code": 4, "code": "cupy-missing", "message": "no CuPy"}
-        yield WorkerAnswer(document={**found, "remedy": ["install it"]})
+        yield {**found, "remedy": ["install it"]}
 
     result, _ = burned(script)
     answer = conclude_burn(result, Host())
@@ -433,9 +435,8 @@ def test_a_full_gpu_is_undecided_and_the_others_go_on() -> None:
 def test_a_reduced_size_is_a_note_of_its_device() -> None:
     def script(device: str) -> Iterator[Step]:
         ready = said(device, "ready")
-        assert ready.document is not None
         notes = ["measured at 2048"] if device == "gpu:1" else []
-        yield WorkerAnswer(document={**ready.document, "notes": notes})
+        yield {**ready, "notes": notes}
         yield from healthy(device)
 
     assert burned(script)[0].notes == ("gpu:1: measured at 2048",)
@@ -444,7 +445,7 @@ def test_a_reduced_size_is_a_note_of_its_device() -> None:
 def test_a_size_that_fits_nowhere_is_wrong_use() -> None:
     def script(device: str) -> Iterator[Step]:
         found = {"part": "failure", "exit_code": 2, "code": "size-does-not-fit", "message": "no"}
-        yield WorkerAnswer(document={**found, "remedy": ["smaller"]})
+        yield {**found, "remedy": ["smaller"]}
 
     answer = conclude_burn(burned(script)[0], Host())
 
@@ -808,14 +809,14 @@ def failing(device: str) -> Iterator[Step]:
         return
     if place == 6:
         words = {"code": "gpu-busy", "message": "it is held", "remedy": ["wait"], "exit_code": 3}
-        yield WorkerAnswer(document={"part": "failure", **words})
+        yield {"part": "failure", **words}
         return
     yield said(device, "ready")
     for turn in range(1, 100):
         if place == 1 and turn > 3:
             yield {"products": 10 * turn, "mismatches": 2, "first_index": 40, "largest_ulp": 8}
         elif place == 2 and turn == 5:
-            yield WorkerAnswer(failure=Failure(code="worker-died", message="it died"))
+            yield Failure(code="worker-died", message="it died")
             return
         elif place == 3 and turn > 4:
             yield None

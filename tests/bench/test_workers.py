@@ -30,6 +30,7 @@ from gpucheck.bench.workers import (
     wait_for_start,
     worker_environment,
 )
+from gpucheck.report.envelope import Failure
 from tests.hang_watch import is_running
 
 #: What a worker does by its first argument; it takes part in the common start as bench does.
@@ -124,14 +125,14 @@ def _only_one_left(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
 
 
 def codes(answers: Sequence[WorkerAnswer]) -> list[str | None]:
-    return [answer.failure.code if answer.failure else None for answer in answers]
+    return [answer.code if isinstance(answer, Failure) else None for answer in answers]
 
 
 def test_each_answer_stands_in_the_place_of_its_order(command: tuple[str, ...]) -> None:
     answers = run(command, "a", "b", "c")
 
     assert codes(answers) == [None, None, None]
-    assert [answer.document["arguments"] for answer in answers if answer.document] == [
+    assert [answer["arguments"] for answer in answers if isinstance(answer, dict)] == [
         ["a"],
         ["b"],
         ["c"],
@@ -141,8 +142,8 @@ def test_each_answer_stands_in_the_place_of_its_order(command: tuple[str, ...]) 
 def test_a_document_longer_than_a_pipe_holds(command: tuple[str, ...]) -> None:
     (answer,) = run(command, "long")
 
-    assert answer.document is not None
-    assert len(answer.document["padding"]) == 300_000
+    assert isinstance(answer, dict)
+    assert len(answer["padding"]) == 300_000
 
 
 @pytest.mark.parametrize(
@@ -158,10 +159,10 @@ def test_a_bad_end_is_a_failure_and_the_others_go_on(
 ) -> None:
     bad, good = run(command, word, "good")
 
-    assert bad.failure is not None
-    assert bad.failure.code == code
-    assert bad.failure.message == f"the process that measured gpu:0 {said}"
-    assert good.document is not None
+    assert isinstance(bad, Failure)
+    assert bad.code == code
+    assert bad.message == f"the process that measured gpu:0 {said}"
+    assert isinstance(good, dict)
     assert children() == set()
 
 
@@ -174,8 +175,8 @@ def test_one_that_hangs_is_left_after_the_deadline(
     monkeypatch.setattr(os, "getloadavg", lambda: (0.0, 0.0, 0.0))
     hung, good = run(command, "hang", "good")
 
-    assert hung.failure is not None
-    assert hung.failure.message == "the process that measured gpu:0 gave no answer within 900 s"
+    assert isinstance(hung, Failure)
+    assert hung.message == "the process that measured gpu:0 gave no answer within 900 s"
     assert codes([hung, good]) == [WORKER_SILENT, None]
     assert children() == set()
 
@@ -194,9 +195,9 @@ def test_one_that_is_late_on_a_crowded_host_blames_the_crowd(
     late, good = run(command, "hang", "good")
 
     assert codes([late, good]) == [WORKER_LATE, None]
-    assert late.failure is not None
-    assert f"{4 * cores + 2} programs shared {cores} core" in late.failure.message
-    assert late.failure.remedy == ("run it again when the machine is idle",)
+    assert isinstance(late, Failure)
+    assert f"{4 * cores + 2} programs shared {cores} core" in late.message
+    assert late.remedy == ("run it again when the machine is idle",)
 
 
 def test_one_that_is_never_ready_does_not_keep_the_others(
@@ -256,7 +257,7 @@ def test_together_they_begin_when_the_last_is_ready(
 
 def test_in_turn_no_two_measure_at_once(command: tuple[str, ...]) -> None:
     found = [
-        answer.document for answer in run(command, *"abcd", sequential=True) if answer.document
+        answer for answer in run(command, *"abcd", sequential=True) if isinstance(answer, dict)
     ]
     spans = sorted((span["begun"], span["ended"]) for span in found)
 
@@ -270,16 +271,16 @@ def test_a_worker_is_bound_to_the_processors_of_its_order(command: tuple[str, ..
 
     (answer,) = run(command, "a", cpus=frozenset({one, 4095}))
 
-    assert answer.document is not None
-    assert answer.document["cpus"] == [one]
+    assert isinstance(answer, dict)
+    assert answer["cpus"] == [one]
     assert os.sched_getaffinity(0) == ours
 
 
 def test_processors_that_we_may_not_use_bind_nobody(command: tuple[str, ...]) -> None:
     (answer,) = run(command, "a", cpus=frozenset({4095}))
 
-    assert answer.document is not None
-    assert answer.document["cpus"] == sorted(os.sched_getaffinity(0))
+    assert isinstance(answer, dict)
+    assert answer["cpus"] == sorted(os.sched_getaffinity(0))
 
 
 def test_a_request_to_stop_ends_the_workers(
@@ -405,7 +406,7 @@ Answers = list[tuple[str, WorkerAnswer]]
 
 
 def part_of(answer: WorkerAnswer) -> str | None:
-    return (answer.document or {}).get("part")
+    return None if isinstance(answer, Failure) else answer.get("part")
 
 
 def heard(pool: WorkerPool, part: str, count: int) -> Answers:
@@ -414,7 +415,7 @@ def heard(pool: WorkerPool, part: str, count: int) -> Answers:
     while True:
         found += pool.answers(0.2)
         parts = [part_of(answer) for _, answer in found]
-        if parts.count(part) >= count or any(answer.failure for _, answer in found):
+        if parts.count(part) >= count or any(isinstance(answer, Failure) for _, answer in found):
             return found
 
 
@@ -446,9 +447,9 @@ def test_a_worker_that_ends_under_load_is_a_failure(pool: WorkerPool, what: str,
     _, last = heard(pool, "never", 1)[-1]
     pool.close()
 
-    assert last.failure is not None
-    assert last.failure.code == WORKER_DIED
-    assert last.failure.message == f"the process that loads gpu:0 {how}"
+    assert isinstance(last, Failure)
+    assert last.code == WORKER_DIED
+    assert last.message == f"the process that loads gpu:0 {how}"
 
 
 def test_a_refusal_is_the_last_document(pool: WorkerPool) -> None:
@@ -456,7 +457,8 @@ def test_a_refusal_is_the_last_document(pool: WorkerPool) -> None:
     ((_, answer),) = heard(pool, "failure", 1)
     pool.close()
 
-    assert (answer.document or {})["code"] == "no-gpu"
+    assert isinstance(answer, dict)
+    assert answer["code"] == "no-gpu"
     assert pool.running == ()
     assert pool._barrier is not None
     assert pool._barrier._lock == -1
@@ -480,5 +482,5 @@ def test_a_pool_that_cannot_be_started_answers_with_the_failure(tmp_path: Path) 
     ((_, answer),) = pool.answers(1.0)
     pool.close()
 
-    assert answer.failure is not None
-    assert "could not be started" in answer.failure.message
+    assert isinstance(answer, Failure)
+    assert "could not be started" in answer.message

@@ -232,7 +232,7 @@ def test_a_benchmark_is_a_part_without_names(measured: Any) -> None:
     plain["host"]["name"] = "node17"
     plain["result"]["notes"] = ["alice at /home/alice/x took GPU-" + "1" * 8 + "-1111" * 3]
     plain["result"]["environment"]["variables"] = {"CUDA_PATH": "/home/alice", "OMP_NUM": "x"}
-    measured(WorkerAnswer(document=plain))
+    measured(plain)
 
     parts = gathered(FakeProbes(readings=reading_of(gpu_reading(0))), bench=True)
 
@@ -247,7 +247,7 @@ def test_a_benchmark_is_a_part_without_names(measured: Any) -> None:
 
 
 def test_a_benchmark_that_gives_no_answer_is_said(measured: Any) -> None:
-    measured(WorkerAnswer(failure=Failure(code="worker-late", message="it took too long")))
+    measured(Failure(code="worker-late", message="it took too long"))
 
     parts = gathered(FakeProbes(readings=reading_of(gpu_reading(0))), bench=True)
 

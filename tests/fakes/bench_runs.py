@@ -83,7 +83,7 @@ def document(
     }
 
 
-Script = Callable[[WorkerDevice, int, bool], WorkerAnswer | dict[str, Any]]
+Script = Callable[[WorkerDevice, int, bool], WorkerAnswer]
 
 
 class FakeWorkers:
@@ -107,8 +107,7 @@ class FakeWorkers:
     def _answer(self, order: WorkerDevice, sequential: bool) -> WorkerAnswer:
         number = self._counts.get(order.device, 0)
         self._counts[order.device] = number + 1
-        found = self._script(order, number, sequential)
-        return found if isinstance(found, WorkerAnswer) else WorkerAnswer(document=found)
+        return self._script(order, number, sequential)
 
 
 def gpus(count: int) -> tuple[Gpu, ...]:
@@ -133,7 +132,7 @@ def runs_of(
     targets = worker_devices(list(speeds), gpus(8))
     return tuple(
         run_of(
-            WorkerAnswer(document=document(worker.device, speed, **changes)),
+            document(worker.device, speed, **changes),
             worker,
             number,
             together=together,

@@ -123,11 +123,13 @@ def run_of(
     answer: WorkerAnswer, worker: WorkerDevice, number: int, *, together: bool
 ) -> ProcessRun:
     """Return what one process returned, read strictly: a bench document, or a failure."""
-    document = answer.document
-    result, host, failure = None, Host(), answer.failure
-    if document is not None:
+    result, host, exit_code = None, Host(), None
+    if isinstance(answer, Failure):
+        failure: Failure | None = answer
+    else:
+        exit_code = answer.get("exit_code")
         try:
-            result, host, failure = read_document(document)
+            result, host, failure = read_document(answer)
         except DecodeError as error:
             failure = Failure(
                 code=WORKER_NO_DOCUMENT,
@@ -143,7 +145,7 @@ def run_of(
         result=result,
         failure=failure,
         host=host,
-        exit_code=document.get("exit_code") if document is not None else None,
+        exit_code=exit_code,
     )
 
 

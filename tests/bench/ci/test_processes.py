@@ -17,7 +17,6 @@ from gpucheck.bench.workers import (
     WORKER_DIED,
     WORKER_INTERRUPTED,
     WORKER_NO_DOCUMENT,
-    WorkerAnswer,
     WorkerDevice,
     worker_devices,
 )
@@ -27,8 +26,8 @@ from tests.architecture.commands import built_command
 from tests.fakes.bench_results import uuid_of
 from tests.fakes.bench_runs import FakeWorkers, document, gpus, runs_of
 
-DIED = WorkerAnswer(failure=Failure(code=WORKER_DIED, message="the process was ended by SIGKILL"))
-STOPPED = WorkerAnswer(failure=Failure(code=WORKER_INTERRUPTED, message="it was interrupted"))
+DIED = Failure(code=WORKER_DIED, message="the process was ended by SIGKILL")
+STOPPED = Failure(code=WORKER_INTERRUPTED, message="it was interrupted")
 
 
 def good(order: WorkerDevice, number: int, sequential: bool) -> dict[str, Any]:
@@ -194,7 +193,7 @@ def test_an_interrupt_ends_it_and_keeps_what_is_there() -> None:
 
 def read(found: Any) -> ProcessRun:
     worker = WorkerDevice(device="gpu:0", gpu_uuid="GPU-0")
-    return run_of(WorkerAnswer(document=found), worker, 0, together=True)
+    return run_of(found, worker, 0, together=True)
 
 
 def test_a_document_is_read_whole() -> None:

@@ -69,7 +69,7 @@ from tests.fakes.verdicts import report
 from tests.report.formats.junit_rules import violations
 from tests.report.schemas import validator
 
-STOPPED = WorkerAnswer(failure=Failure(code=WORKER_INTERRUPTED, message="interrupted"))
+STOPPED = Failure(code=WORKER_INTERRUPTED, message="interrupted")
 TIME = "2026-11-21T03:32:00Z"
 
 
@@ -83,16 +83,15 @@ def scripted(steps: Iterable[BenchResult | WorkerAnswer]) -> FakeWorkers:
 
     def answer(*_: object) -> WorkerAnswer:
         step = next(script)
-        if isinstance(step, WorkerAnswer):
+        if not isinstance(step, BenchResult):
             return step
-        document = {
+        return {
             "schema": "gpucheck/bench/1",
             "exit_code": 0,
             "host": to_plain(Host()),
             "error": None,
             "result": to_plain(step),
         }
-        return WorkerAnswer(document=document)
 
     return FakeWorkers(answer)
 
@@ -187,13 +186,13 @@ def test_what_every_process_lacks_is_code_four_and_no_verdict() -> None:
     lacking = Failure(code="cupy-missing", message="CuPy is missing")
     found = document("cpu", 1.0, exit_code=4, error=lacking) | {"result": None}
 
-    answer, _ = run_cpu([WorkerAnswer(document=found)])
+    answer, _ = run_cpu([found])
 
     assert (answer.exit_code, answer.error, answer.result) == (ExitCode.MISSING, lacking, None)
 
 
 def test_processes_that_died_are_a_verdict_without_rows() -> None:
-    answer, _ = run_cpu([WorkerAnswer(failure=Failure(code=WORKER_DIED, message="it died"))])
+    answer, _ = run_cpu([Failure(code=WORKER_DIED, message="it died")])
 
     assert answer.exit_code is ExitCode.BAD
     assert isinstance(answer.result, BenchResult)
@@ -661,7 +660,7 @@ def test_a_gpu_lost_in_mid_run_is_a_hardware_failure() -> None:
 
 
 def test_a_worker_that_dies_fails_its_device() -> None:
-    died = WorkerAnswer(failure=Failure(code=WORKER_DIED, message="ended by SIGSEGV"))
+    died = Failure(code=WORKER_DIED, message="ended by SIGSEGV")
 
     def script(order: Any, number: int, sequential: bool) -> Any:
         return died if (order.device, number) == ("gpu:1", 2) else document(order.device, 7e14)
