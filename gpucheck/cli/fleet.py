@@ -31,9 +31,7 @@ EXPECT = option(
     "Hosts that must be there: a,b[01-16], or a file: host, rack.",
     group=WHICH_NODES,
 )
-MAX_MISSING = option(
-    "--max-missing N", "So many nodes may be without an answer.", 0, group=WHICH_NODES
-)
+MAX_MISSING = option("--max-missing N", "So many nodes may be missing.", 0, group=WHICH_NODES)
 BASELINE = option(
     "--baseline FILE", "Judge speeds by this earlier report (--json) too.", group="Judge"
 )

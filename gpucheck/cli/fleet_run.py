@@ -215,7 +215,7 @@ def _keep(answer: NodeAnswer, collected: Collected, file: ResultsFile | None) ->
 
 @contextmanager
 def live_table(*, shown: bool) -> Iterator[Callable[[Asked | NodeAnswer], None]]:
-    """Show who has answered, who is well, sick or silent, while the block runs."""
+    """Show who has answered, which nodes are ok, failed or missing, while the block runs."""
     if not (shown and is_watched()):
         yield lambda _: None
         return
@@ -227,13 +227,13 @@ def live_table(*, shown: bool) -> Iterator[Callable[[Asked | NodeAnswer], None]]
     from gpucheck.fleet.model import SILENT, Outcome
 
     waiting: dict[str, bool] = {}
-    answered: dict[str, list[str]] = {"healthy": [], "sick": [], "silent": [], "not judged": []}
-    styles = {"healthy": "green", "sick": "red", "silent": "red", "not judged": "yellow"}
+    answered: dict[str, list[str]] = {"ok": [], "failed": [], "missing": [], "not judged": []}
+    styles = {"ok": "green", "failed": "red", "missing": "red", "not judged": "yellow"}
 
     def kind(answer: NodeAnswer) -> str:
         if answer.outcome in SILENT:
-            return "silent"
-        return {Outcome.OK: "healthy", Outcome.FAILED: "sick"}.get(answer.outcome, "not judged")
+            return "missing"
+        return {Outcome.OK: "ok", Outcome.FAILED: "failed"}.get(answer.outcome, "not judged")
 
     def drawn() -> Table:
         table = Table(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False)
@@ -246,7 +246,7 @@ def live_table(*, shown: bool) -> Iterator[Callable[[Asked | NodeAnswer], None]]
         table.add_row("answered", f"{total - len(waiting)} of {total}", counts)
         for name, nodes in answered.items():
             names = ", ".join(nodes[-_NAMED:])
-            shown_names = "" if name == "healthy" else names
+            shown_names = "" if name == "ok" else names
             table.add_row(name, f"{len(nodes)}", shown_names, style=styles[name] if nodes else "")
         return table
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import NamedTuple
 
-from gpucheck.fleet.documents import SUFFIXES, Found
+from gpucheck.fleet.documents import STANDARD_INPUT, SUFFIXES, Found
 from gpucheck.fleet.hostlist import HostNames
 from gpucheck.fleet.model import UNDECIDED, DocumentProblem, Outcome
 from gpucheck.fleet.node_facts import (
@@ -45,13 +45,18 @@ _WORST_FIRST = (
 
 
 class Run(NamedTuple):
-    """One document of a node, in the order of its time and then of reading."""
+    """One document of a node, in the order of its time and then of reading.
+
+    `sentences` say what is wrong in words, `file` is what `gpucheck show` can show.
+    """
 
     time: float
     order: int
     command: str
     outcome: Outcome
     reasons: tuple[str, ...]
+    sentences: tuple[str, ...]
+    file: str | None
 
 
 @dataclass(slots=True)
@@ -181,7 +186,7 @@ class Collected:
             if mark in node.seen:
                 return
             node.seen.add(mark)
-        self._take(node, facts)
+        self._take(node, facts, self._file(facts, found))
 
     def _problem(self, found: Found, facts: NodeFacts) -> None:
         self.problem_count += 1
@@ -205,11 +210,18 @@ class Collected:
     def _known(self, name: str) -> str:
         return self._word(self._expected.find(name) or name)
 
-    def _take(self, node: Node, facts: NodeFacts) -> None:
+    def _file(self, facts: NodeFacts, found: Found) -> str | None:
+        """Return the file that is this document and nothing else; None for a line of many."""
+        whole = found.line is None and found.file != STANDARD_INPUT
+        schema = found.document and found.document.get("schema")
+        return found.file if whole and schema == f"gpucheck/{facts.command}/1" else None
+
+    def _take(self, node: Node, facts: NodeFacts, file: str | None) -> None:
         order = self.documents
         time = facts.time if facts.time is not None else node.time or 0.0
         newest = node.time is None or time >= node.time
-        run = Run(time, order, facts.command, facts.outcome, facts.reasons)
+        sentences = (facts.conclusion,) if facts.conclusion else facts.reasons
+        run = Run(time, order, facts.command, facts.outcome, facts.reasons, sentences, file)
         node.take(run, frozenset(self._word(gpu.uuid) for gpu in facts.gpus))
         node.recorded |= facts.recorded
         if newest:

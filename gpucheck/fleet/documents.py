@@ -22,6 +22,8 @@ from gpucheck.report.errors import WrongUseError
 from gpucheck.report.text import printable
 
 STDIN = "-"
+#: What standard input is called where it is the file of a document.
+STANDARD_INPUT = "standard input"
 #: What a document's file is called in a folder.
 SUFFIXES = (".json", ".jsonl", ".ndjson", ".json.gz", ".jsonl.gz", ".ndjson.gz")
 _GZIP = b"\x1f\x8b"
@@ -61,7 +63,7 @@ def read_documents(names: Sequence[str]) -> Iterator[Found]:
     """
     for name in names:
         if name == STDIN:
-            yield from _read(os.dup(0), "standard input")
+            yield from _read(os.dup(0), STANDARD_INPUT)
         elif Path(name).is_dir():
             for path in _files_in(name):
                 if isinstance(path, Found):
@@ -150,15 +152,18 @@ def _pieces(file: Any, name: str) -> Iterator[tuple[int, Found]]:
     """Yield each document with the number of its last line.
 
     A line is a document, but for one that is spread over lines: it begins with a line that is only
-    a brace, and ends with such a line.
+    a brace, and ends with such a line. Of the lines that begin none only the first is yielded: a
+    text that is not JSON at all is one problem, however long it is.
     """
-    number, following = 0, b""
+    number, following, strayed = 0, b"", False
     while text := following or _line(file):
         number += 1
         first, following = number, b""
         if text.strip() == b"{":
             text, number, following = _block(file, text, number)
-        if text.strip():
+        stray = not text.lstrip().startswith(b"{") and _NEXT.search(text) is None
+        if text.strip() and not (stray and strayed):
+            strayed |= stray
             for found in _parsed(text, name, first):
                 yield number, found
 

@@ -38,7 +38,9 @@ class Outcome(StrEnum):
     NOT_INSTALLED = "not-installed"
 
 
-#: Outcomes without an answer: they count against --max-missing.
+#: Outcomes with which a node is well, if it is not slow.
+HEALTHY = frozenset({Outcome.OK, Outcome.UNEXPECTED})
+#: Outcomes without an answer, all called missing in words: they count against --max-missing.
 SILENT = frozenset(
     {Outcome.MISSING, Outcome.TIMEOUT, Outcome.NO_ANSWER, Outcome.LOST, Outcome.NOT_INSTALLED}
 )
@@ -99,6 +101,8 @@ class FleetGpu(NamedTuple):
 class FleetNode(NamedTuple):
     """Node of the fleet: its outcome with the reasons, the worst first, and its GPUs.
 
+    `reasons` are identifiers where a document has them, `conclusion` says the same in words; null
+    where there is nothing to say. `file` is the document that decides, if a file holds it alone.
     `expected` is null without a list of hosts, `rack` without a column for it. `time` is that of
     its newest document. `failed_in` counts its runs that failed, of `runs`.
     """
@@ -117,6 +121,8 @@ class FleetNode(NamedTuple):
     gpucheck_version: str | None = None
     driver_version: str | None = None
     gpus: tuple[FleetGpu, ...] = ()
+    conclusion: str | None = None
+    file: str | None = None
 
 
 class JudgedBy(StrEnum):

@@ -84,7 +84,8 @@ class Test(NamedTuple):
 class NodeFacts(NamedTuple):
     """What one document says of its node; `host` is null where it does not say that.
 
-    `time` is in seconds since 1970, null if it cannot be read. `speeds` are those of GPUs, `busy`
+    `conclusion` is the document's own sentence over what is wrong, if it has one. `time` is in
+    seconds since 1970, null if it cannot be read. `speeds` are those of GPUs, `busy`
     the GPUs that others used. `ignored` says why a document is none of a node.
     """
 
@@ -92,6 +93,7 @@ class NodeFacts(NamedTuple):
     command: str
     outcome: Outcome
     reasons: tuple[str, ...] = ()
+    conclusion: str | None = None
     time: float | None = None
     gpucheck_version: str | None = None
     inventory: Mapping[str, str] = {}
@@ -127,7 +129,7 @@ def facts_of(document: Mapping[str, Any]) -> NodeFacts:
 def _undecided(
     document: Mapping[str, Any], command: str, outcome: Outcome, reason: str
 ) -> NodeFacts:
-    return NodeFacts(_host_of(document), command, outcome, (reason,), _time(document))
+    return NodeFacts(_host_of(document), command, outcome, (reason,), time=_time(document))
 
 
 def _answer(line: Mapping[str, Any], number: int) -> NodeFacts:
@@ -147,7 +149,9 @@ def _answer(line: Mapping[str, Any], number: int) -> NodeFacts:
         if outcome is Outcome.OK:
             outcome, reasons = Outcome.UNREADABLE, ("it answered without a document",)
         version = _text(line, "gpucheck_version")
-        return NodeFacts(host, command, outcome, reasons, _time(line), version)
+        return NodeFacts(
+            host, command, outcome, reasons, time=_time(line), gpucheck_version=version
+        )
     found = facts_of(inner)
     if found.ignored is not None:
         found = found._replace(ignored=None, outcome=Outcome.UNREADABLE, reasons=(found.ignored,))
@@ -158,7 +162,7 @@ def _answer(line: Mapping[str, Any], number: int) -> NodeFacts:
         Outcome.OK,
         Outcome.INCONCLUSIVE,
     ):
-        found = found._replace(outcome=outcome, reasons=(reason, *found.reasons))
+        found = found._replace(outcome=outcome, reasons=(reason, *found.reasons), conclusion=None)
     return found
 
 
@@ -203,6 +207,7 @@ def _report(document: Mapping[str, Any], command: str) -> NodeFacts:
         command=command,
         outcome=outcome,
         reasons=reasons,
+        conclusion=_text(result, "conclusion") if outcome is not Outcome.OK else None,
         time=_time(document),
         gpucheck_version=_text(_map(document, "tool"), "version"),
         inventory=_of_node(host, result, command),

@@ -7,12 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gpucheck.fleet.model import SILENT, UNDECIDED, FleetNode, FleetReport, Outcome
+from gpucheck.fleet.model import (
+    HEALTHY,
+    SILENT,
+    UNDECIDED,
+    FleetNode,
+    FleetReport,
+    Outcome,
+)
 from gpucheck.report.envelope import Report
 from gpucheck.report.metrics import Metric, gauge, gpu_labels, ratio
 from gpucheck.report.verdicts import Kind, Verdict
-
-_HEALTHY = (Outcome.OK, Outcome.UNEXPECTED)
 
 
 def records(result: object) -> Iterator[tuple[str, object]]:
@@ -50,7 +55,7 @@ def verdicts(result: object) -> list[Verdict]:
 
 def _word(node: FleetNode) -> str:
     """Return what a node is, in a word: slow only if nothing worse."""
-    return "slow" if node.slow and node.outcome in _HEALTHY else node.outcome.value
+    return "slow" if node.slow and node.outcome in HEALTHY else node.outcome.value
 
 
 def _kind(node: FleetNode, *, tolerated: bool) -> Kind:
@@ -80,7 +85,7 @@ def metrics(report: Report) -> Iterator[Metric]:
         [
             ({"hostname": node.host, "rack": node.rack, "outcome": _word(node)}, 1)
             for node in found.nodes
-            if node.slow or node.outcome not in _HEALTHY
+            if node.slow or node.outcome not in HEALTHY
         ],
     )
     yield gauge(

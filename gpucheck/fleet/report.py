@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from typing import NamedTuple
 
 from gpucheck.fleet.baseline import Baseline
 from gpucheck.fleet.collect import Collected, Node
 from gpucheck.fleet.hostlist import Expected, fold
 from gpucheck.fleet.model import (
+    HEALTHY,
     SILENT,
     UNDECIDED,
     Difference,
@@ -31,8 +33,6 @@ LEAST_OF_A_KIND = 3
 MOST_VALUES = 20
 #: So many other hosts of one GPU are named.
 MOST_NAMED = 3
-#: The reason of a node of which nothing came.
-NOT_HEARD_OF = "no document"
 
 
 def report(
@@ -48,7 +48,8 @@ def report(
     rule = rule or JudgementRule()
     speeds = judged_speeds(collected, expected or {}, rule, baseline)
     rows = tuple(_differences(collected, rule))
-    nodes = tuple(_nodes(collected, expected, rule, speeds, rows))
+    odd = _oddities(collected, rows, rule)
+    nodes = tuple(_nodes(collected, expected, rule, speeds, odd.reasons))
     silent = sum(1 for node in nodes if node.outcome in SILENT)
     result = FleetReport(
         conclusion="",
@@ -66,12 +67,12 @@ def report(
         rule=rule,
         baseline=baseline and baseline.file,
     )
-    result = result._replace(conclusion=_conclusion(result, collected.problem_count))
+    result = result._replace(conclusion=_conclusion(result, collected.problem_count, odd))
     return Answer(
         result=result,
         exit_code=_exit_code(result, collected.problem_count),
         host=host,
-        warnings=tuple(_warnings(result, collected)),
+        warnings=tuple(_warnings(result, collected, odd)),
     )
 
 
@@ -134,28 +135,29 @@ def _nodes(
     expected: Expected | None,
     rule: JudgementRule,
     speeds: JudgedSpeeds,
-    rows: Sequence[Difference],
+    odd: Mapping[str, Sequence[str]],
 ) -> Iterator[FleetNode]:
     """Yield the expected nodes in their order, then the others."""
     hosts = expected or {}
-    odd = _oddities(collected, rows, rule)
     for host in (*hosts, *sorted(name for name in collected.nodes if name not in hosts)):
         node = collected.nodes.get(host)
         rack = hosts.get(host)
         known = None if expected is None else host in hosts
         if node is None:
-            yield FleetNode(host, Outcome.MISSING, (NOT_HEARD_OF,), rack, known)
+            yield FleetNode(host, Outcome.MISSING, rack=rack, expected=known)
             continue
         found = _node(node, rule)
         unexpected = found.outcome is Outcome.OK and known is False
-        slow, different = speeds.reasons.get(host, ()), odd.get(host, ())
+        more = (*speeds.reasons.get(host, ()), *odd.get(host, ()))
+        told = (found.conclusion,) if found.conclusion else ()
         yield found._replace(
             outcome=Outcome.UNEXPECTED if unexpected else found.outcome,
-            reasons=(*found.reasons, *slow, *different)[:MOST_REASONS],
+            reasons=(*found.reasons, *more)[:MOST_REASONS],
+            conclusion="; ".join((*told, *more[:MOST_REASONS])) or None,
             rack=rack,
             expected=known,
-            slow=bool(slow),
-            different=bool(different),
+            slow=host in speeds.reasons,
+            different=host in odd,
             gpus=tuple(speeds.gpu(gpu) for gpu in node.ordered_gpus()),
         )
 
@@ -168,9 +170,11 @@ def _node(node: Node, rule: JudgementRule) -> FleetNode:
         node.latest(), key=lambda run: (run.outcome is not outcome, run.command != "detect")
     )
     reasons = dict.fromkeys(reason.rstrip(".") for run in latest for reason in run.reasons)
+    told = dict.fromkeys(each.rstrip(".") for run in latest for each in run.sentences)
     runs, failed_in = node.repeats()
     if runs > 1 and 0 < failed_in < runs:
         reasons[f"failed in {failed_in} of {runs} runs"] = None
+        told[f"failed in {failed_in} of {runs} runs"] = None
         if failed_in >= max(2, rule.confirmed_share * runs):
             outcome = Outcome.FAILED
     return FleetNode(
@@ -183,19 +187,29 @@ def _node(node: Node, rule: JudgementRule) -> FleetNode:
         time=_time(node.time),
         gpucheck_version=node.gpucheck_version,
         driver_version=node.inventory.get("driver_version"),
+        conclusion="; ".join(told) or None,
+        file=latest[0].file,
     )
 
 
-def _oddities(
-    collected: Collected, rows: Sequence[Difference], rule: JudgementRule
-) -> Mapping[str, list[str]]:
+class _Oddities(NamedTuple):
+    """Why nodes are different, those unlike most, and those whose GPUs others report too."""
+
+    reasons: Mapping[str, list[str]]
+    differing: Collection[str]
+    sharing: Collection[str]
+
+
+def _oddities(collected: Collected, rows: Sequence[Difference], rule: JudgementRule) -> _Oddities:
     """Return in what each node is different: its set-up, whose GPUs it has, its clock."""
     found: dict[str, list[str]] = {}
     for row in rows:
         if row.majority is not None:
             for host in row.hosts:
                 found.setdefault(host, []).append(row.reason)
-    for (host, named), uuids in _shared_gpus(collected).items():
+    shared = _shared_gpus(collected)
+    differing = set(found)
+    for (host, named), uuids in shared.items():
         if len(reasons := found.setdefault(host, [])) < MOST_REASONS:
             more = len(uuids) - 1
             which = f"{len(uuids)} of its GPUs are" if more else "one of its GPUs is"
@@ -207,12 +221,14 @@ def _oddities(
         if node.has_other_gpus:
             text = "its documents name different GPUs: exchanged, or two machines of one name"
             found.setdefault(node.host, []).append(text)
+            differing.add(node.host)
         if node.time is not None and abs(node.time - middle) > rule.most_age_s:
             days = (middle - node.time) / 86400
             word = "older" if days > 0 else "newer"
             text = f"its documents are {abs(days):.1f} days {word} than most, or its clock is wrong"
             found.setdefault(node.host, []).append(text)
-    return found
+            differing.add(node.host)
+    return _Oddities(found, differing, {host for host, _ in shared})
 
 
 def _shared_gpus(collected: Collected) -> Mapping[tuple[str, str], list[str]]:
@@ -260,43 +276,54 @@ def _exit_code(result: FleetReport, problems: int) -> ExitCode:
     return ExitCode.OK
 
 
-def _conclusion(result: FleetReport, problems: int) -> str:
-    """Return the sentence over all: how many nodes there are, and how many are not well."""
+def _conclusion(result: FleetReport, problems: int, odd: _Oddities) -> str:
+    """Return the sentence over all: how many nodes there are, are well, and are not."""
     total = len(result.nodes)
     if total == 0:
         return "no node: nothing was judged"
+    well = sum(1 for node in result.nodes if node.outcome in HEALTHY and not node.slow)
     parts = [
-        (sum(1 for node in result.nodes if node.outcome in SILENT), "without an answer"),
+        (sum(1 for node in result.nodes if node.outcome in SILENT), "missing"),
         (sum(1 for node in result.nodes if node.outcome is Outcome.FAILED), "failed"),
         (sum(1 for node in result.nodes if node.slow), "slow"),
         (sum(1 for node in result.nodes if node.outcome in UNDECIDED), "not judged"),
-        (sum(1 for node in result.nodes if node.different), "different"),
+        (len(odd.differing), "different"),
+        (len(odd.sharing), "with the same GPUs"),
         (sum(1 for node in result.nodes if node.expected is False), "unexpected"),
     ]
     found = [f"{number} {word}" for number, word in parts if number]
     if problems:
         found.append(f"{count_of(problems, 'document')} of no node")
-    return f"{count_of(total, 'node')}: {', '.join(found) or 'nothing is wrong'}"
+    return f"{count_of(total, 'node')}: {', '.join((f'{well} ok', *found))}"
 
 
-def _warnings(result: FleetReport, collected: Collected) -> Iterator[Notice]:
+def _warnings(result: FleetReport, collected: Collected, odd: _Oddities) -> Iterator[Notice]:
     yield from _warnings_of_speeds(result)
+    if odd.differing:
+        hosts = sorted(odd.differing)
+        text = f"{count_of(len(hosts), 'node')} different from most: {shortened(hosts)}."
+        yield Notice("different-nodes", text)
+    if odd.sharing:
+        text = f"The same GPUs answer under several hosts: {shortened(sorted(odd.sharing))}."
+        yield Notice("same-gpus", text)
     unexpected = [node.host for node in result.nodes if node.expected is False]
     if unexpected:
         text = f"{count_of(len(unexpected), 'node')} not expected: {shortened(unexpected)}."
         yield Notice("unexpected-nodes", text)
     silent = [node.host for node in result.nodes if node.outcome in SILENT]
     if silent and len(silent) <= result.max_missing:
-        text = f"{count_of(len(silent), 'node')} without an answer: {shortened(silent)}."
+        text = f"{count_of(len(silent), 'node')} missing: {shortened(silent)}."
         yield Notice("missing-nodes", text)
     if collected.problem_count:
-        text = f"{count_of(collected.problem_count, 'document')} without a host cannot be read."
+        documents = count_of(collected.problem_count, "document")
+        text = f"{documents} without a host cannot be read."
         yield Notice("unreadable-documents", text)
     for why, number in collected.ignored.items():
         yield Notice("documents-passed-over", f"{count_of(number, 'document')} left out: {why}.")
     recorded = sum(1 for node in collected.nodes.values() if node.recorded)
     if recorded:
-        text = f"{count_of(recorded, 'node')} answered from a recording, not as it is now."
+        now = "it is" if recorded == 1 else "they are"
+        text = f"{count_of(recorded, 'node')} answered from a recording, not as {now} now."
         yield Notice("recorded-nodes", text)
 
 
@@ -314,10 +341,6 @@ def _warnings_of_speeds(result: FleetReport) -> Iterator[Notice]:
     for one in result.attributions:
         if one.scope is Scope.GROUP:
             yield Notice("group-slower-than-baseline", f"{one.sentence}.")
-    different = [node.host for node in result.nodes if node.different]
-    if different:
-        text = f"{count_of(len(different), 'node')} different from most: {shortened(different)}."
-        yield Notice("different-nodes", text)
     silent = sum(
         1 for node in result.nodes for gpu in node.gpus if gpu.speed is GpuSpeed.NOT_JUDGED
     )

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator, Sequence
 
 from gpucheck.fleet.hostlist import fold
 from gpucheck.fleet.model import (
+    HEALTHY,
     SILENT,
     UNDECIDED,
     FleetNode,
@@ -89,16 +91,40 @@ def _nodes(found: FleetReport, view: View) -> Iterator[Block]:
     racks = any(node.rack for node in bad)
     columns = [Column("node", least=12), Column("outcome")]
     columns += [Column("rack", least=4)] if racks else []
-    columns.append(Column("reason", least=20))
-    rows = []
-    for node in bad:
-        cells: list[Inline] = [node.host, _word(node)]
-        cells += [node.rack or "-"] if racks else []
-        cells.append("; ".join(node.reasons))
-        rows.append(Row(cells))
-    yield from limited_rows(Table(columns, rows), view, most=MOST_NODES)
-    if len(bad) > MOST_NODES and view.verbosity <= 0:
-        yield Line(fold(node.host for node in bad[MOST_NODES:]), style="dim")
+    alike = _alike(bad, view)
+    wide, narrow = [], []
+    for nodes in alike:
+        first = nodes[0]
+        cells: list[Inline] = [fold(node.host for node in nodes), _word(first)]
+        cells += [first.rack or "-"] if racks else []
+        reason, below = first.conclusion or "", tuple(_below(first, view))
+        wide.append(Row((*cells, reason), below=below))
+        narrow.append(Row(cells, below=(*((Line(reason, indent=4),) if reason else ()), *below)))
+    # Where a reason would be cut, each stands below its node.
+    tables = Table((*columns, Column("reason")), wide), Table(columns, narrow)
+    yield from limited_rows(Fitting(tables), view, most=MOST_NODES)
+    if len(alike) > MOST_NODES and view.verbosity <= 0:
+        hosts = (node.host for nodes in alike[MOST_NODES:] for node in nodes)
+        yield Line(fold(hosts), style="dim")
+
+
+def _alike(nodes: Sequence[FleetNode], view: View) -> list[list[FleetNode]]:
+    """Return the nodes of which the report says the same, together."""
+    found: dict[object, list[FleetNode]] = {}
+    for node in nodes:
+        said = (_word(node), node.rack, node.conclusion, node.reasons if view.verbosity > 0 else ())
+        found.setdefault(said, []).append(node)
+    return list(found.values())
+
+
+def _below(node: FleetNode, view: View) -> Iterator[Line]:
+    """Yield the identifiers of the reasons with `-v`, and the command that shows the document."""
+    told = node.conclusion or ""
+    named = [reason for reason in node.reasons if reason not in told]
+    if named and view.verbosity > 0:
+        yield Line("; ".join(named), indent=4, style="dim")
+    if node.file is not None:
+        yield Line(f"gpucheck show {shlex.quote(node.file)}", lead="→", indent=4)
 
 
 def _different(found: FleetReport, *, but: Sequence[FleetNode]) -> list[FleetNode]:
@@ -112,7 +138,8 @@ def _different(found: FleetReport, *, but: Sequence[FleetNode]) -> list[FleetNod
     for node in found.nodes:
         if node.different and node.host not in shown:
             said = [at for at, reason in enumerate(node.reasons) if reason in in_rows]
-            told.append(node._replace(reasons=node.reasons[said[-1] + 1 if said else 0 :]))
+            reasons = node.reasons[said[-1] + 1 if said else 0 :]
+            told.append(node._replace(reasons=reasons, conclusion="; ".join(reasons), file=None))
     return [node for node in told if node.reasons]
 
 
@@ -232,10 +259,7 @@ def _problems(found: FleetReport, view: View) -> Iterator[Block]:
 
 def unhealthy(nodes: Sequence[FleetNode]) -> list[FleetNode]:
     """Return the nodes that no job should get before somebody has looked."""
-    return [node for node in nodes if node.slow or node.outcome not in _HEALTHY]
-
-
-_HEALTHY = (Outcome.OK, Outcome.UNEXPECTED)
+    return [node for node in nodes if node.slow or node.outcome not in HEALTHY]
 
 
 def nodes(found: FleetReport) -> str:
@@ -250,7 +274,7 @@ def _name(node: FleetNode) -> str:
 
 def reason_of(node: FleetNode) -> str:
     """Return why a node is unhealthy: one line of safe ASCII, without quotes."""
-    word = "slow" if node.outcome in _HEALTHY else node.outcome.value
+    word = "slow" if node.outcome in HEALTHY else node.outcome.value
     text = f"gpucheck: {word}: {'; '.join(node.reasons)}" if node.reasons else f"gpucheck: {word}"
     plain = printable(text).encode("ascii", "replace").decode()
     safe = "".join(char if char.isalnum() or char in _SAFE else "_" for char in plain)

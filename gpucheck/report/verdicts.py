@@ -40,10 +40,18 @@ class Verdict(NamedTuple):
 
 
 def verdicts_of(report: Report) -> tuple[Verdict, ...]:
-    """Return the verdicts of a report; red ones are among them whenever its exit code is not 0."""
+    """Return the verdicts of a report; red ones are among them exactly if its exit code is not 0.
+
+    What was not looked at, such as a row for which the time was too short, is skipped in a run
+    that ended well.
+    """
     verdicts = open_mapping("verdicts", report.command)
     found: list[Verdict] = [] if verdicts is None else verdicts(report.result)
-    if report.exit_code is not ExitCode.OK and not any(one.kind in RED for one in found):
+    if report.exit_code is ExitCode.OK:
+        return tuple(
+            one._replace(kind=Kind.SKIPPED) if one.kind is Kind.ERROR else one for one in found
+        )
+    if not any(one.kind in RED for one in found):
         found = [*found, _of_report(report)]
     return tuple(found)
 

@@ -36,7 +36,7 @@ def test_healthy_nodes_are_named_by_nobody(gpucheck_command: Command, out: Path)
     finished = gpucheck_command("fleet", "report", out, "--expect", "gpu[1-3]")
 
     assert finished.code == 0
-    assert "3 nodes: nothing is wrong" in finished.stdout
+    assert "3 nodes: 3 ok" in finished.stdout
     assert "gpu1" not in finished.stdout
 
 
@@ -78,7 +78,7 @@ def test_nodes_are_lines_for_a_scheduler(gpucheck_command: Command, out: Path) -
     lines = finished.stdout.splitlines()
     assert [line.split("\t")[0] for line in lines] == ["gpu2", "gpu4"]
     assert not set("$`\"'\\") & set(finished.stdout)
-    assert lines[1] == "gpu4\tgpucheck: missing: no document"
+    assert lines[1] == "gpu4\tgpucheck: missing"
 
 
 def test_a_document_of_no_node_is_inconclusive(gpucheck_command: Command, out: Path) -> None:
@@ -153,7 +153,7 @@ def test_metrics_are_written_beside_the_report_in_one_step(
     other = gpucheck_command("fleet", "report", out, "--prometheus", tmp_path / "fleet.txt")
 
     assert (good.code, bad.code, other.code) == (1, 2, 2)
-    assert "4 nodes: 1 without an answer" in good.stdout
+    assert "4 nodes: 3 ok, 1 missing" in good.stdout
     assert 'outcome="missing"} 1\n' in text
     assert mode == 0o644
     assert "gpucheck_fleet_nodes" not in file.read_text()

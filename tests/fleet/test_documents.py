@@ -57,6 +57,17 @@ def test_folder_is_read_with_its_folders_and_without_other_files(tmp_path: Path)
     assert [Path(one.file).name for one in read(tmp_path)] == ["1.json", "2.json"]
 
 
+def test_a_text_that_is_no_json_is_one_problem_however_long(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text("# A page\n\nwith text\n" * 100)
+    good = json.dumps(ONE)
+    (tmp_path / "b.jsonl").write_text(f"a warning\n{good}\nanother\n{good}\n")
+
+    found = read(tmp_path)
+
+    assert [one.document is None for one in found] == [True, True, False, False]
+    assert (found[0].line, found[1].line) == (None, 1)
+
+
 @pytest.mark.parametrize(
     ("text", "problem", "host"),
     [

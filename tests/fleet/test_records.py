@@ -127,4 +127,4 @@ def test_page_escapes_what_nodes_call_themselves() -> None:
     assert "<script>" not in page
     assert "<img>" not in page
     assert "&lt;script&gt;x" in page
-    assert "1 node: 1 failed" in page
+    assert "1 node: 0 ok, 1 failed" in page

@@ -159,6 +159,45 @@ def test_the_table_says_of_a_well_node_what_is_different() -> None:
     assert shown.count("also reported by") == 2
 
 
+def test_the_same_gpus_under_several_hosts_are_no_difference_from_most() -> None:
+    hosts = [detect("n0"), detect("n0"), detect("n0")]
+    for number, document in enumerate(hosts):
+        document["host"]["name"] = f"w{number}"
+    collected = Collected()
+    for number, document in enumerate(hosts):
+        collected.add(Found(f"{number}.json", None, document))
+    answer = report(collected, None, Host())
+
+    assert isinstance(answer.result, FleetReport)
+    assert answer.result.conclusion == "3 nodes: 3 ok, 3 with the same GPUs"
+    assert [(one.code, one.message) for one in answer.warnings] == [
+        ("same-gpus", "The same GPUs answer under several hosts: w[0-2].")
+    ]
+
+
+def test_a_failed_node_has_its_documents_own_sentence_and_the_command_that_shows_it() -> None:
+    sentence = "7 of 8 GPUs usable: GPU 2 (0000:2a:00.0) fell off the bus"
+    lost = detect("n1", failing={"gpu-lost": "gpu-is-lost"})
+    lost["result"]["conclusion"] = sentence
+    found, _ = reported(lost, files=("out/n 1.json",))
+
+    assert found.nodes[0].reasons == ("gpu-lost: gpu-is-lost",)
+    assert found.nodes[0].conclusion == sentence
+    lines = [" ".join(one.split()) for one in table(found).splitlines()]
+    assert f"n1 failed {sentence}" in lines
+    assert "→ gpucheck show 'out/n 1.json'" in lines
+    assert "gpu-is-lost" not in table(found)
+
+
+def test_nodes_that_are_alike_are_one_row() -> None:
+    found, _ = reported(detect("n1"), hosts=tuple(f"n{number}" for number in range(1, 129)))
+
+    lines = [line.split() for line in table(found).splitlines()]
+
+    assert found.conclusion == "128 nodes: 1 ok, 127 missing"
+    assert ["n[2-128]", "missing"] in lines
+
+
 def test_what_a_row_of_the_differences_says_is_not_said_of_each_node() -> None:
     failed = detect("n0", failing={"nvml": "x"}, time=at(1))
     documents = [detect(f"n{number}", time=at(2)) for number in range(5)]
@@ -222,7 +261,7 @@ def test_slow_node_is_bad_and_names_its_gpus() -> None:
     (slow,) = [node for node in found.nodes if node.slow]
     assert (slow.host, slow.outcome, code) == ("n2", Outcome.OK, ExitCode.BAD)
     assert slow.reasons == ("GPU 1 is 10.0 % slower in copy",)
-    assert found.conclusion == "5 nodes: 1 slow"
+    assert found.conclusion == "5 nodes: 4 ok, 1 slow"
     assert found.slow[0].facts == ("power-cap 40 % of the time", "70 C", "1700 MHz")
 
 
@@ -242,7 +281,7 @@ def test_the_conclusion_counts_every_kind_once() -> None:
     found, code = reported(*documents, *more, hosts=hosts)
 
     assert found.conclusion == (
-        "9 nodes: 2 without an answer, 1 failed, 1 slow, 1 not judged, 1 different, 2 unexpected,"
+        "9 nodes: 4 ok, 2 missing, 1 failed, 1 slow, 1 not judged, 1 different, 2 unexpected,"
         " 1 document of no node"
     )
     assert (found.nodes_expected, found.nodes_answered, found.documents) == (7, 7, 10)

@@ -104,7 +104,8 @@ def test_a_check_for_corruption_without_a_profile_has_its_verdict(
     )
     found = replace(result(), profile=None, gates=(), corruption=(replace(checked, **changes),))
 
-    (verdict,) = [one for one in verdicts_of(report(found)) if one.check == "corruption"]
+    verdicts = verdicts_of(report(found, code=ExitCode.INCONCLUSIVE))
+    (verdict,) = [one for one in verdicts if one.check == "corruption"]
 
     assert (verdict.kind, verdict.class_) == (kind, class_)
 
@@ -143,10 +144,22 @@ def test_a_row_without_gates_is_right_or_wrong_or_not_measured(
     row = replace(measurement("copy", 1e9), **changes)
     found = replace(result(), profile=None, gates=(), measurements=(row,))
 
-    (verdict,) = verdicts_of(report(found))
+    verdict, *_ = verdicts_of(report(found, code=ExitCode.INCONCLUSIVE))
 
     assert (verdict.kind, verdict.message) == (kind, message)
     assert verdict.class_ == ("no-time" if "error" in changes else None)
+
+
+@pytest.mark.parametrize("code", [ExitCode.OK, ExitCode.BAD, ExitCode.INCONCLUSIVE])
+def test_a_row_without_time_is_skipped_where_the_code_is_0_and_red_elsewhere(
+    code: ExitCode,
+) -> None:
+    rows = (measurement("copy", 1e9), replace(measurement("copy", 1e9), error=LATE))
+    found = replace(result(), profile=None, gates=(), measurements=rows)
+
+    _, second = verdicts_of(report(found, code=code))
+
+    assert second.kind is (Kind.SKIPPED if code is ExitCode.OK else Kind.ERROR)
 
 
 @pytest.mark.parametrize(
@@ -193,7 +206,7 @@ def test_verdicts_are_as_recorded() -> None:
     found = [
         *verdicts_of(of_every_kind()),
         *verdicts_of(report(side, code=ExitCode.BAD, command="compare")),
-        *verdicts_of(report(ungated)),
+        *verdicts_of(report(ungated, code=ExitCode.INCONCLUSIVE)),
     ]
 
     text = in_lines(found)
