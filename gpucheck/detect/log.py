@@ -55,6 +55,9 @@ NUMBER_AFTER: tuple[tuple[bytes, bytes, bytes], ...] = (
     (b"cudasetdevice err", b"", b""),
     (b"driver library init failure", b"cuda", b""),
     (b"cudart init failure", b"", b""),
+    (b"failed to get device context", b"cuda", b""),
+    # TensorRT: "CUDA initialization failure with error: 35".
+    (b"cuda initialization failure with error", b"", b""),
 )
 #: What stands after one, and what must stand elsewhere in the line.
 NUMBER_BEFORE: tuple[tuple[bytes, bytes], ...] = ((b" vs. 0)", b"cuda"), (b"] call to cu", b""))
@@ -82,10 +85,24 @@ COMMON_WORDS = (
     *(b"out of memory", b"out_of_mem", b"memoryerror", b"memory limit", b"oom", b"allocat", b"shm"),
     *(b"exit", b"signal", b"killed", b"term_", b"due to ", b"preempt", b"segmentation"),
     *(b"fail", b"cannot", b"invalid", b"supported", b"undefined symbol", b"timed out", b"connect"),
-    *(b"rendezvous", b" available", b"cudnn", b" not "),
+    *(b"rendezvous", b" available", b"cudnn", b" not ", b"error", b" found", b"requir", b"match"),
+    *(b"memory", b"nvidia", b"could", b"unable", b"without", b"module"),
 )
-#: A line that quotes the source of a program, as tracebacks do, is no message.
-_QUOTES_SOURCE = b"raise "
+#: A line that quotes the source of a program, as tracebacks do, is no message: what such a line has
+#: anywhere, and how it begins.
+_RAISES = b"raise "
+_BEGINS_SOURCE = (
+    *(b"if ", b"elif ", b"except ", b"print(", b"logger.", b"logging.", b"log.", b"warnings.warn("),
+    *(b"# ", b"// "),
+)
+#: A command at a shell's prompt is none either.
+_PROMPT = b"$ "
+#: A program that tries again what failed has not failed of it: then it says so in another line.
+_TRIES_AGAIN = (
+    *(b"retrying", b"will retry", b"trying batch size", b"attempting to recover"),
+    # Batches that fairseq and others leave out, and cuDNN's algorithms that PyTorch does.
+    *(b"skipping batch", b"plan failed with"),
+)
 #: How a line ends that tells of a test which went as it should, whatever error its name has
 #: (pytest, unittest), and what else is on such a line (pytest-xdist, CTest, GoogleTest).
 _PASSED_ENDS = (b" passed", b" skipped", b" xfail", b"... ok", b"... expected failure")
@@ -347,7 +364,7 @@ def _hits(patterns: Sequence[_Pattern], line: bytes) -> list[tuple[str, int]]:
         for pattern in patterns
         if pattern.anchor in line and (position := _position(pattern, line)) is not None
     ]
-    return [] if hits and _is_passed_test(line) else hits
+    return [] if hits and _is_no_failure(line) else hits
 
 
 def _lines_with(word: bytes, text: bytes) -> Iterator[tuple[int, bytes]]:
@@ -363,7 +380,7 @@ def _numbers(text: bytes) -> Iterator[tuple[int, int, int]]:
     """Yield each error number of CUDA: where its line begins, the number, its place in the line."""
     for word, needed, suffix in NUMBER_AFTER:
         for start, line in _lines_with(word, text):
-            if needed not in line or _quotes_source(line) or _is_passed_test(line):
+            if needed not in line or _is_no_failure(line):
                 continue
             at = line.find(word)
             while at >= 0:
@@ -396,9 +413,17 @@ def _position(pattern: _Pattern, line: bytes) -> int | None:
         begins, at = found
         first = begins if first is None else first
         end = at
-    if end is None or any(literal in line for literal in pattern.without):
-        return None
-    return None if _quotes_source(line) else first
+    excluded = any(_find(literal, line, 0) is not None for literal in pattern.without)
+    return None if end is None or excluded else first
+
+
+def _is_no_failure(line: bytes) -> bool:
+    """Return whether a line tells of no failure, whatever error it names."""
+    return (
+        _is_passed_test(line)
+        or _quotes_source(line)
+        or any(words in line for words in _TRIES_AGAIN)
+    )
 
 
 def _is_passed_test(line: bytes) -> bool:
@@ -409,8 +434,13 @@ def _is_passed_test(line: bytes) -> bool:
 
 
 def _quotes_source(line: bytes) -> bool:
-    at = line.find(_QUOTES_SOURCE)
-    return at >= 0 and (at == 0 or line[max(0, at - 2) : at] == b"  ")
+    at = line.find(_RAISES)
+    if at == 0 or (at > 0 and line[max(0, at - 2) : at] == b"  "):
+        return True
+    before = _PREFIXES.match(line[:_MOST_PREFIXES_BYTES])
+    message = line[before.end() if before else 0 :]
+    indented = line[: len(line) - len(message)].endswith((b"  ", b"\t"))
+    return message.startswith(_PROMPT) or (indented and message.startswith(_BEGINS_SOURCE))
 
 
 def _find(literal: bytes, line: bytes, after: int) -> tuple[int, int] | None:
