@@ -8,6 +8,7 @@ match and a count for each rule.
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from functools import cache
@@ -103,6 +104,10 @@ _TRIES_AGAIN = (
     # Batches that fairseq and others leave out, and cuDNN's algorithms that PyTorch does.
     *(b"skipping batch", b"plan failed with"),
 )
+#: What it says in a line of its own, at most so many lines after the failure, when it goes on in
+#: another way (llama.cpp, ComfyUI).
+_RETRYING = b"retrying with"
+RETRIED_LINES = 5
 #: How a line ends that tells of a test which went as it should, whatever error its name has
 #: (pytest, unittest), and what else is on such a line (pytest-xdist, CTest, GoogleTest).
 _PASSED_ENDS = (b" passed", b" skipped", b" xfail", b"... ok", b"... expected failure")
@@ -278,6 +283,8 @@ class Scan:
         self.interrupted = False
         self._rest = b""
         self._traceback_line: int | None = None
+        # The last line of a rule's matches, if the program then went on in another way.
+        self._retried: dict[str, int] = {}
 
     def feed(self, block: bytes) -> None:
         """Take the next bytes of the log."""
@@ -289,10 +296,13 @@ class Scan:
         self._look_at(text[:end])
 
     def close(self) -> None:
-        """Take the last line, if nothing ends it."""
+        """Take the last line, if nothing ends it, and leave out what the program tried again."""
         rest, self._rest = self._rest, b""
         if rest:
             self._look_at(rest + b"\n")
+        for name, last_line in self._retried.items():
+            if self.matches[name].last_line == last_line:
+                del self.matches[name]
 
     def _look_at(self, text: bytes) -> None:
         """Match the rules against whole lines."""
@@ -320,7 +330,20 @@ class Scan:
                 self._note(name, places, text)
         if tracebacks or _TRACEBACK in lower:
             self._traceback_line = self.lines + 1 + text.count(b"\n", 0, lower.rfind(_TRACEBACK))
+        self._note_retries(text, lower)
         self.lines += text.count(b"\n")
+
+    def _note_retries(self, text: bytes, lower: bytes) -> None:
+        """Note the rules whose last line stands shortly before one that tells of another try."""
+        number, counted, retries = self.lines + 1, 0, [0]
+        for start, _ in _lines_with(_RETRYING, lower):
+            number += text.count(b"\n", counted, start)
+            counted = start
+            retries.append(number)
+        for match in self.matches.values() if len(retries) > 1 else ():
+            after = bisect_left(retries, match.last_line)
+            if after < len(retries) and retries[after] - match.last_line <= RETRIED_LINES:
+                self._retried[match.rule] = match.last_line
 
     def _leave_out_ended(
         self, places: dict[int, int], tracebacks: Sequence[int], text: bytes
