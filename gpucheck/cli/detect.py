@@ -52,7 +52,7 @@ def command(
         "--list-checks", "List the checks and exit.", group="About the checks"
     ),
     explain: str | None = option(
-        "--explain ID", "Explain what a check looks at and why, and exit."
+        "--explain ID", "Explain a check or a cause, with what to do, and exit."
     ),
     junit: Path | None = JUNIT,
     github: bool | None = GITHUB,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Any
 
 from gpucheck.data import read_table
 from gpucheck.detect.machine import KERNEL_LOG, Machine
-from gpucheck.detect.model import Finding, Layer
+from gpucheck.detect.model import Cause, Finding, Layer
 from gpucheck.detect.remedies import for_gpu
 from gpucheck.drivers.evidence import GpuHealthReading
 from gpucheck.drivers.native import BINDING_TOO_OLD, NOT_SUPPORTED, gives_nvml_code
@@ -52,11 +54,31 @@ def make_trouble(
     A rare error code of the driver has none: the kernel log says more of it. Texts of a special
     case name the cause that it is a case of.
     """
-    causes = read_table("causes")
-    texts = causes.get(check_id, {}).get(cause) or causes["any"].get(cause, {})
+    texts = cause_texts(check_id, cause)
     steps = tuple(step.format(**values) for step in texts.get("remedy", (KERNEL_LOG,)))
     sentence = texts.get("sentence", "").format(**values)
     return Trouble(status, sentence, evidence, steps, texts.get("cause", cause))
+
+
+def cause_texts(check_id: str, cause: str) -> Mapping[str, Any]:
+    """Return what the table has for a cause of a check: its own texts, or those of any check."""
+    causes = read_table("causes")
+    own: Mapping[str, Any] | None = causes.get(check_id, {}).get(cause)
+    return own or causes["any"].get(cause, {})
+
+
+def explain_cause(check_id: str, layer: Layer, cause: str) -> Cause:
+    """Return a cause in words that hold on every machine: "…" stands for what a check fills in."""
+    texts = cause_texts(check_id, cause)
+    if not texts and layer is Layer.FRAMEWORK:
+        texts = cause_texts("framework", cause)
+    steps = (_without_values(step) for step in texts.get("remedy", ()))
+    return Cause(cause, _without_values(texts.get("sentence", "")), tuple(filter(None, steps)))
+
+
+def _without_values(text: str) -> str:
+    """Return a text with "…" for its values, but none for a value that is a sentence."""
+    return re.sub(r"\{\w+\}", "…", re.sub(r"(^|(?<=\.) )\{\w+\}$", "", text))
 
 
 def report_cause(

@@ -118,14 +118,23 @@ class About(NamedTuple):
     causes: tuple[str, ...] = ()
 
 
+class Cause(NamedTuple):
+    """Problem that a check can find: what is wrong, and the steps that help."""
+
+    name: str
+    sentence: str
+    remedy: tuple[str, ...]
+
+
 class CheckDescription(NamedTuple):
-    """One check as --list-checks and --explain show it."""
+    """One check as --list-checks and --explain show it; `causes` are those to be explained."""
 
     id: str
     layer: Layer
     question: str
     requires: tuple[str, ...]
     about: About
+    causes: tuple[Cause, ...] = ()
 
 
 class Catalogue(NamedTuple):

@@ -17,6 +17,7 @@ from gpucheck.detect.checks import (
     visibility,
     xid,
 )
+from gpucheck.detect.findings import explain_cause
 from gpucheck.detect.frameworks import describe
 from gpucheck.detect.machine import DetectRequest, Machine, ignore_progress
 from gpucheck.detect.model import (
@@ -302,16 +303,15 @@ def explain_check(check: Check) -> About:
 
 
 def describe_checks(name: str | None = None) -> Answer:
-    """Describe every check in a line, or one in full, or an Xid such as `xid-79`.
+    """Describe every check in a line, or one in full, or a cause, or an Xid such as `xid-79`.
 
     Raises:
-        WrongUseError: there is no such check or number.
+        WrongUseError: there is no such check, cause or number.
     """
     number = re.fullmatch(r"xid-([0-9]{1,5})", name or "")
     if number is not None:
         return Answer(result=Catalogue((_describe_xid(int(number[1])),), explained=True))
-    wanted = _known([name]) if name is not None else {check.ID for check in CHECKS}
-    catalogue = tuple(
+    every = tuple(
         CheckDescription(
             id=check.ID,
             layer=check.LAYER,
@@ -320,6 +320,20 @@ def describe_checks(name: str | None = None) -> Answer:
             about=explain_check(check),
         )
         for check in CHECKS
-        if check.ID in wanted
     )
-    return Answer(result=Catalogue(catalogue=catalogue, explained=name is not None))
+    if name is None:
+        return Answer(result=Catalogue(catalogue=every))
+    return Answer(result=Catalogue(catalogue=tuple(_explained(every, name)), explained=True))
+
+
+def _explained(every: Sequence[CheckDescription], name: str) -> Iterator[CheckDescription]:
+    """Yield the checks of this name with their causes, or those that know a cause with it alone."""
+    cause = re.sub(r"^(recovery-action)-\d+$", r"\1-N", name)
+    knowing = {check.id for check in every if cause in check.about.causes}
+    is_cause = knowing and not any(name in (check.id, check.layer.value) for check in every)
+    wanted = knowing if is_cause else _known([name])
+    for check in every:
+        if check.id in wanted:
+            names = (cause,) if is_cause else check.about.causes
+            causes = tuple(explain_cause(check.id, check.layer, each) for each in names)
+            yield check._replace(causes=causes)

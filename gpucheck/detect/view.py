@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from itertools import islice
+from itertools import islice, zip_longest
 
 from gpucheck.detect.checks import xid
 from gpucheck.detect.model import (
     UNREACHED,
     Catalogue,
+    Cause,
     CheckDescription,
     Detection,
     Finding,
@@ -22,6 +23,7 @@ from gpucheck.report.blocks import (
     Gap,
     Heading,
     Line,
+    Span,
     counted,
     left_out,
     opening,
@@ -91,8 +93,11 @@ def answer(report: Report, detection: Detection, view: View) -> Iterator[Block]:
     if view.verbosity <= 0:
         yield from evidence_lines(cause.evidence, MOST_EVIDENCE)
     if view.verbosity >= 0 and cause.status is not CheckStatus.OK:
-        yield Line("why, and what else it can be:", indent=INDENT, style="dim")
-        yield Command(f"gpucheck detect --explain {cause.id}", INDENT + 2)
+        named = f"{cause.cause}: " if cause.cause else ""
+        yield Line(f"{named}why, and what else it can be:", indent=INDENT, style="dim")
+        # Each Xid has a page of its own.
+        page = cause.cause if cause.id == xid.ID else cause.id
+        yield Command(f"gpucheck detect --explain {page}", INDENT + 2)
 
 
 def _mark(report: Report, detection: Detection) -> CheckStatus:
@@ -229,33 +234,67 @@ def _every_layer(detection: Detection) -> Iterator[Block]:
 # ------------------------------------------------------------------------------ the checks
 
 
+#: How the rules of a check begin, and what --explain says instead.
+RULES = {"fail": "Fails if", "warn": "Warns if", "unknown": "Unknown if", "ok": "Well if"}
+
+
 def _catalogue(found: Catalogue) -> Iterator[Block]:
+    if found.explained:
+        yield from _explained(found.catalogue)
+        return
     layer = None
     for check in found.catalogue:
-        if found.explained:
-            yield from _explanation(check)
-            continue
         if check.layer is not layer:
             layer = check.layer
             yield Heading(layer.value)
         yield Line(check.question, lead=f"{check.id:<18}", indent=2)
 
 
+def _explained(checks: Sequence[CheckDescription]) -> Iterator[Block]:
+    """Yield each check in full, or one cause with the checks for which it is the same."""
+    alone = [check for check in checks if 0 < len(check.causes) < len(check.about.causes)]
+    for (cause,), alike in group_by(alone, lambda check: check.causes).items():
+        yield Heading(f"{cause.name} (found by {', '.join(check.id for check in alike)})")
+        yield Line(cause.sentence)
+        yield from remedies(cause.remedy, indent=INDENT)
+        yield Line("what else it can be:", style="dim")
+        yield Command(f"gpucheck detect --explain {alike[0].id}")
+    for check in checks:
+        if check not in alone:
+            yield from _explanation(check)
+
+
+def _causes(causes: Sequence[Cause]) -> Iterator[Block]:
+    """Yield each cause in words, and what to do; steps that several share stand below the last."""
+    for cause, following in zip_longest(causes, causes[1:]):
+        yield Line((Span(cause.name, "bold"), Span(f": {cause.sentence}")), indent=2)
+        if following is None or following.remedy != cause.remedy:
+            yield from remedies(cause.remedy, indent=INDENT)
+
+
 def _explanation(check: CheckDescription) -> Iterator[Block]:
     about = check.about
     yield Heading(f"{check.id} ({check.layer.value})")
     yield Line(check.question)
+    if check.causes:
+        yield Gap()
+        yield Heading("Causes, and what to do")
+        yield from _causes(check.causes)
+        yield Gap()
+    rules = group_by(about.rules, lambda rule: RULES.get(rule.partition(": ")[0], "Rules"))
     parts = (
-        ("Looks at", about.looks_at),
         ("Why", (about.why,)),
-        ("Judges", about.rules),
-        ("Causes", (", ".join(about.causes),) if about.causes else ()),
-        ("Sources", about.sources),
+        *(
+            (title, [rule if title == "Rules" else rule.partition(": ")[2] for rule in alike])
+            for title, alike in rules.items()
+        ),
+        ("Looks at", about.looks_at),
         ("After", (", ".join(check.requires),) if check.requires else ()),
+        ("Sources", about.sources),
     )
     for title, lines in parts:
         for position, line in enumerate(lines):
-            yield Line(line, lead=f"{title if position == 0 else '':<9}")
+            yield Line(line, lead=f"{title if position == 0 else '':<11}")
 
 
 # ------------------------------------------------------------------------------------ one line

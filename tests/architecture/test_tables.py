@@ -10,6 +10,8 @@ from typing import Any
 
 from gpucheck.data import FOLDER, read_table
 from gpucheck.detect.checks import CHECKS
+from gpucheck.detect.checks.frameworks import NAMES
+from gpucheck.detect.findings import explain_cause
 from gpucheck.detect.machine import KERNEL_LOG
 from gpucheck.detect.run import explain_check
 
@@ -72,6 +74,7 @@ VALUES = (
 def test_causes_are_named_by_their_check_and_can_be_filled_in() -> None:
     named = {check.ID: {*explain_check(check).causes} for check in CHECKS}
     named["any"] = {"not-recorded"}.union(*named.values())
+    named["framework"] = set().union(*(named[name] for name in NAMES))
     causes = [
         (check_id, texts.get("cause", cause), texts)
         for check_id, rows in TABLES["causes"].items()
@@ -81,10 +84,23 @@ def test_causes_are_named_by_their_check_and_can_be_filled_in() -> None:
 
     assert not [(check_id, cause) for check_id, cause, _ in causes if cause not in named[check_id]]
     assert not [row for _, _, row in causes if {*row} - {"cause", "sentence", "remedy"}]
-    assert not [row for _, _, row in causes if not {*row} & {"sentence", "remedy"}]
+    assert not [row for _, _, row in causes if not {*row} >= {"sentence", "remedy"}]
     assert {name for text in texts for _, name, *_ in Formatter().parse(text) if name} == {*VALUES}
     # WSL2 has another step in its place.
     assert {text for text in texts if "dmesg" in text} == {KERNEL_LOG}
+
+
+def test_every_cause_of_every_check_can_be_explained() -> None:
+    explained = [
+        (check.ID, explain_cause(check.ID, check.LAYER, name))
+        for check in CHECKS
+        for name in explain_check(check).causes
+    ]
+
+    assert len(explained) > 200
+    assert not [(check, cause.name) for check, cause in explained if not cause.sentence]
+    assert not [(check, cause.name) for check, cause in explained if not cause.remedy]
+    assert not [cause for _, cause in explained if "{" in cause.sentence + "".join(cause.remedy)]
 
 
 def test_what_is_no_list_of_facts_is_texts_by_name() -> None:

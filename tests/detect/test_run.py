@@ -8,8 +8,9 @@ import pytest
 
 from gpucheck.data import read_table
 from gpucheck.detect.checks import CHECKS
+from gpucheck.detect.checks.frameworks import NAMES
 from gpucheck.detect.machine import DetectRequest
-from gpucheck.detect.model import Catalogue, Detection, Verdict
+from gpucheck.detect.model import Catalogue, Detection, Layer, Verdict
 from gpucheck.detect.run import BEYOND_NVML, choose_checks, describe_checks, detect
 from gpucheck.drivers.evidence import BuildReading, BuildsReading, LaunchReading, TrialReading
 from gpucheck.drivers.readings import (
@@ -351,3 +352,20 @@ def test_an_xid_is_explained_by_its_number() -> None:
 def test_an_xid_that_nobody_knows_is_wrong_use(name: str) -> None:
     with pytest.raises(WrongUseError):
         describe_checks(name)
+
+
+def test_a_cause_is_explained_with_the_checks_that_find_it() -> None:
+    answer = describe_checks("installation-broken")
+
+    assert isinstance(answer.result, Catalogue)
+    found = answer.result.catalogue
+    assert {check.layer for check in found} == {Layer.FRAMEWORK}
+    assert len(found) == len(NAMES)
+    assert {cause.name for check in found for cause in check.causes} == {"installation-broken"}
+
+
+def test_an_action_of_the_driver_is_explained_by_its_number() -> None:
+    answer = describe_checks("recovery-action-2")
+
+    assert isinstance(answer.result, Catalogue)
+    assert [check.id for check in answer.result.catalogue] == ["recovery-action"]
