@@ -210,10 +210,11 @@ def _run_here(
                 answer = conclude(result, session.host)
                 publish("bench", shared, answer, now(), also=outlets.write)
 
+            on_gpu = bool(session.gpus.devices or session.gpus.for_frameworks)
             with (
                 wait_for_start(os.environ),
                 live_rows(shown=not quiet) as (progress, watch),
-                end_on_second_ctrl_c(end) as offer,
+                end_on_second_ctrl_c(end, on_gpu=on_gpu) as offer,
             ):
                 result = session.measure(
                     corruption_s=corruption_s,

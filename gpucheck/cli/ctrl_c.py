@@ -26,10 +26,8 @@ from gpucheck.report.errors import ExitCode
 #: Seconds after the first Ctrl-C until the second one is offered, and those that the program gets
 #: to end by itself after the second.
 _PATIENCE_S, _GRACE_S = 2.0, 1.0
-_HINT = (
-    "gpucheck: the GPU does not answer; "
-    "another Ctrl-C ends the program and reports the results so far"
-)
+_HINT = "gpucheck: finishing the running measurement{}; Ctrl-C again ends at once"
+_OR_GPU = ", or waiting for the GPU"
 _SHOW_CURSOR = "\x1b[?25h"
 _REQUESTS = (signal.SIGTERM, signal.SIGHUP)
 
@@ -38,18 +36,19 @@ SoFar = Callable[[], BenchResult]
 
 @contextmanager
 def end_on_second_ctrl_c(
-    report: Callable[[BenchResult], None],
+    report: Callable[[BenchResult], None], *, on_gpu: bool
 ) -> Iterator[Callable[[SoFar], None]]:
     """Watch for Ctrl-C while the block runs; yield what takes the result so far.
 
     On the second one, or a request to end, if the block does not end soon, `report` receives that
-    result and the process ends with 130, whatever its main thread is waiting for.
+    result and the process ends with 130, whatever its main thread is waiting for. `on_gpu` says
+    whether that may be a GPU.
     """
     if threading.current_thread() is not threading.main_thread():
         yield lambda so_far: None
         return
     try:
-        watch = _Watch(report)
+        watch = _Watch(report, _HINT.format(_OR_GPU if on_gpu else ""))
     except RuntimeError:  # no thread can be started: the first Ctrl-C is answered all the same
         yield lambda so_far: None
         return
@@ -64,8 +63,8 @@ def end_on_second_ctrl_c(
 class _Watch:
     """The thread that counts the signals, and the pipe they come through."""
 
-    def __init__(self, report: Callable[[BenchResult], None]) -> None:
-        self._report = report
+    def __init__(self, report: Callable[[BenchResult], None], hint: str) -> None:
+        self._report, self._hint = report, hint
         self._so_far: SoFar | None = None
         self._over = threading.Event()
         self._read_end, self.write_end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -88,7 +87,7 @@ class _Watch:
         while True:
             patience_s = _PATIENCE_S if count == 1 and not hinted else None
             if not select.select([self._read_end], [], [], patience_s)[0]:
-                write_stderr(_HINT)
+                write_stderr(self._hint)
                 hinted = True
                 continue
             signals = os.read(self._read_end, 64)

@@ -28,7 +28,7 @@ from gpucheck.report.errors import (
     MissingError,
     WrongUseError,
 )
-from gpucheck.report.text import binary_bytes
+from gpucheck.report.text import binary_bytes, group_by, name_gpus
 from gpucheck.report.units import Amount
 
 
@@ -125,7 +125,26 @@ def _warn_of_cards(plan: MemoryLimit, gpus: Sequence[Gpu]) -> Iterator[Notice]:
                 " the system's memory, which every other program uses too."
             )
             yield Notice(code="memory-shared", message=message)
+    yield from _warn_of_less_free(plan)
     yield from prohibited(gpu for gpu in gpus if gpu.index in limited)
+
+
+def _warn_of_less_free(plan: MemoryLimit) -> Iterator[Notice]:
+    """Yield a warning if less memory is free now than the limit promises."""
+    short = {
+        limit.number: binary_bytes(limit.memory_free_bytes)
+        for limit in plan.gpus
+        if limit.number is not None
+        and limit.memory_free_bytes is not None
+        and limit.memory_free_bytes < (limit.limit_bytes or 0)
+    }
+    words = [
+        f"{name_gpus(alike)} {'has' if len(alike) == 1 else 'have'} only {free} free now"
+        for free, alike in group_by(short, short.__getitem__).items()
+    ]
+    if words:
+        message = f"{'; '.join(words)}: less than the limit."
+        yield Notice(code="less-free", message=message)
 
 
 def _plan_from_options(

@@ -687,3 +687,25 @@ def test_memory_that_is_shared_is_warned_of() -> None:
     answer = find_limit(options(), probes)
 
     assert "memory-shared" in [each.code for each in answer.warnings]
+
+
+def test_cards_with_less_free_than_the_limit_are_named_together() -> None:
+    sizes = {"memory_total_bytes": 80 * GIB, "memory_used_bytes": 60 * GIB}
+    short = [gpu_reading(n)._replace(**sizes, memory_free_bytes=20 * GIB) for n in range(3)]
+    enough = gpu_reading(3)._replace(memory_total_bytes=80 * GIB, memory_free_bytes=25 * GIB)
+    probes = FakeProbes(readings=reading_of(*short, enough))
+
+    answer = find_limit(LimitOptions(amount=parse_amount("30%")), probes)
+
+    (found,) = [each for each in answer.warnings if each.code == "less-free"]
+    assert found.message == "GPUs 0-2 have only 20.0 GiB free now: less than the limit."
+    assert answer.exit_code == 0
+
+
+def test_a_card_with_enough_free_memory_needs_no_warning() -> None:
+    size = {"memory_total_bytes": 80 * GIB, "memory_free_bytes": 24 * GIB}
+    probes = FakeProbes(readings=reading_of(gpu_reading(0)._replace(**size)))
+
+    answer = find_limit(LimitOptions(amount=parse_amount("30%")), probes)
+
+    assert "less-free" not in [each.code for each in answer.warnings]
