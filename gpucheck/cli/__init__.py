@@ -52,7 +52,10 @@ def main(
         return closed_pipe()
     except Exception as error:  # the one place that catches a bug of ours
         refusal = system_refusal(error)
-        return output.bug(context, error) if refusal is None else output.fail(context, refusal)
+        if refusal is None:
+            return output.bug(context, error)
+        error.__traceback__ = None  # its frames hold the memory that the answer needs
+        return output.fail(context, refusal)
 
 
 def _command(own: list[str], name: str | None, context: output.Context) -> Callable[[], int]:

@@ -104,14 +104,21 @@ _NO_MEMORY = ("failed to map segment", "cannot allocate memory")
 def system_refusal(error: BaseException) -> InconclusiveError | None:
     """Return the error of a system that refuses memory or threads; None for any other."""
     if isinstance(error, RuntimeError) and _NO_THREAD in str(error):
-        what = "a thread"
-    elif isinstance(error, MemoryError) or (
+        return _refused("a thread")
+    if isinstance(error, MemoryError) or (
         isinstance(error, (ImportError, OSError))
         and any(words in str(error).lower() for words in _NO_MEMORY)
     ):
-        what = "memory"
-    else:
-        return None
+        return refused_memory()
+    return None
+
+
+def refused_memory() -> InconclusiveError:
+    """Return the error of a system that refuses memory."""
+    return _refused("memory")
+
+
+def _refused(what: str) -> InconclusiveError:
     return InconclusiveError(
         code="system-limit",
         message=f"The system refuses {what} that gpucheck needs.",

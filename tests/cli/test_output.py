@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
+import numpy as np
 import pytest
 
+from gpucheck import cli
 from gpucheck.cli import output
 from gpucheck.report.envelope import Answer, Failure, Notice
+from gpucheck.report.errors import GpucheckError
 from tests.fakes.bench_results import measurement, result_of
 
 FAILURE = Failure(
@@ -93,3 +97,23 @@ def test_a_large_document_of_bench_names_what_makes_it_small(
     output.publish("bench", shared, Answer(result), "2026-11-21T03:32:00Z")
 
     assert ("--samples summary leaves single samples out" in capsys.readouterr().err) is warned
+
+
+def test_what_failed_for_lack_of_memory_is_freed_before_the_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    held: list[weakref.ref[object]] = []
+
+    def run() -> int:
+        array = np.zeros(1)
+        held.append(weakref.ref(array))
+        raise MemoryError
+
+    def fail(context: output.Context, error: GpucheckError) -> int:
+        assert held[0]() is None
+        return int(error.exit_code)
+
+    monkeypatch.setattr(cli, "_command", lambda *_: run)
+    monkeypatch.setattr(output, "fail", fail)
+
+    assert cli.main(["list"]) == 3

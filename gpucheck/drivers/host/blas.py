@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-from gpucheck.report.errors import InconclusiveError, system_refusal
+from gpucheck.report.errors import InconclusiveError, refused_memory, system_refusal
 
 #: How long OpenBLAS' threads spin for further work after a product: two to this power, in cycles of
 #: the time-stamp counter. The library reads it when it is loaded (OpenBLAS issue 5171).
@@ -39,13 +41,16 @@ def load_numpy() -> None:
         return
     os.environ[_PATIENCE] = _SHORT_PATIENCE
     try:
+        if resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY:
+            _try_in_a_copy(_multiply)
+            _multiply()
         import numpy  # noqa: F401
 
         # OpenBLAS interrupts its process where it cannot start its threads, and then waits for them
         # at the first product if that signal is blocked, as it is in a worker.
         if signal.SIGINT in signal.sigpending():
             raise KeyboardInterrupt
-    except ImportError as error:
+    except (ImportError, MemoryError) as error:
         raise system_refusal(error) or error from None
     except KeyboardInterrupt:
         refusal = _refused_threads()
@@ -55,6 +60,32 @@ def load_numpy() -> None:
             raise
     finally:
         del os.environ[_PATIENCE]
+
+
+def _multiply() -> None:
+    """Let each thread of OpenBLAS take its buffer, which it keeps."""
+    import numpy as np
+
+    square = np.ones((512, 512))
+    np.matmul(square, square)
+
+
+def _try_in_a_copy(call: Callable[[], None]) -> None:
+    """Make a call in a copy of this process first: where `ulimit -v` leaves it no room, OpenBLAS
+    ends its process with code 1 and without an exception.
+
+    Raises:
+        InconclusiveError: the copy ended that way.
+    """
+    copy = os.fork()
+    if copy == 0:
+        try:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+            call()
+        finally:
+            os._exit(0)  # an exception comes again in the process itself
+    if os.waitpid(copy, 0)[1]:
+        raise refused_memory()
 
 
 def _refused_threads() -> InconclusiveError | None:

@@ -25,7 +25,8 @@ MOST_TOML_BYTES = 1 * MIB
 #: The name of a log that is read from standard input.
 STDIN = "-"
 _BUFFER_BYTES = 1 << 16
-_GZIP = b"\x1f\x8b"
+#: How gzip files begin.
+GZIP = b"\x1f\x8b"
 #: A gzip file of a few megabytes can unpack to a thousand times that.
 MOST_UNPACKED_BYTES = 1 << 30
 #: The byte-order marks of UTF-16, in which PowerShell's `>` writes.
@@ -64,13 +65,16 @@ def read_file(path: Path | str, most_bytes: int) -> bytes:
     Raises:
         OSError: it cannot be read, is not a regular file, or is larger; `strerror` tells which.
     """
+    content = bytearray()
     with os.fdopen(open_file(path), "rb") as file:
-        # None: a kernel's file such as /proc/kmsg that has nothing to read now.
-        content = file.read(most_bytes + 1) or b""
+        # A read takes the memory that it may need. None: a kernel's file such as /proc/kmsg that
+        # has nothing to read now.
+        while len(content) <= most_bytes and (block := file.read(_BUFFER_BYTES)):
+            content += block
     if len(content) > most_bytes:
         limit = f"{most_bytes // MIB} MiB" if most_bytes >= MIB else f"{most_bytes} bytes"
         raise OSError(errno.EFBIG, f"it is larger than {limit}")
-    return content
+    return bytes(content)
 
 
 def _check_regular(facts: os.stat_result) -> None:
@@ -116,7 +120,7 @@ def open_log(name: str) -> Iterator[io.BufferedIOBase | codecs.StreamRecoder]:
     with contextlib.ExitStack() as stack:
         file = stack.enter_context(io.BufferedReader(io.FileIO(descriptor), _BUFFER_BYTES))
         begins = file.peek(_BUFFER_BYTES)
-        if begins.startswith(_GZIP):
+        if begins.startswith(GZIP):
             import gzip
 
             unpacked = stack.enter_context(gzip.GzipFile(fileobj=file))

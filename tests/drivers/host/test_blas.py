@@ -80,3 +80,25 @@ def test_numpy_is_loaded_with_a_blas_that_soon_sleeps_unless_the_user_says_else(
     )
 
     assert finished.stdout.strip() == said
+
+
+def test_a_blas_that_ends_its_process_for_lack_of_address_space_is_an_error(tmp_path: Path) -> None:
+    # OpenBLAS calls exit(1) then: no exception comes out of it.
+    (tmp_path / "numpy.py").write_text("import os\nos._exit(1)\n")
+    program = f"""
+import resource, sys
+sys.path[:0] = [{str(tmp_path)!r}, {str(Path(__file__).parents[3])!r}]
+from gpucheck.drivers.host.blas import load_numpy
+from gpucheck.report.errors import GpucheckError
+resource.setrlimit(resource.RLIMIT_AS, (1 << 40, 1 << 40))
+try:
+    load_numpy()
+except GpucheckError as error:
+    print(error.code, int(error.exit_code))
+"""
+
+    finished = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+
+    assert finished.stdout.strip() == "system-limit 3"

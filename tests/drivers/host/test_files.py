@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -68,3 +69,15 @@ def test_what_our_caller_opened_for_us_is_read_up_to_the_limit() -> None:
         os.close(read_end)
     with Path("/dev/zero").open("rb") as endless, pytest.raises(OSError, match="larger than"):
         read_file(f"/proc/self/fd/{endless.fileno()}", 100)
+
+
+def test_reading_a_small_file_takes_little_memory(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"abc")
+
+    tracemalloc.start()
+    try:
+        assert read_file(path, 8 * MIB) == b"abc"
+        assert tracemalloc.get_traced_memory()[1] < MIB
+    finally:
+        tracemalloc.stop()
