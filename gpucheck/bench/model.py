@@ -24,6 +24,9 @@ SMALLER_SIZE = "choose a smaller size (--size; size in a profile)"
 #: The same as a remedy, which is a sentence.
 CHOOSE_SMALLER_SIZE = f"C{SMALLER_SIZE[1:]}."
 
+#: Failure of a row for which no time was left.
+NO_TIME = "no-time"
+
 
 class Scope(StrEnum):
     """Scope of a time: data already in place, or pinned transfer in, kernel, transfer out."""

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gpucheck.bench.model import BenchResult, Measurement, Scope
+from gpucheck.bench.model import NO_TIME, BenchResult, Measurement, Scope
 from gpucheck.report.blocks import Column, Heading, Inline, Line, Row, Span, Table
 from gpucheck.report.text import (
     View,
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 #: From this many GPUs on, alike rows share one without -v.
 MANY_GPUS = 4
-#: Error of rows for which no time was left.
-NO_TIME = "no-time"
 #: Share of the median from which an interval is highlighted.
 _WIDE = 0.1
 #: Factor from which a row is called slower than the best one.
@@ -142,7 +140,7 @@ def row_name(row: Measurement | CaseLabel, where: str | None = None, *, sizes: b
     elif sizes and row.shape:
         what += f", {size_text(row)}"
     if row.threads is not None and row.kernel not in ("batch", "towers"):
-        what += ", 1 thread" if row.threads == 1 else f", {row.threads} threads"
+        what += f", {count_of(row.threads, 'thread')}"
     moved = " with transfers" if row.scope is Scope.END_TO_END else ""
     return f"{device} {what}{moved}"
 

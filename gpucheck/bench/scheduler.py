@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from gpucheck.bench import stats
 from gpucheck.bench.case import CaseLabel, Work
 from gpucheck.bench.kernel_traits import LINKS
-from gpucheck.bench.model import SMALLER_SIZE, Scope
+from gpucheck.bench.model import NO_TIME, SMALLER_SIZE, Scope
 from gpucheck.bench.sampler import CaseState, ReadJoules, Sampler
 from gpucheck.bench.stats import FEWEST_FOR_INTERVAL
 from gpucheck.drivers.gpu import BenchGpu
@@ -52,8 +52,6 @@ _EDGE, _COPY_BYTES, _TIMES = 384, 2**23, 8
 _GPU_SHARE, _LINK_BYTES_PER_S = 0.5, 5e9
 #: Passes over an operation's bytes for drawing, allocating and checking, at a copy's speed.
 _OVERHEAD_PASSES = 6
-#: Error of a row for which no time was left.
-NO_TIME = "no-time"
 #: Words of the notes on rows that were left out, and on rows that have no interval.
 TOO_SHORT, NO_INTERVAL = "is too short for three rounds of every row", "three rounds; --budget"
 #: Rows, and the seconds that each needs for its interval.

@@ -16,12 +16,12 @@ from typing import TypeVar
 
 from gpucheck.bench.environment import RunEnvironment, run_environment_of
 from gpucheck.bench.frameworks import Frameworks, open_frameworks, use_gpus
-from gpucheck.bench.model import BenchResult, Corruption
+from gpucheck.bench.model import NO_TIME, BenchResult, Corruption
 from gpucheck.bench.plan import MEMORY_TAKEN, NO_GPU, check_device_names, select_devices
 from gpucheck.bench.request_model import BenchMode, BenchRequest, Fill
 from gpucheck.bench.run import run_bench
 from gpucheck.bench.sampler import CLOCK_STUCK, CaseState
-from gpucheck.bench.scheduler import NO_TIME, Progress
+from gpucheck.bench.scheduler import Progress
 from gpucheck.bench.sdc import (
     StressProduct,
     corruption_sentence,

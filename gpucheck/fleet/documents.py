@@ -17,7 +17,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gpucheck.drivers.host.files import MOST_JSON_BYTES, open_file
+from gpucheck.drivers.host.files import GZIP, MOST_JSON_BYTES, open_file
 from gpucheck.report.errors import WrongUseError
 from gpucheck.report.text import printable
 
@@ -26,7 +26,6 @@ STDIN = "-"
 STANDARD_INPUT = "standard input"
 #: What a document's file is called in a folder.
 SUFFIXES = (".json", ".jsonl", ".ndjson", ".json.gz", ".jsonl.gz", ".ndjson.gz")
-_GZIP = b"\x1f\x8b"
 _BUFFER_BYTES = 1 << 18
 #: Where the host stands in a document that cannot be parsed: near its beginning.
 _HOST = re.compile(rb'"host":\s*(?:\{\s*"name":\s*)?"([^"\\\x00-\x1f]{1,253})"')
@@ -125,7 +124,7 @@ def _read(descriptor: int, name: str) -> Iterator[Found]:
     with contextlib.ExitStack() as stack:
         file: Any = stack.enter_context(io.BufferedReader(io.FileIO(descriptor), _BUFFER_BYTES))
         try:
-            if file.peek(2).startswith(_GZIP):
+            if file.peek(2).startswith(GZIP):
                 import gzip
 
                 file = stack.enter_context(gzip.GzipFile(fileobj=file))

@@ -16,10 +16,8 @@ from gpucheck.memlimit.model import (
     Strength,
     Way,
 )
-from gpucheck.report.text import binary_bytes, ranges
+from gpucheck.report.text import binary_bytes, framework_module, ranges
 
-#: What the plan calls a framework whose module has another name.
-_MODULES = {"pytorch": "torch"}
 HOOK = "the import hook"
 _CONTEXTS = (
     "its first use of a GPU then makes a CUDA context on each of the {count} GPUs;"
@@ -89,7 +87,7 @@ def is_set(mechanism: Mechanism, limit: MemoryLimit) -> bool:
 
 def _outcome(group: Sequence[Mechanism], limit: MemoryLimit) -> FrameworkOutcome:
     first = group[0]
-    module = _MODULES.get(first.framework, first.framework)
+    module = framework_module(first.framework)
     if limit.software is not None and module in limit.software.for_cpus:
         return FrameworkOutcome(
             _name(first, limit), None, Way.NOBODY, True, "a CPU-only build: uses no GPU"
@@ -114,7 +112,7 @@ def _outcome(group: Sequence[Mechanism], limit: MemoryLimit) -> FrameworkOutcome
 
 def _name(mechanism: Mechanism, limit: MemoryLimit) -> str:
     known = (limit.software.frameworks if limit.software else None) or {}
-    version = known.get(_MODULES.get(mechanism.framework, mechanism.framework), "")
+    version = known.get(framework_module(mechanism.framework), "")
     return f"{mechanism.framework} {version}".strip()
 
 

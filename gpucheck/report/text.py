@@ -223,6 +223,11 @@ def framework_name(text: str) -> str:
     return FRAMEWORK_ALIASES.get(lower, lower)
 
 
+def framework_module(name: str) -> str:
+    """Return the module that a framework is imported as."""
+    return "torch" if name == "pytorch" else name
+
+
 def framework_title(name: str) -> str:
     """Return a framework's name as people write it; an unknown one as it is."""
     return _FRAMEWORKS.get(name, name)

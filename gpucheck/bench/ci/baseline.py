@@ -37,6 +37,7 @@ from gpucheck.drivers.host.files import MOST_JSON_BYTES, read_file
 from gpucheck.report.codec import DecodeError, from_plain, to_plain
 from gpucheck.report.envelope import TOOL, Host
 from gpucheck.report.errors import ExitCode, WrongUseError
+from gpucheck.report.saved import NEWER
 from gpucheck.report.text import did_you_mean
 
 KEYS = tuple(field.name for field in fields(Fingerprint))
@@ -462,7 +463,6 @@ def check_same_temperature(first: SavedRun, second: SavedRun) -> None:
 
 #: Where the command line is known, it is that of the run.
 WRITE_ONE = "Write one with: gpucheck bench --save FILE"
-_NEWER = "Read it with the gpucheck that wrote it, or a newer one."
 
 
 def read_saved_run(path: Path) -> SavedRun:
@@ -510,7 +510,7 @@ def _saved(path: Path, plain: Mapping[str, Any]) -> SavedRun:
     if schema != BASELINE_SCHEMA:
         problem = f"is a {schema[:40]} document, not {BASELINE_SCHEMA}{_by(plain)}"
         newer = schema.startswith(BASELINE_SCHEMA.rstrip("1"))
-        raise _unusable(path, problem, remedy=_NEWER if newer else WRITE_ONE)
+        raise _unusable(path, problem, remedy=NEWER if newer else WRITE_ONE)
     try:
         run = from_plain(SavedRun, plain)
     except DecodeError as error:
@@ -559,7 +559,7 @@ def _reported(path: Path, plain: Mapping[str, Any]) -> SavedRun:
 
 def _damaged(path: Path, plain: Mapping[str, Any], error: DecodeError) -> WrongUseError:
     by = _by(plain)
-    return _unusable(path, f"is damaged{by}: {error}", remedy=_NEWER if by else WRITE_ONE)
+    return _unusable(path, f"is damaged{by}: {error}", remedy=NEWER if by else WRITE_ONE)
 
 
 def _by(plain: Mapping[str, Any]) -> str:

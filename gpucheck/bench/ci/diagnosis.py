@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from gpucheck.bench import stats
 from gpucheck.bench.ci.decision import FEWEST_PROCESSES
 from gpucheck.bench.ci.run_data import MetricValues
-from gpucheck.bench.model import Doubt, Gate, GateClass, GateStatus
+from gpucheck.bench.model import NO_TIME, Doubt, Gate, GateClass, GateStatus
 from gpucheck.bench.telemetry import HEAT
 from gpucheck.bench.workers import WORKER_INTERRUPTED, WORKER_SILENT
 from gpucheck.report.envelope import Evidence, Failure
@@ -38,7 +38,7 @@ _MOST = 0.5
 _LOWERED = 0.98
 
 #: Failures of a process that leave the state of the device open.
-_OPEN = frozenset({WORKER_SILENT, WORKER_INTERRUPTED, "no-time"})
+_OPEN = frozenset({WORKER_SILENT, WORKER_INTERRUPTED, NO_TIME})
 
 #: Classes of failures by their code; any other is software.
 _FAILURES = {
@@ -54,7 +54,7 @@ _FAILURES = {
     "worker-interrupted": GateClass.ENVIRONMENT,
     "worker-late": GateClass.ENVIRONMENT,
     "interrupted": GateClass.ENVIRONMENT,
-    "no-time": GateClass.NOISE,
+    NO_TIME: GateClass.NOISE,
     "clock-stuck": GateClass.ENVIRONMENT,
     "size-does-not-fit": GateClass.CONFIG,
 }

@@ -26,6 +26,7 @@ from gpucheck.drivers.child import Child, ChildDiedError, ChildSilentError
 from gpucheck.drivers.host.process_tree import ProcessTree, read_stat
 from gpucheck.drivers.python.interpreters import Interpreter, user_environment, why_silent
 from gpucheck.report.errors import BadAnswerError
+from gpucheck.report.text import framework_module
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -54,7 +55,6 @@ _SIGNALS = {
 _KINDS = {"lacks": LACKS, "missing": LACKS, "out-of-memory": OUT_OF_MEMORY}
 #: Folder of what a framework compiles, and its prefix: it disappears with the run.
 _FOLDER_PREFIX = "gpucheck-compiled-"
-_MODULES = {"pytorch": "torch"}
 #: The id of no process: a tree without a root.
 _NO_PROCESS = -1
 
@@ -252,7 +252,7 @@ class FrameworkProcess:
 
     def _not_imported(self, error: object) -> BadAnswerError:
         said = error if isinstance(error, dict) else {}
-        module = _MODULES.get(self.name, self.name)
+        module = framework_module(self.name)
         if said.get("kind") == "missing" and said.get("module") == module:
             return self._error(
                 MISSING,
