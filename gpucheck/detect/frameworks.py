@@ -7,8 +7,7 @@ if --framework names this framework.
 from __future__ import annotations
 
 import re
-import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
 from gpucheck.data import read_table
@@ -16,19 +15,35 @@ from gpucheck.detect.cuda_versions import (
     has_only_ptx,
     holds_code_for,
     newer_driver_for,
+    parse_version,
     too_new_for,
     too_old_for,
 )
 from gpucheck.detect.findings import make_finding, make_trouble
+from gpucheck.detect.installers import (
+    install_command,
+    name_installer,
+    pinned,
+    reinstall_command,
+    remove_command,
+)
 from gpucheck.detect.machine import Machine
 from gpucheck.detect.model import Finding, Framework, Layer
-from gpucheck.drivers.evidence import BuildReading, BuildsReading, TrialReading
+from gpucheck.drivers.evidence import CRASHED, BuildReading, BuildsReading, TrialReading
 from gpucheck.inventory.condition import Trouble
 from gpucheck.report.envelope import CheckStatus, Evidence, Failure
 from gpucheck.report.text import count_of
 
 #: The most broken files to name; the others are counted.
 MOST_NAMED = 3
+#: What must be done before anything else helps.
+FIX_THE_DRIVER = "Fix the driver first: gpucheck detect"
+#: What repairs a build, and is in vain where another build takes its place.
+REPAIRED = ("installation-broken", "libraries-missing")
+#: The package that tutorials still name, and that had a GPU build of its own before 2.12.
+ENDED = "tensorflow-gpu"
+#: The modules that programs import, where they have another name.
+MODULES = {"pytorch": "torch"}
 
 
 class FrameworkCheck:
@@ -55,26 +70,48 @@ class FrameworkCheck:
         )
         return finding._replace(
             evidence=tuple(dict.fromkeys((*finding.evidence, *looked_at))),
-            remedy=tuple(_in_that_python(builds, step) for step in finding.remedy),
+            remedy=tuple(name_installer(builds, step) for step in finding.remedy),
         )
 
-    def install_gpu_build(self, machine: Machine, build: BuildReading | None) -> tuple[str, ...]:
-        """Return how to install a build for GPUs, in place of the present one."""
-        from gpucheck.detect.wheels import choose_for  # only where something is wrong
+    def install_gpu_build(
+        self, machine: Machine, build: BuildReading | None, lead: str | None = None
+    ) -> tuple[str, ...]:
+        """Return how to install a build for GPUs, in place of the present one; `lead` says why."""
+        from gpucheck.detect.wheels import choose_for, lacks_python  # only where something is wrong
 
         guide = read_table("wheels")["guide"][self.ID]
+        lead = lead or guide["lead"]
         choice = choose_for(machine, self.ID, self.title)
         if isinstance(choice, Failure):
             why = choice.message.rstrip(".")
-            return (guide["unchosen"].format(why=f"{why[0].lower()}{why[1:]}"),)
+            return (guide["unchosen"].format(lead=lead, why=f"{why[0].lower()}{why[1:]}"),)
         if choice.build is None:
             return choice.remedy
         notes = [left.reason for left in choice.left_out]
         if choice.driver_needed:
             notes.append(f"it needs {choice.driver_needed}")
+        if lacks_python(choice.build, machine.builds.python_version):
+            notes.append(f"it needs Python {choice.build.python}")
         note = f" ({'; '.join(notes)})" if notes else ""
-        remove = without(guide.get("removes", build.distributions) if build else ())
-        return (f"{guide['chosen']}{note}: {remove}{choice.commands['pip']}",)
+        removes = guide.get("removes", build.distributions) if build else ()
+        command = install_command(machine.builds, build, choice, removes)
+        if build is not None and _is_from(build.version, guide.get("keeps_version_from")):
+            command = command.replace("-U ", "").replace("]", f"]=={build.version}")
+        return (f"{lead}{note}: {command}",)
+
+    def replace_build(
+        self,
+        machine: Machine,
+        build: BuildReading,
+        cause: str,
+        *evidence: Evidence,
+        summary: str = "",
+        **values: str | None,
+    ) -> Trouble:
+        """Return what is wrong with a build, with another build as its remedy."""
+        trouble = make_trouble(self.ID, cause, *(evidence or _files(build)), **values)  # type: ignore[arg-type]
+        steps = self.install_gpu_build(machine, build, trouble.remedy[0])
+        return trouble._replace(summary=summary or trouble.summary, remedy=steps)
 
 
 def named_by(builds: BuildsReading) -> str:
@@ -84,12 +121,10 @@ def named_by(builds: BuildsReading) -> str:
     return "gpucheck's own" if builds.named_by == "gpucheck" else f"by {builds.named_by}"
 
 
-def _in_that_python(builds: BuildsReading, step: str) -> str:
-    """Return a step with the pip of the checked Python, if the shell's may be another."""
-    if builds.python is None or builds.named_by not in ("--python", "gpucheck"):
-        return step
-    own = f"{shlex.quote(builds.python)} -m pip "
-    return re.sub(r"\bpip (?=install|uninstall)", lambda _: own, step)
+def _is_from(version: str | None, first: str | None) -> bool:
+    """Return whether a version is a release, and this one or a newer one."""
+    own, least = parse_version(version), parse_version(first)
+    return bool(own and least and own >= least and re.fullmatch(r"[0-9.]+", version or ""))
 
 
 def _judge(machine: Machine, check: FrameworkCheck) -> Finding:
@@ -214,22 +249,45 @@ def _unusable(
         status,
         f"{shown} cannot use a GPU: {'; '.join(problem.summary for problem in problems)}",
         *(evidence for problem in problems for evidence in problem.evidence),
-        remedy=tuple(dict.fromkeys(step for problem in problems for step in problem.remedy)),
+        remedy=_in_order(problems),
         cause=problems[0].cause,
     )
+
+
+def _in_order(problems: Sequence[Trouble]) -> tuple[str, ...]:
+    """Return the steps of all problems: the driver first, and repairs of what stays last."""
+    causes = [problem.cause for problem in problems]
+    steps = [step for problem in problems for step in problem.remedy if step == FIX_THE_DRIVER]
+    steps += [
+        step for problem in problems if problem.cause not in REPAIRED for step in problem.remedy
+    ]
+    repairs = [step for problem in problems if problem.cause in REPAIRED for step in problem.remedy]
+    if "no-code-for-the-gpu" in causes:
+        repairs = []
+    elif "driver-too-old" in causes:
+        repairs = [f"If you keep this build: {step[0].lower()}{step[1:]}" for step in repairs]
+    return tuple(dict.fromkeys(steps + repairs))
 
 
 def _failed_test(
     machine: Machine, check: FrameworkCheck, shown: str, test: TrialReading, problems: list[Trouble]
 ) -> Finding:
     """Return the finding of a smoke test that failed."""
-    if test.failure is not None:
+    failure = test.failure
+    if failure is not None and failure.code != CRASHED:
+        found = "; ".join((failure.message, *(problem.summary for problem in problems)))
         return check.make_finding(
             CheckStatus.UNKNOWN,
-            f"{shown} could not be tried: {test.failure.message}",
+            f"{shown} could not be tried: {found}",
             *(evidence for problem in problems for evidence in problem.evidence),
-            remedy=tuple(step for problem in problems for step in problem.remedy),
-            cause=test.failure.code,
+            remedy=_in_order(problems),
+            cause=failure.code,
+        )
+    if failure is not None:
+        again = _reinstall(machine, machine.build(check.ID) or BuildReading(check.ID))
+        crash = make_trouble(check.ID, CRASHED, names=MODULES.get(check.ID, check.ID), again=again)
+        return _unusable(
+            machine, check, shown, [*problems, crash._replace(summary=failure.message)]
         )
     source, value = f"devices that {check.ID} lists", ", ".join(test.devices) or "none"
     if test.error is not None:
@@ -240,12 +298,10 @@ def _failed_test(
         # Some frameworks call a missing driver an insufficient one.
         missing = driver.code == "library-not-found"
         reason = "there is no CUDA driver (libcuda.so.1)" if missing else driver.message
-        below = ("Fix the driver first: gpucheck detect",)
+        summary = f"CUDA does not start: {reason}"
         problems = [
             *problems,
-            Trouble(
-                CheckStatus.WARN, f"CUDA does not start: {reason}", (), below, cause=driver.code
-            ),
+            Trouble(CheckStatus.WARN, summary, (), (FIX_THE_DRIVER,), driver.code),
         ]
     if not problems:
         cause = "fails-on-the-gpu" if test.sees_gpu else "lists-no-gpu"
@@ -267,59 +323,98 @@ def _failed_test(
 def _problems(
     machine: Machine, build: BuildReading, test: TrialReading | None, check: FrameworkCheck
 ) -> Iterator[Trouble]:
+    if any(name.partition(" ")[0] == ENDED for name in build.distributions):
+        yield check.replace_build(machine, build, "package-ended", names=ENDED)
+        return
     if build.broken:
         named = "; ".join(build.broken[:MOST_NAMED])
         more = len(build.broken) - MOST_NAMED
-        summary = f"its installation is broken: {named}" + (f"; and {more} more" * (more > 0))
-        yield Trouble(
-            CheckStatus.WARN,
-            summary,
-            _files(build),
-            (reinstall(build),),
-            cause="installation-broken",
-        )
+        named += f"; and {more} more" * (more > 0)
+        evidence = (*_files(build), *_owners(build))
+        again = _reinstall(machine, build)
+        yield make_trouble(check.ID, "installation-broken", *evidence, names=named, again=again)
         if build.path is None:
             return
     amd = next((note for note in build.notes if "AMD" in note), None)
     for note in build.notes:
+        if "overwrite" in note:
+            yield check.replace_build(machine, build, "twice-installed", summary=note)
+            return  # of what is left nothing more can be said
         if note is not amd:
-            cause = "twice-installed" if "overwrite" in note else "parts-do-not-fit"
-            yield Trouble(
-                CheckStatus.WARN,
-                note,
-                _files(build),
-                check.install_gpu_build(machine, build),
-                cause=cause,
-            )
+            yield check.replace_build(machine, build, "parts-do-not-fit", summary=note)
     if build.gpu_build is False:
         cause = "built-for-cpus" if amd is None else "built-for-amd"
-        summary = amd or "it is built for CPUs only"
-        yield Trouble(
-            CheckStatus.WARN,
-            summary,
-            _files(build),
-            check.install_gpu_build(machine, build),
-            cause=cause,
-        )
+        yield check.replace_build(machine, build, cause, summary=amd or "")
         return
+    if build.rivals:
+        yield _rivals(build, check)
     if build.missing_libraries:
-        again = reinstall(build)
-        missing = make_trouble(
-            check.ID,
-            "libraries-missing",
-            *(Evidence(name, "not found") for name in build.missing_libraries),
-            names=", ".join(build.missing_libraries),
-            cuda=build.cuda_build or "12",
-            version=f"=={build.version}" if build.version else "",
-            again=f"{again[0].lower()}{again[1:]}",
-        )
-        for folder in build.not_searched:
-            summary = f"{missing.summary} (some are in {folder}, which the loader does not search)"
-            first = f"Let the loader search it: export LD_LIBRARY_PATH={folder}"
-            missing = missing._replace(summary=summary, remedy=(first, *missing.remedy))
-        yield missing
+        yield _missing(machine, build, check)
     yield from _against_driver(machine, build, check)
     yield from _against_gpus(machine, build, test, check)
+
+
+def _rivals(build: BuildReading, check: FrameworkCheck) -> Trouble:
+    """Return that NVIDIA's packages for two CUDAs overwrite each other, and how one remains."""
+    own = f"-cu{(build.cuda_build or '').partition('.')[0]}"
+    keep = [package for package in build.rivals if package.partition(" ")[0].endswith(own)]
+    names = " and ".join(package.partition(" ")[0] for package in build.rivals)
+    again = f"{remove_command(build.rivals)}pip install --no-deps {pinned(keep)}"
+    return make_trouble(
+        check.ID,
+        "requirements-twice-installed",
+        Evidence("installed", ", ".join(build.rivals)),
+        names=names,
+        again=again,
+    )
+
+
+def _missing(machine: Machine, build: BuildReading, check: FrameworkCheck) -> Trouble:
+    """Return that libraries are missing, and how to install what has them, or to repair it."""
+    evidence = (*(Evidence(name, "not found") for name in build.missing_libraries), *_owners(build))
+    names = ", ".join(build.missing_libraries)
+    if build.owners or build.conda_owners:
+        again = _reinstall(machine, build)
+        return make_trouble(check.ID, "libraries-deleted", *evidence, names=names, again=again)
+    missing = make_trouble(
+        check.ID,
+        "libraries-missing",
+        *evidence,
+        names=names,
+        cuda=build.cuda_build or "12",
+        version=f"=={build.version}" if _is_from(build.version, "0") else "",
+    )
+    steps = missing.remedy
+    if check.ID == "numba" and build.cuda_build is None:
+        (lead,) = make_trouble(check.ID, "target-missing").remedy
+        steps = check.install_gpu_build(machine, None, lead)
+    if not machine.environment.get("LD_LIBRARY_PATH"):
+        steps = tuple(step for step in steps if not step.startswith("Unset LD_LIBRARY_PATH"))
+    if not build.not_searched:
+        return missing._replace(remedy=steps)
+    (folder,) = build.not_searched
+    again = steps[0].removeprefix("Either ")
+    found = make_trouble(
+        check.ID,
+        "libraries-not-searched",
+        *evidence,
+        names=names,
+        folder=folder,
+        again=f"{again[0].lower()}{again[1:]}",
+    )
+    return found._replace(remedy=(*found.remedy, *steps[1:]))
+
+
+def _owners(build: BuildReading) -> tuple[Evidence, ...]:
+    owners = (*build.owners, *build.conda_owners)
+    return (Evidence("belongs to", ", ".join(owners)),) if owners else ()
+
+
+def _reinstall(machine: Machine, build: BuildReading) -> str:
+    """Return the command that reinstalls exactly the packages whose files are harmed."""
+    local = any("+" in name for name in (*build.owners, *build.distributions))
+    guide = read_table("wheels")["guide"][build.name] if local else {}
+    return reinstall_command(machine.builds, build, guide.get("index"))
 
 
 def _against_driver(
@@ -328,14 +423,14 @@ def _against_driver(
     driver = machine.nvml.driver_version
     least = newer_driver_for(build.cuda_build, driver, windows=machine.is_wsl)
     if least is not None:
-        # Some of the steps that run without the upgrade are the upgrade itself.
-        steps = check.install_gpu_build(machine, build)
-        yield Trouble(
-            CheckStatus.WARN,
-            f"its CUDA {build.cuda_build} needs driver {least} or newer, but this is {driver}",
-            (Evidence("nvmlSystemGetDriverVersion", driver or "?"),),
-            steps if steps[0].startswith("Upgrade") else ("Upgrade the driver.", *steps),
-            cause="driver-too-old",
+        yield check.replace_build(
+            machine,
+            build,
+            "driver-too-old",
+            Evidence("nvmlSystemGetDriverVersion", driver or "?"),
+            version=build.cuda_build,
+            needed=least,
+            driver=driver,
         )
 
 
@@ -355,33 +450,14 @@ def _against_gpus(
             mismatch = f"CUDA {build.cuda_build} is older than this architecture"
         else:
             continue
-        yield Trouble(
-            CheckStatus.WARN,
-            f"the GPU has compute capability {capability}, but {mismatch}",
-            (Evidence("nvmlDeviceGetCudaComputeCapability", capability),),
-            check.install_gpu_build(machine, build),
-            cause="no-code-for-the-gpu",
+        yield check.replace_build(
+            machine,
+            build,
+            "no-code-for-the-gpu",
+            Evidence("nvmlDeviceGetCudaComputeCapability", capability),
+            capability=capability,
+            why=mismatch,
         )
-
-
-def reinstall(build: BuildReading) -> str:
-    """Return the step that reinstalls exactly these packages."""
-    packages = [name.replace(" ", "==") for name in build.distributions] or [build.name]
-    local = next((name.partition("+")[2] for name in packages if "+" in name), "")
-    guide = read_table("wheels")["guide"][build.name] if local else {}
-    index = f" --index-url {guide['index']}{local}" if "index" in guide else ""
-    command = f"pip install --force-reinstall --no-deps {' '.join(packages)}{index}"
-    return f"Reinstall it: {command}"
-
-
-def without(packages: Iterable[str]) -> str:
-    """Return the command that removes packages before an installation.
-
-    Two packages that own the same files must both go: removing one takes files of the other, which
-    pip still believes installed.
-    """
-    names = " ".join(dict.fromkeys(name.partition(" ")[0] for name in packages))
-    return f"pip uninstall -y {names}; " if names else ""
 
 
 # ------------------------------------------------------------------------------ the document
@@ -399,7 +475,7 @@ def describe(machine: Machine, findings: Mapping[str, Finding]) -> tuple[Framewo
 def _document(machine: Machine, build: BuildReading, finding: Finding) -> Framework:
     test = machine.smoke_tests.get(build.name)
     sees: bool | None = None
-    if test is not None and test.failure is None:
+    if test is not None and (test.failure is None or test.failure.code == CRASHED):
         sees = bool(test.computed)
     elif build.gpu_build is False:
         sees = False

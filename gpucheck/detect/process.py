@@ -154,6 +154,7 @@ def judge(scene: Scene) -> ProcessAnswer:
         devices_present=process.devices_present,
         environment=process.environment,
         cgroup=process.cgroup,
+        own_namespaces=process.own_namespaces,
         unavailable=process.unavailable,
     )
 
@@ -478,7 +479,8 @@ def _no_obstacle(scene: Scene) -> Iterator[Obstacle]:
         what = f"; {_title(able[0])} is loaded and could" if able else ""
         yield Obstacle(
             "driver-not-loaded",
-            f"it has not loaded the driver's library, libcuda: it has not asked for a GPU{what}",
+            "it has not loaded the driver's library, libcuda: it has not asked for a GPU, or its"
+            f" loader found no libcuda{what}",
             hinders=True,
             evidence=(Evidence(f"/proc/{process.pid}/maps", "no libcuda"),),
             remedy=("Look in its own output and settings for the device that it was told to use.",),

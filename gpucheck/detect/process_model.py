@@ -49,8 +49,9 @@ class ProcessAnswer(NamedTuple):
     `uses_gpu` null: it cannot be told. `cause` is the id of the first obstacle that the conclusion
     is about. `device_files` are the driver's files that it holds open, `devices_present` whether
     its /dev has any; `environment` has the GPU-related variables with which it was started;
-    `state` is running, sleeping, stopped, waiting (in the kernel) or ended. What could not be read
-    has its reason in `unavailable`.
+    `own_namespaces` are the kinds that it does not share with gpucheck, pid or mnt; `state` is
+    running, sleeping, stopped, waiting (in the kernel) or ended. What could not be read has its
+    reason in `unavailable`.
     """
 
     pid: int
@@ -71,4 +72,5 @@ class ProcessAnswer(NamedTuple):
     devices_present: bool | None = None
     environment: Mapping[str, str] | None = None
     cgroup: CgroupReading | None = None
+    own_namespaces: tuple[str, ...] = ()
     unavailable: Mapping[str, str] = NOTHING

@@ -19,6 +19,8 @@ from gpucheck.report.text import View, binary_bytes, count_of, framework_title, 
 
 #: Width of the names before the facts.
 _NAME = 10
+#: What the kernel calls them -> in a sentence.
+NAMESPACES = {"pid": "PID", "mnt": "mount"}
 #: So many characters of a command line are shown; `-v` shows all.
 MOST_OF_A_COMMAND = 120
 
@@ -99,7 +101,11 @@ def _named_facts(found: ProcessAnswer, view: View) -> Iterator[tuple[str, str]]:
         yield "files open", ", ".join(found.device_files) or "none of the driver"
     if found.environment is not None:
         pairs = (f"{name}={value!r}" for name, value in found.environment.items() if _tells(name))
-        yield "variables", ", ".join(pairs) or "none about GPUs"
+        none = "started with none about GPUs (what it set later cannot be seen)"
+        yield "variables", ", ".join(pairs) or none
+    if found.own_namespaces:
+        kinds = " and ".join(NAMESPACES[kind] for kind in found.own_namespaces)
+        yield "namespaces", f"{kinds} of its own: it may be in a container"
     if found.cgroup is not None:
         yield "cgroup", _group(found.cgroup)
 

@@ -192,6 +192,13 @@ def _is_newer_than_driver(build: Build, driver: Driver) -> bool:
     return cuda is not None and _number(build.cuda) > cuda
 
 
+def lacks_python(build: Build, version: str | None) -> bool:
+    """Return whether the command of a build cannot be resolved for a version of Python."""
+    fits = [parse_version(each) or () for each in (build.python or "").split() if each[0].isdigit()]
+    own = parse_version(version)
+    return bool(fits and own) and not fits[0] <= (own or ())[:2] <= fits[-1]
+
+
 def commands_of(build: Build) -> dict[str, str]:
     """Return the command of each installer that is documented to have this build."""
     words = {"uv": build.install["pip"], **build.install}
@@ -463,7 +470,7 @@ def advise(probes: Probes, frameworks: Mapping[str, str]) -> Answer:
         result=WheelChoices(gpus, driver, processor, choices),
         exit_code=ExitCode.BAD if any(c.fit is Fit.NONE for c in choices) else ExitCode.OK,
         host=host,
-        warnings=tuple(_notices(gpus, processor, choices)),
+        warnings=(*_notices(gpus, processor, choices), *_unfit_pythons(machine, choices)),
     )
 
 
@@ -507,6 +514,21 @@ def _notices(
                 f"{choice.framework}: this build needs {choice.driver_needed}: it was not read."
             )
             yield Notice(code="driver-not-read", message=message)
+
+
+def _unfit_pythons(machine: Machine, choices: Sequence[WheelChoice]) -> Iterator[Notice]:
+    """Yield the builds whose commands fail, or take another build, in the active environment."""
+    found = machine.builds
+    if found.named_by == "gpucheck":
+        return  # it may be installed apart from all environments
+    where = ", ".join(filter(None, (found.python, found.named_by and f"by {found.named_by}")))
+    for choice in choices:
+        if choice.build is not None and lacks_python(choice.build, found.python_version):
+            message = (
+                f"{choice.framework}: this build needs Python {choice.build.python}, and"
+                f" {where or 'the one here'} is {found.python_version}."
+            )
+            yield Notice(code="python-does-not-fit", message=message)
 
 
 def gpu_label(gpu: WheelGpu) -> str:

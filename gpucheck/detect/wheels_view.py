@@ -14,7 +14,7 @@ INDENT = 4
 #: So many newer builds stand with the reason why they were not chosen; `-v` shows all.
 MOST_PASSED_OVER = 2
 #: The notices that no choice tells by itself.
-OF_THE_MACHINE = ("gpu-not-read", "machine-not-recorded")
+OF_THE_MACHINE = ("gpu-not-read", "machine-not-recorded", "python-does-not-fit")
 MARKS = {Fit.ALL: CheckStatus.OK, Fit.SOME: CheckStatus.WARN, Fit.NONE: CheckStatus.FAIL}
 COLORS = {Fit.ALL: "bold green", Fit.SOME: "bold yellow", Fit.NONE: "bold red"}
 

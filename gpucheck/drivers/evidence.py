@@ -207,7 +207,9 @@ class BuildReading(NamedTuple):
     libraries that it needs and that cannot be found, `notes` further facts. `broken` are its own
     missing or damaged files, `remarks` what a program that uses it has to do, `not_searched` the
     folders with missing libraries that the loader does not search, `unchecked` the reason why its
-    libraries could not be checked.
+    libraries could not be checked. `owners` are the packages of missing or damaged files, as wheels
+    and as conda name them, `rivals` NVIDIA's packages that overwrite each other, `from_conda`
+    whether conda installed it.
     """
 
     name: str
@@ -223,20 +225,30 @@ class BuildReading(NamedTuple):
     remarks: tuple[str, ...] = ()
     not_searched: tuple[str, ...] = ()
     unchecked: str | None = None
+    owners: tuple[str, ...] = ()
+    conda_owners: tuple[str, ...] = ()
+    rivals: tuple[str, ...] = ()
+    from_conda: bool = False
 
 
 class BuildsReading(NamedTuple):
     """The frameworks of one interpreter; `unavailable` says why they are unknown.
 
     `named_by` is the reason for its choice: --python, VIRTUAL_ENV, CONDA_PREFIX, PATH, or gpucheck
-    if it is gpucheck's own.
+    if it is gpucheck's own. `installers` are what installs packages there: conda or pixi if the
+    environment is theirs, then pip or uv.
     """
 
     python: str | None = None
     python_version: str | None = None
+    installers: tuple[str, ...] = ()
     builds: tuple[BuildReading, ...] | None = None
     unavailable: str | None = None
     named_by: str | None = None
+
+
+#: The code of a framework whose process a signal such as SIGSEGV ended.
+CRASHED = "crashes"
 
 
 class TrialReading(NamedTuple):
@@ -366,7 +378,8 @@ class ProcessFilesReading(NamedTuple):
     `ancestors` begins with its parent, `descendants` are ids, and `holders` those of them that are
     seen to hold the driver's files open. `devices_present` is whether its /dev has files of the
     driver, `device_files` are those that it holds open. `threads` counts the first of many.
-    `kernel_thread`: it runs no program. What could not be read has its reason in `unavailable`.
+    `kernel_thread`: it runs no program. `own_namespaces` are the kinds of namespaces, pid and mnt,
+    that it does not share with us. What could not be read has its reason in `unavailable`.
     """
 
     pid: int
@@ -390,4 +403,5 @@ class ProcessFilesReading(NamedTuple):
     descendants: tuple[int, ...] = ()
     holders: tuple[int, ...] = ()
     initial_namespace: bool | None = None
+    own_namespaces: tuple[str, ...] = ()
     unavailable: Mapping[str, str] = NOTHING

@@ -13,9 +13,15 @@ from gpucheck.detect.machine import DetectRequest, Machine
 from gpucheck.detect.model import Detection, Finding
 from gpucheck.detect.run import detect
 from gpucheck.drivers.evidence import BuildReading, BuildsReading, TrialReading
-from gpucheck.drivers.readings import CudaReading, KernelReading, PciDeviceReading
+from gpucheck.drivers.readings import (
+    CudaReading,
+    KernelReading,
+    PciDeviceReading,
+    ProbeFailure,
+)
 from gpucheck.report.codec import from_plain
 from gpucheck.report.envelope import CheckStatus
+from gpucheck.report.errors import ExitCode
 from tests.fakes.probes import IN_DOCKER, FakeProbes, gpu_reading, reading_of
 
 DATA = Path(__file__).parents[1] / "data"
@@ -147,10 +153,17 @@ def test_a_driver_that_is_too_old_for_every_build_is_upgraded() -> None:
     assert told(machine("9.0", driver="450.80.02"), build).remedy == (
         "Upgrade the driver: PyTorch 2.14 for CUDA 12.6 (cu126) needs driver 525.60.13 or newer.",
     )
-    assert told(machine("9.0", driver="570.26"), build).remedy == (
-        "Upgrade the driver.",
-        "Install a build for GPUs: pip uninstall -y torch; pip install torch --index-url"
-        " https://download.pytorch.org/whl/cu126",
+    either = (
+        "Either upgrade the driver, or install a build that runs with this one: pip uninstall -y"
+        " torch; pip install torch --index-url https://download.pytorch.org/whl/cu126"
+    )
+    assert told(machine("9.0", driver="570.26"), build).remedy == (either,)
+    build = build._replace(distributions=("torch 2.15.0",))
+    broken = build._replace(path="/t", broken=("x.so is not there",))
+    assert told(machine("9.0", driver="570.26"), broken).remedy == (
+        either,
+        "If you keep this build: reinstall what is damaged:"
+        " pip install --force-reinstall --no-deps torch==2.15.0",
     )
 
 
@@ -234,13 +247,18 @@ def test_of_two_packages_with_the_same_files_both_are_removed_first(
 ) -> None:
     note = "both are installed and overwrite each other"
     build = BuildReading(
-        name=name, version="1", gpu_build=True, distributions=packages, notes=(note,)
+        name=name,
+        version="1",
+        gpu_build=True,
+        distributions=packages,
+        notes=(note,),
+        missing_libraries=("libx.so",),
     )
 
     finding = told(machine("9.0"), build)
 
     assert finding.cause == "twice-installed"
-    assert finding.remedy[0].endswith(step)
+    assert finding.remedy == (f"Remove both, and install one: {step}",)
 
 
 def test_a_problem_names_the_python_that_has_it() -> None:
@@ -250,26 +268,117 @@ def test_a_problem_names_the_python_that_has_it() -> None:
     assert where == "/some where/python, by CONDA_PREFIX"
 
 
-def test_missing_libraries_are_installed_for_the_build_that_is_there() -> None:
-    (build,) = [each for each in LACKING if each.name == "pytorch"]
-    build = build._replace(distributions=("torch 2.13.0+cu126",))
+def lacking(name: str, **facts: Any) -> BuildReading:
+    (build,) = [each for each in LACKING if each.name == name]
+    return build._replace(**facts)
 
-    steps = told(machine("9.0"), build).remedy
 
-    assert steps[0] == "Install what it requires: pip install torch"
-    assert steps[1] == (
-        "If pip finds nothing missing: reinstall it:"
-        " pip install --force-reinstall --no-deps torch==2.13.0+cu126"
-        " --index-url https://download.pytorch.org/whl/cu126"
+@pytest.mark.parametrize(
+    ("build", "step"),
+    [
+        (
+            lacking("pytorch", distributions=("torch 2.13.0+cu126",)),
+            "Install what it requires: pip install torch",
+        ),
+        (
+            lacking("pytorch", owners=("nvidia-cudnn-cu13 9.26.0.51",)),
+            "Reinstall the packages that have lost them: pip install --force-reinstall --no-deps"
+            " nvidia-cudnn-cu13==9.26.0.51",
+        ),
+        (
+            lacking("jax", version="0.10.2"),
+            "Install them with the plugin: pip install 'jax[cuda12]==0.10.2'",
+        ),
+        # The same build as `detect --wheel numba` names: 580.95.05 runs CUDA 13.
+        (
+            lacking("numba", cuda_build=None, not_searched=("/usr/local/cuda/lib64",)),
+            "Either let the loader search it (export LD_LIBRARY_PATH=/usr/local/cuda/lib64), or set"
+            " CUDA_HOME to a CUDA toolkit, or install Numba's CUDA target:"
+            " pip install 'numba-cuda[cu13]'",
+        ),
+    ],
+    ids=["none", "owned", "jax", "numba"],
+)
+def test_missing_libraries_are_installed_for_the_build_that_is_there(
+    build: BuildReading, step: str
+) -> None:
+    assert told(machine("9.0"), build).remedy == (step,)
+
+
+def test_a_broken_build_of_an_index_of_its_own_is_reinstalled_from_there() -> None:
+    build = BuildReading(
+        name="pytorch", distributions=("torch 2.13.0+cu126",), broken=("x.so is not there",)
+    )
+
+    assert told(machine("9.0"), build).remedy == (
+        "Reinstall what is damaged: pip install --force-reinstall --no-deps torch==2.13.0+cu126"
+        " --index-url https://download.pytorch.org/whl/cu126",
     )
 
 
-def test_a_package_of_no_index_of_its_own_is_installed_again_from_the_usual_one() -> None:
-    (build,) = [each for each in LACKING if each.name == "pytorch"]
+def test_wheels_for_two_cudas_are_named_and_those_of_its_own_kept() -> None:
+    rivals = ("nvidia-cudnn-cu12 9.10", "nvidia-cudnn-cu13 9.26")
+    build = BuildReading(
+        name="pytorch", version="2.15.0", cuda_build="13.2", gpu_build=True, rivals=rivals
+    )
 
-    steps = told(machine("9.0"), build._replace(distributions=("torch 2.13.0",))).remedy
+    found = told(machine("9.0", driver="595.45.04"), build)
 
-    assert steps[1].endswith("pip install --force-reinstall --no-deps torch==2.13.0")
+    assert found.cause == "twice-installed"
+    assert "nvidia-cudnn-cu12 and nvidia-cudnn-cu13 are all installed" in found.summary
+    assert found.remedy[0].endswith(
+        ": pip uninstall -y nvidia-cudnn-cu12 nvidia-cudnn-cu13;"
+        " pip install --no-deps nvidia-cudnn-cu13==9.26"
+    )
+
+
+@pytest.mark.parametrize(
+    ("version", "command"),
+    [
+        ("0.10.2", "pip install 'jax[cuda13]==0.10.2'"),
+        ("0.10.2+local", "pip install -U 'jax[cuda13]'"),
+        ("0.6.2", "pip install -U 'jax[cuda13]'"),  # it has no cuda13
+    ],
+)
+def test_jax_keeps_its_version(version: str, command: str) -> None:
+    build = BuildReading(
+        name="jax", version=version, gpu_build=False, distributions=(f"jax {version}",)
+    )
+
+    assert told(machine("9.0"), build).remedy == (f"Install the plugin: {command}",)
+
+
+def test_the_package_that_ended_is_named() -> None:
+    packages = ("tensorflow-gpu 2.12.0",)
+    build = BuildReading(name="tensorflow", version="2.12.0", distributions=packages, broken=("x",))
+
+    found = told(machine("9.0"), build)
+
+    assert found.cause == "package-ended"
+    assert "tensorflow-gpu, a package that ended with version 2.12" in found.summary
+    assert found.remedy == (
+        "Install TensorFlow's own package: pip uninstall -y tensorflow-gpu;"
+        " pip install 'tensorflow[and-cuda]'",
+    )
+
+
+def test_a_build_that_this_python_cannot_have_is_said() -> None:
+    where = machine("9.0")
+    where.builds = BuildsReading(python="/p", python_version="3.10.13", builds=(FOR_CPUS[2],))
+
+    assert CHECKS["jax"].check(where).remedy == (  # type: ignore[union-attr]
+        "Install the plugin (it needs Python 3.12 to 3.14): pip install 'jax[cuda13]==1.0'",
+    )
+
+
+def test_conda_s_build_is_replaced_by_conda() -> None:
+    where = machine("9.0")
+    build = BuildReading(name="cupy", version="14", gpu_build=False, from_conda=True)
+    where.builds = BuildsReading(python="/p", builds=(build,), installers=("conda", "pip"))
+
+    (step,) = CHECKS["cupy"].check(where).remedy  # type: ignore[union-attr]
+
+    assert step.endswith(": conda install -c conda-forge cupy cuda-version=13")
 
 
 @pytest.mark.parametrize(
@@ -425,3 +534,66 @@ def test_a_failed_smoke_test_shows_what_the_framework_said(
 
     assert (finding.status, finding.cause) == (CheckStatus.WARN, cause)
     assert evidence in finding.evidence
+
+
+CUT = BuildReading(
+    name="pytorch",
+    version="2.15.0",
+    cuda_build="13.2",
+    gpu_build=True,
+    broken=("libcublas.so.13 is cut: 1 bytes of 2",),
+    owners=("nvidia-cublas 13.1",),
+)
+
+
+def tried(code: str, driver: str | None = "595.45.04", framework: str | None = None) -> Machine:
+    where = machine("9.0", driver=driver)
+    where.request = DetectRequest(framework=framework)
+    failure = ProbeFailure(code=code, message="its process was ended by SIGBUS")
+    where.smoke_tests = {"pytorch": TrialReading(name="pytorch", failure=failure)}
+    return where
+
+
+def test_a_framework_that_crashes_is_an_answer() -> None:
+    finding = told(tried("crashes", framework="pytorch"), CUT)
+
+    assert (finding.status, finding.cause) == (CheckStatus.FAIL, "installation-broken")
+    assert "libcublas.so.13 is cut" in finding.summary
+    assert finding.summary.endswith("its process was ended by SIGBUS")
+    assert finding.remedy[-1].endswith("nvidia-cublas==13.1")
+
+
+def test_a_crash_is_the_headline_of_who_asked_for_the_framework() -> None:
+    probes = FakeProbes(
+        readings=reading_of(gpu_reading(0), driver_version="595.45.04"),
+        cuda_reading=CudaReading(device_count=1),
+    )
+    build = CUT._replace(broken=(), owners=())
+    probes.builds_reading = BuildsReading(python="/p", builds=(build,))
+    failure = ProbeFailure(code="crashes", message="its process was ended by SIGBUS")
+    probes.trials = {"pytorch": TrialReading(name="pytorch", failure=failure)}
+
+    answer = detect(probes, DetectRequest(framework="torch"))
+
+    assert isinstance(answer.result, Detection)
+    assert answer.exit_code == ExitCode.BAD
+    assert "PyTorch 2.15.0 cannot use a GPU: its process was ended by" in answer.result.conclusion
+    assert (answer.result.cause, answer.result.cause_check) == ("crashes", "pytorch")
+
+
+def test_a_trial_that_took_too_long_leaves_it_open_and_keeps_what_the_files_show() -> None:
+    finding = told(tried("import-not-finished", framework="pytorch"), CUT)
+
+    assert (finding.status, finding.cause) == (CheckStatus.UNKNOWN, "import-not-finished")
+    assert "libcublas.so.13 is cut" in finding.summary
+
+
+def test_the_driver_is_fixed_first() -> None:
+    where = machine("9.0")
+    where.cuda = CudaReading(failure=ProbeFailure(code="library-not-found", message="none"))
+    where.smoke_tests = {"pytorch": TrialReading(name="pytorch", sees_gpu=False)}
+
+    finding = told(where, FOR_CPUS[0])
+
+    assert finding.cause == "built-for-cpus"
+    assert finding.remedy[0] == "Fix the driver first: gpucheck detect"

@@ -189,7 +189,7 @@ def test_what_may_break_it_is_said_although_it_runs() -> None:
         ),
         ({"state": "T"}, "stopped", "it is stopped"),
         ({"state": "t"}, "stopped", "it is stopped"),
-        ({"mapped": ()}, "driver-not-loaded", "has not asked for a GPU."),
+        ({"mapped": ()}, "driver-not-loaded", "GPU, or its loader found no libcuda."),
         ({}, "no-context", "has loaded libcuda, but has nothing on a GPU"),
     ],
 )

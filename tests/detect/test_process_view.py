@@ -81,13 +81,14 @@ def test_a_framework_whose_files_could_not_be_read() -> None:
 def test_where_there_is_nothing() -> None:
     found = FOUND._replace(
         state=None, libraries=(), frameworks=(), device_files=(), environment={},
-        cgroup=CgroupReading("/"),
+        cgroup=CgroupReading("/"), own_namespaces=("pid", "mnt"),
     )  # fmt: skip
 
     assert shown(found)[2:] == [
         "libraries  none of NVIDIA's",
         "files open none of the driver",
-        "variables  none about GPUs",
+        "variables  started with none about GPUs (what it set later cannot be seen)",
+        "namespaces PID and mount of its own: it may be in a container",
         "cgroup     /",
     ]
 

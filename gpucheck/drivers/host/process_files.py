@@ -138,6 +138,7 @@ def read_process(pid: int, root: Path) -> ProcessFilesReading:
         descendants=tuple(below),
         holders=tuple(one for one in below[:MOST_BELOW] if _holds(root / "proc" / str(one))),
         initial_namespace=in_initial_namespace(root),
+        own_namespaces=tuple(_own_namespaces(folder, root)),
         unavailable=gaps,
     )
     if place is not None:
@@ -147,6 +148,16 @@ def read_process(pid: int, root: Path) -> ProcessFilesReading:
     if after is None or after.started != before.started or after.zombie > before.zombie:
         return ProcessFilesReading(pid=pid, found=False, ended=True)
     return reading
+
+
+def _own_namespaces(folder: Path, root: Path) -> Iterator[str]:
+    """Yield the kinds of namespaces that a process has and we have not: `pid`, `mnt`."""
+    for kind in ("pid", "mnt"):
+        try:
+            if (folder / "ns" / kind).readlink() != (root / "proc/self/ns" / kind).readlink():
+                yield kind
+        except OSError:  # what may not be read has its reason elsewhere
+            continue
 
 
 def _place(folder: Path, stat: Stat) -> Path | None:

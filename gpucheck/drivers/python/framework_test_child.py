@@ -211,6 +211,33 @@ class Log:
         return list(dict.fromkeys(chosen))
 
 
+#: The parts of cuDNN 9 that it opens by name when a program first needs them; the kind without the
+#: second line compiles all of its kernels itself. Source: NVIDIA, "cuDNN API overview".
+CUDNN_PARTS = ("graph", "heuristic", "engines_runtime_compiled")
+CUDNN_KERNELS = ("ops", "cnn", "adv", "engines_precompiled")
+
+
+def find_cudnn_fault() -> str | None:
+    """Return which part of the cuDNN that is loaded cannot be opened, None if all can.
+
+    A small product needs none of them: without this, a deleted part would not be noticed.
+    """
+    import ctypes
+
+    with open("/proc/self/maps", encoding="utf-8", errors="replace") as file:  # noqa: PTH123
+        found = re.search(r"(/.*/)libcudnn\.so\.9[.\d]*$", file.read(), re.MULTILINE)
+    if found is None:
+        return None
+    paths = {part: f"{found[1]}libcudnn_{part}.so.9" for part in (*CUDNN_PARTS, *CUDNN_KERNELS)}
+    compiles_all = not any(os.path.exists(paths[part]) for part in CUDNN_KERNELS)  # noqa: PTH110
+    for part in CUDNN_PARTS if compiles_all else paths:
+        try:
+            ctypes.CDLL(paths[part])
+        except OSError as error:
+            return f"cuDNN cannot open a part of itself: {error}"
+    return None
+
+
 def plain(text: str) -> str:
     """Return text without terminal colour codes. Source: ECMA-48, 5.4."""
     return re.sub(r"\x1b\[[0-?]*[ -/]*[@-~]", "", text)
@@ -264,6 +291,9 @@ def main() -> None:
     started = time.perf_counter()
     try:
         work(found)
+        fault = find_cudnn_fault() if name in ("pytorch", "tensorflow", "jax") else None
+        if fault is not None:
+            found["computed"], found["error"] = False, fault
     except BaseException as error:
         found["error"] = explain(error)
     found["work_s"] = time.perf_counter() - started

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from gpucheck.drivers.child import SHARE_AFTER_A_HANG, Child, ChildDiedError, ChildSilentError
-from gpucheck.drivers.evidence import BuildsReading, TrialReading
+from gpucheck.drivers.evidence import CRASHED, BuildsReading, TrialReading
 from gpucheck.drivers.python.interpreters import (
     Interpreter,
     OtherPythonError,
@@ -106,6 +106,8 @@ TEST_SCRIPT = str(Path(__file__).with_name("framework_test_child.py"))
 #: A cold import of a large framework from a slow disk takes tens of seconds.
 IMPORT_S = 120.0
 NOT_ANSWERING = "driver-not-answering"
+#: The signals of a program's own faults; others come from outside, such as SIGKILL.
+FAULTS = ("SIGSEGV", "SIGBUS", "SIGABRT", "SIGILL", "SIGFPE", "SIGTRAP")
 
 
 class FrameworkTest:
@@ -143,7 +145,11 @@ class FrameworkTest:
         except ChildSilentError:
             self._fail(code, f"{self.name} {missed} {deadline_s:g} s")
         except ChildDiedError as error:
-            self._fail("trial-died", f"the process that runs {self.name} {error.how}")
+            if error.how.endswith(FAULTS):
+                while_ = "being imported" if self._answer is None else "at work on the GPU"
+                self._fail(CRASHED, f"its process {error.how} while it was {while_}")
+            else:
+                self._fail("trial-died", f"the process that runs {self.name} {error.how}")
 
     def _fail(self, code: str, message: str) -> None:
         self._failure = ProbeFailure(code=code, message=message)

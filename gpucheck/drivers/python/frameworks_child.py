@@ -21,7 +21,7 @@ TYPE_CHECKING = False  # the name that type checkers know, without the import of
 if TYPE_CHECKING:
     from typing import Any
 
-    from . import shared_objects_child
+    from . import distributions_child, shared_objects_child
 
 #: Removed from sys.path: the user's packages are not here.
 OWN_FOLDER = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120
@@ -39,7 +39,8 @@ def _beside(name: str) -> Any:
 
 
 if not TYPE_CHECKING:
-    shared_objects_child = None  # `installed` needs neither it nor what it imports
+    # `installed` needs neither of them, nor what they import.
+    distributions_child = shared_objects_child = None
 
 #: Framework -> its module, and the distributions that provide it, the likeliest first.
 FRAMEWORKS = {
@@ -87,8 +88,6 @@ CUFFT = {"11": "libcufft.so.10", "12": "libcufft.so.11", "13": "libcufft.so.12"}
 #: The first CuPy that looks for libraries by cuda-pathfinder.
 PATHFINDER_SINCE = 14
 CUDART_VERSION = re.compile(rb"#define\s+CUDART_VERSION\s+(\d+)")
-#: The names under which RECORD lists modules and shared objects, with or without a version.
-RECORDED = re.compile(r"\.so(?:\.\d+)*$")
 #: Further packages whose files are checked.
 PARTS = {"jax": JAX_PARTS}
 
@@ -234,33 +233,6 @@ def ask_pathfinder(build: dict[str, Any], *names: str) -> dict[str, Any]:
     if not answer:
         build["notes"].append("cuda-pathfinder, which it uses to find libraries, is not installed")
     return dict(answer)
-
-
-def harmed_files(names: list[str], *, cut: bool) -> list[str]:
-    """Return the recorded libraries that are absent and, with `cut`, those that are truncated.
-
-    A smaller size alone is harmless: people strip libraries.
-    """
-    found = []
-    for name in names:
-        try:
-            package = metadata.distribution(name)
-            recorded = package.read_text("RECORD") or ""
-        except Exception:  # damaged metadata
-            continue
-        for line in recorded.splitlines():
-            path, _, rest = line.partition(",")
-            if not RECORDED.search(path) or path.startswith('"'):  # a name with a comma is quoted
-                continue
-            try:
-                size = os.stat(str(package.locate_file(path))).st_size  # noqa: PTH116
-            except OSError:
-                found.append(f"{path} is not there")
-                continue
-            true = rest.rpartition(",")[2]
-            if cut and true.isdigit() and size < int(true):
-                found.append(f"{path} is cut: {size} bytes of {true}")
-    return found
 
 
 # ------------------------------------------------------------------------------ builds
@@ -454,12 +426,12 @@ def describe_numba(build: dict[str, Any], folder: str) -> None:
         build["cuda_build"] = numbered.group(1) if numbered else None
         return
     home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH") or "/usr/local/cuda"
-    places = [os.path.join(home, "nvvm/lib64"), os.path.join(home, "nvvm/lib")]  # noqa: PTH118
-    for site in [*sys.path, os.path.join(sys.prefix, "lib")]:  # noqa: PTH118
-        places += glob.glob(os.path.join(glob.escape(site), "nvidia/*/nvvm/lib*"))  # noqa: PTH118, PTH207
-    places.append(os.path.join(sys.prefix, "lib"))  # noqa: PTH118
+    places = [os.path.join(home, "nvvm/lib64"), os.path.join(sys.prefix, "lib")]  # noqa: PTH118
+    if os.path.isdir(os.path.join(sys.prefix, "conda-meta")):  # noqa: PTH112, PTH118
+        places.append(os.path.join(sys.prefix, "nvvm/lib64"))  # noqa: PTH118
+    # Where these have none, it leaves the search to the loader. Source: numba 0.68, cuda_paths.py.
     if not any(glob.glob(os.path.join(glob.escape(each), "libnvvm.so*")) for each in places):  # noqa: PTH118, PTH207
-        build["missing_libraries"].append("libnvvm.so")
+        look(build, [], ("libnvvm.so",))
 
 
 def describe_onnxruntime(build: dict[str, Any], folder: str) -> None:
@@ -521,6 +493,10 @@ def find_builds() -> list[dict[str, Any]]:
             "remarks": [],
             "not_searched": [],
             "unchecked": None,
+            "owners": [],
+            "conda_owners": [],
+            "rivals": [],
+            "from_conda": distributions_child.is_from_conda(versions),
         }
         if folder is None:
             build["broken"].append(f"the package {module} of {build['distributions'][0]} is gone")
@@ -529,11 +505,13 @@ def find_builds() -> list[dict[str, Any]]:
             with contextlib.suppress(TypeError, ValueError, KeyError, AttributeError, OSError):
                 DESCRIBE[name](build, folder)
             parts = [*versions, *PARTS.get(name, ())]
-            cut = any(fault.endswith("is cut") for fault in build["broken"])
-            # RECORD is more exact than the loader.
-            build["broken"] = harmed_files(parts, cut=cut) or build["broken"]
+            distributions_child.note_harm(build, parts)
+            if build["gpu_build"]:
+                distributions_child.note_rival_requirements(
+                    build, parts, major(build["cuda_build"])
+                )
         note_toolkits(build)
-        for key in ("missing_libraries", "broken"):
+        for key in ("missing_libraries", "broken", "owners", "conda_owners", "rivals"):
             build[key] = list(dict.fromkeys(build[key]))
         builds.append(build)
     return builds
@@ -546,11 +524,13 @@ def main(question: str) -> None:
     python = ".".join(map(str, sys.version_info[:3]))
     document: dict[str, Any]
     if question == "builds":
-        global shared_objects_child
+        global distributions_child, shared_objects_child
+        distributions_child = _beside("distributions_child")
         shared_objects_child = _beside("shared_objects_child")
         document = {
             "python": sys.executable,
             "python_version": python,
+            "installers": distributions_child.find_installers(),
             "builds": find_builds(),
         }
     else:

@@ -36,6 +36,16 @@ def test_what_is_read_of_a_process(tmp_path: Path) -> None:
     assert found.unavailable == {}
 
 
+def test_namespaces_that_it_does_not_share(tmp_path: Path) -> None:
+    add(tmp_path)
+    for folder, pid, mnt in (("self", 1, 2), (f"{PID}", 1, 3)):
+        (tmp_path / "proc" / folder / "ns").mkdir(parents=True)
+        (tmp_path / "proc" / folder / "ns/pid").symlink_to(f"pid:[{pid}]")
+        (tmp_path / "proc" / folder / "ns/mnt").symlink_to(f"mnt:[{mnt}]")
+
+    assert read_process(PID, tmp_path).own_namespaces == ("mnt",)
+
+
 def test_no_such_process(tmp_path: Path) -> None:
     (tmp_path / "proc").mkdir()
 

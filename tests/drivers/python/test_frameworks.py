@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +12,7 @@ import pytest
 
 from gpucheck.drivers.evidence import TrialReading
 from gpucheck.drivers.python import frameworks
+from gpucheck.drivers.python.framework_test_child import CUDNN_KERNELS, CUDNN_PARTS
 from gpucheck.drivers.python.frameworks import read_frameworks, run_framework_tests
 from gpucheck.drivers.python.interpreters import Interpreter
 from gpucheck.drivers.readings import ProbeFailure
@@ -141,9 +144,60 @@ def test_a_crash_is_a_failure_of_that_one_alone(tmp_path: Path) -> None:
 
     found = attempt(environment, "pytorch", "jax")
 
-    assert found["pytorch"].failure is not None
-    assert "SIGABRT" in found["pytorch"].failure.message
+    assert found["pytorch"].failure == ProbeFailure(
+        code="crashes", message="its process was ended by SIGABRT while it was being imported"
+    )
     assert found["jax"].error == "ImportError: none"
+
+
+def test_a_process_that_another_one_kills_is_no_answer(tmp_path: Path) -> None:
+    environment = fake(tmp_path, "torch", "import os; os.kill(os.getpid(), 9)\n")
+
+    found = attempt(environment, "pytorch")["pytorch"]
+
+    assert found.failure is not None
+    assert found.failure.code == "trial-died"
+
+
+@pytest.mark.parametrize(
+    ("gone", "said"),
+    [
+        (None, None),
+        ("libcudnn_graph.so.9", "cuDNN cannot open a part of itself: "),
+        ("libcudnn_ops.so.9", "cuDNN cannot open a part of itself: "),
+    ],
+)
+def test_a_part_of_cudnn_that_is_gone_is_noticed(
+    tmp_path: Path, c_compiler: str, gone: str | None, said: str | None
+) -> None:
+    library = tmp_path / "libcudnn.so.9"
+    (tmp_path / "empty.c").touch()
+    subprocess.run([c_compiler, "-shared", tmp_path / "empty.c", "-o", library], check=True)
+    for part in (*CUDNN_PARTS, *CUDNN_KERNELS):
+        if f"libcudnn_{part}.so.9" != gone:
+            shutil.copy(library, tmp_path / f"libcudnn_{part}.so.9")
+    loaded = f"import ctypes\nctypes.CDLL({str(library)!r})\n"
+    environment = fake(tmp_path / "site", "jax", loaded + COMPUTES)
+
+    found = attempt(environment, "jax")["jax"]
+
+    assert found.computed is (said is None)
+    assert (found.error or "").startswith(said or "")
+    assert (gone or "") in (found.error or "")
+
+
+#: JAX with a device and the right result.
+COMPUTES = """
+__version__ = "1"
+class device: platform, device_kind = "gpu", "H100"
+def devices(): return [device]
+def device_put(values, where): return values
+def jit(function): return lambda values: 3 * 2016 + 64 * 7
+class numpy:
+    class arange:
+        def __init__(self, end): pass
+        def reshape(self, *shape): return self
+"""
 
 
 def test_an_import_that_never_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
