@@ -90,13 +90,13 @@ class FrameworkCheck:
         notes = [left.reason for left in choice.left_out]
         if choice.driver_needed:
             notes.append(f"it needs {choice.driver_needed}")
-        if lacks_python(choice.build, machine.builds.python_version):
-            notes.append(f"it needs Python {choice.build.python}")
-        note = f" ({'; '.join(notes)})" if notes else ""
         removes = guide.get("removes", build.distributions) if build else ()
         command = install_command(machine.builds, build, choice, removes)
         if build is not None and _is_from(build.version, guide.get("keeps_version_from")):
             command = command.replace("-U ", "").replace("]", f"]=={build.version}")
+        elif lacks_python(choice.build, machine.builds.python_version):
+            notes.append(f"it needs Python {choice.build.python}")
+        note = f" ({'; '.join(notes)})" if notes else ""
         return (f"{lead}{note}: {command}",)
 
     def replace_build(
@@ -326,6 +326,11 @@ def _problems(
     if any(name.partition(" ")[0] == ENDED for name in build.distributions):
         yield check.replace_build(machine, build, "package-ended", names=ENDED)
         return
+    amd = next((note for note in build.notes if "AMD" in note), None)
+    together = next((note for note in build.notes if "overwrite" in note), None)
+    if together is not None:  # what is left of both says nothing more
+        yield check.replace_build(machine, build, "twice-installed", summary=together)
+        return
     if build.broken:
         named = "; ".join(build.broken[:MOST_NAMED])
         more = len(build.broken) - MOST_NAMED
@@ -335,11 +340,7 @@ def _problems(
         yield make_trouble(check.ID, "installation-broken", *evidence, names=named, again=again)
         if build.path is None:
             return
-    amd = next((note for note in build.notes if "AMD" in note), None)
     for note in build.notes:
-        if "overwrite" in note:
-            yield check.replace_build(machine, build, "twice-installed", summary=note)
-            return  # of what is left nothing more can be said
         if note is not amd:
             yield check.replace_build(machine, build, "parts-do-not-fit", summary=note)
     if build.gpu_build is False:

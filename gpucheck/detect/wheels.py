@@ -521,12 +521,12 @@ def _unfit_pythons(machine: Machine, choices: Sequence[WheelChoice]) -> Iterator
     found = machine.builds
     if found.named_by == "gpucheck":
         return  # it may be installed apart from all environments
-    where = ", ".join(filter(None, (found.python, found.named_by and f"by {found.named_by}")))
+    by = f", by {found.named_by}," if found.named_by else ""
     for choice in choices:
         if choice.build is not None and lacks_python(choice.build, found.python_version):
             message = (
                 f"{choice.framework}: this build needs Python {choice.build.python}, and"
-                f" {where or 'the one here'} is {found.python_version}."
+                f" {found.python or 'the one here'}{by} is {found.python_version}."
             )
             yield Notice(code="python-does-not-fit", message=message)
 

@@ -24,11 +24,12 @@ from gpucheck.detect.wheels import (
     builds_of,
     choose,
     commands_of,
+    lacks_python,
     runs_with,
     serves,
 )
 from gpucheck.drivers.cupy.install import extra
-from gpucheck.drivers.evidence import PlatformReading, SystemReading
+from gpucheck.drivers.evidence import BuildsReading, PlatformReading, SystemReading
 from gpucheck.drivers.readings import KernelReading, NvmlReading, PciDeviceReading
 from gpucheck.report.envelope import Answer
 from gpucheck.report.errors import ExitCode
@@ -274,6 +275,49 @@ def test_the_cards_decide_where_no_driver_was_read() -> None:
 
     assert (found.fit, found.driver_needed) == (Fit.ALL, "driver 580 or newer")
     assert found.sentence == "It 2.15 for CUDA 13.2 (cu132), with driver 580 or newer"
+
+
+@pytest.mark.parametrize(
+    ("version", "named_by", "said"),
+    [
+        (
+            "3.10.13",
+            "VIRTUAL_ENV",
+            ["needs Python 3.12 to 3.14, and /v/bin/python, by VIRTUAL_ENV, is 3.10.13."],
+        ),
+        ("3.12.0", "VIRTUAL_ENV", []),
+        ("3.15.0", None, ["needs Python 3.12 to 3.14, and /v/bin/python"]),
+        ("3.10.13", "gpucheck", []),
+        (None, None, []),
+    ],
+)
+def test_a_python_that_the_build_is_not_published_for_is_said(
+    version: str | None, named_by: str | None, said: list[str]
+) -> None:
+    builds = BuildsReading(python="/v/bin/python", python_version=version, named_by=named_by)
+    probes = FakeProbes(
+        readings=reading_of(gpu_reading(0), driver_version="580.95.05"), builds_reading=builds
+    )
+
+    warnings = advise(probes, {"jax": "JAX"}).warnings
+
+    found = [each.message for each in warnings if each.code == "python-does-not-fit"]
+    assert [words in message for message, words in zip(found, said, strict=True)] == [True] * len(
+        said
+    )
+
+
+@pytest.mark.parametrize(
+    ("python", "version", "lacking"),
+    [
+        ("3.9 and 3.10", "3.11.7", True),
+        ("3.9 and 3.10", "3.10", False),
+        ("3.10 to 3.14", "3.9.1", True),
+        (None, "3.8", False),
+    ],
+)
+def test_the_pythons_of_a_row(python: str | None, version: str, *, lacking: bool) -> None:
+    assert lacks_python(EVERY[0]._replace(python=python), version) is lacking
 
 
 def test_windows_drivers_count_in_their_own_numbers() -> None:
