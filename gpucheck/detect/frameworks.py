@@ -36,6 +36,8 @@ from gpucheck.report.text import count_of
 
 #: The most broken files to name; the others are counted.
 MOST_NAMED = 3
+#: Causes that every framework's check has alike, in the table of causes.
+CAUSES = "framework"
 #: What must be done before anything else helps.
 FIX_THE_DRIVER = "Fix the driver first: gpucheck detect"
 #: What repairs a build, and is in vain where another build takes its place.
@@ -109,8 +111,9 @@ class FrameworkCheck:
         **values: str | None,
     ) -> Trouble:
         """Return what is wrong with a build, with another build as its remedy."""
-        trouble = make_trouble(self.ID, cause, *(evidence or _files(build)), **values)  # type: ignore[arg-type]
-        steps = self.install_gpu_build(machine, build, trouble.remedy[0])
+        trouble = make_trouble(CAUSES, cause, *(evidence or _files(build)), **values)  # type: ignore[arg-type]
+        lead = None if cause == "built-for-cpus" else trouble.remedy[0]
+        steps = self.install_gpu_build(machine, build, lead)
         return trouble._replace(summary=summary or trouble.summary, remedy=steps)
 
 
@@ -285,7 +288,7 @@ def _failed_test(
         )
     if failure is not None:
         again = _reinstall(machine, machine.build(check.ID) or BuildReading(check.ID))
-        crash = make_trouble(check.ID, CRASHED, names=MODULES.get(check.ID, check.ID), again=again)
+        crash = make_trouble(CAUSES, CRASHED, names=MODULES.get(check.ID, check.ID), again=again)
         return _unusable(
             machine, check, shown, [*problems, crash._replace(summary=failure.message)]
         )
@@ -337,7 +340,7 @@ def _problems(
         named += f"; and {more} more" * (more > 0)
         evidence = (*_files(build), *_owners(build))
         again = _reinstall(machine, build)
-        yield make_trouble(check.ID, "installation-broken", *evidence, names=named, again=again)
+        yield make_trouble(CAUSES, "installation-broken", *evidence, names=named, again=again)
         if build.path is None:
             return
     for note in build.notes:
@@ -362,7 +365,7 @@ def _rivals(build: BuildReading, check: FrameworkCheck) -> Trouble:
     names = " and ".join(package.partition(" ")[0] for package in build.rivals)
     again = f"{remove_command(build.rivals)}pip install --no-deps {pinned(keep)}"
     return make_trouble(
-        check.ID,
+        CAUSES,
         "requirements-twice-installed",
         Evidence("installed", ", ".join(build.rivals)),
         names=names,
@@ -376,7 +379,7 @@ def _missing(machine: Machine, build: BuildReading, check: FrameworkCheck) -> Tr
     names = ", ".join(build.missing_libraries)
     if build.owners or build.conda_owners:
         again = _reinstall(machine, build)
-        return make_trouble(check.ID, "libraries-deleted", *evidence, names=names, again=again)
+        return make_trouble(CAUSES, "libraries-deleted", *evidence, names=names, again=again)
     missing = make_trouble(
         check.ID,
         "libraries-missing",
@@ -396,7 +399,7 @@ def _missing(machine: Machine, build: BuildReading, check: FrameworkCheck) -> Tr
     (folder,) = build.not_searched
     again = steps[0].removeprefix("Either ")
     found = make_trouble(
-        check.ID,
+        CAUSES,
         "libraries-not-searched",
         *evidence,
         names=names,

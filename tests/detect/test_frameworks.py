@@ -162,7 +162,7 @@ def test_a_driver_that_is_too_old_for_every_build_is_upgraded() -> None:
     broken = build._replace(path="/t", broken=("x.so is not there",))
     assert told(machine("9.0", driver="570.26"), broken).remedy == (
         either,
-        "If you keep this build: reinstall what is damaged:"
+        "If you keep this build: reinstall the packages of the damaged files:"
         " pip install --force-reinstall --no-deps torch==2.15.0",
     )
 
@@ -312,8 +312,8 @@ def test_a_broken_build_of_an_index_of_its_own_is_reinstalled_from_there() -> No
     )
 
     assert told(machine("9.0"), build).remedy == (
-        "Reinstall what is damaged: pip install --force-reinstall --no-deps torch==2.13.0+cu126"
-        " --index-url https://download.pytorch.org/whl/cu126",
+        "Reinstall the packages of the damaged files: pip install --force-reinstall --no-deps"
+        " torch==2.13.0+cu126 --index-url https://download.pytorch.org/whl/cu126",
     )
 
 
