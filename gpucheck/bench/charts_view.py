@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from gpucheck.bench.model import (
     BenchResult,
@@ -29,7 +30,9 @@ from gpucheck.report.text import (
 
 #: Sizes that make a curve.
 _CURVE = 3
-_TERA, _GIGA = 1e12, 1e9
+_GIGA = 1e9
+#: Units of a roofline, the largest first.
+_FLOP_UNITS = ((1e12, "TFLOP/s"), (1e9, "GFLOP/s"), (1e6, "MFLOP/s"))
 
 
 def bench_charts(result: BenchResult) -> Iterator[Chart]:
@@ -67,7 +70,10 @@ def roofline(result: BenchResult) -> Chart | None:
         return None
     intensities = [_intensity(row) for row in rows]
     span = (min(intensities) / 3, max(intensities) * 3)
-    roofs = [*_gpu_roofs(result, rows, span), *_cpu_roofs(result.environment.rooflines, span)]
+    best = max(rows, key=_flops_per_s)
+    unit = next((one for one in _FLOP_UNITS if _flops_per_s(best) >= one[0]), _FLOP_UNITS[-1])
+    bounds = [*_boards_bounds(result, rows), *_measured_bounds(result.environment.rooflines)]
+    roofs = [_roof(bound, span, unit[0]) for bound in bounds]
     points: dict[str, list[Measurement]] = {}
     for row in sorted(rows, key=lambda row: row.device == "cpu"):
         side = "CPU" if row.device == "cpu" else "GPU"
@@ -77,30 +83,48 @@ def roofline(result: BenchResult) -> Chart | None:
         Series(
             name,
             tuple(_intensity(row) for row in of),
-            tuple((row.flops or 0) / (row.median_s or 1.0) / _TERA for row in of),
+            tuple(_flops_per_s(row) / unit[0] for row in of),
         )
         for name, of in points.items()
     ]
-    best = max(rows, key=lambda row: (row.flops or 0) / (row.median_s or 1.0))
-    fastest = rate((best.flops or 0) / (best.median_s or 1.0), "FLOP/s")
+    fastest = rate(_flops_per_s(best), "FLOP/s")
+    kinds = [
+        word
+        for word, known in (
+            ("memory", any(bound.bytes_per_s for bound in bounds)),
+            ("arithmetic", any(bound.flops_per_s for bound in bounds)),
+        )
+        if known
+    ]
+    under = f" under the limits of {' and '.join(kinds)}" if kinds else ""
     return Chart(
         id="roofline",
         title="Roofline",
-        says=f"{count_of(len(rows), 'row')} under the limits of memory and arithmetic; the fastest"
+        says=f"{count_of(len(rows), 'row')}{under}; the fastest"
         f" is {best.kernel} {best.dtype.format} on {best.device} with {fastest}.",
         x=Axis("arithmetic intensity (FLOP/byte)", log=True),
-        panels=(Panel(Axis("speed (TFLOP/s)", log=True), (*roofs, *series)),),
+        panels=(Panel(Axis(f"speed ({unit[1]})", log=True), (*roofs, *series)),),
     )
+
+
+def _flops_per_s(row: Measurement) -> float:
+    return (row.flops or 0) / (row.median_s or 1.0)
 
 
 def _intensity(row: Measurement) -> float:
     return (row.flops or 0) / (row.bytes_moved or 1)
 
 
-def _gpu_roofs(
-    result: BenchResult, rows: Sequence[Measurement], span: tuple[float, float]
-) -> Iterator[Series]:
-    """Yield the roofs of the first GPU's board, for the formats that were measured on it."""
+class _Bound(NamedTuple):
+    """What bounds the rows of a device: memory, arithmetic, or both; None was not measured."""
+
+    name: str
+    bytes_per_s: float | None
+    flops_per_s: float | None
+
+
+def _boards_bounds(result: BenchResult, rows: Sequence[Measurement]) -> Iterator[_Bound]:
+    """Yield the bounds of the first GPU's board, for the formats that were measured on it."""
     boards = {gpu.device: gpu.board for gpu in result.environment.gpus}
     device = next((row.device for row in rows if boards.get(row.device) is not None), None)
     board = boards.get(device or "")
@@ -110,28 +134,33 @@ def _gpu_roofs(
     for name in formats:
         flops = board.flops_per_s.get(name)
         if flops:
-            yield _roof(f"{board.name} {name}", board.bytes_per_s, flops, span)
+            yield _Bound(f"{board.name} {name}", board.bytes_per_s, flops)
 
 
-def _cpu_roofs(rooflines: Sequence[Roofline], span: tuple[float, float]) -> Iterator[Series]:
-    """Yield the roof that this run measured on all of the processor's threads."""
+def _measured_bounds(rooflines: Sequence[Roofline]) -> Iterator[_Bound]:
+    """Yield the bounds that this run measured on all of the processor's threads."""
     known = [
         one
         for one in rooflines
-        if one.device == "cpu" and one.copy_bytes_per_s and one.gemm_flops_per_s
+        if one.device == "cpu" and (one.copy_bytes_per_s or one.gemm_flops_per_s)
     ]
     best = max(known, key=lambda one: one.threads or 0, default=None)
     if best is not None:
-        copy, product = best.copy_bytes_per_s or 0.0, best.gemm_flops_per_s or 0.0
-        yield _roof(f"CPU {best.gemm_dtype}, measured", copy, product, span)
+        name = f"CPU {best.gemm_dtype}, measured"
+        yield _Bound(name, best.copy_bytes_per_s, best.gemm_flops_per_s)
 
 
-def _roof(name: str, bytes_per_s: float, flops_per_s: float, span: tuple[float, float]) -> Series:
-    """Return a roof: memory's slope up to the ridge, then arithmetic's ceiling."""
-    ridge = flops_per_s / bytes_per_s
-    x = (min(span[0], ridge / 3), ridge, max(span[1], ridge * 3))
-    y = (x[0] * bytes_per_s / _TERA, flops_per_s / _TERA, flops_per_s / _TERA)
-    return Series(name, x, y, Drawn.LINE, limit=True)
+def _roof(bound: _Bound, span: tuple[float, float], scale: float) -> Series:
+    """Return a roof: memory's slope up to the ridge, then arithmetic's ceiling, or one of them."""
+    low, high = span
+    copy, product = bound.bytes_per_s, bound.flops_per_s
+    if copy and product:
+        ridge = product / copy
+        x: tuple[float, ...] = (min(low, ridge / 3), ridge, max(high, ridge * 3))
+    else:
+        x = (low, high)
+    y = (min(each * copy if copy else math.inf, product or math.inf) / scale for each in x)
+    return Series(bound.name, x, tuple(y), Drawn.LINE, limit=True)
 
 
 # --------------------------------------------------------------------------------- transfer

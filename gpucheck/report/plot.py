@@ -33,6 +33,10 @@ _DPI = 200
 _LONGEST_NAME, _LONGEST_LABEL = 36, 40
 #: Points up to which a line has markers.
 _MOST_MARKERS = 40
+#: Ends of a logarithmic axis are at least so far apart; with the ticks below, two lie between.
+_LEAST_RATIO = 10**0.5
+#: Where they are no farther apart than this, the ticks within each decade.
+_SUBS = ((10.0, (1.0, 2.0, 3.0, 5.0, 7.0)), (100.0, (1.0, 2.0, 5.0)))
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 _DASHES = ("-", (0, (5, 1.5)), (0, (1.5, 1)), (0, (6, 1.5, 1.5, 1.5)))
 #: Role of a colour on the page (a CSS variable), and the colour in a picture on white. Those of the
@@ -173,6 +177,9 @@ def _draw_chart(chart: Chart, colors: Mapping[str, str]) -> Figure:
     for panel, axes in zip(chart.panels, rows, strict=False):
         _style(axes, chart.x, panel.y, colors)
         _draw_panel(axes, panel, handles, colors)
+        for axis, side in ((chart.x, axes.xaxis), (panel.y, axes.yaxis)):
+            if axis.log:
+                _number_decades(side)
     if lanes:
         _draw_bands(rows[-1], chart, lanes, rows[:-1], colors)
     for axes in rows[:-1]:
@@ -241,6 +248,19 @@ def _scale(axis: Axis, side: Any, scale: Any) -> None:
     else:
         side.set_major_locator(MaxNLocator(nbins=6, steps=[1, 2, 2.5, 5, 10]))
     side.set_major_formatter(FuncFormatter(lambda value, _: _number(value)))
+
+
+def _number_decades(side: Any) -> None:
+    """Give a logarithmic axis two numbers at least: ticks within a decade where it spans few."""
+    from matplotlib.ticker import LogLocator
+
+    low, high = side.get_view_interval()
+    if high < _LEAST_RATIO * low:
+        middle = (low * high) ** 0.5
+        low, high = middle / _LEAST_RATIO**0.5, middle * _LEAST_RATIO**0.5
+        (side.axes.set_xlim if side.axis_name == "x" else side.axes.set_ylim)(low, high)
+    subs = next((subs for ratio, subs in _SUBS if high < ratio * low), (1.0,))
+    side.set_major_locator(LogLocator(subs=subs, numticks=7))
 
 
 def _number(value: float) -> str:

@@ -79,6 +79,21 @@ def test_the_processors_roof_is_the_one_of_most_threads() -> None:
     assert roof.y[-1] == pytest.approx(0.2)
 
 
+def test_a_measured_product_without_a_copy_is_a_ceiling_in_the_unit_of_the_rows() -> None:
+    limit = Roofline(
+        device="cpu", threads=2, copy_bytes_per_s=None, gemm_flops_per_s=5e9, gemm_dtype="float32"
+    )
+    row = replace(measurement("matmul", 1e9, unit="FLOP/s", **WORK), median_s=1.0, flops=4 * 10**9)
+    result = result_of(row, environment=environment(rooflines=(limit,)))
+
+    chart = charts(result)["roofline"]
+    roof, points = chart.panels[0].series
+
+    assert chart.panels[0].y.label == "speed (GFLOP/s)"
+    assert (roof.limit, set(roof.y), points.y) == (True, {5.0}, (4.0,))
+    assert "under the limits of arithmetic;" in chart.says
+
+
 def transfers(*variants: str, sizes: int) -> BenchResult:
     return result_of(
         *(

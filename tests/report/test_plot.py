@@ -100,6 +100,21 @@ def test_the_same_values_give_the_same_bytes() -> None:
     assert picture(BARS, "svg") == picture(BARS, "svg")
 
 
+@pytest.mark.parametrize(
+    "y", [(4.0,), (2.1, 4.7), (4.6, 4.7), (0.98, 3.1), (9.5, 40.0), (1.0, 1e9)]
+)
+def test_every_logarithmic_axis_has_two_numbers(y: tuple[float, ...]) -> None:
+    series = Series("a", tuple(range(1, 1 + len(y))), y)
+    chart = Chart("c", "C", "says", Axis("x"), (Panel(Axis("speed", log=True), (series,)),))
+    from gpucheck.report.plot import inline_svg
+
+    root = ElementTree.fromstring(inline_svg(chart, "c"))
+
+    groups = [one for one in root.iter() if one.tag.endswith("text")]
+    left = [one.text for one in groups if one.get("text-anchor") == "end"]
+    assert len([text for text in left if text and text[0].isdigit()]) >= 2
+
+
 def test_pictures_are_files_of_their_kind() -> None:
     from gpucheck.report.plot import picture
 
