@@ -196,9 +196,15 @@ _LOGGED_HOST = re.compile(
 )
 #: Processes and users where other parts of the kernel name them: an oops, a segfault, an audit.
 _LOGGED_NAME = re.compile(
-    r"""(\b(?i:comm|exe|acct|auid|user|profile)(?:=|: ?)|\bclient (?='))(?:"[^"]*"|'[^']*'|\S+)"""
+    r"""(\b(?i:comm|exe|acct|auid|user|profile)(?:=|: ?)|\bclient (?=')|\bprocess [0-9]+ (?=\())"""
+    r"""(?:"[^"]*"|'[^']*'|\([^)]*\)|\S+)"""
     r"|\S+?(?=\[[0-9]+\]:? (?:segfault|trap|general protection))"
 )
+#: Process ids; stand-ins are above the largest one of Linux, so that none is taken for another's.
+_LOGGED_PID = re.compile(
+    r"(?P<before>\b(?i:pid)(?:=|: ?| )'?|\bprocess |\bredacted\[)(?P<pid>[0-9]{1,10})\b"
+)
+_MOST_PID = 1 << 22
 #: UUIDs of other things than GPUs: discs, pods, machines.
 _OTHER_UUID = re.compile(r"(?<![\w-])[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}(?![\w-])")
 #: Addresses of a network card, of the network and of people; a bus id has fewer colons.
@@ -247,6 +253,7 @@ class Redactor:
         self.users = _Aliases(lambda number: f"user-{number}")
         self.processes = _Aliases(lambda number: f"process-{number}")
         self.hosts = _Aliases(lambda number: "host")
+        self._logged_pids = _Aliases(lambda number: str(_MOST_PID + number))
         self._unknown = _Aliases(lambda number: f"ffffffff-{number:04x}")
         # The stand-ins begin with zeros, so these begin more than one of them.
         self._ambiguous = _Aliases(lambda number: "0" * ((number - 1) % 8))
@@ -379,13 +386,20 @@ class Redactor:
 
     def system(self, reading: SystemReading) -> SystemReading:
         """Return the system's reading; kernel log lines can hold text of any driver or program."""
-        reading = self.everything(reading)
-        log, earlier = reading.log, reading.log.earlier
-        if log.lines is not None:
-            log = log._replace(lines=tuple(map(_redact_line, log.lines)))
-        if earlier.lines is not None:
-            earlier = earlier._replace(lines=tuple(map(_redact_line, earlier.lines)))
-        return reading._replace(log=log._replace(earlier=earlier))
+        # Before the paths: one ends at a colon, in the middle of an address behind it.
+        reading = _with_lines(reading, lambda line: _LOGGED_ADDRESS.sub("(address)", line))
+        return _with_lines(self.everything(reading), self._line)
+
+    def _line(self, line: str) -> str:
+        """Return a line of the kernel log without hosts, processes, serial numbers and UUIDs."""
+        line = _LOGGED_HOST.sub(r"\1host", line)
+        line = _LOGGED_PROCESS.sub(lambda found: f"name={REDACTED}{found['end'] or ''}", line)
+        for names in (_LOGGED_NAME, _LOGGED_SERIAL):
+            line = names.sub(rf"\1{REDACTED}", line)
+        line = _LOGGED_PID.sub(
+            lambda found: found["before"] + self._logged_pids.name(found["pid"]), line
+        )
+        return _OTHER_UUID.sub("(uuid)", line)
 
     def is_of_a_gpu(self, text: str) -> bool:
         """Return whether a text is the UUID of a GPU or an instance, and no stand-in of one."""
@@ -437,13 +451,14 @@ def _walk(value: Any, change: Callable[[str, str], str], field: str = "") -> Any
     return type(value)(*(_walk(item, change, name) for item, name in pairs))
 
 
-def _redact_line(line: str) -> str:
-    """Return a line of the kernel log without hosts, processes, serial numbers and addresses."""
-    line = _LOGGED_HOST.sub(r"\1host", line)
-    line = _LOGGED_PROCESS.sub(lambda found: f"name={REDACTED}{found['end'] or ''}", line)
-    for names in (_LOGGED_NAME, _LOGGED_SERIAL):
-        line = names.sub(rf"\1{REDACTED}", line)
-    return _LOGGED_ADDRESS.sub("(address)", _OTHER_UUID.sub("(uuid)", line))
+def _with_lines(reading: SystemReading, change: Callable[[str], str]) -> SystemReading:
+    """Return the reading with each line of the kernel log changed."""
+    log, earlier = reading.log, reading.log.earlier
+    if log.lines is not None:
+        log = log._replace(lines=tuple(map(change, log.lines)))
+    if earlier.lines is not None:
+        earlier = earlier._replace(lines=tuple(map(change, earlier.lines)))
+    return reading._replace(log=log._replace(earlier=earlier))
 
 
 def _is_setting(part: str) -> bool:

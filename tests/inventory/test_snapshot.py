@@ -307,11 +307,12 @@ def test_sentences_lose_names_and_paths(before: str, after: str | None) -> None:
     [
         (
             "NVRM: Xid (PCI:0000:1a:00): 79, pid=9, name=train.py, GPU has fallen off the bus.",
-            "NVRM: Xid (PCI:0000:1a:00): 79, pid=9, name=redacted, GPU has fallen off the bus.",
+            "NVRM: Xid (PCI:0000:1a:00): 79, pid=4194305, name=redacted,"
+            " GPU has fallen off the bus.",
         ),
         (
             "NVRM: Xid (PCI:0000:1a:00): 31, pid=9, name=my train, annas data, Ch 00000008, intr 0",
-            "NVRM: Xid (PCI:0000:1a:00): 31, pid=9, name=redacted",
+            "NVRM: Xid (PCI:0000:1a:00): 31, pid=4194305, name=redacted",
         ),
         ("NVRM: GPU serial 04711 at 0000:1a:00.0", "NVRM: GPU serial redacted at 0000:1a:00.0"),
         (
@@ -328,19 +329,24 @@ def test_sentences_lose_names_and_paths(before: str, after: str | None) -> None:
         ),
         ("2026-11-21T03:01:00Z box9 kernel: NVRM: x", "2026-11-21T03:01:00Z host kernel: NVRM: x"),
         ("nvidia: disk 01234567-89AB-cdef-0123-456789abcdef", "nvidia: disk (uuid)"),
-        ("PID: 9 Comm: train Tainted: P nvidia", "PID: 9 Comm: redacted Tainted: P nvidia"),
+        ("PID: 9 Comm: train Tainted: P nvidia", "PID: 4194305 Comm: redacted Tainted: P nvidia"),
         (
             'audit: auid="anna-m" comm="my nvidia train" exe=tool res=1',
             "audit: auid=redacted comm=redacted exe=redacted res=1",
         ),
         (
             "train[9]: segfault at 0 ip 7f in libnvidia-ml.so.1[7f+1]",
-            "redacted[9]: segfault at 0 ip 7f in libnvidia-ml.so.1[7f+1]",
+            "redacted[4194305]: segfault at 0 ip 7f in libnvidia-ml.so.1[7f+1]",
         ),
         (
             "NVRM: API mismatch: the client 'my train' (pid 9) has the version 1",
-            "NVRM: API mismatch: the client redacted (pid 9) has the version 1",
+            "NVRM: API mismatch: the client redacted (pid 4194305) has the version 1",
         ),
+        (
+            "Out of memory: Killed process 9 (my train) total-vm:1kB",
+            "Out of memory: Killed process 4194305 redacted total-vm:1kB",
+        ),
+        ("nvidia: /data/x fe80::dead:beef:cafe:2 y", "nvidia: (path)"),
         ("/etc/modprobe.d/nv.conf: blacklist nvidia", None),
         ("/usr/lib/x86_64-linux-gnu/libcuda.so.1", None),
         ("/opt/anna/lib/libcuda.so.1", "(path)"),
@@ -354,6 +360,23 @@ def test_lines_of_the_log_lose_names_and_paths(before: str, after: str | None) -
     found = redact(snapshot(*SPLIT, system=system(before)))
 
     assert found.system == system(before if after is None else after)
+
+
+def test_each_process_id_of_the_log_has_one_stand_in() -> None:
+    lines = (
+        "NVRM: Xid (PCI:0000:1a:00): 31, pid=9, name=a",
+        "NVRM: Xid (PCI:0000:1a:00): 31, pid=8, name=b",
+        "NVRM: Xid (PCI:0000:1a:00): 13, pid=9, name=a",
+    )
+    log = KernelLogReading(lines=lines, ages_s=(3.0, 2.0, 1.0))
+
+    once = redact(snapshot(*SPLIT, system=SystemReading(log=log)))
+
+    assert once.system is not None
+    assert [re.findall(r"pid=(\d+)", line) for line in once.system.log.lines or ()] == [
+        ["4194305"], ["4194306"], ["4194305"],
+    ]  # fmt: skip
+    assert redact(once) == once
 
 
 @pytest.mark.parametrize(
