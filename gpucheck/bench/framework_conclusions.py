@@ -1,12 +1,13 @@
 """Conclusions about frameworks: their share of the limit, and what holds them back.
 
 A maker is gpucheck itself or a framework; each stands for its fastest form. Only rows whose median
-is known to a quarter count, so that no sentence rests on one disturbed sample.
+is known to a quarter count, and that nothing disturbed, so that no sentence rests on one sample.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from gpucheck.bench.comparison import maker_of, maker_text, side_text
 from gpucheck.bench.framework_doubts import ACCURACY_POINTS
@@ -19,6 +20,8 @@ WAITS_FOR_HOST = 0.9
 _FORM_FASTER, _BLAS_FASTER = 1.05, 1.01
 #: Share of the median to which it must be known.
 _KNOWN_TO = 0.25
+#: Doubts of a row whose figure is that of other programs, or of chance.
+_DISTURBED = frozenset({"host-busy", "too-few-samples"})
 #: The form in which each operation is handed over by itself starts with this.
 _EAGER = "eager"
 
@@ -48,13 +51,21 @@ def framework_conclusions(
         for row in mine:
             problems.setdefault((row.device, *_problem(row)), []).append(row)
         for problem in problems.values():
-            found.extend(_of_one_problem(problem, frameworks, blas))
+            one = problem[0]
+            formats = {row.dtype.format for row in mine if row.device == one.device}
+            start = f"{one.dtype.format}: " if len(formats) > 1 else ""
+            found.extend(
+                replace(each, sentence=start + each.sentence)
+                for each in _of_one_problem(problem, frameworks, blas)
+            )
     return (*found, *_same_accuracy(rows))
 
 
 def _is_known(row: Measurement) -> bool:
     """Return whether a row's median is known well enough for a sentence about it."""
     if row.error is not None or row.ci95_s is None or not row.median_s:
+        return False
+    if any(doubt.code in _DISTURBED for doubt in row.doubts):
         return False
     return (row.ci95_s[1] - row.ci95_s[0]) / 2 <= _KNOWN_TO * row.median_s
 

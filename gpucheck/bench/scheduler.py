@@ -161,6 +161,7 @@ class _Run:
         active = [state for state in self.states if state.active]
         needs = affordable([(one, needed_s(one)) for one in active], self._left_for_first_s())
         unfinished = {id(state) for state, seconds in needs if seconds > 0}
+        unfinished |= {id(one) for one in active if one.case.compiles and needed_s(one) > 0}
         if self._number < self._settings.rounds:
             self._slice_s = self._later_slice_s(needs)
         if self._left_s() <= 0:
@@ -227,6 +228,8 @@ class _Run:
 
     def _is_over(self, state: CaseState) -> bool:
         unfinished = needed_s(state) > 0
+        if unfinished and state.case.compiles:
+            return False  # what compiling has cost is not thrown away
         return (self._left_for_first_s() if unfinished else self._left_s()) <= 0
 
     def _later_slice_s(self, needs: Needs) -> float:

@@ -107,8 +107,10 @@ def command(
             shared, formats = shared._replace(format="code"), ("code",)
         with machine("memlimit", shared, formats) as probes:
             answer = find_limit(options, probes)
-        if shared.format == "shell" and shared.verbosity >= 0:
-            _report_unlimited(answer)
+        if isinstance(answer.result, MemoryLimit) and shared.verbosity >= 0:
+            _report_outer(answer.result)
+            if shared.format == "shell":
+                _report_unlimited(answer.result)
         return deliver("memlimit", shared, answer, probes.time())
     refuse_recording(shared)
     with machine_for_child("memlimit", shared) as probes:
@@ -215,13 +217,21 @@ def _warn(text: str) -> None:
     write_message(f"warning: {text}")
 
 
-def _report_unlimited(answer: Answer) -> None:
+def _report_outer(plan: MemoryLimit) -> None:
+    """Report a tighter limit of the `memlimit` that this command itself runs under."""
+    from gpucheck.memlimit.environment import outer_limit
+    from gpucheck.report.text import binary_bytes
+
+    outer = outer_limit(plan, os.environ)
+    if outer is not None:
+        write_message(f"an outer memlimit stays in force: {binary_bytes(outer)}")
+
+
+def _report_unlimited(plan: MemoryLimit) -> None:
     """Name the frameworks that the exported variables alone do not limit."""
     from gpucheck.memlimit.outcome import HOOK, framework_outcomes
 
-    if not isinstance(answer.result, MemoryLimit):
-        return
-    missed = [each.framework for each in framework_outcomes(answer.result) if each.by == HOOK]
+    missed = [each.framework for each in framework_outcomes(plan) if each.by == HOOK]
     if missed:
         write_message(f"no variable limits {', '.join(missed)}: use -- COMMAND, or see --code")
 
@@ -229,7 +239,6 @@ def _report_unlimited(answer: Answer) -> None:
 def _report_plan(plan: MemoryLimit, *, details: bool) -> None:
     """Report the limit and its mechanisms in one line; with -v every variable too."""
     from gpucheck.inventory.capped import capped_sentences
-    from gpucheck.memlimit.environment import outer_limit
     from gpucheck.memlimit.outcome import HOOK, caps_of, framework_outcomes, group_by_mechanism
     from gpucheck.report.text import binary_bytes
 
@@ -250,9 +259,7 @@ def _report_plan(plan: MemoryLimit, *, details: bool) -> None:
         held = ", ".join(each.framework for each in found if each.by is not None)
     held = held or "nothing limits it"
     write_message(f"{what} on {where}: {held}")
-    outer = outer_limit(plan, os.environ)
-    if outer is not None:
-        write_message(f"an outer memlimit stays in force: {binary_bytes(outer)}")
+    _report_outer(plan)
     for each in found:
         if each.is_warning:
             fact = " is not limited" if each.by is None else ""

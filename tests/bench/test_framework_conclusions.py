@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from gpucheck.bench.model import Conclusion, Measurement, Scope
-from tests.fakes.bench import PYTORCH
+from gpucheck.bench.model import Conclusion, Doubt, Measurement, Scope
+from tests.fakes.bench import FLOAT32, PYTORCH
 from tests.fakes.framework_rows import (
     COMPILED,
     FACTS,
@@ -17,6 +17,9 @@ from tests.fakes.framework_rows import (
     on_cpu,
     on_gpu,
 )
+
+BFLOAT16 = replace(FLOAT32, input="bfloat16", output="bfloat16", math_mode="bf16")
+DOUBTS = {code: Doubt(code=code, message="", next="") for code in ("host-busy", "too-few-samples")}
 
 
 def said(*rows: Measurement, code: str) -> list[Conclusion]:
@@ -42,6 +45,20 @@ def test_each_makers_best_form_has_its_share_of_the_copy() -> None:
     assert one.facts["pytorch_percent"] == pytest.approx(49.83, abs=0.01)
 
 
+def test_two_formats_of_a_kernel_are_told_apart() -> None:
+    rows = on_cpu()
+    halves = [replace(row, dtype=BFLOAT16) for row in rows if row.kernel == "softmax"]
+
+    sentences = [
+        found.sentence
+        for found in said(*rows, *halves, code="framework-share")
+        if found.kernel == "softmax"
+    ]
+
+    assert [text.partition(": ")[0] for text in sentences] == ["float32", "bfloat16"]
+    assert len({text.partition(": ")[2] for text in sentences}) == 1
+
+
 def test_training_is_compared_with_the_fastest_since_no_limit_says_much_of_it() -> None:
     (one,) = [found for found in said(*on_cpu(), code="framework-share") if found.kernel == "train"]
 
@@ -55,8 +72,10 @@ def test_training_is_compared_with_the_fastest_since_no_limit_says_much_of_it() 
         {"ci95_s": (0.007, 0.0121)},
         {"median_s": None},
         {"scope": Scope.END_TO_END},
+        {"doubts": (DOUBTS["host-busy"],)},
+        {"doubts": (DOUBTS["too-few-samples"],)},
     ],
-    ids=["no-interval", "hardly-known", "unmeasured", "with-transfers"],
+    ids=["no-interval", "hardly-known", "unmeasured", "with-transfers", "busy", "few-samples"],
 )
 def test_rows_that_show_little_carry_no_sentence(changes: dict[str, object]) -> None:
     row = replace(made_row("softmax", "cpu", 0.01, PYTORCH), **changes)  # type: ignore[arg-type]

@@ -41,6 +41,12 @@ from tests.fakes.bench import FLOAT32, RIGHT, WRONG, FakeBlas, FakeCase, FakeClo
 SETTINGS = Settings(budget_s=10.0, warmup_s=0.05)
 
 
+class CompilingCase(FakeCase):
+    """An operation whose first run compiles."""
+
+    compiles = True
+
+
 def silent(label: str, fraction: float, seconds_left: float) -> None:
     assert label
     assert 0 <= fraction <= 1
@@ -364,6 +370,16 @@ def test_an_operation_longer_than_the_budget_is_run_twice_and_the_next_not_at_al
     assert second.error is not None
     assert second.error.code == "no-time"
     assert next_one.runs == []
+
+
+def test_a_row_that_has_compiled_gets_its_three_rounds_after_the_budget_too() -> None:
+    clock = FakeClock()
+    case = CompilingCase(itertools.chain([60.0], itertools.repeat(7.0)), clock)
+
+    (state,) = run(case, clock=clock)
+
+    assert state.error is None
+    assert len(state.rounds) == 3
 
 
 def test_where_no_row_can_end_in_time_the_first_is_measured_all_the_same() -> None:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import ast
+import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from gpucheck.memlimit.environment import HOOK_VARIABLE
 from tests.conftest import scrubbed_environment
 from tests.end_to_end.conftest import Pretend, Program
 from tests.end_to_end.limited import (
+    GIB,
     events,
     limited,
     with_stand_ins,
@@ -46,6 +49,17 @@ class TestPlan:
         overhead = gpu["context_estimate_bytes"] + gpu["library_estimate_bytes"]
         assert gpu["allocator_limit_bytes"] == gpu["limit_bytes"] - overhead
         assert len(result["overhead"]["sources"]) == 3
+
+    @pytest.mark.parametrize("words", [(), ("--format", "shell")])
+    def test_a_tighter_outer_limit_is_named(
+        self, program: Program, machine: dict[str, str], words: tuple[str, ...]
+    ) -> None:
+        (gpu,) = limited(program, machine, "--json").document("memlimit")["result"]["gpus"]
+        outer = json.dumps({"gpus": [{"uuid": gpu["uuid"], "bytes": GIB}]})
+
+        ended = limited(program, {**machine, HOOK_VARIABLE: outer}, *words)
+
+        assert "an outer memlimit stays in force: 1.0 GiB" in ended.said
 
     def test_a_gpu_is_chosen_by_string_or_uuid(self, program: Program, pretend: Pretend) -> None:
         machine = pretend("h100x8")
