@@ -289,9 +289,10 @@ def _failed_test(
     if failure is not None:
         again = _reinstall(machine, machine.build(check.ID) or BuildReading(check.ID))
         crash = make_trouble(CAUSES, CRASHED, names=MODULES.get(check.ID, check.ID), again=again)
-        return _unusable(
-            machine, check, shown, [*problems, crash._replace(summary=failure.message)]
-        )
+        # A fault of its files explains the crash, and has steps of its own.
+        explained = any(problem.cause in REPAIRED for problem in problems)
+        crash = crash._replace(summary=failure.message, remedy=() if explained else crash.remedy)
+        return _unusable(machine, check, shown, [*problems, crash])
     source, value = f"devices that {check.ID} lists", ", ".join(test.devices) or "none"
     if test.error is not None:
         source, value = f"{check.ID} itself", test.error

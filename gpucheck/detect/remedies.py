@@ -12,6 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from gpucheck.detect.cuda_versions import is_older_than_turing
 from gpucheck.detect.machine import KERNEL_LOG, REBOOT, UPGRADE, Machine
 
+#: Steps with this beginning name a driver that a container or WSL2 has outside.
+EITHER_UPGRADE = "Either upgrade the driver"
 #: Steps with this beginning are for such machines only.
 IN_A_CONTAINER = "In a container: "
 ON_A_HOST = "On a host: "
@@ -26,7 +28,7 @@ _OF_THE_HOST = (
     r"|lines that block|journalctl|nvidia-imex"
 )
 #: Steps on the checked Python, wherever it is.
-_OF_A_PYTHON = r"\bpip (un)?install\b"
+_OF_A_PYTHON = r"\b(pip (un)?install|conda install|pixi (add|reinstall))\b"
 #: Steps on the hardware, which cannot be taken in a virtual machine.
 _OF_THE_HARDWARE = (
     r"(?i)power the machine|\bBIOS\b|cable|reseat|riser|air ?flow|\bdust\b|power supply"
@@ -212,6 +214,10 @@ def _adapted(machine: Machine, steps: Iterable[str]) -> Iterator[str]:
             if places[place]:
                 rest = step if place == IN_A_VM else step.removeprefix(place)
                 yield f"{rest[0].upper()}{rest[1:]}"
+        elif step.startswith(EITHER_UPGRADE) and machine.is_container:
+            yield step.replace(EITHER_UPGRADE, "Either upgrade the driver on the host", 1)
+        elif step.startswith(EITHER_UPGRADE) and machine.is_wsl:
+            yield step.replace(EITHER_UPGRADE, "Either update the NVIDIA driver in Windows", 1)
         elif machine.is_wsl and not machine.is_container:
             yield _IN_WSL.get(step, step)
         elif machine.is_container and _is(step, _OF_THE_HOST):

@@ -6,6 +6,7 @@ import pytest
 
 from gpucheck.detect import remedies
 from gpucheck.detect.machine import KERNEL_LOG, REBOOT, UPGRADE, Machine
+from gpucheck.detect.remedies import EITHER_UPGRADE
 from gpucheck.drivers.evidence import ModuleReading, PlatformReading, SystemReading
 from gpucheck.drivers.readings import KernelReading, PciDeviceReading
 from gpucheck.report.envelope import Host
@@ -54,6 +55,14 @@ WSL = machine("Ubuntu 24.04.3 LTS (WSL2)")
         (DOCKER, "Docker: sudo docker run", "Docker: sudo docker run"),
         (DOCKER, "Install the Python package x.", "Install the Python package x."),
         (DOCKER, "unset CUDA_VISIBLE_DEVICES", "unset CUDA_VISIBLE_DEVICES"),
+        (DOCKER, "Reinstall it: pixi reinstall cudnn", "Reinstall it: pixi reinstall cudnn"),
+        (HOST, f"{EITHER_UPGRADE}, or not", f"{EITHER_UPGRADE}, or not"),
+        (DOCKER, f"{EITHER_UPGRADE}, or not", f"{EITHER_UPGRADE} on the host, or not"),
+        (
+            WSL,
+            f"{EITHER_UPGRADE}, or not",
+            "Either update the NVIDIA driver in Windows, or not",
+        ),
         (VM, "In a virtual machine: stop it.", "In a virtual machine: stop it."),
         (VM, "Reseat the GPU.", "Outside the virtual machine: reseat the GPU."),
         (VM, REBOOT, REBOOT),

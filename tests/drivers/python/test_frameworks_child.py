@@ -424,6 +424,16 @@ def test_numba_cuda_wants_nvvm_and_nvrtc(
     assert build.distributions == ("numba 0.68.1", "numba-cuda 0.30.4")
 
 
+def test_numba_s_own_target_leaves_the_search_to_the_loader(site: Site) -> None:
+    site.file("numba/__init__.py")
+    site.distribution("numba", "0.68.1")
+    folder = site.library("lib64/libnvvm.so").parent
+
+    build = site.look("numba", LD_LIBRARY_PATH=str(folder), CUDA_HOME="/nobody")
+
+    assert (build.missing_libraries, build.unchecked) == ((), None)
+
+
 @pytest.mark.parametrize(
     ("pathfinder", "said"),
     [
