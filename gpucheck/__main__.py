@@ -21,6 +21,11 @@ NOT_NOW = frozenset({"--from", "--help", "-h"})
 
 def main() -> None:
     """Run the command line and exit with its code."""
+    if sys.platform != "linux":
+        # It only says so: the signals and modules below are not there.
+        from gpucheck.cli import main as say_so
+
+        sys.exit(say_so())
     # An interrupt during an import may be lost, or turn into another error: it waits until the
     # imports are done. No second thread could receive it yet.
     stopping = (_signal.SIGHUP, _signal.SIGINT, _signal.SIGTERM)

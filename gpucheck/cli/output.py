@@ -21,6 +21,7 @@ from gpucheck.report.envelope import (
     TOOL,
     Answer,
     Failure,
+    Host,
     Notice,
     Report,
     status_of,
@@ -562,8 +563,10 @@ def _with_question(error: Exception, text: str) -> str:
 
 
 def wrong_platform() -> MissingError:
-    """Say that this is not Linux."""
-    return MissingError(
+    """Say that this is not Linux; its host is not read, which takes Linux too."""
+    error = MissingError(
         code="not-linux",
-        message=f"gpucheck runs on Linux and WSL2, not on {sys.platform}.",
+        message=f"gpucheck runs on Linux and WSL 2, not on {sys.platform}.",
     )
+    error.host = Host(os=sys.platform, python=sys.version.partition(" ")[0])
+    return error

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     Handler = Callable[[int, FrameType | None], object]
 
 #: Signals that ask us to stop. If one is ignored (nohup, a shell's `&`), it stays ignored.
-STOPPING = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
+#: Windows, where every command only says that this is not Linux, has no hangup.
+STOPPING = (getattr(signal, "SIGHUP", signal.SIGTERM), signal.SIGINT, signal.SIGTERM)
 
 
 class DeferredStops:
