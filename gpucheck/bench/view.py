@@ -44,7 +44,8 @@ from gpucheck.report.blocks import (
     remedies,
     verdict,
 )
-from gpucheck.report.envelope import CheckStatus, Report, Status
+from gpucheck.report.envelope import CheckStatus, Report
+from gpucheck.report.errors import ExitCode
 from gpucheck.report.text import View, count_of, rate, two_digits
 
 if TYPE_CHECKING:
@@ -120,7 +121,8 @@ def _verdict(report: Report, result: BenchResult) -> Headline:
     elif not measured:
         status, word = CheckStatus.UNKNOWN, "NOTHING"
     else:
-        good = not doubtful and report.status is Status.OK
+        # Few doubts among right rows stand in amber at their rows.
+        good = 2 * doubtful < len(measured) and report.exit_code is ExitCode.OK
         status = CheckStatus.OK if good else CheckStatus.WARN
         word = "INTERRUPTED" if result.interrupted else "MEASURED"
     return verdict(f"{said}.", status, word)

@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpucheck.cli.output import Shared, failure_report
+from gpucheck.cli.output import Shared, failure_report, write_message, write_step
 from gpucheck.cli.report_file import PUBLIC, check_writable, write_file
 from gpucheck.cli.terminal import write_stderr, write_workflow_command
 from gpucheck.drivers.interrupts import REQUESTS
@@ -230,6 +230,16 @@ def picture_writer(path: Path, chart: Chart) -> Write:
         write_file(path, picture(chart, path.suffix.removeprefix(".")))
 
     return write
+
+
+def tell_missing_charts(report: Report, view: View) -> None:
+    """Say on stderr that a page has no charts because nothing draws them here, and what would."""
+    from gpucheck.report.formats import charts_of
+
+    if view.chart_remedy and charts_of(report, view):
+        write_message("The page has no charts: matplotlib is not installed.")
+        for step in view.chart_remedy:
+            write_step(step)
 
 
 def page_writer(report: Report, path: Path, view: View) -> Write:

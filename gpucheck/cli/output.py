@@ -346,6 +346,10 @@ def publish(
     if shared.verbosity < 1:
         in_table = {*in_table, DRIVER_LIBRARY}
     write_messages(report, quiet=shared.verbosity < 0, without=in_table, source=shared.source)
+    if view.chart_remedy and shared.verbosity >= 0:
+        from gpucheck.cli.outlets import tell_missing_charts
+
+        tell_missing_charts(report, view)
     return int(report.exit_code)
 
 

@@ -320,14 +320,7 @@ def _redacted(value: Any, change: Callable[[str], str], redactor: Redactor) -> A
 def _files(name: str, report: Report) -> dict[str, Part]:
     """Return a part in every form that it has."""
     error = None if report.error is None else report.error.message
-    # How to get charts that cannot be drawn here, without a path of this machine.
-    again = "gpucheck show bench.json --html bench.html"
-    view = View(
-        width=WIDTH,
-        verbosity=1,
-        processes=True,
-        chart_remedy=(f"With gpucheck's extra plot: {again}",) if chart_remedy() else (),
-    )
+    view = View(width=WIDTH, verbosity=1, processes=True, chart_remedy=chart_remedy())
     texts = {"json": open_format("json")(report, view._replace(indented=True))}
     if name in VIEWS:
         screens = list(_screens(report))

@@ -16,6 +16,7 @@ from gpucheck.cli.outlets import (
     chosen_chart,
     page_writer,
     picture_writer,
+    tell_missing_charts,
 )
 from gpucheck.cli.output import (
     Shared,
@@ -78,6 +79,8 @@ def command(
     except BrokenPipeError:
         closed_pipe()
     _say(document, shared)
+    if (shared.html is not None or shared.format == "html") and shared.verbosity >= 0:
+        tell_missing_charts(report, view)
     return int(ExitCode.OK)
 
 

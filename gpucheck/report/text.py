@@ -20,7 +20,7 @@ class View(NamedTuple):
     `source` is what --from named, an example or a file. `saved` is what is said of a document that
     is shown again.
 
-    `chart_remedy` is how to get what draws charts, if it is missing: only a page shows it.
+    `chart_remedy` is how to get what draws charts, if it is missing: then a page has none.
 
     `width` is in columns; `indented` spreads JSON over lines; `color` and `unicode` say what the
     terminal can show; `verbosity` is -1 (quiet), 0 or more; `columns` chooses and orders the

@@ -11,7 +11,14 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gpucheck.bench.model import BenchResult, GateClass, GateStatus
 from gpucheck.cli import outlets as outlets_module
-from gpucheck.cli.outlets import check_beside, check_chart, failed, open_outlets, plan_files
+from gpucheck.cli.outlets import (
+    check_beside,
+    check_chart,
+    failed,
+    open_outlets,
+    plan_files,
+    tell_missing_charts,
+)
 from gpucheck.cli.output import Shared, publish
 from gpucheck.report.envelope import Answer, Report
 from gpucheck.report.errors import ExitCode, MissingError, WrongUseError
@@ -281,6 +288,19 @@ def test_a_page_is_written_when_it_is_asked_for_and_not_before(tmp_path: Path) -
     for write in writes:
         write()
     assert path.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
+
+
+def test_missing_matplotlib_is_said_on_stderr_where_a_page_would_have_charts(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    tell_missing_charts(report(result_of()), HINT)
+    assert capsys.readouterr().err == ""
+
+    tell_missing_charts(report(TWO_GPUS), HINT)
+
+    said = capsys.readouterr().err
+    assert "gpucheck: The page has no charts: matplotlib is not installed." in said
+    assert "pip install it" in said
 
 
 def test_the_page_comes_beside_the_document(gpucheck_command, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from itertools import takewhile
 from pathlib import Path
+from typing import TypeGuard
 
 from gpucheck import __version__
 from gpucheck.report.blocks import (
@@ -35,7 +36,7 @@ from gpucheck.report.blocks import (
 from gpucheck.report.envelope import CheckStatus, Report
 from gpucheck.report.formats import charts_of, headline_of, open_view
 from gpucheck.report.formats.table import MARKS
-from gpucheck.report.text import View, count_of, origin, printable
+from gpucheck.report.text import View, origin, printable
 
 #: Columns of the tables that are drawn: the widest form of each.
 _WIDTH = 160
@@ -48,6 +49,10 @@ _SHORT = 28
 #: Styles of spans that the page has a class for.
 _STYLES = frozenset({"bold", "dim", "green", "yellow", "red", "cyan"})
 _INDENT = 4
+#: Documents about other machines than the one that wrote them.
+_OF_MANY = frozenset({"fleet", "compare"})
+#: The order of checks: what is wrong comes first, and all else keeps its place.
+_RANKS = {CheckStatus.FAIL: 0, CheckStatus.WARN: 1, CheckStatus.UNKNOWN: 2}
 
 
 def render(report: Report, view: View) -> str:
@@ -62,7 +67,7 @@ def render(report: Report, view: View) -> str:
         *_details(report, blocks),
     )
     body = [*_header(report, view, blocks), "<main>", *main]
-    return _page(report, [*body, *_warnings(report, "".join(body)), "</main>"])
+    return _page(report, [*body, *_warnings(report), "</main>"])
 
 
 def _blocks(report: Report, view: View) -> Iterable[Block]:
@@ -142,7 +147,8 @@ def _machine(report: Report, blocks: Sequence[Block]) -> Iterator[str]:
         for fact in block.facts
         if fact.lower() not in above
     ]
-    yield '<section aria-labelledby="machine"><h2 id="machine">Machine</h2>'
+    title = "Written on" if report.command in _OF_MANY else "Machine"
+    yield f'<section aria-labelledby="machine"><h2 id="machine">{title}</h2>'
     cards = [f"<li>{_shown(fact, MOST_OF_A_NAME)}</li>" for fact in heads if fact not in of_host]
     if cards:
         yield f'<ul class="cards">{"".join(cards)}</ul>'
@@ -157,24 +163,17 @@ def _machine(report: Report, blocks: Sequence[Block]) -> Iterator[str]:
 
 
 def _charts(report: Report, view: View) -> Iterator[str]:
-    charts = charts_of(report, view)
+    charts = () if view.chart_remedy else charts_of(report, view)
     if not charts:
         return
-    yield '<section aria-labelledby="charts"><h2 id="charts">Charts</h2>'
-    if view.chart_remedy:
-        need = "needs" if len(charts) == 1 else "need"
-        yield f"<p>{count_of(len(charts), 'chart')} of this report {need} matplotlib.</p>"
-        yield from _drawn(remedies(view.chart_remedy, indent=0))
-    else:
-        from gpucheck.report.plot import inline_svg
+    from gpucheck.report.plot import inline_svg
 
-        yield '<div class="charts">'
-        for number, chart in enumerate(charts):
-            title = f"<b>{_shown(chart.title)}</b><span>{_shown(chart.says)}</span>"
-            svg = inline_svg(chart, f"chart{number}")
-            yield f"<figure><figcaption>{title}</figcaption>{svg}</figure>"
-        yield "</div>"
-    yield "</section>"
+    yield '<section aria-labelledby="charts"><h2 id="charts">Charts</h2><div class="charts">'
+    for number, chart in enumerate(charts):
+        title = f"<b>{_shown(chart.title)}</b><span>{_shown(chart.says)}</span>"
+        svg = inline_svg(chart, f"chart{number}")
+        yield f"<figure><figcaption>{title}</figcaption>{svg}</figure>"
+    yield "</div></section>"
 
 
 # ----------------------------------------------------------------------------------- blocks
@@ -208,8 +207,42 @@ def _details(report: Report, blocks: Sequence[Block]) -> Iterator[str]:
     if all(isinstance(block, Gap) for block in shown):
         return
     yield '<section aria-labelledby="details"><h2 id="details">Details</h2>'
-    yield from _drawn(shown)
+    yield from _drawn(_worst_first(shown))
     yield "</section>"
+
+
+def _worst_first(blocks: Sequence[Block]) -> Iterator[Block]:
+    """Yield the blocks with the checks of each list in the order of their worst mark.
+
+    A check is a line with a mark and what stands below it, where checks of its own are ordered too.
+    """
+    found: list[list[Block]] = []
+    level = next((block.indent for block in blocks if _is_check(block)), 0)
+
+    def ordered() -> Iterator[Block]:
+        for first, *below in sorted(found, key=_rank):
+            yield first
+            yield from _worst_first(below)
+        found.clear()
+
+    for block in blocks:
+        if _is_check(block) and block.indent <= level:
+            found.append([block])
+        elif found and isinstance(block, Line | Command):
+            found[-1].append(block)
+        else:
+            yield from ordered()
+            yield block
+    yield from ordered()
+
+
+def _is_check(block: Block) -> TypeGuard[Line]:
+    return isinstance(block, Line) and block.mark is not None
+
+
+def _rank(blocks: Sequence[Block]) -> int:
+    marks = [block.mark for block in blocks if _is_check(block)]
+    return min((_RANKS[mark] for mark in marks if mark in _RANKS), default=len(_RANKS))
 
 
 def _drawn(blocks: Iterable[Block]) -> Iterator[str]:
@@ -311,10 +344,13 @@ def _row(table: Table, row: Row, used: Sequence[int]) -> Iterator[str]:
     for number, place in enumerate(used):
         column, text = table.columns[place], _inline(row.cells[place], MOST_OF_A_NAME)
         short = "one" if len(printable(plain(row.cells[place]))) <= _SHORT else ""
+        words = plain(row.cells[place]).strip()
+        # A number alone names nothing on a phone; a sign that the cell has is not said twice.
+        named = words.isdecimal() if number == 0 else words and not words.startswith(column.text)
+        name = f' data-name="{_shown(column.text)}"' if column.text and named else ""
         if number == 0:
-            cells.append(f'<th scope="row"{_class(short)}>{text}</th>')
+            cells.append(f'<th scope="row"{_class(short)}{name}>{text}</th>')
             continue
-        name = f' data-name="{_shown(column.text)}"' if column.text and text else ""
         kind = _class("num" if column.right else "", short)
         cells.append(f"<td{kind}{name}>{text}</td>")
     yield f"<tr{_class(_styles(row.style))}>{''.join(cells)}</tr>"
@@ -323,13 +359,11 @@ def _row(table: Table, row: Row, used: Sequence[int]) -> Iterator[str]:
         yield f'<tr class="below"><td colspan="{len(used)}">{lines}</td></tr>'
 
 
-def _warnings(report: Report, above: str) -> Iterator[str]:
-    """Yield the warnings that do not stand above already."""
-    new = [one for one in report.warnings if _shown(one.message.rstrip(".")) not in above]
-    if not new:
+def _warnings(report: Report) -> Iterator[str]:
+    if not report.warnings:
         return
     yield '<section aria-labelledby="warnings"><h2 id="warnings">Warnings</h2>'
-    for one in new:
+    for one in report.warnings:
         yield _line(Line(one.message, CheckStatus.WARN))
     yield "</section>"
 

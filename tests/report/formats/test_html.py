@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -9,9 +10,15 @@ import pytest
 from hypothesis import given, settings
 
 from gpucheck.bench.model import GateStatus
+from gpucheck.cli.examples import find_recording
+from gpucheck.detect.run import detect
+from gpucheck.drivers import open_probes
+from gpucheck.fleet.collect import Collected
+from gpucheck.fleet.report import report as fleet_report
+from gpucheck.report.blocks import Column, Row, Table
 from gpucheck.report.envelope import Answer, Failure, Host, Notice, Report
 from gpucheck.report.errors import ExitCode
-from gpucheck.report.formats.html import MOST_OF_A_NAME, render
+from gpucheck.report.formats.html import MOST_OF_A_NAME, _drawn, render
 from gpucheck.report.text import View, printable
 from tests.fakes.bench_results import doubt, product, result_of
 from tests.fakes.reports import any_list, eventful_machine, list_report, wrap
@@ -92,12 +99,59 @@ def test_a_failure_without_a_result_says_what_to_do() -> None:
     assert "sudo modprobe nvidia" in text
 
 
-def test_without_what_draws_them_it_says_how_to_get_the_charts() -> None:
+def test_without_what_draws_them_a_page_has_no_charts_and_no_advice() -> None:
     row = product(700.0, flops=10**12, bytes_moved=10**9)
     text = page(bench_report(result_of(row))).text
 
-    assert "1 chart of this report needs matplotlib." in text
-    assert "pip install 'gpucheck-cli[plot]'" in text
+    assert "700 TFLOP/s" in text
+    assert "Charts" not in text
+    assert "matplotlib" not in text
+    assert "pip install" not in text
+
+
+def test_few_doubts_among_right_rows_leave_the_headline_green() -> None:
+    rows = [product(700.0, f"gpu:{number}") for number in range(6)]
+    doubtful = [replace(row, doubts=(doubt("throttled"),)) for row in rows]
+
+    one = page(bench_report(result_of(doubtful[0], *rows[1:])))
+    many = page(bench_report(result_of(*doubtful[:3], *rows[3:])))
+
+    assert ("div", "class", "verdict ok") in one.attributes
+    assert ("div", "class", "verdict warn") in many.attributes
+
+
+def test_what_failed_stands_before_what_passed() -> None:
+    text = page(wrap("detect", detect(open_probes(find_recording("example:lost-gpu")[0])))).text
+    order = ("health: GPU 2", "xid:", "ecc-errors:", "pci: 0000:2a:00.0", "environment:")
+
+    details = text[text.index("Details") :]
+    places = [details.find(word) for word in order]
+
+    assert -1 not in places
+    assert places == sorted(places)
+
+
+def test_a_number_alone_has_its_columns_name_and_a_sign_is_said_once() -> None:
+    table = Table(
+        (Column("GPU", right=True), Column("±"), Column("time")), (Row(("0", "±1 %", "2 s")),)
+    )
+    drawn = "".join(_drawn((table,)))
+
+    assert re.findall(r'data-name="([^"]*)"', drawn) == ["GPU", "time"]
+
+
+def test_a_fleets_page_says_where_it_was_written() -> None:
+    text = page(wrap("fleet", fleet_report(Collected(), None, Host(name="laptop")))).text
+
+    assert "Written on" in text
+    assert "Machine" not in text
+
+
+def test_every_warning_stands_at_the_end_even_if_it_stands_above() -> None:
+    said = result_of(product(1.0), notes=("It is odd",))
+    text = page(bench_report(said, warnings=(Notice("odd", "It is odd."),))).text
+
+    assert text.count("It is odd") == 2
 
 
 def test_warnings_stand_at_the_end() -> None:
