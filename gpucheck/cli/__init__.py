@@ -28,7 +28,9 @@ def main(
 
         return complete(os.environ[COMPLETING], given)
     if given[:1] == ["help"]:
-        given = [*given[1:], "--help"]
+        given = [*(word for word in given[1:] if word[:1] != "-"), "--help"]
+    elif given[1:] == ["help"] and given[0] in COMMANDS:
+        given = [given[0], "--help"]
     name = given[0] if given and given[0] in COMMANDS else None
     context = output.Context(
         command="detect" if stands_alone(given) else name,

@@ -165,7 +165,5 @@ def _nothing(ending: Ending) -> str:
     found = [name for name, value in parts.items() if value is not None]
     missing = [name for name, value in unread.items() if value is None]
     facts = [*found, *([f"not checked: {' and '.join(missing)}"] if missing else [])]
-    what = (
-        "somebody sent it that signal" if ending.exit_code > 128 else "only its own output says why"
-    )
+    what = "somebody sent it that signal" if ending.exit_code > 128 else "its own output says why"
     return f"{what} ({', '.join(facts)})"

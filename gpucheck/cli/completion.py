@@ -309,7 +309,7 @@ def _offers(words: list[str], incomplete: str) -> Iterator[Offer]:
         return  # a command of the user's
     if words[:1] == ["help"]:
         words = words[1:]
-    elif not words and "help".startswith(incomplete) and incomplete:
+    elif not words and "help".startswith(incomplete):
         yield "help", "explain a command"
     name = next((word for word in words if word in COMMANDS), None)
     items = _completed(name, words, incomplete)

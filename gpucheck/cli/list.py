@@ -116,6 +116,6 @@ def known_fields(names: Sequence[str], option: str) -> tuple[str, ...]:
     if unknown:
         suggestion = did_you_mean(unknown[0], [*COLUMNS, *ALIASES])
         message = f"{option} does not know {unknown[0]!r}. {suggestion}".strip()
-        fields = f"The fields are {', '.join(COLUMNS)}; in short {', '.join(ALIASES)}."
+        fields = f"It takes {', '.join(ALIASES)}, and the fields of a GPU in --json."
         raise WrongUseError(code="unknown-field", message=message, remedy=(fields,))
     return tuple(ALIASES.get(name, name) for name in names)

@@ -530,10 +530,22 @@ def amount_in_two(words: Sequence[str]) -> str | None:
 _OPTIONS_LAST = "Options stand after the command's name."
 #: Option that a command does not have -> what there is instead.
 _INSTEAD = {
+    "--color": "Set NO_COLOR=1 or FORCE_COLOR=1.",
+    "--no-color": "Set NO_COLOR=1.",
     "--from": "A snapshot cannot answer what this command asks.",
     "--list-examples": "It stands alone: gpucheck --list-examples.",
     "--live": "Write --watch SECONDS.",
 }
+#: Command of other tools that gpucheck does not have -> what there is instead.
+_COMMAND_INSTEAD = {
+    "version": "gpucheck --version",
+    "status": "gpucheck",
+    "info": "gpucheck",
+    "doctor": "gpucheck detect",
+}
+#: Name of an option's value in --help -> the value in words.
+_VALUES = {"SECONDS": "seconds", "N": "a whole number"}
+_NOT_A_NUMBER = re.compile(r"(?P<word>'[^']*') is not a valid (float|int)\.?$")
 _NUMBER = re.compile(r"[0-9]+(\.[0-9]+)?|\.[0-9]+")
 _PARSERS_QUESTION = re.compile(r"\s*(\(Possible options: .*\)|Did you mean .*\?)$")
 _ONE_OF = re.compile(r"(?P<word>'[^']*') is not one of (?P<known>'.*'(, '.*')*)\.?$")
@@ -558,7 +570,13 @@ def _with_question(error: Exception, text: str) -> str:
     elif text.startswith("Missing command") and context is not None:
         return f"{context.info_name} needs one of: {', '.join(context.command.commands)}"
     elif (found := re.search(r"No such command '(.*)'", fact)) and context is not None:
-        suggestion = did_you_mean(found[1], context.command.commands)
+        instead = _COMMAND_INSTEAD.get(found[1])
+        likely = did_you_mean(found[1], context.command.commands)
+        suggestion = f"Write {instead}." if instead else likely
+    elif found := _NOT_A_NUMBER.search(fact):
+        option = re.search(r"'(--[a-z-]+)'", fact)
+        value = _VALUES.get(str(getattr(getattr(error, "param", None), "metavar", "")), "a number")
+        return f"{option[1]} takes {value}, not {found['word']}" if option else text
     elif found := _ONE_OF.search(fact):
         suggestion = did_you_mean(found["word"].strip("'"), re.findall("'(.*?)'", found["known"]))
     else:

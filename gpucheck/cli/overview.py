@@ -116,13 +116,14 @@ def next_commands(report: Report, overview: Overview, view: View) -> list[str]:
     # There is nothing to repair or record: an example, and the processor's speed.
     absent = overview.detection.cause == NO_GPU and not recorded
     fitting = {
-        "gpucheck detect": not well or overview.detection.cause_check is not None,
+        "gpucheck detect -v": not absent
+        and (not well or overview.detection.cause_check is not None),
         f"gpucheck list{' --processes' if used else ''}": bool(gpus),
         "gpucheck place --count 1": well and len(gpus) > 1,
         "gpucheck list --from example:h100x8": absent,
         "gpucheck bench --quick": (well or absent) and not recorded,
         "gpucheck report ticket.tar.gz": not well and not recorded and not absent,
-        "gpucheck detect -v": well and bool(recorded),
+        "gpucheck memlimit 30%": well and bool(recorded),
     }
     found = [line for line, fits in fitting.items() if fits][:MOST_COMMANDS]
     return [on_recording(line, view.source) for line in found]

@@ -121,6 +121,8 @@ def command(
     check_command_log(ctx, log)
     if context.child is not None:
         refuse_recording(shared)
+    if wait and shared.recording is not None:
+        raise wrong(fact="--wait waits for GPUs of this machine: leave --from or --wait out.")
     if claims:
         return _show_claims(shared)
     if graph is not None:
@@ -332,7 +334,7 @@ def _place_named(
         try:
             parse_device(spec)
         except WrongUseError as error:
-            if spec == specs[0] or context.child is not None:
+            if len(specs) == 1 or context.child is not None:
                 raise
             remedy = (*error.remedy, COMMAND_AFTER_DASHES)
             raise WrongUseError(code=error.code, message=error.message, remedy=remedy) from None

@@ -168,7 +168,7 @@ def _check(path: Path, *, replace: bool) -> None:
         message = f"A report is a new folder or a file that ends with .tar.gz, not {str(path)!r}."
         raise WrongUseError(code="report-name", message=message)
     if path.exists() and not path.is_dir():
-        raise WrongUseError(code="report-name", message=f"{str(path)!r} is no folder.")
+        raise WrongUseError(code="report-name", message=f"{str(path)!r} is not a folder.")
     check_writable(path.with_name(f"{path.name}.draft"))
     names = {entry.name for entry in path.iterdir()} if path.is_dir() else set()
     ours = {README, *(f"{name}.{form}" for name in ABOUT for form in ("json", "txt", "html"))}

@@ -204,7 +204,7 @@ def normal_framework(name: str | None) -> str | None:
     if known not in frameworks.NAMES:
         raise WrongUseError(
             code="unknown-framework",
-            message=f"{name!r} is no framework that gpucheck knows.",
+            message=f"Unknown framework {name!r}.",
             remedy=(
                 *_near(name, (*frameworks.NAMES, *FRAMEWORK_ALIASES)),
                 f"Known frameworks: {known_frameworks()}.",

@@ -483,10 +483,14 @@ def _nothing_to_judge_by(machine: Machine, gpus: Sequence[WheelGpu]) -> Failure 
         )
     if any(gpu.compute_capability for gpu in gpus):
         return None
-    seen = f"of {count_of(len(gpus))} no compute capability is known" if gpus else "no GPU"
+    message = "There is no GPU here to choose a build for."
+    if gpus:
+        message = (
+            f"The compute capability of {count_of(len(gpus))} is not known, nor which build fits."
+        )
     return Failure(
         code="nothing-to-judge-by",
-        message=f"There is nothing to choose a build by: {seen}.",
+        message=message,
         remedy=(
             "See what is wrong here: gpucheck detect",
             "Or ask for another machine: gpucheck detect --wheel torch --from FILE",

@@ -50,12 +50,12 @@ def _choice(choice: WheelChoice, view: View) -> Iterator[Block]:
         yield Line(f"{gpu_label(left.gpu)} is left out: {left.reason}", indent=INDENT)
     for capability in choice.compiled_at_first_use:
         yield Line(
-            f"for compute capability {capability} it has PTX alone: its kernels are compiled at"
+            f"for compute capability {capability} it has only PTX: its kernels are compiled at"
             " their first use, which can take half an hour",
             indent=INDENT,
         )
     if choice.build is not None and choice.build.python is not None:
-        yield Line(f"for Python {choice.build.python} alone", indent=INDENT)
+        yield Line(f"Python {choice.build.python} only", indent=INDENT)
     passed = [Line(each.reason, lead="newer:", indent=INDENT) for each in choice.passed_over]
     yield from limited(passed, view, most=MOST_PASSED_OVER) if passed else ()
     if choice.build is not None:

@@ -14,8 +14,8 @@ from gpucheck.report.text import ranges
 MOST_GPUS = 1024
 #: Most claims that may share one GPU.
 MOST_SHARES = 256
-#: End of the reason against a GPU that processes use.
-UNCLAIMED = "without a claim"
+#: Beginning of the reason against a GPU that processes use.
+IN_USE = "in use by "
 
 
 # ---------------------------------------------------------------------------------- claims

@@ -17,9 +17,9 @@ from gpucheck.inventory.model import Gpu, GpuProcess, GpuState, Inventory, Topol
 from gpucheck.inventory.visibility import NOT_BESIDE_OTHERS, ONE_MIG, shows_one_instance
 from gpucheck.place.claim_store import Target
 from gpucheck.place.model import (
+    IN_USE,
     MOST_GPUS,
     MOST_SHARES,
-    UNCLAIMED,
     Candidate,
     already_waiting,
     name_together,
@@ -240,7 +240,7 @@ class GpuSelector:
     @property
     def has_busy_gpus(self) -> bool:
         """Return whether a GPU is ruled out only because a process uses it without a claim."""
-        return any(item.reason.endswith(UNCLAIMED) for item in self.candidates)
+        return any(item.reason.startswith(IN_USE) for item in self.candidates)
 
     def survey(self) -> None:
         """Take the inventory and rule out what can never fit."""
@@ -437,7 +437,7 @@ def _too_busy(
         if load > most:
             return f"its load is {load} %"
     if others and request.share == 1 and request.min_free is None and most is None:
-        return f"used by {together(programs(others, '{user} ({program})'))} {UNCLAIMED}"
+        return f"{IN_USE}{together(programs(others, '{user} ({program})'))}"
     return None
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from gpucheck.drivers.host.processes import program_of
 from gpucheck.inventory.capped import capped_sentences
 from gpucheck.place.model import (
-    UNCLAIMED,
+    IN_USE,
     Candidate,
     Claim,
     ClaimList,
@@ -102,14 +102,16 @@ def _choice(report: Report, placement: Placement, view: View) -> Iterator[Block]
 
 
 def chosen_line(placement: Placement) -> str:
-    """Return which GPUs were chosen: "GPUs 5-6: 79.1 GiB free each"."""
+    """Return which GPUs were chosen: "GPU 4: 71.1 GiB free; GPUs 5-6: 79.1 GiB free each"."""
     chosen = [item for item in placement.candidates if is_chosen(item, placement)]
-    sizes = [in_gib(item.memory_free_bytes) for item in chosen if item.memory_free_bytes]
-    free = ", ".join(dict.fromkeys(sizes))
-    if not free:
+    if not any(item.memory_free_bytes for item in chosen):
         return name_together(chosen)
-    each = " each" if len(chosen) > 1 and len(set(sizes)) == 1 else ""
-    return f"{name_together(chosen)}: {free} free{each}"
+    alike = group_by(chosen, lambda item: (_free(item), together(item.used_by)))
+    return "; ".join(
+        f"{name_together(items)}: {free} free{' each' * (len(items) > 1)}"
+        + (f", in use by {users}" if users else "")
+        for (free, users), items in alike.items()
+    )
 
 
 def is_chosen(item: Candidate, placement: Placement) -> bool:
@@ -159,7 +161,7 @@ def _users(item: Candidate, placement: Placement) -> str:
     """Return who has a card: user and program, or why else it was not taken."""
     users = together(item.used_by)
     if not item.eligible:
-        return users if users and item.reason.endswith(UNCLAIMED) else item.reason
+        return users if users and item.reason.startswith(IN_USE) else item.reason
     _, _, last_resort = item.reason.partition("; ")
     chosen = "chosen" if is_chosen(item, placement) else ""
     remarks = ", ".join(filter(None, (chosen, last_resort)))

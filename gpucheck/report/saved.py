@@ -143,12 +143,12 @@ def parse_object(content: bytes) -> Mapping[str, Any]:
         why = "too deep" if isinstance(error, RecursionError) else _without_position(error)
         raise DocumentError(problem=f"is not JSON, or was cut off: {why}") from None
     if not isinstance(plain, dict):
-        raise DocumentError(problem="is JSON, but no document of gpucheck")
+        raise DocumentError(problem="is JSON, but not a gpucheck document")
     return plain
 
 
 def _refuse_constant(word: str) -> None:
-    problem = f"{word} is no number of JSON"
+    problem = f"{word} is not a number in JSON"
     raise ValueError(problem)
 
 
@@ -163,7 +163,7 @@ def _count_lines(content: bytes) -> int:
 def _without_position(error: ValueError) -> str:
     if isinstance(error, json.JSONDecodeError):
         return f"{error.msg} in line {error.lineno}, column {error.colno}"
-    return "it is no text" if isinstance(error, UnicodeError) else str(error)
+    return "it is not text" if isinstance(error, UnicodeError) else str(error)
 
 
 def name_of(plain: Mapping[str, Any]) -> str:
@@ -176,7 +176,7 @@ def name_of(plain: Mapping[str, Any]) -> str:
     found = _SCHEMA.fullmatch(schema) if isinstance(schema, str) else None
     if found is None:
         unfit = f"its schema is {str(schema)[:60]!a}" if schema is not None else "it has no schema"
-        raise DocumentError(problem=f"is no document of gpucheck: {unfit}")
+        raise DocumentError(problem=f"is not a gpucheck document: {unfit}")
     name, number = found["name"], int(found["number"])
     if name == "baseline":
         raise DocumentError(problem=_BASELINE, remedy=_COMPARE)

@@ -165,7 +165,7 @@ def as_markdown(text: str, most: int | None = None) -> str:
 
 
 #: A name that is offered is at least so much like the word.
-_LEAST_SIMILARITY = 0.55
+_LEAST_SIMILARITY = 0.65
 
 
 def did_you_mean(word: str, known: Iterable[str], *, most: int = 1) -> str:
@@ -175,8 +175,9 @@ def did_you_mean(word: str, known: Iterable[str], *, most: int = 1) -> str:
     """
     import difflib  # only a mistake needs it
 
-    by_lower = {name.lower().replace("_", "-"): str(name) for name in known}
-    lower = word[:100].lower().replace("_", "-")
+    # The dashes of options are like each other, and say nothing.
+    by_lower = {name.lower().replace("_", "-").lstrip("-"): str(name) for name in known}
+    lower = word[:100].lower().replace("_", "-").lstrip("-")
     near = [name for name in by_lower if len(lower) > 2 and lower in name]
     near = near or difflib.get_close_matches(lower, by_lower, most, _LEAST_SIMILARITY)
     names = " or ".join(repr(by_lower[name]) for name in near[:most])

@@ -35,11 +35,11 @@ def gpu(peak_bytes: int | None, limit_bytes: int | None) -> RunGpu:
     [
         (
             Ending(1, kernel=b"", oom_kills=0),
-            "1: only its own output says why (no Xid, no kill for memory)",
+            "1: its own output says why (no Xid, no kill for memory)",
         ),
         (
             Ending(1),
-            "1: only its own output says why (not checked: the kernel log and kills for memory)",
+            "1: its own output says why (not checked: the kernel log and kills for memory)",
         ),
         (
             Ending(143, oom_kills=0),
@@ -83,7 +83,7 @@ def test_memory_far_below_the_limit_or_without_one_is_no_cause() -> None:
     near = round(NEAR_THE_LIMIT * 10 * GIB)
 
     for one in (gpu(near - 1, 10 * GIB), gpu(near, None), gpu(None, 10 * GIB)):
-        assert "only its own output" in (verdict(Ending(1, gpu=one)) or "")
+        assert "its own output" in (verdict(Ending(1, gpu=one)) or "")
 
 
 def test_what_somebody_asked_for_needs_no_line() -> None:

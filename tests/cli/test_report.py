@@ -306,7 +306,7 @@ def test_an_empty_folder_is_filled(tmp_path: Path) -> None:
         ("a.json", "a file that ends with .tar.gz"),
         ("no/a.tar.gz", "there is no directory"),
         ("no/a", "there is no directory"),
-        ("file", "is no folder"),
+        ("file", "is not a folder"),
         ("link", "a file that ends with .tar.gz"),
         (".", "a file that ends with .tar.gz"),
         ("..", "a file that ends with .tar.gz"),

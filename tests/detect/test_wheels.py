@@ -516,13 +516,13 @@ def test_one_of_several_frameworks_without_a_build_is_a_bad_answer() -> None:
 @pytest.mark.parametrize(
     ("probes", "code", "seen"),
     [
-        (FakeProbes(), "nothing-to-judge-by", "no GPU."),
+        (FakeProbes(), "nothing-to-judge-by", "There is no GPU here to choose a build for."),
         (
             FakeProbes(
                 readings=reading_of(gpu_reading(0, compute_capability=None, pci_device_id=None))
             ),
             "nothing-to-judge-by",
-            "of 1 GPU no compute capability is known.",
+            "The compute capability of 1 GPU is not known, nor which build fits.",
         ),
         (
             FakeProbes(

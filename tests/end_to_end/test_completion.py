@@ -37,7 +37,7 @@ def offered(command: Callable, *words: str, env: dict[str, str] | None = None) -
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ([""], [*COMMANDS]),
+        ([""], ["help", *COMMANDS]),
         (["me"], ["memlimit"]),
         (["he"], ["help"]),
         (["help", "com"], ["compare"]),

@@ -106,7 +106,7 @@ def test_unknown_fields(pretend: Pretend, program: Program, format_: str, fields
     assert ended.stdout == b""
     fact, known = ended.said.splitlines()
     assert fact.startswith("gpucheck: --select does not know ")
-    assert known.startswith("  The fields are index, cuda_index, name, ")
+    assert known.startswith("  It takes gpu, cuda, bus, ")
 
 
 @pytest.mark.parametrize(

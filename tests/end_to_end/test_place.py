@@ -196,7 +196,7 @@ class TestChoosing:
             "gpucheck: GPUs 5-6: 79.1 GiB free each; not held (add -- CMD to hold while CMD runs)\n"
         )
         each = program("place", "--count", "2", "-v", env=h100s).said
-        assert each.count("without a claim") == 5
+        assert each.count("in use by") == 5
         assert each.count(": chosen: ") == 2
 
     def test_too_many(self, program: Program, h100s: dict[str, str]) -> None:

@@ -145,14 +145,14 @@ def test_a_hidden_gpu_is_none_that_the_test_might_have_got() -> None:
 
 
 def test_nothing_that_fits_is_skipped_and_waiting_in_vain_is_not() -> None:
-    reasons = ("GPU 0: used by alice (train.py) without a claim", ALLOW_BUSY_GPUS, "Wait.")
+    reasons = ("GPU 0: in use by alice (train.py)", ALLOW_BUSY_GPUS, "Wait.")
 
     none = refused(Failure("nothing-fits", "1 GPU was requested, but none fits.", ("x", "Wait.")))
     late = refused(Failure("wait-timeout", "Nothing became free within 3 s.", reasons))
 
     assert none == Refusal("1 GPU was requested, but none fits (x)", skips=True)
     assert late == Refusal(
-        "Nothing became free within 3 s (GPU 0: used by alice (train.py) without a claim);"
+        "Nothing became free within 3 s (GPU 0: in use by alice (train.py));"
         " --gpucheck-memory 8GiB takes a GPU in use that has so much free",
         skips=False,
     )

@@ -118,7 +118,7 @@ class TestEligibility:
     def test_a_process_without_a_claim(self) -> None:
         gpu = row(0, processes=(GpuProcess(pid=7, type="compute"),))
 
-        assert reason(gpu) == "used by process 7 without a claim"
+        assert reason(gpu) == "in use by process 7"
         assert selector(gpu, share=2).choose({})
         assert selector(gpu, min_free=parse_amount("1GiB")).choose({})
 
@@ -134,7 +134,7 @@ class TestEligibility:
         gpu = row(0, processes=processes)
 
         assert reason(gpu) == (
-            "used by alice (train.py), process 9 (serve), bob (python) and 1 more without a claim"
+            "in use by alice (train.py), process 9 (serve), bob (python) and 1 more"
         )
         found = selector(gpu)
         found.choose({})
@@ -510,7 +510,7 @@ def test_other_reasons_come_before_the_queue() -> None:
     assert selector.choose({}, behind=2) == []
     assert [item.reason for item in selector.candidates] == [
         "2 others are already waiting for it",
-        "used by process 7 without a claim",
+        "in use by process 7",
     ]
 
 

@@ -158,7 +158,7 @@ CANDIDATES = (
         index=1,
         name="A100",
         eligible=False,
-        reason="used by alice (train.py) without a claim",
+        reason="in use by alice (train.py)",
         memory_free_bytes=2**30,
         used_by=ALICE,
     ),

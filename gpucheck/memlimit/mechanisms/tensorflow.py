@@ -132,7 +132,7 @@ def code_lines(sizes: Sequence[int], plan: MemoryLimit) -> list[str]:
     return [
         "import tensorflow as tf",
         "",
-        "# Run this before any GPU work. memory_limit is in MiB: 0.3 is 0 bytes, not 30 %.",
+        "# Run this before any GPU work. memory_limit is in MiB: 0.3 is rounded down to 0.",
         f"sizes = {[size // MIB for size in sizes]}",
         'for gpu, mib in zip(tf.config.list_physical_devices("GPU"), sizes):',
         "    device = tf.config.LogicalDeviceConfiguration(memory_limit=mib)",
