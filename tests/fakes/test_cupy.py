@@ -268,7 +268,7 @@ def test_every_kernel_of_gpucheck_is_known(child: Child) -> None:
         from cupy._pretended.signature import read
 
         # softmax.cu is compiled for one of its kernels.
-        each = ["-DSOFTMAX_SHORT", "-DSOFTMAX_LONG", "-DSOFTMAX_ONLINE"]
+        each = ("-DSOFTMAX_SHORT", "-DSOFTMAX_LONG", "-DSOFTMAX_ONLINE")
         for path in {sources}:
             found = read(Path(path).read_text(), each, (9, 0)).kernels
             for name in found:
