@@ -30,6 +30,7 @@ from gpucheck.detect.installers import (
 from gpucheck.detect.machine import Machine
 from gpucheck.detect.model import Finding, Framework, Layer
 from gpucheck.drivers.evidence import CRASHED, BuildReading, BuildsReading, TrialReading
+from gpucheck.drivers.readings import ProbeFailure
 from gpucheck.inventory.condition import Trouble
 from gpucheck.report.envelope import CheckStatus, Evidence, Failure
 from gpucheck.report.text import count_of
@@ -252,19 +253,17 @@ def _unusable(
         status,
         f"{shown} cannot use a GPU: {'; '.join(problem.summary for problem in problems)}",
         *(evidence for problem in problems for evidence in problem.evidence),
-        remedy=_in_order(problems),
+        remedy=_sort_steps(problems),
         cause=problems[0].cause,
     )
 
 
-def _in_order(problems: Sequence[Trouble]) -> tuple[str, ...]:
+def _sort_steps(problems: Sequence[Trouble]) -> tuple[str, ...]:
     """Return the steps of all problems: the driver first, and repairs of what stays last."""
     causes = [problem.cause for problem in problems]
-    steps = [step for problem in problems for step in problem.remedy if step == FIX_THE_DRIVER]
-    steps += [
-        step for problem in problems if problem.cause not in REPAIRED for step in problem.remedy
-    ]
-    repairs = [step for problem in problems if problem.cause in REPAIRED for step in problem.remedy]
+    steps = [step for each in problems if each.cause not in REPAIRED for step in each.remedy]
+    steps.sort(key=FIX_THE_DRIVER.__ne__)
+    repairs = [step for each in problems if each.cause in REPAIRED for step in each.remedy]
     if "no-code-for-the-gpu" in causes:
         repairs = []
     elif "driver-too-old" in causes:
@@ -283,16 +282,12 @@ def _failed_test(
             CheckStatus.UNKNOWN,
             f"{shown} could not be tried: {found}",
             *(evidence for problem in problems for evidence in problem.evidence),
-            remedy=_in_order(problems),
+            remedy=_sort_steps(problems),
             cause=failure.code,
         )
     if failure is not None:
-        again = _reinstall(machine, machine.build(check.ID) or BuildReading(check.ID))
-        crash = make_trouble(CAUSES, CRASHED, names=MODULES.get(check.ID, check.ID), again=again)
-        # A fault of its files explains the crash, and has steps of its own.
-        explained = any(problem.cause in REPAIRED for problem in problems)
-        crash = crash._replace(summary=failure.message, remedy=() if explained else crash.remedy)
-        return _unusable(machine, check, shown, [*problems, crash])
+        problems = [*problems, _crash(machine, check, failure, problems)]
+        return _unusable(machine, check, shown, problems)
     source, value = f"devices that {check.ID} lists", ", ".join(test.devices) or "none"
     if test.error is not None:
         source, value = f"{check.ID} itself", test.error
@@ -321,6 +316,16 @@ def _failed_test(
     )
 
 
+def _crash(
+    machine: Machine, check: FrameworkCheck, failure: ProbeFailure, problems: Sequence[Trouble]
+) -> Trouble:
+    """Return that its process crashed; a fault of its files explains that, and has own steps."""
+    again = _reinstall(machine, machine.build(check.ID) or BuildReading(check.ID))
+    crash = make_trouble(CAUSES, CRASHED, names=MODULES.get(check.ID, check.ID), again=again)
+    explained = any(problem.cause in REPAIRED for problem in problems)
+    return crash._replace(summary=failure.message, remedy=() if explained else crash.remedy)
+
+
 # ------------------------------------------------------------------------------ reasons
 
 
@@ -332,8 +337,10 @@ def _problems(
         return
     amd = next((note for note in build.notes if "AMD" in note), None)
     together = next((note for note in build.notes if "overwrite" in note), None)
-    if together is not None:  # what is left of both says nothing more
+    if together is not None:  # of what is left of both no more than this tells
         yield check.replace_build(machine, build, "twice-installed", summary=together)
+        if build.gpu_build is False:
+            yield make_trouble(CAUSES, "built-for-cpus")._replace(remedy=())
         return
     if build.broken:
         named = "; ".join(build.broken[:MOST_NAMED])
@@ -352,14 +359,16 @@ def _problems(
         yield check.replace_build(machine, build, cause, summary=amd or "")
         return
     if build.rivals:
-        yield _rivals(build, check)
+        yield _rivals(build)
     if build.missing_libraries:
-        yield _missing(machine, build, check)
+        missing = _missing(machine, build, check)
+        # The packages of damaged files are reinstalled together with those of deleted ones.
+        yield missing._replace(remedy=()) if build.broken and build.owners else missing
     yield from _against_driver(machine, build, check)
     yield from _against_gpus(machine, build, test, check)
 
 
-def _rivals(build: BuildReading, check: FrameworkCheck) -> Trouble:
+def _rivals(build: BuildReading) -> Trouble:
     """Return that NVIDIA's packages for two CUDAs overwrite each other, and how one remains."""
     own = f"-cu{(build.cuda_build or '').partition('.')[0]}"
     keep = [package for package in build.rivals if package.partition(" ")[0].endswith(own)]

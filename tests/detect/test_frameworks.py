@@ -317,6 +317,19 @@ def test_a_broken_build_of_an_index_of_its_own_is_reinstalled_from_there() -> No
     )
 
 
+def test_damaged_and_deleted_files_are_reinstalled_together() -> None:
+    owners = ("torch 2.13.0", "nvidia-cudnn-cu12 9.10")
+    build = lacking("pytorch", path="/t", broken=("x.so is not there",), owners=owners)
+
+    finding = told(machine("9.0"), build)
+
+    assert "libx.so" in finding.summary
+    assert finding.remedy == (
+        "Reinstall the packages of the damaged files: pip install --force-reinstall --no-deps"
+        " torch==2.13.0 nvidia-cudnn-cu12==9.10",
+    )
+
+
 def test_wheels_for_two_cudas_are_named_and_those_of_its_own_kept() -> None:
     rivals = ("nvidia-cudnn-cu12 9.10", "nvidia-cudnn-cu13 9.26")
     build = BuildReading(

@@ -296,7 +296,10 @@ def test_cupy_without_its_compiler(site: Site, look: Look) -> None:
     entry, finding = look("cupy")
 
     assert "libnvrtc.so.11.2" in entry["reason"]
-    assert finding["remedy"][0] == "Install them: pip install 'cupy-cuda11x[ctk]'"
+    assert finding["remedy"] == [
+        "Either set CUDA_PATH to a CUDA toolkit of that version, or install them:"
+        " pip install 'cupy-cuda11x[ctk]'"
+    ]
 
 
 def test_two_tensorflows_of_which_the_last_is_for_cpus(site: Site, look: Look) -> None:
@@ -309,7 +312,8 @@ def test_two_tensorflows_of_which_the_last_is_for_cpus(site: Site, look: Look) -
 
     assert finding["cause"] == "twice-installed"
     assert "built for CPUs only" in entry["reason"]
-    assert "pip uninstall -y tensorflow tensorflow-cpu; pip install" in finding["remedy"][0]
+    (step,) = finding["remedy"]
+    assert "pip uninstall -y tensorflow tensorflow-cpu; pip install" in step
 
 
 def test_a_build_for_amd(site: Site, look: Look) -> None:
