@@ -279,8 +279,11 @@ class FrameworkProcess:
         return BadAnswerError(code=code, message=sentence, remedy=remedy)
 
     def close(self) -> None:
-        """End the child."""
+        """End the child and what it has started: a compiler would disturb the other rows."""
         if self._child is not None:
+            if self._child.pid is not None:
+                with suppress(OSError):
+                    ProcessTree(self._child.pid).send(signal.SIGKILL)
             self._child.close()
             self._child = None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -294,6 +295,24 @@ def test_environment_leaves_the_card_to_all_and_hides_it_from_a_run_without() ->
     hidden = framework_environment(users, FrameworkSettings(threads=3))
     assert (hidden["CUDA_VISIBLE_DEVICES"], hidden["JAX_PLATFORMS"]) == ("-1", "cpu")
     assert not any("JAX_PLATFORM_NAME" in given for given in (found, hidden))
+
+
+def test_what_a_framework_has_started_ends_with_its_process(start: Start, tmp_path: Path) -> None:
+    # A compiler, in a session of its own; its process id comes when it runs.
+    told = tmp_path / "pid"
+    (tmp_path / "sitecustomize.py").write_text(
+        "import subprocess, pathlib\n"
+        "one = subprocess.Popen(['sleep', '600'], start_new_session=True)\n"
+        f"pathlib.Path({str(told)!r}).write_text(str(one.pid))\n"
+    )
+    process = start("numpy", PYTHONPATH=str(tmp_path))
+    compiler = os.pidfd_open(int(told.read_text()))
+
+    process.close()
+
+    ended, _, _ = select.select([compiler], [], [], 10)
+    os.close(compiler)
+    assert ended
 
 
 def test_folder_is_private_and_disappears(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
