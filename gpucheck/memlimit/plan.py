@@ -10,7 +10,7 @@ from gpucheck.drivers.host.cpu import LinuxCpu
 from gpucheck.drivers.host.driver_files import read_mps
 from gpucheck.drivers.interface import Probes
 from gpucheck.drivers.live import ROOT_VARIABLE
-from gpucheck.drivers.python.frameworks import Software, read_frameworks
+from gpucheck.drivers.python.frameworks import Software, read_frameworks, software_of
 from gpucheck.drivers.python.interpreters import Interpreter, command_interpreter, user_interpreter
 from gpucheck.inventory.inventory import take_inventory
 from gpucheck.inventory.model import Gpu, Inventory
@@ -154,7 +154,7 @@ def _plan_from_options(
     inherited = options.environment
     mps, hook = None, NO_COMMAND
     if inherited is None:
-        software = Software(reason="not recorded")
+        software = software_of(probes.builds(None))
     else:
         interpreter = _interpreter(options, inherited)
         software = read_frameworks(interpreter, inherited)

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpucheck.drivers.evidence import BuildReading, BuildsReading
 from gpucheck.drivers.python.frameworks import Software
 from gpucheck.drivers.readings import GpuReading, KernelReading, NvmlReading, ProbeFailure
 from gpucheck.inventory.model import Gpu, MigInstance, MigState
@@ -527,7 +528,27 @@ def limit_of(answer: Answer) -> MemoryLimit:
 
 
 class TestFindLimit:
-    def test_a_recording_knows_no_frameworks(self) -> None:
+    def test_a_recording_knows_the_frameworks_that_were_recorded(self) -> None:
+        builds = (
+            BuildReading(name="pytorch", version="2.9.0", gpu_build=False),
+            BuildReading(name="numba"),
+        )
+        reading = BuildsReading(
+            python="/venv/bin/python", python_version="3.12.3", builds=builds, named_by="PATH"
+        )
+        probes = FakeProbes(readings=reading_of(gpu_reading(0)), builds_reading=reading)
+
+        limit = limit_of(find_limit(options(), probes))
+
+        assert limit.software == Software(
+            interpreter="/venv/bin/python",
+            python="3.12.3",
+            frameworks={"torch": "2.9.0", "numba": ""},
+            named_by="PATH",
+            for_cpus=("torch",),
+        )
+
+    def test_a_recording_without_frameworks_says_nothing_of_them(self) -> None:
         answer = answer_of(variables={CUPY: "20%", "TF_GPU_MEMORY_LIMIT": "1"})
         limit = limit_of(answer)
 

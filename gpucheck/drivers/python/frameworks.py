@@ -100,6 +100,24 @@ def read_builds(
     return unread._replace(unavailable=why_silent(interpreter, environment))
 
 
+def software_of(reading: BuildsReading) -> Software:
+    """Return what a recording knows of the frameworks; where it has none, any may be meant."""
+    from gpucheck.drivers.python.frameworks_child import FRAMEWORKS
+
+    builds = {
+        FRAMEWORKS[one.name][0]: one for one in reading.builds or () if one.name in FRAMEWORKS
+    }
+    if not builds:
+        return Software(reason="not recorded")
+    return Software(
+        interpreter=reading.python,
+        python=reading.python_version,
+        frameworks={module: one.version or "" for module, one in builds.items()},
+        named_by=reading.named_by,
+        for_cpus=tuple(module for module, one in builds.items() if one.gpu_build is False),
+    )
+
+
 # ------------------------------------------------------------------------------------ smoke tests
 
 TEST_SCRIPT = str(Path(__file__).with_name("framework_test_child.py"))
