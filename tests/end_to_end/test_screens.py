@@ -6,6 +6,7 @@ them anew; then read the difference.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from pathlib import Path
@@ -111,6 +112,8 @@ SCREENS: dict[str, tuple[str, tuple[tuple[str, ...], ...]]] = {
     "place-no-driver": ("no-driver", (("place", "/gpu:0"), ("place", "--soft", "/gpu:0"))),
 }
 WIDTHS = (50, 80, 160)
+#: What the active environment's Python answers of its frameworks.
+PYTHON = {"python": "/tmp/env/bin/python", "python_version": "3.11.7", "builds": []}
 
 
 @pytest.mark.parametrize("width", WIDTHS)
@@ -118,6 +121,11 @@ WIDTHS = (50, 80, 160)
 def test_screens(pretend: Pretend, program: Program, tmp_path: Path, name: str, width: int) -> None:
     machine, commands = SCREENS[name]
     env = pretend(machine) | {"COLUMNS": str(width), "GPUCHECK_CLAIMS_DIR": str(tmp_path / "c")}
+    env["VIRTUAL_ENV"] = str(tmp_path / "env")
+    python = tmp_path / "env/bin/python"
+    python.parent.mkdir(parents=True)
+    python.write_text(f"#!/bin/sh\necho '{json.dumps(PYTHON)}'\n")
+    python.chmod(0o755)
     file = SNAPSHOTS / f"{name}-{width}.txt"
     found = ""
     for words in commands:
