@@ -240,13 +240,15 @@ def _report_plan(plan: MemoryLimit, *, details: bool) -> None:
     """Report the limit and its mechanisms in one line; with -v every variable too."""
     from gpucheck.inventory.capped import capped_sentences
     from gpucheck.memlimit.outcome import HOOK, caps_of, framework_outcomes, group_by_mechanism
-    from gpucheck.report.text import binary_bytes
+    from gpucheck.report.text import binary_bytes, name_gpus
 
     for sentence in capped_sentences(caps_of(plan)):
         write_message(sentence)
     sizes = {gpu.limit_bytes for gpu in plan.gpus if gpu.limit_bytes is not None}
     what = " or ".join(binary_bytes(size) for size in sorted(sizes)) or plan.request.text
-    where = "1 GPU" if len(plan.gpus) == 1 else f"each of {len(plan.gpus)} GPUs"
+    numbers = [gpu.number for gpu in plan.gpus if gpu.number is not None]
+    where = name_gpus(numbers) if numbers else "the GPU"
+    where = f"each of {where}" if len(plan.gpus) > 1 else where
     found = framework_outcomes(plan)
     # It is unknown which Python a script starts, and with which options.
     unknown = plan.software is None or plan.software.interpreter is None
@@ -257,8 +259,8 @@ def _report_plan(plan: MemoryLimit, *, details: bool) -> None:
     )
     if not details and not unknown:
         held = ", ".join(each.framework for each in found if each.by is not None)
-    held = held or "nothing limits it"
-    write_message(f"{what} on {where}: {held}")
+    reached = f", for {held}" if held else ": nothing enforces it"
+    write_message(f"limit {what} on {where}{reached}")
     _report_outer(plan)
     for each in found:
         if each.is_warning:

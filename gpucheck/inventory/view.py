@@ -461,10 +461,32 @@ def _processes(gpus: Sequence[Gpu], view: View) -> Iterator[Block]:
     notes = [*_unlisted(gpus), *_foreign(found)]
     if found:
         yield _process_table(found)
+        yield from _sums([process for _, process in found])
     elif not notes:
         silent = any(gpu.state is not GpuState.OK for gpu in gpus)
         yield Line(f"No process uses {'the GPUs that answer' if silent else 'these GPUs'}.")
     yield from limited(notes, view)
+
+
+def _sums(processes: Sequence[GpuProcess]) -> Iterator[Line]:
+    """Yield what each user has in all, if one has several processes."""
+    by_user = group_by(processes, lambda process: process.user)
+    known = {user: alike for user, alike in by_user.items() if user is not None}
+    if all(len(alike) == 1 for alike in known.values()):
+        return
+    sums = (
+        f"{user} {_sum(one.memory_used_bytes for one in alike)} in"
+        f" {count_of(len({one.pid for one in alike}), 'process')}"
+        for user, alike in known.items()
+    )
+    yield Line(f"By user: {', '.join(sums)}.", style="dim")
+
+
+def _sum(sizes: Iterable[int | None]) -> str:
+    """Return the sum of the sizes that are known, and whether it may be more."""
+    found = list(sizes)
+    least = "at least " if None in found else ""
+    return f"{least}{binary_bytes(sum(filter(None, found)))}"
 
 
 def _process_table(found: Sequence[tuple[Gpu, GpuProcess]]) -> Table:

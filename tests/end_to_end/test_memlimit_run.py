@@ -46,7 +46,7 @@ class TestRun:
         ended = limited(program, machine, "--", sys.executable, "-c", "pass")
 
         first, *_ = ended.said.splitlines()
-        assert first.startswith("gpucheck: 4.5 GiB on 1 GPU: cupy 14.2.0, jax ")
+        assert first.startswith("gpucheck: limit 4.5 GiB on GPU 0, for cupy 14.2.0, jax ")
         assert " by " not in first
 
     def test_a_program_that_changes_the_environment_is_capped_all_the_same(

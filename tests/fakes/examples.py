@@ -48,6 +48,9 @@ def record(name: str, folder: Path) -> str:
     libraries = build_libraries(machine.listed, folder / "libraries")
     root = machine.write_root(folder / "root")
     (root / "proc/sys/kernel/hostname").write_text(f"{host}\n", encoding="utf-8")
+    if scenario.startswith("healthy-"):  # whose kernel log may be read
+        (root / "var/log").mkdir(parents=True, exist_ok=True)
+        (root / "var/log/kern.log").write_text("", encoding="utf-8")
     kept = {variable: os.environ[variable] for variable in ("HOME",) if variable in os.environ}
     environment = {**kept, "PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"}
     finished = subprocess.run(
