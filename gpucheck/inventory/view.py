@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 from gpucheck.drivers.host.processes import program_of
 from gpucheck.inventory.capped import capped_sentences, caps_of
