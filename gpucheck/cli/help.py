@@ -59,6 +59,13 @@ class _Page:
         self._formatter.write_dl(padded, col_max=max(width, 20), col_spacing=2)
         self._formatter.dedent()
 
+    def prose(self, title: str, text: str) -> None:
+        """Write a section of one paragraph."""
+        self.heading(title)
+        self._formatter.indent()
+        self._formatter.write_text(text)
+        self._formatter.dedent()
+
     def lines(self, title: str, lines: Iterable[str]) -> None:
         self.heading(title)
         for line in lines:
@@ -178,7 +185,7 @@ class HelpfulGroup(TyperGroup):
         page.definitions("Commands", rows, max(len(name) for name, _ in rows))
         page.definitions(OPTIONS, records, max(len(word) for word, _ in records))
         if not _words(ctx):
-            page.lines("Without a command", ALONE)
+            page.prose("Without a command", ALONE)
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
         """Write the examples."""
@@ -189,8 +196,8 @@ class HelpfulGroup(TyperGroup):
 
 #: What `gpucheck` alone takes.
 ALONE = (
-    "The short answer, with the options --json, --output, --from, --deadline,",
-    "--strict, -v and -q, which mean the same as in gpucheck detect --help.",
+    "The short answer, with the options --json, --output, --from, --deadline, --strict, -v and -q,"
+    " which mean the same as in gpucheck detect --help."
 )
 #: At the end of the overview.
 START = (
