@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
 
 from gpucheck.bench.model import (
     BenchResult,
@@ -72,8 +71,8 @@ def roofline(result: BenchResult) -> Chart | None:
     span = (min(intensities) / 3, max(intensities) * 3)
     best = max(rows, key=_flops_per_s)
     unit = next((one for one in _FLOP_UNITS if _flops_per_s(best) >= one[0]), _FLOP_UNITS[-1])
-    bounds = [*_boards_bounds(result, rows), *_measured_bounds(result.environment.rooflines)]
-    roofs = [_roof(bound, span, unit[0]) for bound in bounds]
+    bounds = _boards_bounds(result, rows) | _measured_bounds(result.environment.rooflines)
+    roofs = [_roof(name, *bound, span=span, scale=unit[0]) for name, bound in bounds.items()]
     points: dict[str, list[Measurement]] = {}
     for row in sorted(rows, key=lambda row: row.device == "cpu"):
         side = "CPU" if row.device == "cpu" else "GPU"
@@ -91,8 +90,8 @@ def roofline(result: BenchResult) -> Chart | None:
     kinds = [
         word
         for word, known in (
-            ("memory", any(bound.bytes_per_s for bound in bounds)),
-            ("arithmetic", any(bound.flops_per_s for bound in bounds)),
+            ("memory", any(copy for copy, _ in bounds.values())),
+            ("arithmetic", any(product for _, product in bounds.values())),
         )
         if known
     ]
@@ -115,52 +114,56 @@ def _intensity(row: Measurement) -> float:
     return (row.flops or 0) / (row.bytes_moved or 1)
 
 
-class _Bound(NamedTuple):
-    """What bounds the rows of a device: memory, arithmetic, or both; None was not measured."""
-
-    name: str
-    bytes_per_s: float | None
-    flops_per_s: float | None
+#: Bytes/s and FLOP/s that bound the rows of a device, by its name; None was not measured.
+Bounds = dict[str, tuple[float | None, float | None]]
 
 
-def _boards_bounds(result: BenchResult, rows: Sequence[Measurement]) -> Iterator[_Bound]:
-    """Yield the bounds of the first GPU's board, for the formats that were measured on it."""
+def _boards_bounds(result: BenchResult, rows: Sequence[Measurement]) -> Bounds:
+    """Return the bounds of the first GPU's board, for the formats that were measured on it."""
     boards = {gpu.device: gpu.board for gpu in result.environment.gpus}
     device = next((row.device for row in rows if boards.get(row.device) is not None), None)
     board = boards.get(device or "")
     if board is None or board.bytes_per_s is None:
-        return
+        return {}
     formats = dict.fromkeys(row.dtype.format for row in rows if row.device != "cpu")
-    for name in formats:
-        flops = board.flops_per_s.get(name)
-        if flops:
-            yield _Bound(f"{board.name} {name}", board.bytes_per_s, flops)
+    return {
+        f"{board.name} {name}": (board.bytes_per_s, board.flops_per_s[name])
+        for name in formats
+        if board.flops_per_s.get(name)
+    }
 
 
-def _measured_bounds(rooflines: Sequence[Roofline]) -> Iterator[_Bound]:
-    """Yield the bounds that this run measured on all of the processor's threads."""
+def _measured_bounds(rooflines: Sequence[Roofline]) -> Bounds:
+    """Return the bounds that this run measured on all of the processor's threads."""
     known = [
         one
         for one in rooflines
         if one.device == "cpu" and (one.copy_bytes_per_s or one.gemm_flops_per_s)
     ]
     best = max(known, key=lambda one: one.threads or 0, default=None)
-    if best is not None:
-        name = f"CPU {best.gemm_dtype}, measured"
-        yield _Bound(name, best.copy_bytes_per_s, best.gemm_flops_per_s)
+    if best is None:
+        return {}
+    name = f"CPU {best.gemm_dtype}, measured"
+    return {name: (best.copy_bytes_per_s, best.gemm_flops_per_s)}
 
 
-def _roof(bound: _Bound, span: tuple[float, float], scale: float) -> Series:
+def _roof(
+    name: str,
+    copy: float | None,
+    product: float | None,
+    *,
+    span: tuple[float, float],
+    scale: float,
+) -> Series:
     """Return a roof: memory's slope up to the ridge, then arithmetic's ceiling, or one of them."""
     low, high = span
-    copy, product = bound.bytes_per_s, bound.flops_per_s
     if copy and product:
         ridge = product / copy
         x: tuple[float, ...] = (min(low, ridge / 3), ridge, max(high, ridge * 3))
     else:
         x = (low, high)
     y = (min(each * copy if copy else math.inf, product or math.inf) / scale for each in x)
-    return Series(bound.name, x, tuple(y), Drawn.LINE, limit=True)
+    return Series(name, x, tuple(y), Drawn.LINE, limit=True)
 
 
 # --------------------------------------------------------------------------------- transfer

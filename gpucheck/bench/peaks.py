@@ -18,7 +18,6 @@ from gpucheck.bench.peaks_model import (
 )
 from gpucheck.drivers.interface import NvmlRequest, Probes
 from gpucheck.drivers.readings import GpuReading
-from gpucheck.inventory.absence import explain_failure
 from gpucheck.inventory.inventory import (
     complete_host,
     complete_reading,
@@ -26,6 +25,7 @@ from gpucheck.inventory.inventory import (
     outcome_of,
     rows_of,
 )
+from gpucheck.inventory.without_nvml import explain_failure
 from gpucheck.report.envelope import Answer, Failure, Notice
 from gpucheck.report.errors import BadAnswerError, ExitCode, WrongUseError
 from gpucheck.report.text import count_of, did_you_mean, ranges

@@ -37,9 +37,9 @@ from gpucheck.drivers.host.cpu import LinuxCpu
 from gpucheck.drivers.interface import NvmlRequest, Probes
 from gpucheck.drivers.python.framework_bench import LACKS
 from gpucheck.drivers.readings import CudaDeviceReading, CudaReading, NvmlReading
-from gpucheck.inventory.absence import explain_absence
 from gpucheck.inventory.inventory import HUNG, complete_host
 from gpucheck.inventory.visibility import digits_of, gpu_uuid
+from gpucheck.inventory.without_nvml import explain_absence
 from gpucheck.place.claim_store import ClaimStore, Target
 from gpucheck.place.claims import (
     Acquisition,

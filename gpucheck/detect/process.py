@@ -30,9 +30,9 @@ from gpucheck.drivers.host.processes import program_of
 from gpucheck.drivers.interface import NvmlRequest, Probes
 from gpucheck.drivers.python.frameworks_child import OPENED_BY_NAME
 from gpucheck.drivers.readings import GpuReading, KernelReading, NvmlReading, ProcessReading
-from gpucheck.inventory.absence import explain_absence
 from gpucheck.inventory.inventory import UNDECIDED, complete_host
 from gpucheck.inventory.visibility import apply_rules
+from gpucheck.inventory.without_nvml import explain_absence
 from gpucheck.report.envelope import Answer, Evidence, Failure
 from gpucheck.report.errors import ExitCode, WrongUseError
 from gpucheck.report.text import binary_bytes, framework_title

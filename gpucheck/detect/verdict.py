@@ -26,8 +26,8 @@ from gpucheck.detect.machine import KERNEL_LOG, DetectRequest
 from gpucheck.detect.model import UNREACHED, Detection, Finding, Layer, LayerSummary, Verdict
 from gpucheck.drivers.evidence import BuildsReading
 from gpucheck.drivers.readings import ProbeFailure
-from gpucheck.inventory.absence import CONTROL_NODE
 from gpucheck.inventory.inventory import HUNG
+from gpucheck.inventory.without_nvml import CONTROL_NODE
 from gpucheck.report.envelope import CheckStatus, Evidence
 from gpucheck.report.errors import ExitCode
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import NamedTuple
 
 from gpucheck.fleet.baseline import Baseline
 from gpucheck.fleet.collect import Collected, Node
@@ -33,6 +32,8 @@ LEAST_OF_A_KIND = 3
 MOST_VALUES = 20
 #: So many other hosts of one GPU are named.
 MOST_NAMED = 3
+#: A host's GPUs that others report too, by the host and the names of the others.
+SharedGpus = Mapping[tuple[str, str], list[str]]
 
 
 def report(
@@ -48,8 +49,10 @@ def report(
     rule = rule or JudgementRule()
     speeds = judged_speeds(collected, expected or {}, rule, baseline)
     rows = tuple(_differences(collected, rule))
-    odd = _oddities(collected, rows, rule)
-    nodes = tuple(_nodes(collected, expected, rule, speeds, odd.reasons))
+    shared = _shared_gpus(collected)
+    reasons, differing = _oddities(collected, shared, rows, rule)
+    sharing = {host for host, _ in shared}
+    nodes = tuple(_nodes(collected, expected, rule, speeds, reasons))
     silent = sum(1 for node in nodes if node.outcome in SILENT)
     result = FleetReport(
         conclusion="",
@@ -67,12 +70,14 @@ def report(
         rule=rule,
         baseline=baseline and baseline.file,
     )
-    result = result._replace(conclusion=_conclusion(result, collected.problem_count, odd))
+    result = result._replace(
+        conclusion=_conclusion(result, collected.problem_count, differing, sharing)
+    )
     return Answer(
         result=result,
         exit_code=_exit_code(result, collected.problem_count),
         host=host,
-        warnings=tuple(_warnings(result, collected, odd)),
+        warnings=tuple(_warnings(result, collected, differing, sharing)),
     )
 
 
@@ -192,22 +197,15 @@ def _node(node: Node, rule: JudgementRule) -> FleetNode:
     )
 
 
-class _Oddities(NamedTuple):
-    """Why nodes are different, those unlike most, and those whose GPUs others report too."""
-
-    reasons: Mapping[str, list[str]]
-    differing: Collection[str]
-    sharing: Collection[str]
-
-
-def _oddities(collected: Collected, rows: Sequence[Difference], rule: JudgementRule) -> _Oddities:
-    """Return in what each node is different: its set-up, whose GPUs it has, its clock."""
+def _oddities(
+    collected: Collected, shared: SharedGpus, rows: Sequence[Difference], rule: JudgementRule
+) -> tuple[Mapping[str, list[str]], Collection[str]]:
+    """Return what is odd about each node (set-up, shared GPUs, clock), and those unlike most."""
     found: dict[str, list[str]] = {}
     for row in rows:
         if row.majority is not None:
             for host in row.hosts:
                 found.setdefault(host, []).append(row.reason)
-    shared = _shared_gpus(collected)
     differing = set(found)
     for (host, named), uuids in shared.items():
         if len(reasons := found.setdefault(host, [])) < MOST_REASONS:
@@ -228,10 +226,10 @@ def _oddities(collected: Collected, rows: Sequence[Difference], rule: JudgementR
             text = f"its documents are {abs(days):.1f} days {word} than most, or its clock is wrong"
             found.setdefault(node.host, []).append(text)
             differing.add(node.host)
-    return _Oddities(found, differing, {host for host, _ in shared})
+    return found, differing
 
 
-def _shared_gpus(collected: Collected) -> Mapping[tuple[str, str], list[str]]:
+def _shared_gpus(collected: Collected) -> SharedGpus:
     """Return a host's GPUs that others report too, by the host and the names of the others.
 
     Workers of one machine share its GPUs, and nothing is wrong with that.
@@ -276,7 +274,9 @@ def _exit_code(result: FleetReport, problems: int) -> ExitCode:
     return ExitCode.OK
 
 
-def _conclusion(result: FleetReport, problems: int, odd: _Oddities) -> str:
+def _conclusion(
+    result: FleetReport, problems: int, differing: Collection[str], sharing: Collection[str]
+) -> str:
     """Return the sentence over all: how many nodes there are, are well, and are not."""
     total = len(result.nodes)
     if total == 0:
@@ -287,8 +287,8 @@ def _conclusion(result: FleetReport, problems: int, odd: _Oddities) -> str:
         (sum(1 for node in result.nodes if node.outcome is Outcome.FAILED), "failed"),
         (sum(1 for node in result.nodes if node.slow), "slow"),
         (sum(1 for node in result.nodes if node.outcome in UNDECIDED), "not judged"),
-        (len(odd.differing), "different"),
-        (len(odd.sharing), "with the same GPUs"),
+        (len(differing), "different"),
+        (len(sharing), "with the same GPUs"),
         (sum(1 for node in result.nodes if node.expected is False), "unexpected"),
     ]
     found = [f"{number} {word}" for number, word in parts if number]
@@ -297,14 +297,19 @@ def _conclusion(result: FleetReport, problems: int, odd: _Oddities) -> str:
     return f"{count_of(total, 'node')}: {', '.join((f'{well} ok', *found))}"
 
 
-def _warnings(result: FleetReport, collected: Collected, odd: _Oddities) -> Iterator[Notice]:
+def _warnings(
+    result: FleetReport,
+    collected: Collected,
+    differing: Collection[str],
+    sharing: Collection[str],
+) -> Iterator[Notice]:
     yield from _warnings_of_speeds(result)
-    if odd.differing:
-        hosts = sorted(odd.differing)
+    if differing:
+        hosts = sorted(differing)
         text = f"{count_of(len(hosts), 'node')} different from most: {shortened(hosts)}."
         yield Notice("different-nodes", text)
-    if odd.sharing:
-        text = f"The same GPUs answer under several hosts: {shortened(sorted(odd.sharing))}."
+    if sharing:
+        text = f"The same GPUs answer under several hosts: {shortened(sorted(sharing))}."
         yield Notice("same-gpus", text)
     unexpected = [node.host for node in result.nodes if node.expected is False]
     if unexpected:

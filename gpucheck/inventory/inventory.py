@@ -119,7 +119,7 @@ def take_inventory(
     code, failure = outcome_of(reading)
     if failure is not None:
         # Imported only if needed: most machines have a GPU.
-        from gpucheck.inventory.absence import explain_failure
+        from gpucheck.inventory.without_nvml import explain_failure
 
         failure, words = explain_failure(failure, reading, probes)
         notices += words

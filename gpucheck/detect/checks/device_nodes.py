@@ -10,7 +10,7 @@ from gpucheck.detect.machine import Machine
 from gpucheck.detect.model import Finding, Layer
 from gpucheck.detect.remedies import start_with_gpus
 from gpucheck.drivers.evidence import NodeReading, NodesReading
-from gpucheck.inventory.absence import CONTROL_NODE
+from gpucheck.inventory.without_nvml import CONTROL_NODE
 from gpucheck.report.envelope import CheckStatus, Evidence
 
 ID = "device-nodes"

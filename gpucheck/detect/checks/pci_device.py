@@ -9,7 +9,7 @@ from gpucheck.detect.machine import Machine
 from gpucheck.detect.model import Finding, Layer
 from gpucheck.drivers.evidence import PciDetailReading
 from gpucheck.drivers.readings import PciDeviceReading
-from gpucheck.inventory.absence import SWITCHED_OFF, describe_others, fitting_steps
+from gpucheck.inventory.without_nvml import SWITCHED_OFF, describe_others, fitting_steps
 from gpucheck.report.envelope import CheckStatus, Evidence
 from gpucheck.report.text import count_of
 
