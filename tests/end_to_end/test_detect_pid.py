@@ -138,7 +138,7 @@ def test_in_another_namespace_it_cannot_be_told(program: Program, seen: Any) -> 
         (("--pid", "99999999"), "There is no process 99999999 here"),
         (("--pid", "0"), "--pid takes the id of a process, from 1 to 2147483647, not 0."),
         (("--pid", "9" * 20), "from 1 to 2147483647, not 99999999999999999999."),
-        (("--pid", "train"), "'train' is not a valid int"),
+        (("--pid", "train"), "--pid takes a whole number, not 'train'."),
         (("--pid", "1", "--only", "nvml"), "--pid is a question of its own: omit --only."),
         (("--pid", "0", "--explain", "nvml"), "--explain is a question of its own: omit --pid."),
         (("--pid", "1", "--wheel", "torch"), "--wheel is a question of its own: omit --pid."),
