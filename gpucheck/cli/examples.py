@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 from gpucheck.drivers.interface import Probes
 from gpucheck.report.errors import WrongUseError
-from gpucheck.report.text import did_you_mean
+from gpucheck.report.text import did_you_mean, shown
 
 PREFIX = "example:"
 FOLDER = Path(__file__).parent.parent / "data" / "examples"
@@ -71,10 +71,10 @@ def open_recording(
     }
     if not others:
         return RecordedProbes(snapshot), None
-    set_here = " and ".join(f"{name}={ascii(text[:80])[1:-1]}" for name, text in others.items())
+    set_here = " and ".join(f"{name}={shown(text, 80)}" for name, text in others.items())
     if example is None:
         theirs = " and ".join(
-            f"{name}={ascii(snapshot.environment[name][:80])[1:-1]}"
+            f"{name}={shown(snapshot.environment[name], 80)}"
             if name in snapshot.environment
             else f"{name} unset"
             for name in others

@@ -31,8 +31,7 @@ from gpucheck.drivers.evidence import (
 from gpucheck.drivers.host.kernel_log import read_kernel_log
 from gpucheck.drivers.host.sysfs import (
     DISPLAY_CLASSES,
-    NVIDIA_VENDOR_ID,
-    devices_of,
+    nvidia_devices,
     other_vendors,
     read_text,
 )
@@ -45,7 +44,7 @@ def read_system(root: Path, environment: Mapping[str, str]) -> SystemReading:
     """Read everything below the root; missing parts are null."""
     release = read_text(root / "proc/sys/kernel/osrelease") or os.uname().release
     try:
-        devices = devices_of(NVIDIA_VENDOR_ID, root)
+        devices = nvidia_devices(root)
     except OSError:
         devices = []
     gpus = [path for path, kind in devices if kind.startswith(DISPLAY_CLASSES)]

@@ -28,34 +28,31 @@ def read_text(path: Path) -> str | None:
         return None
 
 
-def devices_of(vendor_id: str, root: Path) -> list[tuple[Path, str]]:
-    """Return the folder and the class of each device of a vendor in bus order; raises OSError."""
+def nvidia_devices(root: Path) -> list[tuple[Path, str]]:
+    """Return the folder and the class of each NVIDIA device in bus order; raises OSError."""
     return [
         (entry, read_text(entry / "class") or "")
         for entry in sorted((root / "sys/bus/pci/devices").iterdir())
-        if read_text(entry / "vendor") == vendor_id
+        if read_text(entry / "vendor") == NVIDIA_VENDOR_ID
     ]
 
 
 def other_vendors(root: Path) -> tuple[str, ...]:
     """Return the other makers of GPUs for computing that have a graphics card here."""
     try:
-        return tuple(
-            name
-            for name, vendor_id in OTHER_VENDOR_IDS.items()
-            if any(kind.startswith(ANY_DISPLAY) for _, kind in devices_of(vendor_id, root))
-        )
+        vendor_ids = {
+            read_text(entry / "vendor")
+            for entry in (root / "sys/bus/pci/devices").iterdir()
+            if (read_text(entry / "class") or "").startswith(ANY_DISPLAY)
+        }
     except OSError:
         return ()
+    return tuple(name for name, known in OTHER_VENDOR_IDS.items() if known in vendor_ids)
 
 
 def _gpu_folders(root: Path) -> list[Path]:
     """Return the folders of NVIDIA display controllers in bus order; raises OSError."""
-    return [
-        path
-        for path, kind in devices_of(NVIDIA_VENDOR_ID, root)
-        if kind.startswith(DISPLAY_CLASSES)
-    ]
+    return [path for path, kind in nvidia_devices(root) if kind.startswith(DISPLAY_CLASSES)]
 
 
 def count_gpus(root: Path) -> int:

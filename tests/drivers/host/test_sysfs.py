@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from gpucheck.drivers.host import sysfs
 from gpucheck.drivers.host.sysfs import count_gpus, read_kernel, read_text
 from tests.fakes.machine import load_machine
 from tests.fakes.tree import write_tree
@@ -149,3 +150,22 @@ def test_this_machine_can_be_read() -> None:
     assert (reading.pci_devices is None) == (reading.pci_unavailable is not None)
     loaded = Path("/sys/module/nvidia").is_dir()
     assert reading.module_loaded == (loaded if Path("/sys/module").is_dir() else None)
+
+
+def test_other_makers_of_gpus_by_their_graphics_cards(tmp_path: Path) -> None:
+    devices = {
+        "0000:00:00.0": ("0x8086", "0x060000"),  # a bridge
+        "0000:01:00.0": ("0x10de", "0x030200"),
+        "0000:02:00.0": ("0x1002", "0x120000"),  # a processing accelerator
+        "0000:03:00.0": ("0x1234", "0x030000"),
+    }
+    for name, (vendor, kind) in devices.items():
+        folder = tmp_path / "sys/bus/pci/devices" / name
+        folder.mkdir(parents=True)
+        (folder / "vendor").write_text(f"{vendor}\n")
+        (folder / "class").write_text(f"{kind}\n")
+
+    assert sysfs.other_vendors(tmp_path) == ("AMD",)
+    (folder / "vendor").write_text("0x8086\n")
+    assert sysfs.other_vendors(tmp_path) == ("AMD", "Intel")
+    assert sysfs.other_vendors(tmp_path / "nowhere") == ()
