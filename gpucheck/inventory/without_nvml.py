@@ -94,11 +94,11 @@ def explain_absence(failure: ProbeFailure, probes: Probes) -> tuple[str, tuple[s
     """
     if failure.code not in _WITHOUT_GPU or (probes.host().os or "").endswith("(WSL2)"):
         return None
-    system = probes.system()
-    if probes.kernel().pci_devices != () or system.unavailable is not None:
+    if probes.kernel().pci_devices != ():
         return None
+    system = probes.system()
     platform = system.platform
-    if platform.dxg or platform.tegra is not None:
+    if system.unavailable is not None or platform.dxg or platform.tegra is not None:
         return None
     if any(node.path == CONTROL_NODE for node in system.nodes.nodes):
         return None
