@@ -110,9 +110,9 @@ class CaseLabel:
 class Case(ABC):
     """One kernel variant on one device at one shape, ready to measure.
 
-    The engine calls `prepare`, `poison`, `run(1)`, `check`, then `run(loops)` many times, then
-    `check` again, and `release` in every case. A case never warms up, averages or prints. `label`
-    is the identity of its row, and `work` is what one operation does.
+    The engine calls `prepare`, `poison`, `run(1)`, `check`, warms up, then calls `poison` again,
+    `run(loops)` many times and `check`, and `release` in every case. A case never warms up,
+    averages or prints. `label` is the identity of its row, and `work` is what one operation does.
     """
 
     label: CaseLabel

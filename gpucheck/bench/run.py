@@ -450,10 +450,11 @@ class _Bench:
 def to_measurement(state: CaseState, environment: RowEnvironment) -> Measurement:
     """Return the row of a state, with figures computed from its samples.
 
-    The median is the median of the rounds' medians: each round counts the same.
+    The median is the median of the rounds' medians: each round counts the same. A wrong result has
+    samples, and no figure made of them.
     """
     label, work = state.case.label, state.case.work
-    samples, medians = state.samples_s, state.medians_s
+    samples, medians = state.samples_s, [] if _is_wrong(state) else state.medians_s
     median_s = stats.median(medians) if medians else None
     return Measurement(
         id=label.id,
@@ -475,11 +476,11 @@ def to_measurement(state: CaseState, environment: RowEnvironment) -> Measurement
         round_medians_s=tuple(medians),
         warmup_s=tuple(state.warmup_s),
         cold_s=state.cold_s,
-        summary=stats.summarise(samples) if samples else None,
+        summary=stats.summarise(samples) if medians else None,
         median_s=median_s,
         ci95_s=stats.interval(medians),
         repeat95_s=stats.repeat_interval(medians),
-        converged=state.converged,
+        converged=state.converged and not _is_wrong(state),
         throughput=Throughput(value=work.amount / median_s, unit=work.unit) if median_s else None,
         sm_clock_mhz=stats.median(state.sm_clocks_mhz) if state.sm_clocks_mhz else None,
         joules_per_op=state.joules_per_op,
@@ -490,6 +491,10 @@ def to_measurement(state: CaseState, environment: RowEnvironment) -> Measurement
         interrupted=state.interrupted,
         unavailable=_unavailable(state),
     )
+
+
+def _is_wrong(state: CaseState) -> bool:
+    return state.verified is not None and not state.verified.ok
 
 
 def _maker(case: Case) -> str | None:
@@ -526,7 +531,7 @@ def _unavailable(state: CaseState) -> dict[str, str]:
         reasons["joules_per_op"] = (
             "energy is not read on processors" if on_cpu else "only --full counts energy"
         )
-    if not state.samples_s:
+    if not state.samples_s or _is_wrong(state):
         why = "it was interrupted" if state.interrupted else "see the row's error"
         return reasons | dict.fromkeys(("median_s", *_INTERVALS, "throughput"), why)
     if len(state.medians_s) < stats.FEWEST_FOR_INTERVAL:

@@ -30,6 +30,19 @@ def test_a_new_slice_warms_up_for_its_share_unless_one_sample_fills_it() -> None
     assert state.error is None
 
 
+def test_the_output_is_poisoned_again_between_the_warm_up_and_the_samples() -> None:
+    clock = FakeClock()
+    case = FakeCase(repeat(0.01), clock)
+    sampler, state = Sampler(clock, 1000), CaseState(case=case)
+
+    for _ in range(2):
+        sampler.take_slice(state, samples_s=0.03, warmup_s=0.02)
+
+    first = ["prepare", "poison", "run", "check", *["run"] * 3, "poison", *["run"] * 3, "check"]
+    later = ["prepare", "poison", "run", "poison", *["run"] * 3, "check"]
+    assert [event for event in case.events if event != "release"] == [*first, *later]
+
+
 def test_a_long_operation_needs_no_warm_up_and_a_slow_first_run_is_no_long_operation() -> None:
     clock = FakeClock()
     sampler = Sampler(clock, 1000)

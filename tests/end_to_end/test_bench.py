@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import math
 import os
+import re
 import signal
 import statistics
 import time
@@ -174,3 +176,63 @@ def test_the_table_fits_the_terminal(bench: Bench) -> None:
     assert (ended.code, ended.said) == (0, "")
     assert max(len(line) for line in ended.text.splitlines()) <= 40
     assert "softmax 64 × 64, float32, temperature 0.6" in " ".join(ended.text.split())
+
+
+#: gpucheck whose product computes once for each output, and then less: nothing, or half of it.
+STOPPING = """
+from gpucheck.bench.kernels import matmul
+from gpucheck.__main__ import main
+
+class Stopping(matmul.CpuMatmul):
+    def prepare(self):
+        super().prepare()
+        self.rows = len(self._out)
+
+    def step(self):
+        self._left, self._out, everything = self._left[:self.rows], self._out[:self.rows], self._out
+        if self.rows:
+            super().step()
+        self._out, self.rows = everything, int(len(everything) * {share})
+
+matmul.CpuMatmul = Stopping
+main()
+"""
+
+
+class StoppingProgram(Program):
+    """gpucheck with a product that later computes only this share of its rows."""
+
+    def __init__(self, share: float) -> None:
+        super().__init__()
+        self.entry = ("-c", STOPPING.replace("{share}", str(share)))
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5])
+@pytest.mark.parametrize("form", ["table", "json", "csv"])
+def test_a_product_that_stops_working_is_wrong_and_has_no_speed(
+    form: str, share: float, tmp_path: Path
+) -> None:
+    files = {name: tmp_path / name for name in ("bench.xml", "bench.prom", "summary")}
+    ended = StoppingProgram(share)(
+        *("bench", "matmul", "--dtype", "float32", *ON_CPU, "--format", form, "--github", "-v"),
+        *("--junit", str(files["bench.xml"]), "--prometheus", str(files["bench.prom"])),
+        env={"GITHUB_STEP_SUMMARY": str(files["summary"]), "OPENBLAS_NUM_THREADS": "1"},
+    )
+
+    assert ended.code == 1, ended.said
+    assert "Traceback" not in ended.said
+    if form == "json":
+        for row in ended.document("bench")["result"]["measurements"]:
+            assert row["error"]["code"] == "wrong-result"
+            assert (row["median_s"], row["throughput"], row["summary"]) == (None, None, None)
+            assert (row["round_medians_s"], row["converged"]) == ([], False)
+            assert row["samples_s"]
+    elif form == "csv":
+        for row in csv.DictReader(ended.text.splitlines()):
+            assert (row["verified"], row["median_s"], row["throughput"]) == ("false", "", "")
+    else:
+        assert "WRONG" in ended.text
+    written = [ended.text if form == "table" else "", *(at.read_text() for at in files.values())]
+    assert not [text for text in written if re.search(r"[GT]FLOP/s", text)]
+    assert files["bench.xml"].read_text().count('type="wrong-result"') >= 1
+    assert "::error" in ended.text + ended.said

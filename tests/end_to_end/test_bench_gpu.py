@@ -369,6 +369,22 @@ def test_a_wrong_number_that_comes_late_is_caught_at_the_end(bench: Bench) -> No
     assert row["error"]["code"] == "wrong-result"
 
 
+def test_a_kernel_that_stops_working_is_wrong_though_its_last_result_was_right(
+    bench: Bench,
+) -> None:
+    kernels = {"copy": "copy", "triad": "triad", "gemm": "matmul", "softmax_short": "softmax"}
+
+    document = bench.document(
+        *(*kernels.values(), "--size", "512", "--dtype", "float32", "--device", "gpu:0", *BRIEF),
+        script="; ".join(f"skip kernel={kernel} after=20" for kernel in kernels),
+    )
+
+    assert document["exit_code"] == 1
+    wrong = failed_rows(document, "wrong-result")
+    assert {row["kernel"] for row in wrong} == set(kernels.values())
+    assert not any(row["median_s"] or row["throughput"] for row in wrong)
+
+
 def test_ctrl_c_keeps_what_was_measured(bench: Bench) -> None:
     ended = bench(
         *("copy", "triad", "--device", "gpu:0", *BRIEF),

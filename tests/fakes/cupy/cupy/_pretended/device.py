@@ -123,7 +123,7 @@ class Device:
         ]
         self._kernel_faults = [
             statement
-            for word in ("flip", "nan", "fail")
+            for word in ("flip", "nan", "skip", "fail")
             for statement in SCRIPT.about(word, card.gpu)
         ]
         self._oom = list(SCRIPT.about("oom", card.gpu))
@@ -254,6 +254,8 @@ class Device:
                 if statement.word == "fail":
                     self.lost = failed(statement.text("error", "cudaErrorLaunchFailure"))
                     raise self.lost
+                if statement.word == "skip":
+                    return
                 node = corrupted(node, statement.word)
         if updates:
             out.block.update(out.offset, node)

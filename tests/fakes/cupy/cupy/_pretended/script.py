@@ -22,6 +22,7 @@ _WORDS = {
     "throttle": {"gpu", "clock", "at", "until"},
     "flip": {"gpu", "kernel", "after", "times"},
     "nan": {"gpu", "kernel", "after", "times"},
+    "skip": {"gpu", "kernel", "after"},
     "fail": {"gpu", "kernel", "after", "error"},
     "noise": {"gpu", "share"},
     "instead": {"gpu", "of", "runs"},
