@@ -34,7 +34,10 @@ FOLDER = ROOT / "tests" / "data" / "logs"
 DOCUMENT = ROOT / "docs" / "measurements" / "logs.md"
 NONE = "none"
 FIRST_RUNS = ("heldout", "heldout_recent", "projects_heldout", "projects_fresh")
-MATERIAL = ("open", "heldout", "heldout_recent", "projects_open", "projects_heldout")
+MATERIAL = (
+    *("open", "heldout", "heldout_recent"),
+    *("projects_open", "projects_heldout", "projects_fresh"),
+)
 RESAMPLES = 1000
 MIB = 1 << 20
 

@@ -402,6 +402,9 @@ def _missing(machine: Machine, build: BuildReading, check: FrameworkCheck) -> Tr
     if check.ID == "numba" and build.cuda_build is None:
         (lead,) = make_trouble(check.ID, "target-missing").remedy
         steps = check.install_gpu_build(machine, None, lead)
+    # CuPy 14, whose extra ctk brings them, has no build for CUDA 11.
+    if check.ID == "cupy" and build.cuda_build == "11":
+        steps = make_trouble(check.ID, "toolkit-missing").remedy
     if not machine.environment.get("LD_LIBRARY_PATH"):
         steps = tuple(step for step in steps if not step.startswith("Unset LD_LIBRARY_PATH"))
     if not build.not_searched:

@@ -8,7 +8,7 @@ match and a count for each rule.
 from __future__ import annotations
 
 import re
-from bisect import bisect_left
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from functools import cache
@@ -101,17 +101,39 @@ _PROMPT = b"$ "
 #: A program that tries again what failed has not failed of it: then it says so in another line.
 _TRIES_AGAIN = (
     *(b"retrying", b"will retry", b"trying batch size", b"attempting to recover"),
-    # Batches that fairseq and others leave out, and cuDNN's algorithms that PyTorch does.
-    *(b"skipping batch", b"plan failed with"),
+    # Batches that fairseq and others leave out, sizes that are looked for, and cuDNN's algorithms.
+    *(b"skipping batch", b"reducing batch size", b"using default batch-size", b"plan failed with"),
+    # Candidates of autotuners: PyTorch, TensorRT, FlashInfer, TVM.
+    *(b"ignoring this choice", b"for benchmark choice", b"during autotuning", b"autotuner]"),
+    *(b"skipping tactic", b"skipping config", b"skipping test", b"candidate discarded"),
+    b"(ignored)",
 )
-#: What it says in a line of its own, at most so many lines after the failure, when it goes on in
-#: another way (llama.cpp, ComfyUI).
-_RETRYING = b"retrying with"
+#: Who goes on in another way has not failed either; a warning may be all that says so.
+_FALLS_BACK = (b"falling back", b"falls back", b"fallback to", b"using cpu", b"using the cpu")
+#: What a program says in a line of its own, at most so many lines after the failure, when it goes
+#: on in another way (llama.cpp, ComfyUI) or without a part (ComfyUI's custom nodes), or Kubernetes
+#: when there is a place after all.
+_WENT_ON = (
+    *(b"retrying with", b"module for custom nodes"),
+    *(b"triggered scale-up", b"successfully assigned"),
+)
 RETRIED_LINES = 5
 #: How a line ends that tells of a test which went as it should, whatever error its name has
 #: (pytest, unittest), and what else is on such a line (pytest-xdist, CTest, GoogleTest).
 _PASSED_ENDS = (b" passed", b" skipped", b" xfail", b"... ok", b"... expected failure")
-_PASSED_HAS = (b"] passed ", b" skipped (", b" passed  ", b"[ run      ] ", b"[       ok ] ")
+_PASSED_HAS = (
+    *(b"] passed ", b" skipped (", b" passed  ", b"[ run      ] ", b"[       ok ] "),
+    *(b"--- pass: ", b"--- skip: ", b"=== run  ", b"[  passed  ]", b"[  skipped ]"),
+)
+#: How the line of such a test begins: pytest's summary, TAP, and programs that tick it off.
+_PASSED_BEGINS = (b"passed ", b"skipped ", b"xfail ", b"ok ", "✓".encode(), "✔".encode())
+#: What stands shortly before the name of an error in a line that tells what would be done about it.
+_SPEAKS_OF = re.compile(
+    rb"if you (?:see|get|encounter|run into)|in case of|to avoid |(?<!\[)hint: |usage: "
+    rb"|docs: |faq: |changelog|documentation:|why do i get|see http|monitoring for|patterns"
+    rb"|checking for|restart on|how often to|caught expected|expected (?:failure|exception)|fix: "
+    rb"|fixed: |fixed a|commit "
+)
 _TRACEBACK = b"traceback (most recent call last)"
 #: Who starts a program may end it so many lines after it has failed by itself.
 ENDED_LINES = 200
@@ -336,12 +358,12 @@ class Scan:
     def _note_retries(self, text: bytes, lower: bytes) -> None:
         """Note the rules whose last line stands shortly before one that tells of another try."""
         number, counted, retries = self.lines + 1, 0, [0]
-        for start, _ in _lines_with(_RETRYING, lower):
+        for start in sorted(at for word in _WENT_ON for at, _ in _lines_with(word, lower)):
             number += text.count(b"\n", counted, start)
             counted = start
             retries.append(number)
         for match in self.matches.values() if len(retries) > 1 else ():
-            after = bisect_left(retries, match.last_line)
+            after = bisect_right(retries, match.last_line)
             if after < len(retries) and retries[after] - match.last_line <= RETRIED_LINES:
                 self._retried[match.rule] = match.last_line
 
@@ -387,7 +409,15 @@ def _hits(patterns: Sequence[_Pattern], line: bytes) -> list[tuple[str, int]]:
         for pattern in patterns
         if pattern.anchor in line and (position := _position(pattern, line)) is not None
     ]
-    return [] if hits and _is_no_failure(line) else hits
+    if not hits or _is_no_failure(line):
+        return []
+    goes_on = any(words in line for words in _FALLS_BACK)
+    return [
+        (rule, position)
+        for rule, position in hits
+        if not (goes_on and rules()[rule].level is Level.ERROR)
+        and not _SPEAKS_OF.search(line, max(0, position - _MOST_PREFIXES_BYTES), position)
+    ]
 
 
 def _lines_with(word: bytes, text: bytes) -> Iterator[tuple[int, bytes]]:
@@ -450,10 +480,14 @@ def _is_no_failure(line: bytes) -> bool:
 
 
 def _is_passed_test(line: bytes) -> bool:
-    tail = line.rstrip()
+    tail = line.strip()
     if tail.endswith(b"%]"):
         tail = tail[: tail.rfind(b"[")].rstrip()
-    return tail.endswith(_PASSED_ENDS) or any(words in line for words in _PASSED_HAS)
+    return (
+        tail.endswith(_PASSED_ENDS)
+        or tail.startswith(_PASSED_BEGINS)
+        or any(words in line for words in _PASSED_HAS)
+    )
 
 
 def _quotes_source(line: bytes) -> bool:
@@ -578,8 +612,14 @@ def first_causes(matches: Iterable[Match]) -> tuple[list[Match], list[Match]]:
     it that the processes of one job may have written in turn.
     """
     found = sorted(matches, key=lambda match: (match.line, match.rule))
-    explained = [each for each in found if any(_explains(other, each) for other in found)]
-    causes = [each for each in found if each not in explained]
+    because = {each.rule: [other for other in found if _explains(other, each)] for each in found}
+    causes = [each for each in found if not because[each.rule]]
+    # A line that two rules know is one message.
+    explained = [
+        each
+        for each in found
+        if because[each.rule] and all(other.line != each.line for other in because[each.rule])
+    ]
     causes.sort(key=lambda match: (match.level is Level.WARNING, match.line))
     return causes, explained
 

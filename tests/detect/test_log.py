@@ -192,7 +192,7 @@ def test_no_thread_of_the_fresh_logs_is_in_another_folder() -> None:
 
 @pytest.mark.parametrize(
     ("folder", "least"),
-    [("heldout", 87), ("heldout_recent", 66), ("projects_heldout", 95), ("projects_fresh", 82)],
+    [("heldout", 87), ("heldout_recent", 66), ("projects_heldout", 95), ("projects_fresh", 93)],
 )
 def test_the_logs_kept_aside_are_named_at_least_as_well_as_before(folder: str, least: int) -> None:
     rows = tomllib.loads((LOGS / folder / "labels.toml").read_text(encoding="utf-8"))["log"]
@@ -313,7 +313,9 @@ def test_a_line_of_source_is_no_message_but_one_that_raises_is() -> None:
         f"[gw1] [ 12%] PASSED tests/a.py::test_b[{OOM}]", f"tests/a.py::t SKIPPED ({OOM}) [ 2%]",
         "test_cuda_error_illegal_address (a.Test) ... ok", "[       OK ] A.cudaErrorAssert (3 ms)",
         "[ RUN      ] A.cudaErrorMemoryAllocation", "tests/a.py::test_n[CUDA error 802] PASSED",
-        "1/3 Test #1: cudaErrorAssert ...   Passed    0.41 sec",
+        "1/3 Test #1: cudaErrorAssert ...   Passed    0.41 sec", "ok 2 - tells of CUDA error: 802",
+        "--- PASS: TestOOMKilled (0.02s)", "SKIPPED [1] a.py:5: no CUDA GPUs are available",
+        f"  ✓ survives {OOM}", "[  PASSED  ] A.cudaErrorAssert",
     ],
 )  # fmt: skip
 def test_a_test_that_passed_is_no_failure(line: str) -> None:
@@ -350,6 +352,38 @@ def test_what_a_program_does_in_another_way_is_no_cause(block: int) -> None:
     assert named(f"{OOM}\n{again}{steps}{OOM}\n{again}", block) is None
     assert named(f"{OOM}\n{steps}{again}", block) == ("cuda-oom", 1)
     assert named(f"{OOM}\n{again}{OOM}\n", block) == ("cuda-oom", 1)
+    assert named(f"{again.strip()}\r{OOM}\n", block) == ("cuda-oom", 1)
+
+
+def test_what_went_on_after_all_is_no_cause() -> None:
+    waits = "Warning  FailedScheduling  0/3 nodes are available: 3 Insufficient nvidia.com/gpu.\n"
+    node = "ModuleNotFoundError: No module named 'cupy'\n"
+
+    assert named(waits) == ("container-runtime", 1)
+    assert named(waits + "Normal  Scheduled  Successfully assigned ml/train to gpu-1\n") is None
+    assert named(waits + "Normal  TriggeredScaleUp  pod triggered scale-up: [{gpu 0->1}]\n") is None
+    assert named(node) == ("missing-library", 1)
+    assert named(f"{node}\nCannot import /x/y module for custom nodes: No module 'cupy'\n") is None
+
+
+def test_a_program_that_falls_back_has_not_failed_but_may_warn() -> None:
+    falls = "RuntimeError: no CUDA-capable device is detected. Falling back to CPU."
+
+    assert named(falls) is None
+    assert named(falls.partition(". ")[0]) == ("no-driver", 1)
+    assert named("An NVIDIA GPU: a CUDA-enabled jaxlib is not installed. Falling back to cpu.") == (
+        "cpu-only-build", 1,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "before",
+    ["In case of ", "hint: ", "If you see ", "caught expected error: ", "* fix: ", "to avoid "],
+)
+def test_a_line_that_only_speaks_of_an_error_is_none(before: str) -> None:
+    assert named(f"{before}CUDA out of memory") is None
+    assert named(f"{OOM} {before}it lower the batch size") == ("cuda-oom", 1)
+    assert named("  [Hint: cudaErrorMemoryAllocation. The API call failed.]") == ("cuda-oom", 1)
 
 
 def test_ends_of_a_line_are_its_own() -> None:
@@ -496,6 +530,45 @@ def test_what_may_follow_from_each_other_goes_by_the_line() -> None:
     assert order(match("illegal-address", 2), match("cublas-not-initialized", 1)) == [
         "illegal-address"
     ]
+
+
+def test_a_line_that_two_rules_know_is_one_message() -> None:
+    line = (
+        "Operation was explicitly assigned to /device:GPU:2 but available devices are "
+        "[ /job:localhost/replica:0/task:0/device:GPU:0 ]\n"
+    )
+    causes, consequences = first_causes(read(line).matches.values())
+    later, follows = first_causes(
+        read(f"{line}RuntimeError: No CUDA GPUs detected").matches.values()
+    )
+
+    assert [each.rule for each in causes] == ["framework-has-other-gpus"]
+    assert consequences == []
+    assert [each.rule for each in later] == ["framework-has-other-gpus"]
+    assert [each.line for each in follows] == [2]
+
+
+def test_a_driver_that_fits_and_no_device_are_a_hidden_one() -> None:
+    starts = "E cuda_driver.cc:300] failed call to cuInit: %s\n"
+    fits = "I cuda_diagnostics.cc:305] kernel version seems to match DSO: 410.78.0\n"
+
+    assert named(starts % "CUDA_ERROR_NO_DEVICE" + fits) == ("hidden-devices", 2)
+    assert named(starts % "CUDA_ERROR_UNKNOWN" + fits) == ("no-driver", 1)
+    assert named(starts % "CUDA_ERROR_NO_DEVICE" + "No visible GPU devices") == ("no-driver", 1)
+
+
+def test_what_a_build_lacked_comes_before_that_it_failed() -> None:
+    lacked = "OSError: CUDA_HOME environment variable is not set."
+
+    assert named(f"× Failed to build `flash-attn==2.8.3`\n{lacked}") == ("missing-toolkit", 2)
+    assert named("g++: fatal error: Killed signal terminated program cc1plus\n"
+                 "ERROR: Failed building wheel for flash-attn") == ("host-oom", 1)  # fmt: skip
+
+
+def test_a_launch_that_failed_on_a_broken_gpu_is_the_gpus() -> None:
+    table = "| N/A   34C    ERR!          ERR! /  700W |  141023MiB / 143771MiB |    100% |\n"
+
+    assert named("CUDA error: unspecified launch failure\n" + table) == ("gpu-error", 2)
 
 
 def test_an_error_comes_before_an_earlier_warning() -> None:

@@ -297,8 +297,8 @@ def test_cupy_without_its_compiler(site: Site, look: Look) -> None:
 
     assert "libnvrtc.so.11.2" in entry["reason"]
     assert finding["remedy"] == [
-        "Either set CUDA_PATH to a CUDA toolkit of that version, or install them:"
-        " pip install 'cupy-cuda11x[ctk]'"
+        "Either set CUDA_PATH to a CUDA 11 toolkit, or install a build for a newer CUDA, which can"
+        " bring its libraries: gpucheck detect --wheel cupy"
     ]
 
 
