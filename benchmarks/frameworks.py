@@ -140,7 +140,7 @@ def page(result: BenchResult, command: str, plain: Plain, time_utc: str) -> Iter
 
 def place(row: Measurement) -> tuple[int, int, float]:
     """Return a row's place in the table: by kernel, threads and time."""
-    return KERNELS.index(row.kernel), row.threads or 0, row.median_s or float("inf")
+    return KERNELS.index(row.kernel), row.threads or 0, row.time_s or float("inf")
 
 
 def line(cells: Sequence[object]) -> str:
@@ -167,17 +167,17 @@ def row_cells(row: Measurement) -> list[str]:
     who = f"gpucheck {own}" if row.framework is None else row.framework.text
     size = "x".join(map(str, row.shape))
     head = [row.kernel, size, str(row.threads or ""), who]
-    if row.median_s is None or row.throughput is None:
+    if row.time_s is None or row.throughput is None:
         why = row.error.message if row.error is not None else "not measured"
         return [*head, "", "", "", "", "", why]
     spread = ""
     if row.repeat95_s is not None:
-        percent = 50 * (row.repeat95_s[1] - row.repeat95_s[0]) / row.median_s
+        percent = 50 * (row.repeat95_s[1] - row.repeat95_s[0]) / row.time_s
         spread = f"{percent:.1f} %" if percent < 99.5 else ">99 %"
     share = row.percent_of_copy if row.percent_of_copy is not None else row.percent_of_peak
     compiled = row.facts.get("compile_s", compile_seconds(row))
     return [
-        *(*head, duration(row.median_s), spread),
+        *(*head, duration(row.time_s), spread),
         rate(row.throughput.value, row.throughput.unit),
         "" if share is None else f"{share:.0f} %",
         duration(float(compiled)) if compiled is not None else "",
@@ -205,12 +205,12 @@ def held(result: BenchResult, plain: Plain) -> Iterator[str]:
     yield "|--|--|--:|--|--:|--|--:|"
     for row, taken, runs in pairs:
         assert row.framework is not None
-        assert row.median_s is not None
+        assert row.time_s is not None
         low, high = row.repeat95_s or (None, None)
         span = f"{duration(low)} to {duration(high)}" if low is not None and high else "no interval"
         each = ", ".join(duration(one) for one in runs)
-        cells = [row.kernel, row.framework.text, duration(row.median_s), span]
-        yield line([*cells, duration(taken), each, f"{taken / row.median_s:.2f}"])
+        cells = [row.kernel, row.framework.text, duration(row.time_s), span]
+        yield line([*cells, duration(taken), each, f"{taken / row.time_s:.2f}"])
 
 
 def _pairs(result: BenchResult, plain: Plain) -> Iterator[tuple[Measurement, float, list[float]]]:
@@ -218,7 +218,7 @@ def _pairs(result: BenchResult, plain: Plain) -> Iterator[tuple[Measurement, flo
     threads = max((row.threads or 0 for row in result.measurements), default=0)
     for row in result.measurements:
         use = row.framework
-        if use is None or row.threads != threads or row.median_s is None:
+        if use is None or row.threads != threads or row.time_s is None:
             continue
         edge = dict(zip(PLAIN_KERNELS, EDGES, strict=True)).get(row.kernel)
         runs = plain.get((use.name, row.kernel))

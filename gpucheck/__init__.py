@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         Measurement as Measurement,
         ProfileUse as ProfileUse,
         Roofline as Roofline,
+        RowClock as RowClock,
         SampleSummary as SampleSummary,
         Scope as Scope,
         SensorHistory as SensorHistory,
@@ -108,7 +109,7 @@ _HOMES = {
     "gpucheck.bench.model": (
         "BaselineUse BenchEnvironment BenchResult Comparison ComparisonSide Conclusion "
         "Corruption Direction Doubt DtypeSpec Extent FrameworkFacts FrameworkUse Gate GateClass "
-        "GateStatus GpuTelemetry Measurement ProfileUse Roofline SampleSummary Scope "
+        "GateStatus GpuTelemetry Measurement ProfileUse Roofline RowClock SampleSummary Scope "
         "SensorHistory Severity Telemetry Throughput Verified"
     ),
     "gpucheck.bench.request_model": "BenchMode",
@@ -203,7 +204,7 @@ def bench(
     seconds each device repeats one product, whose results are compared bit for bit. This starts
     CUDA in the process, and claims the GPUs until it returns.
 
-    `result.measurements` has the rows with `median_s`, `ci95_s`, `throughput`, `verified` and
+    `result.measurements` has the rows with `time_s`, `ci95_s`, `throughput`, `verified` and
     `doubts`. Times are seconds for one operation. A row that failed has an `error`, and a row with
     a wrong result has no time. `result.comparisons` has the speed-ups, and `result.corruption` the
     results of the repeated products. `result.environment` describes the machine; without a GPU its

@@ -107,7 +107,7 @@ def roofline(result: BenchResult) -> Chart | None:
 
 
 def _flops_per_s(row: Measurement) -> float:
-    return (row.flops or 0) / (row.median_s or 1.0)
+    return (row.flops or 0) / (row.time_s or 1.0)
 
 
 def _intensity(row: Measurement) -> float:

@@ -48,7 +48,7 @@ def compare(
     timed = [
         row
         for row in measurements
-        if row.median_s and row.error is None and row.verified and row.verified.ok
+        if row.time_s and row.error is None and row.verified and row.verified.ok
     ]
     found = []
     for gpu in _fastest_gpu_rows(timed):
@@ -71,9 +71,9 @@ def _rivals(cpus: Iterable[Measurement], gpu: Measurement) -> list[Measurement]:
     return alike or plain
 
 
-def _median_s(row: Measurement) -> float:
-    assert row.median_s is not None
-    return row.median_s
+def _time_s(row: Measurement) -> float:
+    assert row.time_s is not None
+    return row.time_s
 
 
 def _fastest_gpu_rows(timed: Sequence[Measurement]) -> list[Measurement]:
@@ -84,7 +84,7 @@ def _fastest_gpu_rows(timed: Sequence[Measurement]) -> list[Measurement]:
             continue
         what = (row.kernel, row.shape, tuple(row.parameters.items()), row.dtype)
         problem = (*what, row.device, maker_of(row))
-        if problem not in best or _median_s(row) < _median_s(best[problem]):
+        if problem not in best or _time_s(row) < _time_s(best[problem]):
             best[problem] = row
     return list(best.values())
 
@@ -93,7 +93,7 @@ def _end_to_end(rows: Sequence[Measurement], gpu: Measurement) -> float | None:
     """Return the same maker's median on that GPU with transfers, if it was measured."""
     wanted = (Scope.END_TO_END, gpu.device, gpu.dtype, maker_of(gpu))
     times = [
-        _median_s(other)
+        _time_s(other)
         for other in rows
         if (other.scope, other.device, other.dtype, maker_of(other)) == wanted
     ]
@@ -106,9 +106,9 @@ def _comparison(
     end_to_end_s: float | None,
     lacking: str | None,
 ) -> Comparison:
-    cpu = min(rivals, key=_median_s)
-    own_s = min((_median_s(one) for one in rivals if maker_of(one) == maker_of(gpu)), default=None)
-    cpu_s, gpu_s = _median_s(cpu), _median_s(gpu)
+    cpu = min(rivals, key=_time_s)
+    own_s = min((_time_s(one) for one in rivals if maker_of(one) == maker_of(gpu)), default=None)
+    cpu_s, gpu_s = _time_s(cpu), _time_s(gpu)
     resident = cpu_s / gpu_s
     moved = amortised = break_even = None
     if end_to_end_s is not None:
@@ -192,7 +192,8 @@ def _side(row: Measurement) -> ComparisonSide:
         device=row.device,
         variant=row.variant,
         threads=row.threads,
-        median_s=_median_s(row),
+        median_s=row.median_s,
+        time_s=_time_s(row),
         dtype=row.dtype,
         framework=row.framework,
     )

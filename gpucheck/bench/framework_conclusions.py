@@ -63,11 +63,11 @@ def framework_conclusions(
 
 def _is_known(row: Measurement) -> bool:
     """Return whether a row's median is known well enough for a sentence about it."""
-    if row.error is not None or row.ci95_s is None or not row.median_s:
+    if row.error is not None or row.ci95_s is None or not row.time_s:
         return False
     if any(doubt.code in _DISTURBED for doubt in row.doubts):
         return False
-    return (row.ci95_s[1] - row.ci95_s[0]) / 2 <= _KNOWN_TO * row.median_s
+    return (row.ci95_s[1] - row.ci95_s[0]) / 2 <= _KNOWN_TO * row.time_s
 
 
 def _break_even_sizes(comparisons: Sequence[Comparison]) -> Iterator[Conclusion]:
@@ -131,8 +131,8 @@ def _fastest_by_maker(rows: Iterable[Measurement]) -> dict[str | None, Measureme
 
 
 def _seconds(row: Measurement) -> float:
-    assert row.median_s is not None
-    return row.median_s
+    assert row.time_s is not None
+    return row.time_s
 
 
 def _faster(quick: Measurement, slow: Measurement, factor: float) -> bool:
@@ -228,9 +228,9 @@ def compile_seconds(row: Measurement) -> float | None:
 
     It is unknown if the first run was no slower: something else disturbed the others.
     """
-    if row.framework is None or _is_eager(row) or row.cold_s is None or row.median_s is None:
+    if row.framework is None or _is_eager(row) or row.cold_s is None or row.time_s is None:
         return None
-    return row.cold_s - row.median_s if row.cold_s > row.median_s else None
+    return row.cold_s - row.time_s if row.cold_s > row.time_s else None
 
 
 def _is_eager(row: Measurement) -> bool:

@@ -21,7 +21,7 @@ def with_framework_doubts(
     """Return the rows, those of frameworks with the doubts that follow from all of the run."""
     return [
         row
-        if row.framework is None or row.median_s is None
+        if row.framework is None or row.time_s is None
         else replace(row, doubts=(*row.doubts, *_doubts(row, rows, frameworks)))
         for row in rows
     ]
@@ -75,11 +75,11 @@ def _reduced_precision(
 def _compiled_again(row: Measurement, title: str) -> Iterator[Doubt]:
     """Doubt samples of which one took as long as the first run, in which the code was compiled."""
     form = row.framework.form if row.framework is not None else ""
-    if row.cold_s is None or not row.median_s or row.loops is None or form.startswith("eager"):
+    if row.cold_s is None or not row.time_s or row.loops is None or form.startswith("eager"):
         return
     longest_s = max(row.samples_s, default=0.0) * row.loops
-    usual_s = row.median_s * row.loops
-    compile_s = row.cold_s - row.median_s
+    usual_s = row.time_s * row.loops
+    compile_s = row.cold_s - row.time_s
     if longest_s - usual_s < _AS_THE_FIRST * compile_s or compile_s < _TIMES_MEDIAN * usual_s:
         return
     facts = {"longest_s": longest_s, "first_s": row.cold_s}

@@ -84,7 +84,7 @@ def _of_rows(rows: list[tuple[Labels, Measurement]]) -> Iterator[Metric]:
     yield gauge(
         "gpucheck_bench_seconds",
         "Median time of one operation.",
-        [(labels, row.median_s) for labels, row in rows],
+        [(labels, row.time_s) for labels, row in rows],
     )
     for unit, (name, text) in _THROUGHPUT.items():
         measured = [

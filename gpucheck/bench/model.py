@@ -35,6 +35,13 @@ class Scope(StrEnum):
     END_TO_END = "end-to-end"
 
 
+class RowClock(StrEnum):
+    """Clock of a row's figure: the wall's, or the CPU time of the thread that ran it."""
+
+    WALL = "wall"
+    CPU = "cpu"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DtypeSpec:
     """Precision that really ran: input, sums, output, and arithmetic."""
@@ -52,7 +59,7 @@ class DtypeSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Throughput:
-    """Work per second at the median time; `unit` is `FLOP/s`, `B/s`, `image/s` or `launch/s`."""
+    """Work per second at the row's time; `unit` is `FLOP/s`, `B/s`, `image/s` or `launch/s`."""
 
     value: float
     unit: str
@@ -123,11 +130,14 @@ class Measurement:
     """Result row: one kernel variant on one device at one shape.
 
     `id` names the measurement without the device and is stable across versions. `framework` is
-    None for gpucheck's own code. `samples_s` holds the samples of all rounds in order, and
-    `round_sizes` their number per round. `median_s` and `ci95_s` come from `round_medians_s`.
-    `ci95_s` is how well this run knows its median. The wider `repeat95_s` is where 19 of 20 further
-    runs on the same machine are expected to have theirs. `process_medians_s` are the medians of all
-    processes of a run of several, the other fields those of its first. `cold_s` is the first run,
+    None for gpucheck's own code. `time_s` is the row's figure, by `clock`; speed and percentages
+    follow from it. `ci95_s` is how well this run knows it. The wider `repeat95_s` is where 19 of 20
+    further runs on the same machine are expected to have theirs. `process_times_s` are those of all
+    processes of a run of several, the other fields those of its first. `samples_s` holds the
+    samples of all rounds in order by the wall's clock, and `round_sizes` their number per round.
+    `median_s` is the median of `round_medians_s`. `cpu_samples_s` are the CPU times of the samples,
+    of a team its longest thread's, and `cpu_median_s` is their median. `waited_percent` is the
+    share of the time that a row's only thread did not run. `cold_s` is the first run,
     with compilation and handle creation. `loops` is the number of operations in a sample. `limits`
     names the limits that the percentages refer to. `percent_of_peak_at_clock` refers to the peak at
     the SMs' real clock. `facts` are further results, such as accuracy, with the unit in the key.
@@ -154,10 +164,15 @@ class Measurement:
     warmup_s: tuple[float, ...] = ()
     cold_s: float | None = None
     summary: SampleSummary | None = None
-    median_s: float | None = None
+    time_s: float | None = None
+    clock: RowClock = RowClock.WALL
     ci95_s: tuple[float, float] | None = None
     repeat95_s: tuple[float, float] | None = None
-    process_medians_s: tuple[float, ...] = ()
+    process_times_s: tuple[float, ...] = ()
+    median_s: float | None = None
+    cpu_samples_s: tuple[float, ...] = ()
+    cpu_median_s: float | None = None
+    waited_percent: float | None = None
     converged: bool = False
     throughput: Throughput | None = None
     percent_of_peak: float | None = None
@@ -176,14 +191,15 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparisonSide:
-    """Row behind one side of a comparison."""
+    """Row behind one side of a comparison; `time_s` is what is compared."""
 
     device: str
     variant: str
     threads: int | None
-    median_s: float
     dtype: DtypeSpec
     framework: FrameworkUse | None = None
+    time_s: float | None = None
+    median_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,6 +19,7 @@ COLUMNS = (
     *("shape", "scope", "threads", "median_s", "ci95_low_s", "ci95_high_s"),
     *("repeat95_low_s", "repeat95_high_s", "throughput", "throughput_unit", "percent_of_peak"),
     *("percent_of_copy", "joules_per_op", "converged", "verified", "doubts", "error"),
+    *("time_s", "clock", "cpu_median_s", "waited_percent"),
 )
 #: Those of a comparison. Both figures are in `unit`, and `ratio` is now over before.
 COMPARED_COLUMNS = (
@@ -70,6 +71,10 @@ def _cells(row: Measurement) -> dict[str, Value]:
         "verified": None if row.verified is None else row.verified.ok,
         "doubts": " ".join(doubt.code for doubt in row.doubts) or None,
         "error": None if row.error is None else row.error.message,
+        "time_s": row.time_s,
+        "clock": row.clock.value,
+        "cpu_median_s": row.cpu_median_s,
+        "waited_percent": row.waited_percent,
     }
 
 

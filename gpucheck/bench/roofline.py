@@ -183,7 +183,7 @@ def with_percentages(
     row: Measurement, rooflines: Iterable[Roofline], gpus: Sequence[BenchGpu]
 ) -> Measurement:
     """Return the row with its percentages and their limits; a row without interval has none."""
-    if row.median_s is None or row.throughput is None:
+    if row.time_s is None or row.throughput is None:
         return row
     if row.ci95_s is None:
         reason = row.unavailable.get("ci95_s", "it has no interval")
@@ -230,10 +230,10 @@ def _against_product(row: Measurement, roofline: Roofline | None) -> Measurement
         reason = "memory limits its speed: see percent_of_copy"
     elif row.dtype.math_mode != "fp32":
         reason = f"no peak is known for {row.dtype.math_mode} on this processor"
-    elif best is None or row.median_s is None:
+    elif best is None or row.time_s is None:
         reason = "no matrix product was measured with this number of threads"
     else:
-        percent = 100 * row.flops / row.median_s / best
+        percent = 100 * row.flops / row.time_s / best
         limits = row.limits | {"peak": "the best float32 product of this run"}
         kept = _without(row, "percent_of_peak")
         return replace(row, percent_of_peak=percent, limits=limits, unavailable=kept)
@@ -249,10 +249,10 @@ def _against_board(row: Measurement, board: Board | None) -> Measurement:
         peak = board.bytes_per_s
     elif board is not None and row.flops:
         peak = board.high_flops_per_s.get(name)
-    if board is None or peak is None or row.median_s is None:
+    if board is None or peak is None or row.time_s is None:
         reason = "the board is not in the table, and its peak in this format cannot be computed"
         return _lacking(row, "percent_of_peak", reason)
-    reached = row.throughput.value if by_memory else (row.flops or 0) / row.median_s
+    reached = row.throughput.value if by_memory else (row.flops or 0) / row.time_s
     percent = 100 * reached / peak
     at_clock = None
     nominal_mhz = board.tensor_clock_mhz if name in TENSOR_FORMATS else board.clock_mhz
@@ -359,7 +359,7 @@ def _tensor_cores_unused(row: Measurement, gpu: BenchGpu | None) -> Doubt | None
     name, board = row.dtype.format, gpu.board
     if name not in TENSOR_FORMATS or row.scope is not Scope.RESIDENT:
         return None
-    if not row.flops or not row.median_s or any(doubt.code in _EXPLAINED for doubt in row.doubts):
+    if not row.flops or not row.time_s or any(doubt.code in _EXPLAINED for doubt in row.doubts):
         return None
     cores, expected = flops_of_cuda_cores(gpu, name), _least_rate(row, board, name)
     if cores is None or expected is None:
@@ -373,9 +373,9 @@ def _tensor_cores_unused(row: Measurement, gpu: BenchGpu | None) -> Doubt | None
     if row.sm_clock_mhz and board.clock_mhz:
         # CUDA cores slow down with the clock, and so does the rate that needs tensor cores.
         cores *= row.sm_clock_mhz / board.clock_mhz
-    if row.flops / row.median_s > _ABOVE_CORES * cores:
+    if row.flops / row.time_s > _ABOVE_CORES * cores:
         return None
-    return _slow_as_cuda_cores(row, row.flops / row.median_s, cores, expected)
+    return _slow_as_cuda_cores(row, row.flops / row.time_s, cores, expected)
 
 
 def _slow_as_cuda_cores(row: Measurement, reached: float, cores: float, expected: float) -> Doubt:

@@ -96,17 +96,17 @@ def by_format(rows: Iterable[Measurement]) -> list[list[Measurement]]:
 def is_right(row: Measurement) -> bool:
     """Return whether a row has a time, no error, and no wrong result."""
     wrong = row.verified is not None and not row.verified.ok
-    return row.median_s is not None and row.error is None and not wrong
+    return row.time_s is not None and row.error is None and not wrong
 
 
 def is_late(row: Measurement) -> bool:
     """Return whether no time was left for a row."""
-    return row.error is not None and row.error.code == NO_TIME and row.median_s is None
+    return row.error is not None and row.error.code == NO_TIME and row.time_s is None
 
 
 def is_unmeasured(row: Measurement) -> bool:
     """Return whether a row was interrupted before it had a figure."""
-    return row.median_s is None and row.interrupted and row.error is None
+    return row.time_s is None and row.interrupted and row.error is None
 
 
 def devices_text(devices: Iterable[str], gpu_count: int = 0) -> str:
@@ -249,14 +249,14 @@ def rows_table(found: Sequence[Entry], view: View) -> Table:
 
 def _figures(one: Entry) -> list[Inline]:
     row = one.row
-    if row.median_s is None:
+    if row.time_s is None:
         return ["", "", "", ""]
     widest = max(
         (width for each in one.rows if (width := half_width(each)) is not None), default=-1
     )
     percent, _ = limit_of(row)
     return [
-        duration(row.median_s),
+        duration(row.time_s),
         # A wide interval is highlighted.
         (Span(spread_text(widest), "yellow" if widest >= _WIDE else ""),) if widest >= 0 else "",
         # Of a launch, the time itself is the figure.
@@ -279,7 +279,7 @@ def _result(row: Measurement, best: float) -> Inline:
     """Return whether a row's result is wrong or unchecked, and how far it is from the best."""
     if row.verified is not None and not row.verified.ok:
         return (Span("WRONG", "bold red"),)
-    spans = [Span("not checked ", "dim")] if row.verified is None and row.median_s else []
+    spans = [Span("not checked ", "dim")] if row.verified is None and row.time_s else []
     if best and _has_rank(row):
         factor = best / speed(row)
         if factor == 1:
@@ -294,7 +294,7 @@ def _below(one: Entry, view: View) -> Iterator[Line]:
     row = one.row
     if row.error is not None:
         yield Line(row.error.message, indent=_BELOW, style="red")
-    elif row.median_s is None:
+    elif row.time_s is None:
         yield Line("not measured", indent=_BELOW, style="red")
     if text := range_text(one):
         yield Line(text, indent=_BELOW)
@@ -308,7 +308,7 @@ def range_text(one: Entry) -> str:
     if speed(low) <= 0 or speed(high) / speed(low) - 1 < _ALIKE:
         return ""
     ends = [
-        duration(end.median_s or 0.0) if end.kernel == "launch" else speed_text(end)
+        duration(end.time_s or 0.0) if end.kernel == "launch" else speed_text(end)
         for end in (low, high)
     ]
     drop = 1 - speed(low) / speed(one.row)
@@ -327,8 +327,8 @@ def details(row: Measurement) -> Iterator[str]:
     yield count_of(samples, "sample") + rounds
     if row.loops is not None:
         yield f"{count_of(row.loops, 'operation')} each"
-    if row.ci95_s is not None and row.median_s:
-        yield f"median known to ±{50 * (row.ci95_s[1] - row.ci95_s[0]) / row.median_s:.1f}%"
+    if row.ci95_s is not None and row.time_s:
+        yield f"median known to ±{50 * (row.ci95_s[1] - row.ci95_s[0]) / row.time_s:.1f}%"
     if row.summary is not None:
         yield f"p10 {duration(row.summary.p10_s)}, p90 {duration(row.summary.p90_s)}"
         yield count_of(row.summary.outlier_count, "outlier")
@@ -373,9 +373,9 @@ def speed(row: Measurement) -> float:
 
 def half_width(row: Measurement) -> float | None:
     """Return half the interval for a further run as a share of the median, if there is one."""
-    if row.repeat95_s is None or not row.median_s:
+    if row.repeat95_s is None or not row.time_s:
         return None
-    return (row.repeat95_s[1] - row.repeat95_s[0]) / 2 / row.median_s
+    return (row.repeat95_s[1] - row.repeat95_s[0]) / 2 / row.time_s
 
 
 def spread_text(width: float) -> str:

@@ -477,6 +477,7 @@ def to_measurement(state: CaseState, environment: RowEnvironment) -> Measurement
         warmup_s=tuple(state.warmup_s),
         cold_s=state.cold_s,
         summary=stats.summarise(samples) if medians else None,
+        time_s=median_s,
         median_s=median_s,
         ci95_s=stats.interval(medians),
         repeat95_s=stats.repeat_interval(medians),
@@ -533,7 +534,7 @@ def _unavailable(state: CaseState) -> dict[str, str]:
         )
     if not state.samples_s or _is_wrong(state):
         why = "it was interrupted" if state.interrupted else "see the row's error"
-        return reasons | dict.fromkeys(("median_s", *_INTERVALS, "throughput"), why)
+        return reasons | dict.fromkeys(("time_s", "median_s", *_INTERVALS, "throughput"), why)
     if len(state.medians_s) < stats.FEWEST_FOR_INTERVAL:
         needed = f"an interval needs {stats.FEWEST_FOR_INTERVAL} rounds"
         reasons |= dict.fromkeys(_INTERVALS, needed)

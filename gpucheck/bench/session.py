@@ -439,7 +439,7 @@ def conclude(result: BenchResult, host: Host) -> Answer:
 
 def _judge(result: BenchResult) -> tuple[ExitCode, Failure | None]:
     if result.interrupted:
-        measured = sum(row.median_s is not None for row in result.measurements)
+        measured = sum(row.time_s is not None for row in result.measurements)
         count = len(result.measurements)
         seconds = result.environment.duration_s
         message = (
@@ -481,6 +481,6 @@ def _without_figures(result: BenchResult) -> Failure | None:
     for device in dict.fromkeys(row.device for row in result.measurements):
         rows = [row for row in result.measurements if row.device == device]
         errors = [row.error for row in rows if row.error is not None]
-        if errors and all(row.median_s is None for row in rows):
+        if errors and all(row.time_s is None for row in rows):
             return errors[0]
     return None

@@ -105,7 +105,7 @@ def _verdict(report: Report, result: BenchResult) -> Headline:
     measured = [
         row
         for row in result.measurements
-        if row.median_s is not None or (row.verified is not None and not row.verified.ok)
+        if row.time_s is not None or (row.verified is not None and not row.verified.ok)
     ]
     doubtful = sum(bool(row.doubts) for row in measured)
     parts = [count_of(len(measured), "row")]
@@ -284,7 +284,7 @@ def _out_of_time(late: Sequence[Measurement], result: BenchResult) -> Iterator[L
         listed = ", ".join(names[:_MOST_NAMED]) + (f" and {rest} more" if rest > 0 else "")
         count = "1 row" if len(late) == 1 else f"{len(late)} rows"
         yield Line(f"no time was left for {count}: {listed}; {remedy}", CheckStatus.WARN)
-    measured = [row for row in result.measurements if row.median_s is not None]
+    measured = [row for row in result.measurements if row.time_s is not None]
     without = sum(row.repeat95_s is None for row in measured)
     if without and not result.interrupted:
         few = f"{without} of {len(measured)} rows" if len(measured) > 1 else "the row"
@@ -368,7 +368,7 @@ def in_doubt(result: BenchResult, view: View) -> Iterator[Line]:
     Of an interrupted run, how well medians are known is left out.
     """
     full = view.verbosity > 0
-    measured = [row for row in result.measurements if row.median_s is not None]
+    measured = [row for row in result.measurements if row.time_s is not None]
     subjects: list[Measurement | Comparison] = [*measured, *result.comparisons]
     found = [(doubt, one) for one in subjects for doubt in one.doubts]
     # A run without a doubt reads no table.

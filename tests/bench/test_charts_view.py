@@ -49,7 +49,7 @@ def test_a_wrong_or_failed_row_is_in_no_roofline() -> None:
 
 def test_points_stand_at_their_operations_for_each_byte_below_the_boards_roof() -> None:
     row = product(500.0, **WORK)
-    found = charts(result_of(replace(row, median_s=2e-3)))["roofline"]
+    found = charts(result_of(replace(row, time_s=2e-3)))["roofline"]
     roof, points = found.panels[0].series
 
     assert (points.x, points.y) == ((1000.0,), (500.0,))
@@ -83,7 +83,7 @@ def test_a_measured_product_without_a_copy_is_a_ceiling_in_the_unit_of_the_rows(
     limit = Roofline(
         device="cpu", threads=2, copy_bytes_per_s=None, gemm_flops_per_s=5e9, gemm_dtype="float32"
     )
-    row = replace(measurement("matmul", 1e9, unit="FLOP/s", **WORK), median_s=1.0, flops=4 * 10**9)
+    row = replace(measurement("matmul", 1e9, unit="FLOP/s", **WORK), time_s=1.0, flops=4 * 10**9)
     result = result_of(row, environment=environment(rooflines=(limit,)))
 
     chart = charts(result)["roofline"]

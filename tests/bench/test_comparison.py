@@ -23,7 +23,7 @@ def row(device: str, median_s: float | None, scope: Scope = Scope.RESIDENT) -> M
         dtype=FLOAT32,
         shape=(8, 8, 8),
         scope=scope,
-        median_s=median_s,
+        time_s=median_s,
         ci95_s=None if median_s is None else (median_s, median_s),
         verified=RIGHT,
     )
@@ -48,9 +48,9 @@ def test_three_speedups_break_even_and_the_sentence() -> None:
 
 
 def test_the_fastest_cpu_row_is_the_opponent() -> None:
-    (found,) = compare([replace(CPU, variant="slow", median_s=9.0), CPU, GPU])
+    (found,) = compare([replace(CPU, variant="slow", time_s=9.0), CPU, GPU])
 
-    assert found.cpu.median_s == 0.31
+    assert found.cpu.time_s == 0.31
     assert found.speedup_end_to_end is None
     assert found.break_even is None
 
@@ -70,7 +70,7 @@ def test_each_gpu_gets_its_own_comparison_with_its_own_transfers() -> None:
     [
         replace(GPU, verified=WRONG),
         replace(GPU, verified=None),
-        replace(GPU, median_s=None),
+        replace(GPU, time_s=None),
         replace(GPU, error=Failure(code="gpu-lost", message="gone")),
         replace(GPU, shape=(9, 9, 9)),
         replace(GPU, parameters={"temperature": 2.0}),
@@ -122,8 +122,8 @@ def test_the_sentence_says_slower_too(
 
 
 def test_the_headline_spans_the_kernels_of_equal_precision() -> None:
-    slow = [replace(row, kernel="copy", median_s=0.5) for row in (CPU, GPU)]
-    tf32 = replace(GPU, dtype=replace(FLOAT32, math_mode="tf32"), median_s=1e-9)
+    slow = [replace(row, kernel="copy", time_s=0.5) for row in (CPU, GPU)]
+    tf32 = replace(GPU, dtype=replace(FLOAT32, math_mode="tf32"), time_s=1e-9)
 
     said = headline(compare([CPU, GPU, tf32, *slow])) or ""
 
@@ -163,7 +163,7 @@ def test_a_wide_interval_does_not_slow_one_side_down() -> None:
 
 def test_many_gpus_share_one_headline() -> None:
     rows = [
-        replace(GPU, device=f"gpu:{number}", median_s=0.01 + number / 1000) for number in (0, 5)
+        replace(GPU, device=f"gpu:{number}", time_s=0.01 + number / 1000) for number in (0, 5)
     ]
 
     two, many = (
@@ -207,10 +207,10 @@ def test_moving_pays_only_where_it_does_not_pay_at_once() -> None:
 
 # ------------------------------------------------------------------------------ frameworks
 
-TORCH_CPU = replace(CPU, framework=PYTORCH, median_s=0.2)
-TORCH_GPU = replace(GPU, framework=PYTORCH, median_s=0.02)
-TORCH_MOVED = replace(MOVED, framework=PYTORCH, median_s=0.03)
-COMPILED_GPU = replace(TORCH_GPU, framework=replace(PYTORCH, form="torch.compile"), median_s=0.01)
+TORCH_CPU = replace(CPU, framework=PYTORCH, time_s=0.2)
+TORCH_GPU = replace(GPU, framework=PYTORCH, time_s=0.02)
+TORCH_MOVED = replace(MOVED, framework=PYTORCH, time_s=0.03)
+COMPILED_GPU = replace(TORCH_GPU, framework=replace(PYTORCH, form="torch.compile"), time_s=0.01)
 
 
 def test_the_best_cpu_row_is_the_opponent_whoever_made_it() -> None:
@@ -230,7 +230,7 @@ def test_the_best_cpu_row_is_the_opponent_whoever_made_it() -> None:
 
 
 def test_a_frameworks_gpu_meets_gpuchecks_cpu_kernel_if_that_is_faster() -> None:
-    (found,) = compare([replace(CPU, median_s=0.1), TORCH_CPU, TORCH_GPU])
+    (found,) = compare([replace(CPU, time_s=0.1), TORCH_CPU, TORCH_GPU])
 
     assert found.cpu.framework is None
     assert found.speedup_resident == pytest.approx(5)
@@ -253,25 +253,25 @@ def test_a_framework_without_a_cpu_row_has_no_speed_up_over_its_own() -> None:
 
 def test_a_slow_cpu_row_in_16_bits_does_not_stand_for_the_cpu() -> None:
     half = replace(FLOAT32, input="bfloat16", math_mode="bf16")
-    slow = replace(TORCH_CPU, dtype=half, median_s=5.0)
-    quick = replace(slow, median_s=0.05)
+    slow = replace(TORCH_CPU, dtype=half, time_s=5.0)
+    quick = replace(slow, time_s=0.05)
     on_gpu = replace(TORCH_GPU, dtype=half)
 
     (against_slow,) = compare([CPU, slow, on_gpu])
     (against_quick,) = compare([CPU, quick, on_gpu])
 
     assert against_slow.cpu.dtype == FLOAT32
-    assert against_slow.cpu.median_s == 0.31
+    assert against_slow.cpu.time_s == 0.31
     assert against_quick.cpu.dtype == half
 
 
 def test_float64_is_not_compared_with_faster_float32() -> None:
     double = replace(FLOAT32, input="float64", accumulate="float64", math_mode="fp64")
-    cpu = replace(CPU, dtype=double, median_s=0.9)
+    cpu = replace(CPU, dtype=double, time_s=0.9)
 
     (found,) = compare([CPU, cpu, replace(GPU, dtype=double)])
 
-    assert found.cpu.median_s == 0.9
+    assert found.cpu.time_s == 0.9
 
 
 def test_a_faster_cpu_side_that_is_not_installed_is_a_doubt_with_its_command() -> None:

@@ -70,7 +70,7 @@ def test_training_is_compared_with_the_fastest_since_no_limit_says_much_of_it() 
     [
         {"ci95_s": None},
         {"ci95_s": (0.007, 0.0121)},
-        {"median_s": None},
+        {"time_s": None},
         {"scope": Scope.END_TO_END},
         {"doubts": (DOUBTS["host-busy"],)},
         {"doubts": (DOUBTS["too-few-samples"],)},

@@ -99,6 +99,6 @@ def test_other_accuracy_by_the_same_training_is_doubted(
 
 
 def test_a_row_without_a_figure_has_no_doubt() -> None:
-    row = replace(made_row("matmul", "gpu:0", 0.1, PYTORCH, dtype=TF32), median_s=None)
+    row = replace(made_row("matmul", "gpu:0", 0.1, PYTORCH, dtype=TF32), time_s=None)
 
     assert codes(row) == [[]]

@@ -264,7 +264,7 @@ def row(
         threads=threads,
         flops=int(amount) if unit != "B/s" else 0,
         bytes_moved=int(amount),
-        median_s=1.0,
+        time_s=1.0,
         ci95_s=(0.9, 1.1),
         summary=summarise([0.5, 1.0, 1.5]),
         throughput=Throughput(value=amount, unit=unit),
@@ -344,7 +344,7 @@ def test_a_processors_rows_are_shares_of_what_it_did_in_this_run() -> None:
     limits = rooflines_of([COPY, PRODUCT])
 
     softmax = with_percentages(row("softmax", "B/s", 5e9), limits, [])
-    training = replace(row("train", "image/s", 1e9), flops=int(25e9), median_s=0.5)
+    training = replace(row("train", "image/s", 1e9), flops=int(25e9), time_s=0.5)
     train = with_percentages(training, limits, [])
 
     assert softmax.percent_of_copy == pytest.approx(25.0)
@@ -367,7 +367,7 @@ def test_a_gpus_rows_are_shares_of_the_board_and_of_its_copy() -> None:
     softmax = row("softmax", "B/s", 2.68e12, device="gpu:0", threads=None)
     product = replace(
         row("matmul", "FLOP/s", 494.5e12 / 4, device="gpu:0", threads=None),
-        median_s=0.25,
+        time_s=0.25,
         dtype=replace(FLOAT32, input="bfloat16", math_mode="bf16"),
         sm_clock_mhz=1525.0,
     )
@@ -417,7 +417,7 @@ def test_an_unknown_board_and_an_empty_row_have_no_percentages() -> None:
     product = row("matmul", "FLOP/s", 1e12, device="gpu:0", threads=None)
 
     unknown = with_percentages(product, (), [replace(H100, board=None)])
-    empty = with_percentages(replace(product, median_s=None, throughput=None), (), [H100])
+    empty = with_percentages(replace(product, time_s=None, throughput=None), (), [H100])
 
     assert "not in the table" in unknown.unavailable["percent_of_peak"]
     assert empty.percent_of_peak is None
@@ -543,7 +543,7 @@ def product(
         scope=Scope.RESIDENT,
         flops=work.flops,
         bytes_moved=work.bytes_moved,
-        median_s=work.flops / flops_per_s,
+        time_s=work.flops / flops_per_s,
         verified=checked,
     )
     return replace(made, **changes)  # type: ignore[arg-type]
@@ -656,7 +656,7 @@ def test_transfers_other_kernels_and_unknown_boards_are_left_alone() -> None:
 
     assert codes(replace(slow, scope=Scope.END_TO_END)) == []
     assert codes(replace(slow, kernel="softmax")) == []
-    assert codes(replace(slow, median_s=None)) == []
+    assert codes(replace(slow, time_s=None)) == []
     assert codes(slow, replace(LISTED, board=None)) == []
     assert codes(slow, None) == []
 
@@ -742,8 +742,8 @@ def test_limits_percentages_and_doubts_are_as_recorded() -> None:
         "cached copy of one thread": replace(COPY, threads=1, doubts=(cached,)),
         "product": PRODUCT,
         "tf32 product": replace(PRODUCT, dtype=TF32, flops=int(1e15)),
-        "softmax": replace(row("softmax", "B/s", 5e9), median_s=2.0),
-        "training": replace(row("train", "image/s", 1e9), flops=int(5e9), median_s=0.5),
+        "softmax": replace(row("softmax", "B/s", 5e9), time_s=2.0),
+        "training": replace(row("train", "image/s", 1e9), flops=int(5e9), time_s=0.5),
         "training of other threads": replace(row("train", "image/s", 1e9), flops=5, threads=9),
         "without operations": row("batch", "image/s", 1e9),
         "without an interval": replace(PRODUCT, ci95_s=None, unavailable={"ci95_s": "3 rounds"}),

@@ -109,7 +109,7 @@ def test_rows_facts_and_progress_of_a_scripted_run() -> None:
     assert row.converged
     assert row.id == "fake/scripted/-/-/float32/8/resident"
     assert row.framework is None
-    assert row.median_s == pytest.approx(0.02)
+    assert row.time_s == pytest.approx(0.02)
     assert row.throughput is not None
     assert row.throughput.value == pytest.approx(100 / 0.02)
     assert row.summary is not None
@@ -304,7 +304,7 @@ def test_cpu_and_gpu_are_verified_and_compared() -> None:
         assert row.verified is not None
         assert row.verified.ok
         assert row.gpu_uuid == "GPU-00000000"
-    medians = {(row.kernel, row.scope): row.median_s for row in result.measurements}
+    medians = {(row.kernel, row.scope): row.time_s for row in result.measurements}
     assert medians["matmul", Scope.RESIDENT] == pytest.approx(1e-4)
     # Two inputs sent, one output fetched in twice the time of a copy.
     assert medians["matmul", Scope.END_TO_END] == pytest.approx(4e-4)
@@ -332,7 +332,7 @@ def test_a_wrong_gpu_is_caught_and_never_compared() -> None:
     )
 
     assert {row.error.code for row in result.measurements if row.error} == {"wrong-result"}
-    assert all(row.median_s is None for row in result.measurements)
+    assert all(row.time_s is None for row in result.measurements)
     assert result.comparisons == ()
 
 

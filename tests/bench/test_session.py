@@ -107,7 +107,7 @@ def test_the_processor_alone_wakes_no_driver_and_products_are_repeated_after_it(
     assert loaded == [True]
     assert opening.asked == []
     assert "cuda" not in probes.asked
-    assert all(row.median_s for row in result.measurements)
+    assert all(row.time_s for row in result.measurements)
     # The variables are those that were given, not those of this process.
     assert result.environment.variables == {"NVIDIA_TF32_OVERRIDE": "0"}
     (check,) = result.corruption
@@ -419,7 +419,7 @@ def concluded(result_: BenchResult) -> Answer:
 
 
 GOOD = row("cpu", 1e11)
-UNMEASURED = row("gpu:0", 1e14, median_s=None, throughput=None, verified=None)
+UNMEASURED = row("gpu:0", 1e14, time_s=None, throughput=None, verified=None)
 
 
 @pytest.mark.parametrize(

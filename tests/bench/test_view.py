@@ -75,7 +75,7 @@ def row(device: str, variant: str, median_s: float, threads: int | None = None) 
         threads=threads,
         parameters={"temperature": 0.7},
         samples_s=(median_s,) * 10,
-        median_s=median_s,
+        time_s=median_s,
         ci95_s=(median_s * 0.998, median_s * 1.002),
         repeat95_s=(median_s * 0.996, median_s * 1.004),
         converged=True,
@@ -186,7 +186,7 @@ def test_on_a_narrow_terminal_a_row_takes_two_lines(width: int) -> None:
 
 def test_a_row_without_figures_says_why() -> None:
     broken = Failure(code="gpu-lost", message="the GPU stopped answering")
-    empty = replace(FUSED, median_s=None, throughput=None, ci95_s=None, samples_s=(), error=broken)
+    empty = replace(FUSED, time_s=None, throughput=None, ci95_s=None, samples_s=(), error=broken)
 
     lines = draw(result(CPU, empty)).splitlines()
 
@@ -194,7 +194,7 @@ def test_a_row_without_figures_says_why() -> None:
 
 
 def test_an_interrupted_run_shows_the_measured_rows_alone() -> None:
-    empty = replace(FUSED, median_s=None, throughput=None, samples_s=(), interrupted=True)
+    empty = replace(FUSED, time_s=None, throughput=None, samples_s=(), interrupted=True)
 
     text = draw(replace(result(CPU, empty), interrupted=True))
 
@@ -292,7 +292,7 @@ def test_only_a_wrong_or_unchecked_result_is_remarked_on() -> None:
     assert "WRONG" in draw(result(replace(CPU, verified=WRONG)))
     assert "MEASURED  1 row, right against float64." in draw(result(CPU))
     assert "right against" not in draw(result(CPU, replace(ONE, verified=WRONG)))
-    at_once = replace(ONE, verified=WRONG, median_s=None, throughput=None)
+    at_once = replace(ONE, verified=WRONG, time_s=None, throughput=None)
     assert "right against" not in draw(result(CPU, at_once))
 
 
@@ -370,7 +370,7 @@ def test_with_v_each_doubt_is_shown_in_full_for_its_rows() -> None:
 
 def test_a_sweep_stands_under_one_heading_by_its_sizes() -> None:
     rows = [
-        replace(CPU, kernel="batch", shape=(size,), parameters={}, median_s=size / 1e6)
+        replace(CPU, kernel="batch", shape=(size,), parameters={}, time_s=size / 1e6)
         for size in (1, 64, 4096)
     ]
 
@@ -425,7 +425,7 @@ def test_conclusions_stand_below_their_kernel() -> None:
 
 def test_each_format_has_its_own_heading_and_its_own_comparison() -> None:
     half = replace(FLOAT32, input="bfloat16", math_mode="bf16")
-    found = result(CPU, FUSED, replace(FUSED, dtype=half, median_s=0.000025))
+    found = result(CPU, FUSED, replace(FUSED, dtype=half, time_s=0.000025))
 
     text = words(draw(found))
 
@@ -580,7 +580,7 @@ def test_rows_that_the_time_did_not_reach_are_one_line() -> None:
         code="no-time", message="left out", remedy=("Give more time: --budget 25.", "Or smaller.")
     )
     empty = [
-        replace(row, median_s=None, samples_s=(), error=late)
+        replace(row, time_s=None, samples_s=(), error=late)
         for row in (ONE, FUSED, *(replace(FUSED, variant=f"v{number}") for number in range(4)))
     ]
     notes = (f"1 s {TOO_SHORT}; left out: a, b; --budget 25 would be enough",)
@@ -664,7 +664,7 @@ def test_the_gpus_of_a_kind_are_counted() -> None:
 def test_with_v_the_speed_ups_of_a_sweep_name_the_size() -> None:
     sizes = (1, 16, 256)
     rows = [
-        replace(row, kernel="batch", parameters={}, shape=(size,), median_s=row_s)
+        replace(row, kernel="batch", parameters={}, shape=(size,), time_s=row_s)
         for size in sizes
         for row, row_s in ((CPU, 1e-5 * size), (FUSED, 1e-5))
     ]
@@ -695,9 +695,9 @@ def test_the_limits_of_both_sides_are_distinguished() -> None:
         ),
         ((CPU, replace(ONE, doubts=(BUSY,))), "all right against float64, 1 with a doubt."),
         ((CPU, replace(ONE, verified=WRONG)), "WRONG 2 rows, 1 WRONG."),
-        ((replace(CPU, verified=WRONG, median_s=None),), "WRONG 1 row, 1 WRONG."),
+        ((replace(CPU, verified=WRONG, time_s=None),), "WRONG 1 row, 1 WRONG."),
         ((replace(CPU, verified=None), ONE), "MEASURED 2 rows. softmax"),
-        ((replace(CPU, median_s=None, verified=None),), "NOTHING 0 rows."),
+        ((replace(CPU, time_s=None, verified=None),), "NOTHING 0 rows."),
     ],
 )
 def test_the_verdict_says_what_was_measured_and_whether_it_is_right(
@@ -729,7 +729,7 @@ def test_repeated_products_that_differ_are_in_the_verdict() -> None:
 def test_below_its_table_a_kernel_is_compared_with_the_cpu(
     moved_s: float | None, said: str
 ) -> None:
-    moved = () if moved_s is None else (replace(MOVED, median_s=moved_s),)
+    moved = () if moved_s is None else (replace(MOVED, time_s=moved_s),)
 
     assert f"for this size the GPU is {said}" in words(draw(result(CPU, FUSED, *moved)))
 
@@ -768,7 +768,7 @@ def a_sweep() -> BenchResult:
 def an_interrupted_run() -> BenchResult:
     """Return a run that was stopped with one row of three measured."""
     waiting = replace(
-        ONE, median_s=None, samples_s=(), ci95_s=None, repeat95_s=None, throughput=None,
+        ONE, time_s=None, samples_s=(), ci95_s=None, repeat95_s=None, throughput=None,
         verified=None, interrupted=True,
     )  # fmt: skip
     return replace(result(CPU, waiting, replace(waiting, variant="naive")), interrupted=True)

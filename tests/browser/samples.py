@@ -99,7 +99,7 @@ def _row(
     rate *= 0.875 if number == _HOT else 1 + 0.002 * math.sin(7 * number)
     unit = "B/s" if kernel in ("copy", "transfer") else "FLOP/s"
     found = measurement(kernel, rate, device=device, unit=unit, dtype=dtype)
-    median = found.median_s or 1.0
+    median = found.time_s or 1.0
     rounds = tuple(median * (1 + 0.004 * math.sin(3 * n + number)) for n in range(12))
     ends = (0.998 * median, 1.002 * median)
     found = replace(
@@ -147,7 +147,7 @@ def _comparisons() -> tuple[Comparison, ...]:
     found = []
     for edge in (32, 64, 128, 256, 512, 1024, 2048, 4096):
         resident = 300 * edge**3 / (edge**3 + 512**3)
-        cpu = ComparisonSide(device="cpu", variant="blas", threads=2, median_s=1.0, dtype=FLOAT32)
+        cpu = ComparisonSide(device="cpu", variant="blas", threads=2, time_s=1.0, dtype=FLOAT32)
         other = replace(cpu, device="gpu:0", variant="cublas", threads=None)
         found.append(
             Comparison(

@@ -84,7 +84,7 @@ def made_row(
         round_medians_s=samples[:3],
         cold_s=2 * median_s,
         summary=summarise(samples),
-        median_s=median_s,
+        time_s=median_s,
         ci95_s=(median_s * 0.998, median_s * 1.002),
         repeat95_s=(median_s * 0.996, median_s * 1.004),
         converged=True,

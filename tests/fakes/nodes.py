@@ -122,7 +122,7 @@ class AcceptanceNode:
         speed = expected * math.exp(own)
         return replace(
             row,
-            median_s=1e9 / speed,
+            time_s=1e9 / speed,
             round_medians_s=(1e9 / speed,),
             throughput=Throughput(value=speed, unit=row.throughput.unit if row.throughput else ""),
         )

@@ -231,7 +231,7 @@ def row_series(runs: Sequence[ProcessRun]) -> tuple[Series, ...]:
 def _series(name: str, uuid: str | None, rows: Sequence[Measurement]) -> Series:
     """Return one row's figures in the processes that have it."""
     figures = [figure for row in rows if (figure := _figure(row)) is not None]
-    factors = [row.repeat95_s[1] / row.median_s for row in rows if row.repeat95_s and row.median_s]
+    factors = [row.repeat95_s[1] / row.time_s for row in rows if row.repeat95_s and row.time_s]
     _, unit, direction = figures[0]
     return Series(
         id=name,
@@ -249,8 +249,8 @@ def _series(name: str, uuid: str | None, rows: Sequence[Measurement]) -> Series:
 def _figure(row: Measurement) -> tuple[float, str, Direction] | None:
     if row.throughput is not None and row.throughput.value > 0:
         return row.throughput.value, row.throughput.unit, Direction.HIGHER
-    if row.median_s:
-        return row.median_s, "s", Direction.LOWER
+    if row.time_s:
+        return row.time_s, "s", Direction.LOWER
     return None
 
 

@@ -49,15 +49,15 @@ def over_processes(result: BenchResult) -> BenchResult:
 
 
 def _over_processes(row: Measurement) -> Measurement:
-    medians = row.process_medians_s
-    if len(medians) < 2 or not row.median_s:
+    medians = row.process_times_s
+    if len(medians) < 2 or not row.time_s:
         return row
     middle_s = stats.median(medians)
-    factor = row.median_s / middle_s
+    factor = row.time_s / middle_s
     speed = row.throughput
     return replace(
         row,
-        median_s=middle_s,
+        time_s=middle_s,
         ci95_s=stats.interval(medians),
         repeat95_s=stats.repeat_interval(medians),
         throughput=speed and replace(speed, value=speed.value * factor),

@@ -184,11 +184,11 @@ def merged(runs: Sequence[ProcessRun]) -> BenchResult | None:
         rooflines=tuple(line for one in results for line in one.environment.rooflines),
         duration_s=sum(one.environment.duration_s for one in answered),
     )
-    medians = _process_medians(runs)
+    medians = _process_times(runs)
     return replace(
         results[0],
         measurements=tuple(
-            replace(row, process_medians_s=medians.get(_key(row), ()))
+            replace(row, process_times_s=medians.get(_key(row), ()))
             for one in results
             for row in one.measurements
         ),
@@ -202,14 +202,14 @@ def merged(runs: Sequence[ProcessRun]) -> BenchResult | None:
     )
 
 
-def _process_medians(runs: Sequence[ProcessRun]) -> dict[tuple[object, ...], tuple[float, ...]]:
+def _process_times(runs: Sequence[ProcessRun]) -> dict[tuple[object, ...], tuple[float, ...]]:
     """Return the medians of each row's processes, those measured all at once if there are any."""
     chosen = [run for run in runs if run.together] or list(runs)
     found: dict[tuple[object, ...], tuple[float, ...]] = {}
     for run in chosen:
         for row in run.result.measurements if run.result is not None else ():
-            if row.median_s is not None and row.error is None:
-                found[_key(row)] = (*found.get(_key(row), ()), row.median_s)
+            if row.time_s is not None and row.error is None:
+                found[_key(row)] = (*found.get(_key(row), ()), row.time_s)
     return found
 
 

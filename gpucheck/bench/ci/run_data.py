@@ -168,7 +168,7 @@ def doubts_of(rows: Sequence[Measurement]) -> tuple[CarriedDoubt, ...]:
 def _rows_by_key(check: Check, run: ProcessRun) -> Mapping[_Key, Measurement]:
     """Return the rows of one process that a check is about."""
     rows = run.result.measurements if run.result is not None else ()
-    return {_key(row): row for row in rows if fits(check, row) and row.median_s}
+    return {_key(row): row for row in rows if fits(check, row) and row.time_s}
 
 
 def _key(row: Measurement) -> _Key:
@@ -202,7 +202,7 @@ def _chosen(found: Sequence[Mapping[_Key, Measurement]]) -> _Key | None:
         return None
     times: dict[_Key, list[float]] = {}
     for key, row in every:
-        times.setdefault(key, []).append(row.median_s or math.inf)
+        times.setdefault(key, []).append(row.time_s or math.inf)
     shapes = {key: math.prod(row.shape) for key, row in every}
     threads = {key: row.threads or 0 for key, row in every}
 
@@ -226,13 +226,13 @@ def _timed(check: Check, row: Measurement) -> float | None:
     """Return the time, or the throughput at that time; a low throughput is a long time."""
     by_time = check.metric is Metric.TIME
     seconds = _seconds(check, row, slow=(check.statistic is Statistic.P90) is by_time)
-    if seconds is None or row.median_s is None:
+    if seconds is None or row.time_s is None:
         return None
     if by_time:
         return seconds / scale_of(check.unit)
     if row.throughput is None:
         return None
-    return row.throughput.value * row.median_s / seconds / scale_of(check.unit)
+    return row.throughput.value * row.time_s / seconds / scale_of(check.unit)
 
 
 def _seconds(check: Check, row: Measurement, *, slow: bool) -> float | None:
@@ -243,7 +243,7 @@ def _seconds(check: Check, row: Measurement, *, slow: bool) -> float | None:
     if check.phase is Phase.STEADY:
         return stats.median(medians[len(medians) // 2 :]) if medians else None
     if check.statistic is Statistic.MEDIAN:
-        return row.median_s
+        return row.time_s
     if row.summary is None:
         return None
     return row.summary.p90_s if slow else row.summary.p10_s

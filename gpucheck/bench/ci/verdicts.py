@@ -92,7 +92,7 @@ def _of_rows(rows: Sequence[Measurement]) -> Iterator[Verdict]:
         if row.error is not None:
             wrong = row.verified is not None and not row.verified.ok
             kind, message = (Kind.FAILURE if wrong else Kind.ERROR), row.error.message
-        elif row.median_s is None:
+        elif row.time_s is None:
             kind, message = Kind.ERROR, "interrupted before it was measured"
         figures = []
         if row.throughput is not None:

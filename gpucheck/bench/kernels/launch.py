@@ -53,7 +53,7 @@ class Launch(Kernel):
         """Return the host's share of each launch."""
         found = []
         for device in dict.fromkeys(row.device for row in rows):
-            times = {row.variant: row.median_s for row in rows if row.device == device}
+            times = {row.variant: row.time_s for row in rows if row.device == device}
             stream_s, graph_s = times.get("stream"), times.get("graph")
             if stream_s and graph_s:
                 added_us = 1e6 * (stream_s - graph_s)

@@ -69,10 +69,10 @@ class Transfer(Kernel):
         for device in dict.fromkeys(row.device for row in rows):
             for way in _WAYS[:2]:
                 points = [
-                    (row.bytes_moved, row.median_s)
+                    (row.bytes_moved, row.time_s)
                     for row in rows
                     if row.device == device and row.variant == f"{way}-pinned"
-                    if row.bytes_moved and row.median_s
+                    if row.bytes_moved and row.time_s
                 ]
                 found.extend(_fitted(device, way, points))
         return found

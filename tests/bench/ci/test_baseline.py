@@ -472,7 +472,7 @@ def test_a_file_of_a_newer_kind_is_not_to_be_written_anew(tmp_path: Path) -> Non
 
 
 def test_a_report_of_bench_is_a_run_of_one_process(tmp_path: Path) -> None:
-    rows = [row("gpu:0", 7e14, repeat95_s=(1.9e-4, 2.1e-4), median_s=2e-4)]
+    rows = [row("gpu:0", 7e14, repeat95_s=(1.9e-4, 2.1e-4), time_s=2e-4)]
     found = read_run(written(tmp_path, document("gpu:0", 7e14, rows=rows, exit_code=0)))
 
     (series,) = found.series

@@ -218,7 +218,7 @@ def test_what_the_run_said_of_itself_explains_a_slowdown(
 def test_a_slow_row_is_not_excused_by_the_doubts_of_another() -> None:
     slow = row("gpu:0", 5e14)
     disturbed = row("gpu:0", 5e14, scope=Scope.END_TO_END, doubts=(BUSY,))
-    now = run(rows=[replace(slow, median_s=2 * (slow.median_s or 0), throughput=None), disturbed])
+    now = run(rows=[replace(slow, time_s=2 * (slow.time_s or 0), throughput=None), disturbed])
     before = run(rows=[replace(slow, throughput=None), replace(disturbed, doubts=())])
 
     found = {one.id.rpartition("/")[2]: one for one in compared(before, now).rows}
@@ -233,7 +233,7 @@ def test_a_slow_row_is_not_excused_by_the_doubts_of_another() -> None:
 )
 def test_a_row_without_a_figure_says_why_it_has_none(code_: str, expected: GateClass) -> None:
     why = Failure(code=code_, message="it came to nothing")
-    nothing = replace(row("gpu:0", 1e12, kernel="copy"), median_s=None, throughput=None, error=why)
+    nothing = replace(row("gpu:0", 1e12, kernel="copy"), time_s=None, throughput=None, error=why)
     copy = row("gpu:0", 1e12, kernel="copy")
 
     found = compared(run(rows=[row("gpu:0", 7e14), copy]), run(rows=[row("gpu:0", 7e14), nothing]))

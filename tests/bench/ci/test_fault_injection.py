@@ -167,12 +167,12 @@ BRAKE = {"reasons": {"power-brake": 0.4}, "limited_s": {"power-brake": 8.0}}
         ),
         ({"corruption": {"digest": "f" * 16}}, "corruption", ("failure", "hardware")),
         (
-            {"row": {"verified": WRONG, "error": NAN, "median_s": None, "throughput": None}},
+            {"row": {"verified": WRONG, "error": NAN, "time_s": None, "throughput": None}},
             "not-finite",
             ("failure", "hardware"),
         ),
         (
-            {"row": {"error": LOST, "median_s": None, "throughput": None, "verified": None}},
+            {"row": {"error": LOST, "time_s": None, "throughput": None, "verified": None}},
             "processes",
             ("failure", "hardware"),
         ),

@@ -153,13 +153,13 @@ def broken() -> RunData:
     def wrong(device: str, error: float | None) -> BenchResult:
         bad = Verified(error=error, bound=1e-5, ok=False, reference="float64")
         row = {
-            "median_s": None, "verified": bad, "error": Failure("wrong-result", "it is wrong")
+            "time_s": None, "verified": bad, "error": Failure("wrong-result", "it is wrong")
         }  # fmt: skip
         flips = {"mismatches": 3, "first_index": 17, "largest_ulp": 4096, "not_finite": 1}
         return well(device, row=row, check=flips if device == "gpu:0" else {})
 
     def lost(device: str) -> BenchResult:
-        return well(device, row={"median_s": None, "error": Failure("gpu-lost", "it is lost")})
+        return well(device, row={"time_s": None, "error": Failure("gpu-lost", "it is lost")})
 
     return figures(well, partial(wrong, error=0.5), partial(wrong, error=None), lost)
 
@@ -258,7 +258,7 @@ def test_what_says_most_of_the_device_decides_whatever_failed_first() -> None:
 
 
 def test_a_gpu_lost_in_mid_run_is_hardware_though_others_gave_figures() -> None:
-    lost = product(700, median_s=None, error=Failure("gpu-lost", "it fell off the bus"))
+    lost = product(700, time_s=None, error=Failure("gpu-lost", "it fell off the bus"))
     runs = [*product_runs(GOOD), run_of(result_of(lost, telemetry=sensors()), 5, "gpu:0")]
     found = run_data(runs)
 

@@ -267,7 +267,7 @@ def test_a_board_that_nobody_knows_is_undecided() -> None:
 @pytest.mark.parametrize(("error", "name"), [(0.5, "results"), (None, "not-finite")])
 def test_wrong_results_and_nan_are_hardware(error: float | None, name: str) -> None:
     bad = Verified(error=error, bound=1e-5, ok=False, reference="float64")
-    wrong = product(700, median_s=None, verified=bad, error=Failure("wrong-result", "it is wrong"))
+    wrong = product(700, time_s=None, verified=bad, error=Failure("wrong-result", "it is wrong"))
     runs = [*product_runs(GOOD), run_of(result_of(wrong, telemetry=sensors()), 5, "gpu:0")]
     found = run_data(runs)
 
@@ -507,7 +507,7 @@ def test_a_slowdown_that_a_change_of_clocks_explains_fails_nothing(
 
 def test_results_that_the_time_did_not_reach_are_noise_and_not_the_softwares() -> None:
     why = Failure("no-time", "the time was over", ("give more time",))
-    row = product(700, median_s=None, verified=None, throughput=None, error=why)
+    row = product(700, time_s=None, verified=None, throughput=None, error=why)
     runs = [run_of(result_of(row, telemetry=sensors()), at, "gpu:0") for at in range(5)]
 
     unchecked = gate(run_data(runs), "results")
@@ -525,7 +525,7 @@ def test_results_that_the_time_did_not_reach_are_noise_and_not_the_softwares() -
 )
 def test_the_first_wrong_result_is_described(error: float | None, name: str, said: str) -> None:
     bad = Verified(error=error, bound=1e-5, ok=False, reference="float64")
-    wrong = product(700, median_s=None, verified=bad, error=Failure("wrong-result", "it is wrong"))
+    wrong = product(700, time_s=None, verified=bad, error=Failure("wrong-result", "it is wrong"))
     runs = [*product_runs(GOOD), run_of(result_of(wrong, telemetry=sensors()), 5, "gpu:0")]
 
     found = gate(run_data(runs), name)

@@ -289,7 +289,7 @@ def test_the_rows_are_those_of_each_devices_first_process() -> None:
     assert found is not None
     speeds = [row.throughput.value for row in found.measurements if row.throughput]
     assert speeds == [1e14, 3e14]
-    first, second = (row.process_medians_s for row in found.measurements)
+    first, second = (row.process_times_s for row in found.measurements)
     assert first[0] == pytest.approx(2 * first[1])
     assert second[0] == pytest.approx(4 / 3 * second[1])
     assert [gpu.cuda_index for gpu in found.environment.gpus] == [0, 1]
@@ -303,7 +303,7 @@ def test_the_medians_are_those_measured_all_at_once_if_any_were() -> None:
 
     assert some is not None
     assert none is not None
-    assert [len(found.measurements[0].process_medians_s) for found in (some, none)] == [2, 3]
+    assert [len(found.measurements[0].process_times_s) for found in (some, none)] == [2, 3]
 
 
 def test_a_device_whose_first_process_died_is_shown_by_the_next() -> None:

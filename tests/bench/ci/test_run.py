@@ -636,7 +636,7 @@ def test_another_driver_takes_no_more_processes_in_vain() -> None:
 def test_a_wrong_result_is_a_hardware_failure_whatever_its_speed() -> None:
     wrong = Verified(error=None, bound=1e-2, ok=False, reference="float64")
     failure = Failure(code="wrong-result", message="it holds NaN")
-    rows = [row("gpu:2", 9e14, verified=wrong, error=failure, median_s=None, throughput=None)]
+    rows = [row("gpu:2", 9e14, verified=wrong, error=failure, time_s=None, throughput=None)]
     answer, kept, _ = measured(steady(gpu2={"rows": rows}))
 
     assert GateClass.HARDWARE in gates(answer, GateStatus.FAIL).values()

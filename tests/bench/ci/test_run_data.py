@@ -73,7 +73,7 @@ def test_a_variant_that_is_named_is_taken() -> None:
         {"dtype": replace(ROW.dtype, math_mode="tf32")},
         {"dtype": replace(ROW.dtype, input="float64")},
         {"scope": Scope.END_TO_END},
-        {"median_s": None},
+        {"time_s": None},
     ],
 )
 def test_rows_of_something_else_are_not_taken(changes: dict[str, Any]) -> None:
@@ -177,7 +177,7 @@ def test_a_framework_that_was_not_measured_has_no_figure() -> None:
 
 
 def test_every_process_gives_the_same_form() -> None:
-    slow_once = replace(COMPILED, median_s=0.5, throughput=Throughput(value=2e9, unit="B/s"))
+    slow_once = replace(COMPILED, time_s=0.5, throughput=Throughput(value=2e9, unit="B/s"))
 
     found = chosen([EAGER, COMPILED], [EAGER, COMPILED], [EAGER, slow_once], framework="pytorch")
 
@@ -186,7 +186,7 @@ def test_every_process_gives_the_same_form() -> None:
 
 def test_why_there_is_no_figure_is_said_by_the_rows_of_that_framework() -> None:
     gone = Failure(code="framework-missing", message="PyTorch is not installed")
-    rows = [replace(EAGER, median_s=None, throughput=None, error=gone), ROW]
+    rows = [replace(EAGER, time_s=None, throughput=None, error=gone), ROW]
     runs = [run_of(result_of(*rows))]
 
     asked = metric_values(replace(COPY, framework="pytorch"), "cpu", runs)

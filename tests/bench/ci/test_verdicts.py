@@ -135,7 +135,7 @@ LATE = Failure(code="no-time", message="the time was over")
         ({"verified": WRONG, "error": LATE}, Kind.FAILURE, "the time was over"),
         ({"verified": RIGHT, "error": LATE}, Kind.ERROR, "the time was over"),
         ({"verified": None, "error": LATE}, Kind.ERROR, "the time was over"),
-        ({"median_s": None}, Kind.ERROR, "interrupted before it was measured"),
+        ({"time_s": None}, Kind.ERROR, "interrupted before it was measured"),
     ],
 )
 def test_a_row_without_gates_is_right_or_wrong_or_not_measured(

@@ -74,7 +74,7 @@ def row(size: int, seconds: float, variant: str = "to-gpu-pinned") -> Measuremen
         shape=(size // 4,),
         scope=Scope.RESIDENT,
         bytes_moved=size,
-        median_s=seconds,
+        time_s=seconds,
         verified=RIGHT,
     )
 

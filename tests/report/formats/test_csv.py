@@ -108,6 +108,7 @@ def test_a_benchmark_has_a_row_for_each_measurement() -> None:
         ),
         replace(
             measurement("triad", 1e9, device="gpu:0"),
+            time_s=None,
             median_s=None,
             throughput=None,
             verified=None,

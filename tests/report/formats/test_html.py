@@ -76,7 +76,7 @@ def test_a_wrong_result_is_the_headline() -> None:
     assert right is not None
     wrong = product(700.0, verified=replace(right, ok=False))
 
-    for row in (wrong, replace(wrong, median_s=None, throughput=None)):
+    for row in (wrong, replace(wrong, time_s=None, throughput=None)):
         assert "WRONG\n1 row, 1 WRONG" in page(bench_report(result_of(row))).text
 
 

@@ -124,6 +124,7 @@ ROW = Measurement(
     scope=Scope.RESIDENT,
     samples_s=(0.1, 0.1),
     warmup_s=(0.2,),
+    time_s=0.1,
     median_s=0.1,
     ci95_s=(0.1, 0.1),
     converged=True,
@@ -131,7 +132,9 @@ ROW = Measurement(
     verified=Verified(error=1e-7, bound=1e-5, ok=True, reference="float64"),
     doubts=(Doubt(code="host-busy", message="others took 30 %", next="run it again"),),
 )
-SIDE = ComparisonSide(device="cpu", variant="numpy", threads=4, median_s=0.1, dtype=FLOAT32)
+SIDE = ComparisonSide(
+    device="cpu", variant="numpy", threads=4, time_s=0.1, median_s=0.1, dtype=FLOAT32
+)
 AGAINST = Comparison(
     kernel="matmul",
     dtype=FLOAT32,
