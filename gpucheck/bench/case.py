@@ -11,6 +11,7 @@ from itertools import pairwise
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from gpucheck.bench.ceiling import most_flops_per_s
 from gpucheck.bench.model import (
     Conclusion,
     DtypeSpec,
@@ -136,6 +137,11 @@ class Case(ABC):
     @property
     def walked_and_cache_bytes(self) -> tuple[int, int] | None:
         """Return the memory that a run walks through and the device's last cache, if it matters."""
+        return None
+
+    @property
+    def least_s(self) -> float | None:
+        """Return the seconds that the device needs for an operation at least; None if unknown."""
         return None
 
     @property
@@ -268,6 +274,12 @@ class Kernel(ABC):
         return ()
 
 
+def least_seconds(cpu: CpuFacts, label: CaseLabel, work: Work) -> float | None:
+    """Return the seconds that this processor needs for the work at least; None if unknown."""
+    most = most_flops_per_s(cpu, label.dtype)
+    return None if most is None else work.flops / most
+
+
 def thread_counts(cpu: CpuFacts) -> tuple[int, ...]:
     """Return the thread counts to measure: all that can run at once, and one."""
     return (cpu.threads, 1) if cpu.threads > 1 else (1,)
@@ -295,6 +307,11 @@ class CpuCase(Case):
         if cache_bytes is None or not self.walks_memory:
             return None
         return self.work.bytes_moved, cache_bytes
+
+    @property
+    def least_s(self) -> float | None:
+        """Return the seconds that all cores together need for the operation at least."""
+        return least_seconds(self._order.cpu, self.label, self.work)
 
     def poison(self) -> None:
         """Fill the output with NaN, so that an old result cannot pass."""

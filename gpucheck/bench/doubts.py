@@ -72,8 +72,8 @@ class RowEnvironment:
 
     `far`: this process may not run on any CPU near the row's GPU. `integrated`: the GPU shares the
     host's memory. `chip_to_chip`: its link to the host is NVLink, not PCIe (Grace). `clock_max_mhz`
-    is the highest clock of its SMs. `old_blas` names the instructions that the BLAS uses if those
-    are older than the processor's.
+    is the highest clock of its SMs. `slow_blas` says why the processor's BLAS is slow, if it is
+    known to be.
     """
 
     host: HostState
@@ -83,7 +83,7 @@ class RowEnvironment:
     integrated: bool = False
     chip_to_chip: bool = False
     clock_max_mhz: float | None = None
-    old_blas: str | None = None
+    slow_blas: str | None = None
 
 
 _Rule = Callable[[CaseState, RowEnvironment], Doubt | None]
@@ -283,11 +283,11 @@ def _quota(state: CaseState, environment: RowEnvironment) -> Doubt | None:
 
 def _blas_older(state: CaseState, environment: RowEnvironment) -> Doubt | None:
     label = state.case.label
-    if environment.old_blas is None or label.device != "cpu" or label.kernel not in BLAS_USERS:
+    if environment.slow_blas is None or label.device != "cpu" or label.kernel not in BLAS_USERS:
         return None
     if label.framework is not None:  # it has a BLAS of its own
         return None
-    return make_doubt("blas-older-than-cpu", blas=environment.old_blas)
+    return make_doubt("blas-older-than-cpu", blas=environment.slow_blas)
 
 
 def _rounds_differ(state: CaseState, _: RowEnvironment) -> Doubt | None:

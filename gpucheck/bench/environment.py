@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from gpucheck.bench.model import BenchEnvironment, Roofline
 from gpucheck.bench.request_model import BenchRequest
 from gpucheck.drivers.gpu import BenchGpu, OpenedGpus
-from gpucheck.drivers.host.blas import Blas, BlasFacts
+from gpucheck.drivers.host.blas import NETLIB, NO_BLAS, Blas, BlasFacts
 from gpucheck.drivers.host.cpu import CpuFacts, CpuLoad, LinuxCpu, parse_cpu_list
 from gpucheck.drivers.interface import Probes
 from gpucheck.drivers.nvml.sensors import NvmlSensors
@@ -342,7 +342,7 @@ _OF_BLIS: _Cores = {
     "avx512f": ("skx", "knl", "zen4", "zen5"),
     "avx2": ("haswell", "zen", "zen2", "zen3", "excavator"),
     "avx": ("sandybridge", "bulldozer", "piledriver", "steamroller"),
-    "sse2": ("penryn", "generic"),
+    "sse2": ("penryn",),
 }
 _OF_MKL: _Cores = {
     "avx512f": ("avx512",),
@@ -350,20 +350,32 @@ _OF_MKL: _Cores = {
     "avx": ("avx",),
     "sse2": ("sse4_2",),
 }
+#: Core types of OpenBLAS and BLIS for processors that they do not know.
+_GENERIC = frozenset({"generic", "armv8"})
+#: What computes products without kernels for any processor, by the name of drivers/host/blas.py.
+_PLAIN = {
+    NETLIB: "NumPy uses the reference BLAS of netlib, which is not optimised",
+    NO_BLAS: "this NumPy was built without a BLAS",
+}
 #: Variables that choose the kernels of a BLAS.
 _FORCING = ("OPENBLAS_CORETYPE", "BLIS_ARCH_TYPE", "MKL_ENABLE_INSTRUCTIONS")
 
 
-def older_than_cpu(
+def explain_slow_blas(
     blas: BlasFacts | None, instruction_sets: frozenset[str], variables: Mapping[str, str]
 ) -> str | None:
-    """Return which older kernels the BLAS uses; None if the newest, or unknown.
+    """Return why the BLAS is slow on this CPU; None if it has the newest kernels, or is unknown.
 
     `instruction_sets` are the CPU's, by Linux's names; `variables` may force a choice.
     """
     if blas is None:
         return None
+    if blas.name in _PLAIN:
+        return _PLAIN[blas.name]
     known, core = _OF_OPENBLAS, blas.architecture
+    forced = next((f" ({name}={variables[name]})" for name in _FORCING if name in variables), "")
+    if (core or "").lower() in _GENERIC:
+        return f"{blas.name} uses its generic kernels ({core}){forced}, not those of this processor"
     if blas.name == "blis":
         known = _OF_BLIS
     elif blas.name == "mkl":
@@ -376,5 +388,6 @@ def older_than_cpu(
         return None
     if INSTRUCTION_SETS.index(uses) <= INSTRUCTION_SETS.index(has):
         return None
-    forced = next((f" ({name}={variables[name]})" for name in _FORCING if name in variables), "")
-    return f"{blas.name} uses its kernels for {core}{forced}"
+    return (
+        f"{blas.name} uses its kernels for {core}{forced}, but the processor has newer instructions"
+    )

@@ -17,6 +17,7 @@ from gpucheck.bench.case import (
     Kernel,
     Work,
     cpu_label,
+    least_seconds,
 )
 from gpucheck.bench.frameworks import (
     COMPILED,
@@ -195,6 +196,13 @@ class FrameworkCase(Case):
     def shortest_span_s(self) -> float:
         """Return the shortest span that the host's clock measures accurately."""
         return HOST_SPAN_S if self._part.gpu is None else 2 * EVENT_SPAN_S
+
+    @property
+    def least_s(self) -> float | None:
+        """Return the seconds that the processor needs for an operation at least."""
+        if self._part.gpu is not None:
+            return None
+        return least_seconds(self._order.cpu, self.label, self.work)
 
     @property
     def sets(self) -> int:

@@ -11,6 +11,7 @@ from gpucheck.bench.frameworks import GPU_ONLY, UNNAMED, dtypes_of
 from gpucheck.bench.gpu_case import ROTATION_IN_L2
 from gpucheck.bench.numerics import FORMATS, canonical
 from gpucheck.bench.request_model import BenchMode, BenchRequest
+from gpucheck.bench.roofline import are_alike
 from gpucheck.drivers.cupy.errors import BUSY
 from gpucheck.drivers.gpu import BenchGpu, OpenedGpus
 from gpucheck.inventory.condition import RESERVED_BYTES, spare_bytes
@@ -85,6 +86,11 @@ class Group:
     limit: bool = False
     taken: Mapping[int, Failure] = field(default_factory=dict)
     frameworks_on_cpu: bool = False
+
+    @property
+    def bytes_moved(self) -> int:
+        """Return the bytes that one operation moves."""
+        return self.kernel.work(self.shape, self.dtype).bytes_moved
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,6 +174,7 @@ class _Planning:
             ]
             if name == "copy":
                 found.extend(self._copy_limit(kernel, same))
+                found.extend(self._cached_copies(kernel, [*groups, *found]))
             # A smaller product does not reach a device's limit.
             elif all(
                 math.prod(group.shape) < math.prod(kernel.shape(kernel.sizes[BenchMode.QUICK]))
@@ -189,6 +196,24 @@ class _Planning:
         cpu = self._resources.with_cpu and not self._shown(requested, kernel, beyond, None)
         return self._limit(kernel, beyond if cpu else edge, gpus, cpu=cpu)
 
+    def _cached_copies(self, kernel: Kernel, groups: Sequence[Group]) -> list[Group]:
+        """Return copies of as many bytes as the processor's groups that its cache may hold have."""
+        on_cpu = [group for group in groups if group.with_cpu or group.frameworks_on_cpu]
+        sizes = [group.bytes_moved for group in on_cpu if group.kernel is kernel]
+        found: list[Group] = []
+        for group in on_cpu:
+            moved = group.bytes_moved
+            cached = moved < ROTATION_IN_L2 * (self._resources.cache_bytes or 0)
+            if (
+                group.kernel.limited_by_memory
+                and cached
+                and not any(are_alike(moved, size) for size in sizes)
+            ):
+                edge = math.isqrt(moved // kernel.work((1, 1), "float32").bytes_moved)
+                found.append(self._limit_group(kernel, max(1, edge), (), cpu=True))
+                sizes.append(moved)
+        return found
+
     def _shown(
         self, requested: Sequence[Group], kernel: Kernel, edge: int, gpu: BenchGpu | None
     ) -> bool:
@@ -205,18 +230,19 @@ class _Planning:
         self, kernel: Kernel, edge: int, gpus: Sequence[BenchGpu], *, cpu: bool
     ) -> Sequence[Group]:
         size = largest_fitting(kernel, "float32", edge, self._resources, gpus)
-        if not size:
-            return ()
-        return (
-            Group(
-                kernel=kernel,
-                dtype="float32",
-                shape=kernel.shape(power_of_two(size)),
-                request=replace(self._request, mode=BenchMode.QUICK, size=None),
-                with_cpu=self._resources.with_cpu and cpu,
-                gpus=frozenset(gpu.cuda_index for gpu in gpus),
-                limit=True,
-            ),
+        return (self._limit_group(kernel, power_of_two(size), gpus, cpu=cpu),) if size else ()
+
+    def _limit_group(
+        self, kernel: Kernel, edge: int, gpus: Sequence[BenchGpu], *, cpu: bool
+    ) -> Group:
+        return Group(
+            kernel=kernel,
+            dtype="float32",
+            shape=kernel.shape(edge),
+            request=replace(self._request, mode=BenchMode.QUICK, size=None),
+            with_cpu=self._resources.with_cpu and cpu,
+            gpus=frozenset(gpu.cuda_index for gpu in gpus),
+            limit=True,
         )
 
     def _dtypes_of(self, kernel: Kernel) -> Sequence[str]:

@@ -6,7 +6,10 @@ does not give the rate (8.6, 8.9 and 12.0 have boards of half rate), so an unkno
 range.
 
 A GPU's row is compared with its board's peak and the copy measured on it. A processor's row is
-compared with the best copy and matrix product of the same run, since no peak is published for it.
+compared with what the same run measured on at most as many threads, since no peak is published for
+it: the best matrix product, and the best copy from memory or, for data that fit into the cache, of
+as many bytes. The exponentials alone, in the cache, are softmax' second limit: the lower counts.
+Rows and limits come by the same estimator.
 
 The doubts cover figures beyond a limit, uncertain limits, and two signs that a GPU product did not
 run in the arithmetic that its row names: a rate that needs no tensor cores, and an error that does
@@ -22,6 +25,7 @@ from dataclasses import replace
 from gpucheck.bench.boards import TableBoard, find_board, load_table
 from gpucheck.bench.doubt_table import make_doubt
 from gpucheck.bench.kernel_traits import LINKS, STREAMS
+from gpucheck.bench.kernels.softmax import EXPONENTIALS
 from gpucheck.bench.model import LARGER_SIZE, Doubt, Fact, Measurement, Roofline, Scope
 from gpucheck.drivers.gpu import BenchGpu, Board
 
@@ -30,6 +34,12 @@ TENSOR_FORMATS = frozenset({"tf32", "float16", "bfloat16", "float8", "int8"})
 #: PCI device ids of TU116 and TU117, compute capability 7.5 without tensor cores. Ids: names of
 #: NVIDIA's open kernel modules (g_nv_name_released.h); the chips: techpowerup's review of GTX 1660.
 _WITHOUT_TENSOR_CORES = (range(0x1F80, 0x2000), range(0x2180, 0x2200))
+#: Doubt of a row whose data may be in the processor's cache.
+_CACHE_RESIDENT = "cache-resident"
+#: Reason for no percentage of a peak.
+_BY_MEMORY = "memory limits its speed: see percent_of_copy"
+#: Factor between the bytes of two rows up to which a cache holds as much of both.
+_ALIKE = 1.25
 #: Reason for a missing limit although a copy was measured.
 _CACHED = f"the copies of this run may have stayed in a cache: {LARGER_SIZE}"
 
@@ -132,16 +142,9 @@ def _computed(gpu: BenchGpu) -> Board | None:
 def rooflines_of(rows: Sequence[Measurement]) -> tuple[Roofline, ...]:
     """Return the limits that good rows of `copy`, `triad` and `matmul` show, by device and threads.
 
-    The fastest of all samples counts, as in STREAM: a speed reached once is possible.
+    What fewer threads reach is possible with more.
     """
-    good = [
-        row
-        for row in rows
-        if row.verified is not None
-        and row.verified.ok
-        and row.scope is Scope.RESIDENT
-        and row.summary is not None
-    ]
+    good = _sound(rows)
     places = dict.fromkeys((row.device, row.threads) for row in good if row.kernel in STREAMS)
     places |= dict.fromkeys(
         (row.device, row.threads) for row in good if row.kernel == "matmul" and row.device == "cpu"
@@ -150,7 +153,7 @@ def rooflines_of(rows: Sequence[Measurement]) -> tuple[Roofline, ...]:
 
 
 def _roofline(rows: Sequence[Measurement], device: str, threads: int | None) -> Roofline:
-    here = [row for row in rows if (row.device, row.threads) == (device, threads)]
+    here = [row for row in rows if row.device == device and (row.threads or 0) <= (threads or 0)]
     copies = [row for row in here if row.kernel in STREAMS and not in_cache(row)]
     # A small copy shows the cost of its launch, not the speed of the memory.
     largest = max((math.prod(row.shape) for row in copies), default=None)
@@ -161,8 +164,8 @@ def _roofline(rows: Sequence[Measurement], device: str, threads: int | None) -> 
     return Roofline(
         device=device,
         threads=threads,
-        copy_bytes_per_s=max(map(_fastest, copies), default=None),
-        gemm_flops_per_s=max(map(_fastest, products), default=None),
+        copy_bytes_per_s=max(map(_speed, copies), default=None),
+        gemm_flops_per_s=max(map(_speed, products), default=None),
         gemm_dtype="float32",
         unavailable={"copy_bytes_per_s": _CACHED} if cached else {},
     )
@@ -173,16 +176,32 @@ def in_cache(row: Measurement) -> bool:
     return any(doubt.code.endswith("-resident") for doubt in row.doubts)
 
 
-def _fastest(row: Measurement) -> float:
-    """Return the throughput of a row's fastest sample, in its bytes or operations."""
-    amount = row.bytes_moved if row.kernel in STREAMS else row.flops
-    return (amount or 0) / row.summary.min_s if row.summary is not None else 0.0
+def _sound(rows: Iterable[Measurement]) -> list[Measurement]:
+    """Return the rows whose speed is a possible one."""
+    return [
+        row
+        for row in rows
+        if row.verified is not None
+        and row.verified.ok
+        and row.scope is Scope.RESIDENT
+        and row.throughput is not None
+    ]
+
+
+def _speed(row: Measurement) -> float:
+    return row.throughput.value if row.throughput is not None else 0.0
 
 
 def with_percentages(
-    row: Measurement, rooflines: Iterable[Roofline], gpus: Sequence[BenchGpu]
+    row: Measurement,
+    rooflines: Iterable[Roofline],
+    gpus: Sequence[BenchGpu],
+    measured: Iterable[Measurement] = (),
 ) -> Measurement:
-    """Return the row with its percentages and their limits; a row without interval has none."""
+    """Return the row with its percentages and their limits; a row without interval has none.
+
+    `measured` are all rows of the run, those that only show limits included.
+    """
     if row.time_s is None or row.throughput is None:
         return row
     if row.ci95_s is None:
@@ -192,9 +211,13 @@ def with_percentages(
     place = (row.device, row.threads)
     roofline = next((one for one in rooflines if (one.device, one.threads) == place), None)
     gpu = next((gpu for gpu in gpus if row.device == gpu.device), None)
-    row = _against_copy(row, roofline)
     if row.device == "cpu":
-        return _against_product(row, roofline)
+        fewer = [one for one in _sound(measured) if (one.threads or 0) <= (row.threads or 0)]
+        here = [one for one in fewer if one.device == "cpu"]
+        if row.throughput.unit != "B/s":
+            return _against_product(_against_copy(row, roofline), roofline)
+        return _against_exponentials(_against_own_size(row, roofline, here), here)
+    row = _against_copy(row, roofline)
     return _against_board(row, gpu.board if gpu is not None else None)
 
 
@@ -219,6 +242,62 @@ def _against_copy(row: Measurement, roofline: Roofline | None) -> Measurement:
     )
 
 
+def _against_own_size(
+    row: Measurement, roofline: Roofline | None, measured: Sequence[Measurement]
+) -> Measurement:
+    """Return the row with its percentage of a copy of as many bytes, if a cache may hold them.
+
+    Then it does not matter that they are in the cache, except where memory itself is measured.
+    """
+    if row.throughput is None or not in_cache(row):
+        return _against_copy(row, roofline)
+    own = row.bytes_moved or 0
+    copies = [
+        _speed(one)
+        for one in measured
+        if one.kernel in STREAMS and are_alike(own, one.bytes_moved or 0)
+    ]
+    if not copies:
+        return _lacking(row, "percent_of_copy", "no copy of as many bytes was measured")
+    doubts = row.doubts
+    if row.kernel not in STREAMS:
+        doubts = tuple(doubt for doubt in doubts if doubt.code != _CACHE_RESIDENT)
+    return replace(
+        row,
+        percent_of_copy=100 * row.throughput.value / max(copies),
+        limits=row.limits | {"copy": "the best copy or triad of as many bytes in this run"},
+        doubts=doubts,
+        unavailable=_without(row, "percent_of_copy"),
+    )
+
+
+def are_alike(one_bytes: int, other_bytes: int) -> bool:
+    """Return whether a cache holds about as much of one row's data as of the other's."""
+    return one_bytes <= _ALIKE * other_bytes and other_bytes <= _ALIKE * one_bytes
+
+
+def _against_exponentials(row: Measurement, measured: Sequence[Measurement]) -> Measurement:
+    """Return a softmax on the processor with its percentage of the exponentials alone.
+
+    Only if those are a lower limit than the copy. A softmax that is faster than they were timed
+    shows how fast they can be.
+    """
+    alike = [one for one in measured if (one.kernel, one.dtype) == (row.kernel, row.dtype)]
+    rates = [float(one.facts[EXPONENTIALS]) for one in alike if EXPONENTIALS in one.facts]
+    if row.throughput is None or row.percent_of_copy is None or not rates:
+        return _lacking(row, "percent_of_peak", _BY_MEMORY)
+    of_a_number = (row.bytes_moved or 0) / math.prod(row.shape)
+    limit = max([max(rates) * (row.threads or 1) * of_a_number, *map(_speed, alike)])
+    if limit >= 100 * row.throughput.value / row.percent_of_copy:
+        return _lacking(row, "percent_of_peak", _BY_MEMORY)
+    return replace(
+        row,
+        percent_of_peak=100 * row.throughput.value / limit,
+        limits=row.limits | {"peak": "exponentials alone, in the cache"},
+        unavailable=_without(row, "percent_of_peak"),
+    )
+
+
 def _without(row: Measurement, key: str) -> dict[str, str]:
     return {name: why for name, why in row.unavailable.items() if name != key}
 
@@ -226,8 +305,8 @@ def _without(row: Measurement, key: str) -> dict[str, str]:
 def _against_product(row: Measurement, roofline: Roofline | None) -> Measurement:
     """Return the row with its percentage of the measured matrix product, if it computes."""
     best = roofline.gemm_flops_per_s if roofline is not None else None
-    if row.throughput is None or row.throughput.unit == "B/s" or not row.flops:
-        reason = "memory limits its speed: see percent_of_copy"
+    if not row.flops:
+        reason = _BY_MEMORY
     elif row.dtype.math_mode != "fp32":
         reason = f"no peak is known for {row.dtype.math_mode} on this processor"
     elif best is None or row.time_s is None:
@@ -313,8 +392,8 @@ def _above_peak(row: Measurement) -> Doubt | None:
     # A row in the cache exceeds memory speed and already has its own doubt.
     if percent is None or percent <= _ABOVE_PERCENT or in_cache(row):
         return None
-    wording = "above-peak-cpu" if row.device == "cpu" else "above-peak"
-    return make_doubt(wording, {"percent_of_peak": percent})
+    code = "above-product" if row.device == "cpu" else "above-peak"
+    return make_doubt(code, {"percent_of_peak": percent})
 
 
 def _above_copy(row: Measurement) -> Doubt | None:

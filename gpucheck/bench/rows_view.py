@@ -32,6 +32,8 @@ _WIDE = 0.1
 _SLOWER = 1.05
 #: Share up to which several GPUs are equally fast, and the smallest one with a digit other than 0.
 _ALIKE, _LEAST_SHOWN = 0.002, 0.0005
+#: Limit of a softmax on the processor whose exponentials take longer than its memory.
+EXP = "exp"
 #: Indentation of the lines below a row.
 _BELOW = 4
 
@@ -216,15 +218,20 @@ def _limits_text(rows: Sequence[Measurement]) -> str:
         percent, limit = limit_of(row)
         if percent:
             sides.setdefault(limit, set()).add("cpu" if row.device == "cpu" else "gpu")
+    by_exp = sides.pop(EXP, None)
     names = [
         limit if len(sides) == 1 else f"{limit} ({', '.join(sorted(of))})"
         for limit, of in sides.items()
     ]
+    if by_exp:
+        names.append(f"of {EXP} in the cache where it says so" if names else f"{EXP} in the cache")
     return f"% of {', '.join(names)}" if names else ""
 
 
 def limit_of(row: Measurement) -> tuple[float | None, str]:
     """Return the percentage to show, and the limit that it refers to."""
+    if row.device == "cpu" and None not in (row.percent_of_copy, row.percent_of_peak):
+        return row.percent_of_peak, EXP
     if row.percent_of_copy is not None and row.kernel != "copy":
         return row.percent_of_copy, "a copy"
     if row.percent_of_peak is not None:
@@ -254,14 +261,15 @@ def _figures(one: Entry) -> list[Inline]:
     widest = max(
         (width for each in one.rows if (width := half_width(each)) is not None), default=-1
     )
-    percent, _ = limit_of(row)
+    percent, limit = limit_of(row)
+    marked = f" {limit}" if limit == EXP else ""
     return [
         duration(row.time_s),
         # A wide interval is highlighted.
         (Span(spread_text(widest), "yellow" if widest >= _WIDE else ""),) if widest >= 0 else "",
         # Of a launch, the time itself is the figure.
         "" if row.kernel == "launch" else speed_text(row),
-        "" if percent is None else percent_text(percent),
+        "" if percent is None else f"{percent_text(percent)}{marked}",
     ]
 
 

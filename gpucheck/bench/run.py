@@ -18,7 +18,7 @@ from gpucheck.bench.environment import (
     RunEnvironment,
     blas_text,
     environment_of,
-    older_than_cpu,
+    explain_slow_blas,
     unified_notes,
 )
 from gpucheck.bench.framework_case import framework_cases
@@ -223,7 +223,8 @@ class _Bench:
             for limit in (True, False)
         )
         rooflines = rooflines_of([*limits, *rows])
-        rows = [self._with_roofline(row, rooflines) for row in rows]
+        measured = [*limits, *rows]
+        rows = [self._with_roofline(row, rooflines, measured) for row in rows]
         environment = environment_of(
             self._request,
             self._cpu,
@@ -393,7 +394,7 @@ class _Bench:
 
     def _rows(self, group_run: _GroupRun) -> list[Measurement]:
         host, rows = group_run.host.state(), []
-        old_blas = older_than_cpu(
+        slow_blas = explain_slow_blas(
             self._blas.read(), self._facts.instruction_sets, self._run_environment.variables
         )
         for state in group_run.states:
@@ -410,14 +411,16 @@ class _Bench:
                 integrated=bool(board and board.integrated),
                 chip_to_chip=bool(board and any(name in board.name for name in _GRACE)),
                 clock_max_mhz=next((clock for clock in clocks if clock), None),
-                old_blas=old_blas,
+                slow_blas=slow_blas,
             )
             rows.append(to_measurement(state, environment))
         return rows
 
-    def _with_roofline(self, row: Measurement, rooflines: Sequence[Roofline]) -> Measurement:
+    def _with_roofline(
+        self, row: Measurement, rooflines: Sequence[Roofline], measured: Sequence[Measurement]
+    ) -> Measurement:
         """Return the row compared with its roofline, with the doubts that follow."""
-        row = with_percentages(row, rooflines, self._boards)
+        row = with_percentages(row, rooflines, self._boards, measured)
         gpu = next((gpu for gpu in self._boards if row.device == gpu.device), None)
         unavailable = row.unavailable
         if gpu is not None and ENERGY_S[self._request.mode] > 0 and row.joules_per_op is None:

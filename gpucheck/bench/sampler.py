@@ -21,6 +21,8 @@ from gpucheck.report.errors import GpucheckError
 
 #: Error of a row whose times cannot be trusted.
 CLOCK_STUCK = "clock-stuck"
+#: Reference of a row that was too fast to have computed.
+PROCESSOR_CEILING = "the processor can compute at most"
 #: Number of single operations to compare with those of a batch.
 _SINGLES = 5
 #: With more operations than this in one sample, the clock is stuck or the operation does nothing.
@@ -147,6 +149,7 @@ class Sampler:
                 end_s = self._clock()
                 state.slices_s.append((start_s, end_s))
                 state.timed_s += max(end_s - start_s, self.ran_s - ran_s)
+            _check_speed(state)
             if first or state.checked_s <= _CHECK_SHARE * state.timed_s:
                 self._verify(state)
             state.facts = dict(state.case.facts)
@@ -269,6 +272,16 @@ class Sampler:
         return elapsed_s
 
 
+def _check_speed(state: CaseState) -> None:
+    """Fail a case that was faster than its device can compute, whatever its result."""
+    least_s, fastest_s = state.case.least_s, min(state.rounds[-1])
+    if least_s is not None and fastest_s < least_s:
+        state.verified = Verified(
+            error=least_s / fastest_s, bound=1.0, ok=False, reference=PROCESSOR_CEILING
+        )
+        raise _Failed(wrong_result(state, state.verified))
+
+
 def out_of_memory(state: CaseState) -> Failure:
     """Return the error of a case that ran out of host memory."""
     return Failure(
@@ -289,6 +302,8 @@ def stuck_clock(elapsed_s: float) -> Failure:
 
 def off_by(found: Verified) -> str:
     """Describe how far a finite result is from its reference; exact results are counted."""
+    if found.reference == PROCESSOR_CEILING:
+        return f"it was {found.error:.3g} times as fast as {found.reference}"
     if found.bound == 0 and found.error is not None:
         return f"{found.error:.0f} of its numbers differ from {found.reference}"
     # The report says how float64 is used, by sums or after steps.

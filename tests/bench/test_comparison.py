@@ -162,9 +162,7 @@ def test_a_wide_interval_does_not_slow_one_side_down() -> None:
 
 
 def test_many_gpus_share_one_headline() -> None:
-    rows = [
-        replace(GPU, device=f"gpu:{number}", time_s=0.01 + number / 1000) for number in (0, 5)
-    ]
+    rows = [replace(GPU, device=f"gpu:{number}", time_s=0.01 + number / 1000) for number in (0, 5)]
 
     two, many = (
         headline(compare([CPU, *rows])),

@@ -456,11 +456,11 @@ def test_a_gpu_on_the_hosts_memory_has_no_narrow_link() -> None:
         ("matmul", "gpu:0", False),
     ],
 )
-def test_products_by_an_old_blas_are_doubted(kernel: str, device: str, doubted: bool) -> None:
+def test_products_by_a_slow_blas_are_doubted(kernel: str, device: str, doubted: bool) -> None:
     found = record(noise())
     found.case.label = replace(found.case.label, kernel=kernel, device=device)  # type: ignore[misc]
 
-    codes = {one.code for one in doubts_about(found, replace(QUIET, old_blas="for Haswell"))}
+    codes = {one.code for one in doubts_about(found, replace(QUIET, slow_blas="for Haswell"))}
 
     assert ("blas-older-than-cpu" in codes) is doubted
 
@@ -624,7 +624,7 @@ ENVIRONMENTS: dict[str, tuple[RowEnvironment, CaseState]] = {
                  case={"work": Work(flops=0, bytes_moved=int(1e12), unit="B/s")}),
     ),
     "not low": (RowEnvironment(host=IDLE, clock_max_mhz=1980.0), ROWS["1584.0 MHz"]),
-    "an old BLAS": (RowEnvironment(host=IDLE, old_blas="openblas uses its kernels for Haswell"),
+    "an old BLAS": (RowEnvironment(host=IDLE, slow_blas="openblas uses its kernels for Haswell"),
                     state_of(label_of={"kernel": "matmul"})),
     **{f"PCIe {generation} x16": (
         RowEnvironment(host=IDLE, gpu=SensorSummary(link=(generation, 16))),

@@ -283,6 +283,30 @@ def test_a_small_copy_is_no_limit_and_a_large_one_is_measured_too() -> None:
     assert (limit.with_cpu, limit.gpus) == (True, {0, 1})
 
 
+@pytest.mark.parametrize(
+    ("kernel", "size", "cache_mib", "copies"),
+    [
+        # 32 MiB of softmax may stay in a cache of 32, not in one of 8.
+        ("softmax", 2048, 32, [4096, 2048]),
+        ("softmax", 2048, 8, [4096]),
+        ("softmax", 4096, 32, [4096]),
+        # A triad has three arrays for the copy's two.
+        ("triad", 1000, 32, [4096, 1224]),
+        ("copy", 512, 32, [4096]),
+    ],
+)
+def test_what_may_stay_in_the_cache_has_a_copy_of_as_many_bytes(
+    kernel: str, size: int, cache_mib: int, copies: list[int]
+) -> None:
+    machine = Resources(host_bytes=2**40, cache_bytes=cache_mib * 2**20)
+
+    plan = make_plan(BenchRequest(kernels=(kernel,), size=size), KERNELS, machine)
+
+    limits = [group for group in plan.groups if group.limit and group.kernel.id == "copy"]
+    assert [group.shape for group in limits] == [(edge, edge) for edge in copies]
+    assert all(group.with_cpu for group in limits)
+
+
 def test_the_processors_limit_is_a_copy_beyond_its_cache() -> None:
     machine = Resources(gpus=CARDS, cache_bytes=100 * 2**20)
 

@@ -67,6 +67,24 @@ def test_no_stretch_has_more_samples_than_it_may() -> None:
     assert (len(state.rounds[-1]), len(state.warmup_s)) == (4, 1 + 4)
 
 
+def test_a_case_that_is_faster_than_the_processor_can_be_is_wrong() -> None:
+    clock = FakeClock()
+
+    class Bounded(FakeCase):
+        least_s = 0.0025
+
+    quick, slow = (CaseState(case=Bounded(repeat(each), clock)) for each in (0.00125, 0.005))
+    for state in (quick, slow):
+        Sampler(clock, 10).take_slice(state, samples_s=0.01, warmup_s=0.01)
+
+    assert slow.error is None
+    assert quick.error is not None
+    assert quick.error.code == "wrong-result"
+    assert "it was 2 times as fast as the processor can compute at most" in quick.error.message
+    assert quick.verified is not None
+    assert not quick.verified.ok
+
+
 def test_checks_of_later_rounds_take_a_fifth_of_the_time_at_most() -> None:
     clock = FakeClock()
 

@@ -675,6 +675,18 @@ def test_with_v_the_speed_ups_of_a_sweep_name_the_size() -> None:
     assert "size 256: for this size the GPU is 260 times faster" in text
 
 
+def test_a_share_of_exponentials_is_marked_and_explained() -> None:
+    by_copy = replace(CPU, kernel="softmax", percent_of_copy=60.0, percent_of_peak=None)
+    by_exp = replace(by_copy, variant="blas-1-thread", threads=1, percent_of_peak=80.0)
+
+    both, alone = words(draw(result(by_copy, by_exp))), words(draw(result(by_exp)))
+
+    assert "% of a copy, of exp in the cache where it says so" in both
+    assert " 60% " in both
+    assert " 80% exp" in both
+    assert "% of exp in the cache" in alone
+
+
 def test_the_limits_of_both_sides_are_distinguished() -> None:
     product = replace(CPU, percent_of_peak=99.0)
     on_gpu = replace(FUSED, percent_of_peak=74.0)

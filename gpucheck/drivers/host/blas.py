@@ -12,6 +12,8 @@ from typing import Any
 
 from gpucheck.report.errors import InconclusiveError, refused_memory, system_refusal
 
+#: Names of what threadpoolctl does not know: netlib's reference BLAS, and NumPy's own loops.
+NETLIB, NO_BLAS = "netlib", "none"
 #: How long OpenBLAS' threads spin for further work after a product: two to this power, in cycles of
 #: the time-stamp counter. The library reads it when it is loaded (OpenBLAS issue 5171).
 _PATIENCE = "OPENBLAS_THREAD_TIMEOUT"
@@ -118,13 +120,13 @@ class Blas:
         self._controller: Any = None
 
     def read(self) -> BlasFacts | None:
-        """Return the loaded BLAS, or None where threadpoolctl knows none (Accelerate, none)."""
+        """Return the loaded BLAS; None where neither threadpoolctl nor NumPy knows it."""
         found = [entry for entry in self._found().info() if entry.get("user_api") == "blas"]
         if not found:
-            return None
+            return _unoptimised()
         first = found[0]
         return BlasFacts(
-            name=str(first["internal_api"]),
+            name=NETLIB if first.get("current_backend") == "NETLIB" else str(first["internal_api"]),
             version=first.get("version"),
             architecture=first.get("architecture"),
             threads=int(first["num_threads"]),
@@ -145,3 +147,19 @@ class Blas:
 
             self._controller = ThreadpoolController()
         return self._controller
+
+
+def _unoptimised() -> BlasFacts | None:
+    """Return what multiplies without threads: netlib's BLAS, or NumPy itself; None if neither."""
+    import numpy
+
+    build = numpy.show_config(mode="dicts") or {}
+    found = build.get("Build Dependencies", {}).get("blas")
+    if found is None:
+        return None
+    name = NO_BLAS
+    if found.get("found"):
+        if found.get("name") not in ("blas", "cblas"):
+            return None
+        name = NETLIB
+    return BlasFacts(name=name, version=None, architecture=None, threads=1)

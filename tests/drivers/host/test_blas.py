@@ -34,19 +34,60 @@ def test_a_limit_holds_inside_and_ends_outside(facts: BlasFacts) -> None:
     assert blas.read() == facts
 
 
+class Controller:
+    """What threadpoolctl has found, by default nothing."""
+
+    lib_controllers: tuple[object, ...] = ()
+
+    def __init__(self, *found: dict[str, object]) -> None:
+        self._found = found
+
+    def info(self) -> list[dict[str, object]]:
+        return list(self._found)
+
+
 def test_without_a_blas_there_is_nothing_to_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Empty:
-        lib_controllers: tuple[object, ...] = ()
-
-        def info(self) -> list[dict[str, object]]:
-            return []
-
     blas = Blas()
-    monkeypatch.setattr(blas, "_controller", Empty())
+    monkeypatch.setattr(blas, "_controller", Controller())
 
     assert blas.read() is None
     with blas.limited(3):
         pass
+
+
+@pytest.mark.parametrize(
+    ("built_with", "name"),
+    [
+        ({"name": "blas", "found": True}, "netlib"),
+        ({"name": "none"}, "none"),
+        ({"name": "armpl", "found": True}, None),
+        (None, None),
+    ],
+)
+def test_what_has_no_threads_is_named_as_numpy_was_built(
+    built_with: dict[str, object] | None, name: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blas = Blas()
+    monkeypatch.setattr(blas, "_controller", Controller())
+    found = {} if built_with is None else {"blas": built_with}
+    monkeypatch.setattr("numpy.show_config", lambda mode: {"Build Dependencies": found})
+
+    facts = blas.read()
+
+    assert (facts and facts.name) == name
+
+
+def test_flexiblas_with_the_reference_blas_behind_it_is_that(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    entry = {"user_api": "blas", "internal_api": "flexiblas", "num_threads": 1}
+    blas = Blas()
+    monkeypatch.setattr(blas, "_controller", Controller({**entry, "current_backend": "NETLIB"}))
+
+    facts = blas.read()
+
+    assert facts is not None
+    assert facts.name == "netlib"
 
 
 PROGRAM = """
