@@ -58,7 +58,8 @@ class Saving:
         The second is what to say of it below the report, None if nothing was saved.
 
         A baseline is a run that passed. One that failed or is undecided is saved only with
-        --save-failed, and the file says so; an interrupted one is never saved.
+        --save-failed, and the file says so; an interrupted one is never saved. One that was only
+        disturbed is saved with its rows marked, unless it would replace or join another run.
 
         Raises:
             WrongUseError: the file cannot be written.
@@ -66,14 +67,14 @@ class Saving:
         warnings, done = list(answer.warnings), None
         against = self.reference
         if against is not None and against.run.exit_code not in (None, ExitCode.OK):
-            how = _how(against.run.exit_code)
+            how = _how(against.run.exit_code, against.run)
             message = f"the baseline {str(against.path)!r} holds a run that {how}."
             warnings.append(Notice("baseline-failed", message))
         if self.save is not None:
             from gpucheck.bench.ci.baseline import read_saved_run, to_text, with_session
 
             warned = shared.strict and bool(warnings)
-            refusal = self._refusal(run, answer.exit_code, warned=warned)
+            refusal = self._refusal(run, answer, warned=warned)
             if refusal is not None or run is None:
                 warnings.append(Notice("not-saved", f"nothing was saved: {refusal}"))
             else:
@@ -85,28 +86,31 @@ class Saving:
                     failure = Failure.of(error)
                     return answer._replace(exit_code=ExitCode.WRONG_USE, error=failure), None
                 write_file(self.save, to_text(whole))
-                done = self._done(self.save, whole, run, answer.exit_code)
+                done = self._done(self.save, whole, run, answer)
                 if answer.exit_code is not ExitCode.OK:
-                    message = f"{str(self.save)!r} holds a run that {_how(answer.exit_code)}."
+                    message = f"{str(self.save)!r} holds a run that {_how(answer.exit_code, run)}."
                     warnings.append(Notice("saved-all-the-same", message))
         return answer._replace(warnings=tuple(warnings)), done
 
-    def _refusal(self, run: SavedRun | None, code: ExitCode, *, warned: bool) -> str | None:
+    def _refusal(self, run: SavedRun | None, answer: Answer, *, warned: bool) -> str | None:
         """Return why the run is not saved, None if it is."""
+        code = answer.exit_code
         if run is None or code not in (ExitCode.OK, ExitCode.BAD, ExitCode.INCONCLUSIVE):
             return "the run is not complete."
-        if self.failed or (code is ExitCode.OK and not warned):
+        is_new = self.save is not None and not self.save.exists()
+        if self.failed or (not warned and (code is ExitCode.OK or (is_new and _right(answer)))):
             return None
         return (
-            f"the run {_how(code)}, and a baseline must have passed. --save-failed keeps it anyway."
+            f"the run {_how(code, run)}, and a baseline must have passed. "
+            "--save-failed keeps it anyway."
         )
 
-    def _done(self, path: Path, whole: SavedRun, run: SavedRun, code: ExitCode) -> str:
+    def _done(self, path: Path, whole: SavedRun, run: SavedRun, answer: Answer) -> str:
         """Return where the run went, and the command that compares a later one with it."""
         count = max(len(one.values) for one in run.series)
         runs = "1 run" if count == 1 else f"{count} runs"
         of_each = f" of each of {len(run.devices)} devices" if len(run.devices) > 1 else ""
-        right = ", all results right" if code is ExitCode.OK else ""
+        right = ", all results right" if _right(answer) else ""
         session = f" as session {1 + len(whole.further_times)}" if self.extends else ""
         file = printable(str(path))
         how = f"Added to {file}{session}" if self.extends else f"Saved to {file}"
@@ -130,8 +134,19 @@ def later_command(words: Sequence[str], file: str, option: str = "--baseline") -
     return shlex.join(["gpucheck", *(kept or ["bench"]), option, file])
 
 
-def _how(code: int | None) -> str:
-    return "is undecided" if code == ExitCode.INCONCLUSIVE else "failed"
+def _right(answer: Answer) -> bool:
+    """Return whether a run passed, or would have if others had not disturbed it."""
+    from gpucheck.bench.ci.gates import DISTURBED
+
+    disturbed = answer.error is not None and answer.error.code == DISTURBED.undecided_code
+    return disturbed or answer.exit_code is ExitCode.OK
+
+
+def _how(code: int | None, run: SavedRun | None) -> str:
+    if code != ExitCode.INCONCLUSIVE:
+        return "failed"
+    disturbed = run is not None and any(one.disturbed for one in run.series)
+    return "was disturbed" if disturbed else "is undecided"
 
 
 def open_saving(
@@ -223,7 +238,10 @@ def run_with_profile(
     interpreters_of(frameworks, os.environ)  # one that cannot be run is refused before measuring
 
     def measure(probes: Probes, workers: Workers) -> tuple[Answer, SavedRun | None]:
-        return run_profile(profile, wanted, probes, workers, saving.reference, frameworks)
+        return run_profile(
+            *(profile, wanted, probes, workers, saving.reference, frameworks),
+            is_kept=saving.save is not None,
+        )
 
     return _judged(measure, shared, saving, outlets)
 
@@ -248,6 +266,7 @@ def run_several(
             processes=saving.processes or PROCESSES,
             corruption_s=corruption_s,
             require_gpu=require_gpu,
+            is_kept=saving.save is not None,
         )
 
     return _judged(measure, shared, saving, outlets)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gpucheck import __version__
+from gpucheck.bench.ci.disturbance import marked
 from gpucheck.bench.ci.model import (
     BASELINE_SCHEMA,
     Baseline,
@@ -296,7 +297,7 @@ def saved_run(
         host=host,
         profile=profile,
         devices=devices,
-        series=tuple(series),
+        series=tuple(map(marked, series)),
     )
 
 
@@ -342,6 +343,7 @@ def _joined(first: Series, second: Series) -> Series:
         sessions=(*(first.sessions or (len(first.values),)), len(second.values)),
         repeat_factor=max(factors, default=None),
         doubts=_all_doubts(first.doubts, second.doubts),
+        disturbed=first.disturbed or second.disturbed,
     )
 
 
@@ -519,7 +521,7 @@ def _saved(path: Path, plain: Mapping[str, Any]) -> SavedRun:
         impossible = _problem(series)
         if impossible is not None:
             raise _unusable(path, f"is damaged: $.series[{place}].{impossible}")
-    return run
+    return replace(run, series=tuple(map(marked, run.series)))
 
 
 def _problem(series: Series) -> str | None:

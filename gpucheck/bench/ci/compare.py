@@ -16,10 +16,12 @@ from gpucheck.bench.ci.decision import (
     decide,
     decide_between,
     limit_of,
+    slow_since,
     typical,
     worse_percent,
 )
 from gpucheck.bench.ci.diagnosis import FURTHER_SESSIONS, class_of_failure, ruling
+from gpucheck.bench.ci.disturbance import figures_of
 from gpucheck.bench.ci.gates import Wording, exit_status
 from gpucheck.bench.ci.model import (
     CarriedDoubt,
@@ -260,6 +262,7 @@ def _judged(row: ComparedRow, pair: _Pair, decision: Decision) -> ComparedRow:
     """Return the row of two series that were compared."""
     row = replace(
         row,
+        second=decision.measured,
         ratio=decision.ratio,
         interval=decision.interval if pair.stands else None,
         by_repeat=pair.stands and pair.factor is not None,
@@ -270,13 +273,23 @@ def _judged(row: ComparedRow, pair: _Pair, decision: Decision) -> ComparedRow:
     if not pair.stands:
         reason = f"too few processes: at least {FEWEST_PROCESSES} are needed on each side"
         return replace(row, reason=reason, class_=GateClass.NOISE, next=(_MORE,))
+    if pair.first is not None and pair.first.disturbed is not None:
+        reason = f"the first run was disturbed: {pair.first.disturbed}"
+        return replace(row, reason=reason, class_=GateClass.ENVIRONMENT, next=(renewal(),))
     reason = _reason(decision, row.tolerance_percent, row.direction, pair.factor)
-    if decision.status is GateStatus.PASS:
+    passed, disturbed = decision.status is GateStatus.PASS, pair.some.disturbed
+    if passed and disturbed is None:
         return replace(row, status=GateStatus.PASS, reason=reason, class_=None)
+    status = GateStatus.INCONCLUSIVE if passed else decision.status
     limit = limit_of(decision.expected, row.tolerance_percent, row.direction)
-    said = ruling(decision.status, _figures(pair.some, pair.device), limit)
+    figures = _figures(pair.some, pair.device)
+    if status is GateStatus.FAIL:
+        figures = figures.since(decision.since)
+    said = ruling(status, figures, limit)
     # A pair left open by noise says so in its reason already.
-    silent = said.diagnosis.class_ is GateClass.NOISE
+    silent = passed or said.diagnosis.class_ is GateClass.NOISE
+    if passed:
+        reason = f"the second run was disturbed: {disturbed}"
     steps = (_MORE,) if silent else said.diagnosis.next
     if said.status is GateStatus.FAIL and pair.first is not None and len(pair.first.sessions) < 2:
         steps = (*steps, FURTHER_SESSIONS)
@@ -330,9 +343,7 @@ def _figures(series: Series, device: SavedDevice | None) -> MetricValues:
             for code in (device.doubts if device is not None else ())
             if on_host or code != "host-busy"
         )
-    return MetricValues(
-        device=series.device, gpu_uuid=series.gpu_uuid, values=series.values, doubts=doubts
-    )
+    return figures_of(replace(series, doubts=doubts))
 
 
 #: A change that is shown as 0.0 % has no direction.
@@ -350,11 +361,14 @@ def _reason(found: Decision, tolerance: float, direction: Direction, factor: flo
     if abs(worse) >= _NOTHING_PERCENT:
         text += " worse" if worse > 0 else " better"
     open_ = found.status is GateStatus.INCONCLUSIVE
+    if found.since is not None:
+        text += f": {slow_since(found)}"
     if factor is None and found.one_of is not None:
         return f"{text}, but one of {found.one_of} rows may miss its limit by chance"
+    if factor is None and not open_:
+        return f"{text}, {tolerance:g} % is allowed"
     if factor is None:
-        noise = f", but the noise spans the limit of {tolerance:g} %"
-        return text + (noise if open_ else f", {tolerance:g} % is allowed")
+        return text if found.since else f"{text}, but the noise spans the limit of {tolerance:g} %"
     # A large distance in percent is hard to read.
     far = f"{100 * (factor - 1):.1f} %" if factor < 2 else f"a factor of {factor:.3g}"
     apart = f"two identical runs may be {far} apart"

@@ -6,9 +6,11 @@ deviate, 1983). The interval of the rest is Welch's (1947) for the difference of
 Student's if the expectation is a number without noise. If a baseline has several sessions, the
 interval includes how much they differ (Satterthwaite, 1946). An interval wholly beyond the
 tolerance is a fail, one wholly within it a pass; otherwise more processes are needed. A fail also
-needs two thirds of the processes beyond the limit, so that a few disturbed ones cannot cause it. Of
-many figures some miss their limit by chance: Holm's correction (1979) holds the risk for all of
-them together. `python -m benchmarks.decision` counts how often the decisions are wrong.
+needs two thirds of the processes beyond the limit, so that a few disturbed ones cannot cause it. If
+only the last ones are beyond it, and apart from the rest, the device may have slowed down for good:
+they are not left out, and from the second on they decide alone. Of many figures some miss their
+limit by chance: Holm's correction (1979) holds the risk for all of them together.
+`python -m benchmarks.decision` counts how often the decisions are wrong.
 """
 
 from __future__ import annotations
@@ -44,7 +46,8 @@ class Decision:
     The ratio is measured / expected, whatever the direction; `measured` is the geometric mean of
     the processes. The interval of a single process ends at infinity. `chance` is how likely a
     figure that lies just at the limit looks as bad as this one. `one_of` is the number of figures
-    of which one may look as bad by chance, where that alone keeps this one from failing.
+    of which one may look as bad by chance, where that alone keeps this one from failing. `since` is
+    the process, counted from 1, from which on all are slow, if those before it are not.
     """
 
     status: GateStatus
@@ -54,6 +57,7 @@ class Decision:
     interval: tuple[float, float]
     chance: float = 1.0
     one_of: int | None = None
+    since: int | None = None
 
     @property
     def measured_interval(self) -> tuple[float, float]:
@@ -91,6 +95,13 @@ def worse_percent(ratio: float, direction: Direction) -> float:
     return -change if direction is Direction.HIGHER else change
 
 
+def slow_since(decision: Decision) -> str:
+    """Return from which process on a figure is slow, and whether that is enough to judge it."""
+    text = f"slow from process {decision.since} on"
+    open_ = decision.status is GateStatus.INCONCLUSIVE and decision.one_of is None
+    return f"{text}, and more must show whether for good" if open_ else text
+
+
 def finite(interval: tuple[float, float]) -> tuple[float, float] | None:
     """Return an interval, None if it has no end."""
     return interval if all(map(math.isfinite, interval)) else None
@@ -116,9 +127,16 @@ def decide(
     if not values or not expected or not all(0 < x < math.inf for x in (*values, *expected)):
         message = "figures must be positive numbers, and at least one of them"
         raise ValueError(message)
-    now = _one_session([math.log(value) for value in values])
+    now = [math.log(value) for value in values]
     before = _expectation([math.log(value) for value in expected], sessions)
-    found = _decided(now, before, tolerance_percent, direction)
+    found = _decided(_one_session(now), before, tolerance_percent, direction)
+    start = _slow_end(now, before.mean, tolerance_percent, direction)
+    if start is not None:
+        found = _decided(_one_session(now[start:]), before, tolerance_percent, direction)
+        if found.status is not GateStatus.FAIL:
+            found = _decided(_side(now, now), before, tolerance_percent, direction)
+            found = replace(found, status=GateStatus.INCONCLUSIVE, chance=1.0)
+        found = replace(found, since=start + 1)
     if len(values) < FEWEST_PROCESSES:
         return replace(found, status=GateStatus.INCONCLUSIVE, chance=1.0)
     return found
@@ -176,6 +194,12 @@ def typical(values: Sequence[float]) -> float:
     return _one_session([math.log(value) for value in values]).mean
 
 
+def scatter(values: Sequence[float]) -> float:
+    """Return by which share several processes' figures differ, without strays: 0.02 is 2 %."""
+    kept = _without_strays([math.log(value) for value in values])
+    return _exp(deviation(kept, math.fsum(kept) / len(kept))) - 1
+
+
 def student_tail(t: float, freedom: int) -> float:
     """Return P(T > t) of Student's t, t at least 0 (Abramowitz and Stegun 26.7.3 and 26.7.4)."""
     angle = math.atan2(t, math.sqrt(freedom))
@@ -222,6 +246,20 @@ def _without_strays(logs: Sequence[float]) -> list[float]:
     return strays
 
 
+def _slow_end(
+    logs: Sequence[float], expected: float, tolerance_percent: float, direction: Direction
+) -> int | None:
+    """Return the place from which on all processes are slow, though those before it agree.
+
+    The first of them is a stray as far as it is the last; None if there is no such place.
+    """
+    line, start = _line(tolerance_percent, direction), len(logs)
+    while start > 0 and _sign(direction) * (logs[start - 1] - expected) < line:
+        start -= 1
+    slow = logs[start : start + 1]
+    return start if slow and slow[0] not in _without_strays(logs[: start + 1]) else None
+
+
 @lru_cache(maxsize=256)
 def _farthest(count: int) -> float:
     """Return how far one of so many normal values may lie from their mean (Grubbs, 1950)."""
@@ -236,8 +274,12 @@ def deviation(values: Sequence[float], mean: float) -> float:
 
 
 def _one_session(logs: Sequence[float]) -> _Side:
-    """Return what the processes of one session say."""
-    kept = _without_strays(logs)
+    """Return what the processes of one session say, without strays."""
+    return _side(logs, _without_strays(logs))
+
+
+def _side(logs: Sequence[float], kept: Sequence[float]) -> _Side:
+    """Return what those processes say that are kept."""
     mean = math.fsum(kept) / len(kept)
     spread = max(deviation(kept, mean), LEAST_NOISE)
     return _Side(mean, tuple(logs), ((spread * spread / len(kept), len(kept) - 1),))

@@ -19,6 +19,7 @@ from gpucheck.bench.ci.decision import (
     decide,
     finite,
     limit_of,
+    slow_since,
     typical,
     worse_percent,
 )
@@ -32,6 +33,7 @@ from gpucheck.bench.ci.diagnosis import (
     ruled,
     ruling,
 )
+from gpucheck.bench.ci.disturbance import disturbance
 from gpucheck.bench.ci.limits import expected_of, is_computed, number
 from gpucheck.bench.ci.machine_gates import (
     inventory_gates,
@@ -91,8 +93,14 @@ GATES = Wording(
 )
 
 
+#: Of a run that would have passed, but is to be saved.
+DISTURBED = GATES._replace(
+    undecided_code="rows-disturbed",
+    undecided="was disturbed",
+    undecided_several="rows were disturbed",
+)
 #: Codes of errors and warnings that the table of gates says itself.
-SHOWN = frozenset({"gate-failed", "gate-undecided", "gate-warning"})
+SHOWN = frozenset({"gate-failed", "gate-undecided", "gate-warning", DISTURBED.undecided_code})
 
 
 def exit_status(judged: Sequence[Gate], words: Wording = GATES) -> tuple[ExitCode, Failure | None]:
@@ -270,16 +278,21 @@ class _Judging:
         if status is GateStatus.PASS:
             return self._passed(gate, decision)
         shortfall = _shortfall(decision, check.unit)
+        if decision.since is not None:
+            shortfall += f", {slow_since(decision)}"
         if decision.one_of is not None:
             shortfall += f", but one of {decision.one_of} figures may miss its limit by chance"
-        elif status is GateStatus.INCONCLUSIVE and gate.interval is not None:
+        elif status is GateStatus.INCONCLUSIVE and not decision.since and gate.interval:
             count = len(self._figures.values)
             shortfall += (
                 f", from only {count_of(count, 'process')}"
                 if count < FEWEST_PROCESSES
                 else ", an interval that includes the limit"
             )
-        found = ruling(status, self._figures, limit, self._peers)
+        judged = self._figures
+        if status is GateStatus.FAIL:
+            judged = judged.since(decision.since)
+        found = ruling(status, judged, limit, self._peers)
         board = self._figures.gpu.board if self._figures.gpu is not None else None
         if found.status is GateStatus.FAIL and is_computed(check, board):
             found = Ruling(status=GateStatus.INCONCLUSIVE, diagnosis=_UNKNOWN)
@@ -290,6 +303,11 @@ class _Judging:
 
     def _passed(self, gate: Gate, decision: Decision) -> Gate:
         check, worse = self.check, worse_percent(decision.ratio, self.check.direction)
+        figures = self._figures
+        disturbed = disturbance(figures.values, figures.doubts, check.tolerance_percent)
+        if check.expectation.baseline and disturbed is not None:
+            found = ruling(GateStatus.INCONCLUSIVE, figures, gate.limit or 0.0)
+            return ruled(gate, f"the run was disturbed: {disturbed}", found)
         if check.warn_percent is not None and worse > check.warn_percent:
             reason = (
                 f"{worse:.1f} % worse than expected; the warning level is {check.warn_percent:g} %"
@@ -357,6 +375,11 @@ class _Judging:
             reason = f"the baseline {baseline.path} has no figure for this check in {check.unit}"
             steps = (renewal(option_of(self._data.profile)),)
             return self._without_figure(check.on_missing, reason, GateClass.CONFIG, steps)
+        if found[0].disturbed is not None:
+            reason = f"the baseline was disturbed: {found[0].disturbed}"
+            gate = self._plain(GateStatus.INCONCLUSIVE, reason)
+            steps = (renewal(option_of(self._data.profile)),)
+            return replace(gate, measured=middle, class_=GateClass.ENVIRONMENT, next=steps)
         return found[0]
 
     def _plain(self, status: GateStatus, reason: str | None) -> Gate:

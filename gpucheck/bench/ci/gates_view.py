@@ -68,6 +68,8 @@ def _over_processes(row: Measurement) -> Measurement:
 
 def run_verdict(report: Report, result: BenchResult, view: View) -> Iterator[Block]:
     """Yield what a run is judged by, and the verdict in one line."""
+    from gpucheck.bench.ci.gates import DISTURBED
+
     if view.verbosity >= 0 and result.profile is not None:
         use = result.profile
         how = f"{count_of(use.processes, 'process')} of each device"
@@ -76,6 +78,11 @@ def run_verdict(report: Report, result: BenchResult, view: View) -> Iterator[Blo
     changes = _changes(result)
     rest = [gate for gate in result.gates if gate not in changes]
     parts = []
+    if report.error is not None and report.error.code == DISTURBED.undecided_code:
+        disturbed = [gate for gate in rest if gate.status is GateStatus.INCONCLUSIVE]
+        rest = [gate for gate in rest if gate not in disturbed]
+        rows = "1 row was" if len(disturbed) == 1 else f"{len(disturbed)} rows were"
+        parts.append(f"{rows} disturbed, so nothing can be compared with it")
     if changes and result.baseline is not None:
         parts.append(change_verdict(changes, result.baseline))
     if rest or not changes:

@@ -45,6 +45,7 @@ class Series:
     runs of one process each may differ, 19 times in 20: the largest of all processes, None if no
     process gives one. `doubts` are the processes' doubts, None in files that do not keep them by
     row. `sessions` is the number of values from each session in order; empty means one session.
+    `disturbed` says why the figures do not show the machine itself, None if they do.
     """
 
     id: str
@@ -57,6 +58,7 @@ class Series:
     repeat_factor: float | None = None
     doubts: tuple[CarriedDoubt, ...] | None = None
     sessions: tuple[int, ...] = ()
+    disturbed: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,16 @@ from gpucheck.bench.ci.baseline import (
     saved_run,
 )
 from gpucheck.bench.ci.compare import compare_runs, gate_of_row
-from gpucheck.bench.ci.gates import exit_status, judge, judge_machine, series_of, settled, warnings
+from gpucheck.bench.ci.disturbance import disturbed_gates
+from gpucheck.bench.ci.gates import (
+    DISTURBED,
+    exit_status,
+    judge,
+    judge_machine,
+    series_of,
+    settled,
+    warnings,
+)
 from gpucheck.bench.ci.machine_gates import corruption_gates
 from gpucheck.bench.ci.model import ProcessRun, Reference, SavedRun, Series
 from gpucheck.bench.ci.processes import collect, merged, was_interrupted
@@ -85,7 +94,7 @@ _INTERRUPTED = Failure(
 class Benchmark:
     """A profile on the devices of a machine, and what each of its processes measures.
 
-    `host` None stands for the one that the processes report.
+    `host` None stands for the one that the processes report. `is_kept`: the run is to be saved.
     """
 
     profile: Profile
@@ -95,6 +104,7 @@ class Benchmark:
     node: Node = field(default_factory=Node)
     host: Host | None = None
     reference: Reference | None = None
+    is_kept: bool = False
 
     @property
     def has_profile(self) -> bool:
@@ -131,6 +141,13 @@ class Benchmark:
         if self.has_profile:
             return judge(data)
         return (*judge(data), *corruption_gates(data), *self._changes(runs))
+
+    def with_disturbed(self, gates: Sequence[Gate], runs: Sequence[ProcessRun]) -> tuple[Gate, ...]:
+        """Return the gates with those of the figures that are too disturbed to be a baseline."""
+        now = self.saved(runs)
+        disturbed = tuple(disturbed_gates(now.series)) if now is not None else ()
+        found = {(one.id, one.device) for one in disturbed}
+        return (*(one for one in gates if (one.id, one.device) not in found), *disturbed)
 
     def _changes(self, runs: Sequence[ProcessRun]) -> Sequence[Gate]:
         """Return the gates of the rows against the baseline, of the devices that take part."""
@@ -174,6 +191,8 @@ def run_profile(
     workers: Workers,
     reference: Reference | None = None,
     frameworks: Sequence[str] = (),
+    *,
+    is_kept: bool = False,
 ) -> tuple[Answer, SavedRun | None]:
     """Measure and judge by a profile; return the answer and the run to save, if there is one.
 
@@ -213,6 +232,7 @@ def run_profile(
         node=node_of(found, reading, {target.device for target in targets}),
         host=host,
         reference=reference,
+        is_kept=is_kept,
     )
     return run_benchmark(benchmark, workers)
 
@@ -226,6 +246,7 @@ def run_request(
     processes: int = PROCESSES,
     corruption_s: float = 0.0,
     require_gpu: bool = False,
+    is_kept: bool = False,
 ) -> tuple[Answer, SavedRun | None]:
     """Measure a request in several processes; return the answer and the run to save, if any.
 
@@ -245,6 +266,7 @@ def run_request(
         devices=select_worker_devices(request.devices, gpus, require_gpu=require_gpu),
         time=probes.time(),
         reference=reference,
+        is_kept=is_kept,
     )
     return run_benchmark(benchmark, workers)
 
@@ -354,6 +376,9 @@ def _conclude(benchmark: Benchmark, runs: Sequence[ProcessRun], gates: tuple[Gat
         return Answer(result=None, exit_code=ExitCode.MISSING, host=host, error=runs[0].failure)
     interrupted = was_interrupted(runs) if result is None else result.interrupted
     code, failure = exit_status(gates)
+    if code is ExitCode.OK and benchmark.is_kept:
+        gates = benchmark.with_disturbed(gates, runs)
+        code, failure = exit_status(gates, DISTURBED)
     if interrupted:
         code, failure = ExitCode.INTERRUPTED, _INTERRUPTED
     result = result or _unmeasured(benchmark.profile)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gpucheck.bench import stats
 from gpucheck.bench.ci.limits import scale_of
@@ -115,6 +115,19 @@ class MetricValues:
     telemetry: tuple[GpuTelemetry, ...] = ()
     gpu: BenchGpu | None = None
     doubts: tuple[CarriedDoubt, ...] = ()
+
+    def since(self, process: int | None) -> MetricValues:
+        """Return the figures from a process on, counted from 1; None stands for all.
+
+        Which processes have a doubt is not known, only how many: it counts as theirs.
+        """
+        if process is None:
+            return self
+        values = self.values[process - 1 :]
+        doubts = tuple(
+            replace(one, processes=min(one.processes, len(values))) for one in self.doubts
+        )
+        return replace(self, values=values, doubts=doubts)
 
     @property
     def clock_mhz(self) -> float | None:

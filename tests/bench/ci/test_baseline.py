@@ -342,6 +342,24 @@ def test_a_file_is_read_back_as_it_was_written(tmp_path: Path) -> None:
     assert read_saved_run(path) == saved()
 
 
+def test_disturbed_rows_are_marked_in_the_file_and_stay_so(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    busy = saved(doubts=("gpu-shared",))
+    path.write_text(to_text(busy), encoding="utf-8")
+
+    plain = json.loads(path.read_text(encoding="utf-8"))
+    assert {one["disturbed"] for one in plain["series"]} == {"in 3 of 3 processes gpu-shared"}
+    closed_validator("baseline").validate(plain)
+    # A file that was written before rows were marked is judged as it is read.
+    for one in plain["series"]:
+        del one["disturbed"]
+    path.write_text(json.dumps(plain), encoding="utf-8")
+    assert read_saved_run(path) == busy
+    # One disturbed session disturbs the whole.
+    joined = with_session(busy, with_session(saved(), saved()))
+    assert all(one.disturbed for one in joined.series)
+
+
 def test_the_file_holds_to_its_schema_and_has_a_series_a_line() -> None:
     text = to_text(saved())
 

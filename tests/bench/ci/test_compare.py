@@ -225,7 +225,59 @@ def test_a_slow_row_is_not_excused_by_the_doubts_of_another() -> None:
 
     assert found["4096x4096x4096"].status is GateStatus.FAIL
     assert found["4096x4096x4096"].class_ is GateClass.HARDWARE
-    assert found["end-to-end"].status is GateStatus.PASS
+    assert found["end-to-end"].class_ is GateClass.ENVIRONMENT
+
+
+def scattered(speed: float = 7e14) -> SavedRun:
+    """Return a run whose processes differ by more than the tolerance."""
+    runs = runs_of({"gpu:0": [speed * factor for factor in (0.8, 1.0, 1.2, 0.9, 1.1)]})
+    return saved_run(runs, row_series(runs), time="2026-11-21T03:32:00Z", profile=None)
+
+
+@pytest.mark.parametrize("factor", [0.8, 1.0, 1.5])
+@pytest.mark.parametrize("doubt", ["gpu-shared", "throttled", "quota-reached", None])
+def test_nothing_is_compared_with_a_disturbed_baseline(doubt: str | None, factor: float) -> None:
+    before = run(doubts=(doubt,)) if doubt else scattered()
+
+    found = compared(before, run(7e14 * factor))
+    (only,) = found.rows
+
+    assert (only.status, only.class_) == (GateStatus.INCONCLUSIVE, GateClass.ENVIRONMENT)
+    said = f"in 5 of 5 processes {doubt}" if doubt else "its 5 processes differ by a standard"
+    assert only.reason.startswith(f"the first run was disturbed: {said}")
+    assert only.next == ("save a new baseline with --save FILE",)
+    assert code(found) is ExitCode.INCONCLUSIVE
+
+
+@pytest.mark.parametrize(
+    ("doubt", "class_"),
+    [("gpu-shared", GateClass.ENVIRONMENT), ("throttled", GateClass.THERMAL)],
+)
+def test_a_disturbed_run_does_not_pass_either(doubt: str, class_: GateClass) -> None:
+    (only,) = compared(run(), run(doubts=(doubt,))).rows
+
+    assert (only.status, only.class_) == (GateStatus.INCONCLUSIVE, class_)
+    assert only.reason == f"the second run was disturbed: in 5 of 5 processes {doubt}"
+
+
+def test_a_run_that_only_scatters_is_undecided_or_slower() -> None:
+    (faster,) = compared(run(), scattered(1e15)).rows
+    (slower,) = compared(run(), scattered(3e14)).rows
+
+    assert (faster.status, faster.class_) == (GateStatus.INCONCLUSIVE, GateClass.NOISE)
+    assert faster.repeat_helps
+    assert slower.status is GateStatus.FAIL
+
+
+def test_a_row_says_from_which_process_on_it_is_slow() -> None:
+    (asked,) = compared(run(), at((1.0, 1.01, 0.99, 1.0, 0.7))).rows
+    (slow,) = compared(run(), at((1.0, 1.01, 0.99, 1.0, 0.7, 0.7))).rows
+
+    assert asked.repeat_helps
+    assert asked.reason.endswith(": slow from process 5 on, and more must show whether for good")
+    assert slow.status is GateStatus.FAIL
+    assert slow.reason.startswith("30.0 % worse: slow from process 5 on, 5 % is allowed; ")
+    assert (slow.first, slow.second) == pytest.approx((7e14, 4.9e14), rel=1e-3)
 
 
 @pytest.mark.parametrize(

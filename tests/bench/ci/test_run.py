@@ -621,6 +621,37 @@ def test_undecided_takes_more_processes_up_to_the_double() -> None:
     assert set(gates(answer, GateStatus.INCONCLUSIVE).values()) == {GateClass.NOISE}
 
 
+@pytest.mark.parametrize(
+    ("slow", "doubts", "count", "code", "class_"),
+    [
+        ((4,), (), 6, ExitCode.OK, None),
+        ((4, 5), (), 6, ExitCode.BAD, GateClass.HARDWARE),
+        ((4, 5), ("throttled",), 6, ExitCode.BAD, GateClass.THERMAL),
+        # Others came for its last processes.
+        ((4, 5, 6, 7, 8, 9), ("gpu-shared",), 6, ExitCode.INCONCLUSIVE, GateClass.ENVIRONMENT),
+    ],
+    ids=["once", "for-good", "heat", "others"],
+)
+def test_a_last_process_that_is_slow_takes_one_more(
+    slow: tuple[int, ...],
+    doubts: tuple[str, ...],
+    count: int,
+    code: ExitCode,
+    class_: GateClass | None,
+) -> None:
+    def script(order: Any, number: int, sequential: bool) -> dict[str, Any]:
+        if number in slow:
+            return document(order.device, 5e14, doubts=doubts)
+        return document(order.device, 7e14 * NOISE[number % 5])
+
+    answer, _, workers = measured(script, against=baseline(1), count=1)
+
+    assert answer.exit_code is code
+    assert len(workers.rounds) == count
+    status = GateStatus.FAIL if code is ExitCode.BAD else GateStatus.INCONCLUSIVE
+    assert set(gates(answer, status).values()) == ({class_} - {None})
+
+
 def test_another_driver_takes_no_more_processes_in_vain() -> None:
     before = baseline()
     devices = tuple(
