@@ -3,7 +3,8 @@
     python -m benchmarks.decision                  the tables, some ten minutes
     python -m benchmarks.decision --runs 100       a quick look
     python -m benchmarks.decision --write          ... written into
-                                                   docs/reference/profiles.md
+                                                   docs/reference/profiles.md, docs/ci.md and
+                                                   docs/measurements/decision.md
 
 Figures of processes are drawn from several models and decided by `decide`, one more process at a
 time up to the most, as `gpucheck bench --profile` and `--baseline` do. The two nearest alternatives
@@ -19,7 +20,7 @@ import random
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from gpucheck.bench.ci.decision import (
@@ -31,7 +32,9 @@ from gpucheck.bench.ci.decision import (
 )
 from gpucheck.bench.model import GateStatus, Severity
 
-DOCUMENT = Path(__file__).parents[1] / "docs" / "reference" / "profiles.md"
+DOCUMENTS = Path(__file__).parents[1] / "docs"
+DOCUMENT = DOCUMENTS / "reference" / "profiles.md"
+MEASURED = DOCUMENTS / "measurements" / "decision.md"
 TOLERANCE_PERCENT = 5.0
 CHANGES_PERCENT = (0.0, 3.0, 5.0, 8.0, 12.0)
 #: Processes of the baseline, and the fewest and most of the run that is held against it.
@@ -118,6 +121,37 @@ def with_outliers(number: int) -> Draw:
     return draw
 
 
+def slowing(at: int, total: float) -> Draw:
+    """Return processes with 1 % of noise that are slower from one on, counted from 1."""
+
+    def draw(dice: random.Random, count: int) -> list[float]:
+        return [
+            (math.log(1 - total) if number >= at else 0.0) + dice.gauss(0.0, 0.01)
+            for number in range(1, count + 1)
+        ]
+
+    return draw
+
+
+def visited(comes: float, stays: float) -> Draw:
+    """Return processes with 1 % of noise and a neighbour now and then, who takes 5 to 40 %.
+
+    He comes and stays with these chances from one process to the next.
+    """
+
+    def draw(dice: random.Random, count: int) -> list[float]:
+        found, taken = list[float](), 0.0
+        for _ in range(count):
+            if taken and dice.random() >= stays:
+                taken = 0.0
+            elif not taken and dice.random() < comes:
+                taken = dice.uniform(0.05, 0.4)
+            found.append(math.log(1 - taken) + dice.gauss(0.0, 0.01))
+        return found
+
+    return draw
+
+
 def now_and_then(share: float) -> Draw:
     """Return processes with 1 % of noise, of which a share is 5 to 40 % slower."""
 
@@ -151,6 +185,8 @@ STREAMS: dict[str, Streams] = {
     "three processes disturbed": (normal(0.01), with_outliers(3)),
     "one of the baseline disturbed": (with_outliers(1), normal(0.01)),
     "every tenth disturbed": both(now_and_then(0.1)),
+    "a neighbour who stays": (normal(0.01), visited(0.1, 0.7)),
+    "15 % slower from the 5th on": (normal(0.01), slowing(5, 0.15)),
 }
 
 
@@ -205,6 +241,15 @@ METHODS: dict[str, Status] = {
 }
 
 
+def in_any_order(now: Sequence[float], before: Sequence[float]) -> GateStatus:
+    """Return the program's verdict if it did not see which processes were the last."""
+    return of_the_program(sorted(now), before)
+
+
+#: The rule about the last processes, and the same without it.
+ORDERS: dict[str, Status] = {"here": of_the_program, "in any order": in_any_order}
+
+
 def run_once(
     dice: random.Random, streams: Streams, change_percent: float, status: Status
 ) -> tuple[GateStatus, int]:
@@ -235,13 +280,13 @@ def stream_cell(
     return shares([one for one, _ in found]), sum(count for _, count in found) / runs
 
 
-def stream_table(runs: int, seed: int) -> Iterator[str]:
+def stream_table(runs: int, seed: int, methods: Mapping[str, Status]) -> Iterator[str]:
     """Yield the table of streams, a line for each and each method."""
     changes = " | ".join(f"{change:.0f} %" for change in CHANGES_PERCENT)
     yield f"| noise | by | {changes} | processes at 0 / 8 % |"
     yield "|--" * (len(CHANGES_PERCENT) + 3) + "|"
     for name, streams in STREAMS.items():
-        for method, status in METHODS.items():
+        for method, status in methods.items():
             cells = {
                 change: stream_cell(runs, streams, change, status, seed)
                 for change in CHANGES_PERCENT
@@ -252,7 +297,71 @@ def stream_table(runs: int, seed: int) -> Iterator[str]:
 
 
 def _three(found: Sequence[float]) -> str:
-    return "/".join(f"{one:.1f}" if 0 < one < 10 else f"{one:.0f}" for one in found)
+    return "/".join(map(_share, found))
+
+
+def _share(percent: float) -> str:
+    return f"{percent:.1f}" if 0 < percent < 10 else f"{percent:.0f}"
+
+
+# ---------------------------------------------------------------------------------- tolerances
+
+TOLERANCES_PERCENT = (1.0, 2.0, 3.0, 5.0)
+NOISES = (0.005, 0.01, 0.02, 0.03)
+#: Rows of `gpucheck bench --quick` on two cores.
+ROWS = 17
+
+
+def tolerance_cell(
+    runs: int, tolerance_percent: float, noise: float, change_percent: float, seed: int, most: int
+) -> tuple[float, float, float]:
+    """Return how one row ends that got slower, after at most so many processes."""
+    dice, draw, slower = random.Random(seed), normal(noise), math.log(1 - change_percent / 100)
+    ends = []
+    for _ in range(runs):
+        before, now = draw(dice, PROCESSES), [slower + one for one in draw(dice, most)]
+        ends.append(_end([before], [now], 1, tolerance_percent))
+    return shares(ends)
+
+
+def rows_cell(
+    runs: int, tolerance_percent: float, noise: float, seed: int
+) -> tuple[float, float, float]:
+    """Return how runs of many rows end of which none got slower."""
+    dice, draw = random.Random(seed), normal(noise)
+    ends = []
+    for _ in range(runs):
+        befores = [draw(dice, PROCESSES) for _ in range(ROWS)]
+        nows = [draw(dice, MOST) for _ in range(ROWS)]
+        ends.append(_end(befores, nows, 1, tolerance_percent))
+    return shares(ends)
+
+
+def tolerance_table(runs: int, seed: int) -> Iterator[str]:
+    """Yield what each tolerance finds at which noise: with 5 processes, and with 5 to 10."""
+    yield (
+        "| tolerance | noise | wrong fails | undecided | finds 3 % | 5 % | 8 % "
+        f"| {ROWS} rows: wrong fails | undecided |"
+    )
+    yield "|--" * 9 + "|"
+    for tolerance in TOLERANCES_PERCENT:
+        for noise in NOISES:
+            found = {
+                change: [
+                    tolerance_cell(runs, tolerance, noise, change, seed, most)
+                    for most in (PROCESSES, MOST)
+                ]
+                for change in (0.0, 3.0, 5.0, 8.0)
+            }
+            told = [_pair(found[0.0], 0), _pair(found[0.0], 2)]
+            told += [_pair(found[change], 0) for change in (3.0, 5.0, 8.0)]
+            many = rows_cell(max(1, runs // 10), tolerance, noise, seed)
+            told += [_share(many[0]), _share(many[2])]
+            yield f"| {tolerance:g} % | {100 * noise:g} % | {' | '.join(told)} |"
+
+
+def _pair(found: Sequence[Sequence[float]], which: int) -> str:
+    return " / ".join(_share(one[which]) for one in found)
 
 
 # ------------------------------------------------------------------------------------ sessions
@@ -286,14 +395,17 @@ def session_cell(
 
 
 def _end(
-    befores: Sequence[Sequence[float]], nows: Sequence[Sequence[float]], count: int
+    befores: Sequence[Sequence[float]],
+    nows: Sequence[Sequence[float]],
+    count: int,
+    tolerance_percent: float = TOLERANCE_PERCENT,
 ) -> GateStatus:
     """Return a run's worst verdict, after as many processes as it takes."""
     status = GateStatus.INCONCLUSIVE
-    for processes in range(PROCESSES, MOST + 1):
+    for processes in range(PROCESSES, len(nows[0]) + 1):
         found = corrected(
             [
-                _held(now[:processes], before, count)
+                _held(now[:processes], before, count, tolerance_percent)
                 for now, before in zip(nows, befores, strict=True)
             ]
         )
@@ -305,9 +417,11 @@ def _end(
     return status
 
 
-def _held(now: Sequence[float], before: Sequence[float], sessions: int) -> Decision:
+def _held(
+    now: Sequence[float], before: Sequence[float], sessions: int, tolerance_percent: float
+) -> Decision:
     counts = [PROCESSES] * sessions if sessions > 1 else []
-    return decide(_figures(now), _figures(before), TOLERANCE_PERCENT, sessions=counts)
+    return decide(_figures(now), _figures(before), tolerance_percent, sessions=counts)
 
 
 def session_table(runs: int, seed: int) -> Iterator[str]:
@@ -371,6 +485,16 @@ def node_table(nodes: int, seed: int) -> Iterator[str]:
 # -------------------------------------------------------------------------------------- output
 
 
+#: Where each table stands.
+WRITTEN: dict[str, tuple[Path, ...]] = {
+    "streams": (DOCUMENT,),
+    "orders": (MEASURED,),
+    "tolerances": (DOCUMENTS / "ci.md", MEASURED),
+    "sessions": (DOCUMENT,),
+    "nodes": (DOCUMENT,),
+}
+
+
 def written(text: str, mark: str, table: str) -> str:
     """Return a document with the table between its marks."""
     pattern = re.compile(rf"(<!-- {mark} -->\n).*?(<!-- end -->)", re.S)
@@ -383,11 +507,13 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=2000, help="runs of a cell [2000]")
     parser.add_argument("--nodes", type=int, default=250, help="nodes of a cell [250]")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--only", choices=("streams", "sessions", "nodes"))
-    parser.add_argument("--write", action="store_true", help="write into the reference")
+    parser.add_argument("--only", choices=tuple(WRITTEN))
+    parser.add_argument("--write", action="store_true", help="write into the documents")
     given = parser.parse_args()
     tables: dict[str, Callable[[], Iterator[str]]] = {
-        "streams": lambda: stream_table(given.runs, given.seed),
+        "streams": lambda: stream_table(given.runs, given.seed, METHODS),
+        "orders": lambda: stream_table(given.runs, given.seed, ORDERS),
+        "tolerances": lambda: tolerance_table(given.runs, given.seed),
         "sessions": lambda: session_table(given.runs, given.seed),
         "nodes": lambda: node_table(given.nodes, given.seed),
     }
@@ -400,8 +526,9 @@ def main() -> int:
             lines.append(line)
         print()
         if given.write:
-            text = DOCUMENT.read_text(encoding="utf-8")
-            DOCUMENT.write_text(written(text, mark, "\n".join(lines)), encoding="utf-8")
+            for path in WRITTEN[mark]:
+                text = path.read_text(encoding="utf-8")
+                path.write_text(written(text, mark, "\n".join(lines)), encoding="utf-8")
     return 0
 
 

@@ -535,6 +535,7 @@ _INSTEAD = {
     "--from": "A snapshot cannot answer what this command asks.",
     "--list-examples": "It stands alone: gpucheck --list-examples.",
     "--live": "Write --watch SECONDS.",
+    "--sweep": "One run measures one size: --size N.",
 }
 #: Command of other tools that gpucheck does not have -> what there is instead.
 _COMMAND_INSTEAD = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpucheck.bench.request_model import BenchMode, BenchRequest, Fill, SampleDetail
+from gpucheck.cli import main
 from gpucheck.cli.bench import check_burn_options, check_peaks_options, check_profile_options
 from gpucheck.report.errors import WrongUseError
 
@@ -75,3 +76,13 @@ def test_peaks_refuse_what_measures(
 ) -> None:
     with pytest.raises(WrongUseError, match=f"omit {named}"):
         check_peaks_options(request_, peaks=True, **more)
+
+
+def test_a_sweep_is_answered_with_the_option_for_a_size(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["bench", "--sweep"]) == 2
+
+    said = capsys.readouterr().err
+    assert "No such option: --sweep. One run measures one size: --size N." in said
+    assert "--seed" not in said

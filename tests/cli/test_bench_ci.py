@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gpucheck.bench import workers
 from gpucheck.bench.ci.baseline import read_saved_run, to_text
 from gpucheck.bench.ci.model import SavedRun
+from gpucheck.bench.workers import WorkerAnswer, WorkerDevice
+from gpucheck.cli import main
 from gpucheck.cli.bench_ci import (
     Saving,
     later_command,
@@ -22,6 +26,8 @@ from gpucheck.cli.output import Shared
 from gpucheck.report.envelope import Answer, Notice
 from gpucheck.report.errors import ExitCode, WrongUseError
 from tests.bench.ci.test_baseline import saved
+from tests.fakes.bench_results import doubt, measurement
+from tests.fakes.bench_runs import document
 
 SHARED = Shared(format="table")
 
@@ -255,6 +261,108 @@ def test_a_difference_needs_a_baseline(file: Path) -> None:
         "driver",
         "vbios",
     )
+
+
+# ---------------------------------------------------------------------------- a busy machine
+
+#: One row of five processes on a machine with a load of 50, in GB/s.
+BUSY = (70.2, 1.4, 2.1, 53.5, 93.4)
+APART = "differ by a factor of 7.77 (standard deviation), more than 5 %"
+QUIET = (90.0, 91.0, 89.5, 90.5, 90.2)
+
+
+@pytest.fixture(name="planted")
+def _planted(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Let the processes that measure answer with a copy at these speeds."""
+
+    def plant(speeds: Sequence[float], *doubts: str) -> None:
+        script = iter(speeds)
+
+        class Pretended:
+            def __init__(self, **more: Any) -> None:
+                pass
+
+            def round(self, orders: Sequence[WorkerDevice], **more: Any) -> list[WorkerAnswer]:
+                found = tuple(map(doubt, doubts))
+                row = measurement("copy", 1e9 * next(script), doubts=found)
+                return [document("cpu", 1.0, rows=[row])]
+
+        monkeypatch.setattr(workers, "Workers", Pretended)
+
+    return plant
+
+
+def bench(*words: object) -> int:
+    return main(["bench", "copy", "--device", "cpu", *map(str, words)])
+
+
+@pytest.mark.parametrize(
+    ("speeds", "doubts", "said"),
+    [
+        (BUSY, (), f"its 5 processes {APART}"),
+        (BUSY, ("host-busy",), "in 5 of 5 processes there was host-busy"),
+        (QUIET, ("host-busy",), "in 5 of 5 processes there was host-busy"),
+    ],
+)
+def test_a_disturbed_run_is_kept_and_marked_and_nothing_is_compared_with_it(
+    planted: Callable[..., None],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    speeds: Sequence[float],
+    doubts: tuple[str, ...],
+    said: str,
+) -> None:
+    file = tmp_path / "busy.json"
+    planted(speeds, *doubts)
+
+    assert bench("--save", file) == 3
+
+    out, err = capsys.readouterr()
+    assert "1 row was disturbed: nothing can be compared with it" in out
+    assert "PASS" not in out
+    assert said in " ".join(out.split())
+    assert "holds a run that was disturbed" in err
+    assert [one.disturbed for one in read_saved_run(file).series] == [said]
+
+    # A regression cannot hide behind it, and an improvement is none.
+    for factor in (0.1, 1.0, 10.0):
+        planted([factor * speed for speed in QUIET])
+        assert bench("--baseline", file) == 3
+        assert f"the first run was disturbed: {said}" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_quiet_run_is_saved_as_before(
+    planted: Callable[..., None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    planted(QUIET)
+    assert bench("--save", tmp_path / "quiet.json") == 0
+    assert "PASS" in capsys.readouterr().out
+
+    planted(QUIET)
+    assert bench("--baseline", tmp_path / "quiet.json") == 0
+
+
+@pytest.mark.parametrize("option", ["--update-baseline", "--append"])
+def test_a_disturbed_run_neither_replaces_nor_joins_another(
+    planted: Callable[..., None], tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str
+) -> None:
+    file = tmp_path / "quiet.json"
+    planted(QUIET)
+    bench("--save", file)
+    before = file.read_text(encoding="utf-8")
+    planted(BUSY)
+    capsys.readouterr()
+
+    assert bench("--save", file, option) == 3
+
+    assert file.read_text(encoding="utf-8") == before
+    assert "nothing was saved: the run was disturbed" in capsys.readouterr().err
+
+
+def test_a_disturbed_run_that_is_not_saved_is_no_error(planted: Callable[..., None]) -> None:
+    planted(BUSY)
+
+    assert bench("--processes", 5) == 0
 
 
 def test_a_profile_of_the_processor_needs_no_gpu() -> None:

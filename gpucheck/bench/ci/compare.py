@@ -21,7 +21,7 @@ from gpucheck.bench.ci.decision import (
     worse_percent,
 )
 from gpucheck.bench.ci.diagnosis import FURTHER_SESSIONS, class_of_failure, ruling
-from gpucheck.bench.ci.disturbance import figures_of
+from gpucheck.bench.ci.disturbance import IDLE, figures_of
 from gpucheck.bench.ci.gates import Wording, exit_status
 from gpucheck.bench.ci.model import (
     CarriedDoubt,
@@ -287,10 +287,10 @@ def _judged(row: ComparedRow, pair: _Pair, decision: Decision) -> ComparedRow:
         figures = figures.since(decision.since)
     said = ruling(status, figures, limit)
     # A pair left open by noise says so in its reason already.
-    silent = passed or said.diagnosis.class_ is GateClass.NOISE
-    if passed:
-        reason = f"the second run was disturbed: {disturbed}"
+    silent = said.diagnosis.class_ is GateClass.NOISE
     steps = (_MORE,) if silent else said.diagnosis.next
+    if passed:
+        silent, reason = True, f"the second run was disturbed: {disturbed}"
     if said.status is GateStatus.FAIL and pair.first is not None and len(pair.first.sessions) < 2:
         steps = (*steps, FURTHER_SESSIONS)
     return replace(
@@ -336,7 +336,7 @@ def _figures(series: Series, device: SavedDevice | None) -> MetricValues:
         doubts = tuple(
             CarriedDoubt(
                 doubt=Doubt(
-                    code=code, message=f"a row of this device has the doubt {code}", next=_IDLE
+                    code=code, message=f"a row of this device has the doubt {code}", next=IDLE
                 ),
                 processes=len(series.values),
             )
@@ -348,11 +348,10 @@ def _figures(series: Series, device: SavedDevice | None) -> MetricValues:
 
 #: A change that is shown as 0.0 % has no direction.
 _NOTHING_PERCENT = 0.05
-#: Remedies for noise, for runs with other rows, and for a busy machine.
+#: Remedies for noise, and for runs with other rows.
 _MORE = "repeat it with more processes: gpucheck bench --processes 10"
 _ALIKE = "measure both with the same kernels, --dtype and --size, and for as long"
 _AS_MANY = "measure both on as many CPUs: taskset -c 0-3 gpucheck bench ..."
-_IDLE = "run it again when the machine is idle"
 
 
 def _reason(found: Decision, tolerance: float, direction: Direction, factor: float | None) -> str:

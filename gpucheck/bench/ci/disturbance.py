@@ -14,11 +14,12 @@ from gpucheck.bench.ci.decision import scatter, typical
 from gpucheck.bench.ci.diagnosis import ENVIRONMENT, ruled, ruling
 from gpucheck.bench.ci.model import CarriedDoubt, Series
 from gpucheck.bench.ci.run_data import MetricValues
-from gpucheck.bench.model import Gate, GateStatus
+from gpucheck.bench.model import Gate, GateClass, GateStatus
 from gpucheck.report.text import count_of
 
 #: Doubts that blame something else than the state that the device should be in.
 _DISTURBING = ENVIRONMENT | {"throttled"}
+IDLE = "run it again when the machine is idle"
 #: Share of the processes in which it must be seen.
 _MOST = 0.5
 
@@ -39,10 +40,11 @@ def disturbance(
             return f"in {one.processes} of {count_of(count, 'process')} {one.doubt.message}"
     start = 0
     for size in sessions or (count,):
-        percent = 100 * scatter(values[start : start + size])
-        if percent > tolerance_percent:
-            apart = f"a standard deviation of {percent:.3g} %"
-            return f"its {size} processes differ by {apart}, more than {tolerance_percent:g} %"
+        share = scatter(values[start : start + size])
+        if 100 * share > tolerance_percent:
+            by = f"{100 * share:.1f} %" if share < 1 else f"a factor of {1 + share:.3g}"
+            differ = f"its {size} processes differ by {by} (standard deviation)"
+            return f"{differ}, more than {tolerance_percent:g} %"
         start += size
     return None
 
@@ -81,5 +83,6 @@ def disturbed_gates(series: Sequence[Series]) -> Iterator[Gate]:
             measured=math.exp(typical(one.values)),
             values=one.values,
         )
-        said = ruling(gate.status, figures_of(one), 0.0)
-        yield ruled(gate, one.disturbed, replace(said, repeat_helps=False))
+        said = replace(ruling(gate.status, figures_of(one), 0.0), repeat_helps=False)
+        gate = ruled(gate, one.disturbed, said)
+        yield replace(gate, next=(IDLE,)) if gate.class_ is GateClass.NOISE else gate

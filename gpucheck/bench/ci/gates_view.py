@@ -81,8 +81,9 @@ def run_verdict(report: Report, result: BenchResult, view: View) -> Iterator[Blo
     if report.error is not None and report.error.code == DISTURBED.undecided_code:
         disturbed = [gate for gate in rest if gate.status is GateStatus.INCONCLUSIVE]
         rest = [gate for gate in rest if gate not in disturbed]
-        rows = "1 row was" if len(disturbed) == 1 else f"{len(disturbed)} rows were"
-        parts.append(f"{rows} disturbed, so nothing can be compared with it")
+        was, them = ("was", "it") if len(disturbed) == 1 else ("were", "them")
+        rows = count_of(len(disturbed), "row")
+        parts.append(f"{rows} {was} disturbed: nothing can be compared with {them}")
     if changes and result.baseline is not None:
         parts.append(change_verdict(changes, result.baseline))
     if rest or not changes:

@@ -243,7 +243,7 @@ def test_nothing_is_compared_with_a_disturbed_baseline(doubt: str | None, factor
     (only,) = found.rows
 
     assert (only.status, only.class_) == (GateStatus.INCONCLUSIVE, GateClass.ENVIRONMENT)
-    said = f"in 5 of 5 processes {doubt}" if doubt else "its 5 processes differ by a standard"
+    said = f"in 5 of 5 processes {doubt}" if doubt else "its 5 processes differ by 17.4 %"
     assert only.reason.startswith(f"the first run was disturbed: {said}")
     assert only.next == ("save a new baseline with --save FILE",)
     assert code(found) is ExitCode.INCONCLUSIVE

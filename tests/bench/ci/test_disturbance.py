@@ -47,7 +47,7 @@ def test_a_doubt_that_blames_nobody_else_disturbs_nothing(code: str) -> None:
 def test_processes_that_differ_by_more_than_the_tolerance_say_by_how_much() -> None:
     said = disturbance(BUSY, [], 5.0)
 
-    assert said == "its 5 processes differ by a standard deviation of 677 %, more than 5 %"
+    assert said == "its 5 processes differ by a factor of 7.77 (standard deviation), more than 5 %"
     assert disturbance((1.0, 1.06, 0.94), [], 5.0) is not None
     assert disturbance((1.0, 1.06, 0.94), [], 7.0) is None
     # One in five may be a stray, as in every verdict.
