@@ -27,7 +27,10 @@ class Cell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableBoard:
-    """Board of the table; `rates` names its rates by compute capability."""
+    """Board of the table; `rates` names its rates by compute capability.
+
+    It is delivered with power limits from `power_shipped_w` to `power_w`.
+    """
 
     id: str
     source: str
@@ -47,6 +50,7 @@ class TableBoard:
     pcie_generation: int
     bandwidth: Cell
     tflops: Mapping[str, Cell]
+    power_shipped_w: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,12 +24,15 @@ from gpucheck.bench.telemetry import HEAT, LIMITED_TIME, TROUBLE, is_clock_chang
 from gpucheck.bench.workers import WORKER_SILENT
 from gpucheck.report.envelope import Answer, Evidence, Failure, Host
 from gpucheck.report.errors import ExitCode
+from gpucheck.report.text import count_of
 
 #: Counters that must not grow, and counters of errors that are corrected every day.
 _FATAL_ERRORS = ("ecc_uncorrected", "remapped_rows")
 _CORRECTED_ERRORS = ("ecc_corrected", "pcie_replays")
 #: A larger loss of speed between beginning and end gives a warning.
 _PACE_PERCENT = 10.0
+#: With fewer products a device was not under load; a burn does thousands.
+_FEWEST_PRODUCTS = 100
 _WORDING = GATES._replace(failed_code="burn-failed", undecided_code="burn-undecided")
 _SWAP = ("Take it out of use, and repeat the burn with the card in another slot.",)
 _COOL = ("Check the fans, the filters and the inlet temperature.",)
@@ -41,7 +44,7 @@ def burn_gates(result: BurnResult) -> Iterator[Gate]:
     odd = deviating_digests([one.corruption for one in result.devices], model_of)
     for device in result.devices:
         yield _alive(device, result)
-        yield _corruption(device)
+        yield _corruption(device, result)
         if len(model_of) > 1 and device.device in model_of:
             yield _digest(device, result.devices, odd.get(device.device))
         if device.telemetry is not None:
@@ -103,8 +106,8 @@ def _alive(device: BurnDevice, result: BurnResult) -> Gate:
     return gate
 
 
-def _corruption(device: BurnDevice) -> Gate:
-    """Return whether all products were identical and right."""
+def _corruption(device: BurnDevice, result: BurnResult) -> Gate:
+    """Return whether all products were identical and right; a warning if they were no load."""
     check = device.corruption
     if check.is_corrupt:
         bad = Diagnosis(
@@ -127,7 +130,9 @@ def _corruption(device: BurnDevice) -> Gate:
             class_=class_of_failure(device.failure) if device.failure else GateClass.SOFTWARE,
         )
     gate = _gate(device, "corruption", "numbers", float(check.mismatches), 0.0)
-    return replace(gate, reason=corruption_sentence(check))
+    few = check.products < _FEWEST_PRODUCTS and result.ended_by is BurnEnd.TIME
+    reason = f"only {count_of(check.products, 'product')}: this was no burn" if few else None
+    return replace(gate, warning=few, reason=reason or corruption_sentence(check))
 
 
 def _digest(device: BurnDevice, devices: Sequence[BurnDevice], odd: str | None) -> Gate:

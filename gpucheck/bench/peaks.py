@@ -179,13 +179,15 @@ def _narrowed(board: BoardPeaks, dtypes: Sequence[str]) -> BoardPeaks:
 
 
 def _gpu(row: GpuReading, entry: TableBoard) -> PeakGpu:
-    limit_w = row.power_limit_w
+    limit_w, built_for_w = row.power_limit_w, float(entry.power_w)
+    if limit_w is not None and (entry.power_shipped_w or built_for_w) <= limit_w:
+        built_for_w = min(limit_w, built_for_w)
     return PeakGpu(
         index=row.index,
         uuid=row.uuid,
         name=row.name,
         power_limit_w=limit_w,
-        power_limit_percent=None if limit_w is None else 100 * limit_w / entry.power_w,
+        power_limit_percent=None if limit_w is None else 100 * limit_w / built_for_w,
     )
 
 

@@ -77,6 +77,15 @@ def test_only_a_card_that_falls_silent_under_load_is_to_blame(
     assert (gate.evidence[0].value, gate.next) == (failure.code, ("Run: gpucheck detect",))
 
 
+@pytest.mark.parametrize(("products", "warned"), [(2, True), (99, True), (100, False)])
+def test_a_few_products_are_no_burn(healthy: BurnResult, products: int, warned: bool) -> None:
+    check: Corruption = replace(healthy.devices[0].corruption, products=products)
+    gate = gates(healthy, corruption=check)["corruption"]
+
+    assert (gate.status, gate.warning) == (PASS, warned)
+    assert ("this was no burn" in (gate.reason or "")) is warned
+
+
 def test_a_failure_brings_its_own_remedy(healthy: BurnResult) -> None:
     failure = Failure(code="cupy-missing", message="none", remedy=("Install it.",))
 

@@ -53,7 +53,8 @@ def test_a_good_burn_is_a_verdict_and_a_table() -> None:
 def test_corruption_is_told_with_what_to_do() -> None:
     lines = shown(corrupt()).splitlines()
 
-    assert [line.split()[:2] for line in lines[5:7]] == [["✓", "gpu:0"], ["✗", "gpu:1"]]
+    # The other one computed right, but 20 products are no burn.
+    assert [line.split()[:2] for line in lines[5:7]] == [["!", "gpu:0"], ["✗", "gpu:1"]]
     (failed,) = [line for line in lines if line.startswith("✗ corruption")]
     assert failed.startswith("✗ corruption on gpu:1")
     assert failed.endswith("(hardware)")

@@ -55,6 +55,21 @@ def test_equal_cards_share_a_board() -> None:
     assert {peak.source for peak in board.compute.values()} == {"datasheet"}
 
 
+@pytest.mark.parametrize(
+    ("limit_w", "percent", "warned"),
+    [(400.0, 100.0, False), (350.0, 100.0, False), (375.0, 100.0, False), (310.0, 77.5, True)],
+)
+def test_a_board_that_is_delivered_with_several_limits_is_held_below_the_lowest(
+    limit_w: float, percent: float, warned: bool
+) -> None:
+    changes = {"name": "NVIDIA H100 NVL", "pci_device_id": "232110de", "power_limit_w": limit_w}
+
+    answer, found = look(h100(0, **changes))
+
+    assert found.boards[0].gpus[0].power_limit_percent == pytest.approx(percent)
+    assert bool(answer.warnings) is warned
+
+
 def test_a_card_without_a_board_gets_no_other_ones_figures() -> None:
     answer, found = look(h100(0), h100(1, pci_device_id="ffff10de"))
 

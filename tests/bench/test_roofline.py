@@ -113,6 +113,38 @@ def test_boards_that_were_cut_down_for_a_market_are_in_the_table(
     assert board.flops_per_s["bfloat16"] == bfloat16
 
 
+@pytest.mark.parametrize(
+    ("device", "name", "float32"),
+    [
+        ("3182", "B300", 75e12),
+        ("31c2", "GB300", 80.5e12),
+        ("2bb4", "RTX PRO 6000 Max-Q", 110.1e12),
+        ("2bb5", "RTX PRO 6000 Server", 120e12),
+        ("1df6", "V100S PCIe", 16.4e12),
+    ],
+)
+def test_newer_boards_and_variants_are_in_the_table(device: str, name: str, float32: float) -> None:
+    board = board_of(replace(GPU, pci_device_id=f"{device}10de"))
+
+    assert board is not None
+    assert board.name == name
+    assert board.flops_per_s["float32"] == pytest.approx(float32)
+
+
+@pytest.mark.parametrize(("capability", "wide"), [("10.3", False), ("11.0", False), ("12.1", True)])
+def test_capabilities_whose_boards_have_no_row_have_computed_peaks(
+    capability: str, wide: bool
+) -> None:
+    gpu = replace(GPU, pci_device_id="ffff10de", compute_capability=capability)
+    board = board_of(replace(gpu, clock_sm_max_mhz=2000.0))
+
+    assert board is not None
+    assert board.computed
+    assert board.flops_per_s["float32"] == gpu.sm_count * 2e9 * 256
+    low, high = board.flops_per_s["bfloat16"], board.high_flops_per_s["bfloat16"]
+    assert (low < high) is wide
+
+
 def test_a_peak_is_named_with_its_own_source() -> None:
     v100 = board_of(replace(GPU, pci_device_id="1db110de"))
 
