@@ -16,6 +16,7 @@ from gpucheck.bench.model import (
 from gpucheck.bench.rows_view import (
     devices_text,
     is_right,
+    limit_of,
     speed,
     variant_text,
 )
@@ -211,7 +212,7 @@ def _bytes(row: Measurement) -> float:
 
 def frameworks(result: BenchResult) -> Chart | None:
     """Return the share of the limit that each framework reaches, beside gpucheck's own code."""
-    rows = [row for row in result.measurements if is_right(row) and _share(row) is not None]
+    rows = [row for row in result.measurements if is_right(row) and limit_of(row)[0] is not None]
     if not any(row.framework for row in rows):
         return None
     best: dict[tuple[str, str, str], dict[str, float]] = {}
@@ -219,7 +220,7 @@ def frameworks(result: BenchResult) -> Chart | None:
         side = "CPU" if row.device == "cpu" else "GPU"
         who = "gpucheck" if row.framework is None else row.framework.text
         of = best.setdefault((row.kernel, row.dtype.format, side), {})
-        of[who] = max(of.get(who, 0.0), _share(row) or 0.0)
+        of[who] = max(of.get(who, 0.0), limit_of(row)[0] or 0.0)
     shared = {key: of for key, of in best.items() if set(of) - {"gpucheck"}}
     if not shared:
         return None
@@ -235,15 +236,10 @@ def frameworks(result: BenchResult) -> Chart | None:
         id="frameworks",
         title="Frameworks beside the limit",
         says=f"Share of the limit that {', '.join(everyone)} reach; 100 % is the board's peak, the"
-        " best product of the processor, or a copy.",
+        " best product of the processor, its exponentials, or a copy.",
         x=Axis("share of the limit (%)"),
         panels=(Panel(Axis("", names=names), (*series, limit)),),
     )
-
-
-def _share(row: Measurement) -> float | None:
-    copies = row.percent_of_copy is not None and row.kernel != "copy"
-    return row.percent_of_copy if copies else row.percent_of_peak
 
 
 # --------------------------------------------------------------------------------- telemetry

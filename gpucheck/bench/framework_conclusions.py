@@ -180,6 +180,8 @@ def _percents(rows: Iterable[Measurement]) -> tuple[list[float], str]:
     where = "this CPU's" if rows[0].device == "cpu" else f"{rows[0].device}'s"
     copies = [row.percent_of_copy for row in rows]
     peaks = [row.percent_of_peak for row in rows]
+    if rows[0].device == "cpu" and None not in (*copies, *peaks):
+        return [value for value in peaks if value is not None], f"{where} exponentials"
     if rows[0].kernel != "copy" and None not in copies:
         return [value for value in copies if value is not None], f"{where} copy"
     if None not in peaks:

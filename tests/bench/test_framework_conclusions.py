@@ -45,6 +45,18 @@ def test_each_makers_best_form_has_its_share_of_the_copy() -> None:
     assert one.facts["pytorch_percent"] == pytest.approx(49.83, abs=0.01)
 
 
+def test_the_share_is_of_the_exponentials_where_those_limit_every_maker() -> None:
+    rows = [
+        replace(row, percent_of_copy=50.0, percent_of_peak=90.0)
+        for row in on_cpu()
+        if row.kernel == "softmax"
+    ]
+
+    (one,) = said(*rows, code="framework-share")
+
+    assert "reaches 90 % of this CPU's exponentials" in one.sentence
+
+
 def test_two_formats_of_a_kernel_are_told_apart() -> None:
     rows = on_cpu()
     halves = [replace(row, dtype=BFLOAT16) for row in rows if row.kernel == "softmax"]
