@@ -246,9 +246,9 @@ class Conclusion:
 class Roofline:
     """Limits that this run measured on one device: the best copy and the best matrix product.
 
-    `threads` is None for a GPU. The product is in `gemm_dtype`. The best sample counts, not the
-    median, because a limit only has to be reached once. A copy that may have stayed in a cache is
-    no limit: then `unavailable` says so.
+    `threads` is None for a GPU; several of a processor have at least the limits of fewer. The
+    product is in `gemm_dtype`. Both are figures of rows, by the same estimator as those compared
+    with them. A copy that may have stayed in a cache is no limit here: then `unavailable` says so.
     """
 
     device: str

@@ -257,7 +257,7 @@ class _Run:
         if over and state.active:
             width = stats.half_width_share(medians)
             state.converged |= width is not None and width <= self._settings.wanted
-        # Of a row that only shows a limit, the fastest sample counts.
+        # A row that only shows a limit needs no interval.
         shown = state.limit and count >= stats.FEWEST_FOR_INTERVAL
         state.finished = state.finished or state.converged or shown or over
 
@@ -307,7 +307,7 @@ def needed_s(state: CaseState, typical_overhead_s: float = 0.0) -> float:
     """Return the seconds that a row still needs for three rounds of at least one sample.
 
     `typical_overhead_s` is the overhead of other rows on the same device, for a row that has not
-    begun. A row that only shows a limit needs one round, since its fastest sample counts.
+    begun. A row that only shows a limit needs one round: it has no interval.
     """
     rounds = 1 if state.limit else FEWEST_FOR_INTERVAL
     if state.rounds:
