@@ -53,7 +53,8 @@ def test_another_version_of_a_framework_is_told_and_forbids_the_comparison(
     saved.write_text(json.dumps(kept), encoding="utf-8")
     other, held = run("--baseline", str(saved))
 
-    assert (ended.code, first["status"]) == (0, "skip")
+    # Others may have been at work on this machine: then the run says so, and is kept all the same.
+    assert (ended.code, first["status"]) in ((0, "skip"), (3, "inconclusive"))
     assert [one["id"] for one in kept["series"]] == ["softmax-numpy"]
     assert (other.code, held["status"]) == (3, "inconclusive")
     assert f"frameworks: numpy 1.0 -> {version}" in held["reason"]

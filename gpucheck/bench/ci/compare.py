@@ -277,20 +277,16 @@ def _judged(row: ComparedRow, pair: _Pair, decision: Decision) -> ComparedRow:
         reason = f"the first run was disturbed: {pair.first.disturbed}"
         return replace(row, reason=reason, class_=GateClass.ENVIRONMENT, next=(renewal(),))
     reason = _reason(decision, row.tolerance_percent, row.direction, pair.factor)
-    passed, disturbed = decision.status is GateStatus.PASS, pair.some.disturbed
-    if passed and disturbed is None:
+    if decision.status is GateStatus.PASS:
         return replace(row, status=GateStatus.PASS, reason=reason, class_=None)
-    status = GateStatus.INCONCLUSIVE if passed else decision.status
     limit = limit_of(decision.expected, row.tolerance_percent, row.direction)
     figures = _figures(pair.some, pair.device)
-    if status is GateStatus.FAIL:
+    if decision.status is GateStatus.FAIL:
         figures = figures.since(decision.since)
-    said = ruling(status, figures, limit)
+    said = ruling(decision.status, figures, limit)
     # A pair left open by noise says so in its reason already.
     silent = said.diagnosis.class_ is GateClass.NOISE
     steps = (_MORE,) if silent else said.diagnosis.next
-    if passed:
-        silent, reason = True, f"the second run was disturbed: {disturbed}"
     if said.status is GateStatus.FAIL and pair.first is not None and len(pair.first.sessions) < 2:
         steps = (*steps, FURTHER_SESSIONS)
     return replace(

@@ -105,6 +105,11 @@ def ruling(
     return Ruling(status=GateStatus.INCONCLUSIVE, diagnosis=found, repeat_helps=helps)
 
 
+def find_disturbing(figures: MetricValues) -> Doubt | None:
+    """Return the doubt that others, or heat, slowed a figure in most of its processes."""
+    return _with_codes(figures, ENVIRONMENT | {"throttled"})
+
+
 def class_of_failure(failure: Failure) -> GateClass:
     """Return where to look for the cause of a failed process or row."""
     return _FAILURES.get(failure.code, GateClass.SOFTWARE)

@@ -33,7 +33,6 @@ from gpucheck.bench.ci.diagnosis import (
     ruled,
     ruling,
 )
-from gpucheck.bench.ci.disturbance import disturbance
 from gpucheck.bench.ci.limits import expected_of, is_computed, number
 from gpucheck.bench.ci.machine_gates import (
     inventory_gates,
@@ -303,11 +302,6 @@ class _Judging:
 
     def _passed(self, gate: Gate, decision: Decision) -> Gate:
         check, worse = self.check, worse_percent(decision.ratio, self.check.direction)
-        figures = self._figures
-        disturbed = disturbance(figures.values, figures.doubts, check.tolerance_percent)
-        if check.expectation.baseline and disturbed is not None:
-            found = ruling(GateStatus.INCONCLUSIVE, figures, gate.limit or 0.0)
-            return ruled(gate, f"the run was disturbed: {disturbed}", found)
         if check.warn_percent is not None and worse > check.warn_percent:
             reason = (
                 f"{worse:.1f} % worse than expected; the warning level is {check.warn_percent:g} %"

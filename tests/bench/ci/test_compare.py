@@ -225,7 +225,7 @@ def test_a_slow_row_is_not_excused_by_the_doubts_of_another() -> None:
 
     assert found["4096x4096x4096"].status is GateStatus.FAIL
     assert found["4096x4096x4096"].class_ is GateClass.HARDWARE
-    assert found["end-to-end"].class_ is GateClass.ENVIRONMENT
+    assert found["end-to-end"].status is GateStatus.PASS
 
 
 def scattered(speed: float = 7e14) -> SavedRun:
@@ -243,29 +243,27 @@ def test_nothing_is_compared_with_a_disturbed_baseline(doubt: str | None, factor
     (only,) = found.rows
 
     assert (only.status, only.class_) == (GateStatus.INCONCLUSIVE, GateClass.ENVIRONMENT)
-    said = f"in 5 of 5 processes {doubt}" if doubt else "its 5 processes differ by 17.4 %"
+    said = doubt or "its 5 processes differ by 17.4 %"
     assert only.reason.startswith(f"the first run was disturbed: {said}")
     assert only.next == ("save a new baseline with --save FILE",)
     assert code(found) is ExitCode.INCONCLUSIVE
 
 
-@pytest.mark.parametrize(
-    ("doubt", "class_"),
-    [("gpu-shared", GateClass.ENVIRONMENT), ("throttled", GateClass.THERMAL)],
-)
-def test_a_disturbed_run_does_not_pass_either(doubt: str, class_: GateClass) -> None:
-    (only,) = compared(run(), run(doubts=(doubt,))).rows
+@pytest.mark.parametrize("doubt", ["gpu-shared", "quota-reached", "gpu-claimed", "starved"])
+def test_others_only_make_a_run_slower_so_it_may_pass_but_never_fails(doubt: str) -> None:
+    (alike,) = compared(run(), run(doubts=(doubt,))).rows
+    (slower,) = compared(run(), run(5e14, doubts=(doubt,))).rows
 
-    assert (only.status, only.class_) == (GateStatus.INCONCLUSIVE, class_)
-    assert only.reason == f"the second run was disturbed: in 5 of 5 processes {doubt}"
+    assert alike.status is GateStatus.PASS
+    assert (slower.status, slower.class_) == (GateStatus.INCONCLUSIVE, GateClass.ENVIRONMENT)
 
 
-def test_a_run_that_only_scatters_is_undecided_or_slower() -> None:
-    (faster,) = compared(run(), scattered(1e15)).rows
+def test_a_run_whose_processes_differ_is_judged_by_its_interval() -> None:
+    (open_,) = compared(run(), scattered()).rows
     (slower,) = compared(run(), scattered(3e14)).rows
 
-    assert (faster.status, faster.class_) == (GateStatus.INCONCLUSIVE, GateClass.NOISE)
-    assert faster.repeat_helps
+    assert (open_.status, open_.class_) == (GateStatus.INCONCLUSIVE, GateClass.NOISE)
+    assert open_.repeat_helps
     assert slower.status is GateStatus.FAIL
 
 

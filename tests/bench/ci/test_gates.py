@@ -543,6 +543,29 @@ def test_another_fingerprint_decides_nothing_and_names_the_keys() -> None:
     assert settled(judge(found)), "more processes would not change the fingerprint"
 
 
+def test_a_disturbed_baseline_decides_nothing_and_is_to_be_replaced() -> None:
+    before = saved()
+    busy = tuple(replace(one, disturbed="others were at work") for one in before.series)
+    found = cpu_run_data([0.5 * value for value in GOOD], replace(before, series=busy))
+
+    other = gate(found, "copy", "cpu")
+    assert (other.status, other.class_) == (GateStatus.INCONCLUSIVE, GateClass.ENVIRONMENT)
+    assert other.reason == "the baseline was disturbed: others were at work"
+    assert "--save FILE" in other.next[0]
+    assert settled(judge(found)), "more processes would not change the baseline"
+
+
+def test_a_check_says_from_which_process_on_it_is_slow() -> None:
+    asked = gate(cpu_run_data([*GOOD[:4], 500.0], saved()), "copy", "cpu")
+    slow = gate(cpu_run_data([*GOOD[:4], 500.0, 500.0], saved()), "copy", "cpu")
+
+    assert asked.repeat_helps
+    assert "slow from process 5 on, and more must show whether for good" in (asked.reason or "")
+    assert slow.status is GateStatus.FAIL
+    assert slow.measured == pytest.approx(500)
+    assert ", slow from process 5 on: " in (slow.reason or "")
+
+
 def test_a_fingerprint_that_differs_elsewhere_does_not_matter() -> None:
     found = cpu_run_data(GOOD, saved(differences={"gpu:3": ("vbios: 1 -> 2",)}))
 

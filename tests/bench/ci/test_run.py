@@ -453,6 +453,7 @@ def measured(
     against: SavedRun | None = None,
     processes: int = 5,
     count: int = 8,
+    is_kept: bool = False,
 ) -> tuple[Answer, SavedRun | None, FakeWorkers]:
     workers = FakeWorkers(script)
     request = BenchRequest(devices=tuple(devices))
@@ -463,6 +464,7 @@ def measured(
         devices=select_worker_devices(devices, gpus(count)),
         time=TIME,
         reference=None if against is None else Reference(run=against, path=Path("before.json")),
+        is_kept=is_kept,
     )
     answer, kept = run_benchmark(benchmark, workers)
     text = render(report(answer.result, code=answer.exit_code, failure=answer.error), View())
@@ -501,6 +503,46 @@ def test_a_good_run_passes_and_can_be_saved() -> None:
     assert [one.device for one in kept.devices] == [f"gpu:{n}" for n in range(8)]
     assert all(len(one.values) == 5 for one in kept.series)
     assert len(workers.rounds) == 5
+
+
+def test_a_run_that_is_kept_has_an_undecided_gate_for_each_disturbed_row() -> None:
+    busy = {"doubts": ("gpu-shared",)}
+
+    answer, kept, _ = measured(steady(gpu3=busy), is_kept=True)
+
+    assert answer.exit_code is ExitCode.INCONCLUSIVE
+    assert gates(answer, GateStatus.INCONCLUSIVE) == {("gpu:3", ROW): GateClass.ENVIRONMENT}
+    assert answer.error is not None
+    assert answer.error.code == "rows-disturbed"
+    assert answer.error.message == (
+        "matmul cublas bfloat16 4096x4096x4096 on gpu:3 was disturbed (environment): gpu-shared."
+    )
+    assert kept is not None
+    assert [one.device for one in kept.series if one.disturbed] == ["gpu:3"]
+    # One that is not kept, or that failed, has only its own verdict.
+    assert measured(steady(gpu3=busy))[0].exit_code is ExitCode.OK
+    slow = measured(steady(gpu2={"speed": 6e14}, gpu3=busy), against=baseline(), is_kept=True)[0]
+    assert set(gates(slow, GateStatus.INCONCLUSIVE)) == set()
+
+
+def test_a_check_whose_figure_is_disturbed_has_one_gate() -> None:
+    profile = profile_of(CPU)
+    benchmark = Benchmark(
+        profile=profile,
+        request=request_for(profile),
+        devices=[WorkerDevice(device="cpu")],
+        time=TIME,
+        host=Host(),
+        is_kept=True,
+    )
+
+    answer, _ = run_benchmark(benchmark, scripted(copies([70.2, 1.4, 2.1, 53.5, 93.4])))
+
+    assert isinstance(answer.result, BenchResult)
+    (gate,) = [one for one in answer.result.gates if one.id == "copy"]
+    assert gate.status is GateStatus.INCONCLUSIVE
+    assert (gate.reason or "").startswith("its 5 processes differ by a factor of 7.77")
+    assert answer.exit_code is ExitCode.INCONCLUSIVE
 
 
 def test_the_same_machine_passes_its_baseline() -> None:
