@@ -130,13 +130,8 @@ def decide(
     now = [math.log(value) for value in values]
     before = _expectation([math.log(value) for value in expected], sessions)
     found = _decided(_one_session(now), before, tolerance_percent, direction)
-    start = _slow_end(now, before.mean, tolerance_percent, direction)
-    if start is not None:
-        found = _decided(_one_session(now[start:]), before, tolerance_percent, direction)
-        if found.status is not GateStatus.FAIL:
-            found = _decided(_side(now, now), before, tolerance_percent, direction)
-            found = replace(found, status=GateStatus.INCONCLUSIVE, chance=1.0)
-        found = replace(found, since=start + 1)
+    if found.status is not GateStatus.FAIL:
+        found = _slowed_down(now, before, tolerance_percent, direction) or found
     if len(values) < FEWEST_PROCESSES:
         return replace(found, status=GateStatus.INCONCLUSIVE, chance=1.0)
     return found
@@ -246,18 +241,30 @@ def _without_strays(logs: Sequence[float]) -> list[float]:
     return strays
 
 
-def _slow_end(
-    logs: Sequence[float], expected: float, tolerance_percent: float, direction: Direction
-) -> int | None:
-    """Return the place from which on all processes are slow, though those before it agree.
+def _slowed_down(
+    now: Sequence[float], before: _Side, tolerance_percent: float, direction: Direction
+) -> Decision | None:
+    """Return the decision on a device that may have slowed down for good, None if it did not.
 
-    The first of them is a stray as far as it is the last; None if there is no such place.
+    Its last processes are all beyond the limit, and the first of them is a stray as far as it is
+    the last. A single one decides nothing.
     """
-    line, start = _line(tolerance_percent, direction), len(logs)
-    while start > 0 and _sign(direction) * (logs[start - 1] - expected) < line:
+    line, sign, start = _line(tolerance_percent, direction), _sign(direction), len(now)
+    starts: list[int] = []
+    while start > 0 and sign * (now[start - 1] - before.mean) < line:
         start -= 1
-    slow = logs[start : start + 1]
-    return start if slow and slow[0] not in _without_strays(logs[: start + 1]) else None
+        until = now[: start + 1]
+        is_worst = now[start] == (min(until) if sign > 0 else max(until))
+        if is_worst and now[start] not in _without_strays(until):
+            starts.insert(0, start)
+    for start in starts:
+        found = _decided(_one_session(now[start:]), before, tolerance_percent, direction)
+        if found.status is GateStatus.FAIL:
+            return replace(found, since=start + 1)
+    if not starts:
+        return None
+    found = _decided(_side(now, now), before, tolerance_percent, direction)
+    return replace(found, status=GateStatus.INCONCLUSIVE, chance=1.0, since=starts[0] + 1)
 
 
 @lru_cache(maxsize=256)

@@ -124,6 +124,16 @@ def test_slow_ends_that_differ_do_not_fail() -> None:
     assert (found.status, found.since) == (GateStatus.INCONCLUSIVE, 5)
 
 
+def test_a_device_that_is_slow_all_the_time_fails_whatever_its_last_process_does() -> None:
+    slow = (0.8, 0.81, 0.79, 0.8, 0.6)
+
+    assert decide(slow, GOOD, 5.0).status is GateStatus.FAIL
+    # Worse figures are no better, though none is within the limit any more.
+    found = decide((1365, 899, 349, 4775, 1, 1), (116810, 60018, 16), 1.0)
+    worse = decide((682.5, 449.5, 174.5, 2387.5, 0.5, 0.5), (116810, 60018, 16), 1.0)
+    assert found.status is worse.status is GateStatus.FAIL
+
+
 def test_processes_that_vary_this_much_anyway_have_no_slow_end() -> None:
     found = decide((1.0, 0.9, 1.05, 1.1, 0.9), [1.0], 5.0)
 
