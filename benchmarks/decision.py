@@ -9,7 +9,7 @@
 Figures of processes are drawn from several models and decided by `decide`, one more process at a
 time up to the most, as `gpucheck bench --profile` and `--baseline` do. The two nearest alternatives
 are counted as well: Student's interval over all processes, and Yuen's (1974) after 20 % trimming.
-Nodes go through the built-in profile `acceptance` and `judge`.
+`benchmarks/stragglers.py` does it for the GPUs of a node.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from gpucheck.bench.ci.decision import (
     decide,
     student_quantile,
 )
-from gpucheck.bench.model import GateStatus, Severity
+from gpucheck.bench.model import GateStatus
 
 DOCUMENTS = Path(__file__).parents[1] / "docs"
 DOCUMENT = DOCUMENTS / "reference" / "profiles.md"
@@ -441,47 +441,6 @@ def session_table(runs: int, seed: int) -> Iterator[str]:
             yield f"| {name} | {count} | {' | '.join(cells)} |"
 
 
-# --------------------------------------------------------------------------------------- nodes
-
-
-def node_cell(
-    nodes: int, spread: float, slower_percent: float, seed: int, *, common: bool
-) -> tuple[tuple[float, float, float], float, float]:
-    """Return how nodes of eight GPUs end in the profile `acceptance`, one of them slower.
-
-    These are the shares of the exit codes 1, 0 and 3, and of the nodes where the slow GPU fails,
-    and where it fails or warns, in percent. See tests/fakes/nodes.py.
-    """
-    from tests.fakes.nodes import AcceptanceNode
-
-    dice = random.Random(seed)
-    ends: Counter[int] = Counter()
-    failed = told = 0
-    for _ in range(nodes):
-        code, gates = AcceptanceNode(dice, spread, slower_percent, common=common).judged()
-        ends[code] += 1
-        bad = [one for one in gates if one.device == "gpu:0" and one.status is GateStatus.FAIL]
-        failed += any(one.severity is Severity.ERROR for one in bad)
-        told += bool(bad)
-    of_all = [100 * ends[code] / nodes for code in (1, 0, 3)]
-    return (of_all[0], of_all[1], of_all[2]), 100 * failed / nodes, 100 * told / nodes
-
-
-def node_table(nodes: int, seed: int) -> Iterator[str]:
-    """Yield the table of nodes; where nothing is wrong four times as many show a rare mistake."""
-    yield "| healthy | by check | one slower by | exit 1/0/3 | it fails | it fails or warns |"
-    yield "|--|--|--|--|--|--|"
-    for spread in (0.01, 0.02, 0.03, 0.04):
-        for common in (True, False):
-            for slower in (0.0, 8.0, 12.0):
-                count = nodes if slower else 4 * nodes
-                ends, failed, told = node_cell(count, spread, slower, seed, common=common)
-                found = f"{failed:.1f} % | {told:.1f} %" if slower else " | "
-                kind = "alike" if common else "other"
-                line = f"| {spread:.0%} | {kind} | {slower:.0f} % | {_three(ends)} | {found} |"
-                yield line.replace("|  |  |", "| | |")
-
-
 # -------------------------------------------------------------------------------------- output
 
 
@@ -491,7 +450,6 @@ WRITTEN: dict[str, tuple[Path, ...]] = {
     "orders": (MEASURED,),
     "tolerances": (DOCUMENTS / "ci.md", MEASURED),
     "sessions": (DOCUMENT,),
-    "nodes": (DOCUMENT,),
 }
 
 
@@ -505,7 +463,6 @@ def main() -> int:
     """Print the tables, or write them into the document."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=2000, help="runs of a cell [2000]")
-    parser.add_argument("--nodes", type=int, default=250, help="nodes of a cell [250]")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", choices=tuple(WRITTEN))
     parser.add_argument("--write", action="store_true", help="write into the documents")
@@ -515,7 +472,6 @@ def main() -> int:
         "orders": lambda: stream_table(given.runs, given.seed, ORDERS),
         "tolerances": lambda: tolerance_table(given.runs, given.seed),
         "sessions": lambda: session_table(given.runs, given.seed),
-        "nodes": lambda: node_table(given.nodes, given.seed),
     }
     for mark, table in tables.items():
         if given.only not in (None, mark):

@@ -1,9 +1,9 @@
-"""Synthetic nodes of eight H100 in the profile `acceptance`: drawn figures, real gates."""
+"""Synthetic nodes of H100 in the profile `acceptance`: drawn figures, real gates."""
 
 from __future__ import annotations
 
 import math
-import random
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 
@@ -30,9 +30,8 @@ from tests.fakes.bench_results import (
 )
 from tests.fakes.gates import node
 
-GPUS = 8
-#: What one process adds to a GPU's own factor.
-PROCESS_NOISE = 0.01
+#: Checks of each GPU.
+CHECKS = 4
 
 
 @cache
@@ -64,47 +63,42 @@ def _row(check_id: str, device: str) -> tuple[Measurement, float]:
 
 
 class AcceptanceNode:
-    """A node whose healthy GPUs reach in the mean just what the profile expects of them.
+    """A node whose GPUs reach what the profile expects of them, times their factors.
 
-    They differ by a normal factor of the standard deviation `spread`, the same in each check if
-    `common`, else another in each; the first is slower than that by `slower_percent`.
+    `logs` are the logarithms of those, by GPU, check and process.
     """
 
-    def __init__(
-        self, dice: random.Random, spread: float, slower_percent: float, *, common: bool
-    ) -> None:
-        self._dice = dice
+    def __init__(self, logs: Sequence[Sequence[Sequence[float]]]) -> None:
+        self._logs = logs
         self._checks = [one for one in _profile().checks if one.per is Aggregate.DEVICE]
-        self._own: dict[tuple[str, str], float] = {}
-        for at in range(GPUS):
-            slower = math.log(1 - slower_percent / 100) if at == 0 else 0.0
-            alike = dice.gauss(0.0, spread)
-            for check in self._checks:
-                own = alike if common else dice.gauss(0.0, spread)
-                self._own[f"gpu:{at}", check.id] = slower + own
 
     def judged(self) -> tuple[int, tuple[Gate, ...]]:
         """Return the exit code and the gates, after as many processes as it takes."""
-        plan, runs = _profile().run, list[ProcessRun]()
-        for number in range(plan.max_processes):
-            runs += self._repeat(number)
-            if number + 1 < plan.processes:
-                continue
-            gates = judge(RunData(profile=_profile(), node=node(GPUS), runs=runs))
+        plan = _profile().run
+        for processes in range(plan.processes, plan.max_processes + 1):
+            gates = judge(self.data(processes))
             if settled(gates):
                 break
         return int(exit_status(gates)[0]), gates
 
+    def data(self, processes: int) -> RunData:
+        """Return what so many processes brought."""
+        runs = [run for number in range(processes) for run in self._repeat(number)]
+        return RunData(profile=_profile(), node=node(len(self._logs)), runs=runs)
+
     def _repeat(self, number: int) -> list[ProcessRun]:
         return [
-            self._process(f"gpu:{at}", number, together=together)
+            self._process(at, number, together=together)
             for together in (False, True)
-            for at in range(GPUS)
+            for at in range(len(self._logs))
         ]
 
-    def _process(self, device: str, number: int, *, together: bool) -> ProcessRun:
+    def _process(self, at: int, number: int, *, together: bool) -> ProcessRun:
+        device = f"gpu:{at}"
         rows = [
-            self._measured(check, device) for check in self._checks if check.together is together
+            self._measured(check, device, log[number])
+            for check, log in zip(self._checks, self._logs[at], strict=True)
+            if check.together is together
         ]
         repeated = Corruption(
             device=device, gpu_uuid=uuid_of(device), products=9, words=64, reference_ok=True
@@ -116,10 +110,9 @@ class AcceptanceNode:
         )
         return run_of(result, number, device, together=together)
 
-    def _measured(self, check: Check, device: str) -> Measurement:
+    def _measured(self, check: Check, device: str, log: float) -> Measurement:
         row, expected = _row(check.id, device)
-        own = self._own[device, check.id] + self._dice.gauss(0.0, PROCESS_NOISE)
-        speed = expected * math.exp(own)
+        speed = expected * math.exp(log)
         return replace(
             row,
             time_s=1e9 / speed,

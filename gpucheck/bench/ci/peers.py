@@ -1,12 +1,11 @@
 """Peer comparison of GPUs: stragglers, and the spread from the slowest to the fastest.
 
-A GPU is a straggler if it is below the median of the others by more than the tolerance; the mean
-would follow the straggler. Healthy GPUs of one kind differ too: usually by 8 % from the slowest to
-the fastest of a cluster, and by 22 % at most (Sinha et al., SC22, arXiv:2208.11035). So one fails
-only if it is outside the range of the others (Student's prediction for one more of them, over all
-GPUs and checks by Holm), or further off than any healthy one; otherwise it is a warning. It counts
-once, with its worst check. Of two GPUs it is unknown which is off, so both are named. A single GPU
-can only be compared with a number.
+A GPU is a straggler if it is below the median of the others by more than the tolerance, and by more
+than healthy GPUs differ; the mean would follow the straggler. How much they differ is known from
+the profile (usually 8 % from the slowest to the fastest of a cluster; Sinha et al., SC22,
+arXiv:2208.11035) and from the others: Student's test takes both together (Smyth, 2004). It is made
+in the mean of all checks, which shows a slow GPU best, and in each check. Of two GPUs it is unknown
+which is off, so both are named. A single GPU can only be compared with a number.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean, geometric_mean
 
 from gpucheck.bench import stats
 from gpucheck.bench.ci.decision import (
@@ -21,22 +21,22 @@ from gpucheck.bench.ci.decision import (
     decide,
     deviation,
     finite,
-    holm,
     limit_of,
-    student_tail,
+    student_quantile,
     typical,
-    worse_percent,
 )
 from gpucheck.bench.ci.diagnosis import ruled, ruling
 from gpucheck.bench.ci.profile_model import Aggregate, Check, Target
 from gpucheck.bench.ci.run_data import MetricValues, RunData
 from gpucheck.bench.model import Direction, Gate, GateStatus, Severity
 
-#: Chance that any GPU of a healthy node is taken for a straggler that fails.
-_RISK = 0.005
-#: Least difference assumed between healthy GPUs: a few may agree better only by chance.
-_LEAST_SCATTER = 0.005
-#: No healthy GPU was ever seen so far below the others, in percent.
+#: Chances that a healthy node has a GPU so far below the others that it is warned about, or fails.
+_WARNING_RISK, _FAILING_RISK = 1 / 25, 1 / 100
+#: Degrees of freedom that the expected spread counts for, beside those of the node's own.
+_PRIOR_FREEDOM = 12
+#: The node's own spread counts as at most so many times the expected: stragglers widen it.
+_MOST_SPREAD = 3.0
+#: Of two GPUs neither was ever seen so far below the other while both were healthy, in percent.
 _NEVER_HEALTHY_PERCENT = 25.0
 
 _Group = Mapping[str, MetricValues]
@@ -44,21 +44,18 @@ _Group = Mapping[str, MetricValues]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Held:
-    """One GPU compared with the others in one check.
+    """One GPU's speeds compared with the others', in one check or in the mean of all.
 
-    `chance` is how likely one more GPU like the others would lie as far below them.
+    Few healthy ones are more than `limit_percent` below the others; hardly any would fail.
     """
 
-    check: Check
+    where: str
     own: MetricValues
     others: Sequence[MetricValues]
     decision: Decision
-    chance: float
-
-    @property
-    def below_percent(self) -> float:
-        """Return how much worse than the median of the others it is."""
-        return worse_percent(self.decision.ratio, self.check.direction)
+    below_percent: float
+    limit_percent: float
+    fails: bool
 
 
 def peer_gates(data: RunData) -> Iterator[Gate]:
@@ -66,7 +63,8 @@ def peer_gates(data: RunData) -> Iterator[Gate]:
     demands = data.profile.stability
     groups = _compared_checks(data)
     if demands.straggler_percent is not None:
-        yield from _stragglers(data, groups, demands.straggler_percent)
+        spread = demands.healthy_spread_percent / 100
+        yield from _stragglers(data, groups, demands.straggler_percent, spread)
     if demands.spread_percent is not None:
         for check, found in groups:
             yield _spread(check, found, demands.spread_percent)
@@ -85,46 +83,67 @@ def _compared_checks(data: RunData) -> list[tuple[Check, _Group]]:
 
 
 def _stragglers(
-    data: RunData, groups: Sequence[tuple[Check, _Group]], tolerance: float
+    data: RunData, groups: Sequence[tuple[Check, _Group]], tolerance: float, spread: float
 ) -> Iterator[Gate]:
-    """Yield for each GPU whether it lags behind the others in any check."""
+    """Yield for each GPU whether it lags behind the others, in the mean of all checks or in one."""
+    speeds = {
+        check.id: {name: _speeds(one, check.direction) for name, one in group.items()}
+        for check, group in groups
+    }
     held: dict[str, list[_Held]] = {}
-    for check, group in groups:
-        for device in group:
-            held.setdefault(device, []).append(_held(check, device, group, tolerance))
-    # Each GPU is one hypothesis, however many checks it takes part in.
-    least = [len(ones) * min(one.chance for one in ones) for ones in held.values()]
-    for (device, ones), outside in zip(held.items(), holm(least, _RISK), strict=True):
-        # Holm decides on the least likely check; Bonferroni holds for the others.
-        most = max(min(one.chance for one in ones), _RISK / len(held) / len(ones))
-        failing = [
-            one
-            for one in ones
-            if one.decision.status is GateStatus.FAIL
-            and ((outside and one.chance <= most) or _is_far_below(one))
-        ]
-        worst = max(failing or ones, key=lambda one: one.below_percent)
-        yield _straggler(data, device, worst, ones, tolerance, fails=bool(failing))
+    for family in (speeds, _mean_of(speeds)):
+        for one in _held(family, tolerance, spread):
+            held.setdefault(one.own.device, []).append(one)
+    for ones in held.values():
+        yield _straggler(data, ones, tolerance)
 
 
-def _held(check: Check, device: str, group: _Group, tolerance: float) -> _Held:
-    own = group[device]
-    others = [one for name, one in group.items() if name != device]
-    decision = decide(own.values, _medians_of(others), tolerance, check.direction)
-    return _Held(
-        check=check,
-        own=own,
-        others=others,
-        decision=decision,
-        chance=_chance(own, others, check.direction),
-    )
+def _speeds(figures: MetricValues, direction: Direction) -> MetricValues:
+    """Return figures of which more is better."""
+    if direction is Direction.HIGHER:
+        return figures
+    return replace(figures, values=tuple(1 / value for value in figures.values))
 
 
-def _is_far_below(held: _Held) -> bool:
-    """Return whether a GPU is further below the others than any healthy one was."""
-    others = _medians_of(held.others)
-    far = decide(held.own.values, others, _NEVER_HEALTHY_PERCENT, held.check.direction)
-    return far.status is GateStatus.FAIL
+def _mean_of(checks: Mapping[str, _Group]) -> Mapping[str, _Group]:
+    """Return the geometric mean of several checks, on the GPUs that have figures for all."""
+    means: dict[str, MetricValues] = {}
+    for device in next(iter(checks.values()), {}):
+        own = [group[device] for group in checks.values() if device in group]
+        if len(own) == len(checks) > 1:
+            values = map(geometric_mean, zip(*(one.values for one in own), strict=False))
+            doubts = tuple(doubt for one in own for doubt in one.doubts)
+            means[device] = replace(own[0], values=tuple(values), doubts=doubts)
+    return {f"the mean of {len(checks)} checks": means} if len(means) > 1 else {}
+
+
+def _held(checks: Mapping[str, _Group], tolerance: float, spread: float) -> Iterator[_Held]:
+    """Yield each GPU compared with the others in each of these checks."""
+    logs = [{name: typical(one.values) for name, one in group.items()} for group in checks.values()]
+    # All checks together have only a part of the risk that their mean has.
+    tests = sum(map(len, logs)) * len(checks)
+    for where, group in checks.items():
+        for device, own in group.items():
+            others = [one for name, one in group.items() if name != device]
+            apart = [
+                [log for name, log in found.items() if name != device]
+                for found in logs
+                if device in found
+            ]
+            medians = _medians_of(others)
+            decision = decide(own.values, medians, tolerance)
+            # By all processes, even where the last ones decide whether it got slower.
+            below = 100 * (1 - math.exp(typical(own.values) - typical(medians)))
+            limit, failing = _healthy_percents(apart, len(others), spread, tests)
+            yield _Held(
+                where=where,
+                own=own,
+                others=others,
+                decision=decision,
+                below_percent=below,
+                limit_percent=max(tolerance, limit),
+                fails=decision.status is GateStatus.FAIL and below > failing,
+            )
 
 
 def _medians_of(others: Sequence[MetricValues]) -> tuple[float, ...]:
@@ -133,61 +152,55 @@ def _medians_of(others: Sequence[MetricValues]) -> tuple[float, ...]:
     return tuple(stats.median([one.values[at] for one in others]) for at in range(least))
 
 
-def _chance(own: MetricValues, others: Sequence[MetricValues], direction: Direction) -> float:
-    """Return how likely one more GPU like the others is so far on the bad side of their median.
+def _healthy_percents(
+    others: Sequence[Sequence[float]], count: int, spread: float, tests: int
+) -> tuple[float, ...]:
+    """Return how far below `count` others a healthy GPU is seldom, and hardly ever, in percent.
 
-    It takes two others to know how much GPUs differ. The variance of a median is pi / 2 times that
-    of a mean.
+    `others` are their logarithms in each check. A GPU may be the same in all, so the variance over
+    all checks is taken to be known no better than that in one.
     """
-    if len(others) < 2:
-        return 1.0
-    logs = [typical(one.values) for one in others]
-    mean = math.fsum(logs) / len(logs)
-    below = stats.median(logs) - typical(own.values)
-    if direction is Direction.LOWER:
-        below = -below
-    if below <= 0:
-        return 1.0
-    scatter = max(deviation(logs, mean), _LEAST_SCATTER)
-    return student_tail(below / (scatter * math.sqrt(1 + math.pi / 2 / len(logs))), len(logs) - 1)
+    if count < 2:
+        return 0.0, _NEVER_HEALTHY_PERCENT
+    spreads = [min(deviation(logs, fmean(logs)), _MOST_SPREAD * spread) for logs in others]
+    freedoms = [len(logs) - 1 for logs in others]
+    squares = sum(freedom * own**2 for freedom, own in zip(freedoms, spreads, strict=True))
+    variance = (_PRIOR_FREEDOM * spread**2 + squares) / (_PRIOR_FREEDOM + sum(freedoms))
+    # The variance of a median is nearly pi / (2 n + pi - 2) times that of one value.
+    scatter = math.sqrt(variance * (1 + math.pi / (2 * count + math.pi - 2)))
+    return tuple(
+        100 * -math.expm1(-scatter * student_quantile(risk / tests, _PRIOR_FREEDOM + count - 1))
+        for risk in (_WARNING_RISK, _FAILING_RISK)
+    )
 
 
-def _straggler(
-    data: RunData,
-    device: str,
-    worst: _Held,
-    ones: Sequence[_Held],
-    tolerance: float,
-    *,
-    fails: bool,
-) -> Gate:
-    decision = worst.decision
-    low, high = sorted(worse_percent(end, worst.check.direction) for end in decision.interval)
+def _straggler(data: RunData, ones: Sequence[_Held], tolerance: float) -> Gate:
+    worst = max(ones, key=lambda one: (one.fails, one.below_percent - one.limit_percent))
+    low, high = worst.decision.interval
+    is_whole = worst.decision.since is None
     gate = Gate(
         id="straggler",
-        device=device,
-        gpu_uuid=worst.own.gpu_uuid or data.uuid_of(device),
+        device=worst.own.device,
+        gpu_uuid=worst.own.gpu_uuid or data.uuid_of(worst.own.device),
         status=GateStatus.PASS,
         direction=Direction.LOWER,
         unit="%",
         measured=worst.below_percent,
-        limit=tolerance,
-        interval=finite((low, high)),
+        limit=worst.limit_percent if worst.below_percent > tolerance else tolerance,
+        interval=finite((100 * (1 - high), 100 * (1 - low))) if is_whole else None,
     )
-    if worst.below_percent <= tolerance:
-        blurred = next((one for one in ones if _is_blurred(one, tolerance)), None)
-        if blurred is None:
-            return gate
-        text = f"the noise in {blurred.check.id} hides a difference of {tolerance:g} %"
+    text = _text(worst, ones, tolerance)
+    if worst.below_percent > worst.limit_percent:
+        limit = limit_of(worst.decision.expected, tolerance, Direction.HIGHER)
+        found = ruling(GateStatus.FAIL, worst.own, limit, worst.others)
+        gate = replace(gate, severity=Severity.ERROR if worst.fails else Severity.WARN)
+        return ruled(gate, f"{text}; {found.diagnosis.sentence}", found)
+    blurred = next((one for one in ones if _is_blurred(one, tolerance)), None)
+    if blurred is not None:
+        text = f"the noise in {blurred.where} hides a difference of {tolerance:g} %"
         found = ruling(GateStatus.INCONCLUSIVE, blurred.own, 0.0)
         return ruled(gate, f"{text}; {found.diagnosis.sentence}", found)
-    limit = limit_of(decision.expected, tolerance, worst.check.direction)
-    found = ruling(GateStatus.FAIL, worst.own, limit, worst.others)
-    text = _text(worst, ones, tolerance)
-    if not fails:
-        gate = replace(gate, severity=Severity.WARN)
-        text += ", but healthy GPUs can differ by as much"
-    return ruled(gate, f"{text}; {found.diagnosis.sentence}", found)
+    return replace(gate, reason=text) if worst.below_percent > tolerance else gate
 
 
 def _is_blurred(held: _Held, tolerance: float) -> bool:
@@ -197,17 +210,18 @@ def _is_blurred(held: _Held, tolerance: float) -> bool:
 
 
 def _text(worst: _Held, ones: Sequence[_Held], tolerance: float) -> str:
-    """Return how far behind the others a GPU is, and in which checks."""
-    what = "the median of the others"
-    if len(worst.others) == 1:
-        what = f"{worst.others[0].device}, its only peer"
-    text = f"{worst.below_percent:.1f} % worse than {what} in {worst.check.id}"
+    """Return how far behind the others a GPU is, in which checks, and how rare that is."""
+    is_pair = len(worst.others) == 1
+    what = f"{worst.others[0].device}, its only peer" if is_pair else "the median of the others"
+    text = f"{worst.below_percent:.1f} % worse than {what} in {worst.where}"
     more = [one for one in ones if one is not worst and one.below_percent > tolerance]
     if more:
-        text += f" ({', '.join(f'{one.below_percent:.1f} % in {one.check.id}' for one in more)})"
-    if len(worst.others) == 1:
-        text += ": it is unknown which of the two is off"
-    return text
+        text += f" ({', '.join(f'{one.below_percent:.1f} % in {one.where}' for one in more)})"
+    if is_pair:
+        return f"{text}: it is unknown which of the two is off"
+    rare = "fewer" if worst.below_percent > worst.limit_percent else "more"
+    nodes = 1 / (_FAILING_RISK if worst.fails else _WARNING_RISK)
+    return f"{text}: {rare} than 1 in {nodes:.0f} healthy nodes have such a GPU"
 
 
 def _spread(check: Check, found: _Group, tolerance: float) -> Gate:

@@ -45,6 +45,7 @@ def lint(profile: Profile, problems: Problems) -> tuple[Problem, ...]:
     if profile.match.target is Target.CPU:
         _lint_cpu_profile(profile, problems)
     _lint_run(profile, _note(problems, "run"))
+    _lint_stragglers(profile, problems)
     _lint_throttling(profile, _note(problems, "stability.throttle_s"))
     _lint_checks(profile, problems)
     return tuple(sorted(problems.found, key=lambda one: (one.line or 0, one.where)))
@@ -90,6 +91,15 @@ def _lint_run(profile: Profile, note: _Note) -> None:
     if profile.stability.corruption is not None and not run.corruption_s:
         message = "[stability] corruption is demanded, but [run] gives it no time"
         note("corruption_seconds", "never-measured", message, "write corruption_seconds = 5")
+
+
+def _lint_stragglers(profile: Profile, problems: Problems) -> None:
+    key = "healthy_spread_percent"
+    is_written = ("stability", key) in problems.source.lines
+    if is_written and profile.stability.straggler_percent is None:
+        message = f"{key} has no effect: straggler_percent is not demanded"
+        mend = "write straggler_percent = 5, or remove it"
+        problems.add("contradiction", message, mend, table="stability", key=key)
 
 
 def _lint_throttling(profile: Profile, note: _Note) -> None:

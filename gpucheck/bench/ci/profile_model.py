@@ -195,7 +195,8 @@ class Stability:
 
     `throttle_s` is the most seconds for each of the driver's throttle reasons. `spread_percent` is
     how far the slowest GPU may be below the fastest, `straggler_percent` below the median of the
-    others. `corruption` is the most wrong numbers of repeated products.
+    others, `healthy_spread_percent` the standard deviation between healthy GPUs, by which such a
+    one is told from a straggler. `corruption` is the most wrong numbers of repeated products.
     """
 
     throttle_s: Annotated[dict[str, float], Bounds(0, 1e6)] = field(default_factory=dict)
@@ -203,6 +204,7 @@ class Stability:
     max_clock_drop_percent: Annotated[float | None, Bounds(0, 100)] = None
     spread_percent: _Percent = None
     straggler_percent: _Percent = None
+    healthy_spread_percent: Annotated[float, Bounds(0.1, 20)] = 1.8
     new_ecc_uncorrected: _Count = None
     new_ecc_corrected: _Count = None
     new_remapped_rows: _Count = None

@@ -23,7 +23,6 @@ from benchmarks.decision import (
     SESSIONS,
     STREAMS,
     TOLERANCES_PERCENT,
-    node_cell,
     session_cell,
     stream_cell,
     tolerance_cell,
@@ -347,19 +346,6 @@ def test_several_sessions_fail_no_machine_that_only_differs_from_day_to_day() ->
 
     assert one >= 2.0
     assert five <= 1.5
-
-
-def test_healthy_nodes_pass_acceptance_though_their_gpus_differ() -> None:
-    rows = {tuple(row[:3]): row[3:] for row in documented("nodes")}
-    for spread in ("2%", "3%"):
-        for by_check in ("alike", "other"):
-            assert three(rows[spread, by_check, "0 %"][0])[0] <= 1.0
-            told = float(rows[spread, by_check, "8 %"][2].rstrip("% "))
-            assert told >= (80.0 if spread == "2%" else 50.0)
-
-    (bad, good, _), *_ = node_cell(10, 0.02, 0.0, seed=2, common=False)
-
-    assert (bad, good) == (0.0, 100.0)
 
 
 def test_figures_that_no_number_can_hold_the_ratio_of_are_decided_all_the_same() -> None:
