@@ -21,6 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from typing import Any
 
 from gpucheck.bench.boards import TableBoard, find_board, load_table
 from gpucheck.bench.doubt_table import make_doubt
@@ -35,9 +36,11 @@ TENSOR_FORMATS = frozenset({"tf32", "float16", "bfloat16", "float8", "int8"})
 #: NVIDIA's open kernel modules (g_nv_name_released.h); the chips: techpowerup's review of GTX 1660.
 _WITHOUT_TENSOR_CORES = (range(0x1F80, 0x2000), range(0x2180, 0x2200))
 #: Doubt of a row whose data may be in the processor's cache.
-_CACHE_RESIDENT = "cache-resident"
-#: Reason for no percentage of a peak.
+_RESIDENT = "cache-resident"
+#: Reasons for no percentage of a peak, and for none of a copy.
 _BY_MEMORY = "memory limits its speed: see percent_of_copy"
+_NO_MEMORY = "memory does not limit its speed"
+_NO_COPY = "no copy of as many bytes was measured"
 #: Factor between the bytes of two rows up to which a cache holds as much of both.
 _ALIKE = 1.25
 #: Reason for a missing limit although a copy was measured.
@@ -211,14 +214,17 @@ def with_percentages(
     place = (row.device, row.threads)
     roofline = next((one for one in rooflines if (one.device, one.threads) == place), None)
     gpu = next((gpu for gpu in gpus if row.device == gpu.device), None)
-    if row.device == "cpu":
-        fewer = [one for one in _sound(measured) if (one.threads or 0) <= (row.threads or 0)]
-        here = [one for one in fewer if one.device == "cpu"]
-        if row.throughput.unit != "B/s":
-            return _against_product(_against_copy(row, roofline), roofline)
-        return _against_exponentials(_against_own_size(row, roofline, here), here)
-    row = _against_copy(row, roofline)
-    return _against_board(row, gpu.board if gpu is not None else None)
+    if row.device != "cpu":
+        return _against_board(_against_copy(row, roofline), gpu.board if gpu is not None else None)
+    possible = [
+        one
+        for one in _sound(measured)
+        if one.device == "cpu" and (one.threads or 0) <= (row.threads or 0)
+    ]
+    row = _against_copy(row, roofline, possible)
+    if row.throughput is not None and row.throughput.unit == "B/s":
+        return _against_exponentials(row, possible)
+    return _against_product(row, roofline)
 
 
 def _lacking(row: Measurement, key: str, reason: str) -> Measurement:
@@ -226,49 +232,45 @@ def _lacking(row: Measurement, key: str, reason: str) -> Measurement:
     return replace(row, unavailable=row.unavailable | {key: reason})
 
 
-def _against_copy(row: Measurement, roofline: Roofline | None) -> Measurement:
-    """Return the row with its percentage of the measured copy, if it moves memory."""
-    copy = roofline.copy_bytes_per_s if roofline is not None else None
-    if roofline is not None and "copy_bytes_per_s" in roofline.unavailable:
-        row = _lacking(row, "percent_of_copy", roofline.unavailable["copy_bytes_per_s"])
-    if copy is None or row.throughput is None:
-        return row
-    if row.throughput.unit != "B/s" or row.scope is not Scope.RESIDENT or row.kernel in LINKS:
-        return _lacking(row, "percent_of_copy", "memory does not limit its speed")
-    limits = row.limits | {"copy": "the best copy or triad of this run"}
-    percent = 100 * row.throughput.value / copy
-    return replace(
-        row, percent_of_copy=percent, limits=limits, unavailable=_without(row, "percent_of_copy")
-    )
+def _shared(row: Measurement, of: str, percent: float, limit: str) -> Measurement:
+    """Return the row with a percentage, of the peak or a copy, and the name of that limit."""
+    key = f"percent_of_{of}"
+    kept = {name: why for name, why in row.unavailable.items() if name != key}
+    found: dict[str, Any] = {key: percent, "limits": row.limits | {of: limit}, "unavailable": kept}
+    return replace(row, **found)
 
 
-def _against_own_size(
-    row: Measurement, roofline: Roofline | None, measured: Sequence[Measurement]
+def _against_copy(
+    row: Measurement, roofline: Roofline | None, possible: Sequence[Measurement] = ()
 ) -> Measurement:
-    """Return the row with its percentage of a copy of as many bytes, if a cache may hold them.
+    """Return the row with its percentage of the measured copy, if it moves memory.
 
-    Then it does not matter that they are in the cache, except where memory itself is measured.
+    Data that a processor's cache may hold are held against a copy of as many bytes. Then it does
+    not matter that they are in the cache, except where memory itself is measured.
     """
-    if row.throughput is None or not in_cache(row):
-        return _against_copy(row, roofline)
+    if row.throughput is None or row.throughput.unit != "B/s":
+        return _lacking(row, "percent_of_copy", _NO_MEMORY)
+    if row.scope is not Scope.RESIDENT or row.kernel in LINKS:
+        return _lacking(row, "percent_of_copy", _NO_MEMORY)
+    cached = row.device == "cpu" and in_cache(row)
+    copy, limit = _copy_of_as_many_bytes(row, possible), "the best copy or triad of as many bytes"
+    if not cached:
+        copy = roofline.copy_bytes_per_s if roofline is not None else None
+        limit = "the best copy or triad of this run"
+    if copy is not None:
+        if cached and row.kernel not in STREAMS:
+            row = replace(row, doubts=tuple(one for one in row.doubts if one.code != _RESIDENT))
+        return _shared(row, "copy", 100 * _speed(row) / copy, limit)
+    reasons = {} if roofline is None else roofline.unavailable
+    reason = _NO_COPY if cached else reasons.get("copy_bytes_per_s")
+    return row if reason is None else _lacking(row, "percent_of_copy", reason)
+
+
+def _copy_of_as_many_bytes(row: Measurement, possible: Sequence[Measurement]) -> float | None:
     own = row.bytes_moved or 0
-    copies = [
-        _speed(one)
-        for one in measured
-        if one.kernel in STREAMS and are_alike(own, one.bytes_moved or 0)
-    ]
-    if not copies:
-        return _lacking(row, "percent_of_copy", "no copy of as many bytes was measured")
-    doubts = row.doubts
-    if row.kernel not in STREAMS:
-        doubts = tuple(doubt for doubt in doubts if doubt.code != _CACHE_RESIDENT)
-    return replace(
-        row,
-        percent_of_copy=100 * row.throughput.value / max(copies),
-        limits=row.limits | {"copy": "the best copy or triad of as many bytes in this run"},
-        doubts=doubts,
-        unavailable=_without(row, "percent_of_copy"),
-    )
+    copies = [one for one in possible if one.kernel in STREAMS]
+    alike = [_speed(one) for one in copies if are_alike(own, one.bytes_moved or 0)]
+    return max(alike, default=None)
 
 
 def are_alike(one_bytes: int, other_bytes: int) -> bool:
@@ -276,30 +278,21 @@ def are_alike(one_bytes: int, other_bytes: int) -> bool:
     return one_bytes <= _ALIKE * other_bytes and other_bytes <= _ALIKE * one_bytes
 
 
-def _against_exponentials(row: Measurement, measured: Sequence[Measurement]) -> Measurement:
+def _against_exponentials(row: Measurement, possible: Sequence[Measurement]) -> Measurement:
     """Return a softmax on the processor with its percentage of the exponentials alone.
 
     Only if those are a lower limit than the copy. A softmax that is faster than they were timed
     shows how fast they can be.
     """
-    alike = [one for one in measured if (one.kernel, one.dtype) == (row.kernel, row.dtype)]
+    alike = [one for one in possible if (one.kernel, one.dtype) == (row.kernel, row.dtype)]
     rates = [float(one.facts[EXPONENTIALS]) for one in alike if EXPONENTIALS in one.facts]
-    if row.throughput is None or row.percent_of_copy is None or not rates:
-        return _lacking(row, "percent_of_peak", _BY_MEMORY)
-    of_a_number = (row.bytes_moved or 0) / math.prod(row.shape)
-    limit = max([max(rates) * (row.threads or 1) * of_a_number, *map(_speed, alike)])
-    if limit >= 100 * row.throughput.value / row.percent_of_copy:
-        return _lacking(row, "percent_of_peak", _BY_MEMORY)
-    return replace(
-        row,
-        percent_of_peak=100 * row.throughput.value / limit,
-        limits=row.limits | {"peak": "exponentials alone, in the cache"},
-        unavailable=_without(row, "percent_of_peak"),
-    )
-
-
-def _without(row: Measurement, key: str) -> dict[str, str]:
-    return {name: why for name, why in row.unavailable.items() if name != key}
+    if row.percent_of_copy is not None and rates:
+        of_a_number = (row.bytes_moved or 0) / math.prod(row.shape)
+        limit = max([max(rates) * (row.threads or 1) * of_a_number, *map(_speed, alike)])
+        percent = 100 * _speed(row) / limit
+        if percent > row.percent_of_copy:
+            return _shared(row, "peak", percent, "exponentials alone, in the cache")
+    return _lacking(row, "percent_of_peak", _BY_MEMORY)
 
 
 def _against_product(row: Measurement, roofline: Roofline | None) -> Measurement:
@@ -313,9 +306,7 @@ def _against_product(row: Measurement, roofline: Roofline | None) -> Measurement
         reason = "no matrix product was measured with this number of threads"
     else:
         percent = 100 * row.flops / row.time_s / best
-        limits = row.limits | {"peak": "the best float32 product of this run"}
-        kept = _without(row, "percent_of_peak")
-        return replace(row, percent_of_peak=percent, limits=limits, unavailable=kept)
+        return _shared(row, "peak", percent, "the best float32 product of this run")
     return _lacking(row, "percent_of_peak", reason)
 
 
@@ -337,13 +328,8 @@ def _against_board(row: Measurement, board: Board | None) -> Measurement:
     nominal_mhz = board.tensor_clock_mhz if name in TENSOR_FORMATS else board.clock_mhz
     if not by_memory and row.sm_clock_mhz and nominal_mhz:
         at_clock = percent * nominal_mhz / row.sm_clock_mhz
-    return replace(
-        row,
-        percent_of_peak=percent,
-        percent_of_peak_at_clock=at_clock,
-        limits=row.limits | {"peak": _named(board, name, by_memory=by_memory)},
-        unavailable=_without(row, "percent_of_peak"),
-    )
+    row = replace(row, percent_of_peak_at_clock=at_clock)
+    return _shared(row, "peak", percent, _named(board, name, by_memory=by_memory))
 
 
 def _named(board: Board, dtype: str, *, by_memory: bool) -> str:
