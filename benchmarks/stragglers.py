@@ -166,15 +166,11 @@ RULE = (
 
 
 class _Mean(NamedTuple):
-    """Mean of five processes, its variance, and the degrees of freedom of that.
-
-    The farthest process is left out where it is a stray, `is_last_stray` that it is the last.
-    """
+    """Mean of five processes without a stray, its variance, and the degrees of freedom of that."""
 
     mean: Floats
     variance: Floats
     freedom: Floats
-    is_last_stray: Bools
 
     @classmethod
     def of(cls, logs: Floats) -> _Mean:
@@ -186,7 +182,7 @@ class _Mean(NamedTuple):
         mean = np.where(stray, 0.0, logs).sum(-1) / count
         square = (np.where(stray, 0.0, logs - mean[..., None]) ** 2).sum(-1) / (count - 1)
         variance = np.maximum(square, decision.LEAST_NOISE**2) / count
-        return cls(mean, variance, count - 1, stray[..., -1])
+        return cls(mean, variance, count - 1)
 
 
 def judged(logs: Floats) -> tuple[Bools, Bools]:
@@ -205,11 +201,9 @@ def _compared(logs: Floats) -> tuple[Bools, Bools]:
         others = np.delete(logs, gpu, 1)
         own, median = _Mean.of(logs[:, gpu]), _Mean.of(np.median(others, 1))
         below = median.mean - own.mean
-        # A slow last process may be the first of many: nothing is sure then.
         is_slow = logs[:, gpu] - median.mean[..., None] < _LINE
-        is_late = own.is_last_stray & is_slow[..., -1] & ~is_slow[..., -2]
         warning, failing = _reaches(np.delete(typical, gpu, 1), gpus * checks**2)
-        surely = _is_surely_beyond(own, median, is_slow) & ~is_late
+        surely = _is_surely_beyond(own, median, is_slow)
         lags[:, gpu] = (below > np.maximum(warning, -_LINE)).any(1)
         fails[:, gpu] = (surely & (below > failing)).any(1)
     return fails, lags | fails
