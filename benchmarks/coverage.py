@@ -2,7 +2,8 @@
 
 Each run is the real engine on a scripted stream of times: rounds, warm-up, samples, and its own
 rule of when to stop. Streams: normal, log-normal, heavy-tailed, rounds that differ, and
-autocorrelated ones; where those break the interval, the doubt `autocorrelated` must say so.
+autocorrelated ones. A processor's figure is no median: `benchmarks.streams` counts how often its
+interval holds.
 
     python -m benchmarks.coverage [--runs 4000]
 """
@@ -16,18 +17,15 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from gpucheck.bench import stats
-from gpucheck.bench.doubts import RowEnvironment, doubts_about
-from gpucheck.bench.environment import HostState
 from gpucheck.bench.plan import PRECISIONS
 from gpucheck.bench.request_model import BenchMode
 from gpucheck.bench.sampler import CaseState
 from gpucheck.bench.scheduler import Settings, measure
-from tests.fakes.bench import FakeCase, FakeClock
+from tests.fakes.bench import FakeCase, FakeClock, label
 
 #: The true median of every stream, in seconds.
 MEDIAN_S = 0.02
 SETTINGS = Settings(budget_s=20.0, warmup_s=0.05, rounds=12, wanted=PRECISIONS[BenchMode.DEFAULT])
-QUIET = RowEnvironment(host=HostState(others_percent=0.0, steal_percent=0.0))
 
 Stream = Callable[[random.Random], Iterable[float]]
 
@@ -116,15 +114,11 @@ STREAMS: dict[str, Stream] = {
 
 @dataclass(frozen=True)
 class Coverage:
-    """Shares: of all runs whose interval held the true median; of those that converged; of all
-    that are doubted as autocorrelated; and of those that are not, again those that held it.
-    """
+    """Shares: of all runs whose interval held the true median; of those that converged."""
 
     held: float
     converged: float
     converged_held: float
-    doubted: float
-    trusted_held: float
     rounds: float
 
 
@@ -132,7 +126,7 @@ def run_once(stream: Stream, seed: int) -> CaseState:
     """Return the record of one run on a stream."""
     clock = FakeClock()
     script = stream(random.Random(seed))
-    case = FakeCase(script, clock, prepare=getattr(script, "renew", None))
+    case = FakeCase(script, clock, label=label("gpu:0"), prepare=getattr(script, "renew", None))
     record = CaseState(case=case)
     measure([[record]], SETTINGS, clock, lambda label, fraction, seconds_left: None)
     return record
@@ -140,21 +134,17 @@ def run_once(stream: Stream, seed: int) -> CaseState:
 
 def cover(stream: Stream, runs: int) -> Coverage:
     """Count over so many runs, each with a seed of its own."""
-    held, converged, doubted, rounds = [], [], [], 0
+    held, converged, rounds = [], [], 0
     for seed in range(runs):
         record = run_once(stream, seed)
         low, high = stats.interval(record.medians_s) or (0.0, 0.0)
         held.append(low <= MEDIAN_S <= high)
         converged.append(record.converged)
-        codes = {doubt.code for doubt in doubts_about(record, QUIET)}
-        doubted.append("autocorrelated" in codes)
         rounds += len(record.medians_s)
     return Coverage(
         held=share(held),
         converged=share(converged),
         converged_held=share([good for good, known in zip(held, converged, strict=True) if known]),
-        doubted=share(doubted),
-        trusted_held=share([good for good, odd in zip(held, doubted, strict=True) if not odd]),
         rounds=rounds / runs,
     )
 
@@ -170,14 +160,13 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=4000)
     runs = parser.parse_args().runs
     print(f"{runs} runs each")
-    print("| stream | rounds | holds | converged | of these hold | doubted | undoubted hold |")
-    print("|--|--|--|--|--|--|--|")
+    print("| stream | rounds | holds | converged | of these hold |")
+    print("|--|--|--|--|--|")
     for name, stream in STREAMS.items():
         found = cover(stream, runs)
         print(
             f"| {name} | {found.rounds:.0f} | {found.held:.1%} | {found.converged:.1%} "
-            f"| {found.converged_held:.1%} | {found.doubted:.1%} "
-            f"| {'none' if found.doubted == 1 else f'{found.trusted_held:.1%}'} |",
+            f"| {found.converged_held:.1%} |",
             flush=True,
         )
 

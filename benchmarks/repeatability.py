@@ -1,7 +1,7 @@
-"""Repeatability of `gpucheck bench`: how often the next run's median lies in an interval.
+"""Repeatability of `gpucheck bench`: how often the next run's time lies in an interval.
 
-`repeat95_s` is to hold the median of another run 95 times in 100. `ci95_s` is how well a run knows
-its own median: of two runs that differ by nothing but noise, the median of one lies in that of the
+`repeat95_s` is to hold the time of another run 95 times in 100. `ci95_s` is how well a run knows
+its own time: of two runs that differ by nothing but noise, the median of one lies in that of the
 other about 83 times in 100 (their difference scatters by a root of two more); where it is less, the
 machine changes from run to run. All rows count, those that converged apart: choosing them chooses
 narrow intervals. The last figure of a row is how far the runs scatter beside one round of a run.
@@ -33,9 +33,9 @@ def run(options: list[str]) -> list[dict[str, Any]]:
 
 
 def share(rows: list[dict[str, Any]], interval: str) -> tuple[int, int]:
-    """Return the pairs, and in how many of them one median lies in the other's interval."""
+    """Return the pairs, and in how many of them one time lies in the other's interval."""
     pairs = list(permutations(rows, 2))
-    held = sum(one[interval][0] <= two["median_s"] <= one[interval][1] for one, two in pairs)
+    held = sum(one[interval][0] <= two["time_s"] <= one[interval][1] for one, two in pairs)
     return len(pairs), held
 
 
@@ -65,24 +65,24 @@ def main() -> None:
     for (kind, interval), (pairs, held) in total.items():
         rate = f"{held / pairs:.0%}" if pairs else "no pairs"
         meant = INTERVALS[interval]
-        print(f"{kind}: another median in {interval}: {rate} ({pairs} pairs; {meant})")
+        print(f"{kind}: another time in {interval}: {rate} ({pairs} pairs; {meant})")
 
 
 def described(rows: list[dict[str, Any]]) -> str:
-    """Return how far the runs' medians lie apart, how wide their intervals are, and who holds."""
+    """Return how far the runs' times lie apart, how wide their intervals are, and who holds."""
     if not rows:
         return "no interval"
-    medians = sorted(row["median_s"] for row in rows)
-    parts = [f"{medians[-1] / medians[0] - 1:.1%} apart"]
+    times = sorted(row["time_s"] for row in rows)
+    parts = [f"{times[-1] / times[0] - 1:.1%} apart"]
     for interval in INTERVALS:
-        halves = [(row[interval][1] - row[interval][0]) / 2 / row["median_s"] for row in rows]
+        halves = [(row[interval][1] - row[interval][0]) / 2 / row["time_s"] for row in rows]
         pairs, held = share(rows, interval)
         inside = f" {held / pairs:.0%}" if pairs else ""
         parts.append(f"{interval} +-{statistics.median(halves):.1%}{inside}")
     if len(rows) > 1:
         one_round = statistics.median(scatter(row["round_medians_s"]) for row in rows)
         if one_round > 0:
-            parts.append(f"runs {scatter(medians) / one_round:.2f} of a round")
+            parts.append(f"runs {scatter(times) / one_round:.2f} of a round")
     return ", ".join(parts)
 
 

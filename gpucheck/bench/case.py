@@ -25,7 +25,7 @@ from gpucheck.bench.numerics import HostData
 from gpucheck.bench.request_model import BenchMode, BenchRequest
 from gpucheck.drivers.gpu import BenchGpu, GpuDevice
 from gpucheck.drivers.host.blas import Blas
-from gpucheck.drivers.host.clock import Clock
+from gpucheck.drivers.host.clock import Clock, ThreadClock, thread_times
 from gpucheck.drivers.host.cpu import CpuFacts, cpu_shares, keep_on, running_on
 from gpucheck.report.errors import system_refusal
 
@@ -155,6 +155,11 @@ class Case(ABC):
         return None
 
     @property
+    def cpu_s(self) -> float | None:
+        """Return the CPU time of the last run's longest thread; None where it is not read."""
+        return None
+
+    @property
     def facts(self) -> Mapping[str, Fact]:
         """Return further results of the last check, with the unit in the key."""
         return {}
@@ -196,6 +201,7 @@ class CaseOrder:
     clock: Clock
     blas: Blas
     gpus: Sequence[GpuDevice] = ()
+    thread_times: ThreadClock = thread_times
 
 
 class Kernel(ABC):
@@ -292,6 +298,7 @@ class CpuCase(Case):
     """
 
     walks_memory = True
+    cpu_s: float | None = None
     _out: HostArray
 
     def __init__(self, order: CaseOrder, label: CaseLabel, work: Work) -> None:
@@ -321,14 +328,27 @@ class CpuCase(Case):
     def step(self) -> None:
         """Do the operation once."""
 
+    def repeat(self, loops: int) -> None:
+        """Do the operation `loops` times."""
+        step = self.step
+        for _ in range(loops):
+            step()
+
     def run(self, loops: int) -> float:
-        """Do the operation `loops` times with this case's threads; return the elapsed seconds."""
-        clock, step = self._order.clock, self.step
+        """Do the operation `loops` times with this case's threads; return the elapsed seconds.
+
+        The CPU times are read outside the span that is timed. A thread that is new began at 0.
+        """
+        clock, cpu_times, several = self._order.clock, self._order.thread_times, self._threads > 1
         with self._order.blas.limited(self._threads):
+            before = cpu_times(several)
             start_s = clock()
-            for _ in range(loops):
-                step()
-            return clock() - start_s
+            self.repeat(loops)
+            elapsed_s = clock() - start_s
+            after = cpu_times(several)
+        spent = [seconds - before.get(thread, 0.0) for thread, seconds in after.items()]
+        self.cpu_s = max(spent, default=None)
+        return elapsed_s
 
 
 class Team:
@@ -399,14 +419,10 @@ class TeamCase(CpuCase):
         assert self._team is not None
         self._team.run()
 
-    def run(self, loops: int) -> float:
-        """Do the operation `loops` times; return the seconds until the last thread was done."""
+    def repeat(self, loops: int) -> None:
+        """Do the operation `loops` times; return when the last thread is done."""
         assert self._team is not None
-        clock = self._order.clock
-        with self._order.blas.limited(self._threads):
-            start_s = clock()
-            self._team.run(loops)
-            return clock() - start_s
+        self._team.run(loops)
 
     def release(self) -> None:
         """End the threads; a kernel drops its arrays too."""

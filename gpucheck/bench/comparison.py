@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from gpucheck.bench.doubt_table import make_doubt
-from gpucheck.bench.model import Comparison, ComparisonSide, Doubt, DtypeSpec, Measurement, Scope
+from gpucheck.bench.model import Comparison, ComparisonSide, Doubt, Measurement, Scope
 from gpucheck.report.text import framework_title, two_digits
 
 #: How many operations on the same data the amortised speed-up assumes.
@@ -131,7 +131,7 @@ def _comparison(
         break_even=break_even,
         sentence=sentence(resident, moved, break_even, *_sides_text(cpu, gpu)),
         doubts=(
-            *_different_precision(cpu.dtype, gpu.dtype, maker_of(gpu)),
+            *_different_precision(cpu, gpu),
             *_sides_in_doubt(cpu, gpu),
             *_faster_cpu_exists(lacking),
         ),
@@ -160,14 +160,14 @@ def _faster_cpu_exists(how: str | None) -> tuple[Doubt, ...]:
     return () if how is None else (make_doubt("faster-cpu-exists", how=how),)
 
 
-def _different_precision(
-    cpu: DtypeSpec, gpu: DtypeSpec, framework: str | None
-) -> tuple[Doubt, ...]:
-    """Doubt a comparison whose two sides compute in different precisions."""
-    if cpu == gpu:
+def _different_precision(cpu: Measurement, gpu: Measurement) -> tuple[Doubt, ...]:
+    """Doubt a comparison whose sides compute in different precisions, unless a row says so."""
+    said = any(doubt.code == "reduced-precision" for row in (cpu, gpu) for doubt in row.doubts)
+    if cpu.dtype == gpu.dtype or said:
         return ()
-    wording = "different-precision" if framework is None else "different-precision-framework"
-    return (make_doubt(wording, {"cpu": cpu.math_mode, "gpu": gpu.math_mode}),)
+    wording = "different-precision" if gpu.framework is None else "different-precision-framework"
+    facts = {"cpu": cpu.dtype.math_mode, "gpu": gpu.dtype.math_mode}
+    return (make_doubt(wording, facts),)
 
 
 def _sides_in_doubt(cpu: Measurement, gpu: Measurement) -> tuple[Doubt, ...]:

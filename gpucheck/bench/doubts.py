@@ -1,12 +1,10 @@
 """Doubts about a row that come from its samples, its rounds and its environment.
 
-A doubt about the samples is raised only if the effect can move the median by more than the
-precision that the row must reach. A figure that is known well enough raises no doubt.
+One cause raises one doubt. A figure that is known well enough raises none about its samples.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -19,7 +17,6 @@ from gpucheck.bench.model import Doubt, Scope
 from gpucheck.bench.request_model import Fill
 from gpucheck.bench.sampler import CaseState
 from gpucheck.bench.telemetry import LIMITED_READINGS, TROUBLE, SensorSummary, held_down
-from gpucheck.report.text import count_of
 
 #: Other programs' share of the processor, and the hypervisor's, that can bend a figure by 1 %.
 _OTHERS_PERCENT, _STEAL_PERCENT = 10.0, 2.0
@@ -42,23 +39,14 @@ _PCIE = {
     6: (64e9, 242 / 256),
     7: (128e9, 242 / 256),
 }
-#: With fewer samples than this the interval is wide in any case.
+#: With fewer samples than this, two groups are chance.
 _FEWEST = 10
-#: Rounds shorter than this many correlation lengths are not independent of each other. Converged
-#: intervals then cover less than 95 % (`python -m benchmarks.coverage`, the stream with an
-#: autocorrelation of 0.9).
-_LENGTHS_IN_A_ROUND, _FEWEST_FOR_CORRELATION = 8.0, 12
-_FEWEST_FOR_TREND = 6
-#: Rounds differ if they are further apart than this, and than this multiple of their noise.
-_ROUNDS_APART, _TIMES_NOISE, _FEWEST_IN_A_ROUND = 0.01, 2.0, 3
 #: Leaving out half of the operations gives a factor of two, a cold start much less.
 _FEWER_LOOPS = 1.6
 #: Seconds to start an operation, and to wake a thread for it and wait for that thread.
 _STARTING_S, _MEETING_S = 20e-6, 50e-6
 #: The same in a framework, which hands over the next operations while a GPU computes.
 _FRAMEWORK_STARTING_S = 1e-3
-#: Standard deviations of Kendall's tau that show a trend with 99 % confidence.
-_TREND = 2.576
 #: A gap between two groups of samples, as a share of the median.
 _MODE_GAP = 0.05
 #: The same in interquartile ranges: `_FEW_GAP` / n for few samples, at least `_LEAST_GAP`. At most
@@ -97,27 +85,27 @@ def doubts_about(state: CaseState, environment: RowEnvironment) -> tuple[Doubt, 
     return tuple(doubt for doubt in found if doubt is not None)
 
 
-def _too_few_samples(state: CaseState, _: RowEnvironment) -> Doubt | None:
-    """Doubt a median of few samples, unless their rounds agree well enough."""
-    count = len(state.samples_s)
-    if count >= _FEWEST or state.converged:
+def _unconverged(state: CaseState, environment: RowEnvironment) -> Doubt | None:
+    """Doubt a figure that was not known well enough when the time ended, for no other reason."""
+    width = state.half_width_share
+    if state.converged or is_disturbed(state, environment):
         return None
-    facts = {"samples": count, "wanted": _FEWEST}
-    return make_doubt("too-few-samples", facts, counted=count_of(count, "sample"))
-
-
-def _unconverged(state: CaseState, _: RowEnvironment) -> Doubt | None:
-    """Doubt a median that was not known well enough when the time ended."""
     rounds = len(state.medians_s)
-    width = stats.half_width_share(state.medians_s)
-    if state.converged:
-        return None
     if width is None:
         counted = "one round" if rounds == 1 else f"{rounds} rounds"
         return make_doubt("unconverged-unknown", {"rounds": rounds}, counted=counted)
-    wording = "unconverged-agreeing" if width <= state.precision else "unconverged"
+    if width <= state.precision:  # it was interrupted before it was over
+        return None
     facts = {"rounds": rounds, "half_width_share": width}
-    return make_doubt(wording, facts, precision=state.precision)
+    return make_doubt("unconverged", facts, precision=state.precision)
+
+
+def is_disturbed(state: CaseState, environment: RowEnvironment) -> bool:
+    """Return whether other programs, or a quota, kept a row from the processor.
+
+    A single thread's own CPU time tells what it can do; that it waited is no doubt if that settles.
+    """
+    return any(doubt(state, environment) is not None for doubt in (_host_busy, _quota))
 
 
 def _throttled(state: CaseState, environment: RowEnvironment) -> Doubt | None:
@@ -257,6 +245,12 @@ def _zeros(state: CaseState, environment: RowEnvironment) -> Doubt | None:
     return make_doubt("zeros", {"fill": environment.fill.value})
 
 
+def _shares_host(state: CaseState) -> bool:
+    """Return whether what else the host does is in a row's figure."""
+    known = state.one_thread and state.converged
+    return needs_host(state.case.label, state.facts) and not known
+
+
 def _host_busy(state: CaseState, environment: RowEnvironment) -> Doubt | None:
     host = environment.host
     others, steal = host.others_percent or 0.0, host.steal_percent or 0.0
@@ -266,7 +260,7 @@ def _host_busy(state: CaseState, environment: RowEnvironment) -> Doubt | None:
         busy = others / 100 * host.cores
         wanted = (state.case.label.threads or 1) + busy
         crowded |= busy >= _OTHERS_CORES and wanted > host.cores
-    if not needs_host(state.case.label, state.facts) or not (crowded or steal >= _STEAL_PERCENT):
+    if not _shares_host(state) or not (crowded or steal >= _STEAL_PERCENT):
         return None
     wording = "host-busy" if crowded else "host-busy-stolen"
     return make_doubt(wording, {"others_percent": others, "steal_percent": steal})
@@ -274,9 +268,7 @@ def _host_busy(state: CaseState, environment: RowEnvironment) -> Doubt | None:
 
 def _quota(state: CaseState, environment: RowEnvironment) -> Doubt | None:
     reached = environment.host.quota_percent
-    if reached is None or reached < _QUOTA_PERCENT:
-        return None
-    if not needs_host(state.case.label, state.facts):
+    if reached is None or reached < _QUOTA_PERCENT or not _shares_host(state):
         return None
     return make_doubt("quota-reached", {"quota_percent": reached})
 
@@ -288,21 +280,6 @@ def _blas_older(state: CaseState, environment: RowEnvironment) -> Doubt | None:
     if label.framework is not None:  # it has a BLAS of its own
         return None
     return make_doubt("blas-older-than-cpu", blas=environment.slow_blas)
-
-
-def _rounds_differ(state: CaseState, _: RowEnvironment) -> Doubt | None:
-    """Doubt an unconverged row whose rounds differ by more than their noise.
-
-    The median of a converged row is known despite such differences.
-    """
-    rounds = len(state.medians_s)
-    # One or two samples do not show the noise within a round.
-    if rounds < stats.FEWEST_FOR_INTERVAL or len(state.samples_s) < _FEWEST_IN_A_ROUND * rounds:
-        return None
-    apart, noise = stats.spread_of_rounds(state.rounds)
-    if state.converged or apart < max(_ROUNDS_APART, _TIMES_NOISE * noise):
-        return None
-    return make_doubt("rounds-differ", {"between_rounds_share": apart, "noise_share": noise})
 
 
 def _loops_missing(state: CaseState, _: RowEnvironment) -> Doubt | None:
@@ -324,54 +301,11 @@ def _loops_missing(state: CaseState, _: RowEnvironment) -> Doubt | None:
     return make_doubt("loops-missing", facts)
 
 
-def _drifting(state: CaseState, _: RowEnvironment) -> Doubt | None:
-    """Doubt a median whose rounds get steadily slower or faster."""
-    medians = state.medians_s
-    count = len(medians)
-    if count < _FEWEST_FOR_TREND:
-        return None
-    third = count // 3
-    change = stats.median(medians[-third:]) / stats.median(medians[:third]) - 1
-    tau = stats.trend(medians)
-    # Without a trend tau is about normal with the variance 2 (2 n + 5) / (9 n (n - 1)).
-    chance = _TREND * math.sqrt(2 * (2 * count + 5) / (9 * count * (count - 1)))
-    if abs(tau) < chance or abs(change) < state.precision:
-        return None
-    pace = "slower" if tau > 0 else "faster"
-    facts = {"trend": tau, "change_share": change}
-    return make_doubt("drifting", facts, pace=pace, change=abs(change))
-
-
-def _autocorrelated(state: CaseState, environment: RowEnvironment) -> Doubt | None:
-    """Doubt an interval whose rounds may be correlated because their samples are.
-
-    In a drift they always are; `drifting` covers that.
-    """
+def _bimodal(state: CaseState, _: RowEnvironment) -> Doubt | None:
+    """Doubt a median of two groups of samples."""
     samples = state.samples_s
     count = len(samples)
-    if count < _FEWEST_FOR_CORRELATION or _drifting(state, environment) is not None:
-        return None
-    alike = stats.autocorrelation(state.rounds)
-    # Independent samples stay within 2.5 standard deviations of zero, each 1 / sqrt(n).
-    if alike < 2.5 / math.sqrt(count):
-        return None
-    spread = stats.quantile(samples, 0.9) - stats.quantile(samples, 0.1)
-    if spread < state.precision * stats.median(samples):
-        return None
-    # A process with the correlation r has a correlation length of (1 + r) / (1 - r).
-    length = (1 + alike) / max(1e-9, 1 - alike)
-    in_a_round = count / len(state.medians_s)
-    if length * _LENGTHS_IN_A_ROUND < in_a_round:
-        return None
-    facts = {"autocorrelation": alike, "samples_in_a_round": in_a_round}
-    return make_doubt("autocorrelated", facts, length=min(length, count))
-
-
-def _bimodal(state: CaseState, environment: RowEnvironment) -> Doubt | None:
-    """Doubt a median of two groups of samples, unless they are rounds that differ."""
-    samples = state.samples_s
-    count = len(samples)
-    if count < _FEWEST or _rounds_differ(state, environment) is not None:
+    if count < _FEWEST or state.estimator is not stats.MEDIAN:
         return None
     gap = stats.mode_gap(samples)
     noise = stats.quantile(samples, 0.75) - stats.quantile(samples, 0.25)
@@ -383,7 +317,6 @@ def _bimodal(state: CaseState, environment: RowEnvironment) -> Doubt | None:
 
 
 _DOUBTS: tuple[_Rule, ...] = (
-    _too_few_samples,
     _unconverged,
     _throttled,
     _gpu_shared,
@@ -394,11 +327,8 @@ _DOUBTS: tuple[_Rule, ...] = (
     _host_busy,
     _quota,
     _blas_older,
-    _rounds_differ,
     _bimodal,
     _loops_missing,
-    _drifting,
-    _autocorrelated,
     _starved,
     _cache_resident,
     _power_capped,

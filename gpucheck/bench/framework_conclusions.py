@@ -1,6 +1,6 @@
 """Conclusions about frameworks: their share of the limit, and what holds them back.
 
-A maker is gpucheck itself or a framework; each stands for its fastest form. Only rows whose median
+A maker is gpucheck itself or a framework; each stands for its fastest form. Only rows whose time
 is known to a quarter count, and that nothing disturbed, so that no sentence rests on one sample.
 """
 
@@ -18,10 +18,10 @@ from gpucheck.report.text import count_of, duration, percent_text, two_digits
 WAITS_FOR_HOST = 0.9
 #: Factor from which one form, or one BLAS, is called faster than another.
 _FORM_FASTER, _BLAS_FASTER = 1.05, 1.01
-#: Share of the median to which it must be known.
+#: Share of the time to which it must be known.
 _KNOWN_TO = 0.25
 #: Doubts of a row whose figure is that of other programs, or of chance.
-_DISTURBED = frozenset({"host-busy", "too-few-samples"})
+_DISTURBED = frozenset({"host-busy", "quota-reached"})
 #: The form in which each operation is handed over by itself starts with this.
 _EAGER = "eager"
 
@@ -62,7 +62,7 @@ def framework_conclusions(
 
 
 def _is_known(row: Measurement) -> bool:
-    """Return whether a row's median is known well enough for a sentence about it."""
+    """Return whether a row's time is known well enough for a sentence about it."""
     if row.error is not None or row.ci95_s is None or not row.time_s:
         return False
     if any(doubt.code in _DISTURBED for doubt in row.doubts):

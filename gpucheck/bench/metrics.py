@@ -83,7 +83,7 @@ def _gates(name: str, gates: Sequence[Gate], names: Names) -> Metric:
 def _of_rows(rows: list[tuple[Labels, Measurement]]) -> Iterator[Metric]:
     yield gauge(
         "gpucheck_bench_seconds",
-        "Median time of one operation.",
+        "Time of one operation.",
         [(labels, row.time_s) for labels, row in rows],
     )
     for unit, (name, text) in _THROUGHPUT.items():

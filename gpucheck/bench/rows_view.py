@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gpucheck.bench.model import NO_TIME, BenchResult, Measurement, Scope
+from gpucheck.bench.model import NO_TIME, BenchResult, Measurement, RowClock, Scope
 from gpucheck.report.blocks import Column, Heading, Inline, Line, Row, Span, Table
 from gpucheck.report.text import (
     View,
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 #: From this many GPUs on, alike rows share one without -v.
 MANY_GPUS = 4
-#: Share of the median from which an interval is highlighted.
+#: Share of the time from which an interval is highlighted.
 _WIDE = 0.1
 #: Factor from which a row is called slower than the best one.
 _SLOWER = 1.05
@@ -264,7 +264,7 @@ def _figures(one: Entry) -> list[Inline]:
     percent, limit = limit_of(row)
     marked = f" {limit}" if limit == EXP else ""
     return [
-        duration(row.time_s),
+        duration(row.time_s) + (" CPU" if row.clock is RowClock.CPU else ""),
         # A wide interval is highlighted.
         (Span(spread_text(widest), "yellow" if widest >= _WIDE else ""),) if widest >= 0 else "",
         # Of a launch, the time itself is the figure.
@@ -336,7 +336,9 @@ def details(row: Measurement) -> Iterator[str]:
     if row.loops is not None:
         yield f"{count_of(row.loops, 'operation')} each"
     if row.ci95_s is not None and row.time_s:
-        yield f"median known to ±{50 * (row.ci95_s[1] - row.ci95_s[0]) / row.time_s:.1f}%"
+        yield f"known to ±{50 * (row.ci95_s[1] - row.ci95_s[0]) / row.time_s:.1f}%"
+    if row.median_s is not None and row.waited_percent is not None and row.clock is RowClock.CPU:
+        yield f"{duration(row.median_s)} by the wall's clock: it waited {row.waited_percent:.0f} %"
     if row.summary is not None:
         yield f"p10 {duration(row.summary.p10_s)}, p90 {duration(row.summary.p90_s)}"
         yield count_of(row.summary.outlier_count, "outlier")
@@ -380,7 +382,7 @@ def speed(row: Measurement) -> float:
 
 
 def half_width(row: Measurement) -> float | None:
-    """Return half the interval for a further run as a share of the median, if there is one."""
+    """Return half the interval for a further run as a share of its time, if there is one."""
     if row.repeat95_s is None or not row.time_s:
         return None
     return (row.repeat95_s[1] - row.repeat95_s[0]) / 2 / row.time_s

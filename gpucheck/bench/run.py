@@ -12,7 +12,7 @@ from itertools import zip_longest
 from gpucheck.bench import stats
 from gpucheck.bench.case import Case, CaseOrder, Kernel
 from gpucheck.bench.comparison import compare, headline
-from gpucheck.bench.doubts import RowEnvironment, doubts_about
+from gpucheck.bench.doubts import RowEnvironment, doubts_about, is_disturbed
 from gpucheck.bench.environment import (
     HostShare,
     RunEnvironment,
@@ -252,7 +252,7 @@ class _Bench:
         # Rows that lacked time.
         short = without_interval(self._states(), self._plan.budget_s)
         if self._request.samples is SampleDetail.SUMMARY:
-            rows = [replace(row, samples_s=(), warmup_s=()) for row in rows]
+            rows = [replace(row, samples_s=(), cpu_samples_s=(), warmup_s=()) for row in rows]
         return BenchResult(
             measurements=tuple(rows),
             comparisons=comparisons,
@@ -453,12 +453,15 @@ class _Bench:
 def to_measurement(state: CaseState, environment: RowEnvironment) -> Measurement:
     """Return the row of a state, with figures computed from its samples.
 
-    The median is the median of the rounds' medians: each round counts the same. A wrong result has
-    samples, and no figure made of them.
+    Each round counts the same. A wrong result has samples, and no figure made of them.
     """
     label, work = state.case.label, state.case.work
     samples, medians = state.samples_s, [] if _is_wrong(state) else state.medians_s
-    median_s = stats.median(medians) if medians else None
+    figures = state.figures_s if medians else []
+    time_s = state.estimator.figure(figures) if figures else None
+    cpu = state.cpu_samples_s if medians else []
+    settled = state.converged and not (label.device == "cpu" and is_disturbed(state, environment))
+    doubts = doubts_about(state, environment)
     return Measurement(
         id=label.id,
         kernel=label.kernel,
@@ -480,17 +483,21 @@ def to_measurement(state: CaseState, environment: RowEnvironment) -> Measurement
         warmup_s=tuple(state.warmup_s),
         cold_s=state.cold_s,
         summary=stats.summarise(samples) if medians else None,
-        time_s=median_s,
-        median_s=median_s,
-        ci95_s=stats.interval(medians),
-        repeat95_s=stats.repeat_interval(medians),
-        converged=state.converged and not _is_wrong(state),
-        throughput=Throughput(value=work.amount / median_s, unit=work.unit) if median_s else None,
+        time_s=time_s,
+        clock=state.clock,
+        ci95_s=state.estimator.interval(figures),
+        repeat95_s=state.estimator.repeat_interval(figures),
+        median_s=stats.median(medians) if medians else None,
+        cpu_samples_s=tuple(cpu),
+        cpu_median_s=stats.median(cpu) if cpu else None,
+        waited_percent=state.waited_percent if cpu else None,
+        converged=settled and not _is_wrong(state),
+        throughput=Throughput(value=work.amount / time_s, unit=work.unit) if time_s else None,
         sm_clock_mhz=stats.median(state.sm_clocks_mhz) if state.sm_clocks_mhz else None,
         joules_per_op=state.joules_per_op,
         facts=state.facts,
         verified=state.verified,
-        doubts=doubts_about(state, environment),
+        doubts=doubts,
         error=state.error,
         interrupted=state.interrupted,
         unavailable=_unavailable(state),
@@ -541,6 +548,10 @@ def _unavailable(state: CaseState) -> dict[str, str]:
     if len(state.medians_s) < stats.FEWEST_FOR_INTERVAL:
         needed = f"an interval needs {stats.FEWEST_FOR_INTERVAL} rounds"
         reasons |= dict.fromkeys(_INTERVALS, needed)
+    if on_cpu and not state.cpu_samples_s:
+        reasons["cpu_median_s"] = "the CPU time of these threads is not read"
+    if on_cpu and state.waited_percent is None:
+        reasons["waited_percent"] = "known of rows of one thread only, by its CPU time"
     if not on_cpu and not state.sm_clocks_mhz:
         reasons["sm_clock_mhz"] = "timed by the host's clock, or the GPU reported no clock"
     return reasons

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from gpucheck.bench import stats
 from gpucheck.bench.case import Case
-from gpucheck.bench.model import CHOOSE_SMALLER_SIZE, Fact, Verified
+from gpucheck.bench.model import CHOOSE_SMALLER_SIZE, Fact, RowClock, Verified
 from gpucheck.drivers.host.clock import Clock
 from gpucheck.drivers.host.cpu import running_on
 from gpucheck.report.envelope import Failure
@@ -35,6 +35,8 @@ _LONG_FIRST_S = 0.5
 _WARM_SHARE = 0.25
 #: Largest share of the time for checks after the first round.
 _CHECK_SHARE = 0.2
+#: Ratio of wall time to CPU time from which a thread has waited.
+_WAITED = 1.05
 #: Reads a GPU's energy counter by UUID; None if it has none.
 ReadJoules = Callable[[str], float | None]
 
@@ -43,7 +45,8 @@ ReadJoules = Callable[[str], float | None]
 class CaseState:
     """Measurement state of one case. Times are seconds for one operation.
 
-    `rounds` holds the samples of each round, taken on fresh memory. `slices_s` are the start and
+    `rounds` holds the samples of each round, taken on fresh memory, and `cpu_rounds` their CPU
+    times as far as the case reads them. `slices_s` are the start and
     end of each slice's sampling by the host's clock. `overhead_s` is the time of the last slice
     without its samples (and of the first slice without the first runs). `spent_s`, `timed_s` and
     `checked_s` are the totals of all slices, samples and checks. `near_cpus` are the CPUs near its
@@ -51,7 +54,7 @@ class CaseState:
     first on a device, `limit` a row that was not requested. `expected_operation_s` and
     `expected_overhead_s` are estimates from before the first slice. `single_s` is the shortest of
     a few single operations, if samples hold several. `precision` is the target half-width of the
-    interval as a share of the median.
+    interval as a share of the figure.
     """
 
     case: Case
@@ -63,6 +66,7 @@ class CaseState:
     precision: float = stats.PRECISION
     loops: int = 0
     rounds: list[list[float]] = field(default_factory=list)
+    cpu_rounds: list[list[float]] = field(default_factory=list)
     warmup_s: list[float] = field(default_factory=list)
     cold_s: float | None = None
     single_s: float | None = None
@@ -103,6 +107,54 @@ class CaseState:
         """Return the median of each round."""
         return [stats.median(samples) for samples in self.rounds if samples]
 
+    @property
+    def cpu_samples_s(self) -> list[float]:
+        """Return the CPU times of all samples; empty unless each has one."""
+        found = [sample for samples in self.cpu_rounds for sample in samples]
+        known = len(found) == len(self.samples_s) and min(found, default=0.0) > 0
+        return found if known else []
+
+    @property
+    def one_thread(self) -> bool:
+        """Return whether a single thread of this process runs it: one that waits is visible."""
+        label = self.case.label
+        return label.device == "cpu" and label.threads == 1 and label.framework is None
+
+    @property
+    def clock(self) -> RowClock:
+        """Return the clock of the figure: CPU time if the only thread waited in most samples."""
+        cpu = self.cpu_samples_s if self.one_thread else []
+        pairs = zip(self.samples_s, cpu, strict=False)
+        waited = sum(wall_s > _WAITED * cpu_s for wall_s, cpu_s in pairs)
+        return RowClock.CPU if 2 * waited > len(self.samples_s) else RowClock.WALL
+
+    @property
+    def waited_percent(self) -> float | None:
+        """Return the share of the time that the only thread did not run."""
+        if not (self.one_thread and self.cpu_samples_s):
+            return None
+        return 100 * max(0.0, 1 - sum(self.cpu_samples_s) / sum(self.samples_s))
+
+    @property
+    def estimator(self) -> stats.Estimator:
+        """Return how the figure follows from rounds: a processor's is its bound."""
+        return stats.BOUND if self.case.label.device == "cpu" else stats.MEDIAN
+
+    @property
+    def rounds_s(self) -> list[list[float]]:
+        """Return the samples of each round by the row's clock."""
+        return self.cpu_rounds if self.clock is RowClock.CPU else self.rounds
+
+    @property
+    def figures_s(self) -> list[float]:
+        """Return the figure of each round."""
+        return [self.estimator.figure(samples) for samples in self.rounds_s if samples]
+
+    @property
+    def half_width_share(self) -> float | None:
+        """Return half the interval as a share of the figure, or None from too few rounds."""
+        return self.estimator.half_width_share(self.figures_s)
+
 
 class _Failed(Exception):
     """A case cannot be measured; carries the error of its row."""
@@ -142,6 +194,7 @@ class Sampler:
             # Again: a kernel that stopped working after its first run left a right result.
             state.case.poison()
             state.rounds.append([])
+            state.cpu_rounds.append([])
             start_s, ran_s = self._clock(), self.ran_s
             try:
                 self._run_for(state, state.rounds[-1], samples_s)
@@ -266,9 +319,11 @@ class Sampler:
             raise _Failed(stuck_clock(elapsed_s))
         into.append(elapsed_s / loops)
         self.ran_s += elapsed_s
-        clock_mhz = state.case.sm_clock_mhz
-        if clock_mhz is not None and not warming:
-            state.sm_clocks_mhz.append(clock_mhz)
+        if not warming:
+            if (cpu_s := state.case.cpu_s) is not None:
+                state.cpu_rounds[-1].append(cpu_s / loops)
+            if (clock_mhz := state.case.sm_clock_mhz) is not None:
+                state.sm_clocks_mhz.append(clock_mhz)
         return elapsed_s
 
 

@@ -245,17 +245,16 @@ class _Run:
 
     def _decide(self, state: CaseState, *, over: bool) -> None:
         """Finish a case that has converged or has no time left."""
-        medians = state.medians_s
-        count = len(medians)
+        count = len(state.medians_s)
         if state.active and count >= max(self._settings.fewest_rounds, state.next_look):
-            width = stats.half_width_share(medians)
+            width = state.half_width_share
             narrow = width is not None and width <= self._settings.precision
             state.converged = narrow and state.narrow
             state.narrow = narrow
             state.next_look = count + count // 3
         over = over or self._is_over(state) or self._number >= self._settings.most_rounds
         if over and state.active:
-            width = stats.half_width_share(medians)
+            width = state.half_width_share
             state.converged |= width is not None and width <= self._settings.wanted
         # A row that only shows a limit needs no interval.
         shown = state.limit and count >= stats.FEWEST_FOR_INTERVAL

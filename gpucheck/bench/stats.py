@@ -1,4 +1,4 @@
-"""Statistics of samples and rounds: median, 95 % interval, quantiles, outliers, drift.
+"""Statistics of samples and rounds: median and bound, 95 % intervals, quantiles, outliers.
 
 Everything is pure arithmetic on lists of seconds; nothing is dropped or smoothed.
 """
@@ -6,12 +6,13 @@ Everything is pure arithmetic on lists of seconds; nothing is dropped or smoothe
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 from gpucheck.bench.model import SampleSummary
 
-#: Half-width of a good enough interval, as a share of the median.
+#: Half-width of a good enough interval, as a share of the figure.
 PRECISION = 0.01
 #: Two rounds show too little of how much rounds differ.
 FEWEST_FOR_INTERVAL = 3
@@ -20,6 +21,9 @@ _STUDENT = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776}
 _NORMAL = 1.959964
 #: Largest correlation of rounds that widens the interval; beyond it they are a trend.
 _MOST_ALIKE = 0.8
+#: Neighbouring rounds are alike: so many of them show as much as one. Other machines' use of caches
+#: moves the bound itself by so much between runs (docs/measurements/estimators.md).
+_ALIKE_ROUNDS, _BETWEEN_RUNS = 2.5, 0.02
 
 
 def median(samples: Sequence[float]) -> float:
@@ -105,30 +109,58 @@ def _spread(medians: Sequence[float]) -> tuple[float, float, float, float] | Non
     return centre, of_mean, of_round, student_quantile(count - 1)
 
 
-def half_width_share(medians: Sequence[float]) -> float | None:
-    """Return half the interval's width as a share of the median, or None from too few rounds."""
-    found = interval(medians)
-    if found is None:
-        return None
-    return (found[1] - found[0]) / 2 / median(medians)
+def bound_interval(fastest: Sequence[float]) -> tuple[float, float] | None:
+    """Return the 95 % interval of the bound below which no time can fall, None from too few rounds.
 
-
-def spread_of_rounds(rounds: Sequence[Sequence[float]]) -> tuple[float, float]:
-    """Return how much rounds differ, and how much the noise of their samples explains.
-
-    Both are standard deviations of a round's median as shares of the median. The median of n
-    samples scatters by 1.2533 s / sqrt(n), and s is the interquartile range / 1.349.
+    It reaches from the fastest sample downwards; `fastest` are those of the rounds.
     """
-    full = [samples for samples in rounds if samples]
-    middles = [median(samples) for samples in full]
-    centre = sum(middles) / len(middles)
-    found = math.sqrt(sum((middle - centre) ** 2 for middle in middles) / max(1, len(full) - 1))
-    noise = sum(
-        (1.2533 / 1.349 * (quantile(samples, 0.75) - quantile(samples, 0.25))) ** 2 / len(samples)
-        for samples in full
-    )
-    expected = math.sqrt(noise / len(full))
-    return (found / centre, expected / centre) if centre > 0 else (0.0, 0.0)
+    reach = _bound_reach(fastest)
+    return None if reach is None else (min(fastest) * math.exp(-reach), min(fastest))
+
+
+def bound_repeat_interval(fastest: Sequence[float]) -> tuple[float, float] | None:
+    """Return the range of the fastest sample for 19 in 20 further runs."""
+    reach = _bound_reach(fastest)
+    if reach is None:
+        return None
+    factor = math.exp(reach + _BETWEEN_RUNS)
+    return min(fastest) / factor, min(fastest) * factor
+
+
+def _bound_reach(fastest: Sequence[float]) -> float | None:
+    """Return how far, in logarithms, the bound may lie below the fastest of all samples.
+
+    A program can only be slowed down. So a round's fastest sample is the bound plus an excess,
+    which is close to exponential on recorded streams (docs/measurements/estimators.md). Then n - 1
+    times the distance of the fastest of n rounds from the bound, over the mean excess above that
+    fastest, follows F(2, 2 n - 2), whose 95 % quantile is (n - 1) (20^(1 / (n - 1)) - 1) (Johnson,
+    Kotz and Balakrishnan 1994, Continuous Univariate Distributions 1, 19.7).
+    """
+    count = len(fastest)
+    if count < FEWEST_FOR_INTERVAL or min(fastest) <= 0:
+        return None
+    excess = sum(map(math.log, fastest)) / count - math.log(min(fastest))
+    return _ALIKE_ROUNDS * (20 ** (1 / (count - 1)) - 1) * excess
+
+
+@dataclass(frozen=True, slots=True)
+class Estimator:
+    """How a figure follows from samples and from rounds, and its two intervals from rounds."""
+
+    figure: Callable[[Sequence[float]], float]
+    interval: Callable[[Sequence[float]], tuple[float, float] | None]
+    repeat_interval: Callable[[Sequence[float]], tuple[float, float] | None]
+
+    def half_width_share(self, figures: Sequence[float]) -> float | None:
+        """Return half the interval's width as a share of the figure, None from too few rounds."""
+        found = self.interval(figures)
+        return None if found is None else (found[1] - found[0]) / 2 / self.figure(figures)
+
+
+#: Median of rounds' medians: what a device takes that does one thing at a time.
+MEDIAN = Estimator(median, interval, repeat_interval)
+#: Fastest sample: what a processor can do, which its other work only hides.
+BOUND = Estimator(min, bound_interval, bound_repeat_interval)
 
 
 def outlier_count(samples: Sequence[float]) -> int:
@@ -136,39 +168,6 @@ def outlier_count(samples: Sequence[float]) -> int:
     low, high = quantile(samples, 0.25), quantile(samples, 0.75)
     reach = 1.5 * (high - low)
     return sum(1 for sample in samples if sample < low - reach or sample > high + reach)
-
-
-def autocorrelation(rounds: Sequence[Sequence[float]]) -> float:
-    """Return the correlation of neighbouring samples within their rounds, -1 to 1.
-
-    It uses ranks within each round, so that neither an outlier nor a slow round dominates. A round
-    of n independent samples has -1 / n on average, which is corrected.
-    """
-    shared = spread = expected = 0.0
-    for samples in rounds:
-        count = len(samples)
-        if count < 3:
-            continue
-        places = {value: place for place, value in enumerate(sorted(samples))}
-        centre = sum(places[sample] for sample in samples) / count
-        ranks = [places[sample] - centre for sample in samples]
-        own = sum(rank * rank for rank in ranks)
-        shared += sum(a * b for a, b in pairwise(ranks))
-        spread += own
-        expected -= own / count
-    return min(1.0, (shared - expected) / spread) if spread else 0.0
-
-
-def trend(values: Sequence[float]) -> float:
-    """Return Kendall's tau of values against their order: 1 always rising, -1 always falling."""
-    count = len(values)
-    pairs = count * (count - 1) / 2
-    signs = [
-        (later > earlier) - (later < earlier)
-        for place, earlier in enumerate(values)
-        for later in values[place + 1 :]
-    ]
-    return sum(signs) / pairs if pairs else 0.0
 
 
 def mode_gap(samples: Sequence[float]) -> float:

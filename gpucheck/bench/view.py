@@ -17,6 +17,7 @@ from gpucheck.bench.model import (
     GpuTelemetry,
     Measurement,
     Roofline,
+    RowClock,
     Telemetry,
 )
 from gpucheck.bench.plan import BUDGETS_S
@@ -63,6 +64,7 @@ def blocks(report: Report, view: View) -> Iterator[Block]:
     yield from opening(report, view, *_facts(result))
     if not result.gates:
         yield from _no_gpu(result.environment, view)
+        yield from _other_load(result)
         yield _verdict(report, result)
         yield Gap()
         yield from _rows_with_notes(result, view)
@@ -74,6 +76,7 @@ def blocks(report: Report, view: View) -> Iterator[Block]:
     yield Gap()
     if gates_view.shows_rows(result, view):
         yield from _no_gpu(result.environment, view)
+        yield from _other_load(result)
         yield from _rows_with_notes(gates_view.over_processes(result), view)
         yield Gap()
     yield from gates_view.blocks(report, result, view)
@@ -179,6 +182,21 @@ def _no_gpu(found: BenchEnvironment, view: View) -> Iterator[Block]:
     else:
         short = reason if view.verbosity > 0 else reason.partition(": ")[0]
         yield Line(f"No GPU was measured: {short} (why: gpucheck detect).", style="yellow")
+
+
+def _other_load(result: BenchResult) -> Iterator[Line]:
+    """Yield who else used the processor, where that touched the rows, and what the speeds are."""
+    found = result.environment
+    others, stolen = found.other_load_percent or 0.0, found.steal_percent or 0.0
+    touched = any(
+        row.clock is RowClock.CPU or any(doubt.code == "host-busy" for doubt in row.doubts)
+        for row in result.measurements
+        if row.device == "cpu"
+    )
+    if touched and max(others, stolen) >= 1:
+        who = "Other programs" if others >= stolen else "Other virtual machines"
+        text = f"{who} take {max(others, stolen):.0f} % of this processor. The speeds are what it "
+        yield Line(f"{text}can do, not what they left.", CheckStatus.WARN, style="yellow")
 
 
 # ---------------------------------------------------------------------------------- rows
@@ -365,7 +383,7 @@ def _sensor_line(name: str, gpu: GpuTelemetry) -> str:
 def in_doubt(result: BenchResult, view: View) -> Iterator[Line]:
     """Yield each doubt about rows and comparisons once, the gravest first.
 
-    Of an interrupted run, how well medians are known is left out.
+    Of an interrupted run, how well times are known is left out.
     """
     full = view.verbosity > 0
     measured = [row for row in result.measurements if row.time_s is not None]

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
+    from gpucheck.bench.model import RowClock
     from gpucheck.bench.sampler import CaseState
     from gpucheck.bench.scheduler import Progress
 
@@ -56,7 +57,7 @@ def live_rows(*, shown: bool) -> Iterator[tuple[Progress, Watch | None]]:
 
 
 class _LiveRows:
-    """The table, and the medians that it has computed already."""
+    """The table, and the rounds' figures that it has computed already."""
 
     def __init__(self, console: Console) -> None:
         from rich.live import Live
@@ -64,7 +65,7 @@ class _LiveRows:
         self._console = console
         self._unicode = writes_unicode(console.encoding)
         self._states: Sequence[CaseState] = ()
-        self._medians: dict[int, list[float]] = {}
+        self._figures: dict[tuple[int, RowClock], list[float]] = {}
         self._drawn_s: float | None = None
         self._live = Live(
             self._line("preparing"), console=console, auto_refresh=False, transient=True
@@ -119,27 +120,27 @@ class _LiveRows:
         from gpucheck.bench import stats
         from gpucheck.bench.rows_view import devices_text, row_name
 
-        known = [medians for state in row if (medians := self._round_medians(state))]
+        known = [figures for state in row if (figures := self._round_figures(state))]
         if not known:
             return []
+        figure = row[0].estimator.figure
         label, work = row[0].case.label, row[0].case.work
         where = devices_text([state.case.label.device for state in row])
         every = (state.case.label for state in self._states)
         sizes = len({one.shape for one in every if one.kernel == label.kernel}) > 1
         name = f"{label.kernel} {label.dtype.format} {row_name(label, where, sizes=sizes)}"
-        seconds = stats.median([stats.median(medians) for medians in known])
+        seconds = stats.median([figure(figures) for figures in known])
         speed = "" if label.kernel == "launch" else rate(work.amount / seconds, work.unit)
         cells = (name, duration(seconds), speed, str(min(map(len, known))))
         return [self._text(cell) for cell in cells]
 
-    def _round_medians(self, state: CaseState) -> Sequence[float]:
-        from gpucheck.bench import stats
-
-        medians = self._medians.setdefault(id(state), [])
+    def _round_figures(self, state: CaseState) -> Sequence[float]:
+        rounds, figure = state.rounds_s, state.estimator.figure
+        figures = self._figures.setdefault((id(state), state.clock), [])
         # The last round may still grow: it is computed anew.
-        del medians[max(0, len(state.rounds) - 1) :]
-        medians.extend(stats.median(each) for each in state.rounds[len(medians) :] if each)
-        return medians
+        del figures[max(0, len(rounds) - 1) :]
+        figures.extend(figure(each) for each in rounds[len(figures) :] if each)
+        return figures
 
     def _line(self, text: str) -> Text:
         from rich.text import Text

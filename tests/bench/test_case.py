@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
@@ -220,3 +221,59 @@ def test_a_frameworks_row_names_it_and_its_form_but_neither_version_nor_python()
     assert one.text == "fake float32 8 PyTorch eager scripted on gpu:0"
     moved = replace(one, variant="fake", scope=Scope.END_TO_END)
     assert moved.text == "fake float32 8 PyTorch eager with transfers on gpu:0"
+
+
+class Spending(CpuCase):
+    """Spends scripted CPU times, by thread, in each operation."""
+
+    def __init__(self, threads: int, spent: Mapping[int, float]) -> None:
+        self.clock, self.spent = FakeClock(), spent
+        self.seconds: dict[int, float] = {1: 5.0}
+        self.asked: list[bool] = []
+        given = replace(order((8, 8), clock=self.clock), thread_times=self._times)
+        super().__init__(given, replace(label("cpu"), threads=threads), WORK)
+
+    def _times(self, every: bool) -> Mapping[int, float]:
+        self.asked.append(every)
+        return dict(self.seconds)
+
+    def prepare(self) -> None:
+        raise NotImplementedError
+
+    def step(self) -> None:
+        self.clock.seconds += 10.0
+        for thread, seconds in self.spent.items():
+            self.seconds[thread] = self.seconds.get(thread, 0.0) + seconds
+
+    def check(self) -> Verified:
+        raise NotImplementedError
+
+    def release(self) -> None:
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize(
+    ("threads", "spent", "longest_s"),
+    [
+        (1, {1: 1.0}, 3.0),
+        (2, {1: 1.0, 2: 4.0}, 12.0),  # the second one is new
+        (2, {}, 0.0),
+    ],
+)
+def test_the_cpu_time_of_a_run_is_that_of_its_longest_thread(
+    threads: int, spent: Mapping[int, float], longest_s: float
+) -> None:
+    case = Spending(threads, spent)
+
+    assert case.run(3) == 30.0
+    assert case.cpu_s == longest_s
+    assert case.asked == [threads > 1] * 2
+
+
+def test_cpu_times_that_cannot_be_read_are_unknown() -> None:
+    case = Spending(2, {})
+    case.seconds = {}
+
+    case.run(1)
+
+    assert case.cpu_s is None

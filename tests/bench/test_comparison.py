@@ -308,3 +308,12 @@ def test_many_gpus_share_a_part_for_each_maker() -> None:
 
     assert "each of 3 GPUs reaches" in text
     assert "PyTorch on each of 3 GPUs reaches" in text
+
+
+def test_a_precision_that_a_row_is_doubted_for_is_not_doubted_again() -> None:
+    doubt = Doubt(code="reduced-precision", message="", next="")
+    reduced = replace(TORCH_GPU, dtype=replace(FLOAT32, math_mode="tf32"), doubts=(doubt,))
+
+    (found,) = compare([CPU, reduced])
+
+    assert found.doubts == ()

@@ -19,7 +19,7 @@ from tests.fakes.framework_rows import (
 )
 
 BFLOAT16 = replace(FLOAT32, input="bfloat16", output="bfloat16", math_mode="bf16")
-DOUBTS = {code: Doubt(code=code, message="", next="") for code in ("host-busy", "too-few-samples")}
+DOUBTS = {code: Doubt(code=code, message="", next="") for code in ("host-busy", "quota-reached")}
 
 
 def said(*rows: Measurement, code: str) -> list[Conclusion]:
@@ -85,9 +85,9 @@ def test_training_is_compared_with_the_fastest_since_no_limit_says_much_of_it() 
         {"time_s": None},
         {"scope": Scope.END_TO_END},
         {"doubts": (DOUBTS["host-busy"],)},
-        {"doubts": (DOUBTS["too-few-samples"],)},
+        {"doubts": (DOUBTS["quota-reached"],)},
     ],
-    ids=["no-interval", "hardly-known", "unmeasured", "with-transfers", "busy", "few-samples"],
+    ids=["no-interval", "hardly-known", "unmeasured", "with-transfers", "busy", "short-of-quota"],
 )
 def test_rows_that_show_little_carry_no_sentence(changes: dict[str, object]) -> None:
     row = replace(made_row("softmax", "cpu", 0.01, PYTORCH), **changes)  # type: ignore[arg-type]

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
-from itertools import chain, repeat
+from itertools import chain, count, repeat
 
 import pytest
 
 from gpucheck.bench.case import EVENT_SPAN_S
-from gpucheck.bench.model import Verified
+from gpucheck.bench.doubts import RowEnvironment
+from gpucheck.bench.environment import HostState
+from gpucheck.bench.model import RowClock, Verified
+from gpucheck.bench.run import to_measurement
 from gpucheck.bench.sampler import CaseState, Sampler, wrong_result
+from gpucheck.report.codec import to_plain
 from tests.fakes.bench import PYTORCH, FakeCase, FakeClock, label
 
 
@@ -151,3 +156,83 @@ def test_compiling_is_no_part_of_the_budget_and_does_not_decide_the_repetitions(
     assert sampler.ran_s < 1
     assert state.loops >= 100
     assert max(state.samples_s) == pytest.approx(1e-5)
+
+
+class WaitingCase(FakeCase):
+    """A case whose threads wait: it has the processor for a share of the time."""
+
+    share = 0.1
+
+    def run(self, loops: int) -> float:
+        elapsed_s = super().run(loops)
+        self.cpu_s = None if self.share is None else self.share * elapsed_s
+        return elapsed_s
+
+
+BUSY = RowEnvironment(host=HostState(others_percent=90.0, steal_percent=0.0, cores=2))
+
+
+def waiting(threads: int, *, share: float = 0.1, **changes: object) -> CaseState:
+    """Return a row of twelve rounds of samples that are 10 to 11 ms long by the wall's clock."""
+    clock, source = FakeClock(), random.Random(4)
+    times = (0.010 + 0.001 * source.random() for _ in count())
+    case = WaitingCase(times, clock, label=replace(label(), threads=threads, **changes))  # type: ignore[arg-type]
+    case.share = share
+    sampler, state = Sampler(clock, 1000), CaseState(case=case, converged=True)
+    for _ in range(12):
+        sampler.take_slice(state, samples_s=0.1, warmup_s=0.02)
+    return state
+
+
+def test_the_speed_of_a_thread_that_waited_is_by_its_cpu_time() -> None:
+    state = waiting(1)
+    row = to_measurement(state, BUSY)
+
+    assert row.clock is RowClock.CPU
+    assert row.time_s == min(row.cpu_samples_s) == pytest.approx(0.001, rel=0.01)
+    assert row.throughput is not None
+    assert row.throughput.value == state.case.work.amount / row.time_s
+    assert row.ci95_s is not None
+    assert row.ci95_s[1] == row.time_s
+    assert (row.converged, row.doubts) == (True, ())
+    assert row.waited_percent == pytest.approx(90.0)
+    # Both clocks stand in the document.
+    written = to_plain(row)
+    assert written["clock"] == "cpu"
+    assert written["median_s"] == pytest.approx(0.0105, rel=0.02)
+    assert written["cpu_median_s"] == pytest.approx(0.00105, rel=0.02)
+    assert len(written["cpu_samples_s"]) == len(written["samples_s"])
+
+
+def test_a_team_on_a_busy_machine_is_shown_by_the_wall_and_never_settles() -> None:
+    row = to_measurement(waiting(2), BUSY)
+
+    assert row.clock is RowClock.WALL
+    assert row.time_s == min(row.samples_s)
+    assert not row.converged
+    assert [doubt.code for doubt in row.doubts] == ["host-busy"]
+    assert (row.cpu_median_s or 0) < 0.2 * row.time_s
+    assert row.waited_percent is None
+    assert row.unavailable["waited_percent"].startswith("known of rows of one thread")
+
+
+@pytest.mark.parametrize(
+    ("threads", "share", "changes"),
+    [(1, 0.97, {}), (1, 0.0, {}), (1, 0.1, {"framework": PYTORCH}), (1, 0.1, {"device": "gpu:0"})],
+    ids=["hardly waited", "a clock that stands still", "a framework's", "a GPU's"],
+)
+def test_other_figures_are_by_the_wall(threads: int, share: float, changes: dict[str, str]) -> None:
+    state = waiting(threads, share=share, **changes)
+
+    assert state.clock is RowClock.WALL
+
+
+def test_a_thread_that_waited_in_half_of_its_samples_is_measured_by_the_others() -> None:
+    state = waiting(1)
+    samples = len(state.samples_s)
+    share = [0.1 if place < samples // 2 else 1.0 for place in range(samples)]
+    left = iter(share)
+    state.cpu_rounds = [[next(left) * one for one in samples] for samples in state.rounds]
+    assert state.clock is RowClock.WALL
+    state.cpu_rounds[-1] = [0.1 * one for one in state.rounds[-1]]
+    assert state.clock is RowClock.CPU

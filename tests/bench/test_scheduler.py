@@ -530,7 +530,8 @@ def test_stopping_early_costs_the_interval_little_of_its_95_percent(spread: floa
     held = converged = 0
     for seed in range(250):
         clock = FakeClock()
-        (record,) = run(FakeCase(noise(0.02, 0.02 * spread, seed), clock), clock=clock)
+        case = FakeCase(noise(0.02, 0.02 * spread, seed), clock, label=label("gpu:0"))
+        (record,) = run(case, clock=clock)
         if record.converged:
             low, high = stats.interval(record.medians_s) or (0, 0)
             converged += 1
@@ -557,7 +558,7 @@ def test_samples_that_lean_on_each_other_cost_the_interval_little(
     held = 0
     for seed in range(400):
         clock = FakeClock()
-        (record,) = run(FakeCase(leaning(memory, seed), clock), clock=clock)
+        (record,) = run(FakeCase(leaning(memory, seed), clock, label=label("gpu:0")), clock=clock)
         low, high = stats.interval(record.medians_s) or (0, 0)
         held += low <= 0.02 <= high
 

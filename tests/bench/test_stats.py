@@ -20,9 +20,10 @@ def test_median_of_an_even_count_lies_between_the_middle_two() -> None:
 
 @pytest.mark.parametrize("count", range(stats.FEWEST_FOR_INTERVAL))
 def test_no_interval_from_too_few_rounds(count: int) -> None:
-    assert stats.interval([1.0] * count) is None
-    assert stats.repeat_interval([1.0] * count) is None
-    assert stats.half_width_share([1.0] * count) is None
+    for estimator in (stats.MEDIAN, stats.BOUND):
+        assert estimator.interval([1.0] * count) is None
+        assert estimator.repeat_interval([1.0] * count) is None
+        assert estimator.half_width_share([1.0] * count) is None
 
 
 @pytest.mark.parametrize(
@@ -174,78 +175,40 @@ def test_outliers_are_counted_and_change_no_sample() -> None:
     assert stats.summarise(samples).count == 21
 
 
-def test_autocorrelation_distinguishes_correlated_samples_from_noise() -> None:
-    source = random.Random(3)
-    noise = [[source.random() for _ in range(20)] for _ in range(20)]
-
-    assert stats.autocorrelation([sorted(samples) for samples in noise]) > 0.8
-    assert abs(stats.autocorrelation(noise)) < 0.15
-    assert stats.autocorrelation([[1.0] * 50]) <= 0.1
-    assert stats.autocorrelation([[1.0, 2.0], []]) == 0.0
-    assert stats.autocorrelation([]) == 0.0
-
-
-def test_rounds_that_differ_do_not_look_like_autocorrelation() -> None:
-    source = random.Random(3)
-    rounds = [[number + 0.01 * source.random() for _ in range(20)] for number in range(1, 20)]
-
-    assert abs(stats.autocorrelation(rounds)) < 0.2
-
-
-def test_rounds_of_no_time_have_no_spread() -> None:
-    assert stats.spread_of_rounds([[0.0], [0.0]]) == (0.0, 0.0)
-
-
-def test_the_spread_of_rounds_is_that_of_their_noise_unless_they_differ() -> None:
-    source = random.Random(5)
-    alike = [[1 + 0.02 * source.gauss(0, 1) for _ in range(20)] for _ in range(40)]
-    apart = [[1 + 0.1 * (number % 2) + 0.001 * source.gauss(0, 1)] * 9 for number in range(10)]
-
-    found, expected = stats.spread_of_rounds(alike)
-    assert found == pytest.approx(expected, rel=0.4)
-    found, expected = stats.spread_of_rounds(apart)
-    assert found > 0.04
-    assert expected < 0.001
-
-
-@pytest.mark.parametrize(
-    ("values", "tau"), [([1.0, 2.0, 3.0], 1.0), ([3.0, 2.0, 1.0], -1.0), ([1.0], 0.0), ([], 0.0)]
-)
-def test_the_trend_of_rounds(values: list[float], tau: float) -> None:
-    assert stats.trend(values) == tau
-
-
-@pytest.mark.parametrize(
-    ("rounds", "expected"),
-    [
-        # Ranks -1, 0, 1: products of neighbours 0, squares 2, and 2 / 3 for the mean.
-        ([[1.0, 2.0, 3.0]], 1 / 3),
-        ([[1.0, 2.0]], 0.0),
-        # Ranks -1.5, 1.5, -0.5, 0.5: -3.25 of 5, and 1 / 4 for the mean.
-        ([[1.0, 4.0, 2.0, 3.0]], -0.4),
-        # Together: (0 - 3.25 + 2 / 3 + 5 / 4) / 7.
-        ([[1.0, 2.0, 3.0], [1.0, 4.0, 2.0, 3.0], [5.0, 6.0]], -4 / 21),
-    ],
-)
-def test_the_autocorrelation_of_short_rounds(rounds: list[list[float]], expected: float) -> None:
-    assert stats.autocorrelation(rounds) == pytest.approx(expected)
-
-
-def test_the_spread_of_two_rounds_and_of_one_by_hand() -> None:
-    # Medians 1 and 3 about 2: a standard deviation of sqrt(2), and samples without noise.
-    assert stats.spread_of_rounds([[1.0, 1.0], [], [3.0, 3.0]]) == pytest.approx((2**0.5 / 2, 0.0))
-    # Quartiles 2 and 4 of five samples about 3.
-    found, expected = stats.spread_of_rounds([[1.0, 2.0, 3.0, 4.0, 5.0]])
-    assert (found, expected) == (0.0, pytest.approx(1.2533 / 1.349 * 2 / 5**0.5 / 3))
-
-
 def test_half_the_width_of_the_interval_is_a_share_of_the_median() -> None:
     medians = [1.0, 1.1, 0.9, 1.05, 0.95]
     found = stats.interval(medians)
 
     assert found is not None
-    assert stats.half_width_share(medians) == pytest.approx((found[1] - found[0]) / 2)
-    assert stats.half_width_share(medians[:1]) is None
+    assert stats.MEDIAN.half_width_share(medians) == pytest.approx((found[1] - found[0]) / 2)
+
+
+def test_the_interval_of_a_bound_reaches_downwards_by_the_published_quantile() -> None:
+    fastest = [math.exp(value) for value in (0.0, 0.01, 0.02, 0.03, 0.04, 0.02)]
+
+    # The mean excess is 0.02, and F(2, 10) has its 95 % quantile at 4.103, a fifth of it 0.8206.
+    reach = 2.5 * 0.8206 * 0.02
+    assert stats.bound_interval(fastest) == pytest.approx((math.exp(-reach), 1.0), rel=1e-4)
+    assert stats.bound_repeat_interval(fastest) == pytest.approx(
+        (math.exp(-reach - 0.02), math.exp(reach + 0.02)), rel=1e-4
+    )
+    assert stats.BOUND.half_width_share(fastest) == pytest.approx(reach / 2, rel=0.03)
+
+
+@pytest.mark.parametrize("rounds", [3, 6, 12])
+def test_the_interval_of_a_bound_holds_it_wherever_rounds_exceed_it_exponentially(
+    rounds: int,
+) -> None:
+    """It is wider than for independent rounds, which would have 95 %."""
+    source, runs = random.Random(8), 1000
+    held = 0
+    for _ in range(runs):
+        low, high = stats.bound_interval(
+            [math.exp(source.expovariate(20)) for _ in range(rounds)]
+        ) or (0, 0)
+        held += low <= 1 <= high
+
+    assert 0.97 <= held / runs <= 1
 
 
 def test_outliers_lie_beyond_the_fences_and_not_on_them() -> None:

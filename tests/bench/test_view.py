@@ -7,7 +7,6 @@ import pytest
 from gpucheck.bench.comparison import compare, headline
 from gpucheck.bench.doubt_table import read_wordings
 from gpucheck.bench.model import (
-    LARGER_SIZE,
     BenchResult,
     Conclusion,
     Corruption,
@@ -16,6 +15,7 @@ from gpucheck.bench.model import (
     GpuTelemetry,
     Measurement,
     Roofline,
+    RowClock,
     Scope,
     Telemetry,
     Throughput,
@@ -520,7 +520,6 @@ def test_a_launch_shows_its_time_alone() -> None:
     assert "launch/s" not in draw(result(launch))
 
 
-CACHED = Doubt(code="cache-resident", message="it may stay in the cache", next="choose a larger")
 WIDE = Doubt(code="unconverged", message="known to 5 %", next="give it time; run it again")
 
 
@@ -530,16 +529,34 @@ def doubts_of(found: BenchResult, width: int = 160) -> list[str]:
 
 
 def test_each_cause_of_doubt_is_one_line_however_many_rows_it_touches() -> None:
-    drifting = replace(WIDE, code="drifting")
-    rows = [replace(CPU, doubts=(BUSY, WIDE, drifting), kernel=name) for name in ("copy", "triad")]
-    rows.append(replace(CPU, doubts=(CACHED,)))
+    precision = [replace(WIDE, code=code) for code in ("other-precision", "reduced-precision")]
+    rows = [replace(CPU, doubts=(BUSY, one), kernel="copy") for one in precision]
+    rows.append(replace(CPU, doubts=(WIDE,)))
 
     assert doubts_of(result(*rows)) == [
-        "  ! busy machine, so the speeds may be too low (2 of 3 rows): "
+        "  ! computed in another precision than the others (2 of 3 rows, in copy): use "
+        "--same-math, and unset CUPY_TF32 and NVIDIA_TF32_OVERRIDE",
+        "  ! busy machine, so the speeds may be too low (2 of 3 rows, in copy): "
         "run it when the machine is idle",
-        "  ! not settled (2 of 3 rows): give more time (--budget; seconds in a profile)",
-        f"  ! data that may stay in the cache (1 of 3 rows, in softmax): {LARGER_SIZE}",
+        "  ! not settled (1 of 3 rows, in softmax): give more time "
+        "(--budget; seconds in a profile)",
     ]
+
+
+def test_the_head_says_who_else_used_the_processor_and_a_row_by_cpu_time_is_marked() -> None:
+    waited = replace(ONE, clock=RowClock.CPU, median_s=0.25, waited_percent=94.2)
+    found = result(CPU, waited)
+    busy = replace(found, environment=replace(found.environment, other_load_percent=93.6))
+
+    lines = draw(busy, width=160).splitlines()
+    said = "Other programs take 94 % of this processor. The speeds are what it can do, not what "
+    (head,) = [line for line in lines if said in line]
+    assert head.endswith("they left.")
+    assert lines.index(head) < next(at for at, line in enumerate(lines) if "MEASURED" in line)
+    assert [" CPU " in line for line in lines if "1 thread" in line] == [True]
+    assert "250 ms by the wall's clock: it waited 94 %" in draw(busy, width=200, verbosity=1)
+    # Rows that did not wait need no such word.
+    assert "Other programs" not in draw(replace(busy, measurements=(CPU,)))
 
 
 def test_a_run_without_a_doubt_reads_no_table() -> None:

@@ -70,7 +70,7 @@ def test_the_rows_so_far_stand_below_what_is_measured_now(
         assert watch is not None
         watch(states)
         progress(states[2].case.label.text, 0.2, 12.0)
-        first.rounds.append([0.020])
+        first.rounds.append([0.009])
         states[2].rounds.append([0.001])
         clock[0] += 1
         progress(first.case.label.text, 0.2, 12.0)
@@ -79,9 +79,9 @@ def test_the_rows_so_far_stand_below_what_is_measured_now(
     assert drawn[0] == ["preparing"]
     assert drawn[1][0] == "1 of 3 rows, at most 12 s left: fake float32 8 second on cpu"
     assert drawn[1][1].split() == ["SO", "FAR", "TIME", "SPEED", "ROUNDS"]
-    assert drawn[1][2].startswith("fake float32 cpu first  12.0 ms")
+    assert drawn[1][2].startswith("fake float32 cpu first  10.0 ms")
     assert drawn[1][2].endswith(" 1")
-    assert drawn[2][2].startswith("fake float32 cpu first   16.0 ms")
+    assert drawn[2][2].startswith("fake float32 cpu first   9.00 ms")
     assert drawn[2][3].startswith("fake float32 cpu second  1.00 ms")
 
 

@@ -104,6 +104,7 @@ class FakeCase(Case):
     shortest_span_s = 1e-3
     starved_share = 0.0
     sm_clock_mhz: float | None = None
+    cpu_s: float | None = None
     loop_step = 1
     walked_and_cache_bytes: tuple[int, int] | None = None
     facts: Mapping[str, Fact] = MappingProxyType({})

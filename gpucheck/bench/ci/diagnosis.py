@@ -28,9 +28,7 @@ FURTHER_SESSIONS = (
 )
 #: Classes that further processes can settle; the others stay however often they are measured.
 _BY_REPETITION = frozenset({GateClass.NOISE, GateClass.ENVIRONMENT, GateClass.THERMAL})
-NOISE = frozenset(
-    {"unconverged", "too-few-samples", "bimodal", "autocorrelated", "rounds-differ", "drifting"}
-)
+NOISE = frozenset({"unconverged", "bimodal"})
 _CONFIG = frozenset({"clocks-locked", "pcie-narrow", "blas-older-than-cpu"})
 #: Share of the processes in which a cause must be seen to explain the figure of all.
 _MOST = 0.5
