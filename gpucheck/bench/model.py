@@ -26,6 +26,8 @@ CHOOSE_SMALLER_SIZE = f"C{SMALLER_SIZE[1:]}."
 
 #: Failure of a row for which no time was left.
 NO_TIME = "no-time"
+#: Warning where rows have times, but none has an interval.
+NOTHING_SETTLED = "nothing-settled"
 
 
 class Scope(StrEnum):

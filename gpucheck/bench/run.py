@@ -60,7 +60,7 @@ from gpucheck.bench.scheduler import (
     leave_out,
     measure,
     measure_host_rates,
-    without_interval,
+    shortage,
 )
 from gpucheck.bench.telemetry import Observer
 from gpucheck.drivers.gpu import BenchGpu, OpenedGpus
@@ -171,7 +171,6 @@ class _Bench:
         self._start_s: float
         self._load: CpuLoad
         self._group_runs: list[_GroupRun] = []
-        self._left_out: str | None = None
 
     def run(
         self,
@@ -185,9 +184,10 @@ class _Bench:
         self._group_runs = [self._prepare(group) for group in self._plan.groups]
         settings, states = self._settings(), self._states()
         estimate_costs(states, measure_host_rates(self._clock, self._blas), self._boards)
-        self._left_out = leave_out(states, settings.budget_s)
-        if announce is not None and self._left_out is not None:
-            announce(self._left_out)
+        leave_out(states, settings.budget_s)
+        left_out = shortage(states, settings.budget_s)
+        if announce is not None and left_out is not None:
+            announce(left_out)
         if watch is not None:
             watch(states)
         interrupted = measure(
@@ -249,8 +249,7 @@ class _Bench:
             ),
         )
         makers = {row.framework.name for row in rows if row.framework is not None}
-        # Rows that lacked time.
-        short = without_interval(self._states(), self._plan.budget_s)
+        short = shortage(self._states(), self._plan.budget_s)
         if self._request.samples is SampleDetail.SUMMARY:
             rows = [replace(row, samples_s=(), cpu_samples_s=(), warmup_s=()) for row in rows]
         return BenchResult(
@@ -264,7 +263,6 @@ class _Bench:
                 *unified_notes(self._boards),
                 *self._plan.notes,
                 *self._frameworks.without_rows(makers, on_gpus=bool(self._boards)),
-                *([] if self._left_out is None else [self._left_out]),
                 *([] if short is None else [short]),
             ),
             headline=headline(comparisons),

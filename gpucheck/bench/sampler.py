@@ -54,7 +54,7 @@ class CaseState:
     first on a device, `limit` a row that was not requested. `expected_operation_s` and
     `expected_overhead_s` are estimates from before the first slice. `single_s` is the shortest of
     a few single operations, if samples hold several. `precision` is the target half-width of the
-    interval as a share of the figure.
+    interval as a share of the figure. `contended`: others use its cores.
     """
 
     case: Case
@@ -63,6 +63,7 @@ class CaseState:
     limit: bool = False
     expected_operation_s: float = 0.0
     expected_overhead_s: float = 0.0
+    contended: bool = False
     precision: float = stats.PRECISION
     loops: int = 0
     rounds: list[list[float]] = field(default_factory=list)
@@ -176,10 +177,18 @@ class Sampler:
         self.ran_s = 0.0
         self.compiled_s = 0.0
 
-    def take_slice(self, state: CaseState, samples_s: float, warmup_s: float) -> None:
+    def take_slice(
+        self,
+        state: CaseState,
+        samples_s: float,
+        warmup_s: float,
+        refuse: Callable[[float], Failure | None] = lambda least_s: None,
+    ) -> None:
         """Give a case one slice on fresh memory; a failure becomes the row's error.
 
-        Samples take `samples_s`; the first slice warms up for `warmup_s`.
+        Samples take `samples_s`; the first slice warms up for `warmup_s`. It ends early with the
+        error that `refuse` returns, which is asked after preparing, and after the first run with
+        the time that this took: as long as another may take.
         """
         with self._prepared(state):
             began_s, first = self._clock(), state.cold_s is None
@@ -187,7 +196,7 @@ class Sampler:
             state.case.poison()
             begin_s = self._clock()
             if first:
-                self._begin(state, warmup_s)
+                self._begin(state, warmup_s, refuse)
                 began_s += self._clock() - begin_s
             elif state.rounds and state.rounds[-1][-1] * state.loops < samples_s:
                 self._run_for(state, state.warmup_s, _WARM_SHARE * samples_s)
@@ -251,8 +260,11 @@ class Sampler:
             except GpucheckError as error:
                 state.error = state.error or Failure.of(error)
 
-    def _begin(self, state: CaseState, warmup_s: float) -> None:
+    def _begin(
+        self, state: CaseState, warmup_s: float, refuse: Callable[[float], Failure | None]
+    ) -> None:
         """Run a case for the first time, check its result, and find its number of repetitions."""
+        _raise(refuse(0.0))
         before_s = self._clock()
         first_s = state.case.run(1)
         state.cold_s = self._clock() - before_s
@@ -261,6 +273,7 @@ class Sampler:
         else:
             self.ran_s += max(0.0, first_s)
         self._verify(state)
+        _raise(refuse(0.0 if state.case.compiles else first_s))
         # One operation may take minutes, which is warm-up enough. The first run of a short one may
         # also be long while libraries load; that does not show how often to repeat it. A framework
         # loads most of them, and compiles, so that a second run tells.
@@ -335,6 +348,11 @@ def _check_speed(state: CaseState) -> None:
             error=least_s / fastest_s, bound=1.0, ok=False, reference=PROCESSOR_CEILING
         )
         raise _Failed(wrong_result(state, state.verified))
+
+
+def _raise(failure: Failure | None) -> None:
+    if failure is not None:
+        raise _Failed(failure)
 
 
 def out_of_memory(state: CaseState) -> Failure:

@@ -6,23 +6,28 @@ over the rounds covers that variation. Samples taken in one stretch do not show 
 to 0.5 %, and the next run is 5 % off.
 Kalibera and Jones (2013), "Rigorous benchmarking in reasonable time".
 
-A row with fewer than three rounds has no interval, and its figure says little. If the budget is too
-short for every row, some are left out and named. Rows other than a group's first on a device (one
-thread, other layouts, naive versions) go before first rows, and expensive ones before cheap ones.
-Estimates of their cost decide that beforehand; a factor of two is accurate enough for it.
+If the budget is too short for every row, some are left out and named. Rows other than a group's
+first on a device (one thread, other layouts, naive versions) are left out before first rows, and
+expensive ones before cheap ones. Where other programs use the processor, rows of several threads
+are left out before all others: only for one thread is it known how long it really ran. Estimates
+of the rows' cost decide that beforehand, and again before a row begins; a factor of two is accurate
+enough for it.
 """
 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 
 from gpucheck.bench import stats
 from gpucheck.bench.case import CaseLabel, Work
 from gpucheck.bench.kernel_traits import LINKS
 from gpucheck.bench.model import NO_TIME, SMALLER_SIZE, Scope
+from gpucheck.bench.numerics import fresh_array
 from gpucheck.bench.sampler import CaseState, ReadJoules, Sampler
 from gpucheck.bench.stats import FEWEST_FOR_INTERVAL
 from gpucheck.drivers.gpu import BenchGpu
@@ -30,31 +35,33 @@ from gpucheck.drivers.host.blas import Blas
 from gpucheck.drivers.host.clock import Clock
 from gpucheck.report.envelope import Failure
 
-#: Multiple of the budget up to which rows still get their first three rounds.
+#: Multiple of the budget up to which rows that have begun still get their three rounds.
 _LATEST_RUN = 1.2
-#: Share of the first round's time for samples and warm-up, while nothing is known about the cases.
-#: The rest is for preparing, compiling and checking.
-_FIRST_SHARE = 0.5
+#: Rounds in which most rows of a processor settle; a row begins if it can have them.
+_SETTLING_ROUNDS = 6
+#: Most of the time that samples take in the wanted number of rounds. The rest is for preparing and
+#: checking; what is left of it becomes further rounds, which tell more than longer ones.
+_SAMPLES_SHARE = 0.5
 #: All first warm-ups together take at most this share of the budget.
 _WARMUP_SHARE = 0.1
-#: Samples take at least this share of their preparation time.
-_LEAST_SHARE = 0.1
+#: Seconds of a slice's samples at least; in recorded runs longer ones tell hardly more.
+_LEAST_SLICE_S = 5e-3
 #: A first slice runs an operation to warm up, to find its length, and for its sample. It draws the
-#: inputs and checks the result twice; later slices do so once at most.
-_FIRST_RUNS, _FIRST_OVERHEADS = 3, 2
-#: Seconds that the first three rounds always have, however small the budget is.
-_LEAST_S = 10.0
+#: inputs, computes what is right, and checks the result twice.
+_FIRST_RUNS, _FIRST_OVERHEADS = 3, 3
 #: Number of rows that a sentence names; the rest are counted.
 _MOST_NAMED = 4
-#: Sizes of the timed product and copy, and their repetitions: about 20 ms on one core.
-_EDGE, _COPY_BYTES, _TIMES = 384, 2**23, 8
+#: Sizes of the timed product, copy and fresh array, and their repetitions: 40 ms on one core.
+_EDGE, _COPY_BYTES, _FRESH_BYTES, _TIMES = 384, 2**23, 2**22, 8
 #: A GPU reaches at least half of its datasheet's figures, and a link 5 GB/s.
 _GPU_SHARE, _LINK_BYTES_PER_S = 0.5, 5e9
-#: Passes over an operation's bytes for drawing, allocating and checking, at a copy's speed.
-_OVERHEAD_PASSES = 6
-#: Words of the notes on rows that were left out, and on rows that have no interval.
-TOO_SHORT, NO_INTERVAL = "is too short for three rounds of every row", "three rounds; --budget"
-#: Rows, and the seconds that each needs for its interval.
+#: Seconds of a slice besides its samples and the bytes that it writes to fresh memory.
+_OVERHEAD_S = 0.01
+#: Multiple of its processor time that a busy processor takes for a task.
+_BUSY = 1.5
+#: Words of the note on rows that lacked time.
+TOO_SHORT = "is too short for every row"
+#: Rows, and the seconds that each needs.
 Needs = Sequence[tuple[CaseState, float]]
 #: Takes the current case, the share done (0 to 1) and a bound on the seconds left.
 Progress = Callable[[str, float, float], None]
@@ -133,20 +140,19 @@ class _Run:
         self._sampler = Sampler(clock, settings.samples_per_slice)
         self._start_s = clock()
         self._number = 0
-        self._slice_s = (
-            _FIRST_SHARE * settings.budget_s / settings.rounds / max(1, len(self.states))
-        )
+        longest_s = _SAMPLES_SHARE * settings.budget_s / settings.rounds / max(1, len(self.states))
+        self._slice_s = self._longest_slice_s = max(_LEAST_SLICE_S, longest_s)
         self._reported = 0.0
 
     def take_round(self) -> bool:
         """Give unfinished cases a slice; return whether another round is needed.
 
-        In the first round every row that can reach three rounds in time gets one. Later, rows with
-        fewer than three come first. Of the others, only rows below the average time get a slice, so
-        that a row of seconds does not keep one of milliseconds from its rounds.
+        First rows begin in the first round, and others later. What has begun gets three rounds
+        before anything else begins. All get their rounds then. If the time is too short for that,
+        the costly rows get fewer, so that a row of seconds does not keep one of milliseconds from
+        its rounds.
         """
-        every = {id(state) for state in self.states}
-        slices = every if self._number == 0 else self._later_slices()
+        slices = self._slices()
         for place, group in enumerate(self._groups):
             here = [state for state in group if state.active and id(state) in slices]
             if here:
@@ -156,21 +162,35 @@ class _Run:
             self._decide(state, over=not slices)
         return any(state.active for state in self.states)
 
-    def _later_slices(self) -> set[int]:
+    def _slices(self) -> set[int]:
         """Return the states with a slice in this round, and set the slices' length."""
-        active = [state for state in self.states if state.active]
-        needs = affordable([(one, needed_s(one)) for one in active], self._left_for_first_s())
-        unfinished = {id(state) for state, seconds in needs if seconds > 0}
-        unfinished |= {id(one) for one in active if one.case.compiles and needed_s(one) > 0}
-        if self._number < self._settings.rounds:
-            self._slice_s = self._later_slice_s(needs)
-        if self._left_s() <= 0:
-            return unfinished
-        kept = [state for state, _ in needs]
-        average_s = sum(state.spent_s for state in kept) / max(1, len(kept))
-        return unfinished | {
-            id(state) for state in kept if state.spent_s <= average_s + self._slice_s
-        }
+        begun = [(one, needed_s(one)) for one in self.states if one.active and one.rounds]
+        waiting = [(one, needed_s(one)) for one in self.states if one.active and not one.rounds]
+        if not self._has_figures():
+            ranks = {id(need[0]): _rank(need)[:2] for need in waiting}
+            return {name for name, rank in ranks.items() if rank == min(ranks.values())}
+        finishing = affordable(begun, self._left_for_first_s())
+        slices = {id(state) for state, seconds in finishing if seconds > 0}
+        slices |= {id(one) for one, seconds in begun if one.case.compiles and seconds > 0}
+        left_s, rows = self._left_s(), [state for state, _ in finishing]
+        beginning = affordable(waiting, left_s - sum(seconds for _, seconds in begun))
+        slices |= {id(state) for state, _ in beginning}
+        left_s -= sum(seconds for _, seconds in beginning)
+        if left_s <= 0 or not rows:
+            return slices
+        counts = [max(1, self._settings.rounds - len(state.rounds)) for state in rows]
+        wanted_s = [
+            count * (state.overhead_s + max(state.last_sample_s, _LEAST_SLICE_S))
+            for count, state in zip(counts, rows, strict=True)
+        ]
+        # What is left beside these rounds makes the slices longer.
+        longer_s = _LEAST_SLICE_S + max(0.0, left_s - sum(wanted_s)) / sum(counts)
+        self._slice_s = min(self._longest_slice_s, longer_s)
+        total_s = left_s + sum(state.spent_s for state in rows)
+        share_s = fair_share_s(
+            [state.spent_s + more_s for state, more_s in zip(rows, wanted_s, strict=True)], total_s
+        )
+        return slices | {id(state) for state in rows if state.spent_s < share_s}
 
     def count_energy(self, read_joules: ReadJoules) -> None:
         """Measure the energy of each GPU operation, one after the other."""
@@ -187,14 +207,13 @@ class _Run:
         began_s, spent_s = self._elapsed_s(), 0.0
         with self._watch(place):
             for state in slices:
-                if self._number == 0 and not self._may_begin(state, self._groups[place]):
-                    state.error = no_time(state, self._enough_s(state))
-                    continue
-                if self._number > 0 and self._is_over(state):
+                before_s = self._elapsed_s()
+                refuse = partial(self._refuse, state, before_s)
+                if self._is_over(state) if state.rounds else refuse(0.0):
                     continue
                 self._report_progress(state)
-                before_s = self._elapsed_s()
-                self._sampler.take_slice(state, self._slice_s, warmup_s)
+                left_s = max(0.0, self._left_s() - state.overhead_s)
+                self._sampler.take_slice(state, min(self._slice_s, left_s), warmup_s, refuse)
                 state.spent_s += self._elapsed_s() - before_s
                 spent_s += self._elapsed_s() - before_s
         # Shared work counts too: reading the sensors, dropping the inputs.
@@ -202,46 +221,39 @@ class _Run:
         for state in slices:
             state.overhead_s += shared_s
 
-    def _may_begin(self, state: CaseState, group: Sequence[CaseState]) -> bool:
-        """Return whether a new row can finish its three rounds in time.
+    def _refuse(self, state: CaseState, began_s: float, least_s: float) -> Failure | None:
+        """Return the error of a row that has no time to begin, or to go on with its first slice.
 
-        A group's first row may begin late if it needs less than its share of the budget, so that
-        one long row does not leave other groups without a figure.
+        The slice began at `began_s`, and at least `least_s` are still to come. One row is measured
+        in every event: the cheapest.
         """
-        typical_s = typical_overheads(self.states)
-        needs = [(one, needed_s(one, typical_s(one))) for one in self.states if one.active]
-        left_s = least_budget_s(self._settings.budget_s) - self._elapsed_s()
-        if any(one is state for one, _ in affordable(needs, left_s)):
-            return True
-        if not any(one.rounds for one in self.states):
-            return True
-        own_s = needed_s(state, typical_s(state))
-        begun = any(one.rounds for one in group)
-        return not begun and own_s <= self._settings.budget_s / len(self._groups)
+        before_s = self._elapsed_s() - began_s
+        begun = [one for one in self.states if one.active and one.rounds]
+        waiting = [
+            (one, max(least_s, needed_s(one) - before_s) if one is state else needed_s(one))
+            for one in self.states
+            if one.active and not one.rounds
+        ]
+        beginning = affordable(waiting, self._left_s() - sum(map(needed_s, begun)))
+        if not beginning and not self._has_figures():
+            beginning = [cheapest(waiting)]
+        if any(one is state for one, _ in beginning):
+            return None
+        # What it showed so far goes into the budget that its error names.
+        state.expected_operation_s = max(state.expected_operation_s, least_s)
+        state.expected_overhead_s = max(state.expected_overhead_s, before_s - least_s)
+        return left_out(state, self.states)
 
-    def _enough_s(self, state: CaseState) -> float:
-        """Return a sufficient budget for a row and for those that could not begin before it."""
-        typical_s = typical_overheads(self.states)
-        unbegun = [one for one in self.states if one is state or _lacked_time(one)]
-        missing_s = sum(needed_s(one, typical_s(one)) for one in unbegun)
-        return enough_budget_s(self._settings.budget_s + missing_s)
+    def _has_figures(self) -> bool:
+        return any(state.rounds and state.error is None for state in self.states)
 
     def _is_over(self, state: CaseState) -> bool:
+        """Return whether no further slice of a row that has begun fits into the time."""
         unfinished = needed_s(state) > 0
         if unfinished and state.case.compiles:
             return False  # what compiling has cost is not thrown away
-        return (self._left_for_first_s() if unfinished else self._left_s()) <= 0
-
-    def _later_slice_s(self, needs: Needs) -> float:
-        """Return the length of the next slices, now that the cases' needs are known.
-
-        It assumes that no row ever finishes; time left by finished rows becomes further rounds.
-        """
-        slices = (self._settings.rounds - self._number) * max(1, len(needs))
-        overhead_s = sum(state.overhead_s for state, _ in needs) / max(1, len(needs))
-        free_s = self._left_s() - sum(seconds for _, seconds in needs)
-        share_s = max(0.0, free_s) / slices - overhead_s
-        return max(share_s, _LEAST_SHARE * overhead_s, 1e-4)
+        slice_s = state.overhead_s + state.last_sample_s
+        return slice_s > (self._left_for_first_s() if unfinished else self._left_s())
 
     def _decide(self, state: CaseState, *, over: bool) -> None:
         """Finish a case that has converged or has no time left."""
@@ -252,6 +264,8 @@ class _Run:
             state.converged = narrow and state.narrow
             state.narrow = narrow
             state.next_look = count + count // 3
+        if over and state.active and not state.rounds:
+            state.error = left_out(state, self.states)
         over = over or self._is_over(state) or self._number >= self._settings.most_rounds
         if over and state.active:
             width = state.half_width_share
@@ -273,8 +287,7 @@ class _Run:
 
     def _left_for_first_s(self) -> float:
         """Return the seconds left for the rows' first three rounds."""
-        budget_s = self._settings.budget_s
-        return max(_LATEST_RUN * budget_s, least_budget_s(budget_s)) - self._elapsed_s()
+        return _LATEST_RUN * self._settings.budget_s - self._elapsed_s()
 
     def _report_progress(self, state: CaseState) -> None:
         budget_s, left_s = self._settings.budget_s, max(0.0, self._left_s())
@@ -284,45 +297,24 @@ class _Run:
         self._progress(state.case.label.text, self._reported, left_s)
 
 
-def no_time(state: CaseState, enough_s: float) -> Failure:
-    """Return the error of a case that did not start in time, with a sufficient budget."""
-    return Failure(
-        code=NO_TIME,
-        message=f"time ran out before {state.case.label.text} could start",
-        remedy=_more_time(enough_s),
-    )
+def needed_s(state: CaseState) -> float:
+    """Return the seconds that a row still needs for its rounds, of at least one sample each.
 
-
-def _more_time(enough_s: float) -> tuple[str, ...]:
-    more = f"Give more time: --budget {enough_s:g} (seconds in a profile)."
-    return more, f"Or {SMALLER_SIZE}."
-
-
-def _lacked_time(state: CaseState) -> bool:
-    return state.error is not None and state.error.code == NO_TIME
-
-
-def needed_s(state: CaseState, typical_overhead_s: float = 0.0) -> float:
-    """Return the seconds that a row still needs for three rounds of at least one sample.
-
-    `typical_overhead_s` is the overhead of other rows on the same device, for a row that has not
-    begun. A row that only shows a limit needs one round: it has no interval.
+    A row that has begun needs three for an interval, and one on a processor that has not should
+    settle. A row that only shows a limit needs one round: it has no interval.
     """
-    rounds = 1 if state.limit else FEWEST_FOR_INTERVAL
     if state.rounds:
-        slice_s = state.overhead_s + state.last_sample_s
-        return max(0, rounds - len(state.rounds)) * slice_s
+        rounds = 1 if state.limit else FEWEST_FOR_INTERVAL
+        return max(0, rounds - len(state.rounds)) * (state.overhead_s + state.last_sample_s)
+    rounds = _SETTLING_ROUNDS if _on_cpu(state) else FEWEST_FOR_INTERVAL
     operation_s = state.expected_operation_s
-    overhead_s = max(state.expected_overhead_s, typical_overhead_s)
+    overhead_s = max(state.expected_overhead_s, _OVERHEAD_S)
     first_s = _FIRST_RUNS * operation_s + _FIRST_OVERHEADS * overhead_s
-    return first_s + (rounds - 1) * (operation_s + overhead_s)
+    return first_s + (0 if state.limit else rounds - 1) * (operation_s + overhead_s)
 
 
 def affordable(needs: Needs, left_s: float) -> Needs:
-    """Return the rows that fit into the seconds left: first rows first, then cheap ones.
-
-    Rows that only show a limit come after the first rows that were requested.
-    """
+    """Return the rows that fit into the seconds left: those that settle first, then cheap ones."""
     found = []
     for state, seconds in sorted(needs, key=_rank):
         if seconds <= left_s:
@@ -331,73 +323,77 @@ def affordable(needs: Needs, left_s: float) -> Needs:
     return found
 
 
-def _rank(need: tuple[CaseState, float]) -> tuple[bool, bool, float]:
+def fair_share_s(wanted_s: Sequence[float], total_s: float) -> float:
+    """Return the most seconds that each row may take, so that all together take the total."""
+    for number, seconds in enumerate(sorted(wanted_s)):
+        share_s = total_s / (len(wanted_s) - number)
+        if seconds > share_s:
+            return share_s
+        total_s -= seconds
+    return math.inf
+
+
+def _rank(need: tuple[CaseState, float]) -> tuple[bool, bool, bool, float]:
+    """Return the order of rows: rows that only show a limit come after requested first rows."""
     state, seconds = need
-    return (state.reference, state.limit, seconds)
+    return (state.contended, state.reference, state.limit, seconds)
 
 
-def least_budget_s(budget_s: float) -> float:
-    """Return the time in which rows may begin; preparing and checking take time too."""
-    return max(budget_s, _LEAST_S)
+def cheapest(needs: Needs) -> tuple[CaseState, float]:
+    """Return the row that needs the least time."""
+    return min(needs, key=lambda need: need[1])
 
 
-def leave_out(states: Sequence[CaseState], budget_s: float) -> str | None:
-    """Mark the rows that the budget is too short for, before any row is measured.
-
-    Return a sentence with their names and a sufficient budget, or None if all fit. The cheapest
-    first row is always measured.
-    """
+def leave_out(states: Sequence[CaseState], budget_s: float) -> None:
+    """Mark the rows that the budget is too short for, before any row is measured."""
     needs = [(state, needed_s(state)) for state in states if state.active]
-    kept = {id(state) for state, _ in affordable(needs, least_budget_s(budget_s))}
-    if needs and not kept:
-        kept = {id(min(needs, key=_rank)[0])}
-    dropped = [(state, seconds) for state, seconds in needs if id(state) not in kept]
-    if not dropped:
-        return None
-    enough_s = enough_budget_s(sum(seconds for _, seconds in needs))
-    for state, seconds in dropped:
-        state.error = left_out(state, seconds, enough_s)
-    shown = [state for state, _ in dropped if not state.limit]
-    if not shown:
-        return None
-    return (
-        f"{budget_s:g} s {TOO_SHORT}; left out: {named(shown)}; "
-        f"--budget {enough_s:g} (seconds in a profile) would be enough"
-    )
+    kept = {id(state) for state, _ in affordable(needs, budget_s) or [cheapest(needs)]}
+    dropped = [state for state, _ in needs if id(state) not in kept]
+    for state, error in [(state, left_out(state, states)) for state in dropped]:
+        state.error = error
 
 
-def left_out(state: CaseState, seconds: float, enough_s: float) -> Failure:
-    """Return the error of a case that the budget is too short for, with a sufficient one."""
+def left_out(state: CaseState, states: Sequence[CaseState]) -> Failure:
+    """Return the error of a row that has no time, with a budget that is enough for every row."""
+    more = f"Give more time: --budget {enough_s(states):g} (seconds in a profile)."
     return Failure(
         code=NO_TIME,
-        message=f"left out: three rounds of {state.case.label.text} take about {seconds:.2g} s, "
-        "more than the budget allows",
-        remedy=_more_time(enough_s),
+        message=f"left out: measuring {state.case.label.text} takes about "
+        f"{needed_s(state):.2g} s, more than the budget leaves",
+        remedy=(more, f"Or {SMALLER_SIZE}."),
     )
 
 
-def without_interval(states: Sequence[CaseState], budget_s: float) -> str | None:
-    """Return a sentence with the rows that ran out of time before they had an interval.
+def shortage(states: Sequence[CaseState], budget_s: float) -> str | None:
+    """Return a sentence with the rows that lacked time, and a sufficient budget; None without any.
 
-    The budget that it names is sufficient for the rows that could not begin, too.
+    Rows that are still measured are not among them, nor those that were not requested.
     """
+    over = [state for state in states if not (state.active or state.interrupted or state.limit)]
+    unbegun = [state for state in over if _lacked_time(state)]
     short = [
-        state
-        for state in states
-        if state.error is None
-        and not (state.limit or state.interrupted)
-        and len(state.medians_s) < FEWEST_FOR_INTERVAL
+        state for state in over if state.error is None and len(state.rounds) < FEWEST_FOR_INTERVAL
     ]
-    if not short:
+    said = [f"left out: {named(unbegun)}"] if unbegun else []
+    said += [f"fewer than three rounds: {named(short)}"] if short else []
+    if not said:
         return None
-    typical_s = typical_overheads(states)
-    unbegun = [state for state in states if _lacked_time(state)]
-    missing_s = sum(needed_s(state, typical_s(state)) for state in (*short, *unbegun))
-    whose = "its" if len(short) == 1 else "their"
-    return (
-        f"time ran out before {named(short)} had {whose} {NO_INTERVAL} "
-        f"{enough_budget_s(budget_s + missing_s):g} (seconds in a profile) should be enough"
-    )
+    enough = f"--budget {enough_s(states):g} (seconds in a profile) would be enough"
+    return "; ".join((f"{budget_s:g} s {TOO_SHORT}", *said, enough))
+
+
+def _lacked_time(state: CaseState) -> bool:
+    return state.error is not None and state.error.code == NO_TIME
+
+
+def enough_s(states: Sequence[CaseState]) -> float:
+    """Return a budget that is enough for every row: what each took, and what it still needs."""
+    seconds = 0.0
+    for state in states:
+        seconds += 0.0 if _lacked_time(state) else state.spent_s
+        if state.error is None or _lacked_time(state):
+            seconds += needed_s(state)
+    return enough_budget_s(seconds)
 
 
 def enough_budget_s(seconds: float) -> float:
@@ -414,64 +410,83 @@ def named(states: Sequence[CaseState]) -> str:
     return ", ".join(names) + (f" and {rest} more" if rest else "")
 
 
-def typical_overheads(states: Sequence[CaseState]) -> Callable[[CaseState], float]:
-    """Return the median overhead of the rows on a state's device so far."""
-    by_kind: dict[bool, list[float]] = {}
-    for state in states:
-        if state.rounds:
-            by_kind.setdefault(_on_cpu(state), []).append(state.overhead_s)
-    middles = {kind: stats.median(found) for kind, found in by_kind.items()}
-    return lambda state: middles.get(_on_cpu(state), 0.0)
-
-
 def _on_cpu(state: CaseState) -> bool:
     return state.case.label.device == "cpu"
 
 
-def measure_host_rates(clock: Clock, blas: Blas) -> tuple[float, float] | None:
-    """Return the best rates of a small product and a small copy; None if the clock stands still.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostRates:
+    """Rates of one thread that has a core, and how many times as long it takes beside others.
 
-    They are float32 operations and bytes per second of one thread: on a busy machine several
-    threads wait for each other for whole time slices.
+    `fresh_bytes_per_s` is the rate of writing to memory that the process has not used before.
+    """
+
+    flops_per_s: float
+    bytes_per_s: float
+    fresh_bytes_per_s: float
+    slowdown: float
+
+
+def measure_host_rates(
+    clock: Clock, blas: Blas, cpu_clock: Clock = time.thread_time
+) -> HostRates | None:
+    """Return the best rates of small operations; None if the clock stands still.
+
+    They are of one thread: on a busy machine several threads wait for each other for whole time
+    slices.
     """
     import numpy as np
 
     factor = np.ones((_EDGE, _EDGE), dtype=np.float32)
     source = np.ones(_COPY_BYTES // 4, dtype=np.float32)
     target = np.zeros_like(source)
-    products, copies = [], []
+    products, copies, fills = [], [], []
     with blas.limited(1):
+        began_cpu_s = cpu_clock()
         for _ in range(_TIMES):
             began_s = clock()
             np.matmul(factor, factor)
             between_s = clock()
             np.copyto(target, source)
             products.append(between_s - began_s)
-            copies.append(clock() - between_s)
-    if min(*products, *copies) <= 0:
+            copied_s = clock()
+            copies.append(copied_s - between_s)
+            fresh_array((_FRESH_BYTES // 4,), "float32").fill(1)
+            fills.append(clock() - copied_s)
+        ran_s = cpu_clock() - began_cpu_s
+    if min(*products, *copies, *fills) <= 0:
         return None
-    return 2 * _EDGE**3 / min(products), 2 * _COPY_BYTES / min(copies)
+    took_s = sum(products) + sum(copies) + sum(fills)
+    return HostRates(
+        flops_per_s=2 * _EDGE**3 / min(products),
+        bytes_per_s=2 * _COPY_BYTES / min(copies),
+        fresh_bytes_per_s=_FRESH_BYTES / min(fills),
+        slowdown=max(1.0, took_s / ran_s) if ran_s > 0 else 1.0,
+    )
 
 
 def estimate_costs(
-    states: Sequence[CaseState], host: tuple[float, float] | None, gpus: Sequence[BenchGpu]
+    states: Sequence[CaseState], host: HostRates | None, gpus: Sequence[BenchGpu]
 ) -> None:
     """Write the expected time of an operation, and of a slice's overhead, into each state.
 
-    `host` are the rates of one thread; float64 counts double, other formats as float32, unless a
-    case tries it out.
+    float64 counts double, other formats as float32, unless a case tries it out. What the processor
+    does takes longer beside other programs; rows for which several threads must have it contend.
     """
     if host is None:
         return
-    flops_per_s, bytes_per_s = host
     for state in states:
         label, work = state.case.label, state.case.work
-        state.expected_overhead_s = _OVERHEAD_PASSES * work.bytes_moved / bytes_per_s
-        if label.device == "cpu":
+        moved_s = work.bytes_moved / host.bytes_per_s
+        written_s = work.bytes_moved / host.fresh_bytes_per_s
+        state.expected_overhead_s = host.slowdown * (_OVERHEAD_S + written_s)
+        if _on_cpu(state):
             flops = 2 * work.flops if label.dtype.input == "float64" else work.flops
-            computing_s = flops / (flops_per_s * (label.threads or 1))
+            computing_s = flops / (host.flops_per_s * (label.threads or 1))
             tried_s = state.case.trial_s() or 0.0
-            state.expected_operation_s = max(computing_s, work.bytes_moved / bytes_per_s, tried_s)
+            state.expected_operation_s = max(host.slowdown * max(computing_s, moved_s), tried_s)
+            alone = label.threads == 1 and label.framework is None
+            state.contended = host.slowdown >= _BUSY and not alone
         else:
             gpu = next((gpu for gpu in gpus if label.device == gpu.device), None)
             state.expected_operation_s = _on_gpu(label, work, gpu)

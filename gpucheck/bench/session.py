@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from gpucheck.bench.environment import RunEnvironment, run_environment_of
 from gpucheck.bench.frameworks import Frameworks, open_frameworks, use_gpus
-from gpucheck.bench.model import NO_TIME, BenchResult, Corruption
+from gpucheck.bench.model import NO_TIME, NOTHING_SETTLED, BenchResult, Corruption
 from gpucheck.bench.plan import MEMORY_TAKEN, NO_GPU, check_device_names, select_devices
 from gpucheck.bench.request_model import BenchMode, BenchRequest, Fill
 from gpucheck.bench.run import run_bench
@@ -50,7 +50,7 @@ from gpucheck.place.claims import (
     own_command,
 )
 from gpucheck.place.model import ProcessState
-from gpucheck.report.envelope import Answer, Failure, Host
+from gpucheck.report.envelope import Answer, Failure, Host, Notice
 from gpucheck.report.errors import (
     BadAnswerError,
     ExitCode,
@@ -65,6 +65,10 @@ from gpucheck.report.errors import (
 #: Errors that do not judge the device: no time was left, others hold it or its memory, or the
 #: host's clock cannot be trusted, a framework has no such kernel.
 _UNKNOWN = frozenset({NO_TIME, MEMORY_TAKEN, BUSY, CLOCK_STUCK, LACKS})
+_UNSETTLED = Notice(
+    code=NOTHING_SETTLED,
+    message="no row has an interval (±), so no figure is settled: give more time (--budget).",
+)
 Word = TypeVar("Word", bound=StrEnum)
 
 
@@ -431,10 +435,12 @@ def conclude(result: BenchResult, host: Host) -> Answer:
     It is 3 if a device has no figure or repeated product because no time was left or others hold it
     or its memory, if a GPU is busy with another process, or if the clock stands still. A wrong
     result, or any other error of a row or a repetition, is 1. A GPU on which gpucheck itself cannot
-    repeat a product is 4.
+    repeat a product is 4. Without an interval in any row there is a warning.
     """
     code, failure = _judge(result)
-    return Answer(result=result, exit_code=code, host=host, error=failure)
+    timed = [row for row in result.measurements if row.time_s is not None]
+    warnings = (_UNSETTLED,) if timed and all(row.ci95_s is None for row in timed) else ()
+    return Answer(result=result, exit_code=code, host=host, error=failure, warnings=warnings)
 
 
 def _judge(result: BenchResult) -> tuple[ExitCode, Failure | None]:
@@ -478,6 +484,10 @@ def _judge(result: BenchResult) -> tuple[ExitCode, Failure | None]:
 
 def _without_figures(result: BenchResult) -> Failure | None:
     """Return why a device has no figures, None if every device has some."""
+    errors = [row.error for row in result.measurements if row.error is not None]
+    if errors and all(row.time_s is None for row in result.measurements):
+        message = f"Nothing was measured: {errors[0].message.rstrip('.')}."
+        return Failure(code="nothing-measured", message=message, remedy=errors[0].remedy)
     for device in dict.fromkeys(row.device for row in result.measurements):
         rows = [row for row in result.measurements if row.device == device]
         errors = [row.error for row in rows if row.error is not None]

@@ -10,6 +10,7 @@ from gpucheck.bench.doubt_table import find_wording, read_wordings
 from gpucheck.bench.environment import blas_text
 from gpucheck.bench.model import (
     MORE_TIME,
+    NOTHING_SETTLED,
     BenchEnvironment,
     BenchResult,
     Comparison,
@@ -32,7 +33,7 @@ from gpucheck.bench.rows_view import (
     named_rows,
     rows_table,
 )
-from gpucheck.bench.scheduler import NO_INTERVAL, TOO_SHORT
+from gpucheck.bench.scheduler import TOO_SHORT
 from gpucheck.report.blocks import (
     Block,
     Gap,
@@ -92,9 +93,9 @@ def charts(report: Report, view: View) -> Iterator[Chart]:
 
 
 def in_table(report: Report) -> Collection[str]:
-    """Return the codes of the messages that the table shows: with gates, their verdict."""
+    """Return the codes of the messages that the table shows: those of its verdict."""
     if not isinstance(report.result, BenchResult) or not report.result.gates:
-        return ()
+        return (NOTHING_SETTLED,)
     from gpucheck.bench.ci.gates import SHOWN
 
     return SHOWN
@@ -117,6 +118,8 @@ def _verdict(report: Report, result: BenchResult) -> Headline:
     elif measured and all(row.verified is not None for row in measured):
         parts.append("all right against float64" if len(measured) > 1 else "right against float64")
     parts += [f"repeated products WRONG on {devices_text(changed)}"] if changed else []
+    unsettled = any(one.code == NOTHING_SETTLED for one in report.warnings)
+    parts += ["none settled"] if unsettled else []
     parts += [f"{doubtful} with a doubt"] if doubtful else []
     said = f"{result.headline}. {', '.join(parts)}" if result.headline else ", ".join(parts)
     if wrong or changed:
@@ -125,7 +128,7 @@ def _verdict(report: Report, result: BenchResult) -> Headline:
         status, word = CheckStatus.UNKNOWN, "NOTHING"
     else:
         # Few doubts among right rows stand in amber at their rows.
-        good = 2 * doubtful < len(measured) and report.exit_code is ExitCode.OK
+        good = 2 * doubtful < len(measured) and report.exit_code is ExitCode.OK and not unsettled
         status = CheckStatus.OK if good else CheckStatus.WARN
         word = "INTERRUPTED" if result.interrupted else "MEASURED"
     return verdict(f"{said}.", status, word)
@@ -280,18 +283,15 @@ def _notes(result: BenchResult, view: View) -> Iterator[Block]:
         yield Gap()
     late = [] if result.interrupted else [row for row in result.measurements if is_late(row)]
     lines = list(_out_of_time(late, result))
-    lines += [
-        Line(f"note: {note}")
-        for note in result.notes
-        if NO_INTERVAL not in note and not (late and TOO_SHORT in note)
-    ]
+    said = bool(lines)
+    lines += [Line(f"note: {note}") for note in result.notes if not (said and TOO_SHORT in note)]
     yield from limited(lines, view)
 
 
 def _out_of_time(late: Sequence[Measurement], result: BenchResult) -> Iterator[Line]:
     """Yield which rows were not measured, which have no interval, and a sufficient budget."""
     texts = [step for row in late if row.error is not None for step in row.error.remedy]
-    texts += [note for note in result.notes if NO_INTERVAL in note]
+    texts += [note for note in result.notes if TOO_SHORT in note]
     enough = max((float(one) for text in texts for one in _BUDGET.findall(text)), default=None)
     remedy = MORE_TIME
     if enough is not None:

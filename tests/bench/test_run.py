@@ -212,7 +212,7 @@ def test_rows_beyond_the_budget_are_announced_and_noted() -> None:
     )
 
     note = said[0]
-    assert "10 s is too short for three rounds of every row; left out: fake float32 8 naive" in note
+    assert "10 s is too short for every row; left out: fake float32 8 naive" in note
     assert note in result.notes
     measured, naive = result.measurements
     assert measured.ci95_s is not None
@@ -292,7 +292,7 @@ def test_cpu_and_gpu_are_verified_and_compared() -> None:
         mode=BenchMode.QUICK,
         size=96,
         devices=("gpu:0",),
-        budget_s=0.2,
+        budget_s=4.0,
     )
 
     result, _ = run(request, clock=clock, gpus=gpus, kernels=PLAIN)
@@ -324,7 +324,7 @@ def test_a_wrong_gpu_is_caught_and_never_compared() -> None:
             mode=BenchMode.QUICK,
             size=96,
             devices=("gpu",),
-            budget_s=0.2,
+            budget_s=4.0,
         ),
         clock=clock,
         gpus=gpus,
@@ -353,7 +353,7 @@ def test_a_lost_and_a_full_gpu_keep_their_rows_and_the_good_one_goes_on() -> Non
             mode=BenchMode.QUICK,
             size=64,
             devices=("gpu",),
-            budget_s=0.2,
+            budget_s=4.0,
         ),
         clock=clock,
         kernels=PLAIN,
@@ -375,7 +375,7 @@ class ProcessClock:
 @pytest.mark.slow
 def test_a_real_small_run_on_this_processor() -> None:
     result = run_bench(
-        BenchRequest(mode=BenchMode.QUICK, size=64, budget_s=1.0, devices=("cpu",)),
+        BenchRequest(mode=BenchMode.QUICK, size=64, budget_s=4.0, devices=("cpu",)),
         clock=ProcessClock(),
         cpu=LinuxCpu(),
         blas=Blas(),
@@ -444,7 +444,7 @@ def test_parallel_efficiency_needs_both_thread_counts() -> None:
 def test_the_limits_are_kept_apart_from_the_requested_rows() -> None:
     clock = FakeClock()
     request = BenchRequest(
-        kernels=("softmax",), devices=("gpu:0",), size=64, budget_s=0.1, mode=BenchMode.QUICK
+        kernels=("softmax",), devices=("gpu:0",), size=64, budget_s=4.0, mode=BenchMode.QUICK
     )
 
     # So little memory that the limits are measured on small arrays.
@@ -528,7 +528,7 @@ def test_a_gpu_whose_memory_others_hold_has_its_rows_with_the_reason() -> None:
     clock = FakeClock()
     devices = [FakeGpu(clock, memory_free_bytes=0), FakeGpu(clock, cuda_index=1)]
     request = BenchRequest(
-        kernels=("softmax",), dtypes=("float32",), size=64, budget_s=0.2, mode=BenchMode.QUICK,
+        kernels=("softmax",), dtypes=("float32",), size=64, budget_s=4.0, mode=BenchMode.QUICK,
         devices=("gpu",),
     )  # fmt: skip
 
@@ -559,7 +559,7 @@ def test_a_framework_has_rows_of_what_was_requested_on_every_device_that_takes_p
             kernels=("softmax",),
             dtypes=("float32",),
             size=64,
-            budget_s=0.2,
+            budget_s=4.0,
             mode=BenchMode.QUICK,
             devices=("gpu",),
         ),
@@ -572,7 +572,7 @@ def test_a_framework_has_rows_of_what_was_requested_on_every_device_that_takes_p
         frameworks=Frameworks([Framework(process=cast("FrameworkProcess", Broken()))]),
     )
 
-    assert told[0] == "importing PyTorch 0.2"
+    assert told[0] == "importing PyTorch 4"
     made = [row for row in result.measurements if row.framework is not None]
     assert [(row.kernel, row.device) for row in made] == [
         ("softmax", "gpu:0"),
@@ -624,8 +624,11 @@ def test_a_group_that_takes_too_long_leaves_the_later_ones_some_time() -> None:
 
     result, told = run(BenchRequest(budget_s=10.0), clock=clock, kernels=kernels)
 
-    assert [row.error for row in result.measurements] == [None, None]
-    assert len(result.measurements[1].samples_s) >= 10
+    slow, later = result.measurements
+    assert slow.error is not None
+    assert slow.error.code == "no-time"
+    assert later.error is None
+    assert later.samples_s
     assert [fraction for _, fraction, _ in told] == sorted(fraction for _, fraction, _ in told)
 
 
@@ -635,7 +638,7 @@ def test_each_row_is_judged_by_the_highest_clock_of_its_own_gpu() -> None:
     for gpu, most_mhz in zip(devices, (1500.0, 3000.0), strict=True):
         gpu.facts = replace(gpu.facts, clock_sm_max_mhz=most_mhz)
     request = BenchRequest(
-        kernels=("softmax",), dtypes=("float32",), size=64, budget_s=0.2, mode=BenchMode.QUICK,
+        kernels=("softmax",), dtypes=("float32",), size=64, budget_s=4.0, mode=BenchMode.QUICK,
         devices=("gpu",),
     )  # fmt: skip
 
@@ -666,7 +669,7 @@ def test_sensors_become_telemetry_doubts_and_energy() -> None:
         mode=BenchMode.FULL,
         devices=("gpu",),
         dtypes=("float32",),
-        budget_s=0.2,
+        budget_s=4.0,
     )
 
     result = run_bench(
@@ -715,7 +718,7 @@ def test_without_sensors_the_reason_is_given(mode: BenchMode, why: str) -> None:
         kernels=("softmax",),
         size=64,
         devices=("gpu",),
-        budget_s=0.1,
+        budget_s=4.0,
         mode=mode,
         dtypes=("float32",),
     )
@@ -743,7 +746,7 @@ def test_energy_gets_half_of_the_time_at_most_in_equal_parts() -> None:
         mode=BenchMode.FULL,
         devices=("gpu",),
         dtypes=("float32",),
-        budget_s=0.2,
+        budget_s=4.0,
     )
 
     result = run_bench(
@@ -761,7 +764,7 @@ def test_energy_gets_half_of_the_time_at_most_in_equal_parts() -> None:
     counted = [row for row in result.measurements if row.joules_per_op is not None]
     assert len(windows_s) == len(counted) >= 2
     # A window ends with the operations that are under way.
-    share_s = 0.1 / len(counted)
+    share_s = 2.0 / len(counted)
     assert all(share_s <= window_s < share_s + 0.006 for window_s in windows_s)
 
 

@@ -26,6 +26,7 @@ from gpucheck.bench.session import (
     request_of,
     target_of,
 )
+from gpucheck.cli.output import wrap
 from gpucheck.drivers.gpu import OpenedGpus
 from gpucheck.drivers.readings import CudaDeviceReading, CudaReading, MigReading, NvmlReading
 from gpucheck.place.claim_store import ClaimStore, Target, list_claims
@@ -44,9 +45,7 @@ from tests.fakes.bench_runs import row
 from tests.fakes.probes import FakeProbes, gpu_reading, reading_of
 from tests.fakes.verdicts import result
 
-CPU = BenchRequest(
-    devices=("cpu",), kernels=("copy",), mode=BenchMode.QUICK, size=64, budget_s=0.03
-)
+CPU = BenchRequest(devices=("cpu",), kernels=("copy",), mode=BenchMode.QUICK, size=64, budget_s=1.0)
 
 
 class Opening:
@@ -450,7 +449,8 @@ def test_an_interrupt_counts_the_rows_that_were_measured(
         (found(GOOD, interrupted=True), ExitCode.INTERRUPTED, "interrupted"),
         (found(GOOD, replace(UNMEASURED, device="cpu", error=NO_TIME)), ExitCode.OK, None),
         (found(GOOD, replace(UNMEASURED, error=NO_TIME)), ExitCode.INCONCLUSIVE, "no-time"),
-        (found(replace(UNMEASURED, error=NO_TIME)), ExitCode.INCONCLUSIVE, "no-time"),
+        (found(replace(UNMEASURED, error=NO_TIME)), ExitCode.INCONCLUSIVE, "nothing-measured"),
+        (found(replace(UNMEASURED, error=TAKEN)), ExitCode.INCONCLUSIVE, "nothing-measured"),
         (found(GOOD, replace(UNMEASURED, error=LOST)), ExitCode.BAD, "gpu-lost"),
         (found(GOOD, replace(UNMEASURED, error=STUCK)), ExitCode.INCONCLUSIVE, "clock-stuck"),
         (found(GOOD, replace(UNMEASURED, error=BUSY)), ExitCode.INCONCLUSIVE, "gpu-busy"),
@@ -480,6 +480,27 @@ def test_the_worst_that_was_found_decides(
 
     assert answer.exit_code is code
     assert (answer.error.code if answer.error else None) == said
+
+
+def test_where_nothing_was_measured_the_error_says_why_and_what_to_do() -> None:
+    late = NO_TIME._replace(remedy=("Give more time: --budget 20.",))
+
+    answer = concluded(found(replace(UNMEASURED, error=late)))
+
+    message = "Nothing was measured: the time was over."
+    assert answer.error == Failure(code="nothing-measured", message=message, remedy=late.remedy)
+
+
+def test_times_without_any_interval_are_a_warning() -> None:
+    bare = replace(GOOD, ci95_s=None)
+    known = replace(GOOD, ci95_s=(0.9, 1.0))
+
+    assert concluded(found(known, bare)).warnings == ()
+    assert concluded(found(UNMEASURED)).warnings == ()
+    answer = concluded(found(bare, UNMEASURED))
+    assert [notice.code for notice in answer.warnings] == ["nothing-settled"]
+    assert answer.exit_code is ExitCode.OK
+    assert wrap("bench", answer, time="", strict=True).exit_code is ExitCode.BAD
 
 
 def test_without_any_gpu_the_processors_figures_are_enough() -> None:

@@ -24,6 +24,8 @@ from gpucheck.bench.model import (
 from gpucheck.bench.request_model import BenchMode
 from gpucheck.bench.rows_view import devices_text, row_name
 from gpucheck.bench.scheduler import TOO_SHORT
+from gpucheck.bench.session import conclude
+from gpucheck.bench.view import in_table
 from gpucheck.drivers.gpu import BenchGpu
 from gpucheck.report.envelope import Answer, Failure, Host
 from gpucheck.report.formats.table import render
@@ -733,6 +735,16 @@ def test_the_verdict_says_what_was_measured_and_whether_it_is_right(
     rows: tuple[Measurement, ...], said: str
 ) -> None:
     assert said in words(draw(result(*rows), width=160))
+
+
+def test_the_verdict_says_if_no_row_is_settled_and_stderr_does_not_repeat_it() -> None:
+    answer = conclude(result(replace(CPU, ci95_s=None), replace(ONE, ci95_s=None)), Host())
+    report = wrap("bench", answer)
+
+    text = render(report, View(width=160))
+
+    assert "MEASURED 2 rows, all right against float64, none settled." in words(text)
+    assert set(in_table(report)) == {notice.code for notice in report.warnings}
 
 
 def test_repeated_products_that_differ_are_in_the_verdict() -> None:

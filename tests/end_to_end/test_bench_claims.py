@@ -14,7 +14,7 @@ import pytest
 from tests.end_to_end.conftest import Pretend, Program
 from tests.fakes.libraries import cupy_environment
 
-SHORT = ("--device", "gpu:0", "--size", "64", "--budget", "0.5", "--json")
+SHORT = ("--device", "gpu:0", "--size", "64", "--budget", "10", "--json")
 
 
 @pytest.fixture(name="environment")

@@ -26,7 +26,7 @@ from tests.hang_watch import is_running, wait_until
 
 STAND_INS = str(Path(__file__).parents[1] / "fakes" / "frameworks")
 PYTORCH = f"pytorch={sys.executable}"
-CPU = ("--device", "cpu", "--size", "32", "--quick", "--budget", "0.5", "--json")
+CPU = ("--device", "cpu", "--size", "32", "--quick", "--budget", "10", "--json")
 PYTHONS = (sys.executable, *os.environ.get("GPUCHECK_FRAMEWORK_PYTHONS", "").split(":"))
 MODULES = {"pytorch": "torch"}
 
@@ -87,7 +87,7 @@ def test_a_framework_measures_a_gpu_that_gpucheck_cannot_open(
         **pretend(load_machine("h100x8"), gpus=2),
     }
     words = ("bench", "matmul", "copy", "launch", "--framework", PYTORCH, "--dtype", "float32")
-    brief = ("--size", "32", "--quick", "--budget", "0.5", "--corruption", "0.01")
+    brief = ("--size", "32", "--quick", "--budget", "3", "--corruption", "0.01")
 
     ended = program(*words, *brief, "--device", "gpu:1", "--require-gpu", "--json", env=given)
 

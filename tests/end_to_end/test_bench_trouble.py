@@ -15,7 +15,7 @@ from tests.end_to_end.sessions import until_it_waits
 from tests.fakes.libraries import cupy_environment
 from tests.fakes.machine import load_machine
 
-ON_GPUS = ("--device", "gpu", "--quick", "--budget", "0.3", "--json")
+ON_GPUS = ("--device", "gpu", "--quick", "--budget", "10", "--json")
 
 
 #: A small L2 is filled by a few sets of small buffers; 256 sets take long to verify.
