@@ -24,6 +24,8 @@ _MOST_ALIKE = 0.8
 #: Neighbouring rounds are alike: so many of them show as much as one. Other machines' use of caches
 #: moves the bound itself by so much between runs (docs/measurements/estimators.md).
 _ALIKE_ROUNDS, _BETWEEN_RUNS = 2.5, 0.02
+#: The same for two runs, of which either may have met a rare moment that the other did not.
+_ALIKE_IN_TWO_RUNS = 3.0
 
 
 def median(samples: Sequence[float]) -> float:
@@ -114,20 +116,20 @@ def bound_interval(fastest: Sequence[float]) -> tuple[float, float] | None:
 
     It reaches from the fastest sample downwards; `fastest` are those of the rounds.
     """
-    reach = _bound_reach(fastest)
+    reach = _bound_reach(fastest, _ALIKE_ROUNDS)
     return None if reach is None else (min(fastest) * math.exp(-reach), min(fastest))
 
 
 def bound_repeat_interval(fastest: Sequence[float]) -> tuple[float, float] | None:
     """Return the range of the fastest sample for 19 in 20 further runs."""
-    reach = _bound_reach(fastest)
+    reach = _bound_reach(fastest, _ALIKE_IN_TWO_RUNS)
     if reach is None:
         return None
     factor = math.exp(reach + _BETWEEN_RUNS)
     return min(fastest) / factor, min(fastest) * factor
 
 
-def _bound_reach(fastest: Sequence[float]) -> float | None:
+def _bound_reach(fastest: Sequence[float], alike: float) -> float | None:
     """Return how far, in logarithms, the bound may lie below the fastest of all samples.
 
     A program can only be slowed down. So a round's fastest sample is the bound plus an excess,
@@ -140,7 +142,7 @@ def _bound_reach(fastest: Sequence[float]) -> float | None:
     if count < FEWEST_FOR_INTERVAL or min(fastest) <= 0:
         return None
     excess = sum(map(math.log, fastest)) / count - math.log(min(fastest))
-    return _ALIKE_ROUNDS * (20 ** (1 / (count - 1)) - 1) * excess
+    return alike * (20 ** (1 / (count - 1)) - 1) * excess
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,79 @@
+"""Committed streams of samples: how often the shown range holds another run of twelve rounds."""
+
+from __future__ import annotations
+
+import statistics
+from pathlib import Path
+
+import pytest
+
+from benchmarks import streams
+
+ROUNDS = 12
+
+
+def shares_held(stream: streams.Stream, *, single: bool) -> list[float]:
+    """Return, for each row that is long enough, the share of pairs whose range holds the other."""
+    found = [
+        streams.held_share(streams.estimates(streams.bound, row, stream.rows[row], ROUNDS), ROUNDS)
+        for row in stream.rows
+        if streams.one_thread(row) == single
+    ]
+    return [share for share in found if share is not None]
+
+
+def long_streams() -> list[streams.Stream]:
+    return [one for one in streams.read_streams() if shares_held(one, single=True)]
+
+
+def test_the_streams_are_of_quiet_and_of_busy_machines() -> None:
+    assert {one.load for one in long_streams()} == {"none", "build", "hogs", "spin4"}
+    assert {one.load for one in streams.read_streams()} >= {"spin20"}
+
+
+def test_the_range_of_one_thread_holds_another_run_whatever_else_runs() -> None:
+    held = {one.name: statistics.mean(shares_held(one, single=True)) for one in long_streams()}
+
+    assert {name: share for name, share in held.items() if share < 0.9} == {}
+
+
+def test_the_range_of_a_team_holds_another_run_where_nothing_else_runs() -> None:
+    """Under a load it need not: such a row is never settled."""
+    held = {
+        one.name: statistics.mean(shares_held(one, single=False))
+        for one in long_streams()
+        if one.load == streams.QUIET
+    }
+
+    assert len(held) == 3
+    assert {name: share for name, share in held.items() if share < 0.9} == {}
+
+
+def test_one_thread_settles_at_ten_percent_whatever_else_runs() -> None:
+    for stream in long_streams():
+        widths = [
+            width
+            for row in stream.rows
+            if streams.one_thread(row)
+            for *_, width in streams.estimates(streams.bound, row, stream.rows[row], ROUNDS)
+        ]
+
+        assert statistics.mean(width <= streams.SETTLED for width in widths) > 0.85, stream.name
+
+
+def test_a_stream_that_is_recorded_can_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "STREAMS", tmp_path)
+    monkeypatch.setattr(streams, "PROBLEMS", (("matmul", 16),))
+    streams.read_streams.cache_clear()
+    try:
+        streams.record("short", 0.0, "none")
+        (found,) = streams.read_streams()
+    finally:
+        streams.read_streams.cache_clear()
+
+    assert (found.name, found.load) == ("short", "none")
+    for ((walls, cpus),) in found.rows.values():
+        assert 1 <= len(walls) == len(cpus) <= streams.ROUND_SAMPLES
+        assert all(seconds > 0 for seconds in (*walls, *cpus))
