@@ -115,6 +115,16 @@ def has_only_ptx(architectures: tuple[str, ...], capability: str | None) -> bool
     return has_any and not holds_code_for(binaries, capability)
 
 
+def binary_for(architectures: tuple[str, ...], capability: str | None) -> str | None:
+    """Return the newest binary code of a list that a GPU runs; None if it has none for it."""
+    runs = [
+        name
+        for name in architectures
+        if name.startswith("sm_") and holds_code_for((name,), capability)
+    ]
+    return max(runs, key=lambda name: int(name.removeprefix("sm_")), default=None)
+
+
 def holds_code_for(architectures: tuple[str, ...], capability: str | None) -> bool | None:
     """Return whether a list such as sm_80, compute_90 has code for a GPU.
 

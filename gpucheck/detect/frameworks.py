@@ -33,7 +33,7 @@ from gpucheck.drivers.evidence import CRASHED, BuildReading, BuildsReading, Tria
 from gpucheck.drivers.readings import ProbeFailure
 from gpucheck.inventory.condition import Trouble
 from gpucheck.report.envelope import CheckStatus, Evidence, Failure
-from gpucheck.report.text import count_of
+from gpucheck.report.text import count_of, framework_title
 
 #: The most broken files to name; the others are counted.
 MOST_NAMED = 3
@@ -55,10 +55,10 @@ class FrameworkCheck:
     LAYER = Layer.FRAMEWORK
     REQUIRES: tuple[str, ...] = ()
 
-    def __init__(self, name: str, title: str) -> None:
-        self.__doc__ = f"Can {title}, as it is installed, use the GPUs?"
+    def __init__(self, name: str) -> None:
         self.ID = name
-        self.title = title
+        self.title = framework_title(name)
+        self.__doc__ = f"Can {self.title}, as it is installed, use the GPUs?"
         self.make_finding = partial(make_finding, name, self.LAYER)
 
     def check(self, machine: Machine) -> Finding:

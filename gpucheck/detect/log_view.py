@@ -14,7 +14,7 @@ NOT_KNOWN = "If it failed, its last lines say how. Whether this machine is well:
 WORDS = {
     Seen.YES: "yes",
     Seen.NO_LONGER: "no longer",
-    Seen.CANNOT_BE_TOLD: "cannot be told",
+    Seen.CANNOT_BE_TOLD: "not known",
 }
 
 
@@ -37,7 +37,7 @@ def blocks(report: Report, view: View) -> Iterator[Block]:
         live = found.live
         styles = {Seen.YES: "red", Seen.NO_LONGER: "green"}
         word = Span(WORDS[live.seen], styles.get(live.seen, "yellow"))
-        yield Line((Span("seen live: "), word, Span(f" ({live.summary})", "dim")), indent=INDENT)
+        yield Line((Span("still there: "), word, Span(f" ({live.summary})", "dim")), indent=INDENT)
     yield from remedies(found.remedy, indent=INDENT)
     if view.verbosity < 0:
         return

@@ -24,6 +24,7 @@ from gpucheck.detect.cuda_versions import (
 )
 from gpucheck.detect.machine import Machine
 from gpucheck.detect.remedies import adapt
+from gpucheck.drivers.evidence import BuildsReading
 from gpucheck.drivers.interface import Probes
 from gpucheck.inventory.inventory import complete_host, cuda_version
 from gpucheck.report.codec import from_plain
@@ -223,9 +224,11 @@ def choose(
     gpus: Sequence[WheelGpu],
     driver: Driver,
     machine: str | None = None,
+    python: str | None = None,
 ) -> WheelChoice:
     """Return the build that serves the most of these GPUs; of several, the newest version.
 
+    Builds that are not published for this version of Python count only where no other has code.
     Of one version's builds it takes the newest CUDA that the driver itself knows, since code that
     is compiled while a program runs may need that. GPUs of unknown compute capability do not count.
     """
@@ -238,6 +241,9 @@ def choose(
     runs = [each for each in published if runs_with(each, driver) is not False]
     if not runs:
         return _needs_a_driver(framework, title, known, driver, published)
+    fitting, among = [each for each in runs if not lacks_python(each, python)], "this driver"
+    if len(fitting) < len(runs) and any(_served(each, known, driver) for each in fitting):
+        runs, among = fitting, "this driver and Python"
 
     def order(build: Build) -> tuple[object, ...]:
         return (
@@ -252,7 +258,9 @@ def choose(
     if not served:
         return _without_code(framework, title, known, driver, published)
     left = tuple(
-        _left_out(gpu, best, title, known, driver, runs) for gpu in known if gpu not in served
+        _left_out(gpu, best, title, known, driver, runs, among)
+        for gpu in known
+        if gpu not in served
     )
     needed = _needed(best, driver) if runs_with(best, driver) is None else None
     return WheelChoice(
@@ -265,7 +273,7 @@ def choose(
         commands=commands_of(best),
         arguments=best.install["pip"],
         left_out=left,
-        passed_over=_passed_over(best, title, served, driver, published),
+        passed_over=_passed_over(best, title, served, driver, python, published),
         compiled_at_first_use=tuple(
             each for each in _capabilities(served) if has_only_ptx(best.architectures, each)
         ),
@@ -289,12 +297,16 @@ def _left_out(
     gpus: Sequence[WheelGpu],
     driver: Driver,
     runs: Sequence[Build],
+    among: str,
 ) -> LeftOut:
-    """Say which other build has code for a GPU, and that it serves no more GPUs."""
+    """Say which other build has code for a GPU, and that it serves no more GPUs.
+
+    `among` names what the builds were chosen by.
+    """
     gap = f"this build {_gap(best, [gpu], driver)}"
     others = [build for build in runs if _served(build, [gpu], driver)]
     if not others:
-        return LeftOut(gpu, None, f"{gap}, nor has any other build for this driver")
+        return LeftOut(gpu, None, f"{gap}, nor has any other build for {among}")
     other = max(
         others, key=lambda build: (len(_served(build, gpus, driver)), _number(build.versions[1]))
     )
@@ -310,6 +322,7 @@ def _passed_over(
     title: str,
     served: Sequence[WheelGpu],
     driver: Driver,
+    python: str | None,
     published: Sequence[Build],
 ) -> tuple[PassedOver, ...]:
     """Say why each build that is newer than the chosen one was not, the newest first."""
@@ -320,7 +333,7 @@ def _passed_over(
     alike: dict[tuple[str, str], list[Build]] = {}
     for build in sorted(published, key=age, reverse=True):
         if age(build) > age(best):
-            why = _why_not(build, served, driver)
+            why = _why_not(build, served, driver, python)
             alike.setdefault((build.versions[1], why), []).append(build)
     return tuple(
         PassedOver(
@@ -332,7 +345,7 @@ def _passed_over(
     )
 
 
-def _why_not(build: Build, served: Sequence[WheelGpu], driver: Driver) -> str:
+def _why_not(build: Build, served: Sequence[WheelGpu], driver: Driver, python: str | None) -> str:
     """Return why a build does not take the place of one that serves these GPUs."""
     also = _served(build, served, driver)
     lacking = [gpu for gpu in served if gpu not in also]
@@ -340,6 +353,8 @@ def _why_not(build: Build, served: Sequence[WheelGpu], driver: Driver) -> str:
         return _gap(build, lacking, driver)
     if runs_with(build, driver) is False:
         return f"needs {_needed(build, driver)}"
+    if lacks_python(build, python):
+        return f"needs Python {build.python}"
     return f"runs too, but its CUDA {build.cuda} is newer than the driver's {driver.cuda}"
 
 
@@ -448,7 +463,8 @@ def choose_for(machine: Machine, framework: str, title: str) -> WheelChoice | Fa
     if failure is not None:
         return failure
     processor = machine.system.platform.machine
-    return choose(framework, title, gpus, driver_of(machine), processor)
+    python = machine.builds.python_version
+    return choose(framework, title, gpus, driver_of(machine), processor, python)
 
 
 def advise(probes: Probes, frameworks: Mapping[str, str]) -> Answer:
@@ -464,13 +480,18 @@ def advise(probes: Probes, frameworks: Mapping[str, str]) -> Answer:
     if failure is not None:
         return Answer(result=None, exit_code=ExitCode.INCONCLUSIVE, host=host, error=failure)
     processor = machine.system.platform.machine
-    found = (choose(name, title, gpus, driver, processor) for name, title in frameworks.items())
+    builds = machine.builds
+    # gpucheck's own may be installed apart from all environments.
+    python = None if builds.named_by == "gpucheck" else builds.python_version
+    found = (
+        choose(name, title, gpus, driver, processor, python) for name, title in frameworks.items()
+    )
     choices = tuple(each._replace(remedy=adapt(machine, each.remedy)) for each in found)
     return Answer(
         result=WheelChoices(gpus, driver, processor, choices),
         exit_code=ExitCode.BAD if any(c.fit is Fit.NONE for c in choices) else ExitCode.OK,
         host=host,
-        warnings=(*_notices(gpus, processor, choices), *_unfit_pythons(machine, choices)),
+        warnings=(*_notices(gpus, processor, choices), *_unfit_pythons(builds, python, choices)),
     )
 
 
@@ -520,17 +541,16 @@ def _notices(
             yield Notice(code="driver-not-read", message=message)
 
 
-def _unfit_pythons(machine: Machine, choices: Sequence[WheelChoice]) -> Iterator[Notice]:
+def _unfit_pythons(
+    builds: BuildsReading, version: str | None, choices: Sequence[WheelChoice]
+) -> Iterator[Notice]:
     """Yield the builds whose commands fail, or take another build, in the active environment."""
-    found = machine.builds
-    if found.named_by == "gpucheck":
-        return  # it may be installed apart from all environments
-    by = f", by {found.named_by}," if found.named_by else ""
+    by = f", by {builds.named_by}," if builds.named_by else ""
     for choice in choices:
-        if choice.build is not None and lacks_python(choice.build, found.python_version):
+        if choice.build is not None and lacks_python(choice.build, version):
             message = (
                 f"{choice.framework}: this build needs Python {choice.build.python}, and"
-                f" {found.python or 'the one here'}{by} is {found.python_version}."
+                f" {builds.python or 'the one here'}{by} is {version}."
             )
             yield Notice(code="python-does-not-fit", message=message)
 

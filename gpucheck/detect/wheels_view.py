@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
-from gpucheck.detect.wheels import Build, Fit, WheelChoice, WheelChoices, gpu_label
+from gpucheck.detect.cuda_versions import binary_for
+from gpucheck.detect.wheels import Build, Fit, WheelChoice, WheelChoices, WheelGpu, gpu_label
 from gpucheck.report.blocks import Block, Command, Gap, Line, counted, limited, opening, remedies
 from gpucheck.report.envelope import CheckStatus, Report
 from gpucheck.report.text import View
@@ -27,7 +28,7 @@ def blocks(report: Report, view: View) -> Iterator[Block]:
     cuda = None if known else f"CUDA {found.driver.cuda}"
     yield from opening(report, view, cuda, counted(gpu.name for gpu in found.gpus))
     for choice in found.choices:
-        yield from _choice(choice, view)
+        yield from _choice(choice, found.gpus, view)
         yield Gap()
     notes = [note for note in report.warnings if note.code in OF_THE_MACHINE]
     yield from (Line(note.message, CheckStatus.WARN) for note in notes)
@@ -38,7 +39,7 @@ def in_table(report: Report) -> Collection[str]:
     return {one.code for one in report.warnings}
 
 
-def _choice(choice: WheelChoice, view: View) -> Iterator[Block]:
+def _choice(choice: WheelChoice, gpus: Sequence[WheelGpu], view: View) -> Iterator[Block]:
     fit = Fit.SOME if choice.driver_needed and choice.fit is Fit.ALL else choice.fit
     yield Line(choice.sentence, MARKS[fit], style=COLORS[fit])
     for command in choice.commands.values():
@@ -59,14 +60,18 @@ def _choice(choice: WheelChoice, view: View) -> Iterator[Block]:
     passed = [Line(each.reason, lead="newer:", indent=INDENT) for each in choice.passed_over]
     yield from limited(passed, view, most=MOST_PASSED_OVER) if passed else ()
     if choice.build is not None:
-        yield Line(_read_from(choice.build), lead="code:", indent=INDENT, style="dim")
+        yield Line(_read_from(choice.build, gpus), lead="code:", indent=INDENT, style="dim")
 
 
-def _read_from(build: Build) -> str:
-    """Return what the architectures of a build were read from, and when."""
+def _read_from(build: Build, gpus: Sequence[WheelGpu]) -> str:
+    """Return the architectures of a build, the ones that GPUs run, and what they were read from."""
     code = (
         ", ".join(build.architectures) or f"none: all is compiled, for what CUDA {build.cuda} knows"
     )
+    for capability in dict.fromkeys(gpu.compute_capability or "" for gpu in gpus):
+        binary = binary_for(build.architectures, capability)
+        if binary is not None and binary != f"sm_{capability.replace('.', '')}":
+            code += f"; {binary} runs on {capability}"
     if not build.wheels:
         return f"{code} (from documents, {build.date}: {build.source})"
     return f"{code} (from the wheel of {build.wheels[-1]}, {build.date})"

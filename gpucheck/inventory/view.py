@@ -82,9 +82,8 @@ DETAILS = (
 
 #: All cards have the maker's name, and a row has no room for it.
 MAKER = "NVIDIA "
-#: Shares of memory in use at which the figures change colour.
+#: From this share of memory in use on, what else is allocated there may fail; less is normal use.
 NEARLY_FULL = 0.90
-WELL_FILLED = 0.70
 #: Less load than this is idle, in percent.
 IDLE_PERCENT = 5
 #: From this share of its power limit on a card runs at the limit.
@@ -267,8 +266,7 @@ def _memory(device: Gpu | MigInstance) -> Inline:
     whole = gibibytes(total)
     text = f"{UNKNOWN if used is None else gibibytes(used):>{len(whole)}}/{whole} GiB"
     share = (used or 0) / total if total else 0.0
-    color = "red" if share >= NEARLY_FULL else "yellow" if share >= WELL_FILLED else ""
-    return (Span(text, color),) if color else text
+    return (Span(text, "yellow"),) if share >= NEARLY_FULL else text
 
 
 def _link(gpu: Gpu) -> str:

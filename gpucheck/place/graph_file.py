@@ -24,7 +24,10 @@ from gpucheck.drivers.host.toml_file import Required, Source, Table, parse_toml,
 from gpucheck.place.device_strings import parse_device
 from gpucheck.place.graph import Graph, GraphOp, OpKind
 from gpucheck.report.errors import WrongUseError
-from gpucheck.report.text import shown
+from gpucheck.report.text import did_you_mean, shown
+
+#: Where the source has graphs, seen from its folder.
+EXAMPLES = Path("configs/place")
 
 MOST_OPS = 1000
 MOST_DIMENSIONS = 4
@@ -50,7 +53,14 @@ def read_graph(path: Path) -> Graph:
     Raises:
         WrongUseError: with the file, the line and the problem.
     """
-    return parse_graph(read_text(path, "graph"), shown(str(path)))
+    try:
+        text = read_text(path, "graph")
+    except WrongUseError as error:
+        near = [*Path().glob("*.toml"), *EXAMPLES.glob("*.toml")]
+        meant = "" if path.exists() else did_you_mean(str(path), map(str, near))
+        error.message = f"{error.message} {meant}".strip()
+        raise
+    return parse_graph(text, shown(str(path)))
 
 
 def parse_graph(text: str, path: str) -> Graph:

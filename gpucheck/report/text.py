@@ -208,6 +208,7 @@ _FRAMEWORKS = {
     "tensorflow": "TensorFlow",
     "jax": "JAX",
     "cupy": "CuPy",
+    "numba": "Numba",
     "numpy": "NumPy",
     "onnxruntime": "ONNX Runtime",
     "ggml": "ggml (llama.cpp, ollama)",

@@ -33,7 +33,10 @@ from gpucheck.drivers.evidence import BuildsReading, PlatformReading, SystemRead
 from gpucheck.drivers.readings import KernelReading, NvmlReading, PciDeviceReading
 from gpucheck.report.envelope import Answer
 from gpucheck.report.errors import ExitCode
+from gpucheck.report.formats.table import render
+from gpucheck.report.text import View
 from tests.fakes.probes import IN_DOCKER, ON_WSL2, FakeProbes, gpu_reading, reading_of
+from tests.fakes.reports import wrap
 from tests.sampling import examples
 
 CONTENTS = Path(__file__).parents[1] / "data" / "wheels.jsonl"
@@ -305,6 +308,37 @@ def test_a_python_that_the_build_is_not_published_for_is_said(
     assert [words in message for message, words in zip(found, said, strict=True)] == [True] * len(
         said
     )
+
+
+def test_the_newest_build_that_fits_the_python_is_chosen() -> None:
+    def found(version: str | None, named_by: str = "VIRTUAL_ENV") -> WheelChoice:
+        builds = BuildsReading(python="/v/bin/python", python_version=version, named_by=named_by)
+        readings = reading_of(gpu_reading(0), driver_version="580.95.05")
+        answer = advise(
+            FakeProbes(readings=readings, builds_reading=builds), {"onnxruntime": "ONNX Runtime"}
+        )
+        assert "python-does-not-fit" not in {each.code for each in answer.warnings}
+        (choice,) = answer.result.choices
+        return choice
+
+    newest, older = found("3.12.1"), found("3.10.13")
+
+    assert newest == found(None) == found("3.10.13", named_by="gpucheck")
+    assert newest.build is not None
+    assert older.build is not None
+    assert lacks_python(newest.build, "3.10.13")
+    assert not lacks_python(older.build, "3.10.13")
+    assert f"needs Python {newest.build.python}" in older.passed_over[0].reason
+
+
+def test_code_of_the_same_major_version_is_said_to_run_on_a_card() -> None:
+    probes = FakeProbes(
+        readings=reading_of(gpu_reading(0, compute_capability="8.9"), driver_version="570.10")
+    )
+
+    text = render(wrap("wheel", advise(probes, {"pytorch": "PyTorch"})), View(width=200))
+
+    assert "sm_80, sm_86, sm_90; sm_86 runs on 8.9 (from the wheel" in text
 
 
 @pytest.mark.parametrize(

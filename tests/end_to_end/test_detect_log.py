@@ -36,7 +36,7 @@ def test_the_cause_stands_first_with_its_line_and_remedy(program: Program, tmp_p
 
     assert shown.code == 1
     assert shown.text.startswith(SCREEN)
-    assert "    seen live: yes (" in shown.text
+    assert "    still there: yes (" in shown.text
     assert "are consequences: illegal-access, nccl-network" in shown.text
     assert document["exit_code"] == 1
     cause = document["result"]["cause"]

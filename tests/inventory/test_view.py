@@ -120,9 +120,9 @@ def test_a_hidden_gpu_is_dimmed() -> None:
 
 @pytest.mark.parametrize(
     ("used", "color"),
-    [(0.0, ""), (0.69, ""), (0.7, "\x1b[33m"), (0.9, "\x1b[31m"), (1, "\x1b[31m")],
+    [(0.0, ""), (0.73, ""), (0.89, ""), (0.9, "\x1b[33m"), (1, "\x1b[33m")],
 )
-def test_memory_that_fills_up_is_coloured(used: float, color: str) -> None:
+def test_memory_that_is_nearly_full_is_coloured(used: float, color: str) -> None:
     reading = gpu_reading(0, memory_used_bytes=round(85899345920 * used))
     text = render(list_report(FakeProbes(readings=reading_of(reading))), View(color=True))
 

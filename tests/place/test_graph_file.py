@@ -13,6 +13,7 @@ from gpucheck.drivers.host.toml_file import find_lines
 from gpucheck.place.graph import Graph, OpKind
 from gpucheck.place.graph_file import parse_graph, read_graph
 from gpucheck.report.errors import WrongUseError
+from tests.architecture.house import ROOT
 
 GOOD = """\
 description = "two layers"
@@ -191,6 +192,18 @@ def test_files_that_cannot_be_read(tmp_path: Path, content: bytes, why: str) -> 
 def test_what_is_no_file(tmp_path: Path, name: str) -> None:
     with pytest.raises(WrongUseError, match=r"a directory|no such file|null"):
         read_graph(tmp_path / name)
+
+
+def test_a_name_without_its_path_gets_the_example(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+
+    with pytest.raises(WrongUseError) as caught:
+        read_graph(Path("manual-cpu"))
+
+    assert caught.value.message == (
+        "The graph manual-cpu cannot be read: there is no such file."
+        " Did you mean 'configs/place/manual-cpu.toml'?"
+    )
 
 
 #: Pieces that get past the parser more often than random text does.

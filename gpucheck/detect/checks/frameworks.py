@@ -7,15 +7,15 @@ from gpucheck.detect.model import Finding
 from gpucheck.drivers.readings import ProbeFailure
 from gpucheck.report.envelope import CheckStatus, Evidence
 
-CUPY = FrameworkCheck("cupy", "CuPy")
+CUPY = FrameworkCheck("cupy")
 #: In the order in which they are checked.
 FRAMEWORKS = (
-    FrameworkCheck("pytorch", "PyTorch"),
-    FrameworkCheck("tensorflow", "TensorFlow"),
-    FrameworkCheck("jax", "JAX"),
+    FrameworkCheck("pytorch"),
+    FrameworkCheck("tensorflow"),
+    FrameworkCheck("jax"),
     CUPY,
-    FrameworkCheck("numba", "Numba"),
-    FrameworkCheck("onnxruntime", "ONNX Runtime"),
+    FrameworkCheck("numba"),
+    FrameworkCheck("onnxruntime"),
 )
 NAMES = tuple(check.ID for check in FRAMEWORKS)
 
