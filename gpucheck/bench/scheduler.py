@@ -147,8 +147,8 @@ class _Run:
     def take_round(self) -> bool:
         """Give unfinished cases a slice; return whether another round is needed.
 
-        First rows begin in the first round, and others later. What has begun gets three rounds
-        before anything else begins. All get their rounds then. If the time is too short for that,
+        First rows begin in the first round, and others later, once what has begun is left as many
+        rounds as it needs to settle. All get their rounds then. If the time is too short for that,
         the costly rows get fewer, so that a row of seconds does not keep one of milliseconds from
         its rounds.
         """
@@ -164,16 +164,17 @@ class _Run:
 
     def _slices(self) -> set[int]:
         """Return the states with a slice in this round, and set the slices' length."""
-        begun = [(one, needed_s(one)) for one in self.states if one.active and one.rounds]
+        begun = [one for one in self.states if one.active and one.rounds]
         waiting = [(one, needed_s(one)) for one in self.states if one.active and not one.rounds]
         if not self._has_figures():
             ranks = {id(need[0]): _rank(need)[:2] for need in waiting}
             return {name for name, rank in ranks.items() if rank == min(ranks.values())}
-        finishing = affordable(begun, self._left_for_first_s())
+        first = [(one, needed_s(one, FEWEST_FOR_INTERVAL)) for one in begun]
+        finishing = affordable(first, self._left_for_first_s())
         slices = {id(state) for state, seconds in finishing if seconds > 0}
-        slices |= {id(one) for one, seconds in begun if one.case.compiles and seconds > 0}
+        slices |= {id(one) for one, seconds in first if one.case.compiles and seconds > 0}
         left_s, rows = self._left_s(), [state for state, _ in finishing]
-        beginning = affordable(waiting, left_s - sum(seconds for _, seconds in begun))
+        beginning = affordable(waiting, left_s - sum(map(needed_s, begun)))
         slices |= {id(state) for state, _ in beginning}
         left_s -= sum(seconds for _, seconds in beginning)
         if left_s <= 0 or not rows:
@@ -228,13 +229,15 @@ class _Run:
         in every event: the cheapest.
         """
         before_s = self._elapsed_s() - began_s
+        rounds = FEWEST_FOR_INTERVAL if self._number == 0 else None
         begun = [one for one in self.states if one.active and one.rounds]
+        reserved_s = sum(needed_s(one, rounds) for one in begun)
         waiting = [
             (one, max(least_s, needed_s(one) - before_s) if one is state else needed_s(one))
             for one in self.states
             if one.active and not one.rounds
         ]
-        beginning = affordable(waiting, self._left_s() - sum(map(needed_s, begun)))
+        beginning = affordable(waiting, self._left_s() - reserved_s)
         if not beginning and not self._has_figures():
             beginning = [cheapest(waiting)]
         if any(one is state for one, _ in beginning):
@@ -249,7 +252,7 @@ class _Run:
 
     def _is_over(self, state: CaseState) -> bool:
         """Return whether no further slice of a row that has begun fits into the time."""
-        unfinished = needed_s(state) > 0
+        unfinished = needed_s(state, FEWEST_FOR_INTERVAL) > 0
         if unfinished and state.case.compiles:
             return False  # what compiling has cost is not thrown away
         slice_s = state.overhead_s + state.last_sample_s
@@ -297,20 +300,21 @@ class _Run:
         self._progress(state.case.label.text, self._reported, left_s)
 
 
-def needed_s(state: CaseState) -> float:
+def needed_s(state: CaseState, rounds: int | None = None) -> float:
     """Return the seconds that a row still needs for its rounds, of at least one sample each.
 
-    A row that has begun needs three for an interval, and one on a processor that has not should
-    settle. A row that only shows a limit needs one round: it has no interval.
+    By default they are as many as it needs to settle. A row that only shows a limit needs one
+    round: it has no interval.
     """
+    rounds = rounds or (_SETTLING_ROUNDS if _on_cpu(state) else FEWEST_FOR_INTERVAL)
+    if state.limit:
+        rounds = 1
     if state.rounds:
-        rounds = 1 if state.limit else FEWEST_FOR_INTERVAL
         return max(0, rounds - len(state.rounds)) * (state.overhead_s + state.last_sample_s)
-    rounds = _SETTLING_ROUNDS if _on_cpu(state) else FEWEST_FOR_INTERVAL
     operation_s = state.expected_operation_s
     overhead_s = max(state.expected_overhead_s, _OVERHEAD_S)
     first_s = _FIRST_RUNS * operation_s + _FIRST_OVERHEADS * overhead_s
-    return first_s + (0 if state.limit else rounds - 1) * (operation_s + overhead_s)
+    return first_s + (rounds - 1) * (operation_s + overhead_s)
 
 
 def affordable(needs: Needs, left_s: float) -> Needs:

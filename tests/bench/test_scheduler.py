@@ -706,8 +706,9 @@ def test_a_row_needs_enough_rounds_and_the_overhead_of_its_first_slice() -> None
     on_gpu = CaseState(case=FakeCase((), label=label("gpu:0")), expected_operation_s=1.0)
     # Nothing takes no time at all.
     assert needed_s(on_gpu) == pytest.approx(3 + 2 + 5 * 0.01)
-    assert needed_s(begun(1, 1.0, 0.5)) == pytest.approx(3.0)
-    assert needed_s(begun(3, 1.0, 0.5)) == 0
+    assert needed_s(begun(1, 1.0, 0.5)) == pytest.approx(5 * 1.5)
+    assert needed_s(begun(1, 1.0, 0.5), 3) == pytest.approx(3.0)
+    assert needed_s(begun(3, 1.0, 0.5), 3) == needed_s(begun(6, 1.0, 0.5)) == 0
     limit = begun(1, 1.0)
     limit.limit = True
     assert needed_s(limit) == 0
@@ -854,15 +855,15 @@ def test_rows_that_lacked_time_are_named_at_the_end() -> None:
     short.spent_s = 9.0
     assert shortage(over(begun(3, 1.0), short), 10.0) == (
         "10 s is too short for every row; fewer than three rounds: fake float32 8 scripted on cpu; "
-        "--budget 20 (seconds in a profile) would be enough"
+        "--budget 35 (seconds in a profile) would be enough"
     )
-    # What could not even begin needs its time as well: 32 s beside the 4 s of the other.
+    # What could not even begin needs its time as well: 32 s beside the 25 s of the other.
     late = waiting(1.0, 3.0, variant="late")
     late.error = left_out(late, [late])
     said = shortage([*over(short), late], 10.0)
     assert said is not None
     assert "left out: fake float32 8 late on cpu; fewer than three rounds: fake" in said
-    assert "--budget 60 (seconds in a profile) would be enough" in said
+    assert "--budget 75 (seconds in a profile) would be enough" in said
     # Not those that failed, were interrupted, or were not requested.
     others = over(*(begun(1, 1.0) for _ in range(3)))
     others[0].error = Failure(code="gpu-lost", message="gone")
