@@ -17,6 +17,7 @@ from gpucheck.detect.model import About, Finding
 from gpucheck.detect.remedies import for_gpu
 from gpucheck.drivers.host.kernel_log import MOST_OF_AN_XID
 from gpucheck.report.envelope import CheckStatus, Evidence
+from gpucheck.report.text import elapsed
 
 #: Silence that ends a burst, in seconds: fleet tools join the lines of one event so.
 SILENCE_S = 180.0
@@ -242,11 +243,8 @@ def how_long_ago(xids: Iterable[Xid]) -> str | None:
 
 
 def ago(seconds: float) -> str:
-    """Return a time before now in whole units, at least two of them but for days: "3 h ago"."""
-    for unit_s, unit in ((86400, "d"), (3600, "h"), (60, "min")):
-        if seconds >= 2 * unit_s:
-            return f"{seconds // unit_s:.0f} {unit} ago"
-    return f"{seconds:.0f} s ago"
+    """Return a time before now: "3 h ago"."""
+    return f"{elapsed(seconds)} ago"
 
 
 #: So many processes are named.

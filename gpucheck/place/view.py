@@ -34,7 +34,7 @@ from gpucheck.report.blocks import (
     opening,
 )
 from gpucheck.report.envelope import CheckStatus, Report
-from gpucheck.report.text import ABSENT, View, exports, group_by, in_gib, ranges
+from gpucheck.report.text import ABSENT, View, elapsed, exports, group_by, in_gib, ranges
 
 #: Titles of the libraries in `PlacedDevice.names`, in the order they are shown.
 LIBRARIES = {
@@ -63,7 +63,7 @@ def blocks(report: Report, view: View) -> Iterator[Block]:
     """Yield what a placement, or the list of claims, shows."""
     result = report.result
     if isinstance(result, ClaimList):
-        yield from _claims(result, view)
+        yield from _claims(result, report.time, view)
         return
     placement = report.result_as(Placement)
     yield from (Line(text, CheckStatus.WARN) for text in capped_sentences(placement.memory_limits))
@@ -347,40 +347,57 @@ def _value(value: Value) -> str:
 # ---------------------------------------------------------------------------------- claims
 
 
-def _claims(claims: ClaimList, view: View) -> Iterator[Block]:
-    """Yield how many GPUs are held, by whom, and who waits."""
+def _claims(claims: ClaimList, now: str, view: View) -> Iterator[Block]:
+    """Yield how many GPUs are held, by whom and for how long, and who waits."""
     held = len({claim.gpu_uuid or claim.uuid for claim in claims.claims})
     holds = "1 GPU is held" if held == 1 else f"{held} GPUs are held" if held else "No GPU is held"
     waits = "1 process waits" if claims.waiting == 1 else f"{claims.waiting} processes wait"
     yield Line(f"{holds}, {waits}." if claims.waiting else f"{holds}.", style="bold")
     more = view.verbosity > 0
     rows = [
-        Row([_part(claim), *_person(claim)], below=_below(claim, claim.path, more=more))
+        Row(
+            [_part(claim), _person(claim), _age(claim, now)],
+            below=_below(claim, claim.path, more=more),
+        )
         for claim in claims.claims
     ]
-    columns = [Column("GPU"), Column("held by", least=SHORTEST_USER), Column("since")]
+    columns = [Column("GPU"), Column("held by", least=SHORTEST_USER), Column("for", right=True)]
     if rows:
         yield Table(columns, rows)
     if claims.queue:
         yield Line("Waiting, in this order:" if len(claims.queue) > 1 else "Waiting:")
     for number, waiter in enumerate(claims.queue, start=1):
-        who, since = _person(waiter)
-        yield Line(f"{who}, since {since}", lead=f"{number}.", indent=INDENT)
+        age = _age(waiter, now)
+        yield Line(f"{_person(waiter)}, for {age}", lead=f"{number}.", indent=INDENT)
         yield from _below(waiter, more=more)
     if more:
         yield Command(f"The locks are in {claims.directory}", 0)
 
 
-def _person(who: Claim | Holder) -> tuple[str, str]:
-    """Return user and program, and since when; without a program the process."""
+def _person(who: Claim | Holder) -> str:
+    """Return user and program; without a program the process."""
     program = program_of(who.command) or f"process {who.pid or '?'}"
-    return f"{who.user or 'an unknown user'}: {program}", who.since or "?"
+    return f"{who.user or 'an unknown user'}: {program}"
+
+
+def _age(who: Claim | Holder, now: str) -> str:
+    """Return for how long it holds or waits; "?" if its record has no time that can be."""
+    from datetime import datetime
+
+    try:
+        seconds = (
+            datetime.fromisoformat(now) - datetime.fromisoformat(who.since or "")
+        ).total_seconds()
+    except (ValueError, TypeError):  # no time, or one without a zone
+        return "?"
+    return elapsed(seconds) if seconds >= 0 else "?"
 
 
 def _below(who: Claim | Holder, path: str | None = None, *, more: bool) -> tuple[Line, ...]:
     """Return what is special about a process, and with `more` its command line and its lock."""
     state = _PROCESS_STATES.get(who.process) if who.process else None
-    lines = (state, f"process {who.pid or '?'}", who.command, path) if more else (state,)
+    process = f"process {who.pid or '?'}, since {who.since or '?'}"
+    lines = (state, process, who.command, path) if more else (state,)
     return tuple(Line(text, indent=2 * INDENT, style="dim") for text in lines if text)
 
 

@@ -296,6 +296,14 @@ def duration(seconds: float) -> str:
     return _scaled(seconds, units)
 
 
+def elapsed(seconds: float) -> str:
+    """Return a time that has passed, in whole units of which there are at least two: "3 h"."""
+    for unit_s, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * unit_s:
+            return f"{seconds // unit_s:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
 def rate(value: float, unit: str) -> str:
     """Return work per second with three digits and a prefix: 2.07e11 FLOP/s -> "207 GFLOP/s"."""
     short = "img/s" if unit == "image/s" else unit

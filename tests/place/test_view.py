@@ -318,7 +318,7 @@ CLAIM = Claim(
     pid=42,
     user="alice",
     command="python train.py --name \x1b[31m" + "x" * 200,
-    since="2026-01-02T03:04:05Z",
+    since="2026-01-02T00:04:05Z",
 )
 
 
@@ -328,25 +328,25 @@ def test_no_claims() -> None:
 
 def test_claims_and_a_queue() -> None:
     unknown = Claim(uuid="MIG-1", path="/y", slot=0, held=True)
-    waiter = Holder(pid=7, user="bob", command="sleep 9", since="2026-01-02T03:04:06Z")
+    waiter = Holder(pid=7, user="bob", command="sleep 9", since="2026-01-02T03:01:00Z")
     claims = ClaimList(directory="/c", claims=(CLAIM, unknown), waiting=2, queue=(waiter, Holder()))
 
     lines = shown(claims, width=90).splitlines()
     assert [" ".join(line.split()) for line in lines] == [
         "2 GPUs are held, 2 processes wait.",
-        "GPU held by since",
-        "GPU-00000002-1111-2222-3333-444444444444, 2 of 4 alice: train.py 2026-01-02T03:04:05Z",
-        "MIG-1 an unknown user: … ?",
+        "GPU held by for",
+        "GPU-00000002-1111-2222-3333-444444444444, 2 of 4 alice: train.py 3 h",
+        "MIG-1 an unknown user: process ? ?",
         "Waiting, in this order:",
-        "1. bob: sleep, since 2026-01-02T03:04:06Z",
-        "2. an unknown user: process ?, since ?",
+        "1. bob: sleep, for 3 min",
+        "2. an unknown user: process ?, for ?",
     ]
 
 
 @pytest.mark.parametrize(
     ("state", "remark"),
     [
-        (ProcessState.RUNNING, "2026-01-02T03:04:05Z\n"),
+        (ProcessState.RUNNING, "3 h\n"),
         (ProcessState.ENDED, "    it has ended, but its children run\n"),
         (ProcessState.ELSEWHERE, "    it is in another PID namespace\n"),
     ],
@@ -357,10 +357,17 @@ def test_the_state_of_a_claims_process(state: ProcessState, remark: str) -> None
     assert shown(claims, width=90).endswith(remark)
 
 
+@pytest.mark.parametrize("since", [None, "soon", "2026-01-02T00:04:05", "2026-01-02T03:04:06Z"])
+def test_a_claim_without_a_time_that_can_be_has_no_age(since: str | None) -> None:
+    claims = ClaimList(directory="/c", claims=(replace(CLAIM, since=since),))
+
+    assert shown(claims, width=90).endswith("  ?\n")
+
+
 def test_verbose_claims_are_whole() -> None:
     text = shown(ClaimList(directory="/c", claims=(CLAIM,)), width=60, verbosity=1)
 
-    assert "    process 42\n" in text
+    assert "    process 42, since 2026-01-02T00:04:05Z\n" in text
     assert "".join(text.split()).count("x" * 200) == 1
     assert "    /x\n" in text
     assert text.endswith("The locks are in /c\n")
