@@ -282,13 +282,13 @@ def _blas_older(state: CaseState, environment: RowEnvironment) -> Doubt | None:
     return make_doubt("blas-older-than-cpu", blas=environment.slow_blas)
 
 
-def _loops_missing(state: CaseState, _: RowEnvironment) -> Doubt | None:
+def _loops_missing(state: CaseState, environment: RowEnvironment) -> Doubt | None:
     """Doubt a batch of operations that takes much less time than as many single ones.
 
     No other check detects a batch that does too little, since its result is still right. Starting
-    an operation also takes time, for each of its threads.
+    an operation also takes time, for each of its threads; beside other programs it takes any time.
     """
-    if state.single_s is None or not state.samples_s:
+    if state.single_s is None or is_disturbed(state, environment):
         return None
     batched_s = stats.median(state.samples_s)
     threads = state.case.label.threads or 1

@@ -106,7 +106,10 @@ SHORT_OF_QUOTA = HostState(others_percent=0.0, steal_percent=0.0, quota_percent=
 @pytest.mark.parametrize(("host", "code"), [(BUSY, "host-busy"), (SHORT_OF_QUOTA, "quota-reached")])
 def test_what_kept_a_row_from_the_processor_is_its_only_doubt(host: HostState, code: str) -> None:
     """More time would not help, so none of its remedies asks for it."""
-    (doubt,) = doubts_about(record(apart(0.2), converged=False), RowEnvironment(host=host))
+    found = record(apart(0.2), converged=False)
+    found.single_s = 9.0  # the single operations waited too
+
+    (doubt,) = doubts_about(found, RowEnvironment(host=host))
 
     assert doubt.code == code
     assert "time" not in doubt.next

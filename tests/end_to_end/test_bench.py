@@ -58,8 +58,10 @@ def test_every_row_is_verified_and_can_be_recomputed_from_its_samples(bench: Ben
         if row["ci95_s"] is not None:
             low, high = row["ci95_s"]
             assert low <= row["time_s"] <= high
+        figures = {"wall": row["samples_s"], "cpu": row["cpu_samples_s"]}
+        assert row["time_s"] == min(figures[row["clock"]])
         codes = {doubt["code"] for doubt in row["doubts"]}
-        assert row["converged"] == ("unconverged" not in codes)
+        assert row["converged"] == (not codes & {"unconverged", "host-busy", "quota-reached"})
 
 
 def test_a_summary_has_the_rounds_and_the_seed_and_the_fill_are_told(bench: Bench) -> None:
