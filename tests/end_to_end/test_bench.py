@@ -18,7 +18,7 @@ import pytest
 
 from tests.end_to_end.conftest import Ended, Program
 
-ON_CPU = ("--device", "cpu", "--size", "64", "--budget", "2")
+ON_CPU = ("--device", "cpu", "--size", "64", "--budget", "6")
 #: Enough for every row, on a busy machine too, where a turn of the processor comes late.
 ALL_ROWS = ("--device", "cpu", "--size", "64", "--quick", "--budget", "8")
 
