@@ -191,15 +191,18 @@ def _other_load(result: BenchResult) -> Iterator[Line]:
     """Yield who else used the processor, where that touched the rows, and what the speeds are."""
     found = result.environment
     others, stolen = found.other_load_percent or 0.0, found.steal_percent or 0.0
-    touched = any(
-        row.clock is RowClock.CPU or any(doubt.code == "host-busy" for doubt in row.doubts)
-        for row in result.measurements
-        if row.device == "cpu"
-    )
-    if touched and max(others, stolen) >= 1:
-        who = "Other programs" if others >= stolen else "Other virtual machines"
-        text = f"{who} take {max(others, stolen):.0f} % of this processor. The speeds are what it "
-        yield Line(f"{text}can do, not what they left.", CheckStatus.WARN, style="yellow")
+    timed = [row for row in result.measurements if row.device == "cpu" and row.time_s is not None]
+    slowed = any(doubt.code == "host-busy" for row in timed for doubt in row.doubts)
+    waited = any(row.clock is RowClock.CPU for row in timed)
+    if not (slowed or waited) or max(others, stolen) < 1:
+        return
+    who = "Other programs" if others >= stolen else "Other virtual machines"
+    what = "The speeds are what they left."
+    if any(row.converged for row in timed):
+        which = "settled speeds" if slowed else "speeds"
+        what = f"The {which} are what it can do, not what they left."
+    text = f"{who} take {max(others, stolen):.0f} % of this processor. {what}"
+    yield Line(text, CheckStatus.WARN, style="yellow")
 
 
 # ---------------------------------------------------------------------------------- rows

@@ -546,7 +546,8 @@ def test_each_cause_of_doubt_is_one_line_however_many_rows_it_touches() -> None:
 
 
 def test_the_head_says_who_else_used_the_processor_and_a_row_by_cpu_time_is_marked() -> None:
-    waited = replace(ONE, clock=RowClock.CPU, median_s=0.25, waited_percent=94.2)
+    cpu = {"clock": RowClock.CPU, "median_s": 0.25, "waited_percent": 94.2, "converged": True}
+    waited = replace(ONE, **cpu)  # type: ignore[arg-type]
     found = result(CPU, waited)
     busy = replace(found, environment=replace(found.environment, other_load_percent=93.6))
 
@@ -557,6 +558,11 @@ def test_the_head_says_who_else_used_the_processor_and_a_row_by_cpu_time_is_mark
     assert lines.index(head) < next(at for at, line in enumerate(lines) if "MEASURED" in line)
     assert [" CPU " in line for line in lines if "1 thread" in line] == [True]
     assert "250 ms by the wall's clock: it waited 94 %" in draw(busy, width=200, verbosity=1)
+    # A row of several threads is slower beside them, and never settled.
+    slowed = replace(CPU, doubts=(BUSY,), converged=False)
+    mixed = draw(replace(busy, measurements=(slowed, waited)), width=160)
+    assert "The settled speeds are what it can do, not what they left." in mixed
+    assert "The speeds are what they left." in draw(replace(busy, measurements=(slowed,)))
     # Rows that did not wait need no such word.
     assert "Other programs" not in draw(replace(busy, measurements=(CPU,)))
 
