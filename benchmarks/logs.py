@@ -33,10 +33,10 @@ ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "tests" / "data" / "logs"
 DOCUMENT = ROOT / "docs" / "measurements" / "logs.md"
 NONE = "none"
-FIRST_RUNS = ("heldout", "heldout_recent", "projects_heldout", "projects_fresh")
+FIRST_RUNS = ("heldout", "heldout_recent", "projects_heldout", "projects_fresh", "projects_fresh2")
 MATERIAL = (
     *("open", "heldout", "heldout_recent"),
-    *("projects_open", "projects_heldout", "projects_fresh"),
+    *("projects_open", "projects_heldout", "projects_fresh", "projects_fresh2"),
 )
 RESAMPLES = 1000
 MIB = 1 << 20

@@ -111,11 +111,12 @@ _TRIES_AGAIN = (
 #: Who goes on in another way has not failed either; a warning may be all that says so.
 _FALLS_BACK = (b"falling back", b"falls back", b"fallback to", b"using cpu", b"using the cpu")
 #: What a program says in a line of its own, at most so many lines after the failure, when it goes
-#: on in another way (llama.cpp, ComfyUI) or without a part (ComfyUI's custom nodes), or Kubernetes
-#: when there is a place after all.
+#: on in another way (llama.cpp, ComfyUI) or without a part (ComfyUI's custom nodes, a candidate of
+#: PyTorch's autotuner), or Kubernetes and Ray when there is a place after all.
 _WENT_ON = (
     *(b"retrying with", b"module for custom nodes"),
-    *(b"triggered scale-up", b"successfully assigned"),
+    b"ignoring this choice",
+    *(b"triggered scale-up", b"successfully assigned", b") resized to "),
 )
 RETRIED_LINES = 5
 #: How a line ends that tells of a test which went as it should, whatever error its name has

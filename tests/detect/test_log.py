@@ -160,14 +160,17 @@ def test_the_halves_of_the_logs_of_projects_are_those_of_their_seed() -> None:
     assert halves[0] == {*failures[:75], *healthy[:20]}
 
 
-def test_the_fresh_logs_have_the_form_of_their_labels() -> None:
-    folder = LOGS / "projects_fresh"
+@pytest.mark.parametrize(
+    ("name", "healthy_count"), [("projects_fresh", 20), ("projects_fresh2", 40)]
+)
+def test_the_fresh_logs_have_the_form_of_their_labels(name: str, healthy_count: int) -> None:
+    folder = LOGS / name
     rows = tomllib.loads((folder / "labels.toml").read_text(encoding="utf-8"))["log"]
     lines = {path.name: path.read_text("utf-8").splitlines() for path in folder.glob("*.log")}
     healthy = [row for row in rows if row["file"].startswith("healthy-")]
 
     assert [row["file"] for row in rows] == sorted(lines)
-    assert (len(rows) - len(healthy), len(healthy)) == (75, 20)
+    assert (len(rows) - len(healthy), len(healthy)) == (75, healthy_count)
     assert {row["class"] for row in healthy} == {"none"}
     assert {row["class"] for row in rows} <= {rule.class_ for rule in rules().values()} | {"none"}
     first_run = {"first_found", "first_found_line"}
@@ -177,14 +180,15 @@ def test_the_fresh_logs_have_the_form_of_their_labels() -> None:
     assert all(5 <= len(text) <= 60 for text in lines.values())
 
 
-def test_no_thread_of_the_fresh_logs_is_in_another_folder() -> None:
+@pytest.mark.parametrize("name", ["projects_fresh", "projects_fresh2"])
+def test_no_thread_of_the_fresh_logs_is_in_another_folder(name: str) -> None:
     sources = {
         path.parent.name: [
             row["source"] for row in tomllib.loads(path.read_text(encoding="utf-8"))["log"]
         ]
         for path in LOGS.glob("*/labels.toml")
     }
-    fresh = sources.pop("projects_fresh")
+    fresh = sources.pop(name)
 
     assert len(fresh) == len({*fresh})
     assert not {*fresh} & {source for others in sources.values() for source in others}
@@ -192,7 +196,13 @@ def test_no_thread_of_the_fresh_logs_is_in_another_folder() -> None:
 
 @pytest.mark.parametrize(
     ("folder", "least"),
-    [("heldout", 87), ("heldout_recent", 66), ("projects_heldout", 95), ("projects_fresh", 93)],
+    [
+        ("heldout", 87),
+        ("heldout_recent", 66),
+        ("projects_heldout", 95),
+        ("projects_fresh", 93),
+        ("projects_fresh2", 108),
+    ],
 )
 def test_the_logs_kept_aside_are_named_at_least_as_well_as_before(folder: str, least: int) -> None:
     rows = tomllib.loads((LOGS / folder / "labels.toml").read_text(encoding="utf-8"))["log"]
@@ -206,10 +216,13 @@ def test_the_logs_kept_aside_are_named_at_least_as_well_as_before(folder: str, l
 
 
 def test_logs_of_healthy_programs_that_warn_have_no_cause() -> None:
-    folders = ("heldout_recent", "projects_open", "projects_heldout", "projects_fresh")
+    folders = (
+        *("heldout_recent", "projects_open", "projects_heldout", "projects_fresh"),
+        "projects_fresh2",
+    )
     healthy = [path for name in folders for path in (LOGS / name).glob("*healthy-*.log")]
 
-    assert len(healthy) == 65
+    assert len(healthy) == 105
     assert [path.name for path in healthy if named(path.read_bytes())] == []
 
 
