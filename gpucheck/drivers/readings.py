@@ -211,6 +211,7 @@ class ProcessIdentity(NamedTuple):
     """The process behind an id in our PID namespace.
 
     `namespace` is own (the id is ours), other (it belongs to another namespace), or unknown.
+    `age_s` is the time since it started.
     """
 
     pid: int
@@ -218,3 +219,4 @@ class ProcessIdentity(NamedTuple):
     user: str | None = None
     command: str | None = None
     namespace: str = "own"
+    age_s: float | None = None

@@ -428,6 +428,7 @@ def _reasons(row: GpuReading, processes: Sequence[GpuProcess]) -> dict[str, str]
     for name, reason in (
         ("memory_used_bytes", "the driver does not report it for every process"),
         ("utilization_sm_percent", no_load or "the driver has no sample of every process"),
+        ("age_s", "/proc does not show when every process started"),
     ):
         if any(getattr(process, name) is None for process in processes):
             found[f"processes.{name}"] = reason
@@ -547,6 +548,7 @@ def _process(
         utilization_sm_percent=(row.process_utilization or {}).get(str(first.pid)),
         mig_uuid=mig,
         namespace=identity.namespace,
+        age_s=identity.age_s,
     )
 
 

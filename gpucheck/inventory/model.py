@@ -60,9 +60,9 @@ class MigState(NamedTuple):
 class GpuProcess(NamedTuple):
     """A process on a GPU.
 
-    `type` is compute, graphics, compute+graphics or mps. `name`, `user` and `command` are null when
-    the process id belongs to another PID namespace or the process has ended; `namespace` then
-    says which: `own`, `other` or `unknown`.
+    `type` is compute, graphics, compute+graphics or mps. `name`, `user`, `command` and `age_s`, the
+    time since its start, are null when the process id belongs to another PID namespace or the
+    process has ended; `namespace` then says which: `own`, `other` or `unknown`.
     """
 
     pid: int
@@ -74,6 +74,7 @@ class GpuProcess(NamedTuple):
     utilization_sm_percent: int | None = None
     mig_uuid: str | None = None
     namespace: str = "own"
+    age_s: float | None = None
 
 
 class GpuHolder(NamedTuple):

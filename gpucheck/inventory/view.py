@@ -41,6 +41,7 @@ from gpucheck.report.text import (
     View,
     binary_bytes,
     count_of,
+    elapsed,
     gibibytes,
     group_by,
     name_gpus,
@@ -494,6 +495,7 @@ def _process_table(found: Sequence[tuple[Gpu, GpuProcess]]) -> Table:
         Column("PID", right=True),
         Column("Type"),
         Column("User"),
+        Column("Age", right=True),
         Column("Memory", right=True),
         *[Column("SM", right=True)] * loads,
         Column("Command", least=SHORTEST_COMMAND),
@@ -505,6 +507,7 @@ def _process_table(found: Sequence[tuple[Gpu, GpuProcess]]) -> Table:
                 str(process.pid),
                 process.type,
                 process.user or ABSENT,
+                ABSENT if process.age_s is None else elapsed(process.age_s),
                 ABSENT
                 if (used := process.memory_used_bytes) is None
                 else binary_bytes(used, digits=0),

@@ -98,7 +98,9 @@ def eventful_machine() -> FakeProbes:
     return FakeProbes(
         readings=reading_of(*rows, topology=_wiring()),
         people={
-            4242: ProcessIdentity(pid=4242, name="python3", user="anna", command=command),
+            4242: ProcessIdentity(
+                pid=4242, name="python3", user="anna", command=command, age_s=7260.0
+            ),
             77: ProcessIdentity(pid=77, namespace="other"),
             9: ProcessIdentity(pid=9, name="jup\x1b[2Jyter", user="b\u00e9atrice"),
         },
@@ -227,6 +229,7 @@ PROCESSES = st.builds(
     memory_used_bytes=maybe(COUNTS),
     utilization_sm_percent=maybe(PERCENT),
     mig_uuid=maybe(NASTY),
+    age_s=maybe(st.floats(0, 1e9)),
     namespace=st.sampled_from(["own", "other", "unknown"]),
 )
 LINKS = st.builds(

@@ -365,15 +365,18 @@ def test_a_process_of_an_unknown_instance_keeps_its_row() -> None:
 
 
 def test_who_runs_a_process() -> None:
-    anna = ProcessIdentity(pid=9, name="python", user="anna", command="python train.py")
+    anna = ProcessIdentity(
+        pid=9, name="python", user="anna", command="python train.py", age_s=7200.5
+    )
     listed = gpu_reading(0, processes=(compute(9, 1), compute(10, 1)))
 
     [gpu] = gpus_of(listed, people={9: anna})
 
-    assert [(p.name, p.user, p.command, p.namespace) for p in gpu.processes] == [
-        ("python", "anna", "python train.py", "own"),
-        (None, None, None, "unknown"),
+    assert [(p.name, p.user, p.command, p.age_s, p.namespace) for p in gpu.processes] == [
+        ("python", "anna", "python train.py", 7200.5, "own"),
+        (None, None, None, None, "unknown"),
     ]
+    assert gpu.unavailable["processes.age_s"] == "/proc does not show when every process started"
 
 
 def test_utilization_of_a_process() -> None:

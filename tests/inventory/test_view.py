@@ -183,8 +183,8 @@ def test_a_long_command_gives_way_to_the_facts() -> None:
     shown = lines(EVENTFUL, width=64, processes=True)
     at = next(place for place, line in enumerate(shown) if " PID " in line)
 
-    assert shown[at].split() == ["GPU", "PID", "Type", "User", "Memory", "SM", "Command"]
-    assert shown[at + 2].startswith("  0 4242 compute  anna     60 GiB  98% python3 train.py")
+    assert shown[at].split() == ["GPU", "PID", "Type", "User", "Age", "Memory", "SM", "Command"]
+    assert shown[at + 2].startswith("  0 4242 compute  anna     2 h 60 GiB  98% python3 train.py")
     assert shown[at + 3].startswith("2:0    9 compute")
 
 

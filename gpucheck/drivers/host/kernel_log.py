@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gpucheck.drivers.evidence import EarlierBootReading, KernelLogReading
+from gpucheck.drivers.host.sysfs import read_uptime_s
 
 _ABOUT_GPUS = re.compile(
     r"NVRM|nvidia|nouveau|nova_core|NovaCore|request_free_mem_region"
@@ -79,13 +80,8 @@ def read_kernel_log(root: Path, clock: Clock | None = None) -> KernelLogReading:
 def _read_clock(root: Path) -> Clock:
     """Return the clocks: the kernel's log counts as CLOCK_MONOTONIC does, which sleep stops."""
     now = datetime.now().astimezone()
-    if root == Path("/"):
-        return Clock(now, time.clock_gettime(time.CLOCK_MONOTONIC))
-    try:
-        with (root / "proc/uptime").open("rb") as file:
-            return Clock(now, float(file.read(64).split()[0]))
-    except (OSError, ValueError, IndexError):
-        return Clock(now, None)
+    live = root == Path("/")
+    return Clock(now, time.clock_gettime(time.CLOCK_MONOTONIC) if live else read_uptime_s(root))
 
 
 def _about(lines: Iterable[_Line]) -> list[_Line]:

@@ -7,12 +7,14 @@ only if that process holds an NVIDIA device open.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from itertools import pairwise
 from pathlib import Path, PurePosixPath
 
-from gpucheck.drivers.host.sysfs import read_text
+from gpucheck.drivers.host.process_tree import read_stat
+from gpucheck.drivers.host.sysfs import read_text, read_uptime_s
 from gpucheck.drivers.readings import GpuReading, ProcessIdentity, ProcessReading
 
 #: The inode of the initial PID namespace. Source: PROC_PID_INIT_INO in linux/proc_ns.h.
@@ -43,10 +45,7 @@ def identify(
     """
     initial = in_initial_namespace(root)
     users = _users(root)
-    return {
-        pid: _identify(root / "proc" / str(pid), pid, initial, users, command_lines.get(pid))
-        for pid in pids
-    }
+    return {pid: _identify(root, pid, initial, users, command_lines.get(pid)) for pid in pids}
 
 
 def in_initial_namespace(root: Path) -> bool | None:
@@ -58,8 +57,9 @@ def in_initial_namespace(root: Path) -> bool | None:
 
 
 def _identify(
-    directory: Path, pid: int, initial: bool | None, users: Users, command_line: str | None
+    root: Path, pid: int, initial: bool | None, users: Users, command_line: str | None
 ) -> ProcessIdentity:
+    directory = root / "proc" / str(pid)
     name = read_text(directory / "comm")
     namespace = _namespace(directory, exists=name is not None, initial=initial)
     if namespace != "own":
@@ -70,7 +70,18 @@ def _identify(
         user=_user(directory, users),
         command=_command(command_line),
         namespace="own",
+        age_s=_age_s(directory, root),
     )
+
+
+def _age_s(directory: Path, root: Path) -> float | None:
+    """Return the time since the process started; None if it or the clock cannot be read."""
+    stat = read_stat(directory)
+    now_s = read_uptime_s(root)
+    if stat is None or now_s is None:
+        return None
+    age_s = round(now_s - stat.started / os.sysconf("SC_CLK_TCK"), 2)
+    return age_s if age_s >= 0 else None
 
 
 def _namespace(directory: Path, *, exists: bool, initial: bool | None) -> str:

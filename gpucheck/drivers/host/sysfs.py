@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from pathlib import Path
 
 from gpucheck.drivers.host.files import MIB, read_file
@@ -25,6 +26,16 @@ def read_text(path: Path) -> str | None:
         # Not read_text: it would turn a carriage return in a process's name into a line end.
         return read_file(path, _MOST_BYTES).decode("utf-8", "replace").strip()
     except OSError:
+        return None
+
+
+def read_uptime_s(root: Path) -> float | None:
+    """Return the seconds since the boot, sleep included, as the starts of processes count."""
+    if root == Path("/"):
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+    try:
+        return float((read_text(root / "proc/uptime") or "").split()[0])
+    except (ValueError, IndexError):
         return None
 
 

@@ -84,6 +84,42 @@ def test_a_process_of_ours(root: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("uptime", "ticks", "age_s"),
+    [
+        ("100.50 400.00\n", 25, 100.25),
+        ("100.50 400.00\n", 10050, 0.0),
+        ("100.50 400.00\n", 99999, None),  # no process of this boot
+        ("100.50 400.00\n", None, None),
+        ("soon", 25, None),
+        (None, 25, None),
+    ],
+)
+def test_the_age_of_a_process(
+    root: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    uptime: str | None,
+    ticks: int | None,
+    age_s: float | None,
+) -> None:
+    monkeypatch.setattr(os, "sysconf", {"SC_CLK_TCK": 100}.__getitem__)
+    write_process(root, 7)
+    if ticks is not None:
+        stat = f"7 (a) b) S {' '.join(['1'] * 18)} {ticks} 0\n"
+        (root / "proc/7/stat").write_text(stat, encoding="ascii")
+    if uptime is not None:
+        (root / "proc/uptime").write_text(uptime, encoding="ascii")
+
+    assert looked_up([7], root)[7].age_s == age_s
+
+
+def test_our_own_age_is_less_than_the_machines() -> None:
+    age_s = looked_up([os.getpid()])[os.getpid()].age_s
+
+    assert age_s is not None
+    assert 0 <= age_s < float(Path("/proc/uptime").read_text(encoding="ascii").split()[0])
+
+
+@pytest.mark.parametrize(
     ("words", "command"),
     [
         (b"a b\0c\0", "'a b' c"),
