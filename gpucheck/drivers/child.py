@@ -15,6 +15,7 @@ import sys
 import time
 
 from gpucheck.drivers.interrupts import DeferredStops
+from gpucheck.drivers.start_child import OWN_GROUP
 
 TYPE_CHECKING = False  # the name that type checkers know, without the import of typing
 if TYPE_CHECKING:
@@ -72,7 +73,8 @@ class Child:
     or after `-m` the name of a module.
 
     It ends with this process, however that ends, and with the thread that started it, which the
-    kernel takes for its parent. So a thread that starts a child must outlive it.
+    kernel takes for its parent. So a thread that starts a child must outlive it. With `own_group`
+    a script leads a process group, all of which ends then: the compilers that a framework starts.
 
     Raises:
         ChildDiedError: it could not be started at all.
@@ -84,6 +86,7 @@ class Child:
         *arguments: str,
         environment: Mapping[str, str] | None = None,
         interpreter: tuple[str, ...] = (),
+        own_group: bool = False,
     ) -> None:
         self._requests = self._answers = -1
         self._pid: int | None = None
@@ -92,7 +95,8 @@ class Child:
         self._foreign = bool(interpreter)
         self._buffer, self._searched = bytearray(), 0
         _collect_killed()
-        command = [*_starter(program, interpreter, str(self._owner)), program, *arguments]
+        command = _starter(program, interpreter, str(self._owner))
+        command += [*((OWN_GROUP,) if own_group else ()), program, *arguments]
         try:
             with DeferredStops():
                 self._start(command, dict(os.environ if environment is None else environment))

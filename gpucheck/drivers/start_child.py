@@ -1,9 +1,10 @@
 """Starter of every child process, which makes it end with its parent, however that ends.
 
 `python start_child.py PARENT SCRIPT [ARGUMENTS]` ties this process to the one with the id PARENT
-and becomes SCRIPT, which may also be `-m MODULE`. Run by path in any interpreter from Python 3.8
-on, standard library only. Our own Python imports it, for `run_worker`. It runs first, so that no
-call into a driver can hang before it.
+and becomes SCRIPT, which may also be `-m MODULE`; with `--own-group` before SCRIPT, all that it
+starts is tied as well. Run by path in any interpreter from Python 3.8 on, standard library only.
+Our own Python imports it, for `run_worker`. It runs first, so that no call into a driver can hang
+before it.
 """
 
 from __future__ import annotations
@@ -13,13 +14,16 @@ import sys
 
 TYPE_CHECKING = False  # the name that type checkers know, without the import of typing
 if TYPE_CHECKING:
+    import select
     from typing import Any
 
 #: prctl(2): the signal that the kernel sends to a process when the thread that started it ends.
 PR_SET_PDEATHSIG = 1
 SIGKILL = 9
-#: The pipe of requests, whose other end only the parent holds.
-REQUESTS = 0
+#: The pipe of requests, whose other end only the parent holds, and that of the answers.
+REQUESTS, ANSWERS = 0, 1
+#: The word before a script that leads a process group.
+OWN_GROUP = "--own-group"
 #: New objects in a worker: more than one answer takes, and little memory in one that runs on.
 LOOKS_FOR_GARBAGE_AFTER = 50_000
 
@@ -53,10 +57,8 @@ def ask_kernel() -> bool:
 def watch_requests() -> None:
     """End this process once its parent is gone: at once, or from another thread."""
     import _thread
-    import select
 
-    poll = select.poll()
-    poll.register(REQUESTS, 0)  # POLLHUP is always reported
+    poll = poll_requests()
 
     def end_at_hangup() -> None:
         poll.poll()
@@ -65,6 +67,29 @@ def watch_requests() -> None:
     if poll.poll(0):
         os.kill(os.getpid(), SIGKILL)
     _thread.start_new_thread(end_at_hangup, ())
+
+
+def lead_group() -> None:
+    """Lead a process group that ends with the parent: the kernel ties this process alone to it.
+
+    A fork in the group watches the pipe from the parent, so that the group's number stays ours.
+    """
+    if os.getpgrp() != os.getpid():  # a wrapper may have made it one
+        os.setpgid(0, 0)
+    if os.fork():
+        return
+    os.close(ANSWERS)  # its end tells the parent that this process has ended
+    poll_requests().poll()
+    os.killpg(0, SIGKILL)
+
+
+def poll_requests() -> select.poll:
+    """Return what polls for the end of the pipe from the parent, and for nothing else."""
+    import select
+
+    poll = select.poll()
+    poll.register(REQUESTS, 0)  # POLLHUP is always reported
+    return poll
 
 
 def run_script(path: str) -> None:
@@ -103,6 +128,9 @@ def run_worker() -> None:
 
 if __name__ == "__main__":
     end_with_parent(int(sys.argv[1]))
+    if sys.argv[2] == OWN_GROUP:
+        del sys.argv[2]
+        lead_group()
     if sys.argv[2] == "-m":
         run_module(sys.argv[3])
     else:

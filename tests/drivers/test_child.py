@@ -410,6 +410,20 @@ import ctypes, json, os
 print(json.dumps({"pid": os.getpid(), "words": __import__("sys").argv[1:]}), flush=True)
 ctypes.CDLL(None).pause()
 """
+#: A child that starts another process, which the kernel ties to nobody, and waits for it.
+PARENT_OF_GROUP = """
+import os, sys
+from gpucheck.drivers.child import Child
+child = Child(sys.argv[2], interpreter=(sys.argv[1],), own_group=True)
+print(next(child.documents(60))["pid"], flush=True)
+os.read(0, 1)
+"""
+STARTS_ANOTHER = """
+import json, subprocess
+another = subprocess.Popen(["sleep", "600"])
+print(json.dumps({"pid": another.pid}), flush=True)
+another.wait()
+"""
 
 
 @pytest.fixture
@@ -476,6 +490,46 @@ def test_a_child_behind_a_wrapper_ends_with_the_one_that_asked(parent: Any, tmp_
     process.kill()
 
     wait_until(lambda: not is_running(pid))
+
+
+def test_what_a_child_has_started_ends_with_a_killed_parent(tmp_path: Path) -> None:
+    script = tmp_path / "starts.py"
+    script.write_text(STARTS_ANOTHER, encoding="ascii")
+    process = subprocess.Popen(
+        [sys.executable, "-c", PARENT_OF_GROUP, sys.executable, str(script)],
+        env=scrubbed_environment(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    another = int(process.stdout.readline())
+    assert is_running(another)
+
+    process.kill()
+    process.communicate()
+
+    wait_until(lambda: not is_running(another))
+
+
+def test_what_a_child_has_started_ends_with_its_close(tmp_path: Path) -> None:
+    script = tmp_path / "starts.py"
+    script.write_text(STARTS_ANOTHER, encoding="ascii")
+    child = Child(str(script), interpreter=(sys.executable,), own_group=True)
+    another = next(child.documents(60))["pid"]
+
+    child.close()
+
+    wait_until(lambda: not is_running(another))
+
+
+def test_end_of_a_child_with_a_group_is_noticed(tmp_path: Path) -> None:
+    script = tmp_path / "ends.py"
+    script.write_text("import os; os._exit(9)", encoding="ascii")
+
+    child = Child(str(script), interpreter=(sys.executable,), own_group=True)
+
+    with child, pytest.raises(ChildDiedError, match="ended with code 9"):
+        next(child.documents(60))
 
 
 def test_a_child_whose_parent_died_before_it_could_be_tied_does_not_begin(tmp_path: Path) -> None:

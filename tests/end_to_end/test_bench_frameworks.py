@@ -197,6 +197,35 @@ def test_nothing_is_left_of_a_run_that_is_ended(
     assert started.returncode == (-SIGKILL if number == SIGKILL else 130)
 
 
+COMPILES = """
+import pathlib, subprocess, time
+compiler = subprocess.Popen(["sleep", "600"])
+told = pathlib.Path(__file__).with_name("told")
+told.write_text(str(compiler.pid))
+told.rename(told.with_name("compiler"))
+time.sleep(600)
+"""
+
+
+def test_compiler_of_a_framework_ends_with_a_killed_run(program: Program, tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text(COMPILES, encoding="ascii")
+    started = program.start(
+        *("bench", "matmul", *CPU, "--framework", PYTORCH),
+        env=variables(tmp_path, PYTHONPATH=str(tmp_path)),
+    )
+    told = tmp_path / "compiler"
+    while not told.exists():
+        assert started.poll() is None
+        time.sleep(0.05)
+    compiler = int(told.read_text(encoding="ascii"))
+    assert is_running(compiler)
+
+    started.kill()
+    started.communicate()
+
+    wait_until(lambda: not is_running(compiler))
+
+
 def children_of(pid: int) -> list[int]:
     text = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii")
     return [int(word) for word in text.split()]

@@ -167,6 +167,7 @@ class FrameworkProcess:
                 json.dumps(settings),
                 interpreter=self.interpreter.command,
                 environment=framework_environment(self.environment, self.settings),
+                own_group=True,
             )
         except ChildDiedError as error:
             message = f"the process for it {error.how}"

@@ -138,7 +138,11 @@ class FrameworkTest:
         self._answer: dict[str, Any] | None = None
         try:
             self._child = Child(
-                TEST_SCRIPT, name, interpreter=(python or sys.executable,), environment=environment
+                TEST_SCRIPT,
+                name,
+                interpreter=(python or sys.executable,),
+                environment=environment,
+                own_group=True,
             )
         except ChildDiedError as error:
             self._fail("trial-died", f"the process that imports {name} {error.how}")
