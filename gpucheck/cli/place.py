@@ -43,7 +43,6 @@ from gpucheck.report.envelope import Answer, Notice
 from gpucheck.report.errors import (
     GpucheckError,
     LaunchError,
-    MissingError,
     WrongUseError,
     check_seconds,
 )
@@ -235,7 +234,6 @@ def wrong(*, fact: str, remedy: tuple[str, ...] = ()) -> WrongUseError:
 def _show_claims(shared: Shared) -> int:
     from gpucheck.place.claim_store import list_claims
     from gpucheck.place.claims import open_claims
-    from gpucheck.place.lock_files import WITHOUT_CLAIMS
 
     if shared.recording is not None:
         raise wrong(
@@ -244,12 +242,7 @@ def _show_claims(shared: Shared) -> int:
 
     with machine("claims", shared) as probes:
         store = open_claims(os.environ)
-        try:
-            found = list_claims(store)
-        except MissingError as error:
-            # Nothing is claimed here that could be done without.
-            error.remedy = tuple(step for step in error.remedy if step != WITHOUT_CLAIMS)
-            raise
+        found = list_claims(store)
         notices = [
             Notice(
                 code="lock-file-unusable",

@@ -24,6 +24,7 @@ from gpucheck.place.claims import (
     Lease,
     NamedSelector,
     OnWait,
+    Selector,
     enclosing_ids,
     open_claims,
     open_store,
@@ -32,6 +33,7 @@ from gpucheck.place.claims import (
     vacancy_on,
 )
 from gpucheck.place.device_strings import parse_device
+from gpucheck.place.lock_files import UNUSABLE
 from gpucheck.place.model import MOST_SHARES, Candidate, PlacedDevice, Placement
 from gpucheck.place.placement import (
     check_agreement,
@@ -85,11 +87,8 @@ def lease_best(
         probes, topology=request.prefer is Preference.NVLINK, close_after=options.wait
     )
     selector = GpuSelector(request=request, look=machine.look)
-    store = open_store(options, environment)
     try:
-        lease = Acquisition(
-            store, options, selector, enclosing=enclosing_ids(environment), on_wait=on_wait
-        ).run()
+        lease, more = _acquire(selector, options, environment, on_wait)
     except BadAnswerError as error:
         answer = machine.answer_with(Placement(candidates=tuple(selector.candidates)), ())
         return Lease(answer=answer._replace(exit_code=error.exit_code, error=Failure.of(error)))
@@ -110,7 +109,7 @@ def lease_best(
         candidates=tuple(selector.candidates),
         advice=(ALLOW_BUSY_GPUS,) if selector.has_busy_gpus else (),
     )
-    notices = (*selector.notices(), *_notices(options, environment, store))
+    notices = (*selector.notices(), *more)
     return replace(
         lease,
         answer=machine.answer_with(placement, notices),
@@ -241,15 +240,11 @@ def lease_named(
     lease = Lease(gpus=machine.gpus)
     targets = targets_of(placement.devices, machine.gpus) if options.hold else ()
     if targets:
-        store = open_store(options, environment)
-        notices += _notices(options, environment, store)
-        if store is not None:
-            enclosing = enclosing_ids(environment)
-            selector = NamedSelector(targets=targets)
-            held = Acquisition(store, options, selector, enclosing=enclosing, on_wait=on_wait).run()
-            variables = placement.environment | dict(held.environment)
-            placement = replace(placement, environment=variables, claims=held.claims)
-            lease = replace(held, gpus=machine.gpus)
+        held, more = _acquire(NamedSelector(targets=targets), options, environment, on_wait)
+        notices += more
+        variables = placement.environment | dict(held.environment)
+        placement = replace(placement, environment=variables, claims=held.claims)
+        lease = replace(held, gpus=machine.gpus)
     return replace(lease, answer=machine.answer_with(placement, notices))
 
 
@@ -317,6 +312,21 @@ def find_gpus(probes: Probes) -> FoundGpus:
 
 
 # ---------------------------------------------------------------------------------- claims
+
+
+def _acquire(
+    selector: Selector, options: ClaimOptions, environment: Mapping[str, str], on_wait: OnWait
+) -> tuple[Lease, tuple[Notice, ...]]:
+    """Choose and claim; return also what the user should know about the claims."""
+    enclosing = enclosing_ids(environment)
+    try:
+        store = open_store(options, environment)
+        lease = Acquisition(store, options, selector, enclosing=enclosing, on_wait=on_wait).run()
+    except MissingError as error:
+        if error.code == UNUSABLE:
+            error.remedy = (*error.remedy, "Or run without claims: --no-claim.")
+        raise
+    return lease, _notices(options, environment, store)
 
 
 def _notices(

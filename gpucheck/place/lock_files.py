@@ -144,16 +144,13 @@ def root_should_make(path: Path) -> str:
     )
 
 
-#: Step of an error about claims for who can do without them: not for who asked to see them.
-WITHOUT_CLAIMS = "Or run without claims: --no-claim."
+#: Code of the error that the directory of the claims, or a file in it, cannot be used.
+UNUSABLE = "claims-directory-unusable"
 
 
 def unusable_path(path: Path, problem: str) -> MissingError:
     """Return the error for a directory or a file that cannot be used, with its owner."""
-    steps = [
-        f"Set {DIRECTORY_VARIABLE} to one directory for all users of the GPUs.",
-        WITHOUT_CLAIMS,
-    ]
+    steps = [f"Set {DIRECTORY_VARIABLE} to one directory for all users of the GPUs."]
     whose = ""
     try:
         owner = path.lstat().st_uid
@@ -168,7 +165,7 @@ def unusable_path(path: Path, problem: str) -> MissingError:
         if path.parent in PARENTS:
             steps.insert(1, f"{root_should_make(path)}")
     return MissingError(
-        code="claims-directory-unusable",
+        code=UNUSABLE,
         message=f"Claims are not available: {str(path)!r}: {problem}.{whose}",
         remedy=tuple(steps),
     )

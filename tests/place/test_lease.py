@@ -23,7 +23,7 @@ from gpucheck.drivers.readings import (
 )
 from gpucheck.inventory.visibility import digits_of
 from gpucheck.place.claim_store import ClaimStore, Target, list_claims
-from gpucheck.place.claims import ClaimOptions, open_store
+from gpucheck.place.claims import ClaimOptions, open_claims, open_store
 from gpucheck.place.lease import (
     find_gpus,
     hold_devices,
@@ -170,6 +170,34 @@ def test_a_scheduler_has_given_them_away(environment: dict[str, str]) -> None:
     assert [notice.code for notice in lease.answer.warnings] == ["no-claim-in-allocation"]
     assert open_store(ClaimOptions(claim=True), environment) is not None
     assert open_store(ClaimOptions(claim=False), {}) is None
+
+
+@pytest.mark.parametrize("name", ["relative", "/proc/none"])
+def test_where_claims_cannot_be_made_a_caller_can_do_without(name: str) -> None:
+    environment = {DIRECTORY_VARIABLE: name}
+
+    with pytest.raises(MissingError, match="Claims are not available") as chosen:
+        lease_best(SelectionRequest(), HOLD, machine(), environment)
+    with pytest.raises(MissingError, match="Claims are not available") as named:
+        lease_named(["/gpu:0"], HOLD, machine(), environment, soft=False)
+    with pytest.raises(MissingError, match="Claims are not available") as shown:
+        open_claims(environment).try_turn()
+
+    assert chosen.value.remedy == named.value.remedy
+    assert chosen.value.remedy == (*shown.value.remedy, "Or run without claims: --no-claim.")
+
+
+def test_without_a_driver_it_is_not_the_claims_that_are_missing(
+    environment: dict[str, str],
+) -> None:
+    failure = ProbeFailure(code="library-not-found", message="no NVML")
+
+    with pytest.raises(MissingError) as caught:
+        lease_best(
+            SelectionRequest(), HOLD, FakeProbes(readings=NvmlReading(failure=failure)), environment
+        )
+
+    assert not any("--no-claim" in step for step in caught.value.remedy)
 
 
 class TestNamed:
