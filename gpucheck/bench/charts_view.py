@@ -15,6 +15,7 @@ from gpucheck.bench.model import (
 )
 from gpucheck.bench.rows_view import (
     devices_text,
+    has_rank,
     is_right,
     limit_of,
     speed,
@@ -71,6 +72,7 @@ def roofline(result: BenchResult) -> Chart | None:
     intensities = [_intensity(row) for row in rows]
     span = (min(intensities) / 3, max(intensities) * 3)
     best = max(rows, key=_flops_per_s)
+    known = [row for row in rows if has_rank(row)]
     unit = next((one for one in _FLOP_UNITS if _flops_per_s(best) >= one[0]), _FLOP_UNITS[-1])
     bounds = _boards_bounds(result, rows) | _measured_bounds(result.environment.rooflines)
     roofs = [_roof(name, *bound, span=span, scale=unit[0]) for name, bound in bounds.items()]
@@ -87,7 +89,11 @@ def roofline(result: BenchResult) -> Chart | None:
         )
         for name, of in points.items()
     ]
-    fastest = rate(_flops_per_s(best), "FLOP/s")
+    fastest = ""
+    if known:
+        best = max(known, key=_flops_per_s)
+        what = f"{best.kernel} {best.dtype.format} on {best.device}"
+        fastest = f"; the fastest is {what} with {rate(_flops_per_s(best), 'FLOP/s')}"
     kinds = [
         word
         for word, known in (
@@ -100,8 +106,7 @@ def roofline(result: BenchResult) -> Chart | None:
     return Chart(
         id="roofline",
         title="Roofline",
-        says=f"{count_of(len(rows), 'row')}{under}; the fastest"
-        f" is {best.kernel} {best.dtype.format} on {best.device} with {fastest}.",
+        says=f"{count_of(len(rows), 'row')}{under}{fastest}.",
         x=Axis("arithmetic intensity (FLOP/byte)", log=True),
         panels=(Panel(Axis(f"speed ({unit[1]})", log=True), (*roofs, *series)),),
     )
@@ -212,7 +217,7 @@ def _bytes(row: Measurement) -> float:
 
 def frameworks(result: BenchResult) -> Chart | None:
     """Return the share of the limit that each framework reaches, beside gpucheck's own code."""
-    rows = [row for row in result.measurements if is_right(row) and limit_of(row)[0] is not None]
+    rows = [row for row in result.measurements if has_rank(row) and limit_of(row)[0] is not None]
     if not any(row.framework for row in rows):
         return None
     best: dict[tuple[str, str, str], dict[str, float]] = {}

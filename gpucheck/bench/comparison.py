@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from gpucheck.bench.doubt_table import make_doubt
 from gpucheck.bench.model import Comparison, ComparisonSide, Doubt, Measurement, Scope
@@ -21,6 +21,8 @@ _SLOWED = (
 _NO_INTERVAL = "no-interval"
 #: More GPUs than this share one sentence.
 _MOST_ALONE = 2
+#: What a GPU is whose speed-up may as well be none.
+_UNKNOWN = "not known to be faster or slower"
 #: Formats of less precision than float32: a CPU's float32 row answers for them.
 _BELOW_FLOAT32 = frozenset({"tf32", "float16", "bfloat16", "float8", "int8"})
 
@@ -89,21 +91,21 @@ def _fastest_gpu_rows(timed: Sequence[Measurement]) -> list[Measurement]:
     return list(best.values())
 
 
-def _end_to_end(rows: Sequence[Measurement], gpu: Measurement) -> float | None:
-    """Return the same maker's median on that GPU with transfers, if it was measured."""
+def _end_to_end(rows: Sequence[Measurement], gpu: Measurement) -> Measurement | None:
+    """Return the same maker's fastest row on that GPU with transfers, if one was measured."""
     wanted = (Scope.END_TO_END, gpu.device, gpu.dtype, maker_of(gpu))
-    times = [
-        _time_s(other)
+    found = (
+        other
         for other in rows
         if (other.scope, other.device, other.dtype, maker_of(other)) == wanted
-    ]
-    return min(times, default=None)
+    )
+    return min(found, key=_time_s, default=None)
 
 
 def _comparison(
     rivals: Sequence[Measurement],
     gpu: Measurement,
-    end_to_end_s: float | None,
+    end_to_end: Measurement | None,
     lacking: str | None,
 ) -> Comparison:
     cpu = min(rivals, key=_time_s)
@@ -111,12 +113,14 @@ def _comparison(
     cpu_s, gpu_s = _time_s(cpu), _time_s(gpu)
     resident = cpu_s / gpu_s
     moved = amortised = break_even = None
-    if end_to_end_s is not None:
+    if end_to_end is not None:
+        end_to_end_s = _time_s(end_to_end)
         # The end-to-end time may be the shorter one by noise: then the transfer cost nothing.
         transfer_s = max(0.0, end_to_end_s - gpu_s)
         moved = cpu_s / end_to_end_s
         amortised = cpu_s / (gpu_s + transfer_s / REUSE_COUNT)
         break_even = break_even_count(cpu_s, gpu_s, transfer_s)
+    resident_repeat95, moved_repeat95 = _ratio_range(cpu, gpu), _ratio_range(cpu, end_to_end)
     return Comparison(
         kernel=gpu.kernel,
         dtype=gpu.dtype,
@@ -129,13 +133,33 @@ def _comparison(
         speedup_own_cpu=None if own_s is None else own_s / gpu_s,
         reuse_count=REUSE_COUNT,
         break_even=break_even,
-        sentence=sentence(resident, moved, break_even, *_sides_text(cpu, gpu)),
+        sentence=sentence(
+            resident,
+            moved,
+            break_even,
+            *_sides_text(cpu, gpu),
+            differs=(not holds_one(resident_repeat95), not holds_one(moved_repeat95)),
+        ),
+        resident_repeat95=resident_repeat95,
+        end_to_end_repeat95=moved_repeat95,
         doubts=(
             *_different_precision(cpu, gpu),
             *_sides_in_doubt(cpu, gpu),
             *_faster_cpu_exists(lacking),
         ),
     )
+
+
+def _ratio_range(cpu: Measurement, gpu: Measurement | None) -> tuple[float, float] | None:
+    """Return from where to where a speed-up can lie: its sides' intervals against each other."""
+    if gpu is None or cpu.repeat95_s is None or gpu.repeat95_s is None:
+        return None
+    return cpu.repeat95_s[0] / gpu.repeat95_s[1], cpu.repeat95_s[1] / gpu.repeat95_s[0]
+
+
+def holds_one(interval: tuple[float, float] | None) -> bool:
+    """Return whether the sides of a speed-up with this interval may be equally fast."""
+    return interval is None or interval[0] <= 1 <= interval[1]
 
 
 def _sides_text(cpu: Measurement, gpu: Measurement) -> tuple[str, str]:
@@ -215,13 +239,19 @@ def sentence(
     break_even: int | None,
     cpu: str = "",
     gpu: str = "",
+    *,
+    differs: tuple[bool, bool] = (True, True),
 ) -> str:
-    """Return the speed-ups in plain words; `cpu` and `gpu` qualify the sides: " in float32"."""
-    first = f"for this size the GPU{gpu} is {_times(resident, cpu)} if the data stays there"
+    """Return the speed-ups in plain words; `cpu` and `gpu` qualify the sides: " in float32".
+
+    `differs`: each speed-up's sides are known to differ.
+    """
+    stays = _times(resident, cpu) if differs[0] else f"{_UNKNOWN} than the CPU{cpu}"
+    first = f"for this size the GPU{gpu} is {stays} if the data stays there"
     if end_to_end is None:
         return f"{first}; transfers were not measured"
-    text = f"{first}, {_times(end_to_end)} with transfers"
-    if end_to_end < 1 and break_even is not None:
+    text = f"{first}, {_times(end_to_end) if differs[1] else _UNKNOWN} with transfers"
+    if differs[1] and end_to_end < 1 and break_even is not None:
         text += f"; moving pays from {break_even} operations on the same data"
     return text
 
@@ -242,10 +272,11 @@ def _times(factor: float, cpu: str = "") -> str:
 def headline(comparisons: Sequence[Comparison]) -> str | None:
     """Return the speed-ups of all kernels in one sentence, None if there are none.
 
-    Each GPU and each maker has a part. Where kernels were compared in equal precision, only those
-    count.
+    Each GPU and each maker has a part. Only what is known to be faster or slower counts; where
+    kernels were compared in equal precision, only those.
     """
-    fair = [one for one in comparisons if one.cpu.dtype == one.gpu.dtype] or list(comparisons)
+    known = [one for one in comparisons if not holds_one(one.resident_repeat95)]
+    fair = [one for one in known if one.cpu.dtype == one.gpu.dtype] or known
     devices = list(dict.fromkeys(one.gpu.device for one in fair))
     said = []
     for maker in dict.fromkeys(maker_of(one.gpu) for one in fair):
@@ -261,13 +292,17 @@ def headline(comparisons: Sequence[Comparison]) -> str | None:
 
 def _reached(who: str, here: Sequence[Comparison]) -> str:
     """Return what a device, or some of them, reach in these comparisons."""
-    where = f" in {_named(here[0])}" if len(here) == 1 else ""
-    text = f"{who} reaches {_range(here, lambda one: one.speedup_resident)} the CPU's speed"
-    text += f"{where} if the data stays there"
-    moved = [one for one in here if one.speedup_end_to_end is not None]
+    names = {_named(one) for one in here}
+    where = f" in {names.pop()}" if len(names) == 1 else ""
+    stays = _range([(one.speedup_resident, _named(one)) for one in here], named=not where)
+    text = f"{who} reaches {stays} the CPU's speed{where} if the data stays there"
+    moved = [
+        (one.speedup_end_to_end, _named(one))
+        for one in here
+        if one.speedup_end_to_end is not None and not holds_one(one.end_to_end_repeat95)
+    ]
     if moved:
-        text += f", {_range(moved, lambda one: one.speedup_end_to_end or 0.0)}"
-        text += " with transfers"
+        text += f", {_range(moved, named=not where)} with transfers"
     codes = dict.fromkeys(
         code
         for one in here
@@ -278,13 +313,14 @@ def _reached(who: str, here: Sequence[Comparison]) -> str:
     return f"{text} (in doubt: {', '.join(codes)})" if codes else text
 
 
-def _range(here: Sequence[Comparison], speedup: Callable[[Comparison], float]) -> str:
-    """Return the smallest and the largest speed-up, each with its kernel and format."""
-    low, high = min(here, key=speedup), max(here, key=speedup)
-    if len(here) == 1:
-        return f"{_factor(speedup(low))} times"
-    low_text = f"{_factor(speedup(low))} ({_named(low)})"
-    return f"{low_text} to {_factor(speedup(high))} ({_named(high)}) times"
+def _range(found: Sequence[tuple[float, str]], *, named: bool) -> str:
+    """Return the smallest and the largest speed-up; `named` with kernel and format, each once."""
+    (low, low_name), (high, high_name) = min(found), max(found)
+    ends = [(low, low_name)] * (low_name != high_name) + [(high, high_name)]
+    if not named or len(ends) == 1:
+        text = " to ".join(dict.fromkeys(_factor(value) for value in (low, high)))
+        return f"{text} times" + (f" ({high_name})" if named else "")
+    return " to ".join(f"{_factor(value)} ({name})" for value, name in ends) + " times"
 
 
 def _named(comparison: Comparison) -> str:

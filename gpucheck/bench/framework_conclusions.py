@@ -79,14 +79,15 @@ def _break_even_sizes(comparisons: Sequence[Comparison]) -> Iterator[Conclusion]
             sweep[one.shape[0]] = one
     for (device, maker), sweep in sweeps.items():
         sizes = sorted(sweep)
-        slower = [size for size in sizes if sweep[size].speedup_resident < 1]
+        slower = [size for size in sizes if not _is_faster(sweep[size])]
         first = next((size for size in sizes if not slower or size > slower[-1]), None)
         if len(sizes) < 2:
             continue
         who = f"{maker_text(maker)} on {device}"
         facts: dict[str, Fact] = {"largest_batch": sizes[-1]}
         if first is None:
-            text = f"{who} is not faster than the CPU up to batches of {sizes[-1]}, the largest"
+            text = f"{who} is not known to be faster than the CPU up to batches of {sizes[-1]}"
+            text += ", the largest"
         else:
             facts["break_even_batch"] = first
             text = f"{who} is faster than the CPU from batches of {first} on"
@@ -95,6 +96,11 @@ def _break_even_sizes(comparisons: Sequence[Comparison]) -> Iterator[Conclusion]
         yield Conclusion(
             kernel="batch", device=device, code="break-even-size", sentence=text, facts=facts
         )
+
+
+def _is_faster(one: Comparison) -> bool:
+    """Return whether a GPU is known to be faster than the CPU."""
+    return one.resident_repeat95 is not None and one.resident_repeat95[0] > 1
 
 
 def _problem(row: Measurement) -> _Key:

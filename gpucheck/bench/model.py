@@ -212,7 +212,8 @@ class Comparison:
     row of the GPU side's own maker (gpucheck, or the same framework), None if it has none.
     `speedup_amortised` moves the data once for `reuse_count` operations. `break_even` is the
     smallest number of operations on moved data from which the GPU is faster, None if it never is
-    or if the transfer was not measured.
+    or if the transfer was not measured. A speed-up whose range (`resident_repeat95`,
+    `end_to_end_repeat95`) holds 1 is not known to be one; the range is None without intervals.
     """
 
     kernel: str
@@ -227,6 +228,8 @@ class Comparison:
     break_even: int | None
     sentence: str
     speedup_own_cpu: float | None = None
+    resident_repeat95: tuple[float, float] | None = None
+    end_to_end_repeat95: tuple[float, float] | None = None
     doubts: tuple[Doubt, ...] = ()
 
 

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 MANY_GPUS = 4
 #: Share of the time from which an interval is highlighted.
 _WIDE = 0.1
+#: Share from which an interval says nothing.
+_UNKNOWN = 0.995
 #: Factor from which a row is called slower than the best one.
 _SLOWER = 1.05
 #: Share up to which several GPUs are equally fast, and the smallest one with a digit other than 0.
@@ -240,13 +242,12 @@ def limit_of(row: Measurement) -> tuple[float | None, str]:
 
 
 def rows_table(found: Sequence[Entry], view: View) -> Table:
-    """Return the rows of one kernel in one format, each held against the best one."""
-    ranked = [speed(one.row) for one in found if _has_rank(one.row)]
-    best = max(ranked) if len(ranked) > 1 else 0.0
+    """Return the rows of one kernel in one format, each held against the fastest one."""
+    ranked = sorted((one.row for one in found if has_rank(one.row)), key=speed, reverse=True)
     figures = (Column(name, right=True) for name in ("time", "±", "speed", "share"))
     rows = [
         Row(
-            (f"  {one.name}", *_figures(one), _result(one.row, best)),
+            (f"  {one.name}", *_figures(one), _result(one.row, ranked)),
             below=tuple(_below(one, view)),
         )
         for one in found
@@ -261,7 +262,7 @@ def _figures(one: Entry) -> list[Inline]:
     widest = max(
         (width for each in one.rows if (width := half_width(each)) is not None), default=-1
     )
-    percent, limit = limit_of(row)
+    percent, limit = limit_of(row) if has_rank(row) else (None, "")
     marked = f" {limit}" if limit == EXP else ""
     return [
         duration(row.time_s) + (" CPU" if row.clock is RowClock.CPU else ""),
@@ -278,22 +279,41 @@ def speed_text(row: Measurement) -> str:
     return "" if row.throughput is None else rate(row.throughput.value, row.throughput.unit)
 
 
-def _has_rank(row: Measurement) -> bool:
-    """Return whether a row's speed is known, with an interval, and its result not wrong."""
-    return half_width(row) is not None and is_right(row) and speed(row) > 0
+def has_rank(row: Measurement) -> bool:
+    """Return whether a row can be held against others: it is right, and its interval says where."""
+    width = half_width(row)
+    return width is not None and width < _UNKNOWN and is_right(row) and speed(row) > 0
 
 
-def _result(row: Measurement, best: float) -> Inline:
-    """Return whether a row's result is wrong or unchecked, and how far it is from the best."""
+def _is_slower(row: Measurement, other: Measurement) -> bool:
+    """Return whether a ranked row is slower beyond the intervals: those of their speeds part."""
+    (_, fastest), (slowest, _) = _speeds(row), _speeds(other)
+    return fastest < slowest
+
+
+def _speeds(row: Measurement) -> tuple[float, float]:
+    """Return from which to which speed a ranked row's interval goes."""
+    assert row.repeat95_s is not None
+    low_s, high_s = row.repeat95_s
+    work = speed(row) * (row.time_s or 0.0)
+    return work / high_s, work / low_s
+
+
+def _result(row: Measurement, ranked: Sequence[Measurement]) -> Inline:
+    """Return whether a row's result is wrong or unchecked, and how far it is from the best.
+
+    Rows whose intervals meet that of the fastest one are not known to be slower, so that none of
+    them is the best.
+    """
     if row.verified is not None and not row.verified.ok:
         return (Span("WRONG", "bold red"),)
     spans = [Span("not checked ", "dim")] if row.verified is None and row.time_s else []
-    if best and _has_rank(row):
-        factor = best / speed(row)
-        if factor == 1:
+    if len(ranked) > 1 and has_rank(row):
+        best, *others = ranked
+        if row is best and all(_is_slower(other, best) for other in others):
             spans.append(Span("best", "bold green"))
-        elif factor >= _SLOWER:
-            spans.append(Span(f"{two_digits(factor)}x slower"))
+        elif _is_slower(row, best) and speed(best) >= _SLOWER * speed(row):
+            spans.append(Span(f"{two_digits(speed(best) / speed(row))}x slower"))
     return tuple(spans)
 
 
@@ -391,6 +411,6 @@ def half_width(row: Measurement) -> float | None:
 def spread_text(width: float) -> str:
     """Return half an interval in percent, with as many digits as are significant."""
     percent = 100 * width
-    if percent >= 99.5:
+    if width >= _UNKNOWN:
         return "±>99%"
     return f"±{percent:.{1 if percent < 9.95 else 0}f}%"

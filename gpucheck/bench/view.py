@@ -26,8 +26,10 @@ from gpucheck.bench.rows_view import (
     by_format,
     devices_text,
     entries,
+    has_rank,
     heading,
     is_late,
+    is_right,
     is_unmeasured,
     models_of,
     named_rows,
@@ -118,8 +120,9 @@ def _verdict(report: Report, result: BenchResult) -> Headline:
     elif measured and all(row.verified is not None for row in measured):
         parts.append("all right against float64" if len(measured) > 1 else "right against float64")
     parts += [f"repeated products WRONG on {devices_text(changed)}"] if changed else []
-    unsettled = any(one.code == NOTHING_SETTLED for one in report.warnings)
-    parts += ["none settled"] if unsettled else []
+    right = [row for row in measured if is_right(row)]
+    unknown = bool(right) and not any(map(has_rank, right))
+    parts += ["no row is known well enough"] if unknown else []
     parts += [f"{doubtful} with a doubt"] if doubtful else []
     said = f"{result.headline}. {', '.join(parts)}" if result.headline else ", ".join(parts)
     if wrong or changed:
@@ -128,7 +131,7 @@ def _verdict(report: Report, result: BenchResult) -> Headline:
         status, word = CheckStatus.UNKNOWN, "NOTHING"
     else:
         # Few doubts among right rows stand in amber at their rows.
-        good = 2 * doubtful < len(measured) and report.exit_code is ExitCode.OK and not unsettled
+        good = 2 * doubtful < len(measured) and report.exit_code is ExitCode.OK and not unknown
         status = CheckStatus.OK if good else CheckStatus.WARN
         word = "INTERRUPTED" if result.interrupted else "MEASURED"
     return verdict(f"{said}.", status, word)

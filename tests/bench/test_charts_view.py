@@ -15,6 +15,7 @@ from gpucheck.bench.model import (
     BurnResult,
     Corruption,
     FrameworkUse,
+    Measurement,
     Roofline,
     SensorHistory,
     Telemetry,
@@ -33,6 +34,12 @@ WORK: dict[str, Any] = {"flops": 10**12, "bytes_moved": 10**9}
 
 def charts(result: BenchResult) -> dict[str, Chart]:
     return {chart.id: chart for chart in bench_charts(result)}
+
+
+def known(row: Measurement) -> Measurement:
+    """Return a row whose time is known to half a percent."""
+    assert row.time_s is not None
+    return replace(row, repeat95_s=(0.995 * row.time_s, 1.005 * row.time_s))
 
 
 def test_a_result_without_rows_has_no_chart() -> None:
@@ -91,7 +98,13 @@ def test_a_measured_product_without_a_copy_is_a_ceiling_in_the_unit_of_the_rows(
 
     assert chart.panels[0].y.label == "speed (GFLOP/s)"
     assert (roof.limit, set(roof.y), points.y) == (True, {5.0}, (4.0,))
-    assert "under the limits of arithmetic;" in chart.says
+    assert chart.says == "1 row under the limits of arithmetic."
+    (with_interval,) = [
+        one
+        for one in bench_charts(replace(result, measurements=(known(row),)))
+        if one.id == chart.id
+    ]
+    assert "; the fastest is matmul float32 on cpu with 4.00 GFLOP/s." in with_interval.says
 
 
 def transfers(*variants: str, sizes: int) -> BenchResult:
@@ -120,10 +133,11 @@ def test_two_sizes_of_a_transfer_are_no_curve() -> None:
 
 def test_frameworks_stand_beside_our_own_code_as_shares_of_the_limit() -> None:
     use = FrameworkUse(name="pytorch", version="2", form="eager", python="python3")
-    own = product(700.0, percent_of_peak=70.0)
-    theirs = product(650.0, percent_of_peak=65.0, framework=use)
+    own = known(product(700.0, percent_of_peak=70.0))
+    theirs = known(product(650.0, percent_of_peak=65.0, framework=use))
+    guess = product(990.0, percent_of_peak=99.0, framework=replace(use, form="graph"))
 
-    found = charts(result_of(own, theirs))["frameworks"].panels[0]
+    found = charts(result_of(own, theirs, guess))["frameworks"].panels[0]
 
     assert [(one.name, one.x) for one in found.series] == [
         ("gpucheck", (70.0,)),

@@ -25,8 +25,14 @@ def row(device: str, median_s: float | None, scope: Scope = Scope.RESIDENT) -> M
         scope=scope,
         time_s=median_s,
         ci95_s=None if median_s is None else (median_s, median_s),
+        repeat95_s=None if median_s is None else (0.99 * median_s, 1.01 * median_s),
         verified=RIGHT,
     )
+
+
+def timed(row: Measurement, time_s: float) -> Measurement:
+    """Return a row with another time, known as well."""
+    return replace(row, time_s=time_s, repeat95_s=(0.99 * time_s, 1.01 * time_s))
 
 
 CPU = row("cpu", 0.31)
@@ -122,12 +128,12 @@ def test_the_sentence_says_slower_too(
 
 
 def test_the_headline_spans_the_kernels_of_equal_precision() -> None:
-    slow = [replace(row, kernel="copy", time_s=0.5) for row in (CPU, GPU)]
-    tf32 = replace(GPU, dtype=replace(FLOAT32, math_mode="tf32"), time_s=1e-9)
+    slow = [replace(row, kernel="copy") for row in (timed(CPU, 0.5), timed(GPU, 0.25))]
+    tf32 = timed(replace(GPU, dtype=replace(FLOAT32, math_mode="tf32")), 1e-9)
 
     said = headline(compare([CPU, GPU, tf32, *slow])) or ""
 
-    words = "gpu:0 reaches 1.0 (copy float32) to 31 (matmul float32) times the CPU's speed"
+    words = "gpu:0 reaches 2.0 (copy float32) to 31 (matmul float32) times the CPU's speed"
     assert said.startswith(f"{words} if the data stays there")
     assert "tf32" not in said
 
@@ -162,7 +168,7 @@ def test_a_wide_interval_does_not_slow_one_side_down() -> None:
 
 
 def test_many_gpus_share_one_headline() -> None:
-    rows = [replace(GPU, device=f"gpu:{number}", time_s=0.01 + number / 1000) for number in (0, 5)]
+    rows = [replace(timed(GPU, 0.01 + number / 1000), device=f"gpu:{number}") for number in (0, 5)]
 
     two, many = (
         headline(compare([CPU, *rows])),
@@ -171,6 +177,47 @@ def test_many_gpus_share_one_headline() -> None:
 
     assert (two or "").count("gpu:") == 2
     assert (many or "").startswith("each of 3 GPUs reaches 21 ")
+
+
+@pytest.mark.parametrize("around", [(0.005, 0.4), None])
+def test_what_differs_within_its_intervals_is_no_speed_up(
+    around: tuple[float, float] | None,
+) -> None:
+    """One run's 31 times may be the next one's 0.8, and without intervals anything."""
+    (found,) = compare([CPU, replace(GPU, repeat95_s=around), MOVED])
+
+    assert found.speedup_resident == pytest.approx(31)
+    assert found.sentence == (
+        "for this size the GPU is not known to be faster or slower than the CPU if the data stays "
+        "there, 2.1 times faster with transfers"
+    )
+    assert headline([found]) is None
+
+
+def test_transfers_that_decide_nothing_are_in_no_headline() -> None:
+    (found,) = compare([CPU, GPU, replace(MOVED, repeat95_s=(0.1, 0.5))])
+
+    assert found.sentence.endswith("stays there, not known to be faster or slower with transfers")
+    assert "transfers" not in (headline([found]) or "transfers")
+    assert found.resident_repeat95 == pytest.approx((31 * 0.99 / 1.01, 31 * 1.01 / 0.99))
+    assert found.end_to_end_repeat95 == pytest.approx((0.31 * 0.99 / 0.5, 0.31 * 1.01 / 0.1))
+
+
+def test_a_sweep_names_its_kernel_once() -> None:
+    sizes = [
+        replace(timed(one, one_s), shape=(size,))
+        for size, gpu_s in ((1, 0.62), (64, 0.01))
+        for one, one_s in ((CPU, 0.31), (GPU, gpu_s))
+    ]
+    other = [replace(one, kernel="copy") for one in (timed(CPU, 0.2), GPU)]
+
+    alone, among = headline(compare(sizes)), headline(compare([*sizes, *other]))
+
+    assert (
+        alone == "gpu:0 reaches 0.5 to 31 times the CPU's speed in matmul float32 if the data "
+        "stays there"
+    )
+    assert (among or "").startswith("gpu:0 reaches 0.5 to 31 times (matmul float32) the CPU's")
 
 
 def test_without_a_comparison_there_is_no_headline() -> None:
@@ -205,9 +252,9 @@ def test_moving_pays_only_where_it_does_not_pay_at_once() -> None:
 
 # ------------------------------------------------------------------------------ frameworks
 
-TORCH_CPU = replace(CPU, framework=PYTORCH, time_s=0.2)
-TORCH_GPU = replace(GPU, framework=PYTORCH, time_s=0.02)
-TORCH_MOVED = replace(MOVED, framework=PYTORCH, time_s=0.03)
+TORCH_CPU = replace(timed(CPU, 0.2), framework=PYTORCH)
+TORCH_GPU = replace(timed(GPU, 0.02), framework=PYTORCH)
+TORCH_MOVED = replace(timed(MOVED, 0.03), framework=PYTORCH)
 COMPILED_GPU = replace(TORCH_GPU, framework=replace(PYTORCH, form="torch.compile"), time_s=0.01)
 
 

@@ -229,7 +229,10 @@ def batches(times: dict[int, tuple[float, float]]) -> list[Measurement]:
             {1: (1e-5, 1e-4), 64: (2e-4, 1e-4), 4096: (1e-2, 1e-3)},
             "from batches of 64 on (10 times with 4096)",
         ),
-        ({1: (1e-5, 1e-4), 64: (1e-5, 1e-4)}, "is not faster than the CPU up to batches of 64"),
+        (
+            {1: (1e-5, 1e-4), 64: (1e-5, 1e-4)},
+            "is not known to be faster than the CPU up to batches of 64",
+        ),
         ({1: (1e-3, 1e-4), 64: (1e-2, 1e-4)}, "from batches of 1 on (100 times with 64)"),
     ],
     ids=["falls-back", "from-64", "never", "always"],

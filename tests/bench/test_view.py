@@ -174,6 +174,30 @@ def test_the_best_row_is_named_and_the_others_say_how_far_they_are_from_it() -> 
     assert results == ["170x slower", "300x slower", "best", ""]
 
 
+def test_rows_whose_intervals_meet_are_not_ranked() -> None:
+    """Seen on a busy machine: best and 7.7x slower between rows of more than 99 percent each."""
+    wide = replace(FUSED, repeat95_s=(0.00003, 0.01))
+    rows = [replace(CPU, percent_of_copy=83.0), wide, replace(ONE, variant="alone", threads=2)]
+    text = draw(result(*rows), ascii_only=True)
+
+    results = [line.partition("B/s")[2].strip() for line in text.splitlines() if "+-" in line]
+    assert results == ["83% best", "", "1.7x slower"], "more than 99 percent is no rank"
+    near = replace(FUSED, repeat95_s=(0.00004, 0.00006), percent_of_copy=99.0)
+    met = replace(FUSED, variant="met", throughput=Throughput(value=2.3e12, unit="B/s"))
+    both = draw(result(near, replace(met, time_s=0.000058, repeat95_s=(0.000057, 0.000059)), CPU))
+    results = [line.partition("B/s")[2].strip() for line in both.splitlines() if "±" in line]
+    assert results == ["99%", "", "170x slower"]
+
+
+def test_without_a_row_with_an_interval_nothing_is_known_well_enough() -> None:
+    unknown = [replace(one, repeat95_s=None, percent_of_copy=247.0) for one in (CPU, FUSED)]
+    text = words(draw(result(*unknown)))
+
+    assert "MEASURED 2 rows, all right against float64, no row is known well enough." in text
+    assert "247" not in text
+    assert "times" not in text
+
+
 def test_a_single_row_is_not_called_the_best() -> None:
     assert "best" not in draw(result(CPU))
 
@@ -743,13 +767,14 @@ def test_the_verdict_says_what_was_measured_and_whether_it_is_right(
     assert said in words(draw(result(*rows), width=160))
 
 
-def test_the_verdict_says_if_no_row_is_settled_and_stderr_does_not_repeat_it() -> None:
-    answer = conclude(result(replace(CPU, ci95_s=None), replace(ONE, ci95_s=None)), Host())
+def test_the_verdict_says_if_no_row_is_known_and_stderr_does_not_repeat_it() -> None:
+    unknown = [replace(one, ci95_s=None, repeat95_s=None) for one in (CPU, ONE)]
+    answer = conclude(result(*unknown), Host())
     report = wrap("bench", answer)
 
     text = render(report, View(width=160))
 
-    assert "MEASURED 2 rows, all right against float64, none settled." in words(text)
+    assert "MEASURED 2 rows, all right against float64, no row is known well enough." in words(text)
     assert set(in_table(report)) == {notice.code for notice in report.warnings}
 
 

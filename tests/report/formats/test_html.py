@@ -110,7 +110,8 @@ def test_without_what_draws_them_a_page_has_no_charts_and_no_advice() -> None:
 
 
 def test_few_doubts_among_right_rows_leave_the_headline_green() -> None:
-    rows = [product(700.0, f"gpu:{number}") for number in range(6)]
+    known = (1.3e-3, 1.5e-3)
+    rows = [product(700.0, f"gpu:{number}", time_s=1.4e-3, repeat95_s=known) for number in range(6)]
     doubtful = [replace(row, doubts=(doubt("throttled"),)) for row in rows]
 
     one = page(bench_report(result_of(doubtful[0], *rows[1:])))
