@@ -27,7 +27,7 @@ from gpucheck.cli.output import (
     write_step,
 )
 from gpucheck.cli.terminal import shows_to_person
-from gpucheck.drivers.interface import Probes
+from gpucheck.drivers.interface import NvmlRequest, Probes
 from gpucheck.drivers.interrupts import REQUESTS
 from gpucheck.inventory.capped import capped_sentences
 from gpucheck.place.model import (
@@ -233,7 +233,7 @@ def wrong(*, fact: str, remedy: tuple[str, ...] = ()) -> WrongUseError:
 
 def _show_claims(shared: Shared) -> int:
     from gpucheck.place.claim_store import list_claims
-    from gpucheck.place.claims import open_claims
+    from gpucheck.place.claims import number_claims, open_claims
 
     if shared.recording is not None:
         raise wrong(
@@ -251,6 +251,14 @@ def _show_claims(shared: Shared) -> int:
             )
             for lock in found.unusable
         ]
+        if found.claims:
+            reading = probes.nvml(NvmlRequest())
+            claims = number_claims(found.claims, reading.gpus)
+            found = dataclasses.replace(found, claims=claims)
+            silent = reading.failure
+            if silent is not None:
+                message = f"{silent.message}: not every number of a GPU is known."
+                notices.append(Notice(code=silent.code, message=message))
         warning = store.warning()
         if warning is not None:
             notices.append(Notice(code="claims-directory-owner", message=warning))

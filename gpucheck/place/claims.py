@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Protocol
 
+from gpucheck.drivers.readings import GpuReading
 from gpucheck.inventory.model import Gpu
 from gpucheck.place.claim_store import (
     ClaimStore,
@@ -547,6 +548,14 @@ def open_store(options: ClaimOptions, environment: Mapping[str, str]) -> ClaimSt
 def open_claims(environment: Mapping[str, str]) -> ClaimStore:
     """Return the store of the claims on this machine's GPUs."""
     return ClaimStore(claims_directory(environment))
+
+
+def number_claims(claims: Iterable[Claim], gpus: Iterable[Gpu | GpuReading]) -> tuple[Claim, ...]:
+    """Return the claims, each with the number of its GPU."""
+    numbers = {gpu.uuid: gpu.index for gpu in gpus}
+    return tuple(
+        replace(claim, index=numbers.get(claim.gpu_uuid or claim.uuid)) for claim in claims
+    )
 
 
 def own_command(words: Sequence[str]) -> str:

@@ -26,6 +26,7 @@ from gpucheck.place.claims import (
     OnWait,
     Selector,
     enclosing_ids,
+    number_claims,
     open_claims,
     open_store,
     own_command,
@@ -105,7 +106,7 @@ def lease_best(
     placement = Placement(
         devices=devices,
         environment=environment_for(devices) | dict(lease.environment),
-        claims=lease.claims,
+        claims=number_claims(lease.claims, selector.machine.inventory.gpus),
         candidates=tuple(selector.candidates),
         advice=(ALLOW_BUSY_GPUS,) if selector.has_busy_gpus else (),
     )
@@ -243,7 +244,8 @@ def lease_named(
         held, more = _acquire(NamedSelector(targets=targets), options, environment, on_wait)
         notices += more
         variables = placement.environment | dict(held.environment)
-        placement = replace(placement, environment=variables, claims=held.claims)
+        claims = number_claims(held.claims, machine.gpus)
+        placement = replace(placement, environment=variables, claims=claims)
         lease = replace(held, gpus=machine.gpus)
     return replace(lease, answer=machine.answer_with(placement, notices))
 

@@ -59,7 +59,10 @@ class Holder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """A claim as the documents show it; `held` is false if it was only looked at."""
+    """A claim as the documents show it; `held` is false if it was only looked at.
+
+    `index` is the number of its GPU, null where the driver does not say it.
+    """
 
     uuid: str
     path: str
@@ -73,6 +76,7 @@ class Claim:
     since: str | None = None
     share: int = 1
     gpu_uuid: str | None = None
+    index: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

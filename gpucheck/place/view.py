@@ -356,12 +356,17 @@ def _claims(claims: ClaimList, now: str, view: View) -> Iterator[Block]:
     more = view.verbosity > 0
     rows = [
         Row(
-            [_part(claim), _person(claim), _age(claim, now)],
+            [_number(claim), _part(claim), _person(claim), _age(claim, now)],
             below=_below(claim, claim.path, more=more),
         )
-        for claim in claims.claims
+        for claim in sorted(claims.claims, key=_by_number)
     ]
-    columns = [Column("GPU"), Column("held by", least=SHORTEST_USER), Column("for", right=True)]
+    columns = [
+        Column("GPU", right=True),
+        Column("UUID"),
+        Column("held by", least=SHORTEST_USER),
+        Column("for", right=True),
+    ]
     if rows:
         yield Table(columns, rows)
     if claims.queue:
@@ -399,6 +404,14 @@ def _below(who: Claim | Holder, path: str | None = None, *, more: bool) -> tuple
     process = f"process {who.pid or '?'}, since {who.since or '?'}"
     lines = (state, process, who.command, path) if more else (state,)
     return tuple(Line(text, indent=2 * INDENT, style="dim") for text in lines if text)
+
+
+def _by_number(claim: Claim) -> tuple[bool, int]:
+    return claim.index is None, claim.index or 0
+
+
+def _number(claim: Claim) -> str:
+    return ABSENT if claim.index is None else str(claim.index)
 
 
 def _part(claim: Claim) -> str:

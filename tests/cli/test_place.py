@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import json
+import os
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from gpucheck.cli import main
 from gpucheck.cli.output import Context, Shared
 from gpucheck.cli.place import WaitReporter, check, explain, report_devices
-from gpucheck.place.claims import Waiting
+from gpucheck.drivers.readings import NvmlReading, ProbeFailure
+from gpucheck.place.claims import ClaimOptions, Waiting
+from gpucheck.place.lease import lease_named
+from gpucheck.place.lock_files import DIRECTORY_VARIABLE
 from gpucheck.place.model import Candidate, PlacedDevice, Placement
 from gpucheck.report.envelope import Answer
 from gpucheck.report.errors import WrongUseError
+from tests.fakes.probes import FakeProbes, gpu_reading, reading_of
 
 ALONE = Context(command="place")
 WITH_COMMAND = ALONE._replace(child=("true",))
@@ -169,3 +178,53 @@ def test_the_commands_gpus_are_a_line(
     report_devices(replace(CHOICE, devices=(two, one)), more=False)
 
     assert capsys.readouterr().err == f"gpucheck: the command gets GPUs 1,3{shown}\n"
+
+
+# ---------------------------------------------------------------------------------- claims
+
+
+@pytest.fixture
+def probes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeProbes:
+    """Return a machine of two GPUs, with a directory of claims of its own."""
+    monkeypatch.setenv(DIRECTORY_VARIABLE, str(tmp_path / "claims"))
+    found = FakeProbes(readings=reading_of(gpu_reading(0), gpu_reading(1)))
+    monkeypatch.setattr("gpucheck.drivers.open_probes", lambda **_: found)
+    return found
+
+
+def listed(capsys: pytest.CaptureFixture[str]) -> Any:
+    assert main(["place", "--claims", "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_a_claim_has_the_number_of_its_gpu(
+    probes: FakeProbes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lease = lease_named(["/gpu:1"], ClaimOptions(), probes, os.environ, soft=False)
+    assert [claim.index for claim in lease.answer.result.claims] == [1]
+    probes.asked.clear()
+
+    document = listed(capsys)
+    assert probes.asked == ["nvml", "close"]
+    assert [(one["index"], one["uuid"]) for one in document["result"]["claims"]] == [
+        (1, gpu_reading(1).uuid)
+    ]
+
+    silent = ProbeFailure(code="driver-not-answering", message="NVML does not answer")
+    probes.readings = NvmlReading(failure=silent)
+    document = listed(capsys)
+    assert [one["index"] for one in document["result"]["claims"]] == [None]
+    assert document["warnings"] == [
+        {
+            "code": "driver-not-answering",
+            "message": "NVML does not answer: not every number of a GPU is known.",
+        }
+    ]
+    lease.close()
+
+
+def test_where_nothing_is_held_the_driver_is_not_asked(
+    probes: FakeProbes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert listed(capsys)["result"]["claims"] == []
+    assert probes.asked == ["close"]

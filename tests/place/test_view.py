@@ -319,6 +319,7 @@ CLAIM = Claim(
     user="alice",
     command="python train.py --name \x1b[31m" + "x" * 200,
     since="2026-01-02T00:04:05Z",
+    index=2,
 )
 
 
@@ -329,14 +330,14 @@ def test_no_claims() -> None:
 def test_claims_and_a_queue() -> None:
     unknown = Claim(uuid="MIG-1", path="/y", slot=0, held=True)
     waiter = Holder(pid=7, user="bob", command="sleep 9", since="2026-01-02T03:01:00Z")
-    claims = ClaimList(directory="/c", claims=(CLAIM, unknown), waiting=2, queue=(waiter, Holder()))
+    claims = ClaimList(directory="/c", claims=(unknown, CLAIM), waiting=2, queue=(waiter, Holder()))
 
     lines = shown(claims, width=90).splitlines()
     assert [" ".join(line.split()) for line in lines] == [
         "2 GPUs are held, 2 processes wait.",
-        "GPU held by for",
-        "GPU-00000002-1111-2222-3333-444444444444, 2 of 4 alice: train.py 3 h",
-        "MIG-1 an unknown user: process ? ?",
+        "GPU UUID held by for",
+        "2 GPU-00000002-1111-2222-3333-444444444444, 2 of 4 alice: train.py 3 h",
+        "- MIG-1 an unknown user: process ? ?",
         "Waiting, in this order:",
         "1. bob: sleep, for 3 min",
         "2. an unknown user: process ?, for ?",
