@@ -61,6 +61,18 @@
   if (document.querySelector("script, iframe, object, embed, link, img, form, a[href]")) {
     wrong.push("it has an element that acts or loads");
   }
+  for (const fold of document.querySelectorAll("details")) {
+    const first = fold.children[1];
+    const seen = first.checkVisibility({ contentVisibilityAuto: true });
+    if (matchMedia("print").matches !== seen) wrong.push(`a fold is ${seen ? "open" : "closed"}`);
+    const summary = fold.querySelector("summary");
+    summary.focus();
+    if (document.activeElement !== summary) wrong.push("the keyboard does not reach a fold");
+    summary.click();
+    if (!first.checkVisibility()) wrong.push("a fold does not open");
+    summary.click();
+    summary.blur();
+  }
   if (!document.documentElement.lang) wrong.push("it has no language");
   if (document.querySelectorAll("h1").length !== 1) wrong.push("it has not one first heading");
   for (const svg of document.querySelectorAll("svg:not([aria-hidden])")) {

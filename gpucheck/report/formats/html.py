@@ -11,9 +11,9 @@ import base64
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape
-from itertools import takewhile
+from itertools import chain, takewhile
 from pathlib import Path
-from typing import TypeGuard
+from typing import NamedTuple, TypeGuard
 
 from gpucheck import __version__
 from gpucheck.report.blocks import (
@@ -53,6 +53,16 @@ _INDENT = 4
 _OF_MANY = frozenset({"fleet", "compare"})
 #: The order of checks: what is wrong comes first, and all else keeps its place.
 _RANKS = {CheckStatus.FAIL: 0, CheckStatus.WARN: 1, CheckStatus.UNKNOWN: 2}
+#: The document whose passed checks are folded: hundreds of lines of a machine that is well.
+_FOLDED = "gpucheck/detect/1"
+
+
+class _Fold(NamedTuple):
+    """Checks that passed, behind a line that opens them: by the pointer or the keyboard."""
+
+    summary: str
+    blocks: tuple[Block, ...]
+    indent: int
 
 
 def render(report: Report, view: View) -> str:
@@ -207,22 +217,27 @@ def _details(report: Report, blocks: Sequence[Block]) -> Iterator[str]:
     if all(isinstance(block, Gap) for block in shown):
         return
     yield '<section aria-labelledby="details"><h2 id="details">Details</h2>'
-    yield from _drawn(_worst_first(shown))
+    yield from _drawn(_worst_first(shown, fold=report.schema == _FOLDED))
     yield "</section>"
 
 
-def _worst_first(blocks: Sequence[Block]) -> Iterator[Block]:
+def _worst_first(blocks: Sequence[Block], *, fold: bool) -> Iterator[Block | _Fold]:
     """Yield the blocks with the checks of each list in the order of their worst mark.
 
     A check is a line with a mark and what stands below it, where checks of its own are ordered too.
+    Several that passed end their list, folded if `fold` says so.
     """
     found: list[list[Block]] = []
     level = next((block.indent for block in blocks if _is_check(block)), 0)
 
-    def ordered() -> Iterator[Block]:
-        for first, *below in sorted(found, key=_rank):
-            yield first
-            yield from _worst_first(below)
+    def ordered() -> Iterator[Block | _Fold]:
+        passed = [check for check in found if fold and _has_passed(check)]
+        for check in sorted(found, key=_rank):
+            if len(passed) < 2 or check not in passed:
+                yield check[0]
+                yield from _worst_first(check[1:], fold=fold)
+        if len(passed) > 1:
+            yield _Fold(_count(passed), tuple(chain.from_iterable(passed)), level)
         found.clear()
 
     for block in blocks:
@@ -236,6 +251,23 @@ def _worst_first(blocks: Sequence[Block]) -> Iterator[Block]:
     yield from ordered()
 
 
+def _has_passed(check: Sequence[Block]) -> bool:
+    return _is_check(check[0]) and check[0].mark is CheckStatus.OK and _rank(check) == len(_RANKS)
+
+
+def _count(checks: Iterable[Sequence[Block]]) -> str:
+    """Return how many checks passed: a layer's line is none, where its checks stand below it."""
+    marks = [
+        line.mark or CheckStatus.OK  # "check: NAME", whose sentence is the layer's
+        for first, *below in checks
+        for line in below or [first]
+        if isinstance(line, Line) and not line.lead
+    ]
+    skipped = marks.count(CheckStatus.SKIP)
+    more = f", {skipped} skipped" if skipped else ""
+    return f"{marks.count(CheckStatus.OK)} checks passed{more}"
+
+
 def _is_check(block: Block) -> TypeGuard[Line]:
     return isinstance(block, Line) and block.mark is not None
 
@@ -245,7 +277,7 @@ def _rank(blocks: Sequence[Block]) -> int:
     return min((_RANKS[mark] for mark in marks if mark in _RANKS), default=len(_RANKS))
 
 
-def _drawn(blocks: Iterable[Block]) -> Iterator[str]:
+def _drawn(blocks: Iterable[Block | _Fold]) -> Iterator[str]:
     gap = False
     for block in blocks:
         if isinstance(block, Gap):
@@ -260,6 +292,10 @@ def _drawn(blocks: Iterable[Block]) -> Iterator[str]:
                 yield f"<h3>{_inline(spans)}</h3>"
             case Line() as line:
                 yield _line(line)
+            case _Fold(summary, folded, indent):
+                yield f"<details{_class(_indent(indent))}><summary>{summary}</summary>"
+                yield from _drawn(folded)
+                yield "</details>"
             case Command(text, indent):
                 yield f"<pre{_class(_indent(indent))}><code>{_shown(text)}</code></pre>"
             case Table() as table:

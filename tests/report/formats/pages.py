@@ -12,6 +12,7 @@ ELEMENTS = frozenset(
     {
         *("html", "head", "meta", "title", "style", "body", "header", "main", "section", "footer"),
         *("h1", "h2", "h3", "p", "b", "span", "div", "ul", "li", "dl", "dt", "dd", "pre", "code"),
+        *("details", "summary"),
         *("table", "thead", "tbody", "tr", "th", "td", "figure", "figcaption"),
         *("svg", "g", "path", "defs", "use", "clippath", "rect", "text", "desc"),
     }

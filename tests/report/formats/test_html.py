@@ -123,13 +123,55 @@ def test_few_doubts_among_right_rows_leave_the_headline_green() -> None:
 
 def test_what_failed_stands_before_what_passed() -> None:
     text = page(wrap("detect", detect(open_probes(find_recording("example:lost-gpu")[0])))).text
-    order = ("health: GPU 2", "xid:", "ecc-errors:", "pci: 0000:2a:00.0", "environment:")
+    order = (
+        *("health: GPU 2", "xid:", "row-remapping:", "checks passed", "ecc-errors:"),
+        *("pci: 0000:2a:00.0", "launch:", "environment:"),
+    )
 
     details = text[text.index("Details") :]
     places = [details.find(word) for word in order]
 
     assert -1 not in places
     assert places == sorted(places)
+
+
+def folded(source: str) -> list[tuple[str, str]]:
+    """Return (summary, all that it hides) for each fold of a page."""
+    return re.findall(r"<details[^>]*><summary>(.*?)</summary>(.*?)</details>", source, re.DOTALL)
+
+
+@pytest.mark.parametrize(
+    ("machine", "summaries", "inside"),
+    [
+        ("h100x8", ["33 checks passed, 4 skipped"], ["environment", "pci", "health", "gpu-lost"]),
+        (
+            "lost-gpu",
+            ["11 checks passed", "2 checks passed", "8 checks passed"],
+            ["environment", "kernel", "ecc-errors"],
+        ),
+    ],
+)
+def test_checks_that_passed_are_folded(
+    machine: str, summaries: list[str], inside: list[str]
+) -> None:
+    report = wrap("detect", detect(open_probes(find_recording(f"example:{machine}")[0])))
+
+    found = page(report)
+
+    folds = folded(found.source)
+    hidden = "".join(text for _, text in folds)
+    assert [summary for summary, _ in folds] == summaries
+    assert ("details", "open", "") not in found.attributes
+    assert all(f"<span>{name}: " in hidden for name in inside)
+    # What was not checked has not passed: a layer of it stands open.
+    assert "<span>launch: " in found.source
+    assert "<span>launch: " not in hidden
+    assert not re.search(r'class="mark (fail|warn|unknown)"', hidden)
+
+
+def test_nothing_of_another_command_is_folded() -> None:
+    assert folded(page(bench_report(result_of(product(700.0)))).source) == []
+    assert folded(page(list_report(), processes=True).source) == []
 
 
 def test_a_number_alone_has_its_columns_name_and_a_sign_is_said_once() -> None:
