@@ -15,6 +15,8 @@ LAYER = Layer.HEALTH
 REQUIRES: tuple[str, ...] = ("nvml",)
 
 COMPLETED = 3
+#: CUDA_ERROR_SYSTEM_NOT_READY.
+SYSTEM_NOT_READY = 802
 #: Source: nvml.h (NVML_GPU_FABRIC_HEALTH_SUMMARY_*).
 HEALTH = {2: "unhealthy", 3: "of limited capacity"}
 
@@ -23,9 +25,22 @@ def check(machine: Machine) -> list[Finding]:
     """Judge every GPU that answers.
 
     CUDA does not start before the fabric that it needs is set up: if a kernel runs, no program
-    here needs that fabric. In a recording, which runs none, it tells that CUDA started.
+    here needs that fabric. In a recording, which runs none, it tells that CUDA started. A virtual
+    machine with one card of a switched board has no fabric manager, and needs none.
     """
-    found = over_gpus(machine, ID, "the NVLink fabric is ready", judge)
+    alone = is_one_card_of_a_board(machine)
+
+    def judged(gpu: GpuReading, health: GpuHealthReading) -> Judgement:
+        if (
+            alone
+            and health.fabric_state != COMPLETED
+            and health.nvlinks
+            and not health.nvlinks_active
+        ):
+            return Unread("one GPU of a switched machine needs no fabric", applies=False)
+        return judge(gpu, health)
+
+    found = over_gpus(machine, ID, "the NVLink fabric is ready", judged)
     if machine.has_run_a_kernel:
         yet = "a kernel runs"
     elif machine.host.recorded and machine.cuda.device_count:
@@ -38,6 +53,21 @@ def check(machine: Machine) -> list[Finding]:
         else each
         for each in found
     ]
+
+
+def is_one_card_of_a_board(machine: Machine) -> bool:
+    """Return whether this virtual machine got one card without the switches, and CUDA agrees.
+
+    What CUDA said counts only if it was asked: the quick run asks none.
+    """
+    asked = machine.host.recorded or "cuda" in vars(machine)
+    refusal = machine.cuda.failure if asked else None
+    return (
+        bool(machine.system.platform.hypervisor)
+        and not machine.system.nvswitches
+        and len(machine.nvml.gpus) == 1
+        and (refusal is None or refusal.library_code != SYSTEM_NOT_READY)
+    )
 
 
 def judge(gpu: GpuReading, health: GpuHealthReading) -> Judgement:
