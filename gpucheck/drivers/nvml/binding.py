@@ -71,6 +71,8 @@ VALUE_NOT_AVAILABLE = 0xFFFFFFFFFFFFFFFF
 #: No card works outside this range.
 COLDEST_C = -60
 HOTTEST_C = 200
+#: No card has a limit below this one.
+LOWEST_LIMIT_C = 50
 WHOLE_PERCENT = 100
 
 
@@ -115,6 +117,18 @@ def celsius(value: int, function: str) -> int:
     return signed
 
 
+def limit_celsius(value: int, function: str) -> int:
+    """Return a temperature limit.
+
+    Raises:
+        NvmlError: no card has such a limit; a driver that knows none may answer 0.
+    """
+    limit = celsius(value, function)
+    if limit < LOWEST_LIMIT_C:
+        raise impossible(function, f"a limit of {limit} C")
+    return limit
+
+
 def rates(found: Any, function: str) -> Any:
     """Return the utilization of a GPU and of its memory.
 
@@ -130,7 +144,7 @@ def rates(found: Any, function: str) -> Any:
 #: Answers that are checked for plausibility.
 CHECKED: dict[str, Callable[[Any, str], Any]] = {
     "nvmlDeviceGetTemperature": celsius,
-    "nvmlDeviceGetTemperatureThreshold": celsius,
+    "nvmlDeviceGetTemperatureThreshold": limit_celsius,
     "nvmlDeviceGetMarginTemperature": celsius,
     "nvmlDeviceGetUtilizationRates": rates,
 }

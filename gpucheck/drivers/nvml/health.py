@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from functools import partial
 
 from gpucheck.drivers.native import BINDING_TOO_OLD, NOT_SUPPORTED
@@ -13,6 +14,7 @@ from gpucheck.drivers.nvml.binding import (
     celsius,
     error_of,
     field_value,
+    limit_celsius,
 )
 from gpucheck.drivers.nvml.gpu import OVER, FieldReader
 
@@ -39,6 +41,9 @@ GROWING = ("throttled_ns", "pcie_replays_grown", "nvlink_errors_grown")
 #: The codes of a single field that the GPU or the driver does not have.
 NO_SUCH_FIELD = frozenset({2, 3, 13, 25})
 MEMORY_TEMPERATURE = 82
+#: T.Limit of Ada and later: how far below a margin of 0 the limit lies. Source: nvml.h
+#: (NVML_FI_DEV_TEMPERATURE_*_TLIMIT).
+SLOWDOWN_DISTANCE, GPU_MAX_DISTANCE = 194, 196
 PCIE_REPLAYS = 94
 RECOVERY_ACTION = 230
 #: The readings, by their first field, by which inventory/condition.py judges a card.
@@ -143,9 +148,9 @@ class HealthReader(FieldReader):
     def _questions(self) -> Iterator[tuple[tuple[str, ...], Callable[[], Values]]]:
         one = self._one
         yield ("clock_event_reasons",), self._clock_reasons
-        yield ("temperature_slowdown_c",), one("nvmlDeviceGetTemperatureThreshold", 1)
+        yield ("temperature_slowdown_c",), partial(self._limit, 1, SLOWDOWN_DISTANCE)
         yield ("temperature_memory_max_c",), one("nvmlDeviceGetTemperatureThreshold", 2)
-        yield ("temperature_gpu_max_c",), one("nvmlDeviceGetTemperatureThreshold", 3)
+        yield ("temperature_gpu_max_c",), partial(self._limit, 3, GPU_MAX_DISTANCE)
         yield ("temperature_margin_c",), one("nvmlDeviceGetMarginTemperature")
         yield ("temperature_memory_c",), self._memory_temperature
         yield ("fan_count",), one("nvmlDeviceGetNumFans")
@@ -205,6 +210,25 @@ class HealthReader(FieldReader):
     def _memory_temperature(self) -> Values:
         (value,) = self._field(MEMORY_TEMPERATURE)
         return (celsius(value, "nvmlDeviceGetFieldValues"),)
+
+    def _limit(self, threshold: int, distance: int) -> Values:
+        """Return a temperature limit: the card's threshold, else from its present margin.
+
+        The thresholds are deprecated from Ada on, where NVML counts from the margin instead.
+        """
+        function = "nvmlDeviceGetTemperatureThreshold"
+        try:
+            return (self._ask(function, threshold),)
+        except NvmlError as error:
+            if error.code in OVER:
+                raise
+            with suppress(NvmlError):
+                (value,) = self._field(distance)
+                offset = celsius(value, "nvmlDeviceGetFieldValues")
+                margin = self._ask("nvmlDeviceGetMarginTemperature")
+                limit = self._ask("nvmlDeviceGetTemperature", 0) + margin - offset
+                return (limit_celsius(limit, function),)
+            raise
 
     def _struct(self, name: str, function: str) -> Any:
         """Call a function that fills a structure unknown to older versions of pynvml."""

@@ -139,3 +139,32 @@ def test_temperatures_below_zero_and_beyond_all_cards() -> None:
     assert (found["temperature_memory_c"], found["temperature_margin_c"]) == (-5, -5)
     assert found.get("temperature_slowdown_c") is None
     assert "300 C, which is impossible" in found["unavailable"]["temperature_slowdown_c"]
+
+
+#: A card at 60 C with 30 C left, whose limits lie 2 C below a margin of 0 and at it.
+TLIMIT = {194: -2, 196: 0}
+
+
+@pytest.mark.parametrize("threshold", [0, 49, error(3), error(26)])
+def test_limits_of_a_card_without_thresholds_are_counted_from_its_margin(threshold: Any) -> None:
+    found = health(
+        lambda key, times: (0, TLIMIT.get(key, 7)) if isinstance(key, int) else (3, 0),
+        nvmlDeviceGetTemperatureThreshold=threshold,
+        nvmlDeviceGetMarginTemperature=30,
+        nvmlDeviceGetTemperature=60,
+    )
+
+    assert (found["temperature_slowdown_c"], found["temperature_gpu_max_c"]) == (92, 90)
+    assert found.get("temperature_memory_max_c") is None
+
+
+def test_a_threshold_of_zero_is_unread_where_the_card_has_no_margin() -> None:
+    found = health(
+        lambda key, times: (3, 0) if key in TLIMIT else (0, 7),
+        nvmlDeviceGetTemperatureThreshold=0,
+        nvmlDeviceGetTemperature=60,
+    )
+
+    for name in ("temperature_slowdown_c", "temperature_gpu_max_c", "temperature_memory_max_c"):
+        assert found.get(name) is None
+        assert "a limit of 0 C, which is impossible" in found["unavailable"][name]
