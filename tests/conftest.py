@@ -369,7 +369,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.slow)
     if has_gpu():
         return
-    skip = pytest.mark.skip(reason="no NVIDIA GPU: neither /dev/nvidia0 nor /dev/dxg exists")
+    skip = pytest.mark.skip(reason="no NVIDIA GPU: neither /dev/nvidia[0-9]* nor /dev/dxg exists")
     for item in items:
         if item.get_closest_marker("gpu") is not None:
             item.add_marker(skip)

@@ -302,6 +302,9 @@ def _opened(array: GpuArray) -> Any:
 def _load_cupy() -> Any:
     # CuPy reads them on import; child processes inherit them.
     os.environ.update(cache_variables(os.environ))
+    # With it, a driver older than the compiler refuses every kernel (CUDA Compatibility: minor
+    # version compatibility leaves PTX out).
+    os.environ.pop("CUPY_COMPILE_WITH_PTX", None)
     try:
         with quiet():
             return import_module("cupy")

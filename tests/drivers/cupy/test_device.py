@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -378,6 +379,16 @@ def test_none_that_can_be_opened_is_a_reason_with_what_to_do(cupy: FakeCupy) -> 
 
 def test_a_gpu_named_twice_is_opened_once(cupy: FakeCupy) -> None:
     assert len(open_gpus([0, 0]).devices) == 1
+
+
+def test_kernels_are_not_compiled_to_ptx_that_an_older_driver_refuses(
+    cupy: FakeCupy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUPY_COMPILE_WITH_PTX", "1")
+
+    open_gpus()
+
+    assert "CUPY_COMPILE_WITH_PTX" not in os.environ
 
 
 def test_cupy_missing_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
