@@ -337,7 +337,8 @@ class CpuCase(Case):
     def run(self, loops: int) -> float:
         """Do the operation `loops` times with this case's threads; return the elapsed seconds.
 
-        The CPU times are read outside the span that is timed. A thread that is new began at 0.
+        The CPU times are read outside the span that is timed. A thread that is new began at 0. The
+        calling thread's alone tells nothing where it may wait for helpers of the BLAS.
         """
         clock, cpu_times, several = self._order.clock, self._order.thread_times, self._threads > 1
         with self._order.blas.limited(self._threads):
@@ -347,7 +348,8 @@ class CpuCase(Case):
             elapsed_s = clock() - start_s
             after = cpu_times(several)
         spent = [seconds - before.get(thread, 0.0) for thread, seconds in after.items()]
-        self.cpu_s = max(spent, default=None)
+        known = several or self._order.blas.keeps_to_one
+        self.cpu_s = max(spent, default=None) if known else None
         return elapsed_s
 
 

@@ -117,9 +117,10 @@ class CaseState:
 
     @property
     def one_thread(self) -> bool:
-        """Return whether a single thread of this process runs it: one that waits is visible."""
+        """Return whether a thread of this process runs it alone, and its CPU time is known."""
         label = self.case.label
-        return label.device == "cpu" and label.threads == 1 and label.framework is None
+        alone = label.device == "cpu" and label.threads == 1 and label.framework is None
+        return alone and bool(self.cpu_samples_s)
 
     @property
     def clock(self) -> RowClock:
@@ -132,7 +133,7 @@ class CaseState:
     @property
     def waited_percent(self) -> float | None:
         """Return the share of the time that the only thread did not run."""
-        if not (self.one_thread and self.cpu_samples_s):
+        if not self.one_thread:
             return None
         return 100 * max(0.0, 1 - sum(self.cpu_samples_s) / sum(self.samples_s))
 

@@ -165,9 +165,6 @@ def open_saving(
         WrongUseError: a file exists that may not be replaced, cannot be written or read, or an
             option makes no sense.
     """
-    from gpucheck.bench.ci.baseline import WRITE_ONE, allowed_keys, read_saved_run
-    from gpucheck.bench.ci.model import Reference
-
     if save is not None:
         check_writable(save)
         if save.is_file() and not (update or append):
@@ -192,6 +189,11 @@ def open_saving(
         message = "--allow-difference needs a --baseline to compare with: name that too."
         raise WrongUseError(code="difference-without-baseline", message=message)
     saving = Saving(save=save, failed=failed, processes=processes)
+    if baseline is None and not append:
+        return saving
+    from gpucheck.bench.ci.baseline import WRITE_ONE, allowed_keys, read_saved_run
+    from gpucheck.bench.ci.model import Reference
+
     if append and save is not None and save.is_file():
         read_saved_run(save)
         saving = replace(saving, extends=True)

@@ -270,6 +270,18 @@ def test_the_cpu_time_of_a_run_is_that_of_its_longest_thread(
     assert case.asked == [threads > 1] * 2
 
 
+def test_the_cpu_time_beside_helpers_of_a_blas_that_cannot_be_limited_is_unknown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(FakeBlas, "keeps_to_one", False)
+    one, several = Spending(1, {1: 1.0}), Spending(2, {1: 1.0, 2: 4.0})
+
+    one.run(1)
+    several.run(1)
+
+    assert (one.cpu_s, several.cpu_s) == (None, 4.0)
+
+
 def test_cpu_times_that_cannot_be_read_are_unknown() -> None:
     case = Spending(2, {})
     case.seconds = {}

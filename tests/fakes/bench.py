@@ -75,6 +75,8 @@ class FakeCpu(LinuxCpu):
 class FakeBlas(Blas):
     """A BLAS that notes the limits it was given."""
 
+    keeps_to_one = True
+
     def __init__(self) -> None:
         self.limits: list[int] = []
 

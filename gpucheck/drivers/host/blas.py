@@ -8,6 +8,7 @@ import signal
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from gpucheck.report.errors import InconclusiveError, refused_memory, system_refusal
@@ -139,6 +140,13 @@ class Blas:
             return nullcontext()
         limit: AbstractContextManager[object] = controller.limit(limits=threads, user_api="blas")
         return limit
+
+    @cached_property
+    def keeps_to_one(self) -> bool:
+        """Return whether a limit of one thread takes effect; False where the BLAS is not known."""
+        with self.limited(1):
+            found = self.read()
+        return found is not None and found.threads == 1
 
     def _found(self) -> Any:
         if self._controller is None:

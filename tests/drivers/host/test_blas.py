@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,35 @@ class Controller:
 
     def info(self) -> list[dict[str, object]]:
         return list(self._found)
+
+
+def test_the_loaded_blas_keeps_to_one_thread_where_that_is_its_limit(facts: BlasFacts) -> None:
+    assert Blas().keeps_to_one
+
+
+class Unlimited(Controller):
+    """A BLAS that goes on with all of its threads."""
+
+    lib_controllers = (object(),)
+
+    def __init__(self, threads: int) -> None:
+        super().__init__({"user_api": "blas", "internal_api": "blis", "num_threads": threads})
+
+    def limit(self, **_: object) -> AbstractContextManager[None]:
+        return nullcontext()
+
+
+@pytest.mark.parametrize("controller", [Unlimited(2), Controller()], ids=["ignores it", "unknown"])
+def test_a_limit_without_effect_is_noticed(
+    controller: Controller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import numpy
+
+    monkeypatch.setattr(numpy, "show_config", lambda mode: {})
+    blas = Blas()
+    monkeypatch.setattr(blas, "_controller", controller)
+
+    assert not blas.keeps_to_one
 
 
 def test_without_a_blas_there_is_nothing_to_limit(monkeypatch: pytest.MonkeyPatch) -> None:
