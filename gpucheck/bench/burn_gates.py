@@ -69,13 +69,13 @@ def _gate(
         id=f"burn.{name}",
         device=device.device,
         gpu_uuid=device.gpu_uuid,
-        status=GateStatus.PASS if bad is None else GateStatus.FAIL,
+        status=GateStatus.PASS,
         direction=direction,
         unit=unit,
         measured=measured,
         limit=limit,
     )
-    return gate if bad is None else explained(gate, bad.sentence, bad)
+    return gate if bad is None else explained(gate, bad)
 
 
 def _skipped(gate: Gate, reason: str) -> Gate:

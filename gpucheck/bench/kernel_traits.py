@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from gpucheck.bench.case import CaseLabel
 from gpucheck.bench.kernels import KERNELS
@@ -21,10 +21,3 @@ def needs_host(row: CaseLabel | Measurement, facts: Mapping[str, Fact]) -> bool:
     """
     on_host = row.device == "cpu" or row.scope is not Scope.RESIDENT or row.framework is not None
     return on_host or row.kernel in _WITH_HOST or "timed_by" in facts
-
-
-def may_need_host(device: str, parts: Sequence[str]) -> bool:
-    """Return the same of a saved row by the parts of its id, as far as these tell."""
-    kernel, *rest = parts
-    made_by = any(part.startswith("framework=") for part in rest)
-    return device == "cpu" or Scope.END_TO_END.value in rest or made_by or kernel in _WITH_HOST

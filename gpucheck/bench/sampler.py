@@ -158,13 +158,6 @@ class CaseState:
         return self.estimator.half_width_share(self.figures_s)
 
 
-class _Failed(Exception):
-    """A case cannot be measured; carries the error of its row."""
-
-    def __init__(self, failure: Failure) -> None:
-        self.failure = failure
-
-
 class Sampler:
     """Sampler of cases; `ran_s` are their reported seconds, used if the clock stands still.
 
@@ -249,8 +242,6 @@ class Sampler:
         try:
             with running_on(state.near_cpus):
                 yield
-        except _Failed as failed:
-            state.error = failed.failure
         except GpucheckError as error:
             state.error = Failure.of(error)
         except MemoryError:
@@ -299,7 +290,7 @@ class Sampler:
         if before is None or not found.ok or (before.error or 0.0) <= (found.error or 0.0):
             state.verified = found
         if not found.ok:
-            raise _Failed(wrong_result(state, found))
+            raise wrong_result(state, found).as_error(GpucheckError)
 
     def _find_loops(self, state: CaseState) -> float:
         """Double the loops until a sample is long enough for the case's clock; return its time."""
@@ -310,7 +301,7 @@ class Sampler:
             if elapsed_s >= state.case.shortest_span_s:
                 return elapsed_s
             if state.loops >= _MOST_LOOPS or (elapsed_s == 0 and state.loops >= 2**12):
-                raise _Failed(stuck_clock(elapsed_s))
+                raise stuck_clock(elapsed_s).as_error(GpucheckError)
             # Straight to the goal with a margin, but at most tenfold after one short run.
             goal = 1.2 * state.case.shortest_span_s / elapsed_s if elapsed_s > 0 else 10.0
             wanted = state.loops * max(2, min(10, int(goal) + 1))
@@ -330,7 +321,7 @@ class Sampler:
         elapsed_s = state.case.run(loops)
         warming = into is state.warmup_s
         if not 0 <= elapsed_s < float("inf") or (elapsed_s == 0 and not warming):
-            raise _Failed(stuck_clock(elapsed_s))
+            raise stuck_clock(elapsed_s).as_error(GpucheckError)
         into.append(elapsed_s / loops)
         self.ran_s += elapsed_s
         if not warming:
@@ -348,12 +339,12 @@ def _check_speed(state: CaseState) -> None:
         state.verified = Verified(
             error=least_s / fastest_s, bound=1.0, ok=False, reference=PROCESSOR_CEILING
         )
-        raise _Failed(wrong_result(state, state.verified))
+        raise wrong_result(state, state.verified).as_error(GpucheckError)
 
 
 def _raise(failure: Failure | None) -> None:
     if failure is not None:
-        raise _Failed(failure)
+        raise failure.as_error(GpucheckError)
 
 
 def out_of_memory(state: CaseState) -> Failure:

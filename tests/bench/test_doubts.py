@@ -118,9 +118,7 @@ def test_what_kept_a_row_from_the_processor_is_its_only_doubt(host: HostState, c
 
 @pytest.mark.parametrize("host", [BUSY, SHORT_OF_QUOTA])
 def test_one_thread_whose_time_settled_is_not_doubted_for_having_waited(host: HostState) -> None:
-    def of(
-        threads: int, *, converged: bool = True, read: bool = True, **more: object
-    ) -> list[str]:
+    def of(threads: int, *, converged: bool = True, read: bool = True, **more: object) -> list[str]:
         found = record(apart(0.2), converged=converged)
         found.case.label = replace(found.case.label, threads=threads, **more)  # type: ignore[misc, arg-type]
         if read:

@@ -221,7 +221,7 @@ def row_series(runs: Sequence[ProcessRun]) -> tuple[Series, ...]:
     uuids = {run.device: run.gpu_uuid for run in reversed(chosen)}
     found: dict[tuple[str, str], list[Measurement]] = {}
     for run in chosen:
-        for row in run.result.measurements if run.result is not None else ():
+        for row in run.rows:
             wrong = row.verified is not None and not row.verified.ok
             right = row.error is None and not wrong and _figure(row) is not None
             if row.device == run.device and right:
@@ -274,7 +274,7 @@ def saved_run(
     measured = {one.id for one in series}
     rows: dict[str, list[Measurement]] = {}
     for run in runs:
-        rows.setdefault(run.device, []).extend(run.result.measurements if run.result else ())
+        rows.setdefault(run.device, []).extend(run.rows)
     devices = tuple(
         SavedDevice(
             device=device,
@@ -342,23 +342,17 @@ def _joined(first: Series, second: Series) -> Series:
         values=(*first.values, *second.values),
         sessions=(*(first.sessions or (len(first.values),)), len(second.values)),
         repeat_factor=max(factors, default=None),
-        doubts=_all_doubts(first.doubts, second.doubts),
+        doubts=_all_doubts((*first.doubts, *second.doubts)),
         disturbed=first.disturbed or second.disturbed,
     )
 
 
-def _all_doubts(
-    first: Sequence[CarriedDoubt] | None, second: Sequence[CarriedDoubt] | None
-) -> tuple[CarriedDoubt, ...] | None:
-    if first is None or second is None:
-        return None
+def _all_doubts(carried: Sequence[CarriedDoubt]) -> tuple[CarriedDoubt, ...]:
+    """Return the doubts of several sessions, each once with all the processes that have it."""
     found: dict[str, CarriedDoubt] = {}
-    for one in (*first, *second):
-        known = found.get(one.doubt.code)
-        count = one.processes + (known.processes if known is not None else 0)
-        found[one.doubt.code] = CarriedDoubt(
-            doubt=known.doubt if known is not None else one.doubt, processes=count
-        )
+    for one in carried:
+        known = found.get(one.doubt.code, replace(one, processes=0))
+        found[one.doubt.code] = replace(known, processes=known.processes + one.processes)
     return tuple(sorted(found.values(), key=lambda one: -one.processes))
 
 

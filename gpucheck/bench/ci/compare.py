@@ -21,10 +21,9 @@ from gpucheck.bench.ci.decision import (
     worse_percent,
 )
 from gpucheck.bench.ci.diagnosis import FURTHER_SESSIONS, class_of_failure, ruling
-from gpucheck.bench.ci.disturbance import IDLE, figures_of
+from gpucheck.bench.ci.disturbance import figures_of
 from gpucheck.bench.ci.gates import Wording, exit_status
 from gpucheck.bench.ci.model import (
-    CarriedDoubt,
     ComparedRow,
     ComparedRun,
     RunComparison,
@@ -32,9 +31,7 @@ from gpucheck.bench.ci.model import (
     SavedRun,
     Series,
 )
-from gpucheck.bench.ci.run_data import MetricValues
-from gpucheck.bench.kernel_traits import may_need_host
-from gpucheck.bench.model import Direction, Doubt, Gate, GateClass, GateStatus
+from gpucheck.bench.model import Direction, Gate, GateClass, GateStatus
 from gpucheck.drivers.python.framework_bench import BROKEN, MISSING, SILENT
 from gpucheck.report.envelope import Answer, Failure, Host, Notice
 from gpucheck.report.errors import ExitCode
@@ -98,7 +95,7 @@ def _side(run: SavedRun, file: Path) -> ComparedRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Pair:
-    """Series of one row on both sides, the second run's device, and what forbids a comparison.
+    """Series of one row on both sides, and what forbids a comparison.
 
     `failure` says why one side has none, `other_threads` with how many it has the row instead.
     `decision` is None if the two cannot be compared. `factor` is by how much two runs may differ,
@@ -107,7 +104,6 @@ class _Pair:
 
     first: Series | None
     second: Series | None
-    device: SavedDevice | None = None
     failure: Failure | None = None
     other_threads: int | None = None
     forbidding: Sequence[str] = ()
@@ -129,37 +125,22 @@ def _pairs(
     device: SavedDevice,
     missing: Mapping[str, Failure],
     forbidding: Sequence[str],
-) -> list[_Pair]:
-    """Return the series of both sides by id, second first; what it lacks last.
+) -> Iterator[_Pair]:
+    """Yield the series of both sides by id, in the second's order; what it lacks last.
 
     `missing` says why rows of the first side have no figure.
     """
-    known: Mapping[str, Series] = {one.id: one for one in old}
-    there = {one.id for one in new}
-    both: list[tuple[Series | None, Series]] = [(known.get(one.id), one) for one in new]
-    pairs = [
-        _Pair(
-            first=first,
-            second=second,
-            device=device,
-            failure=_failure_of(second.id, missing) if first is None else None,
-            other_threads=_other_threads(second.id, old) if first is None else None,
-            forbidding=forbidding,
-        )
-        for first, second in both
-    ]
-    return pairs + [
-        _Pair(
-            first=first,
-            second=None,
-            device=device,
-            failure=_failure_of(first.id, device.failures),
-            other_threads=_other_threads(first.id, new),
-            forbidding=forbidding,
-        )
-        for first in old
-        if first.id not in there
-    ]
+    before, now = {one.id: one for one in old}, {one.id: one for one in new}
+    for name in now | before:
+        pair = _Pair(first=before.get(name), second=now.get(name), forbidding=forbidding)
+        if pair.first is None or pair.second is None:
+            others, failures = (old, missing) if pair.first is None else (new, device.failures)
+            pair = replace(
+                pair,
+                failure=_failure_of(name, failures),
+                other_threads=_other_threads(name, others),
+            )
+        yield pair
 
 
 def _failure_of(row: str, failures: Mapping[str, Failure]) -> Failure | None:
@@ -280,20 +261,20 @@ def _judged(row: ComparedRow, pair: _Pair, decision: Decision) -> ComparedRow:
     if decision.status is GateStatus.PASS:
         return replace(row, status=GateStatus.PASS, reason=reason, class_=None)
     limit = limit_of(decision.expected, row.tolerance_percent, row.direction)
-    figures = _figures(pair.some, pair.device)
+    figures = figures_of(pair.some)
     if decision.status is GateStatus.FAIL:
         figures = figures.since(decision.since)
     said = ruling(decision.status, figures, limit)
     # A pair left open by noise says so in its reason already.
-    silent = said.diagnosis.class_ is GateClass.NOISE
-    steps = (_MORE,) if silent else said.diagnosis.next
+    silent = said.class_ is GateClass.NOISE
+    steps = (_MORE,) if silent else said.next
     if said.status is GateStatus.FAIL and pair.first is not None and len(pair.first.sessions) < 2:
         steps = (*steps, FURTHER_SESSIONS)
     return replace(
         row,
         status=said.status,
-        reason=reason if silent else f"{reason}; {said.diagnosis.sentence}",
-        class_=said.diagnosis.class_,
+        reason=reason if silent else f"{reason}; {said.sentence}",
+        class_=said.class_,
         next=steps,
         repeat_helps=said.repeat_helps,
     )
@@ -321,25 +302,6 @@ def gate_of_row(row: ComparedRow) -> Gate:
         repeat_helps=row.repeat_helps,
         next=row.next,
     )
-
-
-def _figures(series: Series, device: SavedDevice | None) -> MetricValues:
-    """Return a saved figure in the form that `ruling` takes."""
-    doubts = series.doubts
-    if doubts is None:
-        # An older file has doubts by device only, not by row.
-        on_host = may_need_host(series.device, series.id.split("/"))
-        doubts = tuple(
-            CarriedDoubt(
-                doubt=Doubt(
-                    code=code, message=f"a row of this device has the doubt {code}", next=IDLE
-                ),
-                processes=len(series.values),
-            )
-            for code in (device.doubts if device is not None else ())
-            if on_host or code != "host-busy"
-        )
-    return figures_of(replace(series, doubts=doubts))
 
 
 #: A change that is shown as 0.0 % has no direction.

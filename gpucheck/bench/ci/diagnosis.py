@@ -60,47 +60,37 @@ _FAILURES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """Where to look for the cause: its class, a sentence, what was seen, and what to do."""
+    """Where to look for the cause: its class, a sentence, what was seen, and what to do.
+
+    `status` is the verdict on what did not simply pass; `repeat_helps` says that further processes
+    may decide an undecided figure.
+    """
 
     class_: GateClass
     sentence: str
     evidence: tuple[Evidence, ...] = ()
     next: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ruling:
-    """Decision on a figure that did not simply pass: its status and its diagnosis.
-
-    `repeat_helps` says that further processes may decide an undecided figure.
-    """
-
-    status: GateStatus
-    diagnosis: Diagnosis
+    status: GateStatus = GateStatus.FAIL
     repeat_helps: bool = False
 
 
 def ruling(
     status: GateStatus, figures: MetricValues, limit: float, peers: Sequence[MetricValues] = ()
-) -> Ruling:
+) -> Diagnosis:
     """Return what a failing or undecided figure decides, the one rule for every comparison.
 
     A figure that others disturbed in most of its processes does not show the state of the device,
     so it is undecided. If they disturbed every process, repeating does not help.
     """
-    if status is GateStatus.FAIL:
-        disturbed = _blame(figures, GateClass.ENVIRONMENT, ENVIRONMENT)
-        if disturbed is None:
-            return Ruling(status=status, diagnosis=_diagnose(figures, limit, peers))
-        found = disturbed
-    else:
-        found = _of_doubts(figures)
+    if status is GateStatus.FAIL and _with_codes(figures, ENVIRONMENT) is None:
+        return _diagnose(figures, limit, peers)
+    found = _of_doubts(figures)
     always_disturbed = any(
         one.doubt.code in ENVIRONMENT and one.processes >= len(figures.values)
         for one in figures.doubts
     )
     helps = bool(figures.values) and found.class_ in _BY_REPETITION and not always_disturbed
-    return Ruling(status=GateStatus.INCONCLUSIVE, diagnosis=found, repeat_helps=helps)
+    return replace(found, status=GateStatus.INCONCLUSIVE, repeat_helps=helps)
 
 
 def find_disturbing(figures: MetricValues) -> Doubt | None:
@@ -276,18 +266,14 @@ def _sensors(figures: MetricValues) -> Iterator[Evidence]:
         yield Evidence("power", f"{stats.median(drawn):.0f} W")
 
 
-def explained(gate: Gate, reason: str, diagnosis: Diagnosis) -> Gate:
-    """Return a gate with a reason, and the rest of its diagnosis."""
+def explained(gate: Gate, found: Diagnosis, before: str = "") -> Gate:
+    """Return a gate that did not pass, with its diagnosis; the reason may begin with a text."""
     return replace(
         gate,
-        class_=diagnosis.class_,
-        reason=reason,
-        evidence=diagnosis.evidence,
-        next=diagnosis.next,
+        status=found.status,
+        class_=found.class_,
+        reason=f"{before}{found.sentence}",
+        evidence=found.evidence,
+        next=found.next,
+        repeat_helps=found.repeat_helps,
     )
-
-
-def ruled(gate: Gate, reason: str, found: Ruling) -> Gate:
-    """Return a gate with a ruling and its reason."""
-    gate = replace(gate, status=found.status, repeat_helps=found.repeat_helps)
-    return explained(gate, reason, found.diagnosis)

@@ -11,12 +11,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from gpucheck.bench.ci.decision import scatter, typical
-from gpucheck.bench.ci.diagnosis import find_disturbing, ruled, ruling
+from gpucheck.bench.ci.diagnosis import explained, find_disturbing, ruling
 from gpucheck.bench.ci.model import Series
 from gpucheck.bench.ci.run_data import MetricValues
 from gpucheck.bench.model import Gate, GateClass, GateStatus
 
-IDLE = "run it again when the machine is idle"
+_IDLE = "run it again when the machine is idle"
 
 
 def figures_of(series: Series) -> MetricValues:
@@ -25,7 +25,7 @@ def figures_of(series: Series) -> MetricValues:
         device=series.device,
         gpu_uuid=series.gpu_uuid,
         values=series.values,
-        doubts=series.doubts or (),
+        doubts=series.doubts,
     )
 
 
@@ -65,6 +65,6 @@ def disturbed_gates(series: Sequence[Series]) -> Iterator[Gate]:
             measured=math.exp(typical(one.values)),
             values=one.values,
         )
-        said = replace(ruling(gate.status, figures_of(one), 0.0), repeat_helps=False)
-        gate = ruled(gate, one.disturbed, said)
-        yield replace(gate, next=(IDLE,)) if gate.class_ is GateClass.NOISE else gate
+        gate = explained(gate, ruling(gate.status, figures_of(one), 0.0))
+        steps = (_IDLE,) if gate.class_ is GateClass.NOISE else gate.next
+        yield replace(gate, reason=one.disturbed, next=steps, repeat_helps=False)

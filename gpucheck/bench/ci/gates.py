@@ -26,11 +26,10 @@ from gpucheck.bench.ci.decision import (
 from gpucheck.bench.ci.diagnosis import (
     FURTHER_SESSIONS,
     Diagnosis,
-    Ruling,
     class_of_failure,
     decisive,
+    explained,
     leaves_open,
-    ruled,
     ruling,
 )
 from gpucheck.bench.ci.limits import expected_of, is_computed, number
@@ -177,6 +176,7 @@ _UNKNOWN = Diagnosis(
         "compare it with its datasheet, or with a board that you know to be good: "
         "gpucheck bench --save FILE there, then gpucheck bench --baseline FILE here",
     ),
+    status=GateStatus.INCONCLUSIVE,
 )
 #: The order in which the statuses of its devices decide a node's.
 _WORST_FIRST = (GateStatus.FAIL, GateStatus.INCONCLUSIVE, GateStatus.PASS, GateStatus.SKIP)
@@ -294,8 +294,8 @@ class _Judging:
         found = ruling(status, judged, limit, self._peers)
         board = self._figures.gpu.board if self._figures.gpu is not None else None
         if found.status is GateStatus.FAIL and is_computed(check, board):
-            found = Ruling(status=GateStatus.INCONCLUSIVE, diagnosis=_UNKNOWN)
-        gate = ruled(gate, f"{shortfall}: {found.diagnosis.sentence}", found)
+            found = _UNKNOWN
+        gate = explained(gate, found, f"{shortfall}: ")
         if gate.status is GateStatus.FAIL and self._is_of_one_session:
             return replace(gate, next=(*gate.next, FURTHER_SESSIONS))
         return gate

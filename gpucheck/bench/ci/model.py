@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gpucheck.bench.model import BenchResult, Direction, Doubt, GateClass, GateStatus
+from gpucheck.bench.model import BenchResult, Direction, Doubt, GateClass, GateStatus, Measurement
 from gpucheck.report.envelope import Failure, Host, Tool
 
 
@@ -28,6 +28,11 @@ class ProcessRun:
     host: Host = field(default_factory=Host)
     exit_code: int | None = None
 
+    @property
+    def rows(self) -> tuple[Measurement, ...]:
+        """Return what it measured; empty if it returned no document."""
+        return self.result.measurements if self.result is not None else ()
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CarriedDoubt:
@@ -43,9 +48,9 @@ class Series:
 
     `tolerance_percent` is the profile's for this check. `repeat_factor` is the factor by which two
     runs of one process each may differ, 19 times in 20: the largest of all processes, None if no
-    process gives one. `doubts` are the processes' doubts, None in files that do not keep them by
-    row. `sessions` is the number of values from each session in order; empty means one session.
-    `disturbed` says why the figures do not show the machine itself, None if they do.
+    process gives one. `doubts` are the processes' doubts. `sessions` is the number of values from
+    each session in order; empty means one session. `disturbed` says why the figures do not show the
+    machine itself, None if they do.
     """
 
     id: str
@@ -56,7 +61,7 @@ class Series:
     tolerance_percent: float
     gpu_uuid: str | None = None
     repeat_factor: float | None = None
-    doubts: tuple[CarriedDoubt, ...] | None = None
+    doubts: tuple[CarriedDoubt, ...] = ()
     sessions: tuple[int, ...] = ()
     disturbed: str | None = None
 

@@ -25,7 +25,7 @@ from gpucheck.bench.ci.decision import (
     student_quantile,
     typical,
 )
-from gpucheck.bench.ci.diagnosis import ruled, ruling
+from gpucheck.bench.ci.diagnosis import explained, ruling
 from gpucheck.bench.ci.profile_model import Aggregate, Check, Target
 from gpucheck.bench.ci.run_data import MetricValues, RunData
 from gpucheck.bench.model import Direction, Gate, GateStatus, Severity
@@ -194,12 +194,12 @@ def _straggler(data: RunData, ones: Sequence[_Held], tolerance: float) -> Gate:
         limit = limit_of(worst.decision.expected, tolerance, Direction.HIGHER)
         found = ruling(GateStatus.FAIL, worst.own, limit, worst.others)
         gate = replace(gate, severity=Severity.ERROR if worst.fails else Severity.WARN)
-        return ruled(gate, f"{text}; {found.diagnosis.sentence}", found)
+        return explained(gate, found, f"{text}; ")
     blurred = next((one for one in ones if _is_blurred(one, tolerance)), None)
     if blurred is not None:
         text = f"the noise in {blurred.where} hides a difference of {tolerance:g} %"
         found = ruling(GateStatus.INCONCLUSIVE, blurred.own, 0.0)
-        return ruled(gate, f"{text}; {found.diagnosis.sentence}", found)
+        return explained(gate, found, f"{text}; ")
     return replace(gate, reason=text) if worst.below_percent > tolerance else gate
 
 
@@ -252,6 +252,6 @@ def _spread(check: Check, found: _Group, tolerance: float) -> Gate:
     text = f"{slowest.device} is {change:.1f} % slower than {fastest.device}"
     others = [one for one in ordered if one is not slowest]
     decided = ruling(gate.status, slowest, gate.limit or 0.0, others)
-    gate = ruled(gate, f"{text}; {decided.diagnosis.sentence}", decided)
+    gate = explained(gate, decided, f"{text}; ")
     # No more processes are started for the sake of a warning.
     return replace(gate, repeat_helps=False)

@@ -207,7 +207,7 @@ def _process_times(runs: Sequence[ProcessRun]) -> dict[tuple[object, ...], tuple
     chosen = [run for run in runs if run.together] or list(runs)
     found: dict[tuple[object, ...], tuple[float, ...]] = {}
     for run in chosen:
-        for row in run.result.measurements if run.result is not None else ():
+        for row in run.rows:
             if row.time_s is not None and row.error is None:
                 found[_key(row)] = (*found.get(_key(row), ()), row.time_s)
     return found

@@ -180,8 +180,7 @@ def doubts_of(rows: Sequence[Measurement]) -> tuple[CarriedDoubt, ...]:
 
 def _rows_by_key(check: Check, run: ProcessRun) -> Mapping[_Key, Measurement]:
     """Return the rows of one process that a check is about."""
-    rows = run.result.measurements if run.result is not None else ()
-    return {_key(row): row for row in rows if fits(check, row) and row.time_s}
+    return {_key(row): row for row in run.rows if fits(check, row) and row.time_s}
 
 
 def _key(row: Measurement) -> _Key:
@@ -268,7 +267,7 @@ def _failures(check: Check, runs: Sequence[ProcessRun]) -> list[Failure]:
     for run in runs:
         if run.result is None and run.failure is not None:
             found[run.failure] = None
-        for row in run.result.measurements if run.result is not None else ():
+        for row in run.rows:
             what = (row.kernel, row.dtype.format)
             if row.error and what == (check.kernel, check.dtype) and _is_made_by(check, row):
                 found[row.error] = None

@@ -618,5 +618,4 @@ def test_a_later_session_adds_its_processes_to_the_first_ones_doubt() -> None:
     assert with_session(replace(joined, exit_code=0), replace(joined, exit_code=3)).exit_code == 3
     assert joined.series
     for one in joined.series:
-        assert one.doubts is not None
         assert [(each.doubt.message, each.processes) for each in one.doubts] == [("first", 5)]

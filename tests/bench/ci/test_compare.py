@@ -200,16 +200,10 @@ def test_a_gpu_is_held_against_one_of_its_board() -> None:
         ("bimodal", GateStatus.FAIL, GateClass.HARDWARE),
     ],
 )
-@pytest.mark.parametrize("by_row", [True, False], ids=["by-row", "an-older-file"])
 def test_what_the_run_said_of_itself_explains_a_slowdown(
-    code_: str, status: GateStatus, expected: GateClass, by_row: bool
+    code_: str, status: GateStatus, expected: GateClass
 ) -> None:
-    second = run(5e14, doubts=(code_,))
-    if not by_row:
-        bare = tuple(replace(one, doubts=None) for one in second.series)
-        second = replace(second, series=bare)
-
-    (only,) = compared(run(), second).rows
+    (only,) = compared(run(), run(5e14, doubts=(code_,))).rows
 
     assert (only.status, only.class_) == (status, expected)
     assert only.next

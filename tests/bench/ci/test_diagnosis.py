@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from gpucheck.bench.ci.diagnosis import Ruling, ruling
+from gpucheck.bench.ci.diagnosis import Diagnosis, ruling
 from gpucheck.bench.ci.model import CarriedDoubt, GateClass, GateStatus
 from gpucheck.bench.ci.run_data import MetricValues
 from tests.fakes.bench_results import doubt, gpu, product
@@ -31,7 +31,7 @@ def figures(
     )
 
 
-def failing(own: MetricValues, limit: float, *peers_mhz: float | None) -> Ruling:
+def failing(own: MetricValues, limit: float, *peers_mhz: float | None) -> Diagnosis:
     peers = [figures(clock_mhz=clock) for clock in peers_mhz]
     return ruling(GateStatus.FAIL, own, limit, peers)
 
@@ -52,7 +52,7 @@ def failing(own: MetricValues, limit: float, *peers_mhz: float | None) -> Ruling
 def test_a_power_limit_explains_what_the_usual_clock_would_pass(
     limit: float, peers_mhz: tuple[float | None, ...], usual: str | None
 ) -> None:
-    found = failing(figures(), limit, *peers_mhz).diagnosis
+    found = failing(figures(), limit, *peers_mhz)
 
     assert found.class_ is (GateClass.HARDWARE if usual is None else GateClass.POWER_CAP)
     assert usual is None or f"{usual} is usual" in found.sentence
@@ -64,19 +64,19 @@ def test_a_power_limit_explains_what_the_usual_clock_would_pass(
     ids=["own-clock", "values", "usual-clock"],
 )
 def test_a_clock_that_nobody_read_explains_nothing(unread: MetricValues) -> None:
-    assert failing(unread, 700.0).diagnosis.class_ is GateClass.HARDWARE
+    assert failing(unread, 700.0).class_ is GateClass.HARDWARE
 
 
 @pytest.mark.parametrize(("processes", "blamed"), [(2, False), (3, True)])
 def test_a_cause_is_seen_in_half_of_the_processes(processes: int, blamed: bool) -> None:
     found = failing(figures("clocks-locked", processes=processes, board=False), 700.0)
 
-    assert (found.diagnosis.class_ is GateClass.CONFIG) is blamed
+    assert (found.class_ is GateClass.CONFIG) is blamed
 
 
 def test_noise_is_named_by_any_process_that_had_it() -> None:
     found = ruling(GateStatus.INCONCLUSIVE, figures("bimodal", processes=1), 700.0)
 
-    assert found.diagnosis.class_ is GateClass.NOISE
-    assert found.diagnosis.sentence.endswith("; there was bimodal")
+    assert found.class_ is GateClass.NOISE
+    assert found.sentence.endswith("; there was bimodal")
     assert found.repeat_helps
