@@ -28,9 +28,9 @@ from gpucheck.bench.ci.decision import (
     Decision,
     corrected,
     decide,
-    student_quantile,
 )
 from gpucheck.bench.model import GateStatus
+from gpucheck.bench.stats import student_quantile
 
 DOCUMENTS = Path(__file__).parents[1] / "docs"
 DOCUMENT = DOCUMENTS / "reference" / "profiles.md"

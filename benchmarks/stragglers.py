@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.decision import DOCUMENT, written
+from gpucheck.bench import stats
 from gpucheck.bench.ci import decision, peers
 from gpucheck.bench.model import GateStatus, Severity
 from tests.fakes.nodes import CHECKS, AcceptanceNode
@@ -218,14 +219,14 @@ def _reaches(others: Floats, tests: int) -> Iterator[Floats]:
     scatter = np.sqrt(squares / (prior + freedom * checks))
     scatter = scatter * math.sqrt(1 + math.pi / (2 * others.shape[1] + math.pi - 2))
     for risk in (peers._WARNING_RISK, peers._FAILING_RISK):
-        yield scatter * decision.student_quantile(risk / tests, prior + freedom)
+        yield scatter * stats.student_quantile(risk / tests, prior + freedom)
 
 
 def _is_surely_beyond(own: _Mean, others: _Mean, is_slow: Bools) -> Bools:
     """Return whether the interval is beyond the tolerance, and two thirds of the processes are."""
     variance = own.variance + others.variance
     welch = own.variance**2 / own.freedom + others.variance**2 / others.freedom
-    quantiles = np.array([math.inf, *(decision.student_quantile(0.05, at) for at in range(1, 9))])
+    quantiles = np.array([math.inf, *(stats.student_quantile(0.05, at) for at in range(1, 9))])
     half = quantiles[(variance**2 / welch + 1e-9).astype(int)] * np.sqrt(variance)
     found: Bools = others.mean - own.mean - half > -_LINE
     found &= is_slow.mean(-1) >= decision._MOST

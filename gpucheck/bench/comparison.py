@@ -73,7 +73,8 @@ def _rivals(cpus: Iterable[Measurement], gpu: Measurement) -> list[Measurement]:
     return alike or plain
 
 
-def _time_s(row: Measurement) -> float:
+def time_of(row: Measurement) -> float:
+    """Return the time of a row that has one."""
     assert row.time_s is not None
     return row.time_s
 
@@ -86,7 +87,7 @@ def _fastest_gpu_rows(timed: Sequence[Measurement]) -> list[Measurement]:
             continue
         what = (row.kernel, row.shape, tuple(row.parameters.items()), row.dtype)
         problem = (*what, row.device, maker_of(row))
-        if problem not in best or _time_s(row) < _time_s(best[problem]):
+        if problem not in best or time_of(row) < time_of(best[problem]):
             best[problem] = row
     return list(best.values())
 
@@ -99,7 +100,7 @@ def _end_to_end(rows: Sequence[Measurement], gpu: Measurement) -> Measurement | 
         for other in rows
         if (other.scope, other.device, other.dtype, maker_of(other)) == wanted
     )
-    return min(found, key=_time_s, default=None)
+    return min(found, key=time_of, default=None)
 
 
 def _comparison(
@@ -108,13 +109,13 @@ def _comparison(
     end_to_end: Measurement | None,
     lacking: str | None,
 ) -> Comparison:
-    cpu = min(rivals, key=_time_s)
-    own_s = min((_time_s(one) for one in rivals if maker_of(one) == maker_of(gpu)), default=None)
-    cpu_s, gpu_s = _time_s(cpu), _time_s(gpu)
+    cpu = min(rivals, key=time_of)
+    own_s = min((time_of(one) for one in rivals if maker_of(one) == maker_of(gpu)), default=None)
+    cpu_s, gpu_s = time_of(cpu), time_of(gpu)
     resident = cpu_s / gpu_s
     moved = amortised = break_even = None
     if end_to_end is not None:
-        end_to_end_s = _time_s(end_to_end)
+        end_to_end_s = time_of(end_to_end)
         # The end-to-end time may be the shorter one by noise: then the transfer cost nothing.
         transfer_s = max(0.0, end_to_end_s - gpu_s)
         moved = cpu_s / end_to_end_s
@@ -145,7 +146,7 @@ def _comparison(
         doubts=(
             *_different_precision(cpu, gpu),
             *_sides_in_doubt(cpu, gpu),
-            *_faster_cpu_exists(lacking),
+            *([] if lacking is None else [make_doubt("faster-cpu-exists", how=lacking)]),
         ),
     )
 
@@ -177,11 +178,6 @@ def side_text(side: Measurement | ComparisonSide) -> str:
     if side.framework is None:
         return f"gpucheck's {side.variant.removesuffix('-1-thread')}"
     return side.framework.text
-
-
-def _faster_cpu_exists(how: str | None) -> tuple[Doubt, ...]:
-    """Doubt a comparison with a CPU side that is known not to be the fastest there is."""
-    return () if how is None else (make_doubt("faster-cpu-exists", how=how),)
 
 
 def _different_precision(cpu: Measurement, gpu: Measurement) -> tuple[Doubt, ...]:
@@ -217,7 +213,7 @@ def _side(row: Measurement) -> ComparisonSide:
         variant=row.variant,
         threads=row.threads,
         median_s=row.median_s,
-        time_s=_time_s(row),
+        time_s=time_of(row),
         dtype=row.dtype,
         framework=row.framework,
     )

@@ -33,7 +33,7 @@ from gpucheck.bench.kernels.batch import batch_sizes
 from gpucheck.bench.kernels.copy import verify_copy
 from gpucheck.bench.mnist import CLASSES, INPUTS
 from gpucheck.bench.model import DtypeSpec, Fact, Scope, Verified
-from gpucheck.bench.numerics import FORMATS, STORAGES, Format
+from gpucheck.bench.numerics import FORMATS, STORAGES
 from gpucheck.bench.request_model import BenchMode
 from gpucheck.bench.training import RATE, TrainingPlan, TrainingState, batch_count, step_work
 from gpucheck.drivers.gpu import BenchGpu
@@ -358,11 +358,6 @@ class FrameworkCase(Case):
         shared.clear()
 
 
-def _stored_as(form: Format) -> str:
-    """Return the format's name as frameworks know it; tf32 is float32 in memory."""
-    return form.spec.input
-
-
 class FrameworkMatmul(FrameworkCase):
     """Matrix product of a framework."""
 
@@ -382,8 +377,8 @@ class FrameworkMatmul(FrameworkCase):
         return (self._order.shape[0], self._order.shape[2])
 
     def inputs(self) -> Sequence[tuple[HostArray, str]]:
-        """Return A and B."""
-        stored = _stored_as(self._form)
+        """Return A and B; frameworks know tf32 as float32, as it is stored."""
+        stored = self._form.spec.input
         return [(array, stored) for array in matmul.draw_inputs(self._order)]
 
     def trial_s(self) -> float | None:

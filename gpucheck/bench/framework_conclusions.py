@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from gpucheck.bench.comparison import maker_of, maker_text, side_text
+from gpucheck.bench.comparison import maker_of, maker_text, side_text, time_of
 from gpucheck.bench.framework_doubts import ACCURACY_POINTS
 from gpucheck.bench.model import Comparison, Conclusion, Fact, FrameworkFacts, Measurement, Scope
 from gpucheck.report.text import count_of, duration, percent_text, two_digits
@@ -131,21 +131,16 @@ def _of_one_problem(
 def _fastest_by_maker(rows: Iterable[Measurement]) -> dict[str | None, Measurement]:
     """Return each maker's fastest row, the fastest maker first."""
     found: dict[str | None, Measurement] = {}
-    for row in sorted(rows, key=_seconds):
+    for row in sorted(rows, key=time_of):
         found.setdefault(maker_of(row), row)
     return found
-
-
-def _seconds(row: Measurement) -> float:
-    assert row.time_s is not None
-    return row.time_s
 
 
 def _faster(quick: Measurement, slow: Measurement, factor: float) -> bool:
     """Return whether a row is faster by this factor, and their intervals do not meet."""
     if quick.ci95_s is None or slow.ci95_s is None or quick.ci95_s[1] >= slow.ci95_s[0]:
         return False
-    return _seconds(slow) >= factor * _seconds(quick)
+    return time_of(slow) >= factor * time_of(quick)
 
 
 # --------------------------------------------------------------------------------- shares
@@ -159,7 +154,7 @@ def _shares(best: Mapping[str | None, Measurement]) -> Iterator[Conclusion]:
         return
     if not percents:
         limit = f"the speed of {side_text(first)}"
-        percents = [100 * _seconds(first) / _seconds(row) for row in best.values()]
+        percents = [100 * time_of(first) / time_of(row) for row in best.values()]
     texts: list[str] = []
     facts: dict[str, Fact] = {}
     for (name, row), percent in zip(best.items(), percents, strict=True):
@@ -213,12 +208,12 @@ def _compiling(forms: Sequence[Measurement]) -> Iterator[Conclusion]:
     if eager is None or compiled is None or compiled.framework is None:
         return
     who = f"{maker_text(maker_of(compiled))}'s {compiled.framework.form}"
-    facts: dict[str, Fact] = {"speedup": _seconds(eager) / _seconds(compiled)}
+    facts: dict[str, Fact] = {"speedup": time_of(eager) / time_of(compiled)}
     if _faster(compiled, eager, _FORM_FASTER):
         text = f"{who} is {_factor(eager, compiled)} as fast as its eager code"
         compile_s = compile_seconds(compiled)
         if compile_s is not None:
-            pays = max(1, round(compile_s / (_seconds(eager) - _seconds(compiled))))
+            pays = max(1, round(compile_s / (time_of(eager) - time_of(compiled))))
             facts |= {"compile_s": compile_s, "pays_off_from": pays}
             text += f"; compiling takes {duration(compile_s)} once, which pays off from "
             text += count_of(pays, "operation")
@@ -246,11 +241,11 @@ def _is_eager(row: Measurement) -> bool:
 
 
 def _quickest(rows: Iterable[Measurement]) -> Measurement | None:
-    return min(rows, key=_seconds, default=None)
+    return min(rows, key=time_of, default=None)
 
 
 def _factor(slow: Measurement, quick: Measurement) -> str:
-    return f"{two_digits(_seconds(slow) / _seconds(quick))} times"
+    return f"{two_digits(time_of(slow) / time_of(quick))} times"
 
 
 def _waits_for_host(row: Measurement) -> bool:
@@ -297,7 +292,7 @@ def _faster_blas(
         return
     name = maker_of(quickest)
     theirs = libraries.get(name or "")
-    percent = 100 * (_seconds(own) / _seconds(quickest) - 1)
+    percent = 100 * (time_of(own) / time_of(quickest) - 1)
     threads = "" if own.threads is None else f" with {count_of(own.threads, 'thread')}"
     uses = f" ({theirs})" if theirs else ""
     yield Conclusion(

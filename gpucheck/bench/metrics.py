@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from gpucheck.bench.ci.baseline import row_id
+from gpucheck.bench.ci.run_data import row_id
 from gpucheck.bench.model import BenchResult, BurnResult, Gate, GateStatus, Measurement
 from gpucheck.report.envelope import Report
 from gpucheck.report.metrics import Metric, gauge, gpu_labels, ratio

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from gpucheck.bench.ci.baseline import row_id
 from gpucheck.bench.ci.model import ComparedRow, RunComparison
+from gpucheck.bench.ci.run_data import row_id
 from gpucheck.bench.model import BenchResult, BurnResult, Measurement
 from gpucheck.report.envelope import Report
 from gpucheck.report.text import View

@@ -248,9 +248,8 @@ def _against_copy(
     Data that a processor's cache may hold are held against a copy of as many bytes. Then it does
     not matter that they are in the cache, except where memory itself is measured.
     """
-    if row.throughput is None or row.throughput.unit != "B/s":
-        return _lacking(row, "percent_of_copy", _NO_MEMORY)
-    if row.scope is not Scope.RESIDENT or row.kernel in LINKS:
+    moves = row.throughput is not None and row.throughput.unit == "B/s"
+    if not moves or row.scope is not Scope.RESIDENT or row.kernel in LINKS:
         return _lacking(row, "percent_of_copy", _NO_MEMORY)
     cached = row.device == "cpu" and in_cache(row)
     copy, limit = _copy_of_as_many_bytes(row, possible), "the best copy or triad of as many bytes"

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from gpucheck.bench.case import CaseOrder, Kernel, Work
+from gpucheck.bench.case import CaseOrder
 from gpucheck.bench.kernels.matmul import Matmul, draw_inputs, missing_format, verify_product
 from gpucheck.bench.model import Corruption, Verified
 from gpucheck.bench.numerics import FORMATS, STORAGES, HostData
@@ -268,26 +268,14 @@ _GPU_EDGE, _CPU_EDGE = 8192, 1024
 # ------------------------------------------------------------------------------ planning
 
 
-class _ProductKernel(Kernel):
+class _ProductKernel(Matmul):
     """Product as `make_plan` sees it: one format, one size for every mode, no rows."""
 
     id = "product"
 
     def __init__(self, dtype: str, edge: int) -> None:
-        self.dtypes = dict.fromkeys(BenchMode, (dtype,))
-        self.sizes = dict.fromkeys(BenchMode, edge)
-
-    def shape(self, size: int) -> tuple[int, ...]:
-        """Return (m, k, n) for square matrices of edge `size`."""
-        return Matmul().shape(size)
-
-    def work(self, shape: tuple[int, ...], dtype: str) -> Work:
-        """Return the work of one product."""
-        return Matmul().work(shape, dtype)
-
-    def host_bytes(self, shape: tuple[int, ...], dtype: str, gpu_count: int) -> int:
-        """Return the bytes for drawing, keeping and checking, as for the timed product."""
-        return Matmul().host_bytes(shape, dtype, gpu_count)
+        self.dtypes = MappingProxyType(dict.fromkeys(BenchMode, (dtype,)))
+        self.sizes = MappingProxyType(dict.fromkeys(BenchMode, edge))
 
     def device_bytes(self, shape: tuple[int, ...], dtype: str) -> int:
         """Return the bytes of both factors, the first product, and the one compared with it."""

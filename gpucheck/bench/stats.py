@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 
 from gpucheck.bench.model import SampleSummary
@@ -16,9 +17,6 @@ from gpucheck.bench.model import SampleSummary
 PRECISION = 0.01
 #: Two rounds show too little of how much rounds differ.
 FEWEST_FOR_INTERVAL = 3
-#: Quantiles of Student's t for 95 %, by degrees of freedom; beyond them the series is exact enough.
-_STUDENT = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776}
-_NORMAL = 1.959964
 #: Largest correlation of rounds that widens the interval; beyond it they are a trend.
 _MOST_ALIKE = 0.8
 #: Neighbouring rounds are alike: so many of them show as much as one. Other machines' use of caches
@@ -43,19 +41,30 @@ def quantile(samples: Sequence[float], share: float) -> float:
     return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
 
 
-def student_quantile(freedom: int) -> float:
-    """Return the two-sided 95 % quantile of Student's t, accurate to 0.2 %.
+def student_tail(t: float, freedom: int) -> float:
+    """Return P(T > t) of Student's t, t at least 0 (Abramowitz and Stegun 26.7.3 and 26.7.4)."""
+    angle = math.atan2(t, math.sqrt(freedom))
+    sine, cosine = math.sin(angle), math.cos(angle)
+    odd = freedom % 2
+    term = cosine if odd else 1.0
+    total = 0.0
+    for power in range(odd, freedom - 1, 2):
+        total += term
+        term *= cosine * cosine * (power + 1) / (power + 2)
+    within = 2 / math.pi * (angle + sine * total) if odd else sine * total
+    return max(0.0, (1 - within) / 2)
 
-    Beyond four degrees of freedom by the expansion about the normal quantile (Fisher and Cornish
-    1960; Abramowitz and Stegun 26.7.5).
-    """
-    if freedom in _STUDENT:
-        return _STUDENT[freedom]
-    z = _NORMAL
-    first = (z**3 + z) / 4
-    second = (5 * z**5 + 16 * z**3 + 3 * z) / 96
-    third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
-    return z + first / freedom + second / freedom**2 + third / freedom**3
+
+@lru_cache(maxsize=4096)
+def student_quantile(share: float, freedom: int) -> float:
+    """Return the t that a share of Student's distribution lies beyond; the share is below 0.5."""
+    low, high = 0.0, 1.0
+    while student_tail(high, freedom) > share:
+        low, high = high, 2 * high
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if student_tail(middle, freedom) > share else (low, middle)
+    return high
 
 
 def interval(medians: Sequence[float]) -> tuple[float, float] | None:
@@ -108,7 +117,7 @@ def _spread(medians: Sequence[float]) -> tuple[float, float, float, float] | Non
     alike = min(_MOST_ALIKE, max(0.0, alike + 1 / count))
     of_round = square / (count - 1)
     of_mean = of_round / count * (1 + alike) / (1 - alike)
-    return centre, of_mean, of_round, student_quantile(count - 1)
+    return centre, of_mean, of_round, student_quantile(0.025, count - 1)
 
 
 def bound_interval(fastest: Sequence[float]) -> tuple[float, float] | None:

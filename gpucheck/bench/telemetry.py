@@ -167,7 +167,11 @@ class Observer:
         for uuid, gpu in self._gpus.items():
             before, gpu.last = gpu.last, window.counters.get(uuid, gpu.last)
             gpu.unavailable = window.unavailable.get(uuid, gpu.unavailable)
-            others = self._others(uuid, gpu.last)
+            others = other_processes(
+                self._before.get(uuid, frozenset()),
+                frozenset(gpu.last.get("processes", ())),
+                frozenset((self._own_pid, *self._children())),
+            )
             gpu.others |= others
             counted = gpu.groups.setdefault(group, _Counted())
             counted.seconds += seconds
@@ -176,13 +180,6 @@ class Observer:
             counted.new_errors.update(grown(before, gpu.last))
         for sample in window.samples:
             self._gpus[sample.uuid].samples.append(sample)
-
-    def _others(self, uuid: str, counters: Mapping[str, Any]) -> set[int]:
-        return other_processes(
-            self._before.get(uuid, frozenset()),
-            frozenset(counters.get("processes", ())),
-            frozenset((self._own_pid, *self._children())),
-        )
 
     def state(
         self, uuid: str | None, slices_s: Sequence[tuple[float, float]], group: Hashable

@@ -23,7 +23,7 @@ from gpucheck.bench.ci.model import (
 )
 from gpucheck.bench.ci.processes import BENCH_SCHEMA, read_document
 from gpucheck.bench.ci.profile_model import Profile
-from gpucheck.bench.ci.run_data import doubts_of
+from gpucheck.bench.ci.run_data import doubts_of, row_id
 from gpucheck.bench.model import (
     BenchEnvironment,
     Direction,
@@ -31,7 +31,6 @@ from gpucheck.bench.model import (
     GpuTelemetry,
     Measurement,
     ProfileUse,
-    Scope,
 )
 from gpucheck.bench.request_model import BenchRequest
 from gpucheck.drivers.host.files import MOST_JSON_BYTES, read_file
@@ -192,24 +191,6 @@ def advice_on(found: Sequence[str], profile: str | None = None) -> str:
 
 #: What a row may lose where no profile says otherwise.
 TOLERANCE_PERCENT = 5.0
-
-
-def row_id(row: Measurement) -> str:
-    """Return a row's name, the same in every run: kernel, variant, format, shape and the rest.
-
-    A framework and its form are part of it, its version and its Python are not.
-    """
-    shape = "x".join(str(edge) for edge in row.shape)
-    parts = [row.kernel, row.variant, row.dtype.format, shape]
-    if row.framework is not None:
-        parts.append(f"framework={row.framework.name}")
-        parts.append(f"form={row.framework.form}")
-    if row.scope is not Scope.RESIDENT:
-        parts.append(row.scope.value)
-    if row.threads is not None:
-        parts.append(f"threads={row.threads}")
-    parts.extend(f"{key}={value}" for key, value in sorted(row.parameters.items()))
-    return "/".join(parts)
 
 
 def row_series(runs: Sequence[ProcessRun]) -> tuple[Series, ...]:

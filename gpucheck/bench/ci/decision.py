@@ -22,6 +22,7 @@ from functools import lru_cache
 from statistics import NormalDist
 
 from gpucheck.bench.model import Direction, GateStatus
+from gpucheck.bench.stats import student_quantile, student_tail
 
 #: Two processes show how far they differ, but hardly how far others would.
 FEWEST_PROCESSES = 3
@@ -193,32 +194,6 @@ def scatter(values: Sequence[float]) -> float:
     """Return by which share several processes' figures differ, without strays: 0.02 is 2 %."""
     kept = _without_strays([math.log(value) for value in values])
     return _exp(deviation(kept, math.fsum(kept) / len(kept))) - 1
-
-
-def student_tail(t: float, freedom: int) -> float:
-    """Return P(T > t) of Student's t, t at least 0 (Abramowitz and Stegun 26.7.3 and 26.7.4)."""
-    angle = math.atan2(t, math.sqrt(freedom))
-    sine, cosine = math.sin(angle), math.cos(angle)
-    odd = freedom % 2
-    term = cosine if odd else 1.0
-    total = 0.0
-    for power in range(odd, freedom - 1, 2):
-        total += term
-        term *= cosine * cosine * (power + 1) / (power + 2)
-    within = 2 / math.pi * (angle + sine * total) if odd else sine * total
-    return max(0.0, (1 - within) / 2)
-
-
-@lru_cache(maxsize=4096)
-def student_quantile(share: float, freedom: int) -> float:
-    """Return the t that a share of Student's distribution lies beyond; the share is below 0.5."""
-    low, high = 0.0, 1.0
-    while student_tail(high, freedom) > share:
-        low, high = high, 2 * high
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if student_tail(middle, freedom) > share else (low, middle)
-    return high
 
 
 def _without_strays(logs: Sequence[float]) -> list[float]:

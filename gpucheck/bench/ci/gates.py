@@ -9,7 +9,7 @@ import math
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from gpucheck.bench.ci.baseline import advice_on, renewal
 from gpucheck.bench.ci.decision import (
@@ -251,10 +251,9 @@ class _Judging:
             number_expected = expected_of(check, board)
             if number_expected is None:
                 name = board.name if board is not None else figures.device
-                reason = (
-                    f"nothing is expected of {name}: its peak, or the share to expect, is unknown"
-                )
-                return self._plain(GateStatus.SKIP, reason)
+                why = "its peak, or the share to expect, is unknown"
+                reason = f"nothing is expected of {name}: {why}"
+                return self._plain(GateStatus.SKIP, reason=reason)
             expected = (number_expected,)
         return decide(
             figures.values, expected, check.tolerance_percent, check.direction, sessions=sessions
@@ -266,8 +265,8 @@ class _Judging:
             return decision
         check, status = self.check, decision.status
         limit = limit_of(decision.expected, check.tolerance_percent, check.direction)
-        gate = replace(
-            self._plain(status, None),
+        gate = self._plain(
+            status,
             measured=decision.measured,
             limit=limit,
             expected=decision.expected,
@@ -341,42 +340,43 @@ class _Judging:
         self, policy: MissingPolicy, reason: str, class_: GateClass, steps: tuple[str, ...]
     ) -> Gate:
         """Return the gate of a missing figure; a skipped one has no cause."""
-        gate = self._plain(_STATUS_WITHOUT[policy], reason)
-        if gate.status is GateStatus.SKIP:
-            return gate
-        return replace(gate, class_=class_, next=steps)
+        gate = self._plain(_STATUS_WITHOUT[policy], reason=reason)
+        return gate if gate.status is GateStatus.SKIP else replace(gate, class_=class_, next=steps)
 
     def _from_baseline(self, baseline: Baseline | None) -> Series | Gate:
         """Return an earlier run's figures, or the gate that says why there are none."""
         check, device = self.check, self._figures.device
-        middle = math.exp(typical(self._figures.values))
+        middle, profile = math.exp(typical(self._figures.values)), option_of(self._data.profile)
         if baseline is None:
             reason = "there is no baseline to compare it with"
-            gate = self._plain(GateStatus.SKIP, reason)
-            word = option_of(self._data.profile)
-            how = "with" if word is None else f"with --profile {shlex.quote(word)}"
-            save = f"save a run {how} --save FILE, then pass it with --baseline FILE"
-            return replace(gate, measured=middle, next=(save,))
-        if baseline.differences.get(device):
-            differences = "; ".join(baseline.differences[device])
-            gate = self._plain(
-                GateStatus.INCONCLUSIVE, f"the baseline does not match: {differences}"
+            how = "with" if profile is None else f"with --profile {shlex.quote(profile)}"
+            steps = (f"save a run {how} --save FILE, then pass it with --baseline FILE",)
+            return self._plain(GateStatus.SKIP, reason=reason, measured=middle, next=steps)
+        if differences := baseline.differences.get(device):
+            return self._plain(
+                GateStatus.INCONCLUSIVE,
+                reason=f"the baseline does not match: {'; '.join(differences)}",
+                measured=middle,
+                class_=GateClass.CONFIG,
+                next=(advice_on(differences, profile),),
             )
-            steps = (advice_on(baseline.differences[device], option_of(self._data.profile)),)
-            return replace(gate, measured=middle, class_=GateClass.CONFIG, next=steps)
         found = [one for one in baseline.series if (one.id, one.device) == (check.id, device)]
+        renew = (renewal(profile),)
         if not found or found[0].unit != check.unit:
             reason = f"the baseline {baseline.path} has no figure for this check in {check.unit}"
-            steps = (renewal(option_of(self._data.profile)),)
-            return self._without_figure(check.on_missing, reason, GateClass.CONFIG, steps)
+            return self._without_figure(check.on_missing, reason, GateClass.CONFIG, renew)
         if found[0].disturbed is not None:
-            reason = f"the baseline was disturbed: {found[0].disturbed}"
-            gate = self._plain(GateStatus.INCONCLUSIVE, reason)
-            steps = (renewal(option_of(self._data.profile)),)
-            return replace(gate, measured=middle, class_=GateClass.ENVIRONMENT, next=steps)
+            return self._plain(
+                GateStatus.INCONCLUSIVE,
+                reason=f"the baseline was disturbed: {found[0].disturbed}",
+                measured=middle,
+                class_=GateClass.ENVIRONMENT,
+                next=renew,
+            )
         return found[0]
 
-    def _plain(self, status: GateStatus, reason: str | None) -> Gate:
+    def _plain(self, status: GateStatus, **more: Any) -> Gate:
+        """Return a gate with what is known of every figure, and these fields."""
         check, figures = self.check, self._figures
         return Gate(
             id=check.id,
@@ -387,7 +387,7 @@ class _Judging:
             unit=check.unit,
             severity=check.severity,
             values=figures.values,
-            reason=reason,
+            **more,
         )
 
 

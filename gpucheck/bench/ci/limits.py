@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from types import MappingProxyType
 
@@ -150,25 +151,30 @@ def expected_of(check: Check, board: Board | None) -> float | None:
 
 def limit_on(check: Check, board: Board | None) -> Limit | None:
     """Return a check's limit on a board and how it is computed, None if there is none."""
+    found = Limit(
+        id=check.id,
+        tolerance_percent=check.tolerance_percent,
+        unit=check.unit,
+        direction=check.direction,
+        source=check.source,
+        line=check.line,
+        sentence="",
+    )
     if check.expectation.baseline:
-        return _against_baseline(check)
+        factor = limit_of(1.0, check.tolerance_percent, check.direction)
+        side = "at least" if check.direction is Direction.HIGHER else "at most"
+        return replace(found, sentence=f"{side} {factor:.4g} x the baseline (--baseline FILE)")
     expected, peak = expected_of(check, board), peak_of(check, board)
     if expected is None:
         return None
     limit = limit_of(expected, check.tolerance_percent, check.direction)
-    percent = None if peak is None else 100 * limit / peak
-    return Limit(
-        id=check.id,
+    return replace(
+        found,
         board=board.name if board is not None else None,
         expected=expected,
-        tolerance_percent=check.tolerance_percent,
         limit=limit,
-        unit=check.unit,
-        direction=check.direction,
         peak=peak,
-        percent_of_peak=percent,
-        source=check.source,
-        line=check.line,
+        percent_of_peak=None if peak is None else 100 * limit / peak,
         sentence=_sentence(check, board, expected, peak),
     )
 
@@ -187,20 +193,6 @@ def _sentence(check: Check, board: Board | None, expected: float, peak: float | 
         if of_value:
             text += f" ({number(peak)} {check.unit}, {source})"
     return text
-
-
-def _against_baseline(check: Check) -> Limit:
-    factor = limit_of(1.0, check.tolerance_percent, check.direction)
-    side = "at least" if check.direction is Direction.HIGHER else "at most"
-    return Limit(
-        id=check.id,
-        tolerance_percent=check.tolerance_percent,
-        unit=check.unit,
-        direction=check.direction,
-        source=check.source,
-        line=check.line,
-        sentence=f"{side} {factor:.4g} x the baseline (--baseline FILE)",
-    )
 
 
 def explain(profile: Profile, board: str | None) -> tuple[Limit, ...]:

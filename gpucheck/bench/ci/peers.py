@@ -22,7 +22,6 @@ from gpucheck.bench.ci.decision import (
     deviation,
     finite,
     limit_of,
-    student_quantile,
     typical,
 )
 from gpucheck.bench.ci.diagnosis import explained, ruling
@@ -169,7 +168,8 @@ def _healthy_percents(
     # The variance of a median is nearly pi / (2 n + pi - 2) times that of one value.
     scatter = math.sqrt(variance * (1 + math.pi / (2 * count + math.pi - 2)))
     return tuple(
-        100 * -math.expm1(-scatter * student_quantile(risk / tests, _PRIOR_FREEDOM + count - 1))
+        100
+        * -math.expm1(-scatter * stats.student_quantile(risk / tests, _PRIOR_FREEDOM + count - 1))
         for risk in (_WARNING_RISK, _FAILING_RISK)
     )
 

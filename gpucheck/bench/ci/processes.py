@@ -14,7 +14,8 @@ from typing import Any
 
 from gpucheck.bench.ci.model import ProcessRun
 from gpucheck.bench.ci.profile_model import RunPlan
-from gpucheck.bench.model import BenchResult, Extent, GpuTelemetry, Measurement, Telemetry
+from gpucheck.bench.ci.run_data import row_id
+from gpucheck.bench.model import BenchResult, Extent, GpuTelemetry, Telemetry
 from gpucheck.bench.request_model import BenchMode, BenchRequest, Fill
 from gpucheck.bench.workers import (
     WORKER_INTERRUPTED,
@@ -188,7 +189,7 @@ def merged(runs: Sequence[ProcessRun]) -> BenchResult | None:
     return replace(
         results[0],
         measurements=tuple(
-            replace(row, process_times_s=medians.get(_key(row), ()))
+            replace(row, process_times_s=medians.get((row.device, row_id(row)), ()))
             for one in results
             for row in one.measurements
         ),
@@ -202,21 +203,16 @@ def merged(runs: Sequence[ProcessRun]) -> BenchResult | None:
     )
 
 
-def _process_times(runs: Sequence[ProcessRun]) -> dict[tuple[object, ...], tuple[float, ...]]:
+def _process_times(runs: Sequence[ProcessRun]) -> dict[tuple[str, str], tuple[float, ...]]:
     """Return the medians of each row's processes, those measured all at once if there are any."""
     chosen = [run for run in runs if run.together] or list(runs)
-    found: dict[tuple[object, ...], tuple[float, ...]] = {}
+    found: dict[tuple[str, str], tuple[float, ...]] = {}
     for run in chosen:
         for row in run.rows:
             if row.time_s is not None and row.error is None:
-                found[_key(row)] = (*found.get(_key(row), ()), row.time_s)
+                key = (row.device, row_id(row))
+                found[key] = (*found.get(key, ()), row.time_s)
     return found
-
-
-def _key(row: Measurement) -> tuple[object, ...]:
-    parameters = tuple(sorted(row.parameters.items()))
-    what = (row.kernel, row.variant, row.framework, row.dtype, row.shape, row.scope)
-    return (row.device, *what, row.threads, parameters)
 
 
 def _merged_telemetry(results: Sequence[BenchResult]) -> Telemetry | None:

@@ -11,12 +11,10 @@ from gpucheck.bench.ci.limits import scale_of
 from gpucheck.bench.ci.model import Baseline, CarriedDoubt, ProcessRun
 from gpucheck.bench.ci.profile_model import Check, Metric, Phase, Profile, Statistic, Target
 from gpucheck.bench.kernel_traits import needs_host
-from gpucheck.bench.model import Corruption, Doubt, GpuTelemetry, Measurement
+from gpucheck.bench.model import Corruption, Doubt, GpuTelemetry, Measurement, Scope
 from gpucheck.drivers.gpu import BenchGpu
 from gpucheck.inventory.model import Gpu
 from gpucheck.report.envelope import Failure
-
-_Key = tuple[object, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,15 +176,27 @@ def doubts_of(rows: Sequence[Measurement]) -> tuple[CarriedDoubt, ...]:
     return tuple(sorted(carried, key=lambda one: -one.processes))
 
 
-def _rows_by_key(check: Check, run: ProcessRun) -> Mapping[_Key, Measurement]:
+def _rows_by_key(check: Check, run: ProcessRun) -> Mapping[str, Measurement]:
     """Return the rows of one process that a check is about."""
-    return {_key(row): row for row in run.rows if fits(check, row) and row.time_s}
+    return {row_id(row): row for row in run.rows if fits(check, row) and row.time_s}
 
 
-def _key(row: Measurement) -> _Key:
-    form = row.framework.form if row.framework is not None else ""
-    parameters = tuple(sorted(row.parameters.items()))
-    return (row.variant, form, row.shape, row.threads or 0, parameters)
+def row_id(row: Measurement) -> str:
+    """Return a row's name, the same in every run: kernel, variant, format, shape and the rest.
+
+    A framework and its form are part of it, its version and its Python are not.
+    """
+    shape = "x".join(str(edge) for edge in row.shape)
+    parts = [row.kernel, row.variant, row.dtype.format, shape]
+    if row.framework is not None:
+        parts.append(f"framework={row.framework.name}")
+        parts.append(f"form={row.framework.form}")
+    if row.scope is not Scope.RESIDENT:
+        parts.append(row.scope.value)
+    if row.threads is not None:
+        parts.append(f"threads={row.threads}")
+    parts.extend(f"{key}={value}" for key, value in sorted(row.parameters.items()))
+    return "/".join(parts)
 
 
 def fits(check: Check, row: Measurement) -> bool:
@@ -207,18 +217,18 @@ def _is_made_by(check: Check, row: Measurement) -> bool:
     return row.framework.name == check.framework and check.form in (None, row.framework.form)
 
 
-def _chosen(found: Sequence[Mapping[_Key, Measurement]]) -> _Key | None:
+def _chosen(found: Sequence[Mapping[str, Measurement]]) -> str | None:
     """Return the row that all processes are compared in, None if there is none."""
     every = [(key, row) for rows in found for key, row in rows.items()]
     if not every:
         return None
-    times: dict[_Key, list[float]] = {}
+    times: dict[str, list[float]] = {}
     for key, row in every:
         times.setdefault(key, []).append(row.time_s or math.inf)
     shapes = {key: math.prod(row.shape) for key, row in every}
     threads = {key: row.threads or 0 for key, row in every}
 
-    def rank(key: _Key) -> tuple[float, ...]:
+    def rank(key: str) -> tuple[float, ...]:
         return (len(times[key]), shapes[key], threads[key], -stats.median(times[key]))
 
     return max(times, key=rank)

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from gpucheck.bench.ci.baseline import row_id, row_series, saved_run
+from gpucheck.bench.ci.baseline import row_series, saved_run
 from gpucheck.bench.ci.compare import compare_runs, conclude_comparison, gate_of_row
 from gpucheck.bench.ci.diagnosis import FURTHER_SESSIONS
 from gpucheck.bench.ci.model import RunComparison, SavedRun
+from gpucheck.bench.ci.run_data import row_id
 from gpucheck.bench.model import Direction, FrameworkUse, GateClass, GateStatus, Scope
 from gpucheck.report.envelope import Failure, Host
 from gpucheck.report.errors import ExitCode

@@ -27,6 +27,7 @@ from benchmarks.decision import (
     stream_cell,
     tolerance_cell,
 )
+from gpucheck.bench import stats
 from gpucheck.bench.ci import decision
 from gpucheck.bench.ci.decision import decide, decide_between, limit_of
 from gpucheck.bench.model import Direction, GateStatus
@@ -53,10 +54,10 @@ def student_tail(t: float, freedom: int) -> float:
 
 @pytest.mark.parametrize("freedom", range(1, 31))
 def test_every_value_of_t_has_five_percent_beyond_it(freedom: int) -> None:
-    t = decision.student_quantile(0.05, freedom)
+    t = stats.student_quantile(0.05, freedom)
 
     assert student_tail(t, freedom) == pytest.approx(0.05, abs=1e-4)
-    assert decision.student_tail(t, freedom) == pytest.approx(0.05, abs=1e-9)
+    assert stats.student_tail(t, freedom) == pytest.approx(0.05, abs=1e-9)
 
 
 @pytest.mark.parametrize(

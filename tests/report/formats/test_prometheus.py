@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from gpucheck import __version__
-from gpucheck.bench.ci.baseline import row_id
+from gpucheck.bench.ci.run_data import row_id
 from gpucheck.detect.model import DetectedGpu, Detection, Finding, Layer, Verdict
 from gpucheck.inventory.model import DecidedBy, Inventory, Visibility
 from gpucheck.report.envelope import CheckStatus, Failure, Notice, Report
