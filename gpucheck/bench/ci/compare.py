@@ -307,7 +307,7 @@ def gate_of_row(row: ComparedRow) -> Gate:
 #: A change that is shown as 0.0 % has no direction.
 _NOTHING_PERCENT = 0.05
 #: Remedies for noise, and for runs with other rows.
-_MORE = "repeat it with more processes (--processes 10; processes in a profile)"
+_MORE = "repeat it with more processes (--processes 10, or processes in a profile)"
 _ALIKE = "measure both with the same kernels, --dtype and --size, and for as long"
 _AS_MANY = "measure both on as many CPUs: taskset -c 0-3 gpucheck bench ..."
 

@@ -491,7 +491,7 @@ def a_baseline_with_trouble(view: View) -> str:
         status=GateStatus.INCONCLUSIVE,
         class_=GateClass.NOISE,
         reason="2.0 % worse, but the noise spans the limit of 5 %",
-        next=("repeat it with more processes (--processes 10; processes in a profile)",),
+        next=("repeat it with more processes (--processes 10, or processes in a profile)",),
     )
     gates = [hot if at == 3 else replace(ROW, device=f"gpu:{at}") for at in range(8)]
     gates += [replace(noisy, device=f"gpu:{at}") for at in (1, 2)]
