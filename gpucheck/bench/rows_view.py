@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpucheck.bench.model import NO_TIME, BenchResult, Measurement, RowClock, Scope
-from gpucheck.report.blocks import Column, Heading, Inline, Line, Row, Span, Table
+from gpucheck.report.blocks import Column, Fitting, Heading, Inline, Line, Row, Span, Table
 from gpucheck.report.text import (
     View,
     binary_bytes,
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 #: From this many GPUs on, alike rows share one without -v.
 MANY_GPUS = 4
+#: Width of a terminal from which a row says how it was sampled.
+_WIDE_VIEW = 120
 #: Share of the time from which an interval is highlighted.
 _WIDE = 0.1
 #: Share from which an interval says nothing.
@@ -241,8 +243,11 @@ def limit_of(row: Measurement) -> tuple[float | None, str]:
     return None, ""
 
 
-def rows_table(found: Sequence[Entry], view: View) -> Table:
-    """Return the rows of one kernel in one format, each held against the fastest one."""
+def rows_table(found: Sequence[Entry], view: View) -> Table | Fitting:
+    """Return the rows of one kernel in one format, each held against the fastest one.
+
+    A wide terminal also shows how each was sampled, which -v says below the row.
+    """
     ranked = sorted((one.row for one in found if has_rank(one.row)), key=speed, reverse=True)
     figures = (Column(name, right=True) for name in ("time", "±", "speed", "share"))
     rows = [
@@ -252,7 +257,13 @@ def rows_table(found: Sequence[Entry], view: View) -> Table:
         )
         for one in found
     ]
-    return Table([Column("row"), *figures, Column("result")], rows, gap=1, header=False)
+    table = Table([Column("row"), *figures, Column("result")], rows, gap=1, header=False)
+    if view.width < _WIDE_VIEW or view.verbosity != 0:
+        return table
+    sampled = [(Span(f"  {', '.join(sampling(one.row))}", "dim"),) for one in found]
+    wide = [row._replace(cells=(*row.cells, how)) for row, how in zip(rows, sampled, strict=True)]
+    columns = (*table.columns, Column("samples"))
+    return Fitting((table._replace(columns=columns, rows=wide), table))
 
 
 def _figures(one: Entry) -> list[Inline]:
@@ -348,17 +359,30 @@ def range_text(one: Entry) -> str:
 # ------------------------------------------------------------------------- further details
 
 
-def details(row: Measurement) -> Iterator[str]:
-    """Yield what -v adds to a row."""
+def sampling(row: Measurement) -> Iterator[str]:
+    """Yield how often a row was sampled, the other of fastest sample and median, and CPU time."""
     samples = len(row.samples_s) or (row.summary.count if row.summary else 0)
+    if row.time_s is None or not samples:
+        return
     rounds = f" in {count_of(len(row.round_medians_s), 'round')}" if row.round_medians_s else ""
     yield count_of(samples, "sample") + rounds
+    if row.median_s is not None and row.time_s != row.median_s:
+        yield f"median {duration(row.median_s)}"
+    elif row.summary is not None:
+        yield f"fastest {duration(row.summary.min_s)}"
+    if row.waited_percent is not None and row.clock is RowClock.CPU:
+        yield f"waited {row.waited_percent:.0f} %"
+    elif row.cpu_median_s is not None:
+        yield f"CPU time {duration(row.cpu_median_s)}"
+
+
+def details(row: Measurement) -> Iterator[str]:
+    """Yield what -v adds to a row."""
+    yield from sampling(row)
     if row.loops is not None:
         yield f"{count_of(row.loops, 'operation')} each"
     if row.ci95_s is not None and row.time_s:
         yield f"known to ±{50 * (row.ci95_s[1] - row.ci95_s[0]) / row.time_s:.1f}%"
-    if row.median_s is not None and row.waited_percent is not None and row.clock is RowClock.CPU:
-        yield f"{duration(row.median_s)} by the wall's clock: it waited {row.waited_percent:.0f} %"
     if row.summary is not None:
         yield f"p10 {duration(row.summary.p10_s)}, p90 {duration(row.summary.p90_s)}"
         yield count_of(row.summary.outlier_count, "outlier")

@@ -113,7 +113,7 @@ def _verdict(report: Report, result: BenchResult) -> Headline:
         for row in result.measurements
         if row.time_s is not None or (row.verified is not None and not row.verified.ok)
     ]
-    doubtful = sum(bool(row.doubts) for row in measured)
+    doubtful = sum(row.time_s is not None and bool(row.doubts) for row in measured)
     parts = [count_of(len(measured), "row")]
     if wrong:
         parts.append(f"{wrong} WRONG")

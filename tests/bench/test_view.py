@@ -581,7 +581,11 @@ def test_the_head_says_who_else_used_the_processor_and_a_row_by_cpu_time_is_mark
     assert head.endswith("they left.")
     assert lines.index(head) < next(at for at, line in enumerate(lines) if "MEASURED" in line)
     assert [" CPU " in line for line in lines if "1 thread" in line] == [True]
-    assert "250 ms by the wall's clock: it waited 94 %" in draw(busy, width=200, verbosity=1)
+    for text in (draw(busy, width=200, verbosity=1), draw(busy, width=120)):
+        assert "10 samples, median 250 ms, waited 94 %" in text
+    assert "median" not in draw(busy, width=119)
+    undisturbed = replace(ONE, cpu_median_s=0.024)
+    assert "10 samples, CPU time 24.0 ms" in draw(result(undisturbed), width=120)
     # A row of several threads is slower beside them, and never settled.
     slowed = replace(CPU, doubts=(BUSY,), converged=False)
     mixed = draw(replace(busy, measurements=(slowed, waited)), width=160)
@@ -757,6 +761,7 @@ def test_the_limits_of_both_sides_are_distinguished() -> None:
         ((CPU, replace(ONE, doubts=(BUSY,))), "all right against float64, 1 with a doubt."),
         ((CPU, replace(ONE, verified=WRONG)), "WRONG 2 rows, 1 WRONG."),
         ((replace(CPU, verified=WRONG, time_s=None),), "WRONG 1 row, 1 WRONG."),
+        ((ONE, replace(CPU, verified=WRONG, time_s=None, doubts=(BUSY,))), "2 rows, 1 WRONG."),
         ((replace(CPU, verified=None), ONE), "MEASURED 2 rows. softmax"),
         ((replace(CPU, time_s=None, verified=None),), "NOTHING 0 rows."),
     ],

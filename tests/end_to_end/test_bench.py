@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
@@ -207,6 +208,32 @@ class StoppingProgram(Program):
     def __init__(self, share: float) -> None:
         super().__init__()
         self.entry = ("-c", STOPPING.replace("{share}", str(share)))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "codes"),
+    [
+        (("copy", "matmul", "--size", "1024", "--budget", "0.3"), {0}),
+        (("copy", "matmul", "--size", "1024", "--budget", "0.3", "--strict"), {0, 1}),
+        (("matmul", "--size", "4096", "--budget", "0.001"), {3}),
+    ],
+)
+def test_junit_is_red_exactly_where_the_code_is_not_0(
+    arguments: tuple[str, ...], codes: set[int], tmp_path: Path, bench: Bench
+) -> None:
+    """The time is too short for some rows or for all; the code says whether that is bad."""
+    path = tmp_path / "bench.xml"
+
+    ended = bench(*arguments, "--device", "cpu", "--json", "--junit", str(path))
+
+    assert ended.code in codes, ended.said
+    suite = ElementTree.parse(path).getroot()[0]
+    red = [case for case in suite.iter("testcase") if {"failure", "error"} & {c.tag for c in case}]
+    counted = int(suite.attrib["failures"]) + int(suite.attrib["errors"])
+    assert (bool(red), bool(counted)) == (ended.code != 0, ended.code != 0)
+    if ended.code == 0:
+        late = [row for row in result_of(ended)["measurements"] if row["time_s"] is None]
+        assert int(suite.attrib["skipped"]) == len(list(suite.iter("skipped"))) == len(late)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.5])

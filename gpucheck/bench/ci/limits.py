@@ -232,6 +232,7 @@ _SAID = {
     "match-count": "exactly {:g}",
     "inventory-pcie-generation": "at least generation {:g} under load",
     "temperature": "at most {:g} °C",
+    "straggler": "at most {:g} % below the median of the others, or as far as healthy GPUs differ",
 }
 
 
