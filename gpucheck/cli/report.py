@@ -26,7 +26,7 @@ from gpucheck.drivers.host.files import MOST_JSON_BYTES
 from gpucheck.drivers.interface import Probes
 from gpucheck.inventory.read_once import ReadOnce
 from gpucheck.inventory.snapshot import Redactor
-from gpucheck.report.blocks import Block, Column, Gap, Head, Line, Row, Table
+from gpucheck.report.blocks import Block, Column, Gap, Head, Line, Row, Table, verdict
 from gpucheck.report.envelope import Answer, CheckStatus, Failure, Report
 from gpucheck.report.errors import ExitCode, GpucheckError, InconclusiveError, WrongUseError
 from gpucheck.report.formats import VIEWS, open_format
@@ -82,12 +82,15 @@ class ReportFile(NamedTuple):
 class MachineReport(NamedTuple):
     """Result of `gpucheck report`: where it is, and what is in it.
 
-    `redacted` counts the stand-ins by kind; null: every name is as it was read.
+    `redacted` counts the stand-ins by kind; null: every name is as it was read. `conclusion` is
+    what detect says, or why it says nothing.
     """
 
     path: str
     redacted: Mapping[str, int] | None
     files: tuple[ReportFile, ...]
+    conclusion: str | None = None
+    conclusion_status: CheckStatus | None = None
 
 
 class Part(NamedTuple):
@@ -96,6 +99,15 @@ class Part(NamedTuple):
     content: bytes
     about: str
     error: str | None = None
+
+
+class Gathered(NamedTuple):
+    """Files of a report by name, the stand-ins by kind, and detect's verdict with its mark."""
+
+    parts: dict[str, Part]
+    counts: Mapping[str, int] | None
+    conclusion: str
+    status: CheckStatus
 
 
 def command(
@@ -116,17 +128,19 @@ def command(
     _check(path, replace=replace)
     gc.enable()
     with machine("report", shared) as probes, status_line(shown=shared.verbosity >= 0) as tell:
-        parts, counts = gather(probes, redacted=not no_redact, bench=bench, tell=tell)
+        found = gather(probes, redacted=not no_redact, bench=bench, tell=tell)
         host, time = probes.host(), probes.time()
     if not no_redact:
         host = host._replace(name=None)
     result = MachineReport(
         path=str(path),
-        redacted=counts,
+        redacted=found.counts,
         files=tuple(
             ReportFile(name, len(part.content), part.about, part.error)
-            for name, part in parts.items()
+            for name, part in found.parts.items()
         ),
+        conclusion=found.conclusion,
+        conclusion_status=found.status,
     )
     answer = Answer(result=result, host=host)
     shown = shared.format == "table" and shared.output is None
@@ -137,7 +151,7 @@ def command(
         write_message("Nothing was written.")
         return int(ExitCode.BAD)
 
-    files = {name: part.content for name, part in parts.items()}
+    files = {name: part.content for name, part in found.parts.items()}
     mode = PRIVATE if no_redact else None
     if _is_archive(path):
         write_file(path, archive(files, time, folder=FOLDER), mode=mode)
@@ -204,10 +218,8 @@ def _agreed(text: str | None) -> bool:
 # --------------------------------------------------------------------------------- gathering
 
 
-def gather(
-    probes: Probes, *, redacted: bool, bench: bool, tell: Tell
-) -> tuple[dict[str, Part], Mapping[str, int] | None]:
-    """Return the files of a report by name, and how many stand-ins of each kind they have.
+def gather(probes: Probes, *, redacted: bool, bench: bool, tell: Tell) -> Gathered:
+    """Return what a report says of this machine.
 
     The machine is read once. Where a part fails, its document has the failure.
     """
@@ -218,6 +230,7 @@ def gather(
         redactor.users.of(None if me is None or me.user == "root" else me.user)
     once = ReadOnce(probes, redactor)
     parts: dict[str, Part] = {}
+    conclusion, status = "", CheckStatus.UNKNOWN
     questions: dict[str, Callable[[], Report]] = {
         "detect": lambda: _detect(once, tell),
         "list": lambda: _list(once),
@@ -229,9 +242,22 @@ def gather(
         report = _answered(name, ask, once)
         if name != "snapshot" and redactor is not None:
             report = _without_names(name, report, once, redactor)
+        if name == "detect":
+            conclusion, status = _conclude(report)
         parts |= _files(name, report)
     counts = None if redactor is None else redactor.stand_ins()
-    return {README: _readme(once, parts, counts), **parts}, counts
+    parts = {README: _readme(once, parts, counts, conclusion), **parts}
+    return Gathered(parts, counts, conclusion, status)
+
+
+def _conclude(report: Report) -> tuple[str, CheckStatus]:
+    """Return the verdict of detect's report with its mark, or why there is none."""
+    from gpucheck.detect.model import Detection
+    from gpucheck.detect.view import mark_of
+
+    if isinstance(report.result, Detection):
+        return report.result.conclusion, mark_of(report, report.result)
+    return "" if report.error is None else report.error.message, CheckStatus.UNKNOWN
 
 
 def _detect(once: ReadOnce, tell: Tell) -> Report:
@@ -348,12 +374,16 @@ def _text(report: Report, view: View) -> str:
     return (f"{text}\n\n" if text else "") + open_format("table")(report, view)
 
 
-def _readme(once: ReadOnce, parts: Mapping[str, Part], counts: Mapping[str, int] | None) -> Part:
+def _readme(
+    once: ReadOnce, parts: Mapping[str, Part], counts: Mapping[str, int] | None, conclusion: str
+) -> Part:
     host = once.host()
     driver = host.driver_version or "not known"
     widest = max(map(len, parts))
     whose = (host.name if counts is None else None) or "a machine"
     lines = [
+        conclusion,
+        "",
         f"Report of {whose}, {once.time()}, by gpucheck {__version__}",
         "",
         f"system  {host.os or 'not known'}, kernel {host.kernel or 'not known'}",
@@ -407,11 +437,14 @@ def archive(files: Mapping[str, bytes], time: str, *, folder: str) -> bytes:
 
 
 def blocks(report: Report, view: View) -> Iterator[Block]:
-    """Yield the files with their sizes, and what was redacted."""
+    """Yield detect's verdict, the files with their sizes, and what was redacted."""
     found = report.result
     if not isinstance(found, MachineReport):
         raise TypeError(type(found).__name__)
     size = sum(file.size_bytes for file in found.files)
+    if found.conclusion is not None:
+        yield verdict(found.conclusion, found.conclusion_status or CheckStatus.UNKNOWN)
+        yield Gap()
     if view.verbosity >= 0:
         facts = (count_of(len(found.files), "file"), binary_bytes(size, digits=0))
         yield Head((f"{found.path}", *facts))

@@ -79,8 +79,7 @@ def in_table(report: Report) -> Collection[str]:
 
 def answer(report: Report, detection: Detection, view: View) -> Iterator[Block]:
     """Yield the verdict, and if something is wrong what to do and where it was seen."""
-    mark = _mark(report, detection)
-    yield verdict(detection.conclusion, mark)
+    yield verdict(detection.conclusion, mark_of(report, detection))
     # Only --strict made the answer a bad one.
     failed = any(finding.status is CheckStatus.FAIL for finding in detection.checks)
     good = detection.verdict is not Verdict.UNUSABLE and not failed
@@ -100,7 +99,8 @@ def answer(report: Report, detection: Detection, view: View) -> Iterator[Block]:
         yield Command(f"gpucheck detect --explain {page}", INDENT + 2)
 
 
-def _mark(report: Report, detection: Detection) -> CheckStatus:
+def mark_of(report: Report, detection: Detection) -> CheckStatus:
+    """Return the status that marks the verdict."""
     if report.exit_code is ExitCode.BAD or detection.verdict is Verdict.UNUSABLE:
         return CheckStatus.FAIL
     if report.exit_code is ExitCode.INCONCLUSIVE:

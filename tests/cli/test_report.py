@@ -71,6 +71,12 @@ def test_an_archive_holds_each_part_for_programs_and_for_people(
     shown = capsys.readouterr()
     assert f"{file} · 8 files" in shown.out
     assert all(name in shown.out for name in NAMES)
+    verdict = "3 of 4 GPUs usable: GPU 2 (0000:2a:00.0) fell off the bus"
+    assert shown.out.splitlines()[:2] == [
+        "lost-gpu: recorded example, not this machine",
+        f"✗ {verdict}",
+    ]
+    assert parts["README.txt"].splitlines()[0] == verdict
     assert "Redacted: paths" in shown.out
     assert f"Wrote {file}. Look at it, then attach it." in shown.err
 
@@ -96,6 +102,33 @@ def test_the_document_says_what_is_in_it(
     assert sizes == {one.name: one.stat().st_size for one in (tmp_path / "ticket").iterdir()}
     assert answer["result"]["redacted"]["gpu_uuids"] == 4
     assert answer["host"]["name"] is None
+
+
+@pytest.mark.parametrize(
+    ("example", "status"), [("h100x8", "ok"), ("nouveau", "fail"), ("version-mismatch", "fail")]
+)
+def test_the_verdict_is_that_of_detect(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    example: str,
+    status: str,
+) -> None:
+    monkeypatch.setenv("COLUMNS", "300")
+    file = tmp_path / "report.json"
+    words = ("--from", f"example:{example}", "-q")
+    main(["detect", *words])
+    verdict = capsys.readouterr().out.splitlines()[1]
+
+    assert main(["report", str(tmp_path / "a"), *words]) == 0
+    assert capsys.readouterr().out.splitlines()[1] == verdict
+    assert main(["report", str(tmp_path / "b"), *words, "--json", "--output", str(file)]) == 0
+    result = json.loads(file.read_text())["result"]
+    assert result["conclusion_status"] == status
+    assert verdict.endswith(f" {result['conclusion']}")
+    assert (tmp_path / "a/README.txt").read_text().startswith(f"{result['conclusion']}\n")
+    assert main(["show", str(file), "-q"]) == 0
+    assert verdict in capsys.readouterr().out.splitlines()[:3]
 
 
 def test_a_saved_part_is_shown_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -205,7 +238,9 @@ def test_a_part_that_fails_is_in_the_report(monkeypatch: pytest.MonkeyPatch) -> 
     assert "bug in gpucheck (KeyError in test_report.py:" in str(parts["detect.json"].error)
     failed = json.loads(parts["detect.json"].content)
     assert (failed["exit_code"], failed["error"]["code"]) == (70, "internal-error")
-    assert b"detect: This is a bug" in parts["README.txt"].content
+    readme = parts["README.txt"].content
+    assert readme.startswith(b"This is a bug in gpucheck (KeyError in test_report.py:")
+    assert b"detect: This is a bug" in readme
     assert parts["list.json"].error is None
 
 

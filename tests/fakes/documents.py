@@ -19,7 +19,7 @@ from gpucheck.bench.model import BurnDevice, BurnEnd, BurnResult, Corruption, Ga
 from gpucheck.cli import main
 from gpucheck.cli.report import MachineReport, ReportFile
 from gpucheck.place.model import Claim, ClaimList
-from gpucheck.report.envelope import Answer, Report
+from gpucheck.report.envelope import Answer, CheckStatus, Report
 from gpucheck.report.formats.json import document
 from tests.fakes.bench_results import measurement, product, result_of, sensors
 from tests.fakes.bench_runs import HOST, runs_of
@@ -103,6 +103,8 @@ def pretended() -> Mapping[str, Report]:
         path="ticket.tar.gz",
         redacted={"users": 1, "gpu_uuids": 2},
         files=(ReportFile("detect.json", 9, "for programs", "no driver"),),
+        conclusion="There is no driver.",
+        conclusion_status=CheckStatus.FAIL,
     )
     claim = Claim(uuid="GPU-1", path="/run/lock/1", slot=0, held=True, pid=4711, user="alice")
     return {
