@@ -14,6 +14,7 @@ from gpucheck.cli.commands import COMMANDS
 from gpucheck.data import read_table
 from gpucheck.report.errors import ExitCode
 from tests.architecture.commands import LEAVES, built_command, parsed
+from tests.architecture.error_codes import codes
 from tests.architecture.house import PACKAGE, ROOT, name_of, offenders, project_files
 
 DOCUMENTS = [path for path in project_files() if path.suffix == ".md"]
@@ -262,6 +263,16 @@ def test_errors_for_scripts_are_the_programs() -> None:
     assert unknown == []
     assert nouns >= {"graph", "profile", "rule"}
     assert composed - {code for _, code in listed} == set()
+
+
+def test_every_code_is_named_for_scripts() -> None:
+    named = set(INLINE.findall(text_of(ROOT / "docs" / "json.md")))
+    listed = set(listed_errors())
+    found = codes()
+
+    assert len(found) > 200
+    assert {code for code, _ in found} - named == set()
+    assert {(number, code) for code, number in found if number is not None} - listed == set()
 
 
 def test_documents_for_programs_are_the_schemas() -> None:
