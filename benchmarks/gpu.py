@@ -5,12 +5,12 @@
 Run it from the checkout (or with PYTHONPATH=. there). It needs NumPy and CuPy, and compares with
 PyTorch if installed. Each part runs in its own process with its own time, and each figure is in the
 files within seconds. A part that fails, hangs or breaks the CUDA context loses only its own
-remaining figures. compute-sanitizer and the kernels' tests run if installed. The program comes
-first: a recording of the machine, and what each command answers here.
+remaining figures. The kernels' tests come first, compute-sanitizer last, each if installed.
 
 Writes `<card>-documents.json` with these answers, `<card>.json` and `<card>.md` (parts that do not
 run keep their figures of the same card and software) and `run.log`, and prints a short table last.
-Exits with 1 if a result was wrong, 3 if there was nothing to measure or it was stopped.
+Exits with 1 if a result was wrong, 3 if there was nothing to measure, if it was stopped, or if a
+part that is not optional has no figure.
 """
 
 from __future__ import annotations
@@ -26,27 +26,14 @@ from pathlib import Path
 from benchmarks.card.checks import run_sanitizer, run_tests
 from benchmarks.card.children import GRACE_S, Children, Ended, StoppedError, stop_when_asked
 from benchmarks.card.figures import LOST, Figure, Notebook, give_up_unfinished, read_figures
-from benchmarks.card.program import run_program
+from benchmarks.card.plan import BEGIN_S, BUDGETS, share_seconds
+from benchmarks.card.program import BURN, COMMANDS, Program
 from benchmarks.card.report import Report
 
-#: Most seconds for each part, in the order of the run.
-BUDGETS = {
-    "program": 120,
-    "bandwidth": 40,
-    "softmax": 190,
-    "matmul": 70,
-    "transfer": 25,
-    "launch": 25,
-    "towers": 20,
-    "tests": 80,
-    "variants": 60,
-    "memcheck": 50,
-    "racecheck": 40,
-    "synccheck": 20,
-    "initcheck": 20,
-}
-#: Default seconds for all of them.
+#: Default seconds for all parts.
 SECONDS = 500
+#: Parts of a run, in its order; `facts` begins every run.
+PARTS = [part for part in BUDGETS if part != "facts"]
 #: Seconds to import the libraries and open the card, with torch and then without.
 _OPENING_S, _OPENING_ALONE_S = 100, 60
 #: Seconds for a single figure: torch's first compilation may take half of them.
@@ -58,7 +45,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--output", type=Path, default=Path("docs/measurements"))
     parser.add_argument("--seconds", type=float, default=SECONDS)
-    parser.add_argument("--only", help="parts, by commas: " + ", ".join(BUDGETS))
+    parser.add_argument("--only", help="parts, by commas: " + ", ".join(PARTS))
     parser.add_argument("--share", type=float, default=1.0, help="shrink all sizes: for a trial")
     parser.add_argument("--without-torch", action="store_true")
     parser.add_argument("--part", help=argparse.SUPPRESS)
@@ -66,10 +53,10 @@ def main() -> int:
     chosen = parser.parse_args()
     if chosen.part:
         return run_part(chosen)
-    parts = chosen.only.split(",") if chosen.only else list(BUDGETS)
-    unknown = [part for part in parts if part not in BUDGETS]
+    parts = chosen.only.split(",") if chosen.only else list(PARTS)
+    unknown = [part for part in parts if part not in PARTS]
     if unknown:
-        parser.error(f"there is no part {unknown[0]!r}: {', '.join(BUDGETS)}")
+        parser.error(f"there is no part {unknown[0]!r}: {', '.join(PARTS)}")
     stop_when_asked()
     return Run(chosen, parts).run()
 
@@ -93,7 +80,7 @@ def run_part(chosen: argparse.Namespace) -> int:
         chosen.notes.write_text(json.dumps(read_machine(opened, said)), encoding="utf-8")
         return 0
     from benchmarks.card.bench import Bench
-    from benchmarks.card.parts import PARTS
+    from benchmarks.card.parts import MEASURED
 
     bench = Bench(
         gpus=tuple(opened.devices),
@@ -101,7 +88,7 @@ def run_part(chosen: argparse.Namespace) -> int:
         notes=Notebook(chosen.notes, chosen.part, chosen.seconds),
         share=chosen.share,
     )
-    PARTS[chosen.part](bench)
+    MEASURED[chosen.part](bench)
     return 0
 
 
@@ -110,8 +97,6 @@ class Run:
 
     def __init__(self, chosen: argparse.Namespace, parts: list[str]) -> None:
         self._parts = parts
-        # A run of few parts gives each more time.
-        self._scale: float = max(1.0, chosen.seconds / sum(BUDGETS[part] for part in parts))
         self._end_s: float = time.monotonic() + chosen.seconds
         self._output: Path = chosen.output
         self._further = ["--share", str(chosen.share)]
@@ -123,6 +108,7 @@ class Run:
 
     def run(self) -> int:
         """Run the parts and report; if stopped, report the figures so far."""
+        self._print_plan()
         self._output.mkdir(parents=True, exist_ok=True)
         self._children = Children(self._output / "run.log")
         with tempfile.TemporaryDirectory() as folder:
@@ -135,15 +121,27 @@ class Run:
                 print(f"no GPU can be measured here: {facts}", file=sys.stderr)
                 return 3
             report = Report(self._output, facts, self._parts)
+            self._program = Program(self._children, self._folder, report.documents)
             try:
-                for part in self._parts:
-                    self._one(part, report)
+                for place, part in enumerate(self._parts):
+                    # What earlier parts have left, or taken beyond their time, is shared anew.
+                    left = share_seconds(self._parts[place:], max(0.0, self._left_s))
+                    self._one(part, report, left[part])
             except StoppedError:
                 report.stop()
         report.save()
         print(report.text)
         wrong = any(figure.verdict == "wrong" for figure in report.figures)
-        return 1 if wrong else 3 if report.stopped else 0
+        if wrong:
+            return 1
+        needed = [part for part in self._parts if not BUDGETS[part].optional]
+        return 3 if report.stopped or report.without_figures(needed) else 0
+
+    def _print_plan(self) -> None:
+        """Print the seconds of each part, before any is known to take fewer."""
+        shares = share_seconds(["facts", *self._parts], self._left_s)
+        plan = ", ".join(f"{part} {seconds:.0f}" for part, seconds in shares.items())
+        print(f"plan in seconds: {plan}", file=sys.stderr, flush=True)
 
     def _facts(self) -> dict[str, object] | str:
         """Return the card, its driver and the versions, or why there is nothing to measure."""
@@ -159,16 +157,18 @@ class Run:
         told: dict[str, object] = json.loads(notes.read_text(encoding="utf-8"))
         return told | torch | {"command": " ".join(["python -m benchmarks.gpu", *sys.argv[1:]])}
 
-    def _one(self, part: str, report: Report) -> None:
+    def _one(self, part: str, report: Report, seconds: float) -> None:
         """Run one part; its figures are in the report's files as they come."""
-        if self._left_s < 5:
+        if seconds < BEGIN_S:
             report.remark(f"{part}: not begun, out of time")
             return
         print(f"{part} ...", file=sys.stderr, flush=True)
-        began_s, seconds = time.monotonic(), min(self._scale * BUDGETS[part], self._left_s)
+        began_s = time.monotonic()
         notes = self._folder / f"{part}.jsonl"
         if part == "program":
-            figures, remark = run_program(self._children, self._folder, report.documents, seconds)
+            figures, remark = self._program.run(part, COMMANDS, seconds)
+        elif part == "burn":
+            figures, remark = self._program.run(part, BURN, seconds)
         elif part == "tests":
             figures, remark = run_tests(self._children, seconds)
         elif part.endswith("check"):

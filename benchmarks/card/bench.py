@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
 from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 from benchmarks.card.figures import Figure, Notebook, Timed, compete
 from benchmarks.card.rivals import Torch
 from gpucheck.bench.case import Case, CaseOrder
 from gpucheck.bench.model import Verified
-from gpucheck.bench.numerics import HostData
+from gpucheck.bench.numerics import FORMATS, HostData, encode
 from gpucheck.bench.request_model import BenchRequest
 from gpucheck.bench.roofline import board_of
 from gpucheck.drivers.gpu import GpuDevice
@@ -19,6 +21,14 @@ from gpucheck.drivers.host.blas import Blas
 from gpucheck.drivers.host.clock import monotonic_s
 from gpucheck.drivers.host.cpu import LinuxCpu
 
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    HostArray = NDArray[Any]
+
+#: Random numbers that are drawn, and repeated in larger arrays. An odd number, so that no two rows
+#: of such an array are the same.
+_DRAWN = 2**23 - 1
 #: Bytes per second of a PCIe lane of each generation, without its line coding.
 _LANE_GB_PER_S = MappingProxyType({1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563})
 
@@ -54,6 +64,12 @@ class Bench:
             gpus=self.gpus,
         )
 
+    def numbers(self, dtype: str, count: int) -> HostArray:
+        """Return random numbers as stored in a format; those of an earlier call come again."""
+        import numpy as np
+
+        return np.resize(_drawn_numbers(dtype, min(_DRAWN, self.bytes_of_a_side())), count)
+
     def datasheet(self, dtype: str | None = None) -> float | None:
         """Return the card's peak for products in a format, or that of its memory for None."""
         board = board_of(self.gpu.facts)
@@ -83,6 +99,12 @@ class Bench:
         self.gpu.release()
         if self.torch is not None:
             self.torch.release()
+
+
+@cache
+def _drawn_numbers(dtype: str, count: int) -> HostArray:
+    wide = "float64" if dtype == "float64" else "float32"
+    return encode(HostData(0).normal("numbers", (count,), wide), FORMATS[dtype])
 
 
 @contextmanager

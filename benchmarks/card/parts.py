@@ -104,8 +104,8 @@ def exercised(case: Case) -> Figure:
         return Figure(part="exercise", name=case.label.text, unit="", ours=1.0, verified=checked.ok)
 
 
-#: Parts in the order of the run, the most important first.
-PARTS: Mapping[str, Callable[[Bench], None]] = MappingProxyType(
+#: Parts that measure in a process of their own, by name.
+MEASURED: Mapping[str, Callable[[Bench], None]] = MappingProxyType(
     {
         "bandwidth": bandwidth,
         "softmax": softmax,

@@ -135,12 +135,19 @@ class Report:
         self._notes: list[str] = []
         self._run: dict[str, object] = {**run, "parts": list(parts), "notes": self._notes}
         self._figures, self._runs = _earlier(self._data, self._facts, parts)
+        if not self._runs:  # documents of another card or software do not stay either
+            self.documents.unlink(missing_ok=True)
         self.stopped = False
 
     @property
     def figures(self) -> list[Figure]:
         """Return all figures, part by part."""
         return [figure for figures in self._figures.values() for figure in figures]
+
+    def without_figures(self, parts: Sequence[str]) -> list[str]:
+        """Return the parts of which nothing was begun, or nothing came."""
+        begun = {figure.part for figure in self.figures if figure.error != NO_TIME}
+        return [part for part in parts if part not in begun]
 
     def put(self, part: str, figures: Sequence[Figure]) -> None:
         """Replace a part's figures."""

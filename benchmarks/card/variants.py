@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.card.bench import Bench, ready
 from benchmarks.card.figures import Figure, compete
-from benchmarks.card.softmax import FlatSoftmax, Rows, Stock
+from benchmarks.card.softmax import FlatSoftmax, Stock
 from gpucheck.bench.case import CaseOrder
 from gpucheck.bench.gpu_case import ResidentCase
 from gpucheck.bench.kernels.softmax import (
@@ -72,24 +72,27 @@ def variants(bench: Bench) -> None:
         for dtype, stock in stocks.items():
             if columns > stock.count:
                 continue
-            count, itemsize = stock.rows(columns, dtype).shape[0], FORMATS[dtype].itemsize
-            problem = SoftmaxRows(rows=count, columns=columns, itemsize=itemsize, aligned=True)
+            rows, itemsize = stock.row_count(columns), FORMATS[dtype].itemsize
+            problem = SoftmaxRows(rows=rows, columns=columns, itemsize=itemsize, aligned=True)
             for label, launch in launches(problem, facts.capability, facts.sm_count).items():
-                rows = stock.rows(columns, dtype, label)
-                bench.notes.take(rows.name, "B/s", partial(one_variant, bench, rows, launch))
+                name, order = f"{dtype} {columns}: {label}", bench.order((rows, columns), dtype)
+                measure = partial(one_variant, bench, name, order, stock, launch)
+                bench.notes.take(name, "B/s", measure)
                 bench.gpu.release()
     naive_contrast(bench)
 
 
-def one_variant(bench: Bench, given: Rows, launch: SoftmaxLaunch) -> Figure:
+def one_variant(
+    bench: Bench, name: str, order: CaseOrder, stock: Stock, launch: SoftmaxLaunch
+) -> Figure:
     """Return the rate of one way to launch."""
-    order = bench.order(given.shape, given.dtype)
-    case = ResidentCase(bench.gpu, VariantSoftmax(order, bench.gpu, given.flat, launch))
+    flat = stock.numbers(order.shape[1])
+    case = ResidentCase(bench.gpu, VariantSoftmax(order, bench.gpu, flat, launch))
     with ready(case) as checked:
         ours = compete({"ours": case.run}).rate(case.work.bytes_moved)
     return Figure(
         part="variants",
-        name=given.name,
+        name=name,
         unit="B/s",
         ours=ours,
         verified=checked.ok,

@@ -328,7 +328,7 @@ def test_the_procedure_for_a_card_fits_into_25_minutes_and_the_best_comes_first(
     assert "benchmarks.gpu" in first
     assert "--only" not in first
     assert limits[0] > gpu.SECONDS
-    assert set(last[last.index("--only") + 1].split(",")) <= set(gpu.BUDGETS)
+    assert set(last[last.index("--only") + 1].split(",")) <= set(gpu.PARTS)
     # What is killed writes nothing: the command's own time ends before.
     assert int(last[last.index("--seconds") + 1]) < limits[-1]
 

@@ -17,7 +17,8 @@ import pytest
 from benchmarks.card.checks import run_tests
 from benchmarks.card.children import CHECKOUT, Children, Ended, environment
 from benchmarks.card.figures import NO_TIME
-from benchmarks.card.program import COMMANDS, LATE, run_program
+from benchmarks.card.program import BURN, COMMANDS, LATE, Program
+from benchmarks.card.redaction import DocumentRedactor
 from benchmarks.gpu import Watch
 from tests.hang_watch import is_running, wait_until
 
@@ -155,13 +156,14 @@ def test_each_command_of_the_program_leaves_its_document_whatever_becomes_of_the
         return Ended(code={"detect": 1, "place": 124}.get(name, 0), said="")
 
     kept = tmp_path / "documents.json"
-    figures, remark = run_program(SimpleNamespace(run=run), tmp_path, kept, 90)
+    children: Any = SimpleNamespace(run=run)
+    figures, remark = Program(children, tmp_path, kept).run("program", COMMANDS, 90)
 
     named = {figure.name: figure.verdict for figure in figures}
     assert list(named) == list(COMMANDS)
-    assert list(named.values()) == ["", "", "wrong", *["no figure"] * 5]
+    assert list(named.values()) == ["", "", "wrong", *["no figure"] * 4]
     assert {figure.ours for figure in figures if figure.error is None} == {20.0}
-    assert [figure.error for figure in figures][4:] == [LATE, *[NO_TIME] * 3]
+    assert [figure.error for figure in figures][4:] == [LATE, *[NO_TIME] * 2]
     # No command gets more than its own time, nor more than the part has left.
     assert given == [40, 30, 50, 30, 10]
     documents = json.loads(kept.read_text())
@@ -173,6 +175,66 @@ def test_each_command_of_the_program_leaves_its_document_whatever_becomes_of_the
     assert (documents["detect"]["exit_code"], documents["bench"]["exit_code"]) == (1, None)
     assert remark is not None
     assert "detect ended early or badly (code 1)" in remark
+
+
+def test_the_documents_of_an_earlier_part_stay(tmp_path: Path) -> None:
+    def run(words: list[str], most_s: float) -> Ended:
+        Path(words[-1]).write_text('{"schema": "new"}')
+        return Ended(code=0, said="")
+
+    kept = tmp_path / "documents.json"
+    kept.write_text('{"list": "old", "burn": "old"}')
+    children: Any = SimpleNamespace(run=run)
+
+    figures, remark = Program(children, tmp_path, kept).run("burn", BURN, 40)
+
+    assert [(figure.part, figure.name, figure.verified) for figure in figures] == [
+        ("burn", "burn", True)
+    ]
+    assert remark is None
+    documents = json.loads(kept.read_text())
+    assert documents["list"] == "old"
+    assert documents["burn"]["document"] == {"schema": "new"}
+
+
+def test_published_documents_name_no_host_user_or_path() -> None:
+    uuid = "GPU-756a79d4-4cf2-5e9f-88b6-03d84e3e737d"
+    document = {
+        "schema": "gpucheck/list/1",
+        "host": {"name": "node17.example.org", "kernel": "6.8.0"},
+        "warnings": [{"message": f"node17: alice holds {uuid} (see /home/alice/log)"}],
+        "result": {
+            "device": "/job:localhost/replica:0/task:0/device:GPU:0",
+            "serial": "1650000000000",
+            "interpreter": "/home/alice/venv/bin/python3",
+            "gpus": [{"uuid": uuid, "name": "NVIDIA H100", "processes": [
+                {"pid": 7, "user": "alice", "name": "secret", "command": "secret --key 1"},
+                {"pid": 8, "user": "root", "name": None, "command": None},
+            ]}],
+        },
+    }  # fmt: skip
+    redactor = DocumentRedactor()
+
+    found = redactor.document(document)
+
+    text = json.dumps(found)
+    for name in ("node17", "alice", "/home", uuid, "1650000000000", "secret", "--key"):
+        assert name not in text
+    assert found["schema"] == "gpucheck/list/1"
+    assert found["host"] == {"name": "host", "kernel": "6.8.0"}
+    assert found["result"]["device"] == "/job:localhost/replica:0/task:0/device:GPU:0"
+    (gpu,) = found["result"]["gpus"]
+    assert gpu["name"] == "NVIDIA H100"
+    assert gpu["uuid"] in found["warnings"][0]["message"]
+    assert [process["user"] for process in gpu["processes"]][1] == "root"
+    assert redactor.text("alice on node17: /home/alice/x").count("alice") == 0
+
+
+def test_a_redacted_snapshot_keeps_its_stand_ins() -> None:
+    snapshot = {"result": {"redacted": True, "gpus": [{"uuid": f"GPU-{'0' * 8}"}]}}
+
+    assert DocumentRedactor().document(snapshot) == snapshot
+    assert DocumentRedactor().document(None) is None
 
 
 def test_the_compilers_pool_and_pytests_plugins_take_no_part() -> None:
