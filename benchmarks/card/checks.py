@@ -15,8 +15,9 @@ _SANITIZERS = ("compute-sanitizer", "/usr/local/cuda/bin/compute-sanitizer")
 _FURTHER = {"memcheck": ("--report-api-errors", "no")}
 #: Exit code of compute-sanitizer after a finding.
 _FOUND = 9
-#: Exit code of pytest after a failed test; other codes except 0 mean that it could not run.
-_FAILED = 1
+#: Exit code of pytest after a failed test, and of coreutils' timeout after it has interrupted
+#: pytest; other codes except 0 mean that it could not run.
+_FAILED, _LATE = 1, 124
 #: Each worker has a CUDA context of its own.
 _WORKERS = 4
 _TESTS = ("tests/gpu/test_kernels.py", "tests/gpu/test_sdc.py")
@@ -31,17 +32,21 @@ def run_tests(children: Children, seconds: float) -> tuple[list[Figure], str | N
     if importlib.util.find_spec("xdist") is not None:
         # Most of their time is compilation on the processor.
         words += ["-p", "xdist.plugin", "-n", str(_WORKERS)]
-    ended = children.python(words, seconds + GRACE_S)
+    # Interrupted, pytest still counts what has passed and failed.
+    command = ["timeout", "--foreground", "-s", "INT", f"{seconds:.0f}", sys.executable, *words]
+    ended = children.run(command, seconds + GRACE_S)
     if ended.code == 0 and " passed" not in ended.said:
         return [], f"none was run: {ended.said}"
-    if ended.code not in (0, _FAILED):
+    if ended.code not in (0, _FAILED, _LATE):
         return [], f"{ended.how}: {ended.said}"
+    is_late = ended.code == _LATE and " failed" not in ended.said
     figure = Figure(
         part="tests",
         name="accuracy of every kernel",
         unit="",
         ours=1.0,
-        verified=ended.code == 0,
+        verified=None if is_late else ended.code == 0,
+        error=f"not all in time: {ended.said}" if is_late else None,
         details={"end": ended.said},
     )
     return [figure], None if ended.code == 0 else ended.said
