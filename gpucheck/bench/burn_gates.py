@@ -167,9 +167,8 @@ def _temperature(device: BurnDevice, sensors: GpuTelemetry) -> Gate:
         reason = sensors.unavailable.get("temperature_c", "no reading")
         return _skipped(_gate(device, "temperature", "C"), reason)
     high = sensors.temperature_c.high
-    bad = None
-    if high >= limit:
-        bad = _hot(f"it reached {high:.0f} °C; the limit is {limit:.0f} °C")
+    reached = f"it reached {high:.0f} °C; the limit is {limit:.0f} °C"
+    bad = _hot(reached) if high >= limit else None
     return _gate(device, "temperature", "C", high, limit, bad=bad)
 
 

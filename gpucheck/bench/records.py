@@ -21,6 +21,11 @@ COLUMNS = (
     *("percent_of_copy", "joules_per_op", "converged", "verified", "doubts", "error"),
     *("time_s", "clock", "cpu_median_s", "waited_percent"),
 )
+#: Columns that are fields of a row.
+_AS_IN_ROWS = (
+    *("kernel", "variant", "device", "gpu_uuid", "threads", "median_s", "percent_of_peak"),
+    *("percent_of_copy", "joules_per_op", "converged", "time_s", "cpu_median_s", "waited_percent"),
+)
 #: Those of a comparison. Both figures are in `unit`, and `ratio` is now over before.
 COMPARED_COLUMNS = (
     *("id", "device", "status", "unit", "direction", "before", "now", "ratio", "ratio_low"),
@@ -46,11 +51,8 @@ def rows(report: Report, view: View) -> tuple[Sequence[str], list[list[Value]]]:
 def _cells(row: Measurement) -> dict[str, Value]:
     use, rate = row.framework, row.throughput
     return {
+        **{name: getattr(row, name) for name in _AS_IN_ROWS},
         "id": row.id or row_id(row),
-        "kernel": row.kernel,
-        "variant": row.variant,
-        "device": row.device,
-        "gpu_uuid": row.gpu_uuid,
         "framework": None if use is None else use.name,
         "framework_version": None if use is None else use.version,
         "dtype": row.dtype.input,
@@ -58,23 +60,14 @@ def _cells(row: Measurement) -> dict[str, Value]:
         "math_mode": row.dtype.math_mode,
         "shape": "x".join(str(edge) for edge in row.shape),
         "scope": row.scope.value,
-        "threads": row.threads,
-        "median_s": row.median_s,
         **_ends("ci95", row.ci95_s),
         **_ends("repeat95", row.repeat95_s),
         "throughput": None if rate is None else rate.value,
         "throughput_unit": None if rate is None else rate.unit,
-        "percent_of_peak": row.percent_of_peak,
-        "percent_of_copy": row.percent_of_copy,
-        "joules_per_op": row.joules_per_op,
-        "converged": row.converged,
         "verified": None if row.verified is None else row.verified.ok,
         "doubts": " ".join(doubt.code for doubt in row.doubts) or None,
         "error": None if row.error is None else row.error.message,
-        "time_s": row.time_s,
         "clock": row.clock.value,
-        "cpu_median_s": row.cpu_median_s,
-        "waited_percent": row.waited_percent,
     }
 
 

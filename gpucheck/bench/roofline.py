@@ -19,7 +19,7 @@ not match the format.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -365,27 +365,19 @@ def doubts_about_roofline(row: Measurement, gpu: BenchGpu | None) -> tuple[Doubt
     found = (
         _other_precision(row, gpu),
         _tensor_cores_unused(row, gpu),
-        _above_peak(row),
-        _above_copy(row),
+        *_above_limits(row),
         _uncertain_peak(row, gpu),
     )
     return tuple(doubt for doubt in found if doubt is not None)
 
 
-def _above_peak(row: Measurement) -> Doubt | None:
-    percent = row.percent_of_peak
-    # A row in the cache exceeds memory speed and already has its own doubt.
-    if percent is None or percent <= _ABOVE_PERCENT or in_cache(row):
-        return None
-    code = "above-product" if row.device == "cpu" else "above-peak"
-    return make_doubt(code, {"percent_of_peak": percent})
-
-
-def _above_copy(row: Measurement) -> Doubt | None:
-    percent = row.percent_of_copy
-    if percent is None or percent <= _ABOVE_PERCENT or in_cache(row):
-        return None
-    return make_doubt("above-copy", {"percent_of_copy": percent})
+def _above_limits(row: Measurement) -> Iterator[Doubt]:
+    """Yield a doubt for each limit that a row exceeds; one in the cache has its own doubt."""
+    above = "above-product" if row.device == "cpu" else "above-peak"
+    for code, key in ((above, "percent_of_peak"), ("above-copy", "percent_of_copy")):
+        percent = getattr(row, key)
+        if percent is not None and percent > _ABOVE_PERCENT and not in_cache(row):
+            yield make_doubt(code, {key: percent})
 
 
 def _uncertain_peak(row: Measurement, gpu: BenchGpu | None) -> Doubt | None:

@@ -22,6 +22,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
+from operator import itemgetter
 
 from gpucheck.bench import stats
 from gpucheck.bench.case import CaseLabel, Work
@@ -239,7 +240,7 @@ class _Run:
         ]
         beginning = affordable(waiting, self._left_s() - reserved_s)
         if not beginning and not self._has_figures():
-            beginning = [cheapest(waiting)]
+            beginning = [min(waiting, key=itemgetter(1))]
         if any(one is state for one, _ in beginning):
             return None
         # What it showed so far goes into the budget that its error names.
@@ -343,15 +344,11 @@ def _rank(need: tuple[CaseState, float]) -> tuple[bool, bool, bool, float]:
     return (state.contended, state.reference, state.limit, seconds)
 
 
-def cheapest(needs: Needs) -> tuple[CaseState, float]:
-    """Return the row that needs the least time."""
-    return min(needs, key=lambda need: need[1])
-
-
 def leave_out(states: Sequence[CaseState], budget_s: float) -> None:
     """Mark the rows that the budget is too short for, before any row is measured."""
     needs = [(state, needed_s(state)) for state in states if state.active]
-    kept = {id(state) for state, _ in affordable(needs, budget_s) or [cheapest(needs)]}
+    begun = affordable(needs, budget_s) or [min(needs, key=itemgetter(1))]
+    kept = {id(state) for state, _ in begun}
     dropped = [state for state, _ in needs if id(state) not in kept]
     for state, error in [(state, left_out(state, states)) for state in dropped]:
         state.error = error

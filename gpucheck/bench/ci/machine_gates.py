@@ -235,10 +235,8 @@ def _driver(data: RunData, wanted: str) -> Gate:
 
 
 def _memory(data: RunData, gpu: NodeGpu, wanted: float) -> Gate:
-    name, total = "inventory-memory", gpu.gpu.memory_total_bytes
-    if total is None:
-        reason = f"its memory size is unknown: {_why(gpu, 'memory_total_bytes')}"
-        return _undecided(data, name, name_of(gpu), reason, "GiB")
+    total = gpu.gpu.memory_total_bytes
+    found = None if total is None else total / _GIB
     bad = Diagnosis(
         class_=GateClass.HARDWARE,
         sentence="it has less memory than the board should have",
@@ -247,7 +245,11 @@ def _memory(data: RunData, gpu: NodeGpu, wanted: float) -> Gate:
             "compare with the other cards: gpucheck list",
         ),
     )
-    return _gate(data, name, name_of(gpu), total / _GIB, wanted, "GiB", bad, least=True)
+    return _gate(
+        *(data, "inventory-memory", name_of(gpu), found, wanted, "GiB", bad),
+        least=True,
+        unread=f"its memory size is unknown: {_why(gpu, 'memory_total_bytes')}",
+    )
 
 
 def _pcie(data: RunData, gpu: NodeGpu) -> Iterator[Gate]:
@@ -259,13 +261,10 @@ def _pcie(data: RunData, gpu: NodeGpu) -> Iterator[Gate]:
         if wanted is None:
             continue
         seen = [getattr(one, key) for one in data.telemetry_of(device)]
-        known = [float(value) for value in seen if value is not None]
-        if not known:
-            why = data.why_no_telemetry(device)
-            yield _undecided(data, name, device, f"the link was not read under load: {why}", unit)
-            continue
+        most = max((value for value in seen if value is not None), default=None)
         bad = _slow_link(gpu, "under load, the PCIe link was slower than required")
-        yield _gate(data, name, device, max(known), wanted, unit, bad, least=True)
+        unread = f"the link was not read under load: {data.why_no_telemetry(device)}"
+        yield _gate(data, name, device, most, wanted, unit, bad, least=True, unread=unread)
 
 
 def _slow_link(gpu: NodeGpu, reason: str) -> Diagnosis:
@@ -296,10 +295,6 @@ def _pcie_full(data: RunData, gpu: NodeGpu) -> Gate:
 
 
 def _nvlink(data: RunData, gpu: NodeGpu, wanted: int) -> Gate:
-    name = "inventory-nvlink"
-    if gpu.nvlink_links is None:
-        reason = "its connections to the other GPUs are unknown"
-        return _undecided(data, name, name_of(gpu), reason, "links")
     bad = Diagnosis(
         class_=GateClass.HARDWARE,
         sentence="it has too few NVLink connections to one of the other GPUs",
@@ -308,20 +303,24 @@ def _nvlink(data: RunData, gpu: NodeGpu, wanted: int) -> Gate:
             "see each link: nvidia-smi nvlink -s",
         ),
     )
-    return _gate(data, name, name_of(gpu), gpu.nvlink_links, wanted, "links", bad, least=True)
+    return _gate(
+        *(data, "inventory-nvlink", name_of(gpu), gpu.nvlink_links, wanted, "links", bad),
+        least=True,
+        unread="its connections to the other GPUs are unknown",
+    )
 
 
 def _power_limit(data: RunData, gpu: NodeGpu, wanted: float) -> Gate:
-    name, found = "inventory-power-limit", gpu.gpu.power_limit_w
-    if found is None:
-        reason = f"its power limit is unknown: {_why(gpu, 'power_limit_w')}"
-        return _undecided(data, name, name_of(gpu), reason, "W")
     bad = Diagnosis(
         class_=GateClass.POWER_CAP,
         sentence="its power limit was lowered",
         next=(f"raise it: sudo nvidia-smi -i {gpu.gpu.index} -pl {wanted:.0f}",),
     )
-    return _gate(data, name, name_of(gpu), found, wanted, "W", bad, least=True)
+    return _gate(
+        *(data, "inventory-power-limit", name_of(gpu), gpu.gpu.power_limit_w, wanted, "W", bad),
+        least=True,
+        unread=f"its power limit is unknown: {_why(gpu, 'power_limit_w')}",
+    )
 
 
 def _identical(data: RunData) -> Gate:
@@ -508,12 +507,9 @@ def _sensors(data: RunData, device: str) -> Iterator[Gate]:
         ("temperature", demands.max_temperature_c, heat, "C", hot),
         ("clock-drop", demands.max_clock_drop_percent, drops, "%", slow),
     ):
-        if limit is None:
-            continue
-        if values:
-            yield _gate(data, name, device, max(values), limit, unit, bad)
-        else:
-            yield _undecided(data, name, device, data.why_no_telemetry(device), unit)
+        if limit is not None:
+            most, unread = max(values, default=None), data.why_no_telemetry(device)
+            yield _gate(data, name, device, most, limit, unit, bad, unread=unread)
 
 
 def _class_of_drop(telemetry: Sequence[GpuTelemetry]) -> GateClass:
@@ -602,14 +598,20 @@ def _gate(
     data: RunData,
     name: str,
     device: str,
-    measured: float,
+    measured: float | None,
     limit: float,
     unit: str,
     bad: Diagnosis,
     *,
     least: bool = False,
+    unread: str = "",
 ) -> Gate:
-    """Return the gate of a number that may not be above its limit; with `least`, not below it."""
+    """Return the gate of a number that may not be above its limit; with `least`, not below it.
+
+    `unread` says why there is no number.
+    """
+    if measured is None:
+        return _undecided(data, name, device, unread, unit)
     good = measured >= limit if least else measured <= limit
     gate = Gate(
         id=name,

@@ -128,11 +128,8 @@ def _of_corruption(checks: Sequence[Corruption]) -> Iterator[Verdict]:
 
 def _of_compared(row: ComparedRow) -> Verdict:
     kinds = {GateStatus.PASS: Kind.PASS, GateStatus.FAIL: Kind.FAILURE}
-    figures = []
-    if row.first is not None:
-        figures.append(("before", with_unit(row.first, row.unit)))
-    if row.second is not None:
-        figures.append(("measured", with_unit(row.second, row.unit)))
+    sides = (("before", row.first), ("measured", row.second))
+    figures = [(name, with_unit(value, row.unit)) for name, value in sides if value is not None]
     if row.ratio is not None:
         figures.append(("ratio", f"{row.ratio:.4f}"))
     if row.interval is not None:
