@@ -67,6 +67,12 @@ class DocumentRedactor:
         if not isinstance(value, dict):
             return value
         changed = {key: self._changed(item) for key, item in value.items()}
+        # A short name is found by its key alone: it is part of other words.
+        host = value.get("host")
+        if isinstance(host, dict) and host.get("name"):
+            changed["host"]["name"] = self._names.hosts.name(host["name"])
+        if value.get("user") not in (None, _NO_PERSON):
+            changed["user"] = self._names.users.of(value["user"])
         if "pid" in value:  # whatever the process is called by its owner
             changed |= {key: REDACTED for key in ("name", "command") if value.get(key)}
         return changed

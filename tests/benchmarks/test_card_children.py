@@ -233,6 +233,15 @@ def test_published_documents_name_no_host_user_or_path() -> None:
     assert redactor.text("alice on node17: /home/alice/x").count("alice") == 0
 
 
+def test_names_too_short_to_be_told_from_words_are_replaced_at_their_keys() -> None:
+    document = {"host": {"name": "vm"}, "result": {"processes": [{"pid": 7, "user": "al"}]}}
+
+    found = DocumentRedactor().document(document)
+
+    assert found["host"] == {"name": "host"}
+    assert found["result"]["processes"][0]["user"].startswith("user-")
+
+
 def test_a_redacted_snapshot_keeps_its_stand_ins() -> None:
     snapshot = {"result": {"redacted": True, "gpus": [{"uuid": f"GPU-{'0' * 8}"}]}}
 
