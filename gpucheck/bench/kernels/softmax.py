@@ -9,7 +9,7 @@ The throughput is in bytes: memory limits a good softmax, not arithmetic.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.util import find_spec
@@ -34,7 +34,7 @@ from gpucheck.bench.gpu_case import (
     gpu_label,
     pinned_bytes,
 )
-from gpucheck.bench.model import Conclusion, Fact, Measurement, Verified
+from gpucheck.bench.model import Conclusion, Fact, Measurement, Scope, Verified
 from gpucheck.bench.numerics import (
     FORMATS,
     block_count,
@@ -50,6 +50,7 @@ from gpucheck.drivers.cupy.install import command, installation
 from gpucheck.drivers.gpu import GpuArray, GpuDevice, GpuFunction
 from gpucheck.drivers.host.clock import Clock, monotonic_s
 from gpucheck.report.errors import WrongUseError
+from gpucheck.report.text import rate
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -156,7 +157,10 @@ class Softmax(Kernel):
         return cases
 
     def conclude(self, rows: Sequence[Measurement]) -> Sequence[Conclusion]:
-        """Say that the processor could be faster where a GPU was compared with it."""
+        """Say why a GPU gains little, and that a processor compared with one could be faster."""
+        return (*_why_little_is_gained(rows), *self._faster_cpu_kernel(rows))
+
+    def _faster_cpu_kernel(self, rows: Sequence[Measurement]) -> Sequence[Conclusion]:
         on_cpu = {row.device == "cpu" for row in rows}
         lacking = self.faster_cpu() if len(on_cpu) == 2 else None
         if lacking is None:
@@ -166,6 +170,47 @@ class Softmax(Kernel):
             kernel=self.id, device="cpu", code="faster-cpu-kernel", sentence=sentence
         )
         return (found,)
+
+
+def _why_little_is_gained(rows: Sequence[Measurement]) -> Sequence[Conclusion]:
+    """Say what decides the speed of a softmax, with the GPU's figures where it has some."""
+    if not rows:
+        return ()
+    plain = [row for row in rows if row.dtype.format == "float32"]
+    gpu = _fastest(row for row in plain if row.device != "cpu" and row.scope is Scope.RESIDENT)
+    text = "softmax reads and writes each number once, so memory's bandwidth decides its speed"
+    if gpu is None:
+        text += "; a GPU gains little: PCIe, which the data crosses twice, is slower than memory"
+    else:
+        moved = _fastest(
+            row for row in plain if (row.device, row.scope) == (gpu.device, Scope.END_TO_END)
+        )
+        cpu = _fastest(row for row in plain if row.device == "cpu")
+        places = (("where the data stays", gpu), ("with both ways over PCIe", moved))
+        known = [(where, row) for where, row in places if row is not None]
+        text += f": {gpu.device} makes " + ", ".join(
+            f"{rate(_bytes_per_s(row), 'B/s')} {where}" for where, row in known
+        )
+        if cpu is not None:
+            text += f", this processor {rate(_bytes_per_s(cpu), 'B/s')}"
+            if moved is not None and _bytes_per_s(moved) < _bytes_per_s(cpu):
+                text += ": the way there costs more than it saves"
+    return (
+        Conclusion(
+            kernel=Softmax.id,
+            device="cpu" if gpu is None else gpu.device,
+            code="memory-decides",
+            sentence=text,
+        ),
+    )
+
+
+def _fastest(rows: Iterable[Measurement]) -> Measurement | None:
+    return max(rows, key=_bytes_per_s, default=None)
+
+
+def _bytes_per_s(row: Measurement) -> float:
+    return row.throughput.value if row.throughput is not None else 0.0
 
 
 class _CpuSoftmax(TeamCase):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -31,10 +32,12 @@ from gpucheck.bench.kernels.softmax import (
     softmax_rows,
     verify_softmax,
 )
+from gpucheck.bench.model import Measurement, Scope, Throughput
 from gpucheck.bench.numerics import FORMATS, encode
 from gpucheck.drivers.host.clock import monotonic_s
 from tests.fakes import bench_runs
 from tests.fakes.bench import FakeClock, FakeGpu, order
+from tests.fakes.bench_results import measurement
 
 HostArray = NDArray[Any]
 
@@ -157,14 +160,14 @@ def test_without_numba_numpy_works_on_blocks_and_a_comparison_says_what_is_faste
     cpu, gpu = bench_runs.row("cpu", 1.0), bench_runs.row("gpu:0", 1.0)
 
     cases = Softmax().cpu_cases(order((64, 100)))
-    [said] = Softmax().conclude([cpu, gpu])
+    [_, said] = Softmax().conclude([cpu, gpu])
 
     assert isinstance(cases[0], BlockedSoftmax)
     assert said.code == "faster-cpu-kernel"
     assert "[cpu]" in said.sentence
     assert Softmax().faster_cpu() in said.sentence
-    assert not Softmax().conclude([cpu])
-    assert not Softmax().conclude([gpu])
+    for alone in (cpu, gpu):
+        assert [one.code for one in Softmax().conclude([alone])] == ["memory-decides"]
 
 
 @pytest.mark.usefixtures("fresh")
@@ -173,7 +176,7 @@ def test_a_broken_numba_is_named_and_numpy_takes_its_place(monkeypatch: pytest.M
     monkeypatch.setitem(sys.modules, "gpucheck.bench.compiled_softmax", None)
 
     cases = Softmax().cpu_cases(order((64, 100)))
-    [said] = Softmax().conclude([bench_runs.row("cpu", 1.0), bench_runs.row("gpu:0", 1.0)])
+    [_, said] = Softmax().conclude([bench_runs.row("cpu", 1.0), bench_runs.row("gpu:0", 1.0)])
 
     assert isinstance(cases[0], BlockedSoftmax)
     assert "numba does not work here (ModuleNotFoundError: " in said.sentence
@@ -187,7 +190,38 @@ def test_with_the_compiled_softmax_nothing_faster_is_named(monkeypatch: pytest.M
     assert isinstance(cases[0], FusedSoftmax)
     assert cases[0].facts == {"compile_s": 1.5}
     assert Softmax().faster_cpu() is None
-    assert not Softmax().conclude([bench_runs.row("cpu", 1.0), bench_runs.row("gpu:0", 1.0)])
+    [said] = Softmax().conclude([bench_runs.row("cpu", 1.0), bench_runs.row("gpu:0", 1.0)])
+    assert said.code == "memory-decides"
+
+
+def test_why_a_gpu_gains_little_is_said_with_the_figures_that_there_are() -> None:
+    cpu, gpu = (measurement("softmax", value, device=device)
+                for device, value in (("cpu", 15e9), ("gpu:0", 2.7e12)))  # fmt: skip
+    moved = replace(measurement("softmax", 12e9, device="gpu:0"), scope=Scope.END_TO_END)
+    slower = replace(cpu, throughput=Throughput(value=9e9, unit="B/s"))
+    (all_three,) = _said(cpu, slower, gpu, moved)
+    (resident,) = _said(cpu, gpu)
+    (pays,) = _said(slower, gpu, moved)
+    (alone,) = _said(cpu)
+
+    start = "softmax reads and writes each number once, so memory's bandwidth decides its speed"
+    assert all_three == (
+        f"{start}: gpu:0 makes 2.70 TB/s where the data stays, 12.0 GB/s with both ways over PCIe, "
+        "this processor 15.0 GB/s: the way there costs more than it saves"
+    )
+    assert resident == (
+        f"{start}: gpu:0 makes 2.70 TB/s where the data stays, this processor 15.0 GB/s"
+    )
+    assert pays.endswith("this processor 9.00 GB/s")
+    assert alone == (
+        f"{start}; a GPU gains little: PCIe, which the data crosses twice, is slower than memory"
+    )
+    assert _said() == []
+
+
+def _said(*rows: Measurement) -> list[str]:
+    found = Softmax().conclude(rows)
+    return [one.sentence for one in found if one.code == "memory-decides"]
 
 
 def test_a_softmax_that_was_never_computed_is_caught() -> None:
