@@ -78,7 +78,12 @@ class Bench:
         return board.bytes_per_s if dtype is None else board.flops_per_s.get(dtype)
 
     def link_rate(self) -> float | None:
-        """Return the bytes per second of the card's PCIe link, None if NVML does not report it."""
+        """Return the bytes per second of the card's PCIe link, None if its data take another one.
+
+        None also if NVML does not report it.
+        """
+        if self.gpu.facts.is_linked_chip_to_chip:
+            return None
         try:
             from pynvml import (
                 nvmlDeviceGetHandleByUUID,

@@ -71,8 +71,6 @@ from gpucheck.drivers.host.cpu import CpuLoad, LinuxCpu
 #: Share of the free memory that inputs may occupy between rounds.
 _KEPT_SHARE = 0.25
 _LARGE_BYTES = 32 * 2**20
-#: Boards linked to the host by NVLink-C2C: NVML reports a PCIe link that carries no data.
-_GRACE = ("GH200", "GB200", "GB300")
 _INTERVALS = ("ci95_s", "repeat95_s")
 
 
@@ -407,7 +405,7 @@ class _Bench:
                 fill=self._request.fill,
                 far=uuid in self._run_environment.far,
                 integrated=bool(board and board.integrated),
-                chip_to_chip=bool(board and any(name in board.name for name in _GRACE)),
+                chip_to_chip=bool(board and board.is_linked_chip_to_chip),
                 clock_max_mhz=next((clock for clock in clocks if clock), None),
                 slow_blas=slow_blas,
             )

@@ -213,7 +213,8 @@ class Observer:
             if gpu.samples
         ]
         span = (min(times), max(times)) if times else (0.0, 0.0)
-        gpus = tuple(_summary(uuid, gpu, span) for uuid, gpu in self._gpus.items())
+        period_s = self._sensors.period_s
+        gpus = tuple(_summary(uuid, gpu, span, period_s) for uuid, gpu in self._gpus.items())
         return Telemetry(gpus=gpus, unavailable=self._sensors.failure)
 
 
@@ -302,13 +303,15 @@ def _watts(milliwatts: float | None) -> float | None:
     return None if milliwatts is None else milliwatts / 1000
 
 
-def history_of(samples: Sequence[Sample], span: tuple[float, float]) -> SensorHistory | None:
+def history_of(
+    samples: Sequence[Sample], span: tuple[float, float], period_s: float = PERIOD_S
+) -> SensorHistory | None:
     """Return readings in at most `MOST_PARTS` equal parts of a time span, None without any."""
     if not samples:
         return None
     begin, seconds = span[0], span[1] - span[0]
     # No finer than the readings are, so that few parts are empty.
-    part_s = max(PERIOD_S, seconds / min(MOST_PARTS, len(samples)))
+    part_s = max(period_s, seconds / min(MOST_PARTS, len(samples)))
     count = min(MOST_PARTS, int(seconds / part_s) + 1)
     parts: list[list[Sample]] = [[] for _ in range(count)]
     for sample in samples:
@@ -323,12 +326,12 @@ def history_of(samples: Sequence[Sample], span: tuple[float, float]) -> SensorHi
         clock_sm_mhz=medians("clock_sm_mhz", 1.0, 0),
         power_w=medians("power_mw", 1e-3, 1),
         temperature_c=medians("temperature_c", 1.0, 0),
-        limited=_limited_periods(samples, begin, part_s),
+        limited=_limited_periods(samples, begin, part_s, period_s),
     )
 
 
 def _limited_periods(
-    samples: Sequence[Sample], begin: float, part_s: float
+    samples: Sequence[Sample], begin: float, part_s: float, period_s: float
 ) -> dict[str, tuple[tuple[float, float], ...]]:
     """Return when each reason was set, from reading to reading; pauses below a part do not count.
 
@@ -343,13 +346,13 @@ def _limited_periods(
                 continue
             periods = found.setdefault(name, [])
             if periods and now - periods[-1][1] <= part_s:
-                periods[-1] = (periods[-1][0], round(now + PERIOD_S, 2))
+                periods[-1] = (periods[-1][0], round(now + period_s, 2))
             else:
-                periods.append((round(now, 2), round(now + PERIOD_S, 2)))
+                periods.append((round(now, 2), round(now + period_s, 2)))
     return {name: tuple(periods) for name, periods in found.items()}
 
 
-def _summary(uuid: str, gpu: _Gpu, span: tuple[float, float]) -> GpuTelemetry:
+def _summary(uuid: str, gpu: _Gpu, span: tuple[float, float], period_s: float) -> GpuTelemetry:
     link = best_link(gpu.samples)
     # NVML's pair: the current mode, and the one after the next start.
     ecc_modes = gpu.facts.get("ecc_mode")
@@ -360,7 +363,7 @@ def _summary(uuid: str, gpu: _Gpu, span: tuple[float, float]) -> GpuTelemetry:
     found = GpuTelemetry(
         uuid=uuid,
         reading_count=len(gpu.samples),
-        period_s=PERIOD_S,
+        period_s=period_s,
         clock_sm_mhz=extent(gpu.samples, "clock_sm_mhz"),
         clock_memory_mhz=extent(gpu.samples, "clock_memory_mhz"),
         power_w=extent(gpu.samples, "power_mw", 1e-3),
@@ -380,7 +383,7 @@ def _summary(uuid: str, gpu: _Gpu, span: tuple[float, float]) -> GpuTelemetry:
         limited_s=limited_s(gpu.first, gpu.last),
         new_errors=grown(gpu.first, gpu.last),
         other_processes=tuple(sorted(gpu.others)),
-        history=history_of(gpu.samples, span),
+        history=history_of(gpu.samples, span, period_s),
     )
     return replace(found, unavailable=reasons_for(found, gpu.unavailable))
 

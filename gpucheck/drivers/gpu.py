@@ -35,6 +35,10 @@ class Board:
         return self.sources.get(what, self.source)
 
 
+#: Boards linked to the host by NVLink-C2C.
+_GRACE = ("GH200", "GB200", "GB300")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchGpu:
     """GPU that took part, as the CUDA runtime describes it.
@@ -63,6 +67,11 @@ class BenchGpu:
     def device(self) -> str:
         """Return the device's name in rows and options."""
         return f"gpu:{self.cuda_index}"
+
+    @property
+    def is_linked_chip_to_chip(self) -> bool:
+        """Return whether its link to the host is NVLink: NVML's PCIe link carries no data then."""
+        return any(name in self.name for name in _GRACE)
 
     @property
     def capability(self) -> tuple[int, int]:

@@ -210,6 +210,19 @@ def test_pauses_shorter_than_a_part_do_not_break_a_period() -> None:
     assert found.limited == {"power-cap": ((0.0, 19.95),)}
 
 
+def test_a_history_is_no_finer_than_the_readings_were() -> None:
+    readings = [
+        Sample(time_s=place * 0.2, uuid="GPU-0", values={"reasons": 4, "power_mw": 1000.0})
+        for place in range(2)
+    ]
+
+    found = history_of(readings, (0.0, 0.2), 0.2)
+
+    assert found is not None
+    assert (found.part_s, found.power_w) == (0.2, (1.0, 1.0))
+    assert found.limited == {"power-cap": ((0.0, 0.4),)}
+
+
 def test_the_reasons_are_those_of_nvml() -> None:
     throttle = {
         value: name.removeprefix("nvmlClocksThrottleReason")

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from benchmarks import gpu
+from benchmarks.card.bench import Bench
 from benchmarks.card.children import CHECKOUT
 from benchmarks.card.figures import (
     LOST,
@@ -35,6 +37,7 @@ from benchmarks.card.report import (
 )
 from benchmarks.card.softmax import sampled_rows
 from gpucheck.report.errors import InconclusiveError
+from tests.fakes.bench import FakeClock, FakeGpu
 
 
 def figure(**changes: object) -> Figure:
@@ -68,6 +71,23 @@ def figure(**changes: object) -> Figure:
 )
 def test_the_verdict_is_the_worst_bar(changes: dict[str, object], verdict: str) -> None:
     assert figure(**changes).verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("name", "link"), [("NVIDIA H100 PCIe", 16 * 3.938e9), ("NVIDIA GH200 480GB", None)]
+)
+def test_a_chip_to_chip_link_is_not_held_against_pcie(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str, link: float | None
+) -> None:
+    monkeypatch.setattr("pynvml.nvmlInit", lambda: None)
+    monkeypatch.setattr("pynvml.nvmlDeviceGetHandleByUUID", lambda uuid: uuid)
+    monkeypatch.setattr("pynvml.nvmlDeviceGetMaxPcieLinkGeneration", lambda handle: 5)
+    monkeypatch.setattr("pynvml.nvmlDeviceGetMaxPcieLinkWidth", lambda handle: 16)
+    card = FakeGpu(FakeClock())
+    card.facts = replace(card.facts, name=name)
+    bench = Bench(gpus=(card,), torch=None, notes=Notebook(tmp_path / "notes", "transfer", 1.0))
+
+    assert bench.link_rate() == link
 
 
 def test_seconds_are_better_when_fewer() -> None:

@@ -35,6 +35,7 @@ from gpucheck.drivers.gpu import (
     Span,
 )
 from gpucheck.drivers.host.clock import Clock, monotonic_s
+from gpucheck.drivers.host.cpu import LinuxCpu
 from gpucheck.report.errors import GpucheckError, MissingError
 
 if TYPE_CHECKING:
@@ -403,6 +404,11 @@ def read_facts(cupy: Any, cuda_index: int, known_uuid: str | None) -> BenchGpu:
     """Return CUDA's facts about a GPU, which must be the current one."""
     properties: Mapping[str, Any] = cupy.cuda.runtime.getDeviceProperties(cuda_index)
     free_bytes, total_bytes = cupy.cuda.runtime.memGetInfo()
+    integrated = bool(properties["integrated"]) if "integrated" in properties else None
+    available_bytes = LinuxCpu().facts().memory_available_bytes if integrated else None
+    if available_bytes is not None:
+        # CUDA does not count the page cache, which the kernel gives up when memory is needed.
+        free_bytes = min(total_bytes, available_bytes)
     major, name = int(properties["major"]), properties["name"]
     if isinstance(name, bytes):
         name = name.decode(errors="replace")
@@ -419,7 +425,7 @@ def read_facts(cupy: Any, cuda_index: int, known_uuid: str | None) -> BenchGpu:
         clock_sm_max_mhz=_megahertz(properties.get("clockRate")),
         clock_memory_max_mhz=_megahertz(properties.get("memoryClockRate")),
         memory_bus_bits=int(properties.get("memoryBusWidth", 0)) or None,
-        integrated=bool(properties["integrated"]) if "integrated" in properties else None,
+        integrated=integrated,
     )
 
 

@@ -10,7 +10,8 @@ from gpucheck.drivers.child import Child, ChildDiedError, ChildSilentError
 from gpucheck.drivers.nvml.start import binding_directory
 
 _WORKER = "gpucheck.drivers.nvml.sensor_worker"
-#: Twenty readings a second: NVML refreshes its sensors no faster.
+#: Twenty readings a second of up to two GPUs, fewer of more: NVML refreshes its sensors no faster,
+#: and each reading takes the driver's time.
 PERIOD_S = 0.05
 
 
@@ -36,8 +37,10 @@ class NvmlSensors:
     """Sensors through NVML, read by a child process so that a hung driver hangs only that.
 
     No method raises: `failure` says why there are no readings. One that is given from the start is
-    the reason why nothing is to be read.
+    the reason why nothing is to be read. `period_s` is the time between two readings.
     """
+
+    period_s = PERIOD_S
 
     def __init__(
         self, failure: str | None = None, *, deadline_s: float = 10.0, worker: str = _WORKER
@@ -56,7 +59,8 @@ class NvmlSensors:
         except ChildDiedError as error:
             self.failure = f"the process that reads the sensors {error.how}"
             return {}
-        answer = self._ask({"ask": "start", "uuids": list(uuids), "period_s": PERIOD_S})
+        self.period_s = PERIOD_S * max(1, len(uuids) / 2)
+        answer = self._ask({"ask": "start", "uuids": list(uuids), "period_s": self.period_s})
         return {gpu["uuid"]: gpu for gpu in answer.get("gpus", ())}
 
     def window(self) -> SensorBatch:

@@ -17,6 +17,7 @@ import pytest
 from gpucheck.drivers.cupy.device import CupyDevice, open_gpus
 from gpucheck.drivers.cupy.install import install_cupy
 from gpucheck.drivers.gpu import Product
+from gpucheck.drivers.host.cpu import LinuxCpu
 from gpucheck.report.errors import GpucheckError, InconclusiveError, MissingError
 from tests.fakes.cupy_child import run_lines
 from tests.fakes.machine import Machine, load_machine
@@ -284,6 +285,24 @@ def test_the_facts_of_a_card(cupy: FakeCupy) -> None:
     assert device.facts.uuid == "GPU-01234567-89ab-cdef-0123-456789abcdef"
     assert device.facts.memory_free_bytes == 70 * 2**30
     assert device.facts.float32_math == "fp32"
+
+
+@pytest.mark.parametrize(
+    ("integrated", "available_gib", "free_gib"),
+    [(1, 75, 75), (1, 200, 80), (1, None, 70), (0, 75, 70)],
+)
+def test_free_memory_that_the_host_shares_is_what_the_kernel_can_give(
+    cupy: FakeCupy,
+    monkeypatch: pytest.MonkeyPatch,
+    integrated: int,
+    available_gib: int | None,
+    free_gib: int,
+) -> None:
+    available = None if available_gib is None else available_gib * 2**30
+    monkeypatch.setattr(LinuxCpu, "_memory_available_bytes", lambda _: available)
+    cupy.properties["integrated"] = integrated
+
+    assert open_gpus().devices[0].facts.memory_free_bytes == free_gib * 2**30
 
 
 def test_a_uuid_cut_at_a_zero_byte_is_not_believed(cupy: FakeCupy) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -207,6 +208,25 @@ def test_a_broken_process_is_a_reason_and_no_exception(
 
     assert words in (sensors.failure or "")
     assert sensors.window() == SensorBatch()
+    sensors.close()
+
+
+@pytest.mark.parametrize(("gpus", "period_s"), [(1, 0.05), (2, 0.05), (4, 0.1), (8, 0.2)])
+def test_many_gpus_are_read_less_often(gpus: int, period_s: float, tmp_path: Path) -> None:
+    asked = tmp_path / "asked"
+    script = tmp_path / "worker.py"
+    answer = '{"part": "facts", "gpus": []}'
+    script.write_text(
+        f"open({str(asked)!r}, 'w').write(input())\nprint({answer!r}, flush=True)\ninput()",
+        encoding="utf-8",
+    )
+    sensors = NvmlSensors(deadline_s=20.0, worker=str(script))
+
+    sensors.start([f"GPU-{number}" for number in range(gpus)])
+
+    assert sensors.failure is None
+    assert json.loads(asked.read_text(encoding="utf-8"))["period_s"] == period_s
+    assert sensors.period_s == period_s
     sensors.close()
 
 
