@@ -195,6 +195,15 @@ def _energy_window_short(state: CaseState, _: RowEnvironment) -> Doubt | None:
     return make_doubt("energy-window-short", facts, share=share, enough_s=_ENERGY_WINDOW_S)
 
 
+def _confidential(state: CaseState, environment: RowEnvironment) -> Doubt | None:
+    """Doubt copies between host and GPU that pass through an encrypted buffer."""
+    label = state.case.label
+    crosses = label.kernel == "transfer" or label.scope is Scope.END_TO_END
+    if not crosses or not environment.gpu.confidential:
+        return None
+    return make_doubt("confidential-computing")
+
+
 def _link_narrow(state: CaseState, environment: RowEnvironment) -> Doubt | None:
     gpu, kernel = environment.gpu, state.case.label.kernel
     if environment.integrated or kernel != "transfer":
@@ -332,6 +341,7 @@ _DOUBTS: tuple[_Rule, ...] = (
     _starved,
     _cache_resident,
     _power_capped,
+    _confidential,
     _link_narrow,
     _above_link,
     _far_from_gpu,

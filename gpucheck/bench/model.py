@@ -315,6 +315,7 @@ class GpuTelemetry:
     temperature_slowdown_c: float | None = None
     vbios_version: str | None = None
     ecc_mode: bool | None = None
+    confidential_computing: bool | None = None
     energy_j: float | None = None
     pcie_generation: int | None = None
     pcie_width: int | None = None

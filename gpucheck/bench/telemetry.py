@@ -56,7 +56,8 @@ class SensorSummary:
 
     `reasons` is the share of readings for each reason, `limited_share` the driver's count as a
     share of the time. `claimed_by` names the process that holds the card.
-    `clock_sm_max_mhz` is the highest clock that the driver allows.
+    `clock_sm_max_mhz` is the highest clock that the driver allows. `confidential`: what crosses
+    its link is encrypted.
     """
 
     reading_count: int = 0
@@ -68,6 +69,7 @@ class SensorSummary:
     link_max: tuple[int, int] | None = None
     claimed_by: str | None = None
     clock_sm_max_mhz: float | None = None
+    confidential: bool = False
 
 
 def held_down(gpu: SensorSummary) -> dict[str, float]:
@@ -202,6 +204,7 @@ class Observer:
             link_max=(int(best), int(widest)) if best and widest else None,
             claimed_by=self._claims.get(uuid),
             clock_sm_max_mhz=gpu.facts.get("clock_sm_max_mhz"),
+            confidential=bool(gpu.facts.get("confidential_computing")),
         )
 
     def result(self) -> Telemetry:
@@ -376,6 +379,7 @@ def _summary(uuid: str, gpu: _Gpu, span: tuple[float, float], period_s: float) -
         temperature_slowdown_c=gpu.facts.get("temperature_slowdown_c"),
         vbios_version=gpu.facts.get("vbios_version"),
         ecc_mode=None if ecc_modes is None else bool(ecc_modes[0]),
+        confidential_computing=gpu.facts.get("confidential_computing"),
         energy_j=energy,
         pcie_generation=link[0] if link else None,
         pcie_width=link[1] if link else None,

@@ -287,6 +287,14 @@ def test_a_narrow_link_matters_to_transfers() -> None:
     assert codes(on_gpu("matmul"), gpu=state) == []
 
 
+def test_confidential_computing_is_named_where_it_slows_copies() -> None:
+    state = SensorSummary(confidential=True)
+
+    assert codes(on_gpu("transfer"), gpu=state) == ["confidential-computing"]
+    assert codes(on_gpu("transfer"), gpu=SensorSummary()) == []
+    assert codes(on_gpu("matmul"), gpu=state) == []
+
+
 @pytest.mark.parametrize(
     ("variant", "bytes_per_s", "link", "expected"),
     [

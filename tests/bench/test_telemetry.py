@@ -335,6 +335,7 @@ FACTS = {
     "temperature_slowdown_c": 87,
     "vbios_version": "96.00",
     "ecc_mode": [1, 0],
+    "confidential_computing": True,
     "pcie_generation_max": 5,
     "pcie_width_max": 8,
     "counters": {"energy_mj": 1000, "ecc_corrected": 1, "limited_ns": {"power": 0}},
@@ -387,6 +388,7 @@ def test_the_whole_run_has_each_sensor_in_the_documents_units() -> None:
         temperature_slowdown_c=87,
         vbios_version="96.00",
         ecc_mode=True,
+        confidential_computing=True,
         energy_j=4.0,
         pcie_generation=5,
         pcie_width=16,
@@ -410,6 +412,7 @@ def test_a_row_has_the_readings_of_its_slices_and_the_counts_of_its_group() -> N
         link_max=(5, 8),
         claimed_by="held by process 9",
         clock_sm_max_mhz=1980.0,
+        confidential=True,
     )
 
 
@@ -427,7 +430,10 @@ def test_a_group_without_slices_has_no_counts() -> None:
     state = observed().state("GPU-0", [], 3)
 
     assert state == SensorSummary(
-        link_max=(5, 8), claimed_by="held by process 9", clock_sm_max_mhz=1980.0
+        link_max=(5, 8),
+        claimed_by="held by process 9",
+        clock_sm_max_mhz=1980.0,
+        confidential=True,
     )
 
 

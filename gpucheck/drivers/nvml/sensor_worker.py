@@ -142,6 +142,14 @@ class Sensors:
             found["processes"] = sorted(int(process.pid) for process in processes)
         return found
 
+    def confidential_computing(self) -> bool | None:
+        """Return whether what crosses the links of the machine's GPUs is encrypted."""
+        try:
+            return bool(self._binding.ask("nvmlSystemGetConfComputeState").ccFeature)
+        except NvmlError as error:
+            self.unavailable["confidential_computing"] = error.reason()
+            return None
+
     def energy_j(self) -> float | None:
         """Return the energy counter in joules."""
         value = self._ask("energy_mj", COUNTERS[0][1])
@@ -199,7 +207,12 @@ class Watch:
             self.period_s = float(request["period_s"])
             self._sensors = [Sensors(self._binding, uuid) for uuid in request["uuids"]]
             gpus = [
-                {"uuid": one.uuid, **one.read(FACTS), "counters": one.counters()}
+                {
+                    "uuid": one.uuid,
+                    **one.read(FACTS),
+                    "confidential_computing": one.confidential_computing(),
+                    "counters": one.counters(),
+                }
                 for one in self._sensors
             ]
             self._samples = []

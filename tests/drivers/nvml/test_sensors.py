@@ -49,6 +49,22 @@ def test_what_the_driver_gives_is_told_and_the_rest_has_its_reason() -> None:
     assert watch.answer({"ask": "energy", "uuid": "GPU-x"})["joules"] is None
 
 
+@pytest.mark.parametrize(("feature", "on"), [(0, False), (1, True)])
+def test_confidential_computing_is_read(feature: int, on: bool) -> None:
+    state = SimpleNamespace(ccFeature=feature)
+    _, facts = started(scripted(nvmlSystemGetConfComputeState=state))
+
+    assert facts["gpus"][0]["confidential_computing"] is on
+
+
+def test_confidential_computing_that_the_driver_does_not_know_has_a_reason() -> None:
+    watch, facts = started(scripted())
+    answer = watch.answer({"ask": "window"})
+
+    assert facts["gpus"][0]["confidential_computing"] is None
+    assert "not supported" in answer["unavailable"]["GPU-a"]["confidential_computing"]
+
+
 def test_a_refused_question_is_not_asked_again() -> None:
     nvml = scripted()
     watch, _ = started(nvml, period_s=0.0)
