@@ -161,16 +161,17 @@ def test_the_halves_of_the_logs_of_projects_are_those_of_their_seed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "healthy_count"), [("projects_fresh", 20), ("projects_fresh2", 40)]
+    ("name", "counts"),
+    [("projects_fresh", (75, 20)), ("projects_fresh2", (75, 40)), ("healthy_fresh", (0, 40))],
 )
-def test_the_fresh_logs_have_the_form_of_their_labels(name: str, healthy_count: int) -> None:
+def test_the_fresh_logs_have_the_form_of_their_labels(name: str, counts: tuple[int, int]) -> None:
     folder = LOGS / name
     rows = tomllib.loads((folder / "labels.toml").read_text(encoding="utf-8"))["log"]
     lines = {path.name: path.read_text("utf-8").splitlines() for path in folder.glob("*.log")}
     healthy = [row for row in rows if row["file"].startswith("healthy-")]
 
     assert [row["file"] for row in rows] == sorted(lines)
-    assert (len(rows) - len(healthy), len(healthy)) == (75, healthy_count)
+    assert (len(rows) - len(healthy), len(healthy)) == counts
     assert {row["class"] for row in healthy} == {"none"}
     assert {row["class"] for row in rows} <= {rule.class_ for rule in rules().values()} | {"none"}
     first_run = {"first_found", "first_found_line"}
@@ -180,7 +181,7 @@ def test_the_fresh_logs_have_the_form_of_their_labels(name: str, healthy_count: 
     assert all(5 <= len(text) <= 60 for text in lines.values())
 
 
-@pytest.mark.parametrize("name", ["projects_fresh", "projects_fresh2"])
+@pytest.mark.parametrize("name", ["projects_fresh", "projects_fresh2", "healthy_fresh"])
 def test_no_thread_of_the_fresh_logs_is_in_another_folder(name: str) -> None:
     sources = {
         path.parent.name: [
@@ -218,11 +219,11 @@ def test_the_logs_kept_aside_are_named_at_least_as_well_as_before(folder: str, l
 def test_logs_of_healthy_programs_that_warn_have_no_cause() -> None:
     folders = (
         *("heldout_recent", "projects_open", "projects_heldout", "projects_fresh"),
-        "projects_fresh2",
+        *("projects_fresh2", "healthy_fresh"),
     )
     healthy = [path for name in folders for path in (LOGS / name).glob("*healthy-*.log")]
 
-    assert len(healthy) == 105
+    assert len(healthy) == 145
     assert [path.name for path in healthy if named(path.read_bytes())] == []
 
 
