@@ -411,7 +411,7 @@ class TestCommands:
         ]
         assert {claim["process"] for claim in listed["claims"]} == {"running"}
         assert ", 1 process waits.\n" in ended.text
-        assert ": echo, since " in ended.text
+        assert ": echo, for " in ended.text
         assert passing.code == 1
         assert "GPUs 5-7: held by" in passing.said
 
