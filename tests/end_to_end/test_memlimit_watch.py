@@ -18,14 +18,15 @@ from tests.end_to_end.limited import (
     with_stand_ins,
 )
 
-#: Pretends to take GPU memory beside another user's process, until a second reading of NVML has
-#: begun, and so a whole one has been judged; or until it is stopped, if it is to be.
+#: Pretends to take GPU memory beside another user's process, until a whole reading of NVML has been
+#: judged; or until it is stopped, if it is to be. A reading asks twice, first for the number of
+#: processes: the fourth call from now belongs to a reading after one that began from now.
 TAKING = """
 import os, sys, time
 path, log = os.environ["FAKE_PROCESSES_FILE"], os.environ["FAKE_CALL_LOG"]
 gib, stranger, wait = map(int, sys.argv[1:])
 
-def readings():
+def calls():
     with open(log) as file:
         return file.read().count("nvmlDeviceGetComputeRunningProcesses")
 
@@ -34,8 +35,8 @@ for size in (gib // 2, gib):
         for pid, used in ((os.getpid(), size), (stranger, 14)):
             file.write(f"0 {pid} 0 -1 {used << 30} 0 0 0 0\\n")
     os.replace(path + ".draft", path)
-    before = readings()
-    while wait and readings() < before + 2:
+    before = calls()
+    while wait and calls() < before + 4:
         time.sleep(0.05)
 if wait > 1:
     time.sleep(600)
