@@ -119,9 +119,9 @@ def page(result: BenchResult, command: str, plain: Plain, time_utc: str) -> Iter
         yield line(facts_cells(one))
     yield ""
     yield (
-        "Each row's time is the median of its rounds, in which all rows took turns; ± is where 19 "
-        "of 20 further runs are expected. The share is of the best copy, or product, of this run "
-        "with as many threads. Compiling is outside of the samples."
+        "Each row's time is its fastest sample, of rounds in which all rows took turns; ± is where "
+        "19 of 20 further runs are expected. The share is of the best copy, or product, of this "
+        "run with as many threads. Compiling is outside of the samples."
     )
     yield ""
     yield "| kernel | size | threads | who | time | ± | speed | of limit | compiling | doubts |"
@@ -198,7 +198,8 @@ def held(result: BenchResult, plain: Plain) -> Iterator[str]:
     yield (
         "`benchmarks/plain_timing.py` times the same operations with a few lines in each "
         "framework, and shares no code with gpucheck. It ran before and after; its figure is the "
-        f"median of its runs. {inside} of {len(pairs)} lie within the interval for a further run."
+        f"median of the fastest of each run. {inside} of {len(pairs)} lie within the interval for "
+        "a further run."
     )
     yield ""
     yield "| kernel | form | bench | expected of a further run | plain | its runs | plain / bench |"
