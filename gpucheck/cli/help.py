@@ -83,9 +83,20 @@ def _words(ctx: Any) -> tuple[str, ...]:
     return tuple(ctx.command_path.split()[1:])
 
 
-def _show_help(ctx: Any, _: Any, wanted: bool) -> None:
+#: Help page with the options that few people need, too, and the key in Click's notes that says so.
+_EVERY_OPTION = "--help-all"
+
+
+def _is_common(ctx: Any, item: Any) -> bool:
+    """Return whether --help shows a parameter; the others are for --help-all."""
+    entry = find_command(_words(ctx))
+    return entry is None or not entry.common or item.name in entry.common or not item.expose_value
+
+
+def _show_help(ctx: Any, option: Any, wanted: bool) -> None:
     """Print the help page as a report is printed: a full or closed stdout is an error of ours."""
     if wanted and not ctx.resilient_parsing:
+        ctx.meta[_EVERY_OPTION] = _EVERY_OPTION in option.opts
         write_stdout(f"{ctx.get_help()}\n")
         ctx.exit()
 
@@ -127,6 +138,16 @@ class HelpfulCommand(TyperCommand):
         """Return the option --help, which prints with our own errors."""
         return _with_own_writer(super().get_help_option(ctx))
 
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return the parameters, with the option that shows all where --help does not."""
+        found: list[Any] = super().get_params(ctx)
+        if hidden := [item for item in found if not _is_common(ctx, item)]:
+            more = {"is_flag": True, "is_eager": True, "expose_value": False}
+            text = f"Show the other {len(hidden)} options, too."
+            option = type(found[-1])(param_decls=[_EVERY_OPTION], help=text, **more)
+            found.append(_with_own_writer(option))
+        return found
+
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """Return the words of the usage line after the command's name."""
         pieces = [piece.strip("{}") for piece in super().collect_usage_pieces(ctx)]
@@ -134,13 +155,15 @@ class HelpfulCommand(TyperCommand):
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the parameters in groups."""
-        page = _Page(formatter)
+        page, parameters = _Page(formatter), self.get_params(ctx)
+        if not ctx.meta.get(_EVERY_OPTION):
+            parameters = [item for item in parameters if _is_common(ctx, item)]
         groups = {
             title: [
                 (word.strip("{}"), text)
                 for word, text in (item.get_help_record(ctx) for item in items)
             ]
-            for title, items in grouped(self.get_params(ctx)).items()
+            for title, items in grouped(parameters).items()
         }
         words = [word for rows in groups.values() for word, _ in rows]
         width = max((len(word) for word in words if len(word) <= _WIDEST), default=0)

@@ -93,7 +93,7 @@ def known_options() -> set[str]:
     scripts = [*(ROOT / "benchmarks").rglob("*.py"), *(ROOT / "tests" / "fakes").rglob("*.py")]
     scripts.append(PACKAGE / "integrations" / "pytest_plugin.py")
     others = {option for path in scripts for option in re.findall(r'"(--[a-z-]+)"', text_of(path))}
-    return {*own, *others, "--help", "--version", "--config"}
+    return {*own, *others, "--help", "--help-all", "--version", "--config"}
 
 
 def dead_links(path: Path) -> list[str]:

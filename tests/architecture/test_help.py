@@ -35,13 +35,19 @@ ANYTHING = {
 }
 
 
+def whole_help(name: str) -> str:
+    """Return the option that shows all options of a command."""
+    entry = find_command(name.split())
+    return "--help-all" if entry is not None and entry.common else "--help"
+
+
 @pytest.fixture(name="help_of", scope="module")
 def _help_of(gpucheck_command) -> Callable[[str], Finished]:
-    """Return what prints the help of a command on 80 columns, once."""
+    """Return what prints the whole help of a command on 80 columns, once."""
 
     @functools.cache
     def printed(name: str) -> Finished:
-        return gpucheck_command(*name.split(), "--help", env={"COLUMNS": "80"})
+        return gpucheck_command(*name.split(), whole_help(name), env={"COLUMNS": "80"})
 
     return printed
 
@@ -91,7 +97,8 @@ def test_overview_cuts_no_sentence_short(gpucheck_command) -> None:
 @pytest.mark.parametrize("name", [name for name in LEAVES if name != "snapshot"])
 def test_help_names_the_formats_that_the_command_has(name: str, gpucheck_command) -> None:
     words = name.split()
-    shown = " ".join(gpucheck_command(*words, "--help", env={"COLUMNS": "200"}).stdout.split())
+    page = gpucheck_command(*words, whole_help(name), env={"COLUMNS": "200"}).stdout
+    shown = " ".join(page.split())
     formats = COMMANDS[words[0]].formats
     *others, last = formats
     known = f"{', '.join(others)} or {last}" if others else last

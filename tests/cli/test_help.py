@@ -1,7 +1,8 @@
-"""Repeated options: one value is given once, what may be repeated still may."""
+"""Help pages, and repeated options: one value is given once, what may be repeated still may."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -78,3 +79,32 @@ def test_every_way_into_the_program_refuses_it(
     written = capsys.readouterr()
     assert written.out == ""
     assert "takes one value, but is given twice.\n  See: gpucheck" in written.err
+
+
+def shown(page: str) -> set[str]:
+    """Return the options that a help page explains."""
+    return {
+        word for line in page.splitlines() for word in re.findall(r"^  (?:-\w, )?(--[\w-]+)", line)
+    }
+
+
+def test_a_short_page_names_the_page_with_all_options(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "--help"]) == 0
+    short = capsys.readouterr().out
+    assert main(["help", "bench"]) == 0
+    assert capsys.readouterr().out == short
+    assert main(["bench", "--help-all", "--size", "none"]) == 0
+    whole = capsys.readouterr().out
+
+    every = {max(item.opts, key=len) for name, item in options() if name == "bench"}
+    others = every - shown(short)
+    assert shown(whole) == every | {"--help", "--help-all"}
+    assert {"--quick", "--device", "--save", "--json", "--help", "--help-all"} < shown(short)
+    assert {"--burn", "--seed", "--format", "--config"} < others
+    assert f"Show the other {len(others)} options, too." in short
+
+
+def test_a_page_that_shows_all_options_names_no_other(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "--help"]) == 0
+    assert "--help-all" not in capsys.readouterr().out
+    assert main(["list", "--help-all"]) == 2
