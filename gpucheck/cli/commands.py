@@ -76,8 +76,10 @@ COMMANDS = MappingProxyType(
             ),
             charts=CHARTS,
             common=frozenset(
-                "kernels device dtype size framework quick full budget profile save baseline"
-                " require_gpu json output verbose".split()
+                (
+                    *("kernels", "device", "dtype", "size", "framework", "quick", "full", "budget"),
+                    *("profile", "save", "baseline", "require_gpu", "json", "output", "verbose"),
+                )
             ),
             examples=(
                 ("gpucheck bench --quick", "the first look"),
