@@ -179,9 +179,14 @@ def _new_errors(state: CaseState, environment: RowEnvironment) -> Doubt | None:
     return make_doubt("new-errors", facts, errors=errors) if facts else None
 
 
-def _far_from_gpu(state: CaseState, environment: RowEnvironment) -> Doubt | None:
+def _crosses_link(state: CaseState) -> bool:
+    """Return whether a row's data crosses the link between host and GPU."""
     label = state.case.label
-    if not environment.far or (label.scope is Scope.RESIDENT and label.kernel != "transfer"):
+    return label.kernel == "transfer" or label.scope is Scope.END_TO_END
+
+
+def _far_from_gpu(state: CaseState, environment: RowEnvironment) -> Doubt | None:
+    if not environment.far or not _crosses_link(state):
         return None
     return make_doubt("far-from-gpu", {"near_cpus_allowed": 0})
 
@@ -197,9 +202,7 @@ def _energy_window_short(state: CaseState, _: RowEnvironment) -> Doubt | None:
 
 def _confidential(state: CaseState, environment: RowEnvironment) -> Doubt | None:
     """Doubt copies between host and GPU that pass through an encrypted buffer."""
-    label = state.case.label
-    crosses = label.kernel == "transfer" or label.scope is Scope.END_TO_END
-    if not crosses or not environment.gpu.confidential:
+    if not _crosses_link(state) or not environment.gpu.confidential:
         return None
     return make_doubt("confidential-computing")
 
@@ -220,8 +223,7 @@ def _link_narrow(state: CaseState, environment: RowEnvironment) -> Doubt | None:
 def _above_link(state: CaseState, environment: RowEnvironment) -> Doubt | None:
     """Doubt transfers that are faster than the link: PCIe's rate on the wire, without protocol."""
     label, gpu = state.case.label, environment.gpu
-    crossing = label.kernel == "transfer" or label.scope is Scope.END_TO_END
-    if not crossing or label.kernel not in WHOLE_TRANSFERS:
+    if not _crosses_link(state) or label.kernel not in WHOLE_TRANSFERS:
         return None
     links = [link for link in (gpu.link, gpu.link_max) if link is not None]
     if not links or environment.integrated or environment.chip_to_chip:
