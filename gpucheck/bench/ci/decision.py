@@ -19,6 +19,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import islice
 from statistics import NormalDist
 
 from gpucheck.bench.model import Direction, GateStatus
@@ -185,6 +186,12 @@ def holm(chances: Sequence[float], risk: float) -> list[bool]:
     return stands
 
 
+def split_sessions(values: Sequence[float], sizes: Sequence[int]) -> list[tuple[float, ...]]:
+    """Return the values of each session; without sizes they are those of one."""
+    each = iter(values)
+    return [tuple(islice(each, size)) for size in sizes or (len(values),)]
+
+
 def typical(values: Sequence[float]) -> float:
     """Return the mean logarithm of several processes' figures, without strays."""
     return _one_session([math.log(value) for value in values]).mean
@@ -271,12 +278,10 @@ def _expectation(logs: Sequence[float], sessions: Sequence[int]) -> _Side:
     """Return what is expected: one number, one session, or the mean of several sessions."""
     if len(logs) == 1:
         return _Side(logs[0], tuple(logs), ())
-    if len(sessions) < 2:
-        return _one_session(logs)
-    ends = [sum(sessions[: at + 1]) for at in range(len(sessions))]
-    groups = [logs[end - count : end] for end, count in zip(ends, sessions, strict=True)]
-    sides = [_one_session(group) for group in groups]
+    sides = list(map(_one_session, split_sessions(logs, sessions)))
     count = len(sides)
+    if count < 2:
+        return sides[0]
     mean = math.fsum(side.mean for side in sides) / count
     variances = [one for side in sides for one in side.variances]
     within = math.fsum(variance for variance, _ in variances) / count

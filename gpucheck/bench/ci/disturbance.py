@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from gpucheck.bench.ci.decision import scatter, typical
+from gpucheck.bench.ci.decision import scatter, split_sessions, typical
 from gpucheck.bench.ci.diagnosis import explained, find_disturbing, ruling
 from gpucheck.bench.ci.model import Series
 from gpucheck.bench.ci.run_data import MetricValues
@@ -39,14 +39,13 @@ def marked(series: Series) -> Series:
 
 def _scattered(series: Series) -> str | None:
     """Return by how much the processes of a session differ, None if the tolerance allows it."""
-    start, tolerance = 0, series.tolerance_percent
-    for size in series.sessions or (len(series.values),):
-        share = scatter(series.values[start : start + size])
+    tolerance = series.tolerance_percent
+    for values in split_sessions(series.values, series.sessions):
+        share = scatter(values)
         if 100 * share > tolerance:
             by = f"{100 * share:.1f} %" if share < 1 else f"a factor of {1 + share:.3g}"
-            differ = f"its {size} processes differ by {by} (standard deviation)"
+            differ = f"its {len(values)} processes differ by {by} (standard deviation)"
             return f"{differ}, more than {tolerance:g} %"
-        start += size
     return None
 
 
