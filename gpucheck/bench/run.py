@@ -220,8 +220,8 @@ class _Bench:
             ]
             for limit in (True, False)
         )
-        rooflines = rooflines_of([*limits, *rows])
         measured = [*limits, *rows]
+        rooflines = rooflines_of(measured)
         rows = [self._with_roofline(row, rooflines, measured) for row in rows]
         environment = environment_of(
             self._request,
