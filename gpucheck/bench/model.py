@@ -84,6 +84,11 @@ class Verified:
         return cls(error=known, bound=bound, ok=finite and error <= bound, reference=reference)
 
 
+def is_wrong(verified: Verified | None) -> bool:
+    """Return whether a result was checked and is not right."""
+    return verified is not None and not verified.ok
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Doubt:
     """Reason to distrust a figure, with its facts and a remedy."""

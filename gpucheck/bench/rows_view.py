@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gpucheck.bench.model import NO_TIME, BenchResult, Measurement, RowClock, Scope
+from gpucheck.bench.model import NO_TIME, BenchResult, Measurement, RowClock, Scope, is_wrong
 from gpucheck.report.blocks import Column, Fitting, Heading, Inline, Line, Row, Span, Table
 from gpucheck.report.text import (
     View,
@@ -101,8 +101,7 @@ def by_format(rows: Iterable[Measurement]) -> list[list[Measurement]]:
 
 def is_right(row: Measurement) -> bool:
     """Return whether a row has a time, no error, and no wrong result."""
-    wrong = row.verified is not None and not row.verified.ok
-    return row.time_s is not None and row.error is None and not wrong
+    return row.time_s is not None and row.error is None and not is_wrong(row.verified)
 
 
 def is_late(row: Measurement) -> bool:
@@ -316,7 +315,7 @@ def _result(row: Measurement, ranked: Sequence[Measurement]) -> Inline:
     Rows whose intervals meet that of the fastest one are not known to be slower, so that none of
     them is the best.
     """
-    if row.verified is not None and not row.verified.ok:
+    if is_wrong(row.verified):
         return (Span("WRONG", "bold red"),)
     spans = [Span("not checked ", "dim")] if row.verified is None and row.time_s else []
     if len(ranked) > 1 and has_rank(row):

@@ -33,6 +33,7 @@ from gpucheck.bench.model import (
     Roofline,
     Telemetry,
     Throughput,
+    is_wrong,
 )
 from gpucheck.bench.numerics import HostData
 from gpucheck.bench.plan import (
@@ -452,7 +453,7 @@ def to_measurement(state: CaseState, environment: RowEnvironment) -> Measurement
     Each round counts the same. A wrong result has samples, and no figure made of them.
     """
     label, work = state.case.label, state.case.work
-    samples, medians = state.samples_s, [] if _is_wrong(state) else state.medians_s
+    samples, medians = state.samples_s, [] if is_wrong(state.verified) else state.medians_s
     figures = state.figures_s if medians else []
     time_s = state.estimator.figure(figures) if figures else None
     cpu = state.cpu_samples_s if medians else []
@@ -487,7 +488,7 @@ def to_measurement(state: CaseState, environment: RowEnvironment) -> Measurement
         cpu_samples_s=tuple(cpu),
         cpu_median_s=stats.median(cpu) if cpu else None,
         waited_percent=state.waited_percent if cpu else None,
-        converged=settled and not _is_wrong(state),
+        converged=settled and not is_wrong(state.verified),
         throughput=Throughput(value=work.amount / time_s, unit=work.unit) if time_s else None,
         sm_clock_mhz=stats.median(state.sm_clocks_mhz) if state.sm_clocks_mhz else None,
         joules_per_op=state.joules_per_op,
@@ -498,10 +499,6 @@ def to_measurement(state: CaseState, environment: RowEnvironment) -> Measurement
         interrupted=state.interrupted,
         unavailable=_unavailable(state),
     )
-
-
-def _is_wrong(state: CaseState) -> bool:
-    return state.verified is not None and not state.verified.ok
 
 
 def _maker(case: Case) -> str | None:
@@ -538,7 +535,7 @@ def _unavailable(state: CaseState) -> dict[str, str]:
         reasons["joules_per_op"] = (
             "energy is not read on processors" if on_cpu else "only --full counts energy"
         )
-    if not state.samples_s or _is_wrong(state):
+    if not state.samples_s or is_wrong(state.verified):
         why = "it was interrupted" if state.interrupted else "see the row's error"
         return reasons | dict.fromkeys(("time_s", "median_s", *_INTERVALS, "throughput"), why)
     if len(state.medians_s) < stats.FEWEST_FOR_INTERVAL:

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from gpucheck.bench.environment import RunEnvironment, run_environment_of
 from gpucheck.bench.frameworks import Frameworks, open_frameworks, use_gpus
-from gpucheck.bench.model import NO_TIME, NOTHING_SETTLED, BenchResult, Corruption
+from gpucheck.bench.model import NO_TIME, NOTHING_SETTLED, BenchResult, Corruption, is_wrong
 from gpucheck.bench.plan import MEMORY_TAKEN, NO_GPU, check_device_names, select_devices
 from gpucheck.bench.request_model import BenchMode, BenchRequest, Fill
 from gpucheck.bench.run import run_bench
@@ -457,10 +457,10 @@ def _judge(result: BenchResult) -> tuple[ExitCode, Failure | None]:
     for error in errors:
         if error.code not in _UNKNOWN:
             return ExitCode.BAD, error
-    wrong = [row for row in result.measurements if row.verified is not None and not row.verified.ok]
-    for row in wrong:
-        message = f"{row.kernel} on {row.device} computed a wrong result ({row.variant})."
-        return ExitCode.BAD, Failure(code="wrong-result", message=message)
+    for row in result.measurements:
+        if is_wrong(row.verified):
+            message = f"{row.kernel} on {row.device} computed a wrong result ({row.variant})."
+            return ExitCode.BAD, Failure(code="wrong-result", message=message)
     refused = None
     if result.environment.gpus and result.environment.gpu_unavailable is not None:
         message = f"Not every GPU could be measured: {result.environment.gpu_unavailable}."

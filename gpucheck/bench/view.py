@@ -20,6 +20,7 @@ from gpucheck.bench.model import (
     Roofline,
     RowClock,
     Telemetry,
+    is_wrong,
 )
 from gpucheck.bench.plan import BUDGETS_S
 from gpucheck.bench.rows_view import (
@@ -105,13 +106,11 @@ def in_table(report: Report) -> Collection[str]:
 
 def _verdict(report: Report, result: BenchResult) -> Headline:
     """Return what was measured, where no gate has a verdict."""
-    wrong = sum(row.verified is not None and not row.verified.ok for row in result.measurements)
+    wrong = sum(is_wrong(row.verified) for row in result.measurements)
     changed = [check.device for check in result.corruption if check.is_corrupt]
     # One that was wrong at once has no time.
     measured = [
-        row
-        for row in result.measurements
-        if row.time_s is not None or (row.verified is not None and not row.verified.ok)
+        row for row in result.measurements if row.time_s is not None or is_wrong(row.verified)
     ]
     doubtful = sum(row.time_s is not None and bool(row.doubts) for row in measured)
     parts = [count_of(len(measured), "row")]

@@ -31,6 +31,7 @@ from gpucheck.bench.model import (
     GpuTelemetry,
     Measurement,
     ProfileUse,
+    is_wrong,
 )
 from gpucheck.bench.request_model import BenchRequest
 from gpucheck.drivers.host.files import MOST_JSON_BYTES, read_file
@@ -203,8 +204,7 @@ def row_series(runs: Sequence[ProcessRun]) -> tuple[Series, ...]:
     found: dict[tuple[str, str], list[Measurement]] = {}
     for run in chosen:
         for row in run.rows:
-            wrong = row.verified is not None and not row.verified.ok
-            right = row.error is None and not wrong and _figure(row) is not None
+            right = row.error is None and not is_wrong(row.verified) and _figure(row) is not None
             if row.device == run.device and right:
                 found.setdefault((run.device, row_id(row)), []).append(row)
     return tuple(_series(name, uuids[device], rows) for (device, name), rows in found.items())

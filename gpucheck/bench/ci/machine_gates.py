@@ -28,6 +28,7 @@ from gpucheck.bench.model import (
     GateStatus,
     GpuTelemetry,
     Measurement,
+    is_wrong,
 )
 from gpucheck.bench.sampler import off_by
 from gpucheck.bench.sdc import corruption_sentence, deviating_digests
@@ -383,7 +384,7 @@ def _results(data: RunData, device: str, runs: Sequence[ProcessRun]) -> Iterator
     if not rows:
         yield _unchecked(data, device, runs)
         return
-    wrong = [row for row in rows if row.verified is not None and not row.verified.ok]
+    wrong = [row for row in rows if is_wrong(row.verified)]
     broken = [row for row in wrong if row.verified is not None and row.verified.error is None]
     other = [row for row in wrong if row not in broken]
     yield _wrong(data, device, "results", other, len(rows), most=0)

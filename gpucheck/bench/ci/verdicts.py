@@ -17,6 +17,7 @@ from gpucheck.bench.model import (
     Measurement,
     Scope,
     Severity,
+    is_wrong,
 )
 from gpucheck.report.verdicts import Kind, Verdict
 
@@ -90,8 +91,8 @@ def _of_rows(rows: Sequence[Measurement]) -> Iterator[Verdict]:
         check = " ".join(part for part in parts if part)
         kind, message = Kind.PASS, "verified"
         if row.error is not None:
-            wrong = row.verified is not None and not row.verified.ok
-            kind, message = (Kind.FAILURE if wrong else Kind.ERROR), row.error.message
+            kind = Kind.FAILURE if is_wrong(row.verified) else Kind.ERROR
+            message = row.error.message
         elif row.time_s is None:
             kind, message = Kind.ERROR, "interrupted before it was measured"
         figures = []
