@@ -6,10 +6,11 @@ import gc
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING
+
+import typer
 
 from gpucheck.bench.kernels import KERNELS
 from gpucheck.bench.request_model import BenchMode, BenchRequest, Fill, SampleDetail
@@ -18,7 +19,7 @@ from gpucheck.cli.bench_ci import (
     run_several,
     run_with_profile,
 )
-from gpucheck.cli.options import GITHUB, JUNIT, OUTPUT, PROMETHEUS, flag, option
+from gpucheck.cli.options import GITHUB, JUNIT, OUTPUT, PROMETHEUS, flag, option, typed_options
 from gpucheck.cli.outlets import Outlets, open_outlets
 from gpucheck.cli.output import Shared, deliver, machine, now, publish, split_words
 from gpucheck.cli.terminal import is_watched, write_stderr, writes_unicode
@@ -34,6 +35,7 @@ _KERNELS = ", ".join(KERNELS)
 
 def command(
     *,
+    ctx: typer.Context,
     kernels: list[str] | None = option(
         "[KERNEL...]", f"{_KERNELS} [default: all].", group="What to measure"
     ),
@@ -136,22 +138,14 @@ def command(
     gc.enable()
     outlets = open_outlets(junit, github=github, prometheus=prometheus)
     with outlets.guarded("bench"):
-        alone = {"corruption": corruption, "processes": processes}
         if peaks or board is not None:
-            more: dict[str, object] = {
-                "profile": profile,
-                "save": save,
-                "baseline": baseline,
-                "junit": junit,
-                "prometheus": prometheus,
-            }
-            check_peaks_options(request, peaks=peaks, **alone, burn=burn, **more)
+            check_peaks_options(ctx, peaks=peaks)
             return _show_peaks(board, request.dtypes, shared)
         _check(shared, quick=quick, full=full, corruption_s=corruption)
         if profile is not None:
-            check_profile_options(request, **alone, burn=burn)
+            check_profile_options(ctx)
         if burn is not None:
-            check_burn_options(request, **alone, save=save, baseline=baseline)
+            check_burn_options(ctx)
             return _run_burn(*(request, burn, burn_limit, shared, outlets), require_gpu=require_gpu)
         saving = open_saving(
             save,
@@ -230,16 +224,25 @@ def _run_here(
         return deliver("bench", shared, answer, probes.time(), also=outlets.write)
 
 
-def check_profile_options(request: BenchRequest, **more: object) -> None:
+#: Options of what is measured: a profile, a burn and --peaks decide that themselves.
+_MEASURED = (
+    *("kernels", "size", "dtype", "framework", "quick", "full", "budget", "fill", "temperature"),
+    *("towers", "data", "seed", "same_math", "processes", "corruption", "burn"),
+)
+#: Options of the answer that are not for what --peaks shows.
+_ANSWERED = ("profile", "save", "baseline", "junit", "prometheus")
+
+
+def check_profile_options(ctx: typer.Context) -> None:
     """Check that no option conflicts with a profile, which decides what is measured.
 
-    --framework only names the interpreters of the profile's frameworks. `more` are further options
-    by their names, with `_` for `-`; false ones are not given.
+    --framework only names the interpreters of the profile's frameworks. A default out of a file is
+    for those runs that it fits.
 
     Raises:
         WrongUseError: an option conflicts.
     """
-    named = _conflicting(replace(request, frameworks=()), **more)
+    named = typed_options(ctx, [name for name in _MEASURED if name != "framework"])
     if named:
         raise WrongUseError(
             code="profile-and-options",
@@ -248,46 +251,27 @@ def check_profile_options(request: BenchRequest, **more: object) -> None:
         )
 
 
-def check_burn_options(request: BenchRequest, **more: object) -> None:
+def check_burn_options(ctx: typer.Context) -> None:
     """Check the options of a burn; it takes --device, --size, --seed and --fill.
 
     Raises:
         WrongUseError: an option has no meaning for a burn.
     """
-    wanted = ("--size", "--seed", "--fill")
-    named = [name for name in _conflicting(request, **more) if name not in wanted]
+    taken = ("size", "seed", "fill", "burn")
+    others = [name for name in _MEASURED if name not in taken]
+    named = typed_options(ctx, (*others, "save", "baseline"))
     if named:
         raise WrongUseError(
             code="burn-and-options",
             message=f"A burn repeats one product: omit {', '.join(named)}.",
-            remedy=(f"It takes --device, {', '.join(wanted)} and --burn-limit.",),
+            remedy=("It takes --device, --size, --seed, --fill and --burn-limit.",),
         )
-
-
-def _conflicting(request: BenchRequest, **more: object) -> list[str]:
-    plain = BenchRequest()
-    options = {
-        "the kernels": request.kernels,
-        "--size": request.size is not None,
-        "--dtype": request.dtypes,
-        "--quick and --full": request.mode is not plain.mode,
-        "--budget": request.budget_s is not None,
-        "--seed": request.seed != plain.seed,
-        "--fill": request.fill is not plain.fill,
-        "--temperature": request.temperature != plain.temperature,
-        "--towers": request.towers != plain.towers,
-        "--data": request.data_file,
-        "--framework": request.frameworks,
-        "--same-math": request.same_math,
-        **{f"--{name.replace('_', '-')}": value for name, value in more.items()},
-    }
-    return [name for name, given in options.items() if given]
 
 
 # ----------------------------------------------------------------------------------- --peaks
 
 
-def check_peaks_options(request: BenchRequest, *, peaks: bool, **more: object) -> None:
+def check_peaks_options(ctx: typer.Context, *, peaks: bool) -> None:
     """Check the options of --peaks, which takes --board and --dtype.
 
     Raises:
@@ -296,7 +280,8 @@ def check_peaks_options(request: BenchRequest, *, peaks: bool, **more: object) -
     if not peaks:
         message = "--board names a board whose peaks to show: give --peaks with it."
         raise WrongUseError(code="board-without-peaks", message=message)
-    named = [name for name in _conflicting(request, **more) if name != "--dtype"]
+    others = [name for name in _MEASURED if name != "dtype"]
+    named = typed_options(ctx, (*others, *_ANSWERED))
     if named:
         raise WrongUseError(
             code="peaks-and-options",

@@ -5,9 +5,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
-from gpucheck.cli.options import GITHUB, JUNIT, PROMETHEUS, flag, option
+import typer
+
+from gpucheck.cli.options import GITHUB, JUNIT, PROMETHEUS, flag, option, typed_options
 from gpucheck.cli.outlets import open_outlets
 from gpucheck.cli.output import Shared, deliver, machine, split_words
 from gpucheck.cli.terminal import status_line
@@ -21,6 +24,7 @@ MOST_PID = (1 << 31) - 1
 
 def command(
     *,
+    ctx: typer.Context,
     only: list[str] | None = option(
         "--only ID,...", "Run only these checks or layers.", group="What to check"
     ),
@@ -63,26 +67,23 @@ def command(
     from gpucheck.detect.machine import DetectRequest
     from gpucheck.detect.run import describe_checks, detect
 
-    files: dict[str, object] = {"junit": junit, "github": github, "prometheus": prometheus}
     if list_checks or explain is not None:
         question = "--explain" if explain is not None else "--list-checks"
-        check_alone(question, wheel=wheel, pid=pid, log=log, **files)
+        check_alone(ctx, question, ("wheel", "pid", "log", "junit", "github", "prometheus"))
         with machine("detect", shared, ("table", "json")) as probes:
             answer = describe_checks(explain)
         return deliver("detect", shared, answer, probes.time())
-    others = files | {"framework": framework, "python": python, "expect-gpus": expect_gpus}
     if wheel is not None:
-        others |= {"pid": pid, "log": log}
-        check_alone("--wheel", only=only, skip=skip, deep=deep, quick=quick, **others)
+        check_alone(ctx, "--wheel", (*_OF_VERDICT, "pid", "log"))
         return _choose_wheels(shared, wheel)
     if shared.format == "shell":
         message = "--format shell is for --wheel: it writes what an install script needs."
         raise WrongUseError(code="unknown-format", message=message)
     if pid is not None:
-        check_alone("--pid", log=log, only=only, skip=skip, deep=deep, quick=quick, **others)
+        check_alone(ctx, "--pid", (*_OF_VERDICT, "log"))
         return _explain_process(shared, pid)
     if log is not None:
-        check_alone("--log", only=only, skip=skip, deep=deep, quick=quick, **others)
+        check_alone(ctx, "--log", _OF_VERDICT)
         return _explain_log(shared, log)
     if expect_gpus is not None and expect_gpus < 1:
         message = f"--expect-gpus takes a number of 1 or more, not {expect_gpus}."
@@ -107,13 +108,20 @@ def command(
         return deliver("detect", shared, answer, probes.time(), also=outlets.write)
 
 
-def check_alone(question: str, **others: object) -> None:
-    """Refuse an option beside a question that has a document of its own.
+#: Options of the verdict, which no other question takes.
+_OF_VERDICT = (
+    *("only", "skip", "deep", "quick", "framework", "python", "expect_gpus"),
+    *("junit", "github", "prometheus"),
+)
+
+
+def check_alone(ctx: typer.Context, question: str, others: Sequence[str]) -> None:
+    """Refuse options beside a question that has a document of its own.
 
     Raises:
-        WrongUseError: another question, --only or --skip is given as well.
+        WrongUseError: one of these parameters is on the command line as well.
     """
-    given = [f"--{name}" for name, value in others.items() if not (value is None or value is False)]
+    given = typed_options(ctx, others)
     if given:
         message = f"{question} is a question of its own: omit {', '.join(given)}."
         raise WrongUseError(code="two-questions", message=message)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Collection
 
 import typer
 
-from gpucheck.cli.options import COMMAND_LOG, check_command_log, explicit_options, flag, option
+from gpucheck.cli.options import COMMAND_LOG, check_command_log, flag, option, typed_options
 from gpucheck.cli.output import (
     Context,
     Shared,
@@ -91,13 +90,13 @@ def command(
     )
     check_command_log(ctx, log)
     if hard or as_root:
-        _check_hard(context, explicit_options(ctx), hard=hard, verify_with=verify_with)
+        _check_hard(ctx, hard=hard)
         refuse_recording(shared)
         from gpucheck.cli.memlimit_hard import run_hard
 
         return run_hard(context, options, shared, verify=verify, as_root=as_root, log=log)
     _check(options.proofs, code, context, shared)
-    if context.child is None and "watch" in explicit_options(ctx):
+    if context.child is None and typed_options(ctx, ["watch"]):
         message = "--watch needs a command: add one after `--`."
         raise WrongUseError(code="watch-without-command", message=message)
 
@@ -125,17 +124,15 @@ def command(
 _COOPERATIVE = ("include_overhead", "code", "python", "hook", "watch", "verify_with")
 
 
-def _check_hard(
-    context: Context, given: Collection[str], *, hard: bool, verify_with: list[str] | None
-) -> None:
+def _check_hard(ctx: typer.Context, *, hard: bool) -> None:
     """Refuse --as-root alone, --hard without a command, and with what the frameworks need."""
     if not hard:
         raise WrongUseError(code="usage", message="--as-root needs --hard.")
-    if context.child is None:
+    if ctx.obj.child is None:
         message = "--hard needs a command: add one after `--`."
         raise WrongUseError(code="hard-without-command", message=message)
-    others = [f"--{name.replace('_', '-')}" for name in _COOPERATIVE if name in given]
-    if others or verify_with:
+    others = typed_options(ctx, _COOPERATIVE)
+    if others:
         message = f"--hard needs no {' and no '.join(others)}: the driver limits every library."
         raise WrongUseError(code="two-questions", message=message)
 

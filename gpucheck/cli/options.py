@@ -8,7 +8,7 @@ longer than everything else that `gpucheck list` does.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -207,6 +207,16 @@ def explicit_options(ctx: Any) -> frozenset[str]:
     return frozenset(
         name for name, source in sources.items() if source and source.name == "COMMANDLINE"
     )
+
+
+def typed_options(ctx: Any, names: Iterable[str]) -> list[str]:
+    """Return those of these parameters that are given on the command line, as they are typed."""
+    explicit = explicit_options(ctx)
+    return [_typed(name) for name in names if name in explicit]
+
+
+def _typed(name: str) -> str:
+    return "the kernels" if name == "kernels" else f"--{name.replace('_', '-')}"
 
 
 def check_command_log(ctx: Any, log: str | None) -> None:

@@ -1,81 +1,64 @@
-"""Options that a profile or a burn has no use for are refused and never silently dropped."""
+"""Options that a profile, a burn or --peaks has no use for are refused, never silently dropped."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from gpucheck.bench.request_model import BenchMode, BenchRequest, Fill, SampleDetail
 from gpucheck.cli import main
-from gpucheck.cli.bench import check_burn_options, check_peaks_options, check_profile_options
-from gpucheck.report.errors import WrongUseError
 
-
-def test_a_plain_request_goes_with_a_profile() -> None:
-    request = BenchRequest(devices=("gpu:1",), samples=SampleDetail.SUMMARY)
-
-    check_profile_options(request, corruption=0.0, processes=None, burn=None)
+DECIDES = "The profile decides what is measured: omit"
+REPEATS = "A burn repeats one product: omit"
+SHOWS = "--peaks measures nothing: omit"
 
 
 @pytest.mark.parametrize(
-    ("request_", "named"),
+    ("line", "refusal"),
     [
-        (BenchRequest(mode=BenchMode.QUICK), "--quick and --full"),
-        (BenchRequest(seed=3), "--seed"),
-        (BenchRequest(budget_s=0.0), "--budget"),
-        (BenchRequest(kernels=("copy",), size=4), "the kernels, --size"),
+        ("--profile cpu --quick", f"{DECIDES} --quick."),
+        ("--profile cpu --seed 0", f"{DECIDES} --seed."),
+        ("--profile cpu --budget 0", f"{DECIDES} --budget."),
+        ("--profile cpu --size 4 copy", f"{DECIDES} the kernels, --size."),
+        ("--profile cpu --same-math", f"{DECIDES} --same-math."),
+        ("--profile cpu --burn 10 --processes 3", f"{DECIDES} --processes, --burn."),
+        ("--burn 10 softmax", f"{REPEATS} the kernels."),
+        ("--burn 10 --dtype int8 --size 64", f"{REPEATS} --dtype."),
+        ("--burn 10 --corruption 5", f"{REPEATS} --corruption."),
+        ("--burn 10 --save run.json --processes 3", f"{REPEATS} --processes, --save."),
+        ("--peaks copy --dtype int8", f"{SHOWS} the kernels."),
+        ("--peaks --save run.json --burn 2", f"{SHOWS} --burn, --save."),
+        ("--peaks --junit a.xml", f"{SHOWS} --junit."),
+        ("--board H100", "--board names a board whose peaks to show: give --peaks with it."),
     ],
 )
-def test_what_the_profile_decides_is_refused(request_: BenchRequest, named: str) -> None:
-    with pytest.raises(WrongUseError, match=f"omit {named}"):
-        check_profile_options(request_, corruption=0.0)
-
-
-def test_a_burn_with_a_profile_is_refused() -> None:
-    with pytest.raises(WrongUseError, match="omit --burn"):
-        check_profile_options(BenchRequest(), burn=10.0)
-
-
-def test_a_burn_takes_its_product_and_its_devices() -> None:
-    request = BenchRequest(devices=("gpu:1",), size=64, seed=1, fill=Fill.ZEROS)
-
-    check_burn_options(request, corruption=0.0, save=None)
-
-
-@pytest.mark.parametrize(
-    ("request_", "more", "named"),
-    [
-        (BenchRequest(kernels=("softmax",)), {}, "the kernels"),
-        (BenchRequest(dtypes=("int8",), size=64), {}, "--dtype"),
-        (BenchRequest(), {"corruption": 5.0}, "--corruption"),
-        (BenchRequest(), {"save": "run.json"}, "--save"),
-        (BenchRequest(), {"processes": 3}, "--processes"),
-    ],
-)
-def test_a_burn_refuses_the_options_that_it_has_no_use_for(
-    request_: BenchRequest, more: dict[str, object], named: str
+def test_options_that_do_not_go_together(
+    line: str,
+    refusal: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    with pytest.raises(WrongUseError, match=f"omit {named}") as caught:
-        check_burn_options(request_, **more)
+    monkeypatch.chdir(tmp_path)
 
-    assert "--size" in caught.value.remedy[0]
+    assert main(["bench", *line.split()]) == 2
 
-
-def test_peaks_take_dtypes() -> None:
-    check_peaks_options(BenchRequest(dtypes=("int8",)), peaks=True, save=None, corruption=0.0)
+    assert f"gpucheck: {refusal}\n" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("request_", "more", "named"),
-    [
-        (BenchRequest(kernels=("copy",), dtypes=("int8",)), {}, "the kernels."),
-        (BenchRequest(), {"burn": 2.0, "save": "run.json"}, "--burn, --save."),
-    ],
-)
-def test_peaks_refuse_what_measures(
-    request_: BenchRequest, more: dict[str, object], named: str
+def test_peaks_take_a_board_and_formats(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "--peaks", "--board", "H100 SXM", "--dtype", "int8"]) == 0
+    assert "int8" in capsys.readouterr().out
+
+
+def test_defaults_of_a_file_are_for_the_runs_that_they_fit(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(WrongUseError, match=f"omit {named}"):
-        check_peaks_options(request_, peaks=True, **more)
+    (tmp_path / "defaults.toml").write_text("[bench]\nseed = 3\nbudget = 9\nquick = true\n")
+    words = ["--config", str(tmp_path / "defaults.toml"), "--peaks", "--board", "H100 SXM"]
+
+    assert main(["bench", *words]) == 0
+    assert capsys.readouterr().err == ""
 
 
 def test_a_sweep_is_answered_with_the_option_for_a_size(
