@@ -23,16 +23,20 @@ from pathlib import Path
 from typing import Any
 
 from gpucheck.bench.ci.model import SavedRun
+from gpucheck.cli.commands import load_documents
 from gpucheck.fleet.model import NodeAnswer
-from gpucheck.report import saved
 from gpucheck.report.codec import is_record
+from gpucheck.report.documents import result_types
 from gpucheck.report.envelope import Failure, Host, Notice
-from gpucheck.report.saved import result_types
 
 NOTES = Path(__file__).parent / "data" / "schemas.toml"
 
-#: The record of each document's result; detect has one of two.
-RESULTS: dict[str, tuple[type, ...]] = {name: result_types(name) for name in saved.RESULTS}
+#: The record of each saved document's result; detect has one of two.
+RESULTS: dict[str, tuple[type, ...]] = {
+    name: result_types(name)
+    for name, document in load_documents().items()
+    if document.results is not None
+}
 #: The kept file of `bench --save`, and a line of results.jsonl: they have no envelope.
 WITHOUT_ENVELOPE: dict[str, type] = {"baseline": SavedRun, "fleet-node": NodeAnswer}
 

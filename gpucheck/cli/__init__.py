@@ -11,7 +11,17 @@ from gpucheck import __version__
 from gpucheck.cli import output
 from gpucheck.cli.commands import COMMANDS, PROGRAM_OPTIONS, RUNS_A_COMMAND
 from gpucheck.cli.terminal import closed_pipe, write_stdout
+from gpucheck.report.documents import DOCUMENTS, Document
 from gpucheck.report.errors import ExitCode, GpucheckError, system_refusal
+
+DOCUMENTS.update(
+    {
+        "overview": Document(results=None, view="gpucheck.cli.overview"),
+        "report": Document(
+            results=("gpucheck.cli.report:MachineReport",), view="gpucheck.cli.report"
+        ),
+    }
+)
 
 
 def main(

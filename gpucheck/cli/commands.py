@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from types import MappingProxyType
 from typing import NamedTuple
+
+from gpucheck.report.documents import DOCUMENTS, Document
 
 
 class Command(NamedTuple):
@@ -228,6 +231,17 @@ OF_OPTIONS = MappingProxyType(
 )
 #: Lines for a shell or a variable: an answer for the machine at hand, never from a saved document.
 TO_EVALUATE = frozenset({"uuid", "index", "env", "shell", "code"})
+
+
+#: Each registers its documents when it is imported: a command has those of its own features.
+FEATURES = ("bench", "detect", "fleet", "inventory", "memlimit", "place")
+
+
+def load_documents() -> Mapping[str, Document]:
+    """Import the features, so that the documents of all are registered, and return those."""
+    for feature in FEATURES:
+        import_module(f"gpucheck.{feature}")
+    return DOCUMENTS
 
 
 def formats_of(document: str) -> tuple[str, ...]:

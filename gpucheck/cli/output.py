@@ -12,10 +12,18 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gpucheck.cli.commands import COMMANDS, OF_OPTIONS, PROGRAM_OPTIONS, RUNS_A_COMMAND, formats_of
+from gpucheck.cli.commands import (
+    COMMANDS,
+    OF_OPTIONS,
+    PROGRAM_OPTIONS,
+    RUNS_A_COMMAND,
+    formats_of,
+    load_documents,
+)
 from gpucheck.cli.report_file import PRIVATE, check_writable, write_file
 from gpucheck.cli.terminal import closed_pipe, is_watched, view_for, write_stderr, write_stdout
 from gpucheck.drivers.interrupts import REQUESTS
+from gpucheck.report.documents import open_view
 from gpucheck.report.envelope import (
     DRIVER_LIBRARY,
     TOOL,
@@ -33,7 +41,7 @@ from gpucheck.report.errors import (
     MissingError,
     WrongUseError,
 )
-from gpucheck.report.formats import FORMATS, open_format, open_view
+from gpucheck.report.formats import FORMATS, open_format
 from gpucheck.report.text import (
     View,
     did_you_mean,
@@ -436,11 +444,9 @@ def failure_report(command: str | None, error: GpucheckError | KeyboardInterrupt
         command = error.document or command
     host = host or read_host(Path("/"), os.environ)
     answer = Answer(result=None, exit_code=code, host=host, error=failure)
-    from gpucheck.report.saved import RESULTS
-
-    return wrap(
-        command if command is not None and command in RESULTS else "error", answer, time=now()
-    )
+    if command is None or command not in load_documents():
+        command = "error"
+    return wrap(command, answer, time=now())
 
 
 def fail(context: Context, error: GpucheckError) -> int:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gpucheck import __version__
+from gpucheck.cli.commands import load_documents
 from gpucheck.cli.options import flag, option
 from gpucheck.cli.outlets import chart_remedy
 from gpucheck.cli.output import Shared, deliver, machine, wrap, write_message
@@ -29,7 +30,7 @@ from gpucheck.inventory.snapshot import Redactor
 from gpucheck.report.blocks import Block, Column, Gap, Head, Line, Row, Table, verdict
 from gpucheck.report.envelope import Answer, CheckStatus, Failure, Report
 from gpucheck.report.errors import ExitCode, GpucheckError, InconclusiveError, WrongUseError
-from gpucheck.report.formats import VIEWS, open_format
+from gpucheck.report.formats import open_format
 from gpucheck.report.formats.json import document
 from gpucheck.report.saved import read_document
 from gpucheck.report.text import View, binary_bytes, count_of, printable
@@ -348,7 +349,7 @@ def _files(name: str, report: Report) -> dict[str, Part]:
     error = None if report.error is None else report.error.message
     view = View(width=WIDTH, verbosity=1, processes=True, chart_remedy=chart_remedy())
     texts = {"json": open_format("json")(report, view._replace(indented=True))}
-    if name in VIEWS:
+    if load_documents()[name].view is not None:
         screens = list(_screens(report))
         texts["txt"] = "\n".join(_text(screen, view) for screen in screens)
         texts["html"] = open_format("html")(screens[0], view)

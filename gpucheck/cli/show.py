@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from gpucheck.cli.commands import TO_EVALUATE, formats_of
+from gpucheck.cli.commands import TO_EVALUATE, formats_of, load_documents
 from gpucheck.cli.list import known_fields
 from gpucheck.cli.options import flag, option
 from gpucheck.cli.outlets import (
@@ -29,9 +29,10 @@ from gpucheck.cli.output import (
 from gpucheck.cli.report_file import write_file
 from gpucheck.cli.terminal import closed_pipe, view_for, write_stderr, write_stdout
 from gpucheck.drivers.host.files import MOST_JSON_BYTES, read_file
+from gpucheck.report.documents import DOCUMENTS
 from gpucheck.report.envelope import Report
 from gpucheck.report.errors import ExitCode, WrongUseError
-from gpucheck.report.formats import VIEWS, open_format
+from gpucheck.report.formats import open_format
 from gpucheck.report.saved import DocumentError, SavedDocument, read_document
 from gpucheck.report.text import View, printable
 
@@ -129,6 +130,7 @@ def _read(file: str) -> SavedDocument:
     Raises:
         WrongUseError: it cannot be read, or there is nothing in it to show.
     """
+    load_documents()
     try:
         content = read_file("/dev/stdin" if file == STDIN else Path(file), MOST_JSON_BYTES)
         document = read_document(content, MOST_JSON_BYTES)
@@ -184,7 +186,7 @@ def _shown(document: SavedDocument, format_: str, view: View) -> str:
         return (
             f"{json.dumps(document.plain, indent=indent, separators=separators, allow_nan=False)}\n"
         )
-    if report.command not in VIEWS:
+    if DOCUMENTS[report.command].view is None:
         return f"{printable(origin(document))}\n"
     return open_format(format_)(report, view)
 

@@ -1,1 +1,15 @@
 """Fleet: the documents of many machines read together, compared and judged."""
+
+from gpucheck.report.documents import DOCUMENTS, Document
+
+DOCUMENTS.update(
+    {
+        "fleet": Document(
+            results=("gpucheck.fleet.model:FleetReport",),
+            view="gpucheck.fleet.view",
+            verdicts="gpucheck.fleet.records:verdicts",
+            metrics="gpucheck.fleet.records:metrics",
+            records="gpucheck.fleet.records:records",
+        ),
+    }
+)

@@ -11,37 +11,14 @@ import re
 import zlib
 from collections.abc import Mapping
 from functools import cache
-from importlib import import_module
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from gpucheck import __version__
 from gpucheck.data import FOLDER
 from gpucheck.report.codec import DecodeError, from_plain
+from gpucheck.report.documents import DOCUMENTS, result_types
 from gpucheck.report.envelope import Report
 
-#: Document -> records of its result, of which it has one. Imported when used.
-RESULTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        "bench": ("gpucheck.bench.model:BenchResult",),
-        "burn": ("gpucheck.bench.model:BurnResult",),
-        "claims": ("gpucheck.place.model:ClaimList",),
-        "compare": ("gpucheck.bench.ci.model:RunComparison",),
-        "detect": ("gpucheck.detect.model:Catalogue", "gpucheck.detect.model:Detection"),
-        "error": (),
-        "fleet": ("gpucheck.fleet.model:FleetReport",),
-        "list": ("gpucheck.inventory.model:Inventory",),
-        "log": ("gpucheck.detect.log:LogVerdict",),
-        "memlimit": ("gpucheck.memlimit.model:MemoryLimit",),
-        "peaks": ("gpucheck.bench.peaks_model:Peaks",),
-        "place": ("gpucheck.place.model:Placement",),
-        "process": ("gpucheck.detect.process_model:ProcessAnswer",),
-        "profile": ("gpucheck.bench.ci.profile_model:ProfileResult",),
-        "report": ("gpucheck.cli.report:MachineReport",),
-        "snapshot": ("gpucheck.drivers.recorded:Snapshot",),
-        "wheel": ("gpucheck.detect.wheels:WheelChoices",),
-    }
-)
 #: The number of every schema so far.
 NUMBER = 1
 
@@ -180,7 +157,7 @@ def name_of(plain: Mapping[str, Any]) -> str:
     name, number = found["name"], int(found["number"])
     if name == "baseline":
         raise DocumentError(problem=_BASELINE, remedy=_COMPARE)
-    if name not in RESULTS or number != NUMBER:
+    if name not in DOCUMENTS or DOCUMENTS[name].results is None or number != NUMBER:
         version = version_of(plain)
         by = f", written by gpucheck {version[:40]}" if version else ""
         problem = f"is a {found[0]} document{by}, which gpucheck {__version__} does not know"
@@ -202,12 +179,6 @@ def _document(name: str, plain: Mapping[str, Any]) -> SavedDocument:
         report = report._replace(result=_result(result_types(name), report.result, ignored))
     check_bounds(name, plain)
     return SavedDocument(report, plain, tuple(ignored))
-
-
-def result_types(name: str) -> tuple[type, ...]:
-    """Return the records of a document's result."""
-    places = (place.partition(":") for place in RESULTS[name])
-    return tuple(getattr(import_module(module), record) for module, _, record in places)
 
 
 def _result(types: tuple[type, ...], value: object, ignored: list[str]) -> object:

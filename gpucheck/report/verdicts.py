@@ -5,9 +5,9 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import NamedTuple
 
+from gpucheck.report.documents import open_mapping
 from gpucheck.report.envelope import Report
 from gpucheck.report.errors import ExitCode
-from gpucheck.report.formats import open_mapping
 
 
 class Kind(StrEnum):

@@ -5,10 +5,14 @@ That imports go one way is import-linter's to hold (pyproject.toml).
 
 from __future__ import annotations
 
+import functools
+import itertools
+import re
 import sys
+import tomllib
 from pathlib import Path
 
-from tests.architecture.house import PACKAGE, imports, modules, offenders, top_imports
+from tests.architecture.house import PACKAGE, ROOT, imports, modules, offenders, top_imports
 
 #: Libraries that only some folders may know.
 HOMES = {
@@ -44,6 +48,33 @@ def away_from_home(path: Path) -> set[str]:
         name for name in top_imports(path) & set(HOMES) if folder_of(path) not in HOMES[name]
     }
     return strangers - {"rich"} if is_view(path) else strangers
+
+
+#: Full name of a module, or of what stands in it, as a text: to be imported when it is used.
+NAMED = re.compile(r'"(gpucheck\.([a-z]+)\.[a-z_.]+(?::\w+)?)"')
+
+
+@functools.cache
+def floors() -> tuple[str, ...]:
+    """Return the layers of import-linter's contract, from the top down."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    return tuple(project["tool"]["importlinter"]["contracts"][0]["layers"])
+
+
+def named_above(path: Path) -> set[str]:
+    """Return the modules that a file names in texts and that stand above it."""
+    own = folder_of(path).removesuffix(".py")
+    above = {
+        name
+        for floor in itertools.takewhile(lambda names: own not in names.split(" | "), floors())
+        for name in floor.split(" | ")
+    }
+    found = NAMED.findall(path.read_text(encoding="utf-8"))
+    return {name for name, folder in found if folder in above and own != "__init__"}
+
+
+def test_no_module_names_one_above_it_as_a_text() -> None:
+    assert offenders((path, named_above(path)) for path in modules()) == {}
 
 
 def test_library_is_imported_only_in_its_home() -> None:

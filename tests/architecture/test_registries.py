@@ -108,13 +108,20 @@ TAKES = {
 
 
 def test_mappings_exist_and_every_offered_format_has_its_own() -> None:
-    from gpucheck.cli.commands import COMMANDS
-    from gpucheck.report.formats import MAPPINGS, VIEWS, open_mapping
+    from gpucheck.cli.commands import COMMANDS, load_documents
+    from gpucheck.report.documents import Document, open_mapping
 
-    assert set(TAKES.values()) | {"seconds"} == set(MAPPINGS)
-    for name, documents in MAPPINGS.items():
-        assert set(documents) <= set(VIEWS)
-        assert all(callable(open_mapping(name, document)) for document in documents)
+    documents = load_documents()
+    mappings = {*TAKES.values(), "seconds"}
+    assert {*Document._fields} == {"results", "view", *mappings}
+    registered = [
+        (mapping, name)
+        for name in documents
+        for mapping in mappings
+        if getattr(documents[name], mapping)
+    ]
+    assert all(callable(open_mapping(mapping, name)) for mapping, name in registered)
+    assert all(documents[name].view is not None for _, name in registered)
     offered = {
         (command, each)
         for command, entry in COMMANDS.items()
@@ -122,21 +129,36 @@ def test_mappings_exist_and_every_offered_format_has_its_own() -> None:
         if each in TAKES and command != "show"  # which has those of the document
     }
     assert len(offered) > 10
-    assert [pair for pair in offered if pair[0] not in MAPPINGS[TAKES[pair[1]]]] == []
+    assert [pair for pair in offered if (TAKES[pair[1]], pair[0]) not in registered] == []
 
 
 def test_show_has_the_formats_of_every_document_that_has_a_view() -> None:
-    from gpucheck.cli.commands import COMMANDS, TO_EVALUATE, formats_of
-    from gpucheck.report.formats import VIEWS
-    from gpucheck.report.saved import RESULTS
+    from gpucheck.cli.commands import COMMANDS, TO_EVALUATE, formats_of, load_documents
+    from gpucheck.report.documents import open_view
 
-    assert {*RESULTS} == {*VIEWS, "snapshot", "error"} - {"overview"}
-    shown = {each for name in RESULTS if name != "snapshot" for each in formats_of(name)}
+    documents = load_documents()
+    saved = {name for name, document in documents.items() if document.results is not None}
+    viewed = {name for name, document in documents.items() if document.view is not None}
+    assert saved == {*viewed, "snapshot", "error"} - {"overview"}
+    assert all(callable(open_view(name).blocks) for name in viewed)
+    shown = {each for name in saved if name != "snapshot" for each in formats_of(name)}
     assert {*COMMANDS["show"].formats} == shown - TO_EVALUATE
     charts = {
         each for name, command in COMMANDS.items() if name != "show" for each in command.charts
     }
     assert {*COMMANDS["show"].charts} == charts
+
+
+def test_every_feature_registers_the_documents_of_its_own_modules() -> None:
+    from gpucheck.cli.commands import FEATURES, load_documents
+
+    registering = {
+        path.parent.name
+        for path in PACKAGE.glob("*/__init__.py")
+        if "DOCUMENTS.update(" in path.read_text(encoding="utf-8")
+    }
+    assert registering == {*FEATURES, "cli"}
+    assert len(load_documents()) > 15
 
 
 @pytest.mark.parametrize("name", COMMAND_NAMES)

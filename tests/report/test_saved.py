@@ -18,20 +18,19 @@ from hypothesis import strategies as st
 
 from gpucheck.cli.commands import TO_EVALUATE, formats_of
 from gpucheck.report.codec import to_plain
-from gpucheck.report.formats import VIEWS, open_format
+from gpucheck.report.documents import DOCUMENTS
+from gpucheck.report.formats import open_format
 from gpucheck.report.formats.json import document
 from gpucheck.report.saved import (
-    RESULTS,
     DocumentError,
     SavedDocument,
     read_document,
-    result_types,
     unpacked,
 )
 from gpucheck.report.text import View
 from tests.fakes.documents import NAMES, PRETENDED, documents, pretended
 from tests.sampling import examples
-from tests.schemas import NOTES
+from tests.schemas import NOTES, RESULTS
 
 MOST = 1 << 20
 
@@ -98,8 +97,8 @@ def test_fields_of_a_newer_version_are_left_out_and_named(name: str) -> None:
 def test_fields_that_came_later_have_defaults() -> None:
     """An older document lacks what schemas.toml calls `later`."""
     notes = tomllib.loads(NOTES.read_text(encoding="utf-8"))
-    for name in RESULTS:
-        for record in _records(*result_types(name)):
+    for name, types in RESULTS.items():
+        for record in _records(*types):
             later = {
                 *notes.get(record.__name__, {}).get("later", ()),
                 *notes.get(f"{name}.{record.__name__}", {}).get("later", ()),
@@ -297,7 +296,7 @@ def test_a_changed_document_is_shown_or_refused_in_a_sentence(
     except DocumentError:
         return
     view = View(width=width, verbosity=verbosity, saved="saved")
-    for name in formats_of(report.command) if report.command in VIEWS else ():
+    for name in formats_of(report.command) if DOCUMENTS[report.command].view else ():
         if name in TO_EVALUATE:
             continue
         try:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import csv
 import io
 
+from gpucheck.report.documents import open_mapping
 from gpucheck.report.envelope import Report
-from gpucheck.report.formats import open_mapping
 from gpucheck.report.text import View, printable
 
 

@@ -11,8 +11,8 @@ import json
 from collections.abc import Iterator
 
 from gpucheck.report.codec import to_plain
+from gpucheck.report.documents import open_mapping
 from gpucheck.report.envelope import Report
-from gpucheck.report.formats import open_mapping
 from gpucheck.report.text import View
 
 

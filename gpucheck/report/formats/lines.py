@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from gpucheck.report.documents import open_view
 from gpucheck.report.envelope import Report
 from gpucheck.report.errors import ExitCode
-from gpucheck.report.formats import open_view
 from gpucheck.report.text import Renderer, View, printable
 
 #: The longest line of `--format line`, in bytes.

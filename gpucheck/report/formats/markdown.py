@@ -24,8 +24,9 @@ from gpucheck.report.blocks import (
     plain,
     remedies,
 )
+from gpucheck.report.documents import open_view
 from gpucheck.report.envelope import CheckStatus, Report
-from gpucheck.report.formats import headline_of, open_view
+from gpucheck.report.formats import headline_of
 from gpucheck.report.formats.table import MARKS
 from gpucheck.report.text import View, as_markdown, origin, printable
 

@@ -10,8 +10,8 @@ import math
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 
+from gpucheck.report.documents import open_mapping
 from gpucheck.report.envelope import Report
-from gpucheck.report.formats import open_mapping
 from gpucheck.report.metrics import Metric, Number, gauge
 from gpucheck.report.text import View, printable
 

@@ -23,8 +23,8 @@ from gpucheck.report.blocks import (
     for_recording,
     plain,
 )
+from gpucheck.report.documents import open_view
 from gpucheck.report.envelope import CheckStatus, Report
-from gpucheck.report.formats import open_view
 from gpucheck.report.text import ABSENT, View, origin, printable, protect_blanks, restore_blanks
 
 if TYPE_CHECKING:
