@@ -389,17 +389,24 @@ class _RunningBurn:
 
     def _is_too_hot(self) -> bool:
         for device in self._devices.values():
-            values = self._observer.last_values(device.worker.gpu_uuid)
-            limit, now = self._limit_c(device), values.get("temperature_c")
-            margin = values.get("temperature_margin_c")
-            if limit is None:
-                hot = margin is not None and margin <= 0
-            else:
-                hot = now is not None and now >= limit
-            if hot:
+            if self._is_hot(device) or self._is_memory_hot(device):
                 device.state = "too hot" if device.state == "loaded" else device.state
                 return True
         return False
+
+    def _is_hot(self, device: _DeviceState) -> bool:
+        values = self._observer.last_values(device.worker.gpu_uuid)
+        limit, now = self._limit_c(device), values.get("temperature_c")
+        if limit is None:
+            margin = values.get("temperature_margin_c")
+            return margin is not None and margin <= 0
+        return now is not None and now >= limit
+
+    def _is_memory_hot(self, device: _DeviceState) -> bool:
+        facts = self._observer.facts_of(device.worker.gpu_uuid) or {}
+        now = self._observer.memory_c(device.worker.gpu_uuid)
+        limit = facts.get("temperature_memory_max_c")
+        return now is not None and limit is not None and now >= limit
 
     def _progress(self) -> BurnProgress:
         devices = []

@@ -31,7 +31,7 @@ _FATAL_ERRORS = ("ecc_uncorrected", "remapped_rows")
 _CORRECTED_ERRORS = ("ecc_corrected", "pcie_replays")
 #: A larger loss of speed between beginning and end gives a warning.
 _PACE_PERCENT = 10.0
-#: With fewer products a device was not under load; a burn does thousands.
+#: Fewer products are no load; a burn does thousands.
 _FEWEST_PRODUCTS = 100
 _WORDING = GATES._replace(failed_code="burn-failed", undecided_code="burn-undecided")
 _SWAP = ("Take it out of use, and repeat the burn with the card in another slot.",)
@@ -49,6 +49,7 @@ def burn_gates(result: BurnResult) -> Iterator[Gate]:
             yield _digest(device, result.devices, odd.get(device.device))
         if device.telemetry is not None:
             yield _temperature(device, device.telemetry)
+            yield _memory_temperature(device, device.telemetry)
             yield _throttling(device, device.telemetry)
             yield from _errors(device, device.telemetry)
         yield from _pace(device)
@@ -98,16 +99,15 @@ def _alive(device: BurnDevice, result: BurnResult) -> Gate:
         evidence=(Evidence("failure", failure.code),),
         next=failure.remedy or ("Run: gpucheck detect",),
     )
-    gate = _gate(device, "alive", bad=bad)
     interrupted = result.ended_by is BurnEnd.INTERRUPTED and not device.corruption.products
     # If others interfered, for example by taking all of its memory, the device is not to blame.
     if interrupted or class_ is GateClass.ENVIRONMENT:
-        return replace(gate, status=GateStatus.INCONCLUSIVE)
-    return gate
+        bad = replace(bad, status=GateStatus.INCONCLUSIVE)
+    return _gate(device, "alive", bad=bad)
 
 
 def _corruption(device: BurnDevice, result: BurnResult) -> Gate:
-    """Return whether all products were identical and right; a warning if they were no load."""
+    """Return whether all products were identical and right; undecided if they were no load."""
     check = device.corruption
     if check.is_corrupt:
         bad = Diagnosis(
@@ -122,17 +122,20 @@ def _corruption(device: BurnDevice, result: BurnResult) -> Gate:
             next=_SWAP,
         )
         return _gate(device, "corruption", "numbers", float(check.mismatches), 0.0, bad=bad)
-    if not check.products:
-        return replace(
-            _gate(device, "corruption", "numbers", None, 0.0),
-            status=GateStatus.INCONCLUSIVE,
-            reason="no product was compared",
-            class_=class_of_failure(device.failure) if device.failure else GateClass.SOFTWARE,
-        )
-    gate = _gate(device, "corruption", "numbers", float(check.mismatches), 0.0)
-    few = check.products < _FEWEST_PRODUCTS and result.ended_by is BurnEnd.TIME
-    reason = f"only {count_of(check.products, 'product')}: this was no burn" if few else None
-    return replace(gate, warning=few, reason=reason or corruption_sentence(check))
+    measured = float(check.mismatches) if check.products else None
+    if check.products >= _FEWEST_PRODUCTS:
+        gate = _gate(device, "corruption", "numbers", measured, 0.0)
+        return replace(gate, reason=corruption_sentence(check))
+    few = count_of(check.products, "product") if check.products else "no product"
+    class_ = GateClass.CONFIG if check.products else GateClass.SOFTWARE
+    longer = result.ended_by is BurnEnd.TIME and device.failure is None
+    bad = Diagnosis(
+        class_=class_of_failure(device.failure) if device.failure else class_,
+        sentence=f"{few} compared; fewer than {_FEWEST_PRODUCTS} are no burn",
+        next=("Burn for longer, or with a smaller --size.",) if longer else (),
+        status=GateStatus.INCONCLUSIVE,
+    )
+    return _gate(device, "corruption", "numbers", measured, 0.0, bad=bad)
 
 
 def _digest(device: BurnDevice, devices: Sequence[BurnDevice], odd: str | None) -> Gate:
@@ -170,6 +173,18 @@ def _temperature(device: BurnDevice, sensors: GpuTelemetry) -> Gate:
     reached = f"it reached {high:.0f} °C; the limit is {limit:.0f} °C"
     bad = _hot(reached) if high >= limit else None
     return _gate(device, "temperature", "C", high, limit, bad=bad)
+
+
+def _memory_temperature(device: BurnDevice, sensors: GpuTelemetry) -> Gate:
+    """Return whether the memory stayed below the card's limit for it."""
+    high, limit = sensors.temperature_memory_c, sensors.temperature_memory_max_c
+    if high is None or limit is None:
+        unread = "temperature_memory_c" if high is None else "temperature_memory_max_c"
+        reason = sensors.unavailable.get(unread, "no reading")
+        return _skipped(_gate(device, "memory_temperature", "C"), reason)
+    reached = f"its memory reached {high:.0f} °C; the limit is {limit:.0f} °C"
+    bad = _hot(reached) if high >= limit else None
+    return _gate(device, "memory_temperature", "C", high, limit, bad=bad)
 
 
 def _hot(reason: str, evidence: tuple[Evidence, ...] = ()) -> Diagnosis:

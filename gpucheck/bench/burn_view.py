@@ -23,7 +23,7 @@ from gpucheck.report.blocks import (
 from gpucheck.report.envelope import CheckStatus, Report
 from gpucheck.report.errors import ExitCode
 from gpucheck.report.formats.table import MARKS
-from gpucheck.report.text import ABSENT, View, rate
+from gpucheck.report.text import ABSENT, View, binary_bytes, rate
 
 if TYPE_CHECKING:
     from gpucheck.bench.burn import BurnProgress, DeviceProgress
@@ -129,13 +129,27 @@ def _cells(
 
 
 def _notes(found: BurnResult) -> Iterator[Line]:
-    """Yield what could not be read, and what else to know of the run."""
+    """Yield where the time and the results went, what could not be read, and what else to know."""
+    if load := _load(found):
+        yield Line(load)
     if found.telemetry_unavailable is not None and any(one.gpu_uuid for one in found.devices):
         yield Line(f"no sensors: {found.telemetry_unavailable}", CheckStatus.WARN)
     yield from (Line(note) for note in found.notes)
     variables = ", ".join(f"{name}={value}" for name, value in sorted(found.variables.items()))
     if variables:
         yield Line(f"environment: {variables}", style="dim")
+
+
+def _load(found: BurnResult) -> str:
+    """Return the share of the time in products, and the memory that held the results."""
+    checks = [one.corruption for one in found.devices]
+    percents = [one.product_time_percent for one in checks if one.product_time_percent is not None]
+    if not percents:
+        return ""
+    low, high = min(percents), max(percents)
+    share = f"{low:.0f} %" if f"{low:.0f}" == f"{high:.0f}" else f"{low:.0f} to {high:.0f} %"
+    least = binary_bytes(min(one.output_bytes for one in checks if one.output_bytes))
+    return f"{share} of the time in products; the results rotate through {least} of memory"
 
 
 def _verdict(found: BurnResult) -> str:

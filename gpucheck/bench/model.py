@@ -302,6 +302,7 @@ class GpuTelemetry:
     once. `limited_s` is the driver's count of seconds for each, which misses nothing between two
     readings. `new_errors` are counters that grew. The PCIe link is the best seen under load.
     `temperature_margin_c` is the distance to the slowdown temperature, on cards that report it.
+    `temperature_memory_c` is the highest, `temperature_memory_max_c` the card's limit.
     `history` is left out by --samples summary; over several processes it is that of the first.
     """
 
@@ -313,6 +314,7 @@ class GpuTelemetry:
     power_w: Extent | None = None
     temperature_c: Extent | None = None
     temperature_memory_c: float | None = None
+    temperature_memory_max_c: float | None = None
     temperature_margin_c: Extent | None = None
     clock_sm_max_mhz: float | None = None
     power_limit_w: float | None = None
@@ -528,6 +530,8 @@ class Corruption:
     and `not_finite` counts differing pairs with a NaN. `digest` is that of the first product, equal
     on identical GPUs. `reference_ok` says whether the first product was right against float64, and
     `reference_error` gives its error, None if it held NaN. `dtype` is the product's format.
+    `output_bytes` is the memory that the results rotate through. `product_time_percent` is the
+    share of `seconds` in which products were computed; comparisons and the host take the rest.
     `failure` says why it ended early.
     """
 
@@ -546,6 +550,8 @@ class Corruption:
     dtype: str = ""
     shape: tuple[int, ...] = ()
     seconds: float = 0.0
+    output_bytes: int = 0
+    product_time_percent: float | None = None
     failure: Failure | None = None
 
     @property

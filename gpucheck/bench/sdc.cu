@@ -1,4 +1,4 @@
-// Bitwise comparison of two arrays of one shape, and a digest of one array.
+// Bitwise comparison of a result with the first one, and a digest of one array.
 //
 // ELEMENT is the format: 0 float32, 1 float16, 2 bfloat16, 3 float64, 4 int32. Numbers are handled
 // as bits, so that NaN equals itself and -0 differs from +0. bench/sdc.py is the twin in
@@ -56,29 +56,94 @@ __device__ __forceinline__ bool is_nan(word bits)
 #endif
 }
 
-// found: number of differing words, index of the first, largest difference in units in the last
-// place, and number of differing pairs with a NaN (which has no distance).
-extern "C" __global__ void differ(
-    const word *one, const word *other, long long count, wide *found)
+// Packs of 16 bytes that a thread loads from each array before it compares, and words of a pack.
+#define UNROLL 4
+#define PER_PACK (16 / (int)sizeof(word))
+
+__device__ __forceinline__ word word_of(const uint4 &pack, int number)
 {
-    const long long stride = (long long)gridDim.x * blockDim.x;
-    wide differing = 0, first = ~0ull, most = 0, nans = 0;
-    for (long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += stride) {
-        const word a = one[i], b = other[i];
-        if (a == b) continue;
-        if (differing++ == 0) first = (wide)i;
-        if (is_nan(a) || is_nan(b)) {
+    const unsigned int words[4] = {pack.x, pack.y, pack.z, pack.w};
+#if ELEMENT == 1 || ELEMENT == 2
+    return (word)(words[number / 2] >> (16 * (number % 2)));
+#elif ELEMENT == 3
+    return (word)words[2 * number + 1] << 32 | words[2 * number];
+#else
+    return words[number];
+#endif
+}
+
+// Differing words of one thread: their number, the index of the first, the largest distance in
+// units in the last place, and the number of pairs with a NaN (which has no distance).
+struct Differences {
+    wide count = 0, first = ~0ull, most = 0, nans = 0;
+
+    __device__ __forceinline__ void compare(word one, word other, long long index)
+    {
+        if (one == other) return;
+        if (count++ == 0) first = (wide)index;
+        if (is_nan(one) || is_nan(other)) {
             ++nans;
-            continue;
+            return;
         }
-        const wide distance = ulps_between(a, b);
+        const wide distance = ulps_between(one, other);
         if (distance > most) most = distance;
     }
-    if (differing) {
-        atomicAdd(found, differing);
-        atomicMin(found + 1, first);
-        atomicMax(found + 2, most);
-        atomicAdd(found + 3, nans);
+};
+
+// Compare `other` with `one`, add to `found` what Differences has, and leave poison in `other`:
+// words that a product which was not computed would leave there. Both begin at multiples of 16
+// bytes.
+extern "C" __global__ void differ(
+    const word *__restrict__ one, word *__restrict__ other, long long count, wide *found)
+{
+#if ELEMENT == 4
+    const unsigned int poison = 0x80808080u;  // a conspicuous number
+#else
+    const unsigned int poison = 0xffffffffu;  // NaN
+#endif
+    const long long stride = (long long)gridDim.x * blockDim.x;
+    const long long thread = (long long)blockIdx.x * blockDim.x + threadIdx.x;
+    const long long packs = count / PER_PACK;
+    Differences own;
+    // NOTE: loops of their own, so that all loads are in flight before the first comparison.
+    for (long long low = thread; low < packs; low += UNROLL * stride) {
+        uint4 expected[UNROLL], computed[UNROLL];
+#pragma unroll
+        for (int i = 0; i < UNROLL; ++i) {
+            const long long pack = low + i * stride;
+            expected[i] = computed[i] = make_uint4(0, 0, 0, 0);
+            if (pack < packs) {
+                expected[i] = ((const uint4 *)one)[pack];
+                computed[i] = ((const uint4 *)other)[pack];
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < UNROLL; ++i) {
+            const long long pack = low + i * stride;
+            if (pack < packs) ((uint4 *)other)[pack] = make_uint4(poison, poison, poison, poison);
+        }
+#pragma unroll
+        for (int i = 0; i < UNROLL; ++i) {
+            const unsigned int changed = (expected[i].x ^ computed[i].x) |
+                (expected[i].y ^ computed[i].y) | (expected[i].z ^ computed[i].z) |
+                (expected[i].w ^ computed[i].w);
+            if (!changed) continue;
+#pragma unroll
+            for (int number = 0; number < PER_PACK; ++number)
+                own.compare(word_of(expected[i], number), word_of(computed[i], number),
+                            (low + i * stride) * PER_PACK + number);
+        }
+    }
+#pragma unroll 1
+    for (long long i = packs * PER_PACK + thread; i < count; i += stride) {
+        own.compare(one[i], other[i], i);
+        other[i] = (word)(poison | (wide)poison << 32);
+    }
+    if (own.count) {
+        atomicAdd(found, own.count);
+        atomicMin(found + 1, own.first);
+        atomicMax(found + 2, own.most);
+        atomicAdd(found + 3, own.nans);
     }
 }
 

@@ -5,13 +5,19 @@ one stream is active (cuBLAS documentation, "Results Reproducibility"). The firs
 compared with float64, and every later one with the first, number by number. A tolerance would pass
 most defects: few wrong results are NaN, and many differ only in the last digits. The digest of the
 first product tells identical GPUs apart if one always computes the same wrong result.
+
+On a GPU the results rotate through its free memory: each is compared when its place is needed
+again, so that the memory must have kept it meanwhile.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import cycle
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -19,8 +25,8 @@ from typing import TYPE_CHECKING, Any
 from gpucheck.bench.case import CaseOrder
 from gpucheck.bench.kernels.matmul import Matmul, draw_inputs, missing_format, verify_product
 from gpucheck.bench.model import Corruption, Verified
-from gpucheck.bench.numerics import FORMATS, STORAGES, HostData
-from gpucheck.bench.plan import Resources, make_plan
+from gpucheck.bench.numerics import FORMATS, STORAGES, HostData, output_bytes
+from gpucheck.bench.plan import Group, Resources, fits, make_plan
 from gpucheck.bench.request_model import BenchMode, BenchRequest
 from gpucheck.drivers.gpu import BenchGpu, GpuArray, GpuDevice, GpuFunction, Product
 from gpucheck.drivers.host.blas import Blas
@@ -91,7 +97,8 @@ def stress_product(
         blas=blas,
         gpus=() if gpu is None else (gpu,),
     )
-    product = CpuProduct(order) if gpu is None else GpuProduct(gpu, order)
+    outputs = check.output_bytes // product_bytes(check.shape, check.dtype)
+    product = CpuProduct(order) if gpu is None else GpuProduct(gpu, order, outputs)
     return StressProduct(product, check, clock, notes)
 
 
@@ -133,6 +140,7 @@ class StressProduct:
         self._clock = clock
         self._check = check
         self._batch = 1
+        self._product_s = 0.0
         self.notes = notes
 
     @property
@@ -168,7 +176,7 @@ class StressProduct:
                 if self._check.failure is not None:
                     break
                 before_s = self._clock()
-                self._product.repeat(self._batch)
+                self._product_s += self._product.repeat(self._batch)
                 self._count(self._batch)
                 # Few reads, and yet the time is not exceeded by much.
                 if self._clock() - before_s < seconds / 8:
@@ -178,7 +186,9 @@ class StressProduct:
         except (GpucheckError, MemoryError) as error:
             self._fail(error)
         taken_s = self._clock() - start_s
-        self._check = replace(self._check, seconds=self._check.seconds + taken_s)
+        seconds = self._check.seconds + taken_s
+        percent = min(100.0, 100 * self._product_s / seconds) if seconds else None
+        self._check = replace(self._check, seconds=seconds, product_time_percent=percent)
         return taken_s
 
     def end(self) -> Corruption:
@@ -263,25 +273,36 @@ def corruption_sentence(check: Corruption) -> str:
 HEAVIEST = ("bfloat16", "float16", "float32")
 #: Edges of the matrices: large enough to load the whole device, small enough for most.
 _GPU_EDGE, _CPU_EDGE = 8192, 1024
+#: Most results in a GPU's memory at once: 256 GiB at the usual edge, little at small ones.
+_MOST_OUTPUTS = 2048
 
 
 # ------------------------------------------------------------------------------ planning
 
 
 class _ProductKernel(Matmul):
-    """Product as `make_plan` sees it: one format, one size for every mode, no rows."""
+    """Product as `make_plan` sees it: one format, one size for every mode, no rows.
+
+    `outputs` is the number of results that memory holds at once, besides the first.
+    """
 
     id = "product"
 
-    def __init__(self, dtype: str, edge: int) -> None:
+    def __init__(self, dtype: str, edge: int, outputs: int = 1) -> None:
+        self._outputs = outputs
         self.dtypes = MappingProxyType(dict.fromkeys(BenchMode, (dtype,)))
         self.sizes = MappingProxyType(dict.fromkeys(BenchMode, edge))
 
     def device_bytes(self, shape: tuple[int, ...], dtype: str) -> int:
-        """Return the bytes of both factors, the first product, and the one compared with it."""
-        m, k, n = shape
-        factors = FORMATS[dtype].itemsize * (m * k + k * n)
-        return 2 * self.work(shape, dtype).bytes_moved - factors
+        """Return the bytes of both factors, the first product, and those compared with it."""
+        others = self._outputs * product_bytes(shape, dtype)
+        return self.work(shape, dtype).bytes_moved + others
+
+
+def product_bytes(shape: tuple[int, ...], dtype: str) -> int:
+    """Return the bytes of one result."""
+    m, _, n = shape
+    return output_bytes(FORMATS[dtype]) * m * n
 
 
 def plan_product(
@@ -311,15 +332,29 @@ def plan_product(
     product_request = BenchRequest(kernels=(product.id,), size=request.size, seed=request.seed)
     plan = make_plan(product_request, {product.id: product}, resources)
     (group,) = plan.groups
+    # Who shares the memory may need more of it.
+    outputs = _outputs_in(gpu, group, resources) if gpu is not None and held is None else 1
     check = Corruption(
         device="cpu" if gpu is None else gpu.device,
         gpu_uuid=None if gpu is None else gpu.uuid,
         dtype=dtype,
         shape=group.shape,
         words=group.shape[0] * group.shape[2],
+        output_bytes=0 if group.taken else outputs * product_bytes(group.shape, dtype),
         failure=next(iter(group.taken.values()), None),
     )
     return check, () if group.taken else plan.notes
+
+
+def _outputs_in(gpu: BenchGpu, group: Group, resources: Resources) -> int:
+    """Return the number of results that the plan's share of a GPU's free memory holds at once."""
+    edge = group.shape[0]
+
+    def is_too_much(outputs: int) -> bool:
+        product = _ProductKernel(group.dtype, edge, outputs)
+        return not fits(product, group.dtype, edge, resources, (gpu,))
+
+    return max(1, bisect_left(range(1, _MOST_OUTPUTS + 1), True, key=is_too_much))
 
 
 def heaviest_format(gpu: BenchGpu) -> str:
@@ -332,35 +367,42 @@ def heaviest_format(gpu: BenchGpu) -> str:
 
 SOURCE = Path(__file__).with_name("sdc.cu")
 _THREADS = 256
-_BLOCKS_PER_SM = 8
+_BLOCKS_PER_SM = 4
 #: No index yet: any mismatch has a smaller one.
 _NOWHERE = 2**64 - 1
 
 
 class GpuProduct:
-    """Products by cuBLAS, compared on the GPU."""
+    """Products by cuBLAS, compared on the GPU; `outputs` of them lie in its memory at once."""
 
-    def __init__(self, gpu: GpuDevice, order: CaseOrder) -> None:
+    def __init__(self, gpu: GpuDevice, order: CaseOrder, outputs: int) -> None:
         self._gpu = gpu
         self._order = order
+        self._outputs = outputs
         self._form = FORMATS[order.dtype]
         self._product = Product(math_mode=self._form.math_mode)
         self._arrays: tuple[GpuArray, ...] = ()
+        self._oldest: Iterator[GpuArray] = iter(())
         self._differ: GpuFunction | None = None
 
     def prepare(self) -> tuple[str, Verified]:
-        """Put the factors into GPU memory and multiply for the first time."""
+        """Put the factors into GPU memory, multiply for the first time, and fill the memory."""
         import numpy as np
 
         m, _, n = self._order.shape
         storage = STORAGES[self._form.output]
         left, right = (self._gpu.upload(side) for side in draw_inputs(self._order))
-        first, again = (self._gpu.allocate((m, n), storage) for _ in range(2))
         found = self._gpu.upload(np.array([0, _NOWHERE, 0, 0], dtype=np.uint64))
-        self._arrays = (left, right, first, again, found)
+        first, *others = (self._gpu.allocate((m, n), storage) for _ in range(1 + self._outputs))
+        self._arrays = (left, right, first, found)
+        self._oldest = cycle(others)
         self._differ = self._compiled("differ")
-        self._gpu.poison(first)
-        self._gpu.multiply(left, right, first, self._product)
+        for out in (first, *others):
+            # Without this, a product that was not computed would pass as what lay there before.
+            self._gpu.poison(out)
+            self._gpu.multiply(left, right, out, self._product)
+        # The timer is compiled at its first use: not while products are counted.
+        self._gpu.span(self._gpu.synchronize, held=False)
         digest = self._digest(first)
         return digest, verify_product(self._order, self._gpu.download(first), form=self._form)
 
@@ -371,24 +413,32 @@ class GpuProduct:
         self._launch(self._compiled("digest"), (array, self._count(), total))
         return f"{int(self._gpu.download(total)[0]):016x}"
 
-    def repeat(self, count: int) -> None:
-        """Multiply and compare `count` times."""
-        left, right, first, again, found = self._arrays
+    def repeat(self, count: int) -> float:
+        """Compare the oldest result and multiply into its place, `count` times.
+
+        Return the seconds that the products take, by the time of one of them.
+        """
+        left, right, first, found = self._arrays
         assert self._differ is not None
-        for _ in range(count):
-            # Without this, a product that was not computed would pass as the one before it.
-            self._gpu.poison(again)
-            self._gpu.multiply(left, right, again, self._product)
-            self._launch(self._differ, (first, again, self._count(), found))
+        seconds = 0.0
+        for turn in range(count):
+            oldest = next(self._oldest)
+            self._launch(self._differ, (first, oldest, self._count(), found))
+            renew = partial(self._gpu.multiply, left, right, oldest, self._product)
+            if turn:
+                renew()
+            else:
+                seconds = count * self._gpu.span(renew, held=False).seconds
         self._gpu.synchronize()
+        return seconds
 
     def differences(self) -> BitDifferences:
         """Return the differences so far."""
-        return differences_found(self._gpu.download(self._arrays[4]))
+        return differences_found(self._gpu.download(self._arrays[3]))
 
     def release(self) -> None:
         """Release the GPU memory."""
-        self._arrays = ()
+        self._arrays, self._oldest = (), iter(())
         self._differ = None
         self._gpu.release()
 
@@ -426,15 +476,19 @@ class CpuProduct:
         np.matmul(left, right, out=first)
         return digest(first, self._form.output), verify_product(self._order, first, form=self._form)
 
-    def repeat(self, count: int) -> None:
-        """Multiply and compare `count` times."""
+    def repeat(self, count: int) -> float:
+        """Multiply and compare `count` times; return the seconds that the products took."""
         import numpy as np
 
         left, right, first, again = self._arrays
+        seconds = 0.0
         for _ in range(count):
             again.fill(np.nan)
+            start_s = self._order.clock()
             np.matmul(left, right, out=again)
+            seconds += self._order.clock() - start_s
             self._found = combined(self._found, compare_bits(first, again, self._form.output))
+        return seconds
 
     def differences(self) -> BitDifferences:
         """Return the differences so far."""

@@ -116,6 +116,7 @@ class _Gpu:
     samples: list[Sample] = field(default_factory=list)
     unavailable: Mapping[str, str] = field(default_factory=dict)
     others: set[int] = field(default_factory=set)
+    memory_c: float | None = None
     groups: dict[Hashable, _Counted] = field(default_factory=dict)
 
 
@@ -163,11 +164,19 @@ class Observer:
         gpu = self._gpus.get(uuid or "")
         return gpu.samples[-1].values if gpu is not None and gpu.samples else {}
 
+    def memory_c(self, uuid: str | None) -> float | None:
+        """Return the highest temperature of a GPU's memory so far, None if it is not read."""
+        gpu = self._gpus.get(uuid or "")
+        return None if gpu is None else gpu.memory_c
+
     def end_slices(self, group: Hashable, seconds: float) -> None:
         """Store the readings since the last slices, as those of a group, with their duration."""
         window = self._sensors.window()
         for uuid, gpu in self._gpus.items():
             before, gpu.last = gpu.last, window.counters.get(uuid, gpu.last)
+            memory_c = gpu.last.get("temperature_memory_c")
+            if memory_c is not None:
+                gpu.memory_c = max(memory_c, gpu.memory_c or memory_c)
             gpu.unavailable = window.unavailable.get(uuid, gpu.unavailable)
             others = other_processes(
                 self._before.get(uuid, frozenset()),
@@ -362,7 +371,6 @@ def _summary(uuid: str, gpu: _Gpu, span: tuple[float, float], period_s: float) -
     energy = None
     if "energy_mj" in gpu.first and "energy_mj" in gpu.last:
         energy = (gpu.last["energy_mj"] - gpu.first["energy_mj"]) / 1000
-    memory_c = gpu.last.get("temperature_memory_c")
     found = GpuTelemetry(
         uuid=uuid,
         reading_count=len(gpu.samples),
@@ -371,7 +379,8 @@ def _summary(uuid: str, gpu: _Gpu, span: tuple[float, float], period_s: float) -
         clock_memory_mhz=extent(gpu.samples, "clock_memory_mhz"),
         power_w=extent(gpu.samples, "power_mw", 1e-3),
         temperature_c=extent(gpu.samples, "temperature_c"),
-        temperature_memory_c=memory_c,
+        temperature_memory_c=gpu.memory_c,
+        temperature_memory_max_c=gpu.facts.get("temperature_memory_max_c"),
         temperature_margin_c=extent(gpu.samples, "temperature_margin_c"),
         clock_sm_max_mhz=gpu.facts.get("clock_sm_max_mhz"),
         power_limit_w=_watts(gpu.facts.get("power_limit_mw")),

@@ -48,6 +48,8 @@ def said(device: str, part: str, **changes: Any) -> dict[str, Any]:
         "words": 64,
         "digest": "0" * 16,
         "reference_ok": True,
+        "output_bytes": 62 * 2**30,
+        "product_time_percent": 92.5,
     }
     check = Corruption(device=device, gpu_uuid=None, **(settings | changes))
     return {"part": part, "name": BOARD, "check": to_plain(check)}
@@ -476,6 +478,38 @@ def test_the_cards_own_threshold_ends_it() -> None:
     assert set(verdicts(result, GateStatus.FAIL).values()) == {GateClass.THERMAL}
     assert ("gpu:0", "burn.temperature") in verdicts(result, GateStatus.FAIL)
     assert code(result) is ExitCode.BAD
+
+
+def memory_at(*temperatures: float, **facts: Any) -> FakeSensors:
+    class Warming(FakeSensors):
+        def window(self) -> SensorBatch:
+            self.counters = {"temperature_memory_c": next(degrees, temperatures[-1])}
+            return super().window()
+
+    degrees = iter(temperatures)
+    return Warming(iter(()), temperature_slowdown_c=87, **facts)
+
+
+def test_the_memory_s_own_limit_ends_it_too() -> None:
+    result, _ = burned(sensors=memory_at(70, 80, 94, 95, 80, temperature_memory_max_c=95))
+
+    assert result.ended_by is BurnEnd.TEMPERATURE
+    assert result.duration_s < 5
+    gate = next(gate for gate in result.gates if gate.id == "burn.memory_temperature")
+    assert (gate.status, gate.class_) == (GateStatus.FAIL, GateClass.THERMAL)
+    # It has cooled down since.
+    assert gate.reason == "its memory reached 95 °C; the limit is 95 °C"
+    assert ("gpu:0", "burn.temperature") in verdicts(result, GateStatus.PASS)
+    assert code(result) is ExitCode.BAD
+
+
+def test_a_memory_below_its_limit_passes_and_one_without_a_limit_is_no_pass() -> None:
+    cooler, _ = burned(sensors=memory_at(70, 94, temperature_memory_max_c=95))
+    unlimited, _ = burned(sensors=memory_at(70, 120))
+
+    assert cooler.ended_by is unlimited.ended_by is BurnEnd.TIME
+    assert ("gpu:0", "burn.memory_temperature") in verdicts(cooler, GateStatus.PASS)
+    assert ("gpu:0", "burn.memory_temperature") in verdicts(unlimited, GateStatus.SKIP)
 
 
 def test_a_limit_that_is_given_ends_it_earlier() -> None:

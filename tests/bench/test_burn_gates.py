@@ -52,6 +52,7 @@ def test_a_healthy_device_passes_with_its_figures(healthy: BurnResult) -> None:
         "alive": (PASS, None, None, ""),
         "corruption": (PASS, 0.0, 0.0, "numbers"),
         "temperature": (PASS, 50.0, 87.0, "C"),
+        "memory_temperature": (SKIP, None, None, "C"),
         "throttling": (PASS, 0.0, 1.0, "%"),
         "ecc_uncorrected": (PASS, 0.0, 0.0, ""),
         "remapped_rows": (PASS, 0.0, 0.0, ""),
@@ -77,13 +78,32 @@ def test_only_a_card_that_falls_silent_under_load_is_to_blame(
     assert (gate.evidence[0].value, gate.next) == (failure.code, ("Run: gpucheck detect",))
 
 
-@pytest.mark.parametrize(("products", "warned"), [(2, True), (99, True), (100, False)])
-def test_a_few_products_are_no_burn(healthy: BurnResult, products: int, warned: bool) -> None:
+@pytest.mark.parametrize(
+    ("products", "status", "reason"),
+    [
+        (0, GateStatus.INCONCLUSIVE, "no product compared; fewer than 100 are no burn"),
+        (2, GateStatus.INCONCLUSIVE, "2 products compared; fewer than 100 are no burn"),
+        (99, GateStatus.INCONCLUSIVE, "99 products compared; fewer than 100 are no burn"),
+        (100, PASS, "100 identical products of 64 numbers: all bits match"),
+    ],
+)
+@pytest.mark.parametrize("ended_by", [BurnEnd.TIME, BurnEnd.INTERRUPTED])
+def test_a_few_products_are_no_burn(
+    healthy: BurnResult, products: int, status: GateStatus, reason: str, ended_by: BurnEnd
+) -> None:
     check: Corruption = replace(healthy.devices[0].corruption, products=products)
-    gate = gates(healthy, corruption=check)["corruption"]
+    gate = gates(replace(healthy, ended_by=ended_by), corruption=check)["corruption"]
 
-    assert (gate.status, gate.warning) == (PASS, warned)
-    assert ("this was no burn" in (gate.reason or "")) is warned
+    assert (gate.status, gate.reason) == (status, reason)
+    advised = status is not PASS and ended_by is BurnEnd.TIME
+    longer = ("Burn for longer, or with a smaller --size.",) if advised else ()
+    assert (gate.next, gate.warning) == (longer, False)
+
+
+def test_a_few_wrong_products_are_wrong(healthy: BurnResult) -> None:
+    check: Corruption = replace(healthy.devices[0].corruption, products=2, mismatches=1)
+
+    assert gates(healthy, corruption=check)["corruption"].status is FAIL
 
 
 def test_a_failure_brings_its_own_remedy(healthy: BurnResult) -> None:

@@ -54,12 +54,27 @@ def test_corruption_is_told_with_what_to_do() -> None:
     lines = shown(corrupt()).splitlines()
 
     # The other one computed right, but 20 products are no burn.
-    assert [line.split()[:2] for line in lines[5:7]] == [["!", "gpu:0"], ["✗", "gpu:1"]]
+    assert [line.split()[:2] for line in lines[5:7]] == [["?", "gpu:0"], ["✗", "gpu:1"]]
     (failed,) = [line for line in lines if line.startswith("✗ corruption")]
     assert failed.startswith("✗ corruption on gpu:1")
     assert failed.endswith("(hardware)")
     assert any("Take it out of use" in line for line in lines)
     assert lines[2].startswith("FAIL  burned 10 of 10 s: ")
+
+
+def test_where_the_time_went_and_which_memory_was_used_is_told() -> None:
+    result = burned()[0]
+    first, second = result.devices
+    slower = replace(second.corruption, product_time_percent=88.2, output_bytes=40 * 2**30)
+    uneven = replace(result, devices=(first, replace(second, corruption=slower)))
+    unknown = replace(first.corruption, product_time_percent=None)
+
+    assert "92 % of the time in products; the results rotate through 62.0 GiB of memory" in shown(
+        result
+    )
+    assert "88 to 92 % of the time in products; the results rotate through 40.0" in shown(uneven)
+    alone = replace(result, devices=(replace(first, corruption=unknown),))
+    assert "in products" not in shown(alone)
 
 
 def test_quiet_leaves_the_verdicts() -> None:

@@ -13,11 +13,13 @@ from hypothesis import strategies as st
 
 from gpucheck.bench import sdc
 from gpucheck.bench.model import Corruption
+from gpucheck.bench.peaks import peaks_of_board
 from gpucheck.bench.request_model import BenchRequest
 from gpucheck.bench.sdc import (
     ELEMENTS,
     BitDifferences,
     CpuProduct,
+    GpuProduct,
     StressProduct,
     combined,
     compare_bits,
@@ -27,6 +29,7 @@ from gpucheck.bench.sdc import (
     digest,
     heaviest_format,
     plan_product,
+    product_bytes,
     repeat_on_each,
     stress_product,
     stress_products,
@@ -40,18 +43,31 @@ NAMES = {number: name for name, number in ELEMENTS.items()}
 LOST = InconclusiveError(code="gpu-lost", message="the GPU stopped answering")
 
 
+#: Free memory for the factors, the first product and three others.
+FREE_BYTES, OUTPUTS = 2**16, 3
+
+
 class BitGpu(FakeGpu):
-    """A GPU that runs sdc.cu's kernels in NumPy; `flips` are (product, index, bits)."""
+    """A GPU that runs sdc.cu's kernels in NumPy; `flips` are (product, index, bits).
+
+    The first product is number 0; those after it fill the memory before any is compared.
+    """
 
     def __init__(
         self, clock: FakeClock, flips: list[tuple[int, int, int]] | None = None, **kw: Any
     ):
-        super().__init__(clock, **kw)
+        super().__init__(clock, **{"memory_free_bytes": FREE_BYTES, **kw})
         self.flips = flips or []
         self.products = 0
+        self.enqueued: list[tuple[str, Any]] = []
+
+    def poison(self, array: Any) -> None:
+        self.enqueued.append(("poison", array))
+        super().poison(array)
 
     def multiply(self, left: Any, right: Any, out: Any, product: Any = None) -> None:
         self.synchronize_cost(1)
+        self.enqueued.append(("multiply", out))
         super().multiply(left, right, out, product)
         words = out.values.reshape(-1).view(f"u{out.values.itemsize}")
         for number, index, bits in self.flips:
@@ -72,7 +88,9 @@ class BitGpu(FakeGpu):
                 return
             one, other, count, found = args
             assert count == one.values.size
+            self.enqueued.append((name, other))
             now = compare_bits(one.values, other.values, form)
+            other.values.reshape(-1).view(np.uint8).fill(0xFF)
             left = found.values
             left[0] += np.uint64(now.count)
             left[1] = min(int(left[1]), 2**64 - 1 if now.first is None else now.first)
@@ -115,6 +133,82 @@ def test_one_flipped_bit_is_found_and_placed() -> None:
     assert (check.mismatches, check.first_index, check.largest_ulp) == (1, 1234, 1)
     assert "1 of" in corruption_sentence(check)
     assert "first at index 1234" in corruption_sentence(check)
+
+
+@pytest.mark.parametrize("number", range(1, 2 * OUTPUTS + 1))
+def test_a_flip_in_any_place_of_the_memory_is_found(number: int) -> None:
+    clock = FakeClock()
+    gpu = BitGpu(clock, flips=[(number, 7, 4)])
+    check = burned(gpu, clock)
+
+    assert gpu.products > 3 * OUTPUTS
+    assert (check.mismatches, check.first_index, check.largest_ulp) == (1, 7, 4)
+
+
+@pytest.mark.parametrize("place", range(OUTPUTS))
+def test_memory_that_loses_a_bit_while_it_holds_a_result_is_found(place: int) -> None:
+    clock = FakeClock()
+    gpu = BitGpu(clock)
+    made = product(gpu, clock)
+    made.begin()
+    filled = [array for name, array in gpu.enqueued if name == "multiply"][1:]
+    assert len({id(array) for array in filled}) == len(filled) == OUTPUTS
+    filled[place].values[0, 9] ^= 1
+    made.run_for(0.01)
+
+    assert (made.end().mismatches, made.check.first_index) == (1, 9)
+
+
+def test_each_result_is_compared_before_its_place_is_multiplied_into_again() -> None:
+    clock = FakeClock()
+    gpu = BitGpu(clock)
+    made = GpuProduct(gpu, order((EDGE,) * 3, dtype="bfloat16"), OUTPUTS)
+    made.prepare()
+    places = [id(array) for name, array in gpu.enqueued if name == "multiply"][1:]
+    gpu.enqueued.clear()
+    made.repeat(2 * OUTPUTS)
+
+    # The comparison leaves the poison behind: nothing else fills memory.
+    names = [name for name, _ in gpu.enqueued]
+    assert names == ["differ", "multiply"] * (2 * OUTPUTS)
+    assert [id(array) for name, array in gpu.enqueued if name == "differ"] == 2 * places
+    assert [id(array) for name, array in gpu.enqueued if name == "multiply"] == 2 * places
+
+
+@pytest.mark.parametrize("board", ["H100 SXM", "B200"])
+def test_the_usual_product_takes_nine_tenths_of_a_cycle_on_paper(board: str) -> None:
+    peaks = peaks_of_board(board)
+    flops_per_s, bytes_per_s = peaks.compute["bfloat16"].flops_per_s, peaks.memory.bytes_per_s
+    planned, _ = plan_product(card(), BenchRequest(), CPU)
+    m, k, n = planned.shape
+    # A comparison reads the first result and another one, and writes its poison.
+    product_s = 2 * m * k * n / flops_per_s
+    compared_s = 3 * product_bytes(planned.shape, planned.dtype) / bytes_per_s
+
+    assert product_s / (product_s + compared_s) >= 0.90
+
+
+def test_the_share_of_the_time_in_products_is_told() -> None:
+    clock = FakeClock()
+
+    class Slow(_Silent):
+        def repeat(self, count: int) -> float:
+            clock.seconds += count
+            return 0.75 * count
+
+    planned = Corruption(device="gpu:0", gpu_uuid=None, dtype="float32", shape=(8, 8, 8), words=64)
+    found = StressProduct(Slow(), planned, clock)
+    assert found.check.product_time_percent is None
+    found.run_for(10.0)
+    assert found.check.product_time_percent == pytest.approx(75.0)
+    clock.seconds += 100.0
+    found.run_for(10.0)
+    assert found.check.product_time_percent == pytest.approx(75.0)
+
+    clock = FakeClock()
+    check = burned(BitGpu(clock), clock)
+    assert check.product_time_percent is not None
+    assert 0 < check.product_time_percent <= 100
 
 
 def test_flips_of_several_products_are_counted_together() -> None:
@@ -236,8 +330,8 @@ class _Silent:
     def prepare(self) -> Any:
         raise AssertionError
 
-    def repeat(self, count: int) -> None:
-        pass
+    def repeat(self, count: int) -> float:
+        return 0.0
 
     def differences(self) -> Any:
         from gpucheck.bench.sdc import BitDifferences
@@ -410,11 +504,47 @@ def test_the_four_matrices_fit_into_what_is_planned_for_them() -> None:
     assert 4 * 2 * edge**2 <= 0.8 * 2**28 < 4 * 2 * (2 * edge) ** 2
 
 
-def test_the_memory_of_a_repeated_product_is_that_of_its_four_matrices() -> None:
-    product = sdc._ProductKernel("float16", 8)
+@pytest.mark.parametrize("outputs", [1, 7])
+def test_the_memory_of_a_repeated_product_is_that_of_its_factors_and_results(outputs: int) -> None:
+    product = sdc._ProductKernel("float16", 8, outputs)
 
-    # Two bytes each of 2 x 3 and 3 x 5 factors, and of two products of 2 x 5.
-    assert product.device_bytes((2, 3, 5), "float16") == 2 * (2 * 3 + 3 * 5 + 2 * 2 * 5)
+    # Two bytes each of 2 x 3 and 3 x 5 factors, and of products of 2 x 5: the first, and others.
+    expected = 2 * (2 * 3 + 3 * 5 + (1 + outputs) * 2 * 5)
+    assert product.device_bytes((2, 3, 5), "float16") == expected
+
+
+def test_the_results_rotate_through_four_fifths_of_the_free_memory() -> None:
+    planned, _ = plan_product(card(80 * 10**9), BenchRequest(), CPU)
+    one = 2 * 8192**2
+
+    assert planned.output_bytes % one == 0
+    # The factors and the first product take three more.
+    assert planned.output_bytes + 3 * one <= 0.8 * 80e9 < planned.output_bytes + 4 * one
+
+
+def test_small_results_do_not_become_too_many() -> None:
+    planned, _ = plan_product(card(), BenchRequest(size=16), CPU)
+
+    assert planned.output_bytes == 2048 * 2 * 16**2
+
+
+def test_where_others_hold_memory_one_result_is_enough() -> None:
+    planned, _ = plan_product(card(), BenchRequest(), CPU, held="process 7 holds 0.3 GiB")
+
+    assert planned.output_bytes == 2 * 8192**2
+
+
+def test_memory_that_is_the_host_s_too_is_not_filled() -> None:
+    shared = replace(card(2**36), integrated=True)
+    host = FakeCpu(memory_available_bytes=2**36).facts()
+    planned, _ = plan_product(shared, BenchRequest(), host)
+
+    # A fifth of it stays free, besides what the host needs for its part.
+    assert 0.5 * 2**36 < planned.output_bytes < 0.8 * 2**36
+
+
+def test_nothing_is_held_where_nothing_runs() -> None:
+    assert plan_product(card(0), BenchRequest(), CPU)[0].output_bytes == 0
 
 
 def test_a_full_card_is_named_with_who_fills_it() -> None:
@@ -629,9 +759,10 @@ def test_batches_double_until_one_takes_an_eighth_of_the_time() -> None:
     batches: list[int] = []
 
     class Second(_Silent):
-        def repeat(self, count: int) -> None:
+        def repeat(self, count: int) -> float:
             batches.append(count)
             clock.seconds += count
+            return float(count)
 
     planned = Corruption(device="cpu", gpu_uuid=None, dtype="float32", shape=(8, 8, 8), words=64)
     found = StressProduct(Second(), planned, clock)

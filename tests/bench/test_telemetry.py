@@ -333,6 +333,7 @@ FACTS = {
     "power_limit_mw": 650_000,
     "power_limit_default_mw": 700_000,
     "temperature_slowdown_c": 87,
+    "temperature_memory_max_c": 95,
     "vbios_version": "96.00",
     "ecc_mode": [1, 0],
     "confidential_computing": True,
@@ -347,6 +348,7 @@ def observed() -> Observer:
     first = batch(
         Sample(time_s=1.0, uuid="GPU-0", values=VALUES),
         **{"energy_mj": 3000, "ecc_corrected": 1, "processes": [1, 7], "limited_ns": {"power": 0}},
+        **{"temperature_memory_c": 84.0},
     )
     second = batch(
         Sample(time_s=2.0, uuid="GPU-0", values=VALUES | {"power_mw": 600_000.0, "reasons": 0}),
@@ -380,7 +382,8 @@ def test_the_whole_run_has_each_sensor_in_the_documents_units() -> None:
         clock_memory_mhz=span(2600.0, 2600.0),
         power_w=span(500.0, 600.0),
         temperature_c=span(70.0, 70.0),
-        temperature_memory_c=80.0,
+        temperature_memory_c=84.0,
+        temperature_memory_max_c=95,
         temperature_margin_c=span(20.0, 20.0),
         clock_sm_max_mhz=1980.0,
         power_limit_w=650.0,

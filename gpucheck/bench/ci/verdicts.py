@@ -30,6 +30,7 @@ _WORDS = {
     "ecc_uncorrected": "uncorrected ECC errors",
     "ecc_corrected": "corrected ECC errors",
     "remapped_rows": "remapped rows",
+    "memory_temperature": "memory temperature",
     "pcie_replays": "PCIe replays",
     Scope.END_TO_END.value: "with transfers",
     Scope.RESIDENT.value: "",

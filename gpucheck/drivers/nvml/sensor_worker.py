@@ -55,8 +55,9 @@ FACTS = (
     ("pcie_generation_max", (("nvmlDeviceGetMaxPcieLinkGeneration", ()),)),
     ("pcie_width_max", (("nvmlDeviceGetMaxPcieLinkWidth", ()),)),
     ("vbios_version", (("nvmlDeviceGetVbiosVersion", ()),)),
-    # nvmlTemperatureThresholds_t: 1 is where the hardware begins to slow down.
+    # nvmlTemperatureThresholds_t: 1 is where the hardware begins to slow down, 2 is the memory's.
     ("temperature_slowdown_c", (("nvmlDeviceGetTemperatureThreshold", (1,)),)),
+    ("temperature_memory_max_c", (("nvmlDeviceGetTemperatureThreshold", (2,)),)),
     ("ecc_mode", (("nvmlDeviceGetEccMode", ()),)),
 )
 

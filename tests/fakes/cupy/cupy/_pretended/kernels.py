@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .contents import Bytes, Region
+from .contents import Bytes, Region, repeated
 from .device import SPACE, Device
 from .errors import CUDADriverError, FakeIncompleteError
 
@@ -327,6 +327,12 @@ def _differ(launch: Launch) -> Effect:
     word, infinite = _WORDS[launch.define("ELEMENT", 0)]
     nbytes = int(launch.arguments[2]) * np.dtype(word).itemsize
     one, other, found = launch.region(0, nbytes), launch.region(1, nbytes), launch.region(3, 32)
+    if any(int(address) % 16 for address in launch.arguments[:2]):
+        raise CUDADriverError(716, "CUDA_ERROR_MISALIGNED_ADDRESS", "packs of differ")
+
+    def leave_poison(start_s: float, end_s: float) -> None:
+        byte = b"\x80" if infinite is None else b"\xff"
+        other.block.write(other.offset, repeated(byte, nbytes))
 
     def make(given: list[Bytes]) -> Values:
         counts = given[2].view(np.uint64).copy()
@@ -341,8 +347,14 @@ def _differ(launch: Launch) -> Effect:
             counts[3] += np.uint64(nan.sum())
         return counts
 
-    moved = (one, other)
-    return Effect(out=found, inputs=(one, other, found), key=(infinite,), make=make, moved=moved)
+    return Effect(
+        out=found,
+        inputs=(one, other, found),
+        key=(infinite,),
+        make=make,
+        done=leave_poison,
+        moved=(one, other, other),
+    )
 
 
 def _is_nan(words: Values, infinite: int | None) -> Values:
