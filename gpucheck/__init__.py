@@ -89,8 +89,8 @@ if TYPE_CHECKING:
         CheckStatus as CheckStatus,
         Evidence as Evidence,
         Failure as Failure,
-        Host as Host,
     )
+    from gpucheck.report.host import Host as Host
     from gpucheck.report.errors import (
         BadAnswerError as BadAnswerError,
         ExitCode as ExitCode,
@@ -129,7 +129,8 @@ _HOMES = {
         "Overhead RunGpu Strength Verification Way"
     ),
     "gpucheck.place.model": "PlacedDevice",
-    "gpucheck.report.envelope": "CheckStatus Evidence Failure Host",
+    "gpucheck.report.envelope": "CheckStatus Evidence Failure",
+    "gpucheck.report.host": "Host",
 }
 _FUNCTIONS = ("bench", "devices", "diagnose", "limit_memory", "peaks", "place")
 __all__ = ("__version__", *sorted((*" ".join(_HOMES.values()).split(), *_FUNCTIONS)))

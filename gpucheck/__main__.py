@@ -88,11 +88,10 @@ def _interrupted(words: list[str]) -> int:
     """Answer a Ctrl-C that came before the command line could."""
     from gpucheck.cli import output
     from gpucheck.cli.commands import COMMANDS
+    from gpucheck.cli.shared import Context
 
     command = words[0] if words and words[0] in COMMANDS else None
-    return output.interrupted(
-        output.Context(command=command, document=output.requested_document(words))
-    )
+    return output.interrupted(Context(command=command, document=output.requested_document(words)))
 
 
 if __name__ == "__main__":

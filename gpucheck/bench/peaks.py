@@ -18,13 +18,8 @@ from gpucheck.bench.peaks_model import (
 )
 from gpucheck.drivers.interface import NvmlRequest, Probes
 from gpucheck.drivers.readings import GpuReading
-from gpucheck.inventory.inventory import (
-    complete_host,
-    complete_reading,
-    error_of,
-    outcome_of,
-    rows_of,
-)
+from gpucheck.inventory.gpu_row import rows_of
+from gpucheck.inventory.inventory import complete_host, complete_reading, error_of, outcome_of
 from gpucheck.inventory.without_nvml import explain_failure
 from gpucheck.report.envelope import Answer, Failure, Notice
 from gpucheck.report.errors import BadAnswerError, ExitCode, WrongUseError

@@ -36,8 +36,8 @@ from gpucheck.drivers.host.clock import monotonic_s
 from gpucheck.drivers.host.cpu import LinuxCpu
 from gpucheck.drivers.interface import NvmlRequest, Probes
 from gpucheck.drivers.python.framework_bench import LACKS
-from gpucheck.drivers.readings import CudaDeviceReading, CudaReading, NvmlReading
-from gpucheck.inventory.inventory import HUNG, complete_host
+from gpucheck.drivers.readings import HUNG, CudaDeviceReading, CudaReading, NvmlReading
+from gpucheck.inventory.inventory import complete_host
 from gpucheck.inventory.visibility import digits_of, gpu_uuid
 from gpucheck.inventory.without_nvml import explain_absence
 from gpucheck.place.claim_store import ClaimStore, Target
@@ -50,7 +50,7 @@ from gpucheck.place.claims import (
     own_command,
 )
 from gpucheck.place.model import ProcessState
-from gpucheck.report.envelope import Answer, Failure, Host, Notice
+from gpucheck.report.envelope import Answer, Failure, Notice
 from gpucheck.report.errors import (
     BadAnswerError,
     ExitCode,
@@ -61,6 +61,7 @@ from gpucheck.report.errors import (
     check_argument,
     check_seconds,
 )
+from gpucheck.report.host import Host
 
 #: Errors that do not judge the device: no time was left, others hold it or its memory, or the
 #: host's clock cannot be trusted, a framework has no such kernel.

@@ -10,6 +10,7 @@ from importlib import import_module
 from gpucheck import __version__
 from gpucheck.cli import output
 from gpucheck.cli.commands import COMMANDS, PROGRAM_OPTIONS, RUNS_A_COMMAND
+from gpucheck.cli.shared import Context
 from gpucheck.cli.terminal import closed_pipe, write_stdout
 from gpucheck.report.documents import DOCUMENTS, Document
 from gpucheck.report.errors import ExitCode, GpucheckError, system_refusal
@@ -42,7 +43,7 @@ def main(
     elif given[1:] == ["help"] and given[0] in COMMANDS:
         given = [given[0], "--help"]
     name = given[0] if given and given[0] in COMMANDS else None
-    context = output.Context(
+    context = Context(
         command="detect" if stands_alone(given) else name,
         document=output.requested_document(given),
     )
@@ -70,7 +71,7 @@ def main(
         return output.fail(context, refusal)
 
 
-def _command(own: list[str], name: str | None, context: output.Context) -> Callable[[], int]:
+def _command(own: list[str], name: str | None, context: Context) -> Callable[[], int]:
     """Import what runs the command, and return it."""
     if own[:1] in (["--version"], ["-V"]):
         return show_version
@@ -108,11 +109,11 @@ def show_version() -> int:
 COMPLETING = "_GPUCHECK_COMPLETE"
 
 
-def _split(given: list[str], name: str | None) -> tuple[list[str], output.Context]:
+def _split(given: list[str], name: str | None) -> tuple[list[str], Context]:
     """Split off the command after `--`, before any option is parsed."""
     from gpucheck.drivers.child import inherited_descriptors
     from gpucheck.place.exec import split_command
 
     own, child = split_command(given)
     keep = inherited_descriptors()
-    return own, output.Context(command=name, child=tuple(child or ()), keep=keep)
+    return own, Context(command=name, child=tuple(child or ()), keep=keep)

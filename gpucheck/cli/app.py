@@ -23,6 +23,7 @@ from gpucheck.cli.options import (
     collect_shared,
     shared_options,
 )
+from gpucheck.cli.shared import Context
 from gpucheck.cli.terminal import write_stdout
 from gpucheck.report.errors import ExitCode, WrongUseError
 from gpucheck.report.text import did_you_mean
@@ -47,7 +48,7 @@ def _show_examples(value: bool) -> None:
 def _show_completion(ctx: typer.Context, shell: str | None) -> None:
     if shell is None or ctx.resilient_parsing:
         return
-    from gpucheck.cli.completion import SCRIPTS
+    from gpucheck.cli.completion_scripts import SCRIPTS
 
     if shell not in SCRIPTS:
         known = ", ".join(SCRIPTS)
@@ -194,7 +195,7 @@ def _take_defaults(ctx: typer.Context, value: Path | None) -> None:
         return
     from gpucheck.cli.config import read_defaults
 
-    defaults: Any = read_defaults(value)
+    defaults: Any = read_defaults(value, functions_of)
     for word in ctx.command_path.split()[1:] or ["detect"]:
         defaults = defaults.get(word, {})
     ctx.default_map = defaults
@@ -222,12 +223,12 @@ _CONFIG = inspect.Parameter(
 # ------------------------------------------------------------------------------- the execution
 
 
-def run(own: list[str], name: str | None, context: output.Context) -> int:
+def run(own: list[str], name: str | None, context: Context) -> int:
     """Parse our part of the command line, run the command, and return its exit code."""
     return execute(typer.main.get_command(build_app(name)), own, context)
 
 
-def execute(command: Any, own: list[str], context: output.Context) -> int:
+def execute(command: Any, own: list[str], context: Context) -> int:
     """Run a parsed application, and return the exit code of what it ran or answered."""
     try:
         code = command.main(

@@ -21,7 +21,8 @@ from gpucheck.cli.bench_ci import (
 )
 from gpucheck.cli.options import GITHUB, JUNIT, OUTPUT, PROMETHEUS, flag, option, typed_options
 from gpucheck.cli.outlets import Outlets, open_outlets
-from gpucheck.cli.output import Shared, deliver, machine, now, publish, split_words
+from gpucheck.cli.output import deliver, machine, now, publish, split_words
+from gpucheck.cli.shared import Shared
 from gpucheck.cli.terminal import is_watched, write_stderr, writes_unicode
 from gpucheck.report.errors import WrongUseError
 from gpucheck.report.text import printable

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpucheck.cli.outlets import Outlets
-from gpucheck.cli.output import Shared, deliver, machine, split_words
+from gpucheck.cli.output import deliver, machine, split_words
 from gpucheck.cli.report_file import check_writable, write_file
+from gpucheck.cli.shared import Shared
 from gpucheck.cli.terminal import status_line, write_stderr
 from gpucheck.report.envelope import Answer, Failure, Notice
 from gpucheck.report.errors import ExitCode, WrongUseError

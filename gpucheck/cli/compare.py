@@ -6,7 +6,8 @@ from pathlib import Path
 
 from gpucheck.cli.options import GITHUB, JUNIT, option
 from gpucheck.cli.outlets import open_outlets
-from gpucheck.cli.output import Shared, deliver, machine, split_words
+from gpucheck.cli.output import deliver, machine, split_words
+from gpucheck.cli.shared import Shared
 from gpucheck.report.errors import WrongUseError
 
 

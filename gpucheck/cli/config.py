@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
-from gpucheck.cli.app import functions_of
 from gpucheck.cli.commands import COMMANDS
 from gpucheck.drivers.host.toml_file import Table, read_toml
 from gpucheck.report.errors import WrongUseError
 
+FunctionsOf = Callable[[str], Mapping[str, Callable[..., int]]]
 
-def read_defaults(path: Path) -> dict[str, dict[str, Any]]:
+
+def read_defaults(path: Path, functions_of: FunctionsOf) -> dict[str, dict[str, Any]]:
     """Return `{command: {parameter: value}}` for the command-line parser.
+
+    `functions_of` gives the functions of a command, whose parameters are its options.
 
     Raises:
         WrongUseError: unreadable, not TOML, or with an unknown table, key or type of value.
@@ -21,15 +25,20 @@ def read_defaults(path: Path) -> dict[str, dict[str, Any]]:
         whole = read_toml(path, "configuration")
         tables = {name: whole.table(name) for name in COMMANDS}
         whole.finish()
-        return {name: _defaults(tables[name], name) for name in COMMANDS if name in whole.written}
+        return {
+            name: _defaults(tables[name], name, functions_of(name))
+            for name in COMMANDS
+            if name in whole.written
+        }
     except WrongUseError as error:
         raise WrongUseError(
             code="config-unusable", message=error.message, remedy=error.remedy
         ) from None
 
 
-def _defaults(table: Table, name: str) -> dict[str, Any]:
-    functions = functions_of(name)
+def _defaults(
+    table: Table, name: str, functions: Mapping[str, Callable[..., int]]
+) -> dict[str, Any]:
     known_options = {
         key: parameter for each in functions.values() for key, parameter in _options(each).items()
     }

@@ -12,7 +12,8 @@ import typer
 
 from gpucheck.cli.options import GITHUB, JUNIT, PROMETHEUS, flag, option, typed_options
 from gpucheck.cli.outlets import open_outlets
-from gpucheck.cli.output import Shared, deliver, machine, split_words
+from gpucheck.cli.output import deliver, machine, split_words
+from gpucheck.cli.shared import Shared
 from gpucheck.cli.terminal import status_line
 from gpucheck.report.errors import WrongUseError
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 
 from gpucheck.cli.options import PROMETHEUS, option
 from gpucheck.cli.outlets import open_outlets
-from gpucheck.cli.output import Shared, deliver, machine
+from gpucheck.cli.output import deliver, machine
+from gpucheck.cli.shared import Shared
 from gpucheck.cli.terminal import status_line
 from gpucheck.report.errors import WrongUseError
 from gpucheck.report.text import count_of
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
     from gpucheck.fleet.collect import Collected
     from gpucheck.fleet.hostlist import Expected
     from gpucheck.fleet.model import JudgementRule
-    from gpucheck.report.envelope import Answer, Host
+    from gpucheck.report.envelope import Answer
+    from gpucheck.report.host import Host
 
 #: Seconds between two steps of the progress.
 _STEP_S = 0.2

@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING
 from gpucheck.cli.fleet import BASELINE, EXPECT, MAX_MISSING, RULE, WHICH_NODES, Standard
 from gpucheck.cli.options import MACHINE, PROMETHEUS, flag, option
 from gpucheck.cli.outlets import open_outlets
-from gpucheck.cli.output import Shared, deliver, machine
+from gpucheck.cli.output import deliver, machine
+from gpucheck.cli.shared import Shared
 from gpucheck.cli.terminal import is_watched
 from gpucheck.drivers.interrupts import DeferredStops
-from gpucheck.report.envelope import Answer, Host
+from gpucheck.report.envelope import Answer
 from gpucheck.report.errors import ExitCode, WrongUseError, check_seconds
+from gpucheck.report.host import Host
 from gpucheck.report.text import printable
 
 if TYPE_CHECKING:

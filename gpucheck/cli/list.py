@@ -10,7 +10,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from gpucheck.cli.options import PROMETHEUS, flag, option
-from gpucheck.cli.output import Shared, deliver, machine, split_words
+from gpucheck.cli.output import deliver, machine, split_words
+from gpucheck.cli.shared import Shared
 from gpucheck.drivers.interface import Probes
 from gpucheck.inventory.columns import ALIASES, COLUMNS
 from gpucheck.inventory.inventory import (

@@ -19,8 +19,15 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
-from gpucheck.cli.output import Shared, machine, wrap, write_messages
-from gpucheck.cli.terminal import closed_pipe, shows_to_person, view_for, write_stdout
+from gpucheck.cli.output import machine, wrap
+from gpucheck.cli.shared import Shared
+from gpucheck.cli.terminal import (
+    closed_pipe,
+    shows_to_person,
+    view_for,
+    write_messages,
+    write_stdout,
+)
 from gpucheck.drivers.interface import Probes
 from gpucheck.drivers.interrupts import REQUESTS
 from gpucheck.inventory.model import Inventory

@@ -9,8 +9,6 @@ import typer
 
 from gpucheck.cli.options import COMMAND_LOG, check_command_log, flag, option, typed_options
 from gpucheck.cli.output import (
-    Context,
-    Shared,
     check_runnable,
     deliver,
     machine,
@@ -18,8 +16,9 @@ from gpucheck.cli.output import (
     refuse_recording,
     save,
     split_words,
-    write_message,
 )
+from gpucheck.cli.shared import Context, Shared
+from gpucheck.cli.terminal import write_message
 from gpucheck.drivers.interrupts import REQUESTS
 from gpucheck.memlimit.model import LimitedRun, MemoryLimit, WatchAction
 from gpucheck.report.envelope import Answer, Notice

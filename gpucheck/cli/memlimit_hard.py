@@ -11,14 +11,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from gpucheck.cli.after_command import AfterCommand
-from gpucheck.cli.output import (
-    Context,
-    Shared,
-    check_runnable,
-    machine_for_child,
-    save,
-    write_message,
-)
+from gpucheck.cli.output import check_runnable, machine_for_child, save
+from gpucheck.cli.shared import Context, Shared
+from gpucheck.cli.terminal import write_message
 from gpucheck.drivers.host.cgroups import read_cgroup
 from gpucheck.drivers.host.sysfs import read_text
 from gpucheck.drivers.interrupts import REQUESTS

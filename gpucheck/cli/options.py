@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from gpucheck.cli.commands import COMMANDS
-from gpucheck.cli.output import Shared
+from gpucheck.cli.shared import Shared
 from gpucheck.report.errors import GpucheckError, WrongUseError, check_seconds
 
 #: The file of defaults.
@@ -188,7 +188,7 @@ def call_command(function: Callable[..., int], command: str, values: Mapping[str
     given = {name: item.default for name, item in SHARED.items()}
     shared = collect_shared(**given | {name: values[name] for name in values.keys() - own.keys()})
     if shared.chart is not None:
-        from gpucheck.cli.outlets import check_chart
+        from gpucheck.cli.pages import check_chart
 
         check_chart(shared, COMMANDS[command].charts)
     try:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from gpucheck.cli.commands import (
     COMMANDS,
@@ -21,7 +21,17 @@ from gpucheck.cli.commands import (
     load_documents,
 )
 from gpucheck.cli.report_file import PRIVATE, check_writable, write_file
-from gpucheck.cli.terminal import closed_pipe, is_watched, view_for, write_stderr, write_stdout
+from gpucheck.cli.shared import Context, Shared
+from gpucheck.cli.terminal import (
+    closed_pipe,
+    view_for,
+    write_failure,
+    write_message,
+    write_messages,
+    write_stderr,
+    write_stdout,
+    write_warnings,
+)
 from gpucheck.drivers.interrupts import REQUESTS
 from gpucheck.report.documents import open_view
 from gpucheck.report.envelope import (
@@ -29,8 +39,6 @@ from gpucheck.report.envelope import (
     TOOL,
     Answer,
     Failure,
-    Host,
-    Notice,
     Report,
     status_of,
 )
@@ -42,14 +50,12 @@ from gpucheck.report.errors import (
     WrongUseError,
 )
 from gpucheck.report.formats import FORMATS, open_format
+from gpucheck.report.host import Host
 from gpucheck.report.text import (
     View,
     did_you_mean,
     example_mark,
     on_recording,
-    printable,
-    protect_blanks,
-    restore_blanks,
 )
 
 if TYPE_CHECKING:
@@ -61,41 +67,6 @@ COMMAND_AFTER_DASHES = "To run it as a command, put -- before it."
 #: Larger documents are a burden to who gathers them by the thousand.
 MOST_GATHERED_BYTES = 200_000
 ISSUES = "Please report it with the lines above and the file of: gpucheck report ticket.tar.gz"
-
-
-class Context(NamedTuple):
-    """Facts about an invocation before its options are parsed.
-
-    `document` is the format of which stdout has a document in every outcome, `json` or `jsonl`.
-    `child` is a command of the user's to run, and `keep` the descriptors that our caller left
-    open for it. Stdout then belongs to that command, so there is no document on it.
-    """
-
-    command: str | None
-    document: str | None = None
-    child: tuple[str, ...] | None = None
-    keep: frozenset[int] = frozenset()
-
-
-class Shared(NamedTuple):
-    """Values of the options that every command has."""
-
-    format: str = "table"
-    output: Path | None = None
-    recording: Path | None = None
-    #: Name of the recording if it is one of those that come with the program.
-    example: str | None = None
-    deadline_s: float | None = None
-    strict: bool = False
-    verbosity: int = 0
-    #: What --from named: an example or a file.
-    source: str | None = None
-    #: Only its owner may read the file of --output.
-    private: bool = False
-    #: Files beside the report: a page, and a chart (the first one if none is named).
-    html: Path | None = None
-    plot: Path | None = None
-    chart: str | None = None
 
 
 class Answered(int):
@@ -173,84 +144,10 @@ def _advise_summary(report: Report, size: int) -> None:
         write_message(f"warning: {text}")
 
 
-def write_messages(
-    report: Report,
-    *,
-    quiet: bool = False,
-    without: Collection[str] = (),
-    source: str | None = None,
-) -> None:
-    """Write the error and the warnings of a report to stderr, but for those with these codes."""
-    if report.error is not None and report.error.code not in without:
-        steps = tuple(on_recording(step, source) for step in report.error.remedy)
-        write_failure(report.error._replace(remedy=steps))
-    if not quiet:
-        write_warnings(one for one in report.warnings if one.code not in without)
-
-
-def write_message(text: str) -> None:
-    """Write one line for the user to stderr."""
-    write_stderr(_fitted(printable(f"gpucheck: {text}"), indent=2))
-
-
 def _mark_example(shared: Shared) -> None:
     """Say that an example answers, where no table says it."""
     if shared.example is not None and shared.verbosity >= 0:
         write_stderr(f"gpucheck: {example_mark(shared.example)}")
-
-
-def write_failure(failure: Failure) -> None:
-    """Write an error and its remedies."""
-    write_message(failure.message)
-    for step in failure.remedy:
-        write_step(step)
-
-
-def write_step(step: str) -> None:
-    """Write what else there is to say of a message, or to do about it."""
-    write_stderr(_fitted_step(f"  {printable(step)}"))
-
-
-def _fitted(text: str, *, indent: int) -> str:
-    """Return a message wrapped at its words if a terminal shows it; logs keep it on one line."""
-    if not is_watched():
-        return text
-    import shutil
-    import textwrap  # only for a person
-
-    width = shutil.get_terminal_size((80, 24)).columns
-    if len(text) <= width:
-        return text
-    lines = textwrap.wrap(
-        *(protect_blanks(text, width - indent), max(20, width)),
-        subsequent_indent=" " * indent,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
-    return restore_blanks("\n".join(lines))
-
-
-def _fitted_step(step: str) -> str:
-    """Return a step wrapped as a message is; a command that does not fit is a line of its own."""
-    fitted = _fitted(step, indent=4)
-    if fitted == step:
-        return step
-    from gpucheck.report.blocks import command_of
-
-    command = command_of(step)
-    if command is None:
-        return fitted
-    before, _, after = step.partition(command)
-    parts = [_fitted(before.rstrip(), indent=4), f"    {command}"]
-    if after.strip(" ;"):
-        parts.append(_fitted(f"    {after.strip(' ;')}", indent=4))
-    return "\n".join(parts)
-
-
-def write_warnings(notices: Iterable[Notice]) -> None:
-    """Write the warnings, a line each."""
-    for notice in notices:
-        write_message(f"warning: {notice.message}")
 
 
 def check_shared(shared: Shared, command: str, formats: Sequence[str] | None = None) -> None:
@@ -267,7 +164,7 @@ def check_shared(shared: Shared, command: str, formats: Sequence[str] | None = N
     if shared.output is not None:
         check_writable(shared.output)
     if shared.html or shared.plot:
-        from gpucheck.cli.outlets import check_beside
+        from gpucheck.cli.pages import check_beside
 
         check_beside(shared)
 
@@ -334,7 +231,7 @@ def publish(
     report = wrap(command, answer, time=time, strict=shared.strict)
     view, writes = view_for(shared, **view_changes), list[Callable[[], None]]()
     if shared.html or shared.plot or shared.format == "html":
-        from gpucheck.cli.outlets import chart_remedy, plan_files
+        from gpucheck.cli.pages import chart_remedy, plan_files
 
         view = view._replace(chart_remedy=chart_remedy())
         report, writes = plan_files(report, shared, view)
@@ -355,7 +252,7 @@ def publish(
         in_table = {*in_table, DRIVER_LIBRARY}
     write_messages(report, quiet=shared.verbosity < 0, without=in_table, source=shared.source)
     if view.chart_remedy and shared.verbosity >= 0:
-        from gpucheck.cli.outlets import tell_missing_charts
+        from gpucheck.cli.pages import tell_missing_charts
 
         tell_missing_charts(report, view)
     return int(report.exit_code)
@@ -366,7 +263,7 @@ def _after(write: Callable[[], None], report: Report) -> Report:
     try:
         write()
     except WrongUseError as error:
-        from gpucheck.cli.outlets import failed
+        from gpucheck.cli.pages import failed
 
         return failed(report, error)
     return report

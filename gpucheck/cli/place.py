@@ -13,8 +13,6 @@ import typer
 from gpucheck.cli.options import COMMAND_LOG, check_command_log, explicit_options, flag, option
 from gpucheck.cli.output import (
     COMMAND_AFTER_DASHES,
-    Context,
-    Shared,
     amount_in_two,
     check_runnable,
     deliver,
@@ -23,10 +21,9 @@ from gpucheck.cli.output import (
     refuse_recording,
     save,
     split_words,
-    write_message,
-    write_step,
 )
-from gpucheck.cli.terminal import shows_to_person
+from gpucheck.cli.shared import Context, Shared
+from gpucheck.cli.terminal import shows_to_person, write_message, write_step
 from gpucheck.drivers.interface import NvmlRequest, Probes
 from gpucheck.drivers.interrupts import REQUESTS
 from gpucheck.inventory.capped import capped_sentences

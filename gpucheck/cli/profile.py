@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from gpucheck.bench.ci.profile_model import Limit, ProfileAction, ProfileFile, ProfileResult
 from gpucheck.cli.options import flag, option
-from gpucheck.cli.output import Shared, deliver, machine
+from gpucheck.cli.output import deliver, machine
+from gpucheck.cli.shared import Shared
 from gpucheck.report.envelope import Answer, Failure
 from gpucheck.report.errors import ExitCode, GpucheckError
 

@@ -19,10 +19,18 @@ from typing import Any, NamedTuple
 from gpucheck import __version__
 from gpucheck.cli.commands import load_documents
 from gpucheck.cli.options import flag, option
-from gpucheck.cli.outlets import chart_remedy
-from gpucheck.cli.output import Shared, deliver, machine, wrap, write_message
+from gpucheck.cli.output import deliver, machine, wrap
+from gpucheck.cli.pages import chart_remedy
 from gpucheck.cli.report_file import PRIVATE, check_writable, write_file, write_folder
-from gpucheck.cli.terminal import is_watched, status_line, view_for, write_stderr, write_stdout
+from gpucheck.cli.shared import Shared
+from gpucheck.cli.terminal import (
+    is_watched,
+    status_line,
+    view_for,
+    write_message,
+    write_stderr,
+    write_stdout,
+)
 from gpucheck.drivers.host.files import MOST_JSON_BYTES
 from gpucheck.drivers.interface import Probes
 from gpucheck.inventory.read_once import ReadOnce

@@ -10,7 +10,8 @@ from pathlib import Path
 from gpucheck.cli.commands import TO_EVALUATE, formats_of, load_documents
 from gpucheck.cli.list import known_fields
 from gpucheck.cli.options import flag, option
-from gpucheck.cli.outlets import (
+from gpucheck.cli.output import check_shared, codes_in_table, split_words
+from gpucheck.cli.pages import (
     Write,
     chart_remedy,
     chosen_chart,
@@ -18,16 +19,16 @@ from gpucheck.cli.outlets import (
     picture_writer,
     tell_missing_charts,
 )
-from gpucheck.cli.output import (
-    Shared,
-    check_shared,
-    codes_in_table,
-    split_words,
+from gpucheck.cli.report_file import write_file
+from gpucheck.cli.shared import Shared
+from gpucheck.cli.terminal import (
+    closed_pipe,
+    view_for,
     write_message,
     write_messages,
+    write_stderr,
+    write_stdout,
 )
-from gpucheck.cli.report_file import write_file
-from gpucheck.cli.terminal import closed_pipe, view_for, write_stderr, write_stdout
 from gpucheck.drivers.host.files import MOST_JSON_BYTES, read_file
 from gpucheck.report.documents import DOCUMENTS
 from gpucheck.report.envelope import Report

@@ -6,8 +6,9 @@ import shlex
 from pathlib import Path
 
 from gpucheck.cli.options import STDOUT, flag, option
-from gpucheck.cli.output import Shared, deliver, machine
+from gpucheck.cli.output import deliver, machine
 from gpucheck.cli.report_file import check_writable
+from gpucheck.cli.shared import Shared
 from gpucheck.cli.terminal import write_stderr
 from gpucheck.drivers.recorded import Snapshot
 from gpucheck.inventory.snapshot import contents, take_snapshot

@@ -1,4 +1,4 @@
-"""Terminal and streams: safe writing, what can be shown, and the progress on stderr."""
+"""Terminal and streams: safe writing, what can be shown, messages and progress on stderr."""
 
 from __future__ import annotations
 
@@ -7,18 +7,19 @@ import errno
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from gpucheck.report.envelope import Failure, Notice, Report
 from gpucheck.report.errors import ExitCode, WrongUseError
-from gpucheck.report.text import View
+from gpucheck.report.text import View, on_recording, printable, protect_blanks, restore_blanks
 
 if TYPE_CHECKING:
     from typing import TextIO
 
     from gpucheck.bench.scheduler import Progress
-    from gpucheck.cli.output import Shared
+    from gpucheck.cli.shared import Shared
 
 STDOUT = "standard output"
 #: The system's words for a disc or a quota that is used up.
@@ -147,6 +148,86 @@ def shows_to_person() -> bool:
 def is_watched() -> bool:
     """Return whether stderr is a terminal."""
     return sys.stderr is not None and sys.stderr.isatty()
+
+
+# ---------------------------------------------------------------------------------- messages
+
+
+def write_messages(
+    report: Report,
+    *,
+    quiet: bool = False,
+    without: Collection[str] = (),
+    source: str | None = None,
+) -> None:
+    """Write the error and the warnings of a report to stderr, but for those with these codes."""
+    if report.error is not None and report.error.code not in without:
+        steps = tuple(on_recording(step, source) for step in report.error.remedy)
+        write_failure(report.error._replace(remedy=steps))
+    if not quiet:
+        write_warnings(one for one in report.warnings if one.code not in without)
+
+
+def write_message(text: str) -> None:
+    """Write one line for the user to stderr."""
+    write_stderr(_fitted(printable(f"gpucheck: {text}"), indent=2))
+
+
+def write_failure(failure: Failure) -> None:
+    """Write an error and its remedies."""
+    write_message(failure.message)
+    for step in failure.remedy:
+        write_step(step)
+
+
+def write_step(step: str) -> None:
+    """Write what else there is to say of a message, or to do about it."""
+    write_stderr(_fitted_step(f"  {printable(step)}"))
+
+
+def _fitted(text: str, *, indent: int) -> str:
+    """Return a message wrapped at its words if a terminal shows it; logs keep it on one line."""
+    if not is_watched():
+        return text
+    import shutil
+    import textwrap  # only for a person
+
+    width = shutil.get_terminal_size((80, 24)).columns
+    if len(text) <= width:
+        return text
+    lines = textwrap.wrap(
+        *(protect_blanks(text, width - indent), max(20, width)),
+        subsequent_indent=" " * indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return restore_blanks("\n".join(lines))
+
+
+def _fitted_step(step: str) -> str:
+    """Return a step wrapped as a message is; a command that does not fit is a line of its own."""
+    fitted = _fitted(step, indent=4)
+    if fitted == step:
+        return step
+    from gpucheck.report.blocks import command_of
+
+    command = command_of(step)
+    if command is None:
+        return fitted
+    before, _, after = step.partition(command)
+    parts = [_fitted(before.rstrip(), indent=4), f"    {command}"]
+    if after.strip(" ;"):
+        parts.append(_fitted(f"    {after.strip(' ;')}", indent=4))
+    return "\n".join(parts)
+
+
+def write_warnings(notices: Iterable[Notice]) -> None:
+    """Write the warnings, a line each."""
+    for notice in notices:
+        write_message(f"warning: {notice.message}")
+
+
+# ---------------------------------------------------------------------------------- progress
 
 
 @contextmanager

@@ -13,9 +13,8 @@ from gpucheck.detect.model import Cause, Finding, Layer
 from gpucheck.detect.remedies import for_gpu
 from gpucheck.drivers.evidence import GpuHealthReading
 from gpucheck.drivers.native import BINDING_TOO_OLD, NOT_SUPPORTED, gives_nvml_code
-from gpucheck.drivers.readings import GpuReading
+from gpucheck.drivers.readings import HUNG, GpuReading
 from gpucheck.inventory.condition import Judgement, Trouble, Unread, lost
-from gpucheck.inventory.inventory import HUNG
 from gpucheck.report.envelope import CheckStatus, Evidence
 from gpucheck.report.text import count_of
 

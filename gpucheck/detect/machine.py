@@ -16,6 +16,7 @@ from gpucheck.drivers.evidence import (
 )
 from gpucheck.drivers.interface import NvmlRequest, Probes
 from gpucheck.drivers.readings import (
+    HUNG,
     CudaReading,
     GpuReading,
     KernelReading,
@@ -23,9 +24,9 @@ from gpucheck.drivers.readings import (
     ProbeFailure,
 )
 from gpucheck.inventory.condition import GONE
-from gpucheck.inventory.inventory import HUNG, see_visibility
+from gpucheck.inventory.inventory import see_visibility
 from gpucheck.inventory.model import Visibility
-from gpucheck.report.envelope import Host
+from gpucheck.report.host import Host
 
 #: Remedies if nothing more exact is known: the driver logs there what it met.
 KERNEL_LOG = "Read the driver's messages in the kernel log: sudo dmesg | grep -i nvrm"

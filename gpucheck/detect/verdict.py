@@ -25,8 +25,7 @@ from gpucheck.detect.frameworks import named_by
 from gpucheck.detect.machine import KERNEL_LOG, DetectRequest
 from gpucheck.detect.model import UNREACHED, Detection, Finding, Layer, LayerSummary, Verdict
 from gpucheck.drivers.evidence import BuildsReading
-from gpucheck.drivers.readings import ProbeFailure
-from gpucheck.inventory.inventory import HUNG
+from gpucheck.drivers.readings import HUNG, ProbeFailure
 from gpucheck.inventory.without_nvml import CONTROL_NODE
 from gpucheck.report.envelope import CheckStatus, Evidence
 from gpucheck.report.errors import ExitCode

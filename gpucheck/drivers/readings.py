@@ -15,6 +15,10 @@ class ProbeFailure(NamedTuple):
     library_code: int | None = None
 
 
+#: Code of a driver that hangs: the next call into it would hang too.
+HUNG = "driver-not-answering"
+
+
 class ProcessReading(NamedTuple):
     """A process in one of NVML's lists; `type` is compute, graphics or mps."""
 

@@ -27,8 +27,8 @@ from gpucheck.drivers.readings import (
     ProcessIdentity,
 )
 from gpucheck.report.codec import DecodeError, from_plain
-from gpucheck.report.envelope import Host
 from gpucheck.report.errors import WrongUseError
+from gpucheck.report.host import Host
 from gpucheck.report.saved import NEWER, check_bounds, version_of
 
 SCHEMA = "gpucheck/snapshot/1"

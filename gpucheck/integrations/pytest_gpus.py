@@ -167,31 +167,6 @@ def runs_tests(config: pytest.Config) -> bool:
     return not any(getattr(config.option, name, False) for name in ONLY_SHOWS)
 
 
-def is_controller(config: pytest.Config) -> bool:
-    """Return whether xdist runs the tests in other processes."""
-    is_worker = hasattr(config, "workerinput")
-    return not is_worker and getattr(config.option, "dist", "no") != "no" and config.option.tx != []
-
-
-def configure(config: pytest.Config) -> None:
-    """Claim GPUs for this process, unless its tests run in others.
-
-    Raises:
-        pytest.UsageError: an option makes no sense.
-    """
-    settings = settings_of(config)
-    if not runs_tests(config):
-        return
-    if is_controller(config):
-        from gpucheck.integrations.pytest_workers import Controller
-
-        config.pluginmanager.register(Controller(config, settings), NAME)
-        return
-    gpus = ProcessGpus(config, settings)
-    gpus.claim()
-    config.pluginmanager.register(gpus, NAME)
-
-
 def gpus_of(config: pytest.Config) -> tuple[PlacedDevice, ...]:
     """Return the GPUs of this process; skip or fail the test if it has none."""
     gpus = config.pluginmanager.get_plugin(NAME)

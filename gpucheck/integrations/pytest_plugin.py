@@ -72,7 +72,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Claim the GPUs of this process, before any test module is imported."""
     config.addinivalue_line("markers", MARKER)
     if is_active(config):
-        from gpucheck.integrations.pytest_gpus import configure
+        from gpucheck.integrations.pytest_workers import configure
 
         configure(config)
     elif config.getoption("gpucheck_required"):

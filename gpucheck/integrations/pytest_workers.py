@@ -17,6 +17,8 @@ import pytest
 
 from gpucheck.drivers.live import LiveProbes
 from gpucheck.integrations.pytest_gpus import (
+    NAME,
+    ProcessGpus,
     Settings,
     runs_tests,
     say,
@@ -49,6 +51,29 @@ class Places(NamedTuple):
 
 
 PLACES = pytest.StashKey[Places]()
+
+
+def is_controller(config: pytest.Config) -> bool:
+    """Return whether xdist runs the tests in other processes."""
+    is_worker = hasattr(config, "workerinput")
+    return not is_worker and getattr(config.option, "dist", "no") != "no" and config.option.tx != []
+
+
+def configure(config: pytest.Config) -> None:
+    """Claim GPUs for this process, unless its tests run in others.
+
+    Raises:
+        pytest.UsageError: an option makes no sense.
+    """
+    settings = settings_of(config)
+    if not runs_tests(config):
+        return
+    if is_controller(config):
+        config.pluginmanager.register(Controller(config, settings), NAME)
+        return
+    gpus = ProcessGpus(config, settings)
+    gpus.claim()
+    config.pluginmanager.register(gpus, NAME)
 
 
 def limit_workers(config: pytest.Config) -> None:

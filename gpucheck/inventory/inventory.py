@@ -6,39 +6,30 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from gpucheck.drivers.interface import NvmlRequest, Probes
-from gpucheck.drivers.native import gives_nvml_code
 from gpucheck.drivers.readings import (
-    LIMIT_FIELDS,
+    HUNG,
     CudaReading,
     GpuReading,
     KernelReading,
-    MigReading,
     NvmlReading,
-    PciDeviceReading,
     ProbeFailure,
-    ProcessIdentity,
-    ProcessReading,
 )
+from gpucheck.inventory.gpu_row import describe_gpu, rows_of
 from gpucheck.inventory.model import (
     Gpu,
-    GpuProcess,
     GpuState,
     Inventory,
-    MigInstance,
-    MigState,
-    PcieLink,
     Topology,
     Visibility,
 )
 from gpucheck.inventory.topology import describe_topology
 from gpucheck.inventory.visibility import (
-    AFTER_INVALID,
     apply_rules,
     is_mig,
     is_silent,
     join_driver,
 )
-from gpucheck.report.envelope import Answer, Failure, Host, Notice
+from gpucheck.report.envelope import Answer, Failure, Notice
 from gpucheck.report.errors import (
     BadAnswerError,
     ExitCode,
@@ -47,12 +38,11 @@ from gpucheck.report.errors import (
     MissingError,
     WrongUseError,
 )
+from gpucheck.report.host import Host
 from gpucheck.report.text import ranges
 
 #: Failures after which it is open whether there are GPUs: no answer, or no question asked.
 UNDECIDED = frozenset({"driver-not-answering", "nvml-child-died", "not-recorded", "timeout"})
-#: The next call into this driver would hang too.
-HUNG = "driver-not-answering"
 #: There is no NVML, as on a Jetson or without a container's `utility` capability; CUDA may work.
 NO_LIBRARY = "library-not-found"
 _CUDA_ALONE = (
@@ -293,263 +283,6 @@ def _silent_notice(state: GpuState, indices: Sequence[int]) -> Notice:
     which = f"GPU {numbers} does" if len(indices) == 1 else f"GPUs {numbers} do"
     message = f"{which} not answer: run gpucheck detect."
     return Notice(code=f"gpu-{state}", message=message)
-
-
-# ------------------------------------------------------------------------ the row of a GPU
-
-
-_SAME_NAME = set(Gpu._fields) & set(GpuReading._fields)
-_MEMORY = ("memory_total_bytes", "memory_used_bytes", "memory_free_bytes")
-_APART = {"processes", "unavailable", "numa_node", "cpu_affinity", *_MEMORY}
-_COPIED = tuple(sorted(_SAME_NAME - _APART))
-#: Fields of a reading that are nested in the document.
-_NESTED = {
-    "pcie_generation": "pcie.generation",
-    "pcie_generation_max": "pcie.generation_max",
-    "pcie_width": "pcie.width",
-    "pcie_width_max": "pcie.width_max",
-    "mig_enabled": "mig.enabled",
-    "mig_instances": "mig.instances",
-    "process_utilization": "processes.utilization_sm_percent",
-}
-#: The reading that no field of the document shows.
-_NOT_SHOWN = "pci_device_id"
-#: What is absent of a GPU that does not answer.
-UNANSWERED = frozenset({*_COPIED, *_MEMORY, *_NESTED, "processes"} - {"index", *LIMIT_FIELDS})
-#: Why CUDA's total is no figure of the card's.
-SHARED_MEMORY = "the GPU shares the CPU's memory"
-
-
-def rows_of(reading: NvmlReading) -> tuple[GpuReading, ...]:
-    """Return a reading for each GPU that NVML counted, even if it never answered."""
-    failure = reading.failure
-    if failure is None or reading.gpu_count is None:
-        return reading.gpus
-    reasons = dict.fromkeys(UNANSWERED, failure.message)
-    answered = {gpu.index: gpu for gpu in reading.gpus}
-    return tuple(
-        answered.get(index) or GpuReading(index=index, failure=failure, unavailable=reasons)
-        for index in range(reading.gpu_count)
-    )
-
-
-def describe_gpu(
-    row: GpuReading,
-    visibility: Visibility,
-    kernel: KernelReading,
-    identities: Mapping[int, ProcessIdentity],
-    *,
-    split: bool,
-) -> Gpu:
-    """Return the row of one GPU.
-
-    `split`: some GPU is in MIG mode, and then older drivers show a program only one instance.
-    """
-    processes = _processes(row, identities)
-    unavailable = _reasons(row, processes)
-    pci = next(
-        (each for each in kernel.pci_devices or () if each.pci_bus_id == row.pci_bus_id),
-        PciDeviceReading(pci_bus_id="", vendor_id=""),
-    )
-    locality = {}
-    for name in ("numa_node", "cpu_affinity"):
-        by_kernel = getattr(pci, name)
-        locality[name] = getattr(row, name) if by_kernel is None else by_kernel
-        unavailable.pop(name, None)
-        if locality[name] is None:
-            unavailable[name] = _not_in_kernel(row, kernel, pci)
-    visible, cuda_index, hidden = _seen(row, visibility, split=split)
-    if cuda_index is None:
-        split_up = "CUDA numbers its MIG instances instead"
-        unavailable["cuda_index"] = hidden or visibility.open_question or split_up
-    if visible is None:
-        unavailable["visible"] = visibility.open_question or "the GPU has no readable UUID"
-    migs = tuple(_mig_instance(mig, visibility) for mig in row.mig_instances)
-    for position, instance in enumerate(migs):
-        if instance.cuda_index is None:
-            reason = visibility.open_question or hidden or "CUDA does not enumerate it"
-            unavailable[f"mig.instances[{position}].cuda_index"] = reason
-    memory = {name: getattr(row, name) for name in _MEMORY}
-    source = "driver"
-    if _shares_memory(row, kernel):
-        total, free = kernel.memory_total_bytes, kernel.memory_available_bytes
-        used = None if total is None or free is None else total - free
-        memory = dict(zip(_MEMORY, (total, used, free), strict=True))
-        source = "system"
-        for name, value in memory.items():
-            if value is not None:
-                unavailable.pop(name, None)
-    return Gpu(
-        **{name: getattr(row, name) for name in _COPIED},
-        **memory,
-        memory_source=source,
-        cuda_index=cuda_index,
-        visible=visible,
-        hidden_reason=hidden,
-        pcie=PcieLink(
-            generation=row.pcie_generation,
-            generation_max=row.pcie_generation_max,
-            width=row.pcie_width,
-            width_max=row.pcie_width_max,
-        ),
-        **locality,
-        mig=MigState(enabled=row.mig_enabled, instances=migs),
-        processes=processes,
-        state=_state(row),
-        error=_trouble(row),
-        unavailable=unavailable,
-    )
-
-
-def _shares_memory(row: GpuReading, kernel: KernelReading) -> bool:
-    """Return whether the GPU has no memory of its own (GB10, Jetson, integrated boards).
-
-    Only there NVML answers "not supported" (3) when asked for the size; CUDA tells it apart.
-    """
-    reason = row.unavailable.get("memory_total_bytes", "")
-    shared = reason == SHARED_MEMORY or gives_nvml_code(reason, 3)
-    offered = row.memory_total_bytes is not None or not shared
-    return row.failure is None and not offered and kernel.memory_total_bytes is not None
-
-
-def _reasons(row: GpuReading, processes: Sequence[GpuProcess]) -> dict[str, str]:
-    """Return why readings are absent, under the document's names for them."""
-    found = {
-        _NESTED.get(name, name): reason
-        for name, reason in row.unavailable.items()
-        if name not in (_NOT_SHOWN, "process_utilization")
-    }
-    for position, mig in enumerate(row.mig_instances):
-        for name, reason in mig.unavailable.items():
-            found[f"mig.instances[{position}].{name}"] = reason
-    no_load = row.unavailable.get("process_utilization")
-    if no_load is None and row.process_utilization is None:
-        no_load = "not requested"
-    for name, reason in (
-        ("memory_used_bytes", "the driver does not report it for every process"),
-        ("utilization_sm_percent", no_load or "the driver has no sample of every process"),
-        ("age_s", "/proc does not show when every process started"),
-    ):
-        if any(getattr(process, name) is None for process in processes):
-            found[f"processes.{name}"] = reason
-    return found
-
-
-def _not_in_kernel(row: GpuReading, kernel: KernelReading, pci: PciDeviceReading) -> str:
-    if kernel.pci_unavailable is not None:
-        return kernel.pci_unavailable
-    if row.pci_bus_id is None:
-        return "its PCI bus id is not known"
-    return "the kernel does not report it" if pci.pci_bus_id else "the kernel does not list the GPU"
-
-
-def _state(row: GpuReading) -> GpuState:
-    if row.failure is not None and row.failure.code == "gpu-is-lost":
-        return GpuState.LOST
-    return GpuState.OK if _trouble(row) is None else GpuState.ERROR
-
-
-def _trouble(row: GpuReading) -> str | None:
-    """Return why the GPU as a whole does not answer; a failed single reading is no reason."""
-    if row.failure is not None:
-        return row.failure.message
-    if row.uuid is None and row.name is None and row.memory_total_bytes is None:
-        return row.unavailable.get("uuid", "it answers none of the basic queries")
-    return None
-
-
-def _seen(
-    row: GpuReading, visibility: Visibility, *, split: bool
-) -> tuple[bool | None, int | None, str | None]:
-    """Return whether CUDA sees the GPU, its ordinal, and why not."""
-    if visibility.visible == ():
-        return False, None, _hidden_reason(row, visibility, split=split)
-    if row.uuid is None:
-        return None, None, None  # without a UUID it cannot be found among CUDA's devices
-    if visibility.visible is None:
-        return None, None, None
-    ordinals = {uuid: ordinal for ordinal, uuid in enumerate(visibility.visible)}
-    if row.uuid in ordinals:
-        return True, ordinals[row.uuid], None
-    if any(mig.uuid in ordinals for mig in row.mig_instances):
-        return True, None, None
-    return False, None, _hidden_reason(row, visibility, split=split)
-
-
-def _hidden_reason(row: GpuReading, visibility: Visibility, *, split: bool) -> str:
-    if is_mig(row) and not row.mig_instances and "mig_instances" not in row.unavailable:
-        return "MIG is enabled, but there is no instance"
-    if row.failure is not None:
-        return "no answer to NVML"
-    text = visibility.cuda_visible_devices
-    if text is None:
-        beside = " beside a MIG instance" if split and visibility.visible else ""
-        return f"not enumerated by the CUDA driver{beside}"
-    if text == "":
-        return "CUDA_VISIBLE_DEVICES is empty"
-    dropped = [entry for entry in visibility.entries if entry.status == "dropped"]
-    if dropped and len(dropped) == len(visibility.entries):
-        return f"CUDA_VISIBLE_DEVICES={text!r} names no GPU: {dropped[0].reason}"
-    ended = next((one.reason for one in dropped if one.reason.startswith(AFTER_INVALID)), "")
-    return f"not named in CUDA_VISIBLE_DEVICES={text!r}{ended.replace('it comes after', ' before')}"
-
-
-def _mig_instance(mig: MigReading, visibility: Visibility) -> MigInstance:
-    visible = visibility.visible or ()
-    return MigInstance(
-        uuid=mig.uuid,
-        name=mig.name,
-        memory_total_bytes=mig.memory_total_bytes,
-        memory_used_bytes=mig.memory_used_bytes,
-        gpu_instance_id=mig.gpu_instance_id,
-        compute_instance_id=mig.compute_instance_id,
-        cuda_index=visible.index(mig.uuid) if mig.uuid in visible else None,
-    )
-
-
-def _processes(
-    row: GpuReading, identities: Mapping[int, ProcessIdentity]
-) -> tuple[GpuProcess, ...]:
-    """Merge NVML's lists: one row for each process and MIG instance."""
-    merged: dict[tuple[int, int | None, int | None], list[ProcessReading]] = {}
-    for process in row.processes:
-        key = (process.pid, process.gpu_instance_id, process.compute_instance_id)
-        merged.setdefault(key, []).append(process)
-    by_pid = sorted(merged.values(), key=lambda readings: readings[0].pid)
-    return tuple(_process(row, readings, identities) for readings in by_pid)
-
-
-def _process(
-    row: GpuReading,
-    readings: Sequence[ProcessReading],
-    identities: Mapping[int, ProcessIdentity],
-) -> GpuProcess:
-    first = readings[0]
-    identity = identities.get(first.pid, ProcessIdentity(pid=first.pid, namespace="unknown"))
-    # The lists repeat the same total for a process that is in two of them.
-    used = [r.memory_used_bytes for r in readings if r.memory_used_bytes is not None]
-    mig = next(
-        (
-            mig.uuid
-            for mig in row.mig_instances
-            if first.gpu_instance_id is not None
-            and (mig.gpu_instance_id, mig.compute_instance_id)
-            == (first.gpu_instance_id, first.compute_instance_id)
-        ),
-        None,
-    )
-    return GpuProcess(
-        pid=first.pid,
-        type="+".join(dict.fromkeys(reading.type for reading in readings)),
-        name=identity.name,
-        user=identity.user,
-        command=identity.command,
-        memory_used_bytes=max(used) if used else None,
-        utilization_sm_percent=(row.process_utilization or {}).get(str(first.pid)),
-        mig_uuid=mig,
-        namespace=identity.namespace,
-        age_s=identity.age_s,
-    )
 
 
 # ----------------------------------------------------------------------- filters and order

@@ -14,13 +14,15 @@ from typing import Any
 from gpucheck.drivers.evidence import SystemReading
 from gpucheck.drivers.interface import NvmlRequest, Probes
 from gpucheck.drivers.readings import (
+    HUNG,
     CudaReading,
     GpuReading,
     NvmlReading,
     ProcessIdentity,
 )
 from gpucheck.drivers.recorded import Snapshot
-from gpucheck.inventory.inventory import HUNG, NO_LIBRARY, complete_host, nvml_failure, rows_of
+from gpucheck.inventory.gpu_row import rows_of
+from gpucheck.inventory.inventory import NO_LIBRARY, complete_host, nvml_failure
 from gpucheck.inventory.visibility import apply_rules, digits_of, gpu_uuid, looks_like_uuid
 from gpucheck.report.blocks import counted
 from gpucheck.report.envelope import Answer, Notice

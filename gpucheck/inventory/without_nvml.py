@@ -12,13 +12,14 @@ from gpucheck.data import read_table
 from gpucheck.drivers.evidence import PlatformReading
 from gpucheck.drivers.interface import Probes
 from gpucheck.drivers.readings import (
+    HUNG,
     CudaDeviceReading,
     CudaReading,
     GpuReading,
     NvmlReading,
     ProbeFailure,
 )
-from gpucheck.inventory.inventory import HUNG, SHARED_MEMORY, UNANSWERED
+from gpucheck.inventory.gpu_row import SHARED_MEMORY, UNANSWERED
 from gpucheck.inventory.visibility import bus_place, gpu_uuid
 from gpucheck.report.envelope import DRIVER_LIBRARY, Failure, Notice
 

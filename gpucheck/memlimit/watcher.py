@@ -25,7 +25,7 @@ from gpucheck.memlimit.model import (
     RunGpu,
     WatchAction,
 )
-from gpucheck.memlimit.plan import estimate_overhead
+from gpucheck.memlimit.overhead import estimate_overhead
 from gpucheck.report.text import in_gib
 
 #: Time between two readings.

@@ -9,6 +9,7 @@ from typing import NamedTuple, TypeVar
 
 from gpucheck import __version__
 from gpucheck.report.errors import ExitCode, GpucheckError
+from gpucheck.report.host import Host
 
 AnyError = TypeVar("AnyError", bound=GpucheckError)
 AnyResult = TypeVar("AnyResult")
@@ -41,22 +42,6 @@ class Status(StrEnum):
     WARN = "warn"
     FAIL = "fail"
     UNKNOWN = "unknown"
-
-
-class Host(NamedTuple):
-    """Machine of a report; null where it could not be read or was not recorded.
-
-    `recorded`: the answer is that of a snapshot (--from), not of this machine.
-    """
-
-    name: str | None = None
-    os: str | None = None
-    kernel: str | None = None
-    python: str | None = None
-    container: str | None = None
-    driver_version: str | None = None
-    cuda_driver_version: str | None = None
-    recorded: bool = False
 
 
 class Failure(NamedTuple):

@@ -23,7 +23,7 @@ from gpucheck.cli.bench_ci import (
     run_with_profile,
 )
 from gpucheck.cli.outlets import Outlets
-from gpucheck.cli.output import Shared
+from gpucheck.cli.shared import Shared
 from gpucheck.report.envelope import Answer, Notice
 from gpucheck.report.errors import ExitCode, WrongUseError
 from tests.bench.ci.test_baseline import saved

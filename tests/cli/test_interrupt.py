@@ -72,13 +72,14 @@ def test_while_a_module_is_imported(module: str, tmp_path: Path) -> None:
 IN_EXEC = """
 import contextlib, io, os, signal, sys
 from gpucheck.cli import output
+from gpucheck.cli.shared import Context
 from gpucheck.drivers.interrupts import REQUESTS
 class Finder:
     def find_spec(self, name, path=None, target=None):
         if name == "gpucheck.drivers.live":
             with contextlib.redirect_stdout(io.StringIO()):
                 # Later text that runs would make Python forget what it remembers.
-                output.interrupted(output.Context(command="detect", document="json"))
+                output.interrupted(Context(command="detect", document="json"))
             REQUESTS.listen()
             exec("os.kill(os.getpid(), signal.SIGTERM)\\nfor _ in range(10_000): pass", globals())
 sys.meta_path.insert(0, Finder())

@@ -7,9 +7,9 @@ import itertools
 import pytest
 
 from gpucheck.cli import list as list_command
-from gpucheck.cli import output
 from gpucheck.cli.app import run
 from gpucheck.cli.options import SHARED, call_command, read_flags
+from gpucheck.cli.shared import Context
 from gpucheck.inventory.columns import ALIASES, COLUMNS
 
 FLAGS = [
@@ -43,7 +43,7 @@ def test_both_ways_give_the_same_options(
     monkeypatch.setattr(
         "gpucheck.cli.app.call_command", lambda _, *more: call_command(remember, *more)
     )
-    run(["list", *flags], "list", output.Context(command="list"))
+    run(["list", *flags], "list", Context(command="list"))
 
     assert seen[0] == seen[1]
 

@@ -1,4 +1,4 @@
-"""Messages on stderr: whole lines for logs, wrapped ones on a terminal; who gets a document."""
+"""Who gets a document, in which outcome, and what is said beside it."""
 
 from __future__ import annotations
 
@@ -10,52 +10,10 @@ import pytest
 
 from gpucheck import cli
 from gpucheck.cli import output
-from gpucheck.report.envelope import Answer, Failure, Notice
+from gpucheck.cli.shared import Context, Shared
+from gpucheck.report.envelope import Answer
 from gpucheck.report.errors import GpucheckError
 from tests.fakes.bench_results import measurement, result_of
-
-FAILURE = Failure(
-    code="no-cupy",
-    message="No GPU can be measured: CuPy is not installed.",
-    remedy=(
-        "Install it: /opt/venv/bin/python -m pip install cupy-cuda13x",
-        "Or measure the processor alone, with bench --device cpu.",
-    ),
-)
-
-
-def written(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *, terminal: bool
-) -> str:
-    monkeypatch.setattr(output, "is_watched", lambda: terminal)
-    monkeypatch.setenv("COLUMNS", "40")
-    output.write_failure(FAILURE)
-    output.write_warnings([Notice(code="x", message="short")])
-    return capsys.readouterr().err
-
-
-def test_a_log_gets_whole_lines(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert written(capsys, monkeypatch, terminal=False).splitlines() == [
-        f"gpucheck: {FAILURE.message}",
-        *(f"  {step}" for step in FAILURE.remedy),
-        "gpucheck: warning: short",
-    ]
-
-
-def test_a_terminal_gets_lines_that_fit_and_commands_to_copy(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert written(capsys, monkeypatch, terminal=True).splitlines() == [
-        "gpucheck: No GPU can be measured: CuPy",
-        "  is not installed.",
-        "  Install it:",
-        "    /opt/venv/bin/python -m pip install cupy-cuda13x",
-        "  Or measure the processor alone, with",
-        "    bench --device cpu.",
-        "gpucheck: warning: short",
-    ]
 
 
 @pytest.mark.parametrize(
@@ -92,7 +50,7 @@ def test_a_large_document_of_bench_names_what_makes_it_small(
     row = measurement("copy", 1e9, samples_s=(0.00123456789,) * samples)
     # The notes alone make it large.
     result = result_of(row, notes=("note",) * (20_000 if samples == 0 else 1))
-    shared = output.Shared(**{"format": "json", **options})
+    shared = Shared(**{"format": "json", **options})
 
     output.publish("bench", shared, Answer(result), "2026-11-21T03:32:00Z")
 
@@ -109,7 +67,7 @@ def test_what_failed_for_lack_of_memory_is_freed_before_the_answer(
         held.append(weakref.ref(array))
         raise MemoryError
 
-    def fail(context: output.Context, error: GpucheckError) -> int:
+    def fail(context: Context, error: GpucheckError) -> int:
         assert held[0]() is None
         return int(error.exit_code)
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from gpucheck.cli import main
-from gpucheck.cli.output import Context, Shared
 from gpucheck.cli.place import WaitReporter, check, explain, report_devices
+from gpucheck.cli.shared import Context, Shared
 from gpucheck.drivers.readings import NvmlReading, ProbeFailure
 from gpucheck.place.claims import ClaimOptions, Waiting
 from gpucheck.place.lease import lease_named

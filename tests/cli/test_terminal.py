@@ -9,13 +9,17 @@ from io import StringIO
 
 import pytest
 
+from gpucheck.cli import terminal
 from gpucheck.cli.terminal import (
     progress_bar,
     without_workflow_commands,
+    write_failure,
     write_stderr,
     write_stdout,
+    write_warnings,
     write_workflow_command,
 )
+from gpucheck.report.envelope import Failure, Notice
 
 
 @pytest.mark.parametrize(
@@ -101,3 +105,49 @@ def test_nothing_is_written_where_nobody_watches(
         report(LABEL, 0.5, 3.0)
 
     assert screen.getvalue() == ""
+
+
+# ------------------------------------------------------------------------------- messages
+
+FAILURE = Failure(
+    code="no-cupy",
+    message="No GPU can be measured: CuPy is not installed.",
+    remedy=(
+        "Install it: /opt/venv/bin/python -m pip install cupy-cuda13x",
+        "Or measure the processor alone, with bench --device cpu.",
+    ),
+)
+
+
+def written(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *, watched: bool
+) -> str:
+    monkeypatch.setattr(terminal, "is_watched", lambda: watched)
+    monkeypatch.setenv("COLUMNS", "40")
+    write_failure(FAILURE)
+    write_warnings([Notice(code="x", message="short")])
+    return capsys.readouterr().err
+
+
+def test_a_log_gets_whole_lines(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert written(capsys, monkeypatch, watched=False).splitlines() == [
+        f"gpucheck: {FAILURE.message}",
+        *(f"  {step}" for step in FAILURE.remedy),
+        "gpucheck: warning: short",
+    ]
+
+
+def test_a_terminal_gets_lines_that_fit_and_commands_to_copy(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert written(capsys, monkeypatch, watched=True).splitlines() == [
+        "gpucheck: No GPU can be measured: CuPy",
+        "  is not installed.",
+        "  Install it:",
+        "    /opt/venv/bin/python -m pip install cupy-cuda13x",
+        "  Or measure the processor alone, with",
+        "    bench --device cpu.",
+        "gpucheck: warning: short",
+    ]

@@ -9,7 +9,7 @@ from gpucheck.detect.machine import KERNEL_LOG, REBOOT, UPGRADE, Machine
 from gpucheck.detect.remedies import EITHER_UPGRADE
 from gpucheck.drivers.evidence import ModuleReading, PlatformReading, SystemReading
 from gpucheck.drivers.readings import KernelReading, PciDeviceReading
-from gpucheck.report.envelope import Host
+from gpucheck.report.host import Host
 from tests.fakes.probes import FakeProbes
 
 PASCAL = PciDeviceReading(pci_bus_id="0000:01:00.0", vendor_id="0x10de", device_id="0x1b38")

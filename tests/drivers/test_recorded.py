@@ -25,8 +25,8 @@ from gpucheck.drivers.readings import (
 )
 from gpucheck.drivers.recorded import RecordedProbes, Snapshot, read_snapshot
 from gpucheck.report.codec import to_plain
-from gpucheck.report.envelope import Host
 from gpucheck.report.errors import WrongUseError
+from gpucheck.report.host import Host
 from tests.fakes.probes import gpu_reading, reading_of
 
 SNAPSHOT = Snapshot(

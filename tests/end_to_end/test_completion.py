@@ -16,7 +16,8 @@ import pytest
 
 from gpucheck.bench.kernels import KERNELS
 from gpucheck.cli.commands import COMMANDS
-from gpucheck.cli.completion import SCRIPTS, VALUES, VARIABLE
+from gpucheck.cli.completion import VALUES
+from gpucheck.cli.completion_scripts import SCRIPTS, VARIABLE
 from gpucheck.cli.examples import EXAMPLES
 from gpucheck.detect.checks import CHECKS
 from tests.architecture.commands import LEAVES, built_command

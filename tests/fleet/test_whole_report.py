@@ -10,7 +10,7 @@ from gpucheck.fleet.collect import Collected
 from gpucheck.fleet.documents import Found
 from gpucheck.fleet.model import Correction, FleetReport, JudgementRule
 from gpucheck.fleet.report import report
-from gpucheck.report.envelope import Host
+from gpucheck.report.host import Host
 from tests.fleet.documents import bench, detect, envelope, gpu_uuid
 from tests.report.formats.recorded import in_lines, recorded
 

@@ -20,7 +20,6 @@ from gpucheck.integrations.pytest_gpus import (
     ProcessGpus,
     Refusal,
     Settings,
-    is_controller,
     needs_of,
     refused,
     runs_tests,
@@ -28,6 +27,7 @@ from gpucheck.integrations.pytest_gpus import (
     shown,
     unmet,
 )
+from gpucheck.integrations.pytest_workers import is_controller
 from gpucheck.place.claims import ClaimOptions, Lease, Waiting, own_command
 from gpucheck.place.model import PlacedDevice, Placement
 from gpucheck.place.placement import CudaDevice

@@ -11,7 +11,7 @@ from gpucheck.detect.findings import make_finding, make_trouble
 from gpucheck.detect.machine import Machine
 from gpucheck.detect.model import Finding, Layer
 from gpucheck.detect.remedies import for_gpu
-from gpucheck.inventory.inventory import HUNG
+from gpucheck.drivers.readings import HUNG
 from gpucheck.report.envelope import CheckStatus, Evidence
 from gpucheck.report.text import count_of
 

@@ -26,7 +26,8 @@ from gpucheck.drivers.readings import (
     MigReading,
     ProbeFailure,
 )
-from gpucheck.report.envelope import CheckStatus, Host
+from gpucheck.report.envelope import CheckStatus
+from gpucheck.report.host import Host
 from tests.fakes.probes import HERE, IN_DOCKER, ON_WSL2, FakeProbes, gpu_reading, reading_of
 
 CODES = {slug: number for number, (slug, _) in REASONS.items()}
