@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import sys
 
-__version__ = "0.1.0"
-
 TYPE_CHECKING = False  # type checkers know this name; typing is slow to import
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -99,11 +97,12 @@ if TYPE_CHECKING:
         MissingError as MissingError,
         WrongUseError as WrongUseError,
     )
+    from gpucheck.version import __version__ as __version__
     # isort: on
 else:
     ModuleType = type(sys)
 
-#: Where each type and error is defined. Its module is loaded at its first use.
+#: Where each name is defined. Its module is loaded at its first use.
 _HOMES = {
     "gpucheck.memlimit.api": "LimitedMemory",
     "gpucheck.bench.model": (
@@ -131,9 +130,10 @@ _HOMES = {
     "gpucheck.place.model": "PlacedDevice",
     "gpucheck.report.envelope": "CheckStatus Evidence Failure",
     "gpucheck.report.host": "Host",
+    "gpucheck.version": "__version__",
 }
 _FUNCTIONS = ("bench", "devices", "diagnose", "limit_memory", "peaks", "place")
-__all__ = ("__version__", *sorted((*" ".join(_HOMES.values()).split(), *_FUNCTIONS)))
+__all__ = tuple(sorted((*" ".join(_HOMES.values()).split(), *_FUNCTIONS)))
 
 
 class _Package(ModuleType):
@@ -157,7 +157,7 @@ sys.modules[__name__].__class__ = _Package
 if not TYPE_CHECKING:  # type checkers know every name
 
     def __getattr__(name: str) -> object:
-        """Load a type or an error at its first use."""
+        """Load a type, an error or the version at its first use."""
         from importlib import import_module
 
         for module, names in _HOMES.items():

@@ -7,13 +7,13 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
 
-from gpucheck import __version__
 from gpucheck.cli import output
 from gpucheck.cli.commands import COMMANDS, PROGRAM_OPTIONS, RUNS_A_COMMAND
 from gpucheck.cli.shared import Context
 from gpucheck.cli.terminal import closed_pipe, write_stdout
 from gpucheck.report.documents import DOCUMENTS, Document
 from gpucheck.report.errors import ExitCode, GpucheckError, system_refusal
+from gpucheck.version import __version__
 
 DOCUMENTS.update(
     {

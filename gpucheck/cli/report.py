@@ -16,7 +16,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gpucheck import __version__
 from gpucheck.cli.commands import load_documents
 from gpucheck.cli.options import flag, option
 from gpucheck.cli.output import deliver, machine, wrap
@@ -42,6 +41,7 @@ from gpucheck.report.formats import open_format
 from gpucheck.report.formats.json import document
 from gpucheck.report.saved import read_document
 from gpucheck.report.text import View, binary_bytes, count_of, printable
+from gpucheck.version import __version__
 
 Tell = Callable[[str], None]
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gpucheck import __version__
 from gpucheck.drivers.evidence import (
     BuildsReading,
     HealthReading,
@@ -30,6 +29,7 @@ from gpucheck.report.codec import DecodeError, from_plain
 from gpucheck.report.errors import WrongUseError
 from gpucheck.report.host import Host
 from gpucheck.report.saved import NEWER, check_bounds, version_of
+from gpucheck.version import __version__
 
 SCHEMA = "gpucheck/snapshot/1"
 NOT_RECORDED = ProbeFailure(code="not-recorded", message="the snapshot did not record it")

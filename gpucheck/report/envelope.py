@@ -7,9 +7,9 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import NamedTuple, TypeVar
 
-from gpucheck import __version__
 from gpucheck.report.errors import ExitCode, GpucheckError
 from gpucheck.report.host import Host
+from gpucheck.version import __version__
 
 AnyError = TypeVar("AnyError", bound=GpucheckError)
 AnyResult = TypeVar("AnyResult")

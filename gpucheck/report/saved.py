@@ -13,11 +13,11 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any, NamedTuple
 
-from gpucheck import __version__
 from gpucheck.data import FOLDER
 from gpucheck.report.codec import DecodeError, from_plain
 from gpucheck.report.documents import DOCUMENTS, result_types
 from gpucheck.report.envelope import Report
+from gpucheck.version import __version__
 
 #: The number of every schema so far.
 NUMBER = 1

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpucheck import __version__
 from gpucheck.cli.examples import FOLDER
 from gpucheck.drivers import open_probes, recorded
 from gpucheck.drivers.interface import NvmlRequest
@@ -27,6 +26,7 @@ from gpucheck.drivers.recorded import RecordedProbes, Snapshot, read_snapshot
 from gpucheck.report.codec import to_plain
 from gpucheck.report.errors import WrongUseError
 from gpucheck.report.host import Host
+from gpucheck.version import __version__
 from tests.fakes.probes import gpu_reading, reading_of
 
 SNAPSHOT = Snapshot(

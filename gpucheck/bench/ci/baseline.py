@@ -9,7 +9,6 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from gpucheck import __version__
 from gpucheck.bench.ci.disturbance import marked
 from gpucheck.bench.ci.model import (
     BASELINE_SCHEMA,
@@ -41,6 +40,7 @@ from gpucheck.report.errors import ExitCode, WrongUseError
 from gpucheck.report.host import Host
 from gpucheck.report.saved import NEWER
 from gpucheck.report.text import did_you_mean
+from gpucheck.version import __version__
 
 KEYS = tuple(field.name for field in fields(Fingerprint))
 #: NVML's throttle reason for manually set clocks.

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from gpucheck import __version__
 from gpucheck.bench.boards import load_table
 from gpucheck.bench.ci.limits import (
     OTHER,
@@ -34,6 +33,7 @@ from gpucheck.bench.numerics import FORMATS
 from gpucheck.bench.request_model import BenchMode
 from gpucheck.drivers.host.toml_file import nearest
 from gpucheck.inventory.condition import CLOCK_REASONS
+from gpucheck.version import __version__
 
 #: Notes a problem of one table: its key, code, message and fix.
 _Note = Callable[[str, str, str, str], None]

@@ -15,7 +15,6 @@ from itertools import chain, takewhile
 from pathlib import Path
 from typing import NamedTuple, TypeGuard
 
-from gpucheck import __version__
 from gpucheck.report.blocks import (
     Block,
     Command,
@@ -38,6 +37,7 @@ from gpucheck.report.envelope import CheckStatus, Report
 from gpucheck.report.formats import charts_of, headline_of
 from gpucheck.report.formats.table import MARKS
 from gpucheck.report.text import View, origin, printable
+from gpucheck.version import __version__
 
 #: Columns of the tables that are drawn: the widest form of each.
 _WIDTH = 160

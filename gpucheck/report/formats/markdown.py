@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from gpucheck import __version__
 from gpucheck.report.blocks import (
     Block,
     Command,
@@ -29,6 +28,7 @@ from gpucheck.report.envelope import CheckStatus, Report
 from gpucheck.report.formats import headline_of
 from gpucheck.report.formats.table import MARKS
 from gpucheck.report.text import View, as_markdown, origin, printable
+from gpucheck.version import __version__
 
 #: Columns of the tables that are drawn: the widest form of each.
 _WIDTH = 160

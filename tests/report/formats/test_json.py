@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
-from gpucheck import __version__
 from gpucheck.bench.model import (
     Comparison,
     ComparisonSide,
@@ -39,6 +38,7 @@ from gpucheck.report.envelope import Answer, Failure, Report
 from gpucheck.report.errors import ExitCode
 from gpucheck.report.formats.json import document, render
 from gpucheck.report.text import View
+from gpucheck.version import __version__
 from tests.fakes.probes import FakeProbes, gpu_reading, reading_of
 from tests.fakes.reports import any_list, eventful_machine, list_report, wrap
 from tests.report.schemas import changed, closed_validator, schema, validator

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
-from gpucheck import __version__
 from gpucheck.bench.ci.model import RunComparison
 from gpucheck.detect.run import detect
 from gpucheck.inventory.model import Inventory
@@ -17,6 +16,7 @@ from gpucheck.report.errors import ExitCode
 from gpucheck.report.formats.json import document
 from gpucheck.report.formats.jsonl import render
 from gpucheck.report.text import View
+from gpucheck.version import __version__
 from tests.bench.ci.test_verdicts import ROW, SIDE
 from tests.fakes.bench_results import copy_result
 from tests.fakes.reports import any_list, eventful_machine, list_report, wrap

@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from gpucheck import __version__
 from gpucheck.bench.ci.run_data import row_id
 from gpucheck.detect.model import DetectedGpu, Detection, Finding, Layer, Verdict
 from gpucheck.inventory.model import DecidedBy, Inventory, Visibility
@@ -22,6 +21,7 @@ from gpucheck.report.formats import prometheus
 from gpucheck.report.formats.prometheus import render
 from gpucheck.report.metrics import Metric, gauge, gpu_labels
 from gpucheck.report.text import View, printable
+from gpucheck.version import __version__
 from tests.fakes.bench_results import copy_result
 from tests.fakes.reports import NASTY, any_list, list_report
 from tests.fakes.verdicts import HOSTILE, gate, report, result
