@@ -11,7 +11,7 @@ from gpucheck.bench.ci.model import Baseline, ProcessRun
 from gpucheck.bench.ci.profile_file import parse_profile
 from gpucheck.bench.ci.profile_lint import lint
 from gpucheck.bench.ci.profile_model import Profile
-from gpucheck.bench.ci.run_data import Node, NodeGpu, RunData
+from gpucheck.bench.ci.run_data import Node, RunData
 from gpucheck.bench.model import Gate
 from gpucheck.inventory.model import Gpu, MigState, PcieLink
 from gpucheck.report.errors import ExitCode
@@ -80,26 +80,26 @@ def profile_of(text: str) -> Profile:
 def node(count: int = 1, **gpu: Any) -> Node:
     """Return a node of such GPUs, with the changes given."""
     gpus = tuple(
-        NodeGpu(
-            gpu=Gpu(
-                index=at,
-                cuda_index=at,
-                uuid=uuid_of(f"gpu:{at}"),
-                name="NVIDIA H100 80GB HBM3",
-                memory_total_bytes=80 << 30,
-                power_limit_w=700.0,
-                ecc_mode=True,
-                persistence_mode=True,
-                pcie=PcieLink(generation_max=5, width_max=16),
-                mig=MigState(enabled=False),
-            )._replace(**gpu),
-            device=f"gpu:{at}",
-            pci_device_id="233010de",
-            nvlink_links=18,
-        )
+        Gpu(
+            index=at,
+            cuda_index=at,
+            uuid=uuid_of(f"gpu:{at}"),
+            name="NVIDIA H100 80GB HBM3",
+            memory_total_bytes=80 << 30,
+            power_limit_w=700.0,
+            ecc_mode=True,
+            persistence_mode=True,
+            pcie=PcieLink(generation_max=5, width_max=16),
+            mig=MigState(enabled=False),
+        )._replace(**gpu)
         for at in range(count)
     )
-    return Node(gpus=gpus, driver_version="580.95.05")
+    return Node(
+        gpus=gpus,
+        driver_version="580.95.05",
+        pci_device_ids=dict.fromkeys(range(count), "233010de"),
+        nvlink_links=dict.fromkeys(range(count), 18),
+    )
 
 
 def run_data(runs: Sequence[ProcessRun], extra: str = "", **changes: Any) -> RunData:

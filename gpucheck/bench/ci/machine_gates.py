@@ -20,7 +20,7 @@ from gpucheck.bench.ci.diagnosis import (
 from gpucheck.bench.ci.limits import fits_name, version_key
 from gpucheck.bench.ci.model import ProcessRun
 from gpucheck.bench.ci.profile_model import Target
-from gpucheck.bench.ci.run_data import NodeGpu, RunData
+from gpucheck.bench.ci.run_data import RunData
 from gpucheck.bench.model import (
     Direction,
     Gate,
@@ -35,6 +35,7 @@ from gpucheck.bench.sdc import corruption_sentence, deviating_digests
 from gpucheck.bench.telemetry import is_clock_change, why_unread
 from gpucheck.bench.workers import WORKER_INTERRUPTED, WORKER_NO_DOCUMENT
 from gpucheck.drivers.native import gives_nvml_code
+from gpucheck.inventory.model import Gpu
 from gpucheck.report.envelope import Evidence, Failure
 from gpucheck.report.text import count_of
 
@@ -86,7 +87,7 @@ def match_gates(data: RunData) -> Iterator[Gate]:
         yield _count(data, match.count)
     if match.mig is not None:
         for gpu in node.gpus:
-            yield _mode(data, "match-mig", gpu, gpu.gpu.mig.enabled, wanted=match.mig)
+            yield _mode(data, "match-mig", gpu, gpu.mig.enabled, wanted=match.mig)
     if match.min_driver is not None:
         yield _driver(data, match.min_driver)
 
@@ -98,8 +99,8 @@ def inventory_gates(data: RunData) -> Iterator[Gate]:
         if demands.memory_total_gib is not None:
             yield _memory(data, gpu, demands.memory_total_gib)
         for name, found, wanted in (
-            ("inventory-ecc", gpu.gpu.ecc_mode, demands.ecc),
-            ("inventory-persistence", gpu.gpu.persistence_mode, demands.persistence_mode),
+            ("inventory-ecc", gpu.ecc_mode, demands.ecc),
+            ("inventory-persistence", gpu.persistence_mode, demands.persistence_mode),
         ):
             if wanted is not None:
                 yield _mode(data, name, gpu, found, wanted=wanted)
@@ -146,9 +147,9 @@ def corruption_gates(data: RunData) -> Iterator[Gate]:
 # ---------------------------------------------------------------------------------- machine
 
 
-def name_of(gpu: NodeGpu) -> str:
+def name_of(gpu: Gpu) -> str:
     """Return what a GPU is called in gates: as CUDA numbers it, else by NVML's number."""
-    return gpu.device or f"nvml:{gpu.gpu.index}"
+    return f"nvml:{gpu.index}" if gpu.cuda_index is None else f"gpu:{gpu.cuda_index}"
 
 
 def _count(data: RunData, wanted: int) -> Gate:
@@ -171,14 +172,14 @@ def _count(data: RunData, wanted: int) -> Gate:
     return _gate(data, "match-count", _NODE, found, wanted, "GPUs", bad, least=found < wanted)
 
 
-def _board(data: RunData, gpu: NodeGpu) -> Gate:
+def _board(data: RunData, gpu: Gpu) -> Gate:
     match = data.profile.match
-    known_id = (gpu.pci_device_id or "")[:4].lower()
+    known_id = data.node.pci_device_ids.get(gpu.index, "")[:4].lower()
     good = known_id in match.pci_device_ids if match.pci_device_ids and known_id else None
     if match.names and good is not False:
-        good = fits_name(gpu.gpu.name or "", match.names)
+        good = fits_name(gpu.name or "", match.names)
     wanted = ", ".join((*match.pci_device_ids, *match.names))
-    found = f"{gpu.gpu.name or 'a GPU without a name'} ({known_id or 'no PCI device id'})"
+    found = f"{gpu.name or 'a GPU without a name'} ({known_id or 'no PCI device id'})"
     if good is None:
         reason = f"{found} cannot be identified; the profile is for {wanted}"
         return _undecided(data, "match-board", name_of(gpu), reason)
@@ -198,10 +199,10 @@ _MODES = {
 }
 
 
-def _mode(data: RunData, name: str, gpu: NodeGpu, found: bool | None, *, wanted: bool) -> Gate:
+def _mode(data: RunData, name: str, gpu: Gpu, found: bool | None, *, wanted: bool) -> Gate:
     """Return whether a mode is on or off as it must be."""
     what, key, option = _MODES[name]
-    why = gpu.gpu.unavailable.get(key)
+    why = gpu.unavailable.get(key)
     if found is None and name == "match-mig" and not wanted:
         # A board without MIG does not report the mode.
         found = False if why is None or gives_nvml_code(why, _NOT_SUPPORTED) else None
@@ -217,9 +218,9 @@ def _mode(data: RunData, name: str, gpu: NodeGpu, found: bool | None, *, wanted:
     return _gate(data, name, name_of(gpu), found, wanted, "on", bad, least=found < wanted)
 
 
-def _why(gpu: NodeGpu, key: str) -> str:
+def _why(gpu: Gpu, key: str) -> str:
     """Return why a field of the inventory could not be read."""
-    return gpu.gpu.unavailable.get(key, "the driver does not report it")
+    return gpu.unavailable.get(key, "the driver does not report it")
 
 
 def _driver(data: RunData, wanted: str) -> Gate:
@@ -235,8 +236,8 @@ def _driver(data: RunData, wanted: str) -> Gate:
     return _gate(data, "match-driver", _NODE, good, 1, "match", bad, least=True)
 
 
-def _memory(data: RunData, gpu: NodeGpu, wanted: float) -> Gate:
-    total = gpu.gpu.memory_total_bytes
+def _memory(data: RunData, gpu: Gpu, wanted: float) -> Gate:
+    total = gpu.memory_total_bytes
     found = None if total is None else total / _GIB
     bad = Diagnosis(
         class_=GateClass.HARDWARE,
@@ -253,7 +254,7 @@ def _memory(data: RunData, gpu: NodeGpu, wanted: float) -> Gate:
     )
 
 
-def _pcie(data: RunData, gpu: NodeGpu) -> Iterator[Gate]:
+def _pcie(data: RunData, gpu: Gpu) -> Iterator[Gate]:
     demands, device = data.profile.inventory, name_of(gpu)
     for name, key, wanted, unit in (
         ("inventory-pcie-generation", "pcie_generation", demands.pcie_generation, "generation"),
@@ -268,14 +269,14 @@ def _pcie(data: RunData, gpu: NodeGpu) -> Iterator[Gate]:
         yield _gate(data, name, device, most, wanted, unit, bad, least=True, unread=unread)
 
 
-def _slow_link(gpu: NodeGpu, reason: str) -> Diagnosis:
-    slot = Evidence("slot", gpu.gpu.pci_bus_id or "unknown")
+def _slow_link(gpu: Gpu, reason: str) -> Diagnosis:
+    slot = Evidence("slot", gpu.pci_bus_id or "unknown")
     return Diagnosis(class_=GateClass.CONFIG, sentence=reason, evidence=(slot,), next=_SLOT)
 
 
-def _pcie_full(data: RunData, gpu: NodeGpu) -> Gate:
+def _pcie_full(data: RunData, gpu: Gpu) -> Gate:
     """Return whether the link under load was the fastest that the board and the slot allow."""
-    name, device, best = "inventory-pcie-full", name_of(gpu), gpu.gpu.pcie
+    name, device, best = "inventory-pcie-full", name_of(gpu), gpu.pcie
     links = [
         (one.pcie_generation, one.pcie_width)
         for one in data.telemetry_of(device)
@@ -295,7 +296,7 @@ def _pcie_full(data: RunData, gpu: NodeGpu) -> Gate:
     return _gate(data, name, device, reached, 100.0, "%", bad, least=True)
 
 
-def _nvlink(data: RunData, gpu: NodeGpu, wanted: int) -> Gate:
+def _nvlink(data: RunData, gpu: Gpu, wanted: int) -> Gate:
     bad = Diagnosis(
         class_=GateClass.HARDWARE,
         sentence="it has too few NVLink connections to one of the other GPUs",
@@ -304,21 +305,22 @@ def _nvlink(data: RunData, gpu: NodeGpu, wanted: int) -> Gate:
             "see each link: nvidia-smi nvlink -s",
         ),
     )
+    found = data.node.nvlink_links.get(gpu.index)
     return _gate(
-        *(data, "inventory-nvlink", name_of(gpu), gpu.nvlink_links, wanted, "links", bad),
+        *(data, "inventory-nvlink", name_of(gpu), found, wanted, "links", bad),
         least=True,
         unread="its connections to the other GPUs are unknown",
     )
 
 
-def _power_limit(data: RunData, gpu: NodeGpu, wanted: float) -> Gate:
+def _power_limit(data: RunData, gpu: Gpu, wanted: float) -> Gate:
     bad = Diagnosis(
         class_=GateClass.POWER_CAP,
         sentence="its power limit was lowered",
-        next=(f"raise it: sudo nvidia-smi -i {gpu.gpu.index} -pl {wanted:.0f}",),
+        next=(f"raise it: sudo nvidia-smi -i {gpu.index} -pl {wanted:.0f}",),
     )
     return _gate(
-        *(data, "inventory-power-limit", name_of(gpu), gpu.gpu.power_limit_w, wanted, "W", bad),
+        *(data, "inventory-power-limit", name_of(gpu), gpu.power_limit_w, wanted, "W", bad),
         least=True,
         unread=f"its power limit is unknown: {_why(gpu, 'power_limit_w')}",
     )
@@ -328,8 +330,8 @@ def _identical(data: RunData) -> Gate:
     """Return whether all GPUs are of one kind: board, memory, power limit and ECC."""
     name = "inventory-identical"
     kind_of = {
-        name_of(one): (gpu.name, gpu.memory_total_bytes, gpu.power_limit_w, gpu.ecc_mode)
-        for one, gpu in ((one, one.gpu) for one in data.node.gpus)
+        name_of(gpu): (gpu.name, gpu.memory_total_bytes, gpu.power_limit_w, gpu.ecc_mode)
+        for gpu in data.node.gpus
     }
     kinds = Counter(kind_of.values())
     if not kinds:

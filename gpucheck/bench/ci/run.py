@@ -42,7 +42,7 @@ from gpucheck.bench.ci.profile_model import (
     Stability,
     Target,
 )
-from gpucheck.bench.ci.run_data import Node, NodeGpu, RunData
+from gpucheck.bench.ci.run_data import Node, RunData
 from gpucheck.bench.frameworks import parse_framework
 from gpucheck.bench.model import (
     BaselineUse,
@@ -59,7 +59,7 @@ from gpucheck.drivers.host.cpu import LinuxCpu
 from gpucheck.drivers.interface import NvmlRequest, Probes
 from gpucheck.drivers.readings import NvmlReading
 from gpucheck.inventory.inventory import complete_host, take_inventory
-from gpucheck.inventory.model import Inventory
+from gpucheck.inventory.model import Inventory, Topology
 from gpucheck.report.envelope import Answer, Failure
 from gpucheck.report.errors import (
     ExitCode,
@@ -319,27 +319,26 @@ def node_of(found: Inventory | None, reading: NvmlReading, devices: set[str]) ->
     """Return the GPUs that take part, with what only NVML knows about them."""
     if found is None:
         return Node(driver_version=reading.driver_version)
-    ids = {gpu.uuid: gpu.pci_device_id for gpu in reading.gpus if gpu.uuid is not None}
-    gpus = tuple(
-        NodeGpu(
-            gpu=gpu,
-            device=f"gpu:{gpu.cuda_index}",
-            pci_device_id=ids.get(gpu.uuid or ""),
-            nvlink_links=_fewest_links(found, gpu.index),
-        )
-        for gpu in found.gpus
-        if gpu.cuda_index is not None and f"gpu:{gpu.cuda_index}" in devices
+    seen = [gpu for gpu in found.gpus if gpu.cuda_index is not None]
+    gpus = tuple(gpu for gpu in seen if f"gpu:{gpu.cuda_index}" in devices)
+    return Node(
+        gpus=gpus,
+        left_out=len(seen) - len(gpus),
+        driver_version=reading.driver_version,
+        pci_device_ids={gpu.index: gpu.pci_device_id for gpu in reading.gpus if gpu.pci_device_id},
+        nvlink_links=_fewest_links(found.topology),
     )
-    seen = sum(gpu.cuda_index is not None for gpu in found.gpus)
-    return Node(gpus=gpus, left_out=seen - len(gpus), driver_version=reading.driver_version)
 
 
-def _fewest_links(found: Inventory, index: int) -> int | None:
-    """Return the fewest NVLink connections to another GPU, None if the topology was not read."""
-    links = found.topology.links if found.topology is not None else ()
-    kinds = [link.kind for link in links if index in (link.from_, link.to)]
-    counts = [int(kind[2:]) if kind.startswith("NV") else 0 for kind in kinds if kind]
-    return min(counts, default=None)
+def _fewest_links(topology: Topology | None) -> dict[int, int]:
+    """Return each GPU's fewest NVLink connections to another GPU, nothing if they were not read."""
+    fewest: dict[int, int] = {}
+    for link in () if topology is None else topology.links:
+        if link.kind:
+            count = int(link.kind[2:]) if link.kind.startswith("NV") else 0
+            for index in (link.from_, link.to):
+                fewest[index] = min(count, fewest.get(index, count))
+    return fewest
 
 
 def run_benchmark(benchmark: Benchmark, workers: Workers) -> tuple[Answer, SavedRun | None]:

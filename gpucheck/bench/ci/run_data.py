@@ -18,25 +18,18 @@ from gpucheck.report.envelope import Failure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeGpu:
-    """GPU as the inventory knows it; `device` is its name here, None if CUDA does not see it.
+class Node:
+    """The machine's GPUs that take part, and how many CUDA sees that `--device` leaves out.
 
-    `pci_device_id` is NVML's eight digits, `nvlink_links` the fewest links to another GPU.
+    By the index of a GPU: `pci_device_ids` are NVML's eight digits, `nvlink_links` the fewest links
+    to another GPU.
     """
 
-    gpu: Gpu
-    device: str | None
-    pci_device_id: str | None = None
-    nvlink_links: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
-    """The machine's GPUs that take part, and how many CUDA sees that `--device` leaves out."""
-
-    gpus: tuple[NodeGpu, ...] = ()
+    gpus: tuple[Gpu, ...] = ()
     left_out: int = 0
     driver_version: str | None = None
+    pci_device_ids: Mapping[int, str] = field(default_factory=dict)
+    nvlink_links: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,8 +46,8 @@ class RunData:
         """Return the devices that take part, in their order."""
         if self.profile.match.target is Target.CPU:
             return ("cpu",)
-        seen = dict.fromkeys(gpu.device for gpu in self.node.gpus if gpu.device is not None)
-        return tuple(seen | dict.fromkeys(run.device for run in self.runs))
+        seen = [f"gpu:{gpu.cuda_index}" for gpu in self.node.gpus if gpu.cuda_index is not None]
+        return tuple(dict.fromkeys((*seen, *(run.device for run in self.runs))))
 
     def runs_of(self, device: str) -> tuple[ProcessRun, ...]:
         """Return a device's processes."""
@@ -81,7 +74,7 @@ class RunData:
 
     def uuid_of(self, device: str) -> str | None:
         """Return the UUID of a device, None for the processor or where it is not known."""
-        known = (gpu.gpu.uuid for gpu in self.node.gpus if gpu.device == device)
+        known = (gpu.uuid for gpu in self.node.gpus if f"gpu:{gpu.cuda_index}" == device)
         reported = (run.gpu_uuid for run in self.runs if run.device == device)
         return next((uuid for uuid in (*known, *reported) if uuid is not None), None)
 

@@ -15,7 +15,7 @@ import pytest
 
 from gpucheck.bench.ci.profiles import load_profile
 from gpucheck.bench.ci.run import Benchmark, request_for, run_benchmark
-from gpucheck.bench.ci.run_data import Node, NodeGpu
+from gpucheck.bench.ci.run_data import Node
 from gpucheck.bench.model import Corruption, DtypeSpec, Extent, Measurement, Throughput, Verified
 from gpucheck.bench.workers import worker_devices
 from gpucheck.drivers.gpu import Board
@@ -93,11 +93,9 @@ def judged(fault: Mapping[str, Any]) -> Answer:
 
     inventory = gpus(8 if "factor" in fault else 4)
     node = Node(
-        gpus=tuple(
-            NodeGpu(gpu=_wide(gpu), device=f"gpu:{gpu.cuda_index}", pci_device_id="233010de")
-            for gpu in inventory
-        ),
+        gpus=tuple(map(_wide, inventory)),
         driver_version="580.95.05",
+        pci_device_ids={gpu.index: "233010de" for gpu in inventory},
     )
     profile = load_profile("acceptance")
     benchmark = Benchmark(

@@ -112,11 +112,17 @@ def lacking() -> RunData:
         3, memory_total_bytes=64 << 30, ecc_mode=False, persistence_mode=False,
         power_limit_w=500.0, mig=MigState(enabled=True), pci_bus_id="0000:01:00.0",
     )  # fmt: skip
-    gpus = [replace(one, nvlink_links=12, pci_device_id="20b210de") for one in poor.gpus]
-    gpus[2] = replace(gpus[2], gpu=gpus[2].gpu._replace(name="NVIDIA A100"))
+    gpus = [*poor.gpus]
+    gpus[2] = gpus[2]._replace(name="NVIDIA A100")
     return figures(
         *[partial(well, pcie_generation=4, pcie_width=8)] * 3,
-        wanted=replace(poor, gpus=gpus, driver_version="575.57.08"),
+        wanted=replace(
+            poor,
+            gpus=gpus,
+            driver_version="575.57.08",
+            nvlink_links=dict.fromkeys(poor.nvlink_links, 12),
+            pci_device_ids=dict.fromkeys(poor.pci_device_ids, "20b210de"),
+        ),
     )
 
 
@@ -126,8 +132,7 @@ def unknown() -> RunData:
         ("memory_total_bytes", "ecc_mode", "persistence_mode", "power_limit_w", "name")
     )
     blind = node(1, **nothing, pcie=PcieLink(), mig=MigState(enabled=None))
-    gpus = [replace(one, nvlink_links=None, pci_device_id=None) for one in blind.gpus]
-    without = replace(blind, gpus=gpus, driver_version=None)
+    without = replace(blind, nvlink_links={}, pci_device_ids={}, driver_version=None)
     return figures(*[lambda device: result_of(product(700, device))] * 3, wanted=without)
 
 
@@ -608,8 +613,8 @@ def on_a_computed_board(
         if run.result is not None
     ]
     machine = node()
-    gpus = (replace(machine.gpus[0], pci_device_id="ffff10de"),)
-    return RunData(profile=profile, node=replace(machine, gpus=gpus), runs=runs, baseline=baseline)
+    machine = replace(machine, pci_device_ids={0: "ffff10de"})
+    return RunData(profile=profile, node=machine, runs=runs, baseline=baseline)
 
 
 @pytest.mark.parametrize("profile", ["default", "acceptance"])

@@ -50,7 +50,7 @@ def test_the_fewest_links_to_another_gpu_decide(
     links: int | None, status: GateStatus, class_: GateClass | None
 ) -> None:
     machine = node()
-    wired = replace(machine, gpus=(replace(machine.gpus[0], nvlink_links=links),))
+    wired = replace(machine, nvlink_links={} if links is None else {0: links})
     found = gate(run_data(product_runs(GOOD), HAVE, node=wired), "inventory-nvlink")
 
     assert (found.status, found.class_) == (status, class_)
@@ -124,7 +124,7 @@ def test_the_fastest_link_of_all_processes_counts() -> None:
 
 def test_one_different_gpu_is_named() -> None:
     odd = node(3)
-    gpus = (*odd.gpus[:2], replace(odd.gpus[2], gpu=odd.gpus[2].gpu._replace(name="H200")))
+    gpus = (*odd.gpus[:2], odd.gpus[2]._replace(name="H200"))
     runs = [run for at in range(3) for run in product_runs(GOOD, f"gpu:{at}")]
     found = run_data(runs, HAVE, node=replace(odd, gpus=gpus))
 
@@ -256,7 +256,7 @@ def test_gpus_that_an_option_leaves_out_are_not_missing(left_out: int, class_: s
 def test_a_board_that_nobody_knows_is_undecided() -> None:
     text = HEAD + '[match]\npci_device_ids = ["2330"]\n[stability]\nspread_percent = 5\n'
     machine = node()
-    unknown = replace(machine, gpus=(replace(machine.gpus[0], pci_device_id=None),))
+    unknown = replace(machine, pci_device_ids={})
 
     (found,) = judge_machine(RunData(profile=profile_of(text), node=unknown))
 

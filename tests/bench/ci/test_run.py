@@ -27,7 +27,7 @@ from gpucheck.bench.ci.run import (
     run_request,
     wanted_devices,
 )
-from gpucheck.bench.ci.run_data import Node, NodeGpu, RunData
+from gpucheck.bench.ci.run_data import Node, RunData
 from gpucheck.bench.model import BenchResult, Corruption, Gate, GateClass, GateStatus, Verified
 from gpucheck.bench.plan import BUDGETS_S
 from gpucheck.bench.request_model import BenchMode, BenchRequest
@@ -203,9 +203,9 @@ def test_processes_that_died_are_a_verdict_without_rows() -> None:
 
 def test_a_machine_of_another_kind_is_not_measured() -> None:
     workers = scripted([])
-    other = NodeGpu(gpu=Gpu(index=0, name="L4"), device="gpu:0", pci_device_id="27b810de")
+    other = Gpu(index=0, cuda_index=0, name="L4")
 
-    answer = judged(NODE, workers, "gpu:0", gpus=(other,))
+    answer = judged(NODE, workers, "gpu:0", gpus=(other,), pci_device_ids={0: "27b810de"})
 
     assert workers.rounds == []
     assert answer.exit_code is ExitCode.BAD
@@ -218,13 +218,10 @@ def test_sensors_of_all_processes_are_put_together() -> None:
     script: list[BenchResult | WorkerAnswer] = [
         result_of(product(700), telemetry=hot if at == 3 else sensors()) for at in range(5)
     ]
-    gpu = NodeGpu(
-        gpu=Gpu(index=0, cuda_index=0, name="NVIDIA H100 80GB HBM3"),
-        device="gpu:0",
-        pci_device_id="233010de",
-    )
+    gpu = Gpu(index=0, cuda_index=0, name="NVIDIA H100 80GB HBM3")
 
-    result = judged(NODE, scripted(script), "gpu:0", gpus=(gpu,)).result
+    answer = judged(NODE, scripted(script), "gpu:0", gpus=(gpu,), pci_device_ids={0: "233010de"})
+    result = answer.result
 
     assert isinstance(result, BenchResult)
     assert result.telemetry is not None
@@ -281,11 +278,11 @@ READING = reading_of(*(gpu_reading(at) for at in range(4)))
 def test_only_gpus_that_take_part_are_in_thenode_of() -> None:
     found = node_of(inventory(), READING, {"gpu:0", "gpu:2"})
 
-    assert [gpu.device for gpu in found.gpus] == ["gpu:0", "gpu:2"]
+    assert [gpu.cuda_index for gpu in found.gpus] == [0, 2]
     assert found.left_out == 1
     assert found.driver_version == READING.driver_version
-    assert all(gpu.nvlink_links is None for gpu in found.gpus)
-    ids = [gpu.pci_device_id for gpu in found.gpus]
+    assert found.nvlink_links == {}
+    ids = [found.pci_device_ids[gpu.index] for gpu in found.gpus]
     assert ids == [READING.gpus[0].pci_device_id, READING.gpus[2].pci_device_id]
     assert all(ids)
 
@@ -293,13 +290,13 @@ def test_only_gpus_that_take_part_are_in_thenode_of() -> None:
 def test_the_worst_connection_to_another_gpu_counts() -> None:
     found = node_of(inventory("NV18", "NV6"), READING, {"gpu:0", "gpu:1"})
 
-    assert [gpu.nvlink_links for gpu in found.gpus] == [6, 18]
+    assert [found.nvlink_links[gpu.index] for gpu in found.gpus] == [6, 18]
 
 
 def test_a_connection_over_the_bus_has_no_links() -> None:
     found = node_of(inventory("NV18", "SYS"), READING, {"gpu:0"})
 
-    assert found.gpus[0].nvlink_links == 0
+    assert found.nvlink_links[found.gpus[0].index] == 0
 
 
 def test_a_processors_profile_needs_no_gpu() -> None:
@@ -309,7 +306,8 @@ def test_a_processors_profile_needs_no_gpu() -> None:
 def test_a_connection_that_nobody_read_is_unknown() -> None:
     found = node_of(inventory(None), READING, {"gpu:0"})
 
-    assert found.gpus[0].nvlink_links is None
+    assert found.gpus
+    assert found.nvlink_links == {}
 
 
 ON_CPU, ON_GPUS = profile_of(CPU), profile_of(NODE)
