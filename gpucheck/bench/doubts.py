@@ -59,9 +59,9 @@ class RowEnvironment:
     """Run environment of one row; `gpu` is empty without sensors.
 
     `far`: this process may not run on any CPU near the row's GPU. `integrated`: the GPU shares the
-    host's memory. `chip_to_chip`: its link to the host is NVLink, not PCIe (Grace). `clock_max_mhz`
-    is the highest clock of its SMs. `slow_blas` says why the processor's BLAS is slow, if it is
-    known to be.
+    host's memory. `chip_to_chip`: its link to the host is NVLink, not PCIe (Grace). `wsl`: Windows
+    starts its work, as a note of the run says. `clock_max_mhz` is the highest clock of its SMs.
+    `slow_blas` says why the processor's BLAS is slow, if it is known to be.
     """
 
     host: HostState
@@ -70,6 +70,7 @@ class RowEnvironment:
     far: bool = False
     integrated: bool = False
     chip_to_chip: bool = False
+    wsl: bool = False
     clock_max_mhz: float | None = None
     slow_blas: str | None = None
 
@@ -129,9 +130,11 @@ def _cache_resident(state: CaseState, _: RowEnvironment) -> Doubt | None:
     return make_doubt(code, {"walked_bytes": walked_bytes, "cache_bytes": cache_bytes})
 
 
-def _starved(state: CaseState, _: RowEnvironment) -> Doubt | None:
+def _starved(state: CaseState, environment: RowEnvironment) -> Doubt | None:
     share = state.case.starved_share
-    return None if share < 0.05 else make_doubt("starved", {"starved_share": share})
+    return (
+        None if share < 0.05 or environment.wsl else make_doubt("starved", {"starved_share": share})
+    )
 
 
 def _power_capped(state: CaseState, environment: RowEnvironment) -> Doubt | None:

@@ -35,6 +35,11 @@ VARIABLES = (
     "NPY_ENABLE_CPU_FEATURES",
 )
 _UNREADABLE = "/proc/stat cannot be read"
+#: The one statement on a run under WSL2, in place of doubts about its rows.
+WSL_NOTE = (
+    "WSL2: Windows passes work to the GPU in batches, so that launches and short operations take "
+    "longer than on Linux; whether the GPU waited for the host is not judged"
+)
 #: Number of processes holding a GPU's memory that are named.
 _MOST_NAMED = 3
 
@@ -60,8 +65,8 @@ class RunEnvironment:
     `pci_device_ids` are NVML's. `processes` used a GPU before this one opened it, and `holders`
     names those that held its memory then. `claims` names the claims of other processes. `near_cpus`
     are the CPUs near a GPU, if this process may run on others too; `far` are the GPUs near which it
-    may not run at all. `integrated`: the GPU shares the host's memory. `variables` are the set ones
-    of VARIABLES. `notes` go into the report.
+    may not run at all. `integrated`: the GPU shares the host's memory. `wsl`: the GPUs belong to
+    Windows. `variables` are the set ones of VARIABLES. `notes` go into the report.
     """
 
     sensors: NvmlSensors = field(default_factory=lambda: NvmlSensors("no GPU is measured"))
@@ -72,6 +77,7 @@ class RunEnvironment:
     far: frozenset[str] = frozenset()
     holders: Mapping[str, str] = field(default_factory=dict)
     integrated: Mapping[str, bool] = field(default_factory=dict)
+    wsl: bool = False
     variables: Mapping[str, str] = field(default_factory=dict)
     notes: Sequence[str] = ()
 
@@ -114,6 +120,7 @@ def run_environment_of(
             for item in cuda.devices
             if item.uuid_hex and item.integrated is not None
         },
+        wsl=probes.host().is_wsl,
         variables=variables,
     )
 

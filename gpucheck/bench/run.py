@@ -14,6 +14,7 @@ from gpucheck.bench.case import Case, CaseOrder, Kernel
 from gpucheck.bench.comparison import compare, headline
 from gpucheck.bench.doubts import RowEnvironment, doubts_about, is_disturbed
 from gpucheck.bench.environment import (
+    WSL_NOTE,
     HostShare,
     RunEnvironment,
     blas_text,
@@ -259,6 +260,7 @@ class _Bench:
             telemetry=self._telemetry() if self._boards else None,
             notes=(
                 *self._run_environment.notes,
+                *((WSL_NOTE,) if self._run_environment.wsl and self._boards else ()),
                 *unified_notes(self._boards),
                 *self._plan.notes,
                 *self._frameworks.without_rows(makers, on_gpus=bool(self._boards)),
@@ -407,6 +409,7 @@ class _Bench:
                 far=uuid in self._run_environment.far,
                 integrated=bool(board and board.integrated),
                 chip_to_chip=bool(board and board.is_linked_chip_to_chip),
+                wsl=self._run_environment.wsl,
                 clock_max_mhz=next((clock for clock in clocks if clock), None),
                 slow_blas=slow_blas,
             )

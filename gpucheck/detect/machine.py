@@ -238,7 +238,7 @@ class Machine:
     @property
     def is_wsl(self) -> bool:
         """Whether this is WSL2, where the Windows driver owns the GPU."""
-        return (self.host.os or "").endswith("(WSL2)")
+        return self.host.is_wsl
 
     @property
     def is_jetson(self) -> bool:

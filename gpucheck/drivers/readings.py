@@ -137,13 +137,15 @@ class NvmlReading(NamedTuple):
     """The answer to one request to NVML.
 
     `gpu_count` is NVML's count; a GPU without a row in `gpus` did not answer or was not reached:
-    the `failure` says which. `nvml_calls` counts the calls since NVML was opened. `library_path` is
+    the `failure` says which. `confidential_computing`: what crosses the GPUs' links is encrypted.
+    `nvml_calls` counts the calls since NVML was opened. `library_path` is
     the file that the loader took, read only if NVML would not start.
     """
 
     driver_version: str | None = None
     nvml_version: str | None = None
     cuda_driver_version: int | None = None
+    confidential_computing: bool | None = None
     gpu_count: int | None = None
     gpus: tuple[GpuReading, ...] = ()
     topology: TopologyReading | None = None

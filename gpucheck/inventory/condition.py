@@ -301,7 +301,8 @@ def temperature(gpu: Card, health: GpuHealthReading) -> Judgement:
     if gpu.temperature_c is None:
         return Unread(gpu.unavailable.get("temperature_c", "the driver does not report it"))
     now = gpu.temperature_c
-    slowdown = health.temperature_slowdown_c
+    # Older recordings hold the 0 of a driver that knows no limit, here and below.
+    slowdown = health.temperature_slowdown_c or None
     hot_memory = _hot_memory(health)
     margin = health.temperature_margin_c
     if slowdown is None and margin is not None:
@@ -323,7 +324,7 @@ def temperature(gpu: Card, health: GpuHealthReading) -> Judgement:
             slowdown,
         )
     highest = health.temperature_gpu_max_c
-    if now > slowdown - NEAR_C or (highest is not None and now > highest):
+    if now > slowdown - NEAR_C or (highest and now > highest):
         summary = f"{now} °C, near its slowdown temperature of {slowdown} °C"
         return _hot(CheckStatus.WARN, summary, now, slowdown)
     return hot_memory
@@ -331,7 +332,7 @@ def temperature(gpu: Card, health: GpuHealthReading) -> Judgement:
 
 def _hot_memory(health: GpuHealthReading) -> Trouble | None:
     now, highest = health.temperature_memory_c, health.temperature_memory_max_c
-    if now is None or highest is None or now <= highest:
+    if now is None or not highest or now <= highest:
         return None
     summary = f"memory at {now} °C, and its limit is {highest} °C"
     return _hot(CheckStatus.WARN, summary, now, highest, cause="memory-hot")

@@ -93,7 +93,7 @@ def explain_absence(failure: ProbeFailure, probes: Probes) -> tuple[str, tuple[s
 
     The GPU of WSL2 and of a Jetson is on no PCI bus, and a sandbox may hide the bus.
     """
-    if failure.code not in _WITHOUT_GPU or (probes.host().os or "").endswith("(WSL2)"):
+    if failure.code not in _WITHOUT_GPU or probes.host().is_wsl:
         return None
     if probes.kernel().pci_devices != ():
         return None

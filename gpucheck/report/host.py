@@ -19,3 +19,8 @@ class Host(NamedTuple):
     driver_version: str | None = None
     cuda_driver_version: str | None = None
     recorded: bool = False
+
+    @property
+    def is_wsl(self) -> bool:
+        """Whether this is WSL2, where the Windows driver owns the GPU."""
+        return (self.os or "").endswith("(WSL2)")

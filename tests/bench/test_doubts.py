@@ -188,6 +188,8 @@ def test_a_starved_gpu_is_doubted() -> None:
     found.case.starved_share = 0.5  # type: ignore[misc]
 
     assert codes(found) == ["starved"]
+    # On WSL2 a note of the run says it once.
+    assert doubts_about(found, replace(QUIET, wsl=True)) == ()
 
 
 @pytest.mark.parametrize(

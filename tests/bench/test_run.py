@@ -12,7 +12,12 @@ import numpy as np
 import pytest
 
 from gpucheck.bench.case import Case, CaseOrder, Kernel, Work
-from gpucheck.bench.environment import HostShare, RunEnvironment, parallel_efficiency
+from gpucheck.bench.environment import (
+    WSL_NOTE,
+    HostShare,
+    RunEnvironment,
+    parallel_efficiency,
+)
 from gpucheck.bench.frameworks import Framework, Frameworks
 from gpucheck.bench.kernels import KERNELS
 from gpucheck.bench.model import BenchResult, Conclusion, Fact, Measurement, Roofline, Scope
@@ -766,6 +771,30 @@ def test_energy_gets_half_of_the_time_at_most_in_equal_parts() -> None:
     # A window ends with the operations that are under way.
     share_s = 2.0 / len(counted)
     assert all(share_s <= window_s < share_s + 0.006 for window_s in windows_s)
+
+
+def test_wsl2_is_stated_once_for_the_run() -> None:
+    def notes(*, wsl: bool) -> tuple[str, ...]:
+        clock = FakeClock()
+        return run_bench(
+            BenchRequest(
+                kernels=("softmax",),
+                dtypes=("float32",),
+                devices=("gpu",),
+                size=64,
+                budget_s=1.0,
+            ),
+            clock=clock,
+            cpu=FakeCpu(),
+            blas=FakeBlas(),
+            gpus=OpenedGpus(devices=[FakeGpu(clock)]),
+            progress=lambda label, fraction, seconds_left: None,
+            run_environment=RunEnvironment(wsl=wsl),
+            kernels=PLAIN,
+        ).notes
+
+    assert notes(wsl=True).count(WSL_NOTE) == 1
+    assert WSL_NOTE not in notes(wsl=False)
 
 
 #: Kernels, budget and mode of runs on two pretended GPUs, one slower than the other.

@@ -116,6 +116,12 @@ def test_a_condition_has_its_cause_and_its_remedy(
          "60 °C, 1 °C below its slowdown temperature"),
         (60, {**NO_SLOWDOWN, "temperature_margin_c": 0}, "fail",
          "60 °C, 0 °C below its slowdown temperature"),
+        # Older recordings have the 0 of a driver that knows no limit.
+        (60, {"temperature_slowdown_c": 0, "temperature_gpu_max_c": 0}, None, None),
+        (60, {"temperature_gpu_max_c": 0}, None, None),
+        (60, {"temperature_slowdown_c": 0, "temperature_margin_c": 5}, "warn",
+         "60 °C, 5 °C below its slowdown temperature"),
+        (60, {"temperature_memory_c": 70, "temperature_memory_max_c": 0}, None, None),
         (82, NO_SLOWDOWN, None, None),
         (83, NO_SLOWDOWN, "warn", "83 °C; the card reports no limit"),
         (89, NO_SLOWDOWN, "warn", "89 °C; the card reports no limit"),

@@ -50,7 +50,7 @@ LEAST_REPLAYS = 2
 #: From so many CRC errors a second on, a link does more than repeat some data.
 MANY_CRC_PER_S = 100
 #: Errors that cost a link its data or its connection.
-GRAVE = ("replay", "recovery")
+GRAVE = ("replay", "recovery", "failed recovery")
 #: Below it a card may stop its fans.
 WARM_C = 75
 #: Counters of lowered clocks that may grow without trouble.

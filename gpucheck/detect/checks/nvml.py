@@ -218,9 +218,11 @@ def _answered(machine: Machine, reading: NvmlReading) -> Finding:
         names = " and ".join(str(gpu.index) for gpu in same)
         rows = (Evidence(f"NVML, GPU {gpu.index}", gpu.uuid or "") for gpu in same)
         return _report("same-uuid", *rows, status=CheckStatus.WARN, names=names)
-    return _finding(
-        CheckStatus.OK, f"driver {reading.driver_version or '?'} answers for {count_of(count)}"
-    )
+    summary = f"driver {reading.driver_version or '?'} answers for {count_of(count)}"
+    if reading.confidential_computing:
+        state = Evidence("nvmlSystemGetConfComputeState", "on")
+        return _finding(CheckStatus.OK, f"{summary}; confidential computing is on", state)
+    return _finding(CheckStatus.OK, summary)
 
 
 def _fewer(machine: Machine, count: int, on_bus: int) -> Finding:

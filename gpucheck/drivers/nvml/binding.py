@@ -55,6 +55,8 @@ REASONS: dict[int, tuple[str, str]] = {
 
 #: Codes that mean "this function is not known here": the older one is then called.
 ASK_OLDER_FORM = frozenset({3, 13, 25, 26})
+#: The codes of a GPU that is lost or needs a reset.
+OVER = frozenset({15, 16})
 #: The codes of a link that the GPU does not have: invalid argument, or not offered.
 NO_SUCH_LINK = frozenset({2, 3, 13})
 #: More links than any GPU has; the driver rejects the first that does not exist.
@@ -67,6 +69,11 @@ PROCESS_LISTS = (
 )
 #: Source: nvml.h (NVML_VALUE_NOT_AVAILABLE), where the driver does not know a process's memory.
 VALUE_NOT_AVAILABLE = 0xFFFFFFFFFFFFFFFF
+
+#: T.Limit of Ada and later: how far below a margin of 0 the limit lies. Source: nvml.h
+#: (NVML_FI_DEV_TEMPERATURE_*_TLIMIT). That of the memory is a margin of the GPU's, too: no limit in
+#: degrees follows from it.
+SLOWDOWN_DISTANCE, GPU_MAX_DISTANCE = 194, 196
 
 #: No card works outside this range.
 COLDEST_C = -60
@@ -221,6 +228,10 @@ class Binding:
             text = f"the binding failed with {type(error).__name__}"
             raise NvmlError(function, None, "binding-failed", text) from None
 
+    def confidential_computing(self) -> bool:
+        """Return whether what crosses the links of the machine's GPUs is encrypted."""
+        return bool(self.ask("nvmlSystemGetConfComputeState").ccFeature)
+
     def ask_newest(self, key: str, forms: tuple[tuple[str, tuple[Any, ...]], ...], gpu: Any) -> Any:
         """Call the newest of these functions that the driver knows, remembered for the next GPU.
 
@@ -243,6 +254,32 @@ class Binding:
                 self._form[key] = position
             return answer
         raise refusal or AssertionError(key)
+
+
+def temperature_limit(binding: Binding, gpu: Any, threshold: int, distance: int) -> int:
+    """Return a temperature limit: the card's threshold, else from its present margin.
+
+    The thresholds are deprecated from Ada on, where NVML counts from the margin instead.
+
+    Raises:
+        NvmlError: there is neither.
+    """
+    function, fields = "nvmlDeviceGetTemperatureThreshold", "nvmlDeviceGetFieldValues"
+    try:
+        return int(binding.ask(function, gpu, threshold))
+    except NvmlError as refusal:
+        if refusal.code in OVER:
+            raise
+        try:
+            (field,) = binding.ask(fields, gpu, [distance])
+            if field.nvmlReturn != 0:
+                raise refusal
+            offset = celsius(field_value(field), fields)
+            margin = binding.ask("nvmlDeviceGetMarginTemperature", gpu)
+            limit = binding.ask("nvmlDeviceGetTemperature", gpu, 0) + margin - offset
+            return limit_celsius(limit, function)
+        except NvmlError:
+            raise refusal from None
 
 
 def _spare_ctypes_util() -> None:

@@ -6,6 +6,7 @@ import os
 from functools import partial
 
 from gpucheck.drivers.nvml.binding import (
+    OVER,
     PROCESS_LISTS,
     NvmlError,
     impossible,
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
 
     Values = tuple[Any, ...]
 
-#: The codes of a GPU that is lost or needs a reset.
-OVER = frozenset({15, 16})
 #: Exceptions from converting an answer of an unexpected shape.
 UNREADABLE = (ValueError, TypeError, AttributeError, IndexError)
 NOT_OFFERED = frozenset({3, 13})

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import time
-from contextlib import suppress
 from functools import partial
 
 from gpucheck.drivers.native import BINDING_TOO_OLD, NOT_SUPPORTED
 from gpucheck.drivers.nvml.binding import (
+    GPU_MAX_DISTANCE,
     MOST_LINKS,
     NO_SUCH_LINK,
+    OVER,
+    SLOWDOWN_DISTANCE,
     NvmlError,
     celsius,
     error_of,
     field_value,
-    limit_celsius,
+    temperature_limit,
 )
-from gpucheck.drivers.nvml.gpu import OVER, FieldReader
+from gpucheck.drivers.nvml.gpu import FieldReader
 
 TYPE_CHECKING = False  # the name that type checkers know, without the import of typing
 if TYPE_CHECKING:
@@ -33,17 +35,21 @@ SLOWDOWN_FIELDS = {
     "hardware thermal": 270,
     "power brake": 271,
 }
-#: Errors of all NVLinks, by kind, and of one link. Source: nvml.h (NVML_FI_DEV_NVLINK_*).
+#: Errors of all NVLinks, by kind, and of one link. Source: nvml.h (NVML_FI_DEV_NVLINK_*). From
+#: NVLink 5 (Blackwell) on, links count no errors of the older kinds, and these have no totals.
 NVLINK_TOTALS = {"CRC": (38, 45), "replay": (52,), "recovery": (59,)}
-NVLINK_BY_LINK = {"CRC": 163, "replay": 161, "recovery": 162}
+NVLINK_BY_LINK = {
+    "CRC": 163,
+    "replay": 161,
+    "recovery": 162,
+    "successful recovery": 213,
+    "failed recovery": 214,
+}
 #: The counters compared between the two samples.
 GROWING = ("throttled_ns", "pcie_replays_grown", "nvlink_errors_grown")
 #: The codes of a single field that the GPU or the driver does not have.
 NO_SUCH_FIELD = frozenset({2, 3, 13, 25})
 MEMORY_TEMPERATURE = 82
-#: T.Limit of Ada and later: how far below a margin of 0 the limit lies. Source: nvml.h
-#: (NVML_FI_DEV_TEMPERATURE_*_TLIMIT).
-SLOWDOWN_DISTANCE, GPU_MAX_DISTANCE = 194, 196
 PCIE_REPLAYS = 94
 RECOVERY_ACTION = 230
 #: The readings, by their first field, by which inventory/condition.py judges a card.
@@ -120,7 +126,7 @@ class HealthReader(FieldReader):
         slowdowns = {name: grown[name] for name in SLOWDOWN_FIELDS if name in grown}
         errors = {
             name: max(grown.get(name, 0), grown.get(f"{name} by link", 0))
-            for name in NVLINK_TOTALS
+            for name in NVLINK_BY_LINK
             if name in grown or f"{name} by link" in grown
         }
         return (slowdowns or None, grown.get("replays"), errors or None, seconds)
@@ -136,9 +142,9 @@ class HealthReader(FieldReader):
         totals = self._fields([number for kind in NVLINK_TOTALS.values() for number in kind])
         pairs = [(field, n) for field in NVLINK_BY_LINK.values() for n in self._active_links]
         by_link = self._fields(pairs)
-        for name, numbers in NVLINK_TOTALS.items():
-            known = [totals[number] for number in numbers if number in totals]
-            each = [value for key, value in by_link.items() if key[0] == NVLINK_BY_LINK[name]]
+        for name, field in NVLINK_BY_LINK.items():
+            known = [totals[one] for one in NVLINK_TOTALS.get(name, ()) if one in totals]
+            each = [value for key, value in by_link.items() if key[0] == field]
             found |= {name: sum(known)} if known else {}
             found |= {f"{name} by link": sum(each)} if each else {}
         return found
@@ -212,23 +218,7 @@ class HealthReader(FieldReader):
         return (celsius(value, "nvmlDeviceGetFieldValues"),)
 
     def _limit(self, threshold: int, distance: int) -> Values:
-        """Return a temperature limit: the card's threshold, else from its present margin.
-
-        The thresholds are deprecated from Ada on, where NVML counts from the margin instead.
-        """
-        function = "nvmlDeviceGetTemperatureThreshold"
-        try:
-            return (self._ask(function, threshold),)
-        except NvmlError as error:
-            if error.code in OVER:
-                raise
-            with suppress(NvmlError):
-                (value,) = self._field(distance)
-                offset = celsius(value, "nvmlDeviceGetFieldValues")
-                margin = self._ask("nvmlDeviceGetMarginTemperature")
-                limit = self._ask("nvmlDeviceGetTemperature", 0) + margin - offset
-                return (limit_celsius(limit, function),)
-            raise
+        return (temperature_limit(self._binding, self._handle, threshold, distance),)
 
     def _struct(self, name: str, function: str) -> Any:
         """Call a function that fills a structure unknown to older versions of pynvml."""

@@ -21,7 +21,15 @@ import time
 from typing import Any
 
 from gpucheck.drivers.native import take_over_output
-from gpucheck.drivers.nvml.binding import Binding, NvmlError, celsius, field_value, open_nvml
+from gpucheck.drivers.nvml.binding import (
+    SLOWDOWN_DISTANCE,
+    Binding,
+    NvmlError,
+    celsius,
+    field_value,
+    open_nvml,
+    temperature_limit,
+)
 
 #: No more readings than this are kept between two requests: an hour and a half at 20 Hz.
 MOST_SAMPLES = 100_000
@@ -55,8 +63,7 @@ FACTS = (
     ("pcie_generation_max", (("nvmlDeviceGetMaxPcieLinkGeneration", ()),)),
     ("pcie_width_max", (("nvmlDeviceGetMaxPcieLinkWidth", ()),)),
     ("vbios_version", (("nvmlDeviceGetVbiosVersion", ()),)),
-    # nvmlTemperatureThresholds_t: 1 is where the hardware begins to slow down, 2 is the memory's.
-    ("temperature_slowdown_c", (("nvmlDeviceGetTemperatureThreshold", (1,)),)),
+    # nvmlTemperatureThresholds_t: 2 is the memory's.
     ("temperature_memory_max_c", (("nvmlDeviceGetTemperatureThreshold", (2,)),)),
     ("ecc_mode", (("nvmlDeviceGetEccMode", ()),)),
 )
@@ -143,10 +150,28 @@ class Sensors:
             found["processes"] = sorted(int(process.pid) for process in processes)
         return found
 
-    def confidential_computing(self) -> bool | None:
-        """Return whether what crosses the links of the machine's GPUs is encrypted."""
+    def facts(self) -> dict[str, Any]:
+        """Return what does not change during a run."""
+        return {
+            **self.read(FACTS),
+            "temperature_slowdown_c": self._slowdown_c(),
+            "confidential_computing": self._confidential_computing(),
+        }
+
+    def _slowdown_c(self) -> int | None:
+        """Return where the hardware begins to slow down (nvmlTemperatureThresholds_t: 1)."""
+        whole = self._parent or self._handle
+        if whole is None:
+            return None
         try:
-            return bool(self._binding.ask("nvmlSystemGetConfComputeState").ccFeature)
+            return temperature_limit(self._binding, whole, 1, SLOWDOWN_DISTANCE)
+        except NvmlError as error:
+            self.unavailable["temperature_slowdown_c"] = error.reason()
+            return None
+
+    def _confidential_computing(self) -> bool | None:
+        try:
+            return self._binding.confidential_computing()
         except NvmlError as error:
             self.unavailable["confidential_computing"] = error.reason()
             return None
@@ -208,12 +233,7 @@ class Watch:
             self.period_s = float(request["period_s"])
             self._sensors = [Sensors(self._binding, uuid) for uuid in request["uuids"]]
             gpus = [
-                {
-                    "uuid": one.uuid,
-                    **one.read(FACTS),
-                    "confidential_computing": one.confidential_computing(),
-                    "counters": one.counters(),
-                }
+                {"uuid": one.uuid, **one.facts(), "counters": one.counters()}
                 for one in self._sensors
             ]
             self._samples = []

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import sys
+from functools import partial
 
 from gpucheck.drivers.native import loaded_library, take_over_output
 from gpucheck.drivers.nvml.binding import (
@@ -94,14 +95,16 @@ class Session:
         """Read the driver's own versions and the number of GPUs."""
         system: dict[str, Any] = {"part": "system"}
         unavailable: dict[str, str] = {}
+        ask = self._binding.ask
         questions = (
-            ("driver_version", "nvmlSystemGetDriverVersion"),
-            ("nvml_version", "nvmlSystemGetNVMLVersion"),
-            ("cuda_driver_version", "nvmlSystemGetCudaDriverVersion"),
+            ("driver_version", partial(ask, "nvmlSystemGetDriverVersion")),
+            ("nvml_version", partial(ask, "nvmlSystemGetNVMLVersion")),
+            ("cuda_driver_version", partial(ask, "nvmlSystemGetCudaDriverVersion")),
+            ("confidential_computing", self._binding.confidential_computing),
         )
-        for name, function in questions:
+        for name, question in questions:
             try:
-                system[name] = self._binding.ask(function)
+                system[name] = question()
             except NvmlError as error:
                 unavailable[name] = error.reason()
         system["unavailable"] = unavailable

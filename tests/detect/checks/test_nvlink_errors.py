@@ -21,6 +21,9 @@ from tests.detect.checks.healthy import judge
             "new errors: 500 replay in 100 ms",
         ),
         ({"nvlink_errors_grown": {"recovery": 1}}, "fail", "1 recovery"),
+        # NVLink 5: a link that came back, and one that did not.
+        ({"nvlink_errors_grown": {"successful recovery": 2}}, "warn", "2 successful recovery"),
+        ({"nvlink_errors_grown": {"failed recovery": 1}}, "fail", "1 failed recovery"),
         ({"nvlinks_active": 0}, "ok", "(1 GPU)"),
         ({"nvlinks": 0, "nvlinks_active": 0}, "ok", "(1 GPU)"),
         ({"nvlink_errors_grown": None}, "unknown", "not checked on GPU 0"),

@@ -48,6 +48,15 @@ def test_every_gpu_answers(count: int, word: str) -> None:
     assert found.summary == f"driver 580.95.05 answers for {word}"
 
 
+@pytest.mark.parametrize(("on", "words"), [(True, "; confidential computing is on"), (False, "")])
+def test_confidential_computing_is_named(on: bool, words: str) -> None:
+    found = look(reading_of(gpu_reading(0))._replace(confidential_computing=on))
+
+    assert found.status is CheckStatus.OK
+    assert found.summary == f"driver 580.95.05 answers for 1 GPU{words}"
+    assert len(found.evidence) == on
+
+
 def test_some_gpus_are_silent() -> None:
     found = look(reading_of(gpu_reading(0), gpu_reading(1, failure=LOST)))
 

@@ -6,10 +6,11 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+import pynvml
 import pytest
 
 from gpucheck.drivers.nvml.binding import Binding
-from gpucheck.drivers.nvml.health import read_health
+from gpucheck.drivers.nvml.health import NVLINK_BY_LINK, read_health
 from tests.fakes.pynvml_double import COLD, FakeNvml, error
 
 Field = int | tuple[int, int]
@@ -51,8 +52,9 @@ def health(
 
 
 def still(key: Field, times: int) -> tuple[int, int]:
-    """Return a value for every field that never grows."""
-    return 0, 7
+    """Return a value that never grows for every field but those of NVLink 5."""
+    number = key[0] if isinstance(key, tuple) else key
+    return (3, 0) if number in (213, 214) else (0, 7)
 
 
 def test_counters_that_stand_still() -> None:
@@ -86,6 +88,28 @@ def test_nvlink_errors_that_grow(growing: dict[int, int], kind: str, grown: int)
         return 0, 100 + times * growing.get(number, 0)
 
     assert health(tell, links=2)["nvlink_errors_grown"][kind] == grown
+
+
+def test_nvlink_5_counts_its_recoveries_by_link_alone() -> None:
+    """The older counters are not offered on Blackwell, and the totals of these have no field."""
+    growth = {213: 2, 214: 1}
+
+    def tell(key: Field, times: int) -> tuple[int, int]:
+        number, of_link = key if isinstance(key, tuple) else (key, None)
+        if of_link is None or number not in growth:
+            return (3, 0) if 161 <= number <= 163 or number in (38, 45, 52, 59) else (0, 7)
+        return 0, 100 + times * growth[number]
+
+    found = health(tell, links=2)
+
+    assert found["nvlink_errors_grown"] == {"successful recovery": 4, "failed recovery": 2}
+
+
+def test_the_counters_of_nvlink_5_are_those_of_the_binding() -> None:
+    prefix = "NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY"
+
+    assert NVLINK_BY_LINK["successful recovery"] == getattr(pynvml, f"{prefix}_SUCCESSFUL_EVENTS")
+    assert NVLINK_BY_LINK["failed recovery"] == getattr(pynvml, f"{prefix}_FAILED_EVENTS")
 
 
 def test_without_links_no_link_is_asked() -> None:

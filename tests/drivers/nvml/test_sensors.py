@@ -49,6 +49,23 @@ def test_what_the_driver_gives_is_told_and_the_rest_has_its_reason() -> None:
     assert watch.answer({"ask": "energy", "uuid": "GPU-x"})["joules"] is None
 
 
+def test_the_slowdown_of_a_card_without_thresholds_is_counted_from_its_margin() -> None:
+    offset = SimpleNamespace(nvmlReturn=0, valueType=5, value=SimpleNamespace(
+        **dict.fromkeys(("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal"), -2)
+    ))  # fmt: skip
+    nvml = scripted(
+        nvmlDeviceGetFieldValues=lambda handle, fields: [offset] if fields == [194] else error(3),
+        nvmlDeviceGetMarginTemperature=30,
+        nvmlDeviceGetTemperature=60,
+    )
+
+    _, facts = started(nvml)
+    _, none = started(scripted(nvmlDeviceGetTemperature=60))
+
+    assert facts["gpus"][0]["temperature_slowdown_c"] == 92
+    assert none["gpus"][0]["temperature_slowdown_c"] is None
+
+
 @pytest.mark.parametrize(("feature", "on"), [(0, False), (1, True)])
 def test_confidential_computing_is_read(feature: int, on: bool) -> None:
     state = SimpleNamespace(ccFeature=feature)

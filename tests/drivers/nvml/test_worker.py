@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -26,13 +27,17 @@ def child_session(nvml: FakeNvml) -> Session:
 
 
 def test_system_versions_may_be_missing_but_the_count_may_not() -> None:
-    nvml = FakeNvml(nvmlSystemGetDriverVersion=error(999), nvmlDeviceGetCount=3)
+    nvml = FakeNvml(
+        nvmlSystemGetDriverVersion=error(999),
+        nvmlSystemGetConfComputeState=SimpleNamespace(ccFeature=1),
+        nvmlDeviceGetCount=3,
+    )
 
     system = child_session(nvml).read_system()
     with pytest.raises(NvmlError):
         child_session(FakeNvml(nvmlDeviceGetCount=error(15))).read_system()
 
-    assert system["gpu_count"] == 3
+    assert (system["gpu_count"], system["confidential_computing"]) == (3, True)
     assert "(NVML error 999)" in system["unavailable"]["driver_version"]
 
 
