@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
+from gpucheck.cli.shared import Recording
 from gpucheck.drivers.interface import Probes
 from gpucheck.report.errors import WrongUseError
 from gpucheck.report.text import did_you_mean, shown
@@ -30,17 +31,17 @@ EXAMPLES = MappingProxyType(
 )
 
 
-def find_recording(text: str) -> tuple[Path, str | None]:
-    """Return the file of a value of --from, and the example's name if it is one.
+def find_recording(text: str) -> Recording:
+    """Return what a value of --from names.
 
     Raises:
         WrongUseError: there is no example of that name.
     """
     if not text.startswith(PREFIX):
-        return Path(text), None
+        return Recording(Path(text), None, text)
     name = text.removeprefix(PREFIX)
     if name in EXAMPLES:
-        return FOLDER / f"{name}.json", name
+        return Recording(FOLDER / f"{name}.json", name, text)
     suggestion = did_you_mean(name, EXAMPLES)
     fact = f"There is no example {name[:40]!a}." if name else f"{PREFIX} needs a name."
     raise WrongUseError(
@@ -53,9 +54,7 @@ def find_recording(text: str) -> tuple[Path, str | None]:
     )
 
 
-def open_recording(
-    path: Path, example: str | None, variables: Mapping[str, str]
-) -> tuple[Probes, str | None]:
+def open_recording(recording: Recording, variables: Mapping[str, str]) -> tuple[Probes, str | None]:
     """Open a recording; return it, and a sentence where a caller's variable says otherwise.
 
     An example is nobody's machine, so that the caller's CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER
@@ -63,7 +62,7 @@ def open_recording(
     """
     from gpucheck.drivers.recorded import RecordedProbes, read_snapshot
 
-    snapshot = read_snapshot(path)
+    snapshot = read_snapshot(recording.path)
     others = {
         name: variables[name]
         for name in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
@@ -72,7 +71,7 @@ def open_recording(
     if not others:
         return RecordedProbes(snapshot), None
     set_here = " and ".join(f"{name}={shown(text, 80)}" for name, text in others.items())
-    if example is None:
+    if recording.example is None:
         theirs = " and ".join(
             f"{name}={shown(snapshot.environment[name], 80)}"
             if name in snapshot.environment

@@ -68,7 +68,9 @@ def command(
             return answer
         document = shared.format in ("json", "jsonl")
         # A page is for people too; beside a document it has what that has.
-        shown = shared.format in ("table", "html", "markdown") or (shared.html and not document)
+        shown = shared.format in ("table", "html", "markdown") or (
+            shared.drawings.html and not document
+        )
         in_full = (bool(shown) and not topology) or (processes and document)
         if in_full:
             from gpucheck.inventory.unowned import find_unowned

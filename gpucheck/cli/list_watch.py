@@ -64,7 +64,7 @@ def watch_gpus(
     if shared.format == "prometheus":
         message = "--watch writes metrics to a file, again and again: give --prometheus FILE."
         raise WrongUseError(code="watch-with-prometheus", message=message)
-    if any((shared.output, shared.html, shared.recording)):
+    if any((shared.output, shared.drawings.html, shared.recording)):
         others = "--output, --html or --from"
         message = f"--watch shows this machine live: it cannot be combined with {others}."
         raise WrongUseError(code="watch-with-file", message=message)

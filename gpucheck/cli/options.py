@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from gpucheck.cli.commands import COMMANDS
-from gpucheck.cli.shared import Shared
+from gpucheck.cli.shared import Drawings, Shared
 from gpucheck.report.errors import GpucheckError, WrongUseError, check_seconds
 
 #: The file of defaults.
@@ -118,23 +118,19 @@ def collect_shared(
         )
     if deadline is not None:
         check_seconds("--deadline", deadline, code="bad-deadline")
-    recording, example = None, None
+    recording = None
     if from_ is not None:
         from gpucheck.cli.examples import find_recording
 
-        recording, example = find_recording(from_)
+        recording = find_recording(from_)
     return Shared(
         format="json" if json else format_,
         output=None if output == STDOUT else output,
-        recording=recording,
-        example=example,
-        source=from_,
-        deadline_s=deadline,
-        strict=strict,
         verbosity=-1 if quiet else verbose,
-        html=html,
-        plot=plot,
-        chart=chart,
+        strict=strict,
+        recording=recording,
+        deadline_s=deadline,
+        drawings=Drawings(html, plot, chart),
     )
 
 
@@ -187,17 +183,18 @@ def call_command(function: Callable[..., int], command: str, values: Mapping[str
     own = {name: value for name, value in values.items() if name in declared or name == "ctx"}
     given = {name: item.default for name, item in SHARED.items()}
     shared = collect_shared(**given | {name: values[name] for name in values.keys() - own.keys()})
-    if shared.chart is not None:
+    if shared.drawings.chart is not None:
         from gpucheck.cli.pages import check_chart
 
-        check_chart(shared, COMMANDS[command].charts)
+        check_chart(shared.drawings, COMMANDS[command].charts)
     try:
         return function(**own, shared=shared)
     except GpucheckError as error:
-        if shared.html is not None and not isinstance(error, WrongUseError):
+        page = shared.drawings.html
+        if page is not None and not isinstance(error, WrongUseError):
             from gpucheck.cli.outlets import write_failed_page
 
-            write_failed_page(command, shared.html, error)
+            write_failed_page(command, page, error)
         raise
 
 

@@ -146,8 +146,8 @@ def _advise_summary(report: Report, size: int) -> None:
 
 def _mark_example(shared: Shared) -> None:
     """Say that an example answers, where no table says it."""
-    if shared.example is not None and shared.verbosity >= 0:
-        write_stderr(f"gpucheck: {example_mark(shared.example)}")
+    if shared.recording and shared.recording.example and shared.verbosity >= 0:
+        write_stderr(f"gpucheck: {example_mark(shared.recording.example)}")
 
 
 def check_shared(shared: Shared, command: str, formats: Sequence[str] | None = None) -> None:
@@ -163,10 +163,10 @@ def check_shared(shared: Shared, command: str, formats: Sequence[str] | None = N
         )
     if shared.output is not None:
         check_writable(shared.output)
-    if shared.html or shared.plot:
-        from gpucheck.cli.pages import check_beside
+    if any(shared.drawings):
+        from gpucheck.cli.pages import check_drawings
 
-        check_beside(shared)
+        check_drawings(shared.drawings, shared.output)
 
 
 @contextmanager
@@ -184,7 +184,7 @@ def machine(command: str, shared: Shared, formats: Sequence[str] | None = None) 
     else:
         from gpucheck.cli.examples import open_recording
 
-        probes, note = open_recording(shared.recording, shared.example, os.environ)
+        probes, note = open_recording(shared.recording, os.environ)
     if note is not None and shared.verbosity >= 0:
         write_message(note)
     try:
@@ -192,7 +192,9 @@ def machine(command: str, shared: Shared, formats: Sequence[str] | None = None) 
     except GpucheckError as error:
         error.host = probes.host()  # the machine that was read: with --from another one
         error.document = command
-        error.remedy = tuple(on_recording(step, shared.source) for step in error.remedy)
+        if shared.recording is not None:
+            source = shared.recording.source
+            error.remedy = tuple(on_recording(step, source) for step in error.remedy)
         _mark_example(shared)
         raise
     finally:
@@ -230,11 +232,11 @@ def publish(
     """
     report = wrap(command, answer, time=time, strict=shared.strict)
     view, writes = view_for(shared, **view_changes), list[Callable[[], None]]()
-    if shared.html or shared.plot or shared.format == "html":
+    if any(shared.drawings) or shared.format == "html":
         from gpucheck.cli.pages import chart_remedy, plan_files
 
         view = view._replace(chart_remedy=chart_remedy())
-        report, writes = plan_files(report, shared, view)
+        report, writes = plan_files(report, shared.drawings, view)
     try:
         report = write_report(report, shared, view)
     except BrokenPipeError:
@@ -250,7 +252,7 @@ def publish(
     in_table = codes_in_table(report) if shown or shared.format == "line" else ()
     if shared.verbosity < 1:
         in_table = {*in_table, DRIVER_LIBRARY}
-    write_messages(report, quiet=shared.verbosity < 0, without=in_table, source=shared.source)
+    write_messages(report, quiet=shared.verbosity < 0, without=in_table, source=view.source)
     if view.chart_remedy and shared.verbosity >= 0:
         from gpucheck.cli.pages import tell_missing_charts
 

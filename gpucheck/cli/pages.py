@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpucheck.cli.report_file import check_writable, write_file
-from gpucheck.cli.shared import Shared
+from gpucheck.cli.shared import Drawings
 from gpucheck.cli.terminal import write_message, write_step
 from gpucheck.report.envelope import Failure, Report, status_of
 from gpucheck.report.errors import ExitCode, MissingError, WrongUseError
@@ -22,40 +22,42 @@ PICTURES = (".svg", ".png")
 Write = Callable[[], None]
 
 
-def check_chart(shared: Shared, charts: Sequence[str]) -> None:
+def check_chart(drawings: Drawings, charts: Sequence[str]) -> None:
     """Check what --chart chooses.
 
     Raises:
         WrongUseError: there is no such chart, or nothing to draw it to.
     """
-    if shared.chart is None:
+    if drawings.chart is None:
         return
-    if shared.plot is None:
+    if drawings.plot is None:
         message = "--chart chooses what --plot draws: give --plot FILE.svg with it."
         raise WrongUseError(code="chart-without-plot", message=message)
-    if shared.chart not in charts:
-        suggestion = did_you_mean(shared.chart, charts)
-        message = f"There is no chart {shared.chart!r}; there is {', '.join(charts)}. {suggestion}"
+    if drawings.chart not in charts:
+        suggestion = did_you_mean(drawings.chart, charts)
+        message = (
+            f"There is no chart {drawings.chart!r}; there is {', '.join(charts)}. {suggestion}"
+        )
         raise WrongUseError(code="unknown-chart", message=message.rstrip())
 
 
-def check_beside(shared: Shared) -> None:
+def check_drawings(drawings: Drawings, output: Path | None) -> None:
     """Check the files of --html and --plot before anything is measured.
 
     Raises:
         WrongUseError: a file cannot be written or is named twice, or is no picture.
         MissingError: nothing is installed that draws charts.
     """
-    named = [path for path in (shared.output, shared.html, shared.plot) if path is not None]
-    for path in named[shared.output is not None :]:
+    named = [path for path in (output, drawings.html, drawings.plot) if path is not None]
+    for path in named[output is not None :]:
         check_writable(path)
     if len({path.absolute() for path in named}) < len(named):
         message = "Two outputs have the same file: name one for each."
         raise WrongUseError(code="output-twice", message=message)
-    if shared.plot is None:
+    if drawings.plot is None:
         return
-    if shared.plot.suffix not in PICTURES:
-        message = f"--plot writes .svg or .png, not {shared.plot.name!r}."
+    if drawings.plot.suffix not in PICTURES:
+        message = f"--plot writes .svg or .png, not {drawings.plot.name!r}."
         raise WrongUseError(code="unknown-picture", message=message)
     remedy = chart_remedy()
     if remedy:
@@ -72,21 +74,21 @@ def chart_remedy() -> tuple[str, ...]:
     return (f"Install it: {command(installation(), 'plot')}",)
 
 
-def plan_files(report: Report, shared: Shared, view: View) -> tuple[Report, list[Write]]:
+def plan_files(report: Report, drawings: Drawings, view: View) -> tuple[Report, list[Write]]:
     """Return what writes the files, and the report: with a failure if it lacks the chart.
 
     Nothing is drawn yet, so that the report itself can be shown first.
     """
     writes: list[Write] = []
-    if shared.plot is not None and report.result is not None:
+    if drawings.plot is not None and report.result is not None:
         try:
-            chart = chosen_chart(report, view, shared.chart)
+            chart = chosen_chart(report, view, drawings.chart)
         except MissingError as error:
             report = failed(report, error)
         else:
-            writes.append(picture_writer(shared.plot, chart))
-    if shared.html is not None:
-        writes.append(page_writer(report, shared.html, view))
+            writes.append(picture_writer(drawings.plot, chart))
+    if drawings.html is not None:
+        writes.append(page_writer(report, drawings.html, view))
     return report, writes
 
 

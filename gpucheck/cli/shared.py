@@ -20,22 +20,33 @@ class Context(NamedTuple):
     keep: frozenset[int] = frozenset()
 
 
-class Shared(NamedTuple):
-    """Values of the options that every command has."""
+class Recording(NamedTuple):
+    """What --from names: the file, its name if it is one of our examples, and the option's text."""
 
-    format: str = "table"
-    output: Path | None = None
-    recording: Path | None = None
-    #: Name of the recording if it is one of those that come with the program.
-    example: str | None = None
-    deadline_s: float | None = None
-    strict: bool = False
-    verbosity: int = 0
-    #: What --from named: an example or a file.
-    source: str | None = None
-    #: Only its owner may read the file of --output.
-    private: bool = False
-    #: Files beside the report: a page, and a chart (the first one if none is named).
+    path: Path
+    example: str | None
+    source: str
+
+
+class Drawings(NamedTuple):
+    """Files that are drawn beside the report: a page, and a chart (the first if none is named)."""
+
     html: Path | None = None
     plot: Path | None = None
     chart: str | None = None
+
+
+class Shared(NamedTuple):
+    """Values of the options that every command has.
+
+    `private`: only its owner may read the file of --output.
+    """
+
+    format: str = "table"
+    output: Path | None = None
+    verbosity: int = 0
+    strict: bool = False
+    private: bool = False
+    recording: Recording | None = None
+    deadline_s: float | None = None
+    drawings: Drawings = Drawings()

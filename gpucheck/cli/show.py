@@ -20,7 +20,7 @@ from gpucheck.cli.pages import (
     tell_missing_charts,
 )
 from gpucheck.cli.report_file import write_file
-from gpucheck.cli.shared import Shared
+from gpucheck.cli.shared import Drawings, Shared
 from gpucheck.cli.terminal import (
     closed_pipe,
     view_for,
@@ -59,7 +59,7 @@ def command(
     document = _read(file)
     report = document.report
     check_shared(shared, report.command, _formats(report))
-    if shared.html is not None and "html" not in _formats(report):
+    if shared.drawings.html is not None and "html" not in _formats(report):
         message = f"{report.schema} has no page."
         raise WrongUseError(code="no-page", message=message)
     if (processes or columns) and report.command != "list":
@@ -70,7 +70,7 @@ def command(
     view = view._replace(chart_remedy=chart_remedy())
     with _consistent(file):
         text = _shown(document, shared.format, view)
-        writes = _beside(report, shared, view)
+        writes = _beside(report, shared.drawings, view)
         for write in writes:
             write()
     try:
@@ -81,22 +81,22 @@ def command(
     except BrokenPipeError:
         closed_pipe()
     _say(document, shared)
-    if (shared.html is not None or shared.format == "html") and shared.verbosity >= 0:
+    if (shared.drawings.html is not None or shared.format == "html") and shared.verbosity >= 0:
         tell_missing_charts(report, view)
     return int(ExitCode.OK)
 
 
-def _beside(report: Report, shared: Shared, view: View) -> list[Write]:
+def _beside(report: Report, drawings: Drawings, view: View) -> list[Write]:
     """Return what writes the page and the chart.
 
     Raises:
         MissingError: the document has no values for that chart.
     """
     writes: list[Write] = []
-    if shared.plot is not None:
-        writes.append(picture_writer(shared.plot, chosen_chart(report, view, shared.chart)))
-    if shared.html is not None:
-        writes.append(page_writer(report, shared.html, view))
+    if drawings.plot is not None:
+        writes.append(picture_writer(drawings.plot, chosen_chart(report, view, drawings.chart)))
+    if drawings.html is not None:
+        writes.append(page_writer(report, drawings.html, view))
     return writes
 
 

@@ -122,8 +122,8 @@ def view_for(shared: Shared, **changes: Any) -> View:
         color=color and not environment.get("NO_COLOR"),
         unicode=to_file or writes_unicode(None if stream is None else stream.encoding),
         verbosity=shared.verbosity,
-        example=shared.example,
-        source=shared.source,
+        example=shared.recording and shared.recording.example,
+        source=shared.recording and shared.recording.source,
         indented=on_terminal,
     )
     return view._replace(**changes)

@@ -8,8 +8,8 @@ import pytest
 
 from gpucheck.bench.model import BenchResult
 from gpucheck.cli import pages
-from gpucheck.cli.pages import check_beside, check_chart, failed, plan_files, tell_missing_charts
-from gpucheck.cli.shared import Shared
+from gpucheck.cli.pages import check_chart, check_drawings, failed, plan_files, tell_missing_charts
+from gpucheck.cli.shared import Drawings
 from gpucheck.report.errors import ExitCode, MissingError, WrongUseError
 from gpucheck.report.text import View
 from tests.fakes.bench_results import product, result_of
@@ -23,33 +23,33 @@ HINT = View(chart_remedy=("Install it: pip install it",))
 
 
 @pytest.mark.parametrize(
-    ("shared", "code"),
+    ("drawings", "code"),
     [
-        (Shared(chart="roofline"), "chart-without-plot"),
-        (Shared(chart="gpus", plot=Path("x.svg")), "unknown-chart"),
+        (Drawings(chart="roofline"), "chart-without-plot"),
+        (Drawings(chart="gpus", plot=Path("x.svg")), "unknown-chart"),
     ],
 )
-def test_a_chart_is_one_of_the_command(shared: Shared, code: str) -> None:
+def test_a_chart_is_one_of_the_command(drawings: Drawings, code: str) -> None:
     with pytest.raises(WrongUseError) as caught:
-        check_chart(shared, CHARTS)
+        check_chart(drawings, CHARTS)
 
     assert caught.value.code == code
 
 
 def test_a_chart_that_is_like_one_is_asked_about() -> None:
     with pytest.raises(WrongUseError, match=r"Did you mean 'roofline'\?"):
-        check_chart(Shared(chart="roof-line", plot=Path("x.svg")), CHARTS)
+        check_chart(Drawings(chart="roof-line", plot=Path("x.svg")), CHARTS)
 
 
 def test_files_are_checked_before_anything_is_measured(tmp_path: Path) -> None:
     same = tmp_path / "x.html"
-    for shared, code in (
-        (Shared(html=tmp_path / "none" / "x.html"), "output-not-writable"),
-        (Shared(html=same, output=same), "output-twice"),
-        (Shared(plot=tmp_path / "x.gif"), "unknown-picture"),
+    for drawings, output, code in (
+        (Drawings(html=tmp_path / "none" / "x.html"), None, "output-not-writable"),
+        (Drawings(html=same), same, "output-twice"),
+        (Drawings(plot=tmp_path / "x.gif"), None, "unknown-picture"),
     ):
         with pytest.raises(WrongUseError) as caught:
-            check_beside(shared)
+            check_drawings(drawings, output)
         assert caught.value.code == code
 
 
@@ -58,18 +58,18 @@ def test_without_matplotlib_a_plot_is_refused_and_a_page_is_not(
 ) -> None:
     monkeypatch.setattr(pages, "find_spec", lambda name: None)
 
-    check_beside(Shared(html=tmp_path / "x.html"))
+    check_drawings(Drawings(html=tmp_path / "x.html"), None)
     with pytest.raises(MissingError) as caught:
-        check_beside(Shared(plot=tmp_path / "x.svg"))
+        check_drawings(Drawings(plot=tmp_path / "x.svg"), None)
 
     assert caught.value.code == "matplotlib-missing"
     assert "[plot]" in caught.value.remedy[0]
 
 
 def test_a_chart_that_the_report_lacks_is_a_failure_of_the_report() -> None:
-    shared = Shared(plot=Path("x.svg"), chart="transfer")
+    drawings = Drawings(plot=Path("x.svg"), chart="transfer")
 
-    found, writes = plan_files(report(TWO_GPUS), shared, View())
+    found, writes = plan_files(report(TWO_GPUS), drawings, View())
 
     assert writes == []
     assert found.exit_code is ExitCode.MISSING
@@ -88,7 +88,7 @@ def test_a_bad_answer_stays_a_bad_answer() -> None:
 def test_a_page_is_written_when_it_is_asked_for_and_not_before(tmp_path: Path) -> None:
     path = tmp_path / "page.html"
 
-    found, writes = plan_files(report(TWO_GPUS), Shared(html=path), HINT)
+    found, writes = plan_files(report(TWO_GPUS), Drawings(html=path), HINT)
 
     assert found.exit_code is ExitCode.OK
     assert not path.exists()
