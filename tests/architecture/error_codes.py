@@ -19,6 +19,8 @@ _OTHERS = frozenset({"Doubt", "Problem", "LostGpu", "LimitOptions", "ProbeFailur
 _KEBAB = re.compile(r"[a-z][a-z0-9-]+")
 #: Calls that take the code without its name, and where.
 _PLACES = {"Notice": 0, "Failure": 0, "_notice": 0, "_wrong": 0, "_error": 0, "failure": 1}
+#: A file without any of them need not be parsed, which takes long.
+_MAKES_A_CODE = re.compile(rf"\bcode=|\b(?:{'|'.join(_PLACES)})\(")
 
 
 class Code(NamedTuple):
@@ -30,18 +32,26 @@ class Code(NamedTuple):
 
 def codes() -> set[Code]:
     """Return every code that a call of the package writes out, or names by a constant."""
-    return {code for path in modules() for code in _codes_in(path)}
+    makers = [path for path in modules() if _MAKES_A_CODE.search(path.read_text("utf-8"))]
+    return {code for path in makers for code in _codes_in(path)}
 
 
 def _codes_in(path: Path) -> Iterator[Code]:
     named = {**dict(_imported(path)), **_constants(path)}
     for call in ast.walk(parse(path)):
         if isinstance(call, ast.Call):
-            name = ast.unparse(call.func).rpartition(".")[2]
+            name = _name_of(call.func)
             exit_code = getattr(getattr(errors, name, None), "exit_code", None)
             for value in () if name in _OTHERS else _values(call, name):
                 for text in filter(_KEBAB.fullmatch, _texts(value, named)):
                     yield Code(text, exit_code)
+
+
+def _name_of(function: ast.expr) -> str:
+    match function:
+        case ast.Attribute(_, name) | ast.Name(name):
+            return name
+    return ""
 
 
 def _values(call: ast.Call, name: str) -> Iterator[ast.expr]:

@@ -181,5 +181,5 @@ def test_repeated_numbers_make_no_two_rows_the_same() -> None:
     numbers = Bench.numbers(bench, "float16", 2**24)
 
     rows = numbers.reshape(-1, 2**19)
-    assert len(np.unique(rows, axis=0)) == len(rows)
+    assert len({row.tobytes() for row in rows}) == len(rows)
     assert abs(float(rows[0].astype(np.float64).mean())) < 0.01

@@ -20,6 +20,7 @@ from gpucheck.bench.model import Direction
 from gpucheck.report.envelope import Tool
 from tests.bench.ci.test_profile_lint import GOOD
 from tests.conftest import Finished
+from tests.enough_time import with_enough_time
 from tests.report.schemas import closed_validator, validator
 
 Command = Callable[..., Finished]
@@ -148,9 +149,9 @@ def test_the_processor_is_held_against_a_saved_run_and_saved(
     gpucheck_command: Command, tmp_path: Path
 ) -> None:
     small = tmp_path / "small.toml"
-    small.write_text(
+    text = (
         '[profile]\nschema = 1\nname = "small"\nversion = 1\n[match]\ndevice = "cpu"\n'
-        "[run]\nseconds = 3\nprocesses = 3\nmax_processes = 3\nsize = 64\n"
+        "[run]\nseconds = {}\nprocesses = 3\nmax_processes = 3\nsize = 64\n"
         '[[check]]\nid = "copy"\nkernel = "copy"\ndevice = "cpu"\nbaseline = true\n'
         "tolerance_percent = 45\n"
     )
@@ -173,10 +174,18 @@ def test_the_processor_is_held_against_a_saved_run_and_saved(
     before.write_text(to_text(run))
     differing = ",".join(("cpu", "cores", "blas", "blas-architecture", "variables", "profile"))
 
-    finished = gpucheck_command(
-        *("bench", "--profile", small, "--baseline", before, "--save", now, "--json"),
-        *("--allow-difference", f"{differing},gpucheck"),
-    )
+    def save(seconds: float) -> Finished:
+        small.write_text(text.format(seconds))
+        now.unlink(missing_ok=True)
+        return gpucheck_command(
+            *("bench", "--profile", small, "--baseline", before, "--save", now, "--json"),
+            *("--allow-difference", f"{differing},gpucheck"),
+        )
+
+    def is_whole(_: Finished) -> bool:
+        return now.exists() and [len(one.values) for one in read_saved_run(now).series] == [3]
+
+    finished = with_enough_time(save, 0.5, is_whole=is_whole)
 
     gates = {gate["id"]: gate for gate in document(finished, "bench")["result"]["gates"]}
     (kept,) = read_saved_run(now).series

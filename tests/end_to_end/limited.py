@@ -13,6 +13,20 @@ STAND_INS = Path(__file__).parents[1] / "data" / "frameworks"
 #: The total of the pretended T4, and 30 % of it.
 TOTAL, LIMIT = 16106127360, 4831838208
 TORCH = "import torch; torch.empty(1, device='cuda'); print('done')"
+#: Waits, in a command under memlimit, until a whole reading of NVML has been judged. A reading asks
+#: twice, first for the number of processes: the fourth call from now belongs to a reading after
+#: one that began from now.
+WAIT_FOR_A_READING = """
+import os, re, time
+def wait_for_a_reading():
+    def calls():
+        with open(os.environ["FAKE_CALL_LOG"]) as file:
+            name = "^nvmlDeviceGetComputeRunningProcesses[^ ]* 0$"
+            return len(re.findall(name, file.read(), re.MULTILINE))
+    before = calls()
+    while calls() < before + 4:
+        time.sleep(0.05)
+"""
 
 
 def with_stand_ins(machine: dict[str, str], folder: Path) -> dict[str, str]:

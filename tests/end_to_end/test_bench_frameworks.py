@@ -20,13 +20,16 @@ from gpucheck.bench.frameworks import FORMS
 from gpucheck.drivers.python.frameworks import read_frameworks
 from gpucheck.drivers.python.interpreters import Interpreter
 from gpucheck.drivers.start_child import SIGKILL
-from tests.end_to_end.conftest import Pretend, Program
+from tests.end_to_end.conftest import Ended, Pretend, Program
+from tests.enough_time import has_every_row, with_enough_time
 from tests.fakes.machine import load_machine
 from tests.hang_watch import is_running, wait_until
 
 STAND_INS = str(Path(__file__).parents[1] / "fakes" / "frameworks")
 PYTORCH = f"pytorch={sys.executable}"
-CPU = ("--device", "cpu", "--size", "32", "--quick", "--budget", "10", "--json")
+CPU = ("--device", "cpu", "--size", "32", "--quick", "--json")
+#: A run that is to be ended from outside, however late its framework's turn comes.
+ENDLESS = (*CPU, "--budget", "600")
 PYTHONS = (sys.executable, *os.environ.get("GPUCHECK_FRAMEWORK_PYTHONS", "").split(":"))
 MODULES = {"pytorch": "torch"}
 
@@ -41,12 +44,19 @@ def rows_of(document: dict[str, Any], framework: str | None) -> list[dict[str, A
     return [row for row in rows if (row["framework"] or {}).get("name") == framework]
 
 
+def measured(program: Program, *words: str, env: dict[str, str]) -> Ended:
+    """Run bench until every row has had time."""
+    return with_enough_time(
+        lambda seconds: program("bench", *words, *CPU, "--budget", str(seconds), env=env),
+        seconds=5,
+        is_whole=lambda ended: has_every_row(ended.document("bench")),
+    )
+
+
 def test_rows_of_a_framework_stand_beside_those_of_gpucheck(
     program: Program, tmp_path: Path
 ) -> None:
-    ended = program(
-        "bench", "softmax", "train", *CPU, "--framework", PYTORCH, env=variables(tmp_path)
-    )
+    ended = measured(program, "softmax", "train", "--framework", PYTORCH, env=variables(tmp_path))
 
     assert ended.code == 0, ended.stderr
     document = ended.document("bench")
@@ -72,7 +82,8 @@ def test_rows_of_a_framework_stand_beside_those_of_gpucheck(
 def test_without_kernels_only_those_that_frameworks_have_are_measured(
     program: Program, tmp_path: Path
 ) -> None:
-    ended = program("bench", *CPU, "--framework", PYTORCH, env=variables(tmp_path))
+    words = ("bench", *CPU, "--budget", "1", "--framework", PYTORCH)
+    ended = program(*words, env=variables(tmp_path))
 
     kernels = {row["kernel"] for row in ended.document("bench")["result"]["measurements"]}
     assert kernels == {"matmul", "softmax", "copy", "train"}
@@ -144,8 +155,8 @@ def test_a_framework_that_cannot_be_named_so_is_wrong_use(
 
 
 def test_a_broken_framework_says_so_and_the_others_go_on(program: Program, tmp_path: Path) -> None:
-    ended = program(
-        *("bench", "copy", *CPU, "--framework", PYTORCH, "--framework", f"numpy={sys.executable}"),
+    ended = measured(
+        *(program, "copy", "--framework", PYTORCH, "--framework", f"numpy={sys.executable}"),
         env=variables(tmp_path, FAKE_FRAMEWORK="import=fail"),
     )
 
@@ -161,8 +172,8 @@ def test_a_broken_framework_says_so_and_the_others_go_on(program: Program, tmp_p
 def test_a_process_that_is_killed_in_a_run_fails_its_rows_alone(
     program: Program, tmp_path: Path
 ) -> None:
-    ended = program(
-        *("bench", "matmul", "copy", *CPU, "--framework", PYTORCH, "--dtype", "float32"),
+    ended = measured(
+        *(program, "matmul", "copy", "--framework", PYTORCH, "--dtype", "float32"),
         env=variables(tmp_path, FAKE_FRAMEWORK="run=exit"),
     )
 
@@ -179,7 +190,7 @@ def test_nothing_is_left_of_a_run_that_is_ended(
 ) -> None:
     calls = tmp_path / "calls"
     started = program.start(
-        *("bench", "matmul", *CPU, "--framework", PYTORCH, "--dtype", "float32"),
+        *("bench", "matmul", *ENDLESS, "--framework", PYTORCH, "--dtype", "float32"),
         env=variables(tmp_path, FAKE_FRAMEWORK="run=hang", FRAMEWORK_CALLS=str(calls)),
     )
     while not (calls.exists() and "matmul" in calls.read_text(encoding="utf-8")):
@@ -210,7 +221,7 @@ time.sleep(600)
 def test_compiler_of_a_framework_ends_with_a_killed_run(program: Program, tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text(COMPILES, encoding="ascii")
     started = program.start(
-        *("bench", "matmul", *CPU, "--framework", PYTORCH),
+        *("bench", "matmul", *ENDLESS, "--framework", PYTORCH),
         env=variables(tmp_path, PYTHONPATH=str(tmp_path)),
     )
     told = tmp_path / "compiler"

@@ -16,6 +16,8 @@ import pytest
 
 from tests.conftest import scrubbed_environment
 from tests.end_to_end.conftest import Pretend, Program
+from tests.end_to_end.limited import WAIT_FOR_A_READING
+from tests.enough_time import with_enough_time
 from tests.hang_watch import is_running, wait_until
 from tests.place.command_driver import COUNTING_CHILD, state_of
 from tests.place.test_supervise_terminal import FULL_SCREEN
@@ -263,18 +265,17 @@ time.sleep(600)
         if shutil.which(inside[0]) is None or subprocess.run([*inside, "true"]).returncode != 0:
             pytest.skip("no PID namespace can be made here")
         # NVML names a process of the host by an id that is the command's own in here.
-        text = r"""
-echo "0 $$ 0 -1 75000000000 0 0 0 0" > "$FAKE_PROCESSES_FILE"
-count() { grep -c "^nvmlDeviceGetComputeRunningProcesses[^ ]* 0\$" "$FAKE_CALL_LOG"; }
-before=$(count)
-while [ "$(count)" -lt $((before + 2)) ]; do sleep 0.05; done  # the first has been judged
-exit 9
+        text = """
+with open(os.environ["FAKE_PROCESSES_FILE"], "w") as file:
+    file.write(f"0 {os.getpid()} 0 -1 75000000000 0 0 0 0\\n")
+wait_for_a_reading()
+raise SystemExit(9)
 """
         report = tmp_path / "report.json"
-        words = ["--watch", "stop", "-o", str(report), "--json", "--", "sh", "-c", text]
+        words = ["--watch", "stop", "-o", str(report), "--json", "--", sys.executable, "-c"]
 
         ended = subprocess.run(
-            [*inside, *GPUCHECK, "memlimit", "30%", *words],
+            [*inside, *GPUCHECK, "memlimit", "30%", *words, WAIT_FOR_A_READING + text],
             env=scrubbed_environment(machine),
             capture_output=True,
         )
@@ -288,7 +289,11 @@ exit 9
     ) -> None:
         machine = pretend("t4", hang=["nvmlDeviceGetComputeRunningProcesses* after=2"])
 
-        code, run = self.run(program, machine, tmp_path, "--", "sh", "-c", "sleep 5; exit 9")
+        def sleep(seconds: float) -> tuple[int, Any]:
+            words = ("--", "sh", "-c", f"sleep {seconds}; exit 9")
+            return self.run(program, machine, tmp_path, *words)
+
+        code, run = with_enough_time(sleep, 4, is_whole=lambda found: found[1]["unavailable"])
 
         assert code == 9
         assert "did not answer" in json.dumps(run["unavailable"])

@@ -13,6 +13,7 @@ from tests.end_to_end.conftest import Ended, Pretend, Program
 from tests.end_to_end.limited import (
     GIB,
     STAND_INS,
+    WAIT_FOR_A_READING,
     limited,
     with_stand_ins,
 )
@@ -200,25 +201,22 @@ class TestPretendedCupy:
         self, program: Program, cupy: dict[str, str], tmp_path: Path, call_log: Path
     ) -> None:
         text = """
-import cupy, os, time
+import cupy
 held = []
 try:
     while True:
         held.append(cupy.empty(1 << 28, dtype="uint8"))
 except cupy.cuda.memory.OutOfMemoryError:
     print(len(held))
-def readings():
-    with open(os.environ["FAKE_CALL_LOG"]) as file:
-        return file.read().count("nvmlDeviceGetComputeRunningProcesses")
-before = readings()
-while readings() < before + 2:  # the first of them has been judged
-    time.sleep(0.05)
+wait_for_a_reading()
 """
         report = tmp_path / "report.json"
         env = cupy | {"FAKE_GPU_TIME": "real", "FAKE_CALL_LOG": str(call_log)}
 
         ended = program(
-            "memlimit", "2GiB", "-o", report, "--json", "--", sys.executable, "-c", text, env=env
+            *("memlimit", "2GiB", "-o", report, "--json", "--"),
+            *(sys.executable, "-c", WAIT_FOR_A_READING + text),
+            env=env,
         )
 
         run = json.loads(report.read_text())["result"]["run"]

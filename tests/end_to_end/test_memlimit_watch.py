@@ -14,30 +14,24 @@ from tests.end_to_end.conftest import Ended, Pretend, Program
 from tests.end_to_end.documents import assert_document
 from tests.end_to_end.limited import (
     GIB,
+    WAIT_FOR_A_READING,
     limited,
     with_stand_ins,
 )
 
-#: Pretends to take GPU memory beside another user's process, until a whole reading of NVML has been
-#: judged; or until it is stopped, if it is to be. A reading asks twice, first for the number of
-#: processes: the fourth call from now belongs to a reading after one that began from now.
+#: Pretends to take GPU memory beside another user's process, until that has been judged; or until
+#: it is stopped, if it is to be.
 TAKING = """
-import os, sys, time
-path, log = os.environ["FAKE_PROCESSES_FILE"], os.environ["FAKE_CALL_LOG"]
+import sys
+path = os.environ["FAKE_PROCESSES_FILE"]
 gib, stranger, wait = map(int, sys.argv[1:])
-
-def calls():
-    with open(log) as file:
-        return file.read().count("nvmlDeviceGetComputeRunningProcesses")
-
 for size in (gib // 2, gib):
     with open(path + ".draft", "w") as file:
         for pid, used in ((os.getpid(), size), (stranger, 14)):
             file.write(f"0 {pid} 0 -1 {used << 30} 0 0 0 0\\n")
     os.replace(path + ".draft", path)
-    before = calls()
-    while wait and calls() < before + 4:
-        time.sleep(0.05)
+    if wait:
+        wait_for_a_reading()
 if wait > 1:
     time.sleep(600)
 """
@@ -71,7 +65,7 @@ class TestWatch:
         report = tmp_path / "report.json"
         words = ("--watch", action, "-o", str(report), "--json", "--")
         wait = {"off": "0", "warn": "1", "stop": "2" if gib > 4 else "1"}[action]
-        script = (sys.executable, "-c", TAKING, str(gib), str(stranger), wait)
+        script = (sys.executable, "-c", WAIT_FOR_A_READING + TAKING, str(gib), str(stranger), wait)
         ended = limited(program, watched, *words, *script)
         document = json.loads(report.read_text())
         assert_document(document, "memlimit", 0)

@@ -168,7 +168,8 @@ def test_a_driver_that_does_not_start() -> None:
 
     assert reading.failure is not None
     assert reading.failure.message == "the NVIDIA driver did not answer within 1.5 s"
-    assert child.waits == [pytest.approx(1.5, abs=0.5)]
+    (wait_s,) = child.waits
+    assert 0 <= wait_s <= 1.5
     assert child.closed
 
 
