@@ -121,7 +121,7 @@ def burn_here(
     """
     devices = request.product.devices
     on_gpus = set(devices) != {"cpu"}
-    answer = take_inventory(probes, ask_driver=on_gpus)
+    answer = take_inventory(probes, names_devices=on_gpus)
     gpus = answer.result.gpus if isinstance(answer.result, Inventory) and on_gpus else ()
     targets = select_worker_devices(devices, gpus, require_gpu=request.require_gpu)
     uuids = [worker.gpu_uuid for worker in targets if worker.gpu_uuid]

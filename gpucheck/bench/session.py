@@ -190,8 +190,11 @@ def open_session(
     """
     check_device_names(request.devices)
     load_numpy()
+    on_gpus = not set(request.devices) <= {"cpu"}
+    if on_gpus:
+        probes.start_cuda()
     reading = probes.nvml(NvmlRequest())
-    cuda = None if set(request.devices) <= {"cpu"} else probes.cuda()
+    cuda = probes.cuda() if on_gpus else None
     gpus = _opened(request, cuda, reading, probes)
     facts = [*(gpu.facts for gpu in gpus.devices), *gpus.for_frameworks]
     if require_gpu and not facts:

@@ -17,7 +17,7 @@ from gpucheck.cli.shared import Shared
 from gpucheck.cli.terminal import status_line
 from gpucheck.report.errors import WrongUseError
 
-#: How long NVML may take with --quick: a monitor waits for the answer.
+#: How long NVML may take with --quick, if no GPU has to wake: a monitor waits for the answer.
 QUICK_DEADLINE_S = 3.0
 #: The kernel's ids are C's signed int; real ones end far below (pid_max).
 MOST_PID = (1 << 31) - 1
@@ -90,7 +90,7 @@ def command(
         message = f"--expect-gpus takes a number of 1 or more, not {expect_gpus}."
         raise WrongUseError(code="bad-gpu-count", message=message)
     if quick and shared.deadline_s is None:
-        shared = shared._replace(deadline_s=QUICK_DEADLINE_S)
+        shared = shared._replace(deadline_s=QUICK_DEADLINE_S, wakes=True)
     request = DetectRequest(
         expect_gpus=expect_gpus,
         framework=framework,

@@ -180,7 +180,7 @@ def machine(command: str, shared: Shared, formats: Sequence[str] | None = None) 
     check_shared(shared, command, formats)
     note = None
     if shared.recording is None:
-        probes = open_probes(deadline_s=shared.deadline_s)
+        probes = open_probes(deadline_s=shared.deadline_s, wakes=shared.wakes)
     else:
         from gpucheck.cli.examples import open_recording
 

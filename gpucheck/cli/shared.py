@@ -49,4 +49,6 @@ class Shared(NamedTuple):
     private: bool = False
     recording: Recording | None = None
     deadline_s: float | None = None
+    #: GPUs that sleep lengthen the deadline.
+    wakes: bool = False
     drawings: Drawings = Drawings()

@@ -153,7 +153,6 @@ class Machine:
             self.nvml.gpus,
             self.environment,
             self._probes,
-            ask_driver=False,
             driver_version=self.nvml.driver_version,
         )
 

@@ -12,10 +12,13 @@ if TYPE_CHECKING:
     from gpucheck.drivers.interface import Probes
 
 
-def open_probes(recording: Path | None = None, *, deadline_s: float | None = None) -> Probes:
+def open_probes(
+    recording: Path | None = None, *, deadline_s: float | None = None, wakes: bool = False
+) -> Probes:
     """Open this machine, or the snapshot file `recording`.
 
-    `deadline_s` bounds each wait for a driver; by default it grows with the number of GPUs.
+    `deadline_s` bounds each wait for a driver; by default it grows with the number of GPUs. With
+    `wakes`, NVML gets more where GPUs sleep, because their persistence mode is off.
 
     Raises:
         WrongUseError: the recording cannot be read or is not a snapshot.
@@ -26,4 +29,4 @@ def open_probes(recording: Path | None = None, *, deadline_s: float | None = Non
         return RecordedProbes(read_snapshot(recording))
     from gpucheck.drivers.live import LiveProbes
 
-    return LiveProbes(deadline_s=deadline_s)
+    return LiveProbes(deadline_s=deadline_s, wakes=wakes)

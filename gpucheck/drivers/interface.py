@@ -54,10 +54,15 @@ class Probes(Protocol):
         """Read every GPU through NVML, within a deadline."""
         ...
 
+    def start_cuda(self) -> None:
+        """Start the process that `cuda` will need, so that it works beside NVML's."""
+        ...
+
     def cuda(self, *, unrestricted: bool = False) -> CudaReading:
         """Ask libcuda in a fresh process which GPUs a program started now would see.
 
-        It is a program without CUDA_VISIBLE_DEVICES if that is `unrestricted`.
+        It is a program without CUDA_VISIBLE_DEVICES if that is `unrestricted`. The answer holds
+        for these variables until NVML reads every GPU again.
         """
         ...
 

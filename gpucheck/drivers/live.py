@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpucheck.drivers.child import SHARE_AFTER_A_HANG
+from gpucheck.drivers.child import SHARE_AFTER_A_HANG, Child, ChildDiedError
 from gpucheck.drivers.host.environment import gpu_variables, read_host
 from gpucheck.drivers.host.sysfs import count_gpus, driver_can_limit, read_kernel
 from gpucheck.drivers.interface import NvmlRequest
@@ -44,15 +45,23 @@ DEADLINE_BASE_S = 10.0
 DEADLINE_PER_GPU_S = 3.0
 #: The minimum, even after a hang.
 LEAST_S = 1.0
+#: Variables of a process, as a key.
+Variables = frozenset[tuple[str, str]]
 
 
 class LiveProbes:
     """Probes of the running system; one NVML child serves all requests until `close`."""
 
-    def __init__(self, *, root: Path | None = None, deadline_s: float | None = None) -> None:
+    def __init__(
+        self, *, root: Path | None = None, deadline_s: float | None = None, wakes: bool = False
+    ) -> None:
         self._root = root or Path(os.environ.get(ROOT_VARIABLE) or "/")
         self._deadline_s = deadline_s
+        self._wakes = wakes
         self._session: NvmlSession | None = None
+        #: The children that ask CUDA, and their answers, by their variables.
+        self._started: dict[Variables, Child] = {}
+        self._seen: dict[Variables, CudaReading] = {}
         self._hung = False
 
     def time(self) -> str:
@@ -93,7 +102,7 @@ class LiveProbes:
             self._session = NvmlSession()
         sysfs = str(self._root / "sys/bus/pci/devices")
         limits: Mapping[str, DmemLimit] = {}
-        more: dict[str, Any] = {}
+        more: dict[str, Any] = {"wakes": True} if self._wakes else {}
         if driver_can_limit(self._root):
             from gpucheck.drivers.host.cgroups import read_cgroup
 
@@ -104,24 +113,39 @@ class LiveProbes:
             elif group.folder is not None and not group.has_dmem:
                 more["limits_of"] = str(group.folder)
         reading = self._session.read(request, deadline_s=self.patience_s(), sysfs=sysfs, **more)
-        if more:
+        if limits or "limits_of" in more:
             reading = reading._replace(gpus=tuple(_with_limit(gpu, limits) for gpu in reading.gpus))
         if reading.failure is not None:
-            self.close()
+            self._end_nvml()
+        if request.processes_of is None:
+            self._seen.clear()
         # With --watch, a driver that recovers gets its whole deadline back.
         self._hung = False
         self._note_hang(reading.failure)
         return reading
+
+    def start_cuda(self) -> None:
+        """Start the child that asks libcuda; a failure is reported when it is asked."""
+        from gpucheck.drivers.cuda.client import WORKER
+
+        variables = frozenset(os.environ.items())
+        with suppress(ChildDiedError):
+            if variables not in self._started:
+                self._started[variables] = Child(WORKER)
 
     def cuda(self, *, unrestricted: bool = False) -> CudaReading:
         """Ask libcuda in a child, with this process's environment or without the variable."""
         from gpucheck.drivers.cuda.client import read_cuda
 
         unset = "CUDA_VISIBLE_DEVICES" if unrestricted else None
-        environment = {name: text for name, text in os.environ.items() if name != unset}
-        reading = read_cuda(deadline_s=self.patience_s(), environment=environment)
-        self._note_hang(reading.failure)
-        return reading
+        variables = frozenset(item for item in os.environ.items() if item[0] != unset)
+        if variables not in self._seen:
+            child = self._started.pop(variables, None)
+            reading = self._seen[variables] = read_cuda(
+                deadline_s=self.patience_s(), environment=dict(variables), child=child
+            )
+            self._note_hang(reading.failure)
+        return self._seen[variables]
 
     def system(self) -> SystemReading:
         """Read the driver's files."""
@@ -143,7 +167,7 @@ class LiveProbes:
             self._session = NvmlSession()
         reading = self._session.read_health(gpus, deadline_s=self.patience_s())
         if reading.failure is not None:
-            self.close()
+            self._end_nvml()
         self._note_hang(reading.failure)
         return reading
 
@@ -201,7 +225,7 @@ class LiveProbes:
         child = self._session.child if self._session is not None else None
         command_lines, given_up = read_in_time(wanted, str(self._root / "proc"), child)
         if given_up:
-            self.close()
+            self._end_nvml()
         return identify(wanted, self._root, command_lines)
 
     def device_holders(self) -> HoldersReading:
@@ -217,7 +241,12 @@ class LiveProbes:
         return read_process_in_time(pid, self._root, deadline_s=self.deadline_s())
 
     def close(self) -> None:
-        """End the NVML child."""
+        """End the children."""
+        self._end_nvml()
+        while self._started:
+            self._started.popitem()[1].close()
+
+    def _end_nvml(self) -> None:
         if self._session is not None:
             self._session.close()
             self._session = None

@@ -129,6 +129,9 @@ class RecordedProbes:
             return NvmlReading(failure=NOT_RECORDED)
         return recorded if request.topology else recorded._replace(topology=None)
 
+    def start_cuda(self) -> None:
+        """Start nothing."""
+
     def cuda(self, *, unrestricted: bool = False) -> CudaReading:
         """Return libcuda's recorded answer, with the variable or without it."""
         unrestricted &= "CUDA_VISIBLE_DEVICES" in self._snapshot.environment

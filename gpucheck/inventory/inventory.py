@@ -24,6 +24,7 @@ from gpucheck.inventory.model import (
 )
 from gpucheck.inventory.topology import describe_topology
 from gpucheck.inventory.visibility import (
+    PCI_BUS_ID,
     apply_rules,
     is_mig,
     is_silent,
@@ -70,6 +71,7 @@ def take_inventory(
     probes: Probes,
     *,
     ask_driver: bool = False,
+    names_devices: bool = False,
     topology: bool = False,
     process_utilization: bool = False,
     reading: NvmlReading | None = None,
@@ -78,13 +80,17 @@ def take_inventory(
 
     Where NVML's library is missing, they are those that CUDA enumerates.
 
-    `ask_driver` starts CUDA; otherwise it starts only where the rules leave the numbers open.
-    Commands that name a device for a program set it. `reading` is what NVML has said already.
+    `ask_driver` starts CUDA; otherwise it starts only where the rules leave the numbers open, and
+    not beside a card that does not answer. A command that `names_devices` for a program needs the
+    numbers: CUDA is asked there too, and where its own order decides them. `reading` is what NVML
+    has said already.
     """
+    environment = probes.environment()
+    if ask_driver or (names_devices and has_own_order(environment, probes.kernel().pci_devices)):
+        probes.start_cuda()
     if reading is None:
         wanted = NvmlRequest(topology=topology, process_utilization=process_utilization)
         reading = probes.nvml(wanted)
-    environment = probes.environment()
     missing = reading.failure
     reading, seen = complete_reading(reading, probes)
     host = complete_host(probes.host(), reading)
@@ -94,6 +100,7 @@ def take_inventory(
         environment,
         probes,
         ask_driver=ask_driver,
+        names_devices=names_devices,
         driver_version=reading.driver_version,
         seen=seen,
     )
@@ -144,16 +151,16 @@ def judge_list(answer: Answer) -> Answer:
     return answer._replace(exit_code=ExitCode.BAD, error=failure)
 
 
-def list_gpus(probes: Probes, *, ask_driver: bool = False) -> tuple[Gpu, ...]:
+def list_gpus(probes: Probes, *, names_devices: bool = False) -> tuple[Gpu, ...]:
     """Return the GPUs, or raise if there are none.
 
-    `ask_driver` as in take_inventory.
+    `names_devices` as in take_inventory.
 
     Raises:
         InconclusiveError: the driver did not answer.
         MissingError: there is no GPU, or no driver to list it.
     """
-    answer = take_inventory(probes, ask_driver=ask_driver)
+    answer = take_inventory(probes, names_devices=names_devices)
     if answer.error is not None:
         raise error_of(answer)
     inventory = answer.result
@@ -189,14 +196,15 @@ def see_visibility(
     environment: Mapping[str, str],
     probes: Probes,
     *,
-    ask_driver: bool,
+    ask_driver: bool = False,
+    names_devices: bool = False,
     driver_version: str | None = None,
     seen: CudaReading | None = None,
 ) -> Visibility:
     """Apply the rules; ask the driver where they leave it open, or when told to.
 
-    `seen` is what the driver has said already. A card that does not answer may hang CUDA: then only
-    `ask_driver` starts it.
+    `ask_driver` and `names_devices` as in take_inventory. `seen` is what the driver has said
+    already.
     """
     visibility = apply_rules(
         environment.get("CUDA_VISIBLE_DEVICES"),
@@ -206,6 +214,7 @@ def see_visibility(
     )
     silent = any(is_silent(row) for row in rows)
     question = visibility.open_question
+    ask_driver |= names_devices and (bool(question) or has_own_order(environment, rows))
     if not rows or not (ask_driver or question or seen):
         return visibility
     hung = next((row.failure for row in rows if row.failure and row.failure.code == HUNG), None)
@@ -221,6 +230,11 @@ def see_visibility(
     problem = cuda.failure.message if cuda.failure else "its devices cannot be told apart"
     reason = f"the driver gave no answer: {problem}"
     return visibility._replace(open_question=f"{question}; {reason}" if question else reason)
+
+
+def has_own_order(environment: Mapping[str, str], cards: Sequence[object] | None) -> bool:
+    """Return whether CUDA numbers these cards by its own order, and not by that of the bus."""
+    return len(cards or ()) > 1 and environment.get("CUDA_DEVICE_ORDER") != PCI_BUS_ID
 
 
 def outcome_of(reading: NvmlReading) -> tuple[ExitCode, Failure | None]:

@@ -37,6 +37,7 @@ def record(probes: Probes) -> Snapshot:
     # What the kernel shows comes first: NVML may load modules and create device nodes.
     kernel = probes.kernel()
     system = probes.system()
+    probes.start_cuda()
     nvml = probes.nvml(NvmlRequest(topology=True, process_utilization=True))
     # A driver that hangs NVML hangs libcuda too: one deadline is enough.
     hung = nvml.failure is not None and nvml.failure.code == HUNG

@@ -125,7 +125,7 @@ def limit_memory(
     check_argument("include_overhead", include_overhead, "True or False", bool)
     opened = open_probes() if probes is None else probes
     try:
-        gpus = list_gpus(opened, ask_driver=True)
+        gpus = list_gpus(opened, names_devices=True)
     finally:
         opened.close()
     from gpucheck.drivers.python.frameworks_child import find_frameworks

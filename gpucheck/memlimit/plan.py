@@ -56,7 +56,9 @@ def find_limit(options: LimitOptions, probes: Probes) -> Answer:
     """
     for spec in options.gpus:
         _parse(spec)  # wrong use on any machine
-    answer = take_inventory(probes, ask_driver=True)
+    if options.proofs:
+        probes.start_cuda()
+    answer = take_inventory(probes, names_devices=True)
     if answer.error is not None or not isinstance(answer.result, Inventory):
         return answer._replace(result=None)
     plan = _plan_from_options(options, probes, answer, answer.result.gpus)
@@ -86,7 +88,7 @@ def find_hard_limit(options: LimitOptions, probes: Probes) -> Answer:
     """
     for spec in options.gpus:
         _parse(spec)
-    answer = take_inventory(probes, ask_driver=True)
+    answer = take_inventory(probes, names_devices=True)
     if answer.error is not None or not isinstance(answer.result, Inventory):
         return answer._replace(result=None)
     gpus = answer.result.gpus

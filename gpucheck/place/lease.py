@@ -305,7 +305,7 @@ def find_gpus(probes: Probes) -> FoundGpus:
 
     A machine without GPUs still has its CPU: the device string decides whether that is enough.
     """
-    answer = take_inventory(probes, ask_driver=True)
+    answer = take_inventory(probes, names_devices=True)
     if answer.exit_code is ExitCode.INCONCLUSIVE or not isinstance(answer.result, Inventory):
         return FoundGpus(answer._replace(result=None), None)
     check_agreement(answer.result.visibility)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpucheck.drivers import live, open_probes
+from gpucheck.drivers.child import ChildDiedError
 from gpucheck.drivers.interface import NvmlRequest
 from gpucheck.drivers.live import LiveProbes
 from gpucheck.drivers.readings import CudaReading, NvmlReading, ProbeFailure
@@ -51,11 +52,12 @@ def test_a_driver_that_hung_gets_less_time_until_nvml_answers(
 ) -> None:
     asked: list[float] = []
 
-    def silent(*, deadline_s: float, environment: object) -> CudaReading:
+    def silent(*, deadline_s: float, **_: object) -> CudaReading:
         asked.append(deadline_s)
         return CudaReading(failure=BAD.failure)
 
     monkeypatch.setattr("gpucheck.drivers.cuda.client.read_cuda", silent)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     sessions.readings = iter([GOOD, BAD, GOOD, GOOD])
     probes = LiveProbes(root=tmp_path, deadline_s=20)
 
@@ -67,6 +69,88 @@ def test_a_driver_that_hung_gets_less_time_until_nvml_answers(
 
     assert asked == [20, 5]
     assert [each for session in sessions.made for each in session.deadlines] == [20, 5, 5, 20]
+
+
+class FakeChild:
+    """A child that counts how many were started, and notes its end."""
+
+    started: list[FakeChild]
+
+    def __init__(self, _program: str, *, environment: object = None) -> None:
+        self.closed = False
+        self.started.append(self)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.fixture
+def children(monkeypatch: pytest.MonkeyPatch) -> list[FakeChild]:
+    """Return the children that are started, each of which answers with its number."""
+    FakeChild.started = []
+
+    def read(*, child: FakeChild | None, environment: object, **_: object) -> CudaReading:
+        child = child or FakeChild("new", environment=environment)
+        return CudaReading(device_count=FakeChild.started.index(child))
+
+    monkeypatch.setattr(live, "Child", FakeChild)
+    monkeypatch.setattr("gpucheck.drivers.cuda.client.read_cuda", read)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    return FakeChild.started
+
+
+def test_cuda_is_asked_once_for_the_same_variables(
+    children: list[FakeChild], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    probes = LiveProbes()
+
+    first = probes.cuda()
+    assert probes.cuda() is probes.cuda(unrestricted=True) is first
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    assert probes.cuda() != first
+    assert probes.cuda(unrestricted=True) is first
+    assert len(children) == 2
+
+
+def test_a_whole_reading_of_nvml_makes_cudas_answers_old(
+    children: list[FakeChild], sessions: type[FakeSession], tmp_path: Path
+) -> None:
+    sessions.readings = iter([GOOD, GOOD])
+    probes = LiveProbes(root=tmp_path)
+
+    first = probes.cuda()
+    probes.nvml(NvmlRequest(processes_of=(0,)))
+    assert probes.cuda() is first
+    probes.nvml(NvmlRequest())
+    assert probes.cuda() != first
+
+
+def test_the_child_that_was_started_early_is_the_one_that_is_asked(
+    children: list[FakeChild], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    probes = LiveProbes()
+
+    probes.start_cuda()
+    probes.start_cuda()
+    assert (probes.cuda().device_count, len(children)) == (0, 1)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    probes.start_cuda()
+    probes.close()
+    assert [child.closed for child in children] == [False, True]
+
+
+def test_a_child_that_cannot_be_started_early_is_started_when_it_is_asked(
+    children: list[FakeChild], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_program: str) -> FakeChild:
+        raise ChildDiedError("could not be started: no memory")
+
+    probes = LiveProbes()
+    with monkeypatch.context() as broken:
+        broken.setattr(live, "Child", fail)
+        probes.start_cuda()
+
+    assert (probes.cuda().device_count, len(children)) == (0, 1)
 
 
 @pytest.mark.parametrize(("deadline_s", "after_s"), [(0.5, 0.5), (2, 1), (100, 25)])

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import signal
+import time
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
+from gpucheck.cli.completion import VARIABLE
 from tests.end_to_end.conftest import Pretend, Program
-from tests.fakes.machine import load_machine
+from tests.fakes.machine import Machine, load_machine
 
 #: NVML's own protocol for lists is to ask for the length, then for the content.
 TWO_STEPS = ("RunningProcesses_v3", "nvmlDeviceGetProcessUtilization")
@@ -192,3 +194,106 @@ def test_nothing_on_the_machine_is_changed(
     assert names
     changing = ("Set", "Reset", "Clear", "Create", "Destroy", "Modify", "Freeze", "Register")
     assert not [name for name in names if any(word in name for word in changing)]
+
+
+def asleep(gpus: int, wake_ms: int) -> tuple[Machine, dict[str, str]]:
+    """Return a machine whose GPUs sleep, and the variable that says how long each takes to wake."""
+    machine = load_machine("h100x8").with_gpus(gpus)
+    for index in range(gpus):
+        machine = machine.with_gpu(index, persistence_mode=False)
+    return machine, {"FAKE_WAKE_MS": str(wake_ms)}
+
+
+BY_BUS = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+
+
+@pytest.mark.parametrize(
+    ("machine", "variables", "times"),
+    [
+        # The rules are certain: nothing is started that `list` does not start.
+        ("t4", {}, 0),
+        ("h100x8", BY_BUS, 0),
+        ("h100x8", BY_BUS | {"CUDA_VISIBLE_DEVICES": "3,0"}, 0),
+        # CUDA's own order decides, or the rules leave a question.
+        ("h100x8", {}, 1),
+        ("mixed-order", {}, 1),
+        ("a100-mig", BY_BUS, 1),
+        ("gpu-lost", BY_BUS, 1),
+    ],
+)
+@pytest.mark.parametrize(
+    "words", [("place", "/gpu:0", "--no-claim"), ("memlimit", "30%")], ids=" ".join
+)
+def test_cuda_starts_once_and_only_where_it_decides(
+    pretend: Pretend,
+    program: Program,
+    call_log: Path,
+    machine: str,
+    variables: dict[str, str],
+    times: int,
+    words: tuple[str, ...],
+) -> None:
+    env = pretend(machine) | {"FAKE_CALL_LOG": str(call_log)} | variables
+
+    program(*words, env=env)
+
+    calls = calls_in(call_log)
+    assert calls["nvmlInitWithFlags", "-"] == 1
+    assert calls["cuInit", "-"] == times
+
+
+@pytest.mark.parametrize(("machine", "times"), [("t4", 0), ("h100x8", 1), ("mixed-order", 1)])
+def test_an_index_needs_no_second_answer_of_cuda(
+    pretend: Pretend, program: Program, call_log: Path, machine: str, times: int
+) -> None:
+    env = pretend(machine) | {"FAKE_CALL_LOG": str(call_log)}
+
+    ended = program("place", "/gpu:0", "--no-claim", "--format", "index", env=env)
+
+    assert (ended.code, ended.text) == (0, "0\n")
+    assert calls_in(call_log)["cuInit", "-"] == times
+
+
+@pytest.mark.parametrize("machine", ["t4", "h100x8"])
+def test_a_proof_shares_cudas_answer_with_the_plan(
+    pretend: Pretend, program: Program, call_log: Path, machine: str
+) -> None:
+    env = pretend(machine) | {"FAKE_CALL_LOG": str(call_log)}
+
+    program("memlimit", "30%", "--verify-with", "cupy", env=env)  # which is not installed
+
+    assert calls_in(call_log)["cuInit", "-"] == 1
+
+
+@pytest.mark.parametrize("words", [("place", "/gpu:0", "--no-claim"), ("memlimit", "30%")])
+def test_cuda_starts_beside_nvml(
+    pretend: Pretend, program: Program, call_log: Path, words: tuple[str, ...]
+) -> None:
+    machine, waking = asleep(8, 250)
+    env = pretend(machine) | waking | {"FAKE_CALL_LOG": str(call_log)}
+
+    assert program(*words, env=env).code == 0
+
+    calls = call_log.read_text(encoding="ascii").splitlines()
+    assert calls.index("cuInit -") < calls.index("nvmlDeviceGetHandleByIndex_v2 7")
+
+
+def test_sleeping_gpus_lengthen_the_quick_deadline(pretend: Pretend, program: Program) -> None:
+    machine, waking = asleep(2, 1900)
+
+    ended = program("detect", "--quick", "--json", env=pretend(machine) | waking)
+
+    assert ended.code == 0
+    summaries = [check["summary"] for check in ended.document("detect")["result"]["checks"]]
+    assert any("2 GPUs" in summary for summary in summaries)
+
+
+def test_completion_does_not_wait_for_sleeping_gpus(pretend: Pretend, program: Program) -> None:
+    machine, waking = asleep(8, 2000)
+    begun = time.monotonic()
+
+    ended = program("--", "place", "/g", env=pretend(machine) | waking | {VARIABLE: "fish"})
+
+    assert (ended.code, ended.said) == (0, "")
+    # Its second for the GPUs, and as much again to start on a busy machine.
+    assert time.monotonic() - begun < 4

@@ -55,7 +55,7 @@ class TestDevices:
     def test_no_card_is_touched_without_run(
         self, program: Program, pretend: Pretend, call_log: Path
     ) -> None:
-        env = pretend("t4") | {"FAKE_CALL_LOG": str(call_log)}
+        env = pretend("h100x8") | {"FAKE_CALL_LOG": str(call_log)}
 
         assert program("place", "/gpu:0", env=env).code == 0
         called = call_log.read_text(encoding="ascii")

@@ -87,6 +87,10 @@ class FakeProbes:
         self.asked.append("nvml")
         return self.readings
 
+    def start_cuda(self) -> None:
+        """Note that it was started."""
+        self.asked.append("start_cuda")
+
     def cuda(self, *, unrestricted: bool = False) -> CudaReading:
         """Return the given CUDA reading; without the variable the other one, if given."""
         self.asked.append("cuda_unrestricted" if unrestricted else "cuda")

@@ -200,6 +200,53 @@ def test_the_driver_is_asked_on_request() -> None:
     assert "cuda" in probes.asked
 
 
+ALIKE = reading_of(gpu_reading(0), gpu_reading(1))
+ON_THE_BUS = KernelReading(
+    pci_devices=tuple(PciDeviceReading(gpu.pci_bus_id or "", "0x10de") for gpu in ALIKE.gpus)
+)
+
+
+@pytest.mark.parametrize(
+    ("readings", "variables", "asked"),
+    [
+        (reading_of(gpu_reading(0)), {}, False),
+        (ALIKE, {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, False),
+        (ALIKE, {}, True),
+        (ALIKE, {"CUDA_DEVICE_ORDER": "FASTEST_FIRST"}, True),
+        (reading_of(gpu_reading(0, mig_enabled=True)), {}, True),
+        (reading_of(gpu_reading(0), gpu_reading(1, uuid=None)), {}, True),
+    ],
+)
+def test_a_command_that_names_devices_asks_the_driver_where_the_rules_are_not_certain(
+    readings: NvmlReading, variables: dict[str, str], asked: bool
+) -> None:
+    probes = FakeProbes(readings=readings, variables=variables)
+
+    take(probes, names_devices=True)
+
+    assert ("cuda" in probes.asked) is asked
+
+
+@pytest.mark.parametrize(
+    ("request_", "variables", "first"),
+    [
+        ({"names_devices": True}, {}, ["kernel", "start_cuda", "nvml", "cuda"]),
+        ({"names_devices": True}, {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, ["kernel", "nvml"]),
+        ({"ask_driver": True}, {}, ["start_cuda", "nvml", "cuda"]),
+        ({}, {}, ["nvml"]),
+    ],
+)
+def test_cuda_is_started_before_nvml_is_asked_where_it_will_be_needed(
+    request_: dict[str, bool], variables: dict[str, str], first: list[str]
+) -> None:
+    probes = FakeProbes(readings=ALIKE, variables=variables, kernel_reading=ON_THE_BUS)
+
+    take(probes, **request_)
+
+    assert probes.asked[: len(first)] == first
+    assert probes.asked.count("start_cuda") == first.count("start_cuda")
+
+
 def test_a_driver_asked_in_vain_leaves_the_rules_and_says_so() -> None:
     probes = FakeProbes(readings=reading_of(gpu_reading(0)))
 
@@ -596,7 +643,7 @@ def test_without_gpus_nothing_else_is_looked_at() -> None:
 
     take(probes, ask_driver=True)
 
-    assert probes.asked == ["nvml"]
+    assert probes.asked == ["start_cuda", "nvml"]  # what was started is not waited for
 
 
 #: These leave it open whether there are GPUs; after all others there is no driver to list them.

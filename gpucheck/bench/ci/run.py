@@ -208,12 +208,7 @@ def run_profile(
     host = complete_host(probes.host(), reading)
     found: Inventory | None = None
     if profile.match.target is not Target.CPU:
-        answer = take_inventory(probes, topology=topology)
-        if isinstance(answer.result, Inventory) and all(
-            gpu.cuda_index is None for gpu in answer.result.gpus
-        ):
-            # The rules leave open what CUDA sees, so the driver is asked.
-            answer = take_inventory(probes, topology=topology, ask_driver=True)
+        answer = take_inventory(probes, names_devices=True, topology=topology, reading=reading)
         if answer.exit_code is not ExitCode.OK or not isinstance(answer.result, Inventory):
             return answer._replace(result=None), None
         found = answer.result
@@ -259,7 +254,7 @@ def run_request(
     if reference is not None:
         check_temperature(reference.run, request)
     on_gpus = set(request.devices) != {"cpu"}
-    found = take_inventory(probes, ask_driver=on_gpus).result
+    found = take_inventory(probes, names_devices=on_gpus).result
     gpus = found.gpus if isinstance(found, Inventory) else ()
     benchmark = Benchmark(
         profile=plan_of(request, processes, corruption_s, more=reference is not None),

@@ -29,10 +29,15 @@ LATE = {
 UNDECIDED = frozenset({"driver-not-answering", "launch-died"})
 
 
-def read_cuda(*, deadline_s: float, environment: Mapping[str, str] | None = None) -> CudaReading:
-    """Ask libcuda what a program with `environment` (default: ours) would see."""
+def read_cuda(
+    *, deadline_s: float, environment: Mapping[str, str] | None = None, child: Child | None = None
+) -> CudaReading:
+    """Ask libcuda what a program with `environment` (default: ours) would see.
+
+    `child` is one that has already been started with it.
+    """
     try:
-        with Child(WORKER, environment=environment) as child:
+        with child or Child(WORKER, environment=environment) as child:
             return from_plain(CudaReading, next(child.documents(deadline_s)))
     except ChildSilentError:
         message = f"the CUDA driver did not answer within {deadline_s:g} s"

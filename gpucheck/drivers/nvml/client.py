@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 #: Between the two samples of the growing counters.
 SAMPLE_S = 0.1
 NOT_ANSWERING = "driver-not-answering"
+#: With persistence mode off the first client wakes each GPU, in about this time; so long is the
+#: first GPU waited for, whose answer tells the mode.
+WAKE_S = 2.0
+FIRST_S = 2.5
 #: At most so many GPUs are given up, each with a child that may never end; then the driver is.
 MOST_GIVEN_UP = 3
 
@@ -49,6 +53,7 @@ class NvmlSession:
         sysfs: str = "",
         whole_cards: bool = False,
         limits_of: str = "",
+        wakes: bool = False,
     ) -> NvmlReading:
         """Read every GPU. A failure says why there are no more answers; those before it are kept.
 
@@ -56,13 +61,14 @@ class NvmlSession:
         new child reads those in the time that is left. With `sysfs`, the kernel's folder of PCI
         devices, facts that it lacks are read from the driver. `limits_of` is the folder of a cgroup
         whose limits only NVML knows, and `whole_cards` tells that the memory of the cards is to be
-        read although our cgroup has a limit.
+        read although our cgroup has a limit. With `wakes`, a deadline too short for GPUs that sleep
+        is lengthened once the first answer tells that persistence mode is off.
         """
         message: dict[str, Any] = {**request._asdict(), "sysfs": sysfs}
         if whole_cards or limits_of:
             message |= {"whole_cards": whole_cards, "limits_of": limits_of}
-        end = time.monotonic() + deadline_s
-        parts, failure = self._ask(message, end, deadline_s)
+        deadline = _Deadline(deadline_s, wakes=wakes)
+        parts, failure = self._ask(message, deadline)
         hung: list[int] = []
         while failure is not None and failure.code == NOT_ANSWERING and len(hung) < MOST_GIVEN_UP:
             index = _first_without(parts, hung)
@@ -72,21 +78,21 @@ class NvmlSession:
             if _first_without(parts, hung) is None and not request.topology:
                 break
             rest = {**message, "first": index + 1, "silent": hung}
-            later, failure = self._ask(rest, end, deadline_s)
+            later, failure = self._ask(rest, deadline)
             parts += later
             if not later:  # now the driver itself does not answer
                 break
         if hung:
-            parts += [_silent(index, deadline_s) for index in hung]
+            parts += [_silent(index, deadline.seconds) for index in hung]
             reached = _first_without(parts) is None
-            failure = _given_up(hung, deadline_s, None if reached else failure)
+            failure = _given_up(hung, deadline.seconds, None if reached else failure)
         return assemble(parts, failure)
 
     def read_health(self, gpus: Sequence[int] | None = None, *, deadline_s: float) -> HealthReading:
         """Read the health of every GPU, or only what decides whether `gpus` are fit for work."""
         part = {"sample_s": SAMPLE_S} if gpus is None else {"gpus": list(gpus)}
         request = {"health": True, **part}
-        return assemble_health(*self._ask(request, time.monotonic() + deadline_s, deadline_s))
+        return assemble_health(*self._ask(request, _Deadline(deadline_s)))
 
     def set_limits(
         self, group: str, limits: Mapping[str, tuple[int, int] | None], *, deadline_s: float
@@ -121,24 +127,24 @@ class NvmlSession:
         self, group: str, gpus: Mapping[str, Any], deadline_s: float, *, sets: bool
     ) -> tuple[list[dict[str, Any]], ProbeFailure | None]:
         request = {"limits": {"group": group, "gpus": gpus, "set": sets}}
-        parts, failure = self._ask(request, time.monotonic() + deadline_s, deadline_s)
+        parts, failure = self._ask(request, _Deadline(deadline_s))
         return [part for part in parts if part["part"] == "limit"], failure
 
     def _ask(
-        self, request: Mapping[str, Any], end: float, deadline_s: float
+        self, request: Mapping[str, Any], deadline: _Deadline
     ) -> tuple[list[dict[str, Any]], ProbeFailure | None]:
-        """Return the documents received until `end`, and the failure that stopped them."""
+        """Return the documents received in time, and the failure that stopped them."""
         parts: list[dict[str, Any]] = []
         failure: ProbeFailure | None = None
         try:
             if self._child is None:
                 self._child = take()
             self._child.ask(request)
-            for document in _answers(self._child, request, end):
+            for document in _answers(self._child, request, deadline):
                 parts.append(document)  # noqa: PERF402 - answers before a failure are kept
             failure = take_failure(parts)
         except ChildSilentError:
-            message = f"the NVIDIA driver did not answer within {deadline_s:g} s"
+            message = f"the NVIDIA driver did not answer within {deadline.seconds:g} s"
             failure = ProbeFailure(code=NOT_ANSWERING, message=message)
         except ChildDiedError as error:
             message = f"the process that asks NVML {error.how}"
@@ -159,26 +165,50 @@ class NvmlSession:
             self._child = None
 
 
-def _answers(child: Child, request: Mapping[str, Any], end: float) -> Iterator[dict[str, Any]]:
+class _Deadline:
+    """Seconds for one answer from now on; with `wakes` there are more for GPUs that sleep."""
+
+    def __init__(self, seconds: float, *, wakes: bool = False) -> None:
+        self.seconds = seconds
+        self._begun = time.monotonic()
+        self._wakes = wakes
+
+    def wait_s(self, *, alone: bool) -> float:
+        """Return how long to wait for the next document: half of the rest if others follow it."""
+        left = max(0.0, self._begun + self.seconds - time.monotonic())
+        share = left if alone else left / 2
+        return max(share, min(left, FIRST_S)) if self._wakes else share
+
+    def note(self, document: Mapping[str, Any], gpu_count: int) -> None:
+        """Put the end off if the first GPU that tells its persistence mode has it off."""
+        if self._wakes and document.get("persistence_mode") is not None:
+            self._wakes = False
+            if not document["persistence_mode"]:
+                self.seconds = max(self.seconds, 1 + WAKE_S * gpu_count)
+
+
+def _answers(
+    child: Child, request: Mapping[str, Any], deadline: _Deadline
+) -> Iterator[dict[str, Any]]:
     """Yield the documents of one answer.
 
     Raises:
-        ChildSilentError: one did not come by `end`, or a GPU's within half of the remaining time.
+        ChildSilentError: one did not come in time, or a GPU's within half of the remaining time.
         ChildDiedError: the child ended, or wrote something unreadable.
     """
-    behind = 0
+    behind = gpu_count = 0
     while True:
-        left = max(0.0, end - time.monotonic())
-        wait_s = left / 2 if behind > 1 else left
+        wait_s = deadline.wait_s(alone=behind <= 1)
         document = child.next_document(wait_s)
         if document is None:
             child.abandon()
             raise ChildSilentError(wait_s)
         yield document
         behind -= 1
+        deadline.note(document, gpu_count)
         if "gpu_count" in document:
-            gpus = document["gpu_count"] - request.get("first", 0)
-            behind = gpus + bool(request.get("topology"))
+            gpu_count = document["gpu_count"]
+            behind = gpu_count - request.get("first", 0) + bool(request.get("topology"))
         if document["part"] in ("end", "failure"):
             return
 

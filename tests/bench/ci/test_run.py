@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from gpucheck.bench.ci import run as run_module
 from gpucheck.bench.ci.baseline import profile_key, row_series, saved_run
 from gpucheck.bench.ci.gates import series_of
 from gpucheck.bench.ci.model import Reference, SavedRun
@@ -403,26 +402,19 @@ def test_the_topology_is_read_where_links_are_demanded(demand: str, reads: bool)
     assert {request.topology for request in requests} == {reads}
 
 
-@pytest.mark.parametrize(("hidden", "asked"), [(False, [False]), (True, [False, True])])
-def test_the_driver_is_asked_only_where_the_rules_leave_open_what_cuda_sees(
-    monkeypatch: pytest.MonkeyPatch, hidden: bool, asked: list[bool]
+@pytest.mark.parametrize(
+    ("variables", "asks"), [({}, True), ({"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, False)]
+)
+def test_the_driver_is_asked_where_its_own_order_numbers_the_gpus(
+    variables: dict[str, str], asks: bool
 ) -> None:
-    requests: list[bool] = []
-    known = inventory()
+    probes = FakeProbes(readings=READING, variables=variables)
 
-    def take(_probes: object, *, topology: bool, ask_driver: bool = False) -> Answer:
-        requests.append(ask_driver)
-        hides = hidden and not ask_driver
-        gpus = tuple(gpu._replace(cuda_index=None) if hides else gpu for gpu in known.gpus)
-        result = known._replace(gpus=gpus)
-        return Answer(result=result, exit_code=ExitCode.OK, host=Host())
+    answer, _, _ = examined(ON_GPUS, probes)
 
-    monkeypatch.setattr(run_module, "take_inventory", take)
-
-    answer, _, _ = examined(ON_GPUS, FakeProbes(readings=READING))
-
-    assert requests == asked
     assert answer.result is not None
+    assert ("cuda" in probes.asked) is asks
+    assert probes.asked.count("nvml") == 1
 
 
 def test_gpus_that_no_program_sees_are_missing() -> None:
@@ -807,20 +799,14 @@ def test_the_time_is_the_modes_or_what_was_asked() -> None:
 
 @pytest.mark.parametrize(("devices", "asks"), [(("cpu",), False), (("cpu", "gpu"), True)])
 def test_the_driver_is_asked_for_a_request_unless_it_is_for_the_processor(
-    monkeypatch: pytest.MonkeyPatch, devices: tuple[str, ...], asks: bool
+    devices: tuple[str, ...], asks: bool
 ) -> None:
-    asked: list[bool] = []
-
-    def take(_probes: object, *, ask_driver: bool) -> Answer:
-        asked.append(ask_driver)
-        return Answer(result=inventory(), exit_code=ExitCode.OK, host=Host())
-
-    monkeypatch.setattr(run_module, "take_inventory", take)
+    probes = FakeProbes(readings=READING)
     workers = FakeWorkers(lambda order, *_: document(order.device, 7e13))
 
-    run_request(BenchRequest(devices=devices), FakeProbes(), workers, processes=3)
+    run_request(BenchRequest(devices=devices), probes, workers, processes=3)
 
-    assert asked == [asks]
+    assert ("cuda" in probes.asked) is asks
 
 
 def test_a_request_takes_more_processes_only_against_a_baseline() -> None:

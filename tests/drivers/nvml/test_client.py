@@ -126,6 +126,36 @@ def test_a_session_asks_as_often_as_it_is_asked() -> None:
 
 
 @pytest.mark.parametrize(
+    ("wakes", "persistence_mode", "waits"),
+    [
+        # The system, the first GPU, the last one, and the end.
+        (True, False, [3, 2.5, 5, 5]),
+        (True, True, [3, 2.5, 3, 3]),
+        (False, False, [3, 1.5, 3, 3]),
+    ],
+)
+def test_gpus_that_sleep_put_the_end_of_a_short_deadline_off(
+    wakes: bool, persistence_mode: bool, waits: list[float]
+) -> None:
+    mode = {"persistence_mode": persistence_mode}
+    opened, child = session(SYSTEM, GPU | mode, GPU | mode | {"index": 1}, END)
+
+    reading = opened.read(NvmlRequest(), deadline_s=3, wakes=wakes)
+
+    assert len(reading.gpus) == 2
+    assert child.waits == pytest.approx(waits, abs=0.3)
+
+
+def test_the_lengthened_deadline_is_the_one_that_is_named() -> None:
+    opened, _ = session(SYSTEM, GPU | {"persistence_mode": False}, None)
+
+    reading = opened.read(NvmlRequest(), deadline_s=3, wakes=True)
+
+    assert reading.failure is not None
+    assert reading.failure.message == "GPU 1 did not answer in time (deadline 5 s)"
+
+
+@pytest.mark.parametrize(
     ("trouble", "code", "words"),
     [
         (None, "driver-not-answering", "GPU 1 did not answer in time (deadline 1.5 s)"),

@@ -315,6 +315,8 @@ API int cuInit(unsigned flags)
     int code = machine_fault(__func__, -1);
     if (code)
         return code;
+    for (int gpu = 0; gpu < gpu_total(); gpu++)
+        machine_wake(gpu);
     pthread_mutex_lock(&lock);
     bool good = initialized || enumerate();
     initialized = initialized || (good && visible.count > 0);

@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -274,9 +275,29 @@ int machine_fault(const char *function, int gpu)
     return 0;
 }
 
-/* ---- Limits of cgroups ---- */
-
 enum { PATH_SIZE = 4096, WIDTH = 24 };
+
+/* ---- Sleeping GPUs ---- */
+
+enum { MOST_ASLEEP = 64 };
+
+void machine_wake(int gpu)
+{
+    static bool awake[MOST_ASLEEP];
+    const char *wake_ms = getenv("FAKE_WAKE_MS");
+    char path[PATH_SIZE];
+    if (!wake_ms || gpu >= MOST_ASLEEP || awake[gpu] ||
+        machine_number_or(1, "gpu.%d.persistence_mode", gpu))
+        return;
+    snprintf(path, sizeof path, "%s.open-%d", getenv("FAKE_MACHINE_FILE"), gpu);
+    /* Open, and locked, for as long as the process lasts. */
+    int file = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (flock(file, LOCK_EX | LOCK_NB) == 0)
+        usleep(1000 * (useconds_t)atoi(wake_ms));
+    awake[gpu] = flock(file, LOCK_SH) == 0;
+}
+
+/* ---- Limits of cgroups ---- */
 
 static bool limits_folder(char *out)
 {

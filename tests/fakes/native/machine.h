@@ -31,6 +31,9 @@ void machine_log(const char *function, int gpu);
 /* The code with which this call has to fail, or 0. Never returns where a fault says so. */
 int machine_fault(const char *function, int gpu);
 
+/* Wakes a GPU without persistence mode: that takes FAKE_WAKE_MS where no process has it open. */
+void machine_wake(int gpu);
+
 /* A cgroup's limits on one GPU, kept in a file per group and GPU beside the machine's file: they
  * outlive the process that set them. */
 struct machine_limit {

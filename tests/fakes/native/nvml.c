@@ -507,6 +507,7 @@ static int give_handle(const char *function, int gpu, int mig, nvmlDevice_t *out
     if (code)
         return code;
     NEED(out);
+    machine_wake(gpu);
     *out = device_at(gpu, mig);
     return SUCCESS;
 }
