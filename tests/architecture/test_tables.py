@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from string import Formatter
 from typing import Any
 
+from gpucheck.bench.model import GateClass
 from gpucheck.data import FOLDER, read_table
 from gpucheck.detect.checks import CHECKS
 from gpucheck.detect.checks.frameworks import NAMES
@@ -101,6 +102,18 @@ def test_every_cause_of_every_check_can_be_explained() -> None:
     assert not [(check, cause.name) for check, cause in explained if not cause.sentence]
     assert not [(check, cause.name) for check, cause in explained if not cause.remedy]
     assert not [cause for _, cause in explained if "{" in cause.sentence + "".join(cause.remedy)]
+
+
+def test_every_gate_says_where_to_look_and_what_to_do() -> None:
+    gates = TABLES["gates"]
+    cases = {name: row for name, row in gates.items() if name != "class"}
+    classes = {*gates["class"], *(row["class"] for row in cases.values() if "class" in row)}
+
+    assert not [
+        row for row in cases.values() if {*row} - {"class", "sentence", "unread", "next", "like"}
+    ]
+    assert not [row for row in cases.values() if row.get("like", "results") not in cases]
+    assert classes <= {*GateClass}
 
 
 def test_what_is_no_list_of_facts_is_texts_by_name() -> None:

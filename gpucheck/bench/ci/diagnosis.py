@@ -7,8 +7,10 @@ be seen.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any
 
 from gpucheck.bench import stats
 from gpucheck.bench.ci.decision import FEWEST_PROCESSES
@@ -16,6 +18,7 @@ from gpucheck.bench.ci.run_data import MetricValues
 from gpucheck.bench.model import NO_TIME, Doubt, Gate, GateClass, GateStatus
 from gpucheck.bench.telemetry import HEAT
 from gpucheck.bench.workers import WORKER_INTERRUPTED, WORKER_SILENT
+from gpucheck.data import read_table
 from gpucheck.report.envelope import Evidence, Failure
 from gpucheck.report.text import count_of
 
@@ -74,6 +77,34 @@ class Diagnosis:
     repeat_helps: bool = False
 
 
+def diagnose(
+    case: str,
+    said: Mapping[str, object] = MappingProxyType({}),
+    evidence: tuple[Evidence, ...] = (),
+    class_: GateClass | None = None,
+) -> Diagnosis:
+    """Return what the table of gates says of a case, with its steps or else those of its class."""
+    texts = _texts_of(case)
+    class_ = class_ or GateClass(texts["class"])
+    steps = texts.get("next") or read_table("gates")["class"][class_]
+    return Diagnosis(
+        class_=class_,
+        sentence=texts["sentence"].format_map(said),
+        evidence=evidence,
+        next=tuple(step.format_map(said) for step in steps),
+    )
+
+
+def explain_unread(case: str, why: object) -> str:
+    """Return why a gate is undecided for which nothing was read."""
+    return str(_texts_of(case)["unread"]).format(why=why)
+
+
+def _texts_of(case: str) -> Mapping[str, Any]:
+    texts: Mapping[str, Any] = read_table("gates")[case]
+    return {**_texts_of(texts["like"]), **texts} if "like" in texts else texts
+
+
 def ruling(
     status: GateStatus, figures: MetricValues, limit: float, peers: Sequence[MetricValues] = ()
 ) -> Diagnosis:
@@ -83,7 +114,7 @@ def ruling(
     so it is undecided. If they disturbed every process, repeating does not help.
     """
     if status is GateStatus.FAIL and _with_codes(figures, ENVIRONMENT) is None:
-        return _diagnose(figures, limit, peers)
+        return _explain(figures, limit, peers)
     found = _of_doubts(figures)
     always_disturbed = any(
         one.doubt.code in ENVIRONMENT and one.processes >= len(figures.values)
@@ -116,7 +147,7 @@ def decisive(failures: Sequence[Failure]) -> Failure:
     return next((one for one in failures if not leaves_open(one)), failures[0])
 
 
-def _diagnose(figures: MetricValues, limit: float, peers: Sequence[MetricValues]) -> Diagnosis:
+def _explain(figures: MetricValues, limit: float, peers: Sequence[MetricValues]) -> Diagnosis:
     """Return why an undisturbed figure is worse than its limit; `peers` are other GPUs."""
     found = (
         _blame(figures, GateClass.HARDWARE, {"new-errors"}, share=0.0)
@@ -126,26 +157,8 @@ def _diagnose(figures: MetricValues, limit: float, peers: Sequence[MetricValues]
     )
     if found is not None:
         return found
-    if figures.device == "cpu":
-        return Diagnosis(
-            class_=GateClass.ENVIRONMENT,
-            sentence="nothing seen explains it; other users of the processor cannot be seen",
-            evidence=_seen(figures),
-            next=(
-                "run it again when the machine is idle",
-                "check the host's clocks and temperature",
-            ),
-        )
-    return Diagnosis(
-        class_=GateClass.HARDWARE,
-        sentence="no load, no throttling and no limit explains it",
-        evidence=_seen(figures),
-        next=(
-            "look for a fault: gpucheck detect",
-            "run it again with this GPU alone",
-            "swap it with another card",
-        ),
-    )
+    case = "unexplained-cpu" if figures.device == "cpu" else "unexplained"
+    return diagnose(case, evidence=_seen(figures))
 
 
 def _of_doubts(figures: MetricValues) -> Diagnosis:
@@ -158,18 +171,9 @@ def _of_doubts(figures: MetricValues) -> Diagnosis:
     if found is not None:
         return found
     noisy = _with_codes(figures, NOISE, share=0.0)
-    sentence = "the results vary too much between processes"
-    if len(figures.values) == 1:
-        sentence = f"a verdict takes at least {FEWEST_PROCESSES} processes"
-    return Diagnosis(
-        class_=GateClass.NOISE,
-        sentence=f"{sentence}; {noisy.message}" if noisy is not None else sentence,
-        evidence=_seen(figures),
-        next=(
-            "allow more processes (max_processes) or more seconds",
-            "stop other programs on the machine",
-        ),
-    )
+    case = "noise-of-one" if len(figures.values) == 1 else "noise"
+    found = diagnose(case, {"fewest": FEWEST_PROCESSES}, _seen(figures))
+    return found if noisy is None else replace(found, sentence=f"{found.sentence}; {noisy.message}")
 
 
 def _blame(

@@ -25,9 +25,9 @@ from gpucheck.bench.ci.decision import (
 )
 from gpucheck.bench.ci.diagnosis import (
     FURTHER_SESSIONS,
-    Diagnosis,
     class_of_failure,
     decisive,
+    diagnose,
     explained,
     leaves_open,
     ruling,
@@ -167,17 +167,6 @@ _STATUS_WITHOUT = {
     MissingPolicy.INCONCLUSIVE: GateStatus.INCONCLUSIVE,
     MissingPolicy.SKIP: GateStatus.SKIP,
 }
-#: Why a share of a computed peak fails no board.
-_UNKNOWN = Diagnosis(
-    class_=GateClass.CONFIG,
-    sentence="its peak is only computed from SM count and clock, and a cut-down board has less, "
-    "so this fails no board",
-    next=(
-        "compare it with its datasheet, or with a board that you know to be good: "
-        "gpucheck bench --save FILE there, then gpucheck bench --baseline FILE here",
-    ),
-    status=GateStatus.INCONCLUSIVE,
-)
 #: The order in which the statuses of its devices decide a node's.
 _WORST_FIRST = (GateStatus.FAIL, GateStatus.INCONCLUSIVE, GateStatus.PASS, GateStatus.SKIP)
 
@@ -293,7 +282,7 @@ class _Judging:
         found = ruling(status, judged, limit, self._peers)
         board = self._figures.gpu.board if self._figures.gpu is not None else None
         if found.status is GateStatus.FAIL and is_computed(check, board):
-            found = _UNKNOWN
+            found = replace(diagnose("computed-peak"), status=GateStatus.INCONCLUSIVE)
         gate = explained(gate, found, f"{shortfall}: ")
         if gate.status is GateStatus.FAIL and self._is_of_one_session:
             return replace(gate, next=(*gate.next, FURTHER_SESSIONS))

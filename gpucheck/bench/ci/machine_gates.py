@@ -7,13 +7,16 @@ must return right results, and the GPUs stay cool, unlimited and free of errors.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from operator import attrgetter
+from types import MappingProxyType
 
 from gpucheck.bench.ci.diagnosis import (
-    Diagnosis,
     class_of_failure,
     decisive,
+    diagnose,
+    explain_unread,
     explained,
     leaves_open,
 )
@@ -41,7 +44,6 @@ from gpucheck.report.text import count_of
 
 _GIB = 1 << 30
 _NODE = "node"
-_SLOT = ("check the slot, the riser and the BIOS settings",)
 #: Where to look for each of the driver's throttle reasons.
 _OF_REASON = {
     "software-thermal": GateClass.THERMAL,
@@ -55,24 +57,8 @@ _OF_REASON = {
     "display": GateClass.CONFIG,
     "reliability": GateClass.HARDWARE,
 }
-_COOL = "check this card's fans, its airflow and the cards next to it"
-_STEPS = {
-    GateClass.THERMAL: (_COOL, "look at its health: gpucheck detect --only health"),
-    GateClass.POWER_CAP: (
-        "check the power supply and its cables",
-        "see the power limits: nvidia-smi -q -d POWER",
-    ),
-    GateClass.CONFIG: ("see the clock settings: nvidia-smi -q -d CLOCK",),
-    GateClass.HARDWARE: (
-        "look for a fault: gpucheck detect",
-        "take the card out of service and report it",
-    ),
-}
 #: NVML_ERROR_NOT_SUPPORTED: the GPU has no such reading.
 _NOT_SUPPORTED = 3
-#: What to do about a framework's wrong results where gpucheck's are right.
-_OTHER_VERSION = ("try another version of the framework; gpucheck's own rows are right here",)
-_SWAP = ("take the card out of service", "repeat the run with the same seed to be sure")
 
 
 def match_gates(data: RunData) -> Iterator[Gate]:
@@ -96,21 +82,23 @@ def inventory_gates(data: RunData) -> Iterator[Gate]:
     """Yield whether each GPU has what is demanded, with the PCIe link as it was under load."""
     demands = data.profile.inventory
     for gpu in data.node.gpus:
-        if demands.memory_total_gib is not None:
-            yield _memory(data, gpu, demands.memory_total_gib)
-        for name, found, wanted in (
+        total = gpu.memory_total_bytes
+        gib = None if total is None else total / _GIB
+        wanted, why = demands.memory_total_gib, _why(gpu, "memory_total_bytes")
+        yield from _amount(data, "inventory-memory", gpu, gib, wanted, "GiB", why)
+        for name, found, mode in (
             ("inventory-ecc", gpu.ecc_mode, demands.ecc),
             ("inventory-persistence", gpu.persistence_mode, demands.persistence_mode),
         ):
-            if wanted is not None:
-                yield _mode(data, name, gpu, found, wanted=wanted)
+            if mode is not None:
+                yield _mode(data, name, gpu, found, wanted=mode)
         yield from _pcie(data, gpu)
         if demands.pcie_full:
             yield _pcie_full(data, gpu)
-        if demands.nvlink_links is not None:
-            yield _nvlink(data, gpu, demands.nvlink_links)
-        if demands.power_limit_w is not None:
-            yield _power_limit(data, gpu, demands.power_limit_w)
+        links, watts = data.node.nvlink_links.get(gpu.index), gpu.power_limit_w
+        yield from _amount(data, "inventory-nvlink", gpu, links, demands.nvlink_links, "links")
+        wanted, why = demands.power_limit_w, _why(gpu, "power_limit_w")
+        yield from _amount(data, "inventory-power-limit", gpu, watts, wanted, "W", why)
     if demands.identical_gpus:
         yield _identical(data)
 
@@ -154,22 +142,17 @@ def name_of(gpu: Gpu) -> str:
 
 def _count(data: RunData, wanted: int) -> Gate:
     found, left_out = len(data.node.gpus), data.node.left_out
-    gpus = "1 GPU" if found == 1 else f"{found} GPUs"
-    class_, sentence = GateClass.CONFIG, f"{gpus} can be used; the profile is for {wanted}"
-    steps: tuple[str, ...] = (f"choose {wanted} with --device, or change count in [match]",)
+    case = "match-count"
     if found + left_out == wanted and left_out:
-        sentence, steps = (
-            f"--device leaves {left_out} of {wanted} GPUs out",
-            ("leave --device out",),
-        )
+        case = "match-count-left-out"
     elif found + left_out < wanted:
-        class_ = GateClass.HARDWARE
-        steps = (
-            "see which can, and why others cannot: gpucheck detect",
-            "look for GPUs that fell off the bus: sudo dmesg | grep -i xid",
-        )
-    bad = Diagnosis(class_=class_, sentence=sentence, next=steps)
-    return _gate(data, "match-count", _NODE, found, wanted, "GPUs", bad, least=found < wanted)
+        case = "match-count-too-few"
+    return _gate(
+        *(data, "match-count", _NODE, found, wanted, "GPUs"),
+        least=found < wanted,
+        case=case,
+        said={"gpus": count_of(found), "left_out": left_out, "wanted": wanted},
+    )
 
 
 def _board(data: RunData, gpu: Gpu) -> Gate:
@@ -183,39 +166,30 @@ def _board(data: RunData, gpu: Gpu) -> Gate:
     if good is None:
         reason = f"{found} cannot be identified; the profile is for {wanted}"
         return _undecided(data, "match-board", name_of(gpu), reason)
-    bad = Diagnosis(
-        class_=GateClass.CONFIG,
-        sentence=f"it is {found}; the profile is for {wanted}",
-        next=("choose another profile: gpucheck profile list", "or another --device"),
-    )
-    return _gate(data, "match-board", name_of(gpu), good, 1, "match", bad, least=True)
+    said = {"found": found, "wanted": wanted}
+    return _gate(data, "match-board", name_of(gpu), good, 1, "match", least=True, said=said)
 
 
-#: Of each gate on a mode: its words, its key among unread fields, and nvidia-smi's option for it.
+#: Of each gate on a mode: its key among unread fields.
 _MODES = {
-    "match-mig": ("MIG mode", "mig.enabled", "-mig"),
-    "inventory-ecc": ("ECC", "ecc_mode", "-e"),
-    "inventory-persistence": ("persistence mode", "persistence_mode", "-pm"),
+    "match-mig": "mig.enabled",
+    "inventory-ecc": "ecc_mode",
+    "inventory-persistence": "persistence_mode",
 }
 
 
 def _mode(data: RunData, name: str, gpu: Gpu, found: bool | None, *, wanted: bool) -> Gate:
     """Return whether a mode is on or off as it must be."""
-    what, key, option = _MODES[name]
-    why = gpu.unavailable.get(key)
+    why = gpu.unavailable.get(_MODES[name])
     if found is None and name == "match-mig" and not wanted:
         # A board without MIG does not report the mode.
         found = False if why is None or gives_nvml_code(why, _NOT_SUPPORTED) else None
     if found is None:
-        return _undecided(data, name, name_of(gpu), f"{what} is unknown: {_why(gpu, key)}")
+        reason = explain_unread(name, _why(gpu, _MODES[name]))
+        return _undecided(data, name, name_of(gpu), reason)
     words = {True: "on", False: "off"}
-    steps = (f"turn it {words[wanted]}: sudo nvidia-smi {option} {int(wanted)}",)
-    bad = Diagnosis(
-        class_=GateClass.CONFIG,
-        sentence=f"{what} is {words[found]}; the profile requires it {words[wanted]}",
-        next=(*steps, "reboot") if what == "ECC" else steps,
-    )
-    return _gate(data, name, name_of(gpu), found, wanted, "on", bad, least=found < wanted)
+    said = {"found": words[found], "wanted": words[wanted], "flag": int(wanted)}
+    return _gate(data, name, name_of(gpu), found, wanted, "on", least=found < wanted, said=said)
 
 
 def _why(gpu: Gpu, key: str) -> str:
@@ -227,34 +201,27 @@ def _driver(data: RunData, wanted: str) -> Gate:
     found = data.node.driver_version
     if found is None:
         return _undecided(data, "match-driver", _NODE, "the driver version is unknown")
-    bad = Diagnosis(
-        class_=GateClass.SOFTWARE,
-        sentence=f"the driver is {found}; the profile needs {wanted} or newer",
-        next=("install a newer driver",),
-    )
-    good = version_key(found) >= version_key(wanted)
-    return _gate(data, "match-driver", _NODE, good, 1, "match", bad, least=True)
+    good, said = version_key(found) >= version_key(wanted), {"found": found, "wanted": wanted}
+    return _gate(data, "match-driver", _NODE, good, 1, "match", least=True, said=said)
 
 
-def _memory(data: RunData, gpu: Gpu, wanted: float) -> Gate:
-    total = gpu.memory_total_bytes
-    found = None if total is None else total / _GIB
-    bad = Diagnosis(
-        class_=GateClass.HARDWARE,
-        sentence="it has less memory than the board should have",
-        next=(
-            "look at its health: gpucheck detect --only health",
-            "compare with the other cards: gpucheck list",
-        ),
-    )
-    return _gate(
-        *(data, "inventory-memory", name_of(gpu), found, wanted, "GiB", bad),
-        least=True,
-        unread=f"its memory size is unknown: {_why(gpu, 'memory_total_bytes')}",
-    )
+def _amount(
+    data: RunData,
+    name: str,
+    gpu: Gpu,
+    found: float | None,
+    wanted: float | None,
+    unit: str,
+    why: str = "",
+) -> Iterator[Gate]:
+    """Yield whether a GPU has as much of something as is demanded, if anything is."""
+    if wanted is not None:
+        said = {"wanted": wanted, "index": gpu.index, "why": why}
+        yield _gate(data, name, name_of(gpu), found, wanted, unit, least=True, said=said)
 
 
 def _pcie(data: RunData, gpu: Gpu) -> Iterator[Gate]:
+    """Yield whether the link was as fast under load as is demanded."""
     demands, device = data.profile.inventory, name_of(gpu)
     for name, key, wanted, unit in (
         ("inventory-pcie-generation", "pcie_generation", demands.pcie_generation, "generation"),
@@ -264,14 +231,12 @@ def _pcie(data: RunData, gpu: Gpu) -> Iterator[Gate]:
             continue
         seen = [getattr(one, key) for one in data.telemetry_of(device)]
         most = max((value for value in seen if value is not None), default=None)
-        bad = _slow_link(gpu, "under load, the PCIe link was slower than required")
-        unread = f"the link was not read under load: {data.why_no_telemetry(device)}"
-        yield _gate(data, name, device, most, wanted, unit, bad, least=True, unread=unread)
+        said, slot = {"why": data.why_no_telemetry(device)}, _slot(gpu)
+        yield _gate(data, name, device, most, wanted, unit, least=True, evidence=slot, said=said)
 
 
-def _slow_link(gpu: Gpu, reason: str) -> Diagnosis:
-    slot = Evidence("slot", gpu.pci_bus_id or "unknown")
-    return Diagnosis(class_=GateClass.CONFIG, sentence=reason, evidence=(slot,), next=_SLOT)
+def _slot(gpu: Gpu) -> tuple[Evidence, ...]:
+    return (Evidence("slot", gpu.pci_bus_id or "unknown"),)
 
 
 def _pcie_full(data: RunData, gpu: Gpu) -> Gate:
@@ -284,66 +249,28 @@ def _pcie_full(data: RunData, gpu: Gpu) -> Gate:
     ]
     if not links or best.generation_max is None or best.width_max is None:
         why = data.why_no_telemetry(device) if not links else "its maximum is unknown"
-        return _undecided(data, name, device, f"the link was not read under load: {why}", "%")
+        return _undecided(data, name, device, explain_unread(name, why), "%")
     # Each generation doubles the rate of a lane.
     generation, width = max(links, key=lambda link: link[1] * 2 ** link[0])
     reached = 100 * width * 2**generation / (best.width_max * 2**best.generation_max)
-    bad = _slow_link(
-        gpu,
-        f"under load, the PCIe link ran at generation {generation} x{width} instead of "
-        f"{best.generation_max} x{best.width_max}",
-    )
-    return _gate(data, name, device, reached, 100.0, "%", bad, least=True)
-
-
-def _nvlink(data: RunData, gpu: Gpu, wanted: int) -> Gate:
-    bad = Diagnosis(
-        class_=GateClass.HARDWARE,
-        sentence="it has too few NVLink connections to one of the other GPUs",
-        next=(
-            "see how the GPUs are connected: gpucheck list --topology",
-            "see each link: nvidia-smi nvlink -s",
-        ),
-    )
-    found = data.node.nvlink_links.get(gpu.index)
+    said = {"link": f"{generation} x{width}", "best": f"{best.generation_max} x{best.width_max}"}
+    evidence = _slot(gpu)
     return _gate(
-        *(data, "inventory-nvlink", name_of(gpu), found, wanted, "links", bad),
-        least=True,
-        unread="its connections to the other GPUs are unknown",
-    )
-
-
-def _power_limit(data: RunData, gpu: Gpu, wanted: float) -> Gate:
-    bad = Diagnosis(
-        class_=GateClass.POWER_CAP,
-        sentence="its power limit was lowered",
-        next=(f"raise it: sudo nvidia-smi -i {gpu.index} -pl {wanted:.0f}",),
-    )
-    return _gate(
-        *(data, "inventory-power-limit", name_of(gpu), gpu.power_limit_w, wanted, "W", bad),
-        least=True,
-        unread=f"its power limit is unknown: {_why(gpu, 'power_limit_w')}",
+        *(data, name, device, reached, 100.0, "%"), least=True, evidence=evidence, said=said
     )
 
 
 def _identical(data: RunData) -> Gate:
     """Return whether all GPUs are of one kind: board, memory, power limit and ECC."""
     name = "inventory-identical"
-    kind_of = {
-        name_of(gpu): (gpu.name, gpu.memory_total_bytes, gpu.power_limit_w, gpu.ecc_mode)
-        for gpu in data.node.gpus
-    }
+    kind = attrgetter("name", "memory_total_bytes", "power_limit_w", "ecc_mode")
+    kind_of = {name_of(gpu): kind(gpu) for gpu in data.node.gpus}
     kinds = Counter(kind_of.values())
     if not kinds:
         return _undecided(data, name, _NODE, "no GPU answers", "kinds")
     usual = kinds.most_common(1)[0][0]
     odd = ", ".join(device for device, kind in kind_of.items() if kind != usual)
-    bad = Diagnosis(
-        class_=GateClass.CONFIG,
-        sentence=f"{odd} differs from the others in board, memory, power limit or ECC",
-        next=("see them side by side: gpucheck list -v",),
-    )
-    return _gate(data, name, _NODE, len(kinds), 1.0, "kinds", bad)
+    return _gate(data, name, _NODE, len(kinds), 1.0, "kinds", said={"odd": odd})
 
 
 # ---------------------------------------------------------------------------------- results
@@ -352,23 +279,23 @@ def _identical(data: RunData) -> Gate:
 def _processes(data: RunData, device: str, runs: Sequence[ProcessRun]) -> Gate:
     """Return whether every process returned a document, and none lost its GPU."""
     failures = [failure for run in runs if (failure := _fatal(run)) is not None]
-    first = decisive(failures) if failures else Failure(code="", message="")
+    if not failures:
+        return _gate(data, "processes", device, 0, 0, "failed")
+    first = decisive(failures)
     counts = Counter(failure.code for failure in failures)
-    bad = Diagnosis(
+    gate = _gate(
+        *(data, "processes", device, len(failures), 0, "failed"),
         class_=class_of_failure(first),
-        sentence=first.message,
         evidence=tuple(
             Evidence(code, f"{count} of {count_of(len(runs), 'process')}")
             for code, count in counts.items()
         ),
-        # What was interrupted is no fault to look for.
-        next=first.remedy
-        or (() if first.code == WORKER_INTERRUPTED else ("look for a fault: gpucheck detect",)),
+        said={"what": first.message},
     )
-    gate = _gate(data, "processes", device, len(failures), 0, "failed", bad)
-    if failures and leaves_open(first):
-        return replace(gate, status=GateStatus.INCONCLUSIVE)
-    return gate
+    # What was interrupted is no fault to look for.
+    if first.remedy or first.code == WORKER_INTERRUPTED:
+        gate = replace(gate, next=first.remedy)
+    return replace(gate, status=GateStatus.INCONCLUSIVE) if leaves_open(first) else gate
 
 
 def _fatal(run: ProcessRun) -> Failure | None:
@@ -412,28 +339,25 @@ def _unchecked(data: RunData, device: str, runs: Sequence[ProcessRun]) -> Gate:
 def _wrong(
     data: RunData, device: str, name: str, wrong: Sequence[Measurement], count: int, *, most: int
 ) -> Gate:
+    if not wrong:
+        return _gate(data, name, device, 0, most, "wrong")
+    said: dict[str, object] = {"what": _what(wrong[0]), "count": count}
+    if (verified := wrong[0].verified) is not None and verified.error is not None:
+        said["off_by"] = off_by(verified)
     # If gpucheck's own rows are right, the device computes right, and the framework does not.
-    its_own = bool(wrong) and all(row.framework is not None for row in wrong)
-    bad = Diagnosis(
-        class_=GateClass.SOFTWARE if its_own else GateClass.HARDWARE,
-        sentence=_first_wrong(wrong[0], count) if wrong else "",
+    its_own = all(row.framework is not None for row in wrong)
+    return _gate(
+        *(data, name, device, len(wrong), most, "wrong"),
+        case=f"{name}-of-framework" if its_own else name,
         evidence=tuple(
             Evidence(_what(row), row.error.message if row.error else "wrong") for row in wrong[:5]
         ),
-        next=_OTHER_VERSION if its_own else _SWAP,
+        said=said,
     )
-    return _gate(data, name, device, len(wrong), most, "wrong", bad)
 
 
 def _what(row: Measurement) -> str:
     return f"{row.kernel} {row.framework.text if row.framework is not None else row.variant}"
-
-
-def _first_wrong(row: Measurement, count: int) -> str:
-    what = _what(row)
-    if row.verified is None or row.verified.error is None:
-        return f"{what} gave NaN or infinity ({count} results were checked)"
-    return f"{what}: {off_by(row.verified)} ({count} results were checked)"
 
 
 # ---------------------------------------------------------------------------------- sensors
@@ -449,8 +373,13 @@ def _throttling(data: RunData, device: str) -> Iterator[Gate]:
             continue
         class_ = _OF_REASON.get(reason, GateClass.HARDWARE)
         seconds = max(_limited_s(gpu, reason) for gpu in telemetry)
-        bad = _hot(telemetry, class_, f"the driver held the clock down: {reason}")
-        gate = _gate(data, name, device, seconds, most_s, "s", bad)
+        gate = _gate(
+            *(data, name, device, seconds, most_s, "s"),
+            case="throttle",
+            class_=class_,
+            evidence=tuple(_heat_and_power(telemetry)),
+            said={"reason": reason},
+        )
         yield _if_read(gate, [why_unread(gpu, reason) for gpu in telemetry])
 
 
@@ -469,11 +398,6 @@ def _if_read(gate: Gate, unread: Sequence[str | None]) -> Gate:
         class_=GateClass.SOFTWARE,
         next=("see what the driver says: gpucheck detect",),
     )
-
-
-def _hot(telemetry: Sequence[GpuTelemetry], class_: GateClass, reason: str) -> Diagnosis:
-    evidence = tuple(_heat_and_power(telemetry))
-    return Diagnosis(class_=class_, sentence=reason, evidence=evidence, next=_STEPS[class_])
 
 
 def _limited_s(gpu: GpuTelemetry, reason: str) -> float:
@@ -503,16 +427,17 @@ def _sensors(data: RunData, device: str) -> Iterator[Gate]:
     heat = [one.temperature_c.high for one in telemetry if one.temperature_c is not None]
     clocks = [one.clock_sm_mhz for one in telemetry if one.clock_sm_mhz is not None]
     drops = [100 * (1 - one.median / one.high) for one in clocks if one.high > 0]
-    hot = _hot(telemetry, GateClass.THERMAL, "it got hotter than allowed")
-    below = "under load, its clock fell too far below the highest reading"
-    slow = _hot(telemetry, _class_of_drop(telemetry), below)
-    for name, limit, values, unit, bad in (
-        ("temperature", demands.max_temperature_c, heat, "C", hot),
-        ("clock-drop", demands.max_clock_drop_percent, drops, "%", slow),
+    for name, limit, values, unit, class_ in (
+        ("temperature", demands.max_temperature_c, heat, "C", GateClass.THERMAL),
+        ("clock-drop", demands.max_clock_drop_percent, drops, "%", _class_of_drop(telemetry)),
     ):
         if limit is not None:
-            most, unread = max(values, default=None), data.why_no_telemetry(device)
-            yield _gate(data, name, device, most, limit, unit, bad, unread=unread)
+            yield _gate(
+                *(data, name, device, max(values, default=None), limit, unit),
+                class_=class_,
+                evidence=tuple(_heat_and_power(telemetry)),
+                said={"why": data.why_no_telemetry(device)},
+            )
 
 
 def _class_of_drop(telemetry: Sequence[GpuTelemetry]) -> GateClass:
@@ -539,15 +464,10 @@ def _new_errors(data: RunData, device: str) -> Iterator[Gate]:
         if not telemetry:
             yield _undecided(data, name, device, data.why_no_telemetry(device), "errors")
             continue
-        bad = Diagnosis(
-            class_=GateClass.HARDWARE,
-            sentence=f"the counter {counter.replace('_', ' ')} grew during the run",
-            next=(
-                "look at its health: gpucheck detect --only health",
-                "look for the driver's errors: sudo dmesg | grep -i xid",
-            ),
+        said = {"counter": counter.replace("_", " ")}
+        gate = _gate(
+            *(data, name, device, grown[counter], most, "errors"), case="new-errors", said=said
         )
-        gate = _gate(data, name, device, grown[counter], most, "errors", bad)
         key = f"new_errors.{counter}"
         yield _if_read(gate, [gpu.unavailable.get(key) for gpu in telemetry])
 
@@ -571,17 +491,15 @@ def _corruption(data: RunData, device: str) -> Gate:
             steps=why.remedy,
         )
     count = sum(one.mismatches + (one.reference_ok is False) for one in wrong) + (odd is not None)
-    bad = Diagnosis(
-        class_=GateClass.HARDWARE,
-        sentence=corruption_sentence(wrong[0]) if wrong else odd or "",
+    most = data.profile.stability.corruption or 0
+    return _gate(
+        *(data, "corruption", device, count, most, "wrong numbers"),
         evidence=tuple(
             Evidence(f"{one.dtype} {'x'.join(map(str, one.shape))}", f"{one.products} products")
             for one in (wrong or compared)[:5]
         ),
-        next=_SWAP,
+        said={"what": corruption_sentence(wrong[0]) if wrong else odd},
     )
-    most = data.profile.stability.corruption or 0
-    return _gate(data, "corruption", device, count, most, "wrong numbers", bad)
 
 
 def _boards(data: RunData) -> dict[str, str]:
@@ -604,17 +522,19 @@ def _gate(
     measured: float | None,
     limit: float,
     unit: str,
-    bad: Diagnosis,
     *,
     least: bool = False,
-    unread: str = "",
+    case: str = "",
+    class_: GateClass | None = None,
+    evidence: tuple[Evidence, ...] = (),
+    said: Mapping[str, object] = MappingProxyType({}),
 ) -> Gate:
     """Return the gate of a number that may not be above its limit; with `least`, not below it.
 
-    `unread` says why there is no number.
+    A gate that fails has the texts of its name, or of `case`, with what is `said`.
     """
     if measured is None:
-        return _undecided(data, name, device, unread, unit)
+        return _undecided(data, name, device, explain_unread(name, said.get("why")), unit)
     good = measured >= limit if least else measured <= limit
     gate = Gate(
         id=name,
@@ -626,7 +546,7 @@ def _gate(
         measured=float(measured),
         limit=float(limit),
     )
-    return gate if good else explained(gate, bad)
+    return gate if good else explained(gate, diagnose(case or name, said, evidence, class_))
 
 
 def _undecided(
