@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, fields, replace
 from itertools import zip_longest
 
 from gpucheck.bench import stats
@@ -76,46 +76,6 @@ _LARGE_BYTES = 32 * 2**20
 _INTERVALS = ("ci95_s", "repeat95_s")
 
 
-def run_bench(
-    request: BenchRequest,
-    *,
-    clock: Clock,
-    cpu: LinuxCpu,
-    blas: Blas,
-    gpus: OpenedGpus,
-    progress: Progress,
-    run_environment: RunEnvironment | None = None,
-    kernels: Mapping[str, Kernel] = KERNELS,
-    watch: Callable[[Sequence[CaseState]], None] | None = None,
-    offer: Callable[[Callable[[], BenchResult]], None] | None = None,
-    announce: Callable[[str], None] | None = None,
-    frameworks: Frameworks | None = None,
-) -> BenchResult:
-    """Measure what the request names, on the processor and on the given GPUs.
-
-    A row that fails carries its error, and the others continue. An interrupt keeps what was
-    measured (`result.interrupted`). Without a GPU the processor's rows come with `gpu_unavailable`.
-    Before measuring, `watch` receives the rows' states, to look at whenever `progress` is called,
-    and `offer` receives a function that returns the result so far, for another thread
-    to call when the driver hangs. `announce` receives a sentence with the rows that the budget is
-    too short for; the result's notes repeat it. `frameworks` are measured beside gpucheck's own
-    kernels; their children have been started.
-
-    Raises:
-        WrongUseError: the request is invalid or does not fit into memory.
-        MissingError: nothing that it names is on this machine, or no framework is.
-    """
-    run_environment = run_environment or RunEnvironment()
-    frameworks = frameworks or Frameworks()
-    bench = _Bench(request, clock, cpu, blas, gpus, progress, run_environment, kernels, frameworks)
-    if offer is not None:
-        offer(bench.so_far)
-    try:
-        return bench.run(announce, watch)
-    finally:
-        run_environment.sensors.close()
-
-
 @dataclass(slots=True, kw_only=True)
 class _GroupRun:
     """Group with its inputs, its states, and the host's other load during its slices."""
@@ -126,37 +86,51 @@ class _GroupRun:
     host: HostShare
 
 
-@dataclass
-class _Bench:
-    """State of a running benchmark."""
+@dataclass(kw_only=True)
+class Bench:
+    """Benchmark of what a request names, on the processor and on the given GPUs.
 
-    _request: BenchRequest
-    _clock: Clock
-    _cpu: LinuxCpu
-    _blas: Blas
-    _opened: OpenedGpus
-    _progress: Progress
-    _run_environment: RunEnvironment
-    _kernels: Mapping[str, Kernel]
-    _frameworks: Frameworks
+    Before measuring, `watch` receives the rows' states, to look at whenever `progress` is called,
+    and `offer` receives a function that returns the result so far, for another thread to call when
+    the driver hangs. `announce` receives a sentence with the rows that the budget is too short for;
+    the result's notes repeat it. `frameworks` are measured beside gpucheck's own kernels; their
+    children have been started.
+
+    Raises:
+        WrongUseError: the request is invalid or does not fit into memory.
+        MissingError: nothing that it names is on this machine.
+    """
+
+    request: BenchRequest
+    clock: Clock
+    cpu: LinuxCpu
+    blas: Blas
+    gpus: OpenedGpus
+    progress: Progress
+    run_environment: RunEnvironment = field(default_factory=RunEnvironment)
+    kernels: Mapping[str, Kernel] = field(default_factory=lambda: KERNELS)
+    frameworks: Frameworks = field(default_factory=Frameworks)
+    watch: Callable[[Sequence[CaseState]], None] | None = None
+    offer: Callable[[Callable[[], BenchResult]], None] | None = None
+    announce: Callable[[str], None] | None = None
 
     def __post_init__(self) -> None:
         """Select the devices and plan what to measure on them."""
-        run_environment = self._run_environment
+        run_environment = self.run_environment
         self._observer = Observer(
             run_environment.sensors,
             own_pid=os.getpid(),
             before=run_environment.processes,
             claims=run_environment.claims,
-            children=self._frameworks.pids,
+            children=self.frameworks.pids,
         )
-        with_cpu, chosen = select_devices(self._request.devices, self._opened)
-        self._devices = {gpu.facts.cuda_index: gpu for gpu in self._opened.devices}
-        self._facts = self._cpu.facts()
+        with_cpu, chosen = select_devices(self.request.devices, self.gpus)
+        self._devices = {gpu.facts.cuda_index: gpu for gpu in self.gpus.devices}
+        self._facts = self.cpu.facts()
         self._boards = tuple(_described(gpu, run_environment) for gpu in chosen)
         self._plan = make_plan(
-            self._request,
-            self._kernels,
+            self.request,
+            self.kernels,
             Resources(
                 with_cpu=with_cpu,
                 gpus=self._boards,
@@ -164,7 +138,7 @@ class _Bench:
                 cache_bytes=self._facts.last_level_bytes,
                 holders=run_environment.holders,
                 variables=run_environment.variables,
-                frameworks=tuple(one.name for one in self._frameworks.members),
+                frameworks=tuple(one.name for one in self.frameworks.members),
             ),
         )
         self._kept: dict[str, object] = {}
@@ -172,33 +146,42 @@ class _Bench:
         self._load: CpuLoad
         self._group_runs: list[_GroupRun] = []
 
-    def run(
-        self,
-        announce: Callable[[str], None] | None,
-        watch: Callable[[Sequence[CaseState]], None] | None,
-    ) -> BenchResult:
-        """Measure every group and assemble the result."""
-        self._frameworks.wait(lambda text: self._progress(text, 0.0, self._plan.budget_s))
-        self._start_s, self._load = self._clock(), self._cpu.load()
-        self._observer.start(gpu.uuid for gpu in self._boards if gpu.uuid is not None)
-        self._group_runs = [self._prepare(group) for group in self._plan.groups]
-        settings, states = self._settings(), self._states()
-        estimate_costs(states, measure_host_rates(self._clock, self._blas), self._boards)
-        leave_out(states, settings.budget_s)
-        left_out = shortage(states, settings.budget_s)
-        if announce is not None and left_out is not None:
-            announce(left_out)
-        if watch is not None:
-            watch(states)
-        interrupted = measure(
-            [alternating(group_run.states) for group_run in self._group_runs],
-            settings,
-            self._clock,
-            self._progress,
-            self._run_environment.sensors.joules,
-            self._watched,
-        )
-        return self._result(interrupted=interrupted)
+    def run(self) -> BenchResult:
+        """Measure every group and assemble the result.
+
+        A row that fails carries its error, and the others continue. An interrupt keeps what was
+        measured (`result.interrupted`). Without a GPU the processor's rows come with
+        `gpu_unavailable`.
+
+        Raises:
+            MissingError: no framework of those that are named is on this machine.
+        """
+        if self.offer is not None:
+            self.offer(self.so_far)
+        try:
+            self.frameworks.wait(lambda text: self.progress(text, 0.0, self._plan.budget_s))
+            self._start_s, self._load = self.clock(), self.cpu.load()
+            self._observer.start(gpu.uuid for gpu in self._boards if gpu.uuid is not None)
+            self._group_runs = [self._prepare(group) for group in self._plan.groups]
+            settings, states = self._settings(), self._states()
+            estimate_costs(states, measure_host_rates(self.clock, self.blas), self._boards)
+            leave_out(states, settings.budget_s)
+            left_out = shortage(states, settings.budget_s)
+            if self.announce is not None and left_out is not None:
+                self.announce(left_out)
+            if self.watch is not None:
+                self.watch(states)
+            interrupted = measure(
+                [alternating(group_run.states) for group_run in self._group_runs],
+                settings,
+                self.clock,
+                self.progress,
+                self.run_environment.sensors.joules,
+                self._watched,
+            )
+            return self._result(interrupted=interrupted)
+        finally:
+            self.run_environment.sensors.close()
 
     def _states(self) -> list[CaseState]:
         return [state for group_run in self._group_runs for state in group_run.states]
@@ -210,9 +193,9 @@ class _Bench:
         return self._result(interrupted=True)
 
     def _result(self, *, interrupted: bool) -> BenchResult:
-        group_runs, seconds = self._group_runs, self._clock() - self._start_s
+        group_runs, seconds = self._group_runs, self.clock() - self._start_s
         host = HostShare(facts=self._facts)
-        host.add(self._load, self._cpu.load(), seconds)
+        host.add(self._load, self.cpu.load(), seconds)
         limits, rows = (
             [
                 row
@@ -226,20 +209,20 @@ class _Bench:
         rooflines = rooflines_of(measured)
         rows = [self._with_roofline(row, rooflines, measured) for row in rows]
         environment = environment_of(
-            self._request,
-            self._cpu,
+            self.request,
+            self.cpu,
             self._facts,
-            self._blas,
-            self._opened,
+            self.blas,
+            self.gpus,
             self._boards,
             rooflines,
-            self._run_environment.variables,
+            self.run_environment.variables,
             host=host.state(),
             load_average_1m=self._load.load_average_1m,
             duration_s=seconds,
             budget_s=self._plan.budget_s,
         )
-        environment = replace(environment, frameworks=self._frameworks.facts())
+        environment = replace(environment, frameworks=self.frameworks.facts())
         rows = with_framework_doubts(rows, environment.frameworks)
         comparisons = compare(rows, self._faster_cpu())
         conclusions = (
@@ -250,7 +233,7 @@ class _Bench:
         )
         makers = {row.framework.name for row in rows if row.framework is not None}
         short = shortage(self._states(), self._plan.budget_s)
-        if self._request.samples is SampleDetail.SUMMARY:
+        if self.request.samples is SampleDetail.SUMMARY:
             rows = [replace(row, samples_s=(), cpu_samples_s=(), warmup_s=()) for row in rows]
         return BenchResult(
             measurements=tuple(rows),
@@ -259,11 +242,11 @@ class _Bench:
             conclusions=conclusions,
             telemetry=self._telemetry() if self._boards else None,
             notes=(
-                *self._run_environment.notes,
-                *((WSL_NOTE,) if self._run_environment.wsl and self._boards else ()),
+                *self.run_environment.notes,
+                *((WSL_NOTE,) if self.run_environment.wsl and self._boards else ()),
                 *unified_notes(self._boards),
                 *self._plan.notes,
-                *self._frameworks.without_rows(makers, on_gpus=bool(self._boards)),
+                *self.frameworks.without_rows(makers, on_gpus=bool(self._boards)),
                 *([] if short is None else [short]),
             ),
             headline=headline(comparisons),
@@ -272,7 +255,7 @@ class _Bench:
 
     def _telemetry(self) -> Telemetry:
         found = self._observer.result()
-        if self._request.samples is not SampleDetail.SUMMARY:
+        if self.request.samples is not SampleDetail.SUMMARY:
             return found
         why = {"history": "left out by --samples summary"}
         gpus = (replace(gpu, history=None, unavailable=gpu.unavailable | why) for gpu in found.gpus)
@@ -295,8 +278,8 @@ class _Bench:
 
     def _prepare(self, group: Group) -> _GroupRun:
         inputs = HostData(
-            self._request.seed,
-            self._request.fill,
+            self.request.seed,
+            self.request.fill,
             kept_from_bytes=self._kept_from_bytes(group),
             kept=self._kept,
         )
@@ -305,7 +288,7 @@ class _Bench:
             maker = (case.label.device, _maker(case))
             state = CaseState(
                 case=case,
-                near_cpus=self._run_environment.near_cpus.get(case.label.gpu_uuid or ""),
+                near_cpus=self.run_environment.near_cpus.get(case.label.gpu_uuid or ""),
                 reference=any((one.case.label.device, _maker(one.case)) == maker for one in states),
                 limit=group.limit,
             )
@@ -329,7 +312,7 @@ class _Bench:
         boards = [board for board in self._boards if board.cuda_index in group.gpus]
         places = [*([None] if group.frameworks_on_cpu else []), *boards]
         if not group.limit:
-            for framework in self._frameworks.members:
+            for framework in self.frameworks.members:
                 for place in places:
                     cases.extend(framework_cases(group.kernel, order, framework, place))
         return cases
@@ -342,7 +325,7 @@ class _Bench:
         board = next(board for board in self._boards if board.cuda_index == number)
         theirs = (
             case
-            for framework in self._frameworks.members
+            for framework in self.frameworks.members
             for case in framework_cases(group.kernel, order, framework, board)
         )
         return (*own, *theirs)
@@ -355,14 +338,14 @@ class _Bench:
             dtype=group.dtype,
             data=inputs,
             cpu=self._facts,
-            clock=self._clock,
-            blas=self._blas,
+            clock=self.clock,
+            blas=self.blas,
             gpus=gpus,
         )
 
     def _settings(self) -> Settings:
         """Return the settings; energy gets at most half of the time, samples the rest."""
-        mode, budget_s = self._request.mode, self._plan.budget_s
+        mode, budget_s = self.request.mode, self._plan.budget_s
         on_gpu = sum(
             state.case.label.gpu_uuid is not None and not group_run.group.limit
             for group_run in self._group_runs
@@ -381,12 +364,12 @@ class _Bench:
     def _watched(self, place: int) -> Iterator[None]:
         """Read the host's load and the sensors before and after a group's slices."""
         group_run = self._group_runs[place]
-        start_s, load = self._clock(), self._cpu.load()
+        start_s, load = self.clock(), self.cpu.load()
         try:
             yield
         finally:
-            seconds = self._clock() - start_s
-            group_run.host.add(load, self._cpu.load(), seconds)
+            seconds = self.clock() - start_s
+            group_run.host.add(load, self.cpu.load(), seconds)
             self._observer.end_slices(id(group_run), seconds)
             # The next group needs this memory, and the next round needs different memory.
             group_run.inputs.renew()
@@ -394,7 +377,7 @@ class _Bench:
     def _rows(self, group_run: _GroupRun) -> list[Measurement]:
         host, rows = group_run.host.state(), []
         slow_blas = explain_slow_blas(
-            self._blas.read(), self._facts.instruction_sets, self._run_environment.variables
+            self.blas.read(), self._facts.instruction_sets, self.run_environment.variables
         )
         for state in group_run.states:
             uuid = state.case.label.gpu_uuid
@@ -405,11 +388,11 @@ class _Bench:
             environment = RowEnvironment(
                 host=host,
                 gpu=gpu,
-                fill=self._request.fill,
-                far=uuid in self._run_environment.far,
+                fill=self.request.fill,
+                far=uuid in self.run_environment.far,
                 integrated=bool(board and board.integrated),
                 chip_to_chip=bool(board and board.is_linked_chip_to_chip),
-                wsl=self._run_environment.wsl,
+                wsl=self.run_environment.wsl,
                 clock_max_mhz=next((clock for clock in clocks if clock), None),
                 slow_blas=slow_blas,
             )
@@ -423,7 +406,7 @@ class _Bench:
         row = with_percentages(row, rooflines, self._boards, measured)
         gpu = next((gpu for gpu in self._boards if row.device == gpu.device), None)
         unavailable = row.unavailable
-        if gpu is not None and ENERGY_S[self._request.mode] > 0 and row.joules_per_op is None:
+        if gpu is not None and ENERGY_S[self.request.mode] > 0 and row.joules_per_op is None:
             unavailable = unavailable | {"joules_per_op": "the GPU's energy was not counted here"}
         doubts = (*row.doubts, *doubts_about_roofline(row, gpu))
         return replace(row, doubts=doubts, unavailable=unavailable)
@@ -445,8 +428,8 @@ class _Bench:
                 and row.error is None
                 and (row.ci95_s is not None or "accuracy" in row.facts)
             ]
-            if name in self._kernels:
-                found.extend(self._kernels[name].conclude(good))
+            if name in self.kernels:
+                found.extend(self.kernels[name].conclude(good))
         return tuple(found)
 
 
@@ -464,16 +447,7 @@ def to_measurement(state: CaseState, environment: RowEnvironment) -> Measurement
     doubts = doubts_about(state, environment)
     return Measurement(
         id=label.id,
-        kernel=label.kernel,
-        variant=label.variant,
-        framework=label.framework,
-        device=label.device,
-        gpu_uuid=label.gpu_uuid,
-        dtype=label.dtype,
-        shape=label.shape,
-        scope=label.scope,
-        threads=label.threads,
-        parameters=label.parameters,
+        **{part.name: getattr(label, part.name) for part in fields(label)},
         flops=work.flops,
         bytes_moved=work.bytes_moved,
         loops=state.loops if samples else None,

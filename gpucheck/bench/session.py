@@ -19,7 +19,7 @@ from gpucheck.bench.frameworks import Frameworks, open_frameworks, use_gpus
 from gpucheck.bench.model import NO_TIME, NOTHING_SETTLED, BenchResult, Corruption, is_wrong
 from gpucheck.bench.plan import MEMORY_TAKEN, NO_GPU, check_device_names, select_devices
 from gpucheck.bench.request_model import BenchMode, BenchRequest, Fill
-from gpucheck.bench.run import run_bench
+from gpucheck.bench.run import Bench
 from gpucheck.bench.sampler import CLOCK_STUCK, CaseState
 from gpucheck.bench.scheduler import Progress
 from gpucheck.bench.sdc import (
@@ -239,7 +239,7 @@ class Session:
     ) -> BenchResult:
         """Measure, then repeat one product on each device for `corruption_s` seconds.
 
-        `watch`, `offer` and `announce` are as in `run_bench`.
+        `watch`, `offer` and `announce` are as in `Bench`.
 
         Raises:
             WrongUseError: the request is invalid or does not fit into memory.
@@ -260,8 +260,8 @@ class Session:
                 blas=blas,
                 holders=self.run_environment.holders,
             )
-        result = run_bench(
-            self.request,
+        result = Bench(
+            request=self.request,
             clock=monotonic_s,
             cpu=cpu,
             blas=blas,
@@ -272,7 +272,7 @@ class Session:
             offer=offer,
             announce=announce,
             frameworks=self.frameworks,
-        )
+        ).run()
         unchecked = self._unchecked() if corruption_s else ()
         if not (products or unchecked) or result.interrupted:
             return result

@@ -22,7 +22,7 @@ from gpucheck.bench.frameworks import Framework, Frameworks
 from gpucheck.bench.kernels import KERNELS
 from gpucheck.bench.model import BenchResult, Conclusion, Fact, Measurement, Roofline, Scope
 from gpucheck.bench.request_model import BenchMode, BenchRequest, SampleDetail
-from gpucheck.bench.run import alternating, run_bench
+from gpucheck.bench.run import Bench, alternating
 from gpucheck.bench.sampler import CaseState
 from gpucheck.drivers.gpu import GpuDevice, OpenedGpus
 from gpucheck.drivers.host.blas import Blas
@@ -93,15 +93,15 @@ def run(
     kernels: Mapping[str, Kernel] = KERNELS,
 ) -> tuple[BenchResult, list[tuple[str, float, float]]]:
     told: list[tuple[str, float, float]] = []
-    result = run_bench(
-        request,
+    result = Bench(
+        request=request,
         clock=clock or FakeClock(),
         cpu=cpu or FakeCpu(),
         blas=FakeBlas(),
         gpus=gpus,
         progress=lambda *news: told.append(news),
         kernels=kernels,
-    )
+    ).run()
     return result, told
 
 
@@ -205,8 +205,8 @@ def test_rows_beyond_the_budget_are_announced_and_noted() -> None:
             return list(cases)
 
     said: list[str] = []
-    result = run_bench(
-        BenchRequest(budget_s=10.0),
+    result = Bench(
+        request=BenchRequest(budget_s=10.0),
         clock=clock,
         cpu=FakeCpu(),
         blas=FakeBlas(),
@@ -214,7 +214,7 @@ def test_rows_beyond_the_budget_are_announced_and_noted() -> None:
         progress=lambda *news: said.append("progress"),
         kernels={"fake": Costly(clock)},
         announce=said.append,
-    )
+    ).run()
 
     note = said[0]
     assert "10 s is too short for every row; left out: fake float32 8 naive" in note
@@ -379,14 +379,14 @@ class ProcessClock:
 
 @pytest.mark.slow
 def test_a_real_small_run_on_this_processor() -> None:
-    result = run_bench(
-        BenchRequest(mode=BenchMode.QUICK, size=64, budget_s=4.0, devices=("cpu",)),
+    result = Bench(
+        request=BenchRequest(mode=BenchMode.QUICK, size=64, budget_s=4.0, devices=("cpu",)),
         clock=ProcessClock(),
         cpu=LinuxCpu(),
         blas=Blas(),
         gpus=NO_GPU,
         progress=lambda label, fraction, seconds_left: None,
-    )
+    ).run()
 
     assert {row.kernel for row in result.measurements} == {
         name for name, kernel in KERNELS.items() if not kernel.gpus_needed
@@ -481,8 +481,8 @@ def test_each_mode_warms_up_for_its_time_and_wants_its_precision(
     clock = FakeClock()
     watched: list[CaseState] = []
 
-    result = run_bench(
-        BenchRequest(mode=mode, budget_s=100.0),
+    result = Bench(
+        request=BenchRequest(mode=mode, budget_s=100.0),
         clock=clock,
         cpu=FakeCpu(),
         blas=FakeBlas(),
@@ -490,7 +490,7 @@ def test_each_mode_warms_up_for_its_time_and_wants_its_precision(
         progress=lambda *news: None,
         kernels={"fake": FakeKernel(clock, step=2**-6)},
         watch=watched.extend,
-    )
+    ).run()
 
     (row,), (state,) = result.measurements, watched
     # One run finds the repetitions; later slices warm up for a quarter of their time.
@@ -513,8 +513,8 @@ def test_what_is_there_is_offered_while_the_driver_hangs() -> None:
             steps = itertools.repeat(0.02)
             return [FakeCase(steps, self.clock, label=label(), prepare=look)]
 
-    run_bench(
-        BenchRequest(),
+    Bench(
+        request=BenchRequest(),
         clock=clock,
         cpu=FakeCpu(),
         blas=FakeBlas(),
@@ -522,7 +522,7 @@ def test_what_is_there_is_offered_while_the_driver_hangs() -> None:
         progress=lambda *news: None,
         kernels={"fake": Looking(clock)},
         offer=offered.append,
-    )
+    ).run()
 
     assert [one.interrupted for one in seen] == [True] * len(seen)
     assert [len(one.measurements[0].round_sizes) for one in seen] == list(range(len(seen)))
@@ -559,8 +559,8 @@ def test_a_framework_has_rows_of_what_was_requested_on_every_device_that_takes_p
             )
 
     told: list[str] = []
-    result = run_bench(
-        BenchRequest(
+    result = Bench(
+        request=BenchRequest(
             kernels=("softmax",),
             dtypes=("float32",),
             size=64,
@@ -575,7 +575,7 @@ def test_a_framework_has_rows_of_what_was_requested_on_every_device_that_takes_p
         progress=lambda text, fraction, seconds_left: told.append(f"{text} {seconds_left:.2g}"),
         kernels=PLAIN,
         frameworks=Frameworks([Framework(process=cast("FrameworkProcess", Broken()))]),
-    )
+    ).run()
 
     assert told[0] == "importing PyTorch 4"
     made = [row for row in result.measurements if row.framework is not None]
@@ -677,8 +677,8 @@ def test_sensors_become_telemetry_doubts_and_energy() -> None:
         budget_s=4.0,
     )
 
-    result = run_bench(
-        request,
+    result = Bench(
+        request=request,
         clock=clock,
         cpu=FakeCpu(),
         blas=FakeBlas(),
@@ -691,7 +691,7 @@ def test_sensors_become_telemetry_doubts_and_energy() -> None:
             claims={"GPU-00000000": "alice"},
         ),
         kernels=PLAIN,
-    )
+    ).run()
 
     row = result.measurements[0]
     codes = {doubt.code for doubt in row.doubts}
@@ -754,8 +754,8 @@ def test_energy_gets_half_of_the_time_at_most_in_equal_parts() -> None:
         budget_s=4.0,
     )
 
-    result = run_bench(
-        request,
+    result = Bench(
+        request=request,
         clock=clock,
         cpu=FakeCpu(),
         blas=FakeBlas(),
@@ -763,7 +763,7 @@ def test_energy_gets_half_of_the_time_at_most_in_equal_parts() -> None:
         progress=lambda label, fraction, seconds_left: None,
         run_environment=RunEnvironment(sensors=sensors),
         kernels=PLAIN,
-    )
+    ).run()
 
     windows_s = [end - start for start, end in zip(read_at_s[::2], read_at_s[1::2], strict=True)]
     counted = [row for row in result.measurements if row.joules_per_op is not None]
@@ -776,22 +776,26 @@ def test_energy_gets_half_of_the_time_at_most_in_equal_parts() -> None:
 def test_wsl2_is_stated_once_for_the_run() -> None:
     def notes(*, wsl: bool) -> tuple[str, ...]:
         clock = FakeClock()
-        return run_bench(
-            BenchRequest(
-                kernels=("softmax",),
-                dtypes=("float32",),
-                devices=("gpu",),
-                size=64,
-                budget_s=1.0,
-            ),
-            clock=clock,
-            cpu=FakeCpu(),
-            blas=FakeBlas(),
-            gpus=OpenedGpus(devices=[FakeGpu(clock)]),
-            progress=lambda label, fraction, seconds_left: None,
-            run_environment=RunEnvironment(wsl=wsl),
-            kernels=PLAIN,
-        ).notes
+        return (
+            Bench(
+                request=BenchRequest(
+                    kernels=("softmax",),
+                    dtypes=("float32",),
+                    devices=("gpu",),
+                    size=64,
+                    budget_s=1.0,
+                ),
+                clock=clock,
+                cpu=FakeCpu(),
+                blas=FakeBlas(),
+                gpus=OpenedGpus(devices=[FakeGpu(clock)]),
+                progress=lambda label, fraction, seconds_left: None,
+                run_environment=RunEnvironment(wsl=wsl),
+                kernels=PLAIN,
+            )
+            .run()
+            .notes
+        )
 
     assert notes(wsl=True).count(WSL_NOTE) == 1
     assert WSL_NOTE not in notes(wsl=False)

@@ -262,7 +262,7 @@ def test_the_host_has_the_drivers_version() -> None:
 def test_a_mistake_in_the_repetition_costs_no_measuring(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(session, "run_bench", lambda *_, **__: pytest.fail("it was measured"))
+    monkeypatch.setattr(session.Bench, "run", lambda self: pytest.fail("it was measured"))
     request = BenchRequest(devices=("cpu",), kernels=("launch",), size=10**7)
 
     with open_session(request, FakeProbes(), {}) as opened, pytest.raises(WrongUseError) as caught:
@@ -578,7 +578,7 @@ def test_arguments_of_another_kind_are_refused(wrong: dict[str, Any]) -> None:
 def test_the_probes_are_closed_after_a_benchmark_and_after_a_mistake(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(session, "run_bench", lambda *_, **__: result())
+    monkeypatch.setattr(session.Bench, "run", lambda self: result())
     for devices in ("cpu", "tpu"):
         probes = machine()
         request, found = replace(CPU, devices=(devices,)), None
@@ -590,7 +590,7 @@ def test_the_probes_are_closed_after_a_benchmark_and_after_a_mistake(
 
 def test_an_interrupted_call_interrupts_its_caller(monkeypatch: pytest.MonkeyPatch) -> None:
     stopped = replace(result(), interrupted=True)
-    monkeypatch.setattr(session, "run_bench", lambda *_, **__: stopped)
+    monkeypatch.setattr(session.Bench, "run", lambda self: stopped)
     probes = machine()
 
     with pytest.raises(KeyboardInterrupt):
