@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from operator import attrgetter
 
 from gpucheck.bench.model import (
     BenchResult,
@@ -18,7 +19,6 @@ from gpucheck.bench.rows_view import (
     has_rank,
     is_right,
     limit_of,
-    speed,
     variant_text,
 )
 from gpucheck.bench.telemetry import TROUBLE
@@ -188,12 +188,12 @@ def transfer(result: BenchResult) -> Chart | None:
             ways.setdefault(variant_text("transfer", row.variant), []).append(row)
     if max(map(len, ways.values()), default=0) < _CURVE:
         return None
-    best = max((row for of in ways.values() for row in of), key=speed)
+    best = max((row for of in ways.values() for row in of), key=attrgetter("speed"))
     series = tuple(
         Series(
             name,
             tuple(_bytes(row) / 2**20 for row in of),
-            tuple(speed(row) / _GIGA for row in of),
+            tuple(row.speed / _GIGA for row in of),
             Drawn.LINE,
         )
         for name, of in ways.items()
@@ -201,7 +201,7 @@ def transfer(result: BenchResult) -> Chart | None:
     return Chart(
         id="transfer",
         title="Transfer over size",
-        says=f"{best.device}: at most {rate(speed(best), 'B/s')},"
+        says=f"{best.device}: at most {rate(best.speed, 'B/s')},"
         f" {variant_text('transfer', best.variant)}.",
         x=Axis("size of one copy (MiB)", log=True),
         panels=(Panel(Axis("speed (GB/s)"), series),),

@@ -195,6 +195,11 @@ class Measurement:
     interrupted: bool = False
     unavailable: dict[str, str] = field(default_factory=dict)
 
+    @property
+    def speed(self) -> float:
+        """Return its work per second, 0 if it has none."""
+        return self.throughput.value if self.throughput is not None else 0.0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparisonSide:

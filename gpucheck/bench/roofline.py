@@ -21,6 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any
 
 from gpucheck.bench.boards import TableBoard, find_board, load_table
@@ -167,8 +168,8 @@ def _roofline(rows: Sequence[Measurement], device: str, threads: int | None) -> 
     return Roofline(
         device=device,
         threads=threads,
-        copy_bytes_per_s=max(map(_speed, copies), default=None),
-        gemm_flops_per_s=max(map(_speed, products), default=None),
+        copy_bytes_per_s=max(map(attrgetter("speed"), copies), default=None),
+        gemm_flops_per_s=max(map(attrgetter("speed"), products), default=None),
         gemm_dtype="float32",
         unavailable={"copy_bytes_per_s": _CACHED} if cached else {},
     )
@@ -189,10 +190,6 @@ def _sound(rows: Iterable[Measurement]) -> list[Measurement]:
         and row.scope is Scope.RESIDENT
         and row.throughput is not None
     ]
-
-
-def _speed(row: Measurement) -> float:
-    return row.throughput.value if row.throughput is not None else 0.0
 
 
 def with_percentages(
@@ -259,7 +256,7 @@ def _against_copy(
     if copy is not None:
         if cached and row.kernel not in STREAMS:
             row = replace(row, doubts=tuple(one for one in row.doubts if one.code != _RESIDENT))
-        return _shared(row, "copy", 100 * _speed(row) / copy, limit)
+        return _shared(row, "copy", 100 * row.speed / copy, limit)
     reasons = {} if roofline is None else roofline.unavailable
     reason = _NO_COPY if cached else reasons.get("copy_bytes_per_s")
     return row if reason is None else _lacking(row, "percent_of_copy", reason)
@@ -268,7 +265,7 @@ def _against_copy(
 def _copy_of_as_many_bytes(row: Measurement, possible: Sequence[Measurement]) -> float | None:
     own = row.bytes_moved or 0
     copies = [one for one in possible if one.kernel in STREAMS]
-    alike = [_speed(one) for one in copies if are_alike(own, one.bytes_moved or 0)]
+    alike = [one.speed for one in copies if are_alike(own, one.bytes_moved or 0)]
     return max(alike, default=None)
 
 
@@ -287,8 +284,9 @@ def _against_exponentials(row: Measurement, possible: Sequence[Measurement]) -> 
     rates = [float(one.facts[EXPONENTIALS]) for one in alike if EXPONENTIALS in one.facts]
     if row.percent_of_copy is not None and rates:
         of_a_number = (row.bytes_moved or 0) / math.prod(row.shape)
-        limit = max([max(rates) * (row.threads or 1) * of_a_number, *map(_speed, alike)])
-        percent = 100 * _speed(row) / limit
+        by_rate = max(rates) * (row.threads or 1) * of_a_number
+        limit = max(by_rate, *(one.speed for one in alike))
+        percent = 100 * row.speed / limit
         if percent > row.percent_of_copy:
             return _shared(row, "peak", percent, "exponentials alone, in the cache")
     return _lacking(row, "percent_of_peak", _BY_MEMORY)

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from gpucheck.bench.model import NO_TIME, BenchResult, Measurement, RowClock, Scope, is_wrong
@@ -80,7 +81,7 @@ def entries(rows: Sequence[Measurement], models: Mapping[str, str], *, each: boo
     sizes = len({row.shape for row in rows}) > 1
     found = []
     for group in alike.values():
-        ordered = sorted(group, key=speed)
+        ordered = sorted(group, key=attrgetter("speed"))
         middle = ordered[len(ordered) // 2]
         where = devices_text([row.device for row in group], len(models))
         found.append(Entry(middle, tuple(ordered), row_name(middle, where, sizes=sizes)))
@@ -247,7 +248,8 @@ def rows_table(found: Sequence[Entry], view: View) -> Table | Fitting:
 
     A wide terminal also shows how each was sampled, which -v says below the row.
     """
-    ranked = sorted((one.row for one in found if has_rank(one.row)), key=speed, reverse=True)
+    ranked = [one.row for one in found if has_rank(one.row)]
+    ranked.sort(key=attrgetter("speed"), reverse=True)
     figures = (Column(name, right=True) for name in ("time", "±", "speed", "share"))
     rows = [
         Row(
@@ -292,7 +294,7 @@ def speed_text(row: Measurement) -> str:
 def has_rank(row: Measurement) -> bool:
     """Return whether a row can be held against others: it is right, and its interval says where."""
     width = half_width(row)
-    return width is not None and width < _UNKNOWN and is_right(row) and speed(row) > 0
+    return width is not None and width < _UNKNOWN and is_right(row) and row.speed > 0
 
 
 def _is_slower(row: Measurement, other: Measurement) -> bool:
@@ -305,7 +307,7 @@ def _speeds(row: Measurement) -> tuple[float, float]:
     """Return from which to which speed a ranked row's interval goes."""
     assert row.repeat95_s is not None
     low_s, high_s = row.repeat95_s
-    work = speed(row) * (row.time_s or 0.0)
+    work = row.speed * (row.time_s or 0.0)
     return work / high_s, work / low_s
 
 
@@ -322,8 +324,8 @@ def _result(row: Measurement, ranked: Sequence[Measurement]) -> Inline:
         best, *others = ranked
         if row is best and all(_is_slower(other, best) for other in others):
             spans.append(Span("best", "bold green"))
-        elif _is_slower(row, best) and speed(best) >= _SLOWER * speed(row):
-            spans.append(Span(f"{two_digits(speed(best) / speed(row))}x slower"))
+        elif _is_slower(row, best) and best.speed >= _SLOWER * row.speed:
+            spans.append(Span(f"{two_digits(best.speed / row.speed)}x slower"))
     return tuple(spans)
 
 
@@ -343,13 +345,13 @@ def _below(one: Entry, view: View) -> Iterator[Line]:
 def range_text(one: Entry) -> str:
     """Return the speeds of several GPUs, and which is the slowest; empty if they are alike."""
     low, high = one.rows[0], one.rows[-1]
-    if speed(low) <= 0 or speed(high) / speed(low) - 1 < _ALIKE:
+    if low.speed <= 0 or high.speed / low.speed - 1 < _ALIKE:
         return ""
     ends = [
         duration(end.time_s or 0.0) if end.kernel == "launch" else speed_text(end)
         for end in (low, high)
     ]
-    drop = 1 - speed(low) / speed(one.row)
+    drop = 1 - low.speed / one.row.speed
     # Not "-0.0 %".
     share = f" -{100 * drop:.1f} %" if drop >= _LEAST_SHOWN else ""
     return f"{ends[0]} to {ends[1]}, slowest {low.device}{share}"
@@ -417,11 +419,6 @@ def _whole(row: Measurement, percent: float) -> str:
     if not percent or row.throughput is None or row.throughput.unit not in ("B/s", "FLOP/s"):
         return ""
     return f", {rate(100 * row.throughput.value / percent, row.throughput.unit)}"
-
-
-def speed(row: Measurement) -> float:
-    """Return a row's speed, 0 if it has none."""
-    return row.throughput.value if row.throughput is not None else 0.0
 
 
 def half_width(row: Measurement) -> float | None:

@@ -106,26 +106,26 @@ def exit_status(judged: Sequence[Gate], words: Wording = GATES) -> tuple[ExitCod
 
     Without any that passed, it is 3 as well. Gates that only warn decide nothing.
     """
-    counted = [one for one in judged if one.severity is Severity.ERROR]
-    failed = [one for one in counted if one.status is GateStatus.FAIL]
-    undecided = [one for one in counted if one.status is GateStatus.INCONCLUSIVE]
-    if failed:
-        phrase = words.failed if len(failed) == 1 else words.failed_several
-        return ExitCode.BAD, _failure(words.failed_code, failed, phrase)
-    if undecided:
-        phrase = words.undecided if len(undecided) == 1 else words.undecided_several
-        return ExitCode.INCONCLUSIVE, _failure(words.undecided_code, undecided, phrase)
+    for status, exit_code, said in (
+        (GateStatus.FAIL, ExitCode.BAD, words[:3]),
+        (GateStatus.INCONCLUSIVE, ExitCode.INCONCLUSIVE, words[3:]),
+    ):
+        found = [one for one in judged if one.status is status and one.severity is Severity.ERROR]
+        if found:
+            return exit_code, _failure(found, *said)
     if not any(one.status is GateStatus.PASS for one in judged):
         message = "Nothing that the profile asks for was measured, so no gate passed."
         return ExitCode.INCONCLUSIVE, Failure(code="nothing-measured", message=message)
     return ExitCode.OK, None
 
 
-def _failure(code: str, judged: Sequence[Gate], said: str) -> Failure:
+def _failure(judged: Sequence[Gate], code: str, one: str, several: str) -> Failure:
     """Return the error that names the first of these gates or rows."""
     first = judged[0]
     where = f"{spoken(first.id)} on {first.device}"
-    head = f"{where} {said}" if len(judged) == 1 else f"{len(judged)} {said}; the first is {where}"
+    head = f"{where} {one}"
+    if len(judged) > 1:
+        head = f"{len(judged)} {several}; the first is {where}"
     class_ = f" ({first.class_})" if first.class_ is not None else ""
     return Failure(code=code, message=f"{head}{class_}: {_reason(first)}.", remedy=first.next)
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.util import find_spec
+from operator import attrgetter
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -189,11 +190,11 @@ def _why_little_is_gained(rows: Sequence[Measurement]) -> Sequence[Conclusion]:
         places = (("where the data stays", gpu), ("with both ways over PCIe", moved))
         known = [(where, row) for where, row in places if row is not None]
         text += f": {gpu.device} makes " + ", ".join(
-            f"{rate(_bytes_per_s(row), 'B/s')} {where}" for where, row in known
+            f"{rate(row.speed, 'B/s')} {where}" for where, row in known
         )
         if cpu is not None:
-            text += f", this processor {rate(_bytes_per_s(cpu), 'B/s')}"
-            if moved is not None and _bytes_per_s(moved) < _bytes_per_s(cpu):
+            text += f", this processor {rate(cpu.speed, 'B/s')}"
+            if moved is not None and moved.speed < cpu.speed:
                 text += ": the way there costs more than it saves"
     return (
         Conclusion(
@@ -206,11 +207,7 @@ def _why_little_is_gained(rows: Sequence[Measurement]) -> Sequence[Conclusion]:
 
 
 def _fastest(rows: Iterable[Measurement]) -> Measurement | None:
-    return max(rows, key=_bytes_per_s, default=None)
-
-
-def _bytes_per_s(row: Measurement) -> float:
-    return row.throughput.value if row.throughput is not None else 0.0
+    return max(rows, key=attrgetter("speed"), default=None)
 
 
 class _CpuSoftmax(TeamCase):

@@ -116,10 +116,9 @@ def _scaling(row: Measurement, alone: dict[str, float]) -> Conclusion:
     For towers on separate GPUs: T(N) / sum of T_i(alone). Simulated towers share a device, so the
     ideal is that device's own throughput. The missing part is the cost of merging.
     """
-    speed = row.throughput.value if row.throughput is not None else 0.0
     towers = int(row.parameters["towers"])
     if row.facts.get("simulated") == "yes":
-        share = speed / alone[row.device]
+        share = row.speed / alone[row.device]
         why = "the larger batch outweighs" if share > 1 else "the rest is"
         sentence = (
             f"{row.device}: {towers} towers simulated on one device reach {share:.0%} of one "
@@ -127,7 +126,7 @@ def _scaling(row: Measurement, alone: dict[str, float]) -> Conclusion:
         )
     else:
         gpus = {name: value for name, value in alone.items() if name.startswith("gpu:")}
-        share = speed / sum(gpus.values())
+        share = row.speed / sum(gpus.values())
         slowest = min(gpus, key=lambda name: gpus[name])
         sentence = (
             f"{towers} towers at once reach {share:.0%} of the GPUs' throughput alone; "
