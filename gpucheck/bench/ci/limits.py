@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
+from operator import attrgetter
 from types import MappingProxyType
 
 from gpucheck.bench.boards import load_table
@@ -15,6 +16,7 @@ from gpucheck.bench.kernels import KERNELS
 from gpucheck.bench.model import Direction, Scope
 from gpucheck.bench.request_model import BenchMode
 from gpucheck.bench.roofline import board_from
+from gpucheck.data import read_table
 from gpucheck.drivers.gpu import Board
 from gpucheck.report.errors import WrongUseError
 from gpucheck.report.text import did_you_mean
@@ -227,67 +229,33 @@ def limits_of(profile: Profile, boards: Sequence[Board]) -> Iterator[Limit]:
                 yield limit
 
 
-#: Demands that are not a number of the unit and a side.
-_SAID = {
-    "match-count": "exactly {:g}",
-    "inventory-pcie-generation": "at least generation {:g} under load",
-    "temperature": "at most {:g} °C",
-    "straggler": "at most {:g} % below the median of the others, or as far as healthy GPUs differ",
-}
-
-
 def _demands(profile: Profile) -> Iterator[Limit]:
     """Yield the demands on the machine and on how calm the run is."""
-    match, have, calm = profile.match, profile.inventory, profile.stability
-    higher, lower = Direction.HIGHER, Direction.LOWER
-    ids, names = (" or ".join(found) for found in (match.pci_device_ids, match.names))
+    ids, names = (" or ".join(of) for of in (profile.match.pci_device_ids, profile.match.names))
     boards = (f"PCI device id {ids}" if ids else "", f"named {names}" if names else "")
-    for name, text in (
-        ("match-board", ", ".join(filter(None, boards))),
-        ("match-driver", match.min_driver and f"{match.min_driver} or newer"),
-    ):
-        if text:
-            yield Limit(id=name, unit="", direction=higher, sentence=text)
-    rows: list[tuple[str, float | None, str, Direction]] = [
-        ("match-count", match.count, "GPUs", higher),
-        ("inventory-memory", have.memory_total_gib, "GiB", higher),
-        ("inventory-pcie-generation", have.pcie_generation, "generation under load", higher),
-        ("inventory-pcie-width", have.pcie_width, "lanes under load", higher),
-        ("inventory-nvlink", have.nvlink_links, "links to each GPU", higher),
-        ("inventory-power-limit", have.power_limit_w, "W", higher),
-        *((f"throttle-{name}", most, "s", lower) for name, most in calm.throttle_s.items()),
-        ("temperature", calm.max_temperature_c, "C", lower),
-        ("clock-drop", calm.max_clock_drop_percent, "%", lower),
-        ("straggler", calm.straggler_percent, "% below the median of the others", lower),
-        ("spread", calm.spread_percent, "% from the fastest to the slowest", lower),
-        ("new-ecc-uncorrected", calm.new_ecc_uncorrected, "errors", lower),
-        ("new-ecc-corrected", calm.new_ecc_corrected, "errors", lower),
-        ("new-remapped-rows", calm.new_remapped_rows, "rows", lower),
-        ("new-pcie-replays", calm.new_pcie_replays, "replays", lower),
-        ("not-finite", calm.not_finite, "results with NaN or infinity", lower),
-        ("corruption", calm.corruption, "wrong numbers of repeated products", lower),
-    ]
-    for name, value, unit, direction in rows:
-        if value is not None:
-            side = "at least" if direction is higher else "at most"
-            text = _SAID.get(name, f"{side} {{:g}} {unit}").format(value)
-            yield Limit(id=name, limit=value, unit=unit, direction=direction, sentence=text)
-    for name, flag, yes, no in (
-        ("match-mig", match.mig, "on", "off"),
-        ("inventory-ecc", have.ecc, "on", "off"),
-        ("inventory-persistence", have.persistence_mode, "on", "off"),
-        ("inventory-pcie-full", have.pcie_full, "as fast as possible under load", None),
-        ("inventory-identical", have.identical_gpus, "the same in all GPUs", None),
-    ):
-        must = yes if flag else no
-        if flag is not None and must is not None:
-            yield Limit(
-                id=name,
-                limit=float(flag),
-                unit="on",
-                direction=higher,
-                sentence=f"must be {must}",
-            )
+    if text := ", ".join(filter(None, boards)):
+        yield Limit(id="match-board", unit="", direction=Direction.HIGHER, sentence=text)
+    for name, row in read_table("gates").items():
+        if "demand" in row:
+            value = attrgetter(row["key"])(profile)
+            each = value.items() if isinstance(value, dict) else [("", value)]
+            for of, one in each:
+                yield from _demand(f"{name}-{of}".rstrip("-"), one, row)
+
+
+def _demand(name: str, value: bool | float | str | None, row: Mapping[str, str]) -> Iterator[Limit]:
+    """Yield a demand in the table's words, if the profile has it."""
+    text = row.get("off") if value is False else row["demand"]
+    if value is None or text is None:
+        return
+    limit = float(value) if isinstance(value, bool) else value
+    yield Limit(
+        id=name,
+        limit=None if isinstance(limit, str) else limit,
+        unit=row.get("unit", ""),
+        direction=Direction(row.get("direction", Direction.HIGHER)),
+        sentence=text.format(value),
+    )
 
 
 def number(value: float) -> str:

@@ -465,9 +465,7 @@ def _new_errors(data: RunData, device: str) -> Iterator[Gate]:
             yield _undecided(data, name, device, data.why_no_telemetry(device), "errors")
             continue
         said = {"counter": counter.replace("_", " ")}
-        gate = _gate(
-            *(data, name, device, grown[counter], most, "errors"), case="new-errors", said=said
-        )
+        gate = _gate(data, name, device, grown[counter], most, "errors", said=said)
         key = f"new_errors.{counter}"
         yield _if_read(gate, [gpu.unavailable.get(key) for gpu in telemetry])
 
