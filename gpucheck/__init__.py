@@ -310,13 +310,14 @@ def peaks(board: str | None = None) -> BoardPeaks:
             GPU here is not in the table or the GPUs are different boards, a MissingError without a
             driver or GPU, an InconclusiveError if the driver does not answer.
     """
-    from gpucheck.bench.peaks import peaks_of_board, peaks_of_one
+    from gpucheck.bench.boards import board_called
+    from gpucheck.bench.peaks import peaks_of_one
 
     if board is not None:
         from gpucheck.report.errors import check_argument
 
         check_argument("board", board, "the name of a board", str)
-        return peaks_of_board(board)
+        return board_called(board)
     from gpucheck.drivers import open_probes
 
     probes = open_probes()

@@ -2,97 +2,82 @@
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
+from typing import Any, NamedTuple
 
+from gpucheck.bench.peaks_model import DTYPES, BoardPeaks, ComputePeak, MemoryPeak
 from gpucheck.data import read_table
 from gpucheck.report.errors import WrongUseError
 from gpucheck.report.text import did_you_mean
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cell:
-    """Published value in TFLOP/s or GB/s, its source, and what speaks against it.
-
-    `formula_percent` is the formula's deviation if it is more than 1 %.
-    """
-
-    value: float
-    source: str
-    formula_percent: float | None = None
-    doubt: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableBoard:
-    """Board of the table; `rates` names its rates by compute capability.
-
-    It is delivered with power limits from `power_shipped_w` to `power_w`.
-    """
-
-    id: str
-    source: str
-    date: datetime.date
-    name: str
-    pci_device_ids: Sequence[str]
-    names: Sequence[str]
-    rates: str
-    sm_count: int
-    clock_mhz: float
-    tensor_clock_mhz: float
-    memory_clock_mhz: float
-    clock_sources: Mapping[str, str]
-    memory_bus_bits: int
-    memory_gb: str
-    power_w: int
-    pcie_generation: int
-    bandwidth: Cell
-    tflops: Mapping[str, Cell]
-    power_shipped_w: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
+class Table(NamedTuple):
     """Table of boards, with operations per clock and SM by kind of board.
 
     `int8_on_cuda_cores` is the number of int8 operations in the time of one in float32.
+    `shipped_w` is the lowest power limit that a board is delivered with, by its id.
     """
 
     rates: Mapping[str, Mapping[str, float]]
     int8_on_cuda_cores: Mapping[str, float]
-    boards: Sequence[TableBoard]
+    boards: Sequence[BoardPeaks]
+    shipped_w: Mapping[str, float]
 
 
 @cache
 def load_table() -> Table:
     """Read data/peaks.toml."""
     common = read_table("peaks")
-    boards = [
-        TableBoard(
-            **{
-                **board,
-                "bandwidth": Cell(**board["bandwidth"]),
-                "tflops": {key: Cell(**cell) for key, cell in board["tflops"].items()},
-            }
-        )
-        for board in common["row"]
-    ]
     return Table(
         rates=common["rates"],
         int8_on_cuda_cores=common["int8_on_cuda_cores"],
-        boards=boards,
+        boards=tuple(map(_board, common["row"])),
+        shipped_w={row["id"]: row.get("power_shipped_w", row["power_w"]) for row in common["row"]},
     )
 
 
-def find_board(name: str | None, pci_device_id: str | None) -> TableBoard | None:
+def _board(row: Mapping[str, Any]) -> BoardPeaks:
+    """Return a row of the table, in the units of the document."""
+    bandwidth, cells = row["bandwidth"], row["tflops"]
+    return BoardPeaks(
+        id=row["id"],
+        name=row["name"],
+        product_names=tuple(row["names"]),
+        pci_device_ids=tuple(row["pci_device_ids"]),
+        compute_capability=row["rates"].partition("-")[0],
+        sm_count=row["sm_count"],
+        clock_sm_mhz=row["clock_mhz"],
+        clock_tensor_mhz=row["tensor_clock_mhz"],
+        clock_memory_mhz=row["memory_clock_mhz"],
+        clock_sources=row["clock_sources"],
+        memory_bus_bits=row["memory_bus_bits"],
+        memory_sizes_gb=tuple(map(float, row["memory_gb"].split("/"))),
+        power_limit_w=float(row["power_w"]),
+        pcie_generation=row["pcie_generation"],
+        compute={
+            name: ComputePeak(flops_per_s=1e12 * cells[name]["value"], **_basis(cells[name]))
+            for name in DTYPES
+            if name in cells
+        },
+        memory=MemoryPeak(bytes_per_s=1e9 * bandwidth["value"], **_basis(bandwidth)),
+        source=row["source"],
+        date=row["date"].isoformat(),
+    )
+
+
+def _basis(cell: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a value of the table rests on, and what speaks against it."""
+    return {key: basis for key, basis in cell.items() if key != "value"}
+
+
+def find_board(name: str | None, pci_device_id: str | None) -> BoardPeaks | None:
     """Return a GPU's board by PCI device id, or by NVML's exact name if no id is known."""
     boards = load_table().boards
     if pci_device_id is not None:
         device = pci_device_id[:4].lower()
         return next((board for board in boards if device in board.pci_device_ids), None)
-    return next((board for board in boards if name in board.names), None)
+    return next((board for board in boards if name in board.product_names), None)
 
 
 def known_board(name: str | None, pci_device_id: str | None) -> str | None:
@@ -101,7 +86,7 @@ def known_board(name: str | None, pci_device_id: str | None) -> str | None:
     return None if board is None else board.name
 
 
-def board_called(text: str) -> TableBoard:
+def board_called(text: str) -> BoardPeaks:
     """Return the board with this name: the table's, NVML's, its id, or its PCI device id.
 
     Part of a name is not enough: "H100" names three boards, and their peaks differ.
@@ -123,7 +108,9 @@ def board_called(text: str) -> TableBoard:
             remedy=(f"Name it in full: {names}",),
         )
     known = [board.name for board in boards]
-    suggestion = did_you_mean(text, (*known, *(name for board in boards for name in board.names)))
+    suggestion = did_you_mean(
+        text, (*known, *(name for board in boards for name in board.product_names))
+    )
     raise WrongUseError(
         code="unknown-board",
         message=f"The table of boards has none called {text[:100]!a}. {suggestion}".strip(),
@@ -131,5 +118,7 @@ def board_called(text: str) -> TableBoard:
     )
 
 
-def _names_of(board: TableBoard) -> set[str]:
-    return {name.lower() for name in (board.name, board.id, *board.names, *board.pci_device_ids)}
+def _names_of(board: BoardPeaks) -> set[str]:
+    return {
+        name.lower() for name in (board.name, board.id, *board.product_names, *board.pci_device_ids)
+    }

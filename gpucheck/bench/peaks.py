@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from gpucheck.bench.boards import TableBoard, board_called, find_board, load_table
+from gpucheck.bench.boards import board_called, find_board, load_table
 from gpucheck.bench.peaks_model import (
     DTYPES,
     BoardPeaks,
-    ComputePeak,
-    MemoryPeak,
     PeakGpu,
     Peaks,
     UnknownBoard,
@@ -37,7 +35,7 @@ def peaks_of_named(board: str, dtypes: Sequence[str] = ()) -> Answer:
     """
     check_dtypes(dtypes)
     entries = load_table().boards if board.strip().lower() == EVERY else (board_called(board),)
-    boards = tuple(_narrowed(_peaks_of(entry), dtypes) for entry in entries)
+    boards = tuple(_narrowed(entry, dtypes) for entry in entries)
     return _judged(Answer(result=Peaks(boards=boards)), dtypes)
 
 
@@ -63,7 +61,7 @@ def peaks_here(probes: Probes, dtypes: Sequence[str] = ()) -> Answer:
     for row in rows:
         entry = entries[row.index]
         if entry is not None:
-            board = boards.get(entry.id) or _narrowed(_peaks_of(entry), dtypes)
+            board = boards.get(entry.id) or _narrowed(entry, dtypes)
             boards[entry.id] = replace(board, gpus=(*board.gpus, _gpu(row, entry)))
     unknown = tuple(_unknown(row) for row in rows if entries[row.index] is None)
     result = Peaks(boards=tuple(boards.values()), unknown=unknown)
@@ -98,15 +96,6 @@ def peaks_of_one(probes: Probes) -> BoardPeaks:
     return found.boards[0]
 
 
-def peaks_of_board(name: str) -> BoardPeaks:
-    """Return the peaks of a board by its name.
-
-    Raises:
-        WrongUseError: no board, or more than one, is called that.
-    """
-    return _peaks_of(board_called(name))
-
-
 def check_dtypes(dtypes: Iterable[str]) -> None:
     """Refuse a dtype that no board of the table is rated in.
 
@@ -123,44 +112,6 @@ def check_dtypes(dtypes: Iterable[str]) -> None:
             )
 
 
-def _peaks_of(entry: TableBoard) -> BoardPeaks:
-    """Return a row of the table in the units of the document."""
-    return BoardPeaks(
-        id=entry.id,
-        name=entry.name,
-        product_names=tuple(entry.names),
-        pci_device_ids=tuple(entry.pci_device_ids),
-        compute_capability=entry.rates.partition("-")[0],
-        sm_count=entry.sm_count,
-        clock_sm_mhz=entry.clock_mhz,
-        clock_tensor_mhz=entry.tensor_clock_mhz,
-        clock_memory_mhz=entry.memory_clock_mhz,
-        clock_sources=dict(entry.clock_sources),
-        memory_bus_bits=entry.memory_bus_bits,
-        memory_sizes_gb=tuple(float(size) for size in entry.memory_gb.split("/")),
-        power_limit_w=float(entry.power_w),
-        pcie_generation=entry.pcie_generation,
-        compute={
-            name: ComputePeak(
-                flops_per_s=1e12 * cell.value,
-                source=cell.source,
-                formula_percent=cell.formula_percent,
-                doubt=cell.doubt,
-            )
-            for name in DTYPES
-            if (cell := entry.tflops.get(name)) is not None
-        },
-        memory=MemoryPeak(
-            bytes_per_s=1e9 * entry.bandwidth.value,
-            source=entry.bandwidth.source,
-            formula_percent=entry.bandwidth.formula_percent,
-            doubt=entry.bandwidth.doubt,
-        ),
-        source=entry.source,
-        date=entry.date.isoformat(),
-    )
-
-
 def _narrowed(board: BoardPeaks, dtypes: Sequence[str]) -> BoardPeaks:
     """Return a board with only these dtypes, and a reason for each that nobody rates on it."""
     if not dtypes:
@@ -173,9 +124,9 @@ def _narrowed(board: BoardPeaks, dtypes: Sequence[str]) -> BoardPeaks:
     )
 
 
-def _gpu(row: GpuReading, entry: TableBoard) -> PeakGpu:
-    limit_w, built_for_w = row.power_limit_w, float(entry.power_w)
-    if limit_w is not None and (entry.power_shipped_w or built_for_w) <= limit_w:
+def _gpu(row: GpuReading, board: BoardPeaks) -> PeakGpu:
+    limit_w, built_for_w = row.power_limit_w, board.power_limit_w
+    if limit_w is not None and load_table().shipped_w[board.id] <= limit_w:
         built_for_w = min(limit_w, built_for_w)
     return PeakGpu(
         index=row.index,

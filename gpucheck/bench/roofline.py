@@ -24,11 +24,12 @@ from dataclasses import replace
 from operator import attrgetter
 from typing import Any
 
-from gpucheck.bench.boards import TableBoard, find_board, load_table
+from gpucheck.bench.boards import find_board, load_table
 from gpucheck.bench.doubt_table import make_doubt
 from gpucheck.bench.kernel_traits import LINKS, STREAMS
 from gpucheck.bench.kernels.softmax import EXPONENTIALS
 from gpucheck.bench.model import LARGER_SIZE, Doubt, Fact, Measurement, Roofline, Scope
+from gpucheck.bench.peaks_model import BoardPeaks, ComputePeak, MemoryPeak
 from gpucheck.drivers.gpu import BenchGpu, Board
 
 #: Formats that run on tensor cores, which have a lower clock on some boards.
@@ -78,29 +79,26 @@ def flops_of_cuda_cores(gpu: BenchGpu, name: str) -> float | None:
     return single * ratio if single and ratio else None
 
 
-def board_from(entry: TableBoard) -> Board:
+def board_from(entry: BoardPeaks) -> Board:
     """Return the limits of a board of the table."""
-    flops = {key: 1e12 * cell.value for key, cell in entry.tflops.items()}
+    peaks = dict(entry.compute)
     # A float64 product runs on the tensor cores where they support it.
-    if "float64_tensor" in flops:
-        flops["float64"] = max(flops.get("float64", 0.0), flops.pop("float64_tensor"))
-    doubts = {key: cell.doubt for key, cell in entry.tflops.items() if cell.doubt}
-    if entry.bandwidth.doubt:
-        doubts["bytes_per_s"] = entry.bandwidth.doubt
-    sources = {key: cell.source for key, cell in entry.tflops.items()}
-    if "float64_tensor" in sources:
-        sources["float64"] = sources.pop("float64_tensor")
-    sources["bytes_per_s"] = entry.bandwidth.source
+    tensor = peaks.pop("float64_tensor", None)
+    if tensor is not None:
+        peaks["float64"] = max(peaks.get("float64", tensor), tensor, key=attrgetter("flops_per_s"))
+    flops = {name: peak.flops_per_s for name, peak in peaks.items()}
+    doubtful: dict[str, ComputePeak | MemoryPeak] = {**entry.compute, "bytes_per_s": entry.memory}
     return Board(
         name=entry.name,
-        source=entry.bandwidth.source,
-        sources=sources,
+        source=entry.memory.source,
+        sources={name: peak.source for name, peak in peaks.items()}
+        | {"bytes_per_s": entry.memory.source},
         flops_per_s=flops,
         high_flops_per_s=flops,
-        bytes_per_s=1e9 * entry.bandwidth.value,
-        clock_mhz=entry.clock_mhz,
-        tensor_clock_mhz=entry.tensor_clock_mhz,
-        uncertainty=doubts,
+        bytes_per_s=entry.memory.bytes_per_s,
+        clock_mhz=entry.clock_sm_mhz,
+        tensor_clock_mhz=entry.clock_tensor_mhz,
+        uncertainty={name: peak.doubt for name, peak in doubtful.items() if peak.doubt},
     )
 
 

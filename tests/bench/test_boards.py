@@ -19,7 +19,7 @@ def test_every_name_leads_to_its_own_board() -> None:
     astray = [
         name
         for board in load_table().boards
-        for name in (board.name, board.id, *board.names, *board.pci_device_ids)
+        for name in (board.name, board.id, *board.product_names, *board.pci_device_ids)
         if board_called(name) is not board
     ]
 

@@ -11,6 +11,7 @@ from gpucheck.bench.boards import load_table
 from gpucheck.bench.peaks import peaks_here, peaks_of_named, peaks_of_one
 from gpucheck.bench.peaks_model import DTYPES, BoardPeaks, Peaks
 from gpucheck.cli.output import wrap
+from gpucheck.data import read_table
 from gpucheck.drivers.readings import GpuReading, NvmlReading, ProbeFailure
 from gpucheck.report.codec import to_plain
 from gpucheck.report.envelope import Answer
@@ -189,7 +190,7 @@ def test_the_whole_table_is_a_document() -> None:
     assert isinstance(answer.result, Peaks)
     assert len(answer.result.boards) == len(load_table().boards)
     assert all(set(board.compute) <= set(DTYPES) for board in answer.result.boards)
-    rated = [len(entry.tflops) for entry in load_table().boards]
+    rated = [len(row["tflops"]) for row in read_table("peaks")["row"]]
     assert [len(board.compute) for board in answer.result.boards] == rated
     assert answer.result.boards[0].memory_sizes_gb == (16.0, 32.0)
     check_document(answer)

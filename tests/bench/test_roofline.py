@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpucheck.bench.boards import Cell, TableBoard, load_table
+from gpucheck.bench.boards import load_table
 from gpucheck.bench.doubt_table import find_wording
 from gpucheck.bench.kernels.matmul import Matmul
 from gpucheck.bench.model import Doubt, DtypeSpec, Fact, Measurement, Scope, Throughput, Verified
 from gpucheck.bench.numerics import FORMATS
+from gpucheck.bench.peaks_model import BoardPeaks
 from gpucheck.bench.roofline import (
     TENSOR_FORMATS,
     board_from,
@@ -26,43 +27,51 @@ from gpucheck.bench.roofline import (
     with_percentages,
 )
 from gpucheck.bench.stats import summarise
+from gpucheck.data import read_table
 from gpucheck.drivers.gpu import BenchGpu, Board
 from tests.fakes.bench import FLOAT32, RIGHT, WRONG, FakeClock, FakeGpu
 from tests.report.formats.recorded import in_lines, recorded
 
 TABLE = load_table()
+#: Kind of board whose rates a board has, by its id.
+KINDS = {row["id"]: row["rates"] for row in read_table("peaks")["row"]}
 GPU = FakeGpu(FakeClock()).facts
 
 
-def assert_as_documented(cell: Cell, computed: float) -> None:
-    """The formula agrees within 1 %, or is off by as much as the cell says."""
-    off_percent = 100 * (computed / cell.value - 1)
-    if cell.formula_percent is None:
+def assert_as_documented(value: float, computed: float, formula_percent: float | None) -> None:
+    """The formula agrees within 1 %, or is off by as much as the table says."""
+    off_percent = 100 * (computed / value - 1)
+    if formula_percent is None:
         assert abs(off_percent) <= 1.0
     else:
-        assert off_percent == pytest.approx(cell.formula_percent, abs=0.1)
-        assert abs(cell.formula_percent) >= 0.95
+        assert off_percent == pytest.approx(formula_percent, abs=0.1)
+        assert abs(formula_percent) >= 0.95
 
 
 @pytest.mark.parametrize("board", TABLE.boards, ids=lambda board: board.name)
-def test_every_cell_agrees_with_the_formula_or_gives_its_deviation(board: TableBoard) -> None:
-    for key, cell in board.tflops.items():
-        rate = TABLE.rates[board.rates][key]
-        clock_mhz = board.tensor_clock_mhz if key in TENSOR_FORMATS else board.clock_mhz
-        assert_as_documented(cell, flops_by_formula(board.sm_count, clock_mhz, rate) / 1e12)
+def test_every_cell_agrees_with_the_formula_or_gives_its_deviation(board: BoardPeaks) -> None:
+    for key, peak in board.compute.items():
+        rate = TABLE.rates[KINDS[board.id]][key]
+        clock_mhz = board.clock_tensor_mhz if key in TENSOR_FORMATS else board.clock_sm_mhz
+        by_formula = flops_by_formula(board.sm_count, clock_mhz, rate)
+        assert_as_documented(peak.flops_per_s, by_formula, peak.formula_percent)
 
-    bandwidth = bytes_by_formula(board.memory_clock_mhz, board.memory_bus_bits) / 1e9
-    assert_as_documented(board.bandwidth, bandwidth)
+    memory, by_formula = (
+        board.memory,
+        bytes_by_formula(board.clock_memory_mhz, board.memory_bus_bits),
+    )
+    assert_as_documented(memory.bytes_per_s, by_formula, memory.formula_percent)
 
 
 def test_every_cell_has_a_source_and_every_board_its_own_ids() -> None:
-    cells = [cell for board in TABLE.boards for cell in (board.bandwidth, *board.tflops.values())]
+    peaks = [peak for board in TABLE.boards for peak in (board.memory, *board.compute.values())]
     ids = [device for board in TABLE.boards for device in board.pci_device_ids]
 
-    assert {cell.source for cell in cells} == {
+    assert {peak.source for peak in peaks} == {
         *("datasheet", "whitepaper", "formula", "secondary"),
     }
-    assert all(cell.value > 0 for cell in cells)
+    assert all(peak.flops_per_s > 0 for board in TABLE.boards for peak in board.compute.values())
+    assert all(board.memory.bytes_per_s > 0 for board in TABLE.boards)
     assert len(ids) == len(set(ids))
     assert all(len(device) == 4 and int(device, 16) for device in ids)
 
@@ -78,8 +87,8 @@ def test_every_clock_has_a_source() -> None:
 def test_tensor_peaks_are_dense_and_use_the_lower_clock() -> None:
     h100 = next(board for board in TABLE.boards if board.name == "H100 SXM")
 
-    assert h100.tflops["bfloat16"].value == 989.4
-    assert h100.tensor_clock_mhz < h100.clock_mhz
+    assert h100.compute["bfloat16"].flops_per_s == 989.4e12
+    assert h100.clock_tensor_mhz < h100.clock_sm_mhz
 
 
 def test_a_known_board_is_found_by_its_pci_device_id_whatever_its_name() -> None:
@@ -267,7 +276,7 @@ def test_nothing_is_known_of_the_cuda_cores_of_an_unknown_board() -> None:
 def test_the_formats_of_the_table_are_those_that_are_measured() -> None:
     measured = set(FORMATS) | {"float64_tensor"}
 
-    assert all(set(board.tflops) <= measured for board in TABLE.boards)
+    assert all(set(board.compute) <= measured for board in TABLE.boards)
 
 
 BOARD = Board(
@@ -616,7 +625,7 @@ FACTS = FakeGpu(FakeClock()).facts
 
 def gpu_of(name: str) -> BenchGpu:
     entry = next(entry for entry in load_table().boards if entry.name == name)
-    capability = entry.rates.removesuffix("-half")
+    capability = entry.compute_capability
     return replace(FACTS, compute_capability=capability, board=board_from(entry))
 
 

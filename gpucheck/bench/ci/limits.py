@@ -84,7 +84,7 @@ def known_boards(match: Match) -> tuple[Board, ...]:
         board_from(entry)
         for entry in load_table().boards
         if (not match.pci_device_ids or set(entry.pci_device_ids) & set(match.pci_device_ids))
-        and (not match.names or any(fits_name(name, match.names) for name in entry.names))
+        and (not match.names or any(fits_name(name, match.names) for name in entry.product_names))
     )
 
 
