@@ -60,6 +60,7 @@ _SETS_SHARE = 0.1
 #: Formats that a framework may multiply a thousand times slower than float32 on processors without
 #: instructions for them, and the edges to try that out with, until one takes so many seconds.
 _TRIED, _TRIAL_EDGES, _LONG_TRIAL_S = ("bfloat16", "float16"), (256, 512, 1024), 0.2
+_FLOAT32 = FORMATS["float32"].spec
 #: A run that takes this many times as long as the last one has hung.
 _SLOWER = 50.0
 
@@ -154,13 +155,17 @@ class FrameworkCase(Case):
     request_kernel = ""
     output_storage = "float32"
     way = ""
+    #: A run walks through more inputs than a GPU's cache holds.
+    rotates = True
+    #: The host waits for each operation, even where the data stays on the GPU.
+    waits = False
 
     def __init__(
         self,
         kernel: Kernel,
         order: CaseOrder,
         part: FrameworkOrder,
-        spec: DtypeSpec,
+        spec: DtypeSpec = _FLOAT32,
         *,
         variant: str = "",
         end_to_end: bool = False,
@@ -208,7 +213,7 @@ class FrameworkCase(Case):
     def sets(self) -> int:
         """Return the number of input sets to rotate through: more than one on a GPU alone."""
         gpu = self._part.gpu
-        if gpu is None or self._end_to_end:
+        if gpu is None or self._end_to_end or not self.rotates:
             return 1
         moved = max(1, self.work.bytes_moved)
         affordable = int(_SETS_SHARE * gpu.memory_free_bytes // moved)
@@ -237,7 +242,8 @@ class FrameworkCase(Case):
     @property
     def queues(self) -> bool:
         """Return whether operations follow each other on the GPU without waiting for each."""
-        return self._part.gpu is not None and self.label.scope is Scope.RESIDENT
+        on_gpu = self._part.gpu is not None and not self.waits
+        return on_gpu and self.label.scope is Scope.RESIDENT
 
     @property
     def math(self) -> str:
@@ -257,9 +263,9 @@ class FrameworkCase(Case):
         """Return the inputs as they are stored, each with its format."""
 
     @property
-    @abstractmethod
     def output_shape(self) -> tuple[int, ...]:
-        """Return the shape of the output."""
+        """Return the shape of the output, which most have of the input."""
+        return self._order.shape
 
     @abstractmethod
     def verify(self, out: HostArray) -> Verified:
@@ -437,11 +443,6 @@ class FrameworkSoftmax(FrameworkCase):
         spec = replace(form.spec, accumulate="float32", math_mode="fp32")
         super().__init__(kernel, order, part, spec, end_to_end=end_to_end)
 
-    @property
-    def output_shape(self) -> tuple[int, ...]:
-        """Return (rows, columns)."""
-        return self._order.shape
-
     def row_parameters(self) -> dict[str, Fact]:
         """Return the temperature."""
         return {"temperature": self._order.request.temperature}
@@ -458,16 +459,6 @@ class FrameworkSoftmax(FrameworkCase):
 class FrameworkCopy(FrameworkCase):
     """Copy by a framework within a device's memory."""
 
-    def __init__(
-        self, kernel: Kernel, order: CaseOrder, part: FrameworkOrder, *, end_to_end: bool = False
-    ) -> None:
-        super().__init__(kernel, order, part, FORMATS["float32"].spec)
-
-    @property
-    def output_shape(self) -> tuple[int, ...]:
-        """Return (rows, columns)."""
-        return self._order.shape
-
     def inputs(self) -> Sequence[tuple[HostArray, str]]:
         """Return the source."""
         return [(self._order.data.normal(self._kernel.id, self._order.shape), "float32")]
@@ -480,19 +471,13 @@ class FrameworkCopy(FrameworkCase):
 class FrameworkTransfer(FrameworkCopy):
     """Copy by a framework between host and GPU."""
 
+    #: Nothing of it is read again from a cache, and some frameworks wait for each copy.
+    rotates = False
+    waits = True
+
     def __init__(self, kernel: Kernel, order: CaseOrder, part: FrameworkOrder, way: str) -> None:
         self.way = way
-        FrameworkCase.__init__(self, kernel, order, part, FORMATS["float32"].spec, variant=way)
-
-    @property
-    def sets(self) -> int:
-        """Return one: nothing of it is read again from a cache."""
-        return 1
-
-    @property
-    def queues(self) -> bool:
-        """Return False: some frameworks wait for each copy."""
-        return False
+        super().__init__(kernel, order, part, variant=way)
 
     def inputs(self) -> Sequence[tuple[HostArray, str]]:
         """Return the source: the numbers of gpucheck's own transfers."""
@@ -507,6 +492,8 @@ class FrameworkTraining(FrameworkCase):
     """
 
     request_kernel = "train"
+    #: The batches are walked through in turn.
+    rotates = False
 
     def __init__(
         self, kernel: Kernel, order: CaseOrder, part: FrameworkOrder, way: str, batch: int
@@ -515,21 +502,11 @@ class FrameworkTraining(FrameworkCase):
         self._training = TrainingState(order, plan)
         self._batch = batch
         self.way = way
-        super().__init__(kernel, order, part, FORMATS["float32"].spec, variant=way)
+        super().__init__(kernel, order, part, variant=way)
         self.work = step_work(batch)
         self.label = replace(self.label, shape=(batch,))
         if way == "copied":
             self.label = replace(self.label, scope=Scope.END_TO_END)
-
-    @property
-    def sets(self) -> int:
-        """Return one: the batches are walked through in turn."""
-        return 1
-
-    @property
-    def walked_and_cache_bytes(self) -> tuple[int, int] | None:
-        """Return None: a step is too small for memory to matter."""
-        return None
 
     @property
     def output_shape(self) -> tuple[int, ...]:

@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
 
 from gpucheck.bench.model import FrameworkFacts, FrameworkUse
 from gpucheck.bench.request_model import BenchRequest
@@ -119,12 +118,7 @@ class Framework:
     def facts(self) -> FrameworkFacts:
         """Return what it reported about itself."""
         said = self.process.facts
-        found: dict[str, Any] = {
-            "build": said.get("build"),
-            "blas": said.get("blas"),
-            "threads_intra": said.get("threads_intra"),
-            "threads_inter": said.get("threads_inter"),
-        }
+        found = {key: said.get(key) for key in ("build", "blas", "threads_intra", "threads_inter")}
         why = self.failure.message if self.failure is not None else _UNREPORTED
         return FrameworkFacts(
             name=self.name,

@@ -15,7 +15,7 @@ import zlib
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpucheck.bench.case import CaseOrder
 from gpucheck.bench.request_model import BenchMode, BenchRequest, Fill
@@ -146,8 +146,7 @@ def _one_hot(labels: HostArray) -> HostArray:
 # ------------------------------------------------------------------------------- MNIST's files
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mnist:
+class Mnist(NamedTuple):
     """Images (n, 28, 28) and labels (n,), both unsigned bytes; the test part may be empty."""
 
     images: HostArray
@@ -325,9 +324,4 @@ def _checked(path: Path, *arrays: HostArray) -> Mnist:
             raise unusable(path, "holds pixels outside 0 to 255")
     if not len(images):
         raise unusable(path, "holds no image")
-    return Mnist(
-        images=images.astype(np.uint8, copy=False),
-        labels=labels.astype(np.uint8, copy=False),
-        test_images=test_images.astype(np.uint8, copy=False),
-        test_labels=test_labels.astype(np.uint8, copy=False),
-    )
+    return Mnist(*(array.astype(np.uint8, copy=False) for array in arrays))

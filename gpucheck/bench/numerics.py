@@ -313,16 +313,15 @@ def _fill_normal(values: HostArray, seed: list[int]) -> None:
         np.random.default_rng([*seed, number]).standard_normal(dtype=chunk.dtype, out=chunk)
 
     chunks = range(-(-len(values) // _CHUNK))
-    if len(chunks) < 2:
-        for number in chunks:
-            draw(number)
-        return
-    try:
-        with ThreadPoolExecutor(max_workers=len(os.sched_getaffinity(0))) as pool:
-            list(pool.map(draw, chunks))
-    except RuntimeError:  # no thread can be started: the numbers are the same without
-        for number in chunks:
-            draw(number)
+    if len(chunks) > 1:
+        try:
+            with ThreadPoolExecutor(max_workers=len(os.sched_getaffinity(0))) as pool:
+                list(pool.map(draw, chunks))
+            return
+        except RuntimeError:  # no thread can be started: the numbers are the same without
+            pass
+    for number in chunks:
+        draw(number)
 
 
 # ------------------------------------------------------------------------------ block sums

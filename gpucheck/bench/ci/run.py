@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from gpucheck.bench.ci.baseline import (
     baseline_against,
@@ -425,30 +426,24 @@ def _unmeasured(profile: Profile) -> BenchResult:
 
     cpu = LinuxCpu().facts()
     reason = "no process returned a document"
-    unread = ("blas_name", "cupy_version", "load_average_1m", "parallel_efficiency")
+    explained = ("blas_name", "cupy_version", "load_average_1m", "parallel_efficiency")
+    others = ("blas_version", "blas_architecture", "blas_threads", "other_load_percent")
+    unread = (*explained, *others, "steal_percent", "peak_memory_bytes")
+    unknown: dict[str, Any] = dict.fromkeys(unread)
     environment = BenchEnvironment(
         cpu_model=cpu.model,
         logical_cores=cpu.logical_cores,
         usable_cores=cpu.usable_cores,
         cpu_quota_cores=cpu.quota_cores,
-        blas_name=None,
-        blas_version=None,
-        blas_architecture=None,
-        blas_threads=None,
         numpy_version=version("numpy"),
-        cupy_version=None,
         gpus=(),
         gpu_unavailable=reason,
-        load_average_1m=None,
-        other_load_percent=None,
-        steal_percent=None,
-        parallel_efficiency=None,
-        peak_memory_bytes=None,
         duration_s=0,
         seed=profile.run.seed,
         data=profile.run.fill.value,
         mode=profile.run.mode,
         budget_s=profile.run.seconds,
-        unavailable=dict.fromkeys(unread, reason),
+        unavailable=dict.fromkeys(explained, reason),
+        **unknown,
     )
     return BenchResult(measurements=(), comparisons=(), environment=environment)
