@@ -238,6 +238,55 @@ def test_the_picture_of_the_house_names_what_exists() -> None:
     assert offenders((folder, not_there(folder, name)) for folder, name in entries) == {}
 
 
+#: A module of the package as the documents name it, and a record of one.
+MODULE = re.compile(r"`([a-z_/]+\.py)`")
+RECORD = re.compile(r"`([A-Z]\w+)` \(`([a-z_/]+\.py)`\)")
+
+
+def section(heading: str) -> str:
+    """Return a part of architecture.md, up to the next heading."""
+    text = text_of(ROOT / "docs" / "architecture.md")
+    return text.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+
+
+def test_every_child_is_in_the_table_of_processes_with_who_starts_it() -> None:
+    text = section("Processes")
+    rows = [row.split("|")[1:3] for row in text.splitlines() if row.startswith("| `")]
+    started = {
+        (child, starter)
+        for children, starters in rows
+        for child in MODULE.findall(children)
+        for starter in MODULE.findall(starters) or ["Child(__name__"]
+    }
+    children = {
+        path.relative_to(PACKAGE).as_posix()
+        for path in PACKAGE.rglob("*.py")
+        if path.stem.endswith(("worker", "_child")) or "Child(__name__" in text_of(path)
+    }
+
+    assert len(started) > 12
+    assert sorted(child for child in children if Path(child).name not in text) == []
+    for child, starter in started:
+        source = text_of(PACKAGE / (child if starter.startswith("Child") else starter))
+        word = starter if starter.startswith("Child") else Path(child).stem.strip("_")
+        assert word in source, (child, starter)
+
+
+def test_the_routes_of_a_reading_and_of_an_option_name_what_exists() -> None:
+    text = section("Processes")
+    named = {*MODULE.findall(text), *re.findall(r"[a-z_]+/[a-z_/]+\.py", text)}
+    records = RECORD.findall(text)
+
+    assert len(named) > 20
+    assert {name for name in named if not [*PACKAGE.rglob(name)]} == set()
+    assert len(records) > 3
+    assert [
+        (name, module)
+        for name, module in records
+        if re.search(rf"^class {name}\b", text_of(PACKAGE / module), re.MULTILINE) is None
+    ] == []
+
+
 def listed_errors() -> list[tuple[int, str]]:
     """Return (exit code, error code) for every row of the table in docs/json.md."""
     rows = re.findall(r"^\| (\d+) \| (`[^|]+) \|", text_of(ROOT / "docs" / "json.md"), re.MULTILINE)
