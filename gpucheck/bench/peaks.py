@@ -49,7 +49,7 @@ def peaks_here(probes: Probes, dtypes: Sequence[str] = ()) -> Answer:
         WrongUseError: there is no such dtype.
     """
     check_dtypes(dtypes)
-    reading, _ = complete_reading(probes.nvml(NvmlRequest()), probes)
+    reading = complete_reading(probes.nvml(NvmlRequest()), probes)
     host = complete_host(probes.host(), reading)
     code, failure = outcome_of(reading)
     rows = rows_of(reading)

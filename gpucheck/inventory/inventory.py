@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from gpucheck.drivers.interface import NvmlRequest, Probes
 from gpucheck.drivers.readings import (
     HUNG,
-    CudaReading,
     GpuReading,
     KernelReading,
     NvmlReading,
@@ -92,17 +91,17 @@ def take_inventory(
         wanted = NvmlRequest(topology=topology, process_utilization=process_utilization)
         reading = probes.nvml(wanted)
     missing = reading.failure
-    reading, seen = complete_reading(reading, probes)
+    reading = complete_reading(reading, probes)
+    from_cuda = missing is not None and reading.failure is None
     host = complete_host(probes.host(), reading)
     rows = rows_of(reading)
     visibility = see_visibility(
         rows,
         environment,
         probes,
-        ask_driver=ask_driver,
+        ask_driver=ask_driver or from_cuda,
         names_devices=names_devices,
         driver_version=reading.driver_version,
-        seen=seen,
     )
     kernel = probes.kernel() if rows else KernelReading()
     identities = probes.identify({p.pid for row in rows for p in row.processes})
@@ -111,7 +110,7 @@ def take_inventory(
     links = describe_topology(reading.topology, rows) if reading.topology else None
     inventory = Inventory(gpus=gpus, visibility=visibility, topology=links)
     notices = [*_notices(reading, inventory, environment, topology=topology)]
-    if seen is not None and missing is not None:
+    if missing is not None and from_cuda:
         notices.insert(0, Notice(code="nvml-missing", message=f"{missing.message}: {_CUDA_ALONE}"))
     code, failure = outcome_of(reading)
     if failure is not None:
@@ -125,12 +124,10 @@ def take_inventory(
     )
 
 
-def complete_reading(
-    reading: NvmlReading, probes: Probes
-) -> tuple[NvmlReading, CudaReading | None]:
-    """Return NVML's reading; where its library is missing, CUDA's, and what a program sees."""
+def complete_reading(reading: NvmlReading, probes: Probes) -> NvmlReading:
+    """Return NVML's reading; where its library is missing, what CUDA enumerates."""
     if reading.failure is None or reading.failure.code != NO_LIBRARY:
-        return reading, None
+        return reading
     # Imported only if needed: most machines have the library.
     from gpucheck.inventory.without_nvml import ask_cuda_alone
 
@@ -199,12 +196,10 @@ def see_visibility(
     ask_driver: bool = False,
     names_devices: bool = False,
     driver_version: str | None = None,
-    seen: CudaReading | None = None,
 ) -> Visibility:
     """Apply the rules; ask the driver where they leave it open, or when told to.
 
-    `ask_driver` and `names_devices` as in take_inventory. `seen` is what the driver has said
-    already.
+    `ask_driver` and `names_devices` as in take_inventory.
     """
     visibility = apply_rules(
         environment.get("CUDA_VISIBLE_DEVICES"),
@@ -215,7 +210,7 @@ def see_visibility(
     silent = any(is_silent(row) for row in rows)
     question = visibility.open_question
     ask_driver |= names_devices and (bool(question) or has_own_order(environment, rows))
-    if not rows or not (ask_driver or question or seen):
+    if not rows or not (ask_driver or question):
         return visibility
     hung = next((row.failure for row in rows if row.failure and row.failure.code == HUNG), None)
     if silent and not (ask_driver or hung):
@@ -223,7 +218,7 @@ def see_visibility(
     if hung:
         reason = "CUDA was not asked, because it may hang on that GPU too"
         return visibility._replace(open_question=f"{question}; {reason}" if question else reason)
-    cuda = probes.cuda() if seen is None else seen
+    cuda = probes.cuda()
     joined = join_driver(visibility, cuda, rows)
     if joined is not None:
         return joined

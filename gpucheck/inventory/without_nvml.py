@@ -14,7 +14,6 @@ from gpucheck.drivers.interface import Probes
 from gpucheck.drivers.readings import (
     HUNG,
     CudaDeviceReading,
-    CudaReading,
     GpuReading,
     NvmlReading,
     ProbeFailure,
@@ -28,30 +27,29 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 _MIG = " MIG "
 
 
-def ask_cuda_alone(missing: ProbeFailure, probes: Probes) -> tuple[NvmlReading, CudaReading | None]:
-    """Return a row for each GPU that CUDA enumerates, hidden ones too, and what a program sees.
+def ask_cuda_alone(missing: ProbeFailure, probes: Probes) -> NvmlReading:
+    """Return a row for each GPU that CUDA enumerates, hidden ones too.
 
-    Without any GPU the reading is `missing`, NVML's own failure, and the other is None. A CUDA
-    driver that does not answer leaves open whether there are any.
+    Without any GPU the reading is `missing`, NVML's own failure. A CUDA driver that does not answer
+    leaves open whether there are any.
     """
     nothing = NvmlReading(failure=missing)
     seen = probes.cuda()
     if seen.failure is not None and seen.failure.code == HUNG:
         both = f"{missing.message}, and {seen.failure.message}"
-        return nothing._replace(failure=seen.failure._replace(message=both)), None
+        return nothing._replace(failure=seen.failure._replace(message=both))
     every = seen
     if VISIBLE in probes.environment():
         unrestricted = probes.cuda(unrestricted=True)
         every = unrestricted if unrestricted.devices else seen
     if not every.devices:
-        return nothing, None
+        return nothing
     ordered = sorted(every.devices, key=lambda one: (bus_place(one.pci_bus_id), one.ordinal))
-    reading = NvmlReading(
+    return NvmlReading(
         cuda_driver_version=every.driver_version,
         gpu_count=len(ordered),
         gpus=tuple(_row(index, one, missing.message) for index, one in enumerate(ordered)),
     )
-    return reading, seen
 
 
 def _row(index: int, device: CudaDeviceReading, reason: str) -> GpuReading:

@@ -14,7 +14,6 @@ from typing import Any
 from gpucheck.drivers.cupy.arrays import Array, ArrayDevice, as_our_error, open_cpu, open_gpu
 from gpucheck.drivers.host.clock import Clock
 from gpucheck.drivers.interface import Probes
-from gpucheck.drivers.readings import CudaReading
 from gpucheck.inventory.inventory import NEXT_STEP, UNDECIDED
 from gpucheck.inventory.model import Gpu
 from gpucheck.place.device_strings import parse_device
@@ -352,14 +351,11 @@ def open_placed(probes: Probes) -> Callable[[PlacedDevice], ArrayDevice]:
 
     CuPy waits forever for a driver that hangs, so a child process asks the driver first.
     """
-    readings: list[CudaReading] = []
 
     def open_device(place: PlacedDevice) -> ArrayDevice:
         if place.kind == "CPU":
             return open_cpu()
-        if not readings:
-            readings.append(probes.cuda())
-        failure = readings[0].failure
+        failure = probes.cuda().failure
         if failure is not None:
             error = InconclusiveError if failure.code in UNDECIDED else MissingError
             raise error(
