@@ -42,7 +42,8 @@ class Figure:
     """Row of the table: values in `unit` (higher is better, except for `s`), None if not taken.
 
     `rivals` are by name. `limit` is the rate that memory or the link allows, measured in the same
-    run if possible. `error` says why there is no value, `failures` why a rival has none.
+    run if possible. `scatter` is the widest range of one side's rounds, as a share of its median.
+    `error` says why there is no value, `failures` why a rival has none.
     """
 
     part: str
@@ -53,6 +54,7 @@ class Figure:
     limit: float | None = None
     limit_name: str | None = None
     bars: Sequence[Bar] = ()
+    scatter: float | None = None
     verified: bool | None = None
     error: str | None = None
     failures: Mapping[str, str] = field(default_factory=dict)
@@ -159,7 +161,7 @@ def give_up_unfinished(path: Path, part: str, why: str) -> str | None:
 
 def figure_of(raw: Mapping[str, Any]) -> Figure:
     """Return a figure from its JSON, without its computed values."""
-    own = {field.name: raw[field.name] for field in fields(Figure)}
+    own = {field.name: raw[field.name] for field in fields(Figure) if field.name in raw}
     return Figure(**{**own, "bars": [Bar(**bar) for bar in raw["bars"]]})
 
 
@@ -171,10 +173,14 @@ def first_line(error: Exception) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """Median seconds of one operation for each side, ours first, and why a rival has none."""
+    """Median seconds of one operation for each side, ours first, and why a rival has none.
+
+    `scatter` is the widest range of one side's rounds, as a share of its median.
+    """
 
     seconds: Mapping[str, float]
     failures: Mapping[str, str]
+    scatter: float
 
     @property
     def ours(self) -> float:
@@ -227,4 +233,5 @@ def compete(sides: Mapping[str, Timed], rounds: int = ROUNDS) -> Outcome:
                 failures[name] = first_line(error)
                 del samples[name]
     medians = {name: statistics.median(taken) for name, taken in samples.items()}
-    return Outcome(seconds=medians, failures=failures)
+    scatter = max((max(taken) - min(taken)) / medians[name] for name, taken in samples.items())
+    return Outcome(seconds=medians, failures=failures, scatter=scatter)

@@ -93,6 +93,7 @@ def product(bench: Bench, task: Task) -> Figure:
         ours=outcome.rate(work),
         rivals=rivals,
         failures=outcome.failures,
+        scatter=outcome.scatter,
         limit=bench.datasheet(task.dtype),
         limit_name="datasheet",
         bars=[Bar(what=rival, least=_RIVAL_SHARE) for rival in rivals],

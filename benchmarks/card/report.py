@@ -15,7 +15,7 @@ _PREFIXES = (
     *((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M")),
     *((1e3, "k"), (1.0, ""), (1e-3, "m"), (1e-6, "u")),
 )
-_HEAD = ("figure", "ours", "best rival", "ours/rival", "limit", "of it", "verdict")
+HEAD = ("figure", "ours", "best rival", "ours/rival", "scatter", "limit", "of it", "verdict")
 #: Characters of a table with every row; a longer one is shortened.
 _MOST_CHARACTERS = 9_000
 #: Facts that make two runs comparable, so that one document may hold both.
@@ -61,6 +61,7 @@ def row_of(figure: Figure) -> tuple[str, ...]:
         text_of(figure.ours, figure.unit),
         shown,
         beside,
+        "-" if figure.scatter is None else f"{figure.scatter:.1%}",
         text_of(figure.limit, figure.unit),
         share,
         verdict or ("right" if figure.verified else ""),
@@ -69,7 +70,7 @@ def row_of(figure: Figure) -> tuple[str, ...]:
 
 def table(figures: Sequence[Figure]) -> str:
     """Return the figures in columns, without empty ones."""
-    rows = [_HEAD, *(row_of(figure) for figure in figures)]
+    rows = [HEAD, *(row_of(figure) for figure in figures)]
     used = [column for column in zip(*rows, strict=True) if set(column[1:]) - {"-", ""}]
     widths = [max(map(len, column)) for column in used]
     return "\n".join(
@@ -199,7 +200,7 @@ class Report:
             lines += ["", f"{run['date']}: `{run['command']}`", ""]
             lines += [f"- {note}" for note in cast("list[str]", run["notes"])]
         lines += ["", summary(found) + ".", "", *(f"- {note}" for note in failures(found))]
-        lines += ["", "| " + " | ".join(_HEAD) + " |", "|" + "--|" * len(_HEAD)]
+        lines += ["", "| " + " | ".join(HEAD) + " |", "|" + "--|" * len(HEAD)]
         lines += ["| " + " | ".join(row_of(figure)) + " |" for figure in found]
         return "\n".join(lines) + "\n"
 

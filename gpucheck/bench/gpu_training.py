@@ -353,10 +353,22 @@ class MultiGpuTraining(_GpuTraining):
     One GPU is timed in the same way, as the reference for several.
     """
 
+    _is_direct = True
+
     @property
     def facts(self) -> Mapping[str, Fact]:
-        """Return the common facts, and that the host launches each step."""
-        return {**super().facts, "launched_as": "stream", "timed_by": "host"}
+        """Return the common facts, that the host launches each step, and the gradients' route."""
+        found = {**super().facts, "launched_as": "stream", "timed_by": "host"}
+        if len(self._gpus) > 1:
+            found["route"] = "direct" if self._is_direct else "through the host"
+        return found
+
+    def prepare(self) -> None:
+        """Put each tower's images on its GPU, and enable direct copies where possible."""
+        super().prepare()
+        lead, *others = self._gpus
+        reached = [one.reaches(to) for gpu in others for one, to in ((lead, gpu), (gpu, lead))]
+        self._is_direct = all(reached)
 
     def step(self) -> None:
         """Run one step: gradients in parallel; the first GPU merges them and sends weights back."""

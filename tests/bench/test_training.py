@@ -115,8 +115,28 @@ def test_the_merge_of_gpus_that_are_there_is_right_too() -> None:
 
     assert case.check().ok
     assert case.facts["simulated"] == "no"
+    # Only neighbours reach each other directly, here as with bridges of two.
+    assert case.facts["route"] == "through the host"
     case.release()
     assert all(gpu.released for gpu in gpus)
+
+
+def test_gradients_go_directly_where_each_gpu_and_the_first_reach_each_other() -> None:
+    gpus = [FakeGpu(FakeClock(), cuda_index=number) for number in range(2)]
+    asked = []
+    for gpu in gpus:
+        reaches = gpu.reaches
+        gpu.reaches = lambda peer, own=gpu, reaches=reaches: (  # type: ignore[method-assign]
+            asked.append((own.facts.cuda_index, peer.facts.cuda_index)) or reaches(peer)
+        )
+    case = MultiGpuTraining(
+        ORDER, TrainingPlan(kernel="towers", batch=200, towers=2), gpus, "2-towers"
+    )
+
+    case.prepare()
+
+    assert case.facts["route"] == "direct"
+    assert asked == [(0, 1), (1, 0)]
 
 
 def test_a_merge_that_forgets_a_tower_is_caught() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -20,11 +20,14 @@ from benchmarks.card.figures import (
     Figure,
     Notebook,
     Outcome,
+    Timed,
     compete,
+    figure_of,
     give_up_unfinished,
     read_figures,
 )
 from benchmarks.card.report import (
+    HEAD,
     Report,
     best_rival,
     failures,
@@ -206,8 +209,26 @@ def test_a_rival_that_fails_later_is_left_out_and_ours_stays() -> None:
     assert found.ours == pytest.approx(2e-3)
 
 
+def test_the_widest_scatter_of_the_rounds_stands_beside_the_ratio() -> None:
+    def wavering(*rounds: float) -> Timed:
+        given = iter([1.0, 1.0, 1.0, *rounds])  # three calls come before the rounds
+        return lambda loops: next(given) * loops
+
+    found = compete({"ours": wavering(1.0, 0.99, 1.01), "torch": wavering(2.0, 2.1, 1.9)}, rounds=3)
+
+    assert found.scatter == pytest.approx(0.1)
+    row = dict(zip(HEAD, row_of(figure(scatter=found.scatter)), strict=True))
+    assert row["scatter"] == "10.0%"
+    assert dict(zip(HEAD, row_of(figure()), strict=True))["scatter"] == "-"
+    kept = asdict(figure())
+    del kept["scatter"]  # of a run before it was kept
+    assert figure_of(kept).scatter is None
+
+
 def test_a_rival_that_failed_leaves_its_bar_open() -> None:
-    outcome = Outcome(seconds={"ours": 1.0, "torch": 2.0}, failures={"torch.compile": "no cc"})
+    outcome = Outcome(
+        seconds={"ours": 1.0, "torch": 2.0}, failures={"torch.compile": "no cc"}, scatter=0.01
+    )
 
     bars = outcome.bars(0.98)
 

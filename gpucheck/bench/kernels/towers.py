@@ -129,8 +129,9 @@ def _scaling(row: Measurement, alone: dict[str, float]) -> Conclusion:
         share = row.speed / sum(gpus.values())
         slowest = min(gpus, key=lambda name: gpus[name])
         sentence = (
-            f"{towers} towers at once reach {share:.0%} of the GPUs' throughput alone; "
-            f"the slowest alone is {slowest}"
+            f"{towers} towers at once reach {share:.0%} of the GPUs' throughput alone: one GPU "
+            "merges them, one after the other, so the rest is no measure of the machine; the "
+            f"slowest alone is {slowest}"
         )
     return Conclusion(
         kernel="towers",
