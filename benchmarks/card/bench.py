@@ -15,7 +15,7 @@ from gpucheck.bench.case import Case, CaseOrder
 from gpucheck.bench.model import Verified
 from gpucheck.bench.numerics import FORMATS, HostData, encode
 from gpucheck.bench.request_model import BenchRequest
-from gpucheck.bench.roofline import board_of
+from gpucheck.bench.roofline import with_board
 from gpucheck.drivers.gpu import GpuDevice
 from gpucheck.drivers.host.blas import Blas
 from gpucheck.drivers.host.clock import monotonic_s
@@ -72,7 +72,7 @@ class Bench:
 
     def datasheet(self, dtype: str | None = None) -> float | None:
         """Return the card's peak for products in a format, or that of its memory for None."""
-        board = board_of(self.gpu.facts)
+        board = with_board(self.gpu.facts).board
         if board is None:
             return None
         return board.bytes_per_s if dtype is None else board.flops_per_s.get(dtype)

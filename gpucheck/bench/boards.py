@@ -71,19 +71,25 @@ def _basis(cell: Mapping[str, Any]) -> dict[str, Any]:
     return {key: basis for key, basis in cell.items() if key != "value"}
 
 
-def find_board(name: str | None, pci_device_id: str | None) -> BoardPeaks | None:
-    """Return a GPU's board by PCI device id, or by NVML's exact name if no id is known."""
+#: GpuReading's word for a guest's share of a board, and why no figure of that board is its own.
+VGPU = "vgpu"
+VGPU_SHARE = "it is a vGPU, which has a share of its board"
+
+
+def find_board(
+    name: str | None, pci_device_id: str | None, virtualization: str | None = None
+) -> BoardPeaks | None:
+    """Return a GPU's board by PCI device id, or by NVML's exact name if no id is known.
+
+    A vGPU has none, although it shows its board's id.
+    """
     boards = load_table().boards
+    if virtualization == VGPU:
+        return None
     if pci_device_id is not None:
         device = pci_device_id[:4].lower()
         return next((board for board in boards if device in board.pci_device_ids), None)
     return next((board for board in boards if name in board.product_names), None)
-
-
-def known_board(name: str | None, pci_device_id: str | None) -> str | None:
-    """Return the table's name of a GPU's board, None if it is not there."""
-    board = find_board(name, pci_device_id)
-    return None if board is None else board.name
 
 
 def board_called(text: str) -> BoardPeaks:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from gpucheck.bench.model import BenchEnvironment, Roofline
@@ -10,9 +10,16 @@ from gpucheck.bench.request_model import BenchRequest
 from gpucheck.drivers.gpu import BenchGpu, OpenedGpus
 from gpucheck.drivers.host.blas import NETLIB, NO_BLAS, Blas, BlasFacts
 from gpucheck.drivers.host.cpu import CpuFacts, CpuLoad, LinuxCpu, parse_cpu_list
+from gpucheck.drivers.host.processes import device_of
 from gpucheck.drivers.interface import Probes
 from gpucheck.drivers.nvml.sensors import NvmlSensors
-from gpucheck.drivers.readings import CudaReading, NvmlReading, ProcessIdentity, ProcessReading
+from gpucheck.drivers.readings import (
+    CudaReading,
+    GpuReading,
+    NvmlReading,
+    ProcessIdentity,
+    ProcessReading,
+)
 from gpucheck.inventory.visibility import gpu_uuid
 
 #: Variables that silently change arithmetic, memory or threads.
@@ -60,17 +67,19 @@ class HostState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunEnvironment:
-    """Facts about the GPUs beyond those of CUDA, by UUID.
+    """Facts about the GPUs and MIG instances beyond those of CUDA, by UUID.
 
-    `pci_device_ids` are NVML's. `processes` used a GPU before this one opened it, and `holders`
-    names those that held its memory then. `claims` names the claims of other processes. `near_cpus`
-    are the CPUs near a GPU, if this process may run on others too; `far` are the GPUs near which it
-    may not run at all. `integrated`: the GPU shares the host's memory. `wsl`: the GPUs belong to
-    Windows. `variables` are the set ones of VARIABLES. `notes` go into the report.
+    `pci_device_ids` and `virtualization` are NVML's, of the card. `processes` used a GPU before
+    this one opened it, and `holders` names those that held its memory then. `claims` names the
+    claims of other processes. `near_cpus` are the CPUs near a GPU, if this process may run on
+    others too; `far` are the GPUs near which it may not run at all. `integrated`: the GPU shares
+    the host's memory. `wsl`: the GPUs belong to Windows. `variables` are the set ones of VARIABLES.
+    `notes` go into the report.
     """
 
     sensors: NvmlSensors = field(default_factory=lambda: NvmlSensors("no GPU is measured"))
     pci_device_ids: Mapping[str, str] = field(default_factory=dict)
+    virtualization: Mapping[str, str] = field(default_factory=dict)
     processes: Mapping[str, frozenset[int]] = field(default_factory=dict)
     claims: Mapping[str, str] = field(default_factory=dict)
     near_cpus: Mapping[str, frozenset[int]] = field(default_factory=dict)
@@ -96,7 +105,7 @@ def run_environment_of(
     variables = variables_of(environment)
     if cuda is None:
         return RunEnvironment(variables=variables)
-    known = {gpu.uuid: gpu for gpu in reading.gpus if gpu.uuid is not None}
+    known = cards_by_uuid(reading)
     devices = probes.kernel().pci_devices or ()
     affinity = {item.pci_bus_id: item.cpu_affinity or "" for item in devices}
     next_to = {
@@ -109,8 +118,14 @@ def run_environment_of(
         pci_device_ids={
             uuid: gpu.pci_device_id for uuid, gpu in known.items() if gpu.pci_device_id is not None
         },
+        virtualization={
+            uuid: gpu.virtualization
+            for uuid, gpu in known.items()
+            if gpu.virtualization is not None
+        },
         processes={
-            uuid: frozenset(process.pid for process in gpu.processes) for uuid, gpu in known.items()
+            uuid: frozenset(process.pid for process in _processes_on(uuid, gpu))
+            for uuid, gpu in known.items()
         },
         near_cpus=near,
         far=far,
@@ -125,9 +140,24 @@ def run_environment_of(
     )
 
 
+def cards_by_uuid(reading: NvmlReading) -> dict[str, GpuReading]:
+    """Return each card by its UUID and by those of its MIG instances."""
+    return {
+        uuid: gpu
+        for gpu in reading.gpus
+        for uuid in (gpu.uuid, *(mig.uuid for mig in gpu.mig_instances))
+        if uuid is not None
+    }
+
+
+def _processes_on(uuid: str, gpu: GpuReading) -> Sequence[ProcessReading]:
+    """Return the processes of a card or of one instance, with those of no known instance."""
+    return [one for one in gpu.processes if device_of(gpu, one) in (uuid, gpu.uuid)]
+
+
 def memory_holders(probes: Probes, reading: NvmlReading) -> dict[str, str]:
     """Return the holders of each GPU's memory, by UUID."""
-    known = {gpu.uuid: gpu.processes for gpu in reading.gpus if gpu.uuid is not None}
+    known = {uuid: _processes_on(uuid, gpu) for uuid, gpu in cards_by_uuid(reading).items()}
     owners = probes.identify({one.pid for processes in known.values() for one in processes})
     holders = {uuid: holders_of(processes, owners) for uuid, processes in known.items()}
     return {uuid: text for uuid, text in holders.items() if text is not None}
@@ -157,14 +187,17 @@ def holders_of(
     return ", ".join([*named[:_MOST_NAMED], *more]) or None
 
 
-def unified_notes(gpus: Sequence[BenchGpu]) -> tuple[str, ...]:
-    """Return a note on the transfers of each GPU that shares the host's memory."""
-    return tuple(
-        f"gpu:{gpu.cuda_index} shares the host's memory: its transfers are copies within that "
-        "memory, not over PCIe"
-        for gpu in gpus
-        if gpu.integrated
-    )
+def gpu_notes(gpus: Sequence[BenchGpu]) -> Iterator[str]:
+    """Yield a note on each GPU that shares the host's memory, or whose peaks are unknown."""
+    for gpu in gpus:
+        if gpu.integrated:
+            yield (
+                f"{gpu.device} shares the host's memory: its transfers are copies within that "
+                "memory, not over PCIe"
+            )
+        for field_name, reason in gpu.unavailable.items():
+            what = "its peaks are" if field_name == "board" else "the peak of its memory is"
+            yield f"{gpu.device}: {what} unknown: {reason}"
 
 
 def nearness(

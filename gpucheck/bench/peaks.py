@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from gpucheck.bench.boards import board_called, find_board, load_table
+from gpucheck.bench.boards import (
+    VGPU,
+    VGPU_SHARE,
+    board_called,
+    find_board,
+    load_table,
+)
 from gpucheck.bench.peaks_model import (
     DTYPES,
     BoardPeaks,
@@ -56,7 +62,9 @@ def peaks_here(probes: Probes, dtypes: Sequence[str] = ()) -> Answer:
     if failure is not None and not rows:
         failure, words = explain_failure(failure, reading, probes)
         return Answer(result=None, exit_code=code, host=host, error=failure, warnings=words)
-    entries = {row.index: find_board(row.name, row.pci_device_id) for row in rows}
+    entries = {
+        row.index: find_board(row.name, row.pci_device_id, row.virtualization) for row in rows
+    }
     boards: dict[str, BoardPeaks] = {}
     for row in rows:
         entry = entries[row.index]
@@ -144,6 +152,8 @@ _NO_ROW = "the table of boards has no row for it"
 def _unknown(row: GpuReading) -> UnknownBoard:
     if row.failure is not None:
         reason = f"it does not answer: {row.failure.message}"
+    elif row.virtualization == VGPU:
+        reason = VGPU_SHARE
     elif row.pci_device_id is None and row.name is None:
         reason = "neither its PCI device id nor its name could be read"
     else:
@@ -163,6 +173,9 @@ def _not_in_table(unknown: Sequence[UnknownBoard]) -> Failure:
     )
     more = f", and {count_of(len(unknown) - 3)} more" if len(unknown) > 3 else ""
     message = f"The peaks are not known of {named}{more}."
+    if any(gpu.reason == VGPU_SHARE for gpu in unknown):
+        remedy = ("See those of a whole board: gpucheck bench --peaks --board NAME",)
+        return Failure(code="vgpu-has-a-share", message=message, remedy=remedy)
     if not any(gpu.reason == _NO_ROW for gpu in unknown):
         remedy = ("See what is wrong with it: gpucheck detect",)
         return Failure(code="gpu-not-identified", message=message, remedy=remedy)

@@ -63,7 +63,10 @@ def blocks(report: Report, view: View) -> Iterator[Block]:
 
 def in_table(report: Report) -> Collection[str]:
     """Return the codes of the messages that the table shows."""
-    return ("power-limit-below-board", "board-not-in-table", "gpu-not-identified")
+    return (
+        *("power-limit-below-board", "board-not-in-table", "gpu-not-identified"),
+        "vgpu-has-a-share",
+    )
 
 
 def _board(board: BoardPeaks, view: View) -> Iterator[Block]:

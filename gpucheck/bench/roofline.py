@@ -24,7 +24,7 @@ from dataclasses import replace
 from operator import attrgetter
 from typing import Any
 
-from gpucheck.bench.boards import find_board, load_table
+from gpucheck.bench.boards import VGPU, VGPU_SHARE, find_board, load_table
 from gpucheck.bench.doubt_table import make_doubt
 from gpucheck.bench.kernel_traits import LINKS, STREAMS
 from gpucheck.bench.kernels.softmax import EXPONENTIALS
@@ -43,6 +43,9 @@ _RESIDENT = "cache-resident"
 _BY_MEMORY = "memory limits its speed: see percent_of_copy"
 _NO_MEMORY = "memory does not limit its speed"
 _NO_COPY = "no copy of as many bytes was measured"
+_NO_PEAK = "the board is not in the table, and its peak in this format cannot be computed"
+#: Why a MIG instance has no peak of its memory: CUDA shows it the whole card's bus.
+_MIG_MEMORY = "a MIG instance has a share of the memory"
 #: Factor between the bytes of two rows up to which a cache holds as much of both.
 _ALIKE = 1.25
 #: Reason for a missing limit although a copy was measured.
@@ -59,10 +62,26 @@ def bytes_by_formula(memory_clock_mhz: float, bus_bits: int) -> float:
     return memory_clock_mhz * 1e6 * bus_bits / 8 * 2
 
 
-def board_of(gpu: BenchGpu) -> Board | None:
-    """Return a GPU's limits from the table, else computed; None if neither is possible."""
-    entry = find_board(gpu.name, gpu.pci_device_id)
-    return _computed(gpu) if entry is None else board_from(entry)
+def with_board(gpu: BenchGpu) -> BenchGpu:
+    """Return a GPU with its limits from the table, else computed, and why it lacks some.
+
+    Part of a board is never held against the whole: a MIG instance has what its SMs can do, and a
+    vGPU, whose share may be of the time, no limit.
+    """
+    entry = find_board(gpu.name, gpu.pci_device_id, gpu.virtualization)
+    board, why = None, {"board": _NO_PEAK}
+    if gpu.virtualization == VGPU:
+        why = {"board": VGPU_SHARE}
+    elif entry is None or gpu.is_mig:
+        board = _computed(gpu)
+    elif gpu.sm_count < entry.sm_count:
+        why = {"board": f"it has {gpu.sm_count} of the {entry.sm_count} SMs of {entry.name}"}
+    else:
+        board = board_from(entry)
+    if board is not None:
+        why = {"board.bytes_per_s": _MIG_MEMORY} if gpu.is_mig else {}
+        board = replace(board, bytes_per_s=None) if gpu.is_mig else board
+    return replace(gpu, board=board, unavailable=why)
 
 
 def flops_of_cuda_cores(gpu: BenchGpu, name: str) -> float | None:
@@ -210,7 +229,7 @@ def with_percentages(
     roofline = next((one for one in rooflines if (one.device, one.threads) == place), None)
     gpu = next((gpu for gpu in gpus if row.device == gpu.device), None)
     if row.device != "cpu":
-        return _against_board(_against_copy(row, roofline), gpu.board if gpu is not None else None)
+        return _against_board(_against_copy(row, roofline), gpu)
     possible = [
         one
         for one in _sound(measured)
@@ -305,8 +324,9 @@ def _against_product(row: Measurement, roofline: Roofline | None) -> Measurement
     return _lacking(row, "percent_of_peak", reason)
 
 
-def _against_board(row: Measurement, board: Board | None) -> Measurement:
+def _against_board(row: Measurement, gpu: BenchGpu | None) -> Measurement:
     """Return the row with its percentage of the board's peak, at the nominal and the real clock."""
+    board = None if gpu is None else gpu.board
     if row.scope is not Scope.RESIDENT or row.kernel in LINKS or row.throughput is None:
         return _lacking(row, "percent_of_peak", "transfers limit its speed")
     by_memory, name, peak = row.throughput.unit == "B/s", row.dtype.format, None
@@ -315,8 +335,9 @@ def _against_board(row: Measurement, board: Board | None) -> Measurement:
     elif board is not None and row.flops:
         peak = board.high_flops_per_s.get(name)
     if board is None or peak is None or row.time_s is None:
-        reason = "the board is not in the table, and its peak in this format cannot be computed"
-        return _lacking(row, "percent_of_peak", reason)
+        reasons = {} if gpu is None else gpu.unavailable
+        key = "board.bytes_per_s" if board is not None and by_memory else "board"
+        return _lacking(row, "percent_of_peak", reasons.get(key, _NO_PEAK))
     reached = row.throughput.value if by_memory else (row.flops or 0) / row.time_s
     percent = 100 * reached / peak
     at_clock = None

@@ -20,7 +20,7 @@ from gpucheck.bench.environment import (
     blas_text,
     environment_of,
     explain_slow_blas,
-    unified_notes,
+    gpu_notes,
 )
 from gpucheck.bench.framework_case import framework_cases
 from gpucheck.bench.framework_conclusions import framework_conclusions
@@ -49,9 +49,9 @@ from gpucheck.bench.plan import (
 )
 from gpucheck.bench.request_model import BenchRequest, SampleDetail
 from gpucheck.bench.roofline import (
-    board_of,
     doubts_about_roofline,
     rooflines_of,
+    with_board,
     with_percentages,
 )
 from gpucheck.bench.sampler import CaseState
@@ -244,7 +244,7 @@ class Bench:
             notes=(
                 *self.run_environment.notes,
                 *((WSL_NOTE,) if self.run_environment.wsl and self._boards else ()),
-                *unified_notes(self._boards),
+                *gpu_notes(self._boards),
                 *self._plan.notes,
                 *self.frameworks.without_rows(makers, on_gpus=bool(self._boards)),
                 *([] if short is None else [short]),
@@ -498,8 +498,9 @@ def _described(gpu: BenchGpu, run_environment: RunEnvironment) -> BenchGpu:
         gpu,
         pci_device_id=run_environment.pci_device_ids.get(gpu.uuid or ""),
         integrated=run_environment.integrated.get(gpu.uuid or "", gpu.integrated),
+        virtualization=run_environment.virtualization.get(gpu.uuid or ""),
     )
-    return replace(known, board=board_of(known))
+    return with_board(known)
 
 
 def _unavailable(state: CaseState) -> dict[str, str]:

@@ -14,7 +14,7 @@ from enum import StrEnum
 from numbers import Integral, Real
 from typing import TypeVar
 
-from gpucheck.bench.environment import RunEnvironment, run_environment_of
+from gpucheck.bench.environment import RunEnvironment, cards_by_uuid, run_environment_of
 from gpucheck.bench.frameworks import Frameworks, open_frameworks, use_gpus
 from gpucheck.bench.model import NO_TIME, NOTHING_SETTLED, BenchResult, Corruption, is_wrong
 from gpucheck.bench.plan import MEMORY_TAKEN, NO_GPU, check_device_names, select_devices
@@ -340,7 +340,7 @@ def _by_driver(item: CudaDeviceReading, uuid: str | None, reading: NvmlReading) 
     capability, sm_count, l2_bytes = item.compute_capability, item.sm_count, item.l2_bytes
     if not (total and name and capability and sm_count and l2_bytes is not None):
         return None
-    board = next((gpu for gpu in reading.gpus if gpu.uuid == uuid), None)
+    board = cards_by_uuid(reading).get(uuid or "")
     free = None if board is None else board.memory_free_bytes
     return BenchGpu(
         cuda_index=item.ordinal,

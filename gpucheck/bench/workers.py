@@ -69,21 +69,35 @@ def worker_devices(devices: Sequence[str], gpus: Sequence[Gpu]) -> tuple[WorkerD
     """Return a worker for each device named: `cpu`, `gpu:N`, `gpu` and `all` for every GPU.
 
     A GPU that CUDA does not see has none; an unknown `gpu:N` gets one, whose process reports that.
+    Of a card that is split, the MIG instances are the GPUs.
 
     Raises:
         WrongUseError: a name is not a device.
     """
     check_device_names(devices)
-    visible = {f"gpu:{gpu.cuda_index}": gpu for gpu in gpus if gpu.cuda_index is not None}
-    ordered = sorted(visible, key=lambda name: visible[name].cuda_index or 0)
+    visible = visible_gpus(gpus)
     found: dict[str, WorkerDevice] = {}
     for device in devices:
-        for name in ordered if device in ("gpu", "all") else [device]:
+        for name in visible if device in ("gpu", "all") else [device]:
             gpu = visible.get(name)
             cpus = parse_cpu_list(gpu.cpu_affinity) or None if gpu is not None else None
             uuid = gpu.uuid if gpu is not None else None
             found[name] = WorkerDevice(device=name, gpu_uuid=uuid, cpus=cpus)
     return tuple(found.values())
+
+
+def visible_gpus(gpus: Sequence[Gpu]) -> dict[str, Gpu]:
+    """Return the GPUs that CUDA sees; a MIG instance is its card, by its own UUID and number."""
+    every = [
+        each
+        for gpu in gpus
+        for each in (
+            gpu,
+            *(gpu._replace(uuid=one.uuid, cuda_index=one.cuda_index) for one in gpu.mig.instances),
+        )
+    ]
+    found = {each.cuda_index: each for each in every if each.cuda_index is not None}
+    return {f"gpu:{number}": found[number] for number in sorted(found)}
 
 
 def select_worker_devices(

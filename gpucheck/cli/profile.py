@@ -106,8 +106,11 @@ def _explain(names: Sequence[str], board: str | None, probes: Probes | None) -> 
 
 def _boards_here(probes: Probes) -> frozenset[str]:
     """Return the names of this machine's boards, as the table of peaks has them."""
-    from gpucheck.bench.boards import known_board
+    from gpucheck.bench.boards import find_board
     from gpucheck.drivers.interface import NvmlRequest
 
-    found = (known_board(gpu.name, gpu.pci_device_id) for gpu in probes.nvml(NvmlRequest()).gpus)
-    return frozenset(name for name in found if name is not None)
+    found = (
+        find_board(gpu.name, gpu.pci_device_id, gpu.virtualization)
+        for gpu in probes.nvml(NvmlRequest()).gpus
+    )
+    return frozenset(board.name for board in found if board is not None)

@@ -44,7 +44,9 @@ class BenchGpu:
     """GPU that took part, as the CUDA runtime describes it.
 
     `pci_device_id` is NVML's: eight hexadecimal digits, the device and then the vendor.
-    `integrated`: it shares the host's memory; None if the driver was not asked.
+    `integrated`: it shares the host's memory; None if the driver was not asked. `virtualization`
+    is as in GpuReading. `unavailable` says why there is no `board`, or none of its figures in
+    `board.bytes_per_s`.
     """
 
     cuda_index: int
@@ -61,12 +63,19 @@ class BenchGpu:
     memory_bus_bits: int | None = None
     pci_device_id: str | None = None
     integrated: bool | None = None
+    virtualization: str | None = None
     board: Board | None = None
+    unavailable: dict[str, str] = field(default_factory=dict)
 
     @property
     def device(self) -> str:
         """Return the device's name in rows and options."""
         return f"gpu:{self.cuda_index}"
+
+    @property
+    def is_mig(self) -> bool:
+        """Return whether it is a MIG instance of a card."""
+        return (self.uuid or "").startswith("MIG-")
 
     @property
     def is_linked_chip_to_chip(self) -> bool:

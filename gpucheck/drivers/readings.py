@@ -48,6 +48,7 @@ class GpuReading(NamedTuple):
     `cpu_affinity` come from the driver only if the kernel does not list the GPU.
     `memory_limit_bytes` is our cgroup's limit, null without one; `memory_limit_source`, who tells
     it, is `dmem.max`, `dmem.max of a parent` (CUDA then reports the whole GPU) or `nvml`.
+    `virtualization` is none, pass-through, vgpu (a share of a board), host-vgpu or host-vsga.
     """
 
     index: int  # type: ignore[assignment]  # hides tuple.index, which nobody needs here
@@ -75,6 +76,7 @@ class GpuReading(NamedTuple):
     performance_state: int | None = None
     persistence_mode: bool | None = None
     compute_mode: str | None = None
+    virtualization: str | None = None
     ecc_mode: bool | None = None
     pcie_generation: int | None = None
     pcie_generation_max: int | None = None

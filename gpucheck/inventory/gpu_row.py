@@ -40,8 +40,8 @@ _NESTED = {
     "mig_instances": "mig.instances",
     "process_utilization": "processes.utilization_sm_percent",
 }
-#: The reading that no field of the document shows.
-_NOT_SHOWN = "pci_device_id"
+#: Readings that no field of the document shows.
+_NOT_SHOWN = frozenset({"pci_device_id", "virtualization"})
 #: What is absent of a GPU that does not answer.
 UNANSWERED = frozenset({*_COPIED, *_MEMORY, *_NESTED, "processes"} - {"index", *LIMIT_FIELDS})
 #: Why CUDA's total is no figure of the card's.
@@ -145,7 +145,7 @@ def _reasons(row: GpuReading, processes: Sequence[GpuProcess]) -> dict[str, str]
     found = {
         _NESTED.get(name, name): reason
         for name, reason in row.unavailable.items()
-        if name not in (_NOT_SHOWN, "process_utilization")
+        if name not in _NOT_SHOWN | {"process_utilization"}
     }
     for position, mig in enumerate(row.mig_instances):
         for name, reason in mig.unavailable.items():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpucheck.bench.boards import board_called, find_board, known_board, load_table
+from gpucheck.bench.boards import board_called, find_board, load_table
 from gpucheck.report.errors import WrongUseError
 
 
@@ -64,8 +64,6 @@ def test_two_boards_are_several_and_long_names_are_cut() -> None:
 
     assert two.value.code == "ambiguous-board"
     assert long.value.code == "unknown-board"
-    assert known_board(None, "233010de") == "H100 SXM"
-    assert known_board("NVIDIA H200", "ffff10de") is None
 
 
 def test_the_pci_device_id_decides_even_against_the_name() -> None:
@@ -76,3 +74,4 @@ def test_the_pci_device_id_decides_even_against_the_name() -> None:
     assert by_id.name == "H100 SXM"
     assert unknown is None
     assert find_board(None, None) is None
+    assert find_board("GRID H100-40C", "233010de", "vgpu") is None

@@ -14,11 +14,11 @@ from gpucheck.bench.environment import (
     blas_text,
     environment_of,
     explain_slow_blas,
+    gpu_notes,
     holders_of,
     nearness,
     parallel_efficiency,
     run_environment_of,
-    unified_notes,
     variables_of,
 )
 from gpucheck.bench.model import BenchEnvironment, Roofline
@@ -30,6 +30,7 @@ from gpucheck.drivers.readings import (
     CudaDeviceReading,
     CudaReading,
     KernelReading,
+    MigReading,
     NvmlReading,
     PciDeviceReading,
     ProbeFailure,
@@ -101,12 +102,18 @@ def test_a_quota_counts_in_the_periods_of_all_stretches_and_without_one_there_is
     assert free.state().quota_percent is None
 
 
-def test_only_a_gpu_without_memory_of_its_own_is_noted() -> None:
+def test_a_gpu_without_memory_or_peaks_of_its_own_is_noted() -> None:
     plain = FakeGpu(FakeClock()).facts
+    virtual = replace(plain, cuda_index=2, unavailable={"board": "it is a vGPU"})
+    part = replace(plain, cuda_index=3, unavailable={"board.bytes_per_s": "it has a share"})
 
-    (note,) = unified_notes([plain, replace(plain, cuda_index=1, integrated=True)])
+    notes = gpu_notes([plain, replace(plain, cuda_index=1, integrated=True), virtual, part])
 
-    assert note.startswith("gpu:1 shares the host's memory")
+    assert [note.partition(":0")[0][:40] for note in notes] == [
+        "gpu:1 shares the host's memory: its tran",
+        "gpu:2: its peaks are unknown: it is a vG",
+        "gpu:3: the peak of its memory is unknown",
+    ]
 
 
 NEW, MIDDLE = frozenset({"avx", "avx2", "avx512f", "sse2"}), frozenset({"avx", "avx2", "sse2"})
@@ -204,6 +211,29 @@ def test_the_facts_about_gpus_before_cuda_opens_them() -> None:
         variables={"CUPY_TF32": "1"},
     )
     assert found.sensors.failure is None
+
+
+def test_a_mig_instance_has_its_cards_place_and_only_its_own_processes() -> None:
+    instances = tuple(
+        MigReading(f"MIG-{at}", gpu_instance_id=at, compute_instance_id=0) for at in (1, 2)
+    )
+    processes = tuple(
+        ProcessReading(pid, "compute", 2**30, gpu_instance_id=at, compute_instance_id=at and 0)
+        for pid, at in ((7, 1), (8, 2), (9, None))
+    )
+    card = gpu_reading(
+        0, mig_instances=instances, processes=processes, virtualization="pass-through"
+    )
+    near = PciDeviceReading(card.pci_bus_id or "", "0x10de", cpu_affinity="0-1")
+    probes = FakeProbes(kernel_reading=KernelReading(pci_devices=(near,)))
+
+    found = run_environment_of(probes, reading_of(card), CudaReading(), {}, frozenset({0, 1, 4}))
+
+    assert found.pci_device_ids["MIG-1"] == "233010de"
+    assert found.virtualization["MIG-1"] == "pass-through"
+    assert found.near_cpus["MIG-1"] == {0, 1}
+    assert found.processes["MIG-1"] == {7, 9}
+    assert found.holders["MIG-2"] == "process 8 holds 1.0 GiB, process 9 holds 1.0 GiB"
 
 
 def test_without_nvml_or_gpus_there_are_no_such_facts() -> None:

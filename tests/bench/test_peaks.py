@@ -141,6 +141,19 @@ def test_an_instance_has_a_share_of_its_board() -> None:
     assert [notice.message.partition(";")[0] for notice in answer.warnings] == ["GPU 1: MIG is on"]
 
 
+def test_a_vgpu_has_no_peaks_of_its_boards() -> None:
+    answer, found = look(h100(0, name="GRID H100XM-40C", virtualization="vgpu"))
+
+    assert (answer.exit_code, found.boards) == (ExitCode.BAD, ())
+    assert answer.error is not None
+    assert answer.error.code == "vgpu-has-a-share"
+    assert answer.error.message == (
+        "The peaks are not known of GPU 0 (GRID H100XM-40C): it is a vGPU, which has a share of "
+        "its board."
+    )
+    check_document(answer)
+
+
 def test_several_split_cards_share_a_warning() -> None:
     answer, _ = look(h100(0, mig_enabled=True), h100(1, mig_enabled=True))
 

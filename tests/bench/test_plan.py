@@ -19,7 +19,7 @@ from gpucheck.bench.plan import (
     select_devices,
 )
 from gpucheck.bench.request_model import BenchMode, BenchRequest
-from gpucheck.bench.roofline import board_of
+from gpucheck.bench.roofline import with_board
 from gpucheck.drivers.gpu import BenchGpu, OpenedGpus
 from gpucheck.inventory.condition import spare_bytes
 from gpucheck.report.errors import GpucheckError, InconclusiveError, MissingError, WrongUseError
@@ -118,8 +118,8 @@ def test_the_temperature_does_not_matter_to_matmul() -> None:
 def test_one_copy_takes_long_compared_with_its_launch(
     device_id: str, mode: BenchMode, edge: int
 ) -> None:
-    gpu = replace(card(0), pci_device_id=f"{device_id}10de")
-    machine = replace(PLENTY, gpus=(replace(gpu, board=board_of(gpu)),))
+    gpu = replace(card(0), pci_device_id=f"{device_id}10de", sm_count=148)
+    machine = replace(PLENTY, gpus=(with_board(gpu),))
     kernels = ("copy", "triad", "softmax", "transfer")
 
     plan = make_plan(BenchRequest(mode=mode, kernels=kernels), KERNELS, machine)
@@ -458,7 +458,7 @@ def needs(kernel: Kernel, dtype: str) -> dict[str, int]:
 
 
 def test_the_work_the_sizes_and_the_memory_of_each_kernel_are_as_recorded() -> None:
-    fast = replace(card(0), board=board_of(replace(card(0), pci_device_id="290110de")))
+    fast = with_board(replace(card(0), pci_device_id="290110de", sm_count=148))
     lines = []
     for name, kernel in KERNELS.items():
         sizes = {mode.value: kernel.sizes[mode] for mode in BenchMode}

@@ -18,12 +18,12 @@ from gpucheck.bench.peaks_model import BoardPeaks
 from gpucheck.bench.roofline import (
     TENSOR_FORMATS,
     board_from,
-    board_of,
     bytes_by_formula,
     doubts_about_roofline,
     flops_by_formula,
     flops_of_cuda_cores,
     rooflines_of,
+    with_board,
     with_percentages,
 )
 from gpucheck.bench.stats import summarise
@@ -36,6 +36,8 @@ TABLE = load_table()
 #: Kind of board whose rates a board has, by its id.
 KINDS = {row["id"]: row["rates"] for row in read_table("peaks")["row"]}
 GPU = FakeGpu(FakeClock()).facts
+#: As many SMs as any board of the table has.
+_MANY = max(board.sm_count for board in TABLE.boards)
 
 
 def assert_as_documented(value: float, computed: float, formula_percent: float | None) -> None:
@@ -92,7 +94,9 @@ def test_tensor_peaks_are_dense_and_use_the_lower_clock() -> None:
 
 
 def test_a_known_board_is_found_by_its_pci_device_id_whatever_its_name() -> None:
-    board = board_of(replace(GPU, name="NVIDIA something", pci_device_id="233010DE".lower()))
+    board = with_board(
+        replace(GPU, name="NVIDIA something", pci_device_id="233010DE".lower())
+    ).board
 
     assert board is not None
     assert board.name == "H100 SXM"
@@ -115,7 +119,7 @@ def test_a_known_board_is_found_by_its_pci_device_id_whatever_its_name() -> None
 def test_boards_that_were_cut_down_for_a_market_are_in_the_table(
     device: str, name: str, bfloat16: float
 ) -> None:
-    board = board_of(replace(GPU, pci_device_id=f"{device}10de"))
+    board = with_board(replace(GPU, pci_device_id=f"{device}10de", sm_count=_MANY)).board
 
     assert board is not None
     assert (board.name, board.computed) == (name, False)
@@ -133,7 +137,7 @@ def test_boards_that_were_cut_down_for_a_market_are_in_the_table(
     ],
 )
 def test_newer_boards_and_variants_are_in_the_table(device: str, name: str, float32: float) -> None:
-    board = board_of(replace(GPU, pci_device_id=f"{device}10de"))
+    board = with_board(replace(GPU, pci_device_id=f"{device}10de", sm_count=_MANY)).board
 
     assert board is not None
     assert board.name == name
@@ -145,7 +149,7 @@ def test_capabilities_whose_boards_have_no_row_have_computed_peaks(
     capability: str, wide: bool
 ) -> None:
     gpu = replace(GPU, pci_device_id="ffff10de", compute_capability=capability)
-    board = board_of(replace(gpu, clock_sm_max_mhz=2000.0))
+    board = with_board(replace(gpu, clock_sm_max_mhz=2000.0)).board
 
     assert board is not None
     assert board.computed
@@ -155,7 +159,7 @@ def test_capabilities_whose_boards_have_no_row_have_computed_peaks(
 
 
 def test_a_peak_is_named_with_its_own_source() -> None:
-    v100 = board_of(replace(GPU, pci_device_id="1db110de"))
+    v100 = with_board(replace(GPU, pci_device_id="1db110de")).board
 
     assert v100 is not None
     assert v100.source_of("int8") == "formula"
@@ -163,12 +167,12 @@ def test_a_peak_is_named_with_its_own_source() -> None:
 
 
 def test_the_name_helps_only_where_there_is_no_id() -> None:
-    named = replace(GPU, name="NVIDIA L40S", clock_sm_max_mhz=2520.0)
+    named = replace(GPU, name="NVIDIA L40S", clock_sm_max_mhz=2520.0, sm_count=142)
 
-    assert getattr(board_of(named), "name", None) == "L40S"
+    assert getattr(with_board(named).board, "name", None) == "L40S"
     # L40 is part of that name, and another board.
-    assert getattr(board_of(replace(named, name="NVIDIA L40S-Q")), "name", None) != "L40"
-    other = board_of(replace(named, pci_device_id="ffff10de"))
+    assert getattr(with_board(replace(named, name="NVIDIA L40S-Q")).board, "name", None) != "L40"
+    other = with_board(replace(named, pci_device_id="ffff10de")).board
     assert other is not None
     assert other.source.startswith("computed")
 
@@ -189,11 +193,13 @@ def test_a_turing_without_tensor_cores_is_with_percentages_none(device: str, nam
         compute_capability="7.5",
         clock_sm_max_mhz=2100.0,
     )
-    board = board_of(gpu)
+    board = with_board(gpu).board
 
     assert board is not None
     assert board.flops_per_s.keys() == {"float64", "float32"}
-    turing = board_of(replace(gpu, name="NVIDIA GeForce RTX 2060", pci_device_id="1f0310de"))
+    turing = with_board(
+        replace(gpu, name="NVIDIA GeForce RTX 2060", pci_device_id="1f0310de")
+    ).board
     assert turing is not None
     assert turing.flops_per_s.keys() > {"float16", "int8"}
 
@@ -212,7 +218,7 @@ def test_an_unknown_board_gets_a_range_where_the_capability_does_not_decide(
         memory_bus_bits=256,
     )
 
-    board = board_of(gpu)
+    board = with_board(gpu).board
 
     assert board is not None
     low, high = board.flops_per_s["bfloat16"], board.high_flops_per_s["bfloat16"]
@@ -222,8 +228,48 @@ def test_an_unknown_board_gets_a_range_where_the_capability_does_not_decide(
 
 
 def test_a_board_of_which_nothing_is_known_has_no_limit() -> None:
-    assert board_of(replace(GPU, compute_capability="99.0", clock_sm_max_mhz=2000.0)) is None
-    assert board_of(replace(GPU, clock_sm_max_mhz=None)) is None
+    unknown = with_board(replace(GPU, compute_capability="99.0", clock_sm_max_mhz=2000.0))
+    assert unknown.board is None
+    assert "not in the table" in unknown.unavailable["board"]
+    assert with_board(replace(GPU, clock_sm_max_mhz=None)).board is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"virtualization": "vgpu"}, "it is a vGPU, which has a share of its board"),
+        ({"sm_count": 66}, "it has 66 of the 132 SMs of H100 SXM"),
+        ({"virtualization": "pass-through"}, None),
+        ({"sm_count": 132}, None),
+    ],
+)
+def test_part_of_a_board_is_not_held_against_the_whole(
+    changes: dict[str, Any], reason: str | None
+) -> None:
+    gpu = with_board(replace(GPU, pci_device_id="233010de", clock_sm_max_mhz=1980.0, **changes))
+
+    assert gpu.unavailable == ({} if reason is None else {"board": reason})
+    assert (gpu.board is None) is (reason is not None)
+    found = with_percentages(GPU_COPY, [], [gpu]).unavailable.get("percent_of_peak")
+    assert found == reason
+
+
+def test_a_mig_instance_has_the_peaks_of_its_sms_and_none_of_its_memory() -> None:
+    changes: dict[str, Any] = {
+        **{"clock_sm_max_mhz": 1000.0, "clock_memory_max_mhz": 2619.0, "memory_bus_bits": 5120},
+        **{"uuid": "MIG-0", "pci_device_id": "233010de", "sm_count": 16},
+    }
+    gpu = with_board(replace(GPU, **changes))
+
+    assert gpu.board is not None
+    assert gpu.board.bytes_per_s is None
+    assert gpu.board.flops_per_s["float32"] == 16 * 1e9 * TABLE.rates["9.0"]["float32"]
+    reason = "a MIG instance has a share of the memory"
+    assert gpu.unavailable == {"board.bytes_per_s": reason}
+    copy = with_percentages(GPU_COPY, [], [gpu])
+    assert copy.unavailable["percent_of_peak"] == reason
+    unknown = with_board(replace(GPU, **changes | {"clock_sm_max_mhz": None}))
+    assert (unknown.board, list(unknown.unavailable)) == (None, ["board"])
 
 
 @pytest.mark.parametrize("unknown", ["clock_memory_max_mhz", "memory_bus_bits"])
@@ -237,7 +283,7 @@ def test_without_the_memory_s_clock_or_bus_its_bandwidth_is_unknown(unknown: str
     )
     changes: dict[str, Any] = {unknown: None}
 
-    board, partial = board_of(whole), board_of(replace(whole, **changes))
+    board, partial = with_board(whole).board, with_board(replace(whole, **changes)).board
 
     assert board is not None
     assert board.bytes_per_s == 2619e6 * 5120 / 8 * 2
@@ -253,7 +299,7 @@ def test_cuda_cores_do_every_format_as_float32_and_int8_by_their_integer_units(
     capability: str, name: str, ratio: int
 ) -> None:
     gpu = replace(GPU, compute_capability=capability, clock_sm_max_mhz=1000.0)
-    gpu = replace(gpu, board=board_of(gpu))
+    gpu = with_board(gpu)
 
     single = gpu.sm_count * 1e9 * TABLE.rates[capability]["float32"]
     assert flops_of_cuda_cores(gpu, name) == ratio * single
@@ -269,7 +315,7 @@ def test_every_kind_of_board_has_its_rate_of_int8_on_cuda_cores() -> None:
 
 def test_nothing_is_known_of_the_cuda_cores_of_an_unknown_board() -> None:
     assert flops_of_cuda_cores(GPU, "bfloat16") is None
-    board = board_of(replace(GPU, compute_capability="9.0", clock_sm_max_mhz=1000.0))
+    board = with_board(replace(GPU, compute_capability="9.0", clock_sm_max_mhz=1000.0)).board
     assert flops_of_cuda_cores(replace(GPU, compute_capability="99.0", board=board), "int8") is None
 
 
@@ -868,7 +914,7 @@ def test_limits_percentages_and_doubts_are_as_recorded() -> None:
                            for one in rows.values()])  # fmt: skip
     computed = replace(LISTED, pci_device_id="ffff10de", compute_capability="8.6",
                        clock_sm_max_mhz=1500.0, board=None)  # fmt: skip
-    computed = replace(computed, board=board_of(computed))
+    computed = with_board(computed)
     text = "## the limits of the run\n" + in_lines(limits)
     for board in (LISTED, computed):
         text += "## percentages: of the peak, at the clock, of the copy\n"
@@ -914,7 +960,7 @@ def test_the_limits_of_boards_and_of_every_capability_are_as_recorded() -> None:
             GPU, pci_device_id="ffff10de", compute_capability=kind, sm_count=100,
             clock_sm_max_mhz=1000.0, clock_memory_max_mhz=1000.0, memory_bus_bits=256,
         )  # fmt: skip
-        computed = board_of(gpu)
+        computed = with_board(gpu).board
         assert computed is not None
         both = {
             key: f"{low / 1e12:.6g} to {computed.high_flops_per_s[key] / 1e12:.6g}"

@@ -556,6 +556,25 @@ def test_a_mig_instance_is_measured_against_its_own_limits(bench: Bench) -> None
     assert gpu["uuid"] == load_machine("a100-mig").gpus[0].mig[0].uuid
     rows = document["result"]["measurements"]
     assert all(speed(row) < 0.5 * 1.555e12 for row in rows)
+    assert gpu["pci_device_id"] == "20b010de"
+    assert gpu["board"]["bytes_per_s"] is None
+    reason = "a MIG instance has a share of the memory"
+    assert gpu["unavailable"] == {"board.bytes_per_s": reason}
+    assert {row["unavailable"]["percent_of_peak"] for row in rows} == {reason}
+
+
+def test_a_vgpu_is_held_against_no_board(bench: Bench) -> None:
+    machine = load_machine("h100x8").with_gpu(0, name="GRID H100XM-40C", virtualization_mode=2)
+    brief = ("--size", "1024", *BRIEF)
+    document = bench.document(*("copy", "--device", "gpu:0", *brief), machine=machine)
+
+    result = document["result"]
+    (gpu,) = result["environment"]["gpus"]
+    reason = "it is a vGPU, which has a share of its board"
+    assert (gpu["board"], gpu["unavailable"]) == (None, {"board": reason})
+    assert result["measurements"][0]["percent_of_peak"] is None
+    assert result["measurements"][0]["unavailable"]["percent_of_peak"] == reason
+    assert f"gpu:0: its peaks are unknown: {reason}" in result["notes"]
 
 
 def test_an_unknown_board_gets_computed_limits(bench: Bench) -> None:

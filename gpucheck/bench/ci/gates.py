@@ -32,7 +32,7 @@ from gpucheck.bench.ci.diagnosis import (
     leaves_open,
     ruling,
 )
-from gpucheck.bench.ci.limits import expected_of, is_computed, number
+from gpucheck.bench.ci.limits import expected_of, is_computed, number, why_no_peak
 from gpucheck.bench.ci.machine_gates import (
     inventory_gates,
     match_gates,
@@ -240,7 +240,8 @@ class _Judging:
             number_expected = expected_of(check, board)
             if number_expected is None:
                 name = board.name if board is not None else figures.device
-                why = "its peak, or the share to expect, is unknown"
+                why = why_no_peak(check, figures.gpu)
+                why = why or "its peak, or the share to expect, is unknown"
                 reason = f"nothing is expected of {name}: {why}"
                 return self._plain(GateStatus.SKIP, reason=reason)
             expected = (number_expected,)

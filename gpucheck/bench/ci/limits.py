@@ -17,7 +17,7 @@ from gpucheck.bench.model import Direction, Scope
 from gpucheck.bench.request_model import BenchMode
 from gpucheck.bench.roofline import board_from
 from gpucheck.data import read_table
-from gpucheck.drivers.gpu import Board
+from gpucheck.drivers.gpu import BenchGpu, Board
 from gpucheck.report.errors import WrongUseError
 from gpucheck.report.text import did_you_mean
 
@@ -115,6 +115,13 @@ def peak_of(check: Check, board: Board | None) -> float | None:
     what = _what(check)
     peak = board.bytes_per_s if what == _MEMORY else board.flops_per_s.get(what)
     return None if peak is None else peak / scale_of(check.unit)
+
+
+def why_no_peak(check: Check, gpu: BenchGpu | None) -> str | None:
+    """Return why a GPU has no peak for a check, None if it has one or nobody knows why."""
+    if gpu is None or not has_peak(check) or peak_of(check, gpu.board) is not None:
+        return None
+    return gpu.unavailable.get("board" if gpu.board is None else f"board.{_what(check)}")
 
 
 def _what(check: Check) -> str:

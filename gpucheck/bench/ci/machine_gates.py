@@ -12,6 +12,7 @@ from dataclasses import replace
 from operator import attrgetter
 from types import MappingProxyType
 
+from gpucheck.bench.boards import VGPU_SHARE
 from gpucheck.bench.ci.diagnosis import (
     class_of_failure,
     decisive,
@@ -85,7 +86,10 @@ def inventory_gates(data: RunData) -> Iterator[Gate]:
         total = gpu.memory_total_bytes
         gib = None if total is None else total / _GIB
         wanted, why = demands.memory_total_gib, _why(gpu, "memory_total_bytes")
-        yield from _amount(data, "inventory-memory", gpu, gib, wanted, "GiB", why)
+        if wanted is not None and gpu.index in data.node.vgpus:
+            yield _undecided(data, "inventory-memory", name_of(gpu), VGPU_SHARE, "GiB")
+        else:
+            yield from _amount(data, "inventory-memory", gpu, gib, wanted, "GiB", why)
         for name, found, mode in (
             ("inventory-ecc", gpu.ecc_mode, demands.ecc),
             ("inventory-persistence", gpu.persistence_mode, demands.persistence_mode),

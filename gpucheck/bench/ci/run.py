@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from gpucheck.bench.boards import VGPU
 from gpucheck.bench.ci.baseline import (
     baseline_against,
     check_temperature,
@@ -55,7 +56,13 @@ from gpucheck.bench.model import (
 )
 from gpucheck.bench.plan import BUDGETS_S, check_device_names
 from gpucheck.bench.request_model import BenchRequest
-from gpucheck.bench.workers import WorkerDevice, Workers, select_worker_devices, worker_devices
+from gpucheck.bench.workers import (
+    WorkerDevice,
+    Workers,
+    select_worker_devices,
+    visible_gpus,
+    worker_devices,
+)
 from gpucheck.drivers.host.cpu import LinuxCpu
 from gpucheck.drivers.interface import NvmlRequest, Probes
 from gpucheck.drivers.readings import NvmlReading
@@ -315,13 +322,14 @@ def node_of(found: Inventory | None, reading: NvmlReading, devices: set[str]) ->
     """Return the GPUs that take part, with what only NVML knows about them."""
     if found is None:
         return Node(driver_version=reading.driver_version)
-    seen = [gpu for gpu in found.gpus if gpu.cuda_index is not None]
-    gpus = tuple(gpu for gpu in seen if f"gpu:{gpu.cuda_index}" in devices)
+    seen = visible_gpus(found.gpus)
+    gpus = tuple(gpu for device, gpu in seen.items() if device in devices)
     return Node(
         gpus=gpus,
         left_out=len(seen) - len(gpus),
         driver_version=reading.driver_version,
         pci_device_ids={gpu.index: gpu.pci_device_id for gpu in reading.gpus if gpu.pci_device_id},
+        vgpus=frozenset(gpu.index for gpu in reading.gpus if gpu.virtualization == VGPU),
         nvlink_links=_fewest_links(found.topology),
     )
 

@@ -21,14 +21,15 @@ from gpucheck.report.envelope import Failure
 class Node:
     """The machine's GPUs that take part, and how many CUDA sees that `--device` leaves out.
 
-    By the index of a GPU: `pci_device_ids` are NVML's eight digits, `nvlink_links` the fewest links
-    to another GPU.
+    By the index of a GPU: `pci_device_ids` are NVML's eight digits, `vgpus` those with a share of a
+    board, `nvlink_links` the fewest links to another GPU.
     """
 
     gpus: tuple[Gpu, ...] = ()
     left_out: int = 0
     driver_version: str | None = None
     pci_device_ids: Mapping[int, str] = field(default_factory=dict)
+    vgpus: frozenset[int] = frozenset()
     nvlink_links: Mapping[int, int] = field(default_factory=dict)
 
 

@@ -175,14 +175,14 @@ def memory_by_process(
     found: dict[str | None, dict[int, int | None]] = {}
     for gpu in gpus:
         for process in gpu.processes:
-            sizes = found.setdefault(_device_of(gpu, process), {})
+            sizes = found.setdefault(device_of(gpu, process), {})
             reported = [sizes.get(process.pid), process.memory_used_bytes]
             # A process in two of NVML's lists has its total in both.
             sizes[process.pid] = max((size for size in reported if size is not None), default=None)
     return found
 
 
-def _device_of(gpu: GpuReading, process: ProcessReading) -> str | None:
+def device_of(gpu: GpuReading, process: ProcessReading) -> str | None:
     """Return the UUID of the GPU, or of the MIG instance that the process uses."""
     place = (process.gpu_instance_id, process.compute_instance_id)
     for mig in gpu.mig_instances:

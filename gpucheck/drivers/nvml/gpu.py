@@ -46,6 +46,13 @@ COMPUTE_MODES = {
     2: "prohibited",
     3: "exclusive-process",
 }
+VIRTUALIZATION_MODES = {
+    0: "none",
+    1: "pass-through",
+    2: "vgpu",
+    3: "host-vgpu",
+    4: "host-vsga",
+}
 PERFORMANCE_STATE_UNKNOWN = 32
 #: Room for the bits of 4096 CPUs, in words of 64.
 AFFINITY_WORDS = 64
@@ -191,6 +198,12 @@ READINGS: tuple[tuple[tuple[str, ...], str, tuple[Any, ...], Callable[[Any], Val
         "nvmlDeviceGetComputeMode",
         (),
         lambda value: (COMPUTE_MODES.get(value, f"unknown ({value})"),),
+    ),
+    (
+        ("virtualization",),
+        "nvmlDeviceGetVirtualizationMode",
+        (),
+        lambda value: (VIRTUALIZATION_MODES.get(value, f"unknown ({value})"),),
     ),
     (("ecc_mode",), "nvmlDeviceGetEccMode", (), _first_flag),
     (("pcie_generation",), "nvmlDeviceGetCurrPcieLinkGeneration", (), _one),

@@ -35,7 +35,7 @@ from gpucheck.bench.model import (
     Scope,
     Verified,
 )
-from gpucheck.bench.roofline import board_of
+from gpucheck.bench.roofline import with_board
 from gpucheck.bench.workers import WORKER_DIED, WORKER_LATE, WORKER_SILENT
 from gpucheck.drivers.gpu import BenchGpu
 from gpucheck.inventory.model import MigState, PcieLink
@@ -606,7 +606,7 @@ def on_a_computed_board(
     tflops: float, profile: Profile, baseline: Baseline | None = None
 ) -> RunData:
     """Return a run on a board that is in no table, whose SMs and clock promise 633 TFLOP/s."""
-    gpu = replace(H20, board=board_of(H20))
+    gpu = with_board(H20)
     runs = [
         replace(run, result=replace(run.result, environment=environment([gpu])))
         for run in product_runs([tflops * value / 700 for value in GOOD])
@@ -629,6 +629,27 @@ def test_a_share_of_a_computed_peak_never_fails_a_board(profile: str) -> None:
     assert not any(
         one.status is GateStatus.FAIL and one.measured for one in judge(found) if "matmul" in one.id
     )
+
+
+def test_nothing_of_the_board_is_demanded_of_a_vgpu() -> None:
+    gpu = with_board(replace(H20, pci_device_id="233010de", virtualization="vgpu"))
+    runs = [
+        replace(run, result=replace(run.result, environment=environment([gpu])))
+        for run in product_runs(SLOW)
+        if run.result is not None
+    ]
+    virtual = replace(node(memory_total_bytes=40 << 30), vgpus=frozenset({0}))
+    profile = load_profile("default")
+    demands = replace(profile.inventory, memory_total_gib=79)
+    found = RunData(profile=replace(profile, inventory=demands), node=virtual, runs=runs)
+
+    gates = {one.id: (one.status, one.reason) for one in judge(found)}
+
+    share = "it is a vGPU, which has a share of its board"
+    assert gates["matmul-bfloat16"] == (
+        GateStatus.SKIP, f"nothing is expected of gpu:0: {share}",
+    )  # fmt: skip
+    assert gates["inventory-memory"] == (GateStatus.INCONCLUSIVE, share)
 
 
 def test_a_computed_peak_can_be_reached() -> None:

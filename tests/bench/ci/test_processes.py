@@ -20,6 +20,7 @@ from gpucheck.bench.workers import (
     WorkerDevice,
     worker_devices,
 )
+from gpucheck.inventory.model import MigInstance, MigState
 from gpucheck.report.envelope import Failure
 from gpucheck.report.errors import WrongUseError
 from tests.architecture.commands import built_command
@@ -69,6 +70,20 @@ def test_a_gpu_that_cuda_does_not_see_has_none() -> None:
     hidden = [gpu._replace(cuda_index=None) for gpu in gpus(2)]
 
     assert worker_devices(["gpu"], hidden) == ()
+
+
+def test_a_split_card_s_workers_are_its_instances_next_to_its_processors() -> None:
+    whole, card = gpus(2)
+    instance = MigInstance("MIG-1", None, cuda_index=0)
+    split = card._replace(cuda_index=None, mig=MigState(enabled=True, instances=(instance,)))
+
+    found = worker_devices(["gpu"], (whole._replace(cuda_index=1), split))
+
+    assert [(one.device, one.gpu_uuid) for one in found] == [
+        ("gpu:0", "MIG-1"),
+        ("gpu:1", whole.uuid),
+    ]
+    assert found[0].cpus == worker_devices(["gpu:1"], (whole, card))[0].cpus
 
 
 def test_a_device_named_twice_has_one_station() -> None:

@@ -45,7 +45,16 @@ from gpucheck.drivers.readings import (
     NvmlReading,
     ProbeFailure,
 )
-from gpucheck.inventory.model import DecidedBy, Gpu, Inventory, Topology, TopologyLink, Visibility
+from gpucheck.inventory.model import (
+    DecidedBy,
+    Gpu,
+    Inventory,
+    MigInstance,
+    MigState,
+    Topology,
+    TopologyLink,
+    Visibility,
+)
 from gpucheck.report.codec import to_plain
 from gpucheck.report.envelope import Answer, Failure
 from gpucheck.report.errors import (
@@ -272,6 +281,20 @@ def inventory(*kinds: str | None) -> Inventory:
 
 
 READING = reading_of(*(gpu_reading(at) for at in range(4)))
+
+
+def test_a_mig_instance_is_a_device_of_its_card() -> None:
+    instance = MigInstance("MIG-1", None, cuda_index=0)
+    split = MigState(enabled=True, instances=(instance,))
+    found = inventory()
+    card = found.gpus[0]._replace(cuda_index=None, mig=split)
+
+    node = node_of(found._replace(gpus=(card,)), READING, {"gpu:0"})
+
+    (only,) = node.gpus
+    assert only == card._replace(uuid="MIG-1", cuda_index=0)
+    assert (node.pci_device_ids[only.index], node.left_out) == ("233010de", 0)
+    assert RunData(profile=profile_of(GOOD), node=node).uuid_of("gpu:0") == "MIG-1"
 
 
 def test_only_gpus_that_take_part_are_in_thenode_of() -> None:
