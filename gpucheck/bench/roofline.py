@@ -69,7 +69,7 @@ def with_board(gpu: BenchGpu) -> BenchGpu:
     vGPU, whose share may be of the time, no limit.
     """
     entry = find_board(gpu.name, gpu.pci_device_id, gpu.virtualization)
-    board, why = None, {"board": _NO_PEAK}
+    board, why = None, {"board": "it is not in the table, and its peaks cannot be computed"}
     if gpu.virtualization == VGPU:
         why = {"board": VGPU_SHARE}
     elif entry is None or gpu.is_mig:

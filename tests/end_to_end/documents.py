@@ -10,6 +10,7 @@ from typing import Any
 
 import jsonschema
 
+from gpucheck.cli.commands import load_documents
 from gpucheck.drivers.host.files import MOST_JSON_BYTES
 from gpucheck.report.formats.json import document as json_document
 from gpucheck.report.saved import read_document
@@ -58,6 +59,7 @@ def assert_document(document: Any, name: str, code: int) -> None:
 
 def assert_can_be_read_back(document: Any) -> None:
     """Check that `show` has all that the document holds, and nothing else."""
+    load_documents()
     found = read_document(json.dumps(document).encode(), MOST_JSON_BYTES)
     assert json_document(found.report) == document
     assert found.ignored == ()
