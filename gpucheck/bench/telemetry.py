@@ -50,6 +50,12 @@ _KEYS = {
 _ERRORS = ("ecc_corrected", "ecc_uncorrected", "remapped_rows", "pcie_replays")
 
 
+#: NVML's power is the average of the last second on GPUs newer than GA100, compute capability 8.0
+#: (nvml.h, nvmlDeviceGetPowerUsage): until a second has passed it is of the time before.
+_POWER_AVERAGE_S, _LAST_WITHOUT_AVERAGE = 1.0, (8, 0)
+_AVERAGED = "the driver averages power over a second, and the readings lasted no longer"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SensorSummary:
     """Sensor readings of one GPU while a group, or one of its rows, was measured.
@@ -364,8 +370,23 @@ def _limited_periods(
     return {name: tuple(periods) for name, periods in found.items()}
 
 
+def _without_earlier_power(gpu: _Gpu) -> list[Sample]:
+    """Return a GPU's readings without the power that was averaged over the time before them."""
+    if tuple(gpu.facts.get("compute_capability", ())) <= _LAST_WITHOUT_AVERAGE or not gpu.samples:
+        return gpu.samples
+    own_s = gpu.samples[0].time_s + _POWER_AVERAGE_S
+    return [
+        sample
+        if sample.time_s >= own_s
+        else replace(
+            sample, values={key: it for key, it in sample.values.items() if key != "power_mw"}
+        )
+        for sample in gpu.samples
+    ]
+
+
 def _summary(uuid: str, gpu: _Gpu, span: tuple[float, float], period_s: float) -> GpuTelemetry:
-    link = best_link(gpu.samples)
+    link, samples = best_link(gpu.samples), _without_earlier_power(gpu)
     # NVML's pair: the current mode, and the one after the next start.
     ecc_modes = gpu.facts.get("ecc_mode")
     energy = None
@@ -377,7 +398,7 @@ def _summary(uuid: str, gpu: _Gpu, span: tuple[float, float], period_s: float) -
         period_s=period_s,
         clock_sm_mhz=extent(gpu.samples, "clock_sm_mhz"),
         clock_memory_mhz=extent(gpu.samples, "clock_memory_mhz"),
-        power_w=extent(gpu.samples, "power_mw", 1e-3),
+        power_w=extent(samples, "power_mw", 1e-3),
         temperature_c=extent(gpu.samples, "temperature_c"),
         temperature_memory_c=gpu.memory_c,
         temperature_memory_max_c=gpu.facts.get("temperature_memory_max_c"),
@@ -396,9 +417,12 @@ def _summary(uuid: str, gpu: _Gpu, span: tuple[float, float], period_s: float) -
         limited_s=limited_s(gpu.first, gpu.last),
         new_errors=grown(gpu.first, gpu.last),
         other_processes=tuple(sorted(gpu.others)),
-        history=history_of(gpu.samples, span, period_s),
+        history=history_of(samples, span, period_s),
     )
-    return replace(found, unavailable=reasons_for(found, gpu.unavailable))
+    refused = gpu.unavailable
+    if any("power_mw" in sample.values for sample in gpu.samples):
+        refused = {**refused, "power_mw": _AVERAGED}
+    return replace(found, unavailable=reasons_for(found, refused))
 
 
 def reasons_for(found: GpuTelemetry, refused: Mapping[str, str]) -> dict[str, str]:

@@ -402,6 +402,43 @@ def test_the_whole_run_has_each_sensor_in_the_documents_units() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("capability", "seconds", "power"),
+    [
+        ([9, 0], 0.9, None),
+        ([9, 0], 1.0, 600.0),
+        ([8, 6], 0.9, None),
+        ([8, 0], 0.9, 500.0),  # GA100 tells the power of now
+        ([7, 5], 0.9, 500.0),
+    ],
+)
+def test_power_that_was_averaged_over_the_time_before_the_run_is_not_the_run_s(
+    capability: list[int], seconds: float, power: float | None
+) -> None:
+    found = batch(
+        Sample(time_s=1.0, uuid="GPU-0", values=VALUES),
+        Sample(time_s=1.0 + seconds, uuid="GPU-0", values=VALUES | {"power_mw": 600_000.0}),
+        energy_mj=3000,
+    )
+    observer = Observer(
+        ScriptedSensors(FACTS | {"compute_capability": capability}, lambda: found),
+        own_pid=1,
+        before={},
+        claims={},
+    )
+    observer.start(["GPU-0"])
+    observer.end_slices(1, 2.0)
+
+    (gpu,) = observer.result().gpus
+
+    assert (None if gpu.power_w is None else gpu.power_w.low) == power
+    assert ("power_w" in gpu.unavailable) is (power is None)
+    assert gpu.energy_j == 2.0  # a counter is exact
+    assert gpu.clock_sm_mhz is not None
+    assert gpu.history is not None
+    assert (gpu.history.power_w[0] is None) is (capability > [8, 0])
+
+
 def test_a_row_has_the_readings_of_its_slices_and_the_counts_of_its_group() -> None:
     state = observed().state("GPU-0", [(1.5, 2.5)], 2)
 

@@ -54,6 +54,7 @@ READINGS = (
 )
 
 FACTS = (
+    ("compute_capability", (("nvmlDeviceGetCudaComputeCapability", ()),)),
     ("clock_sm_max_mhz", (("nvmlDeviceGetMaxClockInfo", (1,)),)),
     # The graphics clock that was set, and the card's default.
     ("clock_application_mhz", (("nvmlDeviceGetApplicationsClock", (0,)),)),
