@@ -125,7 +125,7 @@ class LiveProbes:
         return reading
 
     def start_cuda(self) -> None:
-        """Start the child that asks libcuda; a failure is reported when it is asked."""
+        """Start the worker that asks libcuda; a failure is reported when it is asked."""
         from gpucheck.drivers.cuda.client import WORKER
 
         variables = frozenset(os.environ.items())
