@@ -163,13 +163,7 @@ def _shares(best: Mapping[str | None, Measurement]) -> Iterator[Conclusion]:
             continue
         of = f" of {limit}" if not texts else ""
         texts.append(f"{_possessive(row, first=not texts)} {percent_text(percent, ' ')}{of}")
-    yield Conclusion(
-        kernel=first.kernel,
-        device=first.device,
-        code="framework-share",
-        sentence=", ".join(texts),
-        facts=facts,
-    )
+    yield Conclusion.of(first, "framework-share", ", ".join(texts), **facts)
 
 
 def _percents(rows: Iterable[Measurement]) -> tuple[list[float], str]:
@@ -221,9 +215,7 @@ def _compiling(forms: Sequence[Measurement]) -> Iterator[Conclusion]:
         text = f"{who} gains nothing here: its eager code is {_factor(compiled, eager)} as fast"
     else:
         return
-    yield Conclusion(
-        kernel=compiled.kernel, device=compiled.device, code="compiling", sentence=text, facts=facts
-    )
+    yield Conclusion.of(compiled, "compiling", text, **facts)
 
 
 def compile_seconds(row: Measurement) -> float | None:
@@ -263,14 +255,11 @@ def _waiting(row: Measurement, forms: Sequence[Measurement]) -> Iterator[Conclus
     if _is_eager(row) and all(map(_is_eager, forms)):
         steps.append("compile the code")
     share = float(row.facts["enqueue_share"])
-    yield Conclusion(
-        kernel=row.kernel,
-        device=row.device,
-        code="waits-for-host",
-        sentence=f"{side_text(row)} on {row.device} waits for the host, which hands over work for "
-        f"{100 * share:.0f} % of the time: {', or '.join(steps)}",
-        facts={"enqueue_share": share},
+    sentence = (
+        f"{side_text(row)} on {row.device} waits for the host, which hands over work for "
+        f"{100 * share:.0f} % of the time: {', or '.join(steps)}"
     )
+    yield Conclusion.of(row, "waits-for-host", sentence, enqueue_share=share)
 
 
 # ------------------------------------------------------------------------------------ BLAS
@@ -295,19 +284,13 @@ def _faster_blas(
     percent = 100 * (time_of(own) / time_of(quickest) - 1)
     threads = "" if own.threads is None else f" with {count_of(own.threads, 'thread')}"
     uses = f" ({theirs})" if theirs else ""
-    yield Conclusion(
-        kernel=own.kernel,
-        device="cpu",
-        code="faster-blas",
-        sentence=f"{maker_text(name)}{uses} multiplies {percent:.0f} % faster than gpucheck's own "
-        f"BLAS, {blas or 'unknown'},{threads}",
-        facts={
-            "percent": percent,
-            "threads": own.threads or 0,
-            "blas": blas or "unknown",
-            "faster_blas": theirs or "unknown",
-        },
+    named = {"blas": blas or "unknown", "faster_blas": theirs or "unknown"}
+    sentence = (
+        f"{maker_text(name)}{uses} multiplies {percent:.0f} % faster than gpucheck's own "
+        f"BLAS, {named['blas']},{threads}"
     )
+    counted = {"percent": percent, "threads": own.threads or 0}
+    yield Conclusion.of(own, "faster-blas", sentence, **counted, **named)
 
 
 # -------------------------------------------------------------------------------- accuracy
@@ -316,10 +299,9 @@ def _faster_blas(
 def _same_accuracy(rows: Sequence[Measurement]) -> Iterator[Conclusion]:
     """Yield that all makers learn alike; one that does not has a doubt."""
     reached: dict[str | None, float] = {}
-    for row in rows:
-        accuracy = row.facts.get("accuracy")
-        if isinstance(accuracy, float) and row.kernel == "train":
-            reached.setdefault(maker_of(row), accuracy)
+    trained = [row for row in rows if row.kernel == "train" and "accuracy" in row.facts]
+    for row in trained:
+        reached.setdefault(maker_of(row), float(row.facts["accuracy"]))
     if len(reached) < 2:
         return
     low, high = min(reached.values()), max(reached.values())
@@ -327,11 +309,5 @@ def _same_accuracy(rows: Sequence[Measurement]) -> Iterator[Conclusion]:
         return
     ends = list(dict.fromkeys(f"{100 * value:.1f}" for value in (low, high)))
     *others, last = map(maker_text, reached)
-    makers = f"{', '.join(others)} and {last}"
-    yield Conclusion(
-        kernel="train",
-        device=next(row.device for row in rows if "accuracy" in row.facts),
-        code="same-accuracy",
-        sentence=f"{makers} learn the same: {' to '.join(ends)} % accuracy",
-        facts={"lowest": low, "highest": high},
-    )
+    sentence = f"{', '.join(others)} and {last} learn the same: {' to '.join(ends)} % accuracy"
+    yield Conclusion.of(trained[0], "same-accuracy", sentence, lowest=low, highest=high)

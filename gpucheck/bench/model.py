@@ -256,6 +256,11 @@ class Conclusion:
     sentence: str
     facts: dict[str, Fact] = field(default_factory=dict)
 
+    @classmethod
+    def of(cls, row: Measurement, code: str, sentence: str, **facts: Fact) -> Conclusion:
+        """Return what follows from this row and others of its kernel on its device."""
+        return cls(kernel=row.kernel, device=row.device, code=code, sentence=sentence, facts=facts)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Roofline:

@@ -13,7 +13,7 @@ from gpucheck.bench.case import Case, CaseOrder
 from gpucheck.bench.gpu_training import GpuTraining
 from gpucheck.bench.kernels.train import DATA_BYTES, TrainingKernel
 from gpucheck.bench.mnist import INPUTS
-from gpucheck.bench.model import Conclusion, Measurement
+from gpucheck.bench.model import Conclusion, Fact, Measurement
 from gpucheck.bench.request_model import BenchMode
 from gpucheck.bench.training import (
     CpuTraining,
@@ -65,13 +65,9 @@ class Batch(TrainingKernel):
         """Return each device's knee."""
         found = []
         for device in dict.fromkeys(row.device for row in rows):
-            points = {
-                row.shape[0]: row.throughput.value
-                for row in rows
-                if row.device == device and row.throughput is not None
-            }
+            points = {row.shape[0]: row for row in rows if row.device == device and row.throughput}
             if len(points) > 1:
-                found.append(_knee(device, points))
+                found.append(_knee(points))
         return found
 
 
@@ -84,22 +80,17 @@ def batch_sizes(largest: int, mode: BenchMode) -> list[int]:
     return [*sizes, largest]
 
 
-def _knee(device: str, points: dict[int, float]) -> Conclusion:
-    best = max(points.values())
-    knee = min(batch for batch, speed in points.items() if speed >= KNEE_SHARE * best)
-    memory = step_memory_bytes(knee)
+def _knee(points: dict[int, Measurement]) -> Conclusion:
+    best = max(row.speed for row in points.values())
+    knee = min(batch for batch, row in points.items() if row.speed >= KNEE_SHARE * best)
+    row, memory = points[knee], step_memory_bytes(knee)
     if knee == max(points):
-        sentence = f"{device}: throughput still grows at batch {knee}, the largest measured"
+        sentence = f"{row.device}: throughput still grows at batch {knee}, the largest measured"
     else:
-        share = 100 * points[knee] / best
+        share = 100 * row.speed / best
         sentence = (
-            f"{device}: batch {knee} reaches {share:.0f} % of the best throughput with "
+            f"{row.device}: batch {knee} reaches {share:.0f} % of the best throughput with "
             f"{memory / 2**20:.2g} MiB; larger batches gain little"
         )
-    return Conclusion(
-        kernel="batch",
-        device=device,
-        code="knee",
-        sentence=sentence,
-        facts={"batch": knee, "images_per_s": points[knee], "memory_bytes": memory},
-    )
+    facts: dict[str, Fact] = {"batch": knee, "images_per_s": row.speed, "memory_bytes": memory}
+    return Conclusion.of(row, "knee", sentence, **facts)

@@ -53,19 +53,15 @@ class Launch(Kernel):
         """Return the host's share of each launch."""
         found = []
         for device in dict.fromkeys(row.device for row in rows):
-            times = {row.variant: row.time_s for row in rows if row.device == device}
-            stream_s, graph_s = times.get("stream"), times.get("graph")
-            if stream_s and graph_s:
-                added_us = 1e6 * (stream_s - graph_s)
+            here = {row.variant: row for row in rows if row.device == device and row.time_s}
+            if "stream" in here and "graph" in here:
+                added_s = (here["stream"].time_s or 0.0) - (here["graph"].time_s or 0.0)
+                sentence = (
+                    f"{device}: launching from Python adds {1e6 * added_s:.1f} us to "
+                    "each kernel compared with a CUDA graph"
+                )
                 found.append(
-                    Conclusion(
-                        kernel=self.id,
-                        device=device,
-                        code="launch-overhead",
-                        sentence=f"{device}: launching from Python adds {added_us:.1f} us to "
-                        "each kernel compared with a CUDA graph",
-                        facts={"overhead_s": stream_s - graph_s},
-                    )
+                    Conclusion.of(here["stream"], "launch-overhead", sentence, overhead_s=added_s)
                 )
         return found
 

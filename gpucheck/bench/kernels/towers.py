@@ -133,10 +133,7 @@ def _scaling(row: Measurement, alone: dict[str, float]) -> Conclusion:
             "merges them, one after the other, so the rest is no measure of the machine; the "
             f"slowest alone is {slowest}"
         )
-    return Conclusion(
-        kernel="towers",
-        device=row.device,
-        code="scaling",
-        sentence=sentence,
-        facts={"towers": towers, "efficiency": share, "simulated": str(row.facts.get("simulated"))},
+    simulated = str(row.facts.get("simulated"))
+    return Conclusion.of(
+        row, "scaling", sentence, towers=towers, efficiency=share, simulated=simulated
     )

@@ -94,11 +94,8 @@ def _learnt(row: Measurement, accuracy: float) -> Conclusion:
     images = f"{trained} images from the file"
     if source != "file":
         images = f"{trained} {source} images (--data takes MNIST)"
-    return Conclusion(
-        kernel=row.kernel,
-        device=row.device,
-        code="accuracy",
-        sentence=f"{row.device}: {accuracy:.1%} accuracy on {tested} test images after {steps} "
-        f"steps on {images}",
-        facts={"accuracy": accuracy, "steps": steps, "images": source},
+    sentence = (
+        f"{row.device}: {accuracy:.1%} accuracy on {tested} test images after {steps} "
+        f"steps on {images}"
     )
+    return Conclusion.of(row, "accuracy", sentence, accuracy=accuracy, steps=steps, images=source)
