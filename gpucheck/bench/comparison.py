@@ -6,7 +6,14 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from gpucheck.bench.doubt_table import make_doubt
-from gpucheck.bench.model import Comparison, ComparisonSide, Doubt, Measurement, Scope
+from gpucheck.bench.model import (
+    Comparison,
+    ComparisonSide,
+    Doubt,
+    Measurement,
+    Scope,
+    shared_fields,
+)
 from gpucheck.report.text import framework_title, two_digits
 
 #: How many operations on the same data the amortised speed-up assumes.
@@ -126,8 +133,8 @@ def _comparison(
         kernel=gpu.kernel,
         dtype=gpu.dtype,
         shape=gpu.shape,
-        cpu=_side(cpu),
-        gpu=_side(gpu),
+        cpu=ComparisonSide(**shared_fields(cpu, ComparisonSide)),
+        gpu=ComparisonSide(**shared_fields(gpu, ComparisonSide)),
         speedup_resident=resident,
         speedup_end_to_end=moved,
         speedup_amortised=amortised,
@@ -205,18 +212,6 @@ def _sides_in_doubt(cpu: Measurement, gpu: Measurement) -> tuple[Doubt, ...]:
         return (make_doubt("side-in-doubt-both", facts, **because),)
     ((side, codes),) = because.items()
     return (make_doubt(SIDE_IN_DOUBT, facts, side=side.upper(), because=codes),)
-
-
-def _side(row: Measurement) -> ComparisonSide:
-    return ComparisonSide(
-        device=row.device,
-        variant=row.variant,
-        threads=row.threads,
-        median_s=row.median_s,
-        time_s=time_of(row),
-        dtype=row.dtype,
-        framework=row.framework,
-    )
 
 
 def break_even_count(cpu_s: float, gpu_s: float, transfer_s: float) -> int | None:

@@ -7,8 +7,9 @@ interval and summary. A missing figure is None; the row's `unavailable` or `erro
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
+from typing import Any
 
 from gpucheck.bench.request_model import BenchMode
 from gpucheck.drivers.gpu import BenchGpu
@@ -16,6 +17,13 @@ from gpucheck.report.envelope import Evidence, Failure
 from gpucheck.report.text import framework_title
 
 Fact = str | int | float
+
+
+def shared_fields(record: object, kind: type) -> dict[str, Any]:
+    """Return the fields of a record that another kind of record has under the same names."""
+    names = (part.name for part in fields(kind))
+    return {name: getattr(record, name) for name in names if hasattr(record, name)}
+
 
 #: Steps that a run by options and one by a profile, which refuses those options, take alike.
 MORE_TIME = "give more time (--budget; seconds in a profile)"

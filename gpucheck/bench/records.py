@@ -32,6 +32,10 @@ COMPARED_COLUMNS = (
     *("ratio_high", "tolerance_percent", "before_count", "now_count", "class", "reason"),
     *("before_time", "now_time", "before_host", "now_host"),
 )
+#: Columns that are fields of a compared row.
+_AS_COMPARED = (
+    *("id", "device", "status", "unit", "direction", "ratio", "tolerance_percent", "reason"),
+)
 
 
 def rows(report: Report, view: View) -> tuple[Sequence[str], list[list[Value]]]:
@@ -96,21 +100,14 @@ def compared_rows(report: Report, view: View) -> tuple[Sequence[str], list[list[
 def _compared_cells(row: ComparedRow) -> dict[str, Value]:
     low, high = row.interval or (None, None)
     return {
-        "id": row.id,
-        "device": row.device,
-        "status": row.status.value,
-        "unit": row.unit,
-        "direction": row.direction.value,
+        **{name: getattr(row, name) for name in _AS_COMPARED},
         "before": row.first,
         "now": row.second,
-        "ratio": row.ratio,
         "ratio_low": low,
         "ratio_high": high,
-        "tolerance_percent": row.tolerance_percent,
         "before_count": row.first_count,
         "now_count": row.second_count,
-        "class": None if row.class_ is None else row.class_.value,
-        "reason": row.reason,
+        "class": row.class_,
     }
 
 

@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 
 from gpucheck.bench import stats
@@ -35,6 +35,7 @@ from gpucheck.bench.model import (
     Telemetry,
     Throughput,
     is_wrong,
+    shared_fields,
 )
 from gpucheck.bench.numerics import HostData
 from gpucheck.bench.plan import (
@@ -446,8 +447,7 @@ def to_measurement(state: CaseState, environment: RowEnvironment) -> Measurement
     settled = state.converged and not (label.device == "cpu" and is_disturbed(state, environment))
     doubts = doubts_about(state, environment)
     return Measurement(
-        id=label.id,
-        **{part.name: getattr(label, part.name) for part in fields(label)},
+        **shared_fields(label, Measurement),
         flops=work.flops,
         bytes_moved=work.bytes_moved,
         loops=state.loops if samples else None,

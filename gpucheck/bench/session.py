@@ -16,7 +16,14 @@ from typing import TypeVar
 
 from gpucheck.bench.environment import RunEnvironment, cards_by_uuid, run_environment_of
 from gpucheck.bench.frameworks import Frameworks, open_frameworks, use_gpus
-from gpucheck.bench.model import NO_TIME, NOTHING_SETTLED, BenchResult, Corruption, is_wrong
+from gpucheck.bench.model import (
+    NO_TIME,
+    NOTHING_SETTLED,
+    BenchResult,
+    Corruption,
+    is_wrong,
+    shared_fields,
+)
 from gpucheck.bench.plan import MEMORY_TAKEN, NO_GPU, check_device_names, select_devices
 from gpucheck.bench.request_model import BenchMode, BenchRequest, Fill
 from gpucheck.bench.run import Bench
@@ -336,24 +343,20 @@ def _opened(
 
 def _by_driver(item: CudaDeviceReading, uuid: str | None, reading: NvmlReading) -> BenchGpu | None:
     """Return what the driver tells about a GPU; None if that is not enough to measure it."""
-    total, name = item.memory_total_bytes, item.name
-    capability, sm_count, l2_bytes = item.compute_capability, item.sm_count, item.l2_bytes
-    if not (total and name and capability and sm_count and l2_bytes is not None):
+    total = item.memory_total_bytes
+    if not (total and item.name and item.compute_capability and item.sm_count):
+        return None
+    if item.l2_bytes is None:
         return None
     board = cards_by_uuid(reading).get(uuid or "")
     free = None if board is None else board.memory_free_bytes
     return BenchGpu(
+        **shared_fields(item, BenchGpu),
         cuda_index=item.ordinal,
         uuid=uuid,
-        name=name,
-        compute_capability=capability,
-        sm_count=sm_count,
-        l2_bytes=l2_bytes,
-        memory_total_bytes=total,
         memory_free_bytes=total if free is None else min(free, total),
         float32_math="fp32",
         clock_sm_max_mhz=None if board is None else board.clock_sm_max_mhz,
-        integrated=item.integrated,
     )
 
 

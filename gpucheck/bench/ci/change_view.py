@@ -15,7 +15,7 @@ from gpucheck.report.formats.table import MARKS
 from gpucheck.report.text import count_of, duration, rate
 
 #: Mark of each verdict, and the style of its row.
-_STATUSES = {
+STATUSES = {
     GateStatus.PASS: (CheckStatus.OK, ""),
     GateStatus.FAIL: (CheckStatus.FAIL, "bold red"),
     GateStatus.INCONCLUSIVE: (CheckStatus.UNKNOWN, "yellow"),
@@ -80,7 +80,7 @@ def change_table(changes: Sequence[Gate]) -> Table:
 
 
 def _row(one: Gate, name: str, *, alike: bool) -> Row:
-    status, style = _STATUSES[one.status]
+    status, style = STATUSES[one.status]
     sign, _, color = MARKS[status]
     before = "none" if one.expected is None else figure(one.expected, one.unit)
     now = "none" if one.measured is None else figure(one.measured, one.unit)

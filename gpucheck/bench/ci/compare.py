@@ -31,7 +31,7 @@ from gpucheck.bench.ci.model import (
     SavedRun,
     Series,
 )
-from gpucheck.bench.model import Direction, Gate, GateClass, GateStatus
+from gpucheck.bench.model import Direction, Gate, GateClass, GateStatus, shared_fields
 from gpucheck.drivers.python.framework_bench import BROKEN, MISSING, SILENT
 from gpucheck.report.envelope import Answer, Failure, Notice
 from gpucheck.report.errors import ExitCode
@@ -84,13 +84,10 @@ def compare_runs(
 
 def _side(run: SavedRun, file: Path) -> ComparedRun:
     return ComparedRun(
+        **shared_fields(run, ComparedRun),
         file=str(file),
-        time=run.time,
-        host=run.host,
         gpucheck=run.tool.version,
-        profile=run.profile,
         driver=driver_of(run),
-        exit_code=run.exit_code,
     )
 
 
@@ -287,21 +284,12 @@ def gate_of_row(row: ComparedRow) -> Gate:
     tolerance, interval = row.tolerance_percent, None
     if expected and row.interval is not None:
         interval = (row.interval[0] * expected, row.interval[1] * expected)
-    return Gate(
-        id=row.id,
-        device=row.device,
-        status=row.status,
-        direction=row.direction,
-        unit=row.unit,
+    return replace(
+        Gate(**shared_fields(row, Gate)),
         measured=row.second,
         limit=None if expected is None else limit_of(expected, tolerance, row.direction),
         expected=expected,
-        tolerance_percent=tolerance,
         interval=interval,
-        reason=row.reason,
-        class_=row.class_,
-        repeat_helps=row.repeat_helps,
-        next=row.next,
     )
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from gpucheck.bench import stats
 from gpucheck.bench.ci.decision import FEWEST_PROCESSES
 from gpucheck.bench.ci.run_data import MetricValues
-from gpucheck.bench.model import NO_TIME, Doubt, Gate, GateClass, GateStatus
+from gpucheck.bench.model import NO_TIME, Doubt, Gate, GateClass, GateStatus, shared_fields
 from gpucheck.bench.telemetry import HEAT
 from gpucheck.bench.workers import WORKER_INTERRUPTED, WORKER_SILENT
 from gpucheck.data import read_table
@@ -272,12 +272,4 @@ def _sensors(figures: MetricValues) -> Iterator[Evidence]:
 
 def explained(gate: Gate, found: Diagnosis, before: str = "") -> Gate:
     """Return a gate that did not pass, with its diagnosis; the reason may begin with a text."""
-    return replace(
-        gate,
-        status=found.status,
-        class_=found.class_,
-        reason=f"{before}{found.sentence}",
-        evidence=found.evidence,
-        next=found.next,
-        repeat_helps=found.repeat_helps,
-    )
+    return replace(gate, **shared_fields(found, Gate), reason=f"{before}{found.sentence}")

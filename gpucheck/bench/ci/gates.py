@@ -46,7 +46,7 @@ from gpucheck.bench.ci.profiles import option_of
 from gpucheck.bench.ci.run_data import MetricValues, RunData
 from gpucheck.bench.ci.verdicts import PLAIN_UNITS, spoken
 from gpucheck.bench.kernels import KERNELS
-from gpucheck.bench.model import Direction, Gate, GateClass, GateStatus, Severity
+from gpucheck.bench.model import Direction, Gate, GateClass, GateStatus, Severity, shared_fields
 from gpucheck.report.envelope import Failure, Notice
 from gpucheck.report.errors import ExitCode
 from gpucheck.report.text import count_of, rate
@@ -147,13 +147,10 @@ def series_of(data: RunData) -> tuple[Series, ...]:
     """Return every check's figures, as they are saved for the next run."""
     return tuple(
         Series(
-            id=check.id,
+            **shared_fields(check, Series),
             device=device,
             gpu_uuid=figures.gpu_uuid or data.uuid_of(device),
-            unit=check.unit,
-            direction=check.direction,
             values=figures.values,
-            tolerance_percent=check.tolerance_percent,
             doubts=figures.doubts,
         )
         for check in data.profile.checks

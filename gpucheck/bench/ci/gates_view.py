@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from gpucheck.bench import stats
-from gpucheck.bench.ci.change_view import change_table, change_verdict, figure, row_names
+from gpucheck.bench.ci.change_view import STATUSES, change_table, change_verdict, figure, row_names
 from gpucheck.bench.model import (
     BenchResult,
     Direction,
@@ -170,9 +170,7 @@ def _mark(gate: Gate) -> tuple[CheckStatus, str]:
     """Return the mark of a gate's line, and its style."""
     if _is_warning(gate):
         return CheckStatus.WARN, "yellow"
-    if gate.status is GateStatus.FAIL:
-        return CheckStatus.FAIL, "bold red"
-    return CheckStatus.UNKNOWN, "yellow"
+    return STATUSES[gate.status]
 
 
 def _in_full(gates: Sequence[Gate], view: View) -> Iterator[Block]:

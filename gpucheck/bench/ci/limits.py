@@ -13,7 +13,7 @@ from gpucheck.bench.ci.decision import limit_of
 from gpucheck.bench.ci.profile_model import Check, Limit, Match, Metric, Profile, Target
 from gpucheck.bench.kernel_traits import LINKS
 from gpucheck.bench.kernels import KERNELS
-from gpucheck.bench.model import Direction, Scope
+from gpucheck.bench.model import Direction, Scope, shared_fields
 from gpucheck.bench.request_model import BenchMode
 from gpucheck.bench.roofline import board_from
 from gpucheck.data import read_table
@@ -160,15 +160,7 @@ def expected_of(check: Check, board: Board | None) -> float | None:
 
 def limit_on(check: Check, board: Board | None) -> Limit | None:
     """Return a check's limit on a board and how it is computed, None if there is none."""
-    found = Limit(
-        id=check.id,
-        tolerance_percent=check.tolerance_percent,
-        unit=check.unit,
-        direction=check.direction,
-        source=check.source,
-        line=check.line,
-        sentence="",
-    )
+    found = Limit(**shared_fields(check, Limit), sentence="")
     if check.expectation.baseline:
         factor = limit_of(1.0, check.tolerance_percent, check.direction)
         side = "at least" if check.direction is Direction.HIGHER else "at most"

@@ -53,6 +53,7 @@ from gpucheck.bench.model import (
     Gate,
     GateStatus,
     ProfileUse,
+    shared_fields,
 )
 from gpucheck.bench.plan import BUDGETS_S, check_device_names
 from gpucheck.bench.request_model import BenchRequest
@@ -388,11 +389,10 @@ def _conclude(benchmark: Benchmark, runs: Sequence[ProcessRun], gates: tuple[Gat
     result = result or _unmeasured(benchmark.profile)
     result = replace(result, gates=gates, interrupted=interrupted)
     if benchmark.reference is not None:
-        before, file = benchmark.reference.run, str(benchmark.reference.path)
+        before = benchmark.reference.run
         use = BaselineUse(
-            file=file,
-            time=before.time,
-            host=before.host,
+            **shared_fields(before, BaselineUse),
+            file=str(benchmark.reference.path),
             driver=driver_of(before),
             gpucheck=before.tool.version,
         )
@@ -409,10 +409,7 @@ def _of_profile(result: BenchResult, profile: Profile, runs: Sequence[ProcessRun
     if not runs:
         note = "nothing was measured: the profile is not for this machine"
     use = ProfileUse(
-        name=profile.name,
-        version=profile.version,
-        path=profile.path,
-        digest=profile.digest,
+        **shared_fields(profile, ProfileUse),
         processes=most,
         max_processes=profile.run.max_processes,
     )

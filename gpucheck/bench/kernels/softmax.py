@@ -162,15 +162,12 @@ class Softmax(Kernel):
         return (*_why_little_is_gained(rows), *self._faster_cpu_kernel(rows))
 
     def _faster_cpu_kernel(self, rows: Sequence[Measurement]) -> Sequence[Conclusion]:
-        on_cpu = {row.device == "cpu" for row in rows}
-        lacking = self.faster_cpu() if len(on_cpu) == 2 else None
+        on_cpu = [row for row in rows if row.device == "cpu"]
+        lacking = self.faster_cpu() if 0 < len(on_cpu) < len(rows) else None
         if lacking is None:
             return ()
         sentence = f"compiled by numba, the processor's softmax is several times faster: {lacking}"
-        found = Conclusion(
-            kernel=self.id, device="cpu", code="faster-cpu-kernel", sentence=sentence
-        )
-        return (found,)
+        return (Conclusion.of(on_cpu[0], "faster-cpu-kernel", sentence),)
 
 
 def _why_little_is_gained(rows: Sequence[Measurement]) -> Sequence[Conclusion]:
@@ -196,14 +193,8 @@ def _why_little_is_gained(rows: Sequence[Measurement]) -> Sequence[Conclusion]:
             text += f", this processor {rate(cpu.speed, 'B/s')}"
             if moved is not None and moved.speed < cpu.speed:
                 text += ": the way there costs more than it saves"
-    return (
-        Conclusion(
-            kernel=Softmax.id,
-            device="cpu" if gpu is None else gpu.device,
-            code="memory-decides",
-            sentence=text,
-        ),
-    )
+    device = "cpu" if gpu is None else gpu.device
+    return (Conclusion(kernel=Softmax.id, device=device, code="memory-decides", sentence=text),)
 
 
 def _fastest(rows: Iterable[Measurement]) -> Measurement | None:
