@@ -53,6 +53,13 @@ def command(
         raise WrongUseError(code="select-with-json", message=message)
     order = None if sort is None else known_fields((sort.removeprefix("-"),), "--sort")[0]
 
+    document = shared.format in ("json", "jsonl")
+    # A page is for people too; beside a document it has what that has.
+    page = shared.drawings.html is not None and not document
+    shown = shared.format in ("table", "html", "markdown") or page
+    in_full = (shown and not topology) or (processes and document)
+    utilization = processes or shared.format == "json"
+
     def read(probes: Probes) -> Answer:
         """List the GPUs as requested; an answer without GPUs stays as it is."""
         answer = judge_list(
@@ -60,18 +67,12 @@ def command(
                 probes,
                 ask_driver=ask_driver,
                 topology=topology,
-                process_utilization=processes or shared.format == "json",
+                process_utilization=utilization,
             )
         )
         inventory = answer.result
         if not isinstance(inventory, Inventory) or not inventory.gpus:
             return answer
-        document = shared.format in ("json", "jsonl")
-        # A page is for people too; beside a document it has what that has.
-        shown = shared.format in ("table", "html", "markdown") or (
-            shared.drawings.html and not document
-        )
-        in_full = (bool(shown) and not topology) or (processes and document)
         if in_full:
             from gpucheck.inventory.unowned import find_unowned
 
