@@ -34,7 +34,7 @@ NOTES = Path(__file__).parent / "data" / "schemas.toml"
 
 #: The record of each saved document's result; detect has one of two.
 RESULTS: dict[str, tuple[type, ...]] = {
-    name: result_types(name)
+    name: result_types(document)
     for name, document in load_documents().items()
     if document.results is not None
 }

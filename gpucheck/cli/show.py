@@ -131,10 +131,9 @@ def _read(file: str) -> SavedDocument:
     Raises:
         WrongUseError: it cannot be read, or there is nothing in it to show.
     """
-    load_documents()
     try:
         content = read_file("/dev/stdin" if file == STDIN else Path(file), MOST_JSON_BYTES)
-        document = read_document(content, MOST_JSON_BYTES)
+        document = read_document(content, MOST_JSON_BYTES, load_documents())
     except OSError as error:
         raise _unusable(file, f"cannot be read: {error.strerror}") from None
     except DocumentError as error:

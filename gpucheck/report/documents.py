@@ -55,9 +55,9 @@ def open_mapping(mapping: str, name: str) -> Any:
     return None if place is None else _load(place)
 
 
-def result_types(name: str) -> tuple[type, ...]:
+def result_types(document: Document) -> tuple[type, ...]:
     """Return the records of a saved document's result."""
-    return tuple(map(_load, DOCUMENTS[name].results or ()))
+    return tuple(map(_load, document.results or ()))
 
 
 def _load(place: str) -> Any:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from gpucheck.data import FOLDER
 from gpucheck.report.codec import DecodeError, from_plain
-from gpucheck.report.documents import DOCUMENTS, result_types
+from gpucheck.report.documents import Document, result_types
 from gpucheck.report.envelope import Report
 from gpucheck.version import __version__
 
@@ -58,18 +58,20 @@ class SavedDocument(NamedTuple):
     ignored: tuple[str, ...]
 
 
-def read_document(content: bytes, most_bytes: int) -> SavedDocument:
+def read_document(
+    content: bytes, most_bytes: int, documents: Mapping[str, Document]
+) -> SavedDocument:
     """Return the document that a file holds, as it is or packed by gzip.
 
-    `most_bytes` is how large it may be unpacked.
+    `most_bytes` is how large it may be unpacked, `documents` those that may be read.
 
     Raises:
         DocumentError: it holds none of ours, a newer one, a damaged one, or several.
     """
     plain = parse_object(unpacked(content, most_bytes))
-    name = name_of(plain)
+    name = name_of(plain, documents)
     try:
-        return _document(name, plain)
+        return _document(name, plain, result_types(documents[name]))
     except DecodeError as error:
         version = version_of(plain)
         other = version not in (None, __version__)
@@ -143,7 +145,7 @@ def _without_position(error: ValueError) -> str:
     return "it is not text" if isinstance(error, UnicodeError) else str(error)
 
 
-def name_of(plain: Mapping[str, Any]) -> str:
+def name_of(plain: Mapping[str, Any], documents: Mapping[str, Document]) -> str:
     """Return the name of a document: "detect" of `gpucheck/detect/1`.
 
     Raises:
@@ -157,7 +159,7 @@ def name_of(plain: Mapping[str, Any]) -> str:
     name, number = found["name"], int(found["number"])
     if name == "baseline":
         raise DocumentError(problem=_BASELINE, remedy=_COMPARE)
-    if name not in DOCUMENTS or DOCUMENTS[name].results is None or number != NUMBER:
+    if name not in documents or documents[name].results is None or number != NUMBER:
         version = version_of(plain)
         by = f", written by gpucheck {version[:40]}" if version else ""
         problem = f"is a {found[0]} document{by}, which gpucheck {__version__} does not know"
@@ -172,11 +174,11 @@ def version_of(plain: Mapping[str, Any]) -> str | None:
     return version if isinstance(version, str) else None
 
 
-def _document(name: str, plain: Mapping[str, Any]) -> SavedDocument:
+def _document(name: str, plain: Mapping[str, Any], types: tuple[type, ...]) -> SavedDocument:
     ignored: list[str] = []
     report = from_plain(Report, {**plain, "command": name}, ignored=ignored)
     if report.result is not None:
-        report = report._replace(result=_result(result_types(name), report.result, ignored))
+        report = report._replace(result=_result(types, report.result, ignored))
     check_bounds(name, plain)
     return SavedDocument(report, plain, tuple(ignored))
 

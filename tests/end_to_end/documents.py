@@ -59,8 +59,7 @@ def assert_document(document: Any, name: str, code: int) -> None:
 
 def assert_can_be_read_back(document: Any) -> None:
     """Check that `show` has all that the document holds, and nothing else."""
-    load_documents()
-    found = read_document(json.dumps(document).encode(), MOST_JSON_BYTES)
+    found = read_document(json.dumps(document).encode(), MOST_JSON_BYTES, load_documents())
     assert json_document(found.report) == document
     assert found.ignored == ()
 

@@ -13,6 +13,7 @@ from gpucheck.drivers.evidence import GpuHealthReading, HealthReading
 from gpucheck.drivers.readings import NvmlReading, ProbeFailure, ProcessReading
 from gpucheck.inventory.columns import COLUMNS
 from gpucheck.inventory.condition import read_condition
+from gpucheck.report.documents import DOCUMENTS
 from gpucheck.report.envelope import Report
 from gpucheck.report.errors import ExitCode
 from gpucheck.report.formats import json as json_format
@@ -244,7 +245,7 @@ def test_a_card_that_is_not_well_is_marked_and_explained(width: int) -> None:
 
 def test_a_saved_list_has_the_marks_of_the_list() -> None:
     report = unwell(healthy(0, clock_event_reasons=0x20), healthy(1))
-    saved = read_document(json_format.render(report, View()).encode(), 1 << 20).report
+    saved = read_document(json_format.render(report, View()).encode(), 1 << 20, DOCUMENTS).report
 
     assert saved.result.gpus[0].troubles[0].cause == "clocks-lowered"
     assert saved.result.gpus[1].troubles == ()

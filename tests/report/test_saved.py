@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpucheck.cli.commands import TO_EVALUATE, formats_of
+from gpucheck.cli.commands import TO_EVALUATE, formats_of, load_documents
 from gpucheck.report.codec import to_plain
 from gpucheck.report.documents import DOCUMENTS
 from gpucheck.report.formats import open_format
@@ -40,12 +40,12 @@ def encoded(plain: Any) -> bytes:
 
 
 def read(plain: Any) -> SavedDocument:
-    return read_document(encoded(plain), MOST)
+    return read_document(encoded(plain), MOST, load_documents())
 
 
 def refused(content: bytes, most_bytes: int = MOST) -> DocumentError:
     with pytest.raises(DocumentError) as caught:
-        read_document(content, most_bytes)
+        read_document(content, most_bytes, load_documents())
     return caught.value
 
 
@@ -174,7 +174,10 @@ def test_archives_are_to_be_unpacked() -> None:
 def test_a_gzip_file_is_unpacked_within_bounds() -> None:
     content = encoded(documents()["detect"])
 
-    assert read_document(gzip.compress(content), MOST).plain == documents()["detect"]
+    assert (
+        read_document(gzip.compress(content), MOST, load_documents()).plain
+        == (documents()["detect"])
+    )
     assert refused(gzip.compress(bytes(MOST + 1))).problem == "is larger than 1 MiB"
     assert refused(bytes(MOST + 1)).problem == "is larger than 1 MiB"
     assert unpacked(gzip.compress(bytes(MOST)), MOST) == bytes(MOST)
