@@ -54,19 +54,13 @@ from gpucheck.report.text import count_of, rate
 
 def judge_machine(data: RunData) -> tuple[Gate, ...]:
     """Return the gates that need no measurement: whether the profile is for this machine."""
-    return tuple(match_gates(data))
+    return data.identify(match_gates(data))
 
 
 def judge(data: RunData) -> tuple[Gate, ...]:
     """Return all gates of a run, in the order of the profile."""
-    return (
-        *match_gates(data),
-        *result_gates(data),
-        *check_gates(data),
-        *peer_gates(data),
-        *inventory_gates(data),
-        *stability_gates(data),
-    )
+    parts = (match_gates, result_gates, check_gates, peer_gates, inventory_gates, stability_gates)
+    return data.identify(gate for part in parts for gate in part(data))
 
 
 def settled(gates: Sequence[Gate]) -> bool:

@@ -74,7 +74,7 @@ def match_gates(data: RunData) -> Iterator[Gate]:
         yield _count(data, match.count)
     if match.mig is not None:
         for gpu in node.gpus:
-            yield _mode(data, "match-mig", gpu, gpu.mig.enabled, wanted=match.mig)
+            yield _mode("match-mig", gpu, gpu.mig.enabled, wanted=match.mig)
     if match.min_driver is not None:
         yield _driver(data, match.min_driver)
 
@@ -87,22 +87,22 @@ def inventory_gates(data: RunData) -> Iterator[Gate]:
         gib = None if total is None else total / _GIB
         wanted, why = demands.memory_total_gib, _why(gpu, "memory_total_bytes")
         if wanted is not None and gpu.index in data.node.vgpus:
-            yield _undecided(data, "inventory-memory", name_of(gpu), VGPU_SHARE, "GiB")
+            yield _undecided("inventory-memory", name_of(gpu), VGPU_SHARE, "GiB")
         else:
-            yield from _amount(data, "inventory-memory", gpu, gib, wanted, "GiB", why)
+            yield from _amount("inventory-memory", gpu, gib, wanted, "GiB", why)
         for name, found, mode in (
             ("inventory-ecc", gpu.ecc_mode, demands.ecc),
             ("inventory-persistence", gpu.persistence_mode, demands.persistence_mode),
         ):
             if mode is not None:
-                yield _mode(data, name, gpu, found, wanted=mode)
+                yield _mode(name, gpu, found, wanted=mode)
         yield from _pcie(data, gpu)
         if demands.pcie_full:
             yield _pcie_full(data, gpu)
         links, watts = data.node.nvlink_links.get(gpu.index), gpu.power_limit_w
-        yield from _amount(data, "inventory-nvlink", gpu, links, demands.nvlink_links, "links")
+        yield from _amount("inventory-nvlink", gpu, links, demands.nvlink_links, "links")
         wanted, why = demands.power_limit_w, _why(gpu, "power_limit_w")
-        yield from _amount(data, "inventory-power-limit", gpu, watts, wanted, "W", why)
+        yield from _amount("inventory-power-limit", gpu, watts, wanted, "W", why)
     if demands.identical_gpus:
         yield _identical(data)
 
@@ -112,7 +112,7 @@ def result_gates(data: RunData) -> Iterator[Gate]:
     for device in data.devices:
         runs = data.runs_of(device)
         if runs:
-            yield _processes(data, device, runs)
+            yield _processes(device, runs)
             yield from _results(data, device, runs)
 
 
@@ -152,7 +152,7 @@ def _count(data: RunData, wanted: int) -> Gate:
     elif found + left_out < wanted:
         case = "match-count-too-few"
     return _gate(
-        *(data, "match-count", _NODE, found, wanted, "GPUs"),
+        *("match-count", _NODE, found, wanted, "GPUs"),
         least=found < wanted,
         case=case,
         said={"gpus": count_of(found), "left_out": left_out, "wanted": wanted},
@@ -169,9 +169,9 @@ def _board(data: RunData, gpu: Gpu) -> Gate:
     found = f"{gpu.name or 'a GPU without a name'} ({known_id or 'no PCI device id'})"
     if good is None:
         reason = f"{found} cannot be identified; the profile is for {wanted}"
-        return _undecided(data, "match-board", name_of(gpu), reason)
+        return _undecided("match-board", name_of(gpu), reason)
     said = {"found": found, "wanted": wanted}
-    return _gate(data, "match-board", name_of(gpu), good, 1, "match", least=True, said=said)
+    return _gate("match-board", name_of(gpu), good, 1, "match", least=True, said=said)
 
 
 #: Of each gate on a mode: its key among unread fields.
@@ -182,7 +182,7 @@ _MODES = {
 }
 
 
-def _mode(data: RunData, name: str, gpu: Gpu, found: bool | None, *, wanted: bool) -> Gate:
+def _mode(name: str, gpu: Gpu, found: bool | None, *, wanted: bool) -> Gate:
     """Return whether a mode is on or off as it must be."""
     why = gpu.unavailable.get(_MODES[name])
     if found is None and name == "match-mig" and not wanted:
@@ -190,10 +190,10 @@ def _mode(data: RunData, name: str, gpu: Gpu, found: bool | None, *, wanted: boo
         found = False if why is None or gives_nvml_code(why, _NOT_SUPPORTED) else None
     if found is None:
         reason = explain_unread(name, _why(gpu, _MODES[name]))
-        return _undecided(data, name, name_of(gpu), reason)
+        return _undecided(name, name_of(gpu), reason)
     words = {True: "on", False: "off"}
     said = {"found": words[found], "wanted": words[wanted], "flag": int(wanted)}
-    return _gate(data, name, name_of(gpu), found, wanted, "on", least=found < wanted, said=said)
+    return _gate(name, name_of(gpu), found, wanted, "on", least=found < wanted, said=said)
 
 
 def _why(gpu: Gpu, key: str) -> str:
@@ -204,13 +204,12 @@ def _why(gpu: Gpu, key: str) -> str:
 def _driver(data: RunData, wanted: str) -> Gate:
     found = data.node.driver_version
     if found is None:
-        return _undecided(data, "match-driver", _NODE, "the driver version is unknown")
+        return _undecided("match-driver", _NODE, "the driver version is unknown")
     good, said = version_key(found) >= version_key(wanted), {"found": found, "wanted": wanted}
-    return _gate(data, "match-driver", _NODE, good, 1, "match", least=True, said=said)
+    return _gate("match-driver", _NODE, good, 1, "match", least=True, said=said)
 
 
 def _amount(
-    data: RunData,
     name: str,
     gpu: Gpu,
     found: float | None,
@@ -221,7 +220,7 @@ def _amount(
     """Yield whether a GPU has as much of something as is demanded, if anything is."""
     if wanted is not None:
         said = {"wanted": wanted, "index": gpu.index, "why": why}
-        yield _gate(data, name, name_of(gpu), found, wanted, unit, least=True, said=said)
+        yield _gate(name, name_of(gpu), found, wanted, unit, least=True, said=said)
 
 
 def _pcie(data: RunData, gpu: Gpu) -> Iterator[Gate]:
@@ -236,7 +235,7 @@ def _pcie(data: RunData, gpu: Gpu) -> Iterator[Gate]:
         seen = [getattr(one, key) for one in data.telemetry_of(device)]
         most = max((value for value in seen if value is not None), default=None)
         said, slot = {"why": data.why_no_telemetry(device)}, _slot(gpu)
-        yield _gate(data, name, device, most, wanted, unit, least=True, evidence=slot, said=said)
+        yield _gate(name, device, most, wanted, unit, least=True, evidence=slot, said=said)
 
 
 def _slot(gpu: Gpu) -> tuple[Evidence, ...]:
@@ -253,15 +252,13 @@ def _pcie_full(data: RunData, gpu: Gpu) -> Gate:
     ]
     if not links or best.generation_max is None or best.width_max is None:
         why = data.why_no_telemetry(device) if not links else "its maximum is unknown"
-        return _undecided(data, name, device, explain_unread(name, why), "%")
+        return _undecided(name, device, explain_unread(name, why), "%")
     # Each generation doubles the rate of a lane.
     generation, width = max(links, key=lambda link: link[1] * 2 ** link[0])
     reached = 100 * width * 2**generation / (best.width_max * 2**best.generation_max)
     said = {"link": f"{generation} x{width}", "best": f"{best.generation_max} x{best.width_max}"}
     evidence = _slot(gpu)
-    return _gate(
-        *(data, name, device, reached, 100.0, "%"), least=True, evidence=evidence, said=said
-    )
+    return _gate(*(name, device, reached, 100.0, "%"), least=True, evidence=evidence, said=said)
 
 
 def _identical(data: RunData) -> Gate:
@@ -271,24 +268,24 @@ def _identical(data: RunData) -> Gate:
     kind_of = {name_of(gpu): kind(gpu) for gpu in data.node.gpus}
     kinds = Counter(kind_of.values())
     if not kinds:
-        return _undecided(data, name, _NODE, "no GPU answers", "kinds")
+        return _undecided(name, _NODE, "no GPU answers", "kinds")
     usual = kinds.most_common(1)[0][0]
     odd = ", ".join(device for device, kind in kind_of.items() if kind != usual)
-    return _gate(data, name, _NODE, len(kinds), 1.0, "kinds", said={"odd": odd})
+    return _gate(name, _NODE, len(kinds), 1.0, "kinds", said={"odd": odd})
 
 
 # ---------------------------------------------------------------------------------- results
 
 
-def _processes(data: RunData, device: str, runs: Sequence[ProcessRun]) -> Gate:
+def _processes(device: str, runs: Sequence[ProcessRun]) -> Gate:
     """Return whether every process returned a document, and none lost its GPU."""
     failures = [failure for run in runs if (failure := _fatal(run)) is not None]
     if not failures:
-        return _gate(data, "processes", device, 0, 0, "failed")
+        return _gate("processes", device, 0, 0, "failed")
     first = decisive(failures)
     counts = Counter(failure.code for failure in failures)
     gate = _gate(
-        *(data, "processes", device, len(failures), 0, "failed"),
+        *("processes", device, len(failures), 0, "failed"),
         class_=class_of_failure(first),
         evidence=tuple(
             Evidence(code, f"{count} of {count_of(len(runs), 'process')}")
@@ -315,43 +312,41 @@ def _results(data: RunData, device: str, runs: Sequence[ProcessRun]) -> Iterator
         row for run in runs for row in run.rows if row.device == device and row.verified is not None
     ]
     if not rows:
-        yield _unchecked(data, device, runs)
+        yield _unchecked(device, runs)
         return
     wrong = [row for row in rows if is_wrong(row.verified)]
     broken = [row for row in wrong if row.verified is not None and row.verified.error is None]
     other = [row for row in wrong if row not in broken]
-    yield _wrong(data, device, "results", other, len(rows), most=0)
+    yield _wrong(device, "results", other, len(rows), most=0)
     most = data.profile.stability.not_finite
     if most is not None:
-        yield _wrong(data, device, "not-finite", broken, len(rows), most=most)
+        yield _wrong(device, "not-finite", broken, len(rows), most=most)
 
 
-def _unchecked(data: RunData, device: str, runs: Sequence[ProcessRun]) -> Gate:
+def _unchecked(device: str, runs: Sequence[ProcessRun]) -> Gate:
     """Return the gate of a device without checked results, with the rows' reason."""
     reason = "no result was checked"
     errors = [row.error for run in runs for row in run.rows if row.error is not None]
     if not errors:
-        return _undecided(data, "results", device, reason, "wrong")
+        return _undecided("results", device, reason, "wrong")
     first = decisive(errors)
     return _undecided(
-        *(data, "results", device, f"{reason}: {first.message}", "wrong"),
+        *("results", device, f"{reason}: {first.message}", "wrong"),
         class_=class_of_failure(first),
         steps=first.remedy,
     )
 
 
-def _wrong(
-    data: RunData, device: str, name: str, wrong: Sequence[Measurement], count: int, *, most: int
-) -> Gate:
+def _wrong(device: str, name: str, wrong: Sequence[Measurement], count: int, *, most: int) -> Gate:
     if not wrong:
-        return _gate(data, name, device, 0, most, "wrong")
+        return _gate(name, device, 0, most, "wrong")
     said: dict[str, object] = {"what": _what(wrong[0]), "count": count}
     if (verified := wrong[0].verified) is not None and verified.error is not None:
         said["off_by"] = off_by(verified)
     # If gpucheck's own rows are right, the device computes right, and the framework does not.
     its_own = all(row.framework is not None for row in wrong)
     return _gate(
-        *(data, name, device, len(wrong), most, "wrong"),
+        *(name, device, len(wrong), most, "wrong"),
         case=f"{name}-of-framework" if its_own else name,
         evidence=tuple(
             Evidence(_what(row), row.error.message if row.error else "wrong") for row in wrong[:5]
@@ -373,12 +368,12 @@ def _throttling(data: RunData, device: str) -> Iterator[Gate]:
     for reason, most_s in data.profile.stability.throttle_s.items():
         name = f"throttle-{reason}"
         if not telemetry:
-            yield _undecided(data, name, device, data.why_no_telemetry(device), "s")
+            yield _undecided(name, device, data.why_no_telemetry(device), "s")
             continue
         class_ = _OF_REASON.get(reason, GateClass.HARDWARE)
         seconds = max(_limited_s(gpu, reason) for gpu in telemetry)
         gate = _gate(
-            *(data, name, device, seconds, most_s, "s"),
+            *(name, device, seconds, most_s, "s"),
             case="throttle",
             class_=class_,
             evidence=tuple(_heat_and_power(telemetry)),
@@ -437,7 +432,7 @@ def _sensors(data: RunData, device: str) -> Iterator[Gate]:
     ):
         if limit is not None:
             yield _gate(
-                *(data, name, device, max(values, default=None), limit, unit),
+                *(name, device, max(values, default=None), limit, unit),
                 class_=class_,
                 evidence=tuple(_heat_and_power(telemetry)),
                 said={"why": data.why_no_telemetry(device)},
@@ -466,10 +461,10 @@ def _new_errors(data: RunData, device: str) -> Iterator[Gate]:
         if most is None:
             continue
         if not telemetry:
-            yield _undecided(data, name, device, data.why_no_telemetry(device), "errors")
+            yield _undecided(name, device, data.why_no_telemetry(device), "errors")
             continue
         said = {"counter": counter.replace("_", " ")}
-        gate = _gate(data, name, device, grown[counter], most, "errors", said=said)
+        gate = _gate(name, device, grown[counter], most, "errors", said=said)
         key = f"new_errors.{counter}"
         yield _if_read(gate, [gpu.unavailable.get(key) for gpu in telemetry])
 
@@ -488,14 +483,14 @@ def _corruption(data: RunData, device: str) -> Gate:
         none = Failure(code=WORKER_NO_DOCUMENT, message="no process compared any products")
         why = next((one.failure for one in own if one.failure is not None), none)
         return _undecided(
-            *(data, "corruption", device, why.message, "wrong numbers"),
+            *("corruption", device, why.message, "wrong numbers"),
             class_=class_of_failure(why),
             steps=why.remedy,
         )
     count = sum(one.mismatches + (one.reference_ok is False) for one in wrong) + (odd is not None)
     most = data.profile.stability.corruption or 0
     return _gate(
-        *(data, "corruption", device, count, most, "wrong numbers"),
+        *("corruption", device, count, most, "wrong numbers"),
         evidence=tuple(
             Evidence(f"{one.dtype} {'x'.join(map(str, one.shape))}", f"{one.products} products")
             for one in (wrong or compared)[:5]
@@ -518,7 +513,6 @@ def _boards(data: RunData) -> dict[str, str]:
 
 
 def _gate(
-    data: RunData,
     name: str,
     device: str,
     measured: float | None,
@@ -536,12 +530,11 @@ def _gate(
     A gate that fails has the texts of its name, or of `case`, with what is `said`.
     """
     if measured is None:
-        return _undecided(data, name, device, explain_unread(name, said.get("why")), unit)
+        return _undecided(name, device, explain_unread(name, said.get("why")), unit)
     good = measured >= limit if least else measured <= limit
     gate = Gate(
         id=name,
         device=device,
-        gpu_uuid=data.uuid_of(device),
         status=GateStatus.PASS,
         direction=Direction.HIGHER if least else Direction.LOWER,
         unit=unit,
@@ -552,7 +545,6 @@ def _gate(
 
 
 def _undecided(
-    data: RunData,
     name: str,
     device: str,
     reason: str,
@@ -565,7 +557,6 @@ def _undecided(
     return Gate(
         id=name,
         device=device,
-        gpu_uuid=data.uuid_of(device),
         status=GateStatus.INCONCLUSIVE,
         direction=Direction.LOWER,
         unit=unit,

@@ -150,7 +150,8 @@ class Benchmark:
         data = self.data(runs)
         if self.has_profile:
             return judge(data)
-        return (*judge(data), *corruption_gates(data), *self._changes(runs))
+        corruption = data.identify(corruption_gates(data))
+        return (*judge(data), *corruption, *self._changes(runs))
 
     def with_disturbed(self, gates: Sequence[Gate], runs: Sequence[ProcessRun]) -> tuple[Gate, ...]:
         """Return the gates with those of the figures that are too disturbed to be a baseline."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from gpucheck.bench import stats
@@ -11,7 +11,7 @@ from gpucheck.bench.ci.limits import scale_of
 from gpucheck.bench.ci.model import Baseline, CarriedDoubt, ProcessRun
 from gpucheck.bench.ci.profile_model import Check, Metric, Phase, Profile, Statistic, Target
 from gpucheck.bench.kernel_traits import needs_host
-from gpucheck.bench.model import Corruption, Doubt, GpuTelemetry, Measurement, Scope
+from gpucheck.bench.model import Corruption, Doubt, Gate, GpuTelemetry, Measurement, Scope
 from gpucheck.drivers.gpu import BenchGpu
 from gpucheck.inventory.model import Gpu
 from gpucheck.report.envelope import Failure
@@ -78,6 +78,12 @@ class RunData:
         known = (gpu.uuid for gpu in self.node.gpus if f"gpu:{gpu.cuda_index}" == device)
         reported = (run.gpu_uuid for run in self.runs if run.device == device)
         return next((uuid for uuid in (*known, *reported) if uuid is not None), None)
+
+    def identify(self, gates: Iterable[Gate]) -> tuple[Gate, ...]:
+        """Return gates with the UUIDs of their devices."""
+        return tuple(
+            replace(gate, gpu_uuid=gate.gpu_uuid or self.uuid_of(gate.device)) for gate in gates
+        )
 
     def figures(self, check: Check) -> dict[str, MetricValues]:
         """Return a check's figures on every device."""
