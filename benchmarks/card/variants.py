@@ -1,10 +1,9 @@
 """Other ways to compute the softmax of long rows, timed beside the launch that gpucheck chooses.
 
-softmax_variants.cu has two kernels that wait for a card: blocks that prefetch their next row, and
-clusters of blocks that hold a row together. One goes to the package if it is clearly faster on a
-card, and away if not. To be written when a card can time them: clusters that exchange by st.async
-and mbarrier, without the two fences a row; 16-bit rows held in raw packs of 16 bytes; kernels for
-rows that fill every pack. docs/measurements/softmax.md says what is expected of each.
+softmax_variants.cu has three kernels that wait for a card: blocks that prefetch their next row,
+clusters of blocks that hold a row together, and 16-bit rows held as they are stored. One goes to
+the package if it is clearly faster on a card, and away if not. docs/measurements/softmax.md says
+what is expected of each.
 """
 
 from __future__ import annotations
@@ -28,9 +27,11 @@ from gpucheck.bench.kernels.softmax import (
     SoftmaxLaunch,
     SoftmaxRows,
     choose_softmax,
+    fills,
 )
 from gpucheck.bench.numerics import FORMATS
 from gpucheck.drivers.gpu import GpuDevice
+from gpucheck.report.text import count_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -43,6 +44,8 @@ _VARIED = (32768, 262_144, 131_072, 16384, 65536, 4096)
 #: many adjacent free SMs, and then has no figure.
 _CLUSTERS = (2, 4, 8)
 _FIRST_WITH_CLUSTERS = (9, 0)
+#: Packs of 16-bit numbers in a thread's registers.
+_RAW_PACKS = 8
 
 
 class VariantSoftmax(FlatSoftmax):
@@ -107,14 +110,20 @@ def launches(
     chosen = choose_softmax(problem)
     found = {"chosen": chosen}
     if chosen.name == "softmax_long":
+        held = {name: chosen.defines[name] for name in ("PACKS", "EXACT")}
         for per_sm in (1, 2, 4):
             grid = min(problem.rows, per_sm * sm_count)
-            found[f"{per_sm} blocks per SM, prefetching"] = variant(
-                "softmax_ahead", grid, chosen.block, {"PACKS": chosen.defines["PACKS"]}
-            )
-    held = HELD_NUMBERS * problem.itemsize // PACK_BYTES
+            label = f"{count_of(per_sm, 'block')} per SM, prefetching"
+            found[label] = variant("softmax_ahead", grid, chosen.block, held)
+    # 64 numbers of 16 bits take as many registers as 32 of float32.
+    raw = 32 * -(-problem.packs // (32 * _RAW_PACKS))
+    if problem.itemsize == 2 and 64 <= raw <= MOST_THREADS:
+        packs = -(-problem.packs // raw)
+        defines = {"PACKS": packs, "EXACT": int(fills(problem, raw))}
+        found["raw packs"] = variant("softmax_raw", problem.rows, raw, defines)
+    most = HELD_NUMBERS * problem.itemsize // PACK_BYTES
     for size in _CLUSTERS if capability >= _FIRST_WITH_CLUSTERS else ():
-        block = 32 * -(-problem.packs // (32 * held * size))
+        block = 32 * -(-problem.packs // (32 * most * size))
         if not 64 <= block <= MOST_THREADS:
             continue
         staying = max(1, min(problem.rows, sm_count * (THREADS_PER_SM // block) // size))

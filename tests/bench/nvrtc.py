@@ -61,18 +61,48 @@ class Compiled:
 
     def instructions(self, disassembler: str, folder: Path) -> Counter[str]:
         """Return how often the machine code has each instruction, modifiers included."""
-        kept = Kept("disassembled", disassembler, self.cubin)
-        if (known := kept.read()) is not None:
-            return Counter(known)
+        return Counter(line.split()[0] for line in self.lines(disassembler, folder))
+
+    def lines(self, disassembler: str, folder: Path, kernel: str = r"\w+") -> list[str]:
+        """Return the instructions of all kernels or one, with operands and without predicates."""
+        kept = Kept("code", disassembler, self.cubin, kernel)
+        known: list[str] | None = kept.read()
+        if known is not None:
+            return known
         file = folder / "kernel.cubin"
         file.write_bytes(self.cubin)
         done = subprocess.run(
             [disassembler, "--print-code", "-ndf", file], capture_output=True, text=True, check=True
         )
         # As in "/*0150*/   @P0 LDG.E.128.CONSTANT R4, [R2] ;"
-        found = re.findall(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)", done.stdout)
-        kept.write(Counter(found))
-        return Counter(found)
+        code = r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*[^;]*?)\s*;"
+        begin = rf"^\s*\.section\s+\.text\.{kernel},"
+        _, *sections = re.split(begin, done.stdout, flags=re.MULTILINE)
+        bodies = (one.partition("\t.section\t")[0] for one in sections)
+        found = [line for body in bodies for line in re.findall(code, body)]
+        kept.write(found)
+        return found
+
+
+def loads_in_flight(lines: Sequence[str]) -> int:
+    """Return the most loads from global memory that are under way before one of them is needed.
+
+    The code is read from its begin to its end, as if it did not branch.
+    """
+    widths = {"128": 4, "64": 2}
+    loads: list[set[int]] = []
+    most = 0
+    for line in lines:
+        name, _, operands = line.partition(" ")
+        used = {int(number) for number in re.findall(r"\bR(\d+)", operands)}
+        load = name.startswith("LDG")
+        target = int(match[1]) if load and (match := re.match(r"\s*R(\d+)", operands)) else None
+        loads = [one for one in loads if not one & (used - {target})]
+        if target is not None:
+            width = next((widths[part] for part in name.split(".") if part in widths), 1)
+            loads.append(set(range(target, target + width)))
+            most = max(most, len(loads))
+    return most
 
 
 class Kept:
@@ -114,6 +144,12 @@ class Nvrtc:
         self._path = str(Path(library).resolve())
         self._library = ctypes.CDLL(library)
         self._known: dict[tuple[str, tuple[str, ...]], Compiled] = {}
+
+    def version(self) -> str:
+        """Return its version, such as "12.9"."""
+        major, minor = ctypes.c_int(), ctypes.c_int()
+        self._library.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
+        return f"{major.value}.{minor.value}"
 
     def architectures(self) -> set[int]:
         """Return the architectures that this NVRTC knows."""

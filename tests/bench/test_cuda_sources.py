@@ -19,7 +19,14 @@ from gpucheck.bench.kernels.softmax import (
     choose_softmax,
     source_text,
 )
-from tests.bench.nvrtc import Compiled, Nvrtc, find_disassembler, find_nvrtc
+from gpucheck.bench.sdc import SOURCE
+from tests.bench.nvrtc import (
+    Compiled,
+    Nvrtc,
+    find_disassembler,
+    find_nvrtc,
+    loads_in_flight,
+)
 from tests.sampling import THOROUGH
 
 PACKAGE = Path(gpucheck.__file__).parent
@@ -56,8 +63,8 @@ CASES = [
 REGISTERS_PER_SM = 65536
 
 KERNELS = {"softmax_short", "softmax_long", "softmax_online"}
-#: Kernels that wait for a card in benchmarks/card, and those that every card has.
-VARIANTS, AHEAD = {"softmax_ahead", "softmax_cluster"}, {"softmax_ahead"}
+#: Kernels that wait for a card in benchmarks/card.
+VARIANTS = {"softmax_ahead", "softmax_cluster", "softmax_raw"}
 #: Number formats of softmax.cu: its name for them, and their bytes. bfloat16's instructions came
 #: one after the other.
 FLOAT32, FLOAT16, BFLOAT16 = (0, 4), (1, 2), (2, 2)
@@ -119,11 +126,11 @@ def test_source_compiles_without_a_warning_and_spills_nothing(
 
 
 def softmax_launches(itemsize: int) -> list[SoftmaxLaunch]:
-    """Return one launch of each kernel, aligned and not, as large as its threads can be."""
+    """Return one launch of each kernel, aligned or exact or not, with as many threads as it can."""
     found = {}
-    for columns in (1024, 1001, 32768, 32761, 10**6, 10**6 + 1):
+    for columns in (1024, 1001, 32768, 32760, 32761, 10**6, 10**6 + 1):
         launch = choose_softmax(rows_of(columns, itemsize))
-        found[(launch.name, launch.defines["ALIGNED"])] = launch
+        found[(launch.name, launch.defines["ALIGNED"], launch.defines.get("EXACT"))] = launch
     return list(found.values())
 
 
@@ -165,7 +172,9 @@ def test_every_softmax_that_is_launched_has_the_registers_and_instructions_that_
     chosen = softmax_launches(itemsize)
     others = variant_launches(itemsize, divmod(architecture, 10))
     assert {launch.name for launch in chosen} == KERNELS
-    assert {launch.name for launch in others} == (VARIANTS if architecture >= 90 else AHEAD)
+    left_out = {"softmax_raw"} if itemsize == 4 else set()
+    left_out |= {"softmax_cluster"} if architecture < 90 else set()
+    assert {launch.name for launch in others} == VARIANTS - left_out
 
     for launch in (*chosen, *others):
         found = compiled_softmax(nvrtc, launch, element, architecture)
@@ -178,15 +187,16 @@ def test_every_softmax_that_is_launched_has_the_registers_and_instructions_that_
 
 
 def instructions_are_right(found: dict[str, int], launch: SoftmaxLaunch) -> None:
-    """Assert that aligned rows move 16 bytes at once, and that only clusters have fences."""
+    """Assert that aligned rows move 16 bytes at once, and that nothing waits for a fence."""
     loads, stores = moves(found, "LDG"), moves(found, "STG")
     packs = launch.defines.get("PACKS")
     # softmax_online reads four packs in each of its passes, and writes them in the second.
     assert sum(loads.values()) == (packs or 8), (launch, found)
     assert sum(stores.values()) == (packs or 4), (launch, found)
     assert all(".128" in name for name in (*loads, *stores)), (launch, found)
-    # One in each of the two exchanges of a cluster: a third costs a read from memory.
-    assert count(found, "MEMBAR") == (2 if launch.name == "softmax_cluster" else 0), launch
+    assert count(found, "MEMBAR") == count(found, "ERRBAR") == 0, launch
+    # A cluster's data and signals travel together: one store in each of its two exchanges.
+    assert count(found, "STAS") == (2 if launch.name == "softmax_cluster" else 0), launch
     assert count(found, "LDL") == count(found, "STL") == 0, launch
 
 
@@ -216,6 +226,33 @@ def test_copy_and_triad_move_16_bytes_at_once(
     assert sum(loads.values()) >= 3 * UNROLL
     assert sum(stores.values()) >= 2 * UNROLL
     assert all(".128" in name for name in (*loads, *stores)), found
+
+
+@pytest.mark.parametrize("architecture", DISASSEMBLED)
+def test_a_comparison_of_products_has_eight_loads_of_16_bytes_in_flight(
+    nvrtc: Nvrtc, disassembler: str | None, tmp_path: Path, architecture: int
+) -> None:
+    if disassembler is None:
+        pytest.skip("nvdisasm is not installed: pip install nvidia-cuda-nvdisasm")
+    text = SOURCE.read_text(encoding="utf-8")
+    found = compiled(nvrtc, text, ("-DELEMENT=2",), architecture)
+    lines = found.lines(disassembler, tmp_path, "differ")
+
+    assert loads_in_flight(lines) == 8
+    wide = [line for line in lines if line.startswith(("LDG", "STG")) and ".128" in line]
+    assert len(wide) == 8 + 4
+
+
+def test_loads_are_in_flight_until_one_of_their_registers_is_needed() -> None:
+    first, second = "LDG.E.128.CONSTANT R4, [R2.64]", "LDG.E.128 R8, [R2.64+0x10]"
+
+    assert loads_in_flight([]) == 0
+    assert loads_in_flight([first, second, "FADD R20, R4, R8"]) == 2
+    assert loads_in_flight([first, "FADD R20, R7, R21", second, "FADD R20, R8, R21"]) == 1
+    # Its address is that of the load before.
+    assert loads_in_flight([first, "LDG.E R9, [R4.64]"]) == 1
+    assert loads_in_flight([first, "STG.E.128 [R2.64], R4", second]) == 1
+    assert loads_in_flight(["LDG.E R4, [R2.64]", "FADD R20, R5, R6", second]) == 2
 
 
 def moves(found: dict[str, int], name: str) -> dict[str, int]:

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from gpucheck.bench import sdc
 from gpucheck.bench.model import Corruption
-from gpucheck.bench.peaks import peaks_of_board
+from gpucheck.bench.peaks import peaks_of_named
+from gpucheck.bench.peaks_model import Peaks
 from gpucheck.bench.request_model import BenchRequest
 from gpucheck.bench.sdc import (
     ELEMENTS,
@@ -177,7 +178,9 @@ def test_each_result_is_compared_before_its_place_is_multiplied_into_again() -> 
 
 @pytest.mark.parametrize("board", ["H100 SXM", "B200"])
 def test_the_usual_product_takes_nine_tenths_of_a_cycle_on_paper(board: str) -> None:
-    peaks = peaks_of_board(board)
+    found = peaks_of_named(board).result
+    assert isinstance(found, Peaks)
+    (peaks,) = found.boards
     flops_per_s, bytes_per_s = peaks.compute["bfloat16"].flops_per_s, peaks.memory.bytes_per_s
     planned, _ = plan_product(card(), BenchRequest(), CPU)
     m, k, n = planned.shape

@@ -64,7 +64,7 @@ inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z,
 namespace emulator {
 
 enum class Order { forwards, backwards, random };
-enum class Waits { nothing, lanes, block, cluster };
+enum class Waits { nothing, lanes, block, cluster, mail };
 
 constexpr size_t stack_bytes = 256 * 1024;
 
@@ -86,8 +86,8 @@ struct Warp {
 
 // Word of shared memory: the thread that touched it last, and between which barriers.
 struct Touch {
-    int thread = -1, block = -1;
-    unsigned int block_epoch = 0, cluster_epoch = 0;
+    int thread = -1;
+    unsigned int epoch = 0;
 };
 struct Word {
     Touch written, read;
@@ -107,8 +107,7 @@ struct Run {
     std::vector<Fiber> fibers;
     std::vector<Block> blocks;
     std::deque<unsigned int> ready;
-    // cluster_phases counts all barriers of the cluster, cluster_epoch those that order memory.
-    unsigned int cluster_arrived = 0, cluster_phases = 0, cluster_epoch = 0;
+    unsigned int cluster_arrived = 0, cluster_phases = 0;
     Fiber* running = nullptr;
     ucontext_t scheduler;
     void* scheduler_fake = nullptr;
@@ -190,9 +189,8 @@ ONCE void block_barrier()
     step_back();
 }
 
-// First half of the cluster's barrier: with `ordering`, all see the earlier writes after the second
-// half.
-ONCE void cluster_arrive(bool ordering)
+// First half of the cluster's barrier, which orders no memory.
+ONCE void cluster_arrive()
 {
     Run& all = run();
     Fiber& fiber = self();
@@ -203,10 +201,6 @@ ONCE void cluster_arrive(bool ordering)
     if (++all.cluster_arrived < threads) return;
     all.cluster_arrived = 0;
     ++all.cluster_phases;
-    if (ordering) {
-        ++all.cluster_epoch;
-        for (Block& block : all.blocks) ++block.epoch;
-    }
     wake(0, threads, Waits::cluster);
 }
 
@@ -220,12 +214,6 @@ ONCE void cluster_wait()
     if (open) pause(Waits::cluster);
     fiber.arrived = false;
     if (!open) step_back();
-}
-
-ONCE void whole_cluster_barrier()
-{
-    cluster_arrive(true);
-    cluster_wait();
 }
 
 template <typename T>
@@ -253,16 +241,14 @@ T exchange(T value, unsigned int other_lane)
 
 ONCE Touch touch_here()
 {
-    return {static_cast<int>(self().thread), static_cast<int>(self().block), own_block().epoch,
-            run().cluster_epoch};
+    return {static_cast<int>(self().thread), own_block().epoch};
 }
 
-// Whether two touches are unordered: no barrier of the block, or of the cluster between blocks.
+// Whether two touches are unordered: no barrier of the block between them.
 ONCE bool unordered(const Touch& before, const Touch& now)
 {
     if (before.thread < 0) return false;
-    if (before.block != now.block) return before.cluster_epoch == now.cluster_epoch;
-    return before.thread != now.thread && before.block_epoch == now.block_epoch;
+    return before.thread != now.thread && before.epoch == now.epoch;
 }
 
 template <typename T>
@@ -294,11 +280,6 @@ public:
         values_[index] = value;
     }
 
-    struct Place {
-        Shared* memory;
-        size_t index;
-    };
-
     struct Reference {
         Shared* memory;
         size_t index;
@@ -310,7 +291,6 @@ public:
         }
         Reference& operator=(const Reference& other) { return *this = static_cast<T>(other); }
         Reference& operator+=(T value) { return *this = static_cast<T>(*this) + value; }
-        Place operator&() const { return {memory, index}; }
     };
 
     Reference operator[](size_t index) { return {this, index}; }
@@ -318,8 +298,7 @@ public:
 private:
     static bool later(const Touch& before, const Touch& now)
     {
-        return before.block == now.block ? before.block_epoch != now.block_epoch
-                                         : before.cluster_epoch != now.cluster_epoch;
+        return before.epoch != now.epoch;
     }
 
     bool inside(size_t index)
@@ -349,18 +328,79 @@ Shared<T>& shared(int line, size_t count)
     return shared_of<T>(self().block, line, count);
 }
 
-template <typename T>
-void send_to(typename Shared<T>::Place place, unsigned int rank, T value)
-{
-    Run& all = run();
-    if (rank >= all.cluster_blocks) return all.complain("sent to a block that is not there");
-    if (all.cluster_phases == 0) all.complain("sent to a block that may not have begun");
-    for (auto& [line, held] : own_block().shared) {
-        if (held.get() != place.memory) continue;
-        auto& target = all.blocks[rank].shared[line];
-        static_cast<Shared<T>*>(target.get())->write(place.index, value);
+// A number from each block of the cluster, and the barrier (mbarrier) that counts their bytes. Its
+// phase ends when a thread of the block has said that it expects them and all have come.
+struct Mail {};
+
+template <>
+class Shared<Mail> {
+public:
+    explicit Shared(size_t) : numbers_(run().cluster_blocks) {}
+
+    void prepare()
+    {
+        if (prepared_) run().complain("a mail is prepared twice");
+        prepared_ = true;
     }
-}
+
+    void expect()
+    {
+        if (!prepared_) run().complain("a mail is used that nobody has prepared");
+        if (expected_) run().complain("a mail is expected twice in one phase");
+        expected_ = true;
+        end_phase();
+    }
+
+    // Send a number to the mail of block `rank`.
+    void post(unsigned int rank, float number)
+    {
+        Run& all = run();
+        if (rank >= all.cluster_blocks) return all.complain("sent to a block that is not there");
+        if (all.cluster_phases == 0) all.complain("sent to a block that may not have begun");
+        for (auto& [line, held] : own_block().shared)
+            if (held.get() == this)
+                static_cast<Shared*>(all.blocks[rank].shared[line].get())->take(number);
+    }
+
+    // Wait for the end of the phase, the parity of whose number is given.
+    void await(unsigned int parity)
+    {
+        while (phases_ % 2 == parity) pause(Waits::mail);
+    }
+
+    float read(size_t rank)
+    {
+        const size_t warps = run().block_threads / 32;
+        if (phases_ == 0 || ++reads_ > warps * numbers_.size())
+            run().complain("a mail is read that has not come");
+        return numbers_[rank];
+    }
+
+private:
+    void take(float number)
+    {
+        if (!prepared_) run().complain("a mail is used that nobody has prepared");
+        if (phases_ > 0 && reads_ < run().block_threads / 32 * numbers_.size())
+            run().complain("race: a number comes before all have read the one before");
+        numbers_[self().block] = number;
+        ++come_;
+        end_phase();
+    }
+
+    void end_phase()
+    {
+        if (!expected_ || come_ < numbers_.size()) return;
+        expected_ = false;
+        come_ = reads_ = 0;
+        ++phases_;
+        wake(0, run().block_threads * run().cluster_blocks, Waits::mail);
+    }
+
+    std::vector<float> numbers_;
+    bool prepared_ = false, expected_ = false;
+    size_t come_ = 0, reads_ = 0;
+    unsigned int phases_ = 0;
+};
 
 ONCE void start()
 {
@@ -420,7 +460,7 @@ ONCE void run_cluster()
     all.blocks.assign(all.cluster_blocks, Block());
     for (Block& block : all.blocks) block.warps.resize((all.block_threads + 31) / 32);
     all.ready.clear();
-    all.cluster_arrived = all.cluster_phases = all.cluster_epoch = 0;
+    all.cluster_arrived = all.cluster_phases = 0;
     for (unsigned int i = 0; i < count; ++i) {
         Fiber& fiber = all.fibers[i];
         fiber.thread = i % all.block_threads;

@@ -3,11 +3,13 @@
 #include "driver.hpp"
 #include "twins.hpp"
 
+static bool is_exact = false;
+#define EXACT is_exact
 #include SOURCE
 
 using driver::Launch;
 
-// Scalars: rows, columns, factor, aligned, packs, lanes.
+// Scalars: rows, columns, factor, aligned, packs, lanes, exact.
 #define TAKEN \
     asked.buffer<element>(0), asked.buffer<element>(1), asked.whole(0), asked.whole(1), \
         asked.real(2)
@@ -16,10 +18,14 @@ template <bool aligned, int packs>
 std::string of_packs(Launch& asked)
 {
     const auto lanes = asked.whole(5);
+    is_exact = asked.whole(6) != 0;
     return asked.run([&] {
         if (asked.kernel == "softmax_long") softmax_long_rows<packs, aligned>(TAKEN);
         else if (asked.kernel == "softmax_ahead") softmax_ahead_rows<packs, aligned>(TAKEN);
         else if (asked.kernel == "softmax_cluster") softmax_cluster_rows<packs, aligned, true>(TAKEN);
+#if ELEMENT != 0
+        else if (asked.kernel == "softmax_raw") softmax_raw_rows<packs, aligned>(TAKEN);
+#endif
         else if (lanes == 4) softmax_short_rows<4, packs, aligned>(TAKEN);
         else if (lanes == 8) softmax_short_rows<8, packs, aligned>(TAKEN);
         else if (lanes == 16) softmax_short_rows<16, packs, aligned>(TAKEN);
@@ -55,6 +61,7 @@ static std::string any_held(Launch& asked)
 
 static std::string online(Launch& asked)
 {
+    is_exact = false;
     return asked.run([&] {
         if (asked.whole(3)) softmax_online_rows<true>(TAKEN);
         else softmax_online_rows<false>(TAKEN);
@@ -67,5 +74,6 @@ int main()
                           {"softmax_long", any_held},
                           {"softmax_online", online},
                           {"softmax_ahead", any_held},
-                          {"softmax_cluster", any_held}});
+                          {"softmax_cluster", any_held},
+                          {"softmax_raw", any_held}});
 }

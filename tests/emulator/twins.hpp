@@ -10,12 +10,15 @@ uint4 load_pack(const T* from) { return *reinterpret_cast<const uint4*>(from); }
 template <typename T>
 void store_pack(T* to, uint4 raw) { *reinterpret_cast<uint4*>(to) = raw; }
 
-template <typename T>
-void prefetch(const T* from)
+inline void prefetch(const char* from, int bytes)
 {
     // It fetches nothing here, but must stay within the array.
-    volatile T looked_at = *from;
-    (void)looked_at;
+    if (reinterpret_cast<uintptr_t>(from) % 16 || bytes % 16)
+        emulator::run().complain("a prefetch that is misaligned");
+    for (int at = 0; emulator::self().thread == 0 && at < bytes; at += 16) {
+        volatile char looked_at = from[at];
+        (void)looked_at;
+    }
 }
 
 inline float power_of_two(float value)
@@ -23,6 +26,8 @@ inline float power_of_two(float value)
     const float power = std::exp2(value);
     return power < 0x1p-126f ? 0.0f : power;
 }
+
+inline float log2_of(float value) { return std::log2(value); }
 
 inline float half_to_float(unsigned short bits)
 {
@@ -51,12 +56,15 @@ inline unsigned short float_to_half(float value)
 }
 
 inline unsigned int cluster_rank() { return emulator::self().block; }
-inline void cluster_barrier() { emulator::whole_cluster_barrier(); }
-inline void cluster_begun() { emulator::cluster_arrive(false); }
+inline void cluster_begun() { emulator::cluster_arrive(); }
 inline void cluster_all_begun() { emulator::cluster_wait(); }
-inline void send(emulator::Shared<float>::Place place, unsigned int rank, float value)
-{
-    emulator::send_to<float>(place, rank, value);
-}
+
+using emulator::Mail;
+using Mailbox = emulator::Shared<Mail>;
+inline void prepare(Mailbox& mail) { mail.prepare(); }
+inline void expect(Mailbox& mail) { mail.expect(); }
+inline void post(Mailbox& mail, unsigned int rank, float number) { mail.post(rank, number); }
+inline void await(Mailbox& mail, int parity) { mail.await(static_cast<unsigned int>(parity)); }
+inline float number_of(Mailbox& mail, int rank) { return mail.read(static_cast<size_t>(rank)); }
 
 #endif  // GPUCHECK_EMULATOR_TWINS

@@ -17,12 +17,18 @@
 //   SOFTMAX_SHORT, SOFTMAX_LONG or SOFTMAX_ONLINE   the kernel
 //   ELEMENT        0 float32, 1 float16, 2 bfloat16; the last two are handled as bits
 //   ALIGNED        1 if all rows begin and end at multiples of 16 bytes, 0 if anywhere
+//   EXACT          1 if aligned rows fill every pack of every thread, so that none is checked
+//                  (softmax_long)
 //   BLOCK          threads in a block, a multiple of 32
 //   BLOCKS_PER_SM  the fewest that must fit an SM at once, which bounds the registers
 //   PACKS          packs of a row in a thread's registers (softmax_short and softmax_long)
 //   LANES          lanes to a row (softmax_short)
 //
 // No header is included, so NVRTC alone compiles this.
+
+#ifndef EXACT
+#define EXACT 0
+#endif
 
 #define FULL_WARP 0xffffffffu
 #define ONLINE_PACKS 4  // packs of a thread in each step of softmax_online
@@ -189,7 +195,7 @@ __device__ __forceinline__ int skew_of(const element* row)
 template <bool aligned, typename number>
 __device__ __forceinline__ bool is_whole(number first, number columns)
 {
-    return aligned ? first < columns : first >= 0 && first + PER_PACK <= columns;
+    return aligned ? EXACT || first < columns : first >= 0 && first + PER_PACK <= columns;
 }
 
 // Return a pack of the row; elements beyond it are -inf, which changes neither maximum nor sum.

@@ -673,7 +673,7 @@ def choose_softmax(problem: SoftmaxRows) -> SoftmaxLaunch:
         return _launch("softmax_short", problem, grid, _SHORT_BLOCK, defines)
     threads = 32 * -(-problem.packs // (32 * held))
     if threads <= MOST_THREADS:
-        defines = {"PACKS": _packs(problem, threads)}
+        defines = {"PACKS": _packs(problem, threads), "EXACT": int(fills(problem, threads))}
         return _launch("softmax_long", problem, problem.rows, threads, defines)
     # Two blocks to an SM: one reads while the other waits at a barrier.
     return _launch("softmax_online", problem, problem.rows, THREADS_PER_SM // 2, {})
@@ -682,6 +682,11 @@ def choose_softmax(problem: SoftmaxRows) -> SoftmaxLaunch:
 def _packs(problem: SoftmaxRows, threads: int) -> int:
     """Return the packs of a row that each thread holds, at least one."""
     return max(1, -(-problem.packs // threads))
+
+
+def fills(problem: SoftmaxRows, threads: int) -> bool:
+    """Return whether an aligned row fills every pack of each thread, as powers of two do."""
+    return problem.aligned and problem.packs == threads * _packs(problem, threads)
 
 
 def _launch(

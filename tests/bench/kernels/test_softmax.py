@@ -131,6 +131,29 @@ def test_no_rows_and_no_columns_are_no_error() -> None:
         )
 
 
+@pytest.mark.parametrize(
+    ("columns", "itemsize", "aligned", "exact"),
+    [
+        (4096, 4, True, 1),
+        (32768, 2, True, 1),
+        (4096, 4, False, 0),
+        # A block of 160 threads holds 4160 numbers with one pack less in some.
+        (4100, 4, True, 0),
+        (5120, 4, True, 1),
+    ],
+)
+def test_packs_are_unchecked_only_where_a_row_fills_them_all(
+    columns: int, itemsize: int, aligned: bool, exact: int
+) -> None:
+    rows = SoftmaxRows(rows=7, columns=columns, itemsize=itemsize, aligned=aligned)
+    launch = choose_softmax(rows)
+
+    assert launch.name == "softmax_long"
+    assert launch.defines["EXACT"] == exact
+    held = launch.block * launch.defines["PACKS"] * 16 // itemsize
+    assert (held == columns and aligned) == bool(exact)
+
+
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("shape", [(64, 100), (1, 1), (512, 1024), (3, 40_000)])
 def test_the_cpu_cases_are_right(shape: tuple[int, int], threads: int) -> None:

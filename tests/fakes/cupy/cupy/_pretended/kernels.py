@@ -170,7 +170,7 @@ def narrow(values: Values, element: int) -> Values:
     return np.where(np.isnan(values), np.uint16(0x7FC0), rounded)
 
 
-@kernel(r"softmax_(short|long|online|ahead|cluster)")
+@kernel(r"softmax_(short|long|online|ahead|cluster|raw)")
 def _softmax(launch: Launch) -> Effect:
     """Every kernel walks over all rows, so that any grid covers them."""
     rows, columns = (int(launch.arguments[at]) for at in (2, 3))
@@ -202,12 +202,15 @@ def _check_softmax(launch: Launch, columns: int, itemsize: int) -> None:
         "short": launch.define("LANES", 0),
         "long": launch.block,
         "ahead": launch.block,
+        "raw": launch.block,
         "cluster": launch.block * launch.define("CLUSTER", 0),
     }.get(kind)
     wrong = (
         not launch.define(launch.name.upper(), 0),
         launch.block != launch.define("BLOCK", 0),
         lanes is not None and packs > lanes * launch.define("PACKS", 0),
+        launch.define("EXACT", 0)
+        and (not aligned or packs != (lanes or 0) * launch.define("PACKS", 0)),
         aligned and (columns * itemsize % 16 or any(one % 16 for one in launch.arguments[:2])),
         kind == "cluster" and launch.grid % launch.define("CLUSTER", 1),
     )
