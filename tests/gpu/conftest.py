@@ -1,4 +1,18 @@
-"""Fixtures of the tests on a real card: the program with the machine's library paths."""
+"""Tests on a real card, and the program with the machine's library paths.
+
+A healthy card from compute capability 7.0 on passes all of them; nothing else should run on it.
+What is not there is skipped, and `-rs` says why. Beside the driver and nvidia-ml-py they need:
+
+- test_kernels, test_sdc: CuPy with NVRTC and cuBLAS; 2 and 5 GiB of the card in each process. A
+  format that the card lacks is left out (TF32 and bfloat16 from 8.0, float8 from 8.9).
+- test_contract, test_api: CuPy for what measures; 2 GiB.
+- test_detect: the frameworks that are installed; `--deep` imports each of them.
+- test_visible_devices: nothing more; it starts CUDA 57 times, so that `-n 6` is worth it.
+- test_pytest: nothing more; 1 GiB, and a GPU that nobody has claimed.
+- test_memlimit, marked slow: CuPy, PyTorch and JAX for GPUs, and 70 % of the card; for MPS its
+  control program, and in a container the host's IPC.
+- test_hard_limit: root and a driver that limits cgroups (R615); 4 GiB.
+"""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ pytestmark = pytest.mark.gpu
 
 
 def test_bench_measures_the_card_that_devices_names() -> None:
+    pytest.importorskip("cupy")
     known = {gpu.cuda_index: gpu.uuid for gpu in gpucheck.devices()}
 
     result = gpucheck.bench("copy", device="gpu:0", mode="quick", budget_s=2.0, corruption_s=1.0)
@@ -25,6 +26,7 @@ def test_bench_measures_the_card_that_devices_names() -> None:
 
 
 def test_a_card_that_this_program_holds_is_its_own_to_measure() -> None:
+    pytest.importorskip("cupy")
     with gpucheck.place("/gpu:0") as (gpu,):
         result = gpucheck.bench("copy", device=f"gpu:{gpu.cuda_index}", mode="quick", budget_s=2.0)
 

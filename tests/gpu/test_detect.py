@@ -20,8 +20,8 @@ def test_a_kernel_runs(gpucheck_command: Callable[..., Finished]) -> None:
 
     assert ended.document["result"]["usable"] is True
     found = statuses(ended)
-    assert found["launch"] in ("ok", "warn")
-    assert found["cuda-driver"] == found["visibility"] == "ok"
+    # A second library, or an old log of the driver, may be worth a warning.
+    assert {found[name] for name in ("launch", "cuda-driver", "visibility")} <= {"ok", "warn"}
 
 
 def test_deep_agrees_with_the_frameworks(gpucheck_command: Callable[..., Finished]) -> None:
@@ -45,4 +45,4 @@ def test_hidden_by_the_variable(text: str, gpucheck_command: Callable[..., Finis
     assert (ended.code, result["first_failure"]) == (1, "visibility")
     assert result["cause"] == "hidden-by-variable"
     assert repr(text) in result["conclusion"]
-    assert statuses(ended)["cuda-driver"] == "ok"
+    assert statuses(ended)["cuda-driver"] in ("ok", "warn")

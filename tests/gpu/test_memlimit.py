@@ -5,11 +5,12 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -29,6 +30,8 @@ def test_a_cap_holds(framework: str, amount: str, gpucheck_command) -> None:
         "memlimit", amount, "--verify-with", framework, "--python", sys.executable, "--json",
     )  # fmt: skip
 
+    if finished.code == 4:  # a build for processors, for example
+        pytest.skip(finished.document["error"]["message"])
     found = finished.document["result"]["verification"]
     assert finished.code == 0, found
     assert found["held"] is True
@@ -70,7 +73,8 @@ TAKE = """
 import ctypes
 cuda = ctypes.CDLL("libcuda.so.1")
 device, context, place, taken = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_uint64(), 0
-assert cuda.cuInit(0) == 0
+code = cuda.cuInit(0)
+assert code == 0, f"cuInit: CUDA error {code}"
 cuda.cuDeviceGet(ctypes.byref(device), 0)
 assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), device) == 0
 cuda.cuCtxSetCurrent(context)
@@ -80,21 +84,28 @@ print(taken)
 """
 
 
+#: cuda.h: cudaErrorMps*, from "connection failed" to "client terminated". A container without the
+#: host's IPC has no MPS, however healthy its card.
+MPS_REFUSES = range(805, 811)
+
+
 @pytest.fixture(name="daemon")
-def _daemon(tmp_path: Path) -> Iterator[dict[str, str]]:
+def _daemon() -> Iterator[dict[str, str]]:
     """Start an MPS daemon of this test's own, and yield the variables of its clients."""
     control = shutil.which("nvidia-cuda-mps-control")
     if control is None:
         pytest.skip("nvidia-cuda-mps-control is not here")
-    folders = {
-        "CUDA_MPS_PIPE_DIRECTORY": str(tmp_path / "pipe"),
-        "CUDA_MPS_LOG_DIRECTORY": str(tmp_path / "log"),
-    }
-    environment = {**os.environ, **folders}
-    if subprocess.run([control, "-d"], env=environment, check=False).returncode:
-        pytest.skip("the MPS daemon does not start here")
-    yield environment
-    subprocess.run([control], input="quit\n", text=True, env=environment, check=False)
+    # The path of a socket has at most 107 characters.
+    with tempfile.TemporaryDirectory(prefix="mps", dir="/tmp") as folder:
+        folders = {
+            "CUDA_MPS_PIPE_DIRECTORY": f"{folder}/pipe",
+            "CUDA_MPS_LOG_DIRECTORY": f"{folder}/log",
+        }
+        environment = {**os.environ, **folders}
+        if subprocess.run([control, "-d"], env=environment, check=False).returncode:
+            pytest.skip("the MPS daemon does not start here")
+        yield environment
+        subprocess.run([control], input="quit\n", text=True, env=environment, check=False)
 
 
 @pytest.mark.slow
@@ -115,6 +126,9 @@ def test_mps_takes_limits_by_uuid_and_by_ordinal(
         check=False,
     )
 
+    refusal = re.search(r"cuInit: CUDA error (\d+)", done.stderr)
+    if refusal is not None and int(refusal[1]) in MPS_REFUSES:
+        pytest.skip(f"MPS takes no client here: {refusal[0]}")
     assert done.returncode == 0, done.stderr
     # It counts the context too.
     assert int(done.stdout) < 1 << 30

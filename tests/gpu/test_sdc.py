@@ -96,5 +96,5 @@ def test_a_sound_card_repeats_every_bit(gpu: GpuDevice, size: int, held: str | N
 
     assert check.failure is None
     assert check.reference_ok is True
-    assert check.products > 10
+    assert check.products > 1  # one is compared with the next
     assert (check.mismatches, check.not_finite) == (0, 0)
