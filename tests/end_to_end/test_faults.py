@@ -67,6 +67,7 @@ READS: dict[str, set[str]] = {
     "nvmlDeviceGetPerformanceState": {"performance_state"},
     "nvmlDeviceGetPersistenceMode": {"persistence_mode"},
     "nvmlDeviceGetComputeMode": {"compute_mode"},
+    "nvmlDeviceGetVirtualizationMode": {"virtualization"},
     "nvmlDeviceGetEccMode": {"ecc_mode"},
     "nvmlDeviceGetCurrPcieLinkGeneration": {"pcie_generation"},
     "nvmlDeviceGetMaxPcieLinkGeneration": {"pcie_generation_max"},
