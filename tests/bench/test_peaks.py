@@ -160,6 +160,18 @@ def test_several_split_cards_share_a_warning() -> None:
     assert answer.warnings[0].message.startswith("GPUs 0-1: MIG is on")
 
 
+def test_all_are_the_boards_of_the_table_each_with_the_dtype_or_why_not() -> None:
+    answer = peaks_of_named(" All ", ("float16",))
+
+    assert isinstance(answer.result, Peaks)
+    assert [board.name for board in answer.result.boards] == [
+        board.name for board in load_table().boards
+    ]
+    assert all(
+        {*board.compute, *board.unavailable} == {"float16"} for board in answer.result.boards
+    )
+
+
 def test_dtypes_narrow_it() -> None:
     answer = peaks_of_named("A100 SXM 40 GB", ("float8", "tf32"))
 

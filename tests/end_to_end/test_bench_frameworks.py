@@ -138,22 +138,6 @@ def test_the_only_framework_is_missing(program: Program, tmp_path: Path) -> None
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    ("argument", "message"),
-    [
-        ("pytorhc", "bench cannot run a framework called 'pytorhc'. Did you mean 'pytorch'?"),
-        ("pytorch=/no/python", "--framework pytorch: '/no/python' is not a program"),
-    ],
-)
-def test_a_framework_that_cannot_be_named_so_is_wrong_use(
-    argument: str, message: str, program: Program
-) -> None:
-    ended = program("bench", "copy", *CPU, "--framework", argument, env={})
-
-    assert ended.code == 2
-    assert message in ended.document("bench")["error"]["message"]
-
-
 def test_a_broken_framework_says_so_and_the_others_go_on(program: Program, tmp_path: Path) -> None:
     ended = measured(
         *(program, "copy", "--framework", PYTORCH, "--framework", f"numpy={sys.executable}"),

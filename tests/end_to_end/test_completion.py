@@ -121,13 +121,6 @@ def test_the_script_is_printed(shell: str, gpucheck_command: Callable) -> None:
     assert (ended.code, ended.stdout) == (0, SCRIPTS[shell])
 
 
-def test_an_unknown_shell_is_wrong_use(gpucheck_command: Callable) -> None:
-    ended = gpucheck_command("--show-completion", "bsh")
-
-    assert ended.code == 2
-    assert "takes bash, zsh, fish, not 'bsh'. Did you mean 'bash'?" in ended.stderr
-
-
 def test_completing_loads_nothing_heavy() -> None:
     code = (
         "import sys; from gpucheck.__main__ import main\n"

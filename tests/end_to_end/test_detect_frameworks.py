@@ -437,13 +437,6 @@ def test_nothing_comes_from_the_current_directory(
     assert limited["result"]["software"]["frameworks"] is not None
 
 
-def test_a_python_that_is_none(gpucheck_command: Callable[..., Finished], tmp_path: Path) -> None:
-    ended = gpucheck_command("detect", "--json", "--python", tmp_path / "nobody")
-
-    assert ended.code == 2
-    assert ended.document["error"]["code"] == "no-such-python"
-
-
 def test_a_python_that_does_not_answer(pretend: Pretend, program: Program, tmp_path: Path) -> None:
     script = tmp_path / "python3"
     script.write_text("#!/bin/sh\nexit 3\n")

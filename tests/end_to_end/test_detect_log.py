@@ -11,8 +11,6 @@ import time
 from array import array
 from pathlib import Path
 
-import pytest
-
 from tests.end_to_end.conftest import Program
 
 LOGS = Path(__file__).parents[1] / "data" / "logs" / "open"
@@ -79,29 +77,3 @@ def bytes_waiting(descriptor: int) -> int:
     count = array("i", [0])
     fcntl.ioctl(descriptor, termios.FIONREAD, count)
     return count[0]
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("--log", "none.log"), "The log none.log cannot be read: No such file or directory."),
-        (("--log", "."), "The log . cannot be read: it is a directory."),
-        (("--log", "binary"), "The log binary cannot be read: it is no text."),
-        (("--log", "a\x1b[2J"), "The log a\\x1b[2J cannot be read: No such file"),
-        (("--log", "x", "--log", "y"), "--log takes one value, but is given twice."),
-        (("--log", "x", "--only", "nvml"), "--log is a question of its own: omit --only."),
-        (("--log", "x", "--skip", "nvml", "--deep"), "omit --skip, --deep."),
-        (("--log", "x", "--pid", "1"), "--pid is a question of its own: omit --log."),
-        (("--log", "x", "--wheel", "torch"), "--wheel is a question of its own: omit --log."),
-    ],
-)
-def test_wrong_use_is_one_sentence(
-    words: tuple[str, ...], message: str, program: Program, tmp_path: Path
-) -> None:
-    (tmp_path / "binary").write_bytes(b"\x7fELF\0")
-    ended = program("detect", *words, env={}, cwd=tmp_path)
-
-    assert ended.code == 2
-    assert ended.text == ""
-    assert message in ended.said
-    assert "Traceback" not in ended.said

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from tests.end_to_end.conftest import Pretend, Program
-from tests.end_to_end.documents import only_document
 from tests.fakes.libraries import build_libraries
 from tests.fakes.machine import load_machine
 from tests.fakes.processes import CUDA, PID, add, map_line, write
@@ -130,27 +129,6 @@ def test_in_another_namespace_it_cannot_be_told(program: Program, seen: Any) -> 
 
     assert ended.code == 3
     assert ended.document("process")["result"]["uses_gpu"] is None
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("--pid", "99999999"), "There is no process 99999999 here"),
-        (("--pid", "0"), "--pid takes the id of a process, from 1 to 2147483647, not 0."),
-        (("--pid", "9" * 20), "from 1 to 2147483647, not 99999999999999999999."),
-        (("--pid", "train"), "--pid takes a whole number, not 'train'."),
-        (("--pid", "1", "--only", "nvml"), "--pid is a question of its own: omit --only."),
-        (("--pid", "0", "--explain", "nvml"), "--explain is a question of its own: omit --pid."),
-        (("--pid", "1", "--wheel", "torch"), "--wheel is a question of its own: omit --pid."),
-        (("--pid", "1", "--skip", "nvml", "--deep"), "omit --skip, --deep."),
-    ],
-)
-def test_wrong_use(pretend: Pretend, program: Program, words: tuple[str, ...], said: str) -> None:
-    ended = program("detect", *words, "--json", env=pretend("h100x8"))
-
-    assert ended.code == 2
-    assert said in ended.said
-    assert only_document(ended.text)["error"]["message"] in ended.said
 
 
 def test_a_recording_has_only_the_processes_on_its_gpus(pretend: Pretend, program: Program) -> None:

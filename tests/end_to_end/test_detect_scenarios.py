@@ -240,25 +240,3 @@ def test_the_checks_describe_themselves(words: list[str], program: Program) -> N
     catalogue = ended.document("detect")["result"]["catalogue"]
     assert [check["id"] for check in catalogue if check["id"] == "pcie-width"] == ["pcie-width"]
     assert "pcie-width" in program("detect", *words, env={}).text
-
-
-@pytest.mark.parametrize(
-    ("words", "hint"),
-    [
-        (["--expect-gpus", "0"], ""),
-        (["--only", "pcie"], "'pcie-width' or 'pcie-generation' or 'pcie-replays'"),
-        (["--skip", "Kernel_Module"], "Did you mean 'kernel-module'?"),
-        (["--explain", "nvlm"], "Did you mean 'nvml'"),
-        (["--framework", "torhc"], "Did you mean 'torch' or 'pytorch'?"),
-        (["--framework", "caffe"], "Known frameworks: pytorch (torch), "),
-        (["--only", ""], ""),
-        (["--only", "nvml", "--skip", "nvml"], ""),
-    ],
-)
-def test_wrong_use(words: list[str], hint: str, program: Program) -> None:
-    ended = program("detect", "--json", *words, env={})
-
-    assert ended.code == 2
-    error = ended.document("detect")["error"]
-    assert error["message"]
-    assert hint in " ".join(error["remedy"])

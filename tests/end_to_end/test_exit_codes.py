@@ -170,33 +170,3 @@ def test_the_commands_own_code(
     }
 
     assert {words: program(*way, "--", *words, env=env).code for words in codes} == codes
-
-
-LEAST = {
-    "detect": (),
-    "list": (),
-    "place": ("/gpu:0",),
-    "bench": ("matmul",),
-    "compare": ("a.json", "b.json"),
-    "profile": ("list",),
-    "memlimit": ("30%",),
-    "snapshot": (),
-}
-WRONG = {
-    "an unknown option": ("--no-such-option",),
-    "an unknown format": ("--format", "no-such-format"),
-    "an output that cannot be written": ("--output", "/no-such-folder/file"),
-    "a recording that is not there": ("--from", "/no-such-file"),
-    "an example that is not there": ("--from", "example:no-such"),
-    "a configuration that is not there": ("--config", "/no-such-file"),
-}
-
-
-@pytest.mark.parametrize("command", LEAST)
-@pytest.mark.parametrize("mistake", WRONG)
-def test_wrong_use(mistake: str, command: str, program: Program, tmp_path: Path) -> None:
-    ended = program(command, *LEAST[command], *WRONG[mistake], env={}, cwd=tmp_path)
-
-    assert ended.code == 2
-    assert ended.stdout == b""
-    assert ended.stderr.startswith(b"gpucheck: ")

@@ -82,26 +82,6 @@ def test_without_a_driver_the_code_is_written_all_the_same(
 
 
 @pytest.mark.parametrize(
-    "words",
-    [
-        ("list", "--watch", "1", "--format", "prometheus"),
-        ("detect", "--list-checks", "--prometheus", "checks.prom"),
-        ("detect", "--pid", "1", "--prometheus", "process.prom"),
-        ("bench", "--peaks", "--prometheus", "peaks.prom"),
-    ],
-)
-def test_where_metrics_make_no_sense_they_are_refused(
-    program: Program, pretend: Pretend, tmp_path: Path, words: tuple[str, ...]
-) -> None:
-    ended = program(*words, env=pretend("h100x8"), cwd=tmp_path)
-
-    assert ended.code == 2
-    assert b"prometheus" in ended.stderr
-    # A benchmark that cannot begin is told of, as in its JUnit file.
-    assert {each.name for each in tmp_path.iterdir()} <= {"peaks.prom"}
-
-
-@pytest.mark.parametrize(
     ("words", "code", "error"),
     [
         (("list",), 4, "nvml-library-not-found"),

@@ -122,13 +122,6 @@ class TestDevices:
         assert "No space left on device" in ended.said
         assert "Traceback" not in ended.said
 
-    @pytest.mark.parametrize("words", [("/gpu:0", "python", "x.py"), ("--count", "1", "python")])
-    def test_dashes_that_were_forgotten(self, program: Program, words: tuple[str, ...]) -> None:
-        ended = program("place", *words, env={})
-
-        assert ended.code == 2
-        assert "put -- before it" in ended.said
-
     def test_a_bad_string_asks_nobody(
         self, program: Program, pretend: Pretend, call_log: Path
     ) -> None:
@@ -290,43 +283,6 @@ class TestChoosing:
 
         assert ended.code == (4 if name == "no-driver" else 3)
         assert ended.document("place")["error"]
-
-    @pytest.mark.parametrize(
-        "words",
-        [
-            [],
-            ["/gpu:0", "--count", "1"],
-            ["--count", "1", "--timeout", "1"],
-            ["/gpu:0", "--min-free", "1GiB"],
-            ["--count", "0"],
-            ["--count", "1", "--share", "0"],
-            ["--count", "1", "--prefer", "best"],
-            ["--count", "1", "--exclude", "zz"],
-            ["--count", "1", "--run"],
-            ["--claims", "--from", "x"],
-        ],
-    )
-    def test_wrong_use(self, program: Program, h100s: dict[str, str], words: list[str]) -> None:
-        ended = program("place", *words, "--json", env=h100s)
-
-        assert ended.code == 2
-        assert ended.document("place")["error"]
-
-    @pytest.mark.parametrize(
-        ("size", "said"),
-        [
-            (["8", "GiB"], "An amount is one word: write --min-free 8GiB."),
-            (["30", "%"], "An amount is one word: write --min-free 30%."),
-            (["8"], "--min-free: 8 what? Write 8%, 0.08 or 8GiB."),
-        ],
-    )
-    def test_an_amount_is_one_word_with_its_unit(
-        self, program: Program, h100s: dict[str, str], size: list[str], said: str
-    ) -> None:
-        ended = program("place", "--count", "1", "--min-free", *size, env=h100s)
-
-        assert ended.code == 2
-        assert ended.stderr.decode().startswith(f"gpucheck: {said}")
 
 
 class TestCommands:
@@ -509,4 +465,3 @@ def test_a_snapshot_can_be_asked_too(
 
     assert program(*words, env=h100s).text.startswith("GPU-")
     assert program(*words, "--", "true", env=h100s).code == 125
-    assert program("place", "/gpu:0", "--run", "--from", file, env=h100s).code == 2

@@ -73,6 +73,12 @@ def kept_answers(library: str, texts: list[str]) -> list[Any]:
     return list(document["answers"].values())
 
 
+def written(version: str, answers: dict[str, Any]) -> str:
+    """Return the text of a file of answers: a line for each, so that a change is one line."""
+    lines = (f"{json.dumps(text)}: {json.dumps(answer)}" for text, answer in answers.items())
+    return f'{{"version": {json.dumps(version)}, "answers": {{\n' + ",\n".join(lines) + "\n}}\n"
+
+
 def live_answers(library: str, program: str, question: object) -> Any:
     """Ask the library in its interpreter for its version and answers, or skip."""
     named = os.environ.get(f"GPUCHECK_{library.upper()}_PYTHON")
@@ -217,6 +223,5 @@ def test_what_is_kept_is_what_the_library_answers(library: str) -> None:
 
     if os.environ.get("UPDATE_SNAPSHOTS") == "1":
         given = dict(zip(texts, answers, strict=True))
-        document = {"version": version, "answers": given}
-        kept.write_text(json.dumps(document, indent=0) + "\n", encoding="utf-8")
+        kept.write_text(written(version, given), encoding="utf-8")
     assert kept_answers(library, texts) == answers
