@@ -30,9 +30,12 @@ def test_a_cap_holds(framework: str, amount: str, gpucheck_command) -> None:
         "memlimit", amount, "--verify-with", framework, "--python", sys.executable, "--json",
     )  # fmt: skip
 
-    if finished.code == 4:  # a build for processors, for example
+    result = finished.document["result"]
+    gpu = result["gpus"][0]
+    is_crowded = gpu["memory_free_bytes"] < gpu["limit_bytes"] + gpu["context_estimate_bytes"]
+    if finished.code == 4 or (finished.code == 3 and is_crowded):  # a build for processors; others
         pytest.skip(finished.document["error"]["message"])
-    found = finished.document["result"]["verification"]
+    found = result["verification"]
     assert finished.code == 0, found
     assert found["held"] is True
     assert found["allocated_bytes"] <= found["limit_bytes"]
