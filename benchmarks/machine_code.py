@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.card.variants import launches, variants_text
+from gpucheck.bench.bits import ELEMENTS
 from gpucheck.bench.kernels.softmax import SoftmaxRows, source_text
 from gpucheck.bench.numerics import FORMATS
-from gpucheck.bench.sdc import ELEMENTS, SOURCE
+from gpucheck.bench.sdc import SOURCE
 from tests.bench.nvrtc import Nvrtc, find_disassembler, find_nvrtc, loads_in_flight
 
 PAGE = Path(__file__).parent.parent / "docs" / "measurements" / "machine_code.md"

@@ -1,7 +1,7 @@
 // Bitwise comparison of a result with the first one, and a digest of one array.
 //
 // ELEMENT is the format: 0 float32, 1 float16, 2 bfloat16, 3 float64, 4 int32. Numbers are handled
-// as bits, so that NaN equals itself and -0 differs from +0. bench/sdc.py is the twin in
+// as bits, so that NaN equals itself and -0 differs from +0. bench/bits.py is the twin in
 // NumPy. No header is included, so NVRTC alone compiles this.
 
 #ifndef ELEMENT

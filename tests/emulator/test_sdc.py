@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpucheck.bench.sdc import ELEMENTS, SOURCE, compare_bits, differences_found, digest
+from gpucheck.bench.bits import ELEMENTS, compare_bits, differences_found, digest
+from gpucheck.bench.sdc import SOURCE
 from tests.emulator.conftest import Emulators
 from tests.emulator.emulated import SANITIZERS, Emulator, Memory
 from tests.sampling import examples

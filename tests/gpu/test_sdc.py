@@ -7,15 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gpucheck.bench.bits import ELEMENTS, compare_bits, differences_found, digest
 from gpucheck.bench.request_model import BenchRequest
-from gpucheck.bench.sdc import (
-    ELEMENTS,
-    SOURCE,
-    compare_bits,
-    differences_found,
-    digest,
-    stress_product,
-)
+from gpucheck.bench.sdc import SOURCE, stress_product
 from gpucheck.drivers.cupy.device import GpuDevice, open_gpus
 from gpucheck.drivers.host.blas import Blas
 from gpucheck.drivers.host.clock import monotonic_s
