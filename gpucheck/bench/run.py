@@ -60,9 +60,9 @@ from gpucheck.bench.scheduler import (
     Progress,
     Settings,
     estimate_costs,
-    leave_out,
     measure,
     measure_host_rates,
+    name_budget,
     shortage,
 )
 from gpucheck.bench.telemetry import Observer
@@ -93,9 +93,8 @@ class Bench:
 
     Before measuring, `watch` receives the rows' states, to look at whenever `progress` is called,
     and `offer` receives a function that returns the result so far, for another thread to call when
-    the driver hangs. `announce` receives a sentence with the rows that the budget is too short for;
-    the result's notes repeat it. `frameworks` are measured beside gpucheck's own kernels; their
-    children have been started.
+    the driver hangs. `frameworks` are measured beside gpucheck's own kernels; their children have
+    been started.
 
     Raises:
         WrongUseError: the request is invalid or does not fit into memory.
@@ -113,7 +112,6 @@ class Bench:
     frameworks: Frameworks = field(default_factory=Frameworks)
     watch: Callable[[Sequence[CaseState]], None] | None = None
     offer: Callable[[Callable[[], BenchResult]], None] | None = None
-    announce: Callable[[str], None] | None = None
 
     def __post_init__(self) -> None:
         """Select the devices and plan what to measure on them."""
@@ -164,17 +162,13 @@ class Bench:
             self._start_s, self._load = self.clock(), self.cpu.load()
             self._observer.start(gpu.uuid for gpu in self._boards if gpu.uuid is not None)
             self._group_runs = [self._prepare(group) for group in self._plan.groups]
-            settings, states = self._settings(), self._states()
+            states = self._states()
             estimate_costs(states, measure_host_rates(self.clock, self.blas), self._boards)
-            leave_out(states, settings.budget_s)
-            left_out = shortage(states, settings.budget_s)
-            if self.announce is not None and left_out is not None:
-                self.announce(left_out)
             if self.watch is not None:
                 self.watch(states)
             interrupted = measure(
                 [alternating(group_run.states) for group_run in self._group_runs],
-                settings,
+                self._settings(),
                 self.clock,
                 self.progress,
                 self.run_environment.sensors.joules,
@@ -195,6 +189,7 @@ class Bench:
 
     def _result(self, *, interrupted: bool) -> BenchResult:
         group_runs, seconds = self._group_runs, self.clock() - self._start_s
+        name_budget(self._states())
         host = HostShare(facts=self._facts)
         host.add(self._load, self.cpu.load(), seconds)
         limits, rows = (

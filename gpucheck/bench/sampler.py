@@ -52,9 +52,10 @@ class CaseState:
     `checked_s` are the totals of all slices, samples and checks. `near_cpus` are the CPUs near its
     GPU that run the host's part; None if all are. `reference` marks a row other than its group's
     first on a device, `limit` a row that was not requested. `expected_operation_s` and
-    `expected_overhead_s` are estimates from before the first slice. `single_s` is the shortest of
-    a few single operations, if samples hold several. `precision` is the target half-width of the
-    interval as a share of the figure. `contended`: others use its cores.
+    `expected_overhead_s` are estimates for the first slice, `expected_slowdown` times as long as
+    without other programs. `single_s` is the shortest of a few single operations, if samples hold
+    several. `precision` is the target half-width of the interval as a share of the figure.
+    `contended`: others use its cores.
     """
 
     case: Case
@@ -63,6 +64,7 @@ class CaseState:
     limit: bool = False
     expected_operation_s: float = 0.0
     expected_overhead_s: float = 0.0
+    expected_slowdown: float = 1.0
     contended: bool = False
     precision: float = stats.PRECISION
     loops: int = 0

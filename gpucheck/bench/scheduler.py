@@ -6,12 +6,12 @@ over the rounds covers that variation. Samples taken in one stretch do not show 
 to 0.5 %, and the next run is 5 % off.
 Kalibera and Jones (2013), "Rigorous benchmarking in reasonable time".
 
-If the budget is too short for every row, some are left out and named. Rows other than a group's
-first on a device (one thread, other layouts, naive versions) are left out before first rows, and
-expensive ones before cheap ones. Where other programs use the processor, rows of several threads
-are left out before all others: only for one thread is it known how long it really ran. Estimates
-of the rows' cost decide that beforehand, and again before a row begins; a factor of two is accurate
-enough for it.
+A row that is settled waits while another is not. If the budget is too short for every row, some
+wait until others are settled, and those that never begin are named. Rows other than a group's first
+on a device (one thread, other layouts, naive versions) wait for first rows, and expensive ones for
+cheap ones. Where other programs use the processor, rows of several threads wait for all others:
+only for one thread is it known how long it really ran. Estimates of the rows' cost decide that, and
+how long others keep them waiting corrects them; a factor of two is accurate enough.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from operator import itemgetter
 
 from gpucheck.bench import stats
@@ -38,8 +39,9 @@ from gpucheck.report.envelope import Failure
 
 #: Multiple of the budget up to which rows that have begun still get their three rounds.
 _LATEST_RUN = 1.2
-#: Rounds in which most rows of a processor settle; a row begins if it can have them.
-_SETTLING_ROUNDS = 6
+#: Rounds in which most rows of a processor settle, and in which nearly all of one thread do. A row
+#: begins if it can have the former.
+_SETTLING_ROUNDS, _MOST_SETTLING_ROUNDS = 6, 16
 #: Most of the time that samples take in the wanted number of rounds. The rest is for preparing and
 #: checking; what is left of it becomes further rounds, which tell more than longer ones.
 _SAMPLES_SHARE = 0.5
@@ -49,15 +51,16 @@ _WARMUP_SHARE = 0.1
 _LEAST_SLICE_S = 5e-3
 #: A first slice runs an operation to warm up, to find its length, and for its sample. It draws the
 #: inputs, computes what is right, and checks the result twice.
-_FIRST_RUNS, _FIRST_OVERHEADS = 3, 3
+_FIRST_RUNS, _FIRST_OVERHEADS = 3, 5
 #: Number of rows that a sentence names; the rest are counted.
 _MOST_NAMED = 4
 #: Sizes of the timed product, copy and fresh array, and their repetitions: 40 ms on one core.
 _EDGE, _COPY_BYTES, _FRESH_BYTES, _TIMES = 384, 2**23, 2**22, 8
 #: A GPU reaches at least half of its datasheet's figures, and a link 5 GB/s.
 _GPU_SHARE, _LINK_BYTES_PER_S = 0.5, 5e9
-#: Seconds of a slice besides its samples and the bytes that it writes to fresh memory.
-_OVERHEAD_S = 0.01
+#: Seconds of a slice besides its samples and what it writes to fresh memory: the output, about half
+#: of the bytes that an operation moves.
+_OVERHEAD_S, _FRESH_SHARE = 0.01, 0.5
 #: Multiple of its processor time that a busy processor takes for a task.
 _BUSY = 1.5
 #: Words of the note on rows that lacked time.
@@ -153,6 +156,7 @@ class _Run:
         the costly rows get fewer, so that a row of seconds does not keep one of milliseconds from
         its rounds.
         """
+        self._correct_estimates()
         slices = self._slices()
         for place, group in enumerate(self._groups):
             here = [state for state in group if state.active and id(state) in slices]
@@ -164,22 +168,36 @@ class _Run:
         return any(state.active for state in self.states)
 
     def _slices(self) -> set[int]:
-        """Return the states with a slice in this round, and set the slices' length."""
+        """Return the states with a slice in this round."""
         begun = [one for one in self.states if one.active and one.rounds]
-        waiting = [(one, needed_s(one)) for one in self.states if one.active and not one.rounds]
+        # Rows that others disturb never settle: they wait until those have settled that can.
+        settling = any(is_unsettled(one) and not one.contended for one in begun)
+        waiting = [
+            (one, needed_s(one))
+            for one in self.states
+            if one.active and not one.rounds and not (settling and one.contended)
+        ]
+        left_s = self._left_s()
+        beginning = affordable(waiting, left_s - sum(map(needed_s, begun)))
         if not self._has_figures():
-            ranks = {id(need[0]): _rank(need)[:2] for need in waiting}
+            beginning = beginning or [min(waiting, key=itemgetter(1))]
+            ranks = {id(need[0]): _rank(need)[:2] for need in beginning}
             return {name for name, rank in ranks.items() if rank == min(ranks.values())}
         first = [(one, needed_s(one, FEWEST_FOR_INTERVAL)) for one in begun]
         finishing = affordable(first, self._left_for_first_s())
         slices = {id(state) for state, seconds in finishing if seconds > 0}
         slices |= {id(one) for one, seconds in first if one.case.compiles and seconds > 0}
-        left_s, rows = self._left_s(), [state for state, _ in finishing]
-        beginning = affordable(waiting, left_s - sum(map(needed_s, begun)))
+        rows = [state for state, _ in finishing]
+        # One that is narrow already only needs its second look.
+        rows = [state for state in rows if is_unsettled(state) or state.narrow] or rows
+        if settling:
+            rows = [state for state in rows if not state.contended] or rows
         slices |= {id(state) for state, _ in beginning}
         left_s -= sum(seconds for _, seconds in beginning)
-        if left_s <= 0 or not rows:
-            return slices
+        return slices | self._share_time(rows, left_s) if rows and left_s > 0 else slices
+
+    def _share_time(self, rows: Sequence[CaseState], left_s: float) -> set[int]:
+        """Return the rows that have not had their share, and set the slices' length."""
         counts = [max(1, self._settings.rounds - len(state.rounds)) for state in rows]
         wanted_s = [
             count * (state.overhead_s + max(state.last_sample_s, _LEAST_SLICE_S))
@@ -192,7 +210,20 @@ class _Run:
         share_s = fair_share_s(
             [state.spent_s + more_s for state, more_s in zip(rows, wanted_s, strict=True)], total_s
         )
-        return slices | {id(state) for state in rows if state.spent_s < share_s}
+        return {id(state) for state in rows if state.spent_s < share_s}
+
+    def _correct_estimates(self) -> None:
+        """Write how long other programs keep a thread waiting now into the estimates."""
+        rows = [one for one in self.states if one.rounds and one.one_thread]
+        took_s = sum(one.loops * sum(one.rounds[-1]) for one in rows)
+        ran_s = sum(one.loops * sum(one.cpu_rounds[-1]) for one in rows)
+        if ran_s <= 0:
+            return
+        slowdown = max(1.0, took_s / ran_s)
+        for one in filter(_on_cpu, self.states):
+            one.expected_operation_s *= slowdown / one.expected_slowdown
+            one.expected_overhead_s *= slowdown / one.expected_slowdown
+            one.expected_slowdown = slowdown
 
     def count_energy(self, read_joules: ReadJoules) -> None:
         """Measure the energy of each GPU operation, one after the other."""
@@ -268,9 +299,9 @@ class _Run:
             state.converged = narrow and state.narrow
             state.narrow = narrow
             state.next_look = count + count // 3
+        over = over or self._is_over(state) or self._number >= self._settings.most_rounds
         if over and state.active and not state.rounds:
             state.error = left_out(state, self.states)
-        over = over or self._is_over(state) or self._number >= self._settings.most_rounds
         if over and state.active:
             width = state.half_width_share
             state.converged |= width is not None and width <= self._settings.wanted
@@ -307,11 +338,27 @@ def needed_s(state: CaseState, rounds: int | None = None) -> float:
     By default they are as many as it needs to settle. A row that only shows a limit needs one
     round: it has no interval.
     """
-    rounds = rounds or (_SETTLING_ROUNDS if _on_cpu(state) else FEWEST_FOR_INTERVAL)
-    if state.limit:
-        rounds = 1
+    rounds = 1 if state.limit else rounds or _fewest_rounds(state)
     if state.rounds:
         return max(0, rounds - len(state.rounds)) * (state.overhead_s + state.last_sample_s)
+    return _expected_s(state, rounds)
+
+
+def is_unsettled(state: CaseState) -> bool:
+    """Return whether further rounds are likely to settle a row that has begun."""
+    count = len(state.rounds)
+    if state.limit or count >= _MOST_SETTLING_ROUNDS:
+        return False
+    width = state.half_width_share
+    return count < _fewest_rounds(state) or width is None or width > state.precision
+
+
+def _fewest_rounds(state: CaseState) -> int:
+    return _SETTLING_ROUNDS if _on_cpu(state) else FEWEST_FOR_INTERVAL
+
+
+def _expected_s(state: CaseState, rounds: int) -> float:
+    """Return the seconds that so many rounds of a row were expected to take."""
     operation_s = state.expected_operation_s
     overhead_s = max(state.expected_overhead_s, _OVERHEAD_S)
     first_s = _FIRST_RUNS * operation_s + _FIRST_OVERHEADS * overhead_s
@@ -344,16 +391,6 @@ def _rank(need: tuple[CaseState, float]) -> tuple[bool, bool, bool, float]:
     return (state.contended, state.reference, state.limit, seconds)
 
 
-def leave_out(states: Sequence[CaseState], budget_s: float) -> None:
-    """Mark the rows that the budget is too short for, before any row is measured."""
-    needs = [(state, needed_s(state)) for state in states if state.active]
-    begun = affordable(needs, budget_s) or [min(needs, key=itemgetter(1))]
-    kept = {id(state) for state, _ in begun}
-    dropped = [state for state, _ in needs if id(state) not in kept]
-    for state, error in [(state, left_out(state, states)) for state in dropped]:
-        state.error = error
-
-
 def left_out(state: CaseState, states: Sequence[CaseState]) -> Failure:
     """Return the error of a row that has no time, with a budget that is enough for every row."""
     more = f"Give more time: --budget {enough_s(states):g} (seconds in a profile)."
@@ -363,6 +400,13 @@ def left_out(state: CaseState, states: Sequence[CaseState]) -> Failure:
         f"{needed_s(state):.2g} s, more than the budget leaves",
         remedy=(more, f"Or {SMALLER_SIZE}."),
     )
+
+
+def name_budget(states: Sequence[CaseState]) -> None:
+    """Name one budget in the errors of all rows that had no time, as known at the end."""
+    for state in states:
+        if _lacked_time(state):
+            state.error = left_out(state, states)
 
 
 def shortage(states: Sequence[CaseState], budget_s: float) -> str | None:
@@ -433,36 +477,36 @@ def measure_host_rates(
 ) -> HostRates | None:
     """Return the best rates of small operations; None if the clock stands still.
 
-    They are of one thread: on a busy machine several threads wait for each other for whole time
-    slices.
+    They are of one thread, by its own time: on a busy machine several threads wait for each other
+    for whole time slices, and one for the others' slices.
     """
     import numpy as np
 
     factor = np.ones((_EDGE, _EDGE), dtype=np.float32)
     source = np.ones(_COPY_BYTES // 4, dtype=np.float32)
     target = np.zeros_like(source)
-    products, copies, fills = [], [], []
+    operations = (
+        partial(np.matmul, factor, factor),
+        partial(np.copyto, target, source),
+        lambda: fresh_array((_FRESH_BYTES // 4,), "float32").fill(1),
+    )
     with blas.limited(1):
-        began_cpu_s = cpu_clock()
-        for _ in range(_TIMES):
-            began_s = clock()
-            np.matmul(factor, factor)
-            between_s = clock()
-            np.copyto(target, source)
-            products.append(between_s - began_s)
-            copied_s = clock()
-            copies.append(copied_s - between_s)
-            fresh_array((_FRESH_BYTES // 4,), "float32").fill(1)
-            fills.append(clock() - copied_s)
-        ran_s = cpu_clock() - began_cpu_s
-    if min(*products, *copies, *fills) <= 0:
+        moments = [(clock(), cpu_clock())]
+        for operate in _TIMES * operations:
+            operate()
+            moments.append((clock(), cpu_clock()))
+    walls, cpus = (
+        [end - start for start, end in pairwise(one)] for one in zip(*moments, strict=True)
+    )
+    # A thread's clock may move in steps of ten milliseconds.
+    product_s, copy_s, fill_s = (min(cpus[at::3]) or min(walls[at::3]) for at in range(3))
+    if min(product_s, copy_s, fill_s) <= 0:
         return None
-    took_s = sum(products) + sum(copies) + sum(fills)
     return HostRates(
-        flops_per_s=2 * _EDGE**3 / min(products),
-        bytes_per_s=2 * _COPY_BYTES / min(copies),
-        fresh_bytes_per_s=_FRESH_BYTES / min(fills),
-        slowdown=max(1.0, took_s / ran_s) if ran_s > 0 else 1.0,
+        flops_per_s=2 * _EDGE**3 / product_s,
+        bytes_per_s=2 * _COPY_BYTES / copy_s,
+        fresh_bytes_per_s=_FRESH_BYTES / fill_s,
+        slowdown=max(1.0, sum(walls) / (sum(cpus) or math.inf)),
     )
 
 
@@ -479,7 +523,8 @@ def estimate_costs(
     for state in states:
         label, work = state.case.label, state.case.work
         moved_s = work.bytes_moved / host.bytes_per_s
-        written_s = work.bytes_moved / host.fresh_bytes_per_s
+        state.expected_slowdown = host.slowdown
+        written_s = _FRESH_SHARE * work.bytes_moved / host.fresh_bytes_per_s
         state.expected_overhead_s = host.slowdown * (_OVERHEAD_S + written_s)
         if _on_cpu(state):
             flops = 2 * work.flops if label.dtype.input == "float64" else work.flops

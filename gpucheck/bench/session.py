@@ -242,11 +242,10 @@ class Session:
         progress: Progress = lambda label, fraction, seconds_left: None,
         watch: Callable[[Sequence[CaseState]], None] | None = None,
         offer: Callable[[Callable[[], BenchResult]], None] | None = None,
-        announce: Callable[[str], None] | None = None,
     ) -> BenchResult:
         """Measure, then repeat one product on each device for `corruption_s` seconds.
 
-        `watch`, `offer` and `announce` are as in `Bench`.
+        `watch` and `offer` are as in `Bench`.
 
         Raises:
             WrongUseError: the request is invalid or does not fit into memory.
@@ -277,7 +276,6 @@ class Session:
             progress=progress,
             watch=watch,
             offer=offer,
-            announce=announce,
             frameworks=self.frameworks,
         ).run()
         unchecked = self._unchecked() if corruption_s else ()

@@ -23,9 +23,8 @@ from gpucheck.cli.options import GITHUB, JUNIT, OUTPUT, PROMETHEUS, flag, option
 from gpucheck.cli.outlets import Outlets, open_outlets
 from gpucheck.cli.output import deliver, machine, now, publish, split_words
 from gpucheck.cli.shared import Shared
-from gpucheck.cli.terminal import is_watched, write_stderr, writes_unicode
+from gpucheck.cli.terminal import is_watched, writes_unicode
 from gpucheck.report.errors import WrongUseError
-from gpucheck.report.text import printable
 
 if TYPE_CHECKING:
     from gpucheck.bench.burn import BurnProgress
@@ -216,10 +215,6 @@ def _run_here(
                     progress=progress,
                     watch=watch,
                     offer=offer,
-                    # Before measuring begins: which rows the time is too short for.
-                    announce=None
-                    if quiet
-                    else lambda note: write_stderr(f"note: {printable(note)}"),
                 )
         answer = conclude(result, session.host)
         return deliver("bench", shared, answer, probes.time(), also=outlets.write)

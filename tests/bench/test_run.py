@@ -184,7 +184,7 @@ def test_large_inputs_are_kept_where_there_is_room_and_all_that_only_gpus_need(
     assert seen == [kept_from_bytes]
 
 
-def test_rows_beyond_the_budget_are_announced_and_noted() -> None:
+def test_rows_beyond_the_budget_are_noted_with_the_same_budget_as_in_their_errors() -> None:
     class Ticking(FakeClock):
         """A clock on which everything takes a millisecond, so that there are rates to plan by."""
 
@@ -197,32 +197,34 @@ def test_rows_beyond_the_budget_are_announced_and_noted() -> None:
     class Costly(FakeKernel):
         def cpu_cases(self, order: CaseOrder) -> list[Case]:
             cases = []
-            for variant, flops in (("all", 10**9), ("naive", 10**13)):
+            for variant, flops, seconds in (
+                ("all", 10**9, 0.02),
+                ("naive", 10**12, 5.0),
+                ("worse", 10**13, 50.0),
+            ):
                 named = replace(label(variant=variant), threads=1)
-                case = FakeCase(itertools.repeat(0.02), self.clock, label=named)
+                case = FakeCase(itertools.repeat(seconds), self.clock, label=named)
                 case.work = Work(flops=flops, bytes_moved=1, unit="FLOP/s")
                 cases.append(case)
             return list(cases)
 
-    said: list[str] = []
     result = Bench(
         request=BenchRequest(budget_s=10.0),
         clock=clock,
         cpu=FakeCpu(),
         blas=FakeBlas(),
         gpus=NO_GPU,
-        progress=lambda *news: said.append("progress"),
+        progress=lambda *news: None,
         kernels={"fake": Costly(clock)},
-        announce=said.append,
     ).run()
 
-    note = said[0]
+    (note,) = result.notes
     assert "10 s is too short for every row; left out: fake float32 8 naive" in note
-    assert note in result.notes
-    measured, naive = result.measurements
+    measured, *late = result.measurements
     assert measured.ci95_s is not None
-    assert naive.error is not None
-    assert naive.error.code == "no-time"
+    assert [row.error.code for row in late if row.error] == ["no-time"] * 2
+    texts = [note, *(row.error.remedy[0] for row in late if row.error)]
+    assert len({text.partition("--budget ")[2].split()[0] for text in texts}) == 1
 
 
 def test_a_summary_keeps_counts_and_quantiles_only() -> None:

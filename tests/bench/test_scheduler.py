@@ -28,7 +28,7 @@ from gpucheck.bench.scheduler import (
     enough_budget_s,
     enough_s,
     estimate_costs,
-    leave_out,
+    is_unsettled,
     left_out,
     measure,
     measure_host_rates,
@@ -398,7 +398,7 @@ def test_a_row_that_has_compiled_gets_its_three_rounds_after_the_budget_too() ->
 def test_where_no_row_can_end_in_time_the_cheapest_is_measured_all_the_same() -> None:
     clock = FakeClock()
     records = [
-        CaseState(case=FakeCase(noise(0.02, 1e-5), clock), expected_operation_s=seconds)
+        CaseState(case=FakeCase(itertools.repeat(seconds), clock), expected_operation_s=seconds)
         for seconds in (1e3, 1e2, 1e3)
     ]
 
@@ -702,16 +702,40 @@ def begun(rounds: int, sample_s: float, overhead_s: float = 0.0) -> CaseState:
 
 
 def test_a_row_needs_enough_rounds_and_the_overhead_of_its_first_slice() -> None:
-    assert needed_s(waiting(1.0, 0.5)) == pytest.approx(3 * (1 + 0.5) + 5 * (1 + 0.5))
+    assert needed_s(waiting(1.0, 0.5)) == pytest.approx(3 * 1 + 5 * 0.5 + 5 * (1 + 0.5))
     on_gpu = CaseState(case=FakeCase((), label=label("gpu:0")), expected_operation_s=1.0)
     # Nothing takes no time at all.
-    assert needed_s(on_gpu) == pytest.approx(3 + 2 + 5 * 0.01)
+    assert needed_s(on_gpu) == pytest.approx(3 + 2 + 7 * 0.01)
     assert needed_s(begun(1, 1.0, 0.5)) == pytest.approx(5 * 1.5)
     assert needed_s(begun(1, 1.0, 0.5), 3) == pytest.approx(3.0)
     assert needed_s(begun(3, 1.0, 0.5), 3) == needed_s(begun(6, 1.0, 0.5)) == 0
     limit = begun(1, 1.0)
     limit.limit = True
     assert needed_s(limit) == 0
+
+
+@pytest.mark.parametrize(
+    ("times", "unsettled"),
+    [
+        (5 * [1.0], True),
+        (6 * [1.0], False),
+        # Half of the interval is 1.02 times the mean excess over the fastest: 0.07 and 0.14.
+        ([1.0, *5 * [1.09]], False),
+        ([1.0, *5 * [1.18]], True),
+        ([1.0, *14 * [3.0]], True),
+        ([1.0, *15 * [3.0]], False),
+    ],
+)
+def test_a_row_is_unsettled_until_its_interval_is_narrow_or_has_had_its_rounds(
+    times: list[float], *, unsettled: bool
+) -> None:
+    state = begun(0, 1.0)
+    state.rounds, state.precision = [[seconds] for seconds in times], 0.1
+
+    assert is_unsettled(state) is unsettled
+
+    state.limit = True
+    assert not is_unsettled(state)
 
 
 @given(COSTS, st.floats(0.1, 300))
@@ -735,11 +759,21 @@ def test_affordable_rows_fit_and_none_is_preferred_to_a_cheaper_one_of_its_kind(
     assert len(affordable(needs, 1e9)) == len(needs)
 
 
-def test_references_go_first_and_the_costly_ones_before_the_cheap_ones() -> None:
-    first, naive = waiting(1.0), waiting(0.6, reference=True, variant="naive")
-    cheap = waiting(0.01, reference=True)
+def scripted(
+    seconds: float, clock: FakeClock, *, reference: bool = False, variant: str = "any"
+) -> CaseState:
+    """Return a row whose operation takes as long as expected."""
+    state = waiting(seconds, reference=reference, variant=variant)
+    state.case = FakeCase(itertools.repeat(seconds), clock, label=state.case.label)
+    return state
 
-    leave_out([first, naive, cheap], 12.0)
+
+def test_first_rows_go_before_references_and_the_cheap_ones_before_the_costly() -> None:
+    clock = FakeClock()
+    first, naive = scripted(1.0, clock), scripted(0.6, clock, reference=True, variant="naive")
+    cheap = scripted(0.01, clock, reference=True)
+
+    measure([[first, naive, cheap]], replace(SETTINGS, budget_s=10.0), clock, silent)
 
     assert first.error is cheap.error is None
     assert naive.error == Failure(
@@ -748,23 +782,54 @@ def test_references_go_first_and_the_costly_ones_before_the_cheap_ones() -> None
         "more than the budget leaves",
         remedy=("Give more time: --budget 20 (seconds in a profile).", f"Or {SMALLER_SIZE}."),
     )
-    assert shortage([first, naive, cheap], 12.0) == (
-        "12 s is too short for every row; left out: fake float32 8 naive on cpu; "
+    assert shortage([first, naive, cheap], 10.0) == (
+        "10 s is too short for every row; left out: fake float32 8 naive on cpu; "
         "--budget 20 (seconds in a profile) would be enough"
     )
 
 
+def test_a_row_that_is_settled_waits_for_one_that_is_not() -> None:
+    clock = FakeClock()
+    settled, unsettled = (
+        CaseState(case=FakeCase(noise(0.05, spread), clock)) for spread in (0.002, 0.02)
+    )
+
+    measure([[settled, unsettled]], replace(SETTINGS, wanted=0.1, most_rounds=12), clock, silent)
+
+    assert [len(state.rounds) for state in (settled, unsettled)] == [6, 12]
+    assert settled.converged
+
+
+def test_rows_begin_after_all_when_other_programs_have_ended() -> None:
+    clock = FakeClock()
+    states = []
+    for _ in range(3):
+        case = FakeCase(noise(0.2, 0.002), clock, label=replace(label(), threads=1))
+        case.cpu_s = 0.2
+        # Each is expected to take 8 s.
+        states.append(CaseState(case=case, expected_operation_s=1.0, expected_slowdown=5.0))
+
+    measure([states], replace(SETTINGS, budget_s=8.5), clock, silent)
+
+    assert all(len(state.rounds) >= 6 for state in states)
+
+
 @given(
     st.lists(
-        st.tuples(st.floats(1e-6, 20), st.floats(0, 5), st.booleans(), st.booleans()),
+        st.tuples(
+            st.floats(1e-6, 20),
+            st.floats(0, 5),
+            st.booleans(),
+            st.booleans(),
+            st.sampled_from([0.5, 1.0, 2.0]),
+        ),
         min_size=1,
         max_size=6,
     ),
     st.floats(0.01, 60),
-    st.sampled_from([0.5, 1.0, 2.0]),
 )
 def test_a_run_ends_in_time_and_measures_something_whatever_the_rows_cost(
-    costs: list[tuple[float, float, bool, bool]], budget_s: float, factor: float
+    costs: list[tuple[float, float, bool, bool, float]], budget_s: float
 ) -> None:
     clock = FakeClock()
 
@@ -782,11 +847,10 @@ def test_a_run_ends_in_time_and_measures_something_whatever_the_rows_cost(
             expected_operation_s=factor * run_s,
             expected_overhead_s=factor * rest_s,
         )
-        for run_s, rest_s, reference, contended in costs
+        for run_s, rest_s, reference, contended, factor in costs
     ]
 
     cheapest = min(states, key=needed_s)
-    leave_out(states, budget_s)
     measure([states], Settings(budget_s=budget_s, warmup_s=0.2), clock, silent)
 
     measured = [state for state in states if state.samples_s]
@@ -802,28 +866,56 @@ def test_a_run_ends_in_time_and_measures_something_whatever_the_rows_cost(
 
 
 def test_beside_other_programs_the_rows_of_one_thread_go_before_those_of_several() -> None:
-    team, alone, framework = (waiting(1.0, reference=other) for other in (False, True, True))
+    clock = FakeClock()
+    team, alone, framework = (
+        scripted(1.0, clock, reference=other) for other in (False, True, True)
+    )
     team.contended = framework.contended = True
 
-    leave_out([team, alone, framework], 9.0)
+    measure([[team, alone, framework]], replace(SETTINGS, budget_s=9.0), clock, silent)
 
     assert alone.error is None
     assert team.error is not None
     assert framework.error is not None
 
 
-def test_the_budget_that_is_named_does_for_every_row() -> None:
-    records = [waiting(1.0), waiting(0.6, reference=True), waiting(0.01, reference=True)]
+def test_no_row_of_several_threads_begins_beside_others_before_those_of_one_settle() -> None:
+    clock = FakeClock()
+    begun_at = []
+    alone = CaseState(case=FakeCase(noise(0.05, 0.005), clock))
+    team = CaseState(
+        case=FakeCase(
+            noise(0.05, 0.005), clock, prepare=lambda: begun_at.append(len(alone.rounds))
+        ),
+        contended=True,
+    )
 
-    leave_out(records, enough_s(records))
+    measure([[alone, team]], replace(SETTINGS, wanted=0.1), clock, silent)
+
+    assert alone.converged
+    assert begun_at[0] > 6
+    assert team.rounds
+
+
+def test_the_budget_that_is_named_does_for_every_row() -> None:
+    clock = FakeClock()
+    records = [
+        scripted(1.0, clock),
+        scripted(0.6, clock, reference=True),
+        scripted(0.01, clock, reference=True),
+    ]
+
+    measure([records], replace(SETTINGS, budget_s=enough_s(records)), clock, silent)
 
     assert all(record.error is None for record in records)
 
 
 def test_where_nothing_fits_the_cheapest_row_is_still_measured() -> None:
-    costly, cheap, other = waiting(100.0), waiting(50.0), waiting(10.0, reference=True)
+    clock = FakeClock()
+    costly, cheap = scripted(100.0, clock), scripted(50.0, clock)
+    other = scripted(10.0, clock, reference=True)
 
-    leave_out([costly, cheap, other], 1e-3)
+    measure([[costly, cheap, other]], replace(SETTINGS, budget_s=1e-3), clock, silent)
 
     assert other.error is None
     assert costly.error is not None
@@ -831,11 +923,12 @@ def test_where_nothing_fits_the_cheapest_row_is_still_measured() -> None:
 
 
 def test_a_limit_that_was_not_requested_is_left_out_without_a_note() -> None:
-    limit = waiting(100.0, reference=True)
+    clock = FakeClock()
+    limit = scripted(100.0, clock, reference=True)
     limit.limit = True
-    records = [waiting(0.1), limit]
+    records = [scripted(0.1, clock), limit]
 
-    leave_out(records, 5.0)
+    measure([records], replace(SETTINGS, budget_s=5.0), clock, silent)
 
     assert shortage(records, 5.0) is None
     assert limit.error is not None
@@ -857,13 +950,13 @@ def test_rows_that_lacked_time_are_named_at_the_end() -> None:
         "10 s is too short for every row; fewer than three rounds: fake float32 8 scripted on cpu; "
         "--budget 35 (seconds in a profile) would be enough"
     )
-    # What could not even begin needs its time as well: 32 s beside the 25 s of the other.
+    # What could not even begin needs its time as well: 38 s beside the 25 s of the other.
     late = waiting(1.0, 3.0, variant="late")
     late.error = left_out(late, [late])
     said = shortage([*over(short), late], 10.0)
     assert said is not None
     assert "left out: fake float32 8 late on cpu; fewer than three rounds: fake" in said
-    assert "--budget 75 (seconds in a profile) would be enough" in said
+    assert "--budget 80 (seconds in a profile) would be enough" in said
     # Not those that failed, were interrupted, or were not requested.
     others = over(*(begun(1, 1.0) for _ in range(3)))
     others[0].error = Failure(code="gpu-lost", message="gone")
@@ -890,7 +983,7 @@ def test_rows_that_only_show_a_limit_come_after_first_rows_and_before_further_on
     kept = affordable([(state, needed_s(state)) for state in (further, limit, first)], 100.0)
 
     assert [state for state, _ in kept] == [first, limit, further]
-    assert [seconds for _, seconds in kept] == pytest.approx([24.08, 0.78, 1.08])
+    assert [seconds for _, seconds in kept] == pytest.approx([24.1, 0.8, 1.1])
     # The time of one that does not fit is left to others, which it may do exactly.
     left = affordable(
         [(state, needed_s(state)) for state in (further, limit, first)], needed_s(limit)
@@ -928,8 +1021,8 @@ def expected_s(
     record = CaseState(case=case)
     # Another GPU comes first.
     estimate_costs([record], HOST, [replace(gpu, cuda_index=7, board=None), gpu])
-    # Its bytes are written to fresh memory.
-    assert record.expected_overhead_s == pytest.approx(0.01 + 3 * 4 * 4096**2 / 1e9)
+    # Half of its bytes are written to fresh memory.
+    assert record.expected_overhead_s == pytest.approx(0.01 + 3 * 4 * 4096**2 / 2 / 1e9)
     return record.expected_operation_s
 
 
@@ -965,7 +1058,7 @@ def test_a_gpu_is_taken_to_do_half_of_its_sheet_and_a_link_its_bytes() -> None:
 
 
 def test_a_clock_that_stands_still_gives_no_rates_and_no_estimates() -> None:
-    assert measure_host_rates(FakeClock(), FakeBlas()) is None
+    assert measure_host_rates(FakeClock(), FakeBlas(), FakeClock()) is None
     record = CaseState(case=FakeCase(()))
 
     estimate_costs([record], None, [])
@@ -1001,9 +1094,9 @@ def test_the_rates_are_measured_with_one_thread(monkeypatch: pytest.MonkeyPatch)
     assert blas.limits == [1]
     assert copied == [2**23] * 8
     assert found is not None
-    assert found.flops_per_s == pytest.approx(2 * 384**3 / 0.01)
-    assert found.bytes_per_s == pytest.approx(2 * 2**23 / 0.02)
-    assert found.fresh_bytes_per_s == pytest.approx(2**22 / 0.005)
+    assert found.flops_per_s == pytest.approx(4 * 2 * 384**3 / 0.01)
+    assert found.bytes_per_s == pytest.approx(4 * 2 * 2**23 / 0.02)
+    assert found.fresh_bytes_per_s == pytest.approx(4 * 2**22 / 0.005)
     assert found.slowdown == pytest.approx(4)
 
 
@@ -1024,6 +1117,7 @@ def test_a_clock_of_the_processor_that_tells_nothing_slows_nothing(
 
     assert found is not None
     assert found.slowdown == 1
+    assert found.bytes_per_s == pytest.approx(2 * 2**23 / 0.01 / (share or 1))
 
 
 def test_a_busy_processor_takes_longer_and_disturbs_what_needs_all_of_it() -> None:
@@ -1041,7 +1135,7 @@ def test_a_busy_processor_takes_longer_and_disturbs_what_needs_all_of_it() -> No
 
     assert [name for name, state in states.items() if state.contended] == ["team", "framework"]
     alone = states["alone"]
-    assert alone.expected_overhead_s == pytest.approx(8 * (0.01 + 100 / 1e9))
+    assert alone.expected_overhead_s == pytest.approx(8 * (0.01 + 50 / 1e9))
     assert alone.expected_operation_s == pytest.approx(8 * 100 / 10e9)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import tracemalloc
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -256,6 +257,23 @@ def test_a_softmax_that_was_never_computed_is_caught() -> None:
 
     assert not found.ok
     assert found.error is None
+
+
+def test_no_run_of_the_plain_softmax_takes_new_memory_for_an_array() -> None:
+    """New pages take longer than the softmax, where a round has time for a single run."""
+    case = NaiveSoftmax(order((512, 512)))
+    case.prepare()
+    case.poison()
+    tracemalloc.start()
+    try:
+        case.run(1)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert case.check().ok
+    assert peak_bytes < 4 * 512 * 512 / 4
+    case.release()
 
 
 @pytest.mark.parametrize("row", [0, 1, 499])
