@@ -61,6 +61,35 @@ def test_one_thread_settles_at_ten_percent_whatever_else_runs() -> None:
         assert statistics.mean(width <= streams.SETTLED for width in widths) > 0.85, stream.name
 
 
+def test_a_run_of_one_thread_that_ends_as_soon_as_it_settles_holds_another_such_run() -> None:
+    for stream in long_streams():
+        ends, held = [], []
+        for row in filter(streams.one_thread, stream.rows):
+            rounds = stream.rows[row]
+            runs = [run for at in range(len(rounds)) if (run := settled_run(row, rounds, at))]
+            ends += [end - at for at, end, _ in runs]
+            held += [
+                low <= other[0] <= high
+                for at, end, (_, (low, high), _) in runs
+                for start, stop, other in runs
+                if start >= end or stop <= at
+            ]
+
+        assert statistics.mean(ends) < 9, stream.name
+        assert statistics.mean(held) > 0.94, stream.name
+
+
+def settled_run(
+    row: str, rounds: streams.Rounds, at: int
+) -> tuple[int, int, streams.Estimate] | None:
+    """Return the run that begins at a round and has settled after six or more, up to sixteen."""
+    for end in range(at + 6, min(at + 16, len(rounds)) + 1):
+        found = streams.bound(row, rounds[at:end])
+        if found[2] <= streams.SETTLED:
+            return at, end, found
+    return None
+
+
 def test_a_stream_that_is_recorded_can_be_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
