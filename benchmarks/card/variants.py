@@ -92,12 +92,13 @@ def one_variant(
     flat = stock.numbers(order.shape[1])
     case = ResidentCase(bench.gpu, VariantSoftmax(order, bench.gpu, flat, launch))
     with ready(case) as checked:
-        ours = compete({"ours": case.run}).rate(case.work.bytes_moved)
+        outcome = compete({"ours": case.run})
     return Figure(
         part="variants",
         name=name,
         unit="B/s",
-        ours=ours,
+        ours=outcome.rate(case.work.bytes_moved),
+        scatter=outcome.scatter,
         verified=checked.ok,
         details={"kernel": launch.name, "grid": launch.grid, **launch.defines},
     )
