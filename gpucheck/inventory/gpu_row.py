@@ -42,8 +42,8 @@ _NESTED = {
 }
 #: Readings that no field of the document shows.
 _NOT_SHOWN = frozenset({"pci_device_id", "virtualization"})
-#: What is absent of a GPU that does not answer.
-UNANSWERED = frozenset({*_COPIED, *_MEMORY, *_NESTED, "processes"} - {"index", *LIMIT_FIELDS})
+#: What is absent of a GPU that does not answer; in an order, which its document keeps.
+UNANSWERED = sorted({*_COPIED, *_MEMORY, *_NESTED, "processes"} - {"index", *LIMIT_FIELDS})
 #: Why CUDA's total is no figure of the card's.
 SHARED_MEMORY = "the GPU shares the CPU's memory"
 
