@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType, SimpleNamespace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pytest
@@ -91,6 +91,7 @@ def run(
     gpus: OpenedGpus = NO_GPU,
     cpu: FakeCpu | None = None,
     kernels: Mapping[str, Kernel] = KERNELS,
+    run_environment: RunEnvironment | None = None,
 ) -> tuple[BenchResult, list[tuple[str, float, float]]]:
     told: list[tuple[str, float, float]] = []
     result = Bench(
@@ -101,8 +102,17 @@ def run(
         gpus=gpus,
         progress=lambda *news: told.append(news),
         kernels=kernels,
+        run_environment=run_environment or RunEnvironment(),
     ).run()
     return result, told
+
+
+def run_softmax(clock: FakeClock, found: RunEnvironment, **changes: Any) -> BenchResult:
+    """Return a small softmax in one format on a GPU."""
+    one: dict[str, Any] = {"kernels": ("softmax",), "dtypes": ("float32",), "devices": ("gpu",)}
+    request = BenchRequest(**one | {"size": 64, "mode": BenchMode.FULL, "budget_s": 4.0} | changes)
+    gpus = OpenedGpus(devices=[FakeGpu(clock)])
+    return run(request, clock=clock, gpus=gpus, kernels=PLAIN, run_environment=found)[0]
 
 
 def test_rows_facts_and_progress_of_a_scripted_run() -> None:
@@ -670,30 +680,13 @@ def test_sensors_become_telemetry_doubts_and_energy() -> None:
 
     facts = {"counters": counters, "power_limit_mw": 700_000}
     sensors = ScriptedSensors(facts, read, joules=itertools.count(100.0, 100.0))
-    request = BenchRequest(
-        kernels=("softmax",),
-        size=64,
-        mode=BenchMode.FULL,
-        devices=("gpu",),
-        dtypes=("float32",),
-        budget_s=4.0,
+    found = RunEnvironment(
+        sensors=sensors,
+        pci_device_ids={"GPU-00000000": "233010de"},
+        processes={"GPU-00000000": frozenset({4242})},
+        claims={"GPU-00000000": "alice"},
     )
-
-    result = Bench(
-        request=request,
-        clock=clock,
-        cpu=FakeCpu(),
-        blas=FakeBlas(),
-        gpus=OpenedGpus(devices=[FakeGpu(clock)]),
-        progress=lambda label, fraction, seconds_left: None,
-        run_environment=RunEnvironment(
-            sensors=sensors,
-            pci_device_ids={"GPU-00000000": "233010de"},
-            processes={"GPU-00000000": frozenset({4242})},
-            claims={"GPU-00000000": "alice"},
-        ),
-        kernels=PLAIN,
-    ).run()
+    result = run_softmax(clock, found)
 
     row = result.measurements[0]
     codes = {doubt.code for doubt in row.doubts}
@@ -720,17 +713,7 @@ def test_sensors_become_telemetry_doubts_and_energy() -> None:
     ],
 )
 def test_without_sensors_the_reason_is_given(mode: BenchMode, why: str) -> None:
-    clock = FakeClock()
-    request = BenchRequest(
-        kernels=("softmax",),
-        size=64,
-        devices=("gpu",),
-        budget_s=4.0,
-        mode=mode,
-        dtypes=("float32",),
-    )
-
-    result, _ = run(request, clock=clock, gpus=OpenedGpus(devices=[FakeGpu(clock)]), kernels=PLAIN)
+    result = run_softmax(FakeClock(), RunEnvironment(), mode=mode)
 
     assert result.telemetry is not None
     assert result.telemetry.unavailable
@@ -747,25 +730,7 @@ def test_energy_gets_half_of_the_time_at_most_in_equal_parts() -> None:
             yield 100.0 * count
 
     sensors = ScriptedSensors({"counters": {}}, SensorBatch, joules=joules())
-    request = BenchRequest(
-        kernels=("softmax",),
-        size=64,
-        mode=BenchMode.FULL,
-        devices=("gpu",),
-        dtypes=("float32",),
-        budget_s=4.0,
-    )
-
-    result = Bench(
-        request=request,
-        clock=clock,
-        cpu=FakeCpu(),
-        blas=FakeBlas(),
-        gpus=OpenedGpus(devices=[FakeGpu(clock)]),
-        progress=lambda label, fraction, seconds_left: None,
-        run_environment=RunEnvironment(sensors=sensors),
-        kernels=PLAIN,
-    ).run()
+    result = run_softmax(clock, RunEnvironment(sensors=sensors))
 
     windows_s = [end - start for start, end in zip(read_at_s[::2], read_at_s[1::2], strict=True)]
     counted = [row for row in result.measurements if row.joules_per_op is not None]
@@ -776,31 +741,13 @@ def test_energy_gets_half_of_the_time_at_most_in_equal_parts() -> None:
 
 
 def test_wsl2_is_stated_once_for_the_run() -> None:
-    def notes(*, wsl: bool) -> tuple[str, ...]:
-        clock = FakeClock()
-        return (
-            Bench(
-                request=BenchRequest(
-                    kernels=("softmax",),
-                    dtypes=("float32",),
-                    devices=("gpu",),
-                    size=64,
-                    budget_s=1.0,
-                ),
-                clock=clock,
-                cpu=FakeCpu(),
-                blas=FakeBlas(),
-                gpus=OpenedGpus(devices=[FakeGpu(clock)]),
-                progress=lambda label, fraction, seconds_left: None,
-                run_environment=RunEnvironment(wsl=wsl),
-                kernels=PLAIN,
-            )
-            .run()
-            .notes
-        )
+    notes_on = {
+        wsl: run_softmax(FakeClock(), RunEnvironment(wsl=wsl), budget_s=1.0).notes
+        for wsl in (True, False)
+    }
 
-    assert notes(wsl=True).count(WSL_NOTE) == 1
-    assert WSL_NOTE not in notes(wsl=False)
+    assert notes_on[True].count(WSL_NOTE) == 1
+    assert WSL_NOTE not in notes_on[False]
 
 
 #: Kernels, budget and mode of runs on two pretended GPUs, one slower than the other.
