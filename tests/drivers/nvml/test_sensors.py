@@ -208,7 +208,7 @@ def test_a_gpu_that_is_not_found_gives_nothing_and_a_reason() -> None:
 
 
 def test_the_real_process_says_that_there_is_no_driver_or_reads_one() -> None:
-    sensors = NvmlSensors(deadline_s=20.0)
+    sensors = NvmlSensors()
 
     facts = sensors.start([])
 
@@ -235,7 +235,7 @@ def test_a_broken_process_is_a_reason_and_no_exception(
 ) -> None:
     script = tmp_path / "broken.py"
     script.write_text(body, encoding="utf-8")
-    sensors = NvmlSensors(deadline_s=0.3 if "sleep" in body else 20.0, worker=str(script))
+    sensors = NvmlSensors(deadline_s=0.3 if "sleep" in body else 600.0, worker=str(script))
 
     assert sensors.start(["GPU-a"]) == {}
 
@@ -253,7 +253,7 @@ def test_many_gpus_are_read_less_often(gpus: int, period_s: float, tmp_path: Pat
         f"open({str(asked)!r}, 'w').write(input())\nprint({answer!r}, flush=True)\ninput()",
         encoding="utf-8",
     )
-    sensors = NvmlSensors(deadline_s=20.0, worker=str(script))
+    sensors = NvmlSensors(worker=str(script))
 
     sensors.start([f"GPU-{number}" for number in range(gpus)])
 

@@ -57,7 +57,7 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "child.py"
 
 
-def answers(script: Path, text: str, deadline_s: float = 20) -> list[object]:
+def answers(script: Path, text: str, deadline_s: float = 600) -> list[object]:
     script.write_text(text)
     return list(run_script(HERE, script.name, "word", environment={}, deadline_s=deadline_s))
 
