@@ -218,28 +218,28 @@ class _RunningBurn:
             self._observer.start(uuids)
         wait_s = _START_S * crowding(len(workers))
         end_s = self._clock() + wait_s
-        while self._clock() < end_s and self._in_state("opening"):
+        while self._clock() < end_s and self._devices_in_state("opening"):
             self._poll_workers()
-        for device in self._in_state("opening"):
+        for device in self._devices_in_state("opening"):
             self._give_up(device, f"was not ready within {wait_s:g} s")
 
     def load(self) -> None:
         """Start the load, and watch until something ends it."""
         self._start_s = self._looked_s = self._clock()
-        for device in self._in_state("ready"):
+        for device in self._devices_in_state("ready"):
             device.state, device.last_answer_s = "loaded", self._start_s
         self._pool.begin()
         self._began = True
         silent_s = _SILENT_S * crowding(len(self._devices))
         while self._elapsed_s() < self._request.seconds:
-            if not self._in_state("loaded"):
+            if not self._devices_in_state("loaded"):
                 self.ended_by = BurnEnd.LOST
                 return
             self._poll_workers()
             if self._is_too_hot():
                 self.ended_by = BurnEnd.TEMPERATURE
                 return
-            for device in self._in_state("loaded"):
+            for device in self._devices_in_state("loaded"):
                 if self._clock() - device.last_answer_s > silent_s:
                     self._give_up(device, f"sent nothing for {silent_s:g} s")
 
@@ -369,7 +369,7 @@ class _RunningBurn:
     def _elapsed_s(self) -> float:
         return self._clock() - self._start_s
 
-    def _in_state(self, state: str) -> list[_DeviceState]:
+    def _devices_in_state(self, state: str) -> list[_DeviceState]:
         return [device for device in self._devices.values() if device.state == state]
 
     def _limit_c(self, device: _DeviceState) -> float | None:

@@ -72,7 +72,7 @@ def charts(report: Report, view: View) -> Iterator[Chart]:
         yield from burn_charts(report.result)
 
 
-def in_table(report: Report) -> Collection[str]:
+def shown_codes(report: Report) -> Collection[str]:
     """Return the codes of the messages that the table shows."""
     return ("burn-failed", "burn-undecided")
 

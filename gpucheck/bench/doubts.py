@@ -223,7 +223,7 @@ def _link_narrow(state: CaseState, environment: RowEnvironment) -> Doubt | None:
     return make_doubt("pcie-narrow", facts, best=best, widest=widest)
 
 
-def _above_link(state: CaseState, environment: RowEnvironment) -> Doubt | None:
+def _exceeds_link(state: CaseState, environment: RowEnvironment) -> Doubt | None:
     """Doubt transfers that are faster than the link: PCIe's rate on the wire, without protocol."""
     label, gpu = state.case.label, environment.gpu
     if not _crosses_link(state) or label.kernel not in WHOLE_TRANSFERS:
@@ -348,7 +348,7 @@ _DOUBTS: tuple[_Rule, ...] = (
     _power_capped,
     _confidential,
     _link_narrow,
-    _above_link,
+    _exceeds_link,
     _far_from_gpu,
     _energy_window_short,
     _zeros,

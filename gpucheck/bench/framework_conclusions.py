@@ -56,7 +56,7 @@ def framework_conclusions(
             start = f"{one.dtype.format}: " if len(formats) > 1 else ""
             found.extend(
                 replace(each, sentence=start + each.sentence)
-                for each in _of_one_problem(problem, frameworks, blas)
+                for each in _problem_conclusions(problem, frameworks, blas)
             )
     return (*found, *_same_accuracy(rows))
 
@@ -107,7 +107,7 @@ def _problem(row: Measurement) -> _Key:
     return (row.dtype, row.shape, tuple(sorted(row.parameters.items())))
 
 
-def _of_one_problem(
+def _problem_conclusions(
     rows: Sequence[Measurement], frameworks: Sequence[FrameworkFacts], blas: str | None
 ) -> Iterator[Conclusion]:
     """Yield the conclusions about one kernel, format and size on one device."""

@@ -33,7 +33,7 @@ def metrics(report: Report) -> Iterator[Metric]:
         "Time that the run took.",
         [({}, result.environment.duration_s)],
     )
-    yield from _of_rows([(_labels(row, names), row) for row in result.measurements])
+    yield from _row_metrics([(_labels(row, names), row) for row in result.measurements])
     yield _gates("gpucheck_bench_gate", result.gates, names)
     yield gauge(
         "gpucheck_bench_corrupt_numbers",
@@ -80,7 +80,7 @@ def _gates(name: str, gates: Sequence[Gate], names: Names) -> Metric:
     )
 
 
-def _of_rows(rows: list[tuple[Labels, Measurement]]) -> Iterator[Metric]:
+def _row_metrics(rows: list[tuple[Labels, Measurement]]) -> Iterator[Metric]:
     yield gauge(
         "gpucheck_bench_seconds",
         "Time of one operation.",

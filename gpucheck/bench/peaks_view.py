@@ -61,7 +61,7 @@ def blocks(report: Report, view: View) -> Iterator[Block]:
         yield Line(_DENSE, style="dim")
 
 
-def in_table(report: Report) -> Collection[str]:
+def shown_codes(report: Report) -> Collection[str]:
     """Return the codes of the messages that the table shows."""
     return (
         *("power-limit-below-board", "board-not-in-table", "gpu-not-identified"),

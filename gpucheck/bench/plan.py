@@ -187,7 +187,7 @@ class _Planning:
     def _copy_limit(self, kernel: Kernel, requested: Sequence[Group]) -> Sequence[Group]:
         """Return the copy for devices without a requested copy larger than their cache."""
         edge = kernel.sizes[BenchMode.QUICK]
-        beyond = beyond_cache(kernel, edge, self._resources.cache_bytes)
+        beyond = grow_beyond_cache(kernel, edge, self._resources.cache_bytes)
         gpus = [
             gpu
             for gpu in self._resources.gpus
@@ -554,7 +554,7 @@ def long_enough(kernel: Kernel, dtype: str, mode: BenchMode, gpus: Sequence[Benc
     return edge
 
 
-def beyond_cache(kernel: Kernel, edge: int, cache_bytes: int | None) -> int:
+def grow_beyond_cache(kernel: Kernel, edge: int, cache_bytes: int | None) -> int:
     """Return the edge, doubled until one operation walks through several times the cache."""
     wanted = ROTATION_IN_L2 * (cache_bytes or 0)
     while edge < _LARGEST_LIMIT and kernel.work(kernel.shape(edge), "float32").bytes_moved < wanted:

@@ -175,7 +175,7 @@ def rooflines_of(rows: Sequence[Measurement]) -> tuple[Roofline, ...]:
 
 def _roofline(rows: Sequence[Measurement], device: str, threads: int | None) -> Roofline:
     here = [row for row in rows if row.device == device and (row.threads or 0) <= (threads or 0)]
-    copies = [row for row in here if row.kernel in STREAMS and not in_cache(row)]
+    copies = [row for row in here if row.kernel in STREAMS and not may_be_cached(row)]
     # A small copy shows the cost of its launch, not the speed of the memory.
     largest = max((math.prod(row.shape) for row in copies), default=None)
     copies = [row for row in copies if math.prod(row.shape) == largest]
@@ -192,7 +192,7 @@ def _roofline(rows: Sequence[Measurement], device: str, threads: int | None) -> 
     )
 
 
-def in_cache(row: Measurement) -> bool:
+def may_be_cached(row: Measurement) -> bool:
     """Return whether a row's data may have stayed in a cache."""
     return any(doubt.code.endswith("-resident") for doubt in row.doubts)
 
@@ -229,16 +229,16 @@ def with_percentages(
     roofline = next((one for one in rooflines if (one.device, one.threads) == place), None)
     gpu = next((gpu for gpu in gpus if row.device == gpu.device), None)
     if row.device != "cpu":
-        return _against_board(_against_copy(row, roofline), gpu)
+        return _compare_to_board(_compare_to_copy(row, roofline), gpu)
     possible = [
         one
         for one in _sound(measured)
         if one.device == "cpu" and (one.threads or 0) <= (row.threads or 0)
     ]
-    row = _against_copy(row, roofline, possible)
+    row = _compare_to_copy(row, roofline, possible)
     if row.throughput is not None and row.throughput.unit == "B/s":
-        return _against_exponentials(row, possible)
-    return _against_product(row, roofline)
+        return _compare_to_exponentials(row, possible)
+    return _compare_to_product(row, roofline)
 
 
 def _lacking(row: Measurement, key: str, reason: str) -> Measurement:
@@ -254,7 +254,7 @@ def _shared(row: Measurement, of: str, percent: float, limit: str) -> Measuremen
     return replace(row, **found)
 
 
-def _against_copy(
+def _compare_to_copy(
     row: Measurement, roofline: Roofline | None, possible: Sequence[Measurement] = ()
 ) -> Measurement:
     """Return the row with its percentage of the measured copy, if it moves memory.
@@ -265,7 +265,7 @@ def _against_copy(
     moves = row.throughput is not None and row.throughput.unit == "B/s"
     if not moves or row.scope is not Scope.RESIDENT or row.kernel in LINKS:
         return _lacking(row, "percent_of_copy", _NO_MEMORY)
-    cached = row.device == "cpu" and in_cache(row)
+    cached = row.device == "cpu" and may_be_cached(row)
     copy, limit = _copy_of_as_many_bytes(row, possible), "the best copy or triad of as many bytes"
     if not cached:
         copy = roofline.copy_bytes_per_s if roofline is not None else None
@@ -291,7 +291,7 @@ def are_alike(one_bytes: int, other_bytes: int) -> bool:
     return one_bytes <= _ALIKE * other_bytes and other_bytes <= _ALIKE * one_bytes
 
 
-def _against_exponentials(row: Measurement, possible: Sequence[Measurement]) -> Measurement:
+def _compare_to_exponentials(row: Measurement, possible: Sequence[Measurement]) -> Measurement:
     """Return a softmax on the processor with its percentage of the exponentials alone.
 
     Only if those are a lower limit than the copy. A softmax that is faster than they were timed
@@ -309,7 +309,7 @@ def _against_exponentials(row: Measurement, possible: Sequence[Measurement]) -> 
     return _lacking(row, "percent_of_peak", _BY_MEMORY)
 
 
-def _against_product(row: Measurement, roofline: Roofline | None) -> Measurement:
+def _compare_to_product(row: Measurement, roofline: Roofline | None) -> Measurement:
     """Return the row with its percentage of the measured matrix product, if it computes."""
     best = roofline.gemm_flops_per_s if roofline is not None else None
     if not row.flops:
@@ -324,7 +324,7 @@ def _against_product(row: Measurement, roofline: Roofline | None) -> Measurement
     return _lacking(row, "percent_of_peak", reason)
 
 
-def _against_board(row: Measurement, gpu: BenchGpu | None) -> Measurement:
+def _compare_to_board(row: Measurement, gpu: BenchGpu | None) -> Measurement:
     """Return the row with its percentage of the board's peak, at the nominal and the real clock."""
     board = None if gpu is None else gpu.board
     if row.scope is not Scope.RESIDENT or row.kernel in LINKS or row.throughput is None:
@@ -382,18 +382,18 @@ def doubts_about_roofline(row: Measurement, gpu: BenchGpu | None) -> tuple[Doubt
     found = (
         _other_precision(row, gpu),
         _tensor_cores_unused(row, gpu),
-        *_above_limits(row),
+        *_exceeded_limits(row),
         _uncertain_peak(row, gpu),
     )
     return tuple(doubt for doubt in found if doubt is not None)
 
 
-def _above_limits(row: Measurement) -> Iterator[Doubt]:
+def _exceeded_limits(row: Measurement) -> Iterator[Doubt]:
     """Yield a doubt for each limit that a row exceeds; one in the cache has its own doubt."""
     above = "above-product" if row.device == "cpu" else "above-peak"
     for code, key in ((above, "percent_of_peak"), ("above-copy", "percent_of_copy")):
         percent = getattr(row, key)
-        if percent is not None and percent > _ABOVE_PERCENT and not in_cache(row):
+        if percent is not None and percent > _ABOVE_PERCENT and not may_be_cached(row):
             yield make_doubt(code, {key: percent})
 
 

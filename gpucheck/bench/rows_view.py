@@ -88,7 +88,7 @@ def entries(rows: Sequence[Measurement], models: Mapping[str, str], *, each: boo
     return found
 
 
-def by_format(rows: Iterable[Measurement]) -> list[list[Measurement]]:
+def group_by_format(rows: Iterable[Measurement]) -> list[list[Measurement]]:
     """Return the rows of each kernel and format, in the order in which these come first.
 
     Frameworks whose float32 is TF32 stand among those of which TF32 was requested.

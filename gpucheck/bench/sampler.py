@@ -247,7 +247,7 @@ class Sampler:
         except GpucheckError as error:
             state.error = Failure.of(error)
         except MemoryError:
-            state.error = out_of_memory(state)
+            state.error = memory_failure(state)
         finally:
             try:
                 state.case.release()
@@ -349,7 +349,7 @@ def _raise(failure: Failure | None) -> None:
         raise failure.as_error(GpucheckError)
 
 
-def out_of_memory(state: CaseState) -> Failure:
+def memory_failure(state: CaseState) -> Failure:
     """Return the error of a case that ran out of host memory."""
     return Failure(
         code="out-of-memory",
@@ -367,7 +367,7 @@ def stuck_clock(elapsed_s: float) -> Failure:
     )
 
 
-def off_by(found: Verified) -> str:
+def describe_deviation(found: Verified) -> str:
     """Describe how far a finite result is from its reference; exact results are counted."""
     if found.reference == PROCESSOR_CEILING:
         return f"it was {found.error:.3g} times as fast as {found.reference}"
@@ -382,7 +382,7 @@ def wrong_result(state: CaseState, found: Verified) -> Failure:
     """Return the error of a result beyond its bound from float64."""
     deviation = "it contains NaN or infinity"
     if found.error is not None:
-        deviation = off_by(found)
+        deviation = describe_deviation(found)
     return Failure(
         code="wrong-result",
         message=f"{state.case.label.text} gives a wrong result: {deviation}",

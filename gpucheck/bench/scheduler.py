@@ -220,7 +220,7 @@ class _Run:
         if ran_s <= 0:
             return
         slowdown = max(1.0, took_s / ran_s)
-        for one in filter(_on_cpu, self.states):
+        for one in filter(_is_on_cpu, self.states):
             one.expected_operation_s *= slowdown / one.expected_slowdown
             one.expected_overhead_s *= slowdown / one.expected_slowdown
             one.expected_slowdown = slowdown
@@ -354,7 +354,7 @@ def is_unsettled(state: CaseState) -> bool:
 
 
 def _fewest_rounds(state: CaseState) -> int:
-    return _SETTLING_ROUNDS if _on_cpu(state) else FEWEST_FOR_INTERVAL
+    return _SETTLING_ROUNDS if _is_on_cpu(state) else FEWEST_FOR_INTERVAL
 
 
 def _expected_s(state: CaseState, rounds: int) -> float:
@@ -455,7 +455,7 @@ def named(states: Sequence[CaseState]) -> str:
     return ", ".join(names) + (f" and {rest} more" if rest else "")
 
 
-def _on_cpu(state: CaseState) -> bool:
+def _is_on_cpu(state: CaseState) -> bool:
     return state.case.label.device == "cpu"
 
 
@@ -526,7 +526,7 @@ def estimate_costs(
         state.expected_slowdown = host.slowdown
         written_s = _FRESH_SHARE * work.bytes_moved / host.fresh_bytes_per_s
         state.expected_overhead_s = host.slowdown * (_OVERHEAD_S + written_s)
-        if _on_cpu(state):
+        if _is_on_cpu(state):
             flops = 2 * work.flops if label.dtype.input == "float64" else work.flops
             computing_s = flops / (host.flops_per_s * (label.threads or 1))
             tried_s = state.case.trial_s() or 0.0
@@ -535,10 +535,10 @@ def estimate_costs(
             state.contended = host.slowdown >= _BUSY and not alone
         else:
             gpu = next((gpu for gpu in gpus if label.device == gpu.device), None)
-            state.expected_operation_s = _on_gpu(label, work, gpu)
+            state.expected_operation_s = _estimate_gpu_s(label, work, gpu)
 
 
-def _on_gpu(label: CaseLabel, work: Work, gpu: BenchGpu | None) -> float:
+def _estimate_gpu_s(label: CaseLabel, work: Work, gpu: BenchGpu | None) -> float:
     """Return the time at half of the datasheet's rates, 0 for rates it does not give."""
     moved_s = work.bytes_moved / _LINK_BYTES_PER_S
     if label.scope is Scope.END_TO_END or label.kernel in LINKS:

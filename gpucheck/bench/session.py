@@ -335,11 +335,11 @@ def _opened(
     opened = replace(opened, names=tuple(item.name for item in shown if item.name is not None))
     if opened.busy or not use_gpus(request.frameworks):
         return opened
-    facts = (_by_driver(item, uuids.get(item.ordinal), reading) for item in shown)
+    facts = (_driver_gpu(item, uuids.get(item.ordinal), reading) for item in shown)
     return replace(opened, for_frameworks=tuple(gpu for gpu in facts if gpu is not None))
 
 
-def _by_driver(item: CudaDeviceReading, uuid: str | None, reading: NvmlReading) -> BenchGpu | None:
+def _driver_gpu(item: CudaDeviceReading, uuid: str | None, reading: NvmlReading) -> BenchGpu | None:
     """Return what the driver tells about a GPU; None if that is not enough to measure it."""
     total = item.memory_total_bytes
     if not (total and item.name and item.compute_capability and item.sm_count):

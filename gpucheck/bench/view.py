@@ -24,9 +24,9 @@ from gpucheck.bench.model import (
 )
 from gpucheck.bench.plan import BUDGETS_S
 from gpucheck.bench.rows_view import (
-    by_format,
     devices_text,
     entries,
+    group_by_format,
     has_rank,
     heading,
     is_late,
@@ -81,7 +81,7 @@ def blocks(report: Report, view: View) -> Iterator[Block]:
     if gates_view.shows_rows(result, view):
         yield from _no_gpu(result.environment, view)
         yield from _other_load(result)
-        yield from _rows_with_notes(gates_view.over_processes(result), view)
+        yield from _rows_with_notes(gates_view.take_process_medians(result), view)
         yield Gap()
     yield from gates_view.blocks(report, result, view)
 
@@ -95,7 +95,7 @@ def charts(report: Report, view: View) -> Iterator[Chart]:
         yield from bench_charts(report.result)
 
 
-def in_table(report: Report) -> Collection[str]:
+def shown_codes(report: Report) -> Collection[str]:
     """Return the codes of the messages that the table shows: those of its verdict."""
     if not isinstance(report.result, BenchResult) or not report.result.gates:
         return (NOTHING_SETTLED,)
@@ -214,7 +214,7 @@ def _rows(result: BenchResult, view: View) -> Iterator[Block]:
     """Yield the rows that were measured, by kernel and format, with what follows from them."""
     models = models_of(result)
     found = [row for row in result.measurements if not is_late(row) and not is_unmeasured(row)]
-    tables = by_format(found)
+    tables = group_by_format(found)
     for number, rows in enumerate(tables):
         yield heading(rows)
         yield rows_table(entries(rows, models, each=view.verbosity > 0), view)
@@ -281,19 +281,19 @@ def _comparisons(comparisons: Sequence[Comparison], view: View) -> Iterator[Line
 
 def _notes(result: BenchResult, view: View) -> Iterator[Block]:
     """Yield what is in doubt, which rows lacked time, and the notes."""
-    doubts = list(in_doubt(result, view))
+    doubts = list(doubt_lines(result, view))
     if doubts:
         yield Heading("In doubt")
         yield from limited(doubts, view)
         yield Gap()
     late = [] if result.interrupted else [row for row in result.measurements if is_late(row)]
-    lines = list(_out_of_time(late, result))
+    lines = list(_unmeasured_lines(late, result))
     said = bool(lines)
     lines += [Line(f"note: {note}") for note in result.notes if not (said and TOO_SHORT in note)]
     yield from limited(lines, view)
 
 
-def _out_of_time(late: Sequence[Measurement], result: BenchResult) -> Iterator[Line]:
+def _unmeasured_lines(late: Sequence[Measurement], result: BenchResult) -> Iterator[Line]:
     """Yield which rows were not measured, which have no interval, and a sufficient budget."""
     texts = [step for row in late if row.error is not None for step in row.error.remedy]
     texts += [note for note in result.notes if TOO_SHORT in note]
@@ -385,7 +385,7 @@ def _sensor_line(name: str, gpu: GpuTelemetry) -> str:
 # ------------------------------------------------------------------------------------- in doubt
 
 
-def in_doubt(result: BenchResult, view: View) -> Iterator[Line]:
+def doubt_lines(result: BenchResult, view: View) -> Iterator[Line]:
     """Yield each doubt about rows and comparisons once, the gravest first.
 
     Of an interrupted run, how well times are known is left out.

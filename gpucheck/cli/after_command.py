@@ -20,7 +20,7 @@ from gpucheck.drivers.host.files import size_of
 from gpucheck.drivers.host.kernel_log import NewMessages
 from gpucheck.drivers.live import ROOT_VARIABLE
 from gpucheck.report.errors import WrongUseError
-from gpucheck.report.text import in_gib
+from gpucheck.report.text import format_gib
 
 if TYPE_CHECKING:
     from gpucheck.memlimit.model import RunGpu
@@ -122,10 +122,10 @@ def _causes(ending: Ending) -> Iterator[str | None]:
     yield ending.logged
     if ending.oom_kills:
         peak = ending.host_peak_bytes
-        used = f", of which one took up to {in_gib(peak)}" if peak else ""
+        used = f", of which one took up to {format_gib(peak)}" if peak else ""
         count = "a process" if ending.oom_kills == 1 else f"{ending.oom_kills} processes"
         yield f"the kernel killed {count} of its cgroup for memory{used}"
-    yield _near_limit(ending.gpu)
+    yield _limit_reason(ending.gpu)
     yield program
 
 
@@ -148,14 +148,14 @@ def _from_kernel(messages: bytes | None) -> tuple[str | None, str | None]:
     return lost, by_class.get("illegal-access") or others
 
 
-def _near_limit(gpu: RunGpu | None) -> str | None:
+def _limit_reason(gpu: RunGpu | None) -> str | None:
     if gpu is None or gpu.peak_bytes is None or gpu.limit_bytes is None:
         return None
     if gpu.peak_bytes < NEAR_THE_LIMIT * gpu.limit_bytes:
         return None
     return (
-        f"it took {in_gib(gpu.peak_bytes)} of its {in_gib(gpu.limit_bytes)} of GPU memory: the"
-        " limit may have refused it more"
+        f"it took {format_gib(gpu.peak_bytes)} of its {format_gib(gpu.limit_bytes)} of GPU memory:"
+        " the limit may have refused it more"
     )
 
 

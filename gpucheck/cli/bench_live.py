@@ -101,7 +101,7 @@ class _LiveRows:
         table.add_column("SO FAR", no_wrap=True, overflow="ellipsis")
         for heading in ("TIME", "SPEED", "ROUNDS"):
             table.add_column(heading, justify="right", no_wrap=True)
-        rows = _by_row(begun)
+        rows = _group_rows(begun)
         marked = [any(state.case.label.text == label for state in row) for row in rows]
         now = marked.index(True) if True in marked else None
         for at in self._window(len(rows), now):
@@ -151,7 +151,7 @@ class _LiveRows:
         return printable(text, unicode=self._unicode)
 
 
-def _by_row(begun: Sequence[CaseState]) -> list[list[CaseState]]:
+def _group_rows(begun: Sequence[CaseState]) -> list[list[CaseState]]:
     """Return the rows to show: GPUs that do the same are one."""
     rows: dict[object, list[CaseState]] = {}
     for state in begun:

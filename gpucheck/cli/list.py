@@ -17,7 +17,7 @@ from gpucheck.inventory.columns import ALIASES, COLUMNS
 from gpucheck.inventory.inventory import (
     judge_list,
     keep,
-    of_user,
+    keep_user,
     select_gpus,
     sort_gpus,
     take_inventory,
@@ -77,7 +77,7 @@ def command(
             from gpucheck.inventory.unowned import find_unowned
 
             inventory = find_unowned(inventory, probes)
-        inventory = of_user(select_gpus(inventory, split_words(gpu)), user)
+        inventory = keep_user(select_gpus(inventory, split_words(gpu)), user)
         if visible:
             inventory = keep(inventory, lambda item: item.visible is not False)
         if sort is not None and order is not None:

@@ -190,7 +190,7 @@ def pauses() -> Iterator[Wait]:
     def wait(seconds: float) -> bool:
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0:
-            if not _in_foreground(terminal):
+            if not _is_in_foreground(terminal):
                 return _sleep(left)
             # Again: a shell resets the terminal of a job that was stopped.
             tty.setcbreak(terminal, termios.TCSADRAIN)
@@ -207,11 +207,11 @@ def pauses() -> Iterator[Wait]:
         yield wait
     finally:
         with contextlib.suppress(termios.error, OSError):
-            if _in_foreground(terminal):
+            if _is_in_foreground(terminal):
                 termios.tcsetattr(terminal, termios.TCSADRAIN, before)
 
 
-def _in_foreground(terminal: int) -> bool:
+def _is_in_foreground(terminal: int) -> bool:
     """Return whether this process may read and change the terminal; others would be stopped."""
     try:
         return os.tcgetpgrp(terminal) == os.getpgrp()

@@ -117,7 +117,7 @@ def _run(
     start_first(command, environment, lambda found: _check_executable(found, path))
     free = {gpu.uuid or "": _usable_bytes(gpu) for gpu in plan.gpus}
 
-    def before_the_command(_folder: Path) -> None:
+    def announce_command(_folder: Path) -> None:
         if verify:
             run.prove(environment, free)
         if shared.verbosity >= 0:
@@ -131,7 +131,7 @@ def _run(
         exit_code = supervise(
             words,
             environment,
-            on_start=lambda pid: run.admit(pid, before_the_command),
+            on_start=lambda pid: run.admit(pid, announce_command),
             on_tick=run.tick,
             keep_descriptors=(*context.keep, *ends),
         )

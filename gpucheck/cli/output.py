@@ -55,7 +55,7 @@ from gpucheck.report.text import (
     View,
     did_you_mean,
     example_mark,
-    on_recording,
+    step_on_recording,
 )
 
 if TYPE_CHECKING:
@@ -194,7 +194,7 @@ def machine(command: str, shared: Shared, formats: Sequence[str] | None = None) 
         error.document = command
         if shared.recording is not None:
             source = shared.recording.source
-            error.remedy = tuple(on_recording(step, source) for step in error.remedy)
+            error.remedy = tuple(step_on_recording(step, source) for step in error.remedy)
         _mark_example(shared)
         raise
     finally:
@@ -249,10 +249,10 @@ def publish(
     if not shown:
         _mark_example(shared)
     # A line for monitors comes alone, too.
-    in_table = codes_in_table(report) if shown or shared.format == "line" else ()
+    shown_codes = codes_in_table(report) if shown or shared.format == "line" else ()
     if shared.verbosity < 1:
-        in_table = {*in_table, DRIVER_LIBRARY}
-    write_messages(report, quiet=shared.verbosity < 0, without=in_table, source=view.source)
+        shown_codes = {*shown_codes, DRIVER_LIBRARY}
+    write_messages(report, quiet=shared.verbosity < 0, without=shown_codes, source=view.source)
     if view.chart_remedy and shared.verbosity >= 0:
         from gpucheck.cli.pages import tell_missing_charts
 
@@ -273,8 +273,8 @@ def _after(write: Callable[[], None], report: Report) -> Report:
 
 def codes_in_table(report: Report) -> Collection[str]:
     """Return the codes of the error and the warnings that the table itself shows."""
-    in_table = getattr(open_view(report.command), "in_table", None)
-    codes: Collection[str] = () if in_table is None else in_table(report)
+    shown_codes = getattr(open_view(report.command), "shown_codes", None)
+    codes: Collection[str] = () if shown_codes is None else shown_codes(report)
     return codes
 
 

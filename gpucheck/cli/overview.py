@@ -28,7 +28,7 @@ from gpucheck.inventory.unowned import find_unowned
 from gpucheck.report.blocks import Block, Command, Gap, Line, counted, opening
 from gpucheck.report.envelope import Answer, CheckStatus, Report
 from gpucheck.report.errors import ExitCode
-from gpucheck.report.text import View, on_recording
+from gpucheck.report.text import View, step_on_recording
 
 FORMATS = ("table", "json")
 MOST_COMMANDS = 3
@@ -103,7 +103,7 @@ def blocks(report: Report, view: View) -> Iterator[Block]:
         yield Command(line, indent=2)
 
 
-def in_table(report: Report) -> Collection[str]:
+def shown_codes(report: Report) -> Collection[str]:
     """Return the codes of the messages that the table shows: every warning."""
     return {one.code for one in report.warnings}
 
@@ -127,4 +127,4 @@ def next_commands(report: Report, overview: Overview, view: View) -> list[str]:
         "gpucheck memlimit 30%": well and bool(recorded),
     }
     found = [line for line, fits in fitting.items() if fits][:MOST_COMMANDS]
-    return [on_recording(line, view.source) for line in found]
+    return [step_on_recording(line, view.source) for line in found]

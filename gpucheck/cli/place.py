@@ -287,7 +287,7 @@ def _choose(
     wanted = shared._replace(format="uuid") if bare else shared
     with machine("place", wanted) as probes:
         lease = take(probes)
-        answer = _for_format(lease.answer, wanted, lease.gpus, probes)
+        answer = _answer_for_format(lease.answer, wanted, lease.gpus, probes)
     if wanted.format not in ("table", "json") and answer.error is None:
         explain(answer, shared)
     return deliver("place", wanted, answer, probes.time())
@@ -351,7 +351,7 @@ def _place_named(
         return _run_command(take, shared, context, log)
     _check_run(shared, run=run)
 
-    with machine("place", shared) as probes, in_full(shared):
+    with machine("place", shared) as probes, add_error_details(shared):
         lease = take(probes)
         answer, named = lease.answer, lease.answer.result
         if isinstance(named, Placement):
@@ -363,7 +363,7 @@ def _place_named(
                 advice=(),
                 memory_limits=named.memory_limits,
             )
-            answer = _for_format(answer._replace(result=shown), shared, lease.gpus, probes)
+            answer = _answer_for_format(answer._replace(result=shown), shared, lease.gpus, probes)
     return deliver("place", shared, answer, probes.time())
 
 
@@ -374,13 +374,13 @@ def _place_graph(path: Path, shared: Shared, *, soft: bool, run: bool) -> int:
     graph = read_graph(path)
     _check_run(shared, run=run)
 
-    with machine("place", shared) as probes, in_full(shared):
+    with machine("place", shared) as probes, add_error_details(shared):
         found = find_gpus(probes)
         answer = found.answer
         if found.gpus is not None:
             with found.explained_errors():
                 drawn = _draw(graph, found.gpus, probes, soft=soft, run=run)
-            answer = _for_format(found.answer_with(drawn), shared, found.gpus, probes)
+            answer = _answer_for_format(found.answer_with(drawn), shared, found.gpus, probes)
     return deliver("place", shared, answer, probes.time())
 
 
@@ -402,7 +402,9 @@ def _draw(graph: Graph, gpus: Sequence[Gpu], probes: Probes, *, soft: bool, run:
     return run_graph(placed, placement, open_placed(probes), monotonic_s)
 
 
-def _for_format(answer: Answer, shared: Shared, gpus: Sequence[Gpu], probes: Probes) -> Answer:
+def _answer_for_format(
+    answer: Answer, shared: Shared, gpus: Sequence[Gpu], probes: Probes
+) -> Answer:
     """Return the answer with what the format shows, or fail if that is not certain."""
     from gpucheck.place.placement import check_nameable, environment_by_index
 
@@ -432,7 +434,7 @@ def _run_command(
     from gpucheck.place.exec import environment_before, exec_command
     from gpucheck.place.supervise import supervise
 
-    with machine_for_child("place", shared) as probes, in_full(shared):
+    with machine_for_child("place", shared) as probes, add_error_details(shared):
         lease = take(probes)
     check_runnable(lease.answer)
     if lease.answer.error is not None:
@@ -491,7 +493,7 @@ class WaitReporter:
 
 
 @contextmanager
-def in_full(shared: Shared) -> Iterator[None]:
+def add_error_details(shared: Shared) -> Iterator[None]:
     """Add to an error what `-v` says in addition."""
     try:
         yield

@@ -198,8 +198,8 @@ def _say(document: SavedDocument, shared: Shared) -> None:
     if shared.format not in MARKED and not quiet:
         write_stderr(printable(f"gpucheck: {origin(document)}"))
     has_table = shown and report.result is not None
-    in_table = codes_in_table(report) if has_table or shared.format == "line" else ()
-    write_messages(report, quiet=quiet, without=in_table)
+    shown_codes = codes_in_table(report) if has_table or shared.format == "line" else ()
+    write_messages(report, quiet=quiet, without=shown_codes)
     if document.ignored and shared.verbosity > 0:
         some = ", ".join(document.ignored[:MOST_IGNORED])
         more = len(document.ignored) - MOST_IGNORED

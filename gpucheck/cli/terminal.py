@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpucheck.report.envelope import Failure, Notice, Report
 from gpucheck.report.errors import ExitCode, WrongUseError
-from gpucheck.report.text import View, on_recording, printable, protect_blanks, restore_blanks
+from gpucheck.report.text import View, printable, protect_blanks, restore_blanks, step_on_recording
 
 if TYPE_CHECKING:
     from typing import TextIO
@@ -162,7 +162,7 @@ def write_messages(
 ) -> None:
     """Write the error and the warnings of a report to stderr, but for those with these codes."""
     if report.error is not None and report.error.code not in without:
-        steps = tuple(on_recording(step, source) for step in report.error.remedy)
+        steps = tuple(step_on_recording(step, source) for step in report.error.remedy)
         write_failure(report.error._replace(remedy=steps))
     if not quiet:
         write_warnings(one for one in report.warnings if one.code not in without)

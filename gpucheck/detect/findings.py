@@ -10,7 +10,7 @@ from typing import Any
 from gpucheck.data import read_table
 from gpucheck.detect.machine import KERNEL_LOG, Machine
 from gpucheck.detect.model import Cause, Finding, Layer
-from gpucheck.detect.remedies import for_gpu
+from gpucheck.detect.remedies import steps_for_gpu
 from gpucheck.drivers.evidence import GpuHealthReading
 from gpucheck.drivers.native import BINDING_TOO_OLD, NOT_SUPPORTED, gives_nvml_code
 from gpucheck.drivers.readings import HUNG, GpuReading
@@ -109,7 +109,7 @@ def explain_finding(finding: Finding, trouble: Trouble | None) -> Finding:
     )
 
 
-def over_gpus(machine: Machine, check_id: str, well: str, judge: Judge) -> list[Finding]:
+def judge_gpus(machine: Machine, check_id: str, well: str, judge: Judge) -> list[Finding]:
     """Judge every GPU that answers; `well` is the summary for healthy GPUs.
 
     Each GPU with trouble gets a finding of its own, so that a document of many healthy GPUs stays
@@ -127,7 +127,7 @@ def over_gpus(machine: Machine, check_id: str, well: str, judge: Judge) -> list[
             judgement.status,
             f"GPU {gpu.index}: {judgement.summary}",
             *judgement.evidence,
-            remedy=for_gpu(gpu.index, judgement.remedy),
+            remedy=steps_for_gpu(gpu.index, judgement.remedy),
             gpu=gpu.uuid,
             cause=judgement.cause,
         )

@@ -364,8 +364,8 @@ def _problems(
         missing = _missing(machine, build, check)
         # The packages of damaged files are reinstalled together with those of deleted ones.
         yield missing._replace(remedy=()) if build.broken and build.owners else missing
-    yield from _against_driver(machine, build, check)
-    yield from _against_gpus(machine, build, test, check)
+    yield from _driver_troubles(machine, build, check)
+    yield from _gpu_troubles(machine, build, test, check)
 
 
 def _rivals(build: BuildReading) -> Trouble:
@@ -434,7 +434,7 @@ def _reinstall(machine: Machine, build: BuildReading) -> str:
     return reinstall_command(machine.builds, build, guide.get("index"))
 
 
-def _against_driver(
+def _driver_troubles(
     machine: Machine, build: BuildReading, check: FrameworkCheck
 ) -> Iterator[Trouble]:
     driver = machine.nvml.driver_version
@@ -451,7 +451,7 @@ def _against_driver(
         )
 
 
-def _against_gpus(
+def _gpu_troubles(
     machine: Machine, build: BuildReading, test: TrialReading | None, check: FrameworkCheck
 ) -> Iterator[Trouble]:
     """Compare with every kind of GPU of this machine: a build needs code for it."""

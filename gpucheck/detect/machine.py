@@ -191,7 +191,7 @@ class Machine:
         return "launch" in vars(self) and any(each.right for each in self.launch.launches)
 
     @property
-    def after_launch(self) -> NvmlReading:
+    def reading_after_launch(self) -> NvmlReading:
         """The GPUs that answered, as NVML reports them after a kernel has run; empty before."""
         # Only a launch by another check counts: a run without that check starts no kernel.
         return self._nvml_after_launch if "launch" in vars(self) else NvmlReading()
@@ -211,7 +211,7 @@ class Machine:
         """The GPUs that NVML has called lost so far, by index, with its first error."""
         listed = ((gpu.index, gpu.failure) for gpu in self.nvml.gpus)
         looked = ((gpu.index, gpu.failure) for gpu in self.health.gpus)
-        later = ((gpu.index, gpu.failure) for gpu in self.after_launch.gpus)
+        later = ((gpu.index, gpu.failure) for gpu in self.reading_after_launch.gpus)
         lost: dict[int, ProbeFailure] = {}
         for index, failure in (*listed, *looked, *later):
             if failure is not None and failure.library_code in GONE:

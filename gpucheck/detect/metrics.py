@@ -37,10 +37,10 @@ def metrics(report: Report) -> Iterator[Metric]:
         "Number of findings in each state.",
         [({"status": each.value}, counts[each]) for each in CheckStatus],
     )
-    yield from _of_gpus(detection)
+    yield from _gpu_metrics(detection)
 
 
-def _of_gpus(detection: Detection) -> Iterator[Metric]:
+def _gpu_metrics(detection: Detection) -> Iterator[Metric]:
     """Yield how many checks failed on each GPU, and each finding that is not ok."""
     gpus = [
         gpu_labels(index=gpu.index, uuid=gpu.uuid, pci_bus_id=gpu.pci_bus_id, name=gpu.name)

@@ -371,7 +371,7 @@ def _shut_out(scene: Scene) -> Iterator[Obstacle]:
         )
 
 
-def _for_cpus(scene: Scene) -> Iterator[Obstacle]:
+def _find_cpu_builds(scene: Scene) -> Iterator[Obstacle]:
     """Look for frameworks that were built without CUDA."""
     frameworks = scene.process.frameworks
     built = [framework for framework in frameworks if framework.gpu_build is False]
@@ -498,13 +498,13 @@ def _no_obstacle(scene: Scene) -> Iterator[Obstacle]:
             ),
             remedy=(
                 "Look for a CUDA error in its own output.",
-                *(_CONTAINER_STEPS if _in_a_container(process) else ()),
+                *(_CONTAINER_STEPS if _is_contained(process) else ()),
                 "See whether CUDA works: gpucheck detect",
             ),
         )
 
 
-def _in_a_container(process: ProcessFilesReading) -> bool:
+def _is_contained(process: ProcessFilesReading) -> bool:
     """Return whether a container's control group has it, as the host sees that."""
     if process.cgroup is None or process.initial_namespace is False:
         return False
@@ -553,7 +553,7 @@ _FINDERS: tuple[Callable[[Scene], Iterator[Obstacle]], ...] = (
     _hidden,
     _told_to_use_cpu,
     _shut_out,
-    _for_cpus,
+    _find_cpu_builds,
     _bad_libcuda,
     _libraries_missing,
     _stopped,

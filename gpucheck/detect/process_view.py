@@ -48,7 +48,7 @@ def blocks(report: Report, view: View) -> Iterator[Block]:
     yield from _facts(found, view)
 
 
-def in_table(report: Report) -> Collection[str]:
+def shown_codes(report: Report) -> Collection[str]:
     """Return the codes of the messages that the table shows."""
     return ("not-recorded",)
 

@@ -186,7 +186,7 @@ def install_libraries(machine: Machine) -> str:
     return f"{wanted}: {packages}" if packages else f"{wanted}."
 
 
-def for_gpu(index: int, steps: Iterable[str]) -> tuple[str, ...]:
+def steps_for_gpu(index: int, steps: Iterable[str]) -> tuple[str, ...]:
     """Return the steps with the GPU named, so that a reset does not hit all GPUs."""
     reset = "nvidia-smi --gpu-reset"
     return tuple(step.replace(reset, f"nvidia-smi -i {index} --gpu-reset") for step in steps)

@@ -33,12 +33,12 @@ from gpucheck.detect.remedies import adapt
 from gpucheck.detect.verdict import (
     GOOD,
     KNOWN_BY_SIGNS,
-    by_nvml_only,
     conclude,
     exit_code_of,
     is_health_unknown,
     is_hung,
     judge,
+    limit_to_nvml,
     not_reached,
 )
 from gpucheck.drivers.interface import Probes
@@ -102,7 +102,7 @@ def detect_on(machine: Machine) -> Answer:
     builds = machine.builds if any(f.layer is Layer.FRAMEWORK for f in findings) else None
     detection = conclude(findings, partial=len(checks) < len(CHECKS), looked_at=builds)
     if wanted.quick:
-        detection = by_nvml_only(detection)
+        detection = limit_to_nvml(detection)
     files = (Layer.ENVIRONMENT, Layer.PCI, Layer.KERNEL)
     reads_nvml = any(check.LAYER not in files for check in checks)
     return Answer(

@@ -130,7 +130,7 @@ def judge(
     proven = _proven_by_launch(judged, chain.get(launch.ID))
     if cupy_failure is not None:
         proven = [
-            frameworks.after_launch(f, cupy_failure) if f.id == frameworks.CUPY.ID else f
+            frameworks.judge_failed_launch(f, cupy_failure) if f.id == frameworks.CUPY.ID else f
             for f in proven
         ]
     return tuple(_hang_reported_once(_loss_reported_once(_without_uvm(proven))))
@@ -371,7 +371,7 @@ def _first(
     return next((f for f in findings if f.status is status and f.layer in layers), None)
 
 
-def by_nvml_only(detection: Detection) -> Detection:
+def limit_to_nvml(detection: Detection) -> Detection:
     """Return the detection of --quick, which proves nothing of what programs get."""
     found = next((f for f in detection.checks if f.id == nvml.ID), None)
     cause = next((f for f in detection.checks if f.id == detection.cause_check), None)

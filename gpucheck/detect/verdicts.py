@@ -30,11 +30,11 @@ def verdicts(result: object) -> list[Verdict]:
     found = []
     for finding in result.checks:
         seen[finding.id, finding.gpu] += 1
-        found.append(_of_finding(finding, indices, number=seen[finding.id, finding.gpu]))
+        found.append(_finding_verdict(finding, indices, number=seen[finding.id, finding.gpu]))
     return found
 
 
-def _of_finding(finding: Finding, indices: dict[str, int], *, number: int) -> Verdict:
+def _finding_verdict(finding: Finding, indices: dict[str, int], *, number: int) -> Verdict:
     """Return one verdict; of several of a check, which GitLab would drop, each has its `number`."""
     index = None if finding.gpu is None else indices.get(finding.gpu)
     device = "node" if finding.gpu is None else finding.gpu if index is None else f"GPU {index}"

@@ -72,7 +72,7 @@ def records(result: object) -> Iterator[tuple[str, object]]:
         yield from (("framework", framework) for framework in result.frameworks)
 
 
-def in_table(report: Report) -> Collection[str]:
+def shown_codes(report: Report) -> Collection[str]:
     """Return the codes of the messages that the table shows: every warning."""
     return {one.code for one in report.warnings}
 

@@ -34,7 +34,7 @@ def blocks(report: Report, view: View) -> Iterator[Block]:
     yield from (Line(note.message, CheckStatus.WARN) for note in notes)
 
 
-def in_table(report: Report) -> Collection[str]:
+def shown_codes(report: Report) -> Collection[str]:
     """Return the codes of the messages that the table shows: every warning."""
     return {one.code for one in report.warnings}
 

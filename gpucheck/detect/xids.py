@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from gpucheck.data import read_table
 from gpucheck.detect.machine import Machine
 from gpucheck.detect.model import About, Finding
-from gpucheck.detect.remedies import for_gpu
+from gpucheck.detect.remedies import steps_for_gpu
 from gpucheck.drivers.host.kernel_log import MOST_OF_AN_XID
 from gpucheck.report.envelope import CheckStatus, Evidence
 from gpucheck.report.text import elapsed
@@ -334,7 +334,7 @@ def _judge(
         _STATUS[facts.judgement],
         _sentence(_name(machine, pci_bus_id), xids, came_back=bool(before)),
         *_evidence(machine, xids, before),
-        remedy=steps if gpu is None else for_gpu(gpu.index, steps),
+        remedy=steps if gpu is None else steps_for_gpu(gpu.index, steps),
         gpu=gpu.uuid if gpu else None,
         cause=f"xid-{number}",
     )

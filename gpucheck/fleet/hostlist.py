@@ -180,7 +180,7 @@ def read_expected(text: str) -> Expected:
     if not text.startswith("@"):
         found: Expected = dict.fromkeys(expand(text))
     else:
-        found = _of_lines(_lines(text[1:]), text)
+        found = _parse_lines(_lines(text[1:]), text)
     if not found:
         raise WrongUseError(
             code="no-hosts", message=f"{printable(text[:60])!r} names no host at all."
@@ -203,7 +203,7 @@ def _lines(name: str) -> list[str]:
     )
 
 
-def _of_lines(lines: list[str], text: str) -> Expected:
+def _parse_lines(lines: list[str], text: str) -> Expected:
     found: Expected = {}
     for line in lines:
         words = line.partition("#")[0].split()

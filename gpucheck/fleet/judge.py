@@ -97,7 +97,7 @@ def judge(
     judged = np.zeros(gpu_count, dtype=np.int64)
     worst = np.full(gpu_count, -np.inf)
     for number, sample in enumerate(samples):
-        runs = _by_gpu(sample, rule)
+        runs = _runs_by_gpu(sample, rule)
         group, centre, scale = _referred(sample.group, runs, rule, baseline or {})
         groups.append(group)
         if centre is None or scale is None:
@@ -154,7 +154,7 @@ class _Runs:
     values: Floats
 
 
-def _by_gpu(sample: Sample, rule: JudgementRule) -> _Runs:
+def _runs_by_gpu(sample: Sample, rule: JudgementRule) -> _Runs:
     """Return the runs of each GPU.
 
     Its confirmed speed is the one that so many of its runs do not exceed as must agree: the
@@ -188,7 +188,7 @@ def _referred(
     group = group._replace(gpus=count, median=centre, scale=scale)
     stored = baseline.get(group.key)
     if stored is not None and stored.median > 0:
-        centre, scale, shift = _by_baseline(runs.medians, stored, rule)
+        centre, scale, shift = _scale_by_baseline(runs.medians, stored, rule)
         group = group._replace(
             judged_by=JudgedBy.BASELINE, baseline_median=stored.median, shift_percent=shift
         )
@@ -229,7 +229,7 @@ def healthy_part(medians: Floats, rule: JudgementRule) -> tuple[float, float]:
     return centre, scale
 
 
-def _by_baseline(
+def _scale_by_baseline(
     medians: Floats, stored: Reference, rule: JudgementRule
 ) -> tuple[float, float, float]:
     """Return the centre and the scale by a stored reference, and how far the group has moved.
@@ -413,7 +413,7 @@ def attribute(
         if count < 2 or count < rule.node_share * total:
             continue
         # Where a fifth of all GPUs are slow, many nodes have half of theirs by chance.
-        chance = at_least(count, total, len(bad), len(judged))
+        chance = chance_of_at_least(count, total, len(bad), len(judged))
         if chance * len(of_node) <= rule.risk:
             text = f"{count} of {total} GPUs of {host} are slow: seek the cause in the node"
             yield Attribution(Scope.NODE, host, count, total, text, chance)
@@ -423,7 +423,7 @@ def attribute(
         here = len(hosts & slow_nodes)
         if here < 3:
             continue
-        chance = at_least(here, len(hosts), len(slow_nodes), len(known))
+        chance = chance_of_at_least(here, len(hosts), len(slow_nodes), len(known))
         if chance * len(racks) <= rule.rack_risk:
             text = (
                 f"{here} of {len(hosts)} nodes of rack {rack} have slow GPUs: seek it in the rack"
@@ -431,7 +431,7 @@ def attribute(
             yield Attribution(Scope.RACK, rack, here, len(hosts), text, chance)
 
 
-def at_least(here: int, size: int, bad: int, total: int) -> float:
+def chance_of_at_least(here: int, size: int, bad: int, total: int) -> float:
     """Return how likely at least `here` of `size` are bad, if `bad` of `total` are, by chance.
 
     By logarithms: of whole numbers, two racks of ten thousands of nodes would take minutes.

@@ -210,7 +210,7 @@ def _report(document: Mapping[str, Any], command: str) -> NodeFacts:
         conclusion=_text(result, "conclusion") if outcome is not Outcome.OK else None,
         time=_time(document),
         gpucheck_version=_text(_map(document, "tool"), "version"),
-        inventory=_of_node(host, result, command),
+        inventory=_node_facts(host, result, command),
         gpus=gpus,
         speeds=speeds,
         busy=busy,
@@ -252,7 +252,7 @@ def _reasons(
         yield f"{command} ended with code {code}"
 
 
-def _of_node(host: Mapping[str, Any], result: Mapping[str, Any], command: str) -> dict[str, str]:
+def _node_facts(host: Mapping[str, Any], result: Mapping[str, Any], command: str) -> dict[str, str]:
     """Return the facts of a node that should be alike, by name."""
     found = {key: _text(host, key) for key in ("driver_version", "cuda_driver_version", "kernel")}
     if command == "list":

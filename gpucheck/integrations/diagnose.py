@@ -114,12 +114,12 @@ def look(probes: Probes, framework: str | None, *, python: str) -> Detection:
 def diagnosis_of(detection: Detection) -> Diagnosis | None:
     """Return the first broken layer, else the bad build; None if there is neither."""
     if detection.first_failure is not None or not detection.usable:
-        return _of_machine(detection)
+        return _diagnose_machine(detection)
     builds = (each for each in detection.checks if each.layer is Layer.FRAMEWORK)
-    return next((_of_framework(each) for each in builds if each.status in WRONG), None)
+    return next((_diagnose_framework(each) for each in builds if each.status in WRONG), None)
 
 
-def _of_machine(detection: Detection) -> Diagnosis:
+def _diagnose_machine(detection: Detection) -> Diagnosis:
     check = detection.first_failure or detection.cause_check
     return Diagnosis(
         status=CheckStatus.FAIL if detection.first_failure else CheckStatus.UNKNOWN,
@@ -131,7 +131,7 @@ def _of_machine(detection: Detection) -> Diagnosis:
     )
 
 
-def _of_framework(finding: Finding) -> Diagnosis:
+def _diagnose_framework(finding: Finding) -> Diagnosis:
     unknown = finding.status is CheckStatus.UNKNOWN
     return Diagnosis(
         status=CheckStatus.UNKNOWN if unknown else CheckStatus.FAIL,

@@ -35,13 +35,13 @@ def advise(
     visibility: Visibility, gpus: Sequence[GpuReading], environment: Mapping[str, str]
 ) -> list[Notice]:
     """Return the notices about the variables, most important first; never raises."""
-    found = [*_about_value(visibility), *_about_order(visibility, gpus)]
+    found = [*_value_notices(visibility), *_order_notices(visibility, gpus)]
     says_all = any(item.code == "visible-devices-all" for item in found)
     if not says_all and not hides_on_purpose(visibility):
-        found += _about_entries(visibility, gpus)
-    found += _about_slurm(visibility, environment)
-    found += _about_containers(visibility, gpus, environment)
-    found += _about_mps(visibility, environment)
+        found += _entry_notices(visibility, gpus)
+    found += _slurm_notices(visibility, environment)
+    found += _container_notices(visibility, gpus, environment)
+    found += _mps_notices(visibility, environment)
     if visibility.disagreement is not None:
         found.append(_notice("driver-disagrees-with-rules", visibility.disagreement))
     return found
@@ -56,7 +56,7 @@ def hides_on_purpose(visibility: Visibility) -> bool:
     return text is not None and _NO_GPU.fullmatch(text) is not None
 
 
-def _about_entries(visibility: Visibility, gpus: Sequence[GpuReading]) -> Iterator[Notice]:
+def _entry_notices(visibility: Visibility, gpus: Sequence[GpuReading]) -> Iterator[Notice]:
     """Name the first entry that is dropped, and say if none is left."""
     text = visibility.cuda_visible_devices
     if text == "" and gpus:
@@ -84,7 +84,7 @@ def _notice(code: str, message: str) -> Notice:
     return Notice(code=code, message=message)
 
 
-def _about_value(visibility: Visibility) -> Iterator[Notice]:
+def _value_notices(visibility: Visibility) -> Iterator[Notice]:
     text = visibility.cuda_visible_devices
     if not text:
         return
@@ -117,7 +117,7 @@ def _entry_with_rest(text: str) -> str | None:
     return next((part for part in plain if _NUMBER_AND_REST.match(part)), None)
 
 
-def _about_order(visibility: Visibility, gpus: Sequence[GpuReading]) -> Iterator[Notice]:
+def _order_notices(visibility: Visibility, gpus: Sequence[GpuReading]) -> Iterator[Notice]:
     order = visibility.cuda_device_order
     if order not in (None, "", FASTEST_FIRST, PCI_BUS_ID):
         message = (
@@ -136,7 +136,7 @@ def _about_order(visibility: Visibility, gpus: Sequence[GpuReading]) -> Iterator
         yield _notice("ordinal-on-unlike-gpus", message)
 
 
-def _about_slurm(visibility: Visibility, environment: Mapping[str, str]) -> Iterator[Notice]:
+def _slurm_notices(visibility: Visibility, environment: Mapping[str, str]) -> Iterator[Notice]:
     if not environment.get("SLURM_JOB_ID"):
         return
     text = visibility.cuda_visible_devices
@@ -163,7 +163,7 @@ def _numbers(text: str) -> list[str]:
     return [part.strip() for part in text.split(",")]
 
 
-def _about_containers(
+def _container_notices(
     visibility: Visibility, gpus: Sequence[GpuReading], environment: Mapping[str, str]
 ) -> Iterator[Notice]:
     wanted = environment.get("NVIDIA_VISIBLE_DEVICES")
@@ -192,7 +192,7 @@ def _about_containers(
         )
 
 
-def _about_mps(visibility: Visibility, environment: Mapping[str, str]) -> Iterator[Notice]:
+def _mps_notices(visibility: Visibility, environment: Mapping[str, str]) -> Iterator[Notice]:
     text = visibility.cuda_visible_devices
     if environment.get("CUDA_MPS_PIPE_DIRECTORY") and text and not looks_like_uuid(text):
         yield _notice(

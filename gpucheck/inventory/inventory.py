@@ -341,7 +341,7 @@ def _named(name: str, gpus: Sequence[Gpu]) -> list[Gpu]:
     return found
 
 
-def of_user(inventory: Inventory, user: str | None) -> Inventory:
+def keep_user(inventory: Inventory, user: str | None) -> Inventory:
     """Keep the GPUs on which this user runs something, with only that user's processes."""
     if user is None:
         return inventory

@@ -99,12 +99,12 @@ def metrics(report: Report) -> Iterator[Metric]:
     )
     for name, (text, reading) in _READINGS.items():
         yield gauge(name, text, [(labels, reading(gpu)) for labels, gpu in labelled])
-    yield from _of_instances(
+    yield from _instance_metrics(
         [(labels, each) for labels, gpu in labelled for each in gpu.mig.instances]
     )
 
 
-def _of_instances(instances: list[tuple[Labels, MigInstance]]) -> Iterator[Metric]:
+def _instance_metrics(instances: list[tuple[Labels, MigInstance]]) -> Iterator[Metric]:
     """Yield the memory of MIG instances, whose labels too are DCGM-exporter's."""
     labelled = [
         (

@@ -111,7 +111,7 @@ WORDS = {
 IN_ROWS = ("gpu-lost", "gpu-error")
 
 
-def in_table(report: Report) -> Collection[str]:
+def shown_codes(report: Report) -> Collection[str]:
     """Return the codes of the messages that the table shows; a topology has no rows of GPUs."""
     found = report.result
     return () if isinstance(found, Inventory) and found.topology is not None else IN_ROWS
@@ -348,14 +348,14 @@ def unwell(gpus: Sequence[Gpu], view: View) -> Iterator[Block]:
     found = [(gpu, trouble) for gpu in gpus for trouble in _troubles(gpu)]
     causes = group_by(found, lambda each: each[1].cause or each[1].summary).values()
     for concerned in sorted(causes, key=lambda each: each[0][1].status is not CheckStatus.FAIL):
-        yield Line(_in_one_line(concerned), CheckStatus.WARN)
+        yield Line(_join_concerned(concerned), CheckStatus.WARN)
     # An error says itself what to run.
     failed = any(gpu.state is GpuState.ERROR for gpu, _ in found)
     if found and not failed and view.verbosity >= 0:
         yield Line("what to do: gpucheck detect", indent=2, style="dim")
 
 
-def _in_one_line(concerned: Sequence[tuple[Gpu, GpuTrouble]]) -> str:
+def _join_concerned(concerned: Sequence[tuple[Gpu, GpuTrouble]]) -> str:
     """Return what several cards have, where their figures differ with those of the first."""
     (summary, same), *unlike = group_by(concerned, lambda each: each[1].summary).items()
     others = [gpu.index for _, found in unlike for gpu, _ in found]

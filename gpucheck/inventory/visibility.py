@@ -75,7 +75,7 @@ def apply_rules(
     `visible` of the result holds UUIDs by ascending CUDA ordinal. It is None when only
     the driver knows the order, or what is visible at all; `open_question` then says why.
     """
-    gpus = by_bus(gpus)
+    gpus = sort_by_bus(gpus)
     entries: list[Entry] = []
     if cuda_visible_devices is None:
         # Which instance an older driver takes when none is named, only the driver knows.
@@ -106,7 +106,7 @@ def apply_rules(
     )
 
 
-def by_bus(gpus: Sequence[GpuReading]) -> tuple[GpuReading, ...]:
+def sort_by_bus(gpus: Sequence[GpuReading]) -> tuple[GpuReading, ...]:
     """Return the GPUs as CUDA_DEVICE_ORDER=PCI_BUS_ID counts them: by ascending bus id.
 
     NVML promises no order (nvmlDeviceGetHandleByIndex). Those without a readable bus id come last.
@@ -201,7 +201,7 @@ def _judge(text: str, order: str | None, gpus: Sequence[GpuReading]) -> list[Ent
     if _repeats(entries[:end]):
         return [Entry(text=entry.text, problem=NAMED_TWICE) for entry in entries]
     kept = _leave_open(entries, end)
-    return kept + entries[end : end + 1] + _after_invalid(entries, end)
+    return kept + entries[end : end + 1] + _drop_after_invalid(entries, end)
 
 
 def _repeats(entries: Sequence[Entry]) -> bool:
@@ -232,7 +232,7 @@ def _leave_open(entries: Sequence[Entry], end: int) -> list[Entry]:
     return [entry._replace(question=entry.question or question) for entry in kept]
 
 
-def _after_invalid(entries: Sequence[Entry], end: int) -> list[Entry]:
+def _drop_after_invalid(entries: Sequence[Entry], end: int) -> list[Entry]:
     if end == len(entries):
         return []
     text = entries[end].text

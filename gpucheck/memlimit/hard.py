@@ -68,10 +68,10 @@ class HardFacts:
 
 def missing_prerequisites(facts: HardFacts) -> list[Missing]:
     """Return every prerequisite that is not met, the most basic first."""
-    return [*_of_the_driver(facts), *_of_the_system(facts), *_of_the_gpus(facts)]
+    return [*_missing_in_driver(facts), *_missing_in_system(facts), *_missing_in_gpus(facts)]
 
 
-def _of_the_driver(facts: HardFacts) -> Iterator[Missing]:
+def _missing_in_driver(facts: HardFacts) -> Iterator[Missing]:
     version = facts.driver_version or ""
     major = version.partition(".")[0]
     needed = FIRST_DRIVER_WITH_LIMITS
@@ -93,7 +93,7 @@ def _new_driver(facts: HardFacts) -> str:
     return f"Install NVIDIA driver {FIRST_DRIVER_WITH_LIMITS} or newer, then reboot."
 
 
-def _of_the_system(facts: HardFacts) -> Iterator[Missing]:
+def _missing_in_system(facts: HardFacts) -> Iterator[Missing]:
     if facts.group.version != 2:
         what = "version 1" if facts.group.version == 1 else "not mounted"
         fact = f"the cgroup tree at /{MOUNT} is {what}, and version 2 is needed"
@@ -118,7 +118,7 @@ def _unified_tree(facts: HardFacts) -> str:
     )
 
 
-def _of_the_gpus(facts: HardFacts) -> Iterator[Missing]:
+def _missing_in_gpus(facts: HardFacts) -> Iterator[Missing]:
     if facts.mig_indices:
         numbers = ",".join(map(str, facts.mig_indices))
         many = len(facts.mig_indices) > 1

@@ -234,7 +234,7 @@ def _parse(spec: str) -> DeviceSpec:
 def _uuid_of(spec: str, gpus: Sequence[Gpu]) -> str:
     parsed = _parse(spec)
     if parsed.uuid is not None:
-        return _by_prefix(spec, gpus)
+        return _find_by_prefix(spec, gpus)
     try:
         device = resolve(parsed, gpus, soft=False)
     except BadAnswerError as error:
@@ -247,7 +247,7 @@ def _uuid_of(spec: str, gpus: Sequence[Gpu]) -> str:
     return device.uuid
 
 
-def _by_prefix(spec: str, gpus: Sequence[Gpu]) -> str:
+def _find_by_prefix(spec: str, gpus: Sequence[Gpu]) -> str:
     found = [
         device.uuid
         for device in visible_devices(gpus)
@@ -364,7 +364,7 @@ def _limit(amount: Amount, device: CudaDevice, overhead: Overhead) -> GpuMemoryL
         uuid=device.uuid,
         memory_total_bytes=total,
         limit_bytes=limit,
-        allocator_limit_bytes=_for_allocators(amount, device, limit, overhead),
+        allocator_limit_bytes=_allocator_limit(amount, device, limit, overhead),
         context_estimate_bytes=overhead.context_bytes,
         library_estimate_bytes=overhead.library_bytes,
         memory_free_bytes=free,
@@ -379,7 +379,7 @@ def _limit(amount: Amount, device: CudaDevice, overhead: Overhead) -> GpuMemoryL
     )
 
 
-def _for_allocators(
+def _allocator_limit(
     amount: Amount, device: CudaDevice, limit: int | None, overhead: Overhead
 ) -> int | None:
     """Subtract what is allocated outside the allocators, if that was requested."""

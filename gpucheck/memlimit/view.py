@@ -101,7 +101,7 @@ def _summary(limit: MemoryLimit) -> Iterator[Block]:
         if any(gpu.limit_bytes is None for gpu in limit.gpus):
             yield Line(_UNKNOWN, style="yellow")
         elif limit.overhead is not None:
-            yield Line(_beyond_allocators(limit.gpus, limit.overhead))
+            yield Line(_explain_excess(limit.gpus, limit.overhead))
         yield Line("To run a program under it and watch its peak:")
         yield Command(f"{_command(limit)} -- CMD")
         yield Gap()
@@ -189,7 +189,7 @@ def _limit_line(text: str, group: Sequence[GpuMemoryLimit], *, exact: bool) -> s
     return f"{text} is {amount} of {whole} on {which}"
 
 
-def _beyond_allocators(
+def _explain_excess(
     gpus: Sequence[GpuMemoryLimit], overhead: Overhead, *, exact: bool = False
 ) -> str:
     """Return what nvidia-smi will show beyond what the allocators may take."""
@@ -286,7 +286,7 @@ def _software_name(software: Software) -> str:
 
 def _details(limit: MemoryLimit, error: Failure | None) -> Iterator[Block]:
     if limit.overhead is not None:
-        yield Line(_beyond_allocators(limit.gpus, limit.overhead, exact=True))
+        yield Line(_explain_excess(limit.gpus, limit.overhead, exact=True))
     if limit.software is not None:
         yield Line(_software_line(limit.software))
     if limit.verifications:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpucheck.drivers.host.process_tree import ProcessTree, Stat
-from gpucheck.drivers.host.processes import identify, in_initial_namespace, memory_by_process
+from gpucheck.drivers.host.processes import identify, is_in_initial_namespace, memory_by_process
 from gpucheck.drivers.interface import NvmlRequest
 from gpucheck.drivers.live import DEADLINE_BASE_S, DEADLINE_PER_GPU_S
 from gpucheck.drivers.nvml.client import NvmlSession
@@ -26,7 +26,7 @@ from gpucheck.memlimit.model import (
     WatchAction,
 )
 from gpucheck.memlimit.overhead import estimate_overhead
-from gpucheck.report.text import in_gib
+from gpucheck.report.text import format_gib
 
 #: Time between two readings.
 INTERVAL_S = 1.0
@@ -234,9 +234,9 @@ class Watcher:
         most = watched.culprits[0]
         others = f" and {len(by_pid) - 1} more" if len(by_pid) > 1 else ""
         self._machine.report(
-            f"the command takes {in_gib(sum(by_pid.values()))} of GPU {limit.number}, above the"
-            f" limit of {in_gib(limit.limit_bytes or 0)} plus"
-            f" {in_gib(self._allowance(len(by_pid)))} allowance:"
+            f"the command takes {format_gib(sum(by_pid.values()))} of GPU {limit.number}, above the"
+            f" limit of {format_gib(limit.limit_bytes or 0)} plus"
+            f" {format_gib(self._allowance(len(by_pid)))} allowance:"
             f" {most.name or 'process'} ({most.pid}){others}"
         )
 
@@ -295,7 +295,7 @@ def open_watch(
             identify=lambda pids: identify(pids, Path("/"), {}),
             open_tree=lambda pid: ProcessTree(pid, mark=mark),
             report=report,
-            contained=in_initial_namespace(Path("/")) is False,
+            contained=is_in_initial_namespace(Path("/")) is False,
         )
         yield Watcher(plan.gpus, plan.overhead or estimate_overhead(None), action, machine)
     finally:

@@ -144,7 +144,7 @@ def resolve(spec: DeviceSpec, gpus: Sequence[Gpu], *, soft: bool) -> PlacedDevic
     _check_task(spec)
     _check_uuids(gpus)
     devices = _ordered(spec, gpus)
-    found = _find(spec, devices) if spec.uuid is None else _by_uuid(spec, devices)
+    found = _find(spec, devices) if spec.uuid is None else _find_by_uuid(spec, devices)
     _check_answering(spec, gpus, devices, found)
     if found is not None:
         return _placed(spec, found, devices, soft=False)
@@ -284,7 +284,7 @@ def _check_answering(
 _SILENT = {GpuState.LOST: "is lost", GpuState.ERROR: "does not answer"}
 
 
-def _by_uuid(spec: DeviceSpec, devices: Sequence[CudaDevice]) -> CudaDevice | None:
+def _find_by_uuid(spec: DeviceSpec, devices: Sequence[CudaDevice]) -> CudaDevice | None:
     start = (spec.uuid or "").lower()
     found = [device for device in devices if (device.uuid or "").lower().startswith(start)]
     if len(found) > 1:
@@ -463,13 +463,13 @@ def environment_by_index(
         InconclusiveError: the numbers are not certain.
     """
     chosen = list(dict.fromkeys(d.index for d in placement.devices if d.kind == "GPU"))
-    in_order = _in_cuda_order(gpus, ask_cuda, by_bus=ordered) if chosen else []
+    in_order = _sort_by_cuda(gpus, ask_cuda, by_bus=ordered) if chosen else []
     numbers = (str(in_order.index(index)) for index in chosen if index is not None)
     visible = {"CUDA_VISIBLE_DEVICES": ",".join(numbers) or NO_GPU}
     return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", **visible} if ordered else visible
 
 
-def _in_cuda_order(
+def _sort_by_cuda(
     gpus: Sequence[Gpu], ask_cuda: Callable[[], CudaReading], *, by_bus: bool
 ) -> list[int]:
     """Return NVML's indices by CUDA's number.

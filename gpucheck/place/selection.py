@@ -28,7 +28,7 @@ from gpucheck.place.model import (
 from gpucheck.place.placement import CudaDevice, programs
 from gpucheck.report.envelope import Notice
 from gpucheck.report.errors import BadAnswerError, WrongUseError
-from gpucheck.report.text import in_gib
+from gpucheck.report.text import format_gib
 from gpucheck.report.units import Amount
 
 #: What to do about GPUs that processes use without a claim.
@@ -415,7 +415,7 @@ def _wrong_kind(item: CudaDevice, request: SelectionRequest) -> str | None:
     total = item.memory_total_bytes
     least = request.min_free
     if least is not None and total is not None and least.bytes_of(total) > total:
-        return f"it has only {in_gib(total)}"
+        return f"it has only {format_gib(total)}"
     return None
 
 
@@ -428,7 +428,7 @@ def _too_busy(
         if free is None or total is None:
             return "its free memory cannot be read"
         if free < request.min_free.bytes_of(total):
-            return f"only {in_gib(free)} is free"
+            return f"only {format_gib(free)} is free"
     most = request.max_utilization_percent
     if most is not None:
         load = _load(item)
@@ -449,7 +449,7 @@ def _load(item: CudaDevice) -> int | None:
 def _described(item: CudaDevice) -> str:
     parts = []
     if item.memory_free_bytes is not None:
-        parts.append(f"{in_gib(item.memory_free_bytes)} free")
+        parts.append(f"{format_gib(item.memory_free_bytes)} free")
     load = _load(item)
     if load is not None:
         parts.append(f"load {load} %")
@@ -477,7 +477,7 @@ def best(
         unwell = sorted(
             (item for item in gpus if item.gpu.index in last), key=_rank(request.prefer)
         )
-        return sorted([*well, *unwell[: request.count - len(well)]], key=_by_index)
+        return sorted([*well, *unwell[: request.count - len(well)]], key=_index_key)
     ranked = sorted(well, key=_rank(request.prefer))
     count = request.count
     if request.prefer is Preference.NVLINK and count > 1:
@@ -486,7 +486,7 @@ def best(
         chosen = _nearest(ranked, count, _same_node)
     else:
         chosen = ranked[:count]
-    return sorted(chosen, key=_by_index)
+    return sorted(chosen, key=_index_key)
 
 
 def unmet_preference(
@@ -528,7 +528,7 @@ def unmet_preference(
             return None
 
 
-def _by_index(item: CudaDevice) -> tuple[int, str]:
+def _index_key(item: CudaDevice) -> tuple[int, str]:
     return (item.gpu.index, id_of(item))
 
 

@@ -34,7 +34,7 @@ from gpucheck.report.blocks import (
     opening,
 )
 from gpucheck.report.envelope import CheckStatus, Report
-from gpucheck.report.text import ABSENT, View, elapsed, exports, group_by, in_gib, ranges
+from gpucheck.report.text import ABSENT, View, elapsed, exports, format_gib, group_by, ranges
 
 #: Titles of the libraries in `PlacedDevice.names`, in the order they are shown.
 LIBRARIES = {
@@ -154,7 +154,7 @@ def _rank(item: Candidate, placement: Placement) -> int:
 
 
 def _free(item: Candidate) -> str:
-    return ABSENT if item.memory_free_bytes is None else in_gib(item.memory_free_bytes)
+    return ABSENT if item.memory_free_bytes is None else format_gib(item.memory_free_bytes)
 
 
 def _users(item: Candidate, placement: Placement) -> str:
@@ -182,7 +182,7 @@ def _places(placement: Placement, view: View) -> Iterator[Block]:
     yield from (_replaced(device) for device in devices if device.soft)
     if devices:
         yield _table(devices)
-        yield from _in_use(devices)
+        yield from _user_lines(devices)
 
 
 def _device(device: PlacedDevice, view: View) -> Iterator[Block]:
@@ -202,10 +202,10 @@ def _device(device: PlacedDevice, view: View) -> Iterator[Block]:
     users = group_by(filter(device.names.get, LIBRARIES), lambda library: device.names[library])
     names = (f"{'/'.join(LIBRARIES[x] for x in found)} {name}" for name, found in users.items())
     yield Line(", ".join(names), indent=INDENT)
-    yield from _in_use([device])
+    yield from _user_lines([device])
 
 
-def _in_use(devices: Sequence[PlacedDevice]) -> Iterator[Line]:
+def _user_lines(devices: Sequence[PlacedDevice]) -> Iterator[Line]:
     """Yield who computes on the devices already: a named one is given all the same."""
     used = {device.uuid: device for device in devices if device.used_by}
     for device in used.values():
@@ -359,7 +359,7 @@ def _claims(claims: ClaimList, now: str, view: View) -> Iterator[Block]:
             [_number(claim), _part(claim), _person(claim), _age(claim, now)],
             below=_below(claim, claim.path, more=more),
         )
-        for claim in sorted(claims.claims, key=_by_number)
+        for claim in sorted(claims.claims, key=_number_key)
     ]
     columns = [
         Column("GPU", right=True),
@@ -406,7 +406,7 @@ def _below(who: Claim | Holder, path: str | None = None, *, more: bool) -> tuple
     return tuple(Line(text, indent=2 * INDENT, style="dim") for text in lines if text)
 
 
-def _by_number(claim: Claim) -> tuple[bool, int]:
+def _number_key(claim: Claim) -> tuple[bool, int]:
     return claim.index is None, claim.index or 0
 
 

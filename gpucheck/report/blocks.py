@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from gpucheck.report.envelope import CheckStatus, Report
-from gpucheck.report.text import View, count_of, on_recording
+from gpucheck.report.text import View, count_of, step_on_recording
 
 
 class Span(NamedTuple):
@@ -182,10 +182,10 @@ def with_command(text: str, lead: str = "", *, indent: int = 4) -> Iterator[Line
         yield Line(f"Then {found['after']}", indent=behind)
 
 
-def for_recording(block: Block, view: View) -> Block:
+def block_for_recording(block: Block, view: View) -> Block:
     """Return a command, or a line that ends with one, as it is for the report's recording."""
     if isinstance(block, (Line, Command)) and isinstance(block.text, str):
-        return block._replace(text=on_recording(block.text, view.source))
+        return block._replace(text=step_on_recording(block.text, view.source))
     return block
 
 

@@ -18,7 +18,7 @@ class Document(NamedTuple):
     `LINES` has a function of the result for each format that is lines to copy; `line(result)` is
     the sentence of the format `line`; `charts(report, view)` yields the charts (report/charts.py)
     that --html and --plot draw, each only if the document has its values; `headline(report)` is the
-    `Headline` of a page, where `blocks` have none; `in_table(report)` are the codes of the error
+    `Headline` of a page, where `blocks` have none; `shown_codes(report)` are the codes of the error
     and the warnings that `blocks` shows, so that they are not repeated.
 
     The others are mappings for formats of other systems: `verdicts(result)` and `seconds(result)`

@@ -68,7 +68,7 @@ _ANSWERS = re.compile(
 )
 
 
-def on_recording(text: str, source: str | None) -> str:
+def step_on_recording(text: str, source: str | None) -> str:
     """Return a step whose command, at its end, answers from the same recording as the report."""
     if source is None or not _ANSWERS.search(text.rstrip(".")):
         return text
@@ -279,7 +279,7 @@ def percent_text(percent: float, gap: str = "") -> str:
     return f"<1{gap}%" if percent < 0.5 else f"{percent:.0f}{gap}%"
 
 
-def in_gib(value: int) -> str:
+def format_gib(value: int) -> str:
     """Return a byte count with one decimal in GiB, however small: "0.3 GiB"."""
     return f"{value / 1024**3:.1f} GiB"
 

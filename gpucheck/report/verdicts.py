@@ -52,7 +52,7 @@ def verdicts_of(report: Report) -> tuple[Verdict, ...]:
             one._replace(kind=Kind.SKIPPED) if one.kind is Kind.ERROR else one for one in found
         )
     if not any(one.kind in RED for one in found):
-        found = [*found, _of_report(report)]
+        found = [*found, _report_verdict(report)]
     return tuple(found)
 
 
@@ -63,7 +63,7 @@ def seconds_of(report: Report) -> float:
     return seconds
 
 
-def _of_report(report: Report) -> Verdict:
+def _report_verdict(report: Report) -> Verdict:
     """Return the verdict on the whole run, if no single check explains its exit code."""
     failure = report.error
     message = failure.message if failure else "; ".join(one.message for one in report.warnings)

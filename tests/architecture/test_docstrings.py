@@ -1,4 +1,4 @@
-"""Every file says its duty."""
+"""Every file says its duty, and every function is a verb or the noun that it returns."""
 
 from __future__ import annotations
 
@@ -29,3 +29,18 @@ def test_module_docstring_is_a_sentence() -> None:
 
 def test_file_name_says_what_is_inside() -> None:
     assert offenders((path, EMPTY_NAMES & set(path.stem.split("_"))) for path in modules()) == {}
+
+
+#: `from_`, `to_`, `as_`, `with_` and `without_` are custom.
+PREPOSITION = re.compile(
+    r"^ *def _?(?:about|above|after|against|around|at|before|below|beside|between|beyond|by|for|in"
+    r"|into|near|of|off|on|out|over|per|since|through|under|until|within)_\w*",
+    re.MULTILINE,
+)
+
+
+def test_no_function_begins_with_a_preposition() -> None:
+    assert PREPOSITION.match("    def _of_run(self)")
+    assert (
+        offenders((path, PREPOSITION.findall(path.read_text("utf-8"))) for path in modules()) == {}
+    )

@@ -11,8 +11,8 @@ from gpucheck.bench.case import Kernel
 from gpucheck.bench.kernels import KERNELS
 from gpucheck.bench.plan import (
     Resources,
-    beyond_cache,
     fits,
+    grow_beyond_cache,
     lacking_memory,
     long_enough,
     make_plan,
@@ -465,7 +465,7 @@ def test_the_work_the_sizes_and_the_memory_of_each_kernel_are_as_recorded() -> N
         lines.append(f"## {name}  {sizes}  gpus_needed={kernel.gpus_needed}")
         longer = [long_enough(kernel, "float32", mode, [*CARDS, fast]) for mode in BenchMode]
         caches = [None, 2**20, 2**26, 3 * 2**26, 2**28]
-        walked = [beyond_cache(kernel, 1024, cache) for cache in caches]
+        walked = [grow_beyond_cache(kernel, 1024, cache) for cache in caches]
         lines.append(f"with fast memory: {longer}  beyond caches: {walked}")
         for dtype in kernel.dtypes[BenchMode.FULL]:
             work = kernel.work(kernel.shape(300), dtype)

@@ -18,7 +18,7 @@ import pytest
 from gpucheck.bench import plan, scheduler, session
 from gpucheck.bench.model import BenchGpu, BenchResult, Corruption, Measurement, Verified
 from gpucheck.bench.request_model import BenchMode, BenchRequest
-from gpucheck.bench.sampler import Sampler, off_by
+from gpucheck.bench.sampler import Sampler, describe_deviation
 from gpucheck.bench.session import (
     bench_here,
     conclude,
@@ -545,8 +545,8 @@ def test_a_busy_gpu_among_others_decides_nothing_and_hides_nothing() -> None:
 def test_a_copy_that_is_wrong_counts_its_numbers() -> None:
     counted = Verified(error=2.0, bound=0.0, ok=False, reference="the source, bit by bit")
 
-    assert off_by(counted) == "2 of its numbers differ from the source, bit by bit"
-    assert off_by(WRONG) == "its deviation from float64 is 0.5; at most 0.01 is allowed"
+    assert describe_deviation(counted) == "2 of its numbers differ from the source, bit by bit"
+    assert describe_deviation(WRONG) == "its deviation from float64 is 0.5; at most 0.01 is allowed"
 
 
 def requested(**changes: Any) -> BenchRequest:

@@ -13,7 +13,7 @@ from gpucheck.bench.gpu_training import CopiedTraining, GpuTraining, MultiGpuTra
 from gpucheck.bench.mnist import load_dataset
 from gpucheck.bench.model import Scope
 from gpucheck.bench.request_model import BenchMode, BenchRequest
-from gpucheck.bench.sampler import off_by
+from gpucheck.bench.sampler import describe_deviation
 from gpucheck.bench.training import (
     CpuTraining,
     TrainingPlan,
@@ -260,7 +260,9 @@ def test_a_weight_that_goes_wrong_in_a_timed_step_fails_the_row() -> None:
     found = case.check()
 
     assert not found.ok
-    assert off_by(found).startswith("its deviation from the zero sum that every step preserves is ")
+    assert describe_deviation(found).startswith(
+        "its deviation from the zero sum that every step preserves is "
+    )
 
 
 def test_a_weight_that_goes_wrong_in_a_step_for_the_accuracy_fails_the_row() -> None:

@@ -25,7 +25,7 @@ from gpucheck.bench.request_model import BenchMode
 from gpucheck.bench.rows_view import devices_text, row_name
 from gpucheck.bench.scheduler import TOO_SHORT
 from gpucheck.bench.session import conclude
-from gpucheck.bench.view import in_table
+from gpucheck.bench.view import shown_codes
 from gpucheck.drivers.gpu import BenchGpu
 from gpucheck.report.envelope import Answer, Failure
 from gpucheck.report.formats.table import render
@@ -781,7 +781,7 @@ def test_the_verdict_says_if_no_row_is_known_and_stderr_does_not_repeat_it() -> 
     text = render(report, View(width=160))
 
     assert "MEASURED 2 rows, all right against float64, no row is known well enough." in words(text)
-    assert set(in_table(report)) == {notice.code for notice in report.warnings}
+    assert set(shown_codes(report)) == {notice.code for notice in report.warnings}
 
 
 def test_repeated_products_that_differ_are_in_the_verdict() -> None:

@@ -64,7 +64,7 @@ def test_the_terminal_is_as_before(keyboard: int, end: type[BaseException] | Non
 def test_in_the_background_the_terminal_is_left_alone(
     keyboard: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_in_foreground", lambda terminal: False)
+    monkeypatch.setattr(module, "_is_in_foreground", lambda terminal: False)
     before = mode(keyboard)
     os.write(keyboard, b"q\n")
 

@@ -109,6 +109,6 @@ def test_nvml_is_asked_again_after_a_kernel_if_it_can_answer(
     machine = Machine(probes)
     _ = (machine.nvml, machine.launch)
 
-    _ = machine.after_launch
+    _ = machine.reading_after_launch
 
     assert (probes.asked.count("nvml") == 2) is again

@@ -161,7 +161,10 @@ def test_a_container_is_given_gpus_as_its_engine_does_it(engine: str, words: str
 def test_a_reset_names_the_gpu() -> None:
     steps = ("When idle: sudo nvidia-smi --gpu-reset", REBOOT)
 
-    assert remedies.for_gpu(3, steps) == ("When idle: sudo nvidia-smi -i 3 --gpu-reset", REBOOT)
+    assert remedies.steps_for_gpu(3, steps) == (
+        "When idle: sudo nvidia-smi -i 3 --gpu-reset",
+        REBOOT,
+    )
 
 
 @pytest.mark.parametrize(

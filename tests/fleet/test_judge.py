@@ -11,8 +11,8 @@ import pytest
 from gpucheck.fleet.judge import (
     Reference,
     Sample,
-    at_least,
     attribute,
+    chance_of_at_least,
     healthy_part,
     judge,
     shifts,
@@ -252,10 +252,10 @@ def test_without_racks_none_is_named() -> None:
 
 
 def test_chance_of_many_in_one_place() -> None:
-    assert at_least(0, 10, 5, 100) == 1
-    assert at_least(2, 2, 2, 4) == pytest.approx(1 / 6)
+    assert chance_of_at_least(0, 10, 5, 100) == 1
+    assert chance_of_at_least(2, 2, 2, 4) == pytest.approx(1 / 6)
     # Of 8 of 10, 5 are bad in any case if 7 of them are.
-    assert at_least(5, 8, 7, 10) == 1
+    assert chance_of_at_least(5, 8, 7, 10) == 1
 
 
 @pytest.mark.parametrize(("here", "size", "bad", "total"), [(3, 16, 9, 400), (1, 8, 700, 800)])
@@ -264,7 +264,9 @@ def test_chance_is_the_hypergeometric_one(here: int, size: int, bad: int, total:
         math.comb(bad, one) * math.comb(total - bad, size - one) for one in range(here, size + 1)
     ]
 
-    assert at_least(here, size, bad, total) == pytest.approx(sum(ways) / math.comb(total, size))
+    assert chance_of_at_least(here, size, bad, total) == pytest.approx(
+        sum(ways) / math.comb(total, size)
+    )
 
 
 @pytest.mark.parametrize(

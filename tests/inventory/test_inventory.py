@@ -26,8 +26,8 @@ from gpucheck.inventory.inventory import (
     cuda_version,
     judge_list,
     keep,
+    keep_user,
     list_gpus,
-    of_user,
     select_gpus,
     sort_gpus,
     take_inventory,
@@ -830,7 +830,7 @@ def test_keep_by_any_rule() -> None:
 def test_of_user() -> None:
     anna, bert = GpuProcess(pid=1, type="compute", user="anna"), GpuProcess(pid=2, type="mps")
     both = gpu(0, processes=(anna, bert))
-    found = of_user(inventory(both, gpu(1, processes=(bert,)), gpu(2), topology=LINKS), "anna")
+    found = keep_user(inventory(both, gpu(1, processes=(bert,)), gpu(2), topology=LINKS), "anna")
 
     assert indices(found) == [0]
     assert found.gpus[0].processes == (anna,)
@@ -838,7 +838,7 @@ def test_of_user() -> None:
 
 
 def test_of_nobody_is_of_everybody() -> None:
-    assert of_user(FOUR, None) is FOUR
+    assert keep_user(FOUR, None) is FOUR
 
 
 def by_temperature(item: Gpu) -> int | None:

@@ -11,14 +11,14 @@ from gpucheck.report.text import (
     binary_bytes,
     duration,
     exports,
+    format_gib,
     gibibytes,
-    in_gib,
-    on_recording,
     printable,
     protect_blanks,
     ranges,
     rate,
     restore_blanks,
+    step_on_recording,
     two_digits,
 )
 
@@ -97,7 +97,7 @@ def test_binary_bytes(value: int, text: str) -> None:
 
 
 def test_amounts_in_gib_stay_in_gib() -> None:
-    assert [in_gib(value) for value in (0, 2**28, 80 * 2**30, 2**40)] == [
+    assert [format_gib(value) for value in (0, 2**28, 80 * 2**30, 2**40)] == [
         "0.0 GiB", "0.2 GiB", "80.0 GiB", "1024.0 GiB",
     ]  # fmt: skip
 
@@ -221,8 +221,8 @@ def test_two_digits(factor: float, text: str) -> None:
     ],
 )
 def test_a_command_answers_from_the_same_recording(step: str, recorded: str) -> None:
-    assert on_recording(step, "my file") == recorded
-    assert on_recording(step, None) == step
+    assert step_on_recording(step, "my file") == recorded
+    assert step_on_recording(step, None) == step
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from gpucheck.bench.ci.model import ComparedRun
-from gpucheck.bench.ci.verdicts import PLAIN_UNITS, in_own_unit, made_by, spoken
+from gpucheck.bench.ci.verdicts import PLAIN_UNITS, made_by, spoken, value_with_unit
 from gpucheck.bench.model import BaselineUse, Direction, Gate, GateStatus, Scope
 from gpucheck.bench.rows_view import variant_text
 from gpucheck.report.blocks import Column, Inline, Row, Span, Table
@@ -107,7 +107,7 @@ def figure(value: float, unit: str) -> str:
     """Return a figure with a unit of fitting size; a profile's unit stays as it is."""
     if unit == "s" and 0 < value < 1:
         return duration(value)
-    return rate(value, unit) if unit in PLAIN_UNITS else in_own_unit(value, unit)
+    return rate(value, unit) if unit in PLAIN_UNITS else value_with_unit(value, unit)
 
 
 def signed(percent: float) -> str:

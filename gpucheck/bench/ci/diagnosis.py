@@ -115,7 +115,7 @@ def ruling(
     """
     if status is GateStatus.FAIL and _with_codes(figures, ENVIRONMENT) is None:
         return _explain(figures, limit, peers)
-    found = _of_doubts(figures)
+    found = _diagnose_doubts(figures)
     always_disturbed = any(
         one.doubt.code in ENVIRONMENT and one.processes >= len(figures.values)
         for one in figures.doubts
@@ -161,7 +161,7 @@ def _explain(figures: MetricValues, limit: float, peers: Sequence[MetricValues])
     return diagnose(case, evidence=_seen(figures))
 
 
-def _of_doubts(figures: MetricValues) -> Diagnosis:
+def _diagnose_doubts(figures: MetricValues) -> Diagnosis:
     """Return why a figure is too uncertain to decide."""
     found = (
         _blame(figures, GateClass.ENVIRONMENT, ENVIRONMENT, share=0.0)

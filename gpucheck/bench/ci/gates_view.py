@@ -41,14 +41,14 @@ def shows_rows(result: BenchResult, view: View) -> bool:
     return view.verbosity > 0 or (result.profile is None and result.baseline is None)
 
 
-def over_processes(result: BenchResult) -> BenchResult:
+def take_process_medians(result: BenchResult) -> BenchResult:
     """Return a result whose rows are the medians over its processes, to be shown."""
     if result.profile is not None:
         return result
-    return replace(result, measurements=tuple(map(_over_processes, result.measurements)))
+    return replace(result, measurements=tuple(map(_take_row_medians, result.measurements)))
 
 
-def _over_processes(row: Measurement) -> Measurement:
+def _take_row_medians(row: Measurement) -> Measurement:
     medians = row.process_times_s
     if len(medians) < 2 or not row.time_s:
         return row
@@ -123,7 +123,7 @@ def gate_blocks(gates: Sequence[Gate], view: View, *, notes: bool = True) -> Ite
     loud = [gate for gate in gates if _is_loud(gate)]
     loud.sort(key=lambda gate: (_is_warning(gate), _ORDER.index(gate.status)))
     for group in _alike(loud, lambda gate: (*_mark(gate), gate.class_, gate.next)):
-        yield from _in_full(group, view)
+        yield from _gate_details(group, view)
         yield Gap()
     if view.verbosity < 0:
         return
@@ -173,7 +173,7 @@ def _mark(gate: Gate) -> tuple[CheckStatus, str]:
     return STATUSES[gate.status]
 
 
-def _in_full(gates: Sequence[Gate], view: View) -> Iterator[Block]:
+def _gate_details(gates: Sequence[Gate], view: View) -> Iterator[Block]:
     """Yield gates of one class that ask for the same steps: each reason, what was seen, the steps.
 
     Many reasons are cut; with -v all are shown, and the figure of each process.

@@ -34,7 +34,7 @@ from gpucheck.bench.model import (
     Measurement,
     is_wrong,
 )
-from gpucheck.bench.sampler import off_by
+from gpucheck.bench.sampler import describe_deviation
 from gpucheck.bench.sdc import corruption_sentence, deviating_digests
 from gpucheck.bench.telemetry import is_clock_change, why_unread
 from gpucheck.bench.workers import WORKER_INTERRUPTED, WORKER_NO_DOCUMENT
@@ -342,7 +342,7 @@ def _wrong(device: str, name: str, wrong: Sequence[Measurement], count: int, *, 
         return _gate(name, device, 0, most, "wrong")
     said: dict[str, object] = {"what": _what(wrong[0]), "count": count}
     if (verified := wrong[0].verified) is not None and verified.error is not None:
-        said["off_by"] = off_by(verified)
+        said["off_by"] = describe_deviation(verified)
     # If gpucheck's own rows are right, the device computes right, and the framework does not.
     its_own = all(row.framework is not None for row in wrong)
     return _gate(

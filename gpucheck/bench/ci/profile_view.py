@@ -67,7 +67,7 @@ def _list(files: Sequence[ProfileFile]) -> Iterator[Block]:
         yield Command(f"{folder}/", 2)
 
 
-def in_table(report: Report) -> Collection[str]:
+def shown_codes(report: Report) -> Collection[str]:
     """Return the codes of the messages that the table shows."""
     return ("bad-profile",)
 

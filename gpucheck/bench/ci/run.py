@@ -399,11 +399,11 @@ def _conclude(benchmark: Benchmark, runs: Sequence[ProcessRun], gates: tuple[Gat
         )
         result = replace(result, baseline=use)
     if benchmark.has_profile:
-        result = _of_profile(result, benchmark.profile, runs)
+        result = _with_profile(result, benchmark.profile, runs)
     return Answer(result=result, exit_code=code, host=host, error=failure, warnings=warnings(gates))
 
 
-def _of_profile(result: BenchResult, profile: Profile, runs: Sequence[ProcessRun]) -> BenchResult:
+def _with_profile(result: BenchResult, profile: Profile, runs: Sequence[ProcessRun]) -> BenchResult:
     """Return a result with the profile that it was judged by, and how it was measured."""
     most = max(Counter(run.device for run in runs).values(), default=0)
     note = f"the rows are those of each device's first process; {most} processes were started"

@@ -40,11 +40,14 @@ _WORDS = {
 def verdicts(result: object) -> list[Verdict]:
     """Return the verdicts of a benchmark, a burn or a comparison."""
     if isinstance(result, BenchResult):
-        gates = [_of_gate(gate) for gate in result.gates]
-        return gates or [*_of_rows(result.measurements), *_of_corruption(result.corruption)]
+        gates = [_gate_verdict(gate) for gate in result.gates]
+        return gates or [
+            *_row_verdicts(result.measurements),
+            *_corruption_verdicts(result.corruption),
+        ]
     if isinstance(result, RunComparison):
-        return [_of_compared(row) for row in result.rows]
-    return [_of_gate(gate) for gate in result.gates] if isinstance(result, BurnResult) else []
+        return [_comparison_verdict(row) for row in result.rows]
+    return [_gate_verdict(gate) for gate in result.gates] if isinstance(result, BurnResult) else []
 
 
 def seconds(result: object) -> float:
@@ -52,7 +55,7 @@ def seconds(result: object) -> float:
     return result.environment.duration_s if isinstance(result, BenchResult) else 0.0
 
 
-def _of_gate(gate: Gate) -> Verdict:
+def _gate_verdict(gate: Gate) -> Verdict:
     side = "at least" if gate.direction is Direction.HIGHER else "at most"
     numbers = (("measured", gate.measured), (side, gate.limit))
     figures = [(name, with_unit(value, gate.unit)) for name, value in numbers if value is not None]
@@ -82,7 +85,7 @@ def _kind(gate: Gate) -> Kind:
     return Kind.FAILURE if gate.status is GateStatus.FAIL else Kind.ERROR
 
 
-def _of_rows(rows: Sequence[Measurement]) -> Iterator[Verdict]:
+def _row_verdicts(rows: Sequence[Measurement]) -> Iterator[Verdict]:
     """Yield a verdict for each row of a run without gates: correct, wrong or not measured."""
     for row in rows:
         shape = "x".join(str(edge) for edge in row.shape)
@@ -111,7 +114,7 @@ def _of_rows(rows: Sequence[Measurement]) -> Iterator[Verdict]:
         )
 
 
-def _of_corruption(checks: Sequence[Corruption]) -> Iterator[Verdict]:
+def _corruption_verdicts(checks: Sequence[Corruption]) -> Iterator[Verdict]:
     for check in checks:
         wrong = check.is_corrupt
         kind = Kind.FAILURE if wrong else Kind.ERROR if check.failure else Kind.PASS
@@ -128,7 +131,7 @@ def _of_corruption(checks: Sequence[Corruption]) -> Iterator[Verdict]:
         )
 
 
-def _of_compared(row: ComparedRow) -> Verdict:
+def _comparison_verdict(row: ComparedRow) -> Verdict:
     kinds = {GateStatus.PASS: Kind.PASS, GateStatus.FAIL: Kind.FAILURE}
     sides = (("before", row.first), ("measured", row.second))
     figures = [(name, with_unit(value, row.unit)) for name, value in sides if value is not None]
@@ -174,10 +177,10 @@ def with_unit(value: float, unit: str) -> str:
         for scale, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
             if abs(value) >= scale:
                 return f"{value / scale:.4g} {prefix}{unit}"
-    return in_own_unit(value, unit)
+    return value_with_unit(value, unit)
 
 
-def in_own_unit(value: float, unit: str) -> str:
+def value_with_unit(value: float, unit: str) -> str:
     """Return a figure in its unit as it is: a profile's unit already has a prefix (GB/s)."""
     unit = "°C" if unit == "C" else unit
     return f"{value:.0f} {unit}" if 1000 <= abs(value) < 1e7 else f"{value:.4g} {unit}".strip()

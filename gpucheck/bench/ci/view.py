@@ -42,7 +42,7 @@ def blocks(report: Report, view: View) -> Iterator[Block]:
     yield from _differences(found, every=view.verbosity > 0 or not compared)
 
 
-def in_table(report: Report) -> Collection[str]:
+def shown_codes(report: Report) -> Collection[str]:
     """Return the codes of the messages that the table shows."""
     return SHOWN
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpucheck.detect.findings import make_trouble, over_gpus
+from gpucheck.detect.findings import judge_gpus, make_trouble
 from gpucheck.detect.machine import Machine
 from gpucheck.detect.model import Finding, Layer
 from gpucheck.drivers.evidence import GpuHealthReading
@@ -40,7 +40,7 @@ def check(machine: Machine) -> list[Finding]:
             return Unread("one GPU of a switched machine needs no fabric", applies=False)
         return judge(gpu, health)
 
-    found = over_gpus(machine, ID, "the NVLink fabric is ready", judged)
+    found = judge_gpus(machine, ID, "the NVLink fabric is ready", judged)
     if machine.has_run_a_kernel:
         yet = "a kernel runs"
     elif machine.host.recorded and machine.cuda.device_count:

@@ -33,7 +33,7 @@ OF_LAUNCH = {
 GPU_TOO_NEW = ("--gpu-architecture", "unsupported gpu architecture", "arch=compute_")
 
 
-def after_launch(finding: Finding, failure: ProbeFailure) -> Finding:
+def judge_failed_launch(finding: Finding, failure: ProbeFailure) -> Finding:
     """Return CuPy's finding after it could not run the kernel that libcuda ran.
 
     A problem that its files already show says more, and stays.

@@ -5,7 +5,7 @@ Rules that `list` and `place` share stand in inventory/condition.py.
 
 from __future__ import annotations
 
-from gpucheck.detect.findings import Judge, make_trouble, over_gpus
+from gpucheck.detect.findings import Judge, judge_gpus, make_trouble
 from gpucheck.detect.machine import Machine
 from gpucheck.detect.model import Finding, Layer
 from gpucheck.drivers.evidence import GpuHealthReading
@@ -32,7 +32,7 @@ class GpuCheck:
 
     def check(self, machine: Machine) -> list[Finding]:
         """Judge every GPU that answers."""
-        return over_gpus(machine, self.ID, self._well, self._judge)
+        return judge_gpus(machine, self.ID, self._well, self._judge)
 
 
 # ---------------------------------------------------------------------------------- rules

@@ -10,7 +10,7 @@ from gpucheck.detect.checks.pci_device import gone_gpus
 from gpucheck.detect.findings import make_finding, make_trouble
 from gpucheck.detect.machine import Machine
 from gpucheck.detect.model import Finding, Layer
-from gpucheck.detect.remedies import for_gpu
+from gpucheck.detect.remedies import steps_for_gpu
 from gpucheck.drivers.readings import HUNG
 from gpucheck.report.envelope import CheckStatus, Evidence
 from gpucheck.report.text import count_of
@@ -39,11 +39,11 @@ class LostGpu(NamedTuple):
 
 def check(machine: Machine) -> Finding:
     """Name the GPUs that are lost, and how many are left."""
-    lost = [*_by_nvml(machine), *_by_the_bus(machine)]
+    lost = [*_lost_per_nvml(machine), *_lost_per_bus(machine)]
     count = max(machine.nvml.gpu_count or 0, len(machine.nvml.gpus))
     if lost:
         return _lost(lost, count + sum(gpu.number is None for gpu in lost))
-    readings = (machine.nvml, machine.health, machine.after_launch)
+    readings = (machine.nvml, machine.health, machine.reading_after_launch)
     failure = next((reading.failure for reading in readings if reading.failure), None)
     if failure is not None:
         cause = HUNG if failure.code == HUNG else "not-read"
@@ -53,7 +53,7 @@ def check(machine: Machine) -> Finding:
     return _finding(CheckStatus.OK, f"no GPU is lost ({count_of(count)})")
 
 
-def _by_nvml(machine: Machine) -> Iterator[LostGpu]:
+def _lost_per_nvml(machine: Machine) -> Iterator[LostGpu]:
     rows = {gpu.index: gpu for gpu in machine.nvml.gpus}
     for index, failure in machine.lost.items():
         row = rows.get(index)
@@ -76,7 +76,7 @@ def _only_bus_id_left(machine: Machine) -> str | None:
     return left[0] if len(left) == len(nameless) == 1 else None
 
 
-def _by_the_bus(machine: Machine) -> Iterator[LostGpu]:
+def _lost_per_bus(machine: Machine) -> Iterator[LostGpu]:
     """Yield lost GPUs that NVML does not list; a container also sees GPUs of others."""
     rows = machine.nvml.gpus
     if machine.is_container or any(gpu.pci_bus_id is None for gpu in rows):
@@ -94,7 +94,9 @@ def _lost(lost: Sequence[LostGpu], count: int) -> Finding:
         f"{', '.join(g.name for g in lost if g.code == code)} {WORDS[code]}" for code in codes
     ]
     steps = [
-        step for gpu in lost for step in for_gpu(gpu.number or 0, make_trouble(ID, gpu.code).remedy)
+        step
+        for gpu in lost
+        for step in steps_for_gpu(gpu.number or 0, make_trouble(ID, gpu.code).remedy)
     ]
     left = Evidence(LEFT, f"{count - len(lost)} of {count}")
     return _finding(

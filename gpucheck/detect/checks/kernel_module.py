@@ -160,7 +160,7 @@ def _not_loaded(machine: Machine) -> Finding:
     return _report("module-not-loaded", ABSENT)
 
 
-def _of_the_host(machine: Machine) -> Finding | None:
+def _judge_host_module(machine: Machine) -> Finding | None:
     if not machine.is_container:
         return None
     return _report(OF_THE_HOST, ABSENT)
@@ -256,7 +256,7 @@ def _loadable(machine: Machine) -> Finding | None:
 
 #: The first one that explains it is reported.
 EXPLANATIONS = (
-    _of_the_host,
+    _judge_host_module,
     _refused,
     _blocked,
     _not_built,

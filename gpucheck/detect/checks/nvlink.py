@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpucheck.detect.findings import make_trouble, over_gpus
+from gpucheck.detect.findings import judge_gpus, make_trouble
 from gpucheck.detect.machine import Machine
 from gpucheck.detect.model import Finding, Layer
 from gpucheck.drivers.evidence import GpuHealthReading
@@ -33,4 +33,4 @@ def check(machine: Machine) -> list[Finding]:
         evidence = Evidence("nvmlDeviceGetNvLinkState", f"{active} of {links} active")
         return make_trouble(ID, "nvlink-down", evidence, down=links - active, links=links)
 
-    return over_gpus(machine, ID, "all NVLinks are up", judge)
+    return judge_gpus(machine, ID, "all NVLinks are up", judge)

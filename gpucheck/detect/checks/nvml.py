@@ -10,7 +10,7 @@ from gpucheck.detect.findings import explain_finding, make_finding, make_trouble
 from gpucheck.detect.machine import Machine
 from gpucheck.detect.model import Finding, Layer
 from gpucheck.detect.module_problems import problem_in_log, wrong_flavour
-from gpucheck.detect.remedies import for_gpu, install_libraries, start_with_gpus
+from gpucheck.detect.remedies import install_libraries, start_with_gpus, steps_for_gpu
 from gpucheck.drivers.readings import NvmlReading, ProbeFailure
 from gpucheck.inventory.inventory import UNDECIDED
 from gpucheck.report.envelope import CheckStatus, Evidence
@@ -207,7 +207,7 @@ def _answered(machine: Machine, reading: NvmlReading) -> Finding:
                 for gpu in silent
                 if gpu.failure is not None
             ),
-            remedy=for_gpu(silent[0].index, make_trouble(ID, first.code).remedy),
+            remedy=steps_for_gpu(silent[0].index, make_trouble(ID, first.code).remedy),
             cause=first.code,
         )
     if len(on_bus) > count and not machine.is_container:

@@ -66,13 +66,13 @@ def run_kernel(
     counts against the driver: it has a child of its own with its own deadlines, because its import
     reads hundreds of files, and it compiles its first kernels.
     """
-    reading = _through_libcuda(environment, every_gpu, deadline_s)
+    reading = _launch_by_libcuda(environment, every_gpu, deadline_s)
     failure = reading.failure
     if not through_cupy or (failure is not None and failure.code in UNDECIDED):
         return reading
     right = [launch.ordinal for launch in reading.launches if launch.right]
     report_progress("running a kernel through CuPy")
-    launches, cupy_failure = _through_cupy(
+    launches, cupy_failure = _launch_by_cupy(
         python, environment, right or [0], deadline_s, report_progress
     )
     if cupy_failure is None and not all(launch.right for launch in launches):
@@ -89,7 +89,7 @@ def run_kernel(
     return LaunchReading(through="cupy", launches=launches, libcuda_failure=failure)
 
 
-def _through_libcuda(
+def _launch_by_libcuda(
     environment: Mapping[str, str], every_gpu: bool, deadline_s: float
 ) -> LaunchReading:
     # Our kernel is PTX. A program with code for this GPU does not need the driver's compiler.
@@ -105,7 +105,7 @@ def _through_libcuda(
         return LaunchReading(failure=ProbeFailure(code="launch-died", message=message))
 
 
-def _through_cupy(
+def _launch_by_cupy(
     python: str | None,
     environment: Mapping[str, str],
     ordinals: Sequence[int],

@@ -236,11 +236,11 @@ class KernelTest(Binding):
         self.ask("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
         try:
             self.ask("cuCtxSetCurrent", context)
-            return self._in_context()
+            return self._launch_in_context()
         finally:
             self.release("cuDevicePrimaryCtxRelease_v2", device)
 
-    def _in_context(self) -> dict[str, Any]:
+    def _launch_in_context(self) -> dict[str, Any]:
         memory = ctypes.c_uint64()
         size = ctypes.c_size_t(4 * COUNT)
         values = (ctypes.c_uint32 * COUNT)(*range(COUNT))

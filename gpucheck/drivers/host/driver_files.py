@@ -333,7 +333,7 @@ def read_libraries(root: Path, environment: Mapping[str, str]) -> LibrariesReadi
         real = place.resolve()
         if real not in seen:
             seen.add(real)
-            found.extend(_in_folder(place, folder))
+            found.extend(_list_folder(place, folder))
     return LibrariesReading(found=tuple(found), toolkits=tuple(_toolkits(root)))
 
 
@@ -353,7 +353,7 @@ def _below(root: Path, folder: str) -> Path:
     return place if place.is_dir() else Path(folder)
 
 
-def _in_folder(place: Path, folder: str) -> Iterator[LibraryReading]:
+def _list_folder(place: Path, folder: str) -> Iterator[LibraryReading]:
     try:
         names = sorted(os.listdir(place))  # noqa: PTH208 - a folder of thousands
     except OSError:

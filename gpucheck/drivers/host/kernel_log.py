@@ -70,7 +70,7 @@ def read_kernel_log(root: Path, clock: Clock | None = None) -> KernelLogReading:
         refused = f"/dev/kmsg: {error.strerror}"
     for name in FILES:
         try:
-            found = _about((line, None) for line in _since_boot(root / name))
+            found = _about((line, None) for line in _lines_since_boot(root / name))
         except OSError:
             continue
         return _kept([_dated(line, clock) for line, _ in found], f"/{name}", earlier)
@@ -135,7 +135,7 @@ def _ring_buffer(path: Path, clock: Clock) -> list[_Line]:
     try:
         for record in _records(descriptor):
             text = _WITHIN.sub(" ", record.decode("utf-8", "replace"))
-            lines.extend(_of_record(line, clock) for line in text.splitlines())
+            lines.extend(_parse_record(line, clock) for line in text.splitlines())
     finally:
         os.close(descriptor)
     return lines
@@ -155,7 +155,7 @@ def _records(descriptor: int) -> Iterator[bytes]:
         yield record
 
 
-def _of_record(line: str, clock: Clock) -> _Line:
+def _parse_record(line: str, clock: Clock) -> _Line:
     found = re.match(_RECORD, line)
     if found is None:
         return line.partition(";")[2] or line, None
@@ -203,7 +203,7 @@ def _tail(path: Path) -> bytes:
         return file.read(_TAIL_BYTES)
 
 
-def _since_boot(path: Path) -> list[str]:
+def _lines_since_boot(path: Path) -> list[str]:
     lines = _tail(path).decode("utf-8", "replace").splitlines()
     return lines[_boot_began(lines) :]
 

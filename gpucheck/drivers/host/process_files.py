@@ -29,7 +29,7 @@ from gpucheck.drivers.host.device_holders import MOST_LINKS, MOST_THREADS
 from gpucheck.drivers.host.environment import gpu_variables
 from gpucheck.drivers.host.files import MIB, read_file
 from gpucheck.drivers.host.process_tree import ProcessTree, Stat, read_stat
-from gpucheck.drivers.host.processes import identify, in_initial_namespace
+from gpucheck.drivers.host.processes import identify, is_in_initial_namespace
 from gpucheck.drivers.host.sysfs import read_text
 from gpucheck.report.codec import from_plain, to_plain
 
@@ -92,7 +92,7 @@ def read_process_in_time(pid: int, root: Path, *, deadline_s: float) -> ProcessF
         state=stat and stat.state,
         parent=stat and stat.parent,
         name=read_text(folder / "comm"),
-        initial_namespace=in_initial_namespace(root),
+        initial_namespace=is_in_initial_namespace(root),
         unavailable=dict.fromkeys(_FROM_FILES, why),
     )
 
@@ -137,7 +137,7 @@ def read_process(pid: int, root: Path) -> ProcessFilesReading:
         ancestors=tuple(_ancestors(before.parent, root)),
         descendants=tuple(below),
         holders=tuple(one for one in below[:MOST_BELOW] if _holds(root / "proc" / str(one))),
-        initial_namespace=in_initial_namespace(root),
+        initial_namespace=is_in_initial_namespace(root),
         own_namespaces=tuple(_own_namespaces(folder, root)),
         unavailable=gaps,
     )
@@ -354,7 +354,7 @@ def _any(answers: Iterable[bool | None]) -> bool | None:
     return True if True in found else None if None in found else False
 
 
-def _by_build_file(
+def _describe_build(
     name: str, folder: str, root: Path, *, build_file: str, cuda: str, gpu_library: str
 ) -> MappedFrameworkReading:
     """Describe one whose build wrote down its versions; `cuda` is what stands before CUDA's."""
@@ -370,14 +370,14 @@ def _by_build_file(
 
 #: Source: torch/version.py, which is written when a build is made.
 _torch = partial(
-    _by_build_file,
+    _describe_build,
     build_file="version.py",
     cuda=r"cuda(?:: [\w\[\]. |]+)?",
     gpu_library="lib/libtorch_cuda.so",
 )
 #: Source: the files of the wheels onnxruntime and onnxruntime-gpu.
 _onnxruntime = partial(
-    _by_build_file,
+    _describe_build,
     build_file="capi/build_and_package_info.py",
     cuda="cuda_version",
     gpu_library="capi/libonnxruntime_providers_cuda.so",

@@ -43,12 +43,12 @@ def identify(
 
     The command lines are those that command_lines.py has read: the rest is never waited for.
     """
-    initial = in_initial_namespace(root)
+    initial = is_in_initial_namespace(root)
     users = _users(root)
     return {pid: _identify(root, pid, initial, users, command_lines.get(pid)) for pid in pids}
 
 
-def in_initial_namespace(root: Path) -> bool | None:
+def is_in_initial_namespace(root: Path) -> bool | None:
     """Return whether ids here are those of the host; None if that cannot be read."""
     try:
         return str((root / "proc/self/ns/pid").readlink()) == INITIAL_PID_NAMESPACE

@@ -90,7 +90,7 @@ class NvmlError(DriverError):
         """Return the reason as one phrase that names the NVML code."""
         return self.text if self.code is None else f"{self.text} (NVML error {self.code})"
 
-    def of_this_form(self) -> bool:
+    def may_answer_older(self) -> bool:
         """Return whether an older function may still answer."""
         return self.code in ASK_OLDER_FORM or self.slug == "binding-too-old"
 
@@ -244,7 +244,7 @@ class Binding:
             try:
                 answer = self.ask(function, gpu, *arguments)
             except NvmlError as error:
-                if not error.of_this_form():
+                if not error.may_answer_older():
                     raise
                 # "No such function" is the least informative error.
                 refusal = error if refusal is None or error.code not in (13, None) else refusal

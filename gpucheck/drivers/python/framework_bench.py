@@ -196,7 +196,10 @@ class FrameworkProcess:
             raise self._error(SILENT, message) from None
         except ChildDiedError as error:
             self.close()
-            message, remedy = f"the process that imports it {error.how}", _after_signal(error.how)
+            message, remedy = (
+                f"the process that imports it {error.how}",
+                _steps_after_signal(error.how),
+            )
             if "was ended by" not in error.how:  # perhaps it is no Python, or too old
                 how = f"{error.how} while importing it"
                 message = why_silent(self.interpreter, self.environment, how)
@@ -232,7 +235,7 @@ class FrameworkProcess:
         except ChildDiedError as error:
             self.close()
             message = f"the process that runs it {error.how} ({request['ask']})"
-            raise self._error(DIED, message, _after_signal(error.how), of_it=False) from None
+            raise self._error(DIED, message, _steps_after_signal(error.how), of_it=False) from None
         except BaseException:
             self.close()
             raise
@@ -289,7 +292,7 @@ class FrameworkProcess:
             self._child = None
 
 
-def _after_signal(how: str) -> tuple[str, ...]:
+def _steps_after_signal(how: str) -> tuple[str, ...]:
     """Return what to do about a process that ended so, nothing if that is not known."""
     return tuple(remedy for name, remedy in _SIGNALS.items() if name in how)
 

@@ -107,7 +107,7 @@ def _torch_version(spec: Any) -> tuple[int, int] | None:
     return None
 
 
-def _before_torch(spec: Any, limit: Limit) -> None:
+def _remove_torch_key(spec: Any, limit: Limit) -> None:
     """Remove our key again for an older PyTorch than the one it was set for."""
     name = limit.torch.get("variable")
     if not name or os.environ.get(name) != limit.torch.get("value"):
@@ -365,7 +365,7 @@ class Finder:
         if FRAMEWORK_OF.get(name, name) not in limit.frameworks:
             return
         if name == "torch":
-            _before_torch(spec, limit)
+            _remove_torch_key(spec, limit)
         loader = spec.loader
         exec_module = loader.exec_module
 

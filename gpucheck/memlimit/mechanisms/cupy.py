@@ -19,10 +19,10 @@ CUPY_LIMIT = "CUPY_GPU_MEMORY_LIMIT"
 
 def plan(inputs: PlanInput) -> tuple[Setting]:
     """Return the mechanism by environment."""
-    return (_by_environment(inputs),)
+    return (_environment_setting(inputs),)
 
 
-def _by_environment(inputs: PlanInput) -> Setting:
+def _environment_setting(inputs: PlanInput) -> Setting:
     """Cap CuPy's default pool: bytes or percent of each device's total."""
     ours = _value(inputs)
     theirs = inputs.environment.get(CUPY_LIMIT)

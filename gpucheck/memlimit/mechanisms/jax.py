@@ -32,10 +32,10 @@ _SOFT = {
 
 def plan(inputs: PlanInput) -> tuple[Setting]:
     """Return the mechanism by environment."""
-    return (_by_environment(inputs),)
+    return (_environment_setting(inputs),)
 
 
-def _by_environment(inputs: PlanInput) -> Setting:
+def _environment_setting(inputs: PlanInput) -> Setting:
     """Cap JAX's pool, with or without preallocation."""
     fraction = inputs.fraction()
     if fraction is None:
@@ -51,7 +51,7 @@ def _by_environment(inputs: PlanInput) -> Setting:
     if ours == "0":
         return _set(inputs, name, None, "the fraction rounds to 0")
     if theirs is None:
-        pool = inputs.of_pool("the pool only; memory for collectives is extra")
+        pool = inputs.describe_pool("the pool only; memory for collectives is extra")
         return _set(inputs, name, ours, pool)
     value = parse_number(theirs)
     if value is not None and 0 < value <= fraction:

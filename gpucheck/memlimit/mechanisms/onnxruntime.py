@@ -10,10 +10,10 @@ from gpucheck.memlimit.model import MemoryLimit
 
 def plan(inputs: PlanInput) -> tuple[Setting]:
     """Return the mechanism by code."""
-    return (_by_code(inputs),)
+    return (_code_setting(inputs),)
 
 
-def _by_code(inputs: PlanInput) -> Setting:
+def _code_setting(inputs: PlanInput) -> Setting:
     """Return the provider with its option for the first GPU."""
     size = inputs.limits[0].allocator_limit_bytes
     line = None

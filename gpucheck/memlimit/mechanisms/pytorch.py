@@ -36,11 +36,11 @@ _VERSION = re.compile(r"([0-9]{1,4})\.([0-9]{1,4})")
 
 def plan(inputs: PlanInput) -> tuple[Setting, Setting]:
     """Return the mechanism by environment and the one by code."""
-    first = _by_environment(inputs)
-    return first, _by_code(inputs, needed=not first.mechanism.applies)
+    first = _environment_setting(inputs)
+    return first, _code_setting(inputs, needed=not first.mechanism.applies)
 
 
-def _by_environment(inputs: PlanInput) -> Setting:
+def _environment_setting(inputs: PlanInput) -> Setting:
     # PyTorch reads the older name whenever it is set, even if it is empty.
     name = TORCH_CONF_OLD if TORCH_CONF_OLD in inputs.environment else TORCH_CONF
     theirs = inputs.environment.get(name) or ""
@@ -54,7 +54,7 @@ def _by_environment(inputs: PlanInput) -> Setting:
     entry = _ENTRY.search(theirs)
     if entry is None:
         added = f"{theirs.rstrip(',')},{TORCH_KEY}:{ours}" if theirs else f"{TORCH_KEY}:{ours}"
-        pool = inputs.of_pool("the caching allocator")
+        pool = inputs.describe_pool("the caching allocator")
         reason = f"added to the existing settings; {pool}" if theirs else pool
         return _set(inputs, name, added, reason)
     value = parse_number(entry[1].strip())
@@ -89,7 +89,7 @@ def _obstacle(inputs: PlanInput, theirs: str) -> str | None:
     return None
 
 
-def _by_code(inputs: PlanInput, *, needed: bool) -> Setting:
+def _code_setting(inputs: PlanInput, *, needed: bool) -> Setting:
     """Return the line of code: a float fraction for each device (PyTorch refuses an int)."""
     value = _fraction_text(inputs)
     line, reason = None, "a GPU's limit is unknown"

@@ -59,7 +59,7 @@ class PlanInput:
             shares.append(Fraction(gpu.allocator_limit_bytes, total))
         return min(shares)
 
-    def of_pool(self, pool: str) -> str:
+    def describe_pool(self, pool: str) -> str:
         """Return what a fraction limits, and whether some GPUs get less than their limit by it."""
         totals = {gpu.memory_total_bytes for gpu in self.limits}
         uneven = len(totals) > 1 and (self.amount.share is None or self.overhead_included)

@@ -21,10 +21,10 @@ TF_ALLOCATOR = "TF_GPU_ALLOCATOR"
 
 def plan(inputs: PlanInput) -> tuple[Setting, Setting]:
     """Return the mechanism by environment and the one by code."""
-    return _by_environment(inputs), _by_code(inputs)
+    return _environment_setting(inputs), _code_setting(inputs)
 
 
-def _by_environment(inputs: PlanInput) -> Setting:
+def _environment_setting(inputs: PlanInput) -> Setting:
     """Set how much of the memory free now to leave: the environment can set nothing else.
 
     It is one number for all GPUs. TensorFlow ignores it where less is free beside the context that
@@ -91,7 +91,7 @@ def _set(inputs: PlanInput, value: str | None, reason: str) -> Setting:
     return variable_setting(inputs, "tensorflow", TF_LEAVE_FREE, value, reason, strength=strength)
 
 
-def _by_code(inputs: PlanInput) -> Setting:
+def _code_setting(inputs: PlanInput) -> Setting:
     """Return the line of code, in whole MiB: the runtime truncates to an integer."""
     sizes = [
         None if gpu.allocator_limit_bytes is None else gpu.allocator_limit_bytes // MIB

@@ -28,7 +28,7 @@ from gpucheck.report.blocks import (
     Row,
     Span,
     Table,
-    for_recording,
+    block_for_recording,
     plain,
     remedies,
 )
@@ -70,7 +70,7 @@ def render(report: Report, view: View) -> str:
     """Return the page; a failure without a result has its verdict and what to do."""
     view = view._replace(width=_WIDTH, unicode=True, color=False, header=True)
     view = view._replace(verbosity=max(1, view.verbosity))
-    blocks = [for_recording(block, view) for block in _blocks(report, view)]
+    blocks = [block_for_recording(block, view) for block in _blocks(report, view)]
     main = (
         *_steps(report, blocks),
         *_machine(report, blocks),
@@ -190,7 +190,7 @@ def _charts(report: Report, view: View) -> Iterator[str]:
 # ----------------------------------------------------------------------------------- blocks
 
 
-def _after_headline(blocks: Sequence[Block]) -> list[Block]:
+def _blocks_after_headline(blocks: Sequence[Block]) -> list[Block]:
     """Return what stands directly below the verdict: what to do, and where it was seen."""
     places = [place for place, block in enumerate(blocks) if isinstance(block, Headline)]
     below = blocks[places[-1] + 1 :] if places else []
@@ -199,7 +199,7 @@ def _after_headline(blocks: Sequence[Block]) -> list[Block]:
 
 def _steps(report: Report, blocks: Sequence[Block]) -> Iterator[str]:
     """Yield what to do, if the report says it with its verdict."""
-    steps = _after_headline(blocks)
+    steps = _blocks_after_headline(blocks)
     if report.result is None and report.error is not None:
         steps = list(remedies(report.error.remedy, indent=0))
     if steps:
@@ -209,7 +209,7 @@ def _steps(report: Report, blocks: Sequence[Block]) -> Iterator[str]:
 
 
 def _details(report: Report, blocks: Sequence[Block]) -> Iterator[str]:
-    steps = _after_headline(blocks)
+    steps = _blocks_after_headline(blocks)
     shown = [
         block
         for block in blocks

@@ -19,7 +19,7 @@ from gpucheck.report.blocks import (
     Inline,
     Line,
     Table,
-    for_recording,
+    block_for_recording,
     plain,
     remedies,
 )
@@ -43,7 +43,7 @@ def render(report: Report, view: View) -> str:
     """Return the text; a failure without a result has its sentence and what to do."""
     view = view._replace(width=_WIDTH, unicode=True, color=False, header=True)
     found = () if report.result is None else open_view(report.command).blocks(report, view)
-    blocks = [for_recording(block, view) for block in found]
+    blocks = [block_for_recording(block, view) for block in found]
     lines = [*_top(report, view, blocks), *_drawn(blocks)]
     if report.result is None and report.error is not None:
         lines += _drawn(remedies(report.error.remedy, indent=0))

@@ -18,14 +18,14 @@ from gpucheck.report.text import View, printable
 
 def render(report: Report, view: View) -> str:
     """Return all metrics; a report without a result has those of the run."""
-    metrics = [*_of_run(report)]
+    metrics = [*_run_metrics(report)]
     mapping = open_mapping("metrics", report.command)
     if mapping is not None and report.result is not None:
         metrics += mapping(report)
     return "".join(line for metric in metrics for line in _lines(metric, report.host.name))
 
 
-def _of_run(report: Report) -> Iterator[Metric]:
+def _run_metrics(report: Report) -> Iterator[Metric]:
     """Yield what monitors of the monitor need: did it run, when, and how did it end?"""
     command = {"command": report.command}
     yield gauge(

@@ -20,7 +20,7 @@ from gpucheck.report.blocks import (
     Line,
     Span,
     Table,
-    for_recording,
+    block_for_recording,
     plain,
 )
 from gpucheck.report.documents import open_view
@@ -98,7 +98,7 @@ def _drawn(blocks: Iterable[Block], view: View) -> Iterator[Text]:
     from rich.text import Text
 
     for block in blocks:
-        match for_recording(block, view):
+        match block_for_recording(block, view):
             case Head(facts):
                 yield from _joined(facts, view, style="bold")
             case Heading(words):

@@ -13,7 +13,7 @@ from gpucheck.drivers.command_lines import answer
 from gpucheck.drivers.host.processes import (
     INITIAL_PID_NAMESPACE,
     identify,
-    in_initial_namespace,
+    is_in_initial_namespace,
     memory_by_process,
     program_of,
     without_secrets,
@@ -300,7 +300,7 @@ def test_the_initial_namespace_is_known_by_its_number(
     if link is not None:
         (folder / "pid").symlink_to(link)
 
-    assert in_initial_namespace(tmp_path) is initial
+    assert is_in_initial_namespace(tmp_path) is initial
 
 
 @pytest.mark.parametrize(
