@@ -200,7 +200,9 @@ def call_command(function: Callable[..., int], command: str, values: Mapping[str
 
 def explicit_options(ctx: Any) -> frozenset[str]:
     """Return the names of the parameters that are given on the command line, not in a file."""
-    sources = {name: ctx.get_parameter_source(name) for name in ctx.params}
+    sources = {name: ctx.get_parameter_source(name) for name, value in ctx.params.items()
+               # An older parser says so of arguments that may be left out, too.
+               if value not in (None, (), [])}  # fmt: skip
     return frozenset(
         name for name, source in sources.items() if source and source.name == "COMMANDLINE"
     )

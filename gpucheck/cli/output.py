@@ -451,7 +451,7 @@ _COMMAND_INSTEAD = {
 }
 #: Name of an option's value in --help -> the value in words.
 _VALUES = {"SECONDS": "seconds", "N": "a whole number"}
-_NOT_A_NUMBER = re.compile(r"(?P<word>'[^']*') is not a valid (float|int)\.?$")
+_NOT_A_NUMBER = re.compile(r"(?P<word>'[^']*') is not a valid (float|int|integer)\.?$")
 _NUMBER = re.compile(r"[0-9]+(\.[0-9]+)?|\.[0-9]+")
 _PARSERS_QUESTION = re.compile(r"\s*(\(Possible options: .*\)|Did you mean .*\?)$")
 _ONE_OF = re.compile(r"(?P<word>'[^']*') is not one of (?P<known>'.*'(, '.*')*)\.?$")
