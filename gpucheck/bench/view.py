@@ -194,16 +194,16 @@ def _other_load(result: BenchResult) -> Iterator[Line]:
     found = result.environment
     others, stolen = found.other_load_percent or 0.0, found.steal_percent or 0.0
     timed = [row for row in result.measurements if row.device == "cpu" and row.time_s is not None]
-    slowed = any(doubt.code == "host-busy" for row in timed for doubt in row.doubts)
-    waited = any(row.clock is RowClock.CPU for row in timed)
-    if not (slowed or waited) or max(others, stolen) < 1:
+    by_cpu_time = [row for row in timed if row.clock is RowClock.CPU]
+    slowed = [row for row in timed if any(doubt.code == "host-busy" for doubt in row.doubts)]
+    if not (slowed or by_cpu_time) or max(others, stolen) < 1:
         return
     who = "Other programs" if others >= stolen else "Other virtual machines"
-    what = "The speeds are what they left."
-    if any(row.converged for row in timed):
-        which = "settled speeds" if slowed else "speeds"
-        what = f"The {which} are what it can do, not what they left."
-    text = f"{who} take {max(others, stolen):.0f} % of this processor. {what}"
+    speeds = "The speeds are what they left."
+    if by_cpu_time:
+        which = "speeds" if all(row in by_cpu_time for row in slowed) else "speeds by CPU time"
+        speeds = f"The {which} are what it can do, not what they left."
+    text = f"{who} take {max(others, stolen):.0f} % of this processor. {speeds}"
     yield Line(text, CheckStatus.WARN, style="yellow")
 
 

@@ -590,7 +590,9 @@ def test_the_head_says_who_else_used_the_processor_and_a_row_by_cpu_time_is_mark
     # A row of several threads is slower beside them, and never settled.
     slowed = replace(CPU, doubts=(BUSY,), converged=False)
     mixed = draw(replace(busy, measurements=(slowed, waited)), width=160)
-    assert "The settled speeds are what it can do, not what they left." in mixed
+    assert "The speeds by CPU time are what it can do, not what they left." in mixed
+    unsettled = draw(replace(busy, measurements=(replace(waited, converged=False),)), width=160)
+    assert said in unsettled
     assert "The speeds are what they left." in draw(replace(busy, measurements=(slowed,)))
     # Rows that did not wait need no such word.
     assert "Other programs" not in draw(replace(busy, measurements=(CPU,)))
