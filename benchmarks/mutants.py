@@ -38,7 +38,7 @@ ROOT = Path(__file__).resolve().parents[1]
 #: Folders of the package whose modules decide, and what in them does not: what draws is compared
 #: with kept documents in tests/end_to_end/, and a child is run in another Python.
 DECIDING = ("inventory", "detect", "place", "memlimit", "bench", "fleet", "integrations", "report")
-NOT_DECIDING = ("view", "_child", "__init__", "report/formats/", "report/plot", "report/charts")
+NOT_DECIDING = ("view", "_child", "__init__", "report/formats/", "report/charts")
 #: A run of the folder's tests that takes this many times as long as unchanged hangs.
 PATIENCE = 4.0
 LEAST_S = 30.0

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from gpucheck.bench.ci.run_data import row_id
 from gpucheck.bench.model import BenchResult, BurnResult, Gate, GateStatus, Measurement
 from gpucheck.report.envelope import Report
-from gpucheck.report.metrics import Metric, gauge, gpu_labels, ratio
+from gpucheck.report.formats.prometheus import Metric, gauge, gpu_labels, ratio
 
 Labels = dict[str, str | None]
 #: UUID -> name of the GPU.

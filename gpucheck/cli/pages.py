@@ -123,7 +123,7 @@ def picture_writer(path: Path, chart: Chart) -> Write:
     """Return what draws a chart to its file."""
 
     def write() -> None:
-        from gpucheck.report.plot import picture
+        from gpucheck.report.charts import picture
 
         write_file(path, picture(chart, path.suffix.removeprefix(".")))
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from gpucheck.detect.model import Detection, Finding, Verdict
 from gpucheck.report.envelope import CheckStatus, Report
-from gpucheck.report.metrics import Metric, gauge, gpu_labels
+from gpucheck.report.formats.prometheus import Metric, gauge, gpu_labels
 
 Labels = dict[str, str | None]
 

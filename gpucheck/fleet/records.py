@@ -16,7 +16,7 @@ from gpucheck.fleet.model import (
     Outcome,
 )
 from gpucheck.report.envelope import Report
-from gpucheck.report.metrics import Metric, gauge, gpu_labels, ratio
+from gpucheck.report.formats.prometheus import Metric, gauge, gpu_labels, ratio
 from gpucheck.report.verdicts import Kind, Verdict
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from gpucheck.inventory.model import Gpu, GpuState, Inventory, MigInstance
 from gpucheck.report.envelope import Report
-from gpucheck.report.metrics import Metric, Number, gauge, gpu_labels, ratio
+from gpucheck.report.formats.prometheus import Metric, Number, gauge, gpu_labels, ratio
 
 Labels = dict[str, str | None]
 

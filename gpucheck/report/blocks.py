@@ -148,16 +148,16 @@ def counted(names: Iterable[str | None]) -> str | None:
     for name in names:
         counts[name or None] = counts.get(name or None, 0) + 1
     silent = counts.pop(None, 0)
-    found = [name or "" if count == 1 else f"{count} × {name}" for name, count in counts.items()]
+    shown = [name or "" if count == 1 else f"{count} × {name}" for name, count in counts.items()]
     # A lost card does not even tell its name.
-    found += [f"{count_of(silent, 'unreadable GPU')}"] if silent else []
-    return ", ".join(found) or None
+    shown += [f"{count_of(silent, 'unreadable GPU')}"] if silent else []
+    return ", ".join(shown) or None
 
 
 def command_of(step: str) -> str | None:
     """Return the command that ends a step, or None."""
-    found = _COMMAND.search(step)
-    return None if found is None else found[1]
+    match = _COMMAND.search(step)
+    return None if match is None else match[1]
 
 
 def remedies(steps: Sequence[str], *, indent: int = 4) -> Iterator[Block]:
@@ -171,15 +171,15 @@ def remedies(steps: Sequence[str], *, indent: int = 4) -> Iterator[Block]:
 
 def with_command(text: str, lead: str = "", *, indent: int = 4) -> Iterator[Line | Command]:
     """Yield a sentence, and the command at its end on a line of its own."""
-    found = _COMMAND.search(text)
-    if found is None:
+    match = _COMMAND.search(text)
+    if match is None:
         yield Line(text, lead=lead, indent=indent)
         return
-    yield Line(f"{text[: found.start()]}{found['note'] or ''}:", lead=lead, indent=indent)
+    yield Line(f"{text[: match.start()]}{match['note'] or ''}:", lead=lead, indent=indent)
     behind = indent + (len(lead) + 1 if lead else 2)
-    yield Command(found[1], behind)
-    if found["after"]:
-        yield Line(f"Then {found['after']}", indent=behind)
+    yield Command(match[1], behind)
+    if match["after"]:
+        yield Line(f"Then {match['after']}", indent=behind)
 
 
 def block_for_recording(block: Block, view: View) -> Block:
@@ -191,10 +191,10 @@ def block_for_recording(block: Block, view: View) -> Block:
 
 def limited(notes: Iterable[Line], view: View, *, most: int = MOST_NOTES) -> Iterator[Block]:
     """Yield the first notes, and how many more there are; with `-v` all of them."""
-    found = list(notes)
-    shown = found if view.verbosity > 0 else found[:most]
+    every = list(notes)
+    shown = every if view.verbosity > 0 else every[:most]
     yield from shown
-    yield from left_out(len(found) - len(shown), indent=shown[-1].indent if shown else 0)
+    yield from left_out(len(every) - len(shown), indent=shown[-1].indent if shown else 0)
 
 
 def limited_rows(table: Table | Fitting, view: View, *, most: int) -> Iterator[Block]:
@@ -204,7 +204,7 @@ def limited_rows(table: Table | Fitting, view: View, *, most: int) -> Iterator[B
     if view.verbosity > 0 or rows <= most:
         yield table
         return
-    yield Fitting(tuple(each._replace(rows=each.rows[:most]) for each in tables))
+    yield Fitting(tuple(form._replace(rows=form.rows[:most]) for form in tables))
     yield from left_out(rows - most)
 
 

@@ -165,10 +165,10 @@ def _tuple_decoder(arms: tuple[Any, ...]) -> _Decoder:
         if not is_endless and len(items) != len(decoders):
             problem = f"must have {len(decoders)} items, has {len(items)}"
             raise DecodeError(_where(path), problem)
-        each = itertools.repeat(decoders[0]) if is_endless else decoders
+        arm_decoders = itertools.repeat(decoders[0]) if is_endless else decoders
         return tuple(
             decode_item(item, (path, f"[{i}]"), ignored)
-            for i, (decode_item, item) in enumerate(zip(each, items, strict=False))
+            for i, (decode_item, item) in enumerate(zip(arm_decoders, items, strict=False))
         )
 
     return decode

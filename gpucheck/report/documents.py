@@ -22,9 +22,9 @@ class Document(NamedTuple):
     and the warnings that `blocks` shows, so that they are not repeated.
 
     The others are mappings for formats of other systems: `verdicts(result)` and `seconds(result)`
-    for JUnit and GitHub (report/verdicts.py), `metrics(report)` for Prometheus (report/metrics.py),
-    `rows(report, view)`, the heading and the rows, for CSV, `records(result)`, pairs of a word and
-    a record, for JSON lines.
+    for JUnit and GitHub (report/verdicts.py), `metrics(report)` for Prometheus (`gauge` of
+    report/formats/prometheus.py), `rows(report, view)`, the heading and the rows, for CSV,
+    `records(result)`, pairs of a word and a record, for JSON lines.
     """
 
     results: tuple[str, ...] | None

@@ -118,10 +118,10 @@ def refused_memory() -> InconclusiveError:
     return _refused("memory")
 
 
-def _refused(what: str) -> InconclusiveError:
+def _refused(resource: str) -> InconclusiveError:
     return InconclusiveError(
         code="system-limit",
-        message=f"The system refuses {what} that gpucheck needs.",
+        message=f"The system refuses {resource} that gpucheck needs.",
         remedy=(CHECK_LIMITS,),
     )
 

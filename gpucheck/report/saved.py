@@ -10,6 +10,7 @@ import json
 import re
 import zlib
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -96,9 +97,9 @@ def unpacked(content: bytes, most_bytes: int) -> bytes:
             raise DocumentError(problem="is packed by gzip, and was cut off")
     if len(content) > most_bytes:
         raise DocumentError(problem=f"is larger than {most_bytes >> 20} MiB")
-    for offset, magic, what in _OTHERS:
+    for offset, magic, kind in _OTHERS:
         if content[offset : offset + len(magic)] == magic:
-            raise DocumentError(problem=what, remedy=(_UNPACK,))
+            raise DocumentError(problem=kind, remedy=(_UNPACK,))
     return content
 
 
@@ -152,17 +153,17 @@ def name_of(plain: Mapping[str, Any], documents: Mapping[str, Document]) -> str:
         DocumentError: it is not ours, or its schema is one that this version does not know.
     """
     schema = plain.get("schema")
-    found = _SCHEMA.fullmatch(schema) if isinstance(schema, str) else None
-    if found is None:
+    match = _SCHEMA.fullmatch(schema) if isinstance(schema, str) else None
+    if match is None:
         unfit = f"its schema is {str(schema)[:60]!a}" if schema is not None else "it has no schema"
         raise DocumentError(problem=f"is not a gpucheck document: {unfit}")
-    name, number = found["name"], int(found["number"])
+    name, number = match["name"], int(match["number"])
     if name == "baseline":
         raise DocumentError(problem=_BASELINE, remedy=_COMPARE)
     if name not in documents or documents[name].results is None or number != NUMBER:
         version = version_of(plain)
         by = f", written by gpucheck {version[:40]}" if version else ""
-        problem = f"is a {found[0]} document{by}, which gpucheck {__version__} does not know"
+        problem = f"is a {match[0]} document{by}, which gpucheck {__version__} does not know"
         raise DocumentError(problem=problem, remedy=(NEWER,))
     return name
 
@@ -188,14 +189,12 @@ def _result(types: tuple[type, ...], value: object, ignored: list[str]) -> objec
     if not types:
         where, problem = "$.result", "must be null"
         raise DecodeError(where, problem)
-    for each in types[:-1]:
-        mine: list[str] = []
-        try:
-            found: object = from_plain(each, value, where="$.result", ignored=mine)
-        except DecodeError:
-            continue
-        ignored += mine
-        return found
+    for kind in types[:-1]:
+        unknown: list[str] = []
+        with suppress(DecodeError):
+            record: object = from_plain(kind, value, where="$.result", ignored=unknown)
+            ignored += unknown
+            return record
     return from_plain(types[-1], value, where="$.result", ignored=ignored)
 
 

@@ -101,8 +101,8 @@ def protect_blanks(text: str, width: int) -> str:
     What is wider than the line keeps its own. `restore_blanks` gives the blanks back.
     """
 
-    def held(found: re.Match[str]) -> str:
-        return found[0].replace(" ", _BLANK) if len(found[0]) <= width else found[0]
+    def held(match: re.Match[str]) -> str:
+        return match[0].replace(" ", _BLANK) if len(match[0]) <= width else match[0]
 
     return re.sub(_WHOLE, held, text)  # compiled only where a text is wrapped
 
@@ -251,8 +251,8 @@ def ranges(numbers: Iterable[int]) -> str:
 
 def name_gpus(indices: Iterable[int]) -> str:
     """Return the GPUs in words: "GPU 1", "GPUs 0-3,7"."""
-    found = set(indices)
-    return f"GPU{'s' if len(found) > 1 else ''} {ranges(found)}"
+    numbers = set(indices)
+    return f"GPU{'s' if len(numbers) > 1 else ''} {ranges(numbers)}"
 
 
 def group_by(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:

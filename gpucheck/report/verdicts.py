@@ -24,7 +24,7 @@ RED = (Kind.FAILURE, Kind.ERROR)
 
 
 class Verdict(NamedTuple):
-    """One verdict: `figures` are names and values for people, `lines` the evidence and what to do.
+    """One verdict: `values` are names and values for people, `lines` the evidence and what to do.
 
     `device` is `cpu`, `gpu:<cuda_index>`, `GPU <index>` (NVML's), `node`, or `run` for all of it.
     """
@@ -35,7 +35,7 @@ class Verdict(NamedTuple):
     message: str
     gpu_uuid: str | None = None
     class_: str | None = None
-    figures: tuple[tuple[str, str], ...] = ()
+    values: tuple[tuple[str, str], ...] = ()
     lines: tuple[str, ...] = ()
 
 
@@ -45,28 +45,30 @@ def verdicts_of(report: Report) -> tuple[Verdict, ...]:
     What was not looked at, such as a row for which the time was too short, is skipped in a run
     that ended well.
     """
-    verdicts = open_mapping("verdicts", report.command)
-    found: list[Verdict] = [] if verdicts is None else verdicts(report.result)
+    mapping = open_mapping("verdicts", report.command)
+    verdicts: list[Verdict] = [] if mapping is None else mapping(report.result)
     if report.exit_code is ExitCode.OK:
         return tuple(
-            one._replace(kind=Kind.SKIPPED) if one.kind is Kind.ERROR else one for one in found
+            verdict._replace(kind=Kind.SKIPPED) if verdict.kind is Kind.ERROR else verdict
+            for verdict in verdicts
         )
-    if not any(one.kind in RED for one in found):
-        found = [*found, _report_verdict(report)]
-    return tuple(found)
+    if not any(verdict.kind in RED for verdict in verdicts):
+        verdicts = [*verdicts, _report_verdict(report)]
+    return tuple(verdicts)
 
 
 def seconds_of(report: Report) -> float:
     """Return how long the work behind a report took, 0 if it does not say."""
-    found = open_mapping("seconds", report.command)
-    seconds: float = 0.0 if found is None else found(report.result)
-    return seconds
+    mapping = open_mapping("seconds", report.command)
+    return 0.0 if mapping is None else float(mapping(report.result))
 
 
 def _report_verdict(report: Report) -> Verdict:
     """Return the verdict on the whole run, if no single check explains its exit code."""
     failure = report.error
-    message = failure.message if failure else "; ".join(one.message for one in report.warnings)
+    message = (
+        failure.message if failure else "; ".join(notice.message for notice in report.warnings)
+    )
     kind = Kind.FAILURE if report.exit_code is ExitCode.BAD else Kind.ERROR
     return Verdict(
         device="run",

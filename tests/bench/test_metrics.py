@@ -9,7 +9,7 @@ import pytest
 
 from gpucheck.bench.metrics import burn_metrics, metrics
 from gpucheck.bench.model import GateStatus
-from gpucheck.report.metrics import Metric
+from gpucheck.report.formats.prometheus import Metric
 from tests.bench.test_burn import burned
 from tests.fakes.bench_results import varied_result
 from tests.fakes.verdicts import gate, report

@@ -15,7 +15,7 @@ from gpucheck.inventory.model import (
     Visibility,
 )
 from gpucheck.report.envelope import Answer, Failure
-from gpucheck.report.metrics import Number
+from gpucheck.report.formats.prometheus import Number
 from tests.fakes.reports import wrap
 
 INSTANCE = MigInstance(

@@ -70,7 +70,7 @@ def _gate_verdict(gate: Gate) -> Verdict:
         message=gate.reason or gate.status.value,
         gpu_uuid=gate.gpu_uuid,
         class_=gate.class_.value if gate.class_ else None,
-        figures=tuple(figures),
+        values=tuple(figures),
         lines=(*(f"{one.source}: {one.value}" for one in gate.evidence), *steps),
     )
 
@@ -109,7 +109,7 @@ def _row_verdicts(rows: Sequence[Measurement]) -> Iterator[Verdict]:
             message=message,
             gpu_uuid=row.gpu_uuid,
             class_=row.error.code if row.error else None,
-            figures=tuple(figures),
+            values=tuple(figures),
             lines=tuple(f"{doubt.code}: {doubt.message}" for doubt in row.doubts),
         )
 
@@ -127,7 +127,7 @@ def _corruption_verdicts(checks: Sequence[Corruption]) -> Iterator[Verdict]:
             message=message,
             gpu_uuid=check.gpu_uuid,
             class_="hardware" if wrong else check.failure.code if check.failure else None,
-            figures=(("mismatches", str(check.mismatches)), ("digest", str(check.digest))),
+            values=(("mismatches", str(check.mismatches)), ("digest", str(check.digest))),
         )
 
 
@@ -145,7 +145,7 @@ def _comparison_verdict(row: ComparedRow) -> Verdict:
         kind=kinds.get(row.status, Kind.ERROR),
         message=row.reason,
         class_=row.class_.value if row.class_ else None,
-        figures=tuple(figures),
+        values=tuple(figures),
     )
 
 

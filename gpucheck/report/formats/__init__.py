@@ -25,8 +25,8 @@ FORMATS = MappingProxyType(
         "table": "table:render",
         "json": "json:render",
         "line": "lines:line",
-        "csv": "csv:render",
-        "jsonl": "jsonl:render",
+        "csv": "lines:rows",
+        "jsonl": "json:render_lines",
         "code": "lines:code",
         "uuid": "lines:uuid",
         "index": "lines:index",
@@ -70,12 +70,12 @@ def headline_of(report: Report, blocks: Sequence[Block]) -> Headline:
     headlines = [block for block in blocks if isinstance(block, Headline)]
     status = CheckStatus(report.status.value)
     if headlines:
-        found = headlines[-1]
+        headline = headlines[-1]
     elif report.error is not None:
-        found = Headline(report.error.message, status)
+        headline = Headline(report.error.message, status)
     elif report.result is not None and hasattr(open_view(report.command), "headline"):
-        found = open_view(report.command).headline(report)
+        headline = open_view(report.command).headline(report)
     else:
-        found = Headline(" ".join(one.message for one in report.warnings), status)
-    text = found.text[:1].upper() + found.text[1:]
-    return found._replace(text=text, word=found.word or _WORDS[found.status.value])
+        headline = Headline(" ".join(notice.message for notice in report.warnings), status)
+    text = headline.text[:1].upper() + headline.text[1:]
+    return headline._replace(text=text, word=headline.word or _WORDS[headline.status.value])

@@ -28,8 +28,8 @@ _SIGNS = {
 def workflow_commands(report: Report) -> list[str]:
     """Return the workflow commands: an error for each failed verdict, a warning for the others."""
     verdicts = verdicts_of(report)
-    errors = [one for one in verdicts if one.kind in RED]
-    warnings = [one for one in verdicts if one.kind is Kind.WARNING]
+    errors = [verdict for verdict in verdicts if verdict.kind in RED]
+    warnings = [verdict for verdict in verdicts if verdict.kind is Kind.WARNING]
     return [*_commands("error", errors), *_commands("warning", warnings)]
 
 
@@ -37,7 +37,10 @@ def _commands(level: str, verdicts: Sequence[Verdict]) -> list[str]:
     shown = verdicts
     if len(verdicts) > MOST_ANNOTATIONS:
         shown = verdicts[: MOST_ANNOTATIONS - 1]
-    lines = [f"::{level} title={_property(_title(one))}::{_data(_sentence(one))}" for one in shown]
+    lines = [
+        f"::{level} title={_property(_title(verdict))}::{_data(_sentence(verdict))}"
+        for verdict in shown
+    ]
     if len(shown) < len(verdicts):
         more = f"{len(verdicts) - len(shown)} more in the step summary"
         lines.append(f"::{level} title=gpucheck::{_data(more)}")
@@ -50,8 +53,8 @@ def _title(verdict: Verdict) -> str:
 
 
 def _sentence(verdict: Verdict) -> str:
-    figures = ", ".join(f"{name} {value}" for name, value in verdict.figures)
-    return f"{verdict.message} ({figures})" if figures else verdict.message
+    values = ", ".join(f"{name} {value}" for name, value in verdict.values)
+    return f"{verdict.message} ({values})" if values else verdict.message
 
 
 def _data(text: str) -> str:
@@ -74,21 +77,21 @@ def render(report: Report, view: View) -> str:
         lines += [f"**{as_markdown(report.error.message)}**", ""]
         lines += [f"- {as_markdown(step)}" for step in report.error.remedy]
         lines += [""] if report.error.remedy else []
-    bad = [one for one in verdicts if one.kind in (*RED, Kind.WARNING)]
-    good = [one for one in verdicts if one not in bad]
+    bad = [verdict for verdict in verdicts if verdict.kind in (*RED, Kind.WARNING)]
+    good = [verdict for verdict in verdicts if verdict not in bad]
     lines += _table(bad)
     if good:
-        what = "more" if bad else "check" if len(good) == 1 else "checks"
-        lines += [f"<details><summary>{len(good)} {what}</summary>", ""]
+        noun = "more" if bad else "check" if len(good) == 1 else "checks"
+        lines += [f"<details><summary>{len(good)} {noun}</summary>", ""]
         lines += [*_table(good), "</details>"]
         lines += [""]
-    lines += [f"> {as_markdown(one.message)}" for one in report.warnings]
+    lines += [f"> {as_markdown(notice.message)}" for notice in report.warnings]
     return "\n".join(lines).rstrip() + "\n\n"
 
 
 def _headline(report: Report, verdicts: Sequence[Verdict]) -> str:
     counts = [
-        (sum(one.kind is kind for one in verdicts), sign.partition(" ")[2])
+        (sum(verdict.kind is kind for verdict in verdicts), sign.partition(" ")[2])
         for kind, sign in _SIGNS.items()
     ]
     counted = ", ".join(f"{count} {word}" for count, word in counts if count)
@@ -99,17 +102,16 @@ def _table(verdicts: Sequence[Verdict]) -> list[str]:
     if not verdicts:
         return []
     lines = ["| device | check | verdict | class | figures | why |", "|--|--|--|--|--|--|"]
-    for one in verdicts[:_MOST_ROWS]:
-        figures = "<br>".join(
-            f"{as_markdown(name)} {as_markdown(value)}" for name, value in one.figures
-        )
+    for verdict in verdicts[:_MOST_ROWS]:
         cells = (
-            *(as_markdown(one.device), as_markdown(one.check), _SIGNS[one.kind]),
-            *(
-                as_markdown(one.class_ or ""),
-                figures,
-                "<br>".join(map(as_markdown, (one.message, *one.lines))),
+            as_markdown(verdict.device),
+            as_markdown(verdict.check),
+            _SIGNS[verdict.kind],
+            as_markdown(verdict.class_ or ""),
+            "<br>".join(
+                f"{as_markdown(name)} {as_markdown(value)}" for name, value in verdict.values
             ),
+            "<br>".join(map(as_markdown, (verdict.message, *verdict.lines))),
         )
         lines.append(f"| {' | '.join(cells)} |")
     if len(verdicts) > _MOST_ROWS:

@@ -122,7 +122,7 @@ def _header(report: Report, view: View, blocks: Sequence[Block]) -> Iterator[str
     name, *facts = _about(report)
     headline = headline_of(report, blocks)
     yield "<header>"
-    about = "".join(f"<span>{_shown(one, MOST_OF_A_NAME)}</span>" for one in facts)
+    about = "".join(f"<span>{_shown(fact, MOST_OF_A_NAME)}</span>" for fact in facts)
     yield f'<p class="about"><b>{_shown(name)}</b>{about}</p>'
     yield f'<div class="verdict {headline.status.value}">'
     yield f"<h1>{_shown(headline.word)}</h1>"
@@ -177,7 +177,7 @@ def _charts(report: Report, view: View) -> Iterator[str]:
     charts = () if view.chart_remedy else charts_of(report, view)
     if not charts:
         return
-    from gpucheck.report.plot import inline_svg
+    from gpucheck.report.charts import inline_svg
 
     yield '<section aria-labelledby="charts"><h2 id="charts">Charts</h2><div class="charts">'
     for number, chart in enumerate(charts):
@@ -213,7 +213,7 @@ def _details(report: Report, blocks: Sequence[Block]) -> Iterator[str]:
     shown = [
         block
         for block in blocks
-        if not isinstance(block, Head | Headline) and all(block is not one for one in steps)
+        if not isinstance(block, Head | Headline) and all(block is not step for step in steps)
     ]
     if all(isinstance(block, Gap) for block in shown):
         return
@@ -228,24 +228,24 @@ def _worst_first(blocks: Sequence[Block], *, fold: bool) -> Iterator[Block | _Fo
     A check is a line with a mark and what stands below it, where checks of its own are ordered too.
     Several that passed end their list, folded if `fold` says so.
     """
-    found: list[list[Block]] = []
+    checks: list[list[Block]] = []
     level = next((block.indent for block in blocks if _is_check(block)), 0)
 
     def ordered() -> Iterator[Block | _Fold]:
-        passed = [check for check in found if fold and _has_passed(check)]
-        for check in sorted(found, key=_rank):
+        passed = [check for check in checks if fold and _has_passed(check)]
+        for check in sorted(checks, key=_rank):
             if len(passed) < 2 or check not in passed:
                 yield check[0]
                 yield from _worst_first(check[1:], fold=fold)
         if len(passed) > 1:
             yield _Fold(_count(passed), tuple(chain.from_iterable(passed)), level)
-        found.clear()
+        checks.clear()
 
     for block in blocks:
         if _is_check(block) and block.indent <= level:
-            found.append([block])
-        elif found and isinstance(block, Line | Command):
-            found[-1].append(block)
+            checks.append([block])
+        elif checks and isinstance(block, Line | Command):
+            checks[-1].append(block)
         else:
             yield from ordered()
             yield block
@@ -303,7 +303,7 @@ def _drawn(blocks: Iterable[Block | _Fold]) -> Iterator[str]:
                 yield from _table(table)
             case Fitting(tables):
                 # The most columns; of several, the one that is aligned with no other table.
-                yield from _table(max(reversed(tables), key=lambda one: len(one.columns)))
+                yield from _table(max(reversed(tables), key=lambda form: len(form.columns)))
 
 
 def _line(line: Line) -> str:
@@ -366,8 +366,9 @@ def _table(table: Table) -> Iterator[str]:
     yield '<div class="rows" tabindex="0" role="group" aria-label="table"><table>'
     if any(column.text for column in columns):
         cells = (
-            f'<th scope="col"{_class("num" if one.right and place else "")}>{_shown(one.text)}</th>'
-            for place, one in enumerate(columns)
+            f'<th scope="col"{_class("num" if column.right and place else "")}>'
+            f"{_shown(column.text)}</th>"
+            for place, column in enumerate(columns)
         )
         yield f"<thead><tr>{''.join(cells)}</tr></thead>"
     yield "<tbody>"
@@ -400,8 +401,8 @@ def _warnings(report: Report) -> Iterator[str]:
     if not report.warnings:
         return
     yield '<section aria-labelledby="warnings"><h2 id="warnings">Warnings</h2>'
-    for one in report.warnings:
-        yield _line(Line(one.message, CheckStatus.WARN))
+    for notice in report.warnings:
+        yield _line(Line(notice.message, CheckStatus.WARN))
     yield "</section>"
 
 

@@ -27,7 +27,7 @@ def render(report: Report, view: View) -> str:
     # Stable: within a device the checks keep the report's order.
     ordered = sorted(verdicts, key=lambda verdict: _order(verdict.device))
     root = ElementTree.Element("testsuites")
-    for number, (device, cases) in enumerate(groupby(ordered, key=lambda one: one.device)):
+    for number, (device, cases) in enumerate(groupby(ordered, key=lambda verdict: verdict.device)):
         root.append(_suite(report, device, list(cases), number))
     ElementTree.indent(root)
     text = ElementTree.tostring(root, encoding="unicode")
@@ -68,7 +68,7 @@ def _suite(
     suite.extend(_case(report, uuid or device, case) for case in cases)
     output = "\n".join(line for case in cases for line in _lines(case))
     ElementTree.SubElement(suite, "system-out").text = _text(output)
-    warned = [f"warning: {one.message}" for one in report.warnings]
+    warned = [f"warning: {notice.message}" for notice in report.warnings]
     ElementTree.SubElement(suite, "system-err").text = _text("\n".join(warned))
     return suite
 
@@ -76,13 +76,13 @@ def _suite(
 def _properties(
     report: Report, device: str, uuid: str | None, cases: Sequence[Verdict]
 ) -> ElementTree.Element:
-    """Return the properties of the suite, and the figures of every case, under the case's name."""
+    """Return the properties of the suite, and the values of every case, under the case's name."""
     facts = {
         "gpucheck.device": device,
         "gpucheck.gpu_uuid": uuid or "",
         "gpucheck.exit_code": str(int(report.exit_code)),
         "gpucheck.driver_version": report.host.driver_version or "",
-        **{f"{case.check} {name}": value for case in cases for name, value in case.figures},
+        **{f"{case.check} {name}": value for case in cases for name, value in case.values},
     }
     properties = ElementTree.Element("properties")
     for name, value in facts.items():
@@ -118,7 +118,7 @@ def _lines(verdict: Verdict) -> list[str]:
 
 
 def _details(verdict: Verdict) -> list[str]:
-    return [*(f"{name}: {value}" for name, value in verdict.figures), *verdict.lines]
+    return [*(f"{name}: {value}" for name, value in verdict.values), *verdict.lines]
 
 
 def _text(text: str) -> str:

@@ -1,14 +1,42 @@
-"""Formats of lines to copy or to evaluate, which the view of a command writes."""
+"""Formats of plain lines: CSV, and what a view writes to copy, to evaluate or for monitors."""
 
 from __future__ import annotations
 
-from gpucheck.report.documents import open_view
+import csv
+import io
+
+from gpucheck.report.documents import open_mapping, open_view
 from gpucheck.report.envelope import Report
 from gpucheck.report.errors import ExitCode
 from gpucheck.report.text import Renderer, View, printable
 
 #: The longest line of `--format line`, in bytes.
 LONGEST_LINE = 80
+
+
+def rows(report: Report, view: View) -> str:
+    """Return a document's rows as CSV; a report without any gives the heading alone."""
+    heading, table = open_mapping("rows", report.command)(report, view)
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    if view.header:
+        writer.writerow(heading)
+    for row in table:
+        writer.writerow(_cell(value) for value in row)
+    return text.getvalue()
+
+
+def _cell(value: str | int | float | bool | None) -> str | int | float:
+    """Return a plain value as CSV has it: nothing for an absent one."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if not isinstance(value, str):
+        return value
+    text = printable(value)
+    # A spreadsheet would take it for a formula; this is its own mark of a text.
+    return f"'{text}" if text.startswith(("=", "+", "-", "@")) else text
 
 
 def _lines(name: str) -> Renderer:
@@ -31,8 +59,8 @@ def line(report: Report, view: View) -> str:
     failure, result = report.error, report.result
     interrupted = report.exit_code is ExitCode.INTERRUPTED and result is not None
     if failure is None or interrupted:
-        found: str = open_view(report.command).line(result)
-        summary = f"interrupted; {found}" if interrupted else found
+        summary = str(open_view(report.command).line(result))
+        summary = f"interrupted; {summary}" if interrupted else summary
     else:
         summary = failure.message
     text = printable(f"{report.status.value.upper()} {summary}", unicode=False)

@@ -42,16 +42,16 @@ _SIGNS = {CheckStatus.OK: "✅", CheckStatus.WARN: "⚠️", CheckStatus.FAIL: "
 def render(report: Report, view: View) -> str:
     """Return the text; a failure without a result has its sentence and what to do."""
     view = view._replace(width=_WIDTH, unicode=True, color=False, header=True)
-    found = () if report.result is None else open_view(report.command).blocks(report, view)
-    blocks = [block_for_recording(block, view) for block in found]
+    drawn = () if report.result is None else open_view(report.command).blocks(report, view)
+    blocks = [block_for_recording(block, view) for block in drawn]
     lines = [*_top(report, view, blocks), *_drawn(blocks)]
     if report.result is None and report.error is not None:
         lines += _drawn(remedies(report.error.remedy, indent=0))
     body = "\n".join(lines)
-    for one in report.warnings:
+    for notice in report.warnings:
         # The table of some commands has its warnings already.
-        if _text(one.message.rstrip(".")) not in body:
-            lines += ["", f"> ⚠️ {_text(one.message)}"]
+        if _text(notice.message.rstrip(".")) not in body:
+            lines += ["", f"> ⚠️ {_text(notice.message)}"]
     origin = f"gpucheck {__version__}, {report.time}, exit code {int(report.exit_code)}"
     return "\n".join([*_without_double_gaps(lines), "", f"<sub>{origin}</sub>", ""])
 
@@ -93,7 +93,7 @@ def _drawn(blocks: Iterable[Block]) -> Iterator[str]:
             case Table() as table:
                 yield from ("", *_table(table), "")
             case Fitting(tables):
-                table = max(reversed(tables), key=lambda one: len(one.columns))
+                table = max(reversed(tables), key=lambda form: len(form.columns))
                 yield from ("", *_table(table), "")
 
 
@@ -117,7 +117,7 @@ def _command(text: str, indent: int, items: list[tuple[int, int]]) -> Iterator[s
         items.pop()
     margin = " " * (items[-1][1] if items else 0)
     shown = printable(text, MOST_CHARACTERS)
-    longest = max((len(found) for found in _BACKTICKS.findall(shown)), default=0)
+    longest = max((len(ticks) for ticks in _BACKTICKS.findall(shown)), default=0)
     fence = "`" * max(3, longest + 1)
     yield from (f"{margin}{fence}sh", f"{margin}{shown}", f"{margin}{fence}")
 
@@ -131,8 +131,8 @@ def _table(table: Table) -> Iterator[str]:
     columns = [table.columns[place] for place in used]
     if not columns:
         return
-    yield f"| {' | '.join(_text(one.text) for one in columns)} |"
-    yield f"|{'|'.join('--:' if one.right else '--' for one in columns)}|"
+    yield f"| {' | '.join(_text(column.text) for column in columns)} |"
+    yield f"|{'|'.join('--:' if column.right else '--' for column in columns)}|"
     for row in table.rows:
         cells = [_cell(row.cells[place]) for place in used]
         below = "".join(f"<br>{_text(plain(line.text))}" for line in row.below)

@@ -1,4 +1,6 @@
-"""Prometheus text format: a document's metrics, and those that every run has.
+"""Prometheus: metrics of a report, and their text format with those that every run has.
+
+A metric is a name, a help text and samples with labels, which a feature makes of its document.
 
 It holds no timestamps: node-exporter's textfile collector skips a file that has any. When the run
 was is a metric of its own.
@@ -7,13 +9,71 @@ was is a metric of its own.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
+from typing import NamedTuple
 
 from gpucheck.report.documents import open_mapping
 from gpucheck.report.envelope import Report
-from gpucheck.report.metrics import Metric, Number, gauge
 from gpucheck.report.text import View, printable
+
+Number = int | float | bool | None
+
+
+class Sample(NamedTuple):
+    """Value under its labels; a label without text is absent, and a value that is None is left out.
+
+    The machine's name is added as the label `hostname`, unless the sample has its own.
+    """
+
+    labels: Mapping[str, str | None]
+    value: Number
+
+
+class Metric(NamedTuple):
+    """Gauge in a base unit: seconds, bytes, ratios (not percent), celsius, watts, hertz.
+
+    `name` begins with `gpucheck_` and ends with the unit. The label sets of `samples` are unique.
+    Metrics of two documents have different names: node-exporter refuses files that both hold the
+    same sample.
+    """
+
+    name: str
+    help: str
+    samples: tuple[Sample, ...]
+
+
+def gauge(
+    name: str, text: str, samples: Iterable[tuple[Mapping[str, str | None], Number]]
+) -> Metric:
+    """Return a metric of these labels and values."""
+    return Metric(name, text, tuple(Sample(*sample) for sample in samples))
+
+
+def gpu_labels(
+    *,
+    index: int | None = None,
+    uuid: str | None = None,
+    pci_bus_id: str | None = None,
+    name: str | None = None,
+) -> dict[str, str | None]:
+    """Return the labels of a GPU in DCGM-exporter's spelling, so that its series join ours.
+
+    `index` is NVML's. Source: dcgm-exporter, internal/pkg/rendermetrics/render_metrics.go. Bus ids
+    stand there as DCGM has them, with eight digits of the domain and in upper case.
+    """
+    domain, colon, rest = (pci_bus_id or "").partition(":")
+    return {
+        "gpu": None if index is None else str(index),
+        "UUID": uuid,
+        "pci_bus_id": f"{domain:0>8}:{rest}".upper() if colon else pci_bus_id,
+        "modelName": name,
+    }
+
+
+def ratio(percent: float | None) -> float | None:
+    """Return percent as a share of one, which is Prometheus' base unit."""
+    return None if percent is None else percent / 100
 
 
 def render(report: Report, view: View) -> str:
@@ -60,16 +120,16 @@ def _run_metrics(report: Report) -> Iterator[Metric]:
 
 
 def _lines(metric: Metric, host: str | None) -> Iterator[str]:
-    samples = [each for each in metric.samples if each.value is not None]
+    samples = [sample for sample in metric.samples if sample.value is not None]
     if not samples:
         return
     yield f"# HELP {metric.name} {_escaped(metric.help)}\n"
     yield f"# TYPE {metric.name} gauge\n"
-    found: dict[str, Number] = {}
+    values: dict[str, Number] = {}
     for labels, value in samples:
         # Of two that look alike the first stays: node-exporter would refuse the whole file.
-        found.setdefault(_labels({"hostname": host, **labels}), value)
-    for shown, value in found.items():
+        values.setdefault(_labels({"hostname": host, **labels}), value)
+    for shown, value in values.items():
         yield f"{metric.name}{shown} {_number(value)}\n"
 
 

@@ -138,8 +138,7 @@ def _text(text: Inline, view: View, *, style: str = "") -> Text:
     from rich.text import Text
 
     drawn = Text(style=style)
-    for each in (text,) if isinstance(text, str) else text:
-        words, own = (each, "") if isinstance(each, str) else each
+    for words, own in (Span(text),) if isinstance(text, str) else text:
         drawn.append(printable(words, unicode=view.unicode), own)
     return drawn
 

@@ -71,7 +71,7 @@ def test_a_figure_has_one_prefix(value: float, unit: str, shown: str) -> None:
 
     (verdict,) = verdicts_of(report(result(gate)))
 
-    assert verdict.figures == (("measured", shown),)
+    assert verdict.values == (("measured", shown),)
 
 
 def test_a_comparison_shows_both_sides() -> None:
@@ -80,7 +80,7 @@ def test_a_comparison_shows_both_sides() -> None:
     (verdict,) = verdicts_of(report(found, code=ExitCode.BAD, command="compare"))
 
     assert verdict.kind is Kind.FAILURE
-    assert verdict.figures == (
+    assert verdict.values == (
         ("before", "2.036 TB/s"),
         ("measured", "801.5 GB/s"),
         ("ratio", "0.3936"),

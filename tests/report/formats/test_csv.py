@@ -15,7 +15,7 @@ from gpucheck.bench.model import FrameworkUse
 from gpucheck.inventory.columns import COLUMNS, CSV_COLUMNS
 from gpucheck.inventory.model import Inventory
 from gpucheck.report.envelope import Failure, Report
-from gpucheck.report.formats.csv import render
+from gpucheck.report.formats.lines import rows as render
 from gpucheck.report.text import View, printable
 from tests.bench.ci.test_verdicts import ROW, SIDE
 from tests.fakes.bench_results import doubt, measurement, product, result_of

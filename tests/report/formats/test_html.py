@@ -28,7 +28,7 @@ from tests.fakes.verdicts import report as bench_report
 from tests.report.formats.pages import Page
 from tests.sampling import examples
 
-#: Charts are drawn in tests/report/test_plot.py: they cost seconds.
+#: Charts are drawn in tests.report.test_charts.py: they cost seconds.
 PLAIN = View(chart_remedy=("Install it: pip install 'gpucheck-cli[plot]'",))
 PAYLOADS = (
     HOSTILE,

@@ -14,7 +14,7 @@ from gpucheck.inventory.model import Inventory
 from gpucheck.report.envelope import Failure, Report
 from gpucheck.report.errors import ExitCode
 from gpucheck.report.formats.json import document
-from gpucheck.report.formats.jsonl import render
+from gpucheck.report.formats.json import render_lines as render
 from gpucheck.report.text import View
 from gpucheck.version import __version__
 from tests.bench.ci.test_verdicts import ROW, SIDE

@@ -18,8 +18,7 @@ from gpucheck.report.documents import DOCUMENTS
 from gpucheck.report.envelope import CheckStatus, Failure, Notice, Report
 from gpucheck.report.errors import ExitCode
 from gpucheck.report.formats import prometheus
-from gpucheck.report.formats.prometheus import render
-from gpucheck.report.metrics import Metric, gauge, gpu_labels
+from gpucheck.report.formats.prometheus import Metric, gauge, gpu_labels, render
 from gpucheck.report.text import View, printable
 from gpucheck.version import __version__
 from tests.fakes.bench_results import copy_result

@@ -55,7 +55,7 @@ def _matplotlib() -> None:
 
 @pytest.mark.parametrize("chart", [LINES, BARS], ids=lambda one: one.title[:5])
 def test_inline_charts_are_inert_and_described(chart: Chart) -> None:
-    from gpucheck.report.plot import inline_svg
+    from gpucheck.report.charts import inline_svg
 
     text = inline_svg(chart, "chart0")
     root = ElementTree.fromstring(text)
@@ -73,7 +73,7 @@ def test_inline_charts_are_inert_and_described(chart: Chart) -> None:
 
 
 def test_the_page_decides_the_colours() -> None:
-    from gpucheck.report.plot import inline_svg
+    from gpucheck.report.charts import inline_svg
 
     found = set(re.findall(r"#[0-9a-f]{6}\b", inline_svg(LINES, "c")))
 
@@ -82,7 +82,7 @@ def test_the_page_decides_the_colours() -> None:
 
 
 def test_text_is_text_and_never_a_formula() -> None:
-    from gpucheck.report.plot import inline_svg
+    from gpucheck.report.charts import inline_svg
 
     root = ElementTree.fromstring(inline_svg(LINES, "c"))
     texts = [element.text or "" for element in root.iter("text")]
@@ -94,7 +94,7 @@ def test_text_is_text_and_never_a_formula() -> None:
 
 
 def test_the_same_values_give_the_same_bytes() -> None:
-    from gpucheck.report.plot import inline_svg, picture
+    from gpucheck.report.charts import inline_svg, picture
 
     assert inline_svg(LINES, "c") == inline_svg(LINES, "c")
     assert picture(BARS, "svg") == picture(BARS, "svg")
@@ -106,7 +106,7 @@ def test_the_same_values_give_the_same_bytes() -> None:
 def test_every_logarithmic_axis_has_two_numbers(y: tuple[float, ...]) -> None:
     series = Series("a", tuple(range(1, 1 + len(y))), y)
     chart = Chart("c", "C", "says", Axis("x"), (Panel(Axis("speed", log=True), (series,)),))
-    from gpucheck.report.plot import inline_svg
+    from gpucheck.report.charts import inline_svg
 
     root = ElementTree.fromstring(inline_svg(chart, "c"))
 
@@ -116,7 +116,7 @@ def test_every_logarithmic_axis_has_two_numbers(y: tuple[float, ...]) -> None:
 
 
 def test_pictures_are_files_of_their_kind() -> None:
-    from gpucheck.report.plot import picture
+    from gpucheck.report.charts import picture
 
     assert picture(BARS, "png").startswith(b"\x89PNG")
     assert b"<svg" in picture(BARS, "svg")
