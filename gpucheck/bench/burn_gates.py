@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from gpucheck.bench.ci.diagnosis import Diagnosis, class_of_failure, explained
-from gpucheck.bench.ci.gates import GATES, exit_status
-from gpucheck.bench.ci.verdicts import spoken
+from gpucheck.bench.ci.verdicts import GATES, exit_status, spoken
 from gpucheck.bench.model import (
     BurnDevice,
     BurnEnd,
@@ -34,7 +33,10 @@ _CORRECTED_ERRORS = ("ecc_corrected", "pcie_replays")
 _PACE_PERCENT = 10.0
 #: Fewer products are no load; a burn does thousands.
 _FEWEST_PRODUCTS = 100
-_WORDING = GATES._replace(failed_code="burn-failed", undecided_code="burn-undecided")
+_WORDING = {
+    GateStatus.FAIL: ("burn-failed", *GATES[GateStatus.FAIL][1:]),
+    GateStatus.INCONCLUSIVE: ("burn-undecided", *GATES[GateStatus.INCONCLUSIVE][1:]),
+}
 _SWAP = ("Take it out of use, and repeat the burn with the card in another slot.",)
 _COOL = ("Check the fans, the filters and the inlet temperature.",)
 

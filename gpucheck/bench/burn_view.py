@@ -43,7 +43,7 @@ _COLUMNS = ("speed", "products", "wrong", "temp", "power")
 def blocks(report: Report, view: View) -> Iterator[Block]:
     """Yield the verdict, each device's figures, and what is wrong."""
     # Only a judged run needs what judges it, which takes 20 ms to import.
-    from gpucheck.bench.ci.gates_view import gate_blocks, verdict_line
+    from gpucheck.bench.ci.view import gate_blocks, verdict_line
 
     found = report.result
     if not isinstance(found, BurnResult):

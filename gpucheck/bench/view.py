@@ -74,16 +74,16 @@ def blocks(report: Report, view: View) -> Iterator[Block]:
         yield from _rows_with_notes(result, view)
         return
     # Judging takes 20 ms to import, and most runs have no gates.
-    from gpucheck.bench.ci import gates_view
+    from gpucheck.bench.ci import view as judged_view
 
-    yield from gates_view.run_verdict(report, result, view)
+    yield from judged_view.run_verdict(report, result, view)
     yield Gap()
-    if gates_view.shows_rows(result, view):
+    if judged_view.shows_rows(result, view):
         yield from _no_gpu(result.environment, view)
         yield from _other_load(result)
-        yield from _rows_with_notes(gates_view.take_process_medians(result), view)
+        yield from _rows_with_notes(judged_view.take_process_medians(result), view)
         yield Gap()
-    yield from gates_view.blocks(report, result, view)
+    yield from judged_view.run_blocks(report, result, view)
 
 
 def charts(report: Report, view: View) -> Iterator[Chart]:
@@ -99,7 +99,7 @@ def shown_codes(report: Report) -> Collection[str]:
     """Return the codes of the messages that the table shows: those of its verdict."""
     if not isinstance(report.result, BenchResult) or not report.result.gates:
         return (NOTHING_SETTLED,)
-    from gpucheck.bench.ci.gates import SHOWN
+    from gpucheck.bench.ci.verdicts import SHOWN
 
     return SHOWN
 

@@ -137,9 +137,9 @@ def later_command(words: Sequence[str], file: str, option: str = "--baseline") -
 
 def _right(answer: Answer) -> bool:
     """Return whether a run passed, or would have if others had not disturbed it."""
-    from gpucheck.bench.ci.gates import DISTURBED
+    from gpucheck.bench.ci.verdicts import ROWS_DISTURBED
 
-    disturbed = answer.error is not None and answer.error.code == DISTURBED.undecided_code
+    disturbed = answer.error is not None and answer.error.code == ROWS_DISTURBED
     return disturbed or answer.exit_code is ExitCode.OK
 
 

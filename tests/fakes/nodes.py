@@ -8,12 +8,13 @@ from dataclasses import replace
 from functools import cache
 
 from gpucheck.bench.boards import load_table
-from gpucheck.bench.ci.gates import exit_status, judge, settled
+from gpucheck.bench.ci.gates import judge, settled
 from gpucheck.bench.ci.limits import expected_of, scale_of
 from gpucheck.bench.ci.model import ProcessRun
 from gpucheck.bench.ci.profile_model import Aggregate, Check, Profile
 from gpucheck.bench.ci.profiles import load_profile
 from gpucheck.bench.ci.run_data import RunData
+from gpucheck.bench.ci.verdicts import exit_status
 from gpucheck.bench.model import Corruption, Gate, Measurement, Telemetry, Throughput
 from gpucheck.bench.roofline import board_from
 from gpucheck.drivers.gpu import Board

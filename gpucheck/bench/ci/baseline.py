@@ -9,7 +9,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from gpucheck.bench.ci.disturbance import marked
+from gpucheck.bench.ci.diagnosis import marked
 from gpucheck.bench.ci.model import (
     BASELINE_SCHEMA,
     Baseline,

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 
 from gpucheck.bench.ci.baseline import advice_on, counterpart_of, driver_of, not_allowed, renewal
 from gpucheck.bench.ci.decision import (
@@ -20,9 +21,7 @@ from gpucheck.bench.ci.decision import (
     typical,
     worse_percent,
 )
-from gpucheck.bench.ci.diagnosis import FURTHER_SESSIONS, class_of_failure, ruling
-from gpucheck.bench.ci.disturbance import figures_of
-from gpucheck.bench.ci.gates import Wording, exit_status
+from gpucheck.bench.ci.diagnosis import FURTHER_SESSIONS, class_of_failure, figures_of, ruling
 from gpucheck.bench.ci.model import (
     ComparedRow,
     ComparedRun,
@@ -31,6 +30,7 @@ from gpucheck.bench.ci.model import (
     SavedRun,
     Series,
 )
+from gpucheck.bench.ci.verdicts import Wording, exit_status
 from gpucheck.bench.model import Direction, Gate, GateClass, GateStatus, shared_fields
 from gpucheck.drivers.python.framework_bench import BROKEN, MISSING, SILENT
 from gpucheck.report.envelope import Answer, Failure, Notice
@@ -331,9 +331,11 @@ def _middle(series: Series | None) -> float | None:
 
 #: Codes of errors that the table of rows says itself.
 SHOWN = frozenset({"slower", "undecided", "nothing-to-compare"})
-_ROWS = Wording(
-    *("slower", "is worse than allowed", "rows are worse than allowed"),
-    *("undecided", "is undecided", "rows are undecided"),
+_ROWS: Wording = MappingProxyType(
+    {
+        GateStatus.FAIL: ("slower", "is worse than allowed", "rows are worse than allowed"),
+        GateStatus.INCONCLUSIVE: ("undecided", "is undecided", "rows are undecided"),
+    }
 )
 
 

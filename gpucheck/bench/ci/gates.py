@@ -1,4 +1,4 @@
-"""Gates of a run: those of a profile's checks, all together, and the exit code they give.
+"""Gates of a run: those of a profile's checks, and all together.
 
 Everything here is computed from what the processes returned; nothing is measured or read.
 """
@@ -9,7 +9,7 @@ import math
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from gpucheck.bench.ci.baseline import advice_on, renewal
 from gpucheck.bench.ci.decision import (
@@ -44,11 +44,9 @@ from gpucheck.bench.ci.peers import peer_gates
 from gpucheck.bench.ci.profile_model import Aggregate, Check, MissingPolicy
 from gpucheck.bench.ci.profiles import option_of
 from gpucheck.bench.ci.run_data import MetricValues, RunData
-from gpucheck.bench.ci.verdicts import PLAIN_UNITS, spoken
+from gpucheck.bench.ci.verdicts import PLAIN_UNITS
 from gpucheck.bench.kernels import KERNELS
 from gpucheck.bench.model import Direction, Gate, GateClass, GateStatus, Severity, shared_fields
-from gpucheck.report.envelope import Failure, Notice
-from gpucheck.report.errors import ExitCode
 from gpucheck.report.text import count_of, rate
 
 
@@ -66,75 +64,6 @@ def judge(data: RunData) -> tuple[Gate, ...]:
 def settled(gates: Sequence[Gate]) -> bool:
     """Return whether more processes would change nothing."""
     return not any(gate.repeat_helps for gate in gates)
-
-
-class Wording(NamedTuple):
-    """Error codes of a verdict, and its sentences for one gate or row and for several."""
-
-    failed_code: str
-    failed: str
-    failed_several: str
-    undecided_code: str
-    undecided: str
-    undecided_several: str
-
-
-GATES = Wording(
-    *("gate-failed", "failed", "gates failed"),
-    *("gate-undecided", "cannot be decided", "gates cannot be decided"),
-)
-
-
-#: Of a run that would have passed, but is to be saved.
-DISTURBED = GATES._replace(
-    undecided_code="rows-disturbed",
-    undecided="was disturbed",
-    undecided_several="rows were disturbed",
-)
-#: Codes of errors and warnings that the table of gates says itself.
-SHOWN = frozenset({"gate-failed", "gate-undecided", "gate-warning", DISTURBED.undecided_code})
-
-
-def exit_status(judged: Sequence[Gate], words: Wording = GATES) -> tuple[ExitCode, Failure | None]:
-    """Return the exit code of gates: 1 if one failed, else 3 if one is undecided, else 0.
-
-    Without any that passed, it is 3 as well. Gates that only warn decide nothing.
-    """
-    for status, exit_code, said in (
-        (GateStatus.FAIL, ExitCode.BAD, words[:3]),
-        (GateStatus.INCONCLUSIVE, ExitCode.INCONCLUSIVE, words[3:]),
-    ):
-        found = [one for one in judged if one.status is status and one.severity is Severity.ERROR]
-        if found:
-            return exit_code, _failure(found, *said)
-    if not any(one.status is GateStatus.PASS for one in judged):
-        message = "Nothing that the profile asks for was measured, so no gate passed."
-        return ExitCode.INCONCLUSIVE, Failure(code="nothing-measured", message=message)
-    return ExitCode.OK, None
-
-
-def _failure(judged: Sequence[Gate], code: str, one: str, several: str) -> Failure:
-    """Return the error that names the first of these gates or rows."""
-    first = judged[0]
-    where = f"{spoken(first.id)} on {first.device}"
-    head = f"{where} {one}"
-    if len(judged) > 1:
-        head = f"{len(judged)} {several}; the first is {where}"
-    class_ = f" ({first.class_})" if first.class_ is not None else ""
-    return Failure(code=code, message=f"{head}{class_}: {_reason(first)}.", remedy=first.next)
-
-
-def warnings(gates: Sequence[Gate]) -> tuple[Notice, ...]:
-    """Return the warnings, which do not decide the exit code."""
-    return tuple(
-        Notice(code="gate-warning", message=f"{spoken(gate.id)} on {gate.device}: {_reason(gate)}.")
-        for gate in gates
-        if gate.warning or (gate.severity is Severity.WARN and gate.status is GateStatus.FAIL)
-    )
-
-
-def _reason(one: Gate) -> str:
-    return (one.reason or one.status).rstrip(".")
 
 
 def series_of(data: RunData) -> tuple[Series, ...]:

@@ -14,7 +14,6 @@ from gpucheck.bench.ci.limits import (
     known_units,
     version_key,
 )
-from gpucheck.bench.ci.profile_file import Problems
 from gpucheck.bench.ci.profile_model import (
     Check,
     InventoryDemands,
@@ -31,12 +30,40 @@ from gpucheck.bench.kernels import KERNELS
 from gpucheck.bench.model import Scope
 from gpucheck.bench.numerics import FORMATS
 from gpucheck.bench.request_model import BenchMode
-from gpucheck.drivers.host.toml_file import nearest
+from gpucheck.drivers.host.toml_file import Source, nearest
 from gpucheck.inventory.condition import CLOCK_REASONS
 from gpucheck.version import __version__
 
 #: Notes a problem of one table: its key, code, message and fix.
 _Note = Callable[[str, str, str, str], None]
+
+
+class Problems:
+    """Mistakes of one file, in the order in which they were found."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.found: list[Problem] = []
+
+    def add(
+        self,
+        code: str,
+        message: str,
+        mend: str,
+        *,
+        table: str = "",
+        key: str = "",
+    ) -> None:
+        """Note a problem at a key, or at its table where the key is not written."""
+        self.found.append(
+            Problem(
+                line=self.source.line_of(table, key),
+                where=f"{table}.{key}".strip("."),
+                code=code,
+                message=message,
+                mend=mend,
+            )
+        )
 
 
 def lint(profile: Profile, problems: Problems) -> tuple[Problem, ...]:

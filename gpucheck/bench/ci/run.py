@@ -23,16 +23,8 @@ from gpucheck.bench.ci.baseline import (
     saved_run,
 )
 from gpucheck.bench.ci.compare import compare_runs, gate_of_row
-from gpucheck.bench.ci.disturbance import disturbed_gates
-from gpucheck.bench.ci.gates import (
-    DISTURBED,
-    exit_status,
-    judge,
-    judge_machine,
-    series_of,
-    settled,
-    warnings,
-)
+from gpucheck.bench.ci.diagnosis import disturbed_gates
+from gpucheck.bench.ci.gates import judge, judge_machine, series_of, settled
 from gpucheck.bench.ci.machine_gates import corruption_gates
 from gpucheck.bench.ci.model import ProcessRun, Reference, SavedRun, Series
 from gpucheck.bench.ci.processes import collect, merged, was_interrupted
@@ -45,6 +37,7 @@ from gpucheck.bench.ci.profile_model import (
     Target,
 )
 from gpucheck.bench.ci.run_data import Node, RunData
+from gpucheck.bench.ci.verdicts import DISTURBED, exit_status, warnings
 from gpucheck.bench.frameworks import parse_framework
 from gpucheck.bench.model import (
     BaselineUse,

@@ -1,9 +1,10 @@
-"""Verdicts on bench's results for CI systems: one for each device and check, with its kind."""
+"""Verdicts on bench's results: the exit code of gates, and one for each device and check."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 from gpucheck.bench.ci.model import ComparedRow, RunComparison
 from gpucheck.bench.model import (
@@ -19,6 +20,8 @@ from gpucheck.bench.model import (
     Severity,
     is_wrong,
 )
+from gpucheck.report.envelope import Failure, Notice
+from gpucheck.report.errors import ExitCode
 from gpucheck.report.verdicts import Kind, Verdict
 
 #: Units of rows, which are shown with a prefix.
@@ -35,6 +38,68 @@ _WORDS = {
     Scope.END_TO_END.value: "with transfers",
     Scope.RESIDENT.value: "",
 }
+
+
+#: By status: the error code, and the sentence for one gate or row and for several.
+Wording = Mapping[GateStatus, tuple[str, str, str]]
+GATES: Wording = MappingProxyType(
+    {
+        GateStatus.FAIL: ("gate-failed", "failed", "gates failed"),
+        GateStatus.INCONCLUSIVE: (
+            "gate-undecided",
+            "cannot be decided",
+            "gates cannot be decided",
+        ),
+    }
+)
+#: Of a run that would have passed, but is to be saved.
+ROWS_DISTURBED = "rows-disturbed"
+DISTURBED: Wording = MappingProxyType(
+    {**GATES, GateStatus.INCONCLUSIVE: (ROWS_DISTURBED, "was disturbed", "rows were disturbed")}
+)
+#: Codes of errors and warnings that the table of gates says itself.
+SHOWN = frozenset({"gate-failed", "gate-undecided", "gate-warning", ROWS_DISTURBED})
+
+
+def exit_status(judged: Sequence[Gate], words: Wording = GATES) -> tuple[ExitCode, Failure | None]:
+    """Return the exit code of gates: 1 if one failed, else 3 if one is undecided, else 0.
+
+    Without any that passed, it is 3 as well. Gates that only warn decide nothing.
+    """
+    for status, exit_code in (
+        (GateStatus.FAIL, ExitCode.BAD),
+        (GateStatus.INCONCLUSIVE, ExitCode.INCONCLUSIVE),
+    ):
+        bad = [gate for gate in judged if (gate.status, gate.severity) == (status, Severity.ERROR)]
+        if bad:
+            code, sentence, several = words[status]
+            where = f"{spoken(bad[0].id)} on {bad[0].device}"
+            head = f"{where} {sentence}"
+            if len(bad) > 1:
+                head = f"{len(bad)} {several}; the first is {where}"
+            class_ = f" ({bad[0].class_})" if bad[0].class_ is not None else ""
+            message = f"{head}{class_}: {_reason(bad[0])}."
+            return exit_code, Failure(code=code, message=message, remedy=bad[0].next)
+    if not any(gate.status is GateStatus.PASS for gate in judged):
+        message = "Nothing that the profile asks for was measured, so no gate passed."
+        return ExitCode.INCONCLUSIVE, Failure(code="nothing-measured", message=message)
+    return ExitCode.OK, None
+
+
+def warnings(gates: Sequence[Gate]) -> tuple[Notice, ...]:
+    """Return the warnings, which do not decide the exit code."""
+    return tuple(
+        Notice(code="gate-warning", message=f"{spoken(gate.id)} on {gate.device}: {_reason(gate)}.")
+        for gate in gates
+        if gate.warning or (gate.severity is Severity.WARN and gate.status is GateStatus.FAIL)
+    )
+
+
+def _reason(gate: Gate) -> str:
+    return (gate.reason or gate.status).rstrip(".")
+
+
+# ------------------------------------------------------------------------------ for CI systems
 
 
 def verdicts(result: object) -> list[Verdict]:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpucheck.bench.ci.disturbance import disturbed_gates, marked
+from gpucheck.bench.ci.diagnosis import disturbed_gates, marked
 from gpucheck.bench.ci.model import CarriedDoubt, Series
 from gpucheck.bench.model import Direction, GateClass, GateStatus
 from tests.fakes.bench_results import doubt

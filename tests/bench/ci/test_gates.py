@@ -12,19 +12,17 @@ from hypothesis import strategies as st
 
 from gpucheck.bench.ci.decision import Decision
 from gpucheck.bench.ci.gates import (
-    GATES,
     _shortfall,
     _slowest,
-    exit_status,
     judge,
     series_of,
     settled,
-    warnings,
 )
 from gpucheck.bench.ci.model import Baseline
 from gpucheck.bench.ci.profile_model import Profile
 from gpucheck.bench.ci.profiles import load_profile
 from gpucheck.bench.ci.run_data import Node, RunData, doubts_of
+from gpucheck.bench.ci.verdicts import GATES, exit_status, warnings
 from gpucheck.bench.model import (
     BenchResult,
     Corruption,
@@ -754,13 +752,18 @@ def test_the_error_counts_the_gates_and_names_the_first() -> None:
 
     assert one is not None
     assert (one.code, one.remedy) == ("gate-failed", ("Look",))
-    assert one.message == f"matmul on gpu:0 {GATES.failed} (hardware): it is slow."
+    failed, undecided = GATES[GateStatus.FAIL], GATES[GateStatus.INCONCLUSIVE]
+    assert one.message == f"matmul on gpu:0 {failed[1]} (hardware): it is slow."
     assert two is not None
-    assert two.message.startswith(f"2 {GATES.failed_several}; the first is matmul on gpu:0 (hardw")
+    assert two.message.startswith(
+        f"2 {failed[2]}; the first is matmul on gpu:0 (hardw"
+    )
     assert open_ is not None
-    assert open_.message == f"matmul on gpu:0 {GATES.undecided}: it is noisy."
+    assert open_.message == f"matmul on gpu:0 {undecided[1]}: it is noisy."
     assert several is not None
-    assert several.message.startswith(f"3 {GATES.undecided_several}; the first is matmul on gpu:0:")
+    assert several.message.startswith(
+        f"3 {undecided[2]}; the first is matmul on gpu:0:"
+    )
 
 
 def test_the_slowest_gpu_is_the_node_with_its_reason_if_it_has_one() -> None:

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from gpucheck.bench.ci.gates import exit_status, judge, judge_machine
+from gpucheck.bench.ci.gates import judge, judge_machine
 from gpucheck.bench.ci.model import ProcessRun
 from gpucheck.bench.ci.run_data import Node, RunData
+from gpucheck.bench.ci.verdicts import exit_status
 from gpucheck.bench.model import Corruption, GateClass, GateStatus, Verified
 from gpucheck.inventory.model import MigState
 from gpucheck.report.envelope import Failure

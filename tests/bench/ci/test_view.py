@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from gpucheck.bench.ci.change_view import row_names
 from gpucheck.bench.ci.compare import compare_runs, conclude_comparison
-from gpucheck.bench.ci.gates import exit_status
 from gpucheck.bench.ci.limits import explain
 from gpucheck.bench.ci.profile_model import Problem, ProfileAction, ProfileFile, ProfileResult
 from gpucheck.bench.ci.profiles import load_profile
+from gpucheck.bench.ci.verdicts import exit_status
+from gpucheck.bench.ci.view import row_names
 from gpucheck.bench.model import (
     BaselineUse,
     Direction,
