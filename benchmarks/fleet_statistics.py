@@ -21,10 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from gpucheck.fleet.baseline import Baseline
 from gpucheck.fleet.collect import Collected
 from gpucheck.fleet.documents import Found
-from gpucheck.fleet.judge import Reference
 from gpucheck.fleet.model import (
     Correction,
     FleetReport,
@@ -34,6 +32,7 @@ from gpucheck.fleet.model import (
     Scope,
 )
 from gpucheck.fleet.report import report
+from gpucheck.fleet.speeds import Baseline
 from gpucheck.report.host import Host
 
 GPUS, TESTS, PER_RACK = 8, 6, 16
@@ -166,11 +165,8 @@ def with_baseline(plant: Plant, deviation: float) -> Plant:
 
     def planted(fleet: Fleet, random: np.random.Generator) -> None:
         healthy = draw(100, deviation, random)
-        found = judged(healthy, JudgementRule()).groups
-        references = {
-            one.key: Reference(one.median or 0, one.scale or 0, one.gpus) for one in found
-        }
-        fleet.baseline = Baseline("healthy.json", references)
+        groups = judged(healthy, JudgementRule()).groups
+        fleet.baseline = "healthy.json", {group.key: group for group in groups}
         plant(fleet, random)
 
     return planted
@@ -205,7 +201,7 @@ def document(fleet: Fleet, node: int, run: int, uuids: Sequence[str]) -> dict[st
     speeds = fleet.speeds[node, :, :, run].tolist()
     rows = [
         {
-            "gpu_uuid": uuids[gpu], "id": NAMES[test], "median_s": 1e-3 / speeds[gpu][test],
+            "gpu_uuid": uuids[gpu], "id": NAMES[test], "time_s": 1e-3 / speeds[gpu][test],
             "throughput": {"value": 1e12 * speeds[gpu][test], "unit": "FLOP/s"},
             "device": f"gpu:{gpu}", "kernel": "matmul", "scope": "resident",
         }

@@ -16,10 +16,10 @@ from gpucheck.report.errors import WrongUseError
 from gpucheck.report.text import count_of
 
 if TYPE_CHECKING:
-    from gpucheck.fleet.baseline import Baseline
     from gpucheck.fleet.collect import Collected
     from gpucheck.fleet.hostlist import Expected
     from gpucheck.fleet.model import JudgementRule
+    from gpucheck.fleet.speeds import Baseline
     from gpucheck.report.envelope import Answer
     from gpucheck.report.host import Host
 
@@ -88,8 +88,8 @@ class Standard(NamedTuple):
         Raises:
             WrongUseError: one of them cannot be read, or an option cannot be used.
         """
-        from gpucheck.fleet.baseline import read_baseline, read_rule
         from gpucheck.fleet.hostlist import read_expected
+        from gpucheck.fleet.speeds import read_baseline, read_rule
 
         if max_missing < 0:
             message = f"--max-missing takes a number of nodes, not {max_missing}."

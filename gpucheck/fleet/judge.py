@@ -38,20 +38,8 @@ _TENTH = 1.2816
 _UPPER = 0.9
 
 
-class Reference(NamedTuple):
-    """Median and scale of a group in an earlier report, and of how many GPUs they are."""
-
-    median: float
-    scale: float
-    gpus: int
-
-
-class Sample(NamedTuple):
-    """Speeds of one group: a GPU's number and a speed for each run; `group` is who they are."""
-
-    group: Group
-    gpus: Ints
-    values: Floats
+#: Group, the number of a GPU for each run, and the speed of each.
+Sample = tuple[Group, "Ints", "Floats"]
 
 
 class GpuVerdict(NamedTuple):
@@ -86,19 +74,23 @@ def judge(
     samples: Sequence[Sample],
     gpu_count: int,
     rule: JudgementRule,
-    baseline: Mapping[str, Reference] | None = None,
+    baseline: Mapping[str, Group] | None = None,
 ) -> Judgement:
-    """Return the judgement of all groups, corrected for the number of GPUs."""
+    """Return the judgement of all groups, corrected for the number of GPUs.
+
+    `baseline` has the groups of an earlier report by their keys.
+    """
     import numpy as np
 
+    baseline = baseline or {}
     groups = []
     slow, watch, unstable = (_Worst.of(gpu_count) for _ in range(3))
     least_p = np.ones(gpu_count)
     judged = np.zeros(gpu_count, dtype=np.int64)
     worst = np.full(gpu_count, -np.inf)
-    for number, sample in enumerate(samples):
-        runs = _runs_by_gpu(sample, rule)
-        group, centre, scale = _referred(sample.group, runs, rule, baseline or {})
+    for number, (group, numbers, speeds) in enumerate(samples):
+        runs = _runs_by_gpu(numbers, speeds, rule)
+        group, centre, scale = _referred(group, runs, rule, baseline)
         groups.append(group)
         if centre is None or scale is None:
             continue
@@ -106,7 +98,7 @@ def judge(
         judged[runs.gpus] += 1
         worst[runs.gpus] = np.maximum(worst[runs.gpus], score.percent)
         by_baseline = group.judged_by is JudgedBy.BASELINE
-        scaled_by = (baseline or {})[group.key].gpus if by_baseline else len(runs.gpus)
+        scaled_by = baseline[group.key].gpus if by_baseline else len(runs.gpus)
         least_p[score.gpus[score.slow]] = np.minimum(
             least_p[score.gpus[score.slow]], tail(score.z[score.slow], scaled_by)
         )
@@ -126,12 +118,12 @@ def judge(
         *watch.verdicts(GpuSpeed.WATCH, (slow.count == 0) & (unstable.count == 0), judged),
     ]
     by_group = np.bincount(
-        [one.group for one in verdicts if one.speed is GpuSpeed.SLOW], minlength=len(groups)
+        [verdict.group for verdict in verdicts if verdict.speed is GpuSpeed.SLOW],
+        minlength=len(groups),
     )
+    counted = zip(groups, by_group.tolist(), strict=False)
     return Judgement(
-        groups=tuple(
-            group._replace(slow=int(count)) for group, count in zip(groups, by_group, strict=False)
-        ),
+        groups=tuple(group._replace(slow=count) for group, count in counted),
         verdicts=tuple(verdicts),
         judged_tests=judged,
         worst_percent=np.where(judged > 0, worst, np.nan),
@@ -154,7 +146,7 @@ class _Runs:
     values: Floats
 
 
-def _runs_by_gpu(sample: Sample, rule: JudgementRule) -> _Runs:
+def _runs_by_gpu(numbers: Ints, speeds: Floats, rule: JudgementRule) -> _Runs:
     """Return the runs of each GPU.
 
     Its confirmed speed is the one that so many of its runs do not exceed as must agree: the
@@ -162,8 +154,8 @@ def _runs_by_gpu(sample: Sample, rule: JudgementRule) -> _Runs:
     """
     import numpy as np
 
-    order = np.lexsort((sample.values, sample.gpus))
-    gpus, values = sample.gpus[order].astype(np.int64), sample.values[order]
+    order = np.lexsort((speeds, numbers))
+    gpus, values = numbers[order].astype(np.int64), speeds[order]
     starts = np.flatnonzero(np.r_[True, gpus[1:] != gpus[:-1]])
     counts = np.diff(np.r_[starts, len(gpus)])
     needed = np.ceil(rule.confirmed_share * counts - 1e-9).astype(np.int64)
@@ -180,17 +172,18 @@ def _runs_by_gpu(sample: Sample, rule: JudgementRule) -> _Runs:
 
 
 def _referred(
-    group: Group, runs: _Runs, rule: JudgementRule, baseline: Mapping[str, Reference]
+    group: Group, runs: _Runs, rule: JudgementRule, baseline: Mapping[str, Group]
 ) -> tuple[Group, float | None, float | None]:
     """Return a group with its reference, the median and the scale to judge by, or none."""
     count = len(runs.gpus)
     centre, scale = healthy_part(runs.medians, rule)
     group = group._replace(gpus=count, median=centre, scale=scale)
     stored = baseline.get(group.key)
-    if stored is not None and stored.median > 0:
-        centre, scale, shift = _scale_by_baseline(runs.medians, stored, rule)
+    if stored is not None and stored.median and stored.scale is not None:
+        usual, usual_scale = stored.median, stored.scale
+        centre, scale, shift = _scale_by_baseline(runs.medians, usual, usual_scale, rule)
         group = group._replace(
-            judged_by=JudgedBy.BASELINE, baseline_median=stored.median, shift_percent=shift
+            judged_by=JudgedBy.BASELINE, baseline_median=usual, shift_percent=shift
         )
     elif count < rule.least_group:
         reason = f"only {count} alike, and no baseline"
@@ -230,22 +223,22 @@ def healthy_part(medians: Floats, rule: JudgementRule) -> tuple[float, float]:
 
 
 def _scale_by_baseline(
-    medians: Floats, stored: Reference, rule: JudgementRule
+    medians: Floats, usual: float, usual_scale: float, rule: JudgementRule
 ) -> tuple[float, float, float]:
-    """Return the centre and the scale by a stored reference, and how far the group has moved.
+    """Return the centre and the scale by the baseline's, and how far the group has moved.
 
     Whether a whole group has moved is seen in its upper tenth, which is healthy even where most of
     it is slow. That much everybody has lost, and it is held against nobody.
     """
     import numpy as np
 
-    scale = max(stored.scale, rule.least_scale_percent / 100 * stored.median)
+    scale = max(usual_scale, rule.least_scale_percent / 100 * usual)
     if len(medians) < rule.least_group:
-        shift = 1 - float(np.median(medians)) / stored.median
-        return stored.median, scale, 100 * shift
-    expected = stored.median + _TENTH * scale
+        shift = 1 - float(np.median(medians)) / usual
+        return usual, scale, 100 * shift
+    expected = usual + _TENTH * scale
     shift = 1 - float(np.quantile(medians, _UPPER)) / expected
-    return stored.median * (1 - shift), scale, 100 * shift
+    return usual * (1 - shift), scale, 100 * shift
 
 
 @dataclass(slots=True)

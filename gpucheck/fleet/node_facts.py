@@ -43,7 +43,7 @@ _OUTCOMES = {outcome.value: outcome for outcome in Outcome}
 _NODE_NAMES = ("node_id", "node_name", "node", "hostname", "host")
 #: Kernels whose speed depends on where the GPU sits in its node.
 _BY_POSITION = frozenset({"transfer", "p2p"})
-#: What a median time and a rate in any unit can be; with others, sums would leave a float.
+#: What a time and a rate in any unit can be; with others, sums would leave a float.
 _SHORTEST_S, _LONGEST_S, _SLOWEST, _FASTEST = 1e-12, 1e9, 1e-12, 1e30
 #: Doubts by which a figure says nothing about its GPU.
 _BUSY = frozenset({"gpu-shared"})
@@ -376,20 +376,20 @@ def _busy(result: Mapping[str, Any]) -> Iterator[str]:
 
 def _speeds(result: Mapping[str, Any], busy: frozenset[str]) -> Iterator[tuple[str, Test, float]]:
     for row in _list(result, "measurements")[:MOST_ROWS]:
-        uuid, test, seconds = row.get("gpu_uuid"), row.get("id"), _number(row, "median_s")
+        uuid, test, seconds = row.get("gpu_uuid"), row.get("id"), _number(row, "time_s")
         if not isinstance(uuid, str) or not isinstance(test, str):
             continue
         uuid = _short(uuid)
+        work = _map(row, "throughput")
+        rate = _number(work, "value")
+        if rate is not None and _SLOWEST < rate < _FASTEST:
+            value, unit = rate, _text(work, "unit") or "1/s"
+        elif seconds is not None and _SHORTEST_S <= seconds <= _LONGEST_S:
+            value, unit = 1 / seconds, "1/s"
+        else:
+            continue
         if uuid in busy:
             continue
-        if seconds is None or not _SHORTEST_S <= seconds <= _LONGEST_S:
-            continue
-        work = row.get("throughput")
-        value, unit = 1 / seconds, "1/s"
-        if isinstance(work, dict):
-            rate = _number(work, "value")
-            if rate is not None and _SLOWEST < rate < _FASTEST:
-                value, unit = rate, _text(work, "unit") or unit
         position = None
         if _text(row, "kernel") in _BY_POSITION or row.get("scope") == "end-to-end":
             _, _, number = str(row.get("device")).partition(":")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 
-from gpucheck.fleet.baseline import Baseline
 from gpucheck.fleet.collect import Collected, Node
 from gpucheck.fleet.hostlist import Expected, fold
 from gpucheck.fleet.model import (
@@ -21,7 +20,7 @@ from gpucheck.fleet.model import (
     Scope,
 )
 from gpucheck.fleet.node_facts import MOST_REASONS
-from gpucheck.fleet.speeds import JudgedSpeeds, judged_speeds
+from gpucheck.fleet.speeds import Baseline, JudgedSpeeds, judged_speeds
 from gpucheck.report.envelope import Answer, Notice
 from gpucheck.report.errors import ExitCode
 from gpucheck.report.host import Host
@@ -69,7 +68,7 @@ def report(
         differences=rows,
         problems=tuple(collected.problems),
         rule=rule,
-        baseline=baseline and baseline.file,
+        baseline=baseline and baseline[0],
     )
     result = result._replace(
         conclusion=_conclusion(result, collected.problem_count, differing, sharing)

@@ -1,14 +1,20 @@
-"""Speeds of everything that was collected, judged: groups, slow GPUs, and where they are."""
+"""Speeds of everything that was collected, judged: groups, slow GPUs, and where they are.
+
+The files that a judgement takes are read here: an earlier report, the baseline; and the rule.
+"""
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import NamedTuple
 
-from gpucheck.fleet.baseline import Baseline
+from gpucheck.drivers.host.files import MIB, read_file
+from gpucheck.drivers.host.toml_file import read_toml
 from gpucheck.fleet.collect import Collected, Gpu
-from gpucheck.fleet.judge import GpuVerdict, Judgement, Sample, attribute, judge, shifts
+from gpucheck.fleet.judge import GpuVerdict, Sample, attribute, judge, shifts
 from gpucheck.fleet.model import (
     Attribution,
     FleetGpu,
@@ -19,10 +25,21 @@ from gpucheck.fleet.model import (
     SlowGpu,
 )
 from gpucheck.fleet.node_facts import Config, Test
-from gpucheck.report.text import count_of
+from gpucheck.report.codec import DecodeError, from_plain
+from gpucheck.report.errors import WrongUseError
+from gpucheck.report.text import count_of, printable
 
 #: So many slow GPUs are named in the reasons of a node.
 MOST_NAMED = 4
+#: A report names every node and GPU: about 20 MB for 10,000 nodes.
+_MOST_BYTES = 256 * MIB
+_SCHEMA = "gpucheck/fleet/1"
+#: More than any group has.
+_MOST_GPUS = 10**9
+#: Slow GPUs come first in a report.
+_ORDER = (GpuSpeed.SLOW, GpuSpeed.UNSTABLE, GpuSpeed.WATCH)
+#: Name of an earlier report's file, and its groups by their keys.
+Baseline = tuple[str, Mapping[str, Group]]
 
 
 class JudgedSpeeds(NamedTuple):
@@ -51,25 +68,23 @@ def judged_speeds(
     """Return the judgement of every speed."""
     if not collected.columns:
         return JudgedSpeeds()
-    judgement = judge(
-        list(_samples(collected)),
-        len(collected.gpus),
-        rule,
-        baseline and baseline.references,
-    )
     gpus = collected.gpus
-    slow = tuple(_slow(judgement, gpus, racks))
+    judgement = judge(list(_samples(collected)), len(gpus), rule, baseline and baseline[1])
+    groups, verdicts = judgement.groups, judgement.verdicts
+    slow = tuple(
+        _named(verdict, groups[verdict.group], gpus[verdict.gpu], racks)
+        for verdict in sorted(
+            verdicts, key=lambda verdict: (_ORDER.index(verdict.speed), verdict.z)
+        )
+    )
     places = {gpu.number: (gpu.host, racks.get(gpu.host)) for gpu in gpus}
     judged = [number for number in places if judgement.judged_tests[number]]
-    bad = [one.gpu for one in judgement.verdicts if one.speed is GpuSpeed.SLOW]
-    speeds = {one.gpu: one.speed for one in judgement.verdicts}
+    bad = [verdict.gpu for verdict in verdicts if verdict.speed is GpuSpeed.SLOW]
+    speeds = {verdict.gpu: verdict.speed for verdict in verdicts}
     return JudgedSpeeds(
-        groups=judgement.groups,
+        groups=groups,
         slow=slow,
-        attributions=(
-            *shifts(judgement.groups, rule),
-            *attribute(places, bad, judged, rule),
-        ),
+        attributions=(*shifts(groups, rule), *attribute(places, bad, judged, rule)),
         reasons=_reasons(slow),
         by_number={
             number: (speeds.get(number, GpuSpeed.OK), round(worst, 2))
@@ -91,7 +106,7 @@ def _samples(collected: Collected) -> Iterator[Sample]:
         order = np.argsort(numbers, kind="stable")
         found, starts = np.unique(numbers[order], return_index=True)
         for number, mine in zip(found.tolist(), np.split(order, starts[1:]), strict=True):
-            yield Sample(_group(test, configs[number]), gpus[mine], values[mine])
+            yield _group(test, configs[number]), gpus[mine], values[mine]
 
 
 def _group(test: Test, config: Config) -> Group:
@@ -126,15 +141,6 @@ def _plain(value: object) -> str:
     if isinstance(value, bool):
         return "on" if value else "off"
     return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _slow(
-    judgement: Judgement, gpus: list[Gpu], racks: Mapping[str, str | None]
-) -> Iterator[SlowGpu]:
-    """Yield the GPUs that are not as fast as they should be, slow ones first, then the slowest."""
-    order = (GpuSpeed.SLOW, GpuSpeed.UNSTABLE, GpuSpeed.WATCH)
-    for one in sorted(judgement.verdicts, key=lambda it: (order.index(it.speed), it.z)):
-        yield _named(one, judgement.groups[one.group], gpus[one.gpu], racks)
 
 
 def _named(one: GpuVerdict, group: Group, gpu: Gpu, racks: Mapping[str, str | None]) -> SlowGpu:
@@ -178,3 +184,80 @@ def _sentences(ones: list[SlowGpu]) -> Iterator[str]:
         more = f" and {count_of(one.tests - 1, 'more test')}" if one.tests > 1 else ""
         test = one.test.partition("/")[0]
         yield f"{name} is {one.slower_percent:.1f} % slower in {test}{more}"
+
+
+# ------------------------------------------------------------------------- baseline and rule
+
+
+def read_baseline(path: Path) -> Baseline:
+    """Return the groups of a report that `gpucheck fleet report --json` wrote.
+
+    A malformed group, or one with a median that no speed can have, is left out.
+
+    Raises:
+        WrongUseError: it cannot be read, is another document, or holds no group.
+    """
+    name = printable(str(path))
+    try:
+        document = json.loads(read_file(path, _MOST_BYTES))
+    except OSError as error:
+        raise _unusable(name, f"cannot be read: {error.strerror or error}") from None
+    except (ValueError, RecursionError):
+        raise _unusable(name, "is no JSON document") from None
+    schema = document.get("schema") if isinstance(document, dict) else None
+    if schema != _SCHEMA:
+        given = printable(str(schema)[:60]) if isinstance(schema, str) else "no schema"
+        raise _unusable(name, f"has {given}, not {_SCHEMA}")
+    result = document.get("result")
+    plain_groups = result.get("groups") if isinstance(result, dict) else None
+    groups: dict[str, Group] = {}
+    for plain in plain_groups if isinstance(plain_groups, list) else ():
+        try:
+            group = from_plain(Group, plain, ignored=[])
+        except DecodeError:
+            continue
+        scale = -1.0 if group.scale is None else group.scale
+        if (group.median or 0.0) > 0 and scale >= 0 and 1 <= group.gpus <= _MOST_GPUS:
+            groups[group.key] = group
+    if not groups:
+        raise _unusable(name, "has no group with a speed")
+    return name, groups
+
+
+def _unusable(name: str, problem: str) -> WrongUseError:
+    return WrongUseError(
+        code="baseline-unusable",
+        message=f"The baseline {name!r} {problem}.",
+        remedy=("Write one from a good day: gpucheck fleet report out/ --json -o baseline.json",),
+    )
+
+
+def read_rule(path: Path) -> JudgementRule:
+    """Return the rule in a TOML file: its keys are the parameters, the others keep their default.
+
+    Raises:
+        WrongUseError: it cannot be read, or has a key or a value that there is not.
+    """
+    table = read_toml(path, "rule")
+    rule = JudgementRule(**table.fields_of(JudgementRule, but=("source",)))
+    table.finish()
+    problem = next(_problems(rule), None)
+    if problem is not None:
+        raise table.source.error(problem=problem)
+    return rule._replace(source=printable(str(path)))
+
+
+def _problems(rule: JudgementRule) -> Iterator[str]:
+    """Yield what contradicts itself."""
+    if not rule.slow_z <= rule.watch_z < 0:
+        yield "slow_z must be at most watch_z, and both below 0"
+    if not 0 <= rule.least_percent < 100:
+        yield "least_percent goes from 0 to 100"
+    if rule.least_group < 3:
+        yield "least_group must be at least 3"
+    shares = (rule.confirmed_share, rule.risk, rule.node_share, rule.rack_risk)
+    if not all(0 < share <= 1 for share in (*shares, rule.majority_share)):
+        yield "the shares and risks go from above 0 to 1"
+    positive = (rule.least_scale_percent, rule.most_scale_percent, rule.most_age_s)
+    if not all(one > 0 for one in (*positive, rule.shift_percent)):
+        yield "the percentages and most_age_s must be above 0"

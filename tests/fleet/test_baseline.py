@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from gpucheck.fleet.baseline import read_baseline, read_rule
-from gpucheck.fleet.judge import Reference
+from gpucheck.fleet.model import Group, JudgedBy
+from gpucheck.fleet.speeds import read_baseline, read_rule
+from gpucheck.report.codec import to_plain
 from gpucheck.report.errors import WrongUseError
 
 
@@ -19,18 +20,20 @@ def saved(path: Path, *groups: object, schema: object = "gpucheck/fleet/1") -> P
 
 
 def group(**changes: Any) -> dict[str, Any]:
-    return {"key": "copy | H100", "median": 3e12, "scale": 3e10, "gpus": 64, **changes}
+    group = Group("copy | H100", "copy", "H100", 64, JudgedBy.PEERS, median=3e12, scale=3e10)
+    plain: dict[str, Any] = to_plain(group)
+    return plain | changes
 
 
 def test_a_baseline_has_the_reference_of_each_group(tmp_path: Path) -> None:
     path = saved(tmp_path / "good.json", group(), group(key="small", scale=0, median=1))
 
-    found = read_baseline(path)
+    file, groups = read_baseline(path)
 
-    assert found.file == str(path)
-    assert found.references == {
-        "copy | H100": Reference(3e12, 3e10, 64),
-        "small": Reference(1.0, 0.0, 64),
+    assert file == str(path)
+    assert {key: (group.median, group.scale, group.gpus) for key, group in groups.items()} == {
+        "copy | H100": (3e12, 3e10, 64),
+        "small": (1.0, 0.0, 64),
     }
 
 
@@ -48,9 +51,9 @@ def test_a_baseline_has_the_reference_of_each_group(tmp_path: Path) -> None:
     ],
 )
 def test_a_malformed_group_is_left_out(tmp_path: Path, bad: object) -> None:
-    found = read_baseline(saved(tmp_path / "a.json", bad, group(key="good")))
+    _, groups = read_baseline(saved(tmp_path / "a.json", bad, group(key="good", new_field=1)))
 
-    assert list(found.references) == ["good"]
+    assert list(groups) == ["good"]
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,6 @@ import numpy as np
 import pytest
 
 from gpucheck.fleet.judge import (
-    Reference,
-    Sample,
     attribute,
     chance_of_at_least,
     healthy_part,
@@ -28,6 +26,11 @@ def group(key: str = "g") -> Group:
     return Group(key=key, test="copy", gpu_name="H100", gpus=0, judged_by=JudgedBy.PEERS)
 
 
+def reference(scale: float = 0.01, gpus: int = 800) -> Group:
+    """Return the group of an earlier report whose speed was 1."""
+    return group()._replace(median=1.0, scale=scale, gpus=gpus)
+
+
 def healthy(count: int, *, seed: int = 1, deviation: float = 0.01) -> Any:
     return 1 + deviation * np.random.default_rng(seed).standard_normal(count)
 
@@ -36,7 +39,7 @@ def judged(values: Any, *, runs: int = 1, rule: JudgementRule = RULE, **more: An
     """Return the judgement of values by GPU, or by GPU and run."""
     values = np.asarray(values, dtype=float).reshape(-1, runs)
     gpus = np.repeat(np.arange(len(values)), runs)
-    return judge([Sample(group(), gpus, values.ravel())], len(values), rule, **more)
+    return judge([(group(), gpus, values.ravel())], len(values), rule, **more)
 
 
 def speeds(judgement: Any) -> dict[int, GpuSpeed]:
@@ -102,9 +105,7 @@ def test_many_slow_gpus_hide_none(share: float) -> None:
 def test_half_the_group_needs_the_baseline() -> None:
     values = healthy(800)
     values[:400] *= 0.9
-    reference = {"g": Reference(1.0, 0.01, 800)}
-
-    alone, beside = judged(values), judged(values, baseline=reference)
+    alone, beside = judged(values), judged(values, baseline={"g": reference()})
 
     assert alone.groups[0].judged_by is JudgedBy.NOTHING
     assert "two kinds" in alone.groups[0].reason
@@ -114,7 +115,7 @@ def test_half_the_group_needs_the_baseline() -> None:
 
 
 def test_a_group_that_moved_as_a_whole_is_one_finding() -> None:
-    found = judged(0.93 * healthy(800), baseline={"g": Reference(1.0, 0.01, 800)})
+    found = judged(0.93 * healthy(800), baseline={"g": reference()})
 
     assert found.verdicts == ()
     (moved,) = shifts(found.groups, RULE)
@@ -127,7 +128,7 @@ def test_few_gpus_are_judged_by_the_baseline_alone() -> None:
 
     assert judged(values).groups[0].judged_by is JudgedBy.NOTHING
     assert np.isnan(judged(values).worst_percent).all()
-    assert speeds(judged(values, baseline={"g": Reference(1.0, 0.01, 800)})) == {7: GpuSpeed.SLOW}
+    assert speeds(judged(values, baseline={"g": reference()})) == {7: GpuSpeed.SLOW}
 
 
 @pytest.mark.parametrize(("learned_from", "speed"), [(800, "slow"), (8, "watch")])
@@ -135,14 +136,14 @@ def test_a_baselines_scale_is_as_certain_as_the_gpus_that_it_is_from(
     learned_from: int, speed: str
 ) -> None:
     """At exactly z = -5, among few GPUs; in steps of a 64th every number is exact."""
-    baseline = {"g": Reference(1.0, 1 / 64, learned_from)}
+    baseline = {"g": reference(1 / 64, learned_from)}
 
     assert speeds(judged([1.0] * 7 + [1 - 5 / 64], baseline=baseline)) == {7: GpuSpeed(speed)}
 
 
 def test_groups_are_not_mixed() -> None:
-    capped = Sample(group("500 W"), np.arange(400), 0.8 * healthy(400, seed=2))
-    free = Sample(group("700 W"), np.arange(400, 800), healthy(400, seed=3))
+    capped = (group("500 W"), np.arange(400), 0.8 * healthy(400, seed=2))
+    free = (group("700 W"), np.arange(400, 800), healthy(400, seed=3))
 
     assert judge([capped, free], 800, RULE).verdicts == ()
 
@@ -150,7 +151,7 @@ def test_groups_are_not_mixed() -> None:
 def test_a_gpu_is_named_once_with_its_worst_test() -> None:
     one, two = healthy(100), healthy(100, seed=2)
     one[3], two[3] = 0.9, 0.8
-    samples = [Sample(group(), np.arange(100), values) for values in (one, two)]
+    samples = [(group(), np.arange(100), values) for values in (one, two)]
 
     (found,) = judge(samples, 100, RULE).verdicts
 
@@ -275,10 +276,8 @@ def test_chance_is_the_hypergeometric_one(here: int, size: int, bad: int, total:
 )
 def test_the_limits_of_the_score_are_part_of_it(steps: float, speed: GpuSpeed | None) -> None:
     """In steps of a 64th every number is exact."""
-    reference = {"g": Reference(1.0, 1 / 64, gpus=800)}
-
     rule = RULE._replace(correction=Correction.NONE)
-    found = judged([1.0] * 7 + [1 - steps / 64], baseline=reference, rule=rule)
+    found = judged([1.0] * 7 + [1 - steps / 64], baseline={"g": reference(1 / 64)}, rule=rule)
 
     assert speeds(found).get(7) is speed
     assert found.groups[0].finds_percent == 100 * 5 / 64
@@ -297,14 +296,14 @@ def test_the_scale_is_never_less_than_half_a_percent() -> None:
 
 
 def test_a_baseline_without_a_speed_is_none() -> None:
-    found = judged([1.0] * 8, baseline={"g": Reference(0.0, 0.01, 800)})
+    found = judged([1.0] * 8, baseline={"g": reference()._replace(median=0.0)})
 
     assert found.groups[0].judged_by is JudgedBy.NOTHING
     assert found.groups[0].baseline_median is None
 
 
 def test_a_small_group_moves_by_its_median() -> None:
-    found = judged([0.75] * 8, baseline={"g": Reference(1.0, 0.01, 800)})
+    found = judged([0.75] * 8, baseline={"g": reference()})
 
     assert found.groups[0].shift_percent == 25
     assert speeds(found) == dict.fromkeys(range(8), GpuSpeed.SLOW)
@@ -322,7 +321,7 @@ def test_the_correction_counts_gpus_that_were_judged(
     chance = tail(np.array([(values[5] - centre) / scale]), 25)[0]
     rule = RULE._replace(risk=share * 25 * float(chance), least_percent=1.0)
 
-    found = judge([Sample(group(), np.arange(25), values)], gpus, rule)
+    found = judge([(group(), np.arange(25), values)], gpus, rule)
 
     assert speeds(found)[5] is speed
     assert found.groups[0].slow == (speed is GpuSpeed.SLOW)
@@ -336,7 +335,7 @@ def test_two_tests_are_two_chances() -> None:
     centre, scale = healthy_part(values, RULE)
     chance = tail(np.array([(values[5] - centre) / scale]), 25)[0]
     rule = RULE._replace(risk=1.5 * 25 * float(chance), least_percent=1.0)
-    samples = [Sample(group(), np.arange(25), one) for one in (values, other)]
+    samples = [(group(), np.arange(25), one) for one in (values, other)]
 
     assert speeds(judge(samples, 25, rule))[5] is GpuSpeed.WATCH
     rule = rule._replace(risk=2.5 * 25 * float(chance))

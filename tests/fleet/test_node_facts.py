@@ -226,7 +226,7 @@ def test_a_gpu_is_grouped_by_what_decides_about_its_speed() -> None:
 
 def test_of_one_document_no_more_is_taken_than_a_node_has() -> None:
     gpus = [{"uuid": f"GPU-{number}", "index": number} for number in range(300)]
-    rows = [{"gpu_uuid": "GPU-1", "id": "t", "median_s": 1.0}] * (MOST_ROWS + 1)
+    rows = [{"gpu_uuid": "GPU-1", "id": "t", "time_s": 1.0}] * (MOST_ROWS + 1)
 
     for command, result in (("list", {"gpus": gpus}), ("detect", {"gpus": gpus})):
         assert len(facts_of(envelope("n", command, result)).gpus) == 256
@@ -261,10 +261,14 @@ def test_speeds_of_busy_gpus_are_not_taken() -> None:
 @pytest.mark.parametrize("value", [0, -1.0, 5e-324, 1e299, True, "1", None, 10**400])
 def test_a_time_or_rate_that_none_can_be_is_no_speed(value: object) -> None:
     timed, rated = bench("n1", (1.0,)), bench("n1", (1.0,))
-    timed["result"]["measurements"][0].update(median_s=value, throughput=None)
+    timed["result"]["measurements"][0].update(time_s=value, throughput=None)
     rated["result"]["measurements"][0]["throughput"]["value"] = value
 
     assert facts_of(timed).speeds == ()
+    # The rate is enough, as in documents from before rows had this time.
+    del timed["result"]["measurements"][0]["time_s"]
+    timed["result"]["measurements"][0]["throughput"] = {"value": 3e12, "unit": "B/s"}
+    assert [speed for _, _, speed in facts_of(timed).speeds] == [3e12]
     assert [test.unit for _, test, _ in facts_of(rated).speeds] == ["1/s"]
 
 

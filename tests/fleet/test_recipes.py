@@ -15,8 +15,8 @@ import pytest
 import yaml
 from lightkube.models.batch_v1 import Job
 
-from gpucheck.fleet.baseline import read_rule
 from gpucheck.fleet.model import JudgementRule
+from gpucheck.fleet.speeds import read_rule
 from tests.architecture.commands import parsed
 from tests.architecture.house import ROOT
 from tests.end_to_end.test_recipes import unknown_keys

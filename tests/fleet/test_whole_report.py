@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from gpucheck.fleet.baseline import Baseline, Reference
 from gpucheck.fleet.collect import Collected
 from gpucheck.fleet.documents import Found
-from gpucheck.fleet.model import Correction, FleetReport, JudgementRule
+from gpucheck.fleet.model import Correction, FleetReport, Group, JudgedBy, JudgementRule
 from gpucheck.fleet.report import report
 from gpucheck.report.host import Host
 from tests.fleet.documents import bench, detect, envelope, gpu_uuid
@@ -144,14 +143,18 @@ def test_a_report_over_every_kind_of_node_is_as_recorded() -> None:
 def test_a_report_by_another_rule_and_a_baseline_is_as_recorded() -> None:
     groups = [line.split("  ")[0] for line in whole().splitlines() if line.startswith("key=")]
     keys = [word.removeprefix("key=") for word in groups]
-    references = {
-        key: Reference(3.2e12 if at % 2 else 3e12, 1e10, 8 * at) for at, key in enumerate(keys)
-    }
+    before = {
+        key: Group(
+            key=key, test="", gpu_name="", judged_by=JudgedBy.PEERS,
+            median=3.2e12 if at % 2 else 3e12, scale=1e10, gpus=8 * at,
+        )
+        for at, key in enumerate(keys)
+    }  # fmt: skip
     rule = JudgementRule(
         least_group=4, slow_z=-4.0, watch_z=-2.5, least_percent=2.0, correction=Correction.HOLM,
         rack_risk=0.5, node_share=0.25, majority_share=0.9, most_age_s=3600.0, shift_percent=2.0,
     )  # fmt: skip
 
-    text = whole(rule=rule, baseline=Baseline("before.json", references), max_missing=3)
+    text = whole(rule=rule, baseline=("before.json", before), max_missing=3)
 
     assert text == recorded("fleet-by-a-baseline", text)

@@ -149,7 +149,7 @@ class _Judging:
         sessions: tuple[int, ...] = ()
         if not figures.values:
             return self._missing()
-        if check.expectation.baseline:
+        if check.baseline:
             found = self._from_baseline(self._data.baseline)
             if isinstance(found, Gate):
                 return found
@@ -218,7 +218,7 @@ class _Judging:
             return replace(gate, warning=True, reason=reason)
         # The whole interval must be better by more than the tolerance.
         least = max(worse_percent(end, check.direction) for end in decision.interval)
-        if check.expectation.baseline and least < -check.tolerance_percent:
+        if check.baseline and least < -check.tolerance_percent:
             return replace(gate, reason=f"{-worse:.1f} % better than the baseline: save a new one")
         return gate
 

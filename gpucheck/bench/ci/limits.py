@@ -132,19 +132,16 @@ def _what(check: Check) -> str:
 
 def is_computed(check: Check, board: Board | None) -> bool:
     """Return whether a check's limit on a board follows from a computed peak."""
-    expectation = check.expectation
-    of_peak = expectation.value is None and not expectation.baseline
+    of_peak = check.value is None and not check.baseline
     return board is not None and board.computed and of_peak
 
 
 def share_of(check: Check, board: Board | None) -> float | None:
     """Return the percent of the peak that is expected of a board, None if nothing is."""
-    expectation = check.expectation
-    if expectation.percent_of_peak is not None:
-        return expectation.percent_of_peak
+    if check.percent_of_peak is not None:
+        return check.percent_of_peak
     name = board.name if board is not None else OTHER
-    shares = expectation.percent_by_board
-    return shares.get(name, shares.get(OTHER))
+    return check.percent_by_board.get(name, check.percent_by_board.get(OTHER))
 
 
 def expected_of(check: Check, board: Board | None) -> float | None:
@@ -152,8 +149,8 @@ def expected_of(check: Check, board: Board | None) -> float | None:
 
     None if nothing is expected, the peak is unknown, or a baseline decides.
     """
-    if check.expectation.value is not None:
-        return check.expectation.value
+    if check.value is not None:
+        return check.value
     share, peak = share_of(check, board), peak_of(check, board)
     return None if share is None or peak is None else share / 100 * peak
 
@@ -161,7 +158,7 @@ def expected_of(check: Check, board: Board | None) -> float | None:
 def limit_on(check: Check, board: Board | None) -> Limit | None:
     """Return a check's limit on a board and how it is computed, None if there is none."""
     found = Limit(**shared_fields(check, Limit), sentence="")
-    if check.expectation.baseline:
+    if check.baseline:
         factor = limit_of(1.0, check.tolerance_percent, check.direction)
         side = "at least" if check.direction is Direction.HIGHER else "at most"
         return replace(found, sentence=f"{side} {factor:.4g} x the baseline (--baseline FILE)")
@@ -183,7 +180,7 @@ def limit_on(check: Check, board: Board | None) -> Limit | None:
 def _sentence(check: Check, board: Board | None, expected: float, peak: float | None) -> str:
     limit = limit_of(expected, check.tolerance_percent, check.direction)
     factor = limit_of(1.0, check.tolerance_percent, check.direction)
-    of_value = check.expectation.value is not None
+    of_value = check.value is not None
     source = board.source_of(_what(check)) if board is not None else ""
     origin = number(expected)
     if not of_value:
@@ -222,7 +219,7 @@ def explain(profile: Profile, board: str | None) -> tuple[Limit, ...]:
 def limits_of(profile: Profile, boards: Sequence[Board]) -> Iterator[Limit]:
     """Yield every check's limit on every board, once where the board does not matter."""
     for check in profile.checks:
-        alike = check.expectation.baseline or check.target is Target.CPU or not has_peak(check)
+        alike = check.baseline or check.target is Target.CPU or not has_peak(check)
         for board in (None,) if alike else boards:
             if (limit := limit_on(check, board)) is not None:
                 yield limit

@@ -156,11 +156,10 @@ def _lint_checks(profile: Profile, problems: Problems) -> None:
 
 
 def _lint_expectation(check: Check, note: _Note) -> None:
-    found = check.expectation
     ways = {
-        "value": found.value is not None,
-        "percent_of_peak": found.percent_of_peak is not None or bool(found.percent_by_board),
-        "baseline": found.baseline,
+        "value": check.value is not None,
+        "percent_of_peak": check.percent_of_peak is not None or bool(check.percent_by_board),
+        "baseline": check.baseline,
     }
     named = [name for name, is_given in ways.items() if is_given]
     if not named:
@@ -198,7 +197,7 @@ def _lint_figure(check: Check, note: _Note) -> None:
         message = f"for {check.metric}, {direction_of(check.metric)} is better"
         note("direction", "contradiction", message, "remove it")
     plain = check.statistic is Statistic.MEDIAN and check.phase is Phase.WHOLE
-    if check.expectation.baseline and not (plain and check.metric is not Metric.FACT):
+    if check.baseline and not (plain and check.metric is not Metric.FACT):
         message = "a baseline holds only the medians of whole runs"
         key = "phase" if check.phase is not Phase.WHOLE else "statistic"
         note(key, "not-in-baseline", message, 'write statistic = "median" and phase = "whole"')
@@ -239,9 +238,9 @@ def _lint_framework(check: Check, note: _Note) -> None:
 
 def _lint_unit(check: Check, note: _Note, *, is_written: bool) -> None:
     known = known_units(check.metric, check.kernel, check.dtype)
-    if check.expectation.value is not None and not (check.unit and is_written):
+    if check.value is not None and not (check.unit and is_written):
         mend = f'write unit = "{known[-1]}", or another' if known else 'write unit = "..."'
-        note("value", "no-unit", f"{check.expectation.value:g} has no unit", mend)
+        note("value", "no-unit", f"{check.value:g} has no unit", mend)
     elif known and check.unit not in known:
         counted = base_unit(check.metric, check.kernel, check.dtype)
         message = (
@@ -252,8 +251,8 @@ def _lint_unit(check: Check, note: _Note, *, is_written: bool) -> None:
 
 def _lint_share(check: Check, note: _Note) -> None:
     """Check that there is a peak to take a share of, and that the boards of a table exist."""
-    shares = check.expectation.percent_by_board
-    if check.expectation.percent_of_peak is None and not shares:
+    shares = check.percent_by_board
+    if check.percent_of_peak is None and not shares:
         return
     if check.target is Target.CPU or not has_peak(check):
         message = f"there is no peak to take a share of: {_why_no_peak(check)}"

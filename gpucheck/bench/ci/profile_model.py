@@ -131,22 +131,6 @@ class RunPlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Expectation:
-    """Expectation of a check: exactly one of a value, a share of the board's peak, or the baseline.
-
-    `percent_by_board` holds the share by the board's name in the table of peaks. `other` is for all
-    other boards; without it they are skipped.
-    """
-
-    value: Annotated[float | None, Bounds(1e-30, 1e30)] = None
-    percent_of_peak: Annotated[float | None, _SHARES] = None
-    percent_by_board: Annotated[dict[str, float], "percent_of_peak", _SHARES] = field(
-        default_factory=dict
-    )
-    baseline: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
     """Demand on a figure.
 
@@ -154,6 +138,10 @@ class Check:
     `scope` and `parameters`, of the largest shape and with the most threads. Without a `framework`
     it is gpucheck's own; without a `form` every form of the framework fits. `unit` is that of
     `value` and of the report. `line` is the line in the file.
+
+    It expects exactly one of a `value`, a share of the board's peak, or the `baseline`.
+    `percent_by_board` holds the share by the board's name in the table of peaks. `other` is for all
+    other boards; without it they are skipped.
     """
 
     id: Annotated[
@@ -176,7 +164,12 @@ class Check:
     phase: Phase = Phase.WHOLE
     per: Aggregate = Aggregate.DEVICE
     together: bool = False
-    expectation: Expectation
+    value: Annotated[float | None, Bounds(1e-30, 1e30)] = None
+    percent_of_peak: Annotated[float | None, _SHARES] = None
+    percent_by_board: Annotated[dict[str, float], "percent_of_peak", _SHARES] = field(
+        default_factory=dict
+    )
+    baseline: bool = False
     unit: str
     tolerance_percent: Annotated[float, Required("5"), Bounds(0, 99)]
     warn_percent: Annotated[float | None, Bounds(0, 100)] = None

@@ -755,15 +755,11 @@ def test_the_error_counts_the_gates_and_names_the_first() -> None:
     failed, undecided = GATES[GateStatus.FAIL], GATES[GateStatus.INCONCLUSIVE]
     assert one.message == f"matmul on gpu:0 {failed[1]} (hardware): it is slow."
     assert two is not None
-    assert two.message.startswith(
-        f"2 {failed[2]}; the first is matmul on gpu:0 (hardw"
-    )
+    assert two.message.startswith(f"2 {failed[2]}; the first is matmul on gpu:0 (hardw")
     assert open_ is not None
     assert open_.message == f"matmul on gpu:0 {undecided[1]}: it is noisy."
     assert several is not None
-    assert several.message.startswith(
-        f"3 {undecided[2]}; the first is matmul on gpu:0:"
-    )
+    assert several.message.startswith(f"3 {undecided[2]}; the first is matmul on gpu:0:")
 
 
 def test_the_slowest_gpu_is_the_node_with_its_reason_if_it_has_one() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpucheck.bench.ci.profile_model import Check, Expectation, Metric, Phase, Statistic, Target
+from gpucheck.bench.ci.profile_model import Check, Metric, Phase, Statistic, Target
 from gpucheck.bench.ci.run_data import metric_values, value_of
 from gpucheck.bench.model import Direction, Measurement, Scope, Throughput
 from gpucheck.report.envelope import Failure
@@ -20,7 +20,7 @@ COPY = Check(
     kernel="copy",
     dtype="float32",
     target=Target.CPU,
-    expectation=Expectation(baseline=True),
+    baseline=True,
     tolerance_percent=5.0,
     unit="GB/s",
     direction=Direction.HIGHER,
