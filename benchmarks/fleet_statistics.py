@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from gpucheck.fleet.collect import Collected
-from gpucheck.fleet.documents import Found
+from gpucheck.fleet.documents import Entry
 from gpucheck.fleet.model import (
     Correction,
     FleetReport,
@@ -184,7 +184,7 @@ def tailed(fleet: Fleet, random: np.random.Generator) -> None:
 # ------------------------------------------------------------------------------ the report
 
 
-def documents(fleet: Fleet) -> Iterator[Found]:
+def documents(fleet: Fleet) -> Iterator[Entry]:
     """Yield a document of bench for each node and run, as a file that was parsed."""
     nodes, _, _, runs = fleet.speeds.shape
     for node in range(nodes):
@@ -193,7 +193,7 @@ def documents(fleet: Fleet) -> Iterator[Found]:
         uuids = [f"GPU-{uuid.UUID(int=node * GPUS + gpu)}" for gpu in range(GPUS)]
         for run in range(runs):
             text = f"n{node}.json"
-            yield Found(text, None, document(fleet, node, run, uuids))
+            yield Entry(text, None, document(fleet, node, run, uuids))
 
 
 def document(fleet: Fleet, node: int, run: int, uuids: Sequence[str]) -> dict[str, Any]:

@@ -204,12 +204,12 @@ def _resumed(order: Order, path: Path, collected: Collected) -> Order:
 
 
 def _keep(answer: NodeAnswer, collected: Collected, file: ResultsFile | None) -> None:
-    from gpucheck.fleet.documents import Found
+    from gpucheck.fleet.documents import Entry
     from gpucheck.report.codec import to_plain
 
     if file is not None:
         file.append(answer)
-    collected.add(Found("the nodes", collected.documents + 1, to_plain(answer)))
+    collected.add(Entry("the nodes", collected.documents + 1, to_plain(answer)))
 
 
 # ------------------------------------------------------------------------------ while it runs

@@ -7,9 +7,9 @@ DOCUMENTS.update(
         "fleet": Document(
             results=("gpucheck.fleet.model:FleetReport",),
             view="gpucheck.fleet.view",
-            verdicts="gpucheck.fleet.records:verdicts",
-            metrics="gpucheck.fleet.records:metrics",
-            records="gpucheck.fleet.records:records",
+            verdicts="gpucheck.fleet.view:verdicts",
+            metrics="gpucheck.fleet.view:metrics",
+            records="gpucheck.fleet.view:records",
         ),
     }
 )

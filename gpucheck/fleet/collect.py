@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import NamedTuple
 
-from gpucheck.fleet.documents import STANDARD_INPUT, SUFFIXES, Found
+from gpucheck.fleet.documents import STANDARD_INPUT, SUFFIXES, Entry
 from gpucheck.fleet.hostlist import HostNames
-from gpucheck.fleet.model import UNDECIDED, DocumentProblem, Outcome
+from gpucheck.fleet.model import UNDECIDED, DocumentProblem, GpuSpeed, Outcome
 from gpucheck.fleet.node_facts import (
     ANY,
     HEALTH_VALIDATION,
@@ -61,7 +61,10 @@ class Run(NamedTuple):
 
 @dataclass(slots=True)
 class Gpu:
-    """A GPU of a node as it is collected; `number` is its own among all of the fleet."""
+    """GPU of a node as it is collected, and then judged; `number` is its own in the fleet.
+
+    `slower_percent` is that of its worst test, None if nothing was compared.
+    """
 
     uuid: str
     host: str
@@ -73,6 +76,8 @@ class Gpu:
     inventory: dict[str, str] = field(default_factory=dict)
     facts: tuple[str, ...] = ()
     busy: bool = False
+    speed: GpuSpeed = GpuSpeed.NOT_JUDGED
+    slower_percent: float | None = None
 
 
 @dataclass(slots=True)
@@ -122,7 +127,7 @@ class Node:
 
     def repeats(self) -> tuple[int, int]:
         """Return the most runs of one command, and how many of these failed."""
-        return max(self.counts.values(), key=lambda one: (one[1], one[0]), default=(0, 0))
+        return max(self.counts.values(), key=lambda counts: (counts[1], counts[0]), default=(0, 0))
 
     def ordered_gpus(self) -> list[Gpu]:
         """Return its GPUs by their numbers on the node."""
@@ -161,22 +166,22 @@ class Collected:
         self._expected = HostNames(expected)
         self._words: dict[str, str] = {}
 
-    def add(self, found: Found) -> None:
+    def add(self, entry: Entry) -> None:
         """Take one document, or what is wrong with it."""
         self.documents += 1
-        if found.document is None:
-            problem = found.problem or "it is damaged"
-            facts = NodeFacts(found.host, ANY, Outcome.UNREADABLE, (problem,))
+        if entry.document is None:
+            problem = entry.problem or "it is damaged"
+            facts = NodeFacts(entry.host, ANY, Outcome.UNREADABLE, (problem,))
         else:
-            facts = facts_of(found.document)
+            facts = facts_of(entry.document)
         if facts.ignored is not None:
             many = len(self.ignored) >= MOST_KINDS and facts.ignored not in self.ignored
             kind = "they are not about nodes either" if many else facts.ignored
             self.ignored[kind] = self.ignored.get(kind, 0) + 1
             return
-        host = self._host(facts, found)
+        host = self._host(facts, entry)
         if host is None:
-            self._problem(found, facts)
+            self._problem(entry, facts)
             return
         node = self.nodes.setdefault(host, Node(host))
         if facts.time is not None and facts.command != ANY:
@@ -186,17 +191,17 @@ class Collected:
             if mark in node.seen:
                 return
             node.seen.add(mark)
-        self._take(node, facts, self._file(facts, found))
+        self._take(node, facts, self._file(facts, entry))
 
-    def _problem(self, found: Found, facts: NodeFacts) -> None:
+    def _problem(self, entry: Entry, facts: NodeFacts) -> None:
         self.problem_count += 1
         if len(self.problems) < MOST_PROBLEMS:
             problem = "; ".join(facts.reasons) or "it names no host"
-            self.problems.append(DocumentProblem(self._word(found.file), found.line, problem))
+            self.problems.append(DocumentProblem(self._word(entry.file), entry.line, problem))
 
-    def _host(self, facts: NodeFacts, found: Found) -> str | None:
+    def _host(self, facts: NodeFacts, entry: Entry) -> str | None:
         """Return the name under which a document's node is known."""
-        stem = _stem(found.file)
+        stem = _stem(entry.file)
         # Who gathered the documents named the file. The document itself may say anything: in a
         # container the machine has another name than outside, or it bears another's.
         if stem in self._expected.hosts:
@@ -204,17 +209,17 @@ class Collected:
         if facts.host is not None:
             return self._known(facts.host)
         # A verdict may not say whose it is; its file does, if it holds nothing else.
-        named = found.line is None and stem and found.file.endswith(SUFFIXES)
+        named = entry.line is None and stem and entry.file.endswith(SUFFIXES)
         return self._known(stem) if named and facts.command == HEALTH_VALIDATION else None
 
     def _known(self, name: str) -> str:
         return self._word(self._expected.find(name) or name)
 
-    def _file(self, facts: NodeFacts, found: Found) -> str | None:
+    def _file(self, facts: NodeFacts, entry: Entry) -> str | None:
         """Return the file that is this document and nothing else; None for a line of many."""
-        whole = found.line is None and found.file != STANDARD_INPUT
-        schema = found.document and found.document.get("schema")
-        return found.file if whole and schema == f"gpucheck/{facts.command}/1" else None
+        whole = entry.line is None and entry.file != STANDARD_INPUT
+        schema = entry.document and entry.document.get("schema")
+        return entry.file if whole and schema == f"gpucheck/{facts.command}/1" else None
 
     def _take(self, node: Node, facts: NodeFacts, file: str | None) -> None:
         order = self.documents
@@ -260,11 +265,12 @@ class Collected:
             gpu.facts = facts.facts
 
     def _take_speeds(self, node: Node, facts: NodeFacts, configs: Mapping[str, int]) -> None:
-        for uuid, found, value in facts.speeds:
+        for uuid, test, value in facts.speeds:
             config = configs.get(uuid)
             if config is None:
                 continue
-            test = Test(self._word(found.test), self._word(found.unit), found.position)
+            row, unit, position = test
+            test = self._word(row), self._word(unit), position
             column = self.columns.get(test)
             if column is None:
                 column = self.columns[test] = Column()

@@ -113,14 +113,14 @@ def check_scheduler(address: str, *, insecure: bool) -> None:
     Raises:
         WrongUseError: it is no tls:// or tcp:// address, or plain tcp to another machine.
     """
-    found = _ADDRESS.fullmatch(address)
-    if found is None:
+    match = _ADDRESS.fullmatch(address)
+    if match is None:
         raise WrongUseError(
             code="bad-scheduler",
             message=f"{printable(address[:80])!r} is no address of a Dask scheduler.",
             remedy=("Write tls://HOST:PORT, such as tls://head:8786.",),
         )
-    if found["scheme"] == "tcp" and not insecure and not _is_loopback(found["v6"] or found["host"]):
+    if match["scheme"] == "tcp" and not insecure and not _is_loopback(match["v6"] or match["host"]):
         raise WrongUseError(
             code="insecure-scheduler",
             message=f"{address} is not encrypted: whoever can reach it could run commands on every"
@@ -369,8 +369,8 @@ def _is_too_deep(document: object) -> bool:
     """Return whether a value is nested deeper than what writes it again can follow."""
     level: list[Any] = [document]
     for _ in range(_MOST_LEVELS):
-        inner = [one.values() if isinstance(one, dict) else one for one in level]
-        level = [one for items in inner for one in items if isinstance(one, dict | list)]
+        inner = [value.values() if isinstance(value, dict) else value for value in level]
+        level = [value for items in inner for value in items if isinstance(value, dict | list)]
         if not level:
             return False
     return True

@@ -124,18 +124,18 @@ class Engine:
     async def find_nodes(self) -> None:
         """Choose one worker on each host: one that answers, offers GPUs and has nothing to do."""
         identity = await self.client.scheduler.identity(n_workers=-1)
-        found = [Node(address, facts) for address, facts in identity["workers"].items()]
-        await self.check_versions(found)
+        workers = [Node(address, facts) for address, facts in identity["workers"].items()]
+        await self.check_versions(workers)
         slots = asyncio.Semaphore(self.request["most_at_once"])
-        await asyncio.gather(*(self.greet(node, slots) for node in found))
+        await asyncio.gather(*(self.greet(node, slots) for node in workers))
         if self.request["each_worker"]:
-            for node in found:
+            for node in workers:
                 node.host = node.worker_name
-            self.nodes = found
+            self.nodes = workers
             return
-        self.nodes = one_per_machine(found)
+        self.nodes = one_per_machine(workers)
 
-    async def check_versions(self, found: Iterable[Node]) -> None:
+    async def check_versions(self, workers: Iterable[Node]) -> None:
         """Compare the engine here and on the scheduler, before anything is sent.
 
         Raises:
@@ -149,7 +149,7 @@ class Engine:
         if differing is not None:
             message = f"here {differing[0]}, on the scheduler {differing[1]}"
             raise EngineError(code="engine-version", message=message)
-        for node in found:
+        for node in workers:
             node.versions = theirs
 
     async def greet(self, node: Node, slots: asyncio.Semaphore) -> None:
@@ -301,34 +301,34 @@ def preference(node: Node) -> tuple[bool, bool, int, str]:
     return (node.problem is not None, not node.gpus, node.busy, node.address)
 
 
-def one_per_machine(found: list[Node]) -> list[Node]:
+def one_per_machine(workers: list[Node]) -> list[Node]:
     """Return the worker to ask on each machine.
 
     Machines that were copied have the same name. So a machine is a name at an address: whoever
     bears the name of another is asked beside it, not in its place.
     """
     named: dict[tuple[str, str], list[Node]] = {}
-    for node in found:
+    for node in workers:
         if node.host is not None:
             named.setdefault((node.host, node.ip), []).append(node)
     chosen = [min(nodes, key=preference) for nodes in named.values()]
     # A silent worker stands for its machine unless another one there answered.
     answered = {ip for _, ip in named}
-    silent = {node.ip: node for node in found if node.host is None and node.ip not in answered}
+    silent = {node.ip: node for node in workers if node.host is None and node.ip not in answered}
     return [*chosen, *silent.values()]
 
 
 def packages(versions: dict[str, Any]) -> dict[str, str]:
     """Return the versions of the engine's own packages."""
-    found = versions.get("packages") or {}
-    return {name: str(found[name]) for name in ENGINE if found.get(name)}
+    versions_by_name = versions.get("packages") or {}
+    return {name: str(versions_by_name[name]) for name in ENGINE if versions_by_name.get(name)}
 
 
-def difference(one: dict[str, str], other: dict[str, str]) -> tuple[str, str] | None:
+def difference(ours: dict[str, str], theirs: dict[str, str]) -> tuple[str, str] | None:
     """Return the first package of which the versions differ, with each of them; None if none."""
     for name in ENGINE:
-        if name in one and name in other and one[name] != other[name]:
-            return f"{name} {one[name]}", f"{name} {other[name]}"
+        if name in ours and name in theirs and ours[name] != theirs[name]:
+            return f"{name} {ours[name]}", f"{name} {theirs[name]}"
     return None
 
 

@@ -41,7 +41,7 @@ class EndlessError(Exception):
     """A document is so long that the rest of its file is not worth reading."""
 
 
-class Found(NamedTuple):
+class Entry(NamedTuple):
     """Document of a file, or why there is none; `host` is what a damaged one still says.
 
     It has no line where the file is one document.
@@ -54,7 +54,7 @@ class Found(NamedTuple):
     host: str | None = None
 
 
-def read_documents(names: Sequence[str]) -> Iterator[Found]:
+def read_documents(names: Sequence[str]) -> Iterator[Entry]:
     """Yield every document below these paths.
 
     Raises:
@@ -65,13 +65,13 @@ def read_documents(names: Sequence[str]) -> Iterator[Found]:
             yield from _read(os.dup(0), STANDARD_INPUT)
         elif Path(name).is_dir():
             for path in _files_in(name):
-                if isinstance(path, Found):
+                if isinstance(path, Entry):
                     yield path
                     continue
                 try:
                     yield from _read(open_file(path), path)
                 except OSError as error:
-                    yield Found(path, None, None, _why(error))
+                    yield Entry(path, None, None, _why(error))
         else:
             try:
                 descriptor = open_file(name)
@@ -84,7 +84,7 @@ def read_documents(names: Sequence[str]) -> Iterator[Found]:
             yield from _read(descriptor, name)
 
 
-def _files_in(folder: str) -> Iterator[str | Found]:
+def _files_in(folder: str) -> Iterator[str | Entry]:
     """Yield the documents of a folder and the folders in it, by name, without following links.
 
     A folder in it that cannot be read is a problem.
@@ -100,7 +100,7 @@ def _files_in(folder: str) -> Iterator[str | Found]:
                 shown = [entry for entry in entries if not entry.name.startswith(".")]
         except OSError as error:
             if name != folder:
-                yield Found(name, None, None, _why(error))
+                yield Entry(name, None, None, _why(error))
                 continue
             raise WrongUseError(
                 code="documents-unreadable", message=f"{folder!r} cannot be read: {_why(error)}."
@@ -114,12 +114,12 @@ def _files_in(folder: str) -> Iterator[str | Found]:
                 yield entry.path
 
 
-def _read(descriptor: int, name: str) -> Iterator[Found]:
+def _read(descriptor: int, name: str) -> Iterator[Entry]:
     """Yield the documents of one file; what breaks off in the middle is a problem of its line.
 
     A file's only document has no line.
     """
-    first: Found | None = None
+    first: Entry | None = None
     line = count = 0
     with contextlib.ExitStack() as stack:
         file: Any = stack.enter_context(io.BufferedReader(io.FileIO(descriptor), _BUFFER_BYTES))
@@ -129,25 +129,25 @@ def _read(descriptor: int, name: str) -> Iterator[Found]:
 
                 file = stack.enter_context(gzip.GzipFile(fileobj=file))
                 file = stack.enter_context(io.BufferedReader(file, _BUFFER_BYTES))
-            for number, found in _pieces(file, name):
+            for number, entry in _pieces(file, name):
                 line, count = number, count + 1
                 if first is not None:
                     yield first
-                first = found if count == 1 else None
+                first = entry if count == 1 else None
                 if first is None:
-                    yield found
+                    yield entry
         except (OSError, EOFError, zlib.error, EndlessError) as error:
             if first is not None:
                 yield first
-            yield Found(name, line + 1, None, _why(error))
+            yield Entry(name, line + 1, None, _why(error))
             return
     if count == 0:
-        yield Found(name, None, None, "it is empty")
+        yield Entry(name, None, None, "it is empty")
     elif first is not None:
         yield first._replace(line=None)
 
 
-def _pieces(file: Any, name: str) -> Iterator[tuple[int, Found]]:
+def _pieces(file: Any, name: str) -> Iterator[tuple[int, Entry]]:
     """Yield each document with the number of its last line.
 
     A line is a document, but for one that is spread over lines: it begins with a line that is only
@@ -163,8 +163,8 @@ def _pieces(file: Any, name: str) -> Iterator[tuple[int, Found]]:
         stray = not text.lstrip().startswith(b"{") and _NEXT.search(text) is None
         if text.strip() and not (stray and strayed):
             strayed |= stray
-            for found in _parsed(text, name, first):
-                yield number, found
+            for entry in _parsed(text, name, first):
+                yield number, entry
 
 
 def _line(file: Any) -> bytes:
@@ -207,28 +207,28 @@ def _block(file: Any, text: bytes, number: int) -> tuple[bytes, int, bytes]:
     return b"".join(parts), number, b""
 
 
-def _parsed(text: bytes, file: str, line: int) -> Iterator[Found]:
+def _parsed(text: bytes, file: str, line: int) -> Iterator[Entry]:
     """Yield the document of a text; where one was cut off, those that follow it in its line."""
     if len(text) > MOST_JSON_BYTES:
         limit = MOST_JSON_BYTES >> 20
-        yield Found(file, line, None, f"it is larger than {limit} MiB", host_in(text))
+        yield Entry(file, line, None, f"it is larger than {limit} MiB", host_in(text))
         return
     try:
         document = _parser()(text)
     except RecursionError:
-        yield Found(file, line, None, "it is nested too deeply", host_in(text))
+        yield Entry(file, line, None, "it is nested too deeply", host_in(text))
     except ValueError as error:
         first, *others = _NEXT.split(text)
         if not first:  # the line begins with a document
             first, *others = others or [text]
-        yield Found(file, line, None, f"it is not JSON: {_problem_of_json(error)}", host_in(first))
+        yield Entry(file, line, None, f"it is not JSON: {_problem_of_json(error)}", host_in(first))
         for other in others:
             yield from _parsed(other, file, line)
     else:
         if isinstance(document, dict):
-            yield Found(file, line, document)
+            yield Entry(file, line, document)
         else:
-            yield Found(file, line, None, "it is no document of gpucheck")
+            yield Entry(file, line, None, "it is no document of gpucheck")
 
 
 def _problem_of_json(error: ValueError) -> str:
@@ -259,8 +259,8 @@ def _refuse_constant(name: str) -> None:
 
 def host_in(text: bytes) -> str | None:
     """Return the host that a damaged document names near its beginning."""
-    found = _HOST.search(text[:_SEARCHED_BYTES])
-    return found and found[1].decode("utf-8", "replace")
+    match = _HOST.search(text[:_SEARCHED_BYTES])
+    return match and match[1].decode("utf-8", "replace")
 
 
 def _why(error: Exception) -> str:

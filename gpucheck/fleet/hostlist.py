@@ -27,15 +27,15 @@ def expand(text: str) -> tuple[str, ...]:
     Raises:
         WrongUseError: it is malformed, or names more hosts than there can be.
     """
-    found: dict[str, None] = {}
+    hosts: dict[str, None] = {}
     for part in _parts(text):
         for host in _hosts(part, text):
             if _HOST.fullmatch(host) is None:
                 raise _bad(text, f"{printable(host[:60])!r} is no name of a host")
-            found[host] = None
-            if len(found) > MOST_HOSTS:
+            hosts[host] = None
+            if len(hosts) > MOST_HOSTS:
                 raise _too_many(text)
-    return tuple(found)
+    return tuple(hosts)
 
 
 def _parts(text: str) -> Iterator[str]:
@@ -77,19 +77,19 @@ def _hosts(part: str, text: str) -> Iterator[str]:
 
 def _numbers(ranges: str, text: str) -> tuple[int, Sequence[str]]:
     """Return the numbers in a bracket, with their leading zeros."""
-    found: list[str] = []
-    for one in ranges.split(","):
-        given = _RANGE.fullmatch(one.strip())
+    numbers: list[str] = []
+    for span in ranges.split(","):
+        given = _RANGE.fullmatch(span.strip())
         if given is None:
             raise _bad(text, f"[{printable(ranges[:60])}] is no range such as [01-16,20]")
         first, last = given[1], given[2] or given[1]
         low, high = int(first), int(last)
         if low > high:
             raise _bad(text, f"the range {first}-{last} runs backwards")
-        if high - low + len(found) >= MOST_HOSTS:
+        if high - low + len(numbers) >= MOST_HOSTS:
             raise _too_many(text)
-        found.extend(f"{number:0{len(first)}d}" for number in range(low, high + 1))
-    return len(found), found
+        numbers.extend(f"{number:0{len(first)}d}" for number in range(low, high + 1))
+    return len(numbers), numbers
 
 
 def fold(hosts: Iterable[str]) -> str:
@@ -97,15 +97,17 @@ def fold(hosts: Iterable[str]) -> str:
     given = {host: _NUMBERED.fullmatch(host) for host in sorted(set(hosts))}
     # Where one number has leading zeros, others of its length are of the same series: n09, n10.
     padded = {
-        (one[1], one[3], len(one[2])) for one in given.values() if one and one[2].startswith("0")
+        (match[1], match[3], len(match[2]))
+        for match in given.values()
+        if match and match[2].startswith("0")
     }
     groups: dict[tuple[str, int, str], list[int]] = {}
-    for host, one in given.items():
-        if one is None:
+    for host, match in given.items():
+        if match is None:
             groups.setdefault((host, -1, ""), []).append(0)
             continue
-        width = len(one[2]) if (one[1], one[3], len(one[2])) in padded else 0
-        groups.setdefault((one[1], width, one[3]), []).append(int(one[2]))
+        width = len(match[2]) if (match[1], match[3], len(match[2])) in padded else 0
+        groups.setdefault((match[1], width, match[3]), []).append(int(match[2]))
     return ",".join(_folded(*key, sorted(numbers)) for key, numbers in groups.items())
 
 
@@ -178,14 +180,14 @@ def read_expected(text: str) -> Expected:
         WrongUseError: the list or the file cannot be read, or it names no host.
     """
     if not text.startswith("@"):
-        found: Expected = dict.fromkeys(expand(text))
+        hosts: Expected = dict.fromkeys(expand(text))
     else:
-        found = _parse_lines(_lines(text[1:]), text)
-    if not found:
+        hosts = _parse_lines(_lines(text[1:]), text)
+    if not hosts:
         raise WrongUseError(
             code="no-hosts", message=f"{printable(text[:60])!r} names no host at all."
         )
-    return found
+    return hosts
 
 
 def _lines(name: str) -> list[str]:
@@ -204,14 +206,14 @@ def _lines(name: str) -> list[str]:
 
 
 def _parse_lines(lines: list[str], text: str) -> Expected:
-    found: Expected = {}
+    hosts: Expected = {}
     for line in lines:
         words = line.partition("#")[0].split()
         for host in expand(words[0]) if words else ():
-            found[host] = printable(words[1])[:100] if len(words) > 1 else found.get(host)
-        if len(found) > MOST_HOSTS:
+            hosts[host] = printable(words[1])[:100] if len(words) > 1 else hosts.get(host)
+        if len(hosts) > MOST_HOSTS:
             raise WrongUseError(
                 code="bad-hostlist",
                 message=f"{printable(text[:60])!r} names more than {MOST_HOSTS} hosts.",
             )
-    return found
+    return hosts

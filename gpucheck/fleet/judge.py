@@ -38,6 +38,8 @@ _TENTH = 1.2816
 _UPPER = 0.9
 
 
+#: Verdicts on GPUs that are not well, the worst first.
+_UNHEALTHY = (GpuSpeed.SLOW, GpuSpeed.UNSTABLE, GpuSpeed.WATCH)
 #: Group, the number of a GPU for each run, and the speed of each.
 Sample = tuple[Group, "Ints", "Floats"]
 
@@ -53,8 +55,8 @@ class GpuVerdict(NamedTuple):
     z: float
     runs: int
     slow_runs: int
-    tests: int
-    judged_tests: int
+    tests: int = 1
+    judged_tests: int = 1
 
 
 class Judgement(NamedTuple):
@@ -84,39 +86,57 @@ def judge(
 
     baseline = baseline or {}
     groups = []
-    slow, watch, unstable = (_Worst.of(gpu_count) for _ in range(3))
+    worst: dict[GpuSpeed, dict[int, GpuVerdict]] = {speed: {} for speed in _UNHEALTHY}
     least_p = np.ones(gpu_count)
     judged = np.zeros(gpu_count, dtype=np.int64)
-    worst = np.full(gpu_count, -np.inf)
+    worst_percent = np.full(gpu_count, -np.inf)
     for number, (group, numbers, speeds) in enumerate(samples):
         runs = _runs_by_gpu(numbers, speeds, rule)
         group, centre, scale = _referred(group, runs, rule, baseline)
         groups.append(group)
         if centre is None or scale is None:
             continue
-        score = _scored(runs, centre, scale, rule)
+        scores = (runs.confirmed - centre) / scale
+        percents = 100 * (1 - runs.confirmed / centre)
+        slow_runs, unhealthy = _find_unhealthy(runs, centre, scale, rule)
         judged[runs.gpus] += 1
-        worst[runs.gpus] = np.maximum(worst[runs.gpus], score.percent)
+        worst_percent[runs.gpus] = np.maximum(worst_percent[runs.gpus], percents)
         by_baseline = group.judged_by is JudgedBy.BASELINE
         scaled_by = baseline[group.key].gpus if by_baseline else len(runs.gpus)
-        least_p[score.gpus[score.slow]] = np.minimum(
-            least_p[score.gpus[score.slow]], tail(score.z[score.slow], scaled_by)
-        )
-        slow.take(score, score.slow, number)
-        watch.take(score, score.watch & ~score.slow, number)
-        unstable.take(score, score.unstable & ~score.slow, number)
+        slow = runs.gpus[unhealthy[GpuSpeed.SLOW]]
+        chances = tail(scores[unhealthy[GpuSpeed.SLOW]], scaled_by)
+        least_p[slow] = np.minimum(least_p[slow], chances)
+        for speed, mask in unhealthy.items():
+            for place in np.flatnonzero(mask).tolist():
+                verdict = GpuVerdict(
+                    gpu=int(runs.gpus[place]),
+                    speed=speed,
+                    group=number,
+                    value=float(runs.confirmed[place]),
+                    slower_percent=float(percents[place]),
+                    z=float(scores[place]),
+                    runs=int(runs.counts[place]),
+                    slow_runs=int(slow_runs[place]),
+                )
+                before = worst[speed].get(verdict.gpu)
+                if before is not None:
+                    worse = min(before, verdict, key=lambda test: test.z)
+                    verdict = worse._replace(tests=before.tests + 1)
+                worst[speed][verdict.gpu] = verdict
     chance = np.minimum(1.0, least_p * np.maximum(judged, 1))
-    candidates = np.flatnonzero(slow.count)
+    candidates = np.array(sorted(worst[GpuSpeed.SLOW]), dtype=np.int64)
     certain = survivors(chance[candidates], int((judged > 0).sum()), rule)
-    confirmed = np.zeros(gpu_count, dtype=bool)
-    confirmed[candidates[certain]] = True
+    confirmed = set(candidates[certain].tolist())
+    # The first of these kinds that a GPU is of is its verdict.
+    by_gpu = worst[GpuSpeed.WATCH] | worst[GpuSpeed.UNSTABLE] | worst[GpuSpeed.SLOW]
     verdicts = [
-        *slow.verdicts(GpuSpeed.SLOW, confirmed, judged),
         # Slow as it looks, but among so many GPUs one may look so by chance.
-        *slow.verdicts(GpuSpeed.WATCH, ~confirmed, judged),
-        *unstable.verdicts(GpuSpeed.UNSTABLE, slow.count == 0, judged),
-        *watch.verdicts(GpuSpeed.WATCH, (slow.count == 0) & (unstable.count == 0), judged),
+        verdict._replace(speed=GpuSpeed.WATCH, judged_tests=int(judged[gpu]))
+        if verdict.speed is GpuSpeed.SLOW and gpu not in confirmed
+        else verdict._replace(judged_tests=int(judged[gpu]))
+        for gpu, verdict in by_gpu.items()
     ]
+    verdicts.sort(key=lambda verdict: (_UNHEALTHY.index(verdict.speed), verdict.z, verdict.gpu))
     by_group = np.bincount(
         [verdict.group for verdict in verdicts if verdict.speed is GpuSpeed.SLOW],
         minlength=len(groups),
@@ -126,7 +146,7 @@ def judge(
         groups=tuple(group._replace(slow=count) for group, count in counted),
         verdicts=tuple(verdicts),
         judged_tests=judged,
-        worst_percent=np.where(judged > 0, worst, np.nan),
+        worst_percent=np.where(judged > 0, worst_percent, np.nan),
     )
 
 
@@ -135,13 +155,12 @@ def judge(
 
 @dataclass(slots=True)
 class _Runs:
-    """Speeds of a group by GPU: number, median, confirmed speed, slowest; and all of them."""
+    """Speeds of a group by GPU: number, median, confirmed speed; and all of them."""
 
     gpus: Ints
     counts: Ints
     medians: Floats
     confirmed: Floats
-    slowest: Floats
     starts: Ints
     values: Floats
 
@@ -165,7 +184,6 @@ def _runs_by_gpu(numbers: Ints, speeds: Floats, rule: JudgementRule) -> _Runs:
         counts=counts,
         medians=(values[starts + (counts - 1) // 2] + values[starts + counts // 2]) / 2,
         confirmed=values[starts + needed - 1],
-        slowest=values[starts],
         starts=starts,
         values=values,
     )
@@ -241,22 +259,10 @@ def _scale_by_baseline(
     return usual * (1 - shift), scale, 100 * shift
 
 
-@dataclass(slots=True)
-class _Scores:
-    """Scores of a group's GPUs, and which are slow, watched or unstable in this test."""
-
-    gpus: Ints
-    value: Floats
-    z: Floats
-    percent: Floats
-    runs: Ints
-    slow_runs: Ints
-    slow: Any
-    watch: Any
-    unstable: Any
-
-
-def _scored(runs: _Runs, centre: float, scale: float, rule: JudgementRule) -> _Scores:
+def _find_unhealthy(
+    runs: _Runs, centre: float, scale: float, rule: JudgementRule
+) -> tuple[Ints, dict[GpuSpeed, Any]]:
+    """Return how many runs of each GPU are slow, and which GPUs are slow, unstable or watched."""
     import numpy as np
 
     def below(values: Floats, limit: float) -> Any:
@@ -266,74 +272,11 @@ def _scored(runs: _Runs, centre: float, scale: float, rule: JudgementRule) -> _S
 
     slow_runs = np.add.reduceat(below(runs.values, rule.slow_z).astype(np.int64), runs.starts)
     slow = below(runs.confirmed, rule.slow_z)
-    return _Scores(
-        gpus=runs.gpus,
-        value=runs.confirmed,
-        z=(runs.confirmed - centre) / scale,
-        percent=100 * (1 - runs.confirmed / centre),
-        runs=runs.counts,
-        slow_runs=slow_runs,
-        slow=slow,
-        watch=below(runs.confirmed, rule.watch_z),
-        unstable=(slow_runs > 0) & ~slow,
-    )
-
-
-@dataclass(slots=True)
-class _Worst:
-    """Worst test of each GPU among those of one kind, and how many there are."""
-
-    z: Floats
-    group: Ints
-    value: Floats
-    percent: Floats
-    runs: Ints
-    slow_runs: Ints
-    count: Ints
-
-    @classmethod
-    def of(cls, gpu_count: int) -> _Worst:
-        """Return one without any test."""
-        import numpy as np
-
-        whole = [np.zeros(gpu_count, dtype=np.int64) for _ in range(4)]
-        return cls(
-            z=np.full(gpu_count, np.inf),
-            group=whole[0],
-            value=np.zeros(gpu_count),
-            percent=np.zeros(gpu_count),
-            runs=whole[1],
-            slow_runs=whole[2],
-            count=whole[3],
-        )
-
-    def take(self, score: _Scores, mask: Any, number: int) -> None:
-        """Take the GPUs of a mask in the group of this number."""
-        self.count[score.gpus[mask]] += 1
-        worse = mask & (score.z < self.z[score.gpus])
-        gpus = score.gpus[worse]
-        self.z[gpus], self.group[gpus] = score.z[worse], number
-        self.value[gpus], self.percent[gpus] = score.value[worse], score.percent[worse]
-        self.runs[gpus], self.slow_runs[gpus] = score.runs[worse], score.slow_runs[worse]
-
-    def verdicts(self, speed: GpuSpeed, mask: Any, judged: Ints) -> Iterator[GpuVerdict]:
-        """Yield the verdicts on the GPUs of a mask, the slowest first."""
-        import numpy as np
-
-        found = np.flatnonzero(mask & (self.count > 0))
-        for gpu in found[np.argsort(self.z[found], kind="stable")].tolist():
-            yield GpuVerdict(
-                gpu=gpu,
-                speed=speed,
-                group=int(self.group[gpu]),
-                value=float(self.value[gpu]),
-                slower_percent=float(self.percent[gpu]),
-                z=float(self.z[gpu]),
-                runs=int(self.runs[gpu]),
-                slow_runs=int(self.slow_runs[gpu]),
-                tests=int(self.count[gpu]),
-                judged_tests=int(judged[gpu]),
-            )
+    return slow_runs, {
+        GpuSpeed.SLOW: slow,
+        GpuSpeed.UNSTABLE: (slow_runs > 0) & ~slow,
+        GpuSpeed.WATCH: below(runs.confirmed, rule.watch_z) & ~slow,
+    }
 
 
 # ---------------------------------------------------------------------------- correction
@@ -350,7 +293,7 @@ def tail(z: Floats, count: int) -> Floats:
     freedom = max(3.0, _MAD_EFFICIENCY * (count - 1))
     root = np.sqrt(freedom * np.log1p(z * z / freedom))
     normal = (8 * freedom + 1) / (8 * freedom + 3) * root
-    return np.array([0.5 * math.erfc(one / math.sqrt(2)) for one in normal.tolist()])
+    return np.array([0.5 * math.erfc(root / math.sqrt(2)) for root in normal.tolist()])
 
 
 def survivors(chances: Floats, total: int, rule: JudgementRule) -> Any:
@@ -372,9 +315,9 @@ def survivors(chances: Floats, total: int, rule: JudgementRule) -> Any:
     else:
         below = np.flatnonzero(ordered <= rule.risk * ranks / total)
         last = int(below[-1]) + 1 if len(below) else 0
-    found = np.zeros(len(chances), dtype=bool)
-    found[order[:last]] = True
-    return found
+    certain = np.zeros(len(chances), dtype=bool)
+    certain[order[:last]] = True
+    return certain
 
 
 # --------------------------------------------------------------------------- attribution
@@ -438,8 +381,8 @@ def chance_of_at_least(here: int, size: int, bad: int, total: int) -> float:
 
     all_ways = ways(total, size)
     return math.fsum(
-        math.exp(ways(bad, one) + ways(total - bad, size - one) - all_ways)
-        for one in range(here, min(size, bad) + 1)
+        math.exp(ways(bad, there) + ways(total - bad, size - there) - all_ways)
+        for there in range(here, min(size, bad) + 1)
     )
 
 

@@ -49,6 +49,10 @@ _SHORTEST_S, _LONGEST_S, _SLOWEST, _FASTEST = 1e-12, 1e9, 1e-12, 1e30
 _BUSY = frozenset({"gpu-shared"})
 
 
+#: What was measured: the row's id, the unit, and the GPU's number where that matters.
+Test = tuple[str, str, int | None]
+
+
 class Config(NamedTuple):
     """What two GPUs must have in common for their speeds to be compared."""
 
@@ -71,14 +75,6 @@ class GpuFacts(NamedTuple):
     config: Config | None = None
     inventory: Mapping[str, str] = {}
     facts: tuple[str, ...] = ()
-
-
-class Test(NamedTuple):
-    """What was measured: the row's id, the unit, and the GPU's number where that matters."""
-
-    test: str
-    unit: str
-    position: int | None
 
 
 class NodeFacts(NamedTuple):
@@ -111,8 +107,8 @@ def facts_of(document: Mapping[str, Any]) -> NodeFacts:
     if known is None:
         if _text(document, "overall_severity") in _SEVERITIES:
             return _health_validation(document)
-        what = f"its schema is {schema}" if schema else "it names no schema"
-        return _undecided(document, ANY, Outcome.UNREADABLE, f"a foreign document: {what}")
+        problem = f"its schema is {schema}" if schema else "it names no schema"
+        return _undecided(document, ANY, Outcome.UNREADABLE, f"a foreign document: {problem}")
     name, number = known[1], int(known[2])
     if name == "fleet-node":
         return _answer(document, number)
@@ -152,18 +148,18 @@ def _answer(line: Mapping[str, Any], number: int) -> NodeFacts:
         return NodeFacts(
             host, command, outcome, reasons, time=_time(line), gpucheck_version=version
         )
-    found = facts_of(inner)
-    if found.ignored is not None:
-        found = found._replace(ignored=None, outcome=Outcome.UNREADABLE, reasons=(found.ignored,))
+    facts = facts_of(inner)
+    if facts.ignored is not None:
+        facts = facts._replace(ignored=None, outcome=Outcome.UNREADABLE, reasons=(facts.ignored,))
     # The engine knows the host better than the document: in a container its name is another.
     # Its clock is that of all answers, the node's is not; the newest answer of a node counts.
-    found = found._replace(host=host or found.host, time=_time(line) or found.time)
-    if outcome not in (Outcome.OK, Outcome.FAILED, found.outcome) and found.outcome in (
+    facts = facts._replace(host=host or facts.host, time=_time(line) or facts.time)
+    if outcome not in (Outcome.OK, Outcome.FAILED, facts.outcome) and facts.outcome in (
         Outcome.OK,
         Outcome.INCONCLUSIVE,
     ):
-        found = found._replace(outcome=outcome, reasons=(reason, *found.reasons), conclusion=None)
-    return found
+        facts = facts._replace(outcome=outcome, reasons=(reason, *facts.reasons), conclusion=None)
+    return facts
 
 
 def _health_validation(document: Mapping[str, Any]) -> NodeFacts:
@@ -173,9 +169,9 @@ def _health_validation(document: Mapping[str, Any]) -> NodeFacts:
         checks = ", ".join(_texts(part, "check_ids"))
         where = ", ".join(_texts(part, "entities"))
         parts.append(" ".join(word for word in (checks, where and f"({where})") if word))
-    what = "; ".join(part for part in parts if part)
+    components = "; ".join(part for part in parts if part)
     outcome = _SEVERITIES[severity]
-    reason = f"NVIDIA Health Validation says {severity}{f': {what}' if what else ''}"
+    reason = f"NVIDIA Health Validation says {severity}{f': {components}' if components else ''}"
     return NodeFacts(
         host=_host_of(document),
         command=HEALTH_VALIDATION,
@@ -192,8 +188,8 @@ def _report(document: Mapping[str, Any], command: str) -> NodeFacts:
     outcome = _outcome(code, command)
     gpus = tuple(_gpus(result, host, command))
     lost = [gpu for gpu in gpus if gpu.state in ("lost", "error")]
-    found = dict.fromkeys(_reasons(document, result, command, code))
-    reasons = tuple(itertools.islice(found, MOST_REASONS))
+    unique_reasons = dict.fromkeys(_reasons(document, result, command, code))
+    reasons = tuple(itertools.islice(unique_reasons, MOST_REASONS))
     if outcome is Outcome.OK and not isinstance(document.get("result"), dict):
         outcome = Outcome.UNREADABLE
         reasons = ("it ended well, but has no result",)
@@ -240,9 +236,9 @@ def _reasons(
     for row in _list(result, "measurements"):
         if _map(row, "verified").get("ok") is False:
             yield f"wrong result: {_text(row, 'id')} on {_text(row, 'device')}"
-    for one in _list(result, "corruption"):
-        if _number(one, "mismatches") or one.get("reference_ok") is False:
-            yield f"silent data corruption on {_text(one, 'device')}"
+    for check in _list(result, "corruption"):
+        if _number(check, "mismatches") or check.get("reference_ok") is False:
+            yield f"silent data corruption on {_text(check, 'device')}"
     message = _text(_map(document, "error"), "message")
     if message is not None:
         yield message
@@ -254,15 +250,15 @@ def _reasons(
 
 def _node_facts(host: Mapping[str, Any], result: Mapping[str, Any], command: str) -> dict[str, str]:
     """Return the facts of a node that should be alike, by name."""
-    found = {key: _text(host, key) for key in ("driver_version", "cuda_driver_version", "kernel")}
+    facts = {key: _text(host, key) for key in ("driver_version", "cuda_driver_version", "kernel")}
     if command == "list":
-        found["gpu_count"] = str(len(_list(result, "gpus")))
+        facts["gpu_count"] = str(len(_list(result, "gpus")))
         links = _list(_map(result, "topology"), "links")
         kinds = Counter(_text(link, "kind") or "?" for link in links)
         if kinds:
             counts = ", ".join(f"{count} x {kind}" for kind, count in sorted(kinds.items()))
-            found["links"] = _short(counts)
-    return {key: value for key, value in found.items() if value is not None}
+            facts["links"] = _short(counts)
+    return {key: value for key, value in facts.items() if value is not None}
 
 
 def _gpus(result: Mapping[str, Any], host: Mapping[str, Any], command: str) -> Iterator[GpuFacts]:
@@ -305,7 +301,8 @@ def _listed(gpu: Mapping[str, Any], driver: str | None) -> Iterator[GpuFacts]:
 def _measured(result: Mapping[str, Any], driver: str | None) -> Iterator[GpuFacts]:
     """Yield the GPUs of a benchmark, as the runtime and the sensors saw them."""
     sensors = {
-        _text(one, "uuid"): one for one in _list(_map(result, "telemetry"), "gpus")[:MOST_GPUS]
+        _text(sensor, "uuid"): sensor
+        for sensor in _list(_map(result, "telemetry"), "gpus")[:MOST_GPUS]
     }
     for gpu in _list(_map(result, "environment"), "gpus")[:MOST_GPUS]:
         uuid = _text(gpu, "uuid")
@@ -362,9 +359,9 @@ def _explanations(seen: Mapping[str, Any]) -> Iterator[str]:
 
 def _busy(result: Mapping[str, Any]) -> Iterator[str]:
     """Yield the GPUs that other processes used while they were measured."""
-    for one in _list(_map(result, "telemetry"), "gpus")[:MOST_GPUS]:
-        uuid = _text(one, "uuid")
-        if uuid is not None and one.get("other_processes"):
+    for sensor in _list(_map(result, "telemetry"), "gpus")[:MOST_GPUS]:
+        uuid = _text(sensor, "uuid")
+        if uuid is not None and sensor.get("other_processes"):
             yield uuid
     for row in _list(result, "measurements")[:MOST_ROWS]:
         uuid = row.get("gpu_uuid")
@@ -394,32 +391,32 @@ def _speeds(result: Mapping[str, Any], busy: frozenset[str]) -> Iterator[tuple[s
         if _text(row, "kernel") in _BY_POSITION or row.get("scope") == "end-to-end":
             _, _, number = str(row.get("device")).partition(":")
             position = int(number) if number.isdecimal() and len(number) < 4 else None
-        yield uuid, Test(_short(test), unit, position), value
+        yield uuid, (_short(test), unit, position), value
 
 
 # ------------------------------------------------------------------------- tolerant access
 
 
 def _map(value: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    found = value.get(key)
-    return found if isinstance(found, dict) else {}
+    inner = value.get(key)
+    return inner if isinstance(inner, dict) else {}
 
 
 def _list(value: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
     """Return the objects of a list."""
-    found = value.get(key)
-    return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+    items = value.get(key)
+    return [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
 
 
 def _texts(value: Mapping[str, Any], key: str) -> list[str]:
-    found = value.get(key)
-    texts = found if isinstance(found, list) else []
-    return [_short(one) for one in texts[:MOST_REASONS] if isinstance(one, str)]
+    items = value.get(key)
+    texts = items if isinstance(items, list) else []
+    return [_short(item) for item in texts[:MOST_REASONS] if isinstance(item, str)]
 
 
 def _text(value: Mapping[str, Any], key: str) -> str | None:
-    found = value.get(key)
-    return _short(found) if isinstance(found, str) and found else None
+    text = value.get(key)
+    return _short(text) if isinstance(text, str) and text else None
 
 
 def _short(text: str) -> str:
@@ -432,20 +429,20 @@ def _cut(text: str) -> str:
 
 
 def _number(value: Mapping[str, Any], key: str) -> float | None:
-    found = value.get(key)
-    if isinstance(found, bool) or not isinstance(found, int | float):
+    given = value.get(key)
+    if isinstance(given, bool) or not isinstance(given, int | float):
         return None
     try:
-        number = float(found)
+        number = float(given)
     except OverflowError:  # a whole number of any length
         return None
     return number if math.isfinite(number) else None
 
 
 def _whole(value: Mapping[str, Any], key: str) -> int | None:
-    found = value.get(key)
-    fits = isinstance(found, int) and not isinstance(found, bool) and 0 <= found < 2**63
-    return found if fits else None
+    given = value.get(key)
+    fits = isinstance(given, int) and not isinstance(given, bool) and 0 <= given < 2**63
+    return given if fits else None
 
 
 def _shown(facts: Mapping[str, object]) -> dict[str, str]:
@@ -466,7 +463,7 @@ def _host_of(document: Mapping[str, Any]) -> str | None:
     name = _text(_map(document, "host"), "name")
     if name is not None:
         return name
-    return next((found for key in _NODE_NAMES if (found := _text(document, key))), None)
+    return next((name for key in _NODE_NAMES if (name := _text(document, key))), None)
 
 
 def _time(document: Mapping[str, Any]) -> float | None:
@@ -474,9 +471,9 @@ def _time(document: Mapping[str, Any]) -> float | None:
 
     text = _text(document, "time") or _text(document, "timestamp")
     try:
-        found = datetime.fromisoformat(text or "")
+        time = datetime.fromisoformat(text or "")
         # In UTC the first and the last day of the calendar may be outside of it.
-        utc = found.astimezone(UTC) if found.tzinfo else found.replace(tzinfo=UTC)
+        utc = time.astimezone(UTC) if time.tzinfo else time.replace(tzinfo=UTC)
         return utc.timestamp()
     except (ValueError, OverflowError):
         return None

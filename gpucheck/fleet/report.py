@@ -12,6 +12,7 @@ from gpucheck.fleet.model import (
     SILENT,
     UNDECIDED,
     Difference,
+    FleetGpu,
     FleetNode,
     FleetReport,
     GpuSpeed,
@@ -20,7 +21,7 @@ from gpucheck.fleet.model import (
     Scope,
 )
 from gpucheck.fleet.node_facts import MOST_REASONS
-from gpucheck.fleet.speeds import Baseline, JudgedSpeeds, judged_speeds
+from gpucheck.fleet.speeds import Baseline, describe_slow_nodes, judge_speeds
 from gpucheck.report.envelope import Answer, Notice
 from gpucheck.report.errors import ExitCode
 from gpucheck.report.host import Host
@@ -47,12 +48,12 @@ def report(
 ) -> Answer:
     """Return the answer over everything that was read."""
     rule = rule or JudgementRule()
-    speeds = judged_speeds(collected, expected or {}, rule, baseline)
+    groups, slow, attributions = judge_speeds(collected, expected or {}, rule, baseline)
     rows = tuple(_differences(collected, rule))
     shared = _shared_gpus(collected)
     reasons, differing = _oddities(collected, shared, rows, rule)
     sharing = {host for host, _ in shared}
-    nodes = tuple(_nodes(collected, expected, rule, speeds, reasons))
+    nodes = tuple(_nodes(collected, expected, rule, describe_slow_nodes(slow), reasons))
     silent = sum(1 for node in nodes if node.outcome in SILENT)
     result = FleetReport(
         conclusion="",
@@ -62,9 +63,9 @@ def report(
         documents=collected.documents,
         outcomes=_counted(nodes),
         nodes=nodes,
-        groups=speeds.groups,
-        slow=speeds.slow,
-        attributions=speeds.attributions,
+        groups=groups,
+        slow=slow,
+        attributions=attributions,
         differences=rows,
         problems=tuple(collected.problems),
         rule=rule,
@@ -110,7 +111,7 @@ def differences(
             of_value = hosts.setdefault((name, of), {}).setdefault(value, {})
             of_value[host] = of_value.get(host, 0) + 1
     for (name, of), values in sorted(hosts.items(), key=lambda item: (item[0][1] or "", item[0])):
-        counts = {value: sum(found.values()) for value, found in values.items()}
+        counts = {value: sum(by_host.values()) for value, by_host in values.items()}
         total = sum(counts.values())
         if len(counts) < 2 or total < LEAST_OF_A_KIND:
             continue
@@ -139,7 +140,7 @@ def _nodes(
     collected: Collected,
     expected: Expected | None,
     rule: JudgementRule,
-    speeds: JudgedSpeeds,
+    slow: Mapping[str, Sequence[str]],
     odd: Mapping[str, Sequence[str]],
 ) -> Iterator[FleetNode]:
     """Yield the expected nodes in their order, then the others."""
@@ -151,19 +152,22 @@ def _nodes(
         if node is None:
             yield FleetNode(host, Outcome.MISSING, rack=rack, expected=known)
             continue
-        found = _node(node, rule)
-        unexpected = found.outcome is Outcome.OK and known is False
-        more = (*speeds.reasons.get(host, ()), *odd.get(host, ()))
-        told = (found.conclusion,) if found.conclusion else ()
-        yield found._replace(
-            outcome=Outcome.UNEXPECTED if unexpected else found.outcome,
-            reasons=(*found.reasons, *more)[:MOST_REASONS],
+        judged = _node(node, rule)
+        unexpected = judged.outcome is Outcome.OK and known is False
+        more = (*slow.get(host, ()), *odd.get(host, ()))
+        told = (judged.conclusion,) if judged.conclusion else ()
+        yield judged._replace(
+            outcome=Outcome.UNEXPECTED if unexpected else judged.outcome,
+            reasons=(*judged.reasons, *more)[:MOST_REASONS],
             conclusion="; ".join((*told, *more[:MOST_REASONS])) or None,
             rack=rack,
             expected=known,
-            slow=host in speeds.reasons,
+            slow=host in slow,
             different=host in odd,
-            gpus=tuple(speeds.gpu(gpu) for gpu in node.ordered_gpus()),
+            gpus=tuple(
+                FleetGpu(gpu.uuid, gpu.index, gpu.name, gpu.state, gpu.speed, gpu.slower_percent)
+                for gpu in node.ordered_gpus()
+            ),
         )
 
 
@@ -175,7 +179,7 @@ def _node(node: Node, rule: JudgementRule) -> FleetNode:
         node.latest(), key=lambda run: (run.outcome is not outcome, run.command != "detect")
     )
     reasons = dict.fromkeys(reason.rstrip(".") for run in latest for reason in run.reasons)
-    told = dict.fromkeys(each.rstrip(".") for run in latest for each in run.sentences)
+    told = dict.fromkeys(sentence.rstrip(".") for run in latest for sentence in run.sentences)
     runs, failed_in = node.repeats()
     if runs > 1 and 0 < failed_in < runs:
         reasons[f"failed in {failed_in} of {runs} runs"] = None
@@ -201,14 +205,14 @@ def _oddities(
     collected: Collected, shared: SharedGpus, rows: Sequence[Difference], rule: JudgementRule
 ) -> tuple[Mapping[str, list[str]], Collection[str]]:
     """Return what is odd about each node (set-up, shared GPUs, clock), and those unlike most."""
-    found: dict[str, list[str]] = {}
+    oddities: dict[str, list[str]] = {}
     for row in rows:
         if row.majority is not None:
             for host in row.hosts:
-                found.setdefault(host, []).append(row.reason)
-    differing = set(found)
+                oddities.setdefault(host, []).append(row.reason)
+    differing = set(oddities)
     for (host, named), uuids in shared.items():
-        if len(reasons := found.setdefault(host, [])) < MOST_REASONS:
+        if len(reasons := oddities.setdefault(host, [])) < MOST_REASONS:
             more = len(uuids) - 1
             which = f"{len(uuids)} of its GPUs are" if more else "one of its GPUs is"
             first = f"{uuids[0]} and {more} more" if more else uuids[0]
@@ -218,15 +222,15 @@ def _oddities(
     for node in collected.nodes.values():
         if node.has_other_gpus:
             text = "its documents name different GPUs: exchanged, or two machines of one name"
-            found.setdefault(node.host, []).append(text)
+            oddities.setdefault(node.host, []).append(text)
             differing.add(node.host)
         if node.time is not None and abs(node.time - middle) > rule.most_age_s:
             days = (middle - node.time) / 86400
             word = "older" if days > 0 else "newer"
             text = f"its documents are {abs(days):.1f} days {word} than most, or its clock is wrong"
-            found.setdefault(node.host, []).append(text)
+            oddities.setdefault(node.host, []).append(text)
             differing.add(node.host)
-    return found, differing
+    return oddities, differing
 
 
 def _shared_gpus(collected: Collected) -> SharedGpus:
@@ -237,14 +241,14 @@ def _shared_gpus(collected: Collected) -> SharedGpus:
     hosts: dict[str, list[str]] = {}
     for gpu in () if collected.one_machine else collected.gpus:
         hosts.setdefault(gpu.uuid, []).append(gpu.host)
-    found: dict[tuple[str, str], list[str]] = {}
+    shared: dict[tuple[str, str], list[str]] = {}
     for uuid, here in hosts.items():
         for host in here if len(here) > 1 else ():
             others = [other for other in here[: MOST_NAMED + 1] if other != host][:MOST_NAMED]
             more = len(here) - 1 - len(others)
             named = ", ".join(others) + (f" and {more} more" if more else "")
-            found.setdefault((host, named), []).append(uuid)
-    return found
+            shared.setdefault((host, named), []).append(uuid)
+    return shared
 
 
 def _time(seconds: float | None) -> str | None:
@@ -256,10 +260,10 @@ def _time(seconds: float | None) -> str | None:
 
 
 def _counted(nodes: Sequence[FleetNode]) -> Mapping[str, int]:
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for node in nodes:
-        found[node.outcome.value] = found.get(node.outcome.value, 0) + 1
-    return {each.value: found[each.value] for each in Outcome if each.value in found}
+        counts[node.outcome.value] = counts.get(node.outcome.value, 0) + 1
+    return {outcome.value: counts[outcome.value] for outcome in Outcome if outcome.value in counts}
 
 
 def _exit_code(result: FleetReport, problems: int) -> ExitCode:
@@ -291,10 +295,10 @@ def _conclusion(
         (len(sharing), "with the same GPUs"),
         (sum(1 for node in result.nodes if node.expected is False), "unexpected"),
     ]
-    found = [f"{number} {word}" for number, word in parts if number]
+    counts = [f"{number} {word}" for number, word in parts if number]
     if problems:
-        found.append(f"{count_of(problems, 'document')} of no node")
-    return f"{count_of(total, 'node')}: {', '.join((f'{well} ok', *found))}"
+        counts.append(f"{count_of(problems, 'document')} of no node")
+    return f"{count_of(total, 'node')}: {', '.join((f'{well} ok', *counts))}"
 
 
 def _warnings(
@@ -334,7 +338,7 @@ def _warnings(
 
 def _warnings_of_speeds(result: FleetReport) -> Iterator[Notice]:
     counts = {
-        speed: sum(1 for one in result.slow if one.speed is speed)
+        speed: sum(1 for gpu in result.slow if gpu.speed is speed)
         for speed in (GpuSpeed.UNSTABLE, GpuSpeed.WATCH)
     }
     if counts[GpuSpeed.UNSTABLE]:
@@ -343,13 +347,13 @@ def _warnings_of_speeds(result: FleetReport) -> Iterator[Notice]:
     if counts[GpuSpeed.WATCH]:
         text = f"{count_of(counts[GpuSpeed.WATCH])} to watch: slower than most, not surely slow."
         yield Notice("gpus-to-watch", text)
-    for one in result.attributions:
-        if one.scope is Scope.GROUP:
-            yield Notice("group-slower-than-baseline", f"{one.sentence}.")
+    for attribution in result.attributions:
+        if attribution.scope is Scope.GROUP:
+            yield Notice("group-slower-than-baseline", f"{attribution.sentence}.")
     silent = sum(
         1 for node in result.nodes for gpu in node.gpus if gpu.speed is GpuSpeed.NOT_JUDGED
     )
-    reasons = [one.reason for one in result.groups if one.reason]
+    reasons = [group.reason for group in result.groups if group.reason]
     if silent and reasons:
         text = f"The speed of {count_of(silent)} was not judged: {reasons[0]}."
         yield Notice("speed-not-judged", text)

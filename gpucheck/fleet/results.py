@@ -38,19 +38,19 @@ def read_earlier(
     last: dict[str, str] = {}
     verbs: set[str] = set()
     foreign = False
-    for found in read_documents([str(path)] if path.stat().st_size else []):
-        line = found.document or {}
+    for entry in read_documents([str(path)] if path.stat().st_size else []):
+        line = entry.document or {}
         if line.get("schema") == _SCHEMA and isinstance(line.get("host"), str):
             last[line["host"]] = str(line.get("outcome"))
             verbs.add(str(line.get("command")))
-        elif found.host is None:
+        elif entry.host is None:
             # What is left of a line that a kill cut off near its beginning, or no line of ours.
             foreign = True
-            if found.document is None:
+            if entry.document is None:
                 continue
             break
         if collected is not None:
-            collected.add(found)
+            collected.add(entry)
     else:
         foreign = foreign and not verbs
     if foreign:
@@ -128,10 +128,10 @@ class ResultsFile:
         """End a line that was cut off; one that does not even name its host is taken away."""
         size = os.fstat(self._descriptor).st_size
         end = os.pread(self._descriptor, _TAIL_BYTES, max(0, size - _TAIL_BYTES))
-        _, found, last = end.rpartition(b"\n")
+        _, line_end, last = end.rpartition(b"\n")
         if not last:
             return
-        if (found or size <= _TAIL_BYTES) and host_in(last) is None:
+        if (line_end or size <= _TAIL_BYTES) and host_in(last) is None:
             os.ftruncate(self._descriptor, size - len(last))
         else:
             os.write(self._descriptor, b"\n")

@@ -6,10 +6,8 @@ The files that a judgement takes are read here: an earlier report, the baseline;
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from gpucheck.drivers.host.files import MIB, read_file
 from gpucheck.drivers.host.toml_file import read_toml
@@ -17,7 +15,6 @@ from gpucheck.fleet.collect import Collected, Gpu
 from gpucheck.fleet.judge import GpuVerdict, Sample, attribute, judge, shifts
 from gpucheck.fleet.model import (
     Attribution,
-    FleetGpu,
     GpuSpeed,
     Group,
     JudgedBy,
@@ -36,61 +33,43 @@ _MOST_BYTES = 256 * MIB
 _SCHEMA = "gpucheck/fleet/1"
 #: More than any group has.
 _MOST_GPUS = 10**9
-#: Slow GPUs come first in a report.
-_ORDER = (GpuSpeed.SLOW, GpuSpeed.UNSTABLE, GpuSpeed.WATCH)
 #: Name of an earlier report's file, and its groups by their keys.
 Baseline = tuple[str, Mapping[str, Group]]
 
 
-class JudgedSpeeds(NamedTuple):
-    """Judgement of all speeds; `reasons` says of each node with slow GPUs which they are."""
-
-    groups: tuple[Group, ...] = ()
-    slow: tuple[SlowGpu, ...] = ()
-    attributions: tuple[Attribution, ...] = ()
-    reasons: Mapping[str, tuple[str, ...]] = {}
-    by_number: Mapping[int, tuple[GpuSpeed, float]] = {}
-
-    def gpu(self, gpu: Gpu) -> FleetGpu:
-        """Return a collected GPU with its verdict."""
-        speed, percent = self.by_number.get(gpu.number, (GpuSpeed.NOT_JUDGED, None))
-        if speed is GpuSpeed.NOT_JUDGED and gpu.busy:
-            speed = GpuSpeed.BUSY
-        return FleetGpu(gpu.uuid, gpu.index, gpu.name, gpu.state, speed, percent)
-
-
-def judged_speeds(
+def judge_speeds(
     collected: Collected,
     racks: Mapping[str, str | None],
     rule: JudgementRule,
     baseline: Baseline | None = None,
-) -> JudgedSpeeds:
-    """Return the judgement of every speed."""
-    if not collected.columns:
-        return JudgedSpeeds()
+) -> tuple[tuple[Group, ...], tuple[SlowGpu, ...], tuple[Attribution, ...]]:
+    """Return the judged groups, the GPUs that are not well, and where those are.
+
+    Each GPU that was collected gets its verdict.
+    """
     gpus = collected.gpus
+    for gpu in gpus:
+        gpu.speed, gpu.slower_percent = GpuSpeed.NOT_JUDGED, None
+        if gpu.busy:
+            gpu.speed = GpuSpeed.BUSY
+    if not collected.columns:
+        return (), (), ()
     judgement = judge(list(_samples(collected)), len(gpus), rule, baseline and baseline[1])
     groups, verdicts = judgement.groups, judgement.verdicts
-    slow = tuple(
-        _named(verdict, groups[verdict.group], gpus[verdict.gpu], racks)
-        for verdict in sorted(
-            verdicts, key=lambda verdict: (_ORDER.index(verdict.speed), verdict.z)
-        )
-    )
+    judged = [gpu for gpu in gpus if judgement.judged_tests[gpu.number]]
+    for gpu in judged:
+        gpu.speed = GpuSpeed.OK
+        gpu.slower_percent = round(float(judgement.worst_percent[gpu.number]), 2)
+    for verdict in verdicts:
+        gpus[verdict.gpu].speed = verdict.speed
     places = {gpu.number: (gpu.host, racks.get(gpu.host)) for gpu in gpus}
-    judged = [number for number in places if judgement.judged_tests[number]]
-    bad = [verdict.gpu for verdict in verdicts if verdict.speed is GpuSpeed.SLOW]
-    speeds = {verdict.gpu: verdict.speed for verdict in verdicts}
-    return JudgedSpeeds(
-        groups=groups,
-        slow=slow,
-        attributions=(*shifts(groups, rule), *attribute(places, bad, judged, rule)),
-        reasons=_reasons(slow),
-        by_number={
-            number: (speeds.get(number, GpuSpeed.OK), round(worst, 2))
-            for number, worst in enumerate(judgement.worst_percent.tolist())
-            if not math.isnan(worst)
-        },
+    slow = [verdict.gpu for verdict in verdicts if verdict.speed is GpuSpeed.SLOW]
+    return (
+        groups,
+        tuple(
+            _named(verdict, groups[verdict.group], gpus[verdict.gpu], racks) for verdict in verdicts
+        ),
+        (*shifts(groups, rule), *attribute(places, slow, [gpu.number for gpu in judged], rule)),
     )
 
 
@@ -104,25 +83,14 @@ def _samples(collected: Collected) -> Iterator[Sample]:
         gpus = np.frombuffer(column.gpus, dtype=np.uint32)
         values = np.frombuffer(column.values, dtype=np.float64)
         order = np.argsort(numbers, kind="stable")
-        found, starts = np.unique(numbers[order], return_index=True)
-        for number, mine in zip(found.tolist(), np.split(order, starts[1:]), strict=True):
+        config_numbers, starts = np.unique(numbers[order], return_index=True)
+        for number, mine in zip(config_numbers.tolist(), np.split(order, starts[1:]), strict=True):
             yield _group(test, configs[number]), gpus[mine], values[mine]
 
 
 def _group(test: Test, config: Config) -> Group:
-    return Group(
-        key=_key(test, config),
-        test=test.test,
-        gpus=0,
-        judged_by=JudgedBy.PEERS,
-        position=test.position,
-        unit=test.unit,
-        **config._asdict(),
-    )
-
-
-def _key(test: Test, config: Config) -> str:
-    """Return the name of a group, the same in every report."""
+    """Return the group of a test and a configuration; its key is the same in every report."""
+    row, unit, position = test
     words = {
         "memory": config.memory_total_bytes,
         "power": config.power_limit_w,
@@ -130,11 +98,19 @@ def _key(test: Test, config: Config) -> str:
         "ecc": config.ecc_mode,
         "pcie": config.pcie,
         "driver": config.driver,
-        "gpu": test.position,
-        "unit": test.unit,
+        "gpu": position,
+        "unit": unit,
     }
     facts = [f"{name} {_plain(value)}" for name, value in words.items() if value is not None]
-    return " | ".join((test.test, config.gpu_name, *facts))
+    return Group(
+        key=" | ".join((row, config.gpu_name, *facts)),
+        test=row,
+        gpus=0,
+        judged_by=JudgedBy.PEERS,
+        position=position,
+        unit=unit,
+        **config._asdict(),
+    )
 
 
 def _plain(value: object) -> str:
@@ -143,47 +119,48 @@ def _plain(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _named(one: GpuVerdict, group: Group, gpu: Gpu, racks: Mapping[str, str | None]) -> SlowGpu:
+def _named(verdict: GpuVerdict, group: Group, gpu: Gpu, racks: Mapping[str, str | None]) -> SlowGpu:
     return SlowGpu(
         host=gpu.host,
         gpu_uuid=gpu.uuid,
-        speed=one.speed,
+        speed=verdict.speed,
         test=group.test,
         group=group.key,
-        value=one.value,
+        value=verdict.value,
         median=group.median or 0.0,
         unit=group.unit,
-        slower_percent=round(one.slower_percent, 2),
-        z=round(one.z, 2),
+        slower_percent=round(verdict.slower_percent, 2),
+        z=round(verdict.z, 2),
         index=gpu.index,
         rack=racks.get(gpu.host),
-        runs=one.runs,
-        slow_runs=one.slow_runs,
-        tests=one.tests,
-        judged_tests=one.judged_tests,
+        runs=verdict.runs,
+        slow_runs=verdict.slow_runs,
+        tests=verdict.tests,
+        judged_tests=verdict.judged_tests,
         facts=gpu.facts,
     )
 
 
-def _reasons(slow: tuple[SlowGpu, ...]) -> dict[str, tuple[str, ...]]:
-    found: dict[str, list[SlowGpu]] = {}
-    for one in slow:
-        if one.speed is GpuSpeed.SLOW:
-            found.setdefault(one.host, []).append(one)
-    return {host: tuple(_sentences(ones)) for host, ones in found.items()}
+def describe_slow_nodes(slow: Sequence[SlowGpu]) -> dict[str, tuple[str, ...]]:
+    """Return the nodes with slow GPUs, and of each which they are."""
+    by_host: dict[str, list[SlowGpu]] = {}
+    for gpu in slow:
+        if gpu.speed is GpuSpeed.SLOW:
+            by_host.setdefault(gpu.host, []).append(gpu)
+    return {host: tuple(_sentences(gpus)) for host, gpus in by_host.items()}
 
 
-def _sentences(ones: list[SlowGpu]) -> Iterator[str]:
+def _sentences(gpus: list[SlowGpu]) -> Iterator[str]:
     """Yield which GPUs of a node are slow, by their numbers; of many only how many."""
-    test = ones[0].test.partition("/")[0]
-    if len(ones) > MOST_NAMED:
-        yield f"{len(ones)} GPUs are slow, by up to {ones[0].slower_percent:.1f} % in {test}"
+    test = gpus[0].test.partition("/")[0]
+    if len(gpus) > MOST_NAMED:
+        yield f"{len(gpus)} GPUs are slow, by up to {gpus[0].slower_percent:.1f} % in {test}"
         return
-    for one in sorted(ones, key=lambda one: one.index or 0):
-        name = one.gpu_uuid if one.index is None else f"GPU {one.index}"
-        more = f" and {count_of(one.tests - 1, 'more test')}" if one.tests > 1 else ""
-        test = one.test.partition("/")[0]
-        yield f"{name} is {one.slower_percent:.1f} % slower in {test}{more}"
+    for gpu in sorted(gpus, key=lambda gpu: gpu.index or 0):
+        name = gpu.gpu_uuid if gpu.index is None else f"GPU {gpu.index}"
+        more = f" and {count_of(gpu.tests - 1, 'more test')}" if gpu.tests > 1 else ""
+        test = gpu.test.partition("/")[0]
+        yield f"{name} is {gpu.slower_percent:.1f} % slower in {test}{more}"
 
 
 # ------------------------------------------------------------------------- baseline and rule
@@ -259,5 +236,5 @@ def _problems(rule: JudgementRule) -> Iterator[str]:
     if not all(0 < share <= 1 for share in (*shares, rule.majority_share)):
         yield "the shares and risks go from above 0 to 1"
     positive = (rule.least_scale_percent, rule.most_scale_percent, rule.most_age_s)
-    if not all(one > 0 for one in (*positive, rule.shift_percent)):
+    if not all(value > 0 for value in (*positive, rule.shift_percent)):
         yield "the percentages and most_age_s must be above 0"

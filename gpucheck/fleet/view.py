@@ -1,4 +1,8 @@
-"""View of `gpucheck fleet report`: the nodes that are not well, and why."""
+"""View of `gpucheck fleet report`: the nodes that are not well, and why.
+
+Below it the report for other systems: JSON lines, verdicts for CI, metrics for Prometheus. Healthy
+nodes and GPUs are many, so only those that are not well are named one by one there.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +39,9 @@ from gpucheck.report.blocks import (
 )
 from gpucheck.report.envelope import CheckStatus, Report
 from gpucheck.report.errors import ExitCode
+from gpucheck.report.formats.prometheus import Metric, gauge, gpu_labels, ratio
 from gpucheck.report.text import View, count_of, printable
+from gpucheck.report.verdicts import Kind, Verdict
 
 #: So many nodes of one kind stand in a report; `-v` shows the others.
 MOST_NODES = 20
@@ -64,27 +70,27 @@ _ORDER = (
 
 def blocks(report: Report, view: View) -> Iterator[Block]:
     """Yield the conclusion, nodes that are not well, slow GPUs, where they are, what differs."""
-    found = report.result_as(FleetReport)
-    yield from opening(report, view, count_of(found.documents, "document"))
-    yield verdict(found.conclusion, _MARKS.get(report.exit_code, CheckStatus.UNKNOWN))
+    result = report.result_as(FleetReport)
+    yield from opening(report, view, count_of(result.documents, "document"))
+    yield verdict(result.conclusion, _MARKS.get(report.exit_code, CheckStatus.UNKNOWN))
     if view.verbosity < 0:
         return
-    yield from _nodes(found, view)
-    yield from _slow(found, view)
-    yield from _attributions(found, view)
-    yield from _differences(found, view)
-    yield from _problems(found, view)
-    yield from _judged(found, view)
+    yield from _nodes(result, view)
+    yield from _slow(result, view)
+    yield from _attributions(result, view)
+    yield from _differences(result, view)
+    yield from _problems(result, view)
+    yield from _judged(result, view)
 
 
-def line(found: FleetReport) -> str:
+def line(result: FleetReport) -> str:
     """Return the sentence of --format line."""
-    return found.conclusion
+    return result.conclusion
 
 
-def _nodes(found: FleetReport, view: View) -> Iterator[Block]:
-    bad = sorted(unhealthy(found.nodes), key=lambda node: _ORDER.index(node.outcome))
-    bad += _different(found, but=bad)
+def _nodes(result: FleetReport, view: View) -> Iterator[Block]:
+    bad = sorted(unhealthy(result.nodes), key=lambda node: _ORDER.index(node.outcome))
+    bad += _different(result, but=bad)
     if not bad:
         return
     yield Gap()
@@ -110,11 +116,11 @@ def _nodes(found: FleetReport, view: View) -> Iterator[Block]:
 
 def _alike(nodes: Sequence[FleetNode], view: View) -> list[list[FleetNode]]:
     """Return the nodes of which the report says the same, together."""
-    found: dict[object, list[FleetNode]] = {}
+    groups: dict[object, list[FleetNode]] = {}
     for node in nodes:
         said = (_word(node), node.rack, node.conclusion, node.reasons if view.verbosity > 0 else ())
-        found.setdefault(said, []).append(node)
-    return list(found.values())
+        groups.setdefault(said, []).append(node)
+    return list(groups.values())
 
 
 def _below(node: FleetNode, view: View) -> Iterator[Line]:
@@ -127,15 +133,15 @@ def _below(node: FleetNode, view: View) -> Iterator[Line]:
         yield Line(f"gpucheck show {shlex.quote(node.file)}", lead="→", indent=4)
 
 
-def _different(found: FleetReport, *, but: Sequence[FleetNode]) -> list[FleetNode]:
+def _different(result: FleetReport, *, but: Sequence[FleetNode]) -> list[FleetNode]:
     """Return the other nodes that are different, with what no row of the differences says.
 
     That stands in a node's reasons after what the rows say of it.
     """
-    in_rows = {row.reason for row in found.differences}
+    in_rows = {row.reason for row in result.differences}
     shown = {node.host for node in but}
     told = []
-    for node in found.nodes:
+    for node in result.nodes:
         if node.different and node.host not in shown:
             said = [at for at, reason in enumerate(node.reasons) if reason in in_rows]
             reasons = node.reasons[said[-1] + 1 if said else 0 :]
@@ -153,9 +159,9 @@ def _word(node: FleetNode) -> Inline:
     return (Span("different", "yellow"),) if node.different else node.outcome.value
 
 
-def _slow(found: FleetReport, view: View) -> Iterator[Block]:
+def _slow(result: FleetReport, view: View) -> Iterator[Block]:
     """Yield the GPUs that are slow, unstable or to watch, with what may explain it."""
-    if not found.slow:
+    if not result.slow:
         return
     yield Gap()
     columns = [
@@ -168,7 +174,7 @@ def _slow(found: FleetReport, view: View) -> Iterator[Block]:
         Column("slow runs", right=True),
         Column("seen there", least=16),
     ]
-    rows = [_slow_cells(one) for one in found.slow]
+    rows = [_slow_cells(gpu) for gpu in result.slow]
     # Where it is narrow, what is slow comes before how sure that is.
     widths = (len(columns), 7, 5, 4)
     fitting = Fitting(
@@ -177,16 +183,16 @@ def _slow(found: FleetReport, view: View) -> Iterator[Block]:
     yield from limited_rows(fitting, view, most=MOST_NODES)
 
 
-def _slow_cells(one: SlowGpu) -> tuple[Inline, ...]:
+def _slow_cells(gpu: SlowGpu) -> tuple[Inline, ...]:
     return (
-        one.host,
-        one.gpu_uuid[:12] if one.index is None else str(one.index),
-        (Span(one.speed.value, _SPEED_STYLES.get(one.speed, "")),),
-        f"{one.slower_percent:.1f} %",
-        name_of_test(one.test),
-        f"{one.z:.1f}",
-        f"{one.slow_runs} of {one.runs}",
-        ", ".join(one.facts),
+        gpu.host,
+        gpu.gpu_uuid[:12] if gpu.index is None else str(gpu.index),
+        (Span(gpu.speed.value, _SPEED_STYLES.get(gpu.speed, "")),),
+        f"{gpu.slower_percent:.1f} %",
+        name_of_test(gpu.test),
+        f"{gpu.z:.1f}",
+        f"{gpu.slow_runs} of {gpu.runs}",
+        ", ".join(gpu.facts),
     )
 
 
@@ -198,15 +204,15 @@ def name_of_test(test: str) -> str:
     return "/".join(part for part in test.split("/") if part not in ("-", "resident"))
 
 
-def _attributions(found: FleetReport, view: View) -> Iterator[Block]:
+def _attributions(result: FleetReport, view: View) -> Iterator[Block]:
     yield Gap()
-    lines = [Line(one.sentence, CheckStatus.WARN) for one in found.attributions]
+    lines = [Line(attribution.sentence, CheckStatus.WARN) for attribution in result.attributions]
     yield from limited(lines, view, most=10)
 
 
-def _differences(found: FleetReport, view: View) -> Iterator[Block]:
+def _differences(result: FleetReport, view: View) -> Iterator[Block]:
     """Yield a row for each value that is not the majority's, or has none."""
-    if not found.differences:
+    if not result.differences:
         return
     yield Gap()
     columns = [
@@ -219,41 +225,41 @@ def _differences(found: FleetReport, view: View) -> Iterator[Block]:
     rows = [
         Row(
             (
-                one.field,
-                one.value,
-                "no majority" if one.majority is None else one.majority,
-                f"{one.count} of {one.total}",
-                fold(one.hosts),
+                difference.field,
+                difference.value,
+                "no majority" if difference.majority is None else difference.majority,
+                f"{difference.count} of {difference.total}",
+                fold(difference.hosts),
             )
         )
-        for one in found.differences
+        for difference in result.differences
     ]
     yield from limited_rows(Table(columns, rows), view, most=MOST_NODES)
 
 
-def _judged(found: FleetReport, view: View) -> Iterator[Block]:
+def _judged(result: FleetReport, view: View) -> Iterator[Block]:
     """Yield how many groups were judged, and with `-v` each of them."""
-    if not found.groups:
+    if not result.groups:
         return
     yield Gap()
-    judged = [one for one in found.groups if one.judged_by is not JudgedBy.NOTHING]
-    gpus = sum(1 for node in found.nodes for gpu in node.gpus if gpu.slower_percent is not None)
-    text = f"{count_of(gpus)} compared in {count_of(len(judged), 'group')} of {len(found.groups)}"
+    judged = [group for group in result.groups if group.judged_by is not JudgedBy.NOTHING]
+    gpus = sum(1 for node in result.nodes for gpu in node.gpus if gpu.slower_percent is not None)
+    text = f"{count_of(gpus)} compared in {count_of(len(judged), 'group')} of {len(result.groups)}"
     yield Line(text, style="dim")
-    for one in found.groups if view.verbosity > 0 else ():
-        how = one.reason or f"by {one.judged_by.value}, finds {one.finds_percent:.1f} % and more"
-        yield Line(f"{one.key}: {count_of(one.gpus)}, {how}", indent=4, style="dim")
-
-
-def _problems(found: FleetReport, view: View) -> Iterator[Block]:
-    yield Gap()
-    lines = (
-        Line(
-            f"{one.file if one.line is None else f'{one.file}:{one.line}'}: {one.problem}",
-            CheckStatus.UNKNOWN,
+    for group in result.groups if view.verbosity > 0 else ():
+        how = (
+            group.reason
+            or f"by {group.judged_by.value}, finds {group.finds_percent:.1f} % and more"
         )
-        for one in found.problems
-    )
+        yield Line(f"{group.key}: {count_of(group.gpus)}, {how}", indent=4, style="dim")
+
+
+def _problems(result: FleetReport, view: View) -> Iterator[Block]:
+    yield Gap()
+    lines = []
+    for problem in result.problems:
+        place = problem.file if problem.line is None else f"{problem.file}:{problem.line}"
+        lines.append(Line(f"{place}: {problem.problem}", CheckStatus.UNKNOWN))
     yield from limited(lines, view, most=5)
 
 
@@ -262,9 +268,9 @@ def unhealthy(nodes: Sequence[FleetNode]) -> list[FleetNode]:
     return [node for node in nodes if node.slow or node.outcome not in HEALTHY]
 
 
-def nodes(found: FleetReport) -> str:
+def nodes(result: FleetReport) -> str:
     """Return one unhealthy host a line, a tab, and the reason, as Slurm's `Reason=` takes it."""
-    return "".join(f"{_name(node)}\t{reason_of(node)}\n" for node in unhealthy(found.nodes))
+    return "".join(f"{_name(node)}\t{reason_of(node)}\n" for node in unhealthy(result.nodes))
 
 
 def _name(node: FleetNode) -> str:
@@ -287,3 +293,103 @@ _SAFE = " .,:;%()/+-_=#"
 
 #: Formats that are lines to copy.
 LINES = {"nodes": nodes}
+
+
+# -------------------------------------------------------------------------- for other systems
+
+
+def records(result: object) -> Iterator[tuple[str, object]]:
+    """Yield a word and a record for each node, GPU that is not well, place, and difference."""
+    if not isinstance(result, FleetReport):
+        return
+    for kind, rows in (
+        ("node", result.nodes),
+        ("slow", result.slow),
+        ("attribution", result.attributions),
+        ("difference", result.differences),
+        ("problem", result.problems),
+    ):
+        for record in rows:
+            yield kind, record
+
+
+def verdicts(result: object) -> list[Verdict]:
+    """Return a verdict for each node, in one suite."""
+    if not isinstance(result, FleetReport):
+        return []
+    silent = sum(1 for node in result.nodes if node.outcome in SILENT)
+    tolerated = silent <= result.max_missing
+    return [
+        Verdict(
+            device="nodes",
+            check=node.host,
+            kind=_kind(node, tolerated=tolerated),
+            message="; ".join(node.reasons) or _name_state(node),
+            class_=_name_state(node),
+        )
+        for node in result.nodes
+    ]
+
+
+def _name_state(node: FleetNode) -> str:
+    """Return what a node is, in a word: slow only if nothing worse."""
+    return "slow" if node.slow and node.outcome in HEALTHY else node.outcome.value
+
+
+def _kind(node: FleetNode, *, tolerated: bool) -> Kind:
+    if node.outcome is Outcome.FAILED or node.slow:
+        return Kind.FAILURE
+    if node.outcome in SILENT:
+        return Kind.WARNING if tolerated else Kind.FAILURE
+    if node.outcome in UNDECIDED:
+        return Kind.ERROR
+    warns = node.different or node.outcome is Outcome.UNEXPECTED
+    return Kind.WARNING if warns else Kind.PASS
+
+
+def metrics(report: Report) -> Iterator[Metric]:
+    """Yield how many nodes have each outcome, and the nodes and GPUs that are not well."""
+    result = report.result
+    if not isinstance(result, FleetReport):
+        return
+    yield gauge(
+        "gpucheck_fleet_nodes",
+        "Number of nodes with each outcome.",
+        [
+            ({"outcome": outcome.value}, result.outcomes.get(outcome.value, 0))
+            for outcome in Outcome
+        ],
+    )
+    yield gauge(
+        "gpucheck_fleet_node_unhealthy",
+        "Node that failed, is slow, or gave no answer that decides; healthy nodes are absent.",
+        [
+            ({"hostname": node.host, "rack": node.rack, "outcome": _name_state(node)}, 1)
+            for node in result.nodes
+            if node.slow or node.outcome not in HEALTHY
+        ],
+    )
+    yield gauge(
+        "gpucheck_fleet_node_different",
+        "Node that is set up unlike most of its kind; the others are absent.",
+        [
+            ({"hostname": node.host, "rack": node.rack}, 1)
+            for node in result.nodes
+            if node.different
+        ],
+    )
+    yield gauge(
+        "gpucheck_fleet_gpu_slower_ratio",
+        "How much slower than its group a slow, unstable or watched GPU is in its worst test.",
+        [
+            (
+                {
+                    **gpu_labels(index=gpu.index, uuid=gpu.gpu_uuid),
+                    "hostname": gpu.host,
+                    "speed": gpu.speed.value,
+                },
+                ratio(gpu.slower_percent),
+            )
+            for gpu in result.slow
+        ],
+    )

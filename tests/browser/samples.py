@@ -33,7 +33,7 @@ from gpucheck.cli.examples import EXAMPLES, find_recording
 from gpucheck.detect.run import detect
 from gpucheck.drivers import open_probes
 from gpucheck.fleet.collect import Collected
-from gpucheck.fleet.documents import Found
+from gpucheck.fleet.documents import Entry
 from gpucheck.fleet.report import report as fleet_report
 from gpucheck.inventory.condition import read_condition
 from gpucheck.inventory.inventory import judge_list, take_inventory
@@ -329,7 +329,7 @@ def _fleet() -> tuple[Report, View]:
         if number % 23 == 11 or number == 63:
             documents.append(fleet.detect(host, failing={"gpu-lost": HOSTILE}))
         for document in documents:
-            collected.add(Found("results.jsonl", number + 1, document))
+            collected.add(Entry("results.jsonl", number + 1, document))
     racks: dict[str, str | None] = {
         host: f"rack{number // 16}" for number, host in enumerate(expected)
     }

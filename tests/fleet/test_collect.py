@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gpucheck.fleet.collect import Collected, Node
-from gpucheck.fleet.documents import Found
+from gpucheck.fleet.documents import Entry
 from gpucheck.fleet.model import FleetReport, Outcome
 from gpucheck.fleet.report import report
 from gpucheck.report.errors import ExitCode
@@ -17,7 +17,7 @@ from tests.fleet.documents import bench, detect
 
 def reported(document: dict[str, Any]) -> Any:
     collected = Collected()
-    collected.add(Found("a.json", None, document))
+    collected.add(Entry("a.json", None, document))
     return report(collected, None, Host(name="here"))
 
 
@@ -59,9 +59,9 @@ def test_a_share_that_is_no_number_explains_nothing() -> None:
 
 def test_a_node_does_not_answer_in_the_name_of_another() -> None:
     collected = Collected(["gpu1", "gpu2"])
-    collected.add(Found("out/gpu1.json", None, detect("gpu2", failing={"xid": "79"})))
-    collected.add(Found("out/gpu2.json", None, detect("gpu2")))
-    collected.add(Found("out/all.jsonl", 1, detect("gpu2", time="2026-11-22T03:00:05Z")))
+    collected.add(Entry("out/gpu1.json", None, detect("gpu2", failing={"xid": "79"})))
+    collected.add(Entry("out/gpu2.json", None, detect("gpu2")))
+    collected.add(Entry("out/all.jsonl", 1, detect("gpu2", time="2026-11-22T03:00:05Z")))
 
     outcomes = {host: node.outcome() for host, node in collected.nodes.items()}
 
@@ -73,7 +73,7 @@ def test_a_gpu_is_its_nodes_whatever_another_says_of_it() -> None:
     honest, liar = bench("a"), bench("a", [0.5] * 8)
     liar["host"]["name"] = "b"
     for document in (honest, *(bench(f"n{number}") for number in range(4)), liar):
-        collected.add(Found("all.jsonl", 1, document))
+        collected.add(Entry("all.jsonl", 1, document))
 
     found = report(collected, None, Host()).result
 
@@ -87,7 +87,7 @@ def test_one_gpu_on_all_hosts_is_named_in_few_words() -> None:
     collected = Collected()
     for number in range(9):
         document = detect("n", gpus=1) | {"host": {"name": f"n{number}"}}
-        collected.add(Found("all.jsonl", 1, document))
+        collected.add(Entry("all.jsonl", 1, document))
 
     found = report(collected, None, Host()).result
 
@@ -100,7 +100,7 @@ def test_workers_of_one_machine_share_its_gpus() -> None:
     collected = Collected(one_machine=True)
     for number in range(3):
         name = {"host": {"name": f"local-{number}"}}
-        collected.add(Found("all.jsonl", 1, detect("n") | name))
+        collected.add(Entry("all.jsonl", 1, detect("n") | name))
 
     found = report(collected, None, Host()).result
 
@@ -122,7 +122,7 @@ def test_a_verdict_without_a_host_is_of_the_node_that_its_file_is_named_after(
     file: str, line: int | None, expected: tuple[str, ...], host: str | None
 ) -> None:
     collected = Collected(expected)
-    collected.add(Found(file, line, {"overall_severity": "CRITICAL"}))
+    collected.add(Entry(file, line, {"overall_severity": "CRITICAL"}))
 
     assert list(collected.nodes) == ([host] if host else [])
     assert collected.problem_count == (host is None)
@@ -131,7 +131,7 @@ def test_a_verdict_without_a_host_is_of_the_node_that_its_file_is_named_after(
 def test_kinds_that_are_passed_over_are_named_a_few_times() -> None:
     collected = Collected()
     for letter in "abcdefghijklmnopqrstuvwxyz":
-        collected.add(Found("all.jsonl", 1, {"schema": f"gpucheck/{letter}/1"}))
+        collected.add(Entry("all.jsonl", 1, {"schema": f"gpucheck/{letter}/1"}))
 
     warnings = report(collected, None, Host()).warnings
 
@@ -144,7 +144,7 @@ def test_answers_of_one_second_are_told_apart_by_their_outcome() -> None:
     line = {"schema": "gpucheck/fleet-node/1", "host": "n", "command": "detect"}
     for outcome in ("not-installed", "lost", "lost"):
         collected.add(
-            Found("all.jsonl", 1, {**line, "outcome": outcome, "time": "2026-11-22T03:00:00Z"})
+            Entry("all.jsonl", 1, {**line, "outcome": outcome, "time": "2026-11-22T03:00:00Z"})
         )
 
     assert collected.nodes["n"].documents == 2
@@ -161,7 +161,7 @@ def test_what_the_sensors_saw_stays_until_newer_ones_see_more() -> None:
             gpu["temperature_c"] = {"high": 99}
         collected = Collected()
         for document in documents:
-            collected.add(Found("a.jsonl", 1, document))
+            collected.add(Entry("a.jsonl", 1, document))
         assert all("99 C" in gpu.facts for gpu in collected.gpus)
 
 
@@ -173,14 +173,14 @@ def test_the_number_of_a_gpu_is_nvmls_where_somebody_knows_it() -> None:
     for documents in ((document, listed), (listed, document)):
         collected = Collected()
         for one in documents:
-            collected.add(Found("a.jsonl", 1, one))
+            collected.add(Entry("a.jsonl", 1, one))
         assert [gpu.index for gpu in collected.gpus] == [0]
 
 
 def test_problems_are_named_up_to_a_thousand_and_counted_beyond() -> None:
     collected = Collected()
     for number in range(1002):
-        collected.add(Found("a.jsonl", number, None, "it is no JSON"))
+        collected.add(Entry("a.jsonl", number, None, "it is no JSON"))
 
     assert (collected.problem_count, len(collected.problems)) == (1002, 1000)
     assert (collected.problems[-1].line, collected.problems[-1].problem) == (999, "it is no JSON")

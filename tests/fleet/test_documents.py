@@ -13,18 +13,18 @@ import pytest
 
 from gpucheck.drivers.host.files import MOST_JSON_BYTES
 from gpucheck.fleet import documents
-from gpucheck.fleet.documents import Found, read_documents
+from gpucheck.fleet.documents import Entry, read_documents
 from gpucheck.report.errors import WrongUseError
 
 ONE = {"schema": "gpucheck/detect/1", "host": {"name": "n1"}}
 TWO = {"schema": "gpucheck/detect/1", "host": {"name": "n2"}}
 
 
-def read(*names: Path) -> list[Found]:
+def read(*names: Path) -> list[Entry]:
     return list(read_documents([str(name) for name in names]))
 
 
-def hosts(found: list[Found]) -> list[str | None]:
+def hosts(found: list[Entry]) -> list[str | None]:
     return [one.document["host"]["name"] if one.document else None for one in found]
 
 

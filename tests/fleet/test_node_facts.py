@@ -196,7 +196,8 @@ def test_a_row_is_a_speed(
 
     ((_, found, speed),) = facts_of(document).speeds
 
-    assert (found.unit, speed, found.position) == (unit, pytest.approx(value), position)
+    assert found[1:] == (unit, position)
+    assert speed == pytest.approx(value)
 
 
 def test_rows_of_others_are_no_speeds() -> None:
@@ -269,7 +270,7 @@ def test_a_time_or_rate_that_none_can_be_is_no_speed(value: object) -> None:
     del timed["result"]["measurements"][0]["time_s"]
     timed["result"]["measurements"][0]["throughput"] = {"value": 3e12, "unit": "B/s"}
     assert [speed for _, _, speed in facts_of(timed).speeds] == [3e12]
-    assert [test.unit for _, test, _ in facts_of(rated).speeds] == ["1/s"]
+    assert [unit for _, (_, unit, _), _ in facts_of(rated).speeds] == ["1/s"]
 
 
 @pytest.mark.parametrize("value", [{"a": 1}, [[1]], None])

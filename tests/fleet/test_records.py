@@ -10,10 +10,10 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from gpucheck.fleet.collect import Collected
-from gpucheck.fleet.documents import Found
+from gpucheck.fleet.documents import Entry
 from gpucheck.fleet.model import SILENT, FleetNode, FleetReport, Outcome
-from gpucheck.fleet.records import verdicts
 from gpucheck.fleet.report import report
+from gpucheck.fleet.view import verdicts
 from gpucheck.report.envelope import TOOL, Answer, Report, status_of
 from gpucheck.report.formats import open_format
 from gpucheck.report.host import Host
@@ -26,7 +26,7 @@ from tests.report.formats.recorded import recorded
 def collected(*documents: dict[str, Any], expected: tuple[str, ...] = ()) -> Collected:
     found = Collected(expected)
     for number, document in enumerate(documents):
-        found.add(Found("in.jsonl", number + 1, document))
+        found.add(Entry("in.jsonl", number + 1, document))
     return found
 
 

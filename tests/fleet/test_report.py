@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gpucheck.fleet.collect import Collected
-from gpucheck.fleet.documents import Found
+from gpucheck.fleet.documents import Entry
 from gpucheck.fleet.hostlist import read_expected
 from gpucheck.fleet.model import FleetNode, FleetReport, JudgementRule, Outcome
 from gpucheck.fleet.report import differences, report, shortened
@@ -31,7 +31,7 @@ def reported(
     for number, document in enumerate(documents):
         name = files[number] if files else f"{number}.json"
         problem = "it is damaged" if document is None else None
-        collected.add(Found(name, None, document, problem))
+        collected.add(Entry(name, None, document, problem))
     expected = None if hosts is None else dict.fromkeys(hosts)
     answer = report(collected, expected, Host(), **more)
     assert isinstance(answer.result, FleetReport)
@@ -166,7 +166,7 @@ def test_the_same_gpus_under_several_hosts_are_no_difference_from_most() -> None
         document["host"]["name"] = f"w{number}"
     collected = Collected()
     for number, document in enumerate(hosts):
-        collected.add(Found(f"{number}.json", None, document))
+        collected.add(Entry(f"{number}.json", None, document))
     answer = report(collected, None, Host())
 
     assert isinstance(answer.result, FleetReport)
@@ -303,7 +303,7 @@ def test_what_is_no_fault_is_a_warning(
     collected = Collected(("a", "b"))
     for number, document in enumerate(documents):
         problem = None if document else "it is damaged"
-        collected.add(Found(f"{number}.json", None, document, problem))
+        collected.add(Entry(f"{number}.json", None, document, problem))
 
     answer = report(collected, dict.fromkeys("ab"), Host(), max_missing=max_missing)
 
@@ -314,7 +314,7 @@ def test_recorded_answers_and_speeds_that_nobody_judged_are_told() -> None:
     document = bench("n")
     document["host"]["recorded"] = True
     collected = Collected()
-    collected.add(Found("a.json", None, document))
+    collected.add(Entry("a.json", None, document))
 
     warnings = {one.code: one.message for one in report(collected, None, Host()).warnings}
 
@@ -333,7 +333,7 @@ def test_unstable_and_watched_gpus_are_told_and_no_fault() -> None:
 
     collected = Collected()
     for number, document in enumerate(documents):
-        collected.add(Found(f"{number}.json", None, document))
+        collected.add(Entry(f"{number}.json", None, document))
     answer = report(collected, None, Host())
 
     assert isinstance(answer.result, FleetReport)

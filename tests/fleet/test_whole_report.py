@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gpucheck.fleet.collect import Collected
-from gpucheck.fleet.documents import Found
+from gpucheck.fleet.documents import Entry
 from gpucheck.fleet.model import Correction, FleetReport, Group, JudgedBy, JudgementRule
 from gpucheck.fleet.report import report
 from gpucheck.report.host import Host
@@ -119,7 +119,7 @@ def whole(**more: Any) -> str:
     for number, document in enumerate(documents()):
         broken = isinstance(document, str)
         place = "in.jsonl", number + 1
-        collected.add(Found(*place, None, document) if broken else Found(*place, document))
+        collected.add(Entry(*place, None, document) if broken else Entry(*place, document))
     expected: dict[str, str | None] = {host: f"rack{at // 9}" for at, host in enumerate(HOSTS)}
     answer = report(collected, expected, Host(), **more)
     found = answer.result
