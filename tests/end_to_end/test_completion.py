@@ -25,7 +25,7 @@ from tests.conftest import scrubbed_environment
 from tests.end_to_end.conftest import Pretend, Program
 
 PROGRAM = Path(sys.executable).with_name("gpucheck")
-README = Path(__file__).parents[2] / "README.md"
+SET_UP = Path(__file__).parents[2] / "docs" / "install.md"
 
 
 def offered(command: Callable, *words: str, env: dict[str, str] | None = None) -> list[str]:
@@ -172,7 +172,7 @@ def type_until(master: int, keys: str, expected: str) -> str:
     return shown
 
 
-#: The shells as they start without a user's configuration, and the line that README gives.
+#: The shells as they start without a user's configuration, and the line that docs/install.md gives.
 SHELLS = {
     "bash": (["--norc", "--noprofile", "-i"], 'eval "$(gpucheck --show-completion bash)"'),
     "zsh": (["-f", "-i"], 'eval "$(gpucheck --show-completion zsh)"'),
@@ -230,10 +230,10 @@ def asked_of_fish(environment: dict[str, str]) -> dict[str, str]:
     return found
 
 
-def test_the_readme_names_the_lines() -> None:
-    readme = " ".join(README.read_text().split())
+def test_the_guide_to_the_set_up_names_the_lines() -> None:
+    text = " ".join(SET_UP.read_text().split())
 
-    assert [shell for shell, (_, line) in SHELLS.items() if f"`{line}`" not in readme] == []
+    assert [shell for shell, (_, line) in SHELLS.items() if f"`{line}`" not in text] == []
 
 
 @pytest.mark.parametrize("shell", SHELLS)
