@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from gpucheck.fleet.hostlist import Expected
     from gpucheck.fleet.model import JudgementRule
     from gpucheck.fleet.speeds import Baseline
-    from gpucheck.report.envelope import Answer
-    from gpucheck.report.host import Host
+    from gpucheck.report.envelope import Answer, Host
 
 #: Seconds between two steps of the progress.
 _STEP_S = 0.2

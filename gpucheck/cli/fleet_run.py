@@ -16,9 +16,8 @@ from gpucheck.cli.output import deliver, machine
 from gpucheck.cli.shared import Shared
 from gpucheck.cli.terminal import is_watched
 from gpucheck.drivers.interrupts import DeferredStops
-from gpucheck.report.envelope import Answer
+from gpucheck.report.envelope import Answer, Host
 from gpucheck.report.errors import ExitCode, WrongUseError, check_seconds
-from gpucheck.report.host import Host
 from gpucheck.report.text import printable
 
 if TYPE_CHECKING:

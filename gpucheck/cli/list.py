@@ -74,7 +74,7 @@ def command(
         if not isinstance(inventory, Inventory) or not inventory.gpus:
             return answer
         if in_full:
-            from gpucheck.inventory.unowned import find_unowned
+            from gpucheck.inventory.memory import find_unowned
 
             inventory = find_unowned(inventory, probes)
         inventory = keep_user(select_gpus(inventory, split_words(gpu)), user)

@@ -234,7 +234,7 @@ def _report_unlimited(plan: MemoryLimit) -> None:
 
 def _report_plan(plan: MemoryLimit, *, details: bool) -> None:
     """Report the limit and its mechanisms in one line; with -v every variable too."""
-    from gpucheck.inventory.capped import capped_sentences
+    from gpucheck.inventory.memory import capped_sentences
     from gpucheck.memlimit.outcome import HOOK, caps_of, framework_outcomes, group_by_mechanism
     from gpucheck.report.text import binary_bytes, name_gpus
 

@@ -20,8 +20,8 @@ from gpucheck.drivers.interrupts import REQUESTS
 from gpucheck.drivers.live import DEADLINE_BASE_S, ROOT_VARIABLE
 from gpucheck.drivers.nvml.client import NvmlSession
 from gpucheck.drivers.readings import ProbeFailure
-from gpucheck.inventory.capped import capped_sentences
 from gpucheck.inventory.condition import spare_bytes
+from gpucheck.inventory.memory import capped_sentences
 from gpucheck.memlimit.capped_run import ANSWER_S, CappedRun, clear_dead_groups
 from gpucheck.memlimit.hard import (
     HardFacts,

@@ -39,6 +39,7 @@ from gpucheck.report.envelope import (
     TOOL,
     Answer,
     Failure,
+    Host,
     Report,
     status_of,
 )
@@ -50,7 +51,6 @@ from gpucheck.report.errors import (
     WrongUseError,
 )
 from gpucheck.report.formats import FORMATS, open_format
-from gpucheck.report.host import Host
 from gpucheck.report.text import (
     View,
     did_you_mean,

@@ -20,11 +20,10 @@ from gpucheck.detect.view import answer as verdict
 from gpucheck.drivers.evidence import HealthReading
 from gpucheck.drivers.interface import Probes
 from gpucheck.inventory import view as inventory_view
-from gpucheck.inventory.capped import capped_sentences
 from gpucheck.inventory.condition import with_troubles
 from gpucheck.inventory.inventory import take_inventory
+from gpucheck.inventory.memory import capped_sentences, find_unowned
 from gpucheck.inventory.model import Inventory
-from gpucheck.inventory.unowned import find_unowned
 from gpucheck.report.blocks import Block, Command, Gap, Line, counted, opening
 from gpucheck.report.envelope import Answer, CheckStatus, Report
 from gpucheck.report.errors import ExitCode

@@ -26,7 +26,7 @@ from gpucheck.cli.shared import Context, Shared
 from gpucheck.cli.terminal import shows_to_person, write_message, write_step
 from gpucheck.drivers.interface import NvmlRequest, Probes
 from gpucheck.drivers.interrupts import REQUESTS
-from gpucheck.inventory.capped import capped_sentences
+from gpucheck.inventory.memory import capped_sentences
 from gpucheck.place.model import (
     MOST_SHARES,
     PlacedDevice,

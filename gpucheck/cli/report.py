@@ -279,8 +279,8 @@ def _detect(once: ReadOnce, tell: Tell) -> Report:
 def _list(once: ReadOnce) -> Report:
     from gpucheck.inventory.condition import read_condition
     from gpucheck.inventory.inventory import judge_list, take_inventory
+    from gpucheck.inventory.memory import find_unowned
     from gpucheck.inventory.model import Inventory
-    from gpucheck.inventory.unowned import find_unowned
 
     answer = judge_list(take_inventory(once, topology=True, process_utilization=True))
     if isinstance(answer.result, Inventory):

@@ -7,15 +7,15 @@ DOCUMENTS.update(
         "detect": Document(
             results=("gpucheck.detect.model:Catalogue", "gpucheck.detect.model:Detection"),
             view="gpucheck.detect.view",
-            verdicts="gpucheck.detect.verdicts:verdicts",
-            metrics="gpucheck.detect.metrics:metrics",
+            verdicts="gpucheck.detect.mappings:verdicts",
+            metrics="gpucheck.detect.mappings:metrics",
             records="gpucheck.detect.view:records",
         ),
         "log": Document(
             results=("gpucheck.detect.log:LogVerdict",), view="gpucheck.detect.log_view"
         ),
         "process": Document(
-            results=("gpucheck.detect.process_model:ProcessAnswer",),
+            results=("gpucheck.detect.model:ProcessAnswer",),
             view="gpucheck.detect.process_view",
         ),
         "wheel": Document(

@@ -20,15 +20,15 @@ from gpucheck.detect.cuda_versions import (
     too_old_for,
 )
 from gpucheck.detect.findings import make_finding, make_trouble
-from gpucheck.detect.installers import (
+from gpucheck.detect.machine import Machine
+from gpucheck.detect.model import Finding, Framework, Layer
+from gpucheck.detect.remedies import (
     install_command,
     name_installer,
     pinned,
     reinstall_command,
     remove_command,
 )
-from gpucheck.detect.machine import Machine
-from gpucheck.detect.model import Finding, Framework, Layer
 from gpucheck.drivers.evidence import CRASHED, BuildReading, BuildsReading, TrialReading
 from gpucheck.drivers.readings import ProbeFailure
 from gpucheck.inventory.condition import Trouble

@@ -26,7 +26,7 @@ from gpucheck.drivers.readings import (
 from gpucheck.inventory.condition import GONE
 from gpucheck.inventory.inventory import see_visibility
 from gpucheck.inventory.model import Visibility
-from gpucheck.report.host import Host
+from gpucheck.report.envelope import Host
 
 #: Remedies if nothing more exact is known: the driver logs there what it met.
 KERNEL_LOG = "Read the driver's messages in the kernel log: sudo dmesg | grep -i nvrm"

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from gpucheck.detect.checks.variables import jax_without_gpu
-from gpucheck.detect.process_model import (
+from gpucheck.detect.model import (
     LoadedLibrary,
     Obstacle,
     ProcessAnswer,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 
-from gpucheck.detect.process import MOST_NAMED
-from gpucheck.detect.process_model import (
+from gpucheck.detect.model import (
     LoadedLibrary,
     ProcessAnswer,
     UsedGpu,
 )
+from gpucheck.detect.process import MOST_NAMED
 from gpucheck.detect.view import INDENT, MOST_EVIDENCE, evidence_lines
 from gpucheck.drivers.evidence import CgroupReading, MappedFrameworkReading
 from gpucheck.report.blocks import Block, Gap, Line, opening, remedies, verdict

@@ -42,8 +42,8 @@ from gpucheck.detect.verdict import (
     not_reached,
 )
 from gpucheck.drivers.interface import Probes
-from gpucheck.inventory.capped import caps_of
 from gpucheck.inventory.inventory import complete_host
+from gpucheck.inventory.memory import caps_of
 from gpucheck.report.envelope import Answer, CheckStatus, Notice
 from gpucheck.report.errors import WrongUseError
 from gpucheck.report.text import FRAMEWORK_ALIASES, did_you_mean, framework_name

@@ -16,7 +16,7 @@ from gpucheck.detect.model import (
     Layer,
     Verdict,
 )
-from gpucheck.inventory.capped import capped_sentences
+from gpucheck.inventory.memory import capped_sentences
 from gpucheck.report.blocks import (
     Block,
     Command,

@@ -22,7 +22,7 @@ from gpucheck.drivers.readings import (
     ProbeFailure,
     ProcessIdentity,
 )
-from gpucheck.report.host import Host
+from gpucheck.report.envelope import Host
 
 if TYPE_CHECKING:  # a listing does not load what only detect needs
     from gpucheck.drivers.evidence import (

@@ -13,7 +13,7 @@ from gpucheck.drivers.readings import (
     NvmlReading,
     ProbeFailure,
 )
-from gpucheck.inventory.gpu_row import describe_gpu, rows_of
+from gpucheck.inventory.gpu_row import describe_gpu, describe_topology, rows_of
 from gpucheck.inventory.model import (
     Gpu,
     GpuState,
@@ -21,7 +21,6 @@ from gpucheck.inventory.model import (
     Topology,
     Visibility,
 )
-from gpucheck.inventory.topology import describe_topology
 from gpucheck.inventory.visibility import (
     PCI_BUS_ID,
     apply_rules,
@@ -29,7 +28,7 @@ from gpucheck.inventory.visibility import (
     is_silent,
     join_driver,
 )
-from gpucheck.report.envelope import Answer, Failure, Notice
+from gpucheck.report.envelope import Answer, Failure, Host, Notice
 from gpucheck.report.errors import (
     BadAnswerError,
     ExitCode,
@@ -38,7 +37,6 @@ from gpucheck.report.errors import (
     MissingError,
     WrongUseError,
 )
-from gpucheck.report.host import Host
 from gpucheck.report.text import ranges
 
 #: Failures after which it is open whether there are GPUs: no answer, or no question asked.

@@ -68,9 +68,7 @@ _READINGS: dict[str, tuple[str, Callable[[Gpu], Number]]] = {
 
 def metrics(report: Report) -> Iterator[Metric]:
     """Yield the metrics of a list; absent readings have no samples."""
-    inventory = report.result
-    if not isinstance(inventory, Inventory):
-        raise TypeError(type(inventory).__name__)
+    inventory = report.result_as(Inventory)
     labelled = [
         (gpu_labels(index=gpu.index, uuid=gpu.uuid, pci_bus_id=gpu.pci_bus_id, name=gpu.name), gpu)
         for gpu in inventory.gpus

@@ -14,7 +14,7 @@ from gpucheck.drivers.interface import NvmlRequest, Probes
 from gpucheck.drivers.readings import CudaReading, NvmlReading, ProcessIdentity
 from gpucheck.drivers.recorded import RecordedProbes
 from gpucheck.inventory.snapshot import Redactor, record, redact
-from gpucheck.report.host import Host
+from gpucheck.report.envelope import Host
 
 
 class ReadOnce(RecordedProbes):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 from gpucheck.drivers.host.processes import program_of
-from gpucheck.inventory.capped import capped_sentences, caps_of
 from gpucheck.inventory.columns import COLUMNS, CSV_COLUMNS, link_now
 from gpucheck.inventory.condition import troubles
+from gpucheck.inventory.memory import capped_sentences, caps_of, is_much
 from gpucheck.inventory.model import (
     Gpu,
     GpuHolder,
@@ -18,7 +18,6 @@ from gpucheck.inventory.model import (
     MigInstance,
     Topology,
 )
-from gpucheck.inventory.unowned import is_much
 from gpucheck.report.blocks import (
     Block,
     Column,

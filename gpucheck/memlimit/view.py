@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from gpucheck.drivers.python.frameworks import Software
-from gpucheck.inventory.capped import capped_sentences
+from gpucheck.inventory.memory import capped_sentences
 from gpucheck.memlimit.model import (
     GpuMemoryLimit,
     Mechanism,

@@ -13,9 +13,9 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from gpucheck.drivers.interface import Probes
-from gpucheck.inventory.capped import caps_of
 from gpucheck.inventory.condition import Trouble, unfit
 from gpucheck.inventory.inventory import NOT_LISTED, error_of, take_inventory
+from gpucheck.inventory.memory import caps_of
 from gpucheck.inventory.model import Gpu, GpuState, Inventory
 from gpucheck.place.claim_store import ClaimStore, Target
 from gpucheck.place.claims import (

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from gpucheck.drivers.host.processes import program_of
 from gpucheck.drivers.readings import CudaReading
-from gpucheck.inventory.capped import free_bytes
+from gpucheck.inventory.memory import free_bytes
 from gpucheck.inventory.model import Gpu, GpuProcess, GpuState, MigInstance, Visibility
 from gpucheck.inventory.visibility import bus_place, digits_of
 from gpucheck.place.device_strings import DeviceSpec, malformed, parse_device

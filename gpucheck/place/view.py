@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 
 from gpucheck.drivers.host.processes import program_of
-from gpucheck.inventory.capped import capped_sentences
+from gpucheck.inventory.memory import capped_sentences
 from gpucheck.place.model import (
     IN_USE,
     Candidate,

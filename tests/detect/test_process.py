@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from gpucheck.detect.process import Scene, explain_process, judge
-from gpucheck.detect.process_model import (
+from gpucheck.detect.model import (
     LoadedLibrary,
     ProcessAnswer,
     UsedGpu,
 )
+from gpucheck.detect.process import Scene, explain_process, judge
 from gpucheck.drivers.evidence import (
     AncestorReading,
     CgroupReading,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpucheck.detect.process_model import (
+from gpucheck.detect.model import (
     CgroupReading,
     LoadedLibrary,
     MappedFrameworkReading,

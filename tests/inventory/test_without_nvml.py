@@ -10,7 +10,7 @@ from gpucheck.drivers.evidence import NodeReading, NodesReading, PlatformReading
 from gpucheck.drivers.readings import KernelReading, NvmlReading, PciDeviceReading, ProbeFailure
 from gpucheck.inventory.inventory import take_inventory
 from gpucheck.inventory.without_nvml import explain_absence
-from gpucheck.report.host import Host
+from gpucheck.report.envelope import Host
 from tests.fakes.probes import FakeProbes
 
 MISSING = ProbeFailure(

@@ -26,8 +26,7 @@ from gpucheck.bench.workers import (
     crowding,
 )
 from gpucheck.report.codec import DecodeError, from_plain
-from gpucheck.report.envelope import Failure
-from gpucheck.report.host import Host
+from gpucheck.report.envelope import Failure, Host
 
 #: A benchmark may take this much longer than its budget, which excludes preparing and checking.
 _DEADLINE_FACTOR, _DEADLINE_S = 4.0, 60.0

@@ -9,10 +9,9 @@ from gpucheck.detect.checks.nvml import (
     OLD_CONTAINER,
     has_capability,
 )
-from gpucheck.detect.findings import make_finding, make_trouble, report_cause
+from gpucheck.detect.findings import line_with, make_finding, make_trouble, report_cause
 from gpucheck.detect.machine import VISIBLE, Machine
 from gpucheck.detect.model import Finding, Layer
-from gpucheck.detect.module_problems import line_with
 from gpucheck.detect.remedies import install_libraries, start_with_gpus
 from gpucheck.drivers.readings import CudaReading, GpuReading, ProbeFailure
 from gpucheck.inventory.inventory import cuda_version

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from functools import partial
 
-from gpucheck.detect.findings import explain_finding, make_finding, report_cause
+from gpucheck.detect.findings import (
+    explain_finding,
+    line_with,
+    make_finding,
+    problem_in_log,
+    report_cause,
+    wrong_flavour,
+)
 from gpucheck.detect.machine import Machine
 from gpucheck.detect.model import Finding, Layer
-from gpucheck.detect.module_problems import line_with, problem_in_log, wrong_flavour
 from gpucheck.detect.remedies import build_module, install_driver, rebuild_initramfs, sign_module
 from gpucheck.drivers.readings import PciDeviceReading
 from gpucheck.report.envelope import CheckStatus, Evidence

@@ -6,10 +6,16 @@ import re
 from functools import partial
 
 from gpucheck.detect.cuda_versions import parse_version
-from gpucheck.detect.findings import explain_finding, make_finding, make_trouble, report_cause
+from gpucheck.detect.findings import (
+    explain_finding,
+    make_finding,
+    make_trouble,
+    problem_in_log,
+    report_cause,
+    wrong_flavour,
+)
 from gpucheck.detect.machine import Machine
 from gpucheck.detect.model import Finding, Layer
-from gpucheck.detect.module_problems import problem_in_log, wrong_flavour
 from gpucheck.detect.remedies import install_libraries, start_with_gpus, steps_for_gpu
 from gpucheck.drivers.readings import NvmlReading, ProbeFailure
 from gpucheck.inventory.inventory import UNDECIDED

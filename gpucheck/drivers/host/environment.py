@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from gpucheck.drivers.host.sysfs import read_text
-from gpucheck.report.host import Host
+from gpucheck.report.envelope import Host
 
 #: Only these are read or recorded: any other may hold a secret.
 NAMES = frozenset(

@@ -26,8 +26,7 @@ from gpucheck.drivers.readings import (
     MigReading,
     ProbeFailure,
 )
-from gpucheck.report.envelope import CheckStatus
-from gpucheck.report.host import Host
+from gpucheck.report.envelope import CheckStatus, Host
 from tests.fakes.probes import HERE, IN_DOCKER, ON_WSL2, FakeProbes, gpu_reading, reading_of
 
 CODES = {slug: number for number, (slug, _) in REASONS.items()}

@@ -8,8 +8,7 @@ from gpucheck.detect.checks import device_nodes
 from gpucheck.detect.machine import Machine
 from gpucheck.detect.model import Finding
 from gpucheck.drivers.evidence import NodeReading, NodesReading, PlatformReading, SystemReading
-from gpucheck.report.envelope import CheckStatus
-from gpucheck.report.host import Host
+from gpucheck.report.envelope import CheckStatus, Host
 from tests.fakes.probes import HERE, IN_DOCKER, ON_WSL2, FakeProbes
 
 EXPECTED = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/nvidia1", "/dev/nvidia-uvm")

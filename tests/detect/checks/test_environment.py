@@ -8,8 +8,7 @@ from gpucheck.detect.checks.environment import check
 from gpucheck.detect.machine import Machine
 from gpucheck.detect.model import Finding
 from gpucheck.drivers.evidence import PlatformReading, SystemReading
-from gpucheck.report.envelope import CheckStatus
-from gpucheck.report.host import Host
+from gpucheck.report.envelope import CheckStatus, Host
 from tests.fakes.probes import FakeProbes
 
 

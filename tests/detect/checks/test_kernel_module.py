@@ -8,9 +8,9 @@ import pytest
 
 from gpucheck.data import read_table
 from gpucheck.detect.checks.kernel_module import OTHER_DRIVERS, check
+from gpucheck.detect.findings import wrong_flavour
 from gpucheck.detect.machine import Machine
 from gpucheck.detect.model import Finding
-from gpucheck.detect.module_problems import wrong_flavour
 from gpucheck.drivers.evidence import (
     KernelLogReading,
     ModuleReading,
@@ -18,8 +18,7 @@ from gpucheck.drivers.evidence import (
     SystemReading,
 )
 from gpucheck.drivers.readings import KernelReading, PciDeviceReading
-from gpucheck.report.envelope import CheckStatus
-from gpucheck.report.host import Host
+from gpucheck.report.envelope import CheckStatus, Host
 from tests.fakes.probes import HERE, IN_DOCKER, ON_WSL2, FakeProbes
 
 

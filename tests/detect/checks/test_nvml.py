@@ -17,8 +17,7 @@ from gpucheck.drivers.evidence import (
 )
 from gpucheck.drivers.nvml.binding import REASONS
 from gpucheck.drivers.readings import KernelReading, NvmlReading, PciDeviceReading, ProbeFailure
-from gpucheck.report.envelope import CheckStatus
-from gpucheck.report.host import Host
+from gpucheck.report.envelope import CheckStatus, Host
 from tests.fakes.probes import HERE, IN_DOCKER, ON_WSL2, FakeProbes, gpu_reading, reading_of
 
 LOST = ProbeFailure(code="gpu-is-lost", message="it fell off the bus", library_code=15)

@@ -14,8 +14,7 @@ from gpucheck.drivers.evidence import (
     ToolkitReading,
 )
 from gpucheck.drivers.readings import CudaReading, NvmlReading, ProbeFailure
-from gpucheck.report.envelope import CheckStatus, Evidence
-from gpucheck.report.host import Host
+from gpucheck.report.envelope import CheckStatus, Evidence, Host
 from tests.fakes.probes import HERE, ON_WSL2, FakeProbes, gpu_reading, reading_of
 
 CUDA_13 = ToolkitReading(path="/usr/local/cuda-13.0", version="13.0.1")

@@ -9,7 +9,7 @@ from gpucheck.detect.machine import Machine
 from gpucheck.detect.remedies import adapt
 from gpucheck.drivers.evidence import NodeReading, NodesReading, PlatformReading, SystemReading
 from gpucheck.drivers.readings import KernelReading
-from gpucheck.report.host import Host
+from gpucheck.report.envelope import Host
 from tests.fakes.probes import HERE, IN_DOCKER, ON_WSL2, FakeProbes
 
 

@@ -1,4 +1,4 @@
-"""Memory that no listed process owns: how much, whose, and what the list says of it."""
+"""Memory of a GPU: what no listed process owns, and what a cgroup may use of it."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import pytest
 from gpucheck.drivers.evidence import HolderReading, HoldersReading
 from gpucheck.drivers.readings import ProcessReading
 from gpucheck.inventory.inventory import take_inventory
+from gpucheck.inventory.memory import capped_sentences, caps_of, find_unowned, free_bytes, is_much
 from gpucheck.inventory.model import Gpu, Inventory
-from gpucheck.inventory.unowned import find_unowned, is_much
 from gpucheck.report.envelope import Answer
 from gpucheck.report.formats.table import render
 from gpucheck.report.text import View
@@ -166,3 +166,48 @@ def test_one_holder_of_many_cards_is_one_line() -> None:
 
     assert "! GPUs 0-3: 80.0 GiB in use belong to no listed process; PID 4711" in text
     assert text.count("4711") == 3
+
+
+GIB = 1 << 30
+
+
+@pytest.mark.parametrize(
+    ("free", "limit", "used", "expected"),
+    [
+        (7, None, None, 7),
+        (7, 8, None, 7),
+        (7, 8, 3, 5),
+        (4, 8, 3, 4),
+        (7, 8, 9, 0),
+        (None, 8, 3, 5),
+        (None, None, None, None),
+    ],
+)
+def test_what_is_left_of_card_and_limit_is_free(
+    free: int | None, limit: int | None, used: int | None, expected: int | None
+) -> None:
+    gpu = Gpu(
+        index=0, memory_free_bytes=free, memory_limit_bytes=limit, memory_limit_used_bytes=used
+    )
+
+    assert free_bytes(gpu) == expected
+
+
+def card(index: int, limit: int | None, total: int | None = 80 * GIB) -> Gpu:
+    return Gpu(
+        index=index,
+        memory_total_bytes=total,
+        memory_limit_bytes=limit,
+        memory_limit_source=None if limit is None else "dmem.max",
+    )
+
+
+def test_equal_limits_are_one_sentence_and_cards_without_are_none() -> None:
+    gpus = [card(0, 8 * GIB), card(1, None), card(2, 8 * GIB), card(3, 4 * GIB, None)]
+
+    assert list(capped_sentences(caps_of(gpus))) == [
+        "GPUs 0,2: 8.0 GiB of 80.0 GiB is your cgroup's limit, not the card's (dmem.max);"
+        " out of memory at 8.0 GiB is expected.",
+        "GPU 3: 4.0 GiB is your cgroup's limit, not the card's (dmem.max);"
+        " out of memory at 4.0 GiB is expected.",
+    ]

@@ -1,13 +1,60 @@
-"""Metrics of `gpucheck detect`: the verdict, and the findings that are not ok."""
+"""Mappings of `gpucheck detect`: verdicts for CI systems, and metrics for Prometheus."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
 
-from gpucheck.detect.model import Detection, Finding, Verdict
+from gpucheck.detect import model
+from gpucheck.detect.model import Detection, Finding
 from gpucheck.report.envelope import CheckStatus, Report
 from gpucheck.report.formats.prometheus import Metric, gauge, gpu_labels
+from gpucheck.report.verdicts import Kind, Verdict
+
+#: What could not be read makes no job red by itself: where it decides the answer, the run's own
+#: verdict says so.
+_KINDS = {
+    CheckStatus.OK: Kind.PASS,
+    CheckStatus.WARN: Kind.WARNING,
+    CheckStatus.FAIL: Kind.FAILURE,
+    CheckStatus.SKIP: Kind.SKIPPED,
+    CheckStatus.UNKNOWN: Kind.SKIPPED,
+}
+#: Nothing to look into, and nothing to do.
+_QUIET = (CheckStatus.OK, CheckStatus.SKIP)
+
+
+def verdicts(result: object) -> list[Verdict]:
+    """Return the verdicts on a machine; a description of the checks has none."""
+    if not isinstance(result, Detection):
+        return []
+    indices = {gpu.uuid: gpu.index for gpu in result.gpus if gpu.uuid is not None}
+    seen: Counter[tuple[str, str | None]] = Counter()
+    found = []
+    for finding in result.checks:
+        seen[finding.id, finding.gpu] += 1
+        found.append(_finding_verdict(finding, indices, number=seen[finding.id, finding.gpu]))
+    return found
+
+
+def _finding_verdict(finding: Finding, indices: dict[str, int], *, number: int) -> Verdict:
+    """Return one verdict; of several of a check, which GitLab would drop, each has its `number`."""
+    index = None if finding.gpu is None else indices.get(finding.gpu)
+    device = "node" if finding.gpu is None else finding.gpu if index is None else f"GPU {index}"
+    evidence = (f"{one.source}: {one.value}" for one in finding.evidence)
+    unknown = finding.status is CheckStatus.UNKNOWN
+    return Verdict(
+        device=device,
+        check=finding.id if number == 1 else f"{finding.id} {number}",
+        kind=_KINDS[finding.status],
+        message=f"not known: {finding.summary}" if unknown else finding.summary,
+        gpu_uuid=finding.gpu,
+        class_=finding.cause,
+        lines=() if finding.status in _QUIET else (*evidence, *finding.remedy),
+    )
+
+
+# --------------------------------------------------------------------------------------- Prometheus
 
 Labels = dict[str, str | None]
 
@@ -18,9 +65,7 @@ _SHOWN = (CheckStatus.FAIL, CheckStatus.WARN, CheckStatus.UNKNOWN)
 
 def metrics(report: Report) -> Iterator[Metric]:
     """Yield the metrics of a detection."""
-    detection = report.result
-    if not isinstance(detection, Detection):
-        raise TypeError(type(detection).__name__)
+    detection = report.result_as(Detection)
     yield gauge(
         "gpucheck_usable",
         "1 if a program started now can use a GPU, 0 if not; absent if not known.",
@@ -29,7 +74,7 @@ def metrics(report: Report) -> Iterator[Metric]:
     yield gauge(
         "gpucheck_verdict",
         "1 for the verdict of the node, 0 for the others.",
-        [({"verdict": each.value}, each is detection.verdict) for each in Verdict],
+        [({"verdict": each.value}, each is detection.verdict) for each in model.Verdict],
     )
     counts = Counter(finding.status for finding in detection.checks)
     yield gauge(

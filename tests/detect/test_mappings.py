@@ -1,12 +1,12 @@
-"""What CI systems are told of a detection."""
+"""Mappings of a detection: what CI systems are told of it."""
 
 from __future__ import annotations
 
 import pytest
 
+from gpucheck.detect.mappings import verdicts
 from gpucheck.detect.model import Catalogue, DetectedGpu, Detection, Finding, Layer, Verdict
 from gpucheck.detect.run import detect
-from gpucheck.detect.verdicts import verdicts
 from gpucheck.drivers import open_probes
 from gpucheck.report.envelope import CheckStatus, Evidence
 from gpucheck.report.errors import ExitCode
