@@ -4,7 +4,7 @@
     python -m benchmarks.stragglers --only rule    the rule alone, some minutes
     python -m benchmarks.stragglers --write        ... written into the documents
 
-`rule` repeats the rule of `gpucheck/bench/ci/peers.py` in NumPy for thousands of nodes of five
+`rule` repeats the rule of `gpucheck/bench/ci/gates.py` in NumPy for thousands of nodes of five
 processes; its table is in docs/measurements/stragglers.md. `gates` draws fewer nodes and lets them
 through `judge`, with as many processes as that takes; its table is in docs/reference/profiles.md. A
 test holds that both say the same.
@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from benchmarks.decision import DOCUMENT, written
 from gpucheck.bench import stats
-from gpucheck.bench.ci import decision, peers
+from gpucheck.bench.ci import decision, gates
 from gpucheck.bench.model import GateStatus, Severity
 from tests.fakes.nodes import CHECKS, AcceptanceNode
 
@@ -212,13 +212,13 @@ def _compared(logs: Floats) -> tuple[Bools, Bools]:
 
 def _reaches(others: Floats, tests: int) -> Iterator[Floats]:
     """Yield how far below the others a healthy GPU seldom is, and hardly ever."""
-    freedom, prior = others.shape[1] - 1, peers._PRIOR_FREEDOM
-    spread = np.minimum(others.std(1, ddof=1), peers._MOST_SPREAD * SPREAD)
+    freedom, prior = others.shape[1] - 1, gates._PRIOR_FREEDOM
+    spread = np.minimum(others.std(1, ddof=1), gates._MOST_SPREAD * SPREAD)
     checks = others.shape[2]
     squares = prior * SPREAD**2 + freedom * (spread**2).sum(1, keepdims=True)
     scatter = np.sqrt(squares / (prior + freedom * checks))
     scatter = scatter * math.sqrt(1 + math.pi / (2 * others.shape[1] + math.pi - 2))
-    for risk in (peers._WARNING_RISK, peers._FAILING_RISK):
+    for risk in (gates._WARNING_RISK, gates._FAILING_RISK):
         yield scatter * stats.student_quantile(risk / tests, prior + freedom)
 
 

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
         Verified as Verified,
     )
     from gpucheck.bench.request_model import BenchMode as BenchMode
-    from gpucheck.bench.peaks_model import (
+    from gpucheck.bench.boards import (
         BoardPeaks as BoardPeaks,
         ComputePeak as ComputePeak,
         MemoryPeak as MemoryPeak,
@@ -117,7 +117,7 @@ _HOMES = {
         "Gpu GpuHolder GpuProcess GpuState GpuTrouble MigInstance MigState PcieLink"
     ),
     "gpucheck.detect.model": "Layer",
-    "gpucheck.bench.peaks_model": "BoardPeaks ComputePeak MemoryPeak PeakGpu",
+    "gpucheck.bench.boards": "BoardPeaks ComputePeak MemoryPeak PeakGpu",
     "gpucheck.drivers.gpu": "BenchGpu Board",
     "gpucheck.drivers.python.frameworks": "Software",
     "gpucheck.report.errors": (

@@ -9,7 +9,7 @@ DOCUMENTS.update(
             view="gpucheck.bench.view",
             verdicts="gpucheck.bench.ci.verdicts:verdicts",
             seconds="gpucheck.bench.ci.verdicts:seconds",
-            metrics="gpucheck.bench.metrics:metrics",
+            metrics="gpucheck.bench.records:metrics",
             rows="gpucheck.bench.records:rows",
             records="gpucheck.bench.records:records",
         ),
@@ -18,7 +18,7 @@ DOCUMENTS.update(
             view="gpucheck.bench.burn_view",
             verdicts="gpucheck.bench.ci.verdicts:verdicts",
             seconds="gpucheck.bench.ci.verdicts:seconds",
-            metrics="gpucheck.bench.metrics:burn_metrics",
+            metrics="gpucheck.bench.records:burn_metrics",
             records="gpucheck.bench.records:records",
         ),
         "compare": Document(
@@ -30,7 +30,7 @@ DOCUMENTS.update(
             records="gpucheck.bench.records:records",
         ),
         "peaks": Document(
-            results=("gpucheck.bench.peaks_model:Peaks",), view="gpucheck.bench.peaks_view"
+            results=("gpucheck.bench.boards:Peaks",), view="gpucheck.bench.peaks_view"
         ),
         "profile": Document(
             results=("gpucheck.bench.ci.profile_model:ProfileResult",),

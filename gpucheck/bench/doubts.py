@@ -12,7 +12,7 @@ from gpucheck.bench import stats
 from gpucheck.bench.doubt_table import make_doubt
 from gpucheck.bench.environment import HostState
 from gpucheck.bench.gpu_case import ROTATION_IN_L2
-from gpucheck.bench.kernel_traits import BLAS_USERS, WHOLE_TRANSFERS, needs_host
+from gpucheck.bench.kernels import kernels_with, needs_host
 from gpucheck.bench.model import Doubt, Scope
 from gpucheck.bench.request_model import Fill
 from gpucheck.bench.sampler import CaseState
@@ -226,7 +226,7 @@ def _link_narrow(state: CaseState, environment: RowEnvironment) -> Doubt | None:
 def _exceeds_link(state: CaseState, environment: RowEnvironment) -> Doubt | None:
     """Doubt transfers that are faster than the link: PCIe's rate on the wire, without protocol."""
     label, gpu = state.case.label, environment.gpu
-    if not _crosses_link(state) or label.kernel not in WHOLE_TRANSFERS:
+    if not _crosses_link(state) or label.kernel not in kernels_with("transfers_all"):
         return None
     links = [link for link in (gpu.link, gpu.link_max) if link is not None]
     if not links or environment.integrated or environment.chip_to_chip:
@@ -289,7 +289,11 @@ def _quota(state: CaseState, environment: RowEnvironment) -> Doubt | None:
 
 def _blas_older(state: CaseState, environment: RowEnvironment) -> Doubt | None:
     label = state.case.label
-    if environment.slow_blas is None or label.device != "cpu" or label.kernel not in BLAS_USERS:
+    if (
+        environment.slow_blas is None
+        or label.device != "cpu"
+        or label.kernel not in kernels_with("uses_blas")
+    ):
         return None
     if label.framework is not None:  # it has a BLAS of its own
         return None

@@ -6,19 +6,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from gpucheck.bench.boards import (
+    DTYPES,
     VGPU,
     VGPU_SHARE,
-    board_called,
-    find_board,
-    load_table,
-)
-from gpucheck.bench.peaks_model import (
-    DTYPES,
     BoardPeaks,
     PeakGpu,
     Peaks,
     UnknownBoard,
+    board_called,
+    find_board,
     is_held,
+    load_table,
 )
 from gpucheck.drivers.interface import NvmlRequest, Probes
 from gpucheck.drivers.readings import GpuReading

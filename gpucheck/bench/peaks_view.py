@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 
-from gpucheck.bench.peaks_model import (
+from gpucheck.bench.boards import (
     BoardPeaks,
     ComputePeak,
     MemoryPeak,

@@ -24,12 +24,19 @@ from dataclasses import replace
 from operator import attrgetter
 from typing import Any
 
-from gpucheck.bench.boards import VGPU, VGPU_SHARE, find_board, load_table
+from gpucheck.bench.boards import (
+    VGPU,
+    VGPU_SHARE,
+    BoardPeaks,
+    ComputePeak,
+    MemoryPeak,
+    find_board,
+    load_table,
+)
 from gpucheck.bench.doubt_table import make_doubt
-from gpucheck.bench.kernel_traits import LINKS, STREAMS
+from gpucheck.bench.kernels import kernels_with
 from gpucheck.bench.kernels.softmax import EXPONENTIALS
 from gpucheck.bench.model import LARGER_SIZE, Doubt, Fact, Measurement, Roofline, Scope
-from gpucheck.bench.peaks_model import BoardPeaks, ComputePeak, MemoryPeak
 from gpucheck.drivers.gpu import BenchGpu, Board
 
 #: Formats that run on tensor cores, which have a lower clock on some boards.
@@ -166,7 +173,9 @@ def rooflines_of(rows: Sequence[Measurement]) -> tuple[Roofline, ...]:
     What fewer threads reach is possible with more.
     """
     good = _sound(rows)
-    places = dict.fromkeys((row.device, row.threads) for row in good if row.kernel in STREAMS)
+    places = dict.fromkeys(
+        (row.device, row.threads) for row in good if row.kernel in kernels_with("streams")
+    )
     places |= dict.fromkeys(
         (row.device, row.threads) for row in good if row.kernel == "matmul" and row.device == "cpu"
     )
@@ -175,11 +184,13 @@ def rooflines_of(rows: Sequence[Measurement]) -> tuple[Roofline, ...]:
 
 def _roofline(rows: Sequence[Measurement], device: str, threads: int | None) -> Roofline:
     here = [row for row in rows if row.device == device and (row.threads or 0) <= (threads or 0)]
-    copies = [row for row in here if row.kernel in STREAMS and not may_be_cached(row)]
+    copies = [
+        row for row in here if row.kernel in kernels_with("streams") and not may_be_cached(row)
+    ]
     # A small copy shows the cost of its launch, not the speed of the memory.
     largest = max((math.prod(row.shape) for row in copies), default=None)
     copies = [row for row in copies if math.prod(row.shape) == largest]
-    cached = any(row.kernel in STREAMS for row in here) and not copies
+    cached = any(row.kernel in kernels_with("streams") for row in here) and not copies
     # The other kernels compute in float32.
     products = [row for row in here if row.kernel == "matmul" and row.dtype.math_mode == "fp32"]
     return Roofline(
@@ -263,7 +274,7 @@ def _compare_to_copy(
     not matter that they are in the cache, except where memory itself is measured.
     """
     moves = row.throughput is not None and row.throughput.unit == "B/s"
-    if not moves or row.scope is not Scope.RESIDENT or row.kernel in LINKS:
+    if not moves or row.scope is not Scope.RESIDENT or row.kernel in kernels_with("measures_link"):
         return _lacking(row, "percent_of_copy", _NO_MEMORY)
     cached = row.device == "cpu" and may_be_cached(row)
     copy, limit = _copy_of_as_many_bytes(row, possible), "the best copy or triad of as many bytes"
@@ -271,7 +282,7 @@ def _compare_to_copy(
         copy = roofline.copy_bytes_per_s if roofline is not None else None
         limit = "the best copy or triad of this run"
     if copy is not None:
-        if cached and row.kernel not in STREAMS:
+        if cached and row.kernel not in kernels_with("streams"):
             row = replace(row, doubts=tuple(one for one in row.doubts if one.code != _RESIDENT))
         return _shared(row, "copy", 100 * row.speed / copy, limit)
     reasons = {} if roofline is None else roofline.unavailable
@@ -281,7 +292,7 @@ def _compare_to_copy(
 
 def _copy_of_as_many_bytes(row: Measurement, possible: Sequence[Measurement]) -> float | None:
     own = row.bytes_moved or 0
-    copies = [one for one in possible if one.kernel in STREAMS]
+    copies = [one for one in possible if one.kernel in kernels_with("streams")]
     alike = [one.speed for one in copies if are_alike(own, one.bytes_moved or 0)]
     return max(alike, default=None)
 
@@ -327,7 +338,11 @@ def _compare_to_product(row: Measurement, roofline: Roofline | None) -> Measurem
 def _compare_to_board(row: Measurement, gpu: BenchGpu | None) -> Measurement:
     """Return the row with its percentage of the board's peak, at the nominal and the real clock."""
     board = None if gpu is None else gpu.board
-    if row.scope is not Scope.RESIDENT or row.kernel in LINKS or row.throughput is None:
+    if (
+        row.scope is not Scope.RESIDENT
+        or row.kernel in kernels_with("measures_link")
+        or row.throughput is None
+    ):
         return _lacking(row, "percent_of_peak", "transfers limit its speed")
     by_memory, name, peak = row.throughput.unit == "B/s", row.dtype.format, None
     if board is not None and by_memory:

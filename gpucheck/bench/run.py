@@ -23,8 +23,7 @@ from gpucheck.bench.environment import (
     gpu_notes,
 )
 from gpucheck.bench.framework_case import framework_cases
-from gpucheck.bench.framework_conclusions import framework_conclusions
-from gpucheck.bench.framework_doubts import with_framework_doubts
+from gpucheck.bench.framework_conclusions import framework_conclusions, with_framework_doubts
 from gpucheck.bench.frameworks import Frameworks
 from gpucheck.bench.kernels import KERNELS
 from gpucheck.bench.model import (

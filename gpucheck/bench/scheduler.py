@@ -27,7 +27,7 @@ from operator import itemgetter
 
 from gpucheck.bench import stats
 from gpucheck.bench.case import CaseLabel, Work
-from gpucheck.bench.kernel_traits import LINKS
+from gpucheck.bench.kernels import kernels_with
 from gpucheck.bench.model import NO_TIME, SMALLER_SIZE, Scope
 from gpucheck.bench.numerics import fresh_array
 from gpucheck.bench.sampler import CaseState, ReadJoules, Sampler
@@ -541,7 +541,7 @@ def estimate_costs(
 def _estimate_gpu_s(label: CaseLabel, work: Work, gpu: BenchGpu | None) -> float:
     """Return the time at half of the datasheet's rates, 0 for rates it does not give."""
     moved_s = work.bytes_moved / _LINK_BYTES_PER_S
-    if label.scope is Scope.END_TO_END or label.kernel in LINKS:
+    if label.scope is Scope.END_TO_END or label.kernel in kernels_with("measures_link"):
         return moved_s
     board = gpu.board if gpu is not None else None
     if board is None:

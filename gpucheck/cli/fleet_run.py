@@ -23,8 +23,8 @@ from gpucheck.report.text import printable
 if TYPE_CHECKING:
     from gpucheck.fleet.collect import Collected
     from gpucheck.fleet.connector import Asked, Order
+    from gpucheck.fleet.documents import ResultsFile
     from gpucheck.fleet.model import NodeAnswer
-    from gpucheck.fleet.results import ResultsFile
 
 #: So many nodes of each kind are named while it runs.
 _NAMED = 4
@@ -177,7 +177,7 @@ def _run(
 def _results_file(
     stack: ExitStack, results: Path | None, resume: Path | None
 ) -> ResultsFile | None:
-    from gpucheck.fleet.results import ResultsFile
+    from gpucheck.fleet.documents import ResultsFile
 
     path = results or resume
     if path is None:
@@ -193,9 +193,9 @@ def _resumed(order: Order, path: Path, collected: Collected) -> Order:
     Raises:
         WrongUseError: the file is of another command.
     """
-    from gpucheck.fleet.results import read_earlier
+    from gpucheck.fleet.documents import read_earlier
 
-    settled, verb = read_earlier(path, collected)
+    settled, verb = read_earlier(path, collected.add)
     if verb not in (None, order.verb):
         message = f"{str(path)!r} holds answers to {verb}, not to {order.verb}."
         raise WrongUseError(code="mixed-results", message=message)

@@ -169,8 +169,7 @@ def _run(
     from gpucheck.memlimit.environment import limited_environment, new_mark
     from gpucheck.memlimit.outcome import run_line
     from gpucheck.memlimit.watcher import open_watch
-    from gpucheck.place.exec import environment_before
-    from gpucheck.place.supervise import supervise
+    from gpucheck.place.exec import environment_before, supervise
 
     mark = new_mark()
     environment = limited_environment(plan, environment_before(), hook=hook, mark=mark)

@@ -34,8 +34,7 @@ from gpucheck.memlimit.hard import (
 from gpucheck.memlimit.model import GpuMemoryLimit, MemoryLimit
 from gpucheck.memlimit.outcome import caps_of, hard_sentences
 from gpucheck.memlimit.plan import LimitOptions, find_hard_limit
-from gpucheck.place.exec import environment_before, start_first
-from gpucheck.place.supervise import supervise
+from gpucheck.place.exec import environment_before, start_first, supervise
 from gpucheck.report.envelope import Answer
 from gpucheck.report.errors import MissingError
 

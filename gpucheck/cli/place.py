@@ -431,8 +431,7 @@ def _run_command(
 
     Quietly we become the command; else we wait for it, to say what is known of a bad end.
     """
-    from gpucheck.place.exec import environment_before, exec_command
-    from gpucheck.place.supervise import supervise
+    from gpucheck.place.exec import environment_before, exec_command, supervise
 
     with machine_for_child("place", shared) as probes, add_error_details(shared):
         lease = take(probes)

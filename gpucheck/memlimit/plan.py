@@ -18,8 +18,13 @@ from gpucheck.memlimit.environment import hook_state, warn_of_ineffective
 from gpucheck.memlimit.mechanisms import MECHANISMS, write_code
 from gpucheck.memlimit.mechanisms.hard import cgroup_mechanism
 from gpucheck.memlimit.mechanisms.setting import MIB, NO_COMMAND, PlanInput, Presence
-from gpucheck.memlimit.model import GpuMemoryLimit, MemoryLimit, MemoryRequest, Overhead
-from gpucheck.memlimit.overhead import estimate_overhead
+from gpucheck.memlimit.model import (
+    GpuMemoryLimit,
+    MemoryLimit,
+    MemoryRequest,
+    Overhead,
+    estimate_overhead,
+)
 from gpucheck.place.device_strings import DeviceSpec, parse_device
 from gpucheck.place.placement import CudaDevice, prohibited, resolve, visible_devices
 from gpucheck.report.envelope import Answer, Notice

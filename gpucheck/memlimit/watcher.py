@@ -24,8 +24,8 @@ from gpucheck.memlimit.model import (
     Overhead,
     RunGpu,
     WatchAction,
+    estimate_overhead,
 )
-from gpucheck.memlimit.overhead import estimate_overhead
 from gpucheck.report.text import format_gib
 
 #: Time between two readings.

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpucheck.bench.case import least_seconds
-from gpucheck.bench.ceiling import most_flops_per_s
+from gpucheck.bench.case import least_seconds, most_flops_per_s
 from gpucheck.bench.kernels.matmul import Matmul
 from gpucheck.bench.numerics import FORMATS
 from tests.fakes.bench import FakeCpu, label

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpucheck.bench.framework_doubts import with_framework_doubts
+from gpucheck.bench.framework_conclusions import with_framework_doubts
 from gpucheck.bench.model import Doubt, Measurement
 from tests.fakes.bench import FLOAT32, PYTORCH
 from tests.fakes.framework_rows import COMPILED, FACTS, made_row

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from gpucheck.bench.metrics import burn_metrics, metrics
 from gpucheck.bench.model import GateStatus
+from gpucheck.bench.records import burn_metrics, metrics
 from gpucheck.report.formats.prometheus import Metric
 from tests.bench.test_burn import burned
 from tests.fakes.bench_results import varied_result

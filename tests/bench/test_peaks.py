@@ -7,9 +7,8 @@ from collections.abc import Callable
 import pytest
 
 import gpucheck
-from gpucheck.bench.boards import load_table
+from gpucheck.bench.boards import DTYPES, BoardPeaks, Peaks, load_table
 from gpucheck.bench.peaks import peaks_here, peaks_of_named, peaks_of_one
-from gpucheck.bench.peaks_model import DTYPES, BoardPeaks, Peaks
 from gpucheck.cli.output import wrap
 from gpucheck.data import read_table
 from gpucheck.drivers.readings import GpuReading, NvmlReading, ProbeFailure

@@ -9,12 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpucheck.bench.boards import load_table
+from gpucheck.bench.boards import BoardPeaks, load_table
 from gpucheck.bench.doubt_table import find_wording
 from gpucheck.bench.kernels.matmul import Matmul
 from gpucheck.bench.model import Doubt, DtypeSpec, Fact, Measurement, Scope, Throughput, Verified
 from gpucheck.bench.numerics import FORMATS
-from gpucheck.bench.peaks_model import BoardPeaks
 from gpucheck.bench.roofline import (
     TENSOR_FORMATS,
     board_from,

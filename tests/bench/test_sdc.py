@@ -10,9 +10,9 @@ import pytest
 
 from gpucheck.bench import sdc
 from gpucheck.bench.bits import ELEMENTS, BitDifferences, compare_bits, digest
+from gpucheck.bench.boards import Peaks
 from gpucheck.bench.model import Corruption
 from gpucheck.bench.peaks import peaks_of_named
-from gpucheck.bench.peaks_model import Peaks
 from gpucheck.bench.request_model import BenchRequest
 from gpucheck.bench.sdc import (
     CpuProduct,

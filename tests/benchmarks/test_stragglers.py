@@ -19,7 +19,7 @@ from benchmarks.stragglers import (
     gates_cell,
     judged,
 )
-from gpucheck.bench.ci.peers import peer_gates
+from gpucheck.bench.ci.gates import peer_gates
 from gpucheck.bench.model import GateStatus, Severity
 from tests.fakes.nodes import AcceptanceNode
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpucheck.bench.framework_doubts import ACCURACY_POINTS
+from gpucheck.bench.framework_conclusions import ACCURACY_POINTS
 from tests.end_to_end.conftest import Program
 from tests.enough_time import has_every_row, with_enough_time
 

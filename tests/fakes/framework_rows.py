@@ -6,8 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from gpucheck.bench.comparison import compare
-from gpucheck.bench.framework_conclusions import framework_conclusions
-from gpucheck.bench.framework_doubts import with_framework_doubts
+from gpucheck.bench.framework_conclusions import framework_conclusions, with_framework_doubts
 from gpucheck.bench.model import (
     BenchResult,
     FrameworkFacts,

@@ -8,9 +8,8 @@ from typing import Any
 
 from gpucheck.bench.ci.gates import judge, series_of
 from gpucheck.bench.ci.model import Baseline, ProcessRun
-from gpucheck.bench.ci.profile_lint import lint
 from gpucheck.bench.ci.profile_model import Profile
-from gpucheck.bench.ci.profiles import parse_profile
+from gpucheck.bench.ci.profiles import lint, parse_profile
 from gpucheck.bench.ci.run_data import Node, RunData
 from gpucheck.bench.ci.verdicts import exit_status
 from gpucheck.bench.model import Gate

@@ -21,8 +21,8 @@ from gpucheck.fleet.connector import (
     waves,
 )
 from gpucheck.fleet.dask_child import Node, one_per_machine
+from gpucheck.fleet.documents import ResultsFile, read_earlier
 from gpucheck.fleet.model import NodeAnswer, Outcome
-from gpucheck.fleet.results import ResultsFile, read_earlier
 from gpucheck.report.errors import MissingError, WrongUseError
 from tests.architecture.commands import built_command
 from tests.fleet.documents import detect
@@ -317,7 +317,7 @@ def test_a_line_that_was_cut_off_is_kept_if_it_names_its_host(tmp_path: Path) ->
         path.write_text(f"{good}\n" * 60 + cut, encoding="utf-8")
         file = ResultsFile(path, resume=True)
         collected = Collected()
-        assert read_earlier(path, collected)[0] == {"n"}
+        assert read_earlier(path, collected.add)[0] == {"n"}
         assert collected.problem_count == 0
         file.append(line("whole", Outcome.OK))
         file.close()
@@ -343,7 +343,7 @@ def test_a_run_that_ended_before_its_first_answer_is_continued(tmp_path: Path) -
     path.touch()
     collected = Collected()
 
-    assert read_earlier(path, collected) == (frozenset(), None)
+    assert read_earlier(path, collected.add) == (frozenset(), None)
     assert collected.documents == 0
 
 

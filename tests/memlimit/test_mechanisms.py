@@ -15,8 +15,7 @@ from gpucheck.inventory.model import Gpu, MigInstance, MigState
 from gpucheck.memlimit.mechanisms import WRITERS, write_code
 from gpucheck.memlimit.mechanisms.hard import MPS_LIMIT
 from gpucheck.memlimit.mechanisms.setting import NO_COMMAND, Presence
-from gpucheck.memlimit.model import Mechanism, MemoryLimit, Strength, Way
-from gpucheck.memlimit.overhead import estimate_overhead
+from gpucheck.memlimit.model import Mechanism, MemoryLimit, Strength, Way, estimate_overhead
 from gpucheck.memlimit.plan import plan_limit
 from gpucheck.report.errors import WrongUseError
 from gpucheck.report.text import framework_name

@@ -26,8 +26,8 @@ from gpucheck.memlimit.model import (
     MemoryLimit,
     MemoryRequest,
     WatchAction,
+    estimate_overhead,
 )
-from gpucheck.memlimit.overhead import estimate_overhead
 from gpucheck.memlimit.watcher import GRACE_S, SLACK_BYTES, MachineAccess, Watcher, open_watch
 from tests.fakes.probes import gpu_reading, reading_of
 

@@ -17,7 +17,7 @@ import gpucheck
 DRIVER = """
 import os, sys
 from gpucheck.place.exec import exec_command
-from gpucheck.place.supervise import supervise
+from gpucheck.place.exec import supervise
 from gpucheck.report.errors import LaunchError
 way, *command = sys.argv[1:]
 try:

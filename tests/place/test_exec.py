@@ -18,8 +18,8 @@ from gpucheck.place.exec import (
     only_inheritable,
     split_command,
     start_first,
+    supervise,
 )
-from gpucheck.place.supervise import supervise
 from gpucheck.report.errors import CommandNotFoundError, LaunchError, NotExecutableError
 from tests.place.command_driver import (
     COUNTING_CHILD,
@@ -301,7 +301,7 @@ def test_only_the_kept_descriptors_reach_the_command(way: str) -> None:
     source = f"""
     import os, sys
     from gpucheck.place.exec import exec_command
-    from gpucheck.place.supervise import supervise
+    from gpucheck.place.exec import supervise
     kept, leaked = os.open("/dev/null", 0), os.open("/dev/null", 0)
     os.set_inheritable(leaked, True)
     os.environ.update(KEPT=str(kept), LEAKED=str(leaked))

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from gpucheck.place import supervise as module
-from gpucheck.place.supervise import supervise
+from gpucheck.place import exec as module
+from gpucheck.place.exec import supervise
 from tests.hang_watch import is_running, wait_until
 from tests.place.command_driver import (
     COUNTING_CHILD,

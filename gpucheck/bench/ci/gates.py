@@ -1,22 +1,32 @@
-"""Gates of a run: those of a profile's checks, and all together.
+"""Gates of a run: those of a profile's checks, those that hold GPUs against each other, and all.
 
 Everything here is computed from what the processes returned; nothing is measured or read.
+
+A GPU is a straggler if it is below the median of the others by more than the tolerance, and by more
+than healthy GPUs differ; the mean would follow the straggler. How much they differ is known from
+the profile (usually 8 % from the slowest to the fastest of a cluster; Sinha et al., SC22,
+arXiv:2208.11035) and from the others: Student's test takes both together (Smyth, 2004). It is made
+in the mean of all checks, which shows a slow GPU best, and in each check. Of two GPUs it is unknown
+which is off, so both are named. A single GPU can only be compared with a number.
 """
 
 from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean, geometric_mean
 from typing import Any
 
+from gpucheck.bench import stats
 from gpucheck.bench.ci.baseline import advice_on, renewal
 from gpucheck.bench.ci.decision import (
     FEWEST_PROCESSES,
     Decision,
     corrected,
     decide,
+    deviation,
     finite,
     limit_of,
     slow_since,
@@ -40,8 +50,7 @@ from gpucheck.bench.ci.machine_gates import (
     stability_gates,
 )
 from gpucheck.bench.ci.model import Baseline, Series
-from gpucheck.bench.ci.peers import peer_gates
-from gpucheck.bench.ci.profile_model import Aggregate, Check, MissingPolicy
+from gpucheck.bench.ci.profile_model import Aggregate, Check, MissingPolicy, Target
 from gpucheck.bench.ci.profiles import option_of
 from gpucheck.bench.ci.run_data import MetricValues, RunData
 from gpucheck.bench.ci.verdicts import PLAIN_UNITS
@@ -313,3 +322,233 @@ def _shortfall(decision: Decision, unit: str) -> str:
     if not math.isfinite(low) or not math.isfinite(high):
         return f"{against}, and one process gives no interval"
     return f"{against} ({low:+.1f} to {high:+.1f} %)"
+
+
+# ------------------------------------------------------------------------------ stragglers
+
+#: Chances that a healthy node has a GPU so far below the others that it is warned about, or fails.
+_WARNING_RISK, _FAILING_RISK = 1 / 25, 1 / 100
+#: Degrees of freedom that the expected spread counts for, beside those of the node's own.
+_PRIOR_FREEDOM = 12
+#: The node's own spread counts as at most so many times the expected: stragglers widen it.
+_MOST_SPREAD = 3.0
+#: Of two GPUs neither was ever seen so far below the other while both were healthy, in percent.
+_NEVER_HEALTHY_PERCENT = 25.0
+
+_Group = Mapping[str, MetricValues]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Held:
+    """One GPU's speeds compared with the others', in one check or in the mean of all.
+
+    Few healthy ones are more than `limit_percent` below the others; hardly any would fail.
+    """
+
+    where: str
+    own: MetricValues
+    others: Sequence[MetricValues]
+    decision: Decision
+    below_percent: float
+    limit_percent: float
+    fails: bool
+
+
+def peer_gates(data: RunData) -> Iterator[Gate]:
+    """Yield the gates that compare GPUs: one for each GPU, and the spread of each check."""
+    demands = data.profile.stability
+    groups = _compared_checks(data)
+    if demands.straggler_percent is not None:
+        spread = demands.healthy_spread_percent / 100
+        yield from _stragglers(data, groups, demands.straggler_percent, spread)
+    if demands.spread_percent is not None:
+        for check, found in groups:
+            yield _spread(check, found, demands.spread_percent)
+
+
+def _compared_checks(data: RunData) -> list[tuple[Check, _Group]]:
+    """Return the checks that several GPUs have figures for, except repeats of another check."""
+    found: list[tuple[Check, _Group]] = []
+    for check in data.profile.checks:
+        if check.target is Target.CPU or check.per is Aggregate.NODE:
+            continue
+        group = {name: one for name, one in data.figures(check).items() if one.values}
+        if len(group) > 1:
+            found.append((check, group))
+    return found
+
+
+def _stragglers(
+    data: RunData, groups: Sequence[tuple[Check, _Group]], tolerance: float, spread: float
+) -> Iterator[Gate]:
+    """Yield for each GPU whether it lags behind the others, in the mean of all checks or in one."""
+    speeds = {
+        check.id: {name: _speeds(one, check.direction) for name, one in group.items()}
+        for check, group in groups
+    }
+    held: dict[str, list[_Held]] = {}
+    for family in (speeds, _mean_of(speeds)):
+        for one in _held(family, tolerance, spread):
+            held.setdefault(one.own.device, []).append(one)
+    for ones in held.values():
+        yield _straggler(data, ones, tolerance)
+
+
+def _speeds(figures: MetricValues, direction: Direction) -> MetricValues:
+    """Return figures of which more is better."""
+    if direction is Direction.HIGHER:
+        return figures
+    return replace(figures, values=tuple(1 / value for value in figures.values))
+
+
+def _mean_of(checks: Mapping[str, _Group]) -> Mapping[str, _Group]:
+    """Return the geometric mean of several checks, on the GPUs that have figures for all."""
+    means: dict[str, MetricValues] = {}
+    for device in next(iter(checks.values()), {}):
+        own = [group[device] for group in checks.values() if device in group]
+        if len(own) == len(checks) > 1:
+            values = map(geometric_mean, zip(*(one.values for one in own), strict=False))
+            doubts = tuple(doubt for one in own for doubt in one.doubts)
+            means[device] = replace(own[0], values=tuple(values), doubts=doubts)
+    return {f"the mean of {len(checks)} checks": means} if len(means) > 1 else {}
+
+
+def _held(checks: Mapping[str, _Group], tolerance: float, spread: float) -> Iterator[_Held]:
+    """Yield each GPU compared with the others in each of these checks."""
+    logs = [{name: typical(one.values) for name, one in group.items()} for group in checks.values()]
+    # All checks together have only a part of the risk that their mean has.
+    tests = sum(map(len, logs)) * len(checks)
+    for where, group in checks.items():
+        for device, own in group.items():
+            others = [one for name, one in group.items() if name != device]
+            apart = [
+                [log for name, log in found.items() if name != device]
+                for found in logs
+                if device in found
+            ]
+            medians = _medians_of(others)
+            decision = decide(own.values, medians, tolerance)
+            # By all processes, even where the last ones decide whether it got slower.
+            below = 100 * (1 - math.exp(typical(own.values) - typical(medians)))
+            limit, failing = _healthy_percents(apart, len(others), spread, tests)
+            yield _Held(
+                where=where,
+                own=own,
+                others=others,
+                decision=decision,
+                below_percent=below,
+                limit_percent=max(tolerance, limit),
+                fails=decision.status is GateStatus.FAIL and below > failing,
+            )
+
+
+def _medians_of(others: Sequence[MetricValues]) -> tuple[float, ...]:
+    """Return the median of the others in each repeat, as far as all of them have one."""
+    least = min(len(one.values) for one in others)
+    return tuple(stats.median([one.values[at] for one in others]) for at in range(least))
+
+
+def _healthy_percents(
+    others: Sequence[Sequence[float]], count: int, spread: float, tests: int
+) -> tuple[float, ...]:
+    """Return how far below `count` others a healthy GPU is seldom, and hardly ever, in percent.
+
+    `others` are their logarithms in each check. A GPU may be the same in all, so the variance over
+    all checks is taken to be known no better than that in one.
+    """
+    if count < 2:
+        return 0.0, _NEVER_HEALTHY_PERCENT
+    spreads = [min(deviation(logs, fmean(logs)), _MOST_SPREAD * spread) for logs in others]
+    freedoms = [len(logs) - 1 for logs in others]
+    squares = sum(freedom * own**2 for freedom, own in zip(freedoms, spreads, strict=True))
+    variance = (_PRIOR_FREEDOM * spread**2 + squares) / (_PRIOR_FREEDOM + sum(freedoms))
+    # The variance of a median is nearly pi / (2 n + pi - 2) times that of one value.
+    scatter = math.sqrt(variance * (1 + math.pi / (2 * count + math.pi - 2)))
+    return tuple(
+        100
+        * -math.expm1(-scatter * stats.student_quantile(risk / tests, _PRIOR_FREEDOM + count - 1))
+        for risk in (_WARNING_RISK, _FAILING_RISK)
+    )
+
+
+def _straggler(data: RunData, ones: Sequence[_Held], tolerance: float) -> Gate:
+    worst = max(ones, key=lambda one: (one.fails, one.below_percent - one.limit_percent))
+    low, high = worst.decision.interval
+    is_whole = worst.decision.since is None
+    gate = Gate(
+        id="straggler",
+        device=worst.own.device,
+        gpu_uuid=worst.own.gpu_uuid or data.uuid_of(worst.own.device),
+        status=GateStatus.PASS,
+        direction=Direction.LOWER,
+        unit="%",
+        measured=worst.below_percent,
+        limit=worst.limit_percent if worst.below_percent > tolerance else tolerance,
+        interval=finite((100 * (1 - high), 100 * (1 - low))) if is_whole else None,
+    )
+    text = _text(worst, ones, tolerance)
+    if worst.below_percent > worst.limit_percent:
+        limit = limit_of(worst.decision.expected, tolerance, Direction.HIGHER)
+        found = ruling(GateStatus.FAIL, worst.own, limit, worst.others)
+        gate = replace(gate, severity=Severity.ERROR if worst.fails else Severity.WARN)
+        return explained(gate, found, f"{text}; ")
+    blurred = next((one for one in ones if _is_blurred(one, tolerance)), None)
+    if blurred is not None:
+        text = f"the noise in {blurred.where} hides a difference of {tolerance:g} %"
+        found = ruling(GateStatus.INCONCLUSIVE, blurred.own, 0.0)
+        return explained(gate, found, f"{text}; ")
+    return replace(gate, reason=text) if worst.below_percent > tolerance else gate
+
+
+def _is_blurred(held: _Held, tolerance: float) -> bool:
+    """Return whether the noise is too large to see a GPU that lags by twice the tolerance."""
+    low, high = held.decision.interval
+    return not high < low * (1 - tolerance / 100) ** -2
+
+
+def _text(worst: _Held, ones: Sequence[_Held], tolerance: float) -> str:
+    """Return how far behind the others a GPU is, in which checks, and how rare that is."""
+    is_pair = len(worst.others) == 1
+    what = f"{worst.others[0].device}, its only peer" if is_pair else "the median of the others"
+    text = f"{worst.below_percent:.1f} % worse than {what} in {worst.where}"
+    more = [one for one in ones if one is not worst and one.below_percent > tolerance]
+    if more:
+        text += f" ({', '.join(f'{one.below_percent:.1f} % in {one.where}' for one in more)})"
+    if is_pair:
+        return f"{text}: it is unknown which of the two is off"
+    rare = "fewer" if worst.below_percent > worst.limit_percent else "more"
+    nodes = 1 / (_FAILING_RISK if worst.fails else _WARNING_RISK)
+    return f"{text}: {rare} than 1 in {nodes:.0f} healthy nodes have such a GPU"
+
+
+def _spread(check: Check, found: _Group, tolerance: float) -> Gate:
+    """Return how far the slowest lies from the fastest, as a warning.
+
+    Who work together wait for the slowest; yet no single GPU need be at fault.
+    """
+    ordered = sorted(found.values(), key=lambda one: stats.median(one.values))
+    if check.direction is Direction.LOWER:
+        ordered.reverse()
+    slowest, fastest = ordered[0], ordered[-1]
+    decision = decide(slowest.values, fastest.values, tolerance, check.direction)
+    gate = Gate(
+        id=f"{check.id}-spread",
+        device="node",
+        status=decision.status,
+        direction=check.direction,
+        unit=check.unit,
+        severity=Severity.WARN,
+        measured=decision.measured,
+        limit=limit_of(decision.expected, tolerance, check.direction),
+        interval=finite(decision.measured_interval),
+        values=slowest.values,
+    )
+    if gate.status is GateStatus.PASS:
+        return gate
+    change = abs(100 * (decision.ratio - 1))
+    text = f"{slowest.device} is {change:.1f} % slower than {fastest.device}"
+    others = [one for one in ordered if one is not slowest]
+    decided = ruling(gate.status, slowest, gate.limit or 0.0, others)
+    gate = explained(gate, decided, f"{text}; ")
+    # No more processes are started for the sake of a warning.
+    return replace(gate, repeat_helps=False)

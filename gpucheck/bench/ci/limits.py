@@ -11,8 +11,7 @@ from types import MappingProxyType
 from gpucheck.bench.boards import load_table
 from gpucheck.bench.ci.decision import limit_of
 from gpucheck.bench.ci.profile_model import Check, Limit, Match, Metric, Profile, Target
-from gpucheck.bench.kernel_traits import LINKS
-from gpucheck.bench.kernels import KERNELS
+from gpucheck.bench.kernels import KERNELS, kernels_with
 from gpucheck.bench.model import Direction, Scope, shared_fields
 from gpucheck.bench.request_model import BenchMode
 from gpucheck.bench.roofline import board_from
@@ -101,7 +100,7 @@ def version_key(text: str) -> tuple[int, ...]:
 def has_peak(check: Check) -> bool:
     """Return whether a board's peak applies to this check's figure."""
     counted = base_unit(check.metric, check.kernel, check.dtype)
-    resident = check.scope is Scope.RESIDENT and check.kernel not in LINKS
+    resident = check.scope is Scope.RESIDENT and check.kernel not in kernels_with("measures_link")
     return counted in ("FLOP/s", "B/s") and resident
 
 

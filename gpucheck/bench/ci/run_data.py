@@ -10,7 +10,7 @@ from gpucheck.bench import stats
 from gpucheck.bench.ci.limits import scale_of
 from gpucheck.bench.ci.model import Baseline, CarriedDoubt, ProcessRun
 from gpucheck.bench.ci.profile_model import Check, Metric, Phase, Profile, Statistic, Target
-from gpucheck.bench.kernel_traits import needs_host
+from gpucheck.bench.kernels import needs_host
 from gpucheck.bench.model import Corruption, Doubt, Gate, GpuTelemetry, Measurement, Scope
 from gpucheck.drivers.gpu import BenchGpu
 from gpucheck.inventory.model import Gpu

@@ -1,4 +1,4 @@
-"""Registry of the benchmark kernels: one file and one line each."""
+"""Registry of the benchmark kernels: one file and one line each, and what their rows show."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gpucheck.bench.case import Kernel
+    from gpucheck.bench.case import CaseLabel, Kernel
+    from gpucheck.bench.model import Fact, Measurement
 
 #: Kernel -> its class, in the module of this folder that is called like the kernel.
 _CLASSES = MappingProxyType(
@@ -49,3 +50,19 @@ def _open(name: str) -> Kernel:
 
 
 KERNELS: Mapping[str, Kernel] = _Kernels()
+
+
+@cache
+def kernels_with(trait: str) -> frozenset[str]:
+    """Return the kernels with this attribute of `Kernel`, such as `measures_link`."""
+    return frozenset(name for name, kernel in KERNELS.items() if getattr(kernel, trait))
+
+
+def needs_host(row: CaseLabel | Measurement, facts: Mapping[str, Fact]) -> bool:
+    """Return whether the host's speed is in a row's time, and not the GPU's alone.
+
+    A framework hands over every operation by itself, in its own process.
+    """
+    if row.device == "cpu" or row.scope != "resident" or row.framework is not None:
+        return True
+    return row.kernel in kernels_with("runs_with_host") or "timed_by" in facts

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gpucheck.bench.ci import peers
+from gpucheck.bench.ci import gates
 from gpucheck.bench.ci.decision import Decision
 from gpucheck.bench.ci.gates import judge
 from gpucheck.bench.ci.profile_model import Profile
@@ -155,7 +155,7 @@ def test_how_far_below_two_equal_others_a_healthy_gpu_can_be_by_hand() -> None:
     # Student's t of 13 degrees of freedom is above 2.650 in one of 100 cases.
     scatter = 0.018 * math.sqrt(12 / 13 * (1 + math.pi / (2 * 2 + math.pi - 2)))
 
-    _, failing = peers._healthy_percents([(0.5, 0.5)], 2, 0.018, 1)
+    _, failing = gates._healthy_percents([(0.5, 0.5)], 2, 0.018, 1)
 
     assert failing == pytest.approx(100 * (1 - math.exp(-2.650 * scatter)), abs=1e-3)
 
@@ -252,7 +252,7 @@ def test_noise_hides_a_straggler_if_it_spans_twice_the_tolerance(
     decision = Decision(
         status=GateStatus.PASS, measured=1.1, expected=1.0, ratio=1.1, interval=(1.0, high)
     )
-    held = peers._Held(
+    held = gates._Held(
         where="matmul",
         own=own,
         others=(own,),
@@ -263,7 +263,7 @@ def test_noise_hides_a_straggler_if_it_spans_twice_the_tolerance(
     )
 
     # 1 / 0.9 squared is 1.2346.
-    assert peers._is_blurred(held, 10.0) is blurred
+    assert gates._is_blurred(held, 10.0) is blurred
 
 
 def test_a_gpu_that_lags_in_one_check_names_it_once() -> None:

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpucheck.bench.ci.profile_lint import lint
 from gpucheck.bench.ci.profile_model import Problem
-from gpucheck.bench.ci.profiles import parse_profile, read_profile
+from gpucheck.bench.ci.profiles import lint, parse_profile, read_profile
 from gpucheck.report.errors import WrongUseError
 from gpucheck.version import __version__
 from tests.architecture.house import ROOT
