@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,11 @@ def recorded(name: str, text: str) -> str:
         SNAPSHOTS.mkdir(exist_ok=True)
         path.write_text(text, encoding="utf-8")
     return path.read_text(encoding="utf-8")
+
+
+def in_sections(screens: Mapping[str, str]) -> str:
+    """Return screens as one text, each below the situation that it shows."""
+    return "\n".join(f"== {name}\n\n{screen.rstrip()}\n" for name, screen in screens.items())
 
 
 def in_lines(records: Iterable[Any]) -> str:
