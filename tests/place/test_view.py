@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -23,6 +24,7 @@ from gpucheck.report.formats import open_format
 from gpucheck.report.formats.table import render
 from gpucheck.report.text import View
 from tests.fakes.reports import wrap
+from tests.report.formats.recorded import in_sections, recorded
 
 LOCAL = "/job:localhost/replica:0/task:0"
 UUID = "GPU-00000002-1111-2222-3333-444444444444"
@@ -69,87 +71,6 @@ def shown(result: Placement | ClaimList, **view: object) -> str:
     return render(wrap(command, Answer(result=result)), View(**view))  # type: ignore[arg-type]
 
 
-def test_a_device_takes_four_lines() -> None:
-    assert shown(Placement(devices=(GPU,), environment=ENVIRONMENT), width=80) == (
-        "/gpu:0 is NVIDIA A100, CUDA device 0, the only visible one\n"
-        "  TensorFlow /device:GPU:0, CuPy/JAX 0, nvidia-smi 2\n"
-        "It is not held. To hold it for a command, which sees only this GPU:\n"
-        "    gpucheck place /gpu:0 -- CMD\n"
-    )
-
-
-def test_several_devices_are_a_table() -> None:
-    assert shown(Placement(devices=(GPU, CPU, GPU)), width=80) == (
-        "! /gpu:7 does not exist here: the CPU takes its place\n"
-        "device card        TensorFlow    CuPy JAX nvidia-smi\n"
-        "/gpu:0 NVIDIA A100 /device:GPU:0 0    0   2\n"
-        "/gpu:7 the CPU     /device:CPU:0 -    -   -\n"
-        "It is not held. To hold it for a command, which sees only this GPU:\n"
-        "    gpucheck place --soft /gpu:0 /gpu:7 -- CMD\n"
-    )
-
-
-def test_what_takes_the_place_of_another_device() -> None:
-    text = shown(Placement(devices=(replace(GPU, spec="/gpu:5", soft=True),)), width=80)
-
-    assert text.startswith(
-        "! /gpu:5 does not exist here: NVIDIA A100 (CUDA device 0) takes its place\n"
-    )
-
-
-def test_the_tutorials_graph_is_shown_to_who_asks_for_more() -> None:
-    planned = Placement(devices=(GPU,), ops=GRAPH.ops, transfers=GRAPH.transfers)
-
-    assert "--run" not in shown(planned)
-    assert "Planned, not run (--run does that):" in shown(planned, verbosity=1)
-    assert "MatMul: (MatMul)" in shown(planned, verbosity=1)
-
-
-def test_what_holds_a_gpu_is_quoted_for_the_shell() -> None:
-    odd = replace(GPU, spec="gpu; rm")
-
-    assert "    gpucheck place 'gpu; rm' -- CMD\n" in shown(Placement(devices=(odd, odd)))
-
-
-def test_a_graph_that_is_planned() -> None:
-    assert shown(GRAPH) == (
-        "Planned, not run (--run does that):\n"
-        "  /device:GPU:0 a, MatMul\n"
-        "  /device:CPU:0 sum\n"
-        "Copies, 16 bytes:\n"
-        "  MatMul: /device:GPU:0 -> /device:CPU:0, 16 bytes\n"
-        "a elsewhere would copy less\n"
-    )
-
-
-def test_all_of_a_plan() -> None:
-    text = shown(GRAPH, verbosity=1, width=20)
-
-    assert f"  MatMul: (MatMul): {LOCAL}/device:GPU:0\n" in text
-    assert "Planned, not run" in " ".join(text.split())
-
-
-def test_a_graph_that_ran() -> None:
-    ran = replace(
-        GRAPH,
-        devices=(GPU, GPU),
-        ran=True,
-        value=((1.0, 2.5),),
-        transfers=(replace(GRAPH.transfers[0], seconds=0.0123),),
-    )
-    text = shown(ran, width=40)
-
-    mapping = f"  {LOCAL}/device:GPU:0 -> device: 0, name: NVIDIA A100, pci bus id: 0000:1a:00.0\n"
-    assert f"Device mapping:\n{mapping}Operations:\n  a: (Const): {LOCAL}/device:GPU:0\n" in text
-    assert "12.3 ms" in text
-    assert text.startswith("Value: [[1, 2.5]]\n")
-
-
-def test_a_graph_without_a_value_still_ran() -> None:
-    """A value may be too large to be shown."""
-    assert "Planned, not run" not in shown(replace(GRAPH, ran=True, transfers=()))
-
-
 ALICE = ("alice: train.py",)
 CANDIDATES = (
     Candidate(uuid="GPU-x", index=0, name="A100", eligible=False, reason="it is lost"),
@@ -185,57 +106,92 @@ CHOSEN = Placement(
     candidates=CANDIDATES,
     environment=ENVIRONMENT,
 )
+CLAIM = Claim(
+    uuid="GPU-00000002-1111-2222-3333-444444444444",
+    path="/x",
+    slot=1,
+    share=4,
+    held=True,
+    pid=42,
+    user="alice",
+    command="python train.py --name \x1b[31m" + "x" * 200,
+    since="2026-01-02T00:04:05Z",
+    index=2,
+)
 
 
-def test_a_choice() -> None:
-    assert shown(CHOSEN).endswith(
-        "GPU 2: 80.0 GiB free\n"
-        "It is not held. To hold it for a command, which sees only this GPU:\n"
-        "    gpucheck place --count 1 --name 'A 100' -- CMD\n"
-        "\n"
-        "GPU      free  used by\n"
-        "2    80.0 GiB  nobody (chosen)\n"
-        "3    80.0 GiB  alice: train.py (a last resort: it is hot)\n"
-        "0           -  it is lost\n"
-        "1     1.0 GiB  alice: train.py\n"
-    )
-    assert "4 × A100" in shown(CHOSEN)
-    assert shown(CHOSEN, verbosity=-1) == "GPU 2: 80.0 GiB free\n"
+def devices() -> dict[str, Placement]:
+    odd = replace(GPU, spec="gpu; rm")
+    claim = Claim(uuid=UUID, path="/run/x", slot=0, held=True)
+    return {
+        "a device": Placement(devices=(GPU,), environment=ENVIRONMENT),
+        "several devices are a table": Placement(devices=(GPU, CPU, GPU)),
+        "another GPU in its place": Placement(devices=(replace(GPU, spec="/gpu:5", soft=True),)),
+        "the command is quoted for the shell": Placement(devices=(odd, odd)),
+        "a value is quoted for the shell": Placement(devices=(CPU,), environment={"A": "x; y"}),
+        "a held GPU is not called free": Placement(devices=(GPU,), claims=(claim,)),
+        "the CPU alone": Placement(devices=(CPU,), environment={"CUDA_VISIBLE_DEVICES": ""}),
+    }
 
 
-def test_all_of_a_choice() -> None:
-    text = shown(CHOSEN, verbosity=1)
+def graphs() -> dict[str, Placement]:
+    moved = replace(GRAPH.transfers[0], seconds=0.0123)
+    planned = Placement(devices=(GPU,), ops=GRAPH.ops, transfers=GRAPH.transfers)
+    return {
+        "the tutorial's graph is planned beside a device": planned,
+        "a graph that is planned": GRAPH,
+        "a graph that ran": replace(
+            GRAPH, devices=(GPU, GPU), ran=True, value=((1.0, 2.5),), transfers=(moved,)
+        ),
+        "a value that is too large to be shown": replace(GRAPH, ran=True, transfers=()),
+    }
 
-    assert f"  {UUID}, 80.0 GiB free, load 0 %\n" in text
-    assert f"    CUDA_VISIBLE_DEVICES={UUID} CUDA_DEVICE_ORDER=PCI_BUS_ID\n" in text
 
-
-def test_instances_are_named_by_their_profile_and_alike_ones_share_a_row() -> None:
-    instances = tuple(
-        Candidate(
-            uuid=f"MIG-{number}",
-            index=0,
-            name="A100 MIG 1g.5gb",
-            eligible=True,
-            reason="",
-            memory_free_bytes=2**30,
-        )
-        for number in range(3)
-    )
+def choices() -> dict[str, Placement]:
+    instance = Candidate(
+        uuid="MIG-0", index=0, name="A100 MIG 1g.5gb", eligible=True, reason="",
+        memory_free_bytes=2**30,
+    )  # fmt: skip
+    instances = [replace(instance, uuid=f"MIG-{number}") for number in range(3)]
     device = replace(GPU, uuid="MIG-0", index=0, spec="--count 1")
-    lines = shown(Placement(devices=(device,), candidates=(*instances, CANDIDATES[2]))).splitlines()
-
-    assert "2 × A100" in lines[0]
-    assert "GPU 0 (MIG-0): 1.0 GiB free" in lines
-    assert lines[-3:] == [
-        "0    MIG 1g.5gb       1.0 GiB  nobody (chosen)",
-        "0    2 × MIG 1g.5gb   1.0 GiB  nobody",
-        "2    A100            80.0 GiB  nobody",
-    ]
+    return {
+        "a choice": CHOSEN,
+        "alike instances share a row": Placement(
+            devices=(device,), candidates=(*instances, CANDIDATES[2])
+        ),
+        "no choice is told by its error alone": Placement(candidates=CANDIDATES),
+    }
 
 
-def test_no_choice_is_told_by_its_error_alone() -> None:
-    assert shown(Placement(candidates=CANDIDATES)) == ""
+def claims() -> dict[str, ClaimList]:
+    unknown = Claim(uuid="MIG-1", path="/y", slot=0, held=True)
+    waiter = Holder(pid=7, user="bob", command="sleep 9", since="2026-01-02T03:01:00Z")
+    states = {
+        f"a claim of a process that is {state.value}": ClaimList(
+            directory="/c", claims=(replace(CLAIM, process=state),)
+        )
+        for state in ProcessState
+    }
+    return {
+        "no claim": ClaimList(directory="/run/lock/c"),
+        "claims and a queue": ClaimList(
+            directory="/c", claims=(unknown, CLAIM), waiting=2, queue=(waiter, Holder())
+        ),
+        **states,
+    }
+
+
+@pytest.mark.parametrize("situations", [devices, graphs, choices, claims])
+def test_situations_are_as_recorded(
+    situations: Callable[[], dict[str, Placement | ClaimList]],
+) -> None:
+    screens = {}
+    for name, placement in situations().items():
+        for words, verbosity in (("", 0), (", with -v", 1), (", quiet", -1)):
+            screens[name + words] = shown(placement, width=90, verbosity=verbosity)
+    text = in_sections(screens)
+
+    assert text == recorded(f"place-view-{situations.__name__}", text)
 
 
 @pytest.mark.parametrize("width", [20, 40, 80, 160])
@@ -249,32 +205,6 @@ def test_what_is_made_to_be_copied_is_never_broken(width: int) -> None:
     assert "    gpucheck place --soft /gpu:0 /gpu:7 -- CMD" in lines
     whole = ("CUDA_VISIBLE_DEVICES", UUID, LOCAL, "gpucheck place")
     assert all(len(line) <= width for line in lines if not any(text in line for text in whole))
-
-
-def test_a_value_that_the_shell_would_read_is_quoted() -> None:
-    text = shown(Placement(devices=(CPU,), environment={"A": "x; y"}), verbosity=1)
-
-    assert "    A='x; y'\n" in text
-
-
-def test_quiet_leaves_the_advice_out() -> None:
-    text = shown(Placement(devices=(GPU,), environment=ENVIRONMENT), verbosity=-1)
-
-    assert text.count("\n") == 2
-
-
-def test_a_held_gpu_is_not_called_free() -> None:
-    claim = Claim(uuid=UUID, path="/run/x", slot=0, held=True)
-
-    assert "not held" not in shown(Placement(devices=(GPU,), claims=(claim,)))
-
-
-def test_the_cpu_alone() -> None:
-    cpu = Placement(devices=(CPU,), environment={"CUDA_VISIBLE_DEVICES": ""})
-    hides = "To hide all GPUs from a program and hold nothing, put this before it:\n"
-
-    assert f"{hides}    CUDA_VISIBLE_DEVICES=\n" in shown(cpu, verbosity=1)
-    assert "not held" not in shown(cpu)
 
 
 def test_control_characters_and_markup_of_outside_text_do_nothing() -> None:
@@ -307,71 +237,11 @@ def test_another_result_is_refused() -> None:
         shown("not a placement")  # type: ignore[arg-type]
 
 
-# ---------------------------------------------------------------------------------- claims
-
-CLAIM = Claim(
-    uuid="GPU-00000002-1111-2222-3333-444444444444",
-    path="/x",
-    slot=1,
-    share=4,
-    held=True,
-    pid=42,
-    user="alice",
-    command="python train.py --name \x1b[31m" + "x" * 200,
-    since="2026-01-02T00:04:05Z",
-    index=2,
-)
-
-
-def test_no_claims() -> None:
-    assert shown(ClaimList(directory="/run/lock/c"), width=60) == "No GPU is held.\n"
-
-
-def test_claims_and_a_queue() -> None:
-    unknown = Claim(uuid="MIG-1", path="/y", slot=0, held=True)
-    waiter = Holder(pid=7, user="bob", command="sleep 9", since="2026-01-02T03:01:00Z")
-    claims = ClaimList(directory="/c", claims=(unknown, CLAIM), waiting=2, queue=(waiter, Holder()))
-
-    lines = shown(claims, width=90).splitlines()
-    assert [" ".join(line.split()) for line in lines] == [
-        "2 GPUs are held, 2 processes wait.",
-        "GPU UUID held by for",
-        "2 GPU-00000002-1111-2222-3333-444444444444, 2 of 4 alice: train.py 3 h",
-        "- MIG-1 an unknown user: process ? ?",
-        "Waiting, in this order:",
-        "1. bob: sleep, for 3 min",
-        "2. an unknown user: process ?, for ?",
-    ]
-
-
-@pytest.mark.parametrize(
-    ("state", "remark"),
-    [
-        (ProcessState.RUNNING, "3 h\n"),
-        (ProcessState.ENDED, "    it has ended, but its children run\n"),
-        (ProcessState.ELSEWHERE, "    it is in another PID namespace\n"),
-    ],
-)
-def test_the_state_of_a_claims_process(state: ProcessState, remark: str) -> None:
-    claims = ClaimList(directory="/c", claims=(replace(CLAIM, process=state),))
-
-    assert shown(claims, width=90).endswith(remark)
-
-
 @pytest.mark.parametrize("since", [None, "soon", "2026-01-02T00:04:05", "2026-01-02T03:04:06Z"])
 def test_a_claim_without_a_time_that_can_be_has_no_age(since: str | None) -> None:
     claims = ClaimList(directory="/c", claims=(replace(CLAIM, since=since),))
 
     assert shown(claims, width=90).endswith("  ?\n")
-
-
-def test_verbose_claims_are_whole() -> None:
-    text = shown(ClaimList(directory="/c", claims=(CLAIM,)), width=60, verbosity=1)
-
-    assert "    process 42, since 2026-01-02T00:04:05Z\n" in text
-    assert "".join(text.split()).count("x" * 200) == 1
-    assert "    /x\n" in text
-    assert text.endswith("The locks are in /c\n")
 
 
 # ---------------------------------------------------------------------------------- for a shell
