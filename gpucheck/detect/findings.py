@@ -60,6 +60,12 @@ def make_trouble(
     return Trouble(status, sentence, evidence, steps, texts.get("cause", cause))
 
 
+def _steps(check_id: str, trouble: Trouble) -> Sequence[str]:
+    """Return the steps of a trouble: its own, else those of its cause."""
+    known = trouble.remedy or trouble.cause is None
+    return trouble.remedy if known else cause_texts(check_id, trouble.cause or "")["remedy"]
+
+
 def cause_texts(check_id: str, cause: str) -> Mapping[str, Any]:
     """Return what the table has for a cause of a check: its own texts, or those of any check."""
     causes = read_table("causes")
@@ -128,7 +134,7 @@ def judge_gpus(machine: Machine, check_id: str, well: str, judge: Judge) -> list
             judgement.status,
             f"GPU {gpu.index}: {judgement.summary}",
             *judgement.evidence,
-            remedy=steps_for_gpu(gpu.index, judgement.remedy),
+            remedy=steps_for_gpu(gpu.index, _steps(check_id, judgement)),
             gpu=gpu.uuid,
             cause=judgement.cause,
         )

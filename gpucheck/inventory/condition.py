@@ -17,9 +17,7 @@ from gpucheck.drivers.readings import GpuReading
 from gpucheck.inventory.model import Gpu, GpuState, GpuTrouble, Inventory
 from gpucheck.report.envelope import CheckStatus, Evidence
 
-REPLACE = "Ask the vendor to replace the GPU."
-RESET = "When nothing runs on it: sudo nvidia-smi --gpu-reset"
-COOL = "Check the airflow and the fans, and remove dust."
+FAIL, WARN = CheckStatus.FAIL, CheckStatus.WARN
 
 #: NVML's "GPU is lost" and "the GPU requires a reset".
 GONE = frozenset({15, 16})
@@ -35,18 +33,15 @@ FALLBACK_FAIL_C = 90
 
 #: What the driver asks for: status, words, what to do. Source: nvml.h (nvmlGpuRecoveryAction).
 ACTIONS: dict[int, tuple[CheckStatus, str, str]] = {
-    1: (CheckStatus.FAIL, "a reset", "Stop what runs on it, then: sudo nvidia-smi --gpu-reset"),
-    2: (CheckStatus.FAIL, "a reboot of the machine", "Reboot."),
-    3: (CheckStatus.WARN, "its peers to be drained", "Stop programs that use several GPUs."),
-    4: (
-        CheckStatus.FAIL,
-        "to be drained and reset",
-        "Let programs end and start no new ones, then: sudo nvidia-smi --gpu-reset",
-    ),
-    5: (CheckStatus.WARN, "its IMEX domain to be recovered", "Restart nvidia-imex in the domain."),
-    6: (CheckStatus.FAIL, "a reset of its bus", "Reboot, or reset the slot."),
-    7: (CheckStatus.FAIL, "a reboot of the system", "Reboot."),
-}
+    1: (FAIL, "a reset", "Stop what runs on it, then: sudo nvidia-smi --gpu-reset"),
+    2: (FAIL, "a reboot of the machine", "Reboot."),
+    3: (WARN, "its peers to be drained", "Stop programs that use several GPUs."),
+    4: (FAIL, "to be drained and reset",
+        "Let programs end and start no new ones, then: sudo nvidia-smi --gpu-reset"),
+    5: (WARN, "its IMEX domain to be recovered", "Restart nvidia-imex in the domain."),
+    6: (FAIL, "a reset of its bus", "Reboot, or reset the slot."),
+    7: (FAIL, "a reboot of the system", "Reboot."),
+}  # fmt: skip
 
 #: Bits of NVML's clocks event reasons (nvml.h, nvmlClocksEventReason*); several are set at once.
 CLOCK_REASONS = {
@@ -62,27 +57,32 @@ CLOCK_REASONS = {
     0x200: "board-limit",
     0x400: "reliability",
 }
+_COOL = "Check the airflow and the fans, and remove dust."
 #: Those worth a report, the gravest first: status, what it is, what to do. Idling, application
 #: clocks, sync boost and the display's clocks are no throttling.
 _THROTTLING: dict[str, tuple[CheckStatus, str, str]] = {
-    "power-brake": (
-        CheckStatus.FAIL,
-        "the power brake (an external signal: power supply or rack)",
-        "Check the power supply and its cables; in a rack, its power capping.",
-    ),
-    "hardware-thermal": (CheckStatus.WARN, "heat (hardware: the clocks are halved or worse)", COOL),
-    "software-thermal": (CheckStatus.WARN, "heat (software)", COOL),
-    "hardware-slowdown": (
-        CheckStatus.WARN,
-        "a hardware slowdown (heat, power brake or supply)",
-        "Check temperature and power supply.",
-    ),
+    "power-brake": (FAIL, "the power brake (an external signal: power supply or rack)",
+                    "Check the power supply and its cables; in a rack, its power capping."),
+    "hardware-thermal": (WARN, "heat (hardware: the clocks are halved or worse)", _COOL),
+    "software-thermal": (WARN, "heat (software)", _COOL),
+    "hardware-slowdown": (WARN, "a hardware slowdown (heat, power brake or supply)",
+                          "Check temperature and power supply."),
     "power-cap": (CheckStatus.OK, "its power limit", ""),
-}
+}  # fmt: skip
+#: Causes for which a card must not get work: it is lost, or the vendor must replace it.
+_REFUSE_WORK = frozenset(
+    {
+        *("gpu-is-lost", "sram-threshold", "row-not-replaced", "rows-replaced", "pages-retired"),
+        "memory-unrepairable",
+    }
+)
 
 
 class Trouble(NamedTuple):
-    """Problem of one GPU; with a `status` of OK it is only a note, without a cause."""
+    """Problem of one GPU; with a `status` of OK it is only a note, without a cause.
+
+    Without a `remedy`, that of the cause in gpucheck/data/causes.toml helps.
+    """
 
     status: CheckStatus
     summary: str
@@ -93,7 +93,7 @@ class Trouble(NamedTuple):
     @property
     def refuses_work(self) -> bool:
         """Whether the card must not get work: it is lost, or the vendor must replace it."""
-        return REPLACE in self.remedy or self.cause == "gpu-is-lost"
+        return self.cause in _REFUSE_WORK
 
 
 class Unread(NamedTuple):
@@ -117,6 +117,11 @@ def unread(reading: Card | GpuHealthReading, *fields: str) -> Unread | None:
     return None
 
 
+def _trouble(status: CheckStatus, cause: str, summary: str, source: str, value: object) -> Trouble:
+    """Return a trouble that one reading shows."""
+    return Trouble(status, summary, (Evidence(source, str(value)),), cause=cause)
+
+
 # ---------------------------------------------------------------------------------- conditions
 
 
@@ -125,13 +130,8 @@ def lost(gpu: Card, health: GpuHealthReading) -> Judgement:
     failure = health.failure
     if failure is None or failure.library_code not in GONE:
         return None
-    return Trouble(
-        CheckStatus.FAIL,
-        failure.message,
-        (Evidence(source=failure.function or "NVML", value=f"NVML error {failure.library_code}"),),
-        ("Power the machine off and on; if it happens again, check power, riser and heat.",),
-        cause="gpu-is-lost",
-    )
+    source, value = failure.function or "NVML", f"NVML error {failure.library_code}"
+    return _trouble(FAIL, "gpu-is-lost", failure.message, source, value)
 
 
 def ecc_errors(gpu: Card, health: GpuHealthReading) -> Judgement:
@@ -141,38 +141,18 @@ def ecc_errors(gpu: Card, health: GpuHealthReading) -> Judgement:
     """
     errors = health.ecc_uncorrected_volatile
     if errors:
-        noun = "memory error" if errors == 1 else "memory errors"
-        return Trouble(
-            CheckStatus.FAIL,
-            f"{errors} {noun} could not be corrected",
-            (
-                Evidence(
-                    source="nvmlDeviceGetTotalEccErrors(uncorrected, volatile)", value=str(errors)
-                ),
-            ),
-            (
-                "Drain the GPU, then: sudo nvidia-smi --gpu-reset",
-                "If they come back: run the vendor's field diagnostics and replace the GPU.",
-            ),
-            cause="ecc-uncorrected",
-        )
+        summary = f"{errors} memory error{'s' * (errors != 1)} could not be corrected"
+        source = "nvmlDeviceGetTotalEccErrors(uncorrected, volatile)"
+        return _trouble(FAIL, "ecc-uncorrected", summary, source, errors)
     if health.ecc_sram_threshold_exceeded:
-        return Trouble(
-            CheckStatus.FAIL,
-            "its on-chip memory had more errors than NVIDIA tolerates",
-            (Evidence(source="nvmlDeviceGetSramEccErrorStatus", value="threshold exceeded"),),
-            (REPLACE,),
-            cause="sram-threshold",
-        )
+        summary = "its on-chip memory had more errors than NVIDIA tolerates"
+        source = "nvmlDeviceGetSramEccErrorStatus"
+        return _trouble(FAIL, "sram-threshold", summary, source, "threshold exceeded")
     pending = health.ecc_mode_pending
     if pending is not None and gpu.ecc_mode is not None and pending != gpu.ecc_mode:
-        return Trouble(
-            CheckStatus.WARN,
-            f"ECC will be turned {'on' if pending else 'off'} at the next reset",
-            (Evidence(source="nvmlDeviceGetEccMode", value=f"{gpu.ecc_mode}, pending {pending}"),),
-            ("Reset the GPU when nothing runs on it: sudo nvidia-smi --gpu-reset",),
-            cause="ecc-change-pending",
-        )
+        summary = f"ECC will be turned {'on' if pending else 'off'} at the next reset"
+        modes = f"{gpu.ecc_mode}, pending {pending}"
+        return _trouble(WARN, "ecc-change-pending", summary, "nvmlDeviceGetEccMode", modes)
     missing = unread(health, "ecc_uncorrected_volatile")
     if missing is not None:
         return missing
@@ -193,29 +173,14 @@ def row_remapping(gpu: Card, health: GpuHealthReading) -> Judgement:
     rows = health.remapped_rows_uncorrected or 0
     source = "nvmlDeviceGetRemappedRows"
     if health.remapped_rows_failed:
-        return Trouble(
-            CheckStatus.FAIL,
-            "a bad row of memory could not be replaced",
-            (Evidence(source=source, value="failed"),),
-            (REPLACE,),
-            cause="row-not-replaced",
-        )
+        summary = "a bad row of memory could not be replaced"
+        return _trouble(FAIL, "row-not-replaced", summary, source, "failed")
     if rows >= MANY_ROWS:
-        return Trouble(
-            CheckStatus.FAIL,
-            f"{rows} rows of memory had to be replaced",
-            (Evidence(source=source, value=f"uncorrected {rows}"),),
-            (REPLACE,),
-            cause="rows-replaced",
-        )
+        summary = f"{rows} rows of memory had to be replaced"
+        return _trouble(FAIL, "rows-replaced", summary, source, f"uncorrected {rows}")
     if health.remapped_rows_pending:
-        return Trouble(
-            CheckStatus.WARN,
-            "a bad row of memory is replaced at the next reset",
-            (Evidence(source=source, value="pending"),),
-            (RESET,),
-            cause="row-pending",
-        )
+        summary = "a bad row of memory is replaced at the next reset"
+        return _trouble(WARN, "row-pending", summary, source, "pending")
     return None
 
 
@@ -228,22 +193,13 @@ def retired_pages(gpu: Card, health: GpuHealthReading) -> Judgement:
     if missing is not None:
         return missing
     pages = (health.retired_pages_double_bit or 0) + (health.retired_pages_single_bit or 0)
+    source = "nvmlDeviceGetRetiredPages"
     if pages >= MANY_PAGES:
-        return Trouble(
-            CheckStatus.FAIL,
-            f"{pages} of at most 64 pages of memory are retired",
-            (Evidence(source="nvmlDeviceGetRetiredPages", value=str(pages)),),
-            (REPLACE,),
-            cause="pages-retired",
-        )
+        summary = f"{pages} of at most 64 pages of memory are retired"
+        return _trouble(FAIL, "pages-retired", summary, source, pages)
     if health.retired_pages_pending:
-        return Trouble(
-            CheckStatus.WARN,
-            "a bad page of memory is retired at the next reset",
-            (Evidence(source="nvmlDeviceGetRetiredPagesPendingStatus", value="pending"),),
-            (RESET,),
-            cause="page-pending",
-        )
+        summary = "a bad page of memory is retired at the next reset"
+        return _trouble(WARN, "page-pending", summary, f"{source}PendingStatus", "pending")
     return None
 
 
@@ -253,21 +209,12 @@ def memory_repair(gpu: Card, health: GpuHealthReading) -> Judgement:
     Report what the driver says about repairs.
     """
     if health.memory_unrepairable:
-        return Trouble(
-            CheckStatus.FAIL,
-            "the driver says that its memory cannot be repaired",
-            (Evidence(source="nvmlDeviceGetUnrepairableMemoryFlag_v1", value="1"),),
-            (REPLACE,),
-            cause="memory-unrepairable",
-        )
+        summary = "the driver says that its memory cannot be repaired"
+        source = "nvmlDeviceGetUnrepairableMemoryFlag_v1"
+        return _trouble(FAIL, "memory-unrepairable", summary, source, 1)
     if health.repair_pending:
-        return Trouble(
-            CheckStatus.WARN,
-            "the driver wants to repair it at the next reset",
-            (Evidence(source="nvmlDeviceGetRepairStatus", value="pending"),),
-            (RESET,),
-            cause="repair-pending",
-        )
+        summary = "the driver wants to repair it at the next reset"
+        return _trouble(WARN, "repair-pending", summary, "nvmlDeviceGetRepairStatus", "pending")
     return unread(health, "memory_unrepairable")
 
 
@@ -282,15 +229,11 @@ def recovery_action(gpu: Card, health: GpuHealthReading) -> Judgement:
     action = health.recovery_action or 0
     if action == 0:
         return None
-    unknown = (CheckStatus.WARN, f"the unknown action {action}", "Update gpucheck, or the driver.")
-    status, what, step = ACTIONS.get(action, unknown)
-    return Trouble(
-        status,
-        f"the driver asks for {what}",
-        (Evidence(source="recovery action", value=str(action)),),
-        (step,),
-        cause=f"recovery-action-{action}",
-    )
+    unknown = (WARN, f"the unknown action {action}", "Update gpucheck, or the driver.")
+    status, wish, step = ACTIONS.get(action, unknown)
+    evidence = (Evidence("recovery action", str(action)),)
+    cause = f"recovery-action-{action}"
+    return Trouble(status, f"the driver asks for {wish}", evidence, (step,), cause)
 
 
 def temperature(gpu: Card, health: GpuHealthReading) -> Judgement:
@@ -308,25 +251,21 @@ def temperature(gpu: Card, health: GpuHealthReading) -> Judgement:
     if slowdown is None and margin is not None:
         if margin > NEAR_C:
             return hot_memory
-        status = CheckStatus.FAIL if margin <= 0 else CheckStatus.WARN
+        status = FAIL if margin <= 0 else WARN
         summary = f"{now} °C, {max(0, margin)} °C below its slowdown temperature"
         return _hot(status, summary, now, now + margin)
     if slowdown is None:
         if now >= FALLBACK_WARN_C:
-            status = CheckStatus.FAIL if now >= FALLBACK_FAIL_C else CheckStatus.WARN
+            status = FAIL if now >= FALLBACK_FAIL_C else WARN
             return _hot(status, f"{now} °C; the card reports no limit", now, None)
         return hot_memory
     if now >= slowdown:
-        return _hot(
-            CheckStatus.FAIL,
-            f"{now} °C, and its slowdown temperature is {slowdown} °C",
-            now,
-            slowdown,
-        )
+        summary = f"{now} °C, and its slowdown temperature is {slowdown} °C"
+        return _hot(FAIL, summary, now, slowdown)
     highest = health.temperature_gpu_max_c
     if now > slowdown - NEAR_C or (highest and now > highest):
         summary = f"{now} °C, near its slowdown temperature of {slowdown} °C"
-        return _hot(CheckStatus.WARN, summary, now, slowdown)
+        return _hot(WARN, summary, now, slowdown)
     return hot_memory
 
 
@@ -335,16 +274,16 @@ def _hot_memory(health: GpuHealthReading) -> Trouble | None:
     if now is None or not highest or now <= highest:
         return None
     summary = f"memory at {now} °C, and its limit is {highest} °C"
-    return _hot(CheckStatus.WARN, summary, now, highest, cause="memory-hot")
+    return _hot(WARN, summary, now, highest, cause="memory-hot")
 
 
 def _hot(
     status: CheckStatus, summary: str, now: int, limit: int | None, *, cause: str = "gpu-hot"
 ) -> Trouble:
-    evidence = [Evidence(source="temperature", value=f"{now} C")]
+    evidence = [Evidence("temperature", f"{now} C")]
     if limit is not None:
-        evidence.append(Evidence(source="the card's limit", value=f"{limit} C"))
-    return Trouble(status, summary, tuple(evidence), (COOL,), cause)
+        evidence.append(Evidence("the card's limit", f"{limit} C"))
+    return Trouble(status, summary, tuple(evidence), cause=cause)
 
 
 def clock_throttling(gpu: Card, health: GpuHealthReading) -> Judgement:
@@ -357,17 +296,17 @@ def clock_throttling(gpu: Card, health: GpuHealthReading) -> Judgement:
         return missing
     mask = health.clock_event_reasons or 0
     names = {name for bit, name in CLOCK_REASONS.items() if mask & bit}
-    found = [row for name, row in _THROTTLING.items() if name in names]
-    if not found:
+    reasons = [row for name, row in _THROTTLING.items() if name in names]
+    if not reasons:
         return None
-    words = " and ".join(what for _, what, _ in found)
-    status = found[0][0]
+    status = reasons[0][0]
     lowered = status is not CheckStatus.OK
+    words = f"clocks are lowered by {' and '.join(words for _, words, _ in reasons)}"
     return Trouble(
         status,
-        f"clocks are lowered by {words}" if lowered else "runs at its power limit",
-        (Evidence(source="nvmlDeviceGetCurrentClocksEventReasons", value=f"{mask:#x}"),),
-        tuple(dict.fromkeys(step for _, _, step in found if step)),
+        words if lowered else "runs at its power limit",
+        (Evidence("nvmlDeviceGetCurrentClocksEventReasons", f"{mask:#x}"),),
+        tuple(dict.fromkeys(step for _, _, step in reasons if step)),
         cause="clocks-lowered" if lowered else None,
     )
 
@@ -398,15 +337,12 @@ def unfit(gpu: Card, health: GpuHealthReading) -> Trouble | None:
     influence.
     """
     judged = (condition(gpu, health) for condition in CONDITIONS.values())
-    troubles = [found for found in judged if isinstance(found, Trouble)]
     grave = [
-        found
-        for found in troubles
-        if found.status is CheckStatus.FAIL or found.cause in _ALSO_UNFIT
+        trouble
+        for trouble in judged
+        if isinstance(trouble, Trouble) and (trouble.status is FAIL or trouble.cause in _ALSO_UNFIT)
     ]
-    if not grave:
-        return None
-    return min(grave, key=lambda t: (not t.refuses_work, t.status is not CheckStatus.FAIL))
+    return min(grave, key=lambda t: (not t.refuses_work, t.status is not FAIL), default=None)
 
 
 # ------------------------------------------------------------------------- the cards of a list
@@ -428,19 +364,11 @@ def pcie_width(gpu: Card, health: GpuHealthReading) -> Judgement:
         return Unread(reason or "the driver does not report it")
     if now >= most:
         return None
-    return Trouble(
-        CheckStatus.WARN,
-        f"PCIe x{now} of x{most}",
-        (
-            Evidence("nvmlDeviceGetCurrPcieLinkWidth", str(now)),
-            Evidence("nvmlDeviceGetMaxPcieLinkWidth", str(most)),
-        ),
-        (
-            "Reseat the GPU or its riser, and clean the contacts.",
-            "Check in the BIOS how the slot's lanes are divided.",
-        ),
-        cause="pcie-narrow",
+    widths = (
+        Evidence("nvmlDeviceGetCurrPcieLinkWidth", str(now)),
+        Evidence("nvmlDeviceGetMaxPcieLinkWidth", str(most)),
     )
+    return Trouble(WARN, f"PCIe x{now} of x{most}", widths, cause="pcie-narrow")
 
 
 def mig_change(gpu: Card, health: GpuHealthReading) -> Judgement:
@@ -450,7 +378,7 @@ def mig_change(gpu: Card, health: GpuHealthReading) -> Judgement:
     if wanted is None or now is None or wanted == now:
         return None
     summary = f"the next reset turns MIG {'on' if wanted else 'off'}"
-    return Trouble(CheckStatus.WARN, summary, cause="mig-change-pending")
+    return Trouble(WARN, summary, cause="mig-change-pending")
 
 
 def read_condition(inventory: Inventory, probes: Probes) -> Inventory:
@@ -479,16 +407,16 @@ def troubles(gpu: Gpu, health: GpuHealthReading | None) -> tuple[GpuTrouble, ...
     """
     if gpu.state is not GpuState.OK:
         error = gpu.error or "it cannot be read"
-        return (GpuTrouble(CheckStatus.FAIL, error, f"{gpu.state.value}: {error}"),)
+        return (GpuTrouble(FAIL, error, f"{gpu.state.value}: {error}"),)
     known = health or GpuHealthReading(index=gpu.index)
     conditions = (*CONDITIONS.values(), pcie_width, mig_change)
     judged = (condition(gpu, known) for condition in conditions)
-    found = (
-        GpuTrouble(each.status, each.summary, each.cause)
-        for each in judged
-        if isinstance(each, Trouble) and each.status is not CheckStatus.OK
+    listed = (
+        GpuTrouble(trouble.status, trouble.summary, trouble.cause)
+        for trouble in judged
+        if isinstance(trouble, Trouble) and trouble.status is not CheckStatus.OK
     )
-    return tuple(sorted(found, key=lambda each: each.status is not CheckStatus.FAIL))
+    return tuple(sorted(listed, key=lambda trouble: trouble.status is not FAIL))
 
 
 # -------------------------------------------------------------------------- unified memory
