@@ -113,7 +113,7 @@ def command(
     refuse_recording(shared)
     with machine_for_child("memlimit", shared) as probes:
         answer = find_limit(options, probes)
-    check_runnable(answer)
+    check_runnable(answer, shared)
     if not isinstance(answer.result, MemoryLimit):
         raise AssertionError  # pragma: no cover - check_runnable raises where there is no result
     return _run(context, answer, answer.result, shared, watch=watch, hook=hook, log=log)

@@ -60,7 +60,7 @@ def run_hard(
         _clear(root, session, deadline_s)
         with machine_for_child("memlimit", shared) as probes:
             answer = find_hard_limit(options, probes)
-        check_runnable(answer)
+        check_runnable(answer, shared)
         plan = answer.result
         if not isinstance(plan, MemoryLimit):
             raise AssertionError  # pragma: no cover - check_runnable raises without a result

@@ -295,13 +295,14 @@ def machine_for_child(command: str, shared: Shared) -> AbstractContextManager[Pr
     return machine(command, shared, ("table", "json"))
 
 
-def check_runnable(answer: Answer) -> None:
+def check_runnable(answer: Answer, shared: Shared) -> None:
     """Write the warnings of an answer that a command of the user's should run with.
 
     Raises:
         LaunchError: there is no answer; nothing was started.
     """
-    write_warnings(answer.warnings)
+    detailed = shared.verbosity > 0
+    write_warnings(one for one in answer.warnings if detailed or one.code != DRIVER_LIBRARY)
     if answer.result is None:
         failure = answer.error or Failure(code="no-answer", message="There is no answer.")
         raise failure.as_error(LaunchError)

@@ -435,7 +435,7 @@ def _run_command(
 
     with machine_for_child("place", shared) as probes, add_error_details(shared):
         lease = take(probes)
-    check_runnable(lease.answer)
+    check_runnable(lease.answer, shared)
     if lease.answer.error is not None:
         raise lease.answer.error.as_error(LaunchError)
     placement = lease.answer.result

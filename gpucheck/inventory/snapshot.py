@@ -20,7 +20,7 @@ from gpucheck.drivers.readings import (
     NvmlReading,
     ProcessIdentity,
 )
-from gpucheck.drivers.recorded import Snapshot
+from gpucheck.drivers.recorded import RecordedProbes, Snapshot
 from gpucheck.inventory.gpu_row import rows_of
 from gpucheck.inventory.inventory import NO_LIBRARY, complete_host, nvml_failure
 from gpucheck.inventory.visibility import apply_rules, digits_of, gpu_uuid, looks_like_uuid
@@ -103,8 +103,11 @@ def as_answer(snapshot: Snapshot, *, recorded: bool) -> Answer:
     nvml = snapshot.nvml
     notices: tuple[Notice, ...] = ()
     if nvml is not None and nvml.failure is not None:
-        reason = nvml_failure(nvml.failure, nvml.gpus).message
-        message = f"The snapshot has no full GPU readings. {reason}"
+        from gpucheck.inventory.without_nvml import explain_failure  # only where it fails
+
+        failure = nvml_failure(nvml.failure, nvml.gpus)
+        failure, _ = explain_failure(failure, nvml, RecordedProbes(snapshot))
+        message = f"The snapshot has no full GPU readings. {failure.message}"
         notices = (Notice(code="no-gpu-readings", message=message),)
     host = snapshot.host._replace(recorded=recorded)
     return Answer(result=snapshot, exit_code=ExitCode.OK, host=host, warnings=notices)

@@ -401,7 +401,7 @@ def _no_such_device(
     if hidden:
         count = "1 GPU is" if len(hidden) == 1 else f"{len(hidden)} GPUs are"
         reason = next((f" ({gpu.hidden_reason})" for gpu in hidden if gpu.hidden_reason), "")
-        remedy.append(f"{count} hidden from CUDA{reason}; gpucheck list shows why.")
+        remedy.append(f"{count} hidden from CUDA{reason}; see why: gpucheck list")
     needs_gpu = spec.kind == "GPU" or spec.uuid is not None
     kind = MissingError if needs_gpu and not gpus else BadAnswerError
     error = kind(
