@@ -47,7 +47,7 @@ PROBLEMS = (
 #: Seconds and most samples of a slice, and its first warm-up.
 SLICE_S, MOST_SAMPLES, WARMUP_S = 0.045, 12, 0.01
 #: Numbers of rounds in a run, samples that a round keeps, and half of the width that settles.
-RUN_ROUNDS, ROUND_SAMPLES, SETTLED = (8, 12, 16), 8, 0.10
+RUN_ROUNDS, ROUND_SAMPLES, SETTLED = (3, 6, 12, 16), 8, 0.10
 QUIET = "none"
 _SPIN = "while True: pass"
 _HOG = "import numpy as n\na, b = n.ones(2**25), n.zeros(2**25)\nwhile True: n.copyto(b, a)"
@@ -194,9 +194,7 @@ def by_medians(figure: Callable[[Sequence[float]], float], clock: int) -> Callab
     """Return the median of the rounds' figures by one of the clocks, with Student's interval."""
 
     def estimate(row: str, rounds: Rounds) -> Estimate:
-        found = [figure(samples[clock]) for samples in rounds]
-        reach = stats.MEDIAN.repeat_interval(found)
-        return stats.median(found), reach or (0, math.inf), width_of(stats.MEDIAN, found)
+        return estimate_by(stats.MEDIAN, [[figure(samples[clock])] for samples in rounds])
 
     return estimate
 
@@ -219,15 +217,14 @@ def bound(row: str, rounds: Rounds, *, by_wall: bool = False) -> Estimate:
     case.label = replace(label("cpu"), threads=int(row.rpartition("/")[2]))
     walls, cpus = ([list(one) for one in each] for each in zip(*rounds, strict=True))
     state = CaseState(case=case, rounds=walls, cpu_rounds=[[]] if by_wall else cpus)
-    figures, estimator = state.figures_s, state.estimator
-    reach = estimator.repeat_interval(figures)
-    return estimator.figure(figures), reach or (0, math.inf), width_of(estimator, figures)
+    return estimate_by(state.estimator, state.rounds_s)
 
 
-def width_of(estimator: stats.Estimator, figures: Sequence[float]) -> float:
-    """Return half the width as a share of the figure, infinite if it is unknown."""
-    found = estimator.half_width_share(figures)
-    return math.inf if found is None else found
+def estimate_by(estimator: stats.Estimator, rounds: stats.Rounds) -> Estimate:
+    """Return an estimate from the samples of rounds; what is unknown is infinite."""
+    width = estimator.half_width_share(rounds)
+    reach = estimator.repeat_interval(rounds) or (0, math.inf)
+    return estimator.run_figure(rounds), reach, math.inf if width is None else width
 
 
 ESTIMATORS: dict[str, Callable[..., Estimate]] = {
@@ -247,12 +244,14 @@ class Score:
     """What an estimator does with a row's runs.
 
     `scatter` is the standard deviation between runs, `bias` the distance from the quiet streams,
-    both of the logarithm; `held` is the share of pairs whose range holds the other run's figure,
-    `settled` that of the runs known well enough.
+    both of the logarithm; `reach` is half of the middle range as a share of the figure; `held` is
+    the share of pairs whose range holds the other run's figure, `settled` that of the runs known
+    well enough.
     """
 
     scatter: float
     bias: float
+    reach: float
     held: float
     settled: float
 
@@ -289,6 +288,7 @@ def score(
     return Score(
         scatter=math.sqrt(statistics.mean(apart)),
         bias=statistics.mean(logarithms) - quiet,
+        reach=statistics.median((high - low) / 2 / figure for figure, (low, high), _ in found),
         held=held,
         settled=statistics.mean(width <= SETTLED for _, _, width in found),
     )
@@ -328,12 +328,14 @@ def table(single: bool, n: int) -> Iterator[str]:
 
 
 def cell(found: Sequence[Score]) -> str:
-    """Return the scores of some rows: medians of scatter and bias, means of the shares."""
+    """Return the scores of some rows: medians of scatter, bias and range, means of the shares."""
     scatter = statistics.median(one.scatter for one in found)
     bias = statistics.median(one.bias for one in found)
     held = statistics.mean(one.held for one in found)
     settled = statistics.mean(one.settled for one in found)
-    return f"{percent(scatter)}, {percent(bias, sign='+')}, {held:.0%}, {settled:.0%}"
+    reach = statistics.median(one.reach for one in found)
+    around = f"±{reach:.0%}" if reach < 1 else "±>99%"
+    return f"{percent(scatter)}, {percent(bias, sign='+')}, {around}, {held:.0%}, {settled:.0%}"
 
 
 def percent(logarithm: float, sign: str = "") -> str:
@@ -353,18 +355,22 @@ so many rounds in succession. Each cell has:
 
 - the scatter between runs (standard deviation of the logarithm; median over rows),
 - the distance from the same estimator on the quiet streams (median over rows; x is a factor),
-- how often the stated range of a further run (`repeat95_s`) held that of another run, of all
-  pairs that share no round,
+- the ± of the report, half of the stated range of a further run (`repeat95_s`; median),
+- how often that range held the figure of another run, of all pairs that share no round,
 - how many runs know their figure to 10 % (`ci95_s`).
 
 What follows from it: the median of rounds scatters by 5 to 12 % even on a quiet machine, and on a
 busy one it tells what others left. The fastest sample scatters least, and by the clock of a
 thread that waited it is within a few percent of the quiet machine's whatever else runs. Threads
-that work together wait for each other: under a load their fastest sample is up to a third too
-slow, their range holds in fewer than 90 % of pairs under spinning loops, and such a row never
-counts as `converged`. The longest thread's CPU time counts its spinning: 10 % too much. Where
-nothing else runs their range holds in 91 % or more of the pairs of 8 and 12 rounds, and of 16 in 80
-to 96 %: a row may have one fast round in 36. The stream spin20 has 9 rounds, too few for two runs.
+that work together wait for each other: under a load their fastest sample is a fifth to several
+times too slow, and such a row never counts as `converged`. The longest thread's CPU time counts its
+spinning: 10 % too much.
+
+The range of one thread holds in 91 % or more of the pairs of every stream, and that of a team in
+90 % or more where nothing else runs. Two things make it so. The samples within rounds narrow the
+range of few rounds, and the lower half of the rounds alone sets it. By all rounds' fastest samples
+it was ±44 % to beyond ±99 % after three rounds, and held in 80 % of a team's runs of 16. The stream
+spin20 has 9 rounds, enough for runs of three only.
 """
 
 

@@ -435,8 +435,8 @@ def to_measurement(state: CaseState, environment: RowEnvironment) -> Measurement
     """
     label, work = state.case.label, state.case.work
     samples, medians = state.samples_s, [] if is_wrong(state.verified) else state.medians_s
-    figures = state.figures_s if medians else []
-    time_s = state.estimator.figure(figures) if figures else None
+    rounds = state.rounds_s if medians else []
+    time_s = state.estimator.run_figure(rounds) if rounds else None
     cpu = state.cpu_samples_s if medians else []
     settled = state.converged and not (label.device == "cpu" and is_disturbed(state, environment))
     doubts = doubts_about(state, environment)
@@ -453,8 +453,8 @@ def to_measurement(state: CaseState, environment: RowEnvironment) -> Measurement
         summary=stats.summarise(samples) if medians else None,
         time_s=time_s,
         clock=state.clock,
-        ci95_s=state.estimator.interval(figures),
-        repeat95_s=state.estimator.repeat_interval(figures),
+        ci95_s=state.estimator.interval(rounds),
+        repeat95_s=state.estimator.repeat_interval(rounds),
         median_s=stats.median(medians) if medians else None,
         cpu_samples_s=tuple(cpu),
         cpu_median_s=stats.median(cpu) if cpu else None,

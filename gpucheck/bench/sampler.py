@@ -147,17 +147,13 @@ class CaseState:
     @property
     def rounds_s(self) -> list[list[float]]:
         """Return the samples of each round by the row's clock."""
-        return self.cpu_rounds if self.clock is RowClock.CPU else self.rounds
-
-    @property
-    def figures_s(self) -> list[float]:
-        """Return the figure of each round."""
-        return [self.estimator.figure(samples) for samples in self.rounds_s if samples]
+        rounds = self.cpu_rounds if self.clock is RowClock.CPU else self.rounds
+        return [samples for samples in rounds if samples]
 
     @property
     def half_width_share(self) -> float | None:
         """Return half the interval as a share of the figure, or None from too few rounds."""
-        return self.estimator.half_width_share(self.figures_s)
+        return self.estimator.half_width_share(self.rounds_s)
 
 
 class Sampler:

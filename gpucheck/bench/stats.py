@@ -19,11 +19,15 @@ PRECISION = 0.01
 FEWEST_FOR_INTERVAL = 3
 #: Largest correlation of rounds that widens the interval; beyond it they are a trend.
 _MOST_ALIKE = 0.8
+#: Fewer rounds are divided into so many parts in all.
+_FEWEST_PARTS = 12
 #: Neighbouring rounds are alike: so many of them show as much as one. Other machines' use of caches
 #: moves the bound itself by so much between runs (docs/measurements/estimators.md).
-_ALIKE_ROUNDS, _BETWEEN_RUNS = 2.5, 0.02
+_ALIKE_ROUNDS, _BETWEEN_RUNS = 2.0, 0.02
 #: The same for two runs, of which either may have met a rare moment that the other did not.
-_ALIKE_IN_TWO_RUNS = 3.0
+_ALIKE_IN_TWO_RUNS = 3.2
+#: Samples of each round.
+Rounds = Sequence[Sequence[float]]
 
 
 def median(samples: Sequence[float]) -> float:
@@ -120,56 +124,75 @@ def _spread(medians: Sequence[float]) -> tuple[float, float, float, float] | Non
     return centre, of_mean, of_round, student_quantile(0.025, count - 1)
 
 
-def bound_interval(fastest: Sequence[float]) -> tuple[float, float] | None:
+def bound_interval(rounds: Rounds) -> tuple[float, float] | None:
     """Return the 95 % interval of the bound below which no time can fall, None from too few rounds.
 
-    It reaches from the fastest sample downwards; `fastest` are those of the rounds.
+    It reaches from the fastest sample downwards.
     """
-    reach = _bound_reach(fastest, _ALIKE_ROUNDS)
-    return None if reach is None else (min(fastest) * math.exp(-reach), min(fastest))
+    reach = _bound_reach(rounds, _ALIKE_ROUNDS)
+    fastest = min(map(min, rounds), default=0.0)
+    return None if reach is None else (fastest * math.exp(-reach), fastest)
 
 
-def bound_repeat_interval(fastest: Sequence[float]) -> tuple[float, float] | None:
+def bound_repeat_interval(rounds: Rounds) -> tuple[float, float] | None:
     """Return the range of the fastest sample for 19 in 20 further runs."""
-    reach = _bound_reach(fastest, _ALIKE_IN_TWO_RUNS)
+    reach = _bound_reach(rounds, _ALIKE_IN_TWO_RUNS)
     if reach is None:
         return None
-    factor = math.exp(reach + _BETWEEN_RUNS)
-    return min(fastest) / factor, min(fastest) * factor
+    fastest, factor = min(map(min, rounds)), math.exp(reach + _BETWEEN_RUNS)
+    return fastest / factor, fastest * factor
 
 
-def _bound_reach(fastest: Sequence[float], alike: float) -> float | None:
+def _bound_reach(rounds: Rounds, alike: float) -> float | None:
     """Return how far, in logarithms, the bound may lie below the fastest of all samples.
 
-    A program can only be slowed down. So a round's fastest sample is the bound plus an excess,
-    which is close to exponential on recorded streams (docs/measurements/estimators.md). Then n - 1
-    times the distance of the fastest of n rounds from the bound, over the mean excess above that
-    fastest, follows F(2, 2 n - 2), whose 95 % quantile is (n - 1) (20^(1 / (n - 1)) - 1) (Johnson,
-    Kotz and Balakrishnan 1994, Continuous Univariate Distributions 1, 19.7).
+    A program can only be slowed down. So the fastest sample of a round, or of part of it where
+    there are few rounds, is the bound plus an excess. The lower half of these is close to
+    exponential on recorded streams, and the rest was disturbed (docs/measurements/estimators.md).
+    For the lowest r of n such values, n (r - 1) times the distance of the fastest from the bound,
+    over the excess that they show together, follows F(2, 2 r - 2), whose 95 % quantile is
+    (r - 1) (20^(1 / (r - 1)) - 1) (Epstein and Sobel 1954; Johnson, Kotz and Balakrishnan 1994,
+    Continuous Univariate Distributions 1, 19.7). Parts of a round are more alike than rounds.
     """
-    count = len(fastest)
-    if count < FEWEST_FOR_INTERVAL or min(fastest) <= 0:
+    count = len(rounds)
+    if count < FEWEST_FOR_INTERVAL or min(map(min, rounds)) <= 0:
         return None
-    excess = sum(map(math.log, fastest)) / count - math.log(min(fastest))
-    return alike * (20 ** (1 / (count - 1)) - 1) * excess
+    parts = math.ceil(_FEWEST_PARTS / count)
+    logs = sorted(
+        math.log(min(samples[start::parts]))
+        for samples in rounds
+        for start in range(min(parts, len(samples)))
+    )
+    lowest = logs[: max(FEWEST_FOR_INTERVAL, len(logs) // 2 + 1)]
+    excess = sum(lowest) - len(logs) * logs[0] + (len(logs) - len(lowest)) * lowest[-1]
+    alike *= math.sqrt(len(logs) / count)
+    return alike * (20 ** (1 / (len(lowest) - 1)) - 1) * excess / len(logs)
 
 
 @dataclass(frozen=True, slots=True)
 class Estimator:
-    """How a figure follows from samples and from rounds, and its two intervals from rounds."""
+    """How a figure follows from samples, and from those of rounds, and its two intervals."""
 
     figure: Callable[[Sequence[float]], float]
-    interval: Callable[[Sequence[float]], tuple[float, float] | None]
-    repeat_interval: Callable[[Sequence[float]], tuple[float, float] | None]
+    interval: Callable[[Rounds], tuple[float, float] | None]
+    repeat_interval: Callable[[Rounds], tuple[float, float] | None]
 
-    def half_width_share(self, figures: Sequence[float]) -> float | None:
+    def run_figure(self, rounds: Rounds) -> float:
+        """Return the figure of a run from the samples of its rounds, which count the same."""
+        return self.figure([self.figure(samples) for samples in rounds])
+
+    def half_width_share(self, rounds: Rounds) -> float | None:
         """Return half the interval's width as a share of the figure, None from too few rounds."""
-        found = self.interval(figures)
-        return None if found is None else (found[1] - found[0]) / 2 / self.figure(figures)
+        found = self.interval(rounds)
+        return None if found is None else (found[1] - found[0]) / 2 / self.run_figure(rounds)
 
 
 #: Median of rounds' medians: what a device takes that does one thing at a time.
-MEDIAN = Estimator(median, interval, repeat_interval)
+MEDIAN = Estimator(
+    median,
+    lambda rounds: interval([median(samples) for samples in rounds]),
+    lambda rounds: repeat_interval([median(samples) for samples in rounds]),
+)
 #: Fastest sample: what a processor can do, which its other work only hides.
 BOUND = Estimator(min, bound_interval, bound_repeat_interval)
 

@@ -88,8 +88,8 @@ def test_an_unconverged_row_says_how_wide_its_interval_is() -> None:
     (doubt,) = doubts_about(record(apart(0.2), converged=False), QUIET)
 
     assert doubt.code == "unconverged"
-    assert doubt.message == "the time is known only to ±5.8%; the target is ±1%"
-    assert doubt.facts == {"rounds": 8, "half_width_share": pytest.approx(0.058, abs=0.001)}
+    assert doubt.message == "the time is known only to ±5.6%; the target is ±1%"
+    assert doubt.facts == {"rounds": 8, "half_width_share": pytest.approx(0.056, abs=0.001)}
 
 
 def test_a_row_of_too_few_rounds_for_an_interval_says_how_many_it_has() -> None:

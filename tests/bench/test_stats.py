@@ -20,9 +20,9 @@ def test_median_of_an_even_count_lies_between_the_middle_two() -> None:
 @pytest.mark.parametrize("count", range(stats.FEWEST_FOR_INTERVAL))
 def test_no_interval_from_too_few_rounds(count: int) -> None:
     for estimator in (stats.MEDIAN, stats.BOUND):
-        assert estimator.interval([1.0] * count) is None
-        assert estimator.repeat_interval([1.0] * count) is None
-        assert estimator.half_width_share([1.0] * count) is None
+        assert estimator.interval([[1.0]] * count) is None
+        assert estimator.repeat_interval([[1.0]] * count) is None
+        assert estimator.half_width_share([[1.0]] * count) is None
 
 
 @pytest.mark.parametrize(
@@ -171,31 +171,64 @@ def test_half_the_width_of_the_interval_is_a_share_of_the_median() -> None:
     found = stats.interval(medians)
 
     assert found is not None
-    assert stats.MEDIAN.half_width_share(medians) == pytest.approx((found[1] - found[0]) / 2)
+    rounds = [[0.5, value, 2.0] for value in medians]
+    assert stats.MEDIAN.half_width_share(rounds) == pytest.approx((found[1] - found[0]) / 2)
+
+
+def single(*logarithms: float) -> list[list[float]]:
+    """Return rounds of one sample."""
+    return [[math.exp(value)] for value in logarithms]
 
 
 def test_the_interval_of_a_bound_reaches_downwards_by_the_published_quantile() -> None:
-    fastest = [math.exp(value) for value in (0.0, 0.01, 0.02, 0.03, 0.04, 0.02)]
+    rounds = single(0.0, 0.01, 0.02, 0.03, 0.04, 0.02)
 
-    # The mean excess is 0.02, and F(2, 10) has its 95 % quantile at 4.103, a fifth of it 0.8206.
-    reach = 2.5 * 0.8206 * 0.02
-    assert stats.bound_interval(fastest) == pytest.approx((math.exp(-reach), 1.0), rel=1e-4)
-    assert stats.bound_repeat_interval(fastest) == pytest.approx(
-        (math.exp(-1.2 * reach - 0.02), math.exp(1.2 * reach + 0.02)), rel=1e-4
+    # The lowest four of six show 0 + 0.01 + 0.02 + 0.02 + 2 * 0.02 of excess, and F(2, 6) has its
+    # 95 % quantile at 5.143, a third of it 1.714.
+    reach = 2 * 1.714 * 0.09 / 6
+    assert stats.bound_interval(rounds) == pytest.approx((math.exp(-reach), 1.0), rel=1e-4)
+    assert stats.bound_repeat_interval(rounds) == pytest.approx(
+        (math.exp(-1.6 * reach - 0.02), math.exp(1.6 * reach + 0.02)), rel=1e-4
     )
-    assert stats.BOUND.half_width_share(fastest) == pytest.approx(reach / 2, rel=0.03)
+    assert stats.BOUND.half_width_share(rounds) == pytest.approx(reach / 2, rel=0.03)
 
 
+def test_how_far_rounds_were_disturbed_does_not_widen_the_interval_of_a_bound() -> None:
+    calm, disturbed = (0.0, 0.01, 0.02, 0.02), ((0.03, 0.04), (2.0, 3.0))
+
+    one, other = (stats.bound_interval(single(*calm, *end)) for end in disturbed)
+
+    assert one == other
+
+
+def test_samples_that_agree_narrow_the_interval_of_a_bound_from_few_rounds() -> None:
+    """Four samples of the fastest round say more than one; from twelve rounds on they do not."""
+    rounds = [[value] * 4 for value in (1.0, 1.2, 1.4)]
+
+    few, single_low = (
+        stats.bound_interval(each) for each in (rounds, [samples[:1] for samples in rounds])
+    )
+
+    # Seven of the twelve parts show three times log 1.2, and the other five as much each.
+    reach = 2 * 2 * (20 ** (1 / 6) - 1) * 8 * math.log(1.2) / 12
+    assert few == pytest.approx((math.exp(-reach), 1.0))
+    assert single_low is not None
+    assert single_low[0] < 0.5 < math.exp(-reach)
+    many = rounds * 4
+    assert stats.bound_interval(many) == stats.bound_interval([samples[:1] for samples in many])
+
+
+@pytest.mark.parametrize("samples", [1, 8])
 @pytest.mark.parametrize("rounds", [3, 6, 12])
-def test_the_interval_of_a_bound_holds_it_wherever_rounds_exceed_it_exponentially(
-    rounds: int,
+def test_the_interval_of_a_bound_holds_it_wherever_samples_exceed_it_exponentially(
+    rounds: int, samples: int
 ) -> None:
     """It is wider than for independent rounds, which would have 95 %."""
     source, runs = random.Random(8), 1000
     held = 0
     for _ in range(runs):
         low, high = stats.bound_interval(
-            [math.exp(source.expovariate(20)) for _ in range(rounds)]
+            [[math.exp(source.expovariate(20)) for _ in range(samples)] for _ in range(rounds)]
         ) or (0, 0)
         held += low <= 1 <= high
 
