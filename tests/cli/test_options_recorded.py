@@ -144,6 +144,8 @@ def test_contradictions(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    # Advice repeats the command line of the process, which is pytest's here.
+    monkeypatch.setattr("sys.argv", ["gpucheck", "bench"])
     text = "".join(contradictions(lambda: capsys.readouterr().err))
 
     assert text == recorded("contradictions", text)
