@@ -30,7 +30,7 @@ from gpucheck.report.text import View
 from tests.bench.ci.test_compare import row_series, run, runs_of, saved_run
 from tests.fakes.bench_results import measurement
 from tests.fakes.verdicts import HOSTILE, report, result
-from tests.report.formats.recorded import recorded
+from tests.report.formats.recorded import in_sections, recorded
 
 GOOD = Gate(
     id="matmul",
@@ -68,139 +68,11 @@ def drawn(
     return render(report(found, code=code), View(width=width, **settings))
 
 
-def test_below_the_verdict_stands_what_failed_with_figure_limit_class_reason_and_step() -> None:
-    lines = drawn(GOOD, BAD).splitlines()
-
-    assert lines[2:5] == [
-        "profile nodes version 3, 5 processes of each device",
-        "FAIL  2 checks: 1 failed, 1 passed",
-        "",
-    ]
-    assert lines[5] == "✗ matmul on gpu:7: 640 TFLOP/s, at least 739.4 TFLOP/s (thermal)"
-    assert lines[6].strip() == "19.5 % below 795 (-20.1 to -18.9 %): heat"
-    assert lines[7].strip() == "seen temperature 91 C at most"
-
-
-def test_an_interruption_is_told_by_the_verdict_alone() -> None:
-    stopped = replace(
-        GOOD,
-        id="processes",
-        status=GateStatus.INCONCLUSIVE,
-        reason="the process that measured gpu:0 was interrupted",
-        evidence=(Evidence("worker-interrupted", "1 of 5 processes"),),
-    )
-    found = replace(result(GOOD, stopped), profile=USE)
-    texts = [
-        render(report(found, code=code), View())
-        for code in (ExitCode.INTERRUPTED, ExitCode.INCONCLUSIVE)
-    ]
-
-    assert ["was interrupted" in text for text in texts] == [False, True]
-    assert texts[0].splitlines()[-1] == "INTERRUPTED  2 checks: 1 undecided, 1 passed"
-
-
-def test_a_figure_without_a_prefix_of_its_own_gets_one() -> None:
-    raw = replace(BAD, unit="FLOP/s", measured=5.9e14, limit=6.1e14)
-
-    assert "590 TFLOP/s, at least 610 TFLOP/s" in drawn(raw)
-    passed = replace(raw, status=GateStatus.PASS, reason=None)
-    two = drawn(passed, replace(passed, device="gpu:8", measured=6e14), verbosity=1)
-    assert "590 TFLOP/s to 600 TFLOP/s" in two
-
-
 @pytest.mark.parametrize("width", [40, 60, 200])
 def test_a_command_to_copy_is_never_broken(width: int) -> None:
     lines = drawn(replace(BAD, next=(f"Look: {COMMAND}",)), width=width).splitlines()
 
     assert COMMAND in [line.strip() for line in lines]
-
-
-def test_eight_gpus_that_pass_are_counted_and_verbose_shows_them_in_one_line() -> None:
-    gates = [replace(GOOD, device=f"gpu:{at}", measured=800.0 + at) for at in range(8)]
-
-    assert drawn(*gates).splitlines()[-1] == "PASS  8 checks passed"
-    assert "matmul" not in drawn(*gates)
-    text = drawn(*gates, verbosity=1, width=100)
-    assert "✓ matmul on gpu:0-7: 800 TFLOP/s to 807 TFLOP/s, at least 739.4 TFLOP/s" in text
-
-
-def test_one_cause_is_said_once_with_the_rows_it_touches() -> None:
-    silent = replace(
-        GOOD,
-        status=GateStatus.INCONCLUSIVE,
-        measured=None,
-        limit=None,
-        class_=GateClass.ENVIRONMENT,
-        next=("run it again when the machine is idle",),
-    )
-    gates = [
-        replace(silent, id=name, device=device, reason=f"{device} gave no answer within 84 s")
-        for name in ("matmul", "copy", "processes")
-        for device in ("gpu:3", "gpu:4", "gpu:5")
-    ]
-
-    lines = drawn(*gates, GOOD, BAD).splitlines()
-
-    at = lines.index("? matmul, copy, processes on gpu:3-5: not measured (environment)")
-    assert lines[at + 1].strip() == "gpu:3 gave no answer within 84 s"
-    assert lines[at + 2].strip() == "→ run it again when the machine is idle"
-    assert lines.index("✗ matmul on gpu:7: 640 TFLOP/s, at least 739.4 TFLOP/s (thermal)") < at
-    assert sum("no answer" in line for line in lines) == 1
-
-
-def test_gates_with_the_same_steps_keep_their_own_figures_and_say_the_steps_once() -> None:
-    hot = [
-        replace(BAD, device=f"gpu:{at}", measured=600.0 + at, reason=f"{at}.5 % below 795: heat")
-        for at in range(5)
-    ]
-
-    lines = [line.strip() for line in drawn(*hot).splitlines()]
-
-    at = lines.index("✗ matmul on gpu:0: 600 TFLOP/s, at least 739.4 TFLOP/s (thermal)")
-    assert lines[at + 1] == "0.5 % below 795: heat"
-    assert lines[at + 2].startswith("✗ matmul on gpu:1: 601 TFLOP/s")
-    assert lines[at + 6] == "2 more: add -v"
-    assert sum("nvidia-smi" in line for line in lines) == 1
-    assert "✗ matmul on gpu:4: 604 TFLOP/s" in drawn(*hot, verbosity=1)
-
-
-def test_quiet_leaves_out_what_passed_and_verbose_shows_each() -> None:
-    gates = (GOOD, replace(GOOD, device="gpu:1"), BAD)
-
-    assert "gpu:0" not in drawn(*gates, verbosity=-1)
-    assert "processes on gpu:7: 800 TFLOP/s, 802.5 TFLOP/s" in drawn(*gates, verbosity=1)
-
-
-@pytest.mark.parametrize(
-    ("gate", "word"),
-    [
-        (GOOD, "PASS  1 check passed"),
-        (BAD, "FAIL  1 check failed"),
-        (replace(BAD, status=GateStatus.INCONCLUSIVE), "INCONCLUSIVE  1 check undecided"),
-        (replace(GOOD, status=GateStatus.SKIP), "INCONCLUSIVE  1 check skipped"),
-        (replace(GOOD, warning=True, reason="close"), "PASS  1 check: 1 passed, 1 with a warning"),
-        (replace(BAD, severity=Severity.WARN), "INCONCLUSIVE  1 check failed"),
-    ],
-)
-def test_the_verdict_counts_the_checks(gate: Gate, word: str) -> None:
-    assert drawn(gate).splitlines()[3] == word
-
-
-def test_a_step_of_two_things_is_two_and_a_command_stands_alone() -> None:
-    gate = replace(BAD, next=("list them: gpucheck list --processes; run it again then",))
-
-    lines = [line.strip() for line in drawn(gate).splitlines()]
-
-    at = lines.index("1. list them:")
-    assert lines[at + 1 : at + 3] == ["gpucheck list --processes", "2. run it again then"]
-
-
-def test_with_strict_the_verdict_is_the_exit_codes() -> None:
-    found = replace(result(replace(GOOD, warning=True, reason="close")), profile=USE)
-
-    text = render(report(found, code=ExitCode.BAD), View())
-
-    assert text.splitlines()[3].startswith("FAIL  1 check")
 
 
 def test_a_terminal_without_unicode_gets_ascii_and_names_cannot_steer_it() -> None:
@@ -209,23 +81,6 @@ def test_a_terminal_without_unicode_gets_ascii_and_names_cannot_steer_it() -> No
     assert text.isascii()
     assert "\x1b" not in text
     assert "FAIL matmul on gpu:7" in text
-
-
-def test_what_is_skipped_says_once_what_would_help() -> None:
-    skipped = replace(
-        GOOD,
-        status=GateStatus.SKIP,
-        limit=None,
-        reason="there is no baseline",
-        next=("keep this run with --save FILE",),
-    )
-    gates = (skipped, replace(skipped, device="gpu:1"), replace(skipped, id="copy"))
-    lines = [line.strip() for line in drawn(*gates, width=120).splitlines()]
-
-    assert lines[5] == (
-        "– matmul on gpu:0-1; copy on gpu:0: 801.2 TFLOP/s: there is no baseline"
-    ), "it has no limit to show"
-    assert lines[6] == "→ keep this run with --save FILE"
 
 
 ROW = replace(
@@ -247,25 +102,68 @@ BEFORE = BaselineUse(
 )
 
 
-def test_a_run_against_a_baseline_is_one_verdict_and_one_table() -> None:
-    moved = replace(ROW, id=f"{ROW.id}/end-to-end", measured=7.5e13)
-    lines = drawn(ROW, moved, GOOD, baseline=BEFORE, profile=None, width=120).splitlines()
+def eight(**changes: Any) -> list[Gate]:
+    """Return the gates of eight GPUs, each with a figure of its own."""
+    return [replace(GOOD, device=f"gpu:{at}", measured=800.0 + at, **changes) for at in range(8)]
 
-    assert lines[2] == (
-        "PASS  2 of 2 rows keep 95 % of before.json (2026-11-22, driver 575.64.05): "
-        "nothing got slower; 1 check passed"
+
+def causes() -> dict[str, tuple[Gate, ...]]:
+    """Return gates that share a cause, a step or a figure, by what is shown of them."""
+    raw = replace(BAD, unit="FLOP/s", measured=5.9e14, limit=6.1e14)
+    passed = replace(raw, status=GateStatus.PASS, reason=None)
+    silent = replace(
+        GOOD,
+        status=GateStatus.INCONCLUSIVE,
+        measured=None,
+        limit=None,
+        class_=GateClass.ENVIRONMENT,
+        next=("run it again when the machine is idle",),
     )
-    assert lines[4].split() == ["device", "row", "before", "now", "change", "90", "%", "interval"]
-    assert lines[5].split() == [
-        *("✓", "gpu:0", "matmul", "float32", "cublas", "75.0", "74.0", "TFLOP/s"),
-        *("-1.3", "%", "-2.7", "to", "+0.0", "%"),
-    ]
-    assert "cublas with transfers   75.0 75.0 TFLOP/s +0.0 %" in lines[6]
-    assert len(lines) == 7, "what passed stands in the table"
+    silent_ones = (
+        replace(silent, id=name, device=device, reason=f"{device} gave no answer within 84 s")
+        for name in ("matmul", "copy", "processes")
+        for device in ("gpu:3", "gpu:4", "gpu:5")
+    )
+    hot = (
+        replace(BAD, device=f"gpu:{at}", measured=600.0 + at, reason=f"{at}.5 % below 795: heat")
+        for at in range(5)
+    )
+    skipped = replace(
+        GOOD,
+        status=GateStatus.SKIP,
+        limit=None,
+        reason="there is no baseline",
+        next=("keep this run with --save FILE",),
+    )
+    two_steps = ("list them: gpucheck list --processes; run it again then",)
+    return {
+        "what failed has its figure, limit, class, reason and step": (GOOD, BAD),
+        "a figure without a prefix of its own gets one": (raw,),
+        "two such figures": (passed, replace(passed, device="gpu:8", measured=6e14)),
+        "eight GPUs that pass are counted": (*eight(),),
+        "one cause is said once with the rows it touches": (*silent_ones, GOOD, BAD),
+        "gates with the same steps keep their figures": (*hot,),
+        "a step of two things is two": (replace(BAD, next=two_steps),),
+        "what is skipped says once what would help": (
+            skipped, replace(skipped, device="gpu:1"), replace(skipped, id="copy"),
+        ),
+    }  # fmt: skip
 
 
-def test_every_device_has_its_row_with_its_interval() -> None:
-    bad = replace(
+def verdicts() -> dict[str, tuple[Gate, ...]]:
+    return {
+        "passed": (GOOD,),
+        "failed": (BAD,),
+        "undecided": (replace(BAD, status=GateStatus.INCONCLUSIVE),),
+        "skipped": (replace(GOOD, status=GateStatus.SKIP),),
+        "passed with a warning": (replace(GOOD, warning=True, reason="close"),),
+        "failed, which only warns": (replace(BAD, severity=Severity.WARN),),
+    }
+
+
+def beside_a_baseline() -> dict[str, tuple[Gate, ...]]:
+    moved = replace(ROW, id=f"{ROW.id}/end-to-end", measured=7.5e13)
+    hot = replace(
         ROW,
         device="gpu:3",
         status=GateStatus.FAIL,
@@ -274,28 +172,48 @@ def test_every_device_has_its_row_with_its_interval() -> None:
         reason="20.0 % worse, 5 % is allowed; heat",
         next=("cool it",),
     )
-    gates = [bad if at == 3 else replace(ROW, device=f"gpu:{at}") for at in range(8)]
+    return {
+        "what passed stands in one table": (ROW, moved, GOOD),
+        "every device has its row with its interval": tuple(
+            hot if at == 3 else replace(ROW, device=f"gpu:{at}") for at in range(8)
+        ),
+        "what is allowed has a column where it differs": (
+            ROW, replace(ROW, id=f"{ROW.id}/end-to-end", tolerance_percent=8.0),
+        ),
+    }  # fmt: skip
 
-    lines = drawn(*gates, baseline=BEFORE, profile=None, width=100).splitlines()
 
-    assert lines[2].startswith("FAIL  1 of 8 rows over 5 % slower than before.json")
-    assert [line.split()[:2] for line in lines[5:13]] == [
-        ["✗" if at == 3 else "✓", f"gpu:{at}"] for at in range(8)
-    ]
-    assert all("-2.7 to +0.0 %" in line for line in lines[5:13])
-    at = lines.index(
-        "✗ matmul float32 cublas on gpu:3: 60.0 TFLOP/s, at least 739 FLOP/s (thermal)"
+def test_gates_are_shown_as_recorded() -> None:
+    screens = {}
+    for name, gates in (causes() | verdicts()).items():
+        screens[name] = drawn(*gates, width=100)
+        screens[f"{name}, with -v"] = drawn(*gates, width=100, verbosity=1)
+    for name, gates in beside_a_baseline().items():
+        screens[name] = drawn(*gates, baseline=BEFORE, profile=None, width=120)
+    screens["quiet leaves out what passed"] = drawn(GOOD, BAD, verbosity=-1)
+    warned = replace(result(*verdicts()["passed with a warning"]), profile=USE)
+    screens["with --strict a warning fails"] = render(report(warned, code=ExitCode.BAD), View())
+    text = in_sections(screens)
+
+    assert text == recorded("gates-view", text)
+
+
+def test_an_interruption_is_told_by_the_verdict_alone() -> None:
+    stopped = replace(
+        GOOD,
+        id="processes",
+        status=GateStatus.INCONCLUSIVE,
+        reason="the process that measured gpu:0 was interrupted",
+        evidence=(Evidence("worker-interrupted", "1 of 5 processes"),),
     )
-    assert lines[at + 1].strip() == "20.0 % worse, 5 % is allowed; heat"
+    found = replace(result(GOOD, stopped), profile=USE)
+    texts = [
+        render(report(found, code=code), View())
+        for code in (ExitCode.INTERRUPTED, ExitCode.INCONCLUSIVE)
+    ]
 
-
-def test_what_is_allowed_has_a_column_only_where_it_differs() -> None:
-    other = replace(ROW, id=f"{ROW.id}/end-to-end", tolerance_percent=8.0)
-    lines = drawn(ROW, other, baseline=BEFORE, profile=None, width=120).splitlines()
-
-    assert lines[4].split()[-1] == "allowed"
-    assert [line.split()[-2:] for line in lines[5:7]] == [["-5", "%"], ["-8", "%"]]
-    assert "keep enough of before.json" in lines[2]
+    assert ["was interrupted" in text for text in texts] == [False, True]
+    assert texts[0].splitlines()[-1] == "INTERRUPTED  2 checks: 1 undecided, 1 passed"
 
 
 def shown(factor: float = 1.0, view: View | None = None, driver: str = "580.95.05") -> str:
@@ -312,64 +230,20 @@ def shown(factor: float = 1.0, view: View | None = None, driver: str = "580.95.0
     )
 
 
-def test_rows_of_the_processor_are_named_as_bench_names_them() -> None:
-    ids = ("copy/numpy-1-thread/float32/8x8/threads=1", "copy/numpy/float32/8x8/threads=2")
-
-    assert [*row_names(ids).values()] == [
-        "copy float32 numpy, 1 thread",
-        "copy float32 numpy, 2 threads",
-    ]
-
-
-def test_rows_of_frameworks_are_named_as_bench_names_them() -> None:
-    ids = (
-        "softmax/softmax-1-thread/float32/8x8/framework=jax/form=jax.jit/threads=1",
-        "softmax/softmax/float32/8x8/framework=pytorch/form=eager/threads=2",
-        "transfer/to-gpu-pinned/float32/8x8/framework=pytorch/form=eager",
+def test_comparisons_are_shown_as_recorded() -> None:
+    same = compare_runs(run(), run(), files=(Path("a.json"), Path("b.json")))
+    row = replace(same.rows[0], unit="GB/s", first=2036.4, second=801.5, interval=(0.01, 400.0))
+    wide = report(replace(same, rows=(row,)), command="compare")
+    text = in_sections(
+        {
+            "a row that is slower": shown(0.9),
+            "nothing got slower": shown(),
+            "keys that differ": shown(driver="590.1"),
+            "a profile's unit gets no second prefix": render(wide, View(width=120)),
+        }
     )
 
-    assert [*row_names(ids).values()] == [
-        "softmax float32 jax.jit, 1 thread",
-        "softmax float32 PyTorch eager, 2 threads",
-        "transfer float32 PyTorch eager to GPU, pinned",
-    ]
-
-
-def test_rows_that_differ_in_their_batches_say_how_many_images() -> None:
-    ids = (
-        "batch/batch/float32/1/framework=pytorch/form=eager/threads=2",
-        "batch/numpy/float32/64/threads=2",
-        "train/numpy/float32/100/threads=2",
-        "train/numpy/float32/512/threads=2",
-    )
-
-    assert [*row_names(ids).values()] == [
-        "batch float32 PyTorch eager, 1 image, 2 threads",
-        "batch float32 numpy, 64 images, 2 threads",
-        "train float32 numpy, batches of 100 images, 2 threads",
-        "train float32 numpy, batches of 512 images, 2 threads",
-    ]
-
-
-def test_a_row_shows_ratio_interval_and_verdict() -> None:
-    text = shown(0.9)
-
-    (line,) = [line for line in text.splitlines() if line.startswith("✗ gpu:0")]
-    assert line.split()[5:] == [
-        *("700", "630", "TFLOP/s", "-10.0", "%", "-10.8", "to", "-9.2", "%"),
-    ]
-    said = " ".join(text.split())
-    assert "no load, no throttling and no limit explains it" in said
-    assert "(hardware)" in said
-    assert text.splitlines()[2] == (
-        "FAIL  1 of 1 row over 5 % slower than a.json (2026-11-21, driver 580.95.05)"
-    )
-
-
-def test_a_good_comparison_is_short() -> None:
-    assert len(shown().splitlines()) == 6
-    assert "PASS  1 of 1 row keeps 95 % of a.json" in shown()
-    assert "nothing got slower" in shown()
+    assert text == recorded("compare-view", text)
 
 
 @pytest.mark.parametrize("width", [20, 40, 60, 80])
@@ -382,12 +256,26 @@ def test_narrow_terminals_get_all_of_it_without_a_cut(width: int) -> None:
         assert part in joined
 
 
-def test_the_differing_keys_are_named() -> None:
-    assert "driver: 580.95.05 -> 590.1" in shown(driver="590.1")
+@pytest.mark.parametrize(
+    ("row_id", "other_id", "name"),
+    [
+        ("copy/numpy-1-thread/float32/8x8/threads=1", "copy/numpy/float32/8x8/threads=2",
+         "copy float32 numpy, 1 thread"),
+        ("softmax/softmax-1-thread/float32/8x8/framework=jax/form=jax.jit/threads=1",
+         "softmax/softmax/float32/8x8/framework=pytorch/form=eager/threads=2",
+         "softmax float32 jax.jit, 1 thread"),
+        ("transfer/to-gpu-pinned/float32/8x8/framework=pytorch/form=eager", "",
+         "transfer float32 PyTorch eager to GPU, pinned"),
+        ("batch/batch/float32/1/framework=pytorch/form=eager/threads=2",
+         "batch/numpy/float32/64/threads=2", "batch float32 PyTorch eager, 1 image, 2 threads"),
+        ("train/numpy/float32/100/threads=2", "train/numpy/float32/512/threads=2",
+         "train float32 numpy, batches of 100 images, 2 threads"),
+    ],
+)  # fmt: skip
+def test_rows_are_named_as_bench_names_them(row_id: str, other_id: str, name: str) -> None:
+    names = row_names([row_id, other_id] if other_id else [row_id])
 
-
-def test_ascii_terminals_get_ascii() -> None:
-    assert shown(0.9, View(width=60, unicode=False)).isascii()
+    assert names[row_id] == name
 
 
 def test_outside_text_cannot_steer_the_terminal() -> None:
@@ -395,16 +283,6 @@ def test_outside_text_cannot_steer_the_terminal() -> None:
 
     assert "\x1b" not in text
     assert "\x00" not in text
-
-
-def test_a_profiles_unit_gets_no_second_prefix_and_a_wide_interval_is_cut() -> None:
-    found = compare_runs(run(), run(), files=(Path("a.json"), Path("b.json")))
-    row = replace(found.rows[0], unit="GB/s", first=2036.4, second=801.5, interval=(0.01, 400.0))
-    text = render(report(replace(found, rows=(row,)), command="compare"), View(width=120))
-
-    assert " 2036 " in text
-    assert "801.5 GB/s" in text
-    assert "-99.0 to over +1000 %" in text
 
 
 PROBLEM = Problem(
@@ -425,48 +303,30 @@ def file(*problems: Problem) -> ProfileFile:
     return ProfileFile(path=PATH, name="nodes", version=3, description="d", problems=problems)
 
 
-@pytest.mark.parametrize("width", [40, 120])
-def test_a_mistake_is_told_as_compilers_do(width: int) -> None:
-    text = drawn_profile(ProfileResult(action=ProfileAction.LINT, files=(file(PROBLEM),)), width)
-
-    assert f"{PATH}:17 mistake wrong-unit\n" in text
-    assert "fix: Did you mean 'GB/s'?" in text
-    assert text.startswith("FAIL  1 mistake in 1 of 1 profile\n")
-
-
-def test_a_limit_is_one_statement() -> None:
-    limits = explain(load_profile("default"), "H100 SXM")
-
-    lines = drawn_profile(
-        ProfileResult(action=ProfileAction.EXPLAIN, files=(file(),), limits=limits), width=100
-    ).splitlines()
-
-    assert "on H100 SXM" in lines
-    assert (
-        "matmul-bfloat16  at least 622 TFLOP/s  63 % of 989 (good boards reach 74 %, less 15 %)"
-        in lines
-    )
-    assert "throttle-power-brake       at most 0 s" in [
-        " ".join([line[:26], line[27:].strip()]) for line in lines
-    ]
-
-
-def test_boards_that_are_left_out_are_counted() -> None:
-    found = ProfileResult(action=ProfileAction.EXPLAIN, files=(file(),), boards_left_out=24)
-
-    assert drawn_profile(found).splitlines()[-1] == "24 boards that are not here: add --all-boards"
-
-
-@pytest.mark.parametrize("width", [50, 80])
-def test_profiles_are_a_table_with_name_time_and_purpose(width: int) -> None:
+def test_profiles_are_shown_as_recorded() -> None:
     listed = replace(file(), seconds=75.0, description="minutes: speed and heat of a node")
+    explained = ProfileResult(
+        action=ProfileAction.EXPLAIN, files=(file(),), boards_left_out=24,
+        limits=explain(load_profile("default"), "H100 SXM"),
+    )  # fmt: skip
+    found = {
+        "a mistake is told as compilers do": ProfileResult(
+            action=ProfileAction.LINT, files=(file(PROBLEM),)
+        ),
+        "limits, and boards that are left out": explained,
+        "profiles with name, time and purpose": ProfileResult(
+            action=ProfileAction.LIST, files=(listed,)
+        ),
+    }
+    text = in_sections(
+        {
+            f"{name}, {width} columns": drawn_profile(result, width)
+            for name, result in found.items()
+            for width in (50, 100)
+        }
+    )
 
-    lines = drawn_profile(ProfileResult(action=ProfileAction.LIST, files=(listed,)), width)
-
-    assert lines.splitlines()[:2] == [
-        "name   takes      for",
-        "nodes  from 75 s  speed and heat of a node",
-    ]
+    assert text == recorded("profile-view", text)
 
 
 # ------------------------------------------------------------------------------------ screens
