@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import pytest
 
-from gpucheck.detect.checks.gpu_health import PCIE_WIDTH, ROW_REMAPPING
+from gpucheck.detect.checks.gpu_health import PCIE_WIDTH, ROW_REMAPPING, GpuCheck
 from gpucheck.detect.machine import Machine
-from gpucheck.drivers.evidence import HealthReading
+from gpucheck.detect.model import Finding
+from gpucheck.drivers.evidence import GpuHealthReading, HealthReading
 from gpucheck.drivers.native import BINDING_TOO_OLD
 from gpucheck.drivers.native import NOT_SUPPORTED as NOT_OFFERED_HERE
 from gpucheck.drivers.nvml.binding import error_of
-from gpucheck.drivers.readings import ProbeFailure
+from gpucheck.drivers.readings import GpuReading, ProbeFailure
 from gpucheck.report.envelope import CheckStatus
-from tests.detect.checks.healthy import pairs_of
 from tests.fakes.probes import FakeProbes, gpu_reading, healthy, reading_of
 
 NOT_SUPPORTED = {"remapped_rows_failed": "not supported by this GPU (NVML error 3)"}
 DENIED = {"remapped_rows_failed": "no permission to read it (NVML error 4)"}
+
+
+def pairs_of(*pairs: tuple[GpuReading, GpuHealthReading], check: GpuCheck) -> list[Finding]:
+    """Return what a check says of these GPUs."""
+    probes = FakeProbes(
+        readings=reading_of(*(gpu for gpu, _ in pairs)),
+        health_reading=HealthReading(gpus=tuple(health for _, health in pairs)),
+    )
+    return check.check(Machine(probes))
 
 
 def test_many_healthy_gpus_are_one_finding() -> None:
