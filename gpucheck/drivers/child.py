@@ -19,8 +19,15 @@ from gpucheck.drivers.start_child import OWN_GROUP
 
 TYPE_CHECKING = False  # the name that type checkers know, without the import of typing
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from typing import Any
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from typing import Any, TypeVar
+
+    from gpucheck.drivers.readings import ProbeFailure
+
+    Reading = TypeVar("Reading")
+    #: What the silence of a child means, and what its death does: a code, and a sentence with a
+    #: place for the deadline, or for how it ended.
+    Words = tuple[tuple[str, str], tuple[str, str]]
 
 _HERE = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - pathlib is slow to import
 #: Runs every script, and ends with us.
@@ -48,19 +55,26 @@ _KILLED: set[int] = set()
 SHARE_AFTER_A_HANG = 0.25
 
 
-class ChildSilentError(Exception):
+class ChildError(Exception):
+    """The child gave no complete answer; `ending` ends a sentence about that."""
+
+    def __init__(self, text: str, ending: str) -> None:
+        super().__init__(text)
+        self.ending = ending
+
+
+class ChildSilentError(ChildError):
     """The child did not finish its answer before the deadline (seconds)."""
 
     def __init__(self, deadline_s: float) -> None:
-        super().__init__(f"no answer within {deadline_s:g} s")
-        self.deadline_s = deadline_s
+        super().__init__(f"no answer within {deadline_s:g} s", f"{deadline_s:g} s")
 
 
-class ChildDiedError(Exception):
+class ChildDiedError(ChildError):
     """The child ended before its answer was complete; `how` names the signal or exit code."""
 
     def __init__(self, how: str) -> None:
-        super().__init__(how)
+        super().__init__(how, how)
         self.how = how
 
 
@@ -298,6 +312,79 @@ class Child:
 
     #: A child only reads, so killing one that has answered loses nothing.
     close = abandon
+
+
+def explain(error: ChildError, words: Words) -> ProbeFailure:
+    """Return what it means that a child gave no complete answer."""
+    from gpucheck.drivers.readings import ProbeFailure
+
+    code, sentence = words[isinstance(error, ChildDiedError)]
+    return ProbeFailure(code=code, message=sentence.format(error.ending))
+
+
+def ask_once(
+    kind: Callable[..., Reading], start: Callable[[], Child], deadline_s: float, words: Words
+) -> Reading:
+    """Return a child's one answer as a record of this kind, or one whose `failure` says why not."""
+    from gpucheck.report.codec import DecodeError, from_plain
+
+    try:
+        with start() as child:
+            answer: Reading = from_plain(kind, next(child.documents(deadline_s)))  # type: ignore[arg-type]
+            return answer
+    except ChildError as error:
+        return kind(failure=explain(error, words))
+    except DecodeError as error:
+        return kind(failure=explain(ChildDiedError(str(error)), words))
+
+
+def take_failure(documents: list[dict[str, Any]]) -> ProbeFailure | None:
+    """Remove the failure, with which an answer may end, from its documents and return it."""
+    from gpucheck.drivers.readings import ProbeFailure
+
+    if not documents or documents[-1].get("part") != "failure":
+        return None
+    failure = documents.pop()
+    del failure["part"]
+    return ProbeFailure(**failure)
+
+
+class Session:
+    """A child that answers several requests: the first one starts it, a failure ends it.
+
+    `child` is the one that answers; it may have been started before.
+    """
+
+    def __init__(
+        self, start: Callable[[], Child], words: Words, child: Child | None = None
+    ) -> None:
+        self._start = start
+        self._words = words
+        self.child = child
+
+    def ask(
+        self, request: Mapping[str, Any], read: Callable[[Child], Iterable[dict[str, Any]]]
+    ) -> tuple[list[dict[str, Any]], ProbeFailure | None]:
+        """Return the documents of an answer that came in time, and the failure that ended it."""
+        documents: list[dict[str, Any]] = []
+        try:
+            if self.child is None:
+                self.child = self._start()
+            self.child.ask(request)
+            for document in read(self.child):
+                documents.append(document)  # noqa: PERF402 - answers before a failure are kept
+            failure = take_failure(documents)
+        except ChildError as error:
+            failure = explain(error, self._words)
+        if failure is not None:
+            self.close()
+        return documents, failure
+
+    def close(self) -> None:
+        """End the child."""
+        if self.child is not None:
+            self.child.close()
+            self.child = None
 
 
 def _collect_killed() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sys
 
-from gpucheck.drivers.child import Child, ChildDiedError, ChildSilentError
+from gpucheck.drivers.child import Child, ChildDiedError, ChildError, ChildSilentError
 
 TYPE_CHECKING = False  # the name that type checkers know, without the import of typing
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def read_in_time(
                 left.remove(document["pid"])
                 if document["text"] is not None:
                     found[document["pid"]] = document["text"]
-        except (ChildSilentError, ChildDiedError) as error:
+        except ChildError as error:
             reader.abandon()
             given_up += 1
             del left[: isinstance(error, ChildSilentError)]

@@ -13,8 +13,9 @@ from gpucheck.drivers.child import SHARE_AFTER_A_HANG, Child, ChildDiedError
 from gpucheck.drivers.host.environment import gpu_variables, read_host
 from gpucheck.drivers.host.sysfs import count_gpus, driver_can_limit, read_kernel
 from gpucheck.drivers.interface import NvmlRequest
-from gpucheck.drivers.nvml.client import NOT_ANSWERING, NvmlSession
+from gpucheck.drivers.nvml.client import NvmlSession
 from gpucheck.drivers.readings import (
+    HUNG,
     CudaReading,
     GpuReading,
     KernelReading,
@@ -93,7 +94,7 @@ class LiveProbes:
 
     def _note_hang(self, failure: ProbeFailure | None) -> None:
         """Remember that the driver has missed a deadline."""
-        if failure is not None and failure.code == NOT_ANSWERING:
+        if failure is not None and failure.code == HUNG:
             self._hung = True
 
     def nvml(self, request: NvmlRequest) -> NvmlReading:

@@ -14,13 +14,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from gpucheck.drivers.child import Child, ChildDiedError, ChildSilentError
+from gpucheck.drivers.child import Child, ChildError, explain
 from gpucheck.drivers.cuda.refusal_worker import BEYOND_BYTES
 from gpucheck.drivers.host import capped_groups
 from gpucheck.drivers.host.cgroups import MOUNT
 from gpucheck.drivers.interrupts import DeferredStops
 from gpucheck.drivers.nvml.client import NvmlSession
-from gpucheck.drivers.readings import ProbeFailure
+from gpucheck.drivers.readings import HUNG, ProbeFailure
 from gpucheck.memlimit.model import HardGpu, HardLimit, LimitedRun, MemoryLimit, RunGpu
 from gpucheck.report.errors import BadAnswerError, InconclusiveError, LaunchError, MissingError
 from gpucheck.report.text import binary_bytes
@@ -33,6 +33,10 @@ ANSWER_S = 5.0
 #: systemd starts a scope within a second; a CUDA context takes seconds on a large machine.
 START_S = 30.0
 PROOF_S = 120.0
+PROOF_WORDS = (
+    (HUNG, "CUDA did not answer within {}"),
+    ("cuda-child-died", "the process that asks for memory {}"),
+)
 #: So long systemd may take to remove an empty scope, before we do.
 _SYSTEMD_S = 0.5
 #: Drivers allocate in blocks of 2 MiB, and may round a limit up to one.
@@ -303,10 +307,8 @@ class CappedRun:
                     if "uuid_hex" not in document:
                         raise _not_proved(reason=document["failure"]["message"])
                     found[document["uuid_hex"]] = document
-        except ChildSilentError:
-            raise _not_proved(reason=f"CUDA did not answer within {PROOF_S:g} s") from None
-        except ChildDiedError as error:
-            raise _not_proved(reason=f"the process that asks for memory {error.how}") from None
+        except ChildError as error:
+            raise _not_proved(reason=explain(error, PROOF_WORDS).message) from None
         return found
 
     # --------------------------------------------------------------------------------- the end

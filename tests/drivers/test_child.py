@@ -89,7 +89,7 @@ def test_a_silent_child_is_given_up_at_the_deadline(start: Start) -> None:
     with pytest.raises(ChildSilentError) as caught:
         next(child.documents(0.1))
 
-    assert caught.value.deadline_s == 0.1
+    assert caught.value.ending == "0.1 s"
     wait_until(lambda: not is_running(pid))
 
 

@@ -344,7 +344,7 @@ def test_more_than_the_limit_was_granted(root: Path, monkeypatch: pytest.MonkeyP
         ([{"end": True}], "CUDA does not show the GPU"),
         ([{"uuid_hex": DIGITS, "failure": {"message": "busy"}}, {"end": True}], ": busy"),
         ([{"failure": {"message": "no driver"}}], "no driver"),
-        ([ChildSilentError(1.0)], "CUDA did not answer within 120 s"),
+        ([ChildSilentError(120)], "CUDA did not answer within 120 s"),
         ([{"uuid_hex": DIGITS}, ChildDiedError("was killed")], "asks for memory was killed"),
         ([ChildDiedError("ended with code 1")], "asks for memory ended with code 1"),
     ],

@@ -7,26 +7,31 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gpucheck.drivers.child import Child, ChildDiedError, ChildSilentError
+from gpucheck.drivers.child import Child, ChildDiedError, ChildError, ask_once, explain
 from gpucheck.drivers.evidence import LaunchedReading, LaunchReading
-from gpucheck.drivers.readings import CudaReading, ProbeFailure
+from gpucheck.drivers.readings import HUNG, CudaReading, ProbeFailure
 from gpucheck.report.codec import DecodeError, from_plain
 
 WORKER = "gpucheck.drivers.cuda.worker"
 CUPY_SCRIPT = str(Path(__file__).with_name("cupy_kernel_test_child.py"))
+LISTING = (
+    (HUNG, "the CUDA driver did not answer within {}"),
+    ("cuda-child-died", "the process that asks the CUDA driver {}"),
+)
+LAUNCHING = (
+    (HUNG, "the kernel was not run within {}"),
+    ("launch-died", "the process that runs the kernel {}"),
+)
 #: For CuPy's first three kernels, which take 2 s each where two processors are busy.
 COMPILE_S = 60.0
 #: The code and the text of a timeout, by the last stage that CuPy finished.
 LATE = {
-    None: ("import-not-finished", "it was still being imported after"),
-    "imported": (
-        "compile-not-finished",
-        "it had not compiled and run a kernel after",
-    ),
-    "compiled": ("fails-on-the-gpu", "it did not finish a kernel that it had compiled within"),
+    None: ("import-not-finished", "it was still being imported after {}"),
+    "imported": ("compile-not-finished", "it had not compiled and run a kernel after {}"),
+    "compiled": ("fails-on-the-gpu", "it did not finish a kernel that it had compiled within {}"),
 }
 #: After these the driver is not used again.
-UNDECIDED = frozenset({"driver-not-answering", "launch-died"})
+UNDECIDED = frozenset({HUNG, "launch-died"})
 
 
 def read_cuda(
@@ -36,15 +41,9 @@ def read_cuda(
 
     `child` is one that has already been started with it.
     """
-    try:
-        with child or Child(WORKER, environment=environment) as child:
-            return from_plain(CudaReading, next(child.documents(deadline_s)))
-    except ChildSilentError:
-        message = f"the CUDA driver did not answer within {deadline_s:g} s"
-        return CudaReading(failure=ProbeFailure(code="driver-not-answering", message=message))
-    except ChildDiedError as error:
-        message = f"the process that asks the CUDA driver {error.how}"
-        return CudaReading(failure=ProbeFailure(code="cuda-child-died", message=message))
+    return ask_once(
+        CudaReading, lambda: child or Child(WORKER, environment=environment), deadline_s, LISTING
+    )
 
 
 # ------------------------------------------------------------------------------- kernel self-test
@@ -94,15 +93,10 @@ def _launch_by_libcuda(
 ) -> LaunchReading:
     # Our kernel is PTX. A program with code for this GPU does not need the driver's compiler.
     allowed = {name: text for name, text in environment.items() if name != "CUDA_DISABLE_PTX_JIT"}
-    try:
-        with Child(WORKER, "every" if every_gpu else "first", environment=allowed) as child:
-            return from_plain(LaunchReading, next(child.documents(deadline_s)))
-    except ChildSilentError:
-        message = f"the kernel was not run within {deadline_s:g} s"
-        return LaunchReading(failure=ProbeFailure(code="driver-not-answering", message=message))
-    except (ChildDiedError, DecodeError) as error:
-        message = f"the process that runs the kernel {error}"
-        return LaunchReading(failure=ProbeFailure(code="launch-died", message=message))
+    devices = "every" if every_gpu else "first"
+    return ask_once(
+        LaunchReading, lambda: Child(WORKER, devices, environment=allowed), deadline_s, LAUNCHING
+    )
 
 
 def _launch_by_cupy(
@@ -138,10 +132,8 @@ def _launch_by_cupy(
                 # For a further device it may have to compile again.
                 stage = "imported" if waiting else "compiled"
                 report_progress("running a kernel through CuPy")
-    except ChildSilentError as error:
-        code, missed = LATE[stage]
-        message = f"{missed} {error.deadline_s:g} s"
-        return (), ProbeFailure(code=code, message=message)
-    except (ChildDiedError, DecodeError, KeyError) as error:
-        message = f"the process that runs CuPy {error}"
-        return (), ProbeFailure(code="trial-died", message=message)
+    except (DecodeError, KeyError) as error:
+        failure: ChildError = ChildDiedError(str(error))
+    except ChildError as error:
+        failure = error
+    return (), explain(failure, (LATE[stage], ("trial-died", "the process that runs CuPy {}")))

@@ -14,9 +14,10 @@ import re
 import stat
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
-from gpucheck.drivers.child import Child, ChildDiedError, ChildSilentError
+from gpucheck.drivers.child import Child, ChildError
 from gpucheck.drivers.evidence import (
     LibrariesReading,
     LibraryReading,
@@ -278,14 +279,11 @@ def _expected(root: Path) -> tuple[str, ...]:
 def open_nodes(paths: Iterable[str], root: Path, *, deadline_s: float) -> Mapping[str, str | None]:
     """Open each node in a child; return its error or None. Those not tried in time are left out."""
     opened: dict[str, str | None] = {}
-    try:
-        with Child(__name__, str(root), *paths) as child:
-            for document in child.documents(deadline_s):
-                if "path" not in document:
-                    break
-                opened[document["path"]] = document["error"]
-    except (ChildSilentError, ChildDiedError):
-        pass
+    with suppress(ChildError), Child(__name__, str(root), *paths) as child:
+        for document in child.documents(deadline_s):
+            if "path" not in document:
+                break
+            opened[document["path"]] = document["error"]
     return opened
 
 

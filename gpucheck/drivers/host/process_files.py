@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from gpucheck.drivers.child import Child, ChildDiedError, ChildSilentError
+from gpucheck.drivers.child import Child, ChildError, explain
 from gpucheck.drivers.evidence import (
     AncestorReading,
     CgroupReading,
@@ -31,6 +31,7 @@ from gpucheck.drivers.host.files import MIB, read_file
 from gpucheck.drivers.host.process_tree import ProcessTree, Stat, read_stat
 from gpucheck.drivers.host.processes import identify, is_in_initial_namespace
 from gpucheck.drivers.host.sysfs import read_text
+from gpucheck.drivers.readings import HUNG
 from gpucheck.report.codec import from_plain, to_plain
 
 #: A process may have 65,530 mappings (vm.max_map_count), each a line with a path.
@@ -69,6 +70,10 @@ _FROM_FILES = (
     *("environment", "libraries", "frameworks"),
     *("device_files", "devices_present", "cgroup"),
 )
+_WORDS = (
+    (HUNG, "no answer within {}, as from a process that is stuck in the kernel"),
+    ("child-died", "the process that reads them {}"),
+)
 _WORD = r"[\w.+-]{1,60}"
 
 Value = TypeVar("Value")
@@ -79,10 +84,8 @@ def read_process_in_time(pid: int, root: Path, *, deadline_s: float) -> ProcessF
     try:
         with Child(__name__, str(root), str(pid)) as child:
             return from_plain(ProcessFilesReading, next(child.documents(deadline_s)))
-    except ChildSilentError:
-        why = f"no answer within {deadline_s:g} s, as from a process that is stuck in the kernel"
-    except ChildDiedError as error:
-        why = f"the process that reads them {error.how}"
+    except ChildError as error:
+        why = explain(error, _WORDS).message
     # Reading these waits for nothing.
     folder = root / "proc" / str(pid)
     stat = read_stat(folder)

@@ -6,10 +6,11 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from gpucheck.drivers.child import Child, ChildDiedError, ChildSilentError
+from gpucheck.drivers.child import Child, ChildSilentError, Session
 from gpucheck.drivers.interface import NvmlRequest
 from gpucheck.drivers.nvml.start import take
 from gpucheck.drivers.readings import (
+    HUNG,
     LIMIT_FIELDS,
     GpuReading,
     LimitReading,
@@ -27,7 +28,10 @@ if TYPE_CHECKING:
 
 #: Between the two samples of the growing counters.
 SAMPLE_S = 0.1
-NOT_ANSWERING = "driver-not-answering"
+WORDS = (
+    (HUNG, "the NVIDIA driver did not answer within {}"),
+    ("nvml-child-died", "the process that asks NVML {}"),
+)
 #: With persistence mode off the first client wakes each GPU, in about this time; so long is the
 #: first GPU waited for, whose answer tells the mode.
 WAKE_S = 2.0
@@ -36,14 +40,11 @@ FIRST_S = 2.5
 MOST_GIVEN_UP = 3
 
 
-class NvmlSession:
-    """One NVML child: it initialises NVML once and answers any number of requests.
-
-    `child` is one that has already been started; by default the first request starts it.
-    """
+class NvmlSession(Session):
+    """One NVML child: it initialises NVML once and answers any number of requests."""
 
     def __init__(self, child: Child | None = None) -> None:
-        self._child = child
+        super().__init__(take, WORDS, child)
 
     def read(
         self,
@@ -70,7 +71,7 @@ class NvmlSession:
         deadline = _Deadline(deadline_s, wakes=wakes)
         parts, failure = self._ask(message, deadline)
         hung: list[int] = []
-        while failure is not None and failure.code == NOT_ANSWERING and len(hung) < MOST_GIVEN_UP:
+        while failure is not None and failure.code == HUNG and len(hung) < MOST_GIVEN_UP:
             index = _first_without(parts, hung)
             if index is None:
                 break
@@ -134,35 +135,7 @@ class NvmlSession:
         self, request: Mapping[str, Any], deadline: _Deadline
     ) -> tuple[list[dict[str, Any]], ProbeFailure | None]:
         """Return the documents received in time, and the failure that stopped them."""
-        parts: list[dict[str, Any]] = []
-        failure: ProbeFailure | None = None
-        try:
-            if self._child is None:
-                self._child = take()
-            self._child.ask(request)
-            for document in _answers(self._child, request, deadline):
-                parts.append(document)  # noqa: PERF402 - answers before a failure are kept
-            failure = take_failure(parts)
-        except ChildSilentError:
-            message = f"the NVIDIA driver did not answer within {deadline.seconds:g} s"
-            failure = ProbeFailure(code=NOT_ANSWERING, message=message)
-        except ChildDiedError as error:
-            message = f"the process that asks NVML {error.how}"
-            failure = ProbeFailure(code="nvml-child-died", message=message)
-        if failure is not None:
-            self.close()
-        return parts, failure
-
-    @property
-    def child(self) -> Child | None:
-        """The child that answers, if one runs."""
-        return self._child
-
-    def close(self) -> None:
-        """End the child."""
-        if self._child is not None:
-            self._child.close()
-            self._child = None
+        return self.ask(request, lambda child: _answers(child, request, deadline))
 
 
 class _Deadline:
@@ -198,11 +171,10 @@ def _answers(
     """
     behind = gpu_count = 0
     while True:
-        wait_s = deadline.wait_s(alone=behind <= 1)
-        document = child.next_document(wait_s)
+        document = child.next_document(deadline.wait_s(alone=behind <= 1))
         if document is None:
             child.abandon()
-            raise ChildSilentError(wait_s)
+            raise ChildSilentError(deadline.seconds)
         yield document
         behind -= 1
         deadline.note(document, gpu_count)
@@ -228,7 +200,7 @@ def _silent(index: int, deadline_s: float) -> dict[str, Any]:
     """Return the document of a GPU that was given up."""
     message = f"it did not answer in time (deadline {deadline_s:g} s)"
     names = set(GpuReading._fields) - {"index", "unavailable", "failure"} - LIMIT_FIELDS
-    failure = {"code": NOT_ANSWERING, "message": message}
+    failure = {"code": HUNG, "message": message}
     reasons = dict.fromkeys(sorted(names), message)
     return {"part": "gpu", "index": index, "unavailable": reasons, "failure": failure}
 
@@ -239,16 +211,7 @@ def _given_up(hung: Sequence[int], deadline_s: float, failure: ProbeFailure | No
     message = f"{which} did not answer in time (deadline {deadline_s:g} s)"
     if failure is not None:
         message += f"; and after that: {failure.message}"
-    return ProbeFailure(code=NOT_ANSWERING, message=message)
-
-
-def take_failure(parts: list[dict[str, Any]]) -> ProbeFailure | None:
-    """Remove the failure, with which an answer may end, from its documents and return it."""
-    if not parts or parts[-1]["part"] != "failure":
-        return None
-    failure = parts.pop()
-    del failure["part"]
-    return ProbeFailure(**failure)
+    return ProbeFailure(code=HUNG, message=message)
 
 
 def assemble(parts: Iterable[dict[str, Any]], failure: ProbeFailure | None) -> NvmlReading:

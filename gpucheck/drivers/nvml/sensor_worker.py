@@ -292,6 +292,6 @@ def main(binding_directory: str) -> None:
     try:
         binding = open_nvml()
     except NvmlError as error:
-        write_answer({"part": "failure", "message": error.reason()})
+        write_answer({"part": "failure", "code": error.slug, "message": error.reason()})
         return
     serve(Watch(binding), write_answer)

@@ -6,10 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpucheck.drivers.child import Child, ChildDiedError, ChildSilentError
+from gpucheck.drivers.child import Child, Session
 from gpucheck.drivers.nvml.start import binding_directory
+from gpucheck.drivers.readings import HUNG
 
 _WORKER = "gpucheck.drivers.nvml.sensor_worker"
+_WORDS = (
+    (HUNG, "the NVIDIA driver did not answer within {}"),
+    ("nvml-child-died", "the process that reads the sensors {}"),
+)
 #: Twenty readings a second of up to two GPUs, fewer of more: NVML refreshes its sensors no faster,
 #: and each reading takes the driver's time.
 PERIOD_S = 0.05
@@ -47,17 +52,11 @@ class NvmlSensors:
     ) -> None:
         self.failure = failure
         self._deadline_s = deadline_s
-        self._worker = worker
-        self._child: Child | None = None
+        self._session = Session(lambda: Child(worker, binding_directory()), _WORDS)
 
     def start(self, uuids: Sequence[str]) -> Mapping[str, Mapping[str, Any]]:
         """Start the child and let it read these GPUs; return their facts and counters by UUID."""
         if self.failure is not None:
-            return {}
-        try:
-            self._child = Child(self._worker, binding_directory())
-        except ChildDiedError as error:
-            self.failure = f"the process that reads the sensors {error.how}"
             return {}
         self.period_s = PERIOD_S * max(1, len(uuids) / 2)
         answer = self._ask({"ask": "start", "uuids": list(uuids), "period_s": self.period_s})
@@ -83,24 +82,14 @@ class NvmlSensors:
 
     def close(self) -> None:
         """End the child."""
-        if self._child is not None:
-            self._child.close()
-            self._child = None
+        self._session.close()
 
     def _ask(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the child's one answer; after a failure there are no more."""
-        if self._child is None:
+        """Return the child's one answer; after a failure, or the end, there are no more."""
+        if self.failure is not None or (self._session.child is None and request["ask"] != "start"):
             return {}
-        try:
-            self._child.ask(request)
-            answer = next(iter(self._child.documents(self._deadline_s)))
-        except ChildSilentError:
-            self.failure = f"the NVIDIA driver did not answer within {self._deadline_s:g} s"
-        except ChildDiedError as error:
-            self.failure = f"the process that reads the sensors {error.how}"
-        else:
-            if answer["part"] != "failure":
-                return answer
-            self.failure = answer["message"]
-        self.close()
-        return {}
+        answers, failure = self._session.ask(
+            request, lambda child: [next(child.documents(self._deadline_s))]
+        )
+        self.failure = failure and failure.message
+        return answers[0] if answers else {}

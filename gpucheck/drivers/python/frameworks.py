@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from gpucheck.drivers.child import SHARE_AFTER_A_HANG, Child, ChildDiedError, ChildSilentError
+from gpucheck.drivers.child import SHARE_AFTER_A_HANG, Child, ChildError, explain
 from gpucheck.drivers.evidence import CRASHED, BuildsReading, TrialReading
 from gpucheck.drivers.python.interpreters import (
     Interpreter,
@@ -24,7 +24,7 @@ from gpucheck.drivers.python.interpreters import (
     user_interpreter,
     why_silent,
 )
-from gpucheck.drivers.readings import ProbeFailure
+from gpucheck.drivers.readings import HUNG, ProbeFailure
 from gpucheck.report.codec import DecodeError, from_plain
 
 #: An interpreter answers in a fraction of this; on a stale network file system it may never.
@@ -123,7 +123,6 @@ def software_of(reading: BuildsReading) -> Software:
 TEST_SCRIPT = str(Path(__file__).with_name("framework_test_child.py"))
 #: A cold import of a large framework from a slow disk takes tens of seconds.
 IMPORT_S = 120.0
-NOT_ANSWERING = "driver-not-answering"
 #: The signals of a program's own faults; others come from outside, such as SIGKILL.
 FAULTS = ("SIGSEGV", "SIGBUS", "SIGABRT", "SIGILL", "SIGFPE", "SIGTRAP")
 
@@ -144,8 +143,8 @@ class FrameworkTest:
                 environment=environment,
                 own_group=True,
             )
-        except ChildDiedError as error:
-            self._fail("trial-died", f"the process that imports {name} {error.how}")
+        except ChildError as error:
+            self._fail(error, "", "", f"imports {name}")
 
     def import_(self, deadline_s: float) -> None:
         """Wait until the framework is imported or has reported why it cannot be."""
@@ -156,25 +155,24 @@ class FrameworkTest:
         if self._child is None or self._answer != {"imported": True}:
             return True
         self._child.ask({})
-        self._next(deadline_s, NOT_ANSWERING, "did not finish its work on the GPU within")
-        return self._failure is None or self._failure.code != NOT_ANSWERING
+        self._next(deadline_s, HUNG, "did not finish its work on the GPU within")
+        return self._failure is None or self._failure.code != HUNG
 
     def _next(self, deadline_s: float, code: str, missed: str) -> None:
         if self._child is None:
             return
         try:
             self._answer = next(self._child.documents(deadline_s))
-        except ChildSilentError:
-            self._fail(code, f"{self.name} {missed} {deadline_s:g} s")
-        except ChildDiedError as error:
-            if error.how.endswith(FAULTS):
-                while_ = "being imported" if self._answer is None else "at work on the GPU"
-                self._fail(CRASHED, f"its process {error.how} while it was {while_}")
-            else:
-                self._fail("trial-died", f"the process that runs {self.name} {error.how}")
+        except ChildError as error:
+            self._fail(error, code, missed, f"runs {self.name}")
 
-    def _fail(self, code: str, message: str) -> None:
-        self._failure = ProbeFailure(code=code, message=message)
+    def _fail(self, error: ChildError, code: str, missed: str, task: str) -> None:
+        silence = (code, f"{self.name} {missed} {{}}")
+        death = ("trial-died", f"the process that {task} {{}}")
+        if error.ending.endswith(FAULTS):
+            while_ = "being imported" if self._answer is None else "at work on the GPU"
+            death = (CRASHED, f"its process {{}} while it was {while_}")
+        self._failure = explain(error, (silence, death))
         self.close()
 
     def reading(self) -> TrialReading:
