@@ -227,7 +227,7 @@ def test_the_real_process_says_that_there_is_no_driver_or_reads_one() -> None:
         ("import sys; sys.exit(3)", "ended with code 3"),
         ("print('no json', flush=True); input()", "unreadable answer"),
         ("import time; time.sleep(60)", "did not answer within 0.3 s"),
-        ('print(\'{"part": "failure", "code": "x", "message": "it is broken"}\', flush=True)', "broken"),
+        ('print(\'{"part": "failure", "code": "x", "message": "it is broken"}\')', "broken"),
     ],
 )
 def test_a_broken_process_is_a_reason_and_no_exception(
