@@ -67,11 +67,15 @@ def _gpu_folders(root: Path) -> list[Path]:
 
 
 def count_gpus(root: Path) -> int:
-    """Return the number of NVIDIA GPUs on the PCI bus, at least 1, to scale a deadline."""
+    """Return the number of NVIDIA GPUs, at least 1, to scale a deadline.
+
+    A sandbox may show their device files without the PCI bus.
+    """
+    files = sum(1 for _ in (root / "dev").glob("nvidia[0-9]*"))
     try:
-        return max(1, len(_gpu_folders(root)))
+        return max(1, files, len(_gpu_folders(root)))
     except OSError:
-        return 1
+        return max(1, files)
 
 
 def _read_pci_device(entry: Path) -> PciDeviceReading:

@@ -107,6 +107,16 @@ def test_an_unreadable_bus_is_not_a_bus_without_gpus(tmp_path: Path) -> None:
     assert count_gpus(tmp_path) == 1
 
 
+def test_device_files_count_where_a_sandbox_shows_no_bus(tmp_path: Path) -> None:
+    (tmp_path / "dev").mkdir()
+    for name in (*(f"nvidia{minor}" for minor in range(8)), "nvidiactl", "nvidia-uvm"):
+        (tmp_path / "dev" / name).touch()
+
+    assert count_gpus(tmp_path) == 8
+    write_device(tmp_path, "0000:01:00.0")
+    assert count_gpus(tmp_path) == 8
+
+
 def test_modules_that_are_not_loaded(tmp_path: Path) -> None:
     (tmp_path / "sys/module").mkdir(parents=True)
 
