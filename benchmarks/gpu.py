@@ -27,7 +27,7 @@ from benchmarks.card.checks import run_sanitizer, run_tests
 from benchmarks.card.children import GRACE_S, Children, Ended, StoppedError, stop_when_asked
 from benchmarks.card.figures import LOST, Figure, Notebook, give_up_unfinished, read_figures
 from benchmarks.card.plan import BEGIN_S, BUDGETS, share_seconds
-from benchmarks.card.program import BURN, COMMANDS, Program
+from benchmarks.card.program import COMMANDS, Program, burn_commands
 from benchmarks.card.report import Report
 
 #: Default seconds for all parts.
@@ -99,7 +99,7 @@ class Run:
         self._parts = parts
         self._end_s: float = time.monotonic() + chosen.seconds
         self._output: Path = chosen.output
-        self._further = ["--share", str(chosen.share)]
+        self._share: float = chosen.share
         self._without_torch: bool = chosen.without_torch
 
     @property
@@ -168,7 +168,7 @@ class Run:
         if part == "program":
             figures, remark = self._program.run(part, COMMANDS, seconds)
         elif part == "burn":
-            figures, remark = self._program.run(part, BURN, seconds)
+            figures, remark = self._program.run(part, burn_commands(self._share), seconds)
         elif part == "tests":
             figures, remark = run_tests(self._children, seconds)
         elif part.endswith("check"):
@@ -213,8 +213,8 @@ class Run:
         *,
         alone: bool = False,
     ) -> Ended:
-        words = ["-m", "benchmarks.gpu", "--part", part, "--notes", str(notes), *self._further]
-        words += ["--seconds", str(seconds)]
+        words = ["-m", "benchmarks.gpu", "--part", part, "--notes", str(notes)]
+        words += ["--seconds", str(seconds), "--share", str(self._share)]
         words += ["--without-torch"] if alone or self._without_torch else []
         limit_s = seconds if part == "facts" else seconds + GRACE_S
         return self._children.python(words, limit_s, hangs)

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.card.figures import Figure, Notebook, Timed, compete
+from benchmarks.card.machine import is_encrypted
 from benchmarks.card.rivals import Torch
 from gpucheck.bench.case import Case, CaseOrder
 from gpucheck.bench.model import Verified
@@ -78,9 +79,10 @@ class Bench:
         return board.bytes_per_s if dtype is None else board.flops_per_s.get(dtype)
 
     def link_rate(self) -> float | None:
-        """Return the bytes per second of the card's PCIe link, None if its data take another one.
+        """Return the bytes per second of the card's PCIe link, None if it does not limit copies.
 
-        None also if NVML does not report it.
+        A chip-to-chip link is another one, and confidential computing encrypts. None also if NVML
+        does not report it.
         """
         if self.gpu.facts.is_linked_chip_to_chip:
             return None
@@ -93,6 +95,8 @@ class Bench:
             )
 
             nvmlInit()
+            if is_encrypted():
+                return None
             handle = nvmlDeviceGetHandleByUUID(self.gpu.facts.uuid)
             lane = _LANE_GB_PER_S[nvmlDeviceGetMaxPcieLinkGeneration(handle)]
             return float(1e9 * lane * nvmlDeviceGetMaxPcieLinkWidth(handle))

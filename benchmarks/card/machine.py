@@ -61,6 +61,7 @@ def _told_by_nvml(uuid: str | None) -> dict[str, object]:
         "memory MHz": lambda: nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_MEM),
         "ECC": lambda: "on" if nvml.nvmlDeviceGetEccMode(handle)[0] else "off",
         "MIG": lambda: "on" if nvml.nvmlDeviceGetMigMode(handle)[0] else "off",
+        "confidential computing": lambda: "on" if is_encrypted() else "off",
     }
     for name, ask in asked.items():
         try:
@@ -68,6 +69,18 @@ def _told_by_nvml(uuid: str | None) -> dict[str, object]:
         except nvml.NVMLError as error:
             told[name] = str(error)
     return told
+
+
+def is_encrypted() -> bool:
+    """Return whether confidential computing encrypts what crosses the GPUs' links.
+
+    NVML must be open; a driver that does not know of it has none.
+    """
+    nvml: Any = import_module("pynvml")
+    try:
+        return bool(nvml.nvmlSystemGetConfComputeState().ccFeature)
+    except nvml.NVMLError:
+        return False
 
 
 def _text(value: Any) -> str:

@@ -33,10 +33,17 @@ COMMANDS: Mapping[str, Command] = MappingProxyType(
         "detect --deep": (("detect", "--deep", "--json", "-o"), 120),
     }
 )
-#: A short load at the power limit, in a part of its own.
-BURN: Mapping[str, Command] = MappingProxyType(
-    {"burn": (("bench", "--burn", "10", "--device", "gpu:0", "--json", "-o"), 60)}
-)
+#: Edge of a burn's matrices in a trial without a real card.
+_TRIAL_EDGE = 256
+
+
+def burn_commands(share: float) -> Mapping[str, Command]:
+    """Return the one command of the part `burn`: a short load at the power limit.
+
+    A `share` below 1 shrinks the product to one that a pretended card computes in time.
+    """
+    size = ("--size", str(_TRIAL_EDGE)) if share < 1 else ()
+    return {"burn": (("bench", "--burn", "10", *size, "--device", "gpu:0", "--json", "-o"), 60)}
 
 
 class Program:

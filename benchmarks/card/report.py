@@ -146,9 +146,9 @@ class Report:
         return [figure for figures in self._figures.values() for figure in figures]
 
     def without_figures(self, parts: Sequence[str]) -> list[str]:
-        """Return the parts of which nothing was begun, or nothing came."""
-        begun = {figure.part for figure in self.figures if figure.error != NO_TIME}
-        return [part for part in parts if part not in begun]
+        """Return the parts without any figure: nothing was begun, or all that was begun failed."""
+        measured = {figure.part for figure in self.figures if figure.error is None}
+        return [part for part in parts if part not in measured]
 
     def put(self, part: str, figures: Sequence[Figure]) -> None:
         """Replace a part's figures."""

@@ -7,7 +7,9 @@ import re
 import shlex
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
 
+import pynvml
 import pytest
 
 from benchmarks import gpu
@@ -77,11 +79,27 @@ def test_the_verdict_is_the_worst_bar(changes: dict[str, object], verdict: str) 
 
 
 @pytest.mark.parametrize(
-    ("name", "link"), [("NVIDIA H100 PCIe", 16 * 3.938e9), ("NVIDIA GH200 480GB", None)]
+    ("name", "encrypted", "link"),
+    [
+        ("NVIDIA H100 PCIe", False, 16 * 3.938e9),
+        ("NVIDIA H100 PCIe", None, 16 * 3.938e9),  # the driver does not say
+        ("NVIDIA H100 PCIe", True, None),
+        ("NVIDIA GH200 480GB", False, None),
+    ],
 )
-def test_a_chip_to_chip_link_is_not_held_against_pcie(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str, link: float | None
+def test_only_a_plain_link_is_held_against_pcie(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    name: str,
+    encrypted: bool | None,
+    link: float | None,
 ) -> None:
+    def state() -> SimpleNamespace:
+        if encrypted is None:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
+        return SimpleNamespace(ccFeature=int(encrypted))
+
+    monkeypatch.setattr("pynvml.nvmlSystemGetConfComputeState", state)
     monkeypatch.setattr("pynvml.nvmlInit", lambda: None)
     monkeypatch.setattr("pynvml.nvmlDeviceGetHandleByUUID", lambda uuid: uuid)
     monkeypatch.setattr("pynvml.nvmlDeviceGetMaxPcieLinkGeneration", lambda handle: 5)
@@ -319,6 +337,15 @@ def test_a_run_of_one_part_leaves_the_others_figures(tmp_path: Path) -> None:
     assert "softmax: `only softmax`" in page
     assert "matmul: `only matmul`" in page
     assert parts_in(reported(tmp_path, "softmax")) == ["matmul", "softmax"]
+
+
+def test_a_part_all_of_whose_figures_failed_has_none(tmp_path: Path) -> None:
+    report = Report(tmp_path, CARD, ["softmax", "burn"])
+    failed = {"ours": None, "error": "it was stopped: its time was over"}
+    report.put("softmax", [figure(), figure(name="float32 64", **failed)])
+    report.put("burn", [figure(part="burn", name="burn", **failed)])
+
+    assert report.without_figures(["softmax", "burn", "matmul"]) == ["burn", "matmul"]
 
 
 @pytest.mark.parametrize("changes", [{"driver": "590.1"}, {"kernels": "def"}])

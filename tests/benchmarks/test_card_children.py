@@ -17,7 +17,7 @@ import pytest
 from benchmarks.card.checks import run_tests
 from benchmarks.card.children import CHECKOUT, Children, Ended, environment
 from benchmarks.card.figures import NO_TIME
-from benchmarks.card.program import BURN, COMMANDS, LATE, Program
+from benchmarks.card.program import COMMANDS, LATE, Program, burn_commands
 from benchmarks.card.redaction import DocumentRedactor
 from benchmarks.gpu import Watch
 from tests.hang_watch import is_running, wait_until
@@ -180,7 +180,14 @@ def test_each_command_of_the_program_leaves_its_document_whatever_becomes_of_the
     assert "detect ended early or badly (code 1)" in remark
 
 
-def test_the_documents_of_an_earlier_part_stay(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("share", "command"),
+    [
+        (1.0, "gpucheck bench --burn 10 --device gpu:0 --json"),
+        (0.002, "gpucheck bench --burn 10 --size 256 --device gpu:0 --json"),
+    ],
+)
+def test_the_documents_of_an_earlier_part_stay(share: float, command: str, tmp_path: Path) -> None:
     def run(words: list[str], most_s: float) -> Ended:
         Path(words[-1]).write_text('{"schema": "new"}')
         return Ended(code=0, said="")
@@ -189,7 +196,7 @@ def test_the_documents_of_an_earlier_part_stay(tmp_path: Path) -> None:
     kept.write_text('{"list": "old", "burn": "old"}')
     children: Any = SimpleNamespace(run=run)
 
-    figures, remark = Program(children, tmp_path, kept).run("burn", BURN, 40)
+    figures, remark = Program(children, tmp_path, kept).run("burn", burn_commands(share), 40)
 
     assert [(figure.part, figure.name, figure.verified) for figure in figures] == [
         ("burn", "burn", True)
@@ -198,6 +205,7 @@ def test_the_documents_of_an_earlier_part_stay(tmp_path: Path) -> None:
     documents = json.loads(kept.read_text())
     assert documents["list"] == "old"
     assert documents["burn"]["document"] == {"schema": "new"}
+    assert documents["burn"]["command"] == command
 
 
 def test_published_documents_name_no_host_user_or_path() -> None:
