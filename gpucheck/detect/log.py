@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from functools import cache
 from io import BufferedIOBase
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpucheck.data import read_table
 from gpucheck.detect.machine import DetectRequest, ignore_progress
@@ -40,28 +40,6 @@ _BEFORE_MATCH = 40
 INTERLEAVED_LINES = 400
 PROGRESS_BYTES = 256 << 20
 
-#: What stands before CUDA's error numbers in what libraries and frameworks print, what must stand
-#: elsewhere in the line, and what directly after the number.
-NUMBER_AFTER: tuple[tuple[bytes, bytes, bytes], ...] = (
-    (b"cuda error", b"", b""),
-    (b"cuda runtime error", b"", b""),
-    (b"cuda failure", b"", b""),
-    (b" error", b"cuda", b":"),
-    (b"(code", b"cuda", b""),
-    (b"code=", b"cuda", b"("),
-    (b"returned", b"cuda", b""),
-    (b"error=", b"thc", b" :"),
-    # Ollama: "cuInit err: 802", "cuda driver library init failure: 802", "cudaSetDevice err: 35".
-    (b"cuinit err", b"", b""),
-    (b"cudasetdevice err", b"", b""),
-    (b"driver library init failure", b"cuda", b""),
-    (b"cudart init failure", b"", b""),
-    (b"failed to get device context", b"cuda", b""),
-    # TensorRT: "CUDA initialization failure with error: 35".
-    (b"cuda initialization failure with error", b"", b""),
-)
-#: What stands after one, and what must stand elsewhere in the line.
-NUMBER_BEFORE: tuple[tuple[bytes, bytes], ...] = ((b" vs. 0)", b"cuda"), (b"] call to cu", b""))
 START_AGAIN = (
     "It is not there now, where gpucheck runs: start the program again. If it comes back, or if "
     "the program ran in a container or with other variables:"
@@ -69,65 +47,13 @@ START_AGAIN = (
 _BETWEEN = b" :(=coden"
 _DIGITS = b"0123456789"
 _MOST_BETWEEN, _MOST_DIGITS = 8, 4
-#: Words of many rules. A text is searched for these, and for one literal of each rule without any
-#: of them; the rules are tried on the lines that were found. That is six times as fast.
-COMMON_WORDS = (
-    *(b"cuda error", b"cuda_error", b"cudaerror", b"cuda-capable", b"cuda driver", b"cuda_visible"),
-    *(
-        b"nccl warn",
-        b"nccl",
-        b"nvrm",
-        b"nvml",
-        b"nvidia-",
-        b"libcu",
-        b"thread: [",
-        b"compiled with",
-    ),
-    *(b"out of memory", b"out_of_mem", b"memoryerror", b"memory limit", b"oom", b"allocat", b"shm"),
-    *(b"exit", b"signal", b"killed", b"term_", b"due to ", b"preempt", b"segmentation"),
-    *(b"fail", b"cannot", b"invalid", b"supported", b"undefined symbol", b"timed out", b"connect"),
-    *(b"rendezvous", b" available", b"cudnn", b" not ", b"error", b" found", b"requir", b"match"),
-    *(b"memory", b"nvidia", b"could", b"unable", b"without", b"module"),
-)
-#: A line that quotes the source of a program, as tracebacks do, is no message: what such a line has
-#: anywhere, and how it begins.
+#: A line that quotes the source of a program, as tracebacks do, is no message: what it may have
+#: anywhere.
 _RAISES = b"raise "
-_BEGINS_SOURCE = (
-    *(b"if ", b"elif ", b"except ", b"print(", b"logger.", b"logging.", b"log.", b"warnings.warn("),
-    *(b"# ", b"// "),
-)
 #: A command at a shell's prompt is none either.
 _PROMPT = b"$ "
-#: A program that tries again what failed has not failed of it: then it says so in another line.
-_TRIES_AGAIN = (
-    *(b"retrying", b"will retry", b"trying batch size", b"attempting to recover"),
-    # Batches that fairseq and others leave out, sizes that are looked for, and cuDNN's algorithms.
-    *(b"skipping batch", b"reducing batch size", b"using default batch-size", b"plan failed with"),
-    # Candidates of autotuners: PyTorch, TensorRT, FlashInfer, TVM.
-    *(b"ignoring this choice", b"for benchmark choice", b"during autotuning", b"autotuner]"),
-    *(b"skipping tactic", b"skipping config", b"skipping test", b"candidate discarded"),
-    b"(ignored)",
-)
-#: Who goes on in another way has not failed either; a warning may be all that says so.
-_FALLS_BACK = (b"falling back", b"falls back", b"fallback to", b"using cpu", b"using the cpu")
-#: What a program says in a line of its own, at most so many lines after the failure, when it goes
-#: on in another way (llama.cpp, ComfyUI) or without a part (ComfyUI's custom nodes, a candidate of
-#: PyTorch's autotuner), or Kubernetes and Ray when there is a place after all.
-_WENT_ON = (
-    *(b"retrying with", b"module for custom nodes"),
-    b"ignoring this choice",
-    *(b"triggered scale-up", b"successfully assigned", b") resized to "),
-)
+#: A program tells at most so many lines after a failure that it went on.
 RETRIED_LINES = 5
-#: How a line ends that tells of a test which went as it should, whatever error its name has
-#: (pytest, unittest), and what else is on such a line (pytest-xdist, CTest, GoogleTest).
-_PASSED_ENDS = (b" passed", b" skipped", b" xfail", b"... ok", b"... expected failure")
-_PASSED_HAS = (
-    *(b"] passed ", b" skipped (", b" passed  ", b"[ run      ] ", b"[       ok ] "),
-    *(b"--- pass: ", b"--- skip: ", b"=== run  ", b"[  passed  ]", b"[  skipped ]"),
-)
-#: How the line of such a test begins: pytest's summary, TAP, and programs that tick it off.
-_PASSED_BEGINS = (b"passed ", b"skipped ", b"xfail ", b"ok ", "✓".encode(), "✔".encode())
 #: What stands shortly before the name of an error in a line that tells what would be done about it.
 _SPEAKS_OF = re.compile(
     rb"if you (?:see|get|encounter|run into)|in case of|to avoid |(?<!\[)hint: |usage: "
@@ -253,6 +179,15 @@ def rules() -> Mapping[str, Rule]:
     return {row["id"]: from_plain(Rule, row, ignored=[]) for row in rows}
 
 
+@cache
+def _words(name: str) -> tuple[Any, ...]:
+    """Return literals that rules share, as bytes, or as tuples of bytes."""
+    return tuple(
+        word.encode() if isinstance(word, str) else tuple(part.encode() for part in word)
+        for word in read_table(TABLE)["words"][name]
+    )
+
+
 class _Pattern(NamedTuple):
     """One alternative of a rule; a line that matches has its `anchor`.
 
@@ -278,7 +213,7 @@ def _patterns() -> Mapping[bytes, Sequence[_Pattern]]:
     for rule in rules().values():
         for literals in rule.lines:
             bare = [literal.removeprefix("^").removesuffix("$").encode() for literal in literals]
-            common = (word for word in COMMON_WORDS if any(word in each for each in bare))
+            common = (word for word in _words("common") if any(word in each for each in bare))
             word = next(common, max(bare, key=len))
             pattern = _Pattern(
                 rule.id,
@@ -359,7 +294,7 @@ class Scan:
     def _note_retries(self, text: bytes, lower: bytes) -> None:
         """Note the rules whose last line stands shortly before one that tells of another try."""
         number, counted, retries = self.lines + 1, 0, [0]
-        for start in sorted(at for word in _WENT_ON for at, _ in _lines_with(word, lower)):
+        for start in sorted(at for word in _words("went_on") for at, _ in _lines_with(word, lower)):
             number += text.count(b"\n", counted, start)
             counted = start
             retries.append(number)
@@ -412,7 +347,7 @@ def _hits(patterns: Sequence[_Pattern], line: bytes) -> list[tuple[str, int]]:
     ]
     if not hits or _is_no_failure(line):
         return []
-    goes_on = any(words in line for words in _FALLS_BACK)
+    goes_on = any(words in line for words in _words("falls_back"))
     return [
         (rule, position)
         for rule, position in hits
@@ -432,7 +367,7 @@ def _lines_with(word: bytes, text: bytes) -> Iterator[tuple[int, bytes]]:
 
 def _numbers(text: bytes) -> Iterator[tuple[int, int, int]]:
     """Yield each error number of CUDA: where its line begins, the number, its place in the line."""
-    for word, needed, suffix in NUMBER_AFTER:
+    for word, needed, suffix in _words("number_after"):
         for start, line in _lines_with(word, text):
             if needed not in line or _is_no_failure(line):
                 continue
@@ -448,7 +383,7 @@ def _numbers(text: bytes) -> Iterator[tuple[int, int, int]]:
                 ):
                     yield start, int(digits), at
                 at = line.find(word, begins)
-    for word, needed in NUMBER_BEFORE:
+    for word, needed in _words("number_before"):
         for start, line in _lines_with(word, text):
             before = line[: max(0, line.find(word))]
             digits = before[len(before.rstrip(_DIGITS)) :]
@@ -476,7 +411,7 @@ def _is_no_failure(line: bytes) -> bool:
     return (
         _is_passed_test(line)
         or _quotes_source(line)
-        or any(words in line for words in _TRIES_AGAIN)
+        or any(words in line for words in _words("tries_again"))
     )
 
 
@@ -485,9 +420,9 @@ def _is_passed_test(line: bytes) -> bool:
     if tail.endswith(b"%]"):
         tail = tail[: tail.rfind(b"[")].rstrip()
     return (
-        tail.endswith(_PASSED_ENDS)
-        or tail.startswith(_PASSED_BEGINS)
-        or any(words in line for words in _PASSED_HAS)
+        tail.endswith(_words("passed_ends"))
+        or tail.startswith(_words("passed_begins"))
+        or any(words in line for words in _words("passed_has"))
     )
 
 
@@ -498,7 +433,7 @@ def _quotes_source(line: bytes) -> bool:
     before = _PREFIXES.match(line[:_MOST_PREFIXES_BYTES])
     message = line[before.end() if before else 0 :]
     indented = line[: len(line) - len(message)].endswith((b"  ", b"\t"))
-    return message.startswith(_PROMPT) or (indented and message.startswith(_BEGINS_SOURCE))
+    return message.startswith(_PROMPT) or (indented and message.startswith(_words("source")))
 
 
 def _find(literal: bytes, line: bytes, after: int) -> tuple[int, int] | None:
