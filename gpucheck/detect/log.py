@@ -245,13 +245,13 @@ class Scan:
         self._retried: dict[str, int] = {}
 
     def feed(self, block: bytes) -> None:
-        """Take the next bytes of the log."""
-        self.size_bytes += len(block)
+        """Take the next bytes of the log; the same ones again if a request to stop came here."""
         text = self._rest + block
         end = max(text.rfind(b"\n"), text.rfind(b"\r")) + 1
+        self._look_at(text[:end])
         # Of a line that has not ended, only what is looked at is kept.
         self._rest = text[end : end + MOST_LINE_BYTES]
-        self._look_at(text[:end])
+        self.size_bytes += len(block)
 
     def close(self) -> None:
         """Take the last line, if nothing ends it, and leave out what the program tried again."""
@@ -525,8 +525,8 @@ def scan(
         while block := read(BLOCK_BYTES):
             came += block
             if len(came) >= BLOCK_BYTES:
-                block, came = bytes(came), bytearray()
-                found.feed(block)
+                found.feed(bytes(came))
+                came = bytearray()
             if found.size_bytes - reported_bytes >= PROGRESS_BYTES:
                 reported_bytes = found.size_bytes
                 report_progress(f"reading the log, {reported_bytes >> 20} MiB so far")

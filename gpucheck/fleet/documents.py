@@ -22,10 +22,11 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gpucheck.drivers.host.files import GZIP, MOST_JSON_BYTES, open_file
+from gpucheck.drivers.host.files import MOST_JSON_BYTES, open_file
 from gpucheck.fleet.model import NodeAnswer, Outcome
 from gpucheck.report.codec import to_plain
 from gpucheck.report.errors import WrongUseError
+from gpucheck.report.saved import GZIP
 from gpucheck.report.text import printable
 
 STDIN = "-"

@@ -36,7 +36,8 @@ _OTHERS = (
     (0, b"PK\x03\x04", "is a zip archive"),
     (257, b"ustar", "is a tar archive"),
 )
-_GZIP = b"\x1f\x8b"
+#: How gzip files begin.
+GZIP = b"\x1f\x8b"
 
 
 class DocumentError(ValueError):
@@ -87,7 +88,7 @@ def unpacked(content: bytes, most_bytes: int) -> bytes:
     Raises:
         DocumentError: it is cut off, too large, or an archive.
     """
-    if content.startswith(_GZIP):
+    if content.startswith(GZIP):
         packed = zlib.decompressobj(wbits=31)
         try:
             content = packed.decompress(content, most_bytes + 1)

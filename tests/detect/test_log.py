@@ -6,6 +6,7 @@ import gzip
 import io
 import random
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpucheck.data import FOLDER, read_table
+from gpucheck.detect import log
 from gpucheck.detect.checks import CHECKS
 from gpucheck.detect.log import (
+    BLOCK_BYTES,
     ENDED_LINES,
     INTERLEAVED_LINES,
     MOST_EXCERPT,
@@ -268,6 +271,29 @@ def test_an_interrupted_log_is_judged_by_what_came() -> None:
     assert answer.exit_code is ExitCode.INTERRUPTED
     assert answer.error is not None
     assert answer.error.message == "Interrupted after 3 lines of the log."
+
+
+def test_a_block_whose_reading_was_interrupted_is_read_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    interrupts, numbers = ["Ctrl-C"], log._numbers
+
+    def interrupted(text: bytes) -> Iterator[tuple[int, int, int]]:
+        if interrupts:
+            interrupts.pop()
+            raise KeyboardInterrupt
+        yield from numbers(text)
+
+    monkeypatch.setattr(log, "_numbers", interrupted)
+    block = f"step 1\nRuntimeError: {OOM}\n".encode().ljust(BLOCK_BYTES, b".")
+
+    found = scan(Endless(block))
+
+    assert found.interrupted
+    assert (found.size_bytes, found.lines) == (BLOCK_BYTES, 3)
+    assert [(match.rule, match.line) for match in found.matches.values()] == [
+        ("cuda-out-of-memory", 2)
+    ]
 
 
 def test_an_interrupted_log_without_a_cause_is_not_well() -> None:

@@ -7,8 +7,16 @@ from typing import Any
 import pytest
 
 from gpucheck.drivers.evidence import NodeReading, NodesReading, PlatformReading, SystemReading
-from gpucheck.drivers.readings import KernelReading, NvmlReading, PciDeviceReading, ProbeFailure
+from gpucheck.drivers.readings import (
+    CudaDeviceReading,
+    CudaReading,
+    KernelReading,
+    NvmlReading,
+    PciDeviceReading,
+    ProbeFailure,
+)
 from gpucheck.inventory.inventory import take_inventory
+from gpucheck.inventory.model import Inventory
 from gpucheck.inventory.without_nvml import explain_absence
 from gpucheck.report.envelope import Host
 from tests.fakes.probes import FakeProbes
@@ -98,3 +106,18 @@ def test_a_gpu_may_be_there_all_the_same(probes: FakeProbes) -> None:
 @pytest.mark.parametrize("code", ["driver-not-answering", "version-mismatch", "no-permission"])
 def test_a_driver_that_is_there_speaks_for_itself(code: str) -> None:
     assert explain_absence(MISSING._replace(code=code), machine()) is None
+
+
+def test_where_cuda_does_not_answer_a_second_time_what_it_saw_first_is_listed() -> None:
+    device = CudaDeviceReading(ordinal=0, uuid_hex="1" * 32, pci_bus_id="0000:01:00.0")
+    late = ProbeFailure(code="cuda-not-answering", message="it did not answer")
+    probes = machine(
+        variables={"CUDA_VISIBLE_DEVICES": "0"},
+        cuda_reading=CudaReading(device_count=1, devices=(device,)),
+        cuda_unrestricted_reading=CudaReading(failure=late),
+    )
+
+    inventory = take_inventory(probes).result
+
+    assert isinstance(inventory, Inventory)
+    assert [gpu.uuid for gpu in inventory.gpus] == ["GPU-11111111-1111-1111-1111-111111111111"]

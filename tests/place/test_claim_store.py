@@ -208,6 +208,20 @@ class TestDirectory:
         ):
             pass
 
+    def test_one_whose_permission_nobody_can_look_up(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(lock_files, "DIRECTORY_ATTEMPTS", 2)
+        monkeypatch.setattr(lock_files.os, "access", lambda *_, **__: False)
+        monkeypatch.setattr(Path, "is_dir", lambda path: str(path) != "/proc/self/fd")
+        tmp_path.chmod(0o1777)
+
+        with (
+            pytest.raises(MissingError, match="it cannot be checked without /proc"),
+            ClaimStore(tmp_path).mutex(),
+        ):
+            pass
+
     @pytest.mark.parametrize("named", ["claims", "./claims", "~/claims"])
     def test_a_relative_directory_is_refused(self, named: str) -> None:
         with pytest.raises(MissingError, match="beginning with /"):

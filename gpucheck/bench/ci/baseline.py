@@ -38,7 +38,7 @@ from gpucheck.report.codec import DecodeError, from_plain, to_plain
 from gpucheck.report.envelope import TOOL, Host
 from gpucheck.report.errors import ExitCode, WrongUseError
 from gpucheck.report.saved import NEWER
-from gpucheck.report.text import did_you_mean
+from gpucheck.report.text import count_of, did_you_mean
 from gpucheck.version import __version__
 
 KEYS = tuple(field.name for field in fields(Fingerprint))
@@ -73,7 +73,8 @@ def fingerprint(
     """Return one device's fingerprint; a GPU's includes what the driver and CuPy report."""
     gpu = next((gpu for gpu in environment.gpus if gpu.device == device), None)
     blas = f"{environment.blas_name or 'unknown'} {environment.blas_version or ''}".strip()
-    threads = f", {environment.blas_threads} threads" if environment.blas_threads else ""
+    count = environment.blas_threads
+    threads = f", {count_of(count, 'thread')}" if count else ""
     locked = sensors is not None and sensors.reasons.get(_LOCKED)
     policy = "set by somebody" if locked else "default"
     return Fingerprint(
@@ -105,7 +106,7 @@ def framework_text(facts: FrameworkFacts) -> str:
     """Return what must be the same for a framework's figures to be comparable."""
     parts = [facts.version or "unknown version"]
     parts += [facts.blas] if facts.blas else []
-    parts += [f"{facts.threads_intra} threads"] if facts.threads_intra else []
+    parts += [count_of(facts.threads_intra, "thread")] if facts.threads_intra else []
     parts += [f"{name} {value}" for name, value in sorted(facts.math_settings.items())]
     return ", ".join(parts)
 

@@ -25,8 +25,6 @@ MOST_TOML_BYTES = 1 * MIB
 #: The name of a log that is read from standard input.
 STDIN = "-"
 _BUFFER_BYTES = 1 << 16
-#: How gzip files begin.
-GZIP = b"\x1f\x8b"
 #: A gzip file of a few megabytes can unpack to a thousand times that.
 MOST_UNPACKED_BYTES = 1 << 30
 #: The byte-order marks of UTF-16, in which PowerShell's `>` writes.
@@ -116,6 +114,8 @@ def open_log(name: str) -> Iterator[io.BufferedIOBase | codecs.StreamRecoder]:
         OSError: it cannot be opened, or is no text; `strerror` tells why. Reading a damaged gzip
             file, or one that unpacks to very much, raises OSError or EOFError too.
     """
+    from gpucheck.report.saved import GZIP  # imported only here: most commands read no log
+
     descriptor = os.dup(0) if name == STDIN else open_file(name)
     with contextlib.ExitStack() as stack:
         file = stack.enter_context(io.BufferedReader(io.FileIO(descriptor), _BUFFER_BYTES))

@@ -20,6 +20,7 @@ from gpucheck.bench.ci.baseline import (
     differences,
     fingerprint,
     fingerprints_of,
+    framework_text,
     not_allowed,
     read_run,
     read_saved_run,
@@ -215,6 +216,8 @@ def test_the_fingerprint_of_the_processor_knows_no_gpu() -> None:
 
     assert (found.board, found.driver, found.ecc, found.clock_policy) == (None,) * 4
     assert found.cpu == "Pretended CPU"
+    of_one = fingerprint("cpu", replace(environment(), blas_threads=1), Host(), None, None)
+    assert (of_one.blas or "").endswith(", 1 thread")
 
 
 def test_clocks_that_somebody_set_are_another_policy() -> None:
@@ -264,6 +267,7 @@ def test_version_blas_threads_and_arithmetic_of_a_framework_are_in_the_fingerpri
     found = fingerprint("cpu", environment(frameworks=facts), Host(), None, None)
 
     assert found.frameworks == {"pytorch": "2.13.0, MKL 2024.2, 2 threads, allow_tf32 False"}
+    assert framework_text(replace(FACTS[0], threads_intra=1)).endswith("1 thread, allow_tf32 False")
     assert fingerprint("cpu", environment(), Host(), None, None).frameworks is None
 
 
