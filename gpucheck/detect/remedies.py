@@ -12,6 +12,7 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from gpucheck.data import read_table
 from gpucheck.detect.cuda_versions import is_older_than_turing
 from gpucheck.detect.machine import KERNEL_LOG, REBOOT, UPGRADE, Machine
 from gpucheck.drivers.evidence import BuildReading, BuildsReading
@@ -46,84 +47,14 @@ _IN_WSL: Mapping[str, str] = {
     UPGRADE: "In Windows: update the NVIDIA driver; then: wsl --shutdown",
 }
 
-#: Words in the name of a distribution -> how it installs the driver, a kernel's headers, and
-#: rebuilds the initramfs. Sources: NVIDIA Driver Installation Guide; the Debian and Ubuntu wikis;
-#: RPM Fusion, Howto/NVIDIA; the Arch wiki.
-_UBUNTU = ("sudo ubuntu-drivers install", "sudo apt install linux-headers-{}",
-           "sudo update-initramfs -u")  # fmt: skip
-_RED_HAT = ("sudo dnf install nvidia-open (from NVIDIA's repository)",
-            "sudo dnf install kernel-devel-{}", "sudo dracut --force")  # fmt: skip
-_DISTRIBUTIONS: Mapping[str, tuple[str, str, str]] = {
-    "Ubuntu": _UBUNTU,
-    "Pop!_OS": _UBUNTU,
-    "Linux Mint": _UBUNTU,
-    "Debian": (
-        "sudo apt install nvidia-driver (from contrib and non-free)",
-        "sudo apt install linux-headers-{}",
-        "sudo update-initramfs -u",
-    ),
-    "Fedora": (
-        "sudo dnf install akmod-nvidia xorg-x11-drv-nvidia-cuda (from RPM Fusion)",
-        "sudo dnf install kernel-devel-{}",
-        "sudo dracut --force",
-    ),
-    "Red Hat": _RED_HAT,
-    "Rocky": _RED_HAT,
-    "AlmaLinux": _RED_HAT,
-    "Oracle Linux": _RED_HAT,
-    "CentOS": _RED_HAT,
-    "Amazon Linux": _RED_HAT,
-    "SUSE": (
-        "sudo zypper install nvidia-open (from NVIDIA's repository)",
-        "sudo zypper install kernel-default-devel",
-        "sudo dracut --force",
-    ),
-    "Arch Linux": ("sudo pacman -S nvidia-open", "sudo pacman -S linux-headers",
-                   "sudo mkinitcpio -P"),
-}  # fmt: skip
-_ELSEWHERE = (
-    "your distribution's package",
-    "your distribution's package for kernel {}",
-    "sudo update-initramfs -u, or sudo dracut --force",
-)
 
-
-#: The key by which a distribution signs modules that it builds on the machine itself.
-_KEYS: Mapping[str, str] = {
-    "Ubuntu": "/var/lib/shim-signed/mok/MOK.der",
-    "Linux Mint": "/var/lib/shim-signed/mok/MOK.der",
-    "Debian": "/var/lib/dkms/mok.pub",
-    "Fedora": "/etc/pki/akmods/certs/public_key.der",
-}
-#: By engine: how to give a container GPUs, and what to do if that fails.
-_START: Mapping[str, tuple[str, ...]] = {
-    "docker": (
-        "Docker: docker run --gpus all …; Compose: deploy.resources.reservations.devices.",
-        "If Docker refuses: install nvidia-container-toolkit on the host, then:"
-        " sudo nvidia-ctk runtime configure --runtime=docker; sudo systemctl restart docker",
-    ),
-    "kubernetes": (
-        "Kubernetes: request them in the container's resources.limits (nvidia.com/gpu: 1).",
-        "If the pod then stays pending, see whether the node offers any: kubectl describe node"
-        " (NVIDIA's device plugin adds them)",
-    ),
-    "podman": (
-        "Podman: podman run --device nvidia.com/gpu=all …",
-        "If Podman does not find this device, on the host:"
-        " sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml",
-    ),
-    "lxc": (
-        "LXC: pass /dev/nvidia* through (lxc.cgroup2.devices.allow, lxc.mount.entry). In the"
-        " container, install the libraries of exactly the host's driver version, without a kernel"
-        " module.",
-    ),
-}
-_SAME_ENGINE = {"kubepods": "kubernetes"}
-
-
-def _commands_of(machine: Machine) -> tuple[str, str, str]:
-    name = machine.host.os or ""
-    return next((commands for word, commands in _DISTRIBUTIONS.items() if word in name), _ELSEWHERE)
+def _texts(machine: Machine) -> Mapping[str, str]:
+    """Return how this machine's distribution is told to install a driver and what goes with it."""
+    known = read_table("systems")["distribution"]
+    own = known[next((name for name in known if name in (machine.host.os or "")), "other")]
+    shared = ("driver", "headers", "initramfs")
+    alike = known[own["like"]] if "like" in own else {}
+    return {**{name: alike[name] for name in shared if name in alike}, **own}
 
 
 def install_driver(machine: Machine) -> str:
@@ -133,17 +64,17 @@ def install_driver(machine: Machine) -> str:
             "Install driver branch 580 or an older one, in the proprietary flavour (newer branches"
             " do not support this GPU); then reboot."
         )
-    return f"Install the driver: {_commands_of(machine)[0]}; then reboot."
+    return f"Install the driver: {_texts(machine)['driver']}; then reboot."
 
 
 def build_module(machine: Machine) -> tuple[str, ...]:
     """Return how to build the module of an installed driver for the running kernel."""
     kernel = machine.host.kernel or "$(uname -r)"
-    commands = _commands_of(machine)
-    headers = f"Install this kernel's headers: {commands[1].format(kernel)}"
+    texts = _texts(machine)
+    headers = f"Install this kernel's headers: {texts['headers'].format(kernel)}"
     if machine.system.module.dkms_versions:
         return (headers, "Build the module: sudo dkms autoinstall; then reboot.")
-    if commands is _UBUNTU:
+    if texts["driver"].startswith("sudo ubuntu-drivers"):
         package = f"linux-modules-nvidia-…-{kernel}"
         return (f"Install this kernel's module ({package}): sudo ubuntu-drivers install; reboot.",)
     if "Fedora" in (machine.host.os or ""):
@@ -153,8 +84,7 @@ def build_module(machine: Machine) -> tuple[str, ...]:
 
 def sign_module(machine: Machine) -> tuple[str, ...]:
     """Return how to load the module under Secure Boot."""
-    name = machine.host.os or ""
-    key = next((path for word, path in _KEYS.items() if word in name), "KEY.der")
+    key = _texts(machine).get("key", "KEY.der")
     return (
         f"Enroll the key that signed it: sudo mokutil --import {key}; reboot and confirm.",
         "Or install the driver that your distribution signs.",
@@ -164,28 +94,22 @@ def sign_module(machine: Machine) -> tuple[str, ...]:
 
 def rebuild_initramfs(machine: Machine) -> str:
     """Return how to rebuild the initramfs on this machine."""
-    return f"Rebuild the initramfs: {_commands_of(machine)[2]}; then reboot."
+    return f"Rebuild the initramfs: {_texts(machine)['initramfs']}; then reboot."
 
 
 def start_with_gpus(machine: Machine) -> tuple[str, ...]:
     """Return how to give GPUs to a container of this kind."""
-    engine = machine.host.container or ""
-    own = _START.get(_SAME_ENGINE.get(engine, engine))
-    return own or tuple(steps[0] for steps in _START.values())
+    engines = read_table("systems")["engine"]
+    name = machine.host.container or ""
+    own = engines.get("kubernetes" if name == "kubepods" else name)
+    return tuple(own.values()) if own else tuple(texts["start"] for texts in engines.values())
 
 
 def install_libraries(machine: Machine) -> str:
     """Return how to install the driver's libraries for a module that is already loaded."""
     version = machine.kernel.module_version
     major = (version or "NNN").partition(".")[0]
-    name = machine.host.os or ""
-    how = {
-        "Ubuntu": f"sudo apt install libnvidia-compute-{major} nvidia-utils-{major} (or their"
-        " -server packages)",
-        "Debian": "sudo apt install libcuda1 libnvidia-ml1 nvidia-smi",
-        "Fedora": "sudo dnf install xorg-x11-drv-nvidia-cuda",
-    }
-    packages = next((commands for word, commands in how.items() if word in name), None)
+    packages = _texts(machine).get("libraries", "").format(major)
     wanted = f"Install the driver's libraries, exactly version {version or '(the module)'}"
     return f"{wanted}: {packages}" if packages else f"{wanted}."
 
