@@ -1,4 +1,4 @@
-"""CuPy client against a scripted `cupy`, and against the real one if installed."""
+"""CuPy client: errors and timer against a script, what it computes on the pretended CuPy."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ import pytest
 
 from gpucheck.drivers.cupy.device import CupyDevice, open_gpus
 from gpucheck.drivers.cupy.install import install_cupy
-from gpucheck.drivers.gpu import Product
 from gpucheck.drivers.host.cpu import LinuxCpu
 from gpucheck.report.errors import GpucheckError, InconclusiveError, MissingError
 from tests.fakes.cupy_child import run_lines
@@ -43,13 +42,12 @@ class CompileException(Exception):
 
 #: What NVRTC says of CuPy's own kernels where CUDA's headers are not installed.
 NO_HEADER = 'catastrophic error: cannot open source file "cuda_fp16.h"'
+OOM = "gpu-out-of-memory"
 NO_TARGET = "ptxas: error   : Modifier '.no_allocate' on 'ld' requires .target sm_70 or higher"
 
 
 class Context:
     """A device or a stream: something to enter."""
-
-    ptr = 7
 
     def __enter__(self) -> Context:
         return self
@@ -60,87 +58,25 @@ class Context:
     def synchronize(self) -> None:
         return None
 
-    def record(self) -> str:
-        return "event"
-
-    def wait_event(self, event: str) -> None:
-        assert event == "event"
-
     def begin_capture(self) -> None:
-        self.capturing = True
+        return None
 
-    def end_capture(self) -> Any:
-        self.capturing = False
-        return SimpleNamespace(
-            launch=lambda stream: self.launched.append(stream),
-            upload=lambda stream: self.uploaded.append(stream),
-        )
-
-    def __init__(self) -> None:
-        self.capturing = False
-        self.launched: list[object] = []
-        self.uploaded: list[object] = []
+    def end_capture(self) -> None:
+        return None
 
 
 class Array(np.ndarray[Any, Any]):
-    """NumPy's array with what CuPy's has beyond it."""
+    """NumPy's array with what the timer needs of CuPy's."""
 
     @property
     def data(self) -> Any:  # type: ignore[override]
         def memset_async(value: int, size: int, stream: object = None) -> None:
             ctypes.memset(self.ctypes.data, value, size)
 
-        return SimpleNamespace(ptr=self.ctypes.data, memset_async=memset_async)
+        return SimpleNamespace(memset_async=memset_async)
 
-    def fill(self, value: Any) -> None:
-        raise CompileException(NO_HEADER)
-
-    def set(self, host: Any, stream: object = None) -> None:
-        self[...] = host
-
-    def get(self, stream: object = None, out: Any = None, blocking: bool = True) -> Any:
-        if out is None:
-            return np.asarray(self).copy()
-        out[...] = self
-        return out
-
-
-def array(values: Any, dtype: str = "float32") -> Any:
-    return np.array(values, dtype=dtype).view(Array)
-
-
-class Cublas(ModuleType):
-    """gemmEx as BLAS defines it, on host memory: op(A) op(B) in columns, with leading edges."""
-
-    types = {0: "float32", 1: "float64", 2: "float16", 3: "int8", 10: "int32", 14: "uint16"}  # noqa: RUF012
-    scalars = {68: "float32", 70: "float64", 72: "int32", 77: "float32"}  # noqa: RUF012
-
-    def __init__(self) -> None:
-        super().__init__("cublas")
-        self.calls: list[tuple[Any, ...]] = []
-
-    def gemmEx(self, handle: int, ta: int, tb: int, m: int, n: int, k: int, *rest: Any) -> None:
-        alpha, a, a_type, lda, b, b_type, ldb, beta, c, c_type, ldc, compute, algorithm = rest
-        self.calls.append((ta, tb, m, n, k, a_type, c_type, compute))
-        assert (handle, algorithm) == (99, -1)
-        scalar = np.dtype(self.scalars[compute])
-        one, other = self.columns(a, a_type, lda, k if ta == 0 else m), None
-        other = self.columns(b, b_type, ldb, n if tb == 0 else k)
-        left = (one[:m, :k] if ta == 0 else one[:k, :m].T).astype(np.float64)
-        right = (other[:k, :n] if tb == 0 else other[:n, :k].T).astype(np.float64)
-        out = self.columns(c, c_type, ldc, n)
-        factor, kept = (self.memory(place, scalar, 1)[0] for place in (alpha, beta))
-        old = np.nan_to_num(out.astype(np.float64)) * kept
-        out[...] = (factor * (left @ right) + old).astype(out.dtype)
-
-    def columns(self, place: int, kind: int, leading: int, count: int) -> Any:
-        flat = self.memory(place, np.dtype(self.types[kind]), leading * count)
-        return flat.reshape(count, leading).T
-
-    @staticmethod
-    def memory(place: int, dtype: Any, count: int) -> Any:
-        raw = (ctypes.c_char * (count * dtype.itemsize)).from_address(place)
-        return np.frombuffer(raw, dtype=dtype)
+    def get(self, stream: object = None) -> Any:
+        return np.asarray(self).copy()
 
 
 class Event:
@@ -155,9 +91,6 @@ class Event:
 
     def record(self, stream: object) -> None:
         assert isinstance(stream, Context)
-
-    def synchronize(self) -> None:
-        return None
 
 
 class FakeClock:
@@ -194,23 +127,13 @@ class FakeCupy(ModuleType):
             "l2CacheSize": 50 * 2**20,
             "uuid": UUID,
         }
-        runtime = SimpleNamespace(
-            getDeviceCount=self._count,
-            getDeviceProperties=lambda index: self.properties,
-            memGetInfo=lambda: (70 * 2**30, 80 * 2**30),
-            memcpyAsync=self._memcpy,
-            memcpyDeviceToDevice=3,
-            memcpyPeerAsync=lambda *call: self.peer_calls.append(call),
-            deviceCanAccessPeer=lambda device, peer: self.reachable,
-            deviceEnablePeerAccess=self._enable,
-            CUDARuntimeError=CUDARuntimeError,
-        )
-        self.peer_calls: list[tuple[Any, ...]] = []
-        self.reachable = 1
-        self.enabling: Exception | None = None
-        self.exp, self.divide = np.exp, np.divide
         self.cuda = SimpleNamespace(
-            runtime=runtime,
+            runtime=SimpleNamespace(
+                getDeviceCount=self._count,
+                getDeviceProperties=lambda index: self.properties,
+                memGetInfo=lambda: (70 * 2**30, 80 * 2**30),
+                CUDARuntimeError=CUDARuntimeError,
+            ),
             Device=lambda index: Context(),
             Stream=lambda non_blocking: Context(),
             device=SimpleNamespace(get_cublas_handle=lambda: 99),
@@ -220,19 +143,6 @@ class FakeCupy(ModuleType):
 
     def empty(self, shape: Any, dtype: str) -> Any:
         return np.empty(shape, dtype=dtype).view(Array)
-
-    def _memcpy(self, target: int, source: int, count: int, kind: int, stream: int) -> None:
-        assert (kind, stream) == (3, 7)
-        ctypes.memmove(target, source, count)
-
-    def _enable(self, peer: int) -> None:
-        if self.enabling is not None:
-            raise self.enabling
-
-    def get_default_memory_pool(self) -> Any:
-        return SimpleNamespace(used_bytes=lambda: 4096, free_all_blocks=lambda: None)
-
-    get_default_pinned_memory_pool = get_default_memory_pool
 
     def _count(self) -> int:
         if isinstance(self.count, Exception):
@@ -358,32 +268,28 @@ def test_no_gpu_is_a_reason_and_no_exception(
     assert opened.cupy_version == cupy.__version__
 
 
-def test_a_gpu_that_is_not_there_is_named(cupy: FakeCupy) -> None:
+BUSY = CUDARuntimeError("cudaErrorDevicesUnavailable: CUDA-capable device(s) is/are busy")
+
+
+def test_one_that_another_process_has_for_itself_leaves_the_others(cupy: FakeCupy) -> None:
+    cupy.count = 3
+    cupy.cuda.Device = lambda index: raising(BUSY)() if index == 1 else Context()
+
+    opened, second = open_gpus(), open_gpus([1])
+
+    assert [gpu.facts.cuda_index for gpu in opened.devices] == [0, 2]
+    assert (opened.unavailable, opened.busy, list(opened.refused)) == (None, True, [1])
+    assert "cudaErrorDevicesUnavailable" in opened.refused[1]
+    assert "gpucheck list --processes" in " ".join(second.remedy)
+    assert (second.busy, list(second.devices)) == (True, [])
+
+
+def test_a_gpu_is_opened_once_and_one_that_is_not_there_is_named(cupy: FakeCupy) -> None:
+    assert len(open_gpus([0, 0]).devices) == 1
     opened = open_gpus([0, 3])
 
     assert opened.devices == ()
-    assert opened.unavailable is not None
-    assert "gpu:3" in opened.unavailable
-
-
-def test_one_that_cannot_be_opened_leaves_the_others(
-    cupy: FakeCupy, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cupy.count = 3
-
-    def device(index: int) -> Context:
-        if index == 1:
-            raise CUDARuntimeError("cudaErrorDevicesUnavailable: busy")
-        return Context()
-
-    monkeypatch.setattr(cupy.cuda, "Device", device)
-
-    opened = open_gpus()
-
-    assert [gpu.facts.cuda_index for gpu in opened.devices] == [0, 2]
-    assert opened.unavailable is None
-    assert list(opened.refused) == [1]
-    assert "cudaErrorDevicesUnavailable" in opened.refused[1]
+    assert "gpu:3" in (opened.unavailable or "")
 
 
 def test_none_that_can_be_opened_is_a_reason_with_what_to_do(cupy: FakeCupy) -> None:
@@ -394,10 +300,6 @@ def test_none_that_can_be_opened_is_a_reason_with_what_to_do(cupy: FakeCupy) -> 
     assert opened.devices == ()
     assert "cudaErrorDevicesUnavailable" in (opened.unavailable or "")
     assert opened.remedy
-
-
-def test_a_gpu_named_twice_is_opened_once(cupy: FakeCupy) -> None:
-    assert len(open_gpus([0, 0]).devices) == 1
 
 
 def test_kernels_are_not_compiled_to_ptx_that_an_older_driver_refuses(
@@ -432,28 +334,12 @@ def test_a_broken_cupy_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("error", "kind", "code"),
     [
-        (
-            OutOfMemoryError("Out of memory allocating 8 bytes"),
-            InconclusiveError,
-            "gpu-out-of-memory",
-        ),
-        (
-            CUDARuntimeError("cudaErrorMemoryAllocation: oom"),
-            InconclusiveError,
-            "gpu-out-of-memory",
-        ),
-        (RuntimeError("CUBLAS_STATUS_ALLOC_FAILED"), InconclusiveError, "gpu-out-of-memory"),
-        (RuntimeError("CUBLAS_STATUS_NOT_INITIALIZED"), InconclusiveError, "gpu-out-of-memory"),
-        (
-            CUDADriverError("CUDA_ERROR_OUT_OF_MEMORY: out of memory"),
-            InconclusiveError,
-            "gpu-out-of-memory",
-        ),
-        (
-            CUDARuntimeError("cudaErrorDevicesUnavailable: CUDA-capable device(s) is/are busy"),
-            InconclusiveError,
-            "gpu-busy",
-        ),
+        (OutOfMemoryError("Out of memory allocating 8 bytes"), InconclusiveError, OOM),
+        (CUDARuntimeError("cudaErrorMemoryAllocation: oom"), InconclusiveError, OOM),
+        (RuntimeError("CUBLAS_STATUS_ALLOC_FAILED"), InconclusiveError, OOM),
+        (RuntimeError("CUBLAS_STATUS_NOT_INITIALIZED"), InconclusiveError, OOM),
+        (CUDADriverError("CUDA_ERROR_OUT_OF_MEMORY: out of memory"), InconclusiveError, OOM),
+        (CUDARuntimeError("cudaErrorDevicesUnavailable: busy"), InconclusiveError, "gpu-busy"),
         (CUDADriverError("CUDA_ERROR_DEVICE_UNAVAILABLE: busy"), InconclusiveError, "gpu-busy"),
         (CompileException(NO_HEADER), MissingError, "cuda-library-missing"),
         (CompileException(f"a warning\n{NO_TARGET}"), MissingError, "kernel-not-compiled"),
@@ -486,22 +372,6 @@ def test_a_compiler_s_complaint_is_told_and_not_its_warnings(cupy: FakeCupy) -> 
         CupyDevice(0).compile("", "empty")
 
     assert NO_TARGET in caught.value.message
-
-
-def test_a_gpu_that_another_process_has_for_itself_is_busy_and_the_others_are_opened(
-    cupy: FakeCupy,
-) -> None:
-    busy = CUDARuntimeError("cudaErrorDevicesUnavailable: CUDA-capable device(s) is/are busy")
-    cupy.count, opened_devices = 2, cupy.cuda.Device
-    cupy.cuda.Device = lambda index: raising(busy)() if index else opened_devices(index)
-
-    both, second = open_gpus(), open_gpus([1])
-
-    assert [gpu.facts.cuda_index for gpu in both.devices] == [0]
-    assert both.busy
-    assert "gpucheck list --processes" in " ".join(second.remedy)
-    assert not second.devices
-    assert second.busy
 
 
 def test_a_span_is_in_seconds_and_behind_the_hold_kernel(cupy: FakeCupy) -> None:
@@ -578,126 +448,6 @@ def test_a_timer_that_steps_too_coarsely_tells_no_clock(
     assert (CupyDevice(0).span(lambda: None).sm_clock_mhz is not None) == known
 
 
-@pytest.fixture(name="cublas")
-def _cublas(cupy: FakeCupy) -> Cublas:
-    cupy.cuda.cublas = Cublas()
-    fake: Cublas = cupy.cuda.cublas
-    return fake
-
-
-@pytest.mark.parametrize("left_transposed", [False, True])
-@pytest.mark.parametrize("right_transposed", [False, True])
-@pytest.mark.parametrize("scaling", [(1.0, 0.0), (-0.5, 1.0)])
-def test_cublas_is_told_the_product_that_is_meant(
-    cublas: Cublas, left_transposed: bool, right_transposed: bool, scaling: tuple[float, float]
-) -> None:
-    numbers = np.random.default_rng(1)
-    left, right = numbers.standard_normal((3, 5)), numbers.standard_normal((5, 4))
-    before = numbers.standard_normal((3, 4))
-    out = array(before)
-    alpha, beta = scaling
-    product = Product(
-        left_transposed=left_transposed,
-        right_transposed=right_transposed,
-        alpha=alpha,
-        beta=beta,
-    )
-
-    CupyDevice(0).multiply(
-        array(np.ascontiguousarray(left.T) if left_transposed else left),
-        array(np.ascontiguousarray(right.T) if right_transposed else right),
-        out,
-        product,
-    )
-
-    np.testing.assert_allclose(out, alpha * left @ right + beta * before, rtol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("mode", "stored", "result", "types"),
-    [
-        ("fp64", "float64", "float64", (1, 1, 70)),
-        ("fp32", "float32", "float32", (0, 0, 68)),
-        ("tf32", "float32", "float32", (0, 0, 77)),
-        ("fp16", "float16", "float16", (2, 2, 68)),
-        ("bf16", "uint16", "uint16", (14, 14, 68)),
-        ("int8", "int8", "int32", (3, 10, 72)),
-    ],
-)
-def test_each_arithmetic_has_its_own_types(
-    cublas: Cublas, mode: str, stored: str, result: str, types: tuple[int, int, int]
-) -> None:
-    numbers = np.arange(16).reshape(4, 4)
-    other = np.ascontiguousarray(numbers.T)
-    out = array(np.zeros((4, 4)), result)
-
-    device = CupyDevice(0)
-    device.multiply(array(numbers, stored), array(other, stored), out, Product(math_mode=mode))
-
-    assert cublas.calls[0][5:] == types
-    assert np.array_equal(out, numbers @ other)
-
-
-def test_int8_edges_that_cublas_does_not_take_are_named(cublas: Cublas) -> None:
-    left, right, out = array([[1]] * 5, "int8"), array([[1] * 8], "int8"), array([[1] * 8] * 5)
-
-    with pytest.raises(MissingError, match=r"multiples of 4, not 5") as caught:
-        CupyDevice(0).multiply(left, right, out, Product(math_mode="int8"))
-
-    assert caught.value.remedy == ("Choose --size 4.",)
-
-
-def test_copies_rows_and_poison(cupy: FakeCupy) -> None:
-    device = CupyDevice(0)
-    source, out = array(np.arange(6).reshape(3, 2)), array(np.zeros((3, 2)))
-
-    device.copy(source, out)
-
-    assert np.array_equal(out, source)
-    view: Any = device.rows(source, 1, 2)
-    assert np.asarray(view).tolist() == [[2, 3]]
-    assert device.memory_used_bytes() == 4096
-    for dtype, poisoned in (("float16", np.nan), ("uint16", 0xFFFF), ("int32", -0x7F7F7F80)):
-        spoilt = array(np.zeros(2), dtype)
-        device.poison(spoilt)
-        assert np.array_equal(spoilt, np.full(2, poisoned, dtype), equal_nan=dtype == "float16")
-
-
-def test_copies_both_ways_at_once(cupy: FakeCupy) -> None:
-    sent, fetched = np.ones(3, dtype=np.float32), np.zeros(3, dtype=np.float32)
-    target, source = array(np.zeros(3)), array(np.full(3, 2))
-
-    CupyDevice(0).exchange(sent, target, source, fetched)
-
-    assert np.asarray(target).tolist() == [1, 1, 1]
-    assert fetched.tolist() == [2, 2, 2]
-
-
-def test_a_graph_runs_nothing_until_it_is_launched(cupy: FakeCupy) -> None:
-    device = CupyDevice(0)
-    calls: list[bool] = []
-
-    launch = device.capture(lambda: calls.append(device._stream.capturing))
-    assert calls == [True]
-    assert not device._stream.capturing
-    # Before any launch, so that no timed one brings it to the GPU.
-    assert (len(device._stream.uploaded), len(device._stream.launched)) == (1, 0)
-    launch()
-    launch()
-
-    assert len(device._stream.launched) == 2
-    assert calls == [True]
-
-
-def test_a_failing_capture_lets_go_of_the_stream(cupy: FakeCupy) -> None:
-    device = CupyDevice(0)
-
-    with pytest.raises(InconclusiveError):
-        device.capture(raising(CUDARuntimeError("cudaErrorStreamCaptureUnsupported")))
-
-    assert not device._stream.capturing
-
-
 def test_what_broke_a_capture_is_told_and_not_that_its_end_failed(
     cupy: FakeCupy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -707,35 +457,6 @@ def test_what_broke_a_capture_is_told_and_not_that_its_end_failed(
 
     with pytest.raises(InconclusiveError, match="cudaErrorInvalidValue"):
         device.capture(raising(CUDARuntimeError("cudaErrorInvalidValue: no")))
-
-
-def test_empty_launches_are_counted(cupy: FakeCupy) -> None:
-    device = CupyDevice(0)
-    device.launch_empty(3)
-    device.launch_empty(2, waiting=True)
-
-    assert [launch[0] for launch in cupy.launched] == ["empty"] * 5
-
-
-@pytest.mark.parametrize(
-    ("reachable", "enabling", "answer"),
-    [
-        (0, None, False),
-        (1, None, True),
-        (1, CUDARuntimeError("cudaErrorPeerAccessAlreadyEnabled: again"), True),
-    ],
-)
-def test_peers_are_asked_for_and_let_in_once(
-    cupy: FakeCupy, reachable: int, enabling: Exception | None, answer: bool
-) -> None:
-    cupy.reachable, cupy.enabling = reachable, enabling
-    one, two = CupyDevice(0), CupyDevice(1)
-
-    assert one.reaches(two) is answer
-    one.copy_from(two, array([1]), array([0]))
-
-    _, to_gpu, _, from_gpu, count, stream = cupy.peer_calls[0]
-    assert (to_gpu, from_gpu, count, stream) == (0, 1, 4, 7)
 
 
 def test_the_clocks_of_the_properties_are_megahertz(cupy: FakeCupy) -> None:
@@ -749,13 +470,138 @@ def test_the_clocks_of_the_properties_are_megahertz(cupy: FakeCupy) -> None:
     assert facts.memory_bus_bits == 5120
 
 
-def test_the_librarys_softmax_is_the_formula(cupy: FakeCupy) -> None:
-    source, out = array([[0.0, 1.0], [2.0, 2.0]]), array(np.zeros((2, 2)))
+#: What the client does on two pretended cards, in one process, and what it says to cuBLAS.
+HEAD = """
+import cupy
+import numpy as np
+from gpucheck.drivers.cupy.device import open_gpus
+from gpucheck.drivers.gpu import Product
+from gpucheck.report.errors import GpucheckError
 
-    CupyDevice(0).softmax(source, out, 0.5)
+calls, gemm = [], cupy.cuda.cublas.gemmEx
+cupy.cuda.cublas.gemmEx = lambda *words: (calls.append(words), gemm(*words))
+gpu, other = open_gpus().devices[:2]
 
-    np.testing.assert_allclose(out[0], np.exp([0, 2]) / np.exp([0, 2]).sum(), rtol=1e-6)
-    np.testing.assert_allclose(out[1], [0.5, 0.5])
+def array(values, dtype="float32"):
+    return cupy.asarray(np.ascontiguousarray(np.asarray(values), dtype=dtype))
+
+def fetched(array):
+    gpu.synchronize()
+    return array.get()
+
+def error_of(function, *arguments):
+    try:
+        function(*arguments)
+    except GpucheckError as error:
+        return [error.message, *error.remedy]
+"""
+COMPUTED = """
+numbers = np.random.default_rng(1)
+left, right = numbers.standard_normal((3, 5)), numbers.standard_normal((5, 4))
+before = numbers.standard_normal((3, 4))
+said["wrong products"] = []
+for first, second in ((False, False), (False, True), (True, False), (True, True)):
+    for alpha, beta in ((1.0, 0.0), (-0.5, 1.0)):
+        out = array(before)
+        product = Product(left_transposed=first, right_transposed=second, alpha=alpha, beta=beta)
+        gpu.multiply(
+            array(left.T if first else left), array(right.T if second else right), out, product
+        )
+        wanted = alpha * left @ right + beta * before
+        if not np.allclose(fetched(out), wanted, rtol=1e-4, atol=1e-5):
+            said["wrong products"].append([first, second, alpha, beta])
+said["types"] = {}
+whole = np.arange(16).reshape(4, 4)
+for mode, stored, result in (
+    ("fp64", "float64", "float64"), ("fp32", "float32", "float32"), ("tf32", "float32", "float32"),
+    ("fp16", "float16", "float16"), ("bf16", "uint16", "uint16"), ("int8", "int8", "int32"),
+):
+    calls.clear()
+    out = array(np.zeros((4, 4)), result)
+    gpu.multiply(array(whole, stored), array(whole.T, stored), out, Product(math_mode=mode))
+    said["types"][mode] = [calls[0][at] for at in (8, 11, 15, 17, 18)]
+    if mode != "bf16" and not np.array_equal(fetched(out), whole @ whole.T):
+        said["wrong products"].append(mode)
+odd = array([[1]] * 5, "int8"), array([[1] * 8], "int8"), array([[1] * 8] * 5, "int32")
+said["odd int8"] = error_of(gpu.multiply, *odd, Product(math_mode="int8"))
+scores = array([[0.0, 1.0], [2.0, 2.0]])
+out = array(np.zeros((2, 2)))
+gpu.softmax(scores, out, 0.5)
+said["softmax"] = [f"{value:.4f}" for value in fetched(out).ravel()]
+"""
+MOVED = """
+source, out = array(np.arange(6).reshape(3, 2)), array(np.zeros((3, 2)))
+gpu.copy(source, out)
+said["copied"] = fetched(out).tolist()
+said["rows"] = fetched(gpu.rows(source, 1, 2)).tolist()
+said["used"] = gpu.memory_used_bytes()
+said["poison"] = {}
+for dtype in ("float16", "uint16", "int32"):
+    spoilt = array(np.zeros(2), dtype)
+    gpu.poison(spoilt)
+    said["poison"][dtype] = str(fetched(spoilt)[0])
+sent, fetched_here = np.ones(3, dtype=np.float32), np.zeros(3, dtype=np.float32)
+target, source = array(np.zeros(3)), array(np.full(3, 2))
+gpu.exchange(sent, target, source, fetched_here)
+said["both ways"] = [fetched(target).tolist(), fetched_here.tolist()]
+out = array(np.zeros(3))
+launch = gpu.capture(lambda: gpu.copy(source, out))
+said["captured"] = fetched(out).tolist()
+launch()
+said["launched"] = fetched(out).tolist()
+said["broken capture"] = error_of(gpu.capture, gpu.synchronize)
+said["capture after it"] = gpu.capture(lambda: gpu.copy(source, out)) is not None
+said["reaches"] = [gpu.reaches(other), gpu.reaches(other)]
+with cupy.cuda.Device(1):
+    far = array([5, 6, 7])
+gpu.copy_from(other, far, out)
+said["from the other"] = fetched(out).tolist()
+gpu.launch_empty(3)
+gpu.launch_empty(2, waiting=True)
+"""
+
+
+def test_it_computes_what_is_meant_in_the_arithmetic_that_is_meant(
+    c_compiler: str, tmp_path: Path
+) -> None:
+    said = run_lines(HEAD, COMPUTED, tmp_path, "h100x8")
+
+    assert said["wrong products"] == []
+    # Left, right and result, what it computes in, and the algorithm: cublas_api.h, library_types.h.
+    assert said["types"] == {
+        "fp64": [1, 1, 1, 70, -1],
+        "fp32": [0, 0, 0, 68, -1],
+        "tf32": [0, 0, 0, 77, -1],
+        "fp16": [2, 2, 2, 68, -1],
+        "bf16": [14, 14, 14, 68, -1],
+        "int8": [3, 3, 10, 72, -1],
+    }
+    message, remedy = said["odd int8"]
+    assert "multiples of 4, not 5" in message
+    assert remedy == "Choose --size 4."
+    assert said["softmax"] == ["0.1192", "0.8808", "0.5000", "0.5000"]
+
+
+def test_it_copies_poisons_and_replays(c_compiler: str, tmp_path: Path) -> None:
+    said = run_lines(HEAD, MOVED, tmp_path, "h100x8")
+
+    assert said["copied"] == [[0, 1], [2, 3], [4, 5]]
+    assert said["rows"] == [[2, 3]]
+    assert said["used"] >= 1024
+    assert said["poison"] == {"float16": "nan", "uint16": "65535", "int32": "-2139062144"}
+    assert said["both ways"] == [[1, 1, 1], [2, 2, 2]]
+    assert said["captured"] == [0, 0, 0]
+    assert said["launched"] == [2, 2, 2]
+    assert "cudaErrorStreamCaptureUnsupported" in said["broken capture"][0]
+    assert said["capture after it"]
+    assert said["reaches"] == [True, True]
+    assert said["from the other"] == [5, 6, 7]
+
+
+def test_a_gpu_that_cannot_be_reached_is_said(c_compiler: str, tmp_path: Path) -> None:
+    lines = 'said["reaches"] = gpu.reaches(other)'
+
+    assert not run_lines(HEAD, lines, tmp_path, "h100x8", script="no-peers")["reaches"]
 
 
 def test_the_real_cupy_without_a_driver_or_with_one() -> None:
