@@ -24,6 +24,10 @@ _SLOWED = (
     *("throttled", "gpu-shared", "gpu-claimed", "clock-low", "host-busy", "quota-reached"),
     "blas-older-than-cpu",
 )
+#: Share of the time to which it must be known for a sentence.
+_KNOWN_TO = 0.25
+#: Doubts of a row whose figure is that of other programs, or of chance.
+_DISTURBED = frozenset({"host-busy", "quota-reached"})
 #: The code for a side with too few rounds for an interval.
 _NO_INTERVAL = "no-interval"
 #: More GPUs than this share one sentence.
@@ -168,6 +172,15 @@ def _ratio_range(cpu: Measurement, gpu: Measurement | None) -> tuple[float, floa
 def holds_one(interval: tuple[float, float] | None) -> bool:
     """Return whether the sides of a speed-up with this interval may be equally fast."""
     return interval is None or interval[0] <= 1 <= interval[1]
+
+
+def is_known(row: Measurement) -> bool:
+    """Return whether a row's time is known well enough for a sentence about it."""
+    if row.error is not None or row.ci95_s is None or not row.time_s:
+        return False
+    if any(doubt.code in _DISTURBED for doubt in row.doubts):
+        return False
+    return (row.ci95_s[1] - row.ci95_s[0]) / 2 <= _KNOWN_TO * row.time_s
 
 
 def _sides_text(cpu: Measurement, gpu: Measurement) -> tuple[str, str]:

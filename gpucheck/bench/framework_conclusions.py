@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from gpucheck.bench.comparison import maker_of, maker_text, side_text, time_of
+from gpucheck.bench.comparison import is_known, maker_of, maker_text, side_text, time_of
 from gpucheck.bench.doubt_table import make_doubt
 from gpucheck.bench.model import (
     Comparison,
@@ -127,10 +127,6 @@ def _other_accuracy(row: Measurement, rows: Sequence[Measurement], title: str) -
 WAITS_FOR_HOST = 0.9
 #: Factor from which one form, or one BLAS, is called faster than another.
 _FORM_FASTER, _BLAS_FASTER = 1.05, 1.01
-#: Share of the time to which it must be known.
-_KNOWN_TO = 0.25
-#: Doubts of a row whose figure is that of other programs, or of chance.
-_DISTURBED = frozenset({"host-busy", "quota-reached"})
 #: The form in which each operation is handed over by itself starts with this.
 _EAGER = "eager"
 
@@ -152,7 +148,7 @@ def framework_conclusions(
     """
     if not any(row.framework for row in rows):
         return ()
-    good = [row for row in rows if _is_known(row)]
+    good = [row for row in rows if is_known(row)]
     found = list(_break_even_sizes(comparisons))
     for kernel in dict.fromkeys(row.kernel for row in good if row.kernel not in _SWEEPS):
         mine = [row for row in good if row.kernel == kernel and row.scope is Scope.RESIDENT]
@@ -168,15 +164,6 @@ def framework_conclusions(
                 for each in _problem_conclusions(problem, frameworks, blas)
             )
     return (*found, *_same_accuracy(rows))
-
-
-def _is_known(row: Measurement) -> bool:
-    """Return whether a row's time is known well enough for a sentence about it."""
-    if row.error is not None or row.ci95_s is None or not row.time_s:
-        return False
-    if any(doubt.code in _DISTURBED for doubt in row.doubts):
-        return False
-    return (row.ci95_s[1] - row.ci95_s[0]) / 2 <= _KNOWN_TO * row.time_s
 
 
 def _break_even_sizes(comparisons: Sequence[Comparison]) -> Iterator[Conclusion]:

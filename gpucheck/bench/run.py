@@ -11,7 +11,7 @@ from itertools import zip_longest
 
 from gpucheck.bench import stats
 from gpucheck.bench.case import Case, CaseOrder, Kernel
-from gpucheck.bench.comparison import compare, headline
+from gpucheck.bench.comparison import compare, headline, is_known
 from gpucheck.bench.doubts import RowEnvironment, doubts_about, is_disturbed
 from gpucheck.bench.environment import (
     WSL_NOTE,
@@ -413,15 +413,14 @@ class Bench:
         return {name: how for name, how in said.items() if how is not None}
 
     def _conclusions(self, rows: Sequence[Measurement]) -> tuple[Conclusion, ...]:
-        """Return the conclusions from rows with intervals, and from accuracies."""
+        """Return the conclusions from rows that are known well enough, and from accuracies."""
         found: list[Conclusion] = []
         for name in dict.fromkeys(row.kernel for row in rows):
             good = [
                 row
                 for row in rows
                 if row.kernel == name
-                and row.error is None
-                and (row.ci95_s is not None or "accuracy" in row.facts)
+                and (is_known(row) or (row.error is None and "accuracy" in row.facts))
             ]
             if name in self.kernels:
                 found.extend(self.kernels[name].conclude(good))

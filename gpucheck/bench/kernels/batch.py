@@ -85,7 +85,7 @@ def _knee(points: dict[int, Measurement]) -> Conclusion:
     knee = min(batch for batch, row in points.items() if row.speed >= KNEE_SHARE * best)
     row, memory = points[knee], step_memory_bytes(knee)
     if knee == max(points):
-        sentence = f"{row.device}: throughput still grows at batch {knee}, the largest measured"
+        sentence = f"{row.device}: throughput still grows at batch {knee}, the largest known"
     else:
         share = 100 * row.speed / best
         sentence = (

@@ -171,19 +171,15 @@ class Softmax(Kernel):
 
 
 def _why_little_is_gained(rows: Sequence[Measurement]) -> Sequence[Conclusion]:
-    """Say what decides the speed of a softmax, with the GPU's figures where it has some."""
-    if not rows:
-        return ()
+    """Say what decides the speed of a softmax, with the figures of this run."""
     plain = [row for row in rows if row.dtype.format == "float32"]
     gpu = _fastest(row for row in plain if row.device != "cpu" and row.scope is Scope.RESIDENT)
+    cpu = _fastest(row for row in plain if row.device == "cpu")
     text = "softmax reads and writes each number once, so memory's bandwidth decides its speed"
-    if gpu is None:
-        text += "; a GPU gains little: PCIe, which the data crosses twice, is slower than memory"
-    else:
+    if gpu is not None:
         moved = _fastest(
             row for row in plain if (row.device, row.scope) == (gpu.device, Scope.END_TO_END)
         )
-        cpu = _fastest(row for row in plain if row.device == "cpu")
         places = (("where the data stays", gpu), ("with both ways over PCIe", moved))
         known = [(where, row) for where, row in places if row is not None]
         text += f": {gpu.device} makes " + ", ".join(
@@ -193,8 +189,26 @@ def _why_little_is_gained(rows: Sequence[Measurement]) -> Sequence[Conclusion]:
             text += f", this processor {rate(cpu.speed, 'B/s')}"
             if moved is not None and moved.speed < cpu.speed:
                 text += ": the way there costs more than it saves"
+    elif cpu is not None:
+        text = _processor_limit(cpu, text)
+        text += "; a GPU gains little: PCIe, which the data crosses twice, is slower than memory"
+    else:
+        return ()
     device = "cpu" if gpu is None else gpu.device
     return (Conclusion(kernel=Softmax.id, device=device, code="memory-decides", sentence=text),)
+
+
+def _processor_limit(cpu: Measurement, by_memory: str) -> str:
+    """Return what limits a processor's softmax, and how fast softmax and limits are in this run."""
+    of_copy, of_exp = cpu.percent_of_copy, cpu.percent_of_peak
+    speed = rate(cpu.speed, "B/s")
+    copy = f"a copy {rate(100 * cpu.speed / of_copy, 'B/s')}" if of_copy else ""
+    if of_exp is None or not copy:
+        return f"{by_memory}: this processor makes " + ", ".join(filter(None, (speed, copy)))
+    return (
+        "softmax reads and writes each number once, but this processor's exponentials decide "
+        f"its speed, not memory: {speed} of {rate(100 * cpu.speed / of_exp, 'B/s')}, {copy}"
+    )
 
 
 def _fastest(rows: Iterable[Measurement]) -> Measurement | None:

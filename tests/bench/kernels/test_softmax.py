@@ -36,7 +36,6 @@ from gpucheck.bench.kernels.softmax import (
 from gpucheck.bench.model import Measurement, Scope, Throughput
 from gpucheck.bench.numerics import FORMATS, encode
 from gpucheck.drivers.host.clock import monotonic_s
-from tests.fakes import bench_runs
 from tests.fakes.bench import FakeClock, FakeGpu, order
 from tests.fakes.bench_results import measurement
 
@@ -181,7 +180,7 @@ def test_without_numba_numpy_works_on_blocks_and_a_comparison_says_what_is_faste
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(softmax, "find_spec", lambda _: None)
-    cpu, gpu = bench_runs.row("cpu", 1.0), bench_runs.row("gpu:0", 1.0)
+    cpu, gpu = measurement("softmax", 1.0), measurement("softmax", 1.0, device="gpu:0")
 
     cases = Softmax().cpu_cases(order((64, 100)))
     [_, said] = Softmax().conclude([cpu, gpu])
@@ -200,7 +199,9 @@ def test_a_broken_numba_is_named_and_numpy_takes_its_place(monkeypatch: pytest.M
     monkeypatch.setitem(sys.modules, "gpucheck.bench.compiled_softmax", None)
 
     cases = Softmax().cpu_cases(order((64, 100)))
-    [_, said] = Softmax().conclude([bench_runs.row("cpu", 1.0), bench_runs.row("gpu:0", 1.0)])
+    [_, said] = Softmax().conclude(
+        [measurement("softmax", 1.0), measurement("softmax", 1.0, device="gpu:0")]
+    )
 
     assert isinstance(cases[0], BlockedSoftmax)
     assert "numba does not work here (ModuleNotFoundError: " in said.sentence
@@ -214,7 +215,9 @@ def test_with_the_compiled_softmax_nothing_faster_is_named(monkeypatch: pytest.M
     assert isinstance(cases[0], FusedSoftmax)
     assert cases[0].facts == {"compile_s": 1.5}
     assert Softmax().faster_cpu() is None
-    [said] = Softmax().conclude([bench_runs.row("cpu", 1.0), bench_runs.row("gpu:0", 1.0)])
+    [said] = Softmax().conclude(
+        [measurement("softmax", 1.0), measurement("softmax", 1.0, device="gpu:0")]
+    )
     assert said.code == "memory-decides"
 
 
@@ -237,9 +240,15 @@ def test_why_a_gpu_gains_little_is_said_with_the_figures_that_there_are() -> Non
         f"{start}: gpu:0 makes 2.70 TB/s where the data stays, this processor 15.0 GB/s"
     )
     assert pays.endswith("this processor 9.00 GB/s")
-    assert alone == (
-        f"{start}; a GPU gains little: PCIe, which the data crosses twice, is slower than memory"
-    )
+    gained = "; a GPU gains little: PCIe, which the data crosses twice, is slower than memory"
+    assert alone == f"{start}: this processor makes 15.0 GB/s{gained}"
+    assert _said(replace(cpu, percent_of_copy=75.0)) == [
+        f"{start}: this processor makes 15.0 GB/s, a copy 20.0 GB/s{gained}"
+    ]
+    assert _said(replace(cpu, percent_of_copy=75.0, percent_of_peak=100.0)) == [
+        "softmax reads and writes each number once, but this processor's exponentials decide its "
+        f"speed, not memory: 15.0 GB/s of 15.0 GB/s, a copy 20.0 GB/s{gained}"
+    ]
     assert _said() == []
 
 
