@@ -32,8 +32,7 @@ from gpucheck.cli.terminal import (
 )
 from gpucheck.drivers.host.files import MOST_JSON_BYTES
 from gpucheck.drivers.interface import Probes
-from gpucheck.inventory.read_once import ReadOnce
-from gpucheck.inventory.snapshot import Redactor
+from gpucheck.inventory.snapshot import ReadOnce, Redactor
 from gpucheck.report.blocks import Block, Column, Gap, Head, Line, Row, Table, verdict
 from gpucheck.report.envelope import Answer, CheckStatus, Failure, Report
 from gpucheck.report.errors import ExitCode, GpucheckError, InconclusiveError, WrongUseError

@@ -192,25 +192,11 @@ class LiveProbes:
             self._note_hang(trial.failure)
         return trials
 
-    def launch(
-        self,
-        python: str | None,
-        *,
-        through_cupy: bool,
-        every_gpu: bool,
-        report_progress: Callable[[str], None],
-    ) -> LaunchReading:
+    def launch(self, python: str | None, **options: Any) -> LaunchReading:
         """Run a kernel in a child."""
         from gpucheck.drivers.cuda.client import run_kernel
 
-        reading = run_kernel(
-            python,
-            os.environ,
-            through_cupy=through_cupy,
-            every_gpu=every_gpu,
-            deadline_s=self.patience_s(),
-            report_progress=report_progress,
-        )
+        reading = run_kernel(python, os.environ, deadline_s=self.patience_s(), **options)
         # A late CuPy is not the driver's fault: the driver has already run a kernel.
         self._note_hang(reading.failure)
         return reading

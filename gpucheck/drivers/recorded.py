@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -119,14 +119,11 @@ class RecordedProbes:
 
     def kernel(self) -> KernelReading:
         """Return the recorded PCI bus and modules."""
-        unknown = KernelReading(pci_unavailable=NOT_RECORDED.message)
-        return self._snapshot.kernel or unknown
+        return self._snapshot.kernel or KernelReading(pci_unavailable=NOT_RECORDED.message)
 
     def nvml(self, request: NvmlRequest) -> NvmlReading:
         """Return the recorded reading, without the parts that were not requested."""
-        recorded = self._snapshot.nvml
-        if recorded is None:
-            return NvmlReading(failure=NOT_RECORDED)
+        recorded = self._snapshot.nvml or NvmlReading(failure=NOT_RECORDED)
         return recorded if request.topology else recorded._replace(topology=None)
 
     def start_cuda(self) -> None:
@@ -154,20 +151,11 @@ class RecordedProbes:
         """Return the frameworks of the interpreter that made the recording."""
         return self._snapshot.builds or BuildsReading(unavailable=NOT_RECORDED.message)
 
-    def try_frameworks(
-        self, names: Sequence[str], python: str | None, report_progress: Callable[[str], None]
-    ) -> tuple[TrialReading, ...]:
+    def try_frameworks(self, names: Sequence[str], *_: Any) -> tuple[TrialReading, ...]:
         """Try nothing: a recording runs no framework."""
         return tuple(TrialReading(name=name, failure=NOT_RECORDED) for name in names)
 
-    def launch(
-        self,
-        python: str | None,
-        *,
-        through_cupy: bool,
-        every_gpu: bool,
-        report_progress: Callable[[str], None],
-    ) -> LaunchReading:
+    def launch(self, python: str | None, **options: Any) -> LaunchReading:
         """Run nothing: a recording has no GPU."""
         return LaunchReading(failure=NOT_RECORDED)
 

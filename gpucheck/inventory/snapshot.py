@@ -8,10 +8,10 @@ so the recorded CUDA_VISIBLE_DEVICES selects the same devices.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
-from gpucheck.drivers.evidence import SystemReading
+from gpucheck.drivers.evidence import HolderReading, HoldersReading, LaunchReading, SystemReading
 from gpucheck.drivers.interface import NvmlRequest, Probes
 from gpucheck.drivers.readings import (
     HUNG,
@@ -25,11 +25,12 @@ from gpucheck.inventory.gpu_row import rows_of
 from gpucheck.inventory.inventory import NO_LIBRARY, complete_host, nvml_failure
 from gpucheck.inventory.visibility import apply_rules, digits_of, gpu_uuid, looks_like_uuid
 from gpucheck.report.blocks import counted
-from gpucheck.report.envelope import Answer, Notice
+from gpucheck.report.envelope import Answer, Host, Notice
 from gpucheck.report.errors import ExitCode
 from gpucheck.report.text import count_of
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
+Value = TypeVar("Value")
 
 
 def record(probes: Probes) -> Snapshot:
@@ -424,11 +425,12 @@ class Redactor:
         }
         return {kind: len(table.known) for kind, table in tables.items() if table.known}
 
-    def everything(self, value: Any) -> Any:
+    def everything(self, value: Value) -> Value:
         """Return a record of evidence with every text in it redacted."""
-        return _walk(value, lambda text, _field: self._with_uuids(text))
+        redacted: Value = _walk(value, lambda text, _field: self._with_uuids(text))
+        return redacted
 
-    def sentences(self, value: Any) -> Any:
+    def sentences(self, value: Value) -> Value:
         """Return a driver's reading with its sentences and paths redacted; all else stays."""
 
         def redacted(text: str, field: str) -> str:
@@ -436,7 +438,8 @@ class Redactor:
                 return self._with_uuids(text)
             return self.text(text) if field in _SENTENCES else text
 
-        return _walk(value, redacted)
+        walked: Value = _walk(value, redacted)
+        return walked
 
     def _with_uuids(self, text: str) -> str:
         """Return a text without names and paths, and with a stand-in for each UUID in it."""
@@ -500,3 +503,80 @@ def redact(snapshot: Snapshot, redactor: Redactor | None = None) -> Snapshot:
         health=redactor.everything(snapshot.health),
         builds=redactor.everything(snapshot.builds),
     )
+
+
+# ---------------------------------------------------------------------- a machine that is read once
+
+
+class ReadOnce(RecordedProbes):
+    """Probes over a recording of this machine; `redactor` is None where names may stay.
+
+    What a snapshot holds is answered from it, so several answers agree. What no snapshot holds,
+    because something runs for it or is opened, is asked of the machine itself, and redacted by the
+    same stand-ins: what is derived from these readings has no name that a redacted snapshot lacks.
+    """
+
+    def __init__(self, probes: Probes, redactor: Redactor | None) -> None:
+        self.real = record(probes)
+        self.snapshot = self.real if redactor is None else redact(self.real, redactor)
+        super().__init__(self.snapshot)
+        self._probes = probes
+        self._redactor = redactor
+
+    def host(self) -> Host:
+        """Return the host, recorded only if the machine itself is a recording."""
+        return self.snapshot.host._replace(recorded=self._probes.host().recorded)
+
+    def nvml(self, request: NvmlRequest) -> NvmlReading:
+        """Return the recorded reading; the processes after a launch are asked for anew."""
+        if request.processes_of is None:
+            return super().nvml(request)
+        reading = self._probes.nvml(request)
+        redactor = self._redactor
+        return reading if redactor is None else redactor.sentences(redactor.nvml(reading))
+
+    def cuda(self, *, unrestricted: bool = False) -> CudaReading:
+        """Return libcuda's answer; the one without the variable need not be recorded."""
+        if not unrestricted or self.snapshot.cuda_unrestricted is not None:
+            return super().cuda(unrestricted=unrestricted)
+        reading = self._probes.cuda(unrestricted=True)
+        redactor = self._redactor
+        return reading if redactor is None else redactor.sentences(redactor.cuda(reading))
+
+    def open_nodes(self, paths: Sequence[str]) -> Mapping[str, str | None]:
+        """Open the device files behind these paths."""
+        real, shown = self.real.system, self.snapshot.system
+        if real is None or shown is None:
+            return {}
+        nodes = zip(real.nodes.nodes, shown.nodes.nodes, strict=True)
+        behind = {node.path: original.path for original, node in nodes}
+        wanted = {path: behind[path] for path in paths if path in behind}
+        opened = self._probes.open_nodes(list(wanted.values()))
+        return {
+            path: self._redacted(opened[node]) for path, node in wanted.items() if node in opened
+        }
+
+    def launch(self, python: str | None, **options: Any) -> LaunchReading:
+        """Run a kernel with the interpreter whose path may be redacted."""
+        interpreter = None if self.real.builds is None else self.real.builds.python
+        return self._redacted(self._probes.launch(interpreter, **options))
+
+    def device_holders(self) -> HoldersReading:
+        """Search for the processes that hold a device file open."""
+        reading = self._probes.device_holders()
+        return reading._replace(
+            holders=tuple(map(self._holder, reading.holders)),
+            unavailable=self._redacted(reading.unavailable),
+        )
+
+    def _holder(self, holder: HolderReading) -> HolderReading:
+        if self._redactor is None:
+            return holder
+        names = ("name", "user", "command")
+        known = {name: getattr(holder, name) for name in names}
+        who = self._redactor.process(ProcessIdentity(pid=holder.pid, **known))
+        return holder._replace(**{name: getattr(who, name) for name in names})
+
+    def _redacted(self, value: Value) -> Value:
+        """Return a text or a reading without names."""
+        return value if self._redactor is None else self._redactor.everything(value)
