@@ -19,6 +19,7 @@ from gpucheck.detect.checks import (
     nvml,
     pci_device,
     uvm_node,
+    visibility,
     xid,
 )
 from gpucheck.detect.frameworks import named_by
@@ -344,8 +345,11 @@ def _sentence(
             return "The selected checks passed; whether a GPU is usable was not checked"
         return "None of the selected checks could be made"
     if cause is None:
+        shown = next((f for f in findings if f.id == visibility.ID), None)
+        seen = visibility.seen_devices(shown) if shown and verdict is Verdict.USABLE else None
         unknown = verdict is Verdict.USABLE and is_health_unknown(findings)
-        return SENTENCES[verdict] + "; its health is unknown" * unknown
+        devices = f": {seen} devices (MIG)" if seen else ""
+        return SENTENCES[verdict] + devices + "; its health is unknown" * unknown
     failed = cause.status is CheckStatus.FAIL
     left = gpu_lost.remaining_gpus(cause) if cause.id == gpu_lost.ID else None
     if verdict is Verdict.DEGRADED and left is not None:

@@ -273,11 +273,17 @@ def _link(gpu: Gpu) -> str:
     return f"{link_now(gpu) or ABSENT:>{WIDTHS['pcie']}}"
 
 
-def users_of(gpu: Gpu) -> str:
-    """Return who uses a GPU and with what: "alice: python, jupyter; bob: blender"."""
-    users = group_by(gpu.processes, lambda process: process.user or "unknown user")
-    if not users:
-        return UNKNOWN if "processes" in gpu.unavailable else ""
+def _users(gpu: Gpu) -> str:
+    """Return who uses a GPU itself, and not one of its instances, which have rows of their own."""
+    if "processes" in gpu.unavailable and not gpu.processes:
+        return UNKNOWN
+    instances = {instance.uuid for instance in _instances(gpu) if instance.uuid is not None}
+    return _programs_by_user(one for one in gpu.processes if one.mig_uuid not in instances)
+
+
+def _programs_by_user(processes: Iterable[GpuProcess]) -> str:
+    """Return who uses a device and with what: "alice: python, jupyter; bob: blender"."""
+    users = group_by(processes, lambda process: process.user or "unknown user")
     return "; ".join(f"{user}: {_programs(found)}" for user, found in users.items())
 
 
@@ -295,7 +301,7 @@ CELLS: dict[str, Callable[[Gpu], Inline]] = {
     "name": _name,
     "memory": _memory,
     "pcie": _link,
-    "users": users_of,
+    "users": _users,
 }
 
 
@@ -315,11 +321,13 @@ def _instance_cells(gpu: Gpu, position: int, instance: MigInstance) -> dict[str,
     """Return an instance's cells; its index is written as NVIDIA writes it: "0:1"."""
     # What tells instances apart: "3g.20gb" of "NVIDIA A100 MIG 3g.20gb".
     profile = (instance.name or instance.uuid or UNKNOWN).rpartition("MIG ")[2]
+    own = [one for one in gpu.processes if one.mig_uuid and one.mig_uuid == instance.uuid]
     return {
         "index": f"{gpu.index}:{position}",
         "cuda_index": ABSENT if instance.cuda_index is None else str(instance.cuda_index),
         "name": (Span(f"└ MIG {profile}", "dim"),),
         "memory": _memory(instance),
+        "users": _programs_by_user(own),
     }
 
 

@@ -74,6 +74,18 @@ def test_exit_code_and_document_are_those_of_detect(
     assert code == detect[0]
 
 
+def test_of_a_split_gpu_it_says_what_programs_see_and_who_has_which_instance(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    code, text = shown(capsys, "--from", "example:mig")
+
+    assert code == 0
+    assert "✓ GPU usable: 1 of 4 devices (MIG)\n" in text
+    rows = [line.split() for line in text.splitlines()]
+    used = {row[0]: row[-2:] for row in rows if row[-1:] == ["notebook.py"]}
+    assert used == {"0:1": ["carol:", "notebook.py"]}
+
+
 @pytest.mark.parametrize("cause", [NO_GPU, "nouveau"])
 def test_without_any_gpu_the_next_commands_are_ones_that_need_none(cause: str) -> None:
     answer = detect(FakeProbes(), DetectRequest(), lambda _: None)

@@ -20,6 +20,8 @@ _finding = partial(make_finding, ID, LAYER)
 _report = partial(report_cause, ID, LAYER)
 
 ORDER = "CUDA_DEVICE_ORDER"
+#: Where the evidence says how many of the devices of a split GPU's machine programs see.
+SEEN = "devices that programs see"
 #: Values whose meaning is hard to guess.
 SPECIAL_VALUES = {
     "NoDevFiles": "Slurm sets this for a job without GPUs",
@@ -33,7 +35,7 @@ def check(machine: Machine) -> Finding:
     seen = machine.cuda.device_count or 0
     if text is None:
         summary = f"{VISIBLE} is not set: programs see {_of(machine, seen)}"
-        return _finding(CheckStatus.OK, summary, *_order(machine))
+        return _finding(CheckStatus.OK, summary, *_order(machine), *_seen_of_split(machine, seen))
     visibility = machine.visibility
     value = Evidence(VISIBLE, repr(text))
     entries = (
@@ -61,12 +63,33 @@ def check(machine: Machine) -> Finding:
             entry=repr(dropped[0].text),
         )
     summary = f"{VISIBLE}={text!r}: programs see {_of(machine, seen)}"
-    return _finding(CheckStatus.OK, summary, *evidence)
+    return _finding(CheckStatus.OK, summary, *evidence, *_seen_of_split(machine, seen))
+
+
+def seen_devices(finding: Finding) -> str | None:
+    """Return how many devices programs see where MIG keeps others from them: "1 of 4"."""
+    return next((each.value for each in finding.evidence if each.source == SEEN), None)
+
+
+def _seen_of_split(machine: Machine, seen: int) -> tuple[Evidence, ...]:
+    """Return how many of the instances and whole GPUs programs see, if MIG leaves them fewer."""
+    devices = _devices_of_split(machine)
+    return (Evidence(SEEN, f"{seen} of {devices}"),) if seen < devices else ()
+
+
+def _devices_of_split(machine: Machine) -> int:
+    """Return how many instances and whole GPUs there are; 0 where no GPU is split."""
+    gpus = machine.nvml.gpus
+    if not any(gpu.mig_instances for gpu in gpus):
+        return 0
+    return sum(len(gpu.mig_instances) if gpu.mig_enabled else 1 for gpu in gpus)
 
 
 def _of(machine: Machine, seen: int) -> str:
-    if any(gpu.mig_instances for gpu in machine.nvml.gpus):
-        return f"{count_of(seen, 'device')} (each MIG instance is one)"
+    devices = _devices_of_split(machine)
+    if devices:
+        some = f"{seen} of " if seen < devices else ""
+        return f"{some}{count_of(max(seen, devices), 'device')} (each MIG instance is one)"
     total = machine.nvml.gpu_count
     return count_of(seen) if total in (None, 0, seen) else f"{seen} of {count_of(total or 0)}"
 
