@@ -28,12 +28,12 @@ class BitDifferences:
     nan_count: int = 0
 
 
-def compare_bits(one: HostArray, other: HostArray, format_name: str) -> BitDifferences:
+def compare_bits(left: HostArray, other: HostArray, format_name: str) -> BitDifferences:
     """Return how two arrays of stored numbers differ, as the kernel `differ` counts it."""
     import numpy as np
 
-    first_words, second_words = _words(one), _words(other)
-    found = BitDifferences()
+    first_words, second_words = _words(left), _words(other)
+    differences = BitDifferences()
     for low in range(0, len(first_words), _BLOCK):
         here = slice(low, low + _BLOCK)
         places = np.flatnonzero(first_words[here] != second_words[here])
@@ -48,19 +48,19 @@ def compare_bits(one: HostArray, other: HostArray, format_name: str) -> BitDiffe
             largest_ulp=int(distances.max()) if len(distances) else None,
             nan_count=int(nan.sum()),
         )
-        found = combined(found, part)
-    return found
+        differences = combined(differences, part)
+    return differences
 
 
-def combined(one: BitDifferences, other: BitDifferences) -> BitDifferences:
+def combined(first: BitDifferences, other: BitDifferences) -> BitDifferences:
     """Return the sum of two counts."""
-    firsts = [part.first for part in (one, other) if part.first is not None]
-    ulps = [part.largest_ulp for part in (one, other) if part.largest_ulp is not None]
+    firsts = [part.first for part in (first, other) if part.first is not None]
+    ulps = [part.largest_ulp for part in (first, other) if part.largest_ulp is not None]
     return BitDifferences(
-        count=one.count + other.count,
+        count=first.count + other.count,
         first=min(firsts, default=None),
         largest_ulp=max(ulps, default=None),
-        nan_count=one.nan_count + other.nan_count,
+        nan_count=first.nan_count + other.nan_count,
     )
 
 
@@ -107,25 +107,25 @@ def _is_nan(words: HostArray, format_name: str) -> HostArray:
     return nan
 
 
-def _ulps_between(one: HostArray, other: HostArray, format_name: str) -> HostArray:
+def _ulps_between(left: HostArray, other: HostArray, format_name: str) -> HostArray:
     """Return the distance of each pair in numbers of the format; both zeros are one number."""
     import numpy as np
 
     if format_name == "int32":
-        signed = [side.view(np.int32).astype(np.int64) for side in (one, other)]
+        signed = [side.view(np.int32).astype(np.int64) for side in (left, other)]
         distance: HostArray = np.abs(signed[0] - signed[1]).astype(np.uint64)
         return distance
     sign, _ = _LAYOUTS[format_name]
-    wide = [side.astype(np.uint64) for side in (one, other)]
+    wide = [side.astype(np.uint64) for side in (left, other)]
     low, high = (side & np.uint64(sign - 1) for side in wide)
     same_sign = ((wide[0] ^ wide[1]) & np.uint64(sign)) == 0
     apart = np.where(low < high, high - low, low - high)
     return np.where(same_sign, apart, low + high)
 
 
-def differences_found(found: HostArray) -> BitDifferences:
+def differences_found(counters: HostArray) -> BitDifferences:
     """Return the four results of the kernel `differ`."""
-    count, first, largest, nans = (int(number) for number in found)
+    count, first, largest, nans = (int(number) for number in counters)
     if not count:
         return BitDifferences()
     return BitDifferences(

@@ -211,9 +211,9 @@ def board_called(text: str) -> BoardPeaks:
     """
     boards = load_table().boards
     wanted = " ".join(text.split()).lower()
-    found = next((board for board in boards if wanted in _names_of(board)), None)
-    if found is not None:
-        return found
+    named = next((board for board in boards if wanted in _names_of(board)), None)
+    if named is not None:
+        return named
     several = [board.name for board in boards if f"{board.name} ".lower().startswith(f"{wanted} ")]
     if wanted and len(several) > 1:
         names = ", ".join(several)

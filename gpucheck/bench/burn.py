@@ -262,7 +262,7 @@ class _RunningBurn:
     def result(self, variables: Mapping[str, str]) -> BurnResult:
         """Return the result."""
         telemetry = self._observer.result()
-        devices = tuple(self._device_result(one, telemetry) for one in self._devices.values())
+        devices = tuple(self._device_result(state, telemetry) for state in self._devices.values())
         limits = [device.temperature_limit_c for device in devices]
         # Who shares each device, and what to know of its product.
         notes = []

@@ -42,8 +42,8 @@ _COOL = ("Check the fans, the filters and the inlet temperature.",)
 
 def burn_gates(result: BurnResult) -> Iterator[Gate]:
     """Yield the gates, device by device."""
-    model_of = {one.device: one.name for one in result.devices if one.name and one.gpu_uuid}
-    odd = deviating_digests([one.corruption for one in result.devices], model_of)
+    model_of = {item.device: item.name for item in result.devices if item.name and item.gpu_uuid}
+    odd = deviating_digests([item.corruption for item in result.devices], model_of)
     for device in result.devices:
         yield _alive(device, result)
         yield _corruption(device, result)
@@ -148,7 +148,9 @@ def _digest(device: BurnDevice, devices: Sequence[BurnDevice], odd: str | None) 
     gate = _gate(device, "digest")
     if _digest_key(device) is None:
         return _skipped(gate, "it has no product to compare")
-    if not any(one is not device and _digest_key(one) == _digest_key(device) for one in devices):
+    if not any(
+        other is not device and _digest_key(other) == _digest_key(device) for other in devices
+    ):
         return _skipped(gate, "no identical GPU has the same product to compare")
     return gate
 
@@ -271,10 +273,10 @@ def conclude_burn(result: BurnResult, host: Host) -> Answer:
     If no device could begin, all for one reason, its code is used: 2 for a size that does not fit,
     4 without CuPy.
     """
-    exit_codes = {one.exit_code for one in result.devices}
+    exit_codes = {device.exit_code for device in result.devices}
     for code in (ExitCode.WRONG_USE, ExitCode.MISSING):
         if exit_codes == {code}:
-            failure = next(one.failure for one in result.devices)
+            failure = next(device.failure for device in result.devices)
             return Answer(result=result, exit_code=code, host=host, error=failure)
     code, failure = exit_status(result.gates, _WORDING)
     if result.ended_by is BurnEnd.INTERRUPTED:

@@ -45,23 +45,23 @@ def blocks(report: Report, view: View) -> Iterator[Block]:
     # Only a judged run needs what judges it, which takes 20 ms to import.
     from gpucheck.bench.ci.view import gate_blocks, verdict_line
 
-    found = report.result
-    if not isinstance(found, BurnResult):
-        raise TypeError(type(found).__name__)
-    names = (each.name for each in found.devices if each.name is not None)
+    burn = report.result
+    if not isinstance(burn, BurnResult):
+        raise TypeError(type(burn).__name__)
+    names = (item.name for item in burn.devices if item.name is not None)
     yield from opening(report, view, counted(names))
     if report.exit_code in _NOT_RUN:
         yield verdict("no device could begin", CheckStatus.UNKNOWN, "NOT RUN")
     else:
-        yield verdict_line(report, found.gates, _verdict(found))
+        yield verdict_line(report, burn.gates, _verdict(burn))
     yield Gap()
-    yield _devices(found)
+    yield _devices(burn)
     yield Gap()
     if report.exit_code not in _NOT_RUN:
-        yield from gate_blocks(found.gates, view, notes=False)
+        yield from gate_blocks(burn.gates, view, notes=False)
     if view.verbosity >= 0:
         yield Gap()
-        yield from limited(_notes(found), view)
+        yield from limited(_notes(burn), view)
 
 
 def charts(report: Report, view: View) -> Iterator[Chart]:
@@ -77,12 +77,12 @@ def shown_codes(report: Report) -> Collection[str]:
     return ("burn-failed", "burn-undecided")
 
 
-def _devices(found: BurnResult) -> Table:
+def _devices(burn: BurnResult) -> Table:
     figures = (Column(name, right=True) for name in _COLUMNS)
     columns = [Column("device"), *figures, Column("load")]
     rows = []
-    for device in found.devices:
-        mark, style = _mark([gate for gate in found.gates if gate.device == device.device])
+    for device in burn.devices:
+        mark, style = _mark([gate for gate in burn.gates if gate.device == device.device])
         sign, _, color = MARKS[mark]
         name = (Span(f"{sign} ", color), Span(device.device))
         rows.append(Row([name, *_figures(device)], style=style))
@@ -105,8 +105,8 @@ def _figures(device: BurnDevice) -> list[Inline]:
     """Return the cells of a device: the load, its errors, and the most that its sensors showed."""
     check, sensors = device.corruption, device.telemetry
     extents = (sensors.temperature_c, sensors.power_w) if sensors is not None else (None, None)
-    hot, power = (None if one is None else one.high for one in extents)
-    edge = " × ".join(str(one) for one in check.shape)
+    hot, power = (None if item is None else item.high for item in extents)
+    edge = " × ".join(str(item) for item in check.shape)
     load = f"{edge} {check.dtype}".strip() if check.products else "no product"
     return [*_cells(device.flops_per_s, check.products, check.mismatches, hot, power), load]
 
@@ -128,36 +128,38 @@ def _cells(
     ]
 
 
-def _notes(found: BurnResult) -> Iterator[Line]:
+def _notes(burn: BurnResult) -> Iterator[Line]:
     """Yield where the time and the results went, what could not be read, and what else to know."""
-    if load := _load(found):
+    if load := _load(burn):
         yield Line(load)
-    if found.telemetry_unavailable is not None and any(one.gpu_uuid for one in found.devices):
-        yield Line(f"no sensors: {found.telemetry_unavailable}", CheckStatus.WARN)
-    yield from (Line(note) for note in found.notes)
-    variables = ", ".join(f"{name}={value}" for name, value in sorted(found.variables.items()))
+    if burn.telemetry_unavailable is not None and any(item.gpu_uuid for item in burn.devices):
+        yield Line(f"no sensors: {burn.telemetry_unavailable}", CheckStatus.WARN)
+    yield from (Line(note) for note in burn.notes)
+    variables = ", ".join(f"{name}={value}" for name, value in sorted(burn.variables.items()))
     if variables:
         yield Line(f"environment: {variables}", style="dim")
 
 
-def _load(found: BurnResult) -> str:
+def _load(burn: BurnResult) -> str:
     """Return the share of the time in products, and the memory that held the results."""
-    checks = [one.corruption for one in found.devices]
-    percents = [one.product_time_percent for one in checks if one.product_time_percent is not None]
+    checks = [item.corruption for item in burn.devices]
+    percents = [
+        item.product_time_percent for item in checks if item.product_time_percent is not None
+    ]
     if not percents:
         return ""
     low, high = min(percents), max(percents)
     share = f"{low:.0f} %" if f"{low:.0f}" == f"{high:.0f}" else f"{low:.0f} to {high:.0f} %"
-    least = binary_bytes(min(one.output_bytes for one in checks if one.output_bytes))
+    least = binary_bytes(min(item.output_bytes for item in checks if item.output_bytes))
     return f"{share} of the time in products; the results rotate through {least} of memory"
 
 
-def _verdict(found: BurnResult) -> str:
+def _verdict(burn: BurnResult) -> str:
     """Return what was done and what came of it, in one sentence."""
-    done = f"burned {found.duration_s:.0f} of {found.asked_s:g} s{_ENDS[found.ended_by]}"
-    products = sum(device.corruption.products for device in found.devices)
-    numbers = sum(one.corruption.products * one.corruption.words for one in found.devices)
-    wrong = sum(device.corruption.mismatches for device in found.devices)
+    done = f"burned {burn.duration_s:.0f} of {burn.asked_s:g} s{_ENDS[burn.ended_by]}"
+    products = sum(device.corruption.products for device in burn.devices)
+    numbers = sum(item.corruption.products * item.corruption.words for item in burn.devices)
+    wrong = sum(device.corruption.mismatches for device in burn.devices)
     if not products:
         return f"{done}: no product"
     if not wrong:
@@ -178,7 +180,7 @@ def live_blocks(progress: BurnProgress | None, elapsed_s: float) -> Iterator[Blo
         return
     figures = (Column(name, right=True) for name in (*_COLUMNS, "SM clock"))
     columns = [Column("device"), Column("state"), *figures]
-    yield Table(columns, [_live_row(one) for one in progress.devices])
+    yield Table(columns, [_live_row(device) for device in progress.devices])
 
 
 def _doing(progress: BurnProgress | None, elapsed_s: float) -> str:
@@ -187,7 +189,7 @@ def _doing(progress: BurnProgress | None, elapsed_s: float) -> str:
         return f"looking at the devices, {elapsed_s:.0f} s"
     if progress.opening_s:
         count = len(progress.devices)
-        ready = sum(one.state == "ready" for one in progress.devices)
+        ready = sum(item.state == "ready" for item in progress.devices)
         return (
             f"starting the processes, {progress.opening_s:.0f} s: {ready} of {count} ready, "
             f"then {progress.asked_s:g} s of load"
@@ -198,9 +200,9 @@ def _doing(progress: BurnProgress | None, elapsed_s: float) -> str:
     return f"{progress.elapsed_s:.0f} s of {progress.asked_s:g} s, {left_s:.0f} s left"
 
 
-def _live_row(one: DeviceProgress) -> Row:
-    sensors = (one.temperature_c, one.power_w)
-    cells = _cells(one.flops_per_s, one.products, one.mismatches, *sensors)
-    clock = ABSENT if one.clock_sm_mhz is None else f"{one.clock_sm_mhz:.0f} MHz"
-    style = "bold red" if one.mismatches or one.state == "failed" else ""
-    return Row([one.device, one.state, *cells, clock], style=style)
+def _live_row(device: DeviceProgress) -> Row:
+    sensors = (device.temperature_c, device.power_w)
+    cells = _cells(device.flops_per_s, device.products, device.mismatches, *sensors)
+    clock = ABSENT if device.clock_sm_mhz is None else f"{device.clock_sm_mhz:.0f} MHz"
+    style = "bold red" if device.mismatches or device.state == "failed" else ""
+    return Row([device.device, device.state, *cells, clock], style=style)

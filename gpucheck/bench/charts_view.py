@@ -40,18 +40,18 @@ def bench_charts(result: BenchResult) -> Iterator[Chart]:
     """Yield the charts that the result has values for."""
     sensors = [] if result.telemetry is None else result.telemetry.gpus
     names = {gpu.uuid: gpu.device for gpu in result.environment.gpus}
-    found = (
+    charts = (
         roofline(result),
         transfer(result),
         frameworks(result),
-        telemetry([(names.get(one.uuid, one.uuid), one) for one in sensors]),
+        telemetry([(names.get(item.uuid, item.uuid), item) for item in sensors]),
     )
-    yield from (chart for chart in found if chart is not None)
+    yield from (chart for chart in charts if chart is not None)
 
 
 def burn_charts(result: BurnResult) -> Iterator[Chart]:
     """Yield the sensors of the devices under load."""
-    known = [(one.device, one.telemetry) for one in result.devices if one.telemetry is not None]
+    known = [(item.device, item.telemetry) for item in result.devices if item.telemetry is not None]
     chart = telemetry(known)
     if chart is not None:
         yield chart
@@ -73,7 +73,9 @@ def roofline(result: BenchResult) -> Chart | None:
     span = (min(intensities) / 3, max(intensities) * 3)
     best = max(rows, key=_flops_per_s)
     known = [row for row in rows if has_rank(row)]
-    unit = next((one for one in _FLOP_UNITS if _flops_per_s(best) >= one[0]), _FLOP_UNITS[-1])
+    unit = next(
+        (unit_row for unit_row in _FLOP_UNITS if _flops_per_s(best) >= unit_row[0]), _FLOP_UNITS[-1]
+    )
     bounds = _boards_bounds(result, rows) | _measured_bounds(result.environment.rooflines)
     roofs = [_roof(name, *bound, span=span, scale=unit[0]) for name, bound in bounds.items()]
     points: dict[str, list[Measurement]] = {}
@@ -92,8 +94,8 @@ def roofline(result: BenchResult) -> Chart | None:
     fastest = ""
     if known:
         best = max(known, key=_flops_per_s)
-        what = f"{best.kernel} {best.dtype.format} on {best.device}"
-        fastest = f"; the fastest is {what} with {rate(_flops_per_s(best), 'FLOP/s')}"
+        label = f"{best.kernel} {best.dtype.format} on {best.device}"
+        fastest = f"; the fastest is {label} with {rate(_flops_per_s(best), 'FLOP/s')}"
     kinds = [
         word
         for word, known in (
@@ -142,11 +144,11 @@ def _boards_bounds(result: BenchResult, rows: Sequence[Measurement]) -> Bounds:
 def _measured_bounds(rooflines: Sequence[Roofline]) -> Bounds:
     """Return the bounds that this run measured on all of the processor's threads."""
     known = [
-        one
-        for one in rooflines
-        if one.device == "cpu" and (one.copy_bytes_per_s or one.gemm_flops_per_s)
+        item
+        for item in rooflines
+        if item.device == "cpu" and (item.copy_bytes_per_s or item.gemm_flops_per_s)
     ]
-    best = max(known, key=lambda one: one.threads or 0, default=None)
+    best = max(known, key=lambda item: item.threads or 0, default=None)
     if best is None:
         return {}
     name = f"CPU {best.gemm_dtype}, measured"
@@ -168,7 +170,9 @@ def _roof(
         x: tuple[float, ...] = (min(low, ridge / 3), ridge, max(high, ridge * 3))
     else:
         x = (low, high)
-    y = (min(each * copy if copy else math.inf, product or math.inf) / scale for each in x)
+    y = (
+        min(intensity * copy if copy else math.inf, product or math.inf) / scale for intensity in x
+    )
     return Series(name, x, tuple(y), Drawn.LINE, limit=True)
 
 
@@ -250,9 +254,9 @@ def frameworks(result: BenchResult) -> Chart | None:
 # --------------------------------------------------------------------------------- telemetry
 
 
-def telemetry(found: Sequence[tuple[str, GpuTelemetry]]) -> Chart | None:
+def telemetry(named: Sequence[tuple[str, GpuTelemetry]]) -> Chart | None:
     """Return clock, power and temperature of the GPUs over time, and what held the clock down."""
-    kept = [(name, one, one.history) for name, one in found if one.history is not None]
+    kept = [(name, gpu, gpu.history) for name, gpu in named if gpu.history is not None]
     panels = []
     for label, key in (
         ("SM clock (MHz)", "clock_sm_mhz"),
@@ -284,7 +288,7 @@ def telemetry(found: Sequence[tuple[str, GpuTelemetry]]) -> Chart | None:
         for reason, periods in limited.items()
         for start, end in _joined(periods)
     ]
-    hottest = max((one.temperature_c.high for _, one, _ in kept if one.temperature_c), default=None)
+    hottest = max((gpu.temperature_c.high for _, gpu, _ in kept if gpu.temperature_c), default=None)
     hot = "" if hottest is None else f" up to {hottest:.0f} °C."
     names = ", ".join(limited)
     return Chart(

@@ -63,7 +63,7 @@ def compare(
         for row in measurements
         if row.time_s and row.error is None and row.verified and row.verified.ok
     ]
-    found = []
+    comparisons = []
     for gpu in _fastest_gpu_rows(timed):
         problem = (gpu.kernel, gpu.shape, gpu.parameters)
         same = [row for row in timed if (row.kernel, row.shape, row.parameters) == problem]
@@ -71,8 +71,8 @@ def compare(
         rivals = _rivals(cpus, gpu)
         if rivals:
             lacking = (faster_cpu or {}).get(gpu.kernel)
-            found.append(_comparison(rivals, gpu, _end_to_end(same, gpu), lacking))
-    return tuple(found)
+            comparisons.append(_comparison(rivals, gpu, _end_to_end(same, gpu), lacking))
+    return tuple(comparisons)
 
 
 def _rivals(cpus: Iterable[Measurement], gpu: Measurement) -> list[Measurement]:
@@ -96,8 +96,8 @@ def _fastest_gpu_rows(timed: Sequence[Measurement]) -> list[Measurement]:
     for row in timed:
         if row.device == "cpu" or row.scope is not Scope.RESIDENT:
             continue
-        what = (row.kernel, row.shape, tuple(row.parameters.items()), row.dtype)
-        problem = (*what, row.device, maker_of(row))
+        work = (row.kernel, row.shape, tuple(row.parameters.items()), row.dtype)
+        problem = (*work, row.device, maker_of(row))
         if problem not in best or time_of(row) < time_of(best[problem]):
             best[problem] = row
     return list(best.values())
@@ -106,12 +106,12 @@ def _fastest_gpu_rows(timed: Sequence[Measurement]) -> list[Measurement]:
 def _end_to_end(rows: Sequence[Measurement], gpu: Measurement) -> Measurement | None:
     """Return the same maker's fastest row on that GPU with transfers, if one was measured."""
     wanted = (Scope.END_TO_END, gpu.device, gpu.dtype, maker_of(gpu))
-    found = (
+    pairs = (
         other
         for other in rows
         if (other.scope, other.device, other.dtype, maker_of(other)) == wanted
     )
-    return min(found, key=time_of, default=None)
+    return min(pairs, key=time_of, default=None)
 
 
 def _comparison(
@@ -121,7 +121,7 @@ def _comparison(
     lacking: str | None,
 ) -> Comparison:
     cpu = min(rivals, key=time_of)
-    own_s = min((time_of(one) for one in rivals if maker_of(one) == maker_of(gpu)), default=None)
+    own_s = min((time_of(row) for row in rivals if maker_of(row) == maker_of(gpu)), default=None)
     cpu_s, gpu_s = time_of(cpu), time_of(gpu)
     resident = cpu_s / gpu_s
     moved = amortised = break_even = None
@@ -279,47 +279,47 @@ def headline(comparisons: Sequence[Comparison]) -> str | None:
     Each GPU and each maker has a part. Only what is known to be faster or slower counts; where
     kernels were compared in equal precision, only those.
     """
-    known = [one for one in comparisons if not holds_one(one.resident_repeat95)]
-    fair = [one for one in known if one.cpu.dtype == one.gpu.dtype] or known
-    devices = list(dict.fromkeys(one.gpu.device for one in fair))
+    known = [item for item in comparisons if not holds_one(item.resident_repeat95)]
+    fair = [item for item in known if item.cpu.dtype == item.gpu.dtype] or known
+    devices = list(dict.fromkeys(item.gpu.device for item in fair))
     said = []
-    for maker in dict.fromkeys(maker_of(one.gpu) for one in fair):
-        mine = [one for one in fair if maker_of(one.gpu) == maker]
+    for maker in dict.fromkeys(maker_of(item.gpu) for item in fair):
+        mine = [item for item in fair if maker_of(item.gpu) == maker]
         who = "" if maker is None else f"{maker_text(maker)} on "
         if len(devices) > _MOST_ALONE:
             said.append(_reached(f"{who}each of {len(devices)} GPUs", mine))
             continue
-        by_device = ([one for one in mine if one.gpu.device == name] for name in devices)
+        by_device = ([item for item in mine if item.gpu.device == name] for name in devices)
         said += [_reached(f"{who}{here[0].gpu.device}", here) for here in by_device if here]
     return "; ".join(said) or None
 
 
 def _reached(who: str, here: Sequence[Comparison]) -> str:
     """Return what a device, or some of them, reach in these comparisons."""
-    names = {_named(one) for one in here}
+    names = {_named(item) for item in here}
     where = f" in {names.pop()}" if len(names) == 1 else ""
-    stays = _range([(one.speedup_resident, _named(one)) for one in here], named=not where)
+    stays = _range([(item.speedup_resident, _named(item)) for item in here], named=not where)
     text = f"{who} reaches {stays} the CPU's speed{where} if the data stays there"
     moved = [
-        (one.speedup_end_to_end, _named(one))
-        for one in here
-        if one.speedup_end_to_end is not None and not holds_one(one.end_to_end_repeat95)
+        (item.speedup_end_to_end, _named(item))
+        for item in here
+        if item.speedup_end_to_end is not None and not holds_one(item.end_to_end_repeat95)
     ]
     if moved:
         text += f", {_range(moved, named=not where)} with transfers"
     codes = dict.fromkeys(
         code
-        for one in here
-        for doubt in one.doubts
+        for item in here
+        for doubt in item.doubts
         if doubt.code == SIDE_IN_DOUBT
         for code in str(doubt.facts["codes"]).split(", ")
     )
     return f"{text} (in doubt: {', '.join(codes)})" if codes else text
 
 
-def _range(found: Sequence[tuple[float, str]], *, named: bool) -> str:
+def _range(values: Sequence[tuple[float, str]], *, named: bool) -> str:
     """Return the smallest and the largest speed-up; `named` with kernel and format, each once."""
-    (low, low_name), (high, high_name) = min(found), max(found)
+    (low, low_name), (high, high_name) = min(values), max(values)
     ends = [(low, low_name)] * (low_name != high_name) + [(high, high_name)]
     if not named or len(ends) == 1:
         text = " to ".join(dict.fromkeys(_factor(value) for value in (low, high)))

@@ -82,8 +82,8 @@ def doubts_about(state: CaseState, environment: RowEnvironment) -> tuple[Doubt, 
     """Return every doubt about one row, most important first."""
     if not state.samples_s:
         return ()
-    found = [doubt(state, environment) for doubt in _DOUBTS]
-    return tuple(doubt for doubt in found if doubt is not None)
+    doubts = [doubt(state, environment) for doubt in _DOUBTS]
+    return tuple(doubt for doubt in doubts if doubt is not None)
 
 
 def _unconverged(state: CaseState, environment: RowEnvironment) -> Doubt | None:

@@ -152,13 +152,13 @@ def cards_by_uuid(reading: NvmlReading) -> dict[str, GpuReading]:
 
 def _processes_on(uuid: str, gpu: GpuReading) -> Sequence[ProcessReading]:
     """Return the processes of a card or of one instance, with those of no known instance."""
-    return [one for one in gpu.processes if device_of(gpu, one) in (uuid, gpu.uuid)]
+    return [process for process in gpu.processes if device_of(gpu, process) in (uuid, gpu.uuid)]
 
 
 def memory_holders(probes: Probes, reading: NvmlReading) -> dict[str, str]:
     """Return the holders of each GPU's memory, by UUID."""
     known = {uuid: _processes_on(uuid, gpu) for uuid, gpu in cards_by_uuid(reading).items()}
-    owners = probes.identify({one.pid for processes in known.values() for one in processes})
+    owners = probes.identify({process.pid for processes in known.values() for process in processes})
     holders = {uuid: holders_of(processes, owners) for uuid, processes in known.items()}
     return {uuid: text for uuid, text in holders.items() if text is not None}
 
@@ -174,14 +174,14 @@ def holders_of(
     """Return who holds a GPU's memory, largest first; None if the driver lists no process."""
     # A process may be in several of NVML's lists.
     largest: dict[int, ProcessReading] = {}
-    for one in sorted(processes, key=lambda one: one.memory_used_bytes or 0, reverse=True):
-        largest.setdefault(one.pid, one)
+    for item in sorted(processes, key=lambda item: item.memory_used_bytes or 0, reverse=True):
+        largest.setdefault(item.pid, item)
     named = []
-    for one in largest.values():
-        name = known[one.pid].name if one.pid in known else None
-        size = one.memory_used_bytes
+    for item in largest.values():
+        name = known[item.pid].name if item.pid in known else None
+        size = item.memory_used_bytes
         held = "memory" if size is None else f"{size / 2**30:.1f} GiB"
-        named.append(f"process {one.pid}{f' ({name})' if name else ''} holds {held}")
+        named.append(f"process {item.pid}{f' ({name})' if name else ''} holds {held}")
     rest = len(named) - _MOST_NAMED
     more = [f"and {rest} more"] if rest > 0 else []
     return ", ".join([*named[:_MOST_NAMED], *more]) or None
@@ -196,8 +196,8 @@ def gpu_notes(gpus: Sequence[BenchGpu]) -> Iterator[str]:
                 "memory, not over PCIe"
             )
         for field_name, reason in gpu.unavailable.items():
-            what = "its peaks are" if field_name == "board" else "the peak of its memory is"
-            yield f"{gpu.device}: {what} unknown: {reason}"
+            peaks = "its peaks are" if field_name == "board" else "the peak of its memory is"
+            yield f"{gpu.device}: {peaks} unknown: {reason}"
 
 
 def nearness(
@@ -261,12 +261,12 @@ class HostShare:
         )
 
 
-def blas_text(found: BenchEnvironment) -> str | None:
+def blas_text(environment: BenchEnvironment) -> str | None:
     """Return the BLAS of the CPU's own products: "openblas 0.3.31 (SkylakeX)"; None if unknown."""
-    if found.blas_name is None:
+    if environment.blas_name is None:
         return None
-    core = f" ({found.blas_architecture})" if found.blas_architecture else ""
-    return f"{found.blas_name} {found.blas_version or ''}".strip() + core
+    core = f" ({environment.blas_architecture})" if environment.blas_architecture else ""
+    return f"{environment.blas_name} {environment.blas_version or ''}".strip() + core
 
 
 def parallel_efficiency(rooflines: Sequence[Roofline]) -> float | None:
@@ -307,7 +307,7 @@ def environment_of(
 
     library = blas.read()
     refused = [f"gpu:{index}: {reason}" for index, reason in opened.refused.items()]
-    found = BenchEnvironment(
+    environment = BenchEnvironment(
         cpu_model=facts.model,
         logical_cores=facts.logical_cores,
         usable_cores=facts.usable_cores,
@@ -338,17 +338,19 @@ def environment_of(
     )
     reasons = _reasons(opened)
     return replace(
-        found,
+        environment,
         gpu_silent=opened.silent or opened.busy,
         gpu_remedy=opened.remedy,
         gpus_not_measured=opened.names,
-        unavailable={name: why for name, why in reasons.items() if getattr(found, name) is None},
+        unavailable={
+            name: why for name, why in reasons.items() if getattr(environment, name) is None
+        },
     )
 
 
 def _reasons(opened: OpenedGpus) -> dict[str, str]:
     """Return the reason for each part of the environment that may be missing."""
-    found = {
+    reasons = {
         "cupy_version": opened.unavailable or "no GPU was requested",
         "blas_name": "threadpoolctl knows no BLAS in this process",
         "cpu_model": "/proc/cpuinfo does not name it",
@@ -357,7 +359,7 @@ def _reasons(opened: OpenedGpus) -> dict[str, str]:
         "steal_percent": _UNREADABLE,
         "parallel_efficiency": "matmul was not measured at one and at all threads",
     }
-    return found | ({"cublas_version": "CuPy does not report it"} if opened.devices else {})
+    return reasons | ({"cublas_version": "CuPy does not report it"} if opened.devices else {})
 
 
 # --------------------------------------------------------------------------- kernels of a BLAS

@@ -93,7 +93,7 @@ def framework_cases(
     if order.request.mode is BenchMode.QUICK or framework.failure is not None:
         forms = forms[:1]
     orders = [FrameworkOrder(framework=framework, form=form, gpu=gpu) for form in forms]
-    cases = [case for one in orders for case in _cases(kernel, order, one)]
+    cases = [case for part in orders for case in _cases(kernel, order, part)]
     return cases[:1] if framework.failure is not None else cases
 
 
@@ -234,10 +234,10 @@ class FrameworkCase(Case):
         """Return how it is timed, and in which share of the time the host handed over work."""
         if self._part.gpu is None or not self._total_s:
             return {}
-        found: dict[str, Fact] = {"timed_by": "host"}
+        facts: dict[str, Fact] = {"timed_by": "host"}
         if self.queues:
-            found["enqueue_share"] = self._handed_s / self._total_s
-        return found
+            facts["enqueue_share"] = self._handed_s / self._total_s
+        return facts
 
     @property
     def queues(self) -> bool:
@@ -359,8 +359,8 @@ class FrameworkCase(Case):
 
     @staticmethod
     def _close(shared: list[SharedBytes]) -> None:
-        for one in shared:
-            one.close()
+        for file in shared:
+            file.close()
         shared.clear()
 
 

@@ -44,7 +44,7 @@ def _doubts(
     row: Measurement, rows: Sequence[Measurement], frameworks: Sequence[FrameworkFacts]
 ) -> Iterator[Doubt]:
     assert row.framework is not None
-    facts = next((one for one in frameworks if one.name == row.framework.name), None)
+    facts = next((item for item in frameworks if item.name == row.framework.name), None)
     title = framework_title(row.framework.name)
     yield from _other_threads(row, rows, facts, title)
     yield from _reduced_precision(row, rows, title)
@@ -58,12 +58,12 @@ def _other_threads(
     """Doubt a row of all threads if the framework says that it uses another number."""
     if row.device != "cpu" or row.threads is None or facts is None or facts.threads_intra is None:
         return
-    most = max(one.threads or 0 for one in rows if one.device == "cpu")
+    most = max(item.threads or 0 for item in rows if item.device == "cpu")
     if row.threads != most or facts.threads_intra == most:
         return
-    found = {"threads_intra": facts.threads_intra, "threads": most}
+    counts = {"threads_intra": facts.threads_intra, "threads": most}
     counted = count_of(facts.threads_intra, "thread")
-    yield make_doubt("threads-differ", found, title=title, counted=counted)
+    yield make_doubt("threads-differ", counts, title=title, counted=counted)
 
 
 def _reduced_precision(
@@ -74,11 +74,11 @@ def _reduced_precision(
         return
     if any(doubt.code == "other-precision" for doubt in row.doubts):
         return  # its error shows that it was float32, whatever is set
-    what = (row.kernel, row.device, row.framework and row.framework.name)
+    place = (row.kernel, row.device, row.framework and row.framework.name)
     exact = any(
-        (one.kernel, one.device, one.framework and one.framework.name) == what
-        and one.dtype.math_mode == "fp32"
-        for one in rows
+        (item.kernel, item.device, item.framework and item.framework.name) == place
+        and item.dtype.math_mode == "fp32"
+        for item in rows
     )
     if exact:  # the format was asked for
         return
@@ -105,12 +105,12 @@ def _other_accuracy(row: Measurement, rows: Sequence[Measurement], title: str) -
     alike = ("accuracy_steps", "trained_images", "tested_images", "images")
     own = next(
         (
-            one.facts["accuracy"]
-            for one in rows
-            if one.framework is None
-            and (one.kernel, one.shape) == (row.kernel, row.shape)
-            and "accuracy" in one.facts
-            and all(one.facts.get(name) == row.facts.get(name) for name in alike)
+            item.facts["accuracy"]
+            for item in rows
+            if item.framework is None
+            and (item.kernel, item.shape) == (row.kernel, row.shape)
+            and "accuracy" in item.facts
+            and all(item.facts.get(name) == row.facts.get(name) for name in alike)
         ),
         None,
     )
@@ -149,30 +149,30 @@ def framework_conclusions(
     if not any(row.framework for row in rows):
         return ()
     good = [row for row in rows if is_known(row)]
-    found = list(_break_even_sizes(comparisons))
+    conclusions = list(_break_even_sizes(comparisons))
     for kernel in dict.fromkeys(row.kernel for row in good if row.kernel not in _SWEEPS):
         mine = [row for row in good if row.kernel == kernel and row.scope is Scope.RESIDENT]
         problems: dict[_Key, list[Measurement]] = {}
         for row in mine:
             problems.setdefault((row.device, *_problem(row)), []).append(row)
         for problem in problems.values():
-            one = problem[0]
-            formats = {row.dtype.format for row in mine if row.device == one.device}
-            start = f"{one.dtype.format}: " if len(formats) > 1 else ""
-            found.extend(
-                replace(each, sentence=start + each.sentence)
-                for each in _problem_conclusions(problem, frameworks, blas)
+            first = problem[0]
+            formats = {row.dtype.format for row in mine if row.device == first.device}
+            start = f"{first.dtype.format}: " if len(formats) > 1 else ""
+            conclusions.extend(
+                replace(conclusion, sentence=start + conclusion.sentence)
+                for conclusion in _problem_conclusions(problem, frameworks, blas)
             )
-    return (*found, *_same_accuracy(rows))
+    return (*conclusions, *_same_accuracy(rows))
 
 
 def _break_even_sizes(comparisons: Sequence[Comparison]) -> Iterator[Conclusion]:
     """Yield, for each maker and GPU of a sweep over batches, from which on the GPU is faster."""
     sweeps: dict[tuple[str, str | None], dict[int, Comparison]] = {}
-    for one in comparisons:
-        if one.kernel == "batch":
-            sweep = sweeps.setdefault((one.gpu.device, maker_of(one.gpu)), {})
-            sweep[one.shape[0]] = one
+    for item in comparisons:
+        if item.kernel == "batch":
+            sweep = sweeps.setdefault((item.gpu.device, maker_of(item.gpu)), {})
+            sweep[item.shape[0]] = item
     for (device, maker), sweep in sweeps.items():
         sizes = sorted(sweep)
         slower = [size for size in sizes if not _is_faster(sweep[size])]
@@ -194,9 +194,9 @@ def _break_even_sizes(comparisons: Sequence[Comparison]) -> Iterator[Conclusion]
         )
 
 
-def _is_faster(one: Comparison) -> bool:
+def _is_faster(comparison: Comparison) -> bool:
     """Return whether a GPU is known to be faster than the CPU."""
-    return one.resident_repeat95 is not None and one.resident_repeat95[0] > 1
+    return comparison.resident_repeat95 is not None and comparison.resident_repeat95[0] > 1
 
 
 def _problem(row: Measurement) -> _Key:
@@ -215,7 +215,7 @@ def _problem_conclusions(
     yield from _shares(best)
     for name, row in best.items():
         if name is not None:
-            forms = [one for one in whole if maker_of(one) == name]
+            forms = [item for item in whole if maker_of(item) == name]
             yield from _compiling(forms)
             yield from _waiting(row, forms)
     if rows[0].kernel == "matmul" and rows[0].device == "cpu":
@@ -226,10 +226,10 @@ def _problem_conclusions(
 
 def _fastest_by_maker(rows: Iterable[Measurement]) -> dict[str | None, Measurement]:
     """Return each maker's fastest row, the fastest maker first."""
-    found: dict[str | None, Measurement] = {}
+    fastest: dict[str | None, Measurement] = {}
     for row in sorted(rows, key=time_of):
-        found.setdefault(maker_of(row), row)
-    return found
+        fastest.setdefault(maker_of(row), row)
+    return fastest
 
 
 def _faster(quick: Measurement, slow: Measurement, factor: float) -> bool:
@@ -365,7 +365,7 @@ def _faster_blas(
     best: Mapping[str | None, Measurement], frameworks: Sequence[FrameworkFacts], blas: str | None
 ) -> Iterator[Conclusion]:
     """Yield that a framework's product is faster than gpucheck's, with both libraries."""
-    libraries = {one.name: one.blas for one in frameworks}
+    libraries = {item.name: item.blas for item in frameworks}
     # The same version of a library that is faster elsewhere is not another library.
     others = {
         name: row

@@ -78,8 +78,8 @@ def parse_framework(text: str) -> tuple[str, str | None]:
 
 def dtypes_of(name: str, kernel: str) -> tuple[str, ...]:
     """Return the formats in which a framework runs a kernel."""
-    found = DTYPES.get(kernel, ())
-    return tuple(one for one in found if name != "numpy" or one in _NUMPY_DTYPES)
+    dtypes = DTYPES.get(kernel, ())
+    return tuple(dtype for dtype in dtypes if name != "numpy" or dtype in _NUMPY_DTYPES)
 
 
 def use_gpus(frameworks: Sequence[str]) -> bool:
@@ -107,8 +107,8 @@ class Framework:
     @property
     def version(self) -> str | None:
         """Return its version, None if it did not answer."""
-        found = self.process.facts.get("version")
-        return None if found is None else str(found)
+        version = self.process.facts.get("version")
+        return None if version is None else str(version)
 
     def use(self, form: str) -> FrameworkUse:
         """Return what a row says about its framework."""
@@ -118,7 +118,7 @@ class Framework:
     def facts(self) -> FrameworkFacts:
         """Return what it reported about itself."""
         said = self.process.facts
-        found = {key: said.get(key) for key in ("build", "blas", "threads_intra", "threads_inter")}
+        build = {key: said.get(key) for key in ("build", "blas", "threads_intra", "threads_inter")}
         why = self.failure.message if self.failure is not None else _UNREPORTED
         return FrameworkFacts(
             name=self.name,
@@ -127,8 +127,8 @@ class Framework:
             libraries={key: str(value) for key, value in said.get("libraries", {}).items()},
             math_settings={key: str(value) for key, value in said.get("math_settings", {}).items()},
             failure=self.failure,
-            unavailable={key: why for key, value in found.items() if value is None},
-            **found,
+            unavailable={key: why for key, value in build.items() if value is None},
+            **build,
         )
 
     def place_of(self, gpu: BenchGpu) -> str | None:
@@ -160,7 +160,7 @@ class Frameworks:
 
     def pids(self) -> list[int]:
         """Return the ids of their running processes."""
-        return [pid for one in self.members if (pid := one.process.pid) is not None]
+        return [pid for member in self.members if (pid := member.process.pid) is not None]
 
     def wait(self, report: Callable[[str], None]) -> None:
         """Wait until each is imported or has failed; one that failed keeps its reason.
@@ -168,13 +168,13 @@ class Frameworks:
         Raises:
             MissingError: none of them is installed.
         """
-        for one in self.members:
-            report(f"importing {framework_title(one.name)}")
+        for member in self.members:
+            report(f"importing {framework_title(member.name)}")
             try:
-                one.process.wait()
+                member.process.wait()
             except GpucheckError as error:
-                one.failure = Failure.of(error)
-        failures = [one.failure for one in self.members if one.failure is not None]
+                member.failure = Failure.of(error)
+        failures = [member.failure for member in self.members if member.failure is not None]
         if failures and len(failures) == len(self.members):
             first = failures[0]
             if all(failure.code == MISSING for failure in failures):
@@ -184,19 +184,19 @@ class Frameworks:
 
     def facts(self) -> tuple[FrameworkFacts, ...]:
         """Return what they reported about themselves."""
-        return tuple(one.facts() for one in self.members)
+        return tuple(member.facts() for member in self.members)
 
     def without_rows(self, measured: Container[str], *, on_gpus: bool) -> Iterator[str]:
         """Yield why a framework has none of the rows, for each that is not among the measured."""
-        for one in self.members:
-            if one.name in measured:
+        for member in self.members:
+            if member.name in measured:
                 continue
-            title = framework_title(one.name)
-            if one.failure is not None:
-                yield f"{_sentence(one.failure.message)}: not measured"
-            elif one.name in GPU_ONLY and not on_gpus:
+            title = framework_title(member.name)
+            if member.failure is not None:
+                yield f"{_sentence(member.failure.message)}: not measured"
+            elif member.name in GPU_ONLY and not on_gpus:
                 yield f"{title} computes on GPUs alone, and no GPU takes part: not measured"
-            elif one.name in CPU_ONLY:
+            elif member.name in CPU_ONLY:
                 formats = " and ".join(_NUMPY_DTYPES)
                 yield f"{title} computes on the CPU alone, in {formats}: not measured"
             else:
@@ -204,8 +204,8 @@ class Frameworks:
 
     def close(self) -> None:
         """End their processes."""
-        for one in self.members:
-            one.process.close()
+        for member in self.members:
+            member.process.close()
 
 
 def _sentence(text: str) -> str:

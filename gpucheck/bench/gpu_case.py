@@ -211,13 +211,13 @@ class ResidentCase(EventCase):
             return self._verified(self._turn)
         self._all_checked = True
         # The output of the run before this check is checked too.
-        found = self._verified(self._turn)
-        if found.ok and len(self._sets) > 1:
+        verified = self._verified(self._turn)
+        if verified.ok and len(self._sets) > 1:
             self.poison()
             self.run(len(self._sets))
-            each = (self._verified(number) for number in range(len(self._sets)))
-            found = next((one for one in each if not one.ok), found)
-        return found
+            results = (self._verified(number) for number in range(len(self._sets)))
+            verified = next((item for item in results if not item.ok), verified)
+        return verified
 
     def _verified(self, number: int) -> Verified:
         return self._operation.verify(self._gpu.download(self._sets[number][1]))

@@ -358,16 +358,18 @@ class MultiGpuTraining(_GpuTraining):
     @property
     def facts(self) -> Mapping[str, Fact]:
         """Return the common facts, that the host launches each step, and the gradients' route."""
-        found = {**super().facts, "launched_as": "stream", "timed_by": "host"}
+        facts = {**super().facts, "launched_as": "stream", "timed_by": "host"}
         if len(self._gpus) > 1:
-            found["route"] = "direct" if self._is_direct else "through the host"
-        return found
+            facts["route"] = "direct" if self._is_direct else "through the host"
+        return facts
 
     def prepare(self) -> None:
         """Put each tower's images on its GPU, and enable direct copies where possible."""
         super().prepare()
         lead, *others = self._gpus
-        reached = [one.reaches(to) for gpu in others for one, to in ((lead, gpu), (gpu, lead))]
+        reached = [
+            sender.reaches(to) for gpu in others for sender, to in ((lead, gpu), (gpu, lead))
+        ]
         self._is_direct = all(reached)
 
     def step(self) -> None:

@@ -86,10 +86,10 @@ def check_data_file(request: BenchRequest) -> None:
 def _real(path: Path, least: int) -> Dataset:
     import numpy as np
 
-    found = _read_once(path)
-    images, labels = found.images, found.labels
-    tested = (found.test_images, found.test_labels)
-    if not len(found.test_labels):
+    content = _read_once(path)
+    images, labels = content.images, content.labels
+    tested = (content.test_images, content.test_labels)
+    if not len(content.test_labels):
         # Not the training images, unless there are hardly any.
         kept = max(1, len(images) - min(_TESTED, len(images) // 5))
         tested = (images[kept:], labels[kept:]) if kept < len(images) else (images, labels)
@@ -208,8 +208,8 @@ def _read_idx_set(path: Path) -> tuple[HostArray, ...]:
         )
     labels = path.with_name(re.sub("images([-.])idx3", r"labels\1idx1", path.name))
     files = [path, labels]
-    test = [found.with_name(found.name.replace("train", "t10k")) for found in files]
-    if "train" in path.name and all(found.exists() for found in test):
+    test = [item.with_name(item.name.replace("train", "t10k")) for item in files]
+    if "train" in path.name and all(item.exists() for item in test):
         files += test
     arrays: list[HostArray] = []
     for place, file in enumerate(files):

@@ -175,9 +175,9 @@ def _to_e4m3(values: HostArray) -> HostArray:
     rounded = ((bits + 0x7FFFF + (bits >> 20 & 1)) >> 20) - np.uint32((127 - 7) << 3)
     # Below 2**-6 numbers are 2**-9 apart, as float32's are from 2**14 on.
     even = (sizes + np.float32(2**14)).view(np.uint32) & 0xF
-    found = np.where(sizes < np.float32(2**-6), even, rounded)
-    found = np.where(np.isnan(values), _E4M3_NAN, found) | (values.view(np.uint32) >> 24 & 0x80)
-    stored: HostArray = found.astype(np.uint8)
+    codes = np.where(sizes < np.float32(2**-6), even, rounded)
+    codes = np.where(np.isnan(values), _E4M3_NAN, codes) | (values.view(np.uint32) >> 24 & 0x80)
+    stored: HostArray = codes.astype(np.uint8)
     return stored
 
 
@@ -375,8 +375,8 @@ def sums_over_columns(rows: HostArray, weights: HostArray, width: int) -> HostAr
         weights[:edge].reshape(whole, width),
     )
     if edge == len(weights):
-        found: HostArray = inner
-        return found
+        sums: HostArray = inner
+        return sums
     return np.column_stack([inner, rows[:, edge:] @ weights[edge:]])
 
 

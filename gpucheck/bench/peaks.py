@@ -89,17 +89,17 @@ def peaks_of_one(probes: Probes) -> BoardPeaks:
         MissingError: there is no GPU.
     """
     answer = peaks_here(probes)
-    found = answer.result
-    if answer.error is not None or not isinstance(found, Peaks):
+    inventory = answer.result
+    if answer.error is not None or not isinstance(inventory, Peaks):
         raise error_of(answer)
-    if len(found.boards) > 1:
-        names = ", ".join(board.name for board in found.boards)
+    if len(inventory.boards) > 1:
+        names = ", ".join(board.name for board in inventory.boards)
         raise BadAnswerError(
             code="different-boards",
             message=f"This machine has different boards: {names}.",
-            remedy=(f"Name one of them, such as gpucheck.peaks({found.boards[0].name!r}).",),
+            remedy=(f"Name one of them, such as gpucheck.peaks({inventory.boards[0].name!r}).",),
         )
-    return found.boards[0]
+    return inventory.boards[0]
 
 
 def check_dtypes(dtypes: Iterable[str]) -> None:
@@ -215,7 +215,7 @@ def _mig_notice(rows: Iterable[GpuReading]) -> Iterable[Notice]:
 def _judged(answer: Answer, dtypes: Sequence[str]) -> Answer:
     """Return an answer that is bad if no board has a peak in any dtype that was asked for."""
     result = answer.result
-    if not dtypes or not isinstance(result, Peaks) or any(one.compute for one in result.boards):
+    if not dtypes or not isinstance(result, Peaks) or any(item.compute for item in result.boards):
         return answer
     names = ", ".join(board.name for board in result.boards[:3])
     if len(result.boards) > 3:

@@ -42,21 +42,21 @@ _MEMORY = "memory"
 
 def blocks(report: Report, view: View) -> Iterator[Block]:
     """Yield each board's peaks, the GPUs that have it, and those without a board in the table."""
-    found = report.result
-    if not isinstance(found, Peaks):
-        raise TypeError(type(found).__name__)
-    names = [gpu.name for board in found.boards for gpu in board.gpus]
-    names += [gpu.name for gpu in found.unknown]
+    peaks = report.result
+    if not isinstance(peaks, Peaks):
+        raise TypeError(type(peaks).__name__)
+    names = [gpu.name for board in peaks.boards for gpu in board.gpus]
+    names += [gpu.name for gpu in peaks.unknown]
     if names:
         yield from opening(report, view, counted(names))
-    for board in found.boards:
+    for board in peaks.boards:
         yield from _board(board, view)
         yield Gap()
-    for gpu in found.unknown:
+    for gpu in peaks.unknown:
         yield Line(f"GPU {gpu.index} ({gpu.name or UNNAMED}): {gpu.reason}", CheckStatus.FAIL)
-    if found.unknown and report.error is not None:
+    if peaks.unknown and report.error is not None:
         yield from remedies(report.error.remedy)
-    if view.verbosity >= 0 and found.boards:
+    if view.verbosity >= 0 and peaks.boards:
         yield Gap()
         yield Line(_DENSE, style="dim")
 

@@ -139,7 +139,7 @@ class _Planning:
         chosen = _requested_kernels(request, self._kernels, frameworks=bool(request.frameworks))
         check_numbers(request)
         too_few_gpus: list[str] = []
-        found: list[Group] = []
+        groups: list[Group] = []
         for kernel in chosen:
             kernel.validate(request)
             if kernel.gpus_needed > len(self._resources.gpus):
@@ -147,23 +147,23 @@ class _Planning:
                 continue
             for dtype in self._dtypes_of(kernel):
                 group = self._group(kernel, dtype, request)
-                found.extend([] if group is None else [group])
+                groups.extend([] if group is None else [group])
         reasons = [*self.notes]
         if too_few_gpus:
             needs = _needed_gpus(too_few_gpus, self._kernels)
             reasons.append(needs)
             self.notes.append(f"{needs}: not measured")
-        if not found:
+        if not groups:
             raise MissingError(
                 code="nothing-to-measure",
                 message=f"Nothing requested can be measured here: {'; '.join(reasons)}.",
                 remedy=("Run: gpucheck detect", "Choose another --dtype or kernel."),
             )
-        return found
+        return groups
 
     def limits(self, groups: Sequence[Group]) -> list[Group]:
         """Return the short groups that show the devices' limits if no requested group does."""
-        found: list[Group] = []
+        limits: list[Group] = []
         for name, dtype in _LIMITS.items():
             kernel = self._kernels.get(name)
             if kernel is None:
@@ -174,15 +174,15 @@ class _Planning:
                 if group.kernel.id == name and dtype in (None, group.dtype)
             ]
             if name == "copy":
-                found.extend(self._copy_limit(kernel, same))
-                found.extend(self._cached_copies(kernel, [*groups, *found]))
+                limits.extend(self._copy_limit(kernel, same))
+                limits.extend(self._cached_copies(kernel, [*groups, *limits]))
             # A smaller product does not reach a device's limit.
             elif all(
                 math.prod(group.shape) < math.prod(kernel.shape(kernel.sizes[BenchMode.QUICK]))
                 for group in same
             ):
-                found.extend(self._limit(kernel, kernel.sizes[BenchMode.QUICK], (), cpu=True))
-        return [group for group in found if group.with_cpu or group.gpus]
+                limits.extend(self._limit(kernel, kernel.sizes[BenchMode.QUICK], (), cpu=True))
+        return [group for group in limits if group.with_cpu or group.gpus]
 
     def _copy_limit(self, kernel: Kernel, requested: Sequence[Group]) -> Sequence[Group]:
         """Return the copy for devices without a requested copy larger than their cache."""
@@ -201,7 +201,7 @@ class _Planning:
         """Return copies of as many bytes as the processor's groups that its cache may hold have."""
         on_cpu = [group for group in groups if group.with_cpu or group.frameworks_on_cpu]
         sizes = [group.bytes_moved for group in on_cpu if group.kernel is kernel]
-        found: list[Group] = []
+        copies: list[Group] = []
         for group in on_cpu:
             moved = group.bytes_moved
             cached = moved < ROTATION_IN_L2 * (self._resources.cache_bytes or 0)
@@ -211,9 +211,9 @@ class _Planning:
                 and not any(are_alike(moved, size) for size in sizes)
             ):
                 edge = math.isqrt(moved // kernel.work((1, 1), "float32").bytes_moved)
-                found.append(self._limit_group(kernel, max(1, edge), (), cpu=True))
+                copies.append(self._limit_group(kernel, max(1, edge), (), cpu=True))
                 sizes.append(moved)
-        return found
+        return copies
 
     def _shown(
         self, requested: Sequence[Group], kernel: Kernel, edge: int, gpu: BenchGpu | None

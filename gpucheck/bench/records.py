@@ -50,7 +50,7 @@ def rows(report: Report, view: View) -> tuple[Sequence[str], list[list[Value]]]:
     cells = [
         {**where, "processor": names.get(row.device), **_cells(row)} for row in result.measurements
     ]
-    return COLUMNS, [[each[column] for column in COLUMNS] for each in cells]
+    return COLUMNS, [[cell[column] for column in COLUMNS] for cell in cells]
 
 
 def _cells(row: Measurement) -> dict[str, Value]:
@@ -83,19 +83,22 @@ def _ends(name: str, interval: tuple[float, float] | None) -> dict[str, Value]:
 
 def _processors(result: BenchResult) -> dict[str, str | None]:
     """Return the name of each device's processor: the GPU's, or the CPU's."""
-    found = result.environment
-    return {"cpu": found.cpu_model} | {gpu.device: gpu.name for gpu in found.gpus}
+    environment = result.environment
+    return {"cpu": environment.cpu_model} | {gpu.device: gpu.name for gpu in environment.gpus}
 
 
 def compared_rows(report: Report, view: View) -> tuple[Sequence[str], list[list[Value]]]:
     """Return the heading of CSV and a row for each that was compared."""
-    found = report.result
-    if not isinstance(found, RunComparison):
+    comparison = report.result
+    if not isinstance(comparison, RunComparison):
         return COMPARED_COLUMNS, []
-    runs: dict[str, Value] = {"before_time": found.first.time, "now_time": found.second.time}
-    runs |= {"before_host": found.first.host, "now_host": found.second.host}
-    cells = [{**_compared_cells(row), **runs} for row in found.rows]
-    return COMPARED_COLUMNS, [[each[column] for column in COMPARED_COLUMNS] for each in cells]
+    runs: dict[str, Value] = {
+        "before_time": comparison.first.time,
+        "now_time": comparison.second.time,
+    }
+    runs |= {"before_host": comparison.first.host, "now_host": comparison.second.host}
+    cells = [{**_compared_cells(row), **runs} for row in comparison.rows]
+    return COMPARED_COLUMNS, [[cell[column] for column in COMPARED_COLUMNS] for cell in cells]
 
 
 def _compared_cells(row: ComparedRow) -> dict[str, Value]:
@@ -116,10 +119,10 @@ def records(result: object) -> Iterator[tuple[str, object]]:
     """Yield the lines of a result: rows, speed-ups, gates, corruption, devices, compared rows."""
     if isinstance(result, BenchResult):
         yield from (("measurement", row) for row in result.measurements)
-        yield from (("comparison", one) for one in result.comparisons)
-        yield from (("corruption", one) for one in result.corruption)
+        yield from (("comparison", item) for item in result.comparisons)
+        yield from (("corruption", item) for item in result.corruption)
     if isinstance(result, BurnResult):
-        yield from (("device", one) for one in result.devices)
+        yield from (("device", item) for item in result.devices)
     if isinstance(result, BenchResult | BurnResult):
         yield from (("gate", gate) for gate in result.gates)
     if isinstance(result, RunComparison):
@@ -155,7 +158,10 @@ def metrics(report: Report) -> Iterator[Metric]:
     yield gauge(
         "gpucheck_bench_corrupt_numbers",
         "Numbers that differed between identical products.",
-        [(_device(one.device, one.gpu_uuid, names), one.mismatches) for one in result.corruption],
+        [
+            (_device(item.device, item.gpu_uuid, names), item.mismatches)
+            for item in result.corruption
+        ],
     )
 
 
@@ -164,18 +170,18 @@ def burn_metrics(report: Report) -> Iterator[Metric]:
     result = report.result
     if not isinstance(result, BurnResult):
         raise TypeError(type(result).__name__)
-    names = {one.gpu_uuid: one.name or "" for one in result.devices}
-    labelled = [(_device(one.device, one.gpu_uuid, names), one) for one in result.devices]
+    names = {item.gpu_uuid: item.name or "" for item in result.devices}
+    labelled = [(_device(item.device, item.gpu_uuid, names), item) for item in result.devices]
     yield gauge("gpucheck_burn_duration_seconds", "Time under load.", [({}, result.duration_s)])
     yield gauge(
         "gpucheck_burn_flop_per_second",
         "Floating-point operations per second under full load.",
-        [(labels, one.flops_per_s) for labels, one in labelled],
+        [(labels, item.flops_per_s) for labels, item in labelled],
     )
     yield gauge(
         "gpucheck_burn_corrupt_numbers",
         "Numbers that differed between identical products.",
-        [(labels, one.corruption.mismatches) for labels, one in labelled],
+        [(labels, item.corruption.mismatches) for labels, item in labelled],
     )
     yield _gates("gpucheck_burn_gate", result.gates, names)
 

@@ -237,14 +237,14 @@ def with_percentages(
         return _lacking(_lacking(row, "percent_of_peak", reason), "percent_of_copy", reason)
     # A naive row has one thread.
     place = (row.device, row.threads)
-    roofline = next((one for one in rooflines if (one.device, one.threads) == place), None)
+    roofline = next((item for item in rooflines if (item.device, item.threads) == place), None)
     gpu = next((gpu for gpu in gpus if row.device == gpu.device), None)
     if row.device != "cpu":
         return _compare_to_board(_compare_to_copy(row, roofline), gpu)
     possible = [
-        one
-        for one in _sound(measured)
-        if one.device == "cpu" and (one.threads or 0) <= (row.threads or 0)
+        item
+        for item in _sound(measured)
+        if item.device == "cpu" and (item.threads or 0) <= (row.threads or 0)
     ]
     row = _compare_to_copy(row, roofline, possible)
     if row.throughput is not None and row.throughput.unit == "B/s":
@@ -261,8 +261,8 @@ def _shared(row: Measurement, of: str, percent: float, limit: str) -> Measuremen
     """Return the row with a percentage, of the peak or a copy, and the name of that limit."""
     key = f"percent_of_{of}"
     kept = {name: why for name, why in row.unavailable.items() if name != key}
-    found: dict[str, Any] = {key: percent, "limits": row.limits | {of: limit}, "unavailable": kept}
-    return replace(row, **found)
+    shares: dict[str, Any] = {key: percent, "limits": row.limits | {of: limit}, "unavailable": kept}
+    return replace(row, **shares)
 
 
 def _compare_to_copy(
@@ -283,7 +283,9 @@ def _compare_to_copy(
         limit = "the best copy or triad of this run"
     if copy is not None:
         if cached and row.kernel not in kernels_with("streams"):
-            row = replace(row, doubts=tuple(one for one in row.doubts if one.code != _RESIDENT))
+            row = replace(
+                row, doubts=tuple(doubt for doubt in row.doubts if doubt.code != _RESIDENT)
+            )
         return _shared(row, "copy", 100 * row.speed / copy, limit)
     reasons = {} if roofline is None else roofline.unavailable
     reason = _NO_COPY if cached else reasons.get("copy_bytes_per_s")
@@ -292,8 +294,8 @@ def _compare_to_copy(
 
 def _copy_of_as_many_bytes(row: Measurement, possible: Sequence[Measurement]) -> float | None:
     own = row.bytes_moved or 0
-    copies = [one for one in possible if one.kernel in kernels_with("streams")]
-    alike = [one.speed for one in copies if are_alike(own, one.bytes_moved or 0)]
+    copies = [item for item in possible if item.kernel in kernels_with("streams")]
+    alike = [item.speed for item in copies if are_alike(own, item.bytes_moved or 0)]
     return max(alike, default=None)
 
 
@@ -308,12 +310,12 @@ def _compare_to_exponentials(row: Measurement, possible: Sequence[Measurement]) 
     Only if those are a lower limit than the copy. A softmax that is faster than they were timed
     shows how fast they can be.
     """
-    alike = [one for one in possible if (one.kernel, one.dtype) == (row.kernel, row.dtype)]
-    rates = [float(one.facts[EXPONENTIALS]) for one in alike if EXPONENTIALS in one.facts]
+    alike = [item for item in possible if (item.kernel, item.dtype) == (row.kernel, row.dtype)]
+    rates = [float(item.facts[EXPONENTIALS]) for item in alike if EXPONENTIALS in item.facts]
     if row.percent_of_copy is not None and rates:
         of_a_number = (row.bytes_moved or 0) / math.prod(row.shape)
         by_rate = max(rates) * (row.threads or 1) * of_a_number
-        limit = max(by_rate, *(one.speed for one in alike))
+        limit = max(by_rate, *(item.speed for item in alike))
         percent = 100 * row.speed / limit
         if percent > row.percent_of_copy:
             return _shared(row, "peak", percent, "exponentials alone, in the cache")
@@ -394,13 +396,13 @@ _FEWEST_ROWS, _MOST_ROUNDING = 64, 1e-2
 
 def doubts_about_roofline(row: Measurement, gpu: BenchGpu | None) -> tuple[Doubt, ...]:
     """Return the doubts about a row and its roofline; `gpu` is None for the CPU."""
-    found = (
+    doubts = (
         _other_precision(row, gpu),
         _tensor_cores_unused(row, gpu),
         *_exceeded_limits(row),
         _uncertain_peak(row, gpu),
     )
-    return tuple(doubt for doubt in found if doubt is not None)
+    return tuple(doubt for doubt in doubts if doubt is not None)
 
 
 def _exceeded_limits(row: Measurement) -> Iterator[Doubt]:

@@ -65,27 +65,29 @@ def models_of(result: BenchResult) -> dict[str, str]:
     return {device: names.get(device, "") for device in devices}
 
 
-def entries(rows: Sequence[Measurement], models: Mapping[str, str], *, each: bool) -> list[Entry]:
-    """Return the entries of one table; with `each`, every row has its own.
+def entries(
+    rows: Sequence[Measurement], models: Mapping[str, str], *, separate: bool
+) -> list[Entry]:
+    """Return the entries of one table; with `separate`, every row has its own.
 
     `models` are those of the run's GPUs: only GPUs of one model share an entry. Those whose row
     failed or is wrong stay alone.
     """
     alike: dict[object, list[Measurement]] = {}
     for row in rows:
-        what = (row.variant, row.framework, row.scope, row.shape, row.threads)
-        key = (*what, tuple(row.parameters.items()))
-        alone = each or len(models) < MANY_GPUS or not is_right(row)
+        kind = (row.variant, row.framework, row.scope, row.shape, row.threads)
+        key = (*kind, tuple(row.parameters.items()))
+        alone = separate or len(models) < MANY_GPUS or not is_right(row)
         model = models.get(row.device)
         alike.setdefault(id(row) if alone else (model, key), []).append(row)
     sizes = len({row.shape for row in rows}) > 1
-    found = []
+    table = []
     for group in alike.values():
         ordered = sorted(group, key=attrgetter("speed"))
         middle = ordered[len(ordered) // 2]
         where = devices_text([row.device for row in group], len(models))
-        found.append(Entry(middle, tuple(ordered), row_name(middle, where, sizes=sizes)))
-    return found
+        table.append(Entry(middle, tuple(ordered), row_name(middle, where, sizes=sizes)))
+    return table
 
 
 def group_by_format(rows: Iterable[Measurement]) -> list[list[Measurement]]:
@@ -93,11 +95,11 @@ def group_by_format(rows: Iterable[Measurement]) -> list[list[Measurement]]:
 
     Frameworks whose float32 is TF32 stand among those of which TF32 was requested.
     """
-    found: dict[tuple[str, str, str], list[Measurement]] = {}
+    groups: dict[tuple[str, str, str], list[Measurement]] = {}
     for row in rows:
         key = (row.kernel, row.dtype.input, row.dtype.math_mode)
-        found.setdefault(key, []).append(row)
-    return list(found.values())
+        groups.setdefault(key, []).append(row)
+    return list(groups.values())
 
 
 def is_right(row: Measurement) -> bool:
@@ -118,7 +120,7 @@ def is_unmeasured(row: Measurement) -> bool:
 def devices_text(devices: Iterable[str], gpu_count: int = 0) -> str:
     """Return devices in few words: `8 GPUs` if these are all, else `cpu, gpu:0-2,5`."""
     names = list(dict.fromkeys(devices))
-    numbers = [int(found[1]) for name in names if (found := re.fullmatch(r"gpu:(\d+)", name))]
+    numbers = [int(match[1]) for name in names if (match := re.fullmatch(r"gpu:(\d+)", name))]
     others = [name for name in names if not re.fullmatch(r"gpu:\d+", name)]
     if len(numbers) == gpu_count >= MANY_GPUS:
         return ", ".join([*others, f"{gpu_count} GPUs"])
@@ -131,24 +133,24 @@ def row_name(row: Measurement | CaseLabel, where: str | None = None, *, sizes: b
     `sizes`: the rows of its table differ in size.
     """
     device = row.device if where is None else where
-    what = made_by(row)
+    name = made_by(row)
     if row.kernel == "p2p":
-        return f"{what} to {device}" if device else f" {what}"
+        return f"{name} to {device}" if device else f" {name}"
     if row.kernel == "batch" and row.shape:
         batch = f"batch {_images(row.shape[0])}"
-        what = batch if row.framework is None else f"{row.framework.text}, {batch}"
+        name = batch if row.framework is None else f"{row.framework.text}, {batch}"
     elif row.kernel == "towers" and row.shape and "towers" in row.parameters:
         count = row.parameters["towers"]
         separate = isinstance(row, Measurement) and row.facts.get("simulated") == "no"
         if separate and count != 1 and where is None:
             device = f"{count} GPUs"  # the row is the first GPU's
-        what = f"{count} tower{'' if count == 1 else 's'} of {_images(row.shape[0])}"
+        name = f"{count} tower{'' if count == 1 else 's'} of {_images(row.shape[0])}"
     elif sizes and row.shape:
-        what += f", {size_text(row)}"
+        name += f", {size_text(row)}"
     if row.threads is not None and row.kernel not in ("batch", "towers"):
-        what += f", {count_of(row.threads, 'thread')}"
+        name += f", {count_of(row.threads, 'thread')}"
     moved = " with transfers" if row.scope is Scope.END_TO_END else ""
-    return f"{device} {what}{moved}"
+    return f"{device} {name}{moved}"
 
 
 def named_rows(rows: Sequence[Measurement], gpu_count: int = 0) -> list[str]:
@@ -163,11 +165,11 @@ def named_rows(rows: Sequence[Measurement], gpu_count: int = 0) -> list[str]:
 
 def made_by(row: Measurement | CaseLabel) -> str:
     """Return what a row runs: a variant of gpucheck's, or a framework's code and its form."""
-    what = variant_text(row.kernel, row.variant)
+    variant = variant_text(row.kernel, row.variant)
     if row.framework is None:
-        return what
+        return variant
     who = row.framework.text
-    return who if what == row.kernel else f"{who} {what}"
+    return who if variant == row.kernel else f"{who} {variant}"
 
 
 def variant_text(kernel: str, variant: str) -> str:
@@ -243,36 +245,36 @@ def limit_of(row: Measurement) -> tuple[float | None, str]:
     return None, ""
 
 
-def rows_table(found: Sequence[Entry], view: View) -> Table | Fitting:
+def rows_table(entries: Sequence[Entry], view: View) -> Table | Fitting:
     """Return the rows of one kernel in one format, each held against the fastest one.
 
     A wide terminal also shows how each was sampled, which -v says below the row.
     """
-    ranked = [one.row for one in found if has_rank(one.row)]
+    ranked = [entry.row for entry in entries if has_rank(entry.row)]
     ranked.sort(key=attrgetter("speed"), reverse=True)
     figures = (Column(name, right=True) for name in ("time", "±", "speed", "share"))
     rows = [
         Row(
-            (f"  {one.name}", *_figures(one), _result(one.row, ranked)),
-            below=tuple(_below(one, view)),
+            (f"  {entry.name}", *_figures(entry), _result(entry.row, ranked)),
+            below=tuple(_below(entry, view)),
         )
-        for one in found
+        for entry in entries
     ]
     table = Table([Column("row"), *figures, Column("result")], rows, gap=1, header=False)
     if view.width < _WIDE_VIEW or view.verbosity != 0:
         return table
-    sampled = [(Span(f"  {', '.join(sampling(one.row))}", "dim"),) for one in found]
+    sampled = [(Span(f"  {', '.join(sampling(entry.row))}", "dim"),) for entry in entries]
     wide = [row._replace(cells=(*row.cells, how)) for row, how in zip(rows, sampled, strict=True)]
     columns = (*table.columns, Column("samples"))
     return Fitting((table._replace(columns=columns, rows=wide), table))
 
 
-def _figures(one: Entry) -> list[Inline]:
-    row = one.row
+def _figures(entry: Entry) -> list[Inline]:
+    row = entry.row
     if row.time_s is None:
         return ["", "", "", ""]
     widest = max(
-        (width for each in one.rows if (width := half_width(each)) is not None), default=-1
+        (width for item in entry.rows if (width := half_width(item)) is not None), default=-1
     )
     percent, limit = limit_of(row) if has_rank(row) else (None, "")
     marked = f" {limit}" if limit == EXP else ""
@@ -329,29 +331,29 @@ def _result(row: Measurement, ranked: Sequence[Measurement]) -> Inline:
     return tuple(spans)
 
 
-def _below(one: Entry, view: View) -> Iterator[Line]:
+def _below(entry: Entry, view: View) -> Iterator[Line]:
     """Yield the lines below a row: what went wrong, the range of many GPUs, its details."""
-    row = one.row
+    row = entry.row
     if row.error is not None:
         yield Line(row.error.message, indent=_BELOW, style="red")
     elif row.time_s is None:
         yield Line("not measured", indent=_BELOW, style="red")
-    if text := range_text(one):
+    if text := range_text(entry):
         yield Line(text, indent=_BELOW)
     if view.verbosity > 0:
         yield Line(", ".join(details(row)), indent=_BELOW, style="dim")
 
 
-def range_text(one: Entry) -> str:
+def range_text(entry: Entry) -> str:
     """Return the speeds of several GPUs, and which is the slowest; empty if they are alike."""
-    low, high = one.rows[0], one.rows[-1]
+    low, high = entry.rows[0], entry.rows[-1]
     if low.speed <= 0 or high.speed / low.speed - 1 < _ALIKE:
         return ""
     ends = [
         duration(end.time_s or 0.0) if end.kernel == "launch" else speed_text(end)
         for end in (low, high)
     ]
-    drop = 1 - low.speed / one.row.speed
+    drop = 1 - low.speed / entry.row.speed
     # Not "-0.0 %".
     share = f" -{100 * drop:.1f} %" if drop >= _LEAST_SHOWN else ""
     return f"{ends[0]} to {ends[1]}, slowest {low.device}{share}"

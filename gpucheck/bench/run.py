@@ -136,7 +136,7 @@ class Bench:
                 cache_bytes=self._facts.last_level_bytes,
                 holders=run_environment.holders,
                 variables=run_environment.variables,
-                frameworks=tuple(one.name for one in self.frameworks.members),
+                frameworks=tuple(member.name for member in self.frameworks.members),
             ),
         )
         self._kept: dict[str, object] = {}
@@ -249,12 +249,14 @@ class Bench:
         )
 
     def _telemetry(self) -> Telemetry:
-        found = self._observer.result()
+        telemetry = self._observer.result()
         if self.request.samples is not SampleDetail.SUMMARY:
-            return found
+            return telemetry
         why = {"history": "left out by --samples summary"}
-        gpus = (replace(gpu, history=None, unavailable=gpu.unavailable | why) for gpu in found.gpus)
-        return replace(found, gpus=tuple(gpus))
+        gpus = (
+            replace(gpu, history=None, unavailable=gpu.unavailable | why) for gpu in telemetry.gpus
+        )
+        return replace(telemetry, gpus=tuple(gpus))
 
     def _kept_from_bytes(self, group: Group) -> float:
         """Return the size from which a group's inputs are kept, not drawn anew for each round.
@@ -284,7 +286,9 @@ class Bench:
             state = CaseState(
                 case=case,
                 near_cpus=self.run_environment.near_cpus.get(case.label.gpu_uuid or ""),
-                reference=any((one.case.label.device, _maker(one.case)) == maker for one in states),
+                reference=any(
+                    (item.case.label.device, _maker(item.case)) == maker for item in states
+                ),
                 limit=group.limit,
             )
             states.append(state)
@@ -377,7 +381,7 @@ class Bench:
         for state in group_run.states:
             uuid = state.case.label.gpu_uuid
             gpu = self._observer.state(uuid, state.slices_s, id(group_run))
-            board = next((one for one in self._boards if uuid and one.uuid == uuid), None)
+            board = next((item for item in self._boards if uuid and item.uuid == uuid), None)
             # Newer CUDA drivers do not report the highest clock, so NVML comes first.
             clocks = (gpu.clock_sm_max_mhz, board and board.clock_sm_max_mhz)
             environment = RowEnvironment(
@@ -414,7 +418,7 @@ class Bench:
 
     def _conclusions(self, rows: Sequence[Measurement]) -> tuple[Conclusion, ...]:
         """Return the conclusions from rows that are known well enough, and from accuracies."""
-        found: list[Conclusion] = []
+        conclusions: list[Conclusion] = []
         for name in dict.fromkeys(row.kernel for row in rows):
             good = [
                 row
@@ -423,8 +427,8 @@ class Bench:
                 and (is_known(row) or (row.error is None and "accuracy" in row.facts))
             ]
             if name in self.kernels:
-                found.extend(self.kernels[name].conclude(good))
-        return tuple(found)
+                conclusions.extend(self.kernels[name].conclude(good))
+        return tuple(conclusions)
 
 
 def to_measurement(state: CaseState, environment: RowEnvironment) -> Measurement:

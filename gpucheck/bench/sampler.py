@@ -113,9 +113,9 @@ class CaseState:
     @property
     def cpu_samples_s(self) -> list[float]:
         """Return the CPU times of all samples; empty unless each has one."""
-        found = [sample for samples in self.cpu_rounds for sample in samples]
-        known = len(found) == len(self.samples_s) and min(found, default=0.0) > 0
-        return found if known else []
+        times_s = [sample for samples in self.cpu_rounds for sample in samples]
+        known = len(times_s) == len(self.samples_s) and min(times_s, default=0.0) > 0
+        return times_s if known else []
 
     @property
     def one_thread(self) -> bool:
@@ -282,13 +282,13 @@ class Sampler:
 
     def _verify(self, state: CaseState) -> None:
         start_s = self._clock()
-        found = state.case.check()
+        verified = state.case.check()
         state.checked_s += self._clock() - start_s
         before = state.verified
-        if before is None or not found.ok or (before.error or 0.0) <= (found.error or 0.0):
-            state.verified = found
-        if not found.ok:
-            raise wrong_result(state, found).as_error(GpucheckError)
+        if before is None or not verified.ok or (before.error or 0.0) <= (verified.error or 0.0):
+            state.verified = verified
+        if not verified.ok:
+            raise wrong_result(state, verified).as_error(GpucheckError)
 
     def _find_loops(self, state: CaseState) -> float:
         """Double the loops until a sample is long enough for the case's clock; return its time."""
@@ -363,22 +363,24 @@ def stuck_clock(elapsed_s: float) -> Failure:
     )
 
 
-def describe_deviation(found: Verified) -> str:
+def describe_deviation(verified: Verified) -> str:
     """Describe how far a finite result is from its reference; exact results are counted."""
-    if found.reference == PROCESSOR_CEILING:
-        return f"it was {found.error:.3g} times as fast as {found.reference}"
-    if found.bound == 0 and found.error is not None:
-        return f"{found.error:.0f} of its numbers differ from {found.reference}"
+    if verified.reference == PROCESSOR_CEILING:
+        return f"it was {verified.error:.3g} times as fast as {verified.reference}"
+    if verified.bound == 0 and verified.error is not None:
+        return f"{verified.error:.0f} of its numbers differ from {verified.reference}"
     # The report says how float64 is used, by sums or after steps.
-    of = "float64" if found.reference.startswith("float64") else found.reference
-    return f"its deviation from {of} is {found.error:.2g}; at most {found.bound:.2g} is allowed"
+    of = "float64" if verified.reference.startswith("float64") else verified.reference
+    return (
+        f"its deviation from {of} is {verified.error:.2g}; at most {verified.bound:.2g} is allowed"
+    )
 
 
-def wrong_result(state: CaseState, found: Verified) -> Failure:
+def wrong_result(state: CaseState, verified: Verified) -> Failure:
     """Return the error of a result beyond its bound from float64."""
     deviation = "it contains NaN or infinity"
-    if found.error is not None:
-        deviation = describe_deviation(found)
+    if verified.error is not None:
+        deviation = describe_deviation(verified)
     return Failure(
         code="wrong-result",
         message=f"{state.case.label.text} gives a wrong result: {deviation}",

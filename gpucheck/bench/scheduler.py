@@ -169,13 +169,13 @@ class _Run:
 
     def _slices(self) -> set[int]:
         """Return the states with a slice in this round."""
-        begun = [one for one in self.states if one.active and one.rounds]
+        begun = [item for item in self.states if item.active and item.rounds]
         # Rows that others disturb never settle: they wait until those have settled that can.
-        settling = any(is_unsettled(one) and not one.contended for one in begun)
+        settling = any(is_unsettled(item) and not item.contended for item in begun)
         waiting = [
-            (one, needed_s(one))
-            for one in self.states
-            if one.active and not one.rounds and not (settling and one.contended)
+            (item, needed_s(item))
+            for item in self.states
+            if item.active and not item.rounds and not (settling and item.contended)
         ]
         left_s = self._left_s()
         beginning = affordable(waiting, left_s - sum(map(needed_s, begun)))
@@ -183,10 +183,10 @@ class _Run:
             beginning = beginning or [min(waiting, key=itemgetter(1))]
             ranks = {id(need[0]): _rank(need)[:2] for need in beginning}
             return {name for name, rank in ranks.items() if rank == min(ranks.values())}
-        first = [(one, needed_s(one, FEWEST_FOR_INTERVAL)) for one in begun]
+        first = [(item, needed_s(item, FEWEST_FOR_INTERVAL)) for item in begun]
         finishing = affordable(first, self._left_for_first_s())
         slices = {id(state) for state, seconds in finishing if seconds > 0}
-        slices |= {id(one) for one, seconds in first if one.case.compiles and seconds > 0}
+        slices |= {id(item) for item, seconds in first if item.case.compiles and seconds > 0}
         rows = [state for state, _ in finishing]
         # One that is narrow already only needs its second look.
         rows = [state for state in rows if is_unsettled(state) or state.narrow] or rows
@@ -214,16 +214,16 @@ class _Run:
 
     def _correct_estimates(self) -> None:
         """Write how long other programs keep a thread waiting now into the estimates."""
-        rows = [one for one in self.states if one.rounds and one.one_thread]
-        took_s = sum(one.loops * sum(one.rounds[-1]) for one in rows)
-        ran_s = sum(one.loops * sum(one.cpu_rounds[-1]) for one in rows)
+        rows = [item for item in self.states if item.rounds and item.one_thread]
+        took_s = sum(item.loops * sum(item.rounds[-1]) for item in rows)
+        ran_s = sum(item.loops * sum(item.cpu_rounds[-1]) for item in rows)
         if ran_s <= 0:
             return
         slowdown = max(1.0, took_s / ran_s)
-        for one in filter(_is_on_cpu, self.states):
-            one.expected_operation_s *= slowdown / one.expected_slowdown
-            one.expected_overhead_s *= slowdown / one.expected_slowdown
-            one.expected_slowdown = slowdown
+        for item in filter(_is_on_cpu, self.states):
+            item.expected_operation_s *= slowdown / item.expected_slowdown
+            item.expected_overhead_s *= slowdown / item.expected_slowdown
+            item.expected_slowdown = slowdown
 
     def count_energy(self, read_joules: ReadJoules) -> None:
         """Measure the energy of each GPU operation, one after the other."""
@@ -262,17 +262,17 @@ class _Run:
         """
         before_s = self._elapsed_s() - began_s
         rounds = FEWEST_FOR_INTERVAL if self._number == 0 else None
-        begun = [one for one in self.states if one.active and one.rounds]
-        reserved_s = sum(needed_s(one, rounds) for one in begun)
+        begun = [item for item in self.states if item.active and item.rounds]
+        reserved_s = sum(needed_s(item, rounds) for item in begun)
         waiting = [
-            (one, max(least_s, needed_s(one) - before_s) if one is state else needed_s(one))
-            for one in self.states
-            if one.active and not one.rounds
+            (item, max(least_s, needed_s(item) - before_s) if item is state else needed_s(item))
+            for item in self.states
+            if item.active and not item.rounds
         ]
         beginning = affordable(waiting, self._left_s() - reserved_s)
         if not beginning and not self._has_figures():
             beginning = [min(waiting, key=itemgetter(1))]
-        if any(one is state for one, _ in beginning):
+        if any(item is state for item, _ in beginning):
             return None
         # What it showed so far goes into the budget that its error names.
         state.expected_operation_s = max(state.expected_operation_s, least_s)
@@ -367,12 +367,12 @@ def _expected_s(state: CaseState, rounds: int) -> float:
 
 def affordable(needs: Needs, left_s: float) -> Needs:
     """Return the rows that fit into the seconds left: those that settle first, then cheap ones."""
-    found = []
+    fitting = []
     for state, seconds in sorted(needs, key=_rank):
         if seconds <= left_s:
-            found.append((state, seconds))
+            fitting.append((state, seconds))
             left_s -= seconds
-    return found
+    return fitting
 
 
 def fair_share_s(wanted_s: Sequence[float], total_s: float) -> float:
@@ -496,7 +496,7 @@ def measure_host_rates(
             operate()
             moments.append((clock(), cpu_clock()))
     walls, cpus = (
-        [end - start for start, end in pairwise(one)] for one in zip(*moments, strict=True)
+        [end - start for start, end in pairwise(times)] for times in zip(*moments, strict=True)
     )
     # A thread's clock may move in steps of ten milliseconds.
     product_s, copy_s, fill_s = (min(cpus[at::3]) or min(walls[at::3]) for at in range(3))

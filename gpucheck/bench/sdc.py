@@ -70,11 +70,11 @@ def stress_products(
         WrongUseError: the size or seed is invalid, or the size does not fit into memory.
         InconclusiveError: the host has no memory left.
     """
-    found = [stress_product(None, request, clock=clock, cpu=cpu, blas=blas)] if with_cpu else []
+    products = [stress_product(None, request, clock=clock, cpu=cpu, blas=blas)] if with_cpu else []
     for gpu in gpus:
         held = holders.get(gpu.facts.uuid or "")
-        found.append(stress_product(gpu, request, clock=clock, cpu=cpu, blas=blas, held=held))
-    return tuple(found)
+        products.append(stress_product(gpu, request, clock=clock, cpu=cpu, blas=blas, held=held))
+    return tuple(products)
 
 
 def stress_product(
@@ -208,14 +208,14 @@ class StressProduct:
         return self._check
 
     def _count(self, repeats: int) -> None:
-        found = self._product.differences()
+        counts = self._product.differences()
         self._check = replace(
             self._check,
             products=self._check.products + repeats,
-            mismatches=found.count,
-            first_index=found.first,
-            largest_ulp=found.largest_ulp,
-            not_finite=found.nan_count,
+            mismatches=counts.count,
+            first_index=counts.first,
+            largest_ulp=counts.largest_ulp,
+            not_finite=counts.nan_count,
         )
 
     def _fail(self, error: GpucheckError | MemoryError) -> None:
@@ -239,7 +239,7 @@ def deviating_digests(checks: Sequence[Corruption], model_of: Mapping[str, str])
         if check.digest is not None and check.device in model_of:
             key = (model_of[check.device], check.dtype, check.shape)
             groups.setdefault(key, []).append(check)
-    found: dict[str, str] = {}
+    deviating: dict[str, str] = {}
     for group in groups.values():
         counts = Counter(check.digest for check in group)
         if len(counts) < 2:
@@ -247,15 +247,15 @@ def deviating_digests(checks: Sequence[Corruption], model_of: Mapping[str, str])
         (usual, most), (_, second) = counts.most_common(2)
         for check in group:
             if most == second:
-                found[check.device] = (
+                deviating[check.device] = (
                     f"its digest is {check.digest}; no digest has a majority, so the wrong one is "
                     "unknown"
                 )
             elif check.digest != usual:
-                others = {one.device for one in group if one.digest == usual} - {check.device}
+                others = {item.device for item in group if item.digest == usual} - {check.device}
                 whose = f"{len(others)} identical GPUs have" if others else "other processes have"
-                found[check.device] = f"its digest is {check.digest}, {whose} {usual}"
-    return found
+                deviating[check.device] = f"its digest is {check.digest}, {whose} {usual}"
+    return deviating
 
 
 def corruption_sentence(check: Corruption) -> str:
@@ -400,9 +400,9 @@ class GpuProduct:
         m, _, n = self._order.shape
         storage = STORAGES[self._form.output]
         left, right = (self._gpu.upload(side) for side in draw_inputs(self._order))
-        found = self._gpu.upload(np.array([0, _NOWHERE, 0, 0], dtype=np.uint64))
+        counters = self._gpu.upload(np.array([0, _NOWHERE, 0, 0], dtype=np.uint64))
         first, *others = (self._gpu.allocate((m, n), storage) for _ in range(1 + self._outputs))
-        self._arrays = (left, right, first, found)
+        self._arrays = (left, right, first, counters)
         self._oldest = cycle(others)
         self._differ = self._compiled("differ")
         for out in (first, *others):
@@ -426,12 +426,12 @@ class GpuProduct:
 
         Return the seconds that the products take, by the time of one of them.
         """
-        left, right, first, found = self._arrays
+        left, right, first, counters = self._arrays
         assert self._differ is not None
         seconds = 0.0
         for turn in range(count):
             oldest = next(self._oldest)
-            self._launch(self._differ, (first, oldest, self._count(), found))
+            self._launch(self._differ, (first, oldest, self._count(), counters))
             renew = partial(self._gpu.multiply, left, right, oldest, self._product)
             if turn:
                 renew()

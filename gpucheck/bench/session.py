@@ -173,8 +173,8 @@ def check_corruption(seconds: float) -> None:
         WrongUseError: it is negative, over a week or not a number.
     """
     check_argument("corruption_s", seconds, "seconds", Real)
-    what, remedy = "A search for corruption", ("Give seconds, for example --corruption 10.",)
-    check_seconds(what, seconds, least=0, code="bad-corruption", remedy=remedy)
+    name, remedy = "A search for corruption", ("Give seconds, for example --corruption 10.",)
+    check_seconds(name, seconds, least=0, code="bad-corruption", remedy=remedy)
 
 
 @contextmanager

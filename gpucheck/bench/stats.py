@@ -80,10 +80,10 @@ def interval(medians: Sequence[float]) -> tuple[float, float] | None:
     neighbours the interval is wider by the root of (1 + r) / (1 - r) (Bartlett 1946). It always
     contains the median of the medians.
     """
-    found = _spread(medians)
-    if found is None:
+    spread = _spread(medians)
+    if spread is None:
         return None
-    centre, of_mean, _, quantile_95 = found
+    centre, of_mean, _, quantile_95 = spread
     middle, reach = median(medians), quantile_95 * math.sqrt(of_mean)
     return min(math.exp(centre - reach), middle), max(math.exp(centre + reach), middle)
 
@@ -98,10 +98,10 @@ def repeat_interval(medians: Sequence[float]) -> tuple[float, float] | None:
     interval of a random effect: both runs scatter like one round, plus like the mean of their
     rounds.
     """
-    found = _spread(medians)
-    if found is None:
+    spread = _spread(medians)
+    if spread is None:
         return None
-    _, of_mean, of_round, quantile_95 = found
+    _, of_mean, of_round, quantile_95 = spread
     middle = median(medians)
     factor = math.exp(quantile_95 * math.sqrt(2 * (of_round + of_mean)))
     return middle / factor, middle * factor
@@ -116,7 +116,7 @@ def _spread(medians: Sequence[float]) -> tuple[float, float, float, float] | Non
     centre = sum(logarithms) / count
     offsets = [value - centre for value in logarithms]
     square = sum(offset * offset for offset in offsets)
-    alike = sum(one * other for one, other in pairwise(offsets)) / square if square else 0.0
+    alike = sum(this * other for this, other in pairwise(offsets)) / square if square else 0.0
     # For independent rounds it is -1 / n on average.
     alike = min(_MOST_ALIKE, max(0.0, alike + 1 / count))
     of_round = square / (count - 1)
@@ -183,8 +183,8 @@ class Estimator:
 
     def half_width_share(self, rounds: Rounds) -> float | None:
         """Return half the interval's width as a share of the figure, None from too few rounds."""
-        found = self.interval(rounds)
-        return None if found is None else (found[1] - found[0]) / 2 / self.run_figure(rounds)
+        ends = self.interval(rounds)
+        return None if ends is None else (ends[1] - ends[0]) / 2 / self.run_figure(rounds)
 
 
 #: Median of rounds' medians: what a device takes that does one thing at a time.

@@ -208,7 +208,7 @@ class Observer:
         samples = samples_within(gpu.samples, slices_s)
         counted = gpu.groups.get(group, _Counted())
         seconds = max(counted.seconds, 1e-9)
-        best, widest = (gpu.facts.get(f"pcie_{what}_max") for what in ("generation", "width"))
+        best, widest = (gpu.facts.get(f"pcie_{part}_max") for part in ("generation", "width"))
         return SensorSummary(
             reading_count=len(samples),
             reasons=reason_shares(samples, gpu.facts),
@@ -253,12 +253,12 @@ def samples_within(
 ) -> list[Sample]:
     """Return the readings taken during these periods; both are in order of time."""
     starts = [low for low, _ in slices_s]
-    found = []
+    within = []
     for sample in samples:
         place = bisect_right(starts, sample.time_s) - 1
         if place >= 0 and sample.time_s <= slices_s[place][1]:
-            found.append(sample)
-    return found
+            within.append(sample)
+    return within
 
 
 def reason_shares(samples: Sequence[Sample], facts: Mapping[str, Any]) -> dict[str, float]:
@@ -282,15 +282,15 @@ def reason_shares(samples: Sequence[Sample], facts: Mapping[str, Any]) -> dict[s
 
 def limited_s(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, float]:
     """Return the seconds that the driver counted for each reason between two readings."""
-    found: dict[str, float] = {}
+    limited: dict[str, float] = {}
     first, last = before.get("limited_ns", {}), after.get("limited_ns", {})
     for name in first.keys() & last.keys():
         seconds = (last[name] - first[name]) / 1e9
         if seconds > 0:
             # Two counters may count one reason: the larger one is complete.
             reason = _COUNTED[name]
-            found[reason] = max(found.get(reason, 0.0), seconds)
-    return found
+            limited[reason] = max(limited.get(reason, 0.0), seconds)
+    return limited
 
 
 def grown(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, int]:
@@ -336,8 +336,8 @@ def history_of(
         parts[min(count - 1, int((sample.time_s - begin) / part_s))].append(sample)
 
     def medians(key: str, scale: float, digits: int) -> tuple[float | None, ...]:
-        found = (extent(part, key, scale) for part in parts)
-        return tuple(None if one is None else round(one.median, digits) for one in found)
+        extents = (extent(part, key, scale) for part in parts)
+        return tuple(None if item is None else round(item.median, digits) for item in extents)
 
     return SensorHistory(
         part_s=part_s,
@@ -356,18 +356,18 @@ def _limited_periods(
     A reason holds for the readings' period after the last reading that has it. Idling and the
     display's clock are no limits.
     """
-    found: dict[str, list[tuple[float, float]]] = {}
+    by_name: dict[str, list[tuple[float, float]]] = {}
     for sample in samples:
         mask, now = int(sample.values.get("reasons", 0)), sample.time_s - begin
         for bit, name in CLOCK_REASONS.items():
             if not mask & bit or name in _NO_LIMIT:
                 continue
-            periods = found.setdefault(name, [])
+            periods = by_name.setdefault(name, [])
             if periods and now - periods[-1][1] <= part_s:
                 periods[-1] = (periods[-1][0], round(now + period_s, 2))
             else:
                 periods.append((round(now, 2), round(now + period_s, 2)))
-    return {name: tuple(periods) for name, periods in found.items()}
+    return {name: tuple(periods) for name, periods in by_name.items()}
 
 
 def _without_earlier_power(gpu: _Gpu) -> list[Sample]:
@@ -392,7 +392,7 @@ def _summary(uuid: str, gpu: _Gpu, span: tuple[float, float], period_s: float) -
     energy = None
     if "energy_mj" in gpu.first and "energy_mj" in gpu.last:
         energy = (gpu.last["energy_mj"] - gpu.first["energy_mj"]) / 1000
-    found = GpuTelemetry(
+    summary = GpuTelemetry(
         uuid=uuid,
         reading_count=len(gpu.samples),
         period_s=period_s,
@@ -422,17 +422,17 @@ def _summary(uuid: str, gpu: _Gpu, span: tuple[float, float], period_s: float) -
     refused = gpu.unavailable
     if any("power_mw" in sample.values for sample in gpu.samples):
         refused = {**refused, "power_mw": _AVERAGED}
-    return replace(found, unavailable=reasons_for(found, refused))
+    return replace(summary, unavailable=reasons_for(summary, refused))
 
 
-def reasons_for(found: GpuTelemetry, refused: Mapping[str, str]) -> dict[str, str]:
+def reasons_for(telemetry: GpuTelemetry, refused: Mapping[str, str]) -> dict[str, str]:
     """Return the driver's reasons for missing readings, by the document's names.
 
     Counters in a shared field get names like `new_errors.pcie_replays`. Of two counters for one
     reason either is enough.
     """
     fallback = refused.get("gpu", "it was not read before the run ended")
-    empty = [item.name for item in fields(found) if getattr(found, item.name) is None]
+    empty = [item.name for item in fields(telemetry) if getattr(telemetry, item.name) is None]
     missing = {name: refused.get(_KEYS.get(name, name), fallback) for name in empty}
     for name, key in {"reasons": "reasons", "other_processes": "processes"}.items():
         if key in refused:

@@ -95,12 +95,12 @@ def checked_steps(batch: int) -> int:
     return max(_FEWEST_CHECKED_STEPS, min(_MOST_CHECKED_STEPS, _CHECKED_IMAGES // batch))
 
 
-def verify_weights(found: HostArray, expected: HostArray) -> Verified:
+def verify_weights(weights: HostArray, expected: HostArray) -> Verified:
     """Compare weights after the checked steps with float64, relative to the typical weight."""
     import numpy as np
 
     size = float(np.sqrt(np.mean(np.square(expected)))) or 1.0
-    error = float(np.max(np.abs(found - expected))) / size
+    error = float(np.max(np.abs(weights - expected))) / size
     return Verified.of(error, bound=_BOUND, reference="float64 after a few steps from zero")
 
 
@@ -144,10 +144,10 @@ class TrainingPlan:
 
     def label(self, made: CaseLabel) -> CaseLabel:
         """Return the row's label, with a tower's batch as shape and the towers as a parameter."""
-        found = replace(made, shape=(self.batch // self.towers,))
+        label = replace(made, shape=(self.batch // self.towers,))
         if self.kernel != "towers":
-            return found
-        return replace(found, parameters={"towers": self.towers})
+            return label
+        return replace(label, parameters={"towers": self.towers})
 
 
 class TrainingState:
@@ -167,10 +167,10 @@ class TrainingState:
     def facts(self) -> dict[str, Fact]:
         """Return the source of the images, and the memory of a step."""
         memory = step_memory_bytes(self._plan.batch)
-        found: dict[str, Fact] = {"images": self.load().source, "memory_bytes": memory}
+        facts: dict[str, Fact] = {"images": self.load().source, "memory_bytes": memory}
         if self._plan.towers > 1:
-            found["towers"] = self._plan.towers
-        return found | self._facts
+            facts["towers"] = self._plan.towers
+        return facts | self._facts
 
     def check(
         self,
@@ -200,7 +200,7 @@ class TrainingState:
             trained = weights()
             seen.append(verify_sums(trained, self.steps_done))
             self._count_accuracy(trained)
-        return next((one for one in seen if not one.ok), seen[0])
+        return next((item for item in seen if not item.ok), seen[0])
 
     def _count_accuracy(self, trained: HostArray) -> None:
         dataset = self.load()

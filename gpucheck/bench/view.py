@@ -147,41 +147,41 @@ def _rows_with_notes(result: BenchResult, view: View) -> Iterator[Block]:
 
 def _facts(result: BenchResult) -> Iterator[str]:
     """Yield the facts of the head line."""
-    found = result.environment
-    if (gpus := counted(gpu.name for gpu in found.gpus)) is not None:
+    machine = result.environment
+    if (gpus := counted(gpu.name for gpu in machine.gpus)) is not None:
         yield gpus
-        if found.cupy_version is not None:
-            yield f"CuPy {found.cupy_version}"
-    if found.gpu_remedy and not found.gpus:
-        yield f"{counted(found.gpus_not_measured) or 'GPU'}: not measured"
-    cpu = found.cpu_model or "unknown processor"
-    cores = f"{found.usable_cores} of {found.logical_cores or '?'} cores"
-    yield f"{'beside ' if found.gpus else ''}{cpu}, {cores}"
+        if machine.cupy_version is not None:
+            yield f"CuPy {machine.cupy_version}"
+    if machine.gpu_remedy and not machine.gpus:
+        yield f"{counted(machine.gpus_not_measured) or 'GPU'}: not measured"
+    cpu = machine.cpu_model or "unknown processor"
+    cores = f"{machine.usable_cores} of {machine.logical_cores or '?'} cores"
+    yield f"{'beside ' if machine.gpus else ''}{cpu}, {cores}"
     if result.profile is not None:
         # The budget is that of one process.
-        yield f"{found.duration_s:.0f} s"
+        yield f"{machine.duration_s:.0f} s"
         return
-    how = str(found.mode)
-    if found.budget_s != BUDGETS_S[found.mode]:
-        how = f"budget {found.budget_s:g} s"
-    yield f"{how}, {found.duration_s:.1f} s"
+    how = str(machine.mode)
+    if machine.budget_s != BUDGETS_S[machine.mode]:
+        how = f"budget {machine.budget_s:g} s"
+    yield f"{how}, {machine.duration_s:.1f} s"
 
 
-def _no_gpu(found: BenchEnvironment, view: View) -> Iterator[Block]:
+def _no_gpu(machine: BenchEnvironment, view: View) -> Iterator[Block]:
     """Yield why GPUs, or gpucheck's own rows of them, are missing, and what to do."""
-    if found.gpus and (why := found.unavailable.get("cupy_version")):
+    if machine.gpus and (why := machine.unavailable.get("cupy_version")):
         text = f"gpucheck's own kernels were not measured on the GPU: {why.rstrip('.')}."
         yield Line(text, CheckStatus.WARN, style="yellow")
-        yield from remedies(found.gpu_remedy)
-    if found.gpu_unavailable is None:
+        yield from remedies(machine.gpu_remedy)
+    if machine.gpu_unavailable is None:
         return
-    reason = found.gpu_unavailable.rstrip(".")
-    if found.gpu_remedy and not found.gpus:
-        text = f"{counted(found.gpus_not_measured) or 'GPU'} not measured: {reason}."
+    reason = machine.gpu_unavailable.rstrip(".")
+    if machine.gpu_remedy and not machine.gpus:
+        text = f"{counted(machine.gpus_not_measured) or 'GPU'} not measured: {reason}."
         yield Line(text, CheckStatus.WARN, style="bold yellow")
-        yield from remedies(found.gpu_remedy)
+        yield from remedies(machine.gpu_remedy)
         return
-    if found.gpus:
+    if machine.gpus:
         text = f"Not every GPU was measured: {reason}."
         yield Line(text, CheckStatus.WARN, style="yellow")
     else:
@@ -191,8 +191,8 @@ def _no_gpu(found: BenchEnvironment, view: View) -> Iterator[Block]:
 
 def _other_load(result: BenchResult) -> Iterator[Line]:
     """Yield who else used the processor, where that touched the rows, and what the speeds are."""
-    found = result.environment
-    others, stolen = found.other_load_percent or 0.0, found.steal_percent or 0.0
+    machine = result.environment
+    others, stolen = machine.other_load_percent or 0.0, machine.steal_percent or 0.0
     timed = [row for row in result.measurements if row.device == "cpu" and row.time_s is not None]
     by_cpu_time = [row for row in timed if row.clock is RowClock.CPU]
     slowed = [row for row in timed if any(doubt.code == "host-busy" for doubt in row.doubts)]
@@ -213,15 +213,15 @@ def _other_load(result: BenchResult) -> Iterator[Line]:
 def _rows(result: BenchResult, view: View) -> Iterator[Block]:
     """Yield the rows that were measured, by kernel and format, with what follows from them."""
     models = models_of(result)
-    found = [row for row in result.measurements if not is_late(row) and not is_unmeasured(row)]
-    tables = group_by_format(found)
+    shown = [row for row in result.measurements if not is_late(row) and not is_unmeasured(row)]
+    tables = group_by_format(shown)
     for number, rows in enumerate(tables):
         yield heading(rows)
-        yield rows_table(entries(rows, models, each=view.verbosity > 0), view)
+        yield rows_table(entries(rows, models, separate=view.verbosity > 0), view)
         yield from limited(_comparisons(_belonging(result.comparisons, rows), view), view)
         kernel = rows[0].kernel
         if number + 1 == len(tables) or tables[number + 1][0].kernel != kernel:
-            said = [one.sentence for one in result.conclusions if one.kernel == kernel]
+            said = [item.sentence for item in result.conclusions if item.kernel == kernel]
             yield from limited((Line(text, indent=2) for text in said), view)
         yield Gap()
     if not result.gates:
@@ -251,27 +251,29 @@ def _belonging(
     """Return the comparisons whose GPU row is among these."""
     here = {(row.kernel, row.shape, row.device, row.dtype) for row in rows}
     return [
-        one for one in comparisons if (one.kernel, one.shape, one.gpu.device, one.gpu.dtype) in here
+        item
+        for item in comparisons
+        if (item.kernel, item.shape, item.gpu.device, item.gpu.dtype) in here
     ]
 
 
 def _comparisons(comparisons: Sequence[Comparison], view: View) -> Iterator[Line]:
     """Yield the speed-ups in sentences, named by what distinguishes them: GPUs or size."""
-    sizes = {one.shape for one in comparisons}
+    sizes = {item.shape for item in comparisons}
     devices: dict[str, list[str]] = {}
-    for one in comparisons:
-        size = f"size {' × '.join(map(str, one.shape))}: " if len(sizes) > 1 else ""
-        text = size + one.sentence
-        moved, own = one.speedup_amortised, one.speedup_own_cpu
+    for item in comparisons:
+        size = f"size {' × '.join(map(str, item.shape))}: " if len(sizes) > 1 else ""
+        text = size + item.sentence
+        moved, own = item.speedup_amortised, item.speedup_own_cpu
         if view.verbosity > 0 and moved:
             how = (
                 f"{two_digits(max(moved, 1 / moved))} times {'faster' if moved >= 1 else 'slower'}"
             )
-            text += f"; {one.reuse_count} operations on data moved once: {how}"
-        if view.verbosity > 0 and own is not None and own != one.speedup_resident:
+            text += f"; {item.reuse_count} operations on data moved once: {how}"
+        if view.verbosity > 0 and own is not None and own != item.speedup_resident:
             text += f"; {two_digits(own)} times the speed of its own code on the CPU"
-        devices.setdefault(text, []).append(one.gpu.device)
-    several = len({one.gpu.device for one in comparisons}) > 1
+        devices.setdefault(text, []).append(item.gpu.device)
+    several = len({item.gpu.device for item in comparisons}) > 1
     for text, names in devices.items():
         yield Line(f"{devices_text(names)}: {text}" if several else text, indent=2)
 
@@ -297,7 +299,9 @@ def _unmeasured_lines(late: Sequence[Measurement], result: BenchResult) -> Itera
     """Yield which rows were not measured, which have no interval, and a sufficient budget."""
     texts = [step for row in late if row.error is not None for step in row.error.remedy]
     texts += [note for note in result.notes if TOO_SHORT in note]
-    enough = max((float(one) for text in texts for one in _BUDGET.findall(text)), default=None)
+    enough = max(
+        (float(seconds) for text in texts for seconds in _BUDGET.findall(text)), default=None
+    )
     remedy = MORE_TIME
     if enough is not None:
         remedy = f"give --budget {enough:g} (seconds in a profile)"
@@ -322,44 +326,46 @@ _BUDGET = re.compile(r"--budget (\d+(?:\.\d+)?)")
 # ------------------------------------------------------------------------------ with -v
 
 
-def machine_lines(found: BenchEnvironment, telemetry: Telemetry | None) -> Iterator[Line]:
+def machine_lines(machine: BenchEnvironment, telemetry: Telemetry | None) -> Iterator[Line]:
     """Yield the meaning of ±, the processor, the measured limits, and the sensors of the GPUs."""
     meaning = "19 of 20 further runs should lie within it if the machine stays unchanged"
-    lines = [f"±: {meaning}", _host_line(found), *map(_roofline_line, found.rooflines)]
+    lines = [f"±: {meaning}", _host_line(machine), *map(_roofline_line, machine.rooflines)]
     if telemetry is not None:
         if telemetry.unavailable is not None:
             lines.append(f"no sensors: {telemetry.unavailable}")
-        names = {gpu.uuid: gpu.device for gpu in found.gpus}
-        lines += [_sensor_line(names.get(one.uuid, one.uuid), one) for one in telemetry.gpus]
+        names = {gpu.uuid: gpu.device for gpu in machine.gpus}
+        lines += [_sensor_line(names.get(item.uuid, item.uuid), item) for item in telemetry.gpus]
     yield from (Line(line, style="dim") for line in lines)
 
 
-def _host_line(found: BenchEnvironment) -> str:
+def _host_line(machine: BenchEnvironment) -> str:
     quota, efficiency, memory = (
-        found.cpu_quota_cores,
-        found.parallel_efficiency,
-        found.peak_memory_bytes,
+        machine.cpu_quota_cores,
+        machine.parallel_efficiency,
+        machine.peak_memory_bytes,
     )
     parts = (
-        found.cpu_model or "unknown processor",
-        f"{found.usable_cores} of {found.logical_cores or '?'} cores",
+        machine.cpu_model or "unknown processor",
+        f"{machine.usable_cores} of {machine.logical_cores or '?'} cores",
         "" if quota is None else f"quota {quota:g}",
-        blas_text(found),
-        f"NumPy {found.numpy_version}",
+        blas_text(machine),
+        f"NumPy {machine.numpy_version}",
         "" if efficiency is None else f"parallel efficiency {efficiency:.0%}",
         "" if memory is None else f"peak memory {memory / 2**20:.0f} MiB",
     )
     return f"cpu: {', '.join(filter(None, parts))}"
 
 
-def _roofline_line(one: Roofline) -> str:
+def _roofline_line(roofline: Roofline) -> str:
     where = (
-        one.device if one.threads is None else f"{one.device}, {count_of(one.threads, 'thread')}"
+        roofline.device
+        if roofline.threads is None
+        else f"{roofline.device}, {count_of(roofline.threads, 'thread')}"
     )
-    copy, product = one.copy_bytes_per_s, one.gemm_flops_per_s
+    copy, product = roofline.copy_bytes_per_s, roofline.gemm_flops_per_s
     parts = (
         "" if copy is None else f"copy {rate(copy, 'B/s')}",
-        "" if product is None else f"{one.gemm_dtype} product {rate(product, 'FLOP/s')}",
+        "" if product is None else f"{roofline.gemm_dtype} product {rate(product, 'FLOP/s')}",
     )
     return f"limits measured on {where}: {', '.join(filter(None, parts)) or 'none'}"
 
@@ -393,12 +399,12 @@ def doubt_lines(result: BenchResult, view: View) -> Iterator[Line]:
     full = view.verbosity > 0
     measured = [row for row in result.measurements if row.time_s is not None]
     subjects: list[Measurement | Comparison] = [*measured, *result.comparisons]
-    found = [(doubt, one) for one in subjects for doubt in one.doubts]
+    doubted = [(doubt, item) for item in subjects for doubt in item.doubts]
     # A run without a doubt reads no table.
-    order = list(read_wordings()) if found else []
-    found.sort(key=lambda one: order.index(one[0].code) if one[0].code in order else -1)
+    order = list(read_wordings()) if doubted else []
+    doubted.sort(key=lambda item: order.index(item[0].code) if item[0].code in order else -1)
     doubtful: dict[tuple[str, str], dict[int, Measurement | Comparison]] = {}
-    for doubt, one in found:
+    for doubt, item in doubted:
         words = find_wording(doubt.code)
         if full:
             said = (doubt.message, doubt.next)
@@ -406,19 +412,19 @@ def doubt_lines(result: BenchResult, view: View) -> Iterator[Line]:
             said = (words["short"], words["short_next"])
         else:
             continue
-        doubtful.setdefault(said, {})[id(one)] = one
-    for (what, step), of in doubtful.items():
+        doubtful.setdefault(said, {})[id(item)] = item
+    for (about, step), of in doubtful.items():
         where = _where_doubted([*of.values()], measured, full=full)
-        yield Line(f"{what} ({where}): {step}", CheckStatus.WARN, indent=2)
+        yield Line(f"{about} ({where}): {step}", CheckStatus.WARN, indent=2)
 
 
 def _where_doubted(
-    found: Sequence[Measurement | Comparison], measured: Sequence[Measurement], *, full: bool
+    doubted: Sequence[Measurement | Comparison], measured: Sequence[Measurement], *, full: bool
 ) -> str:
     """Return which rows or comparisons these are: how many, and their device or kernel."""
-    rows = [one for one in found if isinstance(one, Measurement)]
+    rows = [item for item in doubted if isinstance(item, Measurement)]
     if not rows:
-        return ", ".join(dict.fromkeys(f"{one.kernel} {one.dtype.format}" for one in found))
+        return ", ".join(dict.fromkeys(f"{item.kernel} {item.dtype.format}" for item in doubted))
     if full and len(rows) < len(measured):
         return "; ".join(named_rows(rows))
     count = f"{len(rows)} of {len(measured)} rows" if len(measured) > 1 else "the row"

@@ -76,28 +76,28 @@ def worker_devices(devices: Sequence[str], gpus: Sequence[Gpu]) -> tuple[WorkerD
     """
     check_device_names(devices)
     visible = visible_gpus(gpus)
-    found: dict[str, WorkerDevice] = {}
+    workers: dict[str, WorkerDevice] = {}
     for device in devices:
         for name in visible if device in ("gpu", "all") else [device]:
             gpu = visible.get(name)
             cpus = parse_cpu_list(gpu.cpu_affinity) or None if gpu is not None else None
             uuid = gpu.uuid if gpu is not None else None
-            found[name] = WorkerDevice(device=name, gpu_uuid=uuid, cpus=cpus)
-    return tuple(found.values())
+            workers[name] = WorkerDevice(device=name, gpu_uuid=uuid, cpus=cpus)
+    return tuple(workers.values())
 
 
 def visible_gpus(gpus: Sequence[Gpu]) -> dict[str, Gpu]:
     """Return the GPUs that CUDA sees; a MIG instance is its card, by its own UUID and number."""
     every = [
-        each
+        item
         for gpu in gpus
-        for each in (
+        for item in (
             gpu,
-            *(gpu._replace(uuid=one.uuid, cuda_index=one.cuda_index) for one in gpu.mig.instances),
+            *(gpu._replace(uuid=mig.uuid, cuda_index=mig.cuda_index) for mig in gpu.mig.instances),
         )
     ]
-    found = {each.cuda_index: each for each in every if each.cuda_index is not None}
-    return {f"gpu:{number}": found[number] for number in sorted(found)}
+    by_index = {item.cuda_index: item for item in every if item.cuda_index is not None}
+    return {f"gpu:{number}": by_index[number] for number in sorted(by_index)}
 
 
 def select_worker_devices(
@@ -114,7 +114,7 @@ def select_worker_devices(
     targets = worker_devices([*named, *(["gpu"] if "all" in devices else [])], gpus)
     if not targets and "all" in devices and not require_gpu:
         targets = worker_devices(["cpu"], gpus)
-    if not targets or (require_gpu and all(one.device == "cpu" for one in targets)):
+    if not targets or (require_gpu and all(item.device == "cpu" for item in targets)):
         message = "No GPU is visible to CUDA, so none can be measured."
         instead = () if require_gpu else ("Measure the processor with: --device cpu",)
         remedy = ("Run: gpucheck detect", *instead)
@@ -235,15 +235,15 @@ class WorkerPool:
 
     def answers(self, wait_s: float) -> Sequence[tuple[str, WorkerAnswer]]:
         """Return what has come, by device, waiting at most `wait_s` if nothing has."""
-        found, self._failed = self._failed, []
+        answers, self._failed = self._failed, []
         devices = {child.fileno(): device for device, child in self._children.items()}
         poll = select.poll()
         for descriptor in devices:
             poll.register(descriptor, select.POLLIN)
-        for descriptor, _ in poll.poll(0 if found else wait_s * 1000):
+        for descriptor, _ in poll.poll(0 if answers else wait_s * 1000):
             device = devices[descriptor]
-            found.extend((device, answer) for answer in self._read(device))
-        return found
+            answers.extend((device, answer) for answer in self._read(device))
+        return answers
 
     def _read(self, device: str) -> Iterator[WorkerAnswer]:
         child = self._children[device]

@@ -115,8 +115,8 @@ def diagnosis_of(detection: Detection) -> Diagnosis | None:
     """Return the first broken layer, else the bad build; None if there is neither."""
     if detection.first_failure is not None or not detection.usable:
         return _diagnose_machine(detection)
-    builds = (each for each in detection.checks if each.layer is Layer.FRAMEWORK)
-    return next((_diagnose_framework(each) for each in builds if each.status in WRONG), None)
+    builds = (check for check in detection.checks if check.layer is Layer.FRAMEWORK)
+    return next((_diagnose_framework(check) for check in builds if check.status in WRONG), None)
 
 
 def _diagnose_machine(detection: Detection) -> Diagnosis:

@@ -374,9 +374,9 @@ def refused(failure: Failure) -> Refusal:
 
 def no_gpu(otherwise: str) -> Refusal:
     """Return the cause that detect finds, in one line; `otherwise` if it finds nothing wrong."""
-    found = diagnose(None, deadline_s=DIAGNOSIS_S)
-    if found is None:
+    diagnosis = diagnose(None, deadline_s=DIAGNOSIS_S)
+    if diagnosis is None:
         return Refusal(f"no usable GPU: {otherwise.removesuffix('.')}", skips=True)
-    cause = found.message.removesuffix(".").removeprefix("GPU not usable: ")
-    unknown = found.status is CheckStatus.UNKNOWN
+    cause = diagnosis.message.removesuffix(".").removeprefix("GPU not usable: ")
+    unknown = diagnosis.status is CheckStatus.UNKNOWN
     return Refusal(f"no usable GPU: {cause} (see: gpucheck detect)", skips=not unknown)

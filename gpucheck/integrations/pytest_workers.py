@@ -146,7 +146,7 @@ class Controller:
         for gpu in gpus:
             if not gpu.eligible:
                 reasons.setdefault(gpu.reason, []).append(gpu)
-        why = "; ".join(f"{name_together(each)}: {reason}" for reason, each in reasons.items())
+        why = "; ".join(f"{name_together(same)}: {reason}" for reason, same in reasons.items())
         number = f"{now or 'none'} of {count_of(starting, 'worker')}"
         if now and wanted is None:
             return f"-n auto starts {number}: the others find no GPU now ({why})"
@@ -243,7 +243,7 @@ class Controller:
             return
         indices = {gpu.uuid: gpu.index for gpu in self._places.gpus}
         parts = []
-        for worker, run in sorted(self._ready.items(), key=lambda each: (len(each[0]), each)):
+        for worker, run in sorted(self._ready.items(), key=lambda item: (len(item[0]), item)):
             program = worker_name(worker, run)
             own = [claim for claim in claims if (claim.command or "").split(" ")[0] == program]
             names = (shown(claim.uuid, indices.get(claim.uuid)) for claim in own)

@@ -81,10 +81,13 @@ class LimitedMemory:
 
     def _restore_variables(self, later: Sequence[LimitedMemory]) -> None:
         for name, (before, ours) in self._variables.items():
-            heir = next((each._variables for each in later if name in each._variables), None)
+            heir = next(
+                (item._variables for item in later if name in item._variables),
+                None,
+            )
             if heir is not None:
-                found, theirs = heir[name]
-                heir[name] = (before if found == ours else found, theirs)
+                inherited, theirs = heir[name]
+                heir[name] = (before if inherited == ours else inherited, theirs)
             elif os.environ.get(name) != ours:
                 continue  # the program has changed it since: leave it
             elif before is None:
@@ -108,7 +111,7 @@ class LimitedMemory:
 
 def _hook_latest() -> None:
     hook.uninstall()
-    limit = next((each._limit for each in reversed(_IN_FORCE) if each._limit is not None), None)
+    limit = next((item._limit for item in reversed(_IN_FORCE) if item._limit is not None), None)
     if limit is not None:
         hook.install(lambda: limit)
 

@@ -90,9 +90,9 @@ def _has_no_limit(
     Without one, the driver may report that of the group above.
     """
     above = session.limits(str(folder.parent), uuids, deadline_s=deadline_s)
-    for uuid, found in session.limits(str(folder), uuids, deadline_s=deadline_s).items():
-        known = found.failure is None or found.failure.code in _WITHOUT_LIMITS
-        limit = (found.soft_bytes, found.hard_bytes)
+    for uuid, reading in session.limits(str(folder), uuids, deadline_s=deadline_s).items():
+        known = reading.failure is None or reading.failure.code in _WITHOUT_LIMITS
+        limit = (reading.soft_bytes, reading.hard_bytes)
         inherited = (above[uuid].soft_bytes, above[uuid].hard_bytes)
         if not known or limit not in ((None, None), inherited):
             return False
@@ -191,9 +191,9 @@ class CappedRun:
         failure = next((failure for failure in failures.values() if failure is not None), None)
         if failure is not None:
             raise self._refused(failure, self._record.folder)
-        for uuid, found in self._session.limits(group, wanted, deadline_s=ANSWER_S).items():
-            if found.hard_bytes is None or found.hard_bytes > self._limits[uuid] + _BLOCK_BYTES:
-                reason = found.failure.message if found.failure else f"it reads {found.hard_bytes}"
+        for uuid, reading in self._session.limits(group, wanted, deadline_s=ANSWER_S).items():
+            if reading.hard_bytes is None or reading.hard_bytes > self._limits[uuid] + _BLOCK_BYTES:
+                reason = reading.failure.message if reading.failure else f"it reads {reading.hard_bytes}"
                 message = f"The limit on {uuid} was set, but cannot be read back: {reason}."
                 raise BadAnswerError(code="hard-limit-not-read-back", message=message)
         if (self._record.folder / "dmem.max").exists():
@@ -269,10 +269,10 @@ class CappedRun:
                     reason=f"only {binary_bytes(left)} is free on {uuid}, and a refusal there would"
                     f" not show that the limit of {binary_bytes(size)} holds"
                 )
-        found = self._ask_for_more(environment)
+        answers = self._ask_for_more(environment)
         gpus = []
         for gpu in self.limit.gpus:
-            answer = found.get(_digits(gpu.uuid), {})
+            answer = answers.get(_digits(gpu.uuid), {})
             failure = answer.get("failure")
             if failure or not answer:
                 reason = failure["message"] if failure else "CUDA does not show the GPU"
@@ -297,7 +297,7 @@ class CappedRun:
 
     def _ask_for_more(self, environment: Mapping[str, str]) -> dict[str, dict[str, Any]]:
         limits = json.dumps({_digits(uuid): size for uuid, size in self._limits.items()})
-        found: dict[str, dict[str, Any]] = {}
+        answers: dict[str, dict[str, Any]] = {}
         folder = str(self._record.folder)
         try:
             with Child(REFUSAL_WORKER, folder, limits, environment=environment) as child:
@@ -306,10 +306,10 @@ class CappedRun:
                         break
                     if "uuid_hex" not in document:
                         raise _not_proved(reason=document["failure"]["message"])
-                    found[document["uuid_hex"]] = document
+                    answers[document["uuid_hex"]] = document
         except ChildError as error:
             raise _not_proved(reason=explain(error, PROOF_WORDS).message) from None
-        return found
+        return answers
 
     # --------------------------------------------------------------------------------- the end
 
@@ -321,13 +321,13 @@ class CappedRun:
     def _read(self) -> None:
         if self._unread is not None:
             return
-        found = self._session.limits(str(self._record.folder), self._limits, deadline_s=ANSWER_S)
+        readings = self._session.limits(str(self._record.folder), self._limits, deadline_s=ANSWER_S)
         gpus = []
         for gpu in self.limit.gpus:
-            reading = found[gpu.uuid]
+            reading = readings[gpu.uuid]
             if reading.failure is not None:
                 self._unread = reading.failure.message
-            used = [one for one in (gpu.peak_bytes, reading.used_bytes) if one is not None]
+            used = [amount for amount in (gpu.peak_bytes, reading.used_bytes) if amount is not None]
             gpus.append(replace(gpu, peak_bytes=max(used, default=None)))
         self._readings += 1
         self.limit = replace(self.limit, gpus=tuple(gpus))

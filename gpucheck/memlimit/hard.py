@@ -81,9 +81,9 @@ def _missing_in_driver(facts: HardFacts) -> Iterator[Missing]:
         return
     if facts.failure is None:
         return
-    found = missing_by_nvml(facts, facts.failure)
-    if found is not None and found.id in ("binding", "function", "nvml"):
-        yield found
+    missing = missing_by_nvml(facts, facts.failure)
+    if missing is not None and missing.id in ("binding", "function", "nvml"):
+        yield missing
 
 
 def _new_driver(facts: HardFacts) -> str:
@@ -95,8 +95,8 @@ def _new_driver(facts: HardFacts) -> str:
 
 def _missing_in_system(facts: HardFacts) -> Iterator[Missing]:
     if facts.group.version != 2:
-        what = "version 1" if facts.group.version == 1 else "not mounted"
-        fact = f"the cgroup tree at /{MOUNT} is {what}, and version 2 is needed"
+        state = "version 1" if facts.group.version == 1 else "not mounted"
+        fact = f"the cgroup tree at /{MOUNT} is {state}, and version 2 is needed"
         yield Missing("cgroup", fact, _unified_tree(facts))
     elif facts.place is None and facts.is_root and facts.place_problem is not None:
         yield facts.place_problem
@@ -184,9 +184,9 @@ def _no_dmem_files(group: Path) -> Missing:
 
 def error_of(missing: Sequence[Missing], amount: str, command: Sequence[str]) -> MissingError:
     """Return the error that names every missing prerequisite, and the way that needs none."""
-    facts = "; ".join(each.fact for each in missing)
+    facts = "; ".join(part.fact for part in missing)
     cooperative = shlex.join(("gpucheck", "memlimit", amount, "--", *command))
-    remedy = (*(each.step for each in missing), f"Without it, by the frameworks: {cooperative}")
+    remedy = (*(part.step for part in missing), f"Without it, by the frameworks: {cooperative}")
     return MissingError(
         code=f"no-hard-limit-{missing[0].id}",
         message=f"The driver cannot limit the command here: {facts}.",

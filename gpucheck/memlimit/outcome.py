@@ -49,33 +49,33 @@ class FrameworkOutcome(NamedTuple):
 def framework_outcomes(limit: MemoryLimit) -> tuple[FrameworkOutcome, ...]:
     """Return the outcome for each framework; missing ones only if none is installed."""
     groups: dict[str, list[Mechanism]] = {}
-    for each in limit.mechanisms:
-        if each.by not in (Way.DRIVER, Way.HARDWARE) or each.applies or is_set(each, limit):
-            groups.setdefault(each.framework, []).append(each)
-    by_driver = [each for each in limit.mechanisms if each.by is Way.DRIVER and each.applies]
-    found = [
+    for item in limit.mechanisms:
+        if item.by not in (Way.DRIVER, Way.HARDWARE) or item.applies or is_set(item, limit):
+            groups.setdefault(item.framework, []).append(item)
+    by_driver = [item for item in limit.mechanisms if item.by is Way.DRIVER and item.applies]
+    outcomes = [
         _outcome(group, limit)
         for group in groups.values()
         # If the driver limits every program, none is left without a limit.
         if not (by_driver and group[0].by is Way.NOBODY)
     ]
-    if any(each.installed for each in found):
-        found = [each for each in found if each.installed or each.way not in _IN_PROGRAMS]
-    return tuple(found)
+    if any(item.installed for item in outcomes):
+        outcomes = [item for item in outcomes if item.installed or item.way not in _IN_PROGRAMS]
+    return tuple(outcomes)
 
 
 #: Ways that depend on the program's own frameworks.
 _IN_PROGRAMS = (Way.ENVIRONMENT, Way.CODE)
 
 
-def group_by_mechanism(found: Iterable[FrameworkOutcome]) -> list[tuple[str, str]]:
+def group_by_mechanism(outcomes: Iterable[FrameworkOutcome]) -> list[tuple[str, str]]:
     """Group the frameworks by what limits them; those that may be missing form two groups."""
     groups: dict[str, list[str]] = {}
-    for each in found:
-        if each.by is not None:
-            by_variable = each.way is Way.ENVIRONMENT and each.by != HOOK and not each.installed
-            by = "environment variables" if by_variable else each.by
-            groups.setdefault(by, []).append(each.framework)
+    for item in outcomes:
+        if item.by is not None:
+            by_variable = item.way is Way.ENVIRONMENT and item.by != HOOK and not item.installed
+            by = "environment variables" if by_variable else item.by
+            groups.setdefault(by, []).append(item.framework)
     return [(", ".join(names), by) for by, names in groups.items()]
 
 
@@ -92,9 +92,9 @@ def _outcome(group: Sequence[Mechanism], limit: MemoryLimit) -> FrameworkOutcome
         return FrameworkOutcome(
             _name(first, limit), None, Way.NOBODY, True, "a CPU-only build: uses no GPU"
         )
-    others = [each for each in group if each.by is not Way.CODE]
-    set_ = next((each for each in others if each.applies or is_set(each, limit)), None)
-    hooked = next((each for each in group if each.by_hook), None)
+    others = [item for item in group if item.by is not Way.CODE]
+    set_ = next((item for item in others if item.applies or is_set(item, limit)), None)
+    hooked = next((item for item in group if item.by_hook), None)
     names = ([set_.mechanism] if set_ else []) + ([HOOK] if hooked else [])
     by = " and ".join(names)
     chosen = set_ or hooked
@@ -106,7 +106,7 @@ def _outcome(group: Sequence[Mechanism], limit: MemoryLimit) -> FrameworkOutcome
         note=_reason_for_none(group) if chosen is None else _note(chosen, by, limit),
         # What one limits only softly, the other may still refuse.
         soft=bool(by)
-        and all(each.strength is Strength.SOFT for each in (set_, hooked) if each is not None),
+        and all(item.strength is Strength.SOFT for item in (set_, hooked) if item is not None),
     )
 
 
@@ -174,10 +174,10 @@ def outcome_lines(run: LimitedRun) -> list[str]:
     """Return how the command ended, and the processes that exceeded the limit."""
     kept = run_line(run)
     lines = [f"The command ended with {run.exit_code}. {kept[0].upper()}{kept[1:]}."]
-    for each in run.culprits:
-        size = binary_bytes(each.memory_used_bytes)
+    for culprit in run.culprits:
+        size = binary_bytes(culprit.memory_used_bytes)
         lines.append(
-            f"{each.name or 'process'} ({each.pid}) had {size} when the limit was exceeded"
+            f"{culprit.name or 'process'} ({culprit.pid}) had {size} when the limit was exceeded"
         )
     if "later_readings" in run.unavailable:
         lines.append(run.unavailable["later_readings"])

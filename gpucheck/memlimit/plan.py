@@ -253,16 +253,16 @@ def _uuid_of(spec: str, gpus: Sequence[Gpu]) -> str:
 
 
 def _find_by_prefix(spec: str, gpus: Sequence[Gpu]) -> str:
-    found = [
+    matching = [
         device.uuid
         for device in visible_devices(gpus)
         if device.uuid and device.uuid.lower().startswith(spec.lower())
     ]
-    if len(found) == 1:
-        return found[0]
-    if not found:
+    if len(matching) == 1:
+        return matching[0]
+    if not matching:
         raise _no_such_gpu(fact=f"No visible GPU has a UUID that starts with {spec!a}.")
-    raise _no_such_gpu(fact=f"{len(found)} visible GPUs have a UUID that starts with {spec!a}.")
+    raise _no_such_gpu(fact=f"{len(matching)} visible GPUs have a UUID that starts with {spec!a}.")
 
 
 def _no_such_gpu(*, fact: str) -> BadAnswerError:
@@ -308,7 +308,7 @@ def plan_limit(
         oldest_capability=_oldest_capability(gpus),
     )
     settings = [setting for module in MECHANISMS for setting in module.plan(inputs)]
-    variables = {key: value for each in settings for key, value in each.variables.items()}
+    variables = {key: value for planned in settings for key, value in planned.variables.items()}
     if selected is not None:
         variables |= {
             "CUDA_VISIBLE_DEVICES": ",".join(selected),

@@ -150,15 +150,15 @@ def find_provable(names: Sequence[str]) -> tuple[str, ...]:
         WrongUseError: a name is not in PROVABLE.
     """
     modules = {framework: module for module, framework in PROVABLE.items()}
-    found = {name: modules.get(framework_name(name)) for name in names}
-    for name, module in found.items():
+    modules_by_name = {name: modules.get(framework_name(name)) for name in names}
+    for name, module in modules_by_name.items():
         if module is None:
             suggestion = did_you_mean(name, PROVABLE)
             message = (
                 f"--verify-with takes {', '.join(PROVABLE)}, not {name!a}. {suggestion}".strip()
             )
             raise WrongUseError(code="unknown-framework", message=message)
-    return tuple(dict.fromkeys(module for module in found.values() if module is not None))
+    return tuple(dict.fromkeys(module for module in modules_by_name.values() if module is not None))
 
 
 def prove(
@@ -189,13 +189,13 @@ def prove(
     interpreter = Interpreter(path=software.interpreter)
     deadline = deadline_s or DEADLINE_S + DEADLINE_PER_GPU_S * (len(plan.gpus) - 1)
     times = {"deadline_s": deadline, "hold_s": HOLD_S}
-    found: list[Verification] = []
+    verifications: list[Verification] = []
     with memory_reader() as measure:
         for name in frameworks:
             bases = [_not_tried(plan, name, gpu) for gpu in plan.gpus]
             obstacle = _obstacle(plan, name, bases)
             if obstacle is not None:
-                found.append(dataclasses.replace(obstacle, uuid=None, cuda_index=None))
+                verifications.append(dataclasses.replace(obstacle, uuid=None, cuda_index=None))
                 continue
             bases = [
                 _with_memory_fit(base, gpu, shared)
@@ -206,8 +206,8 @@ def prove(
             ]
             steps = functools.partial(run, interpreter, name, limits, limited, **times)
             tried = any(limit for limit, _ in limits)
-            found.extend(_prove_framework(plan, bases, steps, measure) if tried else bases)
-    return _judge(answer, plan, tuple(found))
+            verifications.extend(_prove_framework(plan, bases, steps, measure) if tried else bases)
+    return _judge(answer, plan, tuple(verifications))
 
 
 def _obstacle(plan: MemoryLimit, name: str, bases: Sequence[Verification]) -> Verification | None:
@@ -261,20 +261,20 @@ def _missing_reason(plan: MemoryLimit, name: str) -> str | None:
 
 def allowed_bytes(plan: MemoryLimit, name: str, gpu: GpuMemoryLimit) -> int | None:
     """Return what a framework may take of a GPU; one setting may have to serve unequal GPUs."""
-    limits = [each.allocator_limit_bytes for each in plan.gpus]
+    limits = [item.allocator_limit_bytes for item in plan.gpus]
     own = gpu.allocator_limit_bytes
     if own is None or None in limits or name == "tensorflow":
         return own
     if name == "cupy" and plan.request.bytes is not None:
         return min(limit for limit in limits if limit is not None)
     shares = [
-        Fraction(each.allocator_limit_bytes or 0, each.memory_total_bytes)
-        for each in plan.gpus
-        if each.memory_total_bytes
+        Fraction(item.allocator_limit_bytes or 0, item.memory_total_bytes)
+        for item in plan.gpus
+        if item.memory_total_bytes
     ]
     by_code = name == "torch" and not any(
-        each.applies and each.by is Way.ENVIRONMENT and each.framework == "pytorch"
-        for each in plan.mechanisms
+        item.applies and item.by is Way.ENVIRONMENT and item.framework == "pytorch"
+        for item in plan.mechanisms
     )
     if by_code or len(shares) < len(plan.gpus) or gpu.memory_total_bytes is None:
         return own
@@ -309,8 +309,8 @@ def _prove_framework(
     try:
         for document in run():
             ordinal = document.get("gpu")
-            for one in steps if ordinal is None else [steps[ordinal]]:
-                one[str(document["step"])] = document
+            for step in steps if ordinal is None else [steps[ordinal]]:
+                step[str(document["step"])] = document
             if document["step"] == "refused":
                 gpu = plan.gpus[ordinal or 0]
                 pid = int(steps[ordinal or 0].get("start", {}).get("pid") or 0)
@@ -320,8 +320,8 @@ def _prove_framework(
     return [
         base
         if base.reason
-        else _with_nvml(read_steps(base, one, problem), by_nvml.get(ordinal), plan.gpus[ordinal])
-        for ordinal, (base, one) in enumerate(zip(bases, steps, strict=True))
+        else _with_nvml(read_steps(base, step, problem), by_nvml.get(ordinal), plan.gpus[ordinal])
+        for ordinal, (base, step) in enumerate(zip(bases, steps, strict=True))
     ]
 
 
@@ -405,12 +405,12 @@ def _judge_refusal(
     return dataclasses.replace(seen, held=True, reason=lower if early else None)
 
 
-def _judge(answer: Answer, plan: MemoryLimit, found: tuple[Verification, ...]) -> Answer:
+def _judge(answer: Answer, plan: MemoryLimit, verifications: tuple[Verification, ...]) -> Answer:
     """Set the exit code: 1 a cap does not hold, 3 undecided, 4 the framework is missing."""
-    broken = [each for each in found if each.held is False]
-    open_ = [each for each in found if each.held is None]
-    first = (broken or open_ or list(found))[0]
-    result = dataclasses.replace(plan, verification=first, verifications=found)
+    broken = [verification for verification in verifications if verification.held is False]
+    open_ = [verification for verification in verifications if verification.held is None]
+    first = (broken or open_ or list(verifications))[0]
+    result = dataclasses.replace(plan, verification=first, verifications=verifications)
     answer = answer._replace(result=result)
     if not broken and not open_:
         return answer
@@ -418,7 +418,7 @@ def _judge(answer: Answer, plan: MemoryLimit, found: tuple[Verification, ...]) -
     if broken:
         code, slug, verb = ExitCode.BAD, "limit-not-held", "does not hold"
         remedy = ("See what applies and why: gpucheck memlimit AMOUNT -v",)
-    elif any(_missing_reason(plan, str(each.framework)) is None for each in open_):
+    elif any(_missing_reason(plan, str(verification.framework)) is None for verification in open_):
         code, slug, verb = ExitCode.INCONCLUSIVE, "limit-not-tried", "could not be tried"
         remedy = ("Try a GPU with more free memory (--gpu), a smaller amount, or an idle GPU.",)
     else:

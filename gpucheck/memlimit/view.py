@@ -230,43 +230,43 @@ def _about(value: int) -> str:
 
 def _frameworks(limit: MemoryLimit) -> Iterator[Block]:
     """Yield what limits each installed framework, or all if none is, and what is not limited."""
-    found = framework_outcomes(limit)
-    if not found:
+    outcomes = framework_outcomes(limit)
+    if not outcomes:
         return
-    yield Line(_title(limit.software, found))
-    if any(each.installed for each in found):
-        rows = [(each.framework, each.by) for each in found if each.by is not None]
+    yield Line(_title(limit.software, outcomes))
+    if any(outcome.installed for outcome in outcomes):
+        rows = [(outcome.framework, outcome.by) for outcome in outcomes if outcome.by is not None]
     else:
-        rows = [*group_by_mechanism(found)]
+        rows = [*group_by_mechanism(outcomes)]
     for name, by in rows:
         yield Line(f"{name}: {by}", indent=INDENT)
-        yield from _warnings(found, name)
-    for each in found:
-        if each.by is None and each.way is Way.NOBODY:
-            yield Line(f"{each.framework}: {each.note}", indent=INDENT, style="dim")
-        elif each.by is None:
-            yield Line(f"{each.framework} is not limited: {each.note}", CheckStatus.WARN)
-    installed = [each.framework for each in found if each.installed]
+        yield from _warnings(outcomes, name)
+    for outcome in outcomes:
+        if outcome.by is None and outcome.way is Way.NOBODY:
+            yield Line(f"{outcome.framework}: {outcome.note}", indent=INDENT, style="dim")
+        elif outcome.by is None:
+            yield Line(f"{outcome.framework} is not limited: {outcome.note}", CheckStatus.WARN)
+    installed = [outcome.framework for outcome in outcomes if outcome.installed]
     if limit.request.fraction is not None and any(
         name.startswith("tensorflow") for name in installed
     ):
         yield Line(_TRAP)
 
 
-def _warnings(found: Sequence[FrameworkOutcome], name: str) -> Iterator[Block]:
+def _warnings(outcomes: Sequence[FrameworkOutcome], name: str) -> Iterator[Block]:
     """Yield what the user must know of a framework that is limited."""
-    for each in found:
-        if each.framework == name and each.note:
-            soft = "a soft limit: " if each.soft else ""
-            yield Line(f"{soft}{each.note}", CheckStatus.WARN, indent=2 * INDENT)
+    for outcome in outcomes:
+        if outcome.framework == name and outcome.note:
+            soft = "a soft limit: " if outcome.soft else ""
+            yield Line(f"{soft}{outcome.note}", CheckStatus.WARN, indent=2 * INDENT)
 
 
-def _title(software: Software | None, found: Sequence[FrameworkOutcome]) -> str:
+def _title(software: Software | None, outcomes: Sequence[FrameworkOutcome]) -> str:
     if software is None or software.frameworks is None:
         reason = (software.reason if software else None) or "not checked"
         return f"What limits each framework (installed: {reason}):"
     where = _software_name(software)
-    if any(each.installed for each in found):
+    if any(outcome.installed for outcome in outcomes):
         return f"What limits each framework of {where}:"
     return (
         f"Your Python, {where}, has none of these frameworks; --python chooses another."
@@ -306,8 +306,8 @@ def _software_line(software: Software) -> str:
     where = _software_name(software)
     if software.frameworks is None:
         return f"For {where}: {software.reason or 'its frameworks are unknown'}"
-    found = ", ".join(f"{name} {version}".strip() for name, version in software.frameworks.items())
-    return f"For {where}: {found or 'none of the frameworks (--python chooses another Python)'}"
+    names = ", ".join(f"{name} {version}".strip() for name, version in software.frameworks.items())
+    return f"For {where}: {names or 'none of the frameworks (--python chooses another Python)'}"
 
 
 def _mechanisms(limit: MemoryLimit) -> Iterator[Block]:
@@ -359,7 +359,7 @@ def _mark(row: Mechanism) -> CheckStatus | None:
 def _proofs(limit: MemoryLimit, error: Failure | None) -> Iterator[Block]:
     """Yield the outcomes; GPUs with the same outcome share one, and the error stands by itself."""
     of_one = ("uuid", "cuda_index", "nvml_bytes", "nvml_most_bytes", "overhead_bytes", "peak_bytes")
-    same = group_by(limit.verifications, lambda each: replace(each, **dict.fromkeys(of_one)))
+    same = group_by(limit.verifications, lambda proof: replace(proof, **dict.fromkeys(of_one)))
     for group in same.values():
         untried = group[0].reason if group[0].held is None and len(group) == 1 else None
         if not (untried and error is not None and untried in error.message):
@@ -378,7 +378,7 @@ def _proof(group: Sequence[Verification], gpus: Sequence[GpuMemoryLimit]) -> Ite
     by_cuda: dict[int | None, int | None] = {
         gpu.cuda_index: gpu.number for gpu in gpus if gpu.cuda_index is not None
     }
-    numbers = _ranges(by_cuda.get(each.cuda_index, each.cuda_index) for each in group)
+    numbers = _ranges(by_cuda.get(proof.cuda_index, proof.cuda_index) for proof in group)
     where = f" on GPU {numbers}" if numbers != ABSENT and len(gpus) > 1 else ""
     yield Line(f"{name}: {verdict}{where}", mark, style=f"bold {style}")
     yield from (Line(line, indent=2 * INDENT) for line in _proof_lines(first, group))
@@ -395,10 +395,10 @@ def _proof_lines(first: Verification, group: Sequence[Verification]) -> Iterator
     if first.refused_bytes is not None:
         error = first.refused_with or "an error"
         yield f"{binary_bytes(first.refused_bytes)} more refused with {error}{_deviation(first)}"
-    extra = [each.overhead_bytes for each in group if each.overhead_bytes is not None]
+    extra = [proof.overhead_bytes for proof in group if proof.overhead_bytes is not None]
     if extra:
         yield f"{binary_bytes(max(extra))} outside the allocator, by NVML"
-    elif first.held and all(each.nvml_bytes is None for each in group):
+    elif first.held and all(proof.nvml_bytes is None for proof in group):
         yield "NVML does not report what the process took: only the allocator's own count is known"
 
 

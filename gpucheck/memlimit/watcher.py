@@ -124,7 +124,7 @@ class Watcher:
             interval_s=INTERVAL_S,
             readings=self._readings,
             gpus=gpus,
-            culprits=tuple(each for watched in self._gpus.values() for each in watched.culprits),
+            culprits=tuple(item for watched in self._gpus.values() for item in watched.culprits),
             unavailable=unavailable,
         )
 
@@ -196,7 +196,7 @@ class Watcher:
         self, listed: Mapping[str | None, Mapping[int, int | None]], ours: Set[int]
     ) -> dict[str | None, dict[int, int]]:
         """Return what our processes take, as far as the driver reports it."""
-        found: dict[str | None, dict[int, int]] = {}
+        used: dict[str | None, dict[int, int]] = {}
         for uuid, sizes in listed.items():
             for pid, size in sizes.items():
                 if pid not in ours:
@@ -204,8 +204,8 @@ class Watcher:
                 if size is None:
                     self._unreported = True
                 else:
-                    found.setdefault(uuid, {})[pid] = size
-        return found
+                    used.setdefault(uuid, {})[pid] = size
+        return used
 
     def _act(
         self,

@@ -125,12 +125,12 @@ class Slot:
 
 def parse_slot(name: str) -> Slot | None:
     """Return the slot that the stem of a lock file names, None for any other text."""
-    found = _NAME.fullmatch(name)
-    if found is None:
+    match = _NAME.fullmatch(name)
+    if match is None:
         return None
-    instance = found["instance"]
-    target = Target(card=found["card"], instance=instance and instance.replace("=", "/"))
-    pairs = (part.split("of") for part in found["steps"].split(".")[1:])
+    instance = match["instance"]
+    target = Target(card=match["card"], instance=instance and instance.replace("=", "/"))
+    pairs = (part.split("of") for part in match["steps"].split(".")[1:])
     steps = tuple((int(number), int(share)) for number, share in pairs)
     if any(not number < share <= MOST_SHARES for number, share in steps):
         return None
@@ -377,7 +377,7 @@ class LockedStore:
     def held(self) -> Sequence[HeldSlot]:
         """Return every slot that is held or unusable; files with other names are ignored."""
         names = sorted(self._names())
-        found = []
+        slots = []
         for name in names:
             stem, dot, suffix = name.rpartition(".")
             slot = parse_slot(stem) if (dot, suffix) == (".", "lock") else None
@@ -385,9 +385,9 @@ class LockedStore:
                 continue
             taken, problem = slot_state(self._folder, name)
             if taken:
-                found.append(self._held_slot(slot, names))
+                slots.append(self._held_slot(slot, names))
             elif problem:
-                found.append(
+                slots.append(
                     HeldSlot(
                         slot=slot,
                         path=self.path_of(slot),
@@ -395,7 +395,7 @@ class LockedStore:
                         problem=problem,
                     )
                 )
-        return found
+        return slots
 
     def _owner(self, name: str) -> str | None:
         try:
@@ -436,7 +436,7 @@ class LockedStore:
         drawn = ((_TICKET.fullmatch(name), name) for name in names)
         numbered = sorted((int(match["number"]), name) for match, name in drawn if match)
         most = _highest_number()
-        found = []
+        live = []
         for number, name in numbered:
             if before is not None and number >= before:
                 break
@@ -446,8 +446,8 @@ class LockedStore:
                 break
             elif (read := read_record(self._folder, name)) is not None and "pid" in read.record:
                 # A ticket has its record as soon as its name: without one it is not a ticket.
-                found.append((number, name, read))
-        return found
+                live.append((number, name, read))
+        return live
 
     def take(self, slot: Slot, holder: Holder, claim_id: str | None = None) -> Lock | None:
         """Lock a slot, then write its record; None if it is held after all."""
@@ -467,7 +467,7 @@ class LockedStore:
         """Draw the next ticket, locked as soon as it has its name; its wants may come later."""
         drawn = (_TICKET.fullmatch(name) for name in self._names())
         most = _highest_number()
-        numbers = [int(found["number"]) for found in drawn if found]
+        numbers = [int(match["number"]) for match in drawn if match]
         last = max((number for number in numbers if number < most), default=0)
         # If no ticket is left to count from, the clock that all processes share continues.
         number = max(last + 1, time.monotonic_ns())

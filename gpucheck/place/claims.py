@@ -279,7 +279,7 @@ class Acquisition:
 
     def _choose_and_take(self, locked: LockedStore) -> Lease | None:
         vacancies = self._look(locked)
-        blocked = {uuid: found for uuid, found in vacancies.items() if isinstance(found, str)}
+        blocked = {uuid: vacancy for uuid, vacancy in vacancies.items() if isinstance(vacancy, str)}
         lost: dict[str, str] = {}
         while True:
             targets = self._selector.choose(blocked | lost, behind=len(self._ahead))
@@ -328,7 +328,7 @@ class Acquisition:
             # A ticket without wants may want the same, and is ahead of us if we wait too.
             if (position is not None if ticket.wants is None else ticket.wants & wants)
         ]
-        self._vacant = sum(isinstance(found, Slot) for found in vacancies.values())
+        self._vacant = sum(isinstance(vacancy, Slot) for vacancy in vacancies.values())
         return vacancies
 
     def _wants(self, vacancies: Mapping[str, Slot | str]) -> frozenset[str]:
@@ -502,8 +502,8 @@ def vacancy_on(
         for item in on_gpu:
             other = item.slot.target
             if other != target and None in (other.instance, target.instance):
-                what = "one of its MIG instances" if target.instance is None else "the whole GPU"
-                return f"{what} is held by {item.holder.described}"
+                holding = "one of its MIG instances" if target.instance is None else "the whole GPU"
+                return f"{holding} is held by {item.holder.described}"
     taken = {
         item.slot.steps[len(ours)]: item
         for item in on_gpu

@@ -67,12 +67,12 @@ def parse_device(text: str) -> DeviceSpec:
         raise malformed(fact=f"The device string is longer than {_LONGEST_TEXT} characters.")
     if _INDEX.fullmatch(text):
         return _gpu_spec(text, text)
-    if (found := _PYTORCH.fullmatch(text)) is not None:
-        return _gpu_spec(text, found[1])
-    if (found := _THEANO.fullmatch(text)) is not None:
-        return _gpu_spec(text, found[1] or found[2])
-    if (found := _UUID.fullmatch(text)) is not None:
-        if len(found["digits"]) < _LEAST_DIGITS:
+    if (match := _PYTORCH.fullmatch(text)) is not None:
+        return _gpu_spec(text, match[1])
+    if (match := _THEANO.fullmatch(text)) is not None:
+        return _gpu_spec(text, match[1] or match[2])
+    if (match := _UUID.fullmatch(text)) is not None:
+        if len(match["digits"]) < _LEAST_DIGITS:
             raise malformed(
                 fact=f"{quoted(text)} is too short for a UUID.",
                 remedy=f"Write at least {_LEAST_DIGITS} of its digits, or /gpu:0, cuda:0 or 0.",

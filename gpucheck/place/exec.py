@@ -188,20 +188,20 @@ def environment_before(
     In the C locale Python sets LC_CTYPE, for its children too. `first` holds the environment
     that we were started with.
     """
-    found = dict(environment)
-    if found.get(_COERCED_VARIABLE) not in _COERCED_VALUES:
-        return found
+    variables = dict(environment)
+    if variables.get(_COERCED_VARIABLE) not in _COERCED_VALUES:
+        return variables
     try:
         entries = first.read_bytes().split(b"\0")
     except OSError:
-        return found
+        return variables
     prefix = f"{_COERCED_VARIABLE}=".encode()
     before = next((entry for entry in entries if entry.startswith(prefix)), None)
     if before is None:
-        del found[_COERCED_VARIABLE]
+        del variables[_COERCED_VARIABLE]
     else:
-        found[_COERCED_VARIABLE] = os.fsdecode(before.removeprefix(prefix))
-    return found
+        variables[_COERCED_VARIABLE] = os.fsdecode(before.removeprefix(prefix))
+    return variables
 
 
 @contextlib.contextmanager

@@ -234,7 +234,7 @@ def advise(placed: PlacedGraph) -> tuple[str, ...]:
     graph, host = placed.graph, placed.host.resolved
     places = {name: place.resolved for name, place in placed.places.items()}
     now = _cost(graph, places, host)
-    found = []
+    advice = []
     for op in graph.ops:
         neighbours = {places[name] for name in op.inputs}
         neighbours |= {places[user.name] for user in _users(graph, op)}
@@ -247,11 +247,11 @@ def advise(placed: PlacedGraph) -> tuple[str, ...]:
         if better is not None and costs[better] < now:
             where = f"{graph.path}:{op.line}: " if graph.path and op.line else ""
             there, here = short_name(better), short_name(places[op.name])
-            found.append(
+            advice.append(
                 f"{where}{op.name} on {there} instead of {here} "
                 f"would copy {now - costs[better]} fewer bytes"
             )
-    return tuple(found)
+    return tuple(advice)
 
 
 def _cost(graph: Graph, places: Mapping[str, str], host: str) -> int:

@@ -138,9 +138,9 @@ def suitable_gpus(
             held = locked.held()
         inside = enclosing_ids(environment)
         for target in selector.possible:
-            found = vacancy_on(target, held, share=request.share, enclosing=inside)
-            if isinstance(found, str):
-                blocked[target.uuid] = found
+            vacancy = vacancy_on(target, held, share=request.share, enclosing=inside)
+            if isinstance(vacancy, str):
+                blocked[target.uuid] = vacancy
     selector.choose(blocked)
     suitable = {id_of(device) for device in selector.suitable}
     return [item for item in selector.candidates if item.uuid in suitable]
@@ -193,8 +193,8 @@ class _Machine:
             notice = Notice(code="condition-unknown", message=message)
             self._answer = self._answer._replace(warnings=(*self._answer.warnings, notice))
         health = {item.index: item for item in reading.gpus}
-        found = {gpu.index: unfit(gpu, health[gpu.index]) for gpu in gpus if gpu.index in health}
-        return {index: bad for index, bad in found.items() if bad is not None}
+        troubles = {gpu.index: unfit(gpu, health[gpu.index]) for gpu in gpus if gpu.index in health}
+        return {index: bad for index, bad in troubles.items() if bad is not None}
 
     def answer_with(self, placement: Placement, notices: tuple[Notice, ...]) -> Answer:
         """Return the last answer with a placement in place of the inventory."""
@@ -253,13 +253,13 @@ def lease_named(
 def targets_of(devices: Sequence[PlacedDevice], gpus: Sequence[Gpu]) -> tuple[Target, ...]:
     """Return the targets to claim, each once; the CPU and GPUs without a UUID have none."""
     cards = {gpu.index: gpu.uuid for gpu in gpus}
-    found = []
+    targets = []
     for device in devices:
         card = cards.get(device.index) if device.index is not None else None
         if device.kind == "GPU" and device.uuid and card:
             instance = device.uuid if device.mig_instance else None
-            found.append(Target(card=card, instance=instance))
-    return tuple(dict.fromkeys(found))
+            targets.append(Target(card=card, instance=instance))
+    return tuple(dict.fromkeys(targets))
 
 
 class FoundGpus(NamedTuple):
@@ -468,7 +468,7 @@ def _check_types(values: Mapping[str, Any]) -> None:
     for name, value in values.items():
         if value is None:
             continue
-        what, types = _TYPES[name]
-        check_argument(name, value, what, *types)
+        wants, types = _TYPES[name]
+        check_argument(name, value, wants, *types)
         for item in value if name == "exclude" else ():
-            check_argument(name, item, what, str)
+            check_argument(name, item, wants, str)

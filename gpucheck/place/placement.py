@@ -144,10 +144,10 @@ def resolve(spec: DeviceSpec, gpus: Sequence[Gpu], *, soft: bool) -> PlacedDevic
     _check_task(spec)
     _check_uuids(gpus)
     devices = _ordered(spec, gpus)
-    found = _find(spec, devices) if spec.uuid is None else _find_by_uuid(spec, devices)
-    _check_answering(spec, gpus, devices, found)
-    if found is not None:
-        return _placed(spec, found, devices, soft=False)
+    device = _find(spec, devices) if spec.uuid is None else _find_by_uuid(spec, devices)
+    _check_answering(spec, gpus, devices, device)
+    if device is not None:
+        return _placed(spec, device, devices, soft=False)
     if not soft:
         raise _no_such_device(spec, gpus, devices)
     return _placed(spec, _best(devices), devices, soft=True)
@@ -255,7 +255,7 @@ def _check_answering(
     spec: DeviceSpec,
     gpus: Sequence[Gpu],
     devices: Sequence[CudaDevice],
-    found: CudaDevice | str | None,
+    named: CudaDevice | str | None,
 ) -> None:
     """Refuse an ordinal that CUDA gives to a GPU that does not answer.
 
@@ -264,7 +264,7 @@ def _check_answering(
     """
     silent = [gpu for gpu in gpus if gpu.state is not GpuState.OK]
     wanted = spec.index or 0
-    if found is not None or spec.kind != "GPU" or spec.uuid is not None or not silent:
+    if named is not None or spec.kind != "GPU" or spec.uuid is not None or not silent:
         return
     known = {device.cuda_index for device in devices if device.cuda_index is not None}
     if wanted >= len(known) + len(silent):
@@ -286,14 +286,14 @@ _SILENT = {GpuState.LOST: "is lost", GpuState.ERROR: "does not answer"}
 
 def _find_by_uuid(spec: DeviceSpec, devices: Sequence[CudaDevice]) -> CudaDevice | None:
     start = (spec.uuid or "").lower()
-    found = [device for device in devices if (device.uuid or "").lower().startswith(start)]
-    if len(found) > 1:
+    known = [device for device in devices if (device.uuid or "").lower().startswith(start)]
+    if len(known) > 1:
         raise BadAnswerError(
             code="ambiguous-uuid",
-            message=f"{len(found)} visible GPUs have a UUID that begins with {quoted(spec.text)}.",
+            message=f"{len(known)} visible GPUs have a UUID that begins with {quoted(spec.text)}.",
             remedy=("Write more digits; gpucheck list shows them.",),
         )
-    return found[0] if found else None
+    return known[0] if known else None
 
 
 def _best(devices: Sequence[CudaDevice]) -> CudaDevice | str:
@@ -301,9 +301,9 @@ def _best(devices: Sequence[CudaDevice]) -> CudaDevice | str:
 
 
 def _placed(
-    spec: DeviceSpec, found: CudaDevice | str, devices: Sequence[CudaDevice], *, soft: bool
+    spec: DeviceSpec, device: CudaDevice | str, devices: Sequence[CudaDevice], *, soft: bool
 ) -> PlacedDevice:
-    if isinstance(found, str):
+    if isinstance(device, str):
         return PlacedDevice(
             spec=spec.text,
             resolved=f"{LOCAL_TASK}/device:{_CPU}",
@@ -312,9 +312,9 @@ def _placed(
             reason=_reason(spec, "the CPU", devices, soft=soft),
             names={"tensorflow": "/device:CPU:0", "pytorch": "cpu", "theano": "cpu", "jax": "cpu"},
         )
-    ordinal = found.cuda_index or 0
+    ordinal = device.cuda_index or 0
     reason = _reason(spec, f"CUDA device {ordinal}", devices, soft=soft)
-    return placed_gpu(found, ordinal, spec=spec.text, cuda_index=ordinal, reason=reason, soft=soft)
+    return placed_gpu(device, ordinal, spec=spec.text, cuda_index=ordinal, reason=reason, soft=soft)
 
 
 def placed_gpu(
@@ -359,31 +359,31 @@ def placed_gpu(
 
 def programs(processes: Sequence[GpuProcess], form: str) -> tuple[str, ...]:
     """Return the user and the program of each process, alike ones once."""
-    found = []
+    names = []
     for process in sorted(processes, key=lambda process: process.pid):
         program = program_of(process.command) or process.name
         known = process.user and program
         other = f"process {process.pid}" + (f" ({program})" if program else "")
         named = form.format(user=process.user, program=program, pid=process.pid)
-        found.append(named if known else other)
-    return tuple(dict.fromkeys(found))
+        names.append(named if known else other)
+    return tuple(dict.fromkeys(names))
 
 
-def _reason(spec: DeviceSpec, what: str, devices: Sequence[CudaDevice], *, soft: bool) -> str:
+def _reason(spec: DeviceSpec, chosen: str, devices: Sequence[CudaDevice], *, soft: bool) -> str:
     if soft:
         wanted = shown(spec.text if spec.uuid else spec.canonical)
-        return f"there is no {wanted}; soft placement drops type and id, which leaves {what}"
+        return f"there is no {wanted}; soft placement drops type and id, which leaves {chosen}"
     if spec.kind is None:
-        return f"no type was given, and {what} is the best device"
+        return f"no type was given, and {chosen} is the best device"
     if spec.kind == "CPU":
         return "the CPU, which every process has"
     if len(devices) == 1:
-        return f"{what}, the only visible one"
+        return f"{chosen}, the only visible one"
     # CUDA counts more devices than these: one of them does not answer.
     if any((device.cuda_index or 0) >= len(devices) for device in devices):
-        return f"{what}, one of {len(devices)} that answer"
+        return f"{chosen}, one of {len(devices)} that answer"
     rank = "the lowest" if spec.index is None and spec.uuid is None else "one"
-    return f"{what}, {rank} of {len(devices)} visible ones"
+    return f"{chosen}, {rank} of {len(devices)} visible ones"
 
 
 def _no_such_device(

@@ -112,11 +112,11 @@ def capability_of(text: str) -> tuple[int, int]:
     Raises:
         WrongUseError: it is not a compute capability.
     """
-    found = _CAPABILITY.fullmatch(text)
-    if found is None:
+    match = _CAPABILITY.fullmatch(text)
+    if match is None:
         message = f"A compute capability is a number such as 9.0, not {text[:40]!a}."
         raise _wrong(code="bad-compute-capability", message=message)
-    return int(found[1]), int(found[2])
+    return int(match[1]), int(match[2])
 
 
 #: Escaped characters and sets, in which a repetition's sign stands for itself.
@@ -319,7 +319,7 @@ class GpuSelector:
         """Return the error that says how many fit, and why the others do not."""
         fits, count = len(self._fitting), self.request.count
         are = f"only {fits} fit" if fits > 1 else "only 1 fits" if fits else "none fits"
-        what = "GPU was" if count == 1 else "GPUs were"
+        noun = "GPU was" if count == 1 else "GPUs were"
         busy = [ALLOW_BUSY_GPUS] if self.has_busy_gpus else []
         less = "Ask for less, or wait" if self.request != SelectionRequest() else "Wait"
         later = f"{less}: add --wait."
@@ -331,14 +331,14 @@ class GpuSelector:
             advice = ", or ".join(ways) if ways else "no GPU here can ever fit"
             busy = []
             later = f"Waiting would not help: {advice}."
-        found: dict[str, list[Candidate]] = {}
+        by_reason: dict[str, list[Candidate]] = {}
         for item in self.candidates:
             if not item.eligible:
-                found.setdefault(item.reason, []).append(item)
-        reasons = [f"{name_together(items)}: {reason}" for reason, items in found.items()]
+                by_reason.setdefault(item.reason, []).append(item)
+        reasons = [f"{name_together(items)}: {reason}" for reason, items in by_reason.items()]
         return BadAnswerError(
             code="nothing-fits",
-            message=f"{count} {what} requested, but {are}.",
+            message=f"{count} {noun} requested, but {are}.",
             remedy=(*reasons, *busy, later),
         )
 
@@ -348,10 +348,10 @@ class GpuSelector:
 
 def _excluded(inventory: Inventory, names: Sequence[str]) -> frozenset[str]:
     """Return the UUIDs of the named GPUs (by index, UUID or bus id) and MIG instances."""
-    found: set[str] = set()
+    excluded: set[str] = set()
     for name in names:
         if name.casefold().startswith("mig-"):
-            found |= {
+            excluded |= {
                 mig.uuid
                 for gpu in inventory.gpus
                 for mig in gpu.mig.instances
@@ -359,8 +359,8 @@ def _excluded(inventory: Inventory, names: Sequence[str]) -> frozenset[str]:
             }
             continue
         for gpu in select_gpus(inventory, [name]).gpus:
-            found |= {id_of(item) for item in selectable_devices([gpu])}
-    return frozenset(found)
+            excluded |= {id_of(item) for item in selectable_devices([gpu])}
+    return frozenset(excluded)
 
 
 def _same_name(item: CudaDevice, gpus: Sequence[CudaDevice]) -> str | None:
@@ -498,7 +498,7 @@ def unmet_preference(
     """Return why the preference had no effect; None if it had, or there was nothing to prefer."""
     if not chosen:
         return None
-    pairs = [(one, other) for at, one in enumerate(chosen) for other in chosen[at + 1 :]]
+    pairs = [(this, other) for at, this in enumerate(chosen) for other in chosen[at + 1 :]]
     match request.prefer:
         case Preference.NVLINK:
             near = _link_nearness(topology)
@@ -507,8 +507,8 @@ def unmet_preference(
             apart = [pair for pair in pairs if near(*pair) < _NVLINK_NEARNESS]
             if not apart:
                 return None
-            one, other = apart[0]
-            return f"no NVLink connects GPU {one.gpu.index} and GPU {other.gpu.index}"
+            this, other = apart[0]
+            return f"no NVLink connects GPU {this.gpu.index} and GPU {other.gpu.index}"
         case Preference.NUMA:
             no_cpus = all(not parse_cpu_list(item.gpu.cpu_affinity) for item in fitting)
             no_node = all(item.gpu.numa_node is None for item in fitting)
@@ -517,9 +517,9 @@ def unmet_preference(
             apart = [pair for pair in pairs if not _same_node(*pair)]
             if not apart:
                 return None
-            one, other = apart[0]
+            this, other = apart[0]
             return (
-                f"GPU {one.gpu.index} and GPU {other.gpu.index} are not known to share a NUMA node"
+                f"GPU {this.gpu.index} and GPU {other.gpu.index} are not known to share a NUMA node"
             )
         case Preference.COOL:
             known = any(item.gpu.temperature_c is not None for item in fitting)
@@ -562,8 +562,8 @@ def _or_last(value: float | None) -> float:
 _Nearness = Callable[[CudaDevice, CudaDevice], float]
 
 
-def _same_node(one: CudaDevice, other: CudaDevice) -> float:
-    node = one.gpu.numa_node
+def _same_node(first: CudaDevice, other: CudaDevice) -> float:
+    node = first.gpu.numa_node
     return float(node is not None and node == other.gpu.numa_node)
 
 
@@ -572,8 +572,8 @@ def _link_nearness(topology: Topology | None) -> _Nearness:
     for link in topology.links if topology else ():
         kinds[link.from_, link.to] = kinds[link.to, link.from_] = link.kind or ""
 
-    def nearness(one: CudaDevice, other: CudaDevice) -> float:
-        kind = kinds.get((one.gpu.index, other.gpu.index), "")
+    def nearness(first: CudaDevice, other: CudaDevice) -> float:
+        kind = kinds.get((first.gpu.index, other.gpu.index), "")
         if kind.startswith("NV") and kind[2:].isdigit():
             return _NVLINK_NEARNESS + int(kind[2:])
         return _NEARNESS.get(kind, 0)

@@ -200,7 +200,7 @@ def _device(device: PlacedDevice, view: View) -> Iterator[Block]:
             yield Command(f"{device.uuid}{bus}", INDENT)
         yield Command(_mapping_line(device), INDENT)
     users = group_by(filter(device.names.get, LIBRARIES), lambda library: device.names[library])
-    names = (f"{'/'.join(LIBRARIES[x] for x in found)} {name}" for name, found in users.items())
+    names = (f"{'/'.join(LIBRARIES[x] for x in group)} {name}" for name, group in users.items())
     yield Line(", ".join(names), indent=INDENT)
     yield from _user_lines([device])
 
@@ -264,8 +264,8 @@ def _variables(placement: Placement) -> Iterator[Block]:
         return
     gpus = {device.uuid or device.index for device in placement.devices if device.kind == "GPU"}
     which = "only this GPU" if len(gpus) == 1 else "only these GPUs"
-    what = f"show a program {which}" if gpus else "hide all GPUs from a program"
-    yield Line(f"To {what} and hold nothing, put this before it:")
+    effect = f"show a program {which}" if gpus else "hide all GPUs from a program"
+    yield Line(f"To {effect} and hold nothing, put this before it:")
     pairs = (
         f"{name}={shlex.quote(value) if value else ''}"
         for name, value in placement.environment.items()

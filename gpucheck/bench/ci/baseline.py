@@ -53,14 +53,16 @@ def profile_key(profile: Profile | ProfileUse) -> str:
 
 def fingerprints_of(runs: Sequence[ProcessRun], profile: str | None) -> dict[str, Fingerprint]:
     """Return the fingerprint of each device, from its first process that gave a document."""
-    found: dict[str, Fingerprint] = {}
+    fingerprints: dict[str, Fingerprint] = {}
     for run in runs:
-        if run.result is not None and run.device not in found:
+        if run.result is not None and run.device not in fingerprints:
             sensors = run.result.telemetry.gpus if run.result.telemetry is not None else ()
             known = next((gpu for gpu in sensors if gpu.uuid == run.gpu_uuid), None)
             environment = run.result.environment
-            found[run.device] = fingerprint(run.device, environment, run.host, known, profile)
-    return found
+            fingerprints[run.device] = fingerprint(
+                run.device, environment, run.host, known, profile
+            )
+    return fingerprints
 
 
 def fingerprint(
@@ -94,7 +96,9 @@ def fingerprint(
         blas_architecture=environment.blas_architecture,
         variables=environment.variables,
         frameworks={
-            one.name: framework_text(one) for one in environment.frameworks if one.failure is None
+            item.name: framework_text(item)
+            for item in environment.frameworks
+            if item.failure is None
         }
         or None,
         profile=profile,
@@ -111,22 +115,22 @@ def framework_text(facts: FrameworkFacts) -> str:
     return ", ".join(parts)
 
 
-def differences(one: Fingerprint, other: Fingerprint) -> dict[str, str]:
+def differences(first: Fingerprint, other: Fingerprint) -> dict[str, str]:
     """Return the keys that differ, each with both values; unknown on both sides is no difference.
 
     A value known on one side only counts as a difference; but a framework that only one of them
     measured changes nothing for the rows that both have.
     """
-    found = {}
+    differing = {}
     for key in KEYS:
-        before, after = getattr(one, key), getattr(other, key)
+        before, after = getattr(first, key), getattr(other, key)
         if key == "frameworks":
             changed = _changed_frameworks(before or {}, after or {})
             if changed:
-                found[key] = f"{key}: {changed}"
+                differing[key] = f"{key}: {changed}"
         elif before != after:
-            found[key] = f"{key}: {_shown(before)} -> {_shown(after)}"
-    return found
+            differing[key] = f"{key}: {_shown(before)} -> {_shown(after)}"
+    return differing
 
 
 def _changed_frameworks(before: Mapping[str, str], after: Mapping[str, str]) -> str:
@@ -170,9 +174,9 @@ def allowed_keys(words: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(keys))
 
 
-def not_allowed(found: Mapping[str, str], allowed: Sequence[str]) -> tuple[str, ...]:
+def not_allowed(differing: Mapping[str, str], allowed: Sequence[str]) -> tuple[str, ...]:
     """Return the differences that forbid a comparison."""
-    return tuple(text for key, text in found.items() if key not in allowed)
+    return tuple(text for key, text in differing.items() if key not in allowed)
 
 
 def renewal(profile: str | None = None) -> str:
@@ -182,11 +186,11 @@ def renewal(profile: str | None = None) -> str:
     return f"save a new baseline: gpucheck bench --profile {shlex.quote(profile)} --save FILE"
 
 
-def advice_on(found: Sequence[str], profile: str | None = None) -> str:
+def advice_on(differing: Sequence[str], profile: str | None = None) -> str:
     """Return what to do about differences that forbid a comparison, each with its key in front."""
     renew = renewal(profile)
     # A device that is not in it cannot be allowed.
-    keys = dict.fromkeys(text.partition(":")[0] for text in found if ": " in text)
+    keys = dict.fromkeys(text.partition(":")[0] for text in differing if ": " in text)
     options = " ".join(f"--allow-difference {key}" for key in keys)
     return f"{renew}, or allow it: {options}" if options else renew
 
@@ -202,18 +206,22 @@ def row_series(runs: Sequence[ProcessRun]) -> tuple[Series, ...]:
     """
     chosen = [run for run in runs if run.together] or list(runs)
     uuids = {run.device: run.gpu_uuid for run in reversed(chosen)}
-    found: dict[tuple[str, str], list[Measurement]] = {}
+    by_row: dict[tuple[str, str], list[Measurement]] = {}
     for run in chosen:
         for row in run.rows:
-            right = row.error is None and not is_wrong(row.verified) and _figure(row) is not None
+            right = (
+                row.error is None
+                and not is_wrong(row.verified)
+                and _compared_value(row) is not None
+            )
             if row.device == run.device and right:
-                found.setdefault((run.device, row_id(row)), []).append(row)
-    return tuple(_series(name, uuids[device], rows) for (device, name), rows in found.items())
+                by_row.setdefault((run.device, row_id(row)), []).append(row)
+    return tuple(_series(name, uuids[device], rows) for (device, name), rows in by_row.items())
 
 
 def _series(name: str, uuid: str | None, rows: Sequence[Measurement]) -> Series:
     """Return one row's figures in the processes that have it."""
-    figures = [figure for row in rows if (figure := _figure(row)) is not None]
+    figures = [compared for row in rows if (compared := _compared_value(row)) is not None]
     factors = [row.repeat95_s[1] / row.time_s for row in rows if row.repeat95_s and row.time_s]
     _, unit, direction = figures[0]
     return Series(
@@ -229,7 +237,7 @@ def _series(name: str, uuid: str | None, rows: Sequence[Measurement]) -> Series:
     )
 
 
-def _figure(row: Measurement) -> tuple[float, str, Direction] | None:
+def _compared_value(row: Measurement) -> tuple[float, str, Direction] | None:
     if row.throughput is not None and row.throughput.value > 0:
         return row.throughput.value, row.throughput.unit, Direction.HIGHER
     if row.time_s:
@@ -245,7 +253,7 @@ def saved_run(
     Raises:
         WrongUseError: nothing was measured, so there is nothing to keep.
     """
-    if not any(one.values for one in series):
+    if not any(item.values for item in series):
         raise WrongUseError(
             code="nothing-to-save",
             message="No figure was measured, so there is nothing to save.",
@@ -253,7 +261,7 @@ def saved_run(
         )
     uuids = {run.device: run.gpu_uuid for run in runs if run.result is not None}
     host = next((run.host.name for run in runs if run.host.name is not None), None)
-    measured = {one.id for one in series}
+    measured = {item.id for item in series}
     rows: dict[str, list[Measurement]] = {}
     for run in runs:
         rows.setdefault(run.device, []).extend(run.rows)
@@ -261,7 +269,7 @@ def saved_run(
         SavedDevice(
             device=device,
             gpu_uuid=uuids.get(device),
-            fingerprint=found,
+            fingerprint=marks,
             doubts=tuple(sorted({doubt.code for row in rows[device] for doubt in row.doubts})),
             # Why requested rows have no figure in any process.
             failures={
@@ -270,7 +278,7 @@ def saved_run(
                 if row.error is not None and row.device == device and row_id(row) not in measured
             },
         )
-        for device, found in fingerprints_of(runs, profile).items()
+        for device, marks in fingerprints_of(runs, profile).items()
     )
     return SavedRun(
         schema=BASELINE_SCHEMA,
@@ -294,15 +302,15 @@ def with_session(saved: SavedRun, run: SavedRun) -> SavedRun:
         if device.device not in before:
             why = f"{device.device} is not in it"
             raise _other_machine(why)
-        found = differences(before[device.device], device.fingerprint)
-        if found:
-            why = f"{device.device} differs in {'; '.join(found.values())}"
+        differing = differences(before[device.device], device.fingerprint)
+        if differing:
+            why = f"{device.device} differs in {'; '.join(differing.values())}"
             raise _other_machine(why)
-    added = {(one.id, one.device): one for one in run.series}
-    known = {(one.id, one.device): one for one in saved.series}
-    series = [_joined(one, added[key]) if key in added else one for key, one in known.items()] + [
-        one for key, one in added.items() if key not in known
-    ]
+    added = {(item.id, item.device): item for item in run.series}
+    known = {(item.id, item.device): item for item in saved.series}
+    series = [
+        _joined(item, added[key]) if key in added else item for key, item in known.items()
+    ] + [item for key, item in added.items() if key not in known]
     codes = (saved.exit_code, run.exit_code)
     return replace(
         saved,
@@ -318,7 +326,7 @@ def _joined(first: Series, second: Series) -> Series:
     if (first.unit, first.direction) != (second.unit, second.direction):
         why = f"{first.id} was in {first.unit} and is now in {second.unit}"
         raise _other_machine(why)
-    factors = [one.repeat_factor for one in (first, second) if one.repeat_factor is not None]
+    factors = [item.repeat_factor for item in (first, second) if item.repeat_factor is not None]
     return replace(
         first,
         values=(*first.values, *second.values),
@@ -331,11 +339,11 @@ def _joined(first: Series, second: Series) -> Series:
 
 def _all_doubts(carried: Sequence[CarriedDoubt]) -> tuple[CarriedDoubt, ...]:
     """Return the doubts of several sessions, each once with all the processes that have it."""
-    found: dict[str, CarriedDoubt] = {}
-    for one in carried:
-        known = found.get(one.doubt.code, replace(one, processes=0))
-        found[one.doubt.code] = replace(known, processes=known.processes + one.processes)
-    return tuple(sorted(found.values(), key=lambda one: -one.processes))
+    by_code: dict[str, CarriedDoubt] = {}
+    for item in carried:
+        known = by_code.get(item.doubt.code, replace(item, processes=0))
+        by_code[item.doubt.code] = replace(known, processes=known.processes + item.processes)
+    return tuple(sorted(by_code.values(), key=lambda item: -item.processes))
 
 
 def _other_machine(why: str) -> WrongUseError:
@@ -347,7 +355,7 @@ def _other_machine(why: str) -> WrongUseError:
 def to_text(run: SavedRun) -> str:
     """Return a saved run as the file's text, a series a line so that a diff can be read."""
     plain = to_plain(run)
-    series = ",\n".join(f"    {json.dumps(one)}" for one in plain.pop("series"))
+    series = ",\n".join(f"    {json.dumps(item)}" for item in plain.pop("series"))
     head = json.dumps(plain, indent=1, allow_nan=False).removesuffix("\n}")
     return f'{head},\n "series": [\n{series}\n ]\n}}\n'
 
@@ -360,16 +368,16 @@ def baseline_against(
     A device is compared with the one of its name, else with the first of its board: a baseline of
     one GPU serves a node of eight.
     """
-    found: dict[str, tuple[str, ...]] = {}
+    lacking: dict[str, tuple[str, ...]] = {}
     series: list[Series] = []
     for device, fingerprint in now.items():
         counterpart, differing, old = counterpart_of(saved, device, fingerprint)
         if counterpart is None:
-            found[device] = (f"{device} is not in it",)
+            lacking[device] = (f"{device} is not in it",)
         elif forbidding := not_allowed(differing, allowed):
-            found[device] = forbidding
+            lacking[device] = forbidding
         series.extend(old)
-    return Baseline(path=str(path), series=tuple(series), differences=found)
+    return Baseline(path=str(path), series=tuple(series), differences=lacking)
 
 
 def counterpart_of(
@@ -379,20 +387,20 @@ def counterpart_of(
 
     The series have this device's name.
     """
-    named = {one.device: one for one in saved.devices}
+    named = {item.device: item for item in saved.devices}
     board = fingerprint.board
-    same = [one for one in saved.devices if board is not None and one.fingerprint.board == board]
-    found = named.get(device) or next(iter(same), None)
-    if found is None:
+    same = [item for item in saved.devices if board is not None and item.fingerprint.board == board]
+    match = named.get(device) or next(iter(same), None)
+    if match is None:
         return None, {}, []
-    series = [replace(one, device=device) for one in saved.series if one.device == found.device]
-    return found, differences(found.fingerprint, fingerprint), series
+    series = [replace(item, device=device) for item in saved.series if item.device == match.device]
+    return match, differences(match.fingerprint, fingerprint), series
 
 
 def driver_of(run: SavedRun) -> str | None:
     """Return the driver that a run was measured with, None without a GPU."""
-    found = (device.fingerprint.driver for device in run.devices)
-    return next((driver for driver in found if driver is not None), None)
+    drivers = (device.fingerprint.driver for device in run.devices)
+    return next((driver for driver in drivers if driver is not None), None)
 
 
 _TEMPERATURE = "temperature="
@@ -400,9 +408,9 @@ _TEMPERATURE = "temperature="
 
 def temperatures_of(run: SavedRun) -> tuple[str, ...]:
     """Return the temperatures that softmax was measured with, as its rows are named."""
-    parts = (part for one in run.series for part in one.id.split("/"))
-    found = (part for part in parts if part.startswith(_TEMPERATURE))
-    return tuple(dict.fromkeys(part.removeprefix(_TEMPERATURE) for part in found))
+    parts = (part for item in run.series for part in item.id.split("/"))
+    temperatures = (part for part in parts if part.startswith(_TEMPERATURE))
+    return tuple(dict.fromkeys(part.removeprefix(_TEMPERATURE) for part in temperatures))
 
 
 def check_temperature(saved: SavedRun, request: BenchRequest) -> None:
@@ -474,8 +482,8 @@ def _read(path: Path) -> Mapping[str, Any]:
     except OSError as error:
         raise _unusable(path, f"cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
-        what = "is empty" if not text.strip() else f"is not JSON, or was cut off: {error}"
-        raise _unusable(path, what) from None
+        state = "is empty" if not text.strip() else f"is not JSON, or was cut off: {error}"
+        raise _unusable(path, state) from None
     if not isinstance(plain, Mapping):
         raise _unusable(path, "is not a saved run")
     return plain

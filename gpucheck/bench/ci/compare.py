@@ -61,17 +61,17 @@ def compare_runs(
     differing: dict[str, tuple[str, ...]] = {}
     matched: set[str] = set()
     for device in second.devices:
-        counterpart, found, old = counterpart_of(first, device.device, device.fingerprint)
+        counterpart, match, old = counterpart_of(first, device.device, device.fingerprint)
         missing: Mapping[str, Failure] = {}
         if counterpart is not None:
             matched.add(counterpart.device)
             missing = counterpart.failures
-        if found:
-            differing[device.device] = tuple(found.values())
-        new = [one for one in second.series if one.device == device.device]
-        pairs.extend(_pairs(old, new, device, missing, not_allowed(found, allowed)))
-    gone = [one for one in first.series if one.device not in matched]
-    pairs.extend(_Pair(first=one, second=None) for one in gone)
+        if match:
+            differing[device.device] = tuple(match.values())
+        new = [item for item in second.series if item.device == device.device]
+        pairs.extend(_pairs(old, new, device, missing, not_allowed(match, allowed)))
+    gone = [item for item in first.series if item.device not in matched]
+    pairs.extend(_Pair(first=item, second=None) for item in gone)
     return RunComparison(
         first=_side(first, files[0]),
         second=_side(second, files[1]),
@@ -111,9 +111,9 @@ class _Pair:
     @property
     def some(self) -> Series:
         """Return the side that exists, the second if both do."""
-        found = self.second or self.first
-        assert found is not None
-        return found
+        series = self.second or self.first
+        assert series is not None
+        return series
 
 
 def _pairs(
@@ -127,7 +127,7 @@ def _pairs(
 
     `missing` says why rows of the first side have no figure.
     """
-    before, now = {one.id: one for one in old}, {one.id: one for one in new}
+    before, now = {item.id: item for item in old}, {item.id: item for item in new}
     for name in now | before:
         pair = _Pair(first=before.get(name), second=now.get(name), forbidding=forbidding)
         if pair.first is None or pair.second is None:
@@ -161,7 +161,7 @@ def _other_threads(row: str, others: Sequence[Series]) -> int | None:
     """Return with how many threads the others have a row that they lack with as many."""
     plain = _THREADS.sub("", row)
     alike = (other.id for other in others if _THREADS.sub("", other.id) == plain)
-    return max((int(found[1]) for name in alike if (found := _THREADS.search(name))), default=None)
+    return max((int(match[1]) for name in alike if (match := _THREADS.search(name))), default=None)
 
 
 def _rows(pairs: Sequence[_Pair], tolerance_percent: float | None) -> Iterator[ComparedRow]:
@@ -172,9 +172,9 @@ def _rows(pairs: Sequence[_Pair], tolerance_percent: float | None) -> Iterator[C
     ]
     decided = [_decided(pair, tolerance) for pair, tolerance in zip(pairs, tolerances, strict=True)]
     family = {
-        at: one.decision
-        for at, one in enumerate(decided)
-        if one.decision is not None and one.stands and not one.forbidding
+        at: other.decision
+        for at, other in enumerate(decided)
+        if other.decision is not None and other.stands and not other.forbidding
     }
     held = dict(zip(family, corrected(list(family.values())), strict=True))
     for at, (pair, tolerance) in enumerate(zip(decided, tolerances, strict=True)):
@@ -206,17 +206,17 @@ def _decided(pair: _Pair, tolerance: float) -> _Pair:
         return pair
     if first.unit != second.unit or first.direction is not second.direction:
         return pair
-    few = [one for one in (first, second) if len(one.values) < FEWEST_PROCESSES]
-    factors = [one.repeat_factor for one in few if one.repeat_factor is not None]
-    found = decide(
+    few = [item for item in (first, second) if len(item.values) < FEWEST_PROCESSES]
+    factors = [item.repeat_factor for item in few if item.repeat_factor is not None]
+    decision = decide(
         *(second.values, first.values, tolerance, first.direction), sessions=first.sessions
     )
     factor, stands = None, not few
     if factors:
         factor, stands = max(factors), len(factors) == len(few)
-        middles = found.measured, found.expected
-        found = decide_between(*middles, factor, tolerance, first.direction)
-    return replace(pair, decision=found, factor=factor, stands=stands)
+        middles = decision.measured, decision.expected
+        decision = decide_between(*middles, factor, tolerance, first.direction)
+    return replace(pair, decision=decision, factor=factor, stands=stands)
 
 
 def _without_ratio(row: ComparedRow, pair: _Pair) -> ComparedRow:
@@ -300,24 +300,28 @@ _ALIKE = "measure both with the same kernels, --dtype and --size, and for as lon
 _AS_MANY = "measure both on as many CPUs: taskset -c 0-3 gpucheck bench ..."
 
 
-def _reason(found: Decision, tolerance: float, direction: Direction, factor: float | None) -> str:
-    worse = worse_percent(found.ratio, direction)
+def _reason(
+    decision: Decision, tolerance: float, direction: Direction, factor: float | None
+) -> str:
+    worse = worse_percent(decision.ratio, direction)
     text = f"{abs(worse):.1f} %"
     if abs(worse) >= _NOTHING_PERCENT:
         text += " worse" if worse > 0 else " better"
-    open_ = found.status is GateStatus.INCONCLUSIVE
-    if found.since is not None:
-        text += f": {slow_since(found)}"
-    if factor is None and found.one_of is not None:
-        return f"{text}, but one of {found.one_of} rows may miss its limit by chance"
+    open_ = decision.status is GateStatus.INCONCLUSIVE
+    if decision.since is not None:
+        text += f": {slow_since(decision)}"
+    if factor is None and decision.one_of is not None:
+        return f"{text}, but one of {decision.one_of} rows may miss its limit by chance"
     if factor is None and not open_:
         return f"{text}, {tolerance:g} % is allowed"
     if factor is None:
-        return text if found.since else f"{text}, but the noise spans the limit of {tolerance:g} %"
+        return (
+            text if decision.since else f"{text}, but the noise spans the limit of {tolerance:g} %"
+        )
     # A large distance in percent is hard to read.
     far = f"{100 * (factor - 1):.1f} %" if factor < 2 else f"a factor of {factor:.3g}"
     apart = f"two identical runs may be {far} apart"
-    low, high = found.interval
+    low, high = decision.interval
     if low <= 1 <= high:
         return f"no difference shown: {text}, and {apart}"
     return f"{text}, and {apart}" + (f": more than {tolerance:g} % is not shown" if open_ else "")
@@ -355,7 +359,10 @@ def _nothing_in_common(comparison: RunComparison) -> Failure:
     message = "The two runs have no row in common."
     profiles = comparison.first.profile, comparison.second.profile
     if profiles[0] != profiles[1]:
-        said = (f"with the profile {one}" if one else "without a profile" for one in profiles)
+        said = (
+            f"with the profile {profile}" if profile else "without a profile"
+            for profile in profiles
+        )
         message = "The two runs have no row in common: the first was measured {}, the second {}."
         message = message.format(*said)
     return Failure(

@@ -131,12 +131,12 @@ def decide(
         raise ValueError(message)
     now = [math.log(value) for value in values]
     before = _expectation([math.log(value) for value in expected], sessions)
-    found = _decided(_one_session(now), before, tolerance_percent, direction)
-    if found.status is not GateStatus.FAIL:
-        found = _slowed_down(now, before, tolerance_percent, direction) or found
+    decision = _decided(_one_session(now), before, tolerance_percent, direction)
+    if decision.status is not GateStatus.FAIL:
+        decision = _slowed_down(now, before, tolerance_percent, direction) or decision
     if len(values) < FEWEST_PROCESSES:
-        return replace(found, status=GateStatus.INCONCLUSIVE, chance=1.0)
-    return found
+        return replace(decision, status=GateStatus.INCONCLUSIVE, chance=1.0)
+    return decision
 
 
 def decide_between(
@@ -164,12 +164,12 @@ def corrected(decisions: Sequence[Decision]) -> tuple[Decision, ...]:
 
     A fail that one of so many figures may be by chance is undecided.
     """
-    believed = holm([one.chance for one in decisions], RISK)
+    believed = holm([decision.chance for decision in decisions], RISK)
     return tuple(
-        replace(one, status=GateStatus.INCONCLUSIVE, one_of=len(decisions))
-        if one.status is GateStatus.FAIL and not sure
-        else one
-        for one, sure in zip(decisions, believed, strict=True)
+        replace(decision, status=GateStatus.INCONCLUSIVE, one_of=len(decisions))
+        if decision.status is GateStatus.FAIL and not sure
+        else decision
+        for decision, sure in zip(decisions, believed, strict=True)
     )
 
 
@@ -188,8 +188,8 @@ def holm(chances: Sequence[float], risk: float) -> list[bool]:
 
 def split_sessions(values: Sequence[float], sizes: Sequence[int]) -> list[tuple[float, ...]]:
     """Return the values of each session; without sizes they are those of one."""
-    each = iter(values)
-    return [tuple(islice(each, size)) for size in sizes or (len(values),)]
+    rest = iter(values)
+    return [tuple(islice(rest, size)) for size in sizes or (len(values),)]
 
 
 def typical(values: Sequence[float]) -> float:
@@ -240,13 +240,13 @@ def _slowed_down(
         if is_worst and now[start] not in _without_strays(until):
             starts.insert(0, start)
     for start in starts:
-        found = _decided(_one_session(now[start:]), before, tolerance_percent, direction)
-        if found.status is GateStatus.FAIL:
-            return replace(found, since=start + 1)
+        decision = _decided(_one_session(now[start:]), before, tolerance_percent, direction)
+        if decision.status is GateStatus.FAIL:
+            return replace(decision, since=start + 1)
     if not starts:
         return None
-    found = _decided(_side(now, now), before, tolerance_percent, direction)
-    return replace(found, status=GateStatus.INCONCLUSIVE, chance=1.0, since=starts[0] + 1)
+    decision = _decided(_side(now, now), before, tolerance_percent, direction)
+    return replace(decision, status=GateStatus.INCONCLUSIVE, chance=1.0, since=starts[0] + 1)
 
 
 @lru_cache(maxsize=256)
@@ -283,7 +283,7 @@ def _expectation(logs: Sequence[float], sessions: Sequence[int]) -> _Side:
     if count < 2:
         return sides[0]
     mean = math.fsum(side.mean for side in sides) / count
-    variances = [one for side in sides for one in side.variances]
+    variances = [item for side in sides for item in side.variances]
     within = math.fsum(variance for variance, _ in variances) / count
     between = max(0.0, deviation([side.mean for side in sides], mean) ** 2 - within)
     return _Side(
@@ -306,11 +306,11 @@ def _decided(now: _Side, before: _Side, tolerance_percent: float, direction: Dir
     half = student_quantile(RISK, freedom) * deviation
     tail = student_tail(abs(beyond) / deviation, freedom)
     chance = tail if beyond > 0 else 1 - tail
-    found = _verdict(now.mean, before.mean, half, beyond, chance)
-    slow = sum(_sign(direction) * (one - before.mean) < line for one in now.logs)
-    if found.status is GateStatus.FAIL and slow < _MOST * len(now.logs):
-        return replace(found, status=GateStatus.INCONCLUSIVE, chance=1.0)
-    return found
+    decision = _verdict(now.mean, before.mean, half, beyond, chance)
+    slow = sum(_sign(direction) * (log - before.mean) < line for log in now.logs)
+    if decision.status is GateStatus.FAIL and slow < _MOST * len(now.logs):
+        return replace(decision, status=GateStatus.INCONCLUSIVE, chance=1.0)
+    return decision
 
 
 def _together(variances: Sequence[_Variance]) -> _Variance:
@@ -318,7 +318,7 @@ def _together(variances: Sequence[_Variance]) -> _Variance:
 
     Welch's and Satterthwaite's: fewer where one has most of the sum.
     """
-    known = [one for one in variances if one[0] > 0]
+    known = [item for item in variances if item[0] > 0]
     if any(freedom == 0 for _, freedom in known):
         return math.inf, 0
     total = math.fsum(variance for variance, _ in known)

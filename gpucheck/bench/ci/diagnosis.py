@@ -117,13 +117,13 @@ def ruling(
     """
     if status is GateStatus.FAIL and _with_codes(figures, ENVIRONMENT) is None:
         return _explain(figures, limit, peers)
-    found = _diagnose_doubts(figures)
+    diagnosis = _diagnose_doubts(figures)
     always_disturbed = any(
-        one.doubt.code in ENVIRONMENT and one.processes >= len(figures.values)
-        for one in figures.doubts
+        doubt.doubt.code in ENVIRONMENT and doubt.processes >= len(figures.values)
+        for doubt in figures.doubts
     )
-    helps = bool(figures.values) and found.class_ in _BY_REPETITION and not always_disturbed
-    return replace(found, status=GateStatus.INCONCLUSIVE, repeat_helps=helps)
+    helps = bool(figures.values) and diagnosis.class_ in _BY_REPETITION and not always_disturbed
+    return replace(diagnosis, status=GateStatus.INCONCLUSIVE, repeat_helps=helps)
 
 
 def find_disturbing(figures: MetricValues) -> Doubt | None:
@@ -146,36 +146,40 @@ def decisive(failures: Sequence[Failure]) -> Failure:
 
     A GPU that was lost is lost, even if another process found it busy before.
     """
-    return next((one for one in failures if not leaves_open(one)), failures[0])
+    return next((item for item in failures if not leaves_open(item)), failures[0])
 
 
 def _explain(figures: MetricValues, limit: float, peers: Sequence[MetricValues]) -> Diagnosis:
     """Return why an undisturbed figure is worse than its limit; `peers` are other GPUs."""
-    found = (
+    diagnosis = (
         _blame(figures, GateClass.HARDWARE, {"new-errors"}, share=0.0)
         or _throttled(figures)
         or _blame(figures, GateClass.CONFIG, _CONFIG)
         or _power_cap(figures, limit, peers)
     )
-    if found is not None:
-        return found
+    if diagnosis is not None:
+        return diagnosis
     case = "unexplained-cpu" if figures.device == "cpu" else "unexplained"
     return diagnose(case, evidence=_seen(figures))
 
 
 def _diagnose_doubts(figures: MetricValues) -> Diagnosis:
     """Return why a figure is too uncertain to decide."""
-    found = (
+    diagnosis = (
         _blame(figures, GateClass.ENVIRONMENT, ENVIRONMENT, share=0.0)
         or _throttled(figures)
         or _blame(figures, GateClass.CONFIG, _CONFIG)
     )
-    if found is not None:
-        return found
+    if diagnosis is not None:
+        return diagnosis
     noisy = _with_codes(figures, NOISE, share=0.0)
     case = "noise-of-one" if len(figures.values) == 1 else "noise"
-    found = diagnose(case, {"fewest": FEWEST_PROCESSES}, _seen(figures))
-    return found if noisy is None else replace(found, sentence=f"{found.sentence}; {noisy.message}")
+    diagnosis = diagnose(case, {"fewest": FEWEST_PROCESSES}, _seen(figures))
+    return (
+        diagnosis
+        if noisy is None
+        else replace(diagnosis, sentence=f"{diagnosis.sentence}; {noisy.message}")
+    )
 
 
 def _blame(
@@ -236,10 +240,10 @@ def _with_codes(
     figures: MetricValues, codes: Collection[str], *, share: float = _MOST
 ) -> Doubt | None:
     """Return the most common of these doubts, if at least a share of the processes have it."""
-    found = next((one for one in figures.doubts if one.doubt.code in codes), None)
-    if found is None or found.processes < share * len(figures.values):
+    carried = next((item for item in figures.doubts if item.doubt.code in codes), None)
+    if carried is None or carried.processes < share * len(figures.values):
         return None
-    return found.doubt
+    return carried.doubt
 
 
 def _blamed(class_: GateClass, doubt: Doubt, figures: MetricValues) -> Diagnosis:
@@ -250,17 +254,17 @@ def _blamed(class_: GateClass, doubt: Doubt, figures: MetricValues) -> Diagnosis
 
 def _seen(figures: MetricValues) -> tuple[Evidence, ...]:
     """Return what the run saw: doubts with the number of processes that have them, and sensors."""
-    found = [
+    evidence = [
         Evidence(
-            f"doubt {one.doubt.code}",
-            f"{one.processes} of {count_of(len(figures.values), 'process')}",
+            f"doubt {item.doubt.code}",
+            f"{item.processes} of {count_of(len(figures.values), 'process')}",
         )
-        for one in figures.doubts
+        for item in figures.doubts
     ]
     if figures.clock_mhz is not None:
-        found.append(Evidence("SM clock", f"{figures.clock_mhz:.0f} MHz"))
-    found.extend(_sensors(figures))
-    return tuple(found)
+        evidence.append(Evidence("SM clock", f"{figures.clock_mhz:.0f} MHz"))
+    evidence.extend(_sensors(figures))
+    return tuple(evidence)
 
 
 def _sensors(figures: MetricValues) -> Iterator[Evidence]:
@@ -272,9 +276,9 @@ def _sensors(figures: MetricValues) -> Iterator[Evidence]:
         yield Evidence("power", f"{stats.median(drawn):.0f} W")
 
 
-def explained(gate: Gate, found: Diagnosis, before: str = "") -> Gate:
+def explained(gate: Gate, diagnosis: Diagnosis, before: str = "") -> Gate:
     """Return a gate that did not pass, with its diagnosis; the reason may begin with a text."""
-    return replace(gate, **shared_fields(found, Gate), reason=f"{before}{found.sentence}")
+    return replace(gate, **shared_fields(diagnosis, Gate), reason=f"{before}{diagnosis.sentence}")
 
 
 # ------------------------------------------------------------------------- disturbed figures
@@ -317,19 +321,19 @@ def _scattered(series: Series) -> str | None:
 
 def disturbed_gates(series: Sequence[Series]) -> Iterator[Gate]:
     """Yield an undecided gate for each series that was disturbed."""
-    for one in series:
-        if one.disturbed is None:
+    for item in series:
+        if item.disturbed is None:
             continue
         gate = Gate(
-            id=one.id,
-            device=one.device,
-            gpu_uuid=one.gpu_uuid,
+            id=item.id,
+            device=item.device,
+            gpu_uuid=item.gpu_uuid,
             status=GateStatus.INCONCLUSIVE,
-            direction=one.direction,
-            unit=one.unit,
-            measured=math.exp(typical(one.values)),
-            values=one.values,
+            direction=item.direction,
+            unit=item.unit,
+            measured=math.exp(typical(item.values)),
+            values=item.values,
         )
-        gate = explained(gate, ruling(gate.status, figures_of(one), 0.0))
+        gate = explained(gate, ruling(gate.status, figures_of(item), 0.0))
         steps = (_IDLE,) if gate.class_ is GateClass.NOISE else gate.next
-        yield replace(gate, reason=one.disturbed, next=steps, repeat_helps=False)
+        yield replace(gate, reason=item.disturbed, next=steps, repeat_helps=False)

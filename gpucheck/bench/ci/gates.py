@@ -104,11 +104,11 @@ def check_gates(data: RunData) -> Iterator[Gate]:
     """Yield the gates of every check; the risk of a wrong fail is that of all of them together."""
     judging = []
     for check in data.profile.checks:
-        found = data.figures(check)
-        for device, figures in found.items():
-            peers = [other for name, other in found.items() if name != device]
+        values = data.figures(check)
+        for device, figures in values.items():
+            peers = [other for name, other in values.items() if name != device]
             judging.append(_Judging(check, figures, data, peers))
-    outcomes = [one.outcome() for one in judging]
+    outcomes = [judged.outcome() for judged in judging]
     # Checks that only warn take no share of the risk.
     family = {
         at: outcome
@@ -117,8 +117,8 @@ def check_gates(data: RunData) -> Iterator[Gate]:
     }
     held = dict(zip(family, corrected(list(family.values())), strict=True))
     by_check: dict[str, list[Gate]] = {}
-    for at, (one, outcome) in enumerate(zip(judging, outcomes, strict=True)):
-        by_check.setdefault(one.check.id, []).append(one.gate(held.get(at, outcome)))
+    for at, (judged, outcome) in enumerate(zip(judging, outcomes, strict=True)):
+        by_check.setdefault(judged.check.id, []).append(judged.gate(held.get(at, outcome)))
     for check in data.profile.checks:
         gates = by_check.get(check.id, [])
         yield from [_slowest(gates)] if check.per is Aggregate.NODE and gates else gates
@@ -159,10 +159,10 @@ class _Judging:
         if not figures.values:
             return self._missing()
         if check.baseline:
-            found = self._from_baseline(self._data.baseline)
-            if isinstance(found, Gate):
-                return found
-            expected, sessions = found.values, found.sessions
+            decision = self._from_baseline(self._data.baseline)
+            if isinstance(decision, Gate):
+                return decision
+            expected, sessions = decision.values, decision.sessions
             self._is_of_one_session = len(sessions) < 2
         else:
             board = figures.gpu.board if figures.gpu is not None else None
@@ -209,11 +209,11 @@ class _Judging:
         judged = self._figures
         if status is GateStatus.FAIL:
             judged = judged.since(decision.since)
-        found = ruling(status, judged, limit, self._peers)
+        diagnosis = ruling(status, judged, limit, self._peers)
         board = self._figures.gpu.board if self._figures.gpu is not None else None
-        if found.status is GateStatus.FAIL and is_computed(check, board):
-            found = replace(diagnose("computed-peak"), status=GateStatus.INCONCLUSIVE)
-        gate = explained(gate, found, f"{shortfall}: ")
+        if diagnosis.status is GateStatus.FAIL and is_computed(check, board):
+            diagnosis = replace(diagnose("computed-peak"), status=GateStatus.INCONCLUSIVE)
+        gate = explained(gate, diagnosis, f"{shortfall}: ")
         if gate.status is GateStatus.FAIL and self._is_of_one_session:
             return replace(gate, next=(*gate.next, FURTHER_SESSIONS))
         return gate
@@ -237,25 +237,25 @@ class _Judging:
         if figures.gpu is not None:
             refusal = KERNELS[check.kernel].gpu_refusal(check.dtype, figures.gpu)
             if refusal is not None:
-                return self._without_figure(check.on_unsupported, refusal, GateClass.CONFIG, ())
+                return self._unjudged(check.on_unsupported, refusal, GateClass.CONFIG, ())
         if not figures.failures:
             made_by = (check.variant, check.framework, check.form)
-            what = " ".join(filter(None, (check.kernel, check.dtype, *made_by)))
-            reason = f"no process measured {what} on {figures.device}"
+            work = " ".join(filter(None, (check.kernel, check.dtype, *made_by)))
+            reason = f"no process measured {work} on {figures.device}"
             steps = (
                 "run it again with -v and look at the rows",
                 "gpucheck profile explain shows the checks",
             )
-            return self._without_figure(check.on_missing, reason, GateClass.SOFTWARE, steps)
+            return self._unjudged(check.on_missing, reason, GateClass.SOFTWARE, steps)
         first = decisive(figures.failures)
-        gate = self._without_figure(
+        gate = self._unjudged(
             check.on_missing, first.message, class_of_failure(first), first.remedy
         )
         if gate.status is GateStatus.FAIL and leaves_open(first):
             return replace(gate, status=GateStatus.INCONCLUSIVE)
         return gate
 
-    def _without_figure(
+    def _unjudged(
         self, policy: MissingPolicy, reason: str, class_: GateClass, steps: tuple[str, ...]
     ) -> Gate:
         """Return the gate of a missing figure; a skipped one has no cause."""
@@ -279,20 +279,20 @@ class _Judging:
                 class_=GateClass.CONFIG,
                 next=(advice_on(differences, profile),),
             )
-        found = [one for one in baseline.series if (one.id, one.device) == (check.id, device)]
+        saved = [item for item in baseline.series if (item.id, item.device) == (check.id, device)]
         renew = (renewal(profile),)
-        if not found or found[0].unit != check.unit:
+        if not saved or saved[0].unit != check.unit:
             reason = f"the baseline {baseline.path} has no figure for this check in {check.unit}"
-            return self._without_figure(check.on_missing, reason, GateClass.CONFIG, renew)
-        if found[0].disturbed is not None:
+            return self._unjudged(check.on_missing, reason, GateClass.CONFIG, renew)
+        if saved[0].disturbed is not None:
             return self._plain(
                 GateStatus.INCONCLUSIVE,
-                reason=f"the baseline was disturbed: {found[0].disturbed}",
+                reason=f"the baseline was disturbed: {saved[0].disturbed}",
                 measured=middle,
                 class_=GateClass.ENVIRONMENT,
                 next=renew,
             )
-        return found[0]
+        return saved[0]
 
     def _plain(self, status: GateStatus, **more: Any) -> Gate:
         """Return a gate with what is known of every figure, and these fields."""
@@ -362,20 +362,20 @@ def peer_gates(data: RunData) -> Iterator[Gate]:
         spread = demands.healthy_spread_percent / 100
         yield from _stragglers(data, groups, demands.straggler_percent, spread)
     if demands.spread_percent is not None:
-        for check, found in groups:
-            yield _spread(check, found, demands.spread_percent)
+        for check, group in groups:
+            yield _spread(check, group, demands.spread_percent)
 
 
 def _compared_checks(data: RunData) -> list[tuple[Check, _Group]]:
     """Return the checks that several GPUs have figures for, except repeats of another check."""
-    found: list[tuple[Check, _Group]] = []
+    compared: list[tuple[Check, _Group]] = []
     for check in data.profile.checks:
         if check.target is Target.CPU or check.per is Aggregate.NODE:
             continue
-        group = {name: one for name, one in data.figures(check).items() if one.values}
+        group = {name: values for name, values in data.figures(check).items() if values.values}
         if len(group) > 1:
-            found.append((check, group))
-    return found
+            compared.append((check, group))
+    return compared
 
 
 def _stragglers(
@@ -383,13 +383,13 @@ def _stragglers(
 ) -> Iterator[Gate]:
     """Yield for each GPU whether it lags behind the others, in the mean of all checks or in one."""
     speeds = {
-        check.id: {name: _speeds(one, check.direction) for name, one in group.items()}
+        check.id: {name: _speeds(item, check.direction) for name, item in group.items()}
         for check, group in groups
     }
     held: dict[str, list[_Held]] = {}
     for family in (speeds, _mean_of(speeds)):
-        for one in _held(family, tolerance, spread):
-            held.setdefault(one.own.device, []).append(one)
+        for item in _held(family, tolerance, spread):
+            held.setdefault(item.own.device, []).append(item)
     for ones in held.values():
         yield _straggler(data, ones, tolerance)
 
@@ -407,24 +407,26 @@ def _mean_of(checks: Mapping[str, _Group]) -> Mapping[str, _Group]:
     for device in next(iter(checks.values()), {}):
         own = [group[device] for group in checks.values() if device in group]
         if len(own) == len(checks) > 1:
-            values = map(geometric_mean, zip(*(one.values for one in own), strict=False))
-            doubts = tuple(doubt for one in own for doubt in one.doubts)
+            values = map(geometric_mean, zip(*(item.values for item in own), strict=False))
+            doubts = tuple(doubt for item in own for doubt in item.doubts)
             means[device] = replace(own[0], values=tuple(values), doubts=doubts)
     return {f"the mean of {len(checks)} checks": means} if len(means) > 1 else {}
 
 
 def _held(checks: Mapping[str, _Group], tolerance: float, spread: float) -> Iterator[_Held]:
     """Yield each GPU compared with the others in each of these checks."""
-    logs = [{name: typical(one.values) for name, one in group.items()} for group in checks.values()]
+    logs = [
+        {name: typical(item.values) for name, item in group.items()} for group in checks.values()
+    ]
     # All checks together have only a part of the risk that their mean has.
     tests = sum(map(len, logs)) * len(checks)
     for where, group in checks.items():
         for device, own in group.items():
-            others = [one for name, one in group.items() if name != device]
+            others = [item for name, item in group.items() if name != device]
             apart = [
-                [log for name, log in found.items() if name != device]
-                for found in logs
-                if device in found
+                [log for name, log in speeds.items() if name != device]
+                for speeds in logs
+                if device in speeds
             ]
             medians = _medians_of(others)
             decision = decide(own.values, medians, tolerance)
@@ -444,8 +446,8 @@ def _held(checks: Mapping[str, _Group], tolerance: float, spread: float) -> Iter
 
 def _medians_of(others: Sequence[MetricValues]) -> tuple[float, ...]:
     """Return the median of the others in each repeat, as far as all of them have one."""
-    least = min(len(one.values) for one in others)
-    return tuple(stats.median([one.values[at] for one in others]) for at in range(least))
+    least = min(len(item.values) for item in others)
+    return tuple(stats.median([item.values[at] for item in others]) for at in range(least))
 
 
 def _healthy_percents(
@@ -472,7 +474,7 @@ def _healthy_percents(
 
 
 def _straggler(data: RunData, ones: Sequence[_Held], tolerance: float) -> Gate:
-    worst = max(ones, key=lambda one: (one.fails, one.below_percent - one.limit_percent))
+    worst = max(ones, key=lambda item: (item.fails, item.below_percent - item.limit_percent))
     low, high = worst.decision.interval
     is_whole = worst.decision.since is None
     gate = Gate(
@@ -489,14 +491,14 @@ def _straggler(data: RunData, ones: Sequence[_Held], tolerance: float) -> Gate:
     text = _text(worst, ones, tolerance)
     if worst.below_percent > worst.limit_percent:
         limit = limit_of(worst.decision.expected, tolerance, Direction.HIGHER)
-        found = ruling(GateStatus.FAIL, worst.own, limit, worst.others)
+        diagnosis = ruling(GateStatus.FAIL, worst.own, limit, worst.others)
         gate = replace(gate, severity=Severity.ERROR if worst.fails else Severity.WARN)
-        return explained(gate, found, f"{text}; ")
-    blurred = next((one for one in ones if _is_blurred(one, tolerance)), None)
+        return explained(gate, diagnosis, f"{text}; ")
+    blurred = next((item for item in ones if _is_blurred(item, tolerance)), None)
     if blurred is not None:
         text = f"the noise in {blurred.where} hides a difference of {tolerance:g} %"
-        found = ruling(GateStatus.INCONCLUSIVE, blurred.own, 0.0)
-        return explained(gate, found, f"{text}; ")
+        diagnosis = ruling(GateStatus.INCONCLUSIVE, blurred.own, 0.0)
+        return explained(gate, diagnosis, f"{text}; ")
     return replace(gate, reason=text) if worst.below_percent > tolerance else gate
 
 
@@ -509,11 +511,13 @@ def _is_blurred(held: _Held, tolerance: float) -> bool:
 def _text(worst: _Held, ones: Sequence[_Held], tolerance: float) -> str:
     """Return how far behind the others a GPU is, in which checks, and how rare that is."""
     is_pair = len(worst.others) == 1
-    what = f"{worst.others[0].device}, its only peer" if is_pair else "the median of the others"
-    text = f"{worst.below_percent:.1f} % worse than {what} in {worst.where}"
-    more = [one for one in ones if one is not worst and one.below_percent > tolerance]
+    reference = (
+        f"{worst.others[0].device}, its only peer" if is_pair else "the median of the others"
+    )
+    text = f"{worst.below_percent:.1f} % worse than {reference} in {worst.where}"
+    more = [item for item in ones if item is not worst and item.below_percent > tolerance]
     if more:
-        text += f" ({', '.join(f'{one.below_percent:.1f} % in {one.where}' for one in more)})"
+        text += f" ({', '.join(f'{item.below_percent:.1f} % in {item.where}' for item in more)})"
     if is_pair:
         return f"{text}: it is unknown which of the two is off"
     rare = "fewer" if worst.below_percent > worst.limit_percent else "more"
@@ -521,12 +525,12 @@ def _text(worst: _Held, ones: Sequence[_Held], tolerance: float) -> str:
     return f"{text}: {rare} than 1 in {nodes:.0f} healthy nodes have such a GPU"
 
 
-def _spread(check: Check, found: _Group, tolerance: float) -> Gate:
+def _spread(check: Check, group: _Group, tolerance: float) -> Gate:
     """Return how far the slowest lies from the fastest, as a warning.
 
     Who work together wait for the slowest; yet no single GPU need be at fault.
     """
-    ordered = sorted(found.values(), key=lambda one: stats.median(one.values))
+    ordered = sorted(group.values(), key=lambda item: stats.median(item.values))
     if check.direction is Direction.LOWER:
         ordered.reverse()
     slowest, fastest = ordered[0], ordered[-1]
@@ -547,7 +551,7 @@ def _spread(check: Check, found: _Group, tolerance: float) -> Gate:
         return gate
     change = abs(100 * (decision.ratio - 1))
     text = f"{slowest.device} is {change:.1f} % slower than {fastest.device}"
-    others = [one for one in ordered if one is not slowest]
+    others = [item for item in ordered if item is not slowest]
     decided = ruling(gate.status, slowest, gate.limit or 0.0, others)
     gate = explained(gate, decided, f"{text}; ")
     # No more processes are started for the sake of a warning.

@@ -111,8 +111,8 @@ def peak_of(check: Check, board: Board | None) -> float | None:
     """
     if board is None or not has_peak(check):
         return None
-    what = _what(check)
-    peak = board.bytes_per_s if what == _MEMORY else board.flops_per_s.get(what)
+    rate = _rate_name(check)
+    peak = board.bytes_per_s if rate == _MEMORY else board.flops_per_s.get(rate)
     return None if peak is None else peak / scale_of(check.unit)
 
 
@@ -120,10 +120,10 @@ def why_no_peak(check: Check, gpu: BenchGpu | None) -> str | None:
     """Return why a GPU has no peak for a check, None if it has one or nobody knows why."""
     if gpu is None or not has_peak(check) or peak_of(check, gpu.board) is not None:
         return None
-    return gpu.unavailable.get("board" if gpu.board is None else f"board.{_what(check)}")
+    return gpu.unavailable.get("board" if gpu.board is None else f"board.{_rate_name(check)}")
 
 
-def _what(check: Check) -> str:
+def _rate_name(check: Check) -> str:
     """Return which of a board's peaks applies to a check's figure."""
     by_memory = base_unit(check.metric, check.kernel, check.dtype) == "B/s"
     return _MEMORY if by_memory else check.dtype
@@ -156,17 +156,17 @@ def expected_of(check: Check, board: Board | None) -> float | None:
 
 def limit_on(check: Check, board: Board | None) -> Limit | None:
     """Return a check's limit on a board and how it is computed, None if there is none."""
-    found = Limit(**shared_fields(check, Limit), sentence="")
+    stated = Limit(**shared_fields(check, Limit), sentence="")
     if check.baseline:
         factor = limit_of(1.0, check.tolerance_percent, check.direction)
         side = "at least" if check.direction is Direction.HIGHER else "at most"
-        return replace(found, sentence=f"{side} {factor:.4g} x the baseline (--baseline FILE)")
+        return replace(stated, sentence=f"{side} {factor:.4g} x the baseline (--baseline FILE)")
     expected, peak = expected_of(check, board), peak_of(check, board)
     if expected is None:
         return None
     limit = limit_of(expected, check.tolerance_percent, check.direction)
     return replace(
-        found,
+        stated,
         board=board.name if board is not None else None,
         expected=expected,
         limit=limit,
@@ -180,7 +180,7 @@ def _sentence(check: Check, board: Board | None, expected: float, peak: float | 
     limit = limit_of(expected, check.tolerance_percent, check.direction)
     factor = limit_of(1.0, check.tolerance_percent, check.direction)
     of_value = check.value is not None
-    source = board.source_of(_what(check)) if board is not None else ""
+    source = board.source_of(_rate_name(check)) if board is not None else ""
     origin = number(expected)
     if not of_value:
         origin = f"{share_of(check, board):g} % of {number(peak or 0.0)} ({source})"
@@ -202,13 +202,13 @@ def explain(profile: Profile, board: str | None) -> tuple[Limit, ...]:
     """
     boards = known_boards(profile.match)
     if board is not None:
-        chosen = tuple(one for one in boards if board.lower() in one.name.lower())
+        chosen = tuple(item for item in boards if board.lower() in item.name.lower())
         if not chosen:
-            known = ", ".join(one.name for one in boards)
+            known = ", ".join(item.name for item in boards)
             raise WrongUseError(
                 code="unknown-board",
                 message=f"The profile {profile.name} has no board called {board[:100]!a}."
-                f" {did_you_mean(board, (one.name for one in boards))}".strip(),
+                f" {did_you_mean(board, (item.name for item in boards))}".strip(),
                 remedy=(f"Choose from: {known}",),
             )
         boards = chosen
@@ -233,9 +233,9 @@ def _demands(profile: Profile) -> Iterator[Limit]:
     for name, row in read_table("gates").items():
         if "demand" in row:
             value = attrgetter(row["key"])(profile)
-            each = value.items() if isinstance(value, dict) else [("", value)]
-            for of, one in each:
-                yield from _demand(f"{name}-{of}".rstrip("-"), one, row)
+            parts = value.items() if isinstance(value, dict) else [("", value)]
+            for of, part in parts:
+                yield from _demand(f"{name}-{of}".rstrip("-"), part, row)
 
 
 def _demand(name: str, value: bool | float | str | None, row: Mapping[str, str]) -> Iterator[Limit]:

@@ -90,12 +90,12 @@ def inventory_gates(data: RunData) -> Iterator[Gate]:
             yield _undecided("inventory-memory", name_of(gpu), VGPU_SHARE, "GiB")
         else:
             yield from _amount("inventory-memory", gpu, gib, wanted, "GiB", why)
-        for name, found, mode in (
+        for name, is_on, mode in (
             ("inventory-ecc", gpu.ecc_mode, demands.ecc),
             ("inventory-persistence", gpu.persistence_mode, demands.persistence_mode),
         ):
             if mode is not None:
-                yield _mode(name, gpu, found, wanted=mode)
+                yield _mode(name, gpu, is_on, wanted=mode)
         yield from _pcie(data, gpu)
         if demands.pcie_full:
             yield _pcie_full(data, gpu)
@@ -132,7 +132,7 @@ def stability_gates(data: RunData) -> Iterator[Gate]:
 
 def corruption_gates(data: RunData) -> Iterator[Gate]:
     """Yield whether repeated products had the same bits, for each device that repeated any."""
-    repeated = {one.device for one in data.corruption}
+    repeated = {item.device for item in data.corruption}
     yield from (_corruption(data, device) for device in data.devices if device in repeated)
 
 
@@ -145,17 +145,17 @@ def name_of(gpu: Gpu) -> str:
 
 
 def _count(data: RunData, wanted: int) -> Gate:
-    found, left_out = len(data.node.gpus), data.node.left_out
+    count, left_out = len(data.node.gpus), data.node.left_out
     case = "match-count"
-    if found + left_out == wanted and left_out:
+    if count + left_out == wanted and left_out:
         case = "match-count-left-out"
-    elif found + left_out < wanted:
+    elif count + left_out < wanted:
         case = "match-count-too-few"
     return _gate(
-        *("match-count", _NODE, found, wanted, "GPUs"),
-        least=found < wanted,
+        *("match-count", _NODE, count, wanted, "GPUs"),
+        least=count < wanted,
         case=case,
-        said={"gpus": count_of(found), "left_out": left_out, "wanted": wanted},
+        said={"gpus": count_of(count), "left_out": left_out, "wanted": wanted},
     )
 
 
@@ -166,11 +166,11 @@ def _board(data: RunData, gpu: Gpu) -> Gate:
     if match.names and good is not False:
         good = fits_name(gpu.name or "", match.names)
     wanted = ", ".join((*match.pci_device_ids, *match.names))
-    found = f"{gpu.name or 'a GPU without a name'} ({known_id or 'no PCI device id'})"
+    board = f"{gpu.name or 'a GPU without a name'} ({known_id or 'no PCI device id'})"
     if good is None:
-        reason = f"{found} cannot be identified; the profile is for {wanted}"
+        reason = f"{board} cannot be identified; the profile is for {wanted}"
         return _undecided("match-board", name_of(gpu), reason)
-    said = {"found": found, "wanted": wanted}
+    said = {"found": board, "wanted": wanted}
     return _gate("match-board", name_of(gpu), good, 1, "match", least=True, said=said)
 
 
@@ -182,18 +182,18 @@ _MODES = {
 }
 
 
-def _mode(name: str, gpu: Gpu, found: bool | None, *, wanted: bool) -> Gate:
+def _mode(name: str, gpu: Gpu, is_on: bool | None, *, wanted: bool) -> Gate:
     """Return whether a mode is on or off as it must be."""
     why = gpu.unavailable.get(_MODES[name])
-    if found is None and name == "match-mig" and not wanted:
+    if is_on is None and name == "match-mig" and not wanted:
         # A board without MIG does not report the mode.
-        found = False if why is None or gives_nvml_code(why, _NOT_SUPPORTED) else None
-    if found is None:
+        is_on = False if why is None or gives_nvml_code(why, _NOT_SUPPORTED) else None
+    if is_on is None:
         reason = explain_unread(name, _why(gpu, _MODES[name]))
         return _undecided(name, name_of(gpu), reason)
     words = {True: "on", False: "off"}
-    said = {"found": words[found], "wanted": words[wanted], "flag": int(wanted)}
-    return _gate(name, name_of(gpu), found, wanted, "on", least=found < wanted, said=said)
+    said = {"found": words[is_on], "wanted": words[wanted], "flag": int(wanted)}
+    return _gate(name, name_of(gpu), is_on, wanted, "on", least=is_on < wanted, said=said)
 
 
 def _why(gpu: Gpu, key: str) -> str:
@@ -202,17 +202,17 @@ def _why(gpu: Gpu, key: str) -> str:
 
 
 def _driver(data: RunData, wanted: str) -> Gate:
-    found = data.node.driver_version
-    if found is None:
+    version = data.node.driver_version
+    if version is None:
         return _undecided("match-driver", _NODE, "the driver version is unknown")
-    good, said = version_key(found) >= version_key(wanted), {"found": found, "wanted": wanted}
+    good, said = version_key(version) >= version_key(wanted), {"found": version, "wanted": wanted}
     return _gate("match-driver", _NODE, good, 1, "match", least=True, said=said)
 
 
 def _amount(
     name: str,
     gpu: Gpu,
-    found: float | None,
+    amount: float | None,
     wanted: float | None,
     unit: str,
     why: str = "",
@@ -220,7 +220,7 @@ def _amount(
     """Yield whether a GPU has as much of something as is demanded, if anything is."""
     if wanted is not None:
         said = {"wanted": wanted, "index": gpu.index, "why": why}
-        yield _gate(name, name_of(gpu), found, wanted, unit, least=True, said=said)
+        yield _gate(name, name_of(gpu), amount, wanted, unit, least=True, said=said)
 
 
 def _pcie(data: RunData, gpu: Gpu) -> Iterator[Gate]:
@@ -232,7 +232,7 @@ def _pcie(data: RunData, gpu: Gpu) -> Iterator[Gate]:
     ):
         if wanted is None:
             continue
-        seen = [getattr(one, key) for one in data.telemetry_of(device)]
+        seen = [getattr(sensor, key) for sensor in data.telemetry_of(device)]
         most = max((value for value in seen if value is not None), default=None)
         said, slot = {"why": data.why_no_telemetry(device)}, _slot(gpu)
         yield _gate(name, device, most, wanted, unit, least=True, evidence=slot, said=said)
@@ -246,9 +246,9 @@ def _pcie_full(data: RunData, gpu: Gpu) -> Gate:
     """Return whether the link under load was the fastest that the board and the slot allow."""
     name, device, best = "inventory-pcie-full", name_of(gpu), gpu.pcie
     links = [
-        (one.pcie_generation, one.pcie_width)
-        for one in data.telemetry_of(device)
-        if one.pcie_generation is not None and one.pcie_width is not None
+        (sensor.pcie_generation, sensor.pcie_width)
+        for sensor in data.telemetry_of(device)
+        if sensor.pcie_generation is not None and sensor.pcie_width is not None
     ]
     if not links or best.generation_max is None or best.width_max is None:
         why = data.why_no_telemetry(device) if not links else "its maximum is unknown"
@@ -340,7 +340,7 @@ def _unchecked(device: str, runs: Sequence[ProcessRun]) -> Gate:
 def _wrong(device: str, name: str, wrong: Sequence[Measurement], count: int, *, most: int) -> Gate:
     if not wrong:
         return _gate(name, device, 0, most, "wrong")
-    said: dict[str, object] = {"what": _what(wrong[0]), "count": count}
+    said: dict[str, object] = {"what": _row_text(wrong[0]), "count": count}
     if (verified := wrong[0].verified) is not None and verified.error is not None:
         said["off_by"] = describe_deviation(verified)
     # If gpucheck's own rows are right, the device computes right, and the framework does not.
@@ -349,13 +349,14 @@ def _wrong(device: str, name: str, wrong: Sequence[Measurement], count: int, *, 
         *(name, device, len(wrong), most, "wrong"),
         case=f"{name}-of-framework" if its_own else name,
         evidence=tuple(
-            Evidence(_what(row), row.error.message if row.error else "wrong") for row in wrong[:5]
+            Evidence(_row_text(row), row.error.message if row.error else "wrong")
+            for row in wrong[:5]
         ),
         said=said,
     )
 
 
-def _what(row: Measurement) -> str:
+def _row_text(row: Measurement) -> str:
     return f"{row.kernel} {row.framework.text if row.framework is not None else row.variant}"
 
 
@@ -384,7 +385,7 @@ def _throttling(data: RunData, device: str) -> Iterator[Gate]:
 
 def _if_read(gate: Gate, unread: Sequence[str | None]) -> Gate:
     """Return a gate that passes only by what was read; what the GPU does not have is skipped."""
-    reason = next((one for one in unread if one is not None), None)
+    reason = next((why for why in unread if why is not None), None)
     if reason is None or gate.status is not GateStatus.PASS:
         return gate
     if gives_nvml_code(reason, _NOT_SUPPORTED):
@@ -411,11 +412,11 @@ def _limited_s(gpu: GpuTelemetry, reason: str) -> float:
 
 
 def _heat_and_power(telemetry: Sequence[GpuTelemetry]) -> Iterator[Evidence]:
-    hottest = max((one.temperature_c.high for one in telemetry if one.temperature_c), default=None)
+    hottest = max((gpu.temperature_c.high for gpu in telemetry if gpu.temperature_c), default=None)
     if hottest is not None:
         yield Evidence("temperature", f"{hottest:.0f} °C at most")
-    drawn = max((one.power_w.high for one in telemetry if one.power_w), default=None)
-    limit = next((one.power_limit_w for one in telemetry if one.power_limit_w), None)
+    drawn = max((gpu.power_w.high for gpu in telemetry if gpu.power_w), default=None)
+    limit = next((gpu.power_limit_w for gpu in telemetry if gpu.power_limit_w), None)
     if drawn is not None:
         of = f" of {limit:.0f} W" if limit is not None else ""
         yield Evidence("power", f"{drawn:.0f} W at most{of}")
@@ -423,9 +424,9 @@ def _heat_and_power(telemetry: Sequence[GpuTelemetry]) -> Iterator[Evidence]:
 
 def _sensors(data: RunData, device: str) -> Iterator[Gate]:
     demands, telemetry = data.profile.stability, data.telemetry_of(device)
-    heat = [one.temperature_c.high for one in telemetry if one.temperature_c is not None]
-    clocks = [one.clock_sm_mhz for one in telemetry if one.clock_sm_mhz is not None]
-    drops = [100 * (1 - one.median / one.high) for one in clocks if one.high > 0]
+    heat = [item.temperature_c.high for item in telemetry if item.temperature_c is not None]
+    clocks = [item.clock_sm_mhz for item in telemetry if item.clock_sm_mhz is not None]
+    drops = [100 * (1 - item.median / item.high) for item in clocks if item.high > 0]
     for name, limit, values, unit, class_ in (
         ("temperature", demands.max_temperature_c, heat, "C", GateClass.THERMAL),
         ("clock-drop", demands.max_clock_drop_percent, drops, "%", _class_of_drop(telemetry)),
@@ -474,26 +475,30 @@ def _new_errors(data: RunData, device: str) -> Iterator[Gate]:
 
 def _corruption(data: RunData, device: str) -> Gate:
     """Return whether repeated products were the same bits, here and on identical GPUs."""
-    own = [one for one in data.corruption if one.device == device]
-    compared = [one for one in own if one.products]
+    own = [check for check in data.corruption if check.device == device]
+    compared = [check for check in own if check.products]
     # The first product is checked against float64 even if nothing was repeated after it.
-    wrong = [one for one in own if one.is_corrupt]
+    wrong = [check for check in own if check.is_corrupt]
     odd = deviating_digests(data.corruption, _boards(data)).get(device)
-    if not wrong and odd is None and all(one.failure is not None for one in compared):
+    if not wrong and odd is None and all(check.failure is not None for check in compared):
         none = Failure(code=WORKER_NO_DOCUMENT, message="no process compared any products")
-        why = next((one.failure for one in own if one.failure is not None), none)
+        why = next((check.failure for check in own if check.failure is not None), none)
         return _undecided(
             *("corruption", device, why.message, "wrong numbers"),
             class_=class_of_failure(why),
             steps=why.remedy,
         )
-    count = sum(one.mismatches + (one.reference_ok is False) for one in wrong) + (odd is not None)
+    count = sum(check.mismatches + (check.reference_ok is False) for check in wrong) + (
+        odd is not None
+    )
     most = data.profile.stability.corruption or 0
     return _gate(
         *("corruption", device, count, most, "wrong numbers"),
         evidence=tuple(
-            Evidence(f"{one.dtype} {'x'.join(map(str, one.shape))}", f"{one.products} products")
-            for one in (wrong or compared)[:5]
+            Evidence(
+                f"{check.dtype} {'x'.join(map(str, check.shape))}", f"{check.products} products"
+            )
+            for check in (wrong or compared)[:5]
         ),
         said={"what": corruption_sentence(wrong[0]) if wrong else odd},
     )

@@ -37,9 +37,9 @@ _AS_A_WORKER = ("--json", "--samples", "summary", "--quiet", "--no-github")
 
 def worker_arguments(request: BenchRequest, corruption_s: float = 0.0) -> tuple[str, ...]:
     """Return the request as options of `gpucheck bench`, without device, time and format."""
-    found = [*request.kernels]
+    words = [*request.kernels]
     modes = {BenchMode.QUICK: ["--quick"], BenchMode.FULL: ["--full"], BenchMode.DEFAULT: []}
-    found += modes[request.mode]
+    words += modes[request.mode]
     for option, value in (
         ("--size", request.size),
         ("--dtype", ",".join(request.dtypes) or None),
@@ -51,10 +51,10 @@ def worker_arguments(request: BenchRequest, corruption_s: float = 0.0) -> tuple[
         ("--corruption", corruption_s or None),
     ):
         if value is not None:
-            found += [option, str(value)]
+            words += [option, str(value)]
     for framework in request.frameworks:
-        found += ["--framework", framework]
-    return (*found, *["--same-math"] * request.same_math)
+        words += ["--framework", framework]
+    return (*words, *["--same-math"] * request.same_math)
 
 
 def collect(
@@ -78,9 +78,9 @@ def collect(
         if number >= plan.processes and settled(runs):
             break
         for sequential in rounds:
-            found = _round(plan, devices, request, workers, number, sequential=sequential)
-            runs.extend(found)
-            if was_interrupted(found) or all(run.result is None for run in found):
+            answered = _round(plan, devices, request, workers, number, sequential=sequential)
+            runs.extend(answered)
+            if was_interrupted(answered) or all(run.result is None for run in answered):
                 return tuple(runs)
     return tuple(runs)
 
@@ -181,49 +181,49 @@ def merged(runs: Sequence[ProcessRun]) -> BenchResult | None:
     results = list(first.values())
     environment = replace(
         results[0].environment,
-        gpus=tuple(gpu for one in results for gpu in one.environment.gpus),
-        rooflines=tuple(line for one in results for line in one.environment.rooflines),
-        duration_s=sum(one.environment.duration_s for one in answered),
+        gpus=tuple(gpu for item in results for gpu in item.environment.gpus),
+        rooflines=tuple(line for item in results for line in item.environment.rooflines),
+        duration_s=sum(item.environment.duration_s for item in answered),
     )
     medians = _process_times(runs)
     return replace(
         results[0],
         measurements=tuple(
             replace(row, process_times_s=medians.get((row.device, row_id(row)), ()))
-            for one in results
-            for row in one.measurements
+            for item in results
+            for row in item.measurements
         ),
-        comparisons=tuple(one for result in results for one in result.comparisons),
-        conclusions=tuple(one for result in results for one in result.conclusions),
-        corruption=tuple(check for one in answered for check in one.corruption),
+        comparisons=tuple(item for result in results for item in result.comparisons),
+        conclusions=tuple(item for result in results for item in result.conclusions),
+        corruption=tuple(check for item in answered for check in item.corruption),
         environment=environment,
         telemetry=_merged_telemetry(answered),
-        notes=tuple(dict.fromkeys(note for one in answered for note in one.notes)),
-        interrupted=was_interrupted(runs) or any(one.interrupted for one in answered),
+        notes=tuple(dict.fromkeys(note for item in answered for note in item.notes)),
+        interrupted=was_interrupted(runs) or any(item.interrupted for item in answered),
     )
 
 
 def _process_times(runs: Sequence[ProcessRun]) -> dict[tuple[str, str], tuple[float, ...]]:
     """Return the medians of each row's processes, those measured all at once if there are any."""
     chosen = [run for run in runs if run.together] or list(runs)
-    found: dict[tuple[str, str], tuple[float, ...]] = {}
+    times: dict[tuple[str, str], tuple[float, ...]] = {}
     for run in chosen:
         for row in run.rows:
             if row.time_s is not None and row.error is None:
                 key = (row.device, row_id(row))
-                found[key] = (*found.get(key, ()), row.time_s)
-    return found
+                times[key] = (*times.get(key, ()), row.time_s)
+    return times
 
 
 def _merged_telemetry(results: Sequence[BenchResult]) -> Telemetry | None:
     """Return each GPU's sensors over all processes, None if no GPU took part."""
-    parts = [one.telemetry for one in results if one.telemetry is not None]
-    found: dict[str, list[GpuTelemetry]] = {}
+    parts = [item.telemetry for item in results if item.telemetry is not None]
+    by_gpu: dict[str, list[GpuTelemetry]] = {}
     for part in parts:
         for gpu in part.gpus:
-            found.setdefault(gpu.uuid, []).append(gpu)
+            by_gpu.setdefault(gpu.uuid, []).append(gpu)
     # Only processes that read a GPU count; if none did, the reason is kept.
-    read = {uuid: [one for one in of if one.reading_count] or of for uuid, of in found.items()}
+    read = {uuid: [item for item in of if item.reading_count] or of for uuid, of in by_gpu.items()}
     if not parts:
         return None
     reason = next((part.unavailable for part in parts if part.unavailable is not None), None)
@@ -231,40 +231,40 @@ def _merged_telemetry(results: Sequence[BenchResult]) -> Telemetry | None:
     return Telemetry(gpus=gpus, unavailable=None if gpus else reason)
 
 
-def _merged_sensors(found: Sequence[GpuTelemetry]) -> GpuTelemetry:
+def _merged_sensors(parts: Sequence[GpuTelemetry]) -> GpuTelemetry:
     """Return one GPU's readings of several processes: extremes, sums, and the longest shares."""
-    energies_j = [one.energy_j for one in found if one.energy_j is not None]
+    energies_j = [part.energy_j for part in parts if part.energy_j is not None]
     errors: Counter[str] = Counter()
     limited: dict[str, float] = {}
     reasons: dict[str, float] = {}
-    for one in found:
-        errors.update(one.new_errors)
-        for name, seconds in one.limited_s.items():
+    for part in parts:
+        errors.update(part.new_errors)
+        for name, seconds in part.limited_s.items():
             limited[name] = limited.get(name, 0.0) + seconds
-        for name, share in one.reasons.items():
+        for name, share in part.reasons.items():
             reasons[name] = max(reasons.get(name, 0.0), share)
     return replace(
-        found[0],
-        reading_count=sum(one.reading_count for one in found),
-        clock_sm_mhz=_widest([one.clock_sm_mhz for one in found]),
-        clock_memory_mhz=_widest([one.clock_memory_mhz for one in found]),
-        power_w=_widest([one.power_w for one in found]),
-        temperature_c=_widest([one.temperature_c for one in found]),
+        parts[0],
+        reading_count=sum(part.reading_count for part in parts),
+        clock_sm_mhz=_widest([part.clock_sm_mhz for part in parts]),
+        clock_memory_mhz=_widest([part.clock_memory_mhz for part in parts]),
+        power_w=_widest([part.power_w for part in parts]),
+        temperature_c=_widest([part.temperature_c for part in parts]),
         reasons=reasons,
         limited_s=limited,
         energy_j=sum(energies_j) if energies_j else None,
         new_errors=dict(errors),
-        other_processes=tuple(sorted({pid for one in found for pid in one.other_processes})),
+        other_processes=tuple(sorted({pid for part in parts for pid in part.other_processes})),
     )
 
 
 def _widest(extents: Sequence[Extent | None]) -> Extent | None:
-    known = [one for one in extents if one is not None]
+    known = [item for item in extents if item is not None]
     if not known:
         return None
-    medians = sorted(one.median for one in known)
+    medians = sorted(item.median for item in known)
     return Extent(
-        low=min(one.low for one in known),
+        low=min(item.low for item in known),
         median=medians[len(medians) // 2],
-        high=max(one.high for one in known),
+        high=max(item.high for item in known),
     )

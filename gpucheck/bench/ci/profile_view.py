@@ -51,7 +51,7 @@ def _list(files: Sequence[ProfileFile]) -> Iterator[Block]:
     """Yield a table whose last column is wrapped."""
     longest = max((len(file.name or "?") for file in files), default=0)
     # The time that a profile measures one device for; the start comes on top.
-    times = ["?" if one.seconds is None else f"from {one.seconds:.0f} s" for one in files]
+    times = ["?" if item.seconds is None else f"from {item.seconds:.0f} s" for item in files]
     wide = max(map(len, [*times, "takes"]))
     yield Line("for", lead=f"{'name':<{longest}}  {'takes':<{wide}} ", style="dim")
     for file, time in zip(files, times, strict=True):
@@ -108,24 +108,24 @@ def _limits(limits: Sequence[Limit], view: View) -> Iterator[Block]:
         yield _rows(of_boards, view, names=[limit.id for limit in of_boards])
     else:
         for name, group in groupby(of_boards, key=lambda limit: limit.id):
-            found = list(group)
+            same = list(group)
             yield Line(name, style="bold")
-            yield _rows(found, view, names=[f"  {limit.board}" for limit in found])
+            yield _rows(same, view, names=[f"  {limit.board}" for limit in same])
     rest = [limit for limit in limits if limit.board is None]
     if rest:
         yield Gap()
         longest = max(len(limit.id) for limit in rest)
         for limit in rest:
-            what, why = _statement(limit)
-            yield Line(f"{what} {why}".rstrip(), lead=f"{limit.id:<{longest}} ")
+            text, why = _statement(limit)
+            yield Line(f"{text} {why}".rstrip(), lead=f"{limit.id:<{longest}} ")
 
 
 def _rows(limits: Sequence[Limit], view: View, *, names: Sequence[str]) -> Table:
     rows = []
     for name, limit in zip(names, limits, strict=True):
-        what, why = _statement(limit)
+        text, why = _statement(limit)
         below = (Line(limit.sentence, indent=4, style="dim"),)
-        rows.append(Row([name, what, why], below=below if view.verbosity > 0 and why else ()))
+        rows.append(Row([name, text, why], below=below if view.verbosity > 0 and why else ()))
     return Table([Column("")] * 3, rows, header=False)
 
 
@@ -134,11 +134,11 @@ def _statement(limit: Limit) -> tuple[str, str]:
     if limit.limit is None or limit.expected is None:
         return limit.sentence, ""
     side = "at least" if limit.direction is Direction.HIGHER else "at most"
-    what = f"{side} {number(limit.limit)} {limit.unit}"
+    text = f"{side} {number(limit.limit)} {limit.unit}"
     less = "less" if limit.direction is Direction.HIGHER else "more"
     margin = f"{less} {limit.tolerance_percent:g} %"
     if limit.peak is None or limit.percent_of_peak is None:
-        return what, f"({number(limit.expected)} {limit.unit} {margin})"
+        return text, f"({number(limit.expected)} {limit.unit} {margin})"
     share = 100 * limit.expected / limit.peak
     of_peak = f"{limit.percent_of_peak:.0f} % of {number(limit.peak)}"
-    return what, f"{of_peak} (good boards reach {share:.0f} %, {margin})"
+    return text, f"{of_peak} (good boards reach {share:.0f} %, {margin})"

@@ -72,8 +72,8 @@ _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
 def shipped() -> dict[str, Path]:
     """Return the built-in profiles by name."""
-    found = (sorted(folder.glob("*.toml")) for folder in _FOLDERS)
-    return {path.stem: path for path in next(filter(None, found), ())}
+    files = (sorted(folder.glob("*.toml")) for folder in _FOLDERS)
+    return {path.stem: path for path in next(filter(None, files), ())}
 
 
 def find_profile(text: str) -> Path:
@@ -133,15 +133,13 @@ def describe(path: Path) -> ProfileFile:
     """
     profile, reading = read_profile(path)
     problems = lint(profile, reading)
-    found = None if problems else profile
+    good = None if problems else profile
     return ProfileFile(
         path=str(path),
-        name=found.name if found else None,
-        version=found.version if found else None,
-        description=found.description if found else None,
-        seconds=found.run.processes * (found.run.seconds + found.run.corruption_s)
-        if found
-        else None,
+        name=good.name if good else None,
+        version=good.version if good else None,
+        description=good.description if good else None,
+        seconds=good.run.processes * (good.run.seconds + good.run.corruption_s) if good else None,
         problems=problems,
     )
 
@@ -197,7 +195,7 @@ def parse_profile(text: str, path: str) -> tuple[Profile, Problems]:
     match = _record(whole.table("match"), Match)
     origin = whole.table("provenance")
     texts = {key: origin.value(key, str) for key in origin.written}
-    found = Profile(
+    profile = Profile(
         **head,
         path=path,
         digest=hashlib.sha256(text.encode()).hexdigest(),
@@ -209,7 +207,7 @@ def parse_profile(text: str, path: str) -> tuple[Profile, Problems]:
         provenance={key: value for key, value in texts.items() if value},
     )
     whole.finish()
-    return found, problems
+    return profile, problems
 
 
 def _head(table: Table) -> dict[str, Any]:
@@ -218,23 +216,23 @@ def _head(table: Table) -> dict[str, Any]:
     if schema is not None and schema > SCHEMA:
         message = f"schema {schema} is newer than this gpucheck reads ({SCHEMA})"
         table.wrong("schema", "newer-schema", message, "use a newer gpucheck")
-    found = table.fields_of(Profile, but=("path", "digest"))
+    fields = table.fields_of(Profile, but=("path", "digest"))
     table.finish()
-    return {"name": "", "version": 0, "description": "", **found}
+    return {"name": "", "version": 0, "description": "", **fields}
 
 
 def _record(table: Table, kind: type[Record]) -> Record:
     """Return the record whose fields are the keys of a table."""
-    found = table.fields_of(kind)
+    fields = table.fields_of(kind)
     table.finish()
-    return kind(**found)
+    return kind(**fields)
 
 
 def _run(table: Table) -> RunPlan:
-    found = table.fields_of(RunPlan)
+    fields = table.fields_of(RunPlan)
     table.finish()
-    plain = RunPlan(**found)
-    if "max_processes" in found:
+    plain = RunPlan(**fields)
+    if "max_processes" in fields:
         return plain
     return replace(plain, max_processes=max(plain.max_processes, plain.processes))
 
@@ -251,7 +249,7 @@ def _check(table: Table) -> Check:
     # The share of the peak is one number, or a table with one for each board.
     is_by_board = isinstance(table.raw("percent_of_peak"), dict)
     other_shares = "percent_of_peak" if is_by_board else "percent_by_board"
-    found: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "id": "",
         "kernel": "",
         "dtype": "float32",
@@ -264,23 +262,23 @@ def _check(table: Table) -> Check:
         "line": table.source.line_of(table.name, "id"),
     }
     table.finish()
-    metric, kernel, dtype = found["metric"], found["kernel"], canonical(found["dtype"])
-    found.setdefault("direction", direction_of(metric))
-    found.setdefault("unit", default_unit(metric, kernel, dtype))
-    return Check(**{**found, "dtype": dtype})
+    metric, kernel, dtype = fields["metric"], fields["kernel"], canonical(fields["dtype"])
+    fields.setdefault("direction", direction_of(metric))
+    fields.setdefault("unit", default_unit(metric, kernel, dtype))
+    return Check(**{**fields, "dtype": dtype})
 
 
 def _parameters(table: Table) -> dict[str, Fact]:
     inner = table.table("parameters")
-    found: dict[str, Fact] = {}
+    parameters: dict[str, Fact] = {}
     for key in inner.written:
         value = inner.raw(key)
         if isinstance(value, bool) or not isinstance(value, str | int | float):
             message = f"{shown(key)} must be a string or a number"
             inner.wrong(key, "wrong-type", message, "write one")
         else:
-            found[key] = value
-    return found
+            parameters[key] = value
+    return parameters
 
 
 def _date(table: Table) -> str | None:
@@ -343,7 +341,7 @@ def lint(profile: Profile, problems: Problems) -> tuple[Problem, ...]:
     _lint_stragglers(profile, problems)
     _lint_throttling(profile, _note(problems, "stability.throttle_s"))
     _lint_checks(profile, problems)
-    return tuple(sorted(problems.found, key=lambda one: (one.line or 0, one.where)))
+    return tuple(sorted(problems.found, key=lambda item: (item.line or 0, item.where)))
 
 
 def _note(problems: Problems, table: str) -> _Note:
@@ -412,7 +410,7 @@ def _lint_checks(profile: Profile, problems: Problems) -> None:
         note = _note(problems, table)
         _lint_expectation(check, note)
         _lint_measured_rows(check, profile, note)
-        _lint_figure(check, note)
+        _lint_value(check, note)
         if _lint_kernel(check, note):
             _lint_framework(check, note)
             _lint_unit(check, note, is_written=(table, "unit") in problems.source.lines)
@@ -454,7 +452,7 @@ def _lint_measured_rows(check: Check, profile: Profile, note: _Note) -> None:
         note("together", "never-measured", message, mend)
 
 
-def _lint_figure(check: Check, note: _Note) -> None:
+def _lint_value(check: Check, note: _Note) -> None:
     """Check metric, direction, statistic and phase against each other."""
     if check.metric is Metric.FACT and check.fact is None:
         note("metric", "no-fact", "a fact needs a name", 'name it: fact = "accuracy"')

@@ -149,8 +149,8 @@ class Benchmark:
         """Return the gates with those of the figures that are too disturbed to be a baseline."""
         now = self.saved(runs)
         disturbed = tuple(disturbed_gates(now.series)) if now is not None else ()
-        found = {(one.id, one.device) for one in disturbed}
-        return (*(one for one in gates if (one.id, one.device) not in found), *disturbed)
+        places = {(gate.id, gate.device) for gate in disturbed}
+        return (*(gate for gate in gates if (gate.id, gate.device) not in places), *disturbed)
 
     def _changes(self, runs: Sequence[ProcessRun]) -> Sequence[Gate]:
         """Return the gates of the rows against the baseline, of the devices that take part."""
@@ -158,12 +158,12 @@ class Benchmark:
         if against is None or now is None:
             return ()
         files = (against.path, Path())
-        found = compare_runs(against.run, now, files=files, allowed=against.allowed)
+        comparison = compare_runs(against.run, now, files=files, allowed=against.allowed)
         uuids = {run.device: run.gpu_uuid for run in reversed(runs)}
         # A device that is only in the baseline was not requested.
         return [
             replace(gate_of_row(row), gpu_uuid=uuids[row.device])
-            for row in found.rows
+            for row in comparison.rows
             if row.device in uuids
         ]
 
@@ -208,13 +208,13 @@ def run_profile(
     topology = profile.inventory.nvlink_links is not None
     reading = probes.nvml(NvmlRequest(topology=topology))
     host = complete_host(probes.host(), reading)
-    found: Inventory | None = None
+    inventory: Inventory | None = None
     if profile.match.target is not Target.CPU:
         answer = take_inventory(probes, names_devices=True, topology=topology, reading=reading)
         if answer.exit_code is not ExitCode.OK or not isinstance(answer.result, Inventory):
             return answer._replace(result=None), None
-        found = answer.result
-    targets = worker_devices(devices, found.gpus if found is not None else ())
+        inventory = answer.result
+    targets = worker_devices(devices, inventory.gpus if inventory is not None else ())
     if not targets:
         failure = Failure(
             code="no-gpu",
@@ -227,7 +227,7 @@ def run_profile(
         request=request,
         devices=targets,
         time=probes.time(),
-        node=node_of(found, reading, {target.device for target in targets}),
+        node=node_of(inventory, reading, {target.device for target in targets}),
         host=host,
         reference=reference,
         is_kept=is_kept,
@@ -256,8 +256,8 @@ def run_request(
     if reference is not None:
         check_temperature(reference.run, request)
     on_gpus = set(request.devices) != {"cpu"}
-    found = take_inventory(probes, names_devices=on_gpus).result
-    gpus = found.gpus if isinstance(found, Inventory) else ()
+    inventory = take_inventory(probes, names_devices=on_gpus).result
+    gpus = inventory.gpus if isinstance(inventory, Inventory) else ()
     benchmark = Benchmark(
         profile=plan_of(request, processes, corruption_s, more=reference is not None),
         request=request,
@@ -312,11 +312,11 @@ def request_for(profile: Profile, frameworks: Sequence[str] = ()) -> BenchReques
     )
 
 
-def node_of(found: Inventory | None, reading: NvmlReading, devices: set[str]) -> Node:
+def node_of(inventory: Inventory | None, reading: NvmlReading, devices: set[str]) -> Node:
     """Return the GPUs that take part, with what only NVML knows about them."""
-    if found is None:
+    if inventory is None:
         return Node(driver_version=reading.driver_version)
-    seen = visible_gpus(found.gpus)
+    seen = visible_gpus(inventory.gpus)
     gpus = tuple(gpu for device, gpu in seen.items() if device in devices)
     return Node(
         gpus=gpus,
@@ -324,7 +324,7 @@ def node_of(found: Inventory | None, reading: NvmlReading, devices: set[str]) ->
         driver_version=reading.driver_version,
         pci_device_ids={gpu.index: gpu.pci_device_id for gpu in reading.gpus if gpu.pci_device_id},
         vgpus=frozenset(gpu.index for gpu in reading.gpus if gpu.virtualization == VGPU),
-        nvlink_links=_fewest_links(found.topology),
+        nvlink_links=_fewest_links(inventory.topology),
     )
 
 

@@ -93,7 +93,7 @@ class RunData:
     def corruption(self) -> tuple[Corruption, ...]:
         """Return the corruption checks of every process."""
         results = (run.result for run in self.runs if run.result is not None)
-        return tuple(one for result in results for one in result.corruption)
+        return tuple(item for result in results for item in result.corruption)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +123,7 @@ class MetricValues:
             return self
         values = self.values[process - 1 :]
         doubts = tuple(
-            replace(one, processes=min(one.processes, len(values))) for one in self.doubts
+            replace(item, processes=min(item.processes, len(values))) for item in self.doubts
         )
         return replace(self, values=values, doubts=doubts)
 
@@ -143,9 +143,9 @@ def metric_values(check: Check, device: str, runs: Sequence[ProcessRun]) -> Metr
     own = [run for run in runs if run.device == device]
     # A single device is alone and together at once.
     own = [run for run in own if run.together is check.together] or own
-    found = [_rows_by_key(check, run) for run in own]
-    chosen = _chosen(found)
-    picked = [rows[chosen] for rows in found if chosen in rows] if chosen is not None else []
+    keyed = [_rows_by_key(check, run) for run in own]
+    chosen = _chosen(keyed)
+    picked = [rows[chosen] for rows in keyed if chosen in rows] if chosen is not None else []
     valued = [(row, value) for row in picked if (value := value_of(check, row)) is not None]
     results = [run.result for run in own if run.result is not None]
     gpus = [gpu for result in results for gpu in result.environment.gpus]
@@ -167,13 +167,13 @@ def metric_values(check: Check, device: str, runs: Sequence[ProcessRun]) -> Metr
 
 def doubts_of(rows: Sequence[Measurement]) -> tuple[CarriedDoubt, ...]:
     """Return the doubts of one figure's rows and how many carry each, those of most rows first."""
-    found: dict[str, list[Doubt]] = {}
+    by_code: dict[str, list[Doubt]] = {}
     for row in rows:
         for doubt in row.doubts:
             if needs_host(row, row.facts) or doubt.code != "host-busy":
-                found.setdefault(doubt.code, []).append(doubt)
-    carried = [CarriedDoubt(doubt=of[0], processes=len(of)) for of in found.values()]
-    return tuple(sorted(carried, key=lambda one: -one.processes))
+                by_code.setdefault(doubt.code, []).append(doubt)
+    carried = [CarriedDoubt(doubt=of[0], processes=len(of)) for of in by_code.values()]
+    return tuple(sorted(carried, key=lambda item: -item.processes))
 
 
 def _rows_by_key(check: Check, run: ProcessRun) -> Mapping[str, Measurement]:
@@ -217,9 +217,9 @@ def _is_made_by(check: Check, row: Measurement) -> bool:
     return row.framework.name == check.framework and check.form in (None, row.framework.form)
 
 
-def _chosen(found: Sequence[Mapping[str, Measurement]]) -> str | None:
+def _chosen(runs: Sequence[Mapping[str, Measurement]]) -> str | None:
     """Return the row that all processes are compared in, None if there is none."""
-    every = [(key, row) for rows in found for key, row in rows.items()]
+    every = [(key, row) for rows in runs for key, row in rows.items()]
     if not every:
         return None
     times: dict[str, list[float]] = {}
@@ -273,12 +273,12 @@ def _seconds(check: Check, row: Measurement, *, slow: bool) -> float | None:
 
 def _failures(check: Check, runs: Sequence[ProcessRun]) -> list[Failure]:
     """Return why processes and rows gave no figure, each reason once."""
-    found: dict[Failure, None] = {}
+    failures: dict[Failure, None] = {}
     for run in runs:
         if run.result is None and run.failure is not None:
-            found[run.failure] = None
+            failures[run.failure] = None
         for row in run.rows:
-            what = (row.kernel, row.dtype.format)
-            if row.error and what == (check.kernel, check.dtype) and _is_made_by(check, row):
-                found[row.error] = None
-    return list(found)
+            work = (row.kernel, row.dtype.format)
+            if row.error and work == (check.kernel, check.dtype) and _is_made_by(check, row):
+                failures[row.error] = None
+    return list(failures)

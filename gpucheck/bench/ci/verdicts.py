@@ -136,7 +136,7 @@ def _gate_verdict(gate: Gate) -> Verdict:
         gpu_uuid=gate.gpu_uuid,
         class_=gate.class_.value if gate.class_ else None,
         values=tuple(figures),
-        lines=(*(f"{one.source}: {one.value}" for one in gate.evidence), *steps),
+        lines=(*(f"{item.source}: {item.value}" for item in gate.evidence), *steps),
     )
 
 
@@ -155,8 +155,8 @@ def _row_verdicts(rows: Sequence[Measurement]) -> Iterator[Verdict]:
     for row in rows:
         shape = "x".join(str(edge) for edge in row.shape)
         made_by = row.framework.text if row.framework is not None else ""
-        what = (row.kernel, made_by, row.variant, row.dtype.math_mode)
-        parts = (*what, shape, spoken(row.scope.value))
+        work = (row.kernel, made_by, row.variant, row.dtype.math_mode)
+        parts = (*work, shape, spoken(row.scope.value))
         check = " ".join(part for part in parts if part)
         kind, message = Kind.PASS, "verified"
         if row.error is not None:
@@ -231,8 +231,8 @@ def spoken(check: str) -> str:
     parts = check.removeprefix("burn.").split("/")
     if len(parts) > 1 and not any(map(_SHAPE.fullmatch, parts)):
         return check  # a name of the user's
-    what, parts = made_by(parts)
-    parts = [*parts[:1], *what, *parts[1:]]
+    name, parts = made_by(parts)
+    parts = [*parts[:1], *name, *parts[1:]]
     return " ".join(word for part in parts if (word := _WORDS.get(part, part)))
 
 

@@ -77,13 +77,13 @@ def row_names(ids: Iterable[str]) -> dict[str, str]:
 
 def _name(parts: Sequence[str], shapes: Mapping[str, set[str]]) -> str:
     kernel, variant, dtype, shape, *more = parts
-    what, more = made_by(more)
+    maker, more = made_by(more)
     variant = variant_text(kernel, variant)
     words = [
         kernel,
         dtype,
-        *what,
-        *([] if what and variant == kernel else [variant]),
+        *maker,
+        *([] if maker and variant == kernel else [variant]),
     ]
     size = [shape] if len(shapes[kernel]) > 1 else []
     images = "1 image" if shape == "1" else f"{shape} images"
@@ -94,12 +94,12 @@ def _name(parts: Sequence[str], shapes: Mapping[str, set[str]]) -> str:
     else:
         words, size = [*words, *size], []
     words += ["with transfers"] if Scope.END_TO_END in more else []
-    others = (_THREADS.sub(_threads, one) for one in more if one != Scope.END_TO_END)
+    others = (_THREADS.sub(_threads, part) for part in more if part != Scope.END_TO_END)
     return ", ".join([" ".join(words), *size, *others])
 
 
-def _threads(found: re.Match[str]) -> str:
-    return "1 thread" if found[1] == "1" else f"{found[1]} threads"
+def _threads(match: re.Match[str]) -> str:
+    return "1 thread" if match[1] == "1" else f"{match[1]} threads"
 
 
 def change_table(changes: Sequence[Gate]) -> Table:
@@ -108,33 +108,33 @@ def change_table(changes: Sequence[Gate]) -> Table:
     A change is a gate whose expectation is the earlier run's figure. What is allowed has a column
     where it differs; else the verdict says it.
     """
-    names = row_names(one.id for one in changes)
+    names = row_names(gate.id for gate in changes)
     alike = _tolerance(changes) is not None
     headings = ["before", "now", "change", "90 % interval", *([] if alike else ["allowed"])]
     columns = [Column("device"), Column("row"), *(Column(name, right=True) for name in headings)]
-    return Table(columns, [_row(one, names[one.id], alike=alike) for one in changes], 1, names=2)
+    return Table(columns, [_row(gate, names[gate.id], alike=alike) for gate in changes], 1, names=2)
 
 
-def _row(one: Gate, name: str, *, alike: bool) -> Row:
-    status, style = STATUSES[one.status]
+def _row(gate: Gate, name: str, *, alike: bool) -> Row:
+    status, style = STATUSES[gate.status]
     sign, _, color = MARKS[status]
-    before = "none" if one.expected is None else figure(one.expected, one.unit)
-    now = "none" if one.measured is None else figure(one.measured, one.unit)
+    before = "none" if gate.expected is None else figure(gate.expected, gate.unit)
+    now = "none" if gate.measured is None else figure(gate.measured, gate.unit)
     number, _, unit = before.rpartition(" ")
     # A unit that both have stands once.
     before = number if number and now.endswith(f" {unit}") else before
     change = interval = "?"
-    if one.expected and one.measured is not None:
-        change = f"{signed(100 * (one.measured / one.expected - 1))} %"
-    if one.expected and one.interval is not None:
-        low, high = (100 * (end / one.expected - 1) for end in one.interval)
+    if gate.expected and gate.measured is not None:
+        change = f"{signed(100 * (gate.measured / gate.expected - 1))} %"
+    if gate.expected and gate.interval is not None:
+        low, high = (100 * (end / gate.expected - 1) for end in gate.interval)
         most = signed(high) if high < _WIDE_PERCENT else f"over +{_WIDE_PERCENT}"
         interval = f"{signed(low)} to {most} %"
-    cells: list[Inline] = [(Span(f"{sign} ", color), Span(one.device)), name, before, now]
+    cells: list[Inline] = [(Span(f"{sign} ", color), Span(gate.device)), name, before, now]
     cells += [change, interval]
     if not alike:
-        worse = "-" if one.direction is Direction.HIGHER else "+"
-        percent = one.tolerance_percent
+        worse = "-" if gate.direction is Direction.HIGHER else "+"
+        percent = gate.tolerance_percent
         cells.append("" if percent is None else f"{worse}{percent:g} %")
     return Row(cells, style=style)
 
@@ -164,8 +164,8 @@ def about(run: BaselineUse | ComparedRun) -> str:
 def change_verdict(changes: Sequence[Gate], against: BaselineUse | ComparedRun) -> str:
     """Return what the changes amount to, in one sentence."""
     where, tolerance, rows = about(against), _tolerance(changes), count_of(len(changes), "row")
-    failed = sum(one.status is GateStatus.FAIL for one in changes)
-    undecided = sum(one.status is GateStatus.INCONCLUSIVE for one in changes)
+    failed = sum(gate.status is GateStatus.FAIL for gate in changes)
+    undecided = sum(gate.status is GateStatus.INCONCLUSIVE for gate in changes)
     if failed:
         by = (
             "slower by more than is allowed"
@@ -183,8 +183,8 @@ def change_verdict(changes: Sequence[Gate], against: BaselineUse | ComparedRun) 
 
 def _tolerance(changes: Sequence[Gate]) -> float | None:
     """Return how many percent every row may lose, None if they differ in that."""
-    found = {one.tolerance_percent for one in changes}
-    return next(iter(found)) if len(found) == 1 else None
+    tolerances = {gate.tolerance_percent for gate in changes}
+    return next(iter(tolerances)) if len(tolerances) == 1 else None
 
 
 # ------------------------------------------------------------------------------------ compare
@@ -192,16 +192,16 @@ def _tolerance(changes: Sequence[Gate]) -> float | None:
 
 def blocks(report: Report, view: View) -> Iterator[Block]:
     """Yield both runs, the verdict, the changes, and what is wrong with them."""
-    found = report.result
-    if not isinstance(found, RunComparison):
-        raise TypeError(type(found).__name__)
+    comparison = report.result
+    if not isinstance(comparison, RunComparison):
+        raise TypeError(type(comparison).__name__)
     if view.verbosity >= 0:
-        yield Head((_run("before", found.first), _run("now", found.second)))
+        yield Head((_run("before", comparison.first), _run("now", comparison.second)))
         yield Gap()
-    gates = list(map(gate_of_row, found.rows))
-    compared = any(row.first_count and row.second_count for row in found.rows)
+    gates = list(map(gate_of_row, comparison.rows))
+    compared = any(row.first_count and row.second_count for row in comparison.rows)
     if compared:
-        yield verdict_line(report, gates, change_verdict(gates, found.first))
+        yield verdict_line(report, gates, change_verdict(gates, comparison.first))
         yield Gap()
         yield change_table(gates)
         yield Gap()
@@ -211,7 +211,7 @@ def blocks(report: Report, view: View) -> Iterator[Block]:
         yield verdict_line(report, gates, failure.message if failure else "no row in common")
         yield from remedies(failure.remedy if failure else (), indent=2)
         yield Gap()
-    yield from _differences(found, every=view.verbosity > 0 or not compared)
+    yield from _differences(comparison, every=view.verbosity > 0 or not compared)
 
 
 def shown_codes(report: Report) -> Collection[str]:
@@ -224,14 +224,14 @@ def _run(which: str, run: ComparedRun) -> str:
     return f"{which}: {about(run)} of {', '.join(more)}"
 
 
-def _differences(found: RunComparison, *, every: bool) -> Iterator[Block]:
+def _differences(comparison: RunComparison, *, every: bool) -> Iterator[Block]:
     """Yield the keys that differ; the reasons of undecided rows name those that forbid."""
     by_text: dict[str, list[str]] = {}
-    for device, texts in found.differences.items():
+    for device, texts in comparison.differences.items():
         for text in texts:
             by_text.setdefault(text, []).append(device)
     for text, devices in by_text.items():
-        allowed = text.partition(":")[0] in found.allowed
+        allowed = text.partition(":")[0] in comparison.allowed
         if allowed or every:
             where = f"{devices_text(devices)} differs in {text}"
             yield Line(f"{where} (allowed)" if allowed else where, style="dim")
@@ -366,7 +366,7 @@ def _is_loud(gate: Gate) -> bool:
 
 def _is_interruption(gate: Gate) -> bool:
     """Return whether a gate says only that processes were interrupted."""
-    return bool(gate.evidence) and {one.source for one in gate.evidence} == {WORKER_INTERRUPTED}
+    return bool(gate.evidence) and {item.source for item in gate.evidence} == {WORKER_INTERRUPTED}
 
 
 def _is_warning(gate: Gate) -> bool:
@@ -398,7 +398,7 @@ def _gate_details(gates: Sequence[Gate], view: View) -> Iterator[Block]:
         more = [gate for alike in reasons[most:] for gate in alike]
         yield Line(f"{len(more)} more: add -v", indent=2, style="dim")
     if view.verbosity >= 0 and first.evidence:
-        seen = ", ".join(f"{one.source} {one.value}" for one in first.evidence)
+        seen = ", ".join(f"{item.source} {item.value}" for item in first.evidence)
         yield Line(seen, lead="seen", indent=_INDENT, style="dim")
     for gate in gates if view.verbosity > 0 else ():
         if gate.values:
@@ -409,20 +409,20 @@ def _gate_details(gates: Sequence[Gate], view: View) -> Iterator[Block]:
 
 def _steps(gates: Sequence[Gate]) -> tuple[str, ...]:
     """Return what to do, one thing a step, and each once."""
-    steps = (one for gate in gates for step in gate.next for one in step.split("; "))
+    steps = (part for gate in gates for step in gate.next for part in step.split("; "))
     return tuple(dict.fromkeys(steps))
 
 
 def touched(gates: Sequence[Gate]) -> str:
     """Return the checks and devices of gates: "copy, matmul on gpu:0-7"."""
     names = row_names(gate.id for gate in gates)
-    devices = [(names[found[0].id], found) for found in _alike(gates, lambda gate: gate.id)]
+    devices = [(names[group[0].id], group) for group in _alike(gates, lambda gate: gate.id)]
     where: dict[str, list[str]] = {}
-    for name, found in devices:
-        where.setdefault(devices_text(gate.device for gate in found), []).append(name)
+    for name, group in devices:
+        where.setdefault(devices_text(gate.device for gate in group), []).append(name)
     return "; ".join(
-        f"{('; ' if any(', ' in name for name in found) else ', ').join(found)} on {text}"
-        for text, found in where.items()
+        f"{('; ' if any(', ' in name for name in group) else ', ').join(group)} on {text}"
+        for text, group in where.items()
     )
 
 

@@ -63,12 +63,12 @@ class Batch(TrainingKernel):
 
     def conclude(self, rows: Sequence[Measurement]) -> Sequence[Conclusion]:
         """Return each device's knee."""
-        found = []
+        conclusions = []
         for device in dict.fromkeys(row.device for row in rows):
             points = {row.shape[0]: row for row in rows if row.device == device and row.throughput}
             if len(points) > 1:
-                found.append(_knee(points))
-        return found
+                conclusions.append(_knee(points))
+        return conclusions
 
 
 def batch_sizes(largest: int, mode: BenchMode) -> list[int]:

@@ -51,7 +51,7 @@ class Launch(Kernel):
 
     def conclude(self, rows: Sequence[Measurement]) -> Sequence[Conclusion]:
         """Return the host's share of each launch."""
-        found = []
+        conclusions = []
         for device in dict.fromkeys(row.device for row in rows):
             here = {row.variant: row for row in rows if row.device == device and row.time_s}
             if "stream" in here and "graph" in here:
@@ -60,10 +60,10 @@ class Launch(Kernel):
                     f"{device}: launching from Python adds {1e6 * added_s:.1f} us to "
                     "each kernel compared with a CUDA graph"
                 )
-                found.append(
+                conclusions.append(
                     Conclusion.of(here["stream"], "launch-overhead", sentence, overhead_s=added_s)
                 )
-        return found
+        return conclusions
 
 
 class LaunchCase(Case):

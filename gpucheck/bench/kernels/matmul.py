@@ -400,10 +400,10 @@ def verify_product(
     name = f"matmul-reference-{order.shape}-{order.dtype}-{transposed}-{width}"
     expected = order.data.keep(name, lambda: _reference(order, transposed, width))
     weights = block_weights(order.shape[2])
-    found = np.concatenate(
+    products = np.concatenate(
         [sums_over_columns(block, weights, width) for _, block in _blocks(out, form.output)]
     )
-    difference = found - expected
+    difference = products - expected
     if fast_accumulation:
         difference += _even_cut(difference, expected, order.shape[1]) * expected
     # A product of zeros has no typical size: then the deviation itself is the error.

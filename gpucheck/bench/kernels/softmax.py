@@ -117,11 +117,11 @@ class Softmax(Kernel):
     def host_bytes(self, shape: tuple[int, ...], dtype: str, gpu_count: int) -> int:
         """Return input, outputs, what the naive version keeps, each GPU's pinned copies."""
         rows, columns = shape
-        one = 4 * rows * columns
+        array_bytes = 4 * rows * columns
         stored = FORMATS[dtype].itemsize * rows * columns
-        pinned = gpu_count * (2 * pinned_bytes(stored) + one)
+        pinned = gpu_count * (2 * pinned_bytes(stored) + array_bytes)
         checked = 4 * 8 * min(rows, _SUMMED_ROWS) * columns + 16 * rows * block_count(columns)
-        return (1 + 3 + 2) * one + pinned + checked
+        return (1 + 3 + 2) * array_bytes + pinned + checked
 
     def device_bytes(self, shape: tuple[int, ...], dtype: str) -> int:
         """Return three sets of buffers, one for each case, and the plain version's temporaries."""
@@ -129,8 +129,8 @@ class Softmax(Kernel):
 
     def faster_cpu(self) -> str | None:
         """Return how to get the compiled version, if it is missing."""
-        found = compiled_rows()
-        return found if isinstance(found, str) else None
+        compiled = compiled_rows()
+        return compiled if isinstance(compiled, str) else None
 
     def cpu_cases(self, order: CaseOrder) -> Sequence[Case]:
         """Return the best version with all threads and with one, and the plain one.
@@ -507,7 +507,7 @@ def verify_softmax(
     sums, sizes = right or right_sums(source, temperature, dtype)
     weights, width = block_weights(source.shape[1]), block_width(source.shape[1])
     parts = (out[low : low + _SUMMED_ROWS] for low in range(0, len(out), _SUMMED_ROWS))
-    found = np.concatenate(
+    values = np.concatenate(
         [
             sums_over_columns(decode(part, dtype).astype(np.float64), weights, width)
             for part in parts
@@ -517,7 +517,7 @@ def verify_softmax(
     # Below its normal numbers float16 has a fixed step; numbers of long rows lie there.
     step = _FLOAT16_HALF_STEP if dtype == "float16" else 0.0
     least = 3 * step * math.sqrt(width) / bound
-    worst = float(np.max(np.abs(found - sums) / (sizes + least)))
+    worst = float(np.max(np.abs(values - sums) / (sizes + least)))
     return Verified.of(
         worst, bound=bound, reference="float64, weighted sums over blocks of every row"
     )

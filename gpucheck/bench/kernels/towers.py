@@ -70,10 +70,10 @@ class Towers(TrainingKernel):
     def gpu_cases(self, order: CaseOrder, gpu: GpuDevice) -> Sequence[Case]:
         """Return this GPU alone; for the first GPU also all at once, or the simulated towers."""
         count = len(order.gpus)
-        both = one, many = self._plans(order, count if count > 1 else order.request.towers)
+        both = single, many = self._plans(order, count if count > 1 else order.request.towers)
         if count == 1:
             return [GpuTraining(order, plan, gpu, _name(plan.towers), fused=True) for plan in both]
-        cases = [MultiGpuTraining(order, one, [gpu], _name(1), fused=True)]
+        cases = [MultiGpuTraining(order, single, [gpu], _name(1), fused=True)]
         if gpu is order.gpus[0]:
             cases.append(MultiGpuTraining(order, many, order.gpus, _name(many.towers), fused=True))
         return cases

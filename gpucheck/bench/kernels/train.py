@@ -80,12 +80,12 @@ class Train(TrainingKernel):
 
     def conclude(self, rows: Sequence[Measurement]) -> Sequence[Conclusion]:
         """Return each device's accuracy, and the images that it was trained on."""
-        found: dict[str, Conclusion] = {}
+        conclusions: dict[str, Conclusion] = {}
         for row in rows:
             accuracy = row.facts.get("accuracy")
-            if isinstance(accuracy, float) and row.device not in found:
-                found[row.device] = _learnt(row, accuracy)
-        return list(found.values())
+            if isinstance(accuracy, float) and row.device not in conclusions:
+                conclusions[row.device] = _learnt(row, accuracy)
+        return list(conclusions.values())
 
 
 def _learnt(row: Measurement, accuracy: float) -> Conclusion:

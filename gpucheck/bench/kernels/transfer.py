@@ -48,8 +48,8 @@ class Transfer(Kernel):
 
     def host_bytes(self, shape: tuple[int, ...], dtype: str, gpu_count: int) -> int:
         """Return the source, and a pinned and a pageable pair for each GPU."""
-        one = 4 * math.prod(shape)
-        return one * (1 + 3 * gpu_count) + gpu_count * 2 * pinned_bytes(one) + 1
+        array_bytes = 4 * math.prod(shape)
+        return array_bytes * (1 + 3 * gpu_count) + gpu_count * 2 * pinned_bytes(array_bytes) + 1
 
     def device_bytes(self, shape: tuple[int, ...], dtype: str) -> int:
         """Return two arrays for each case of the largest size, and as much for smaller sizes."""
@@ -65,7 +65,7 @@ class Transfer(Kernel):
 
     def conclude(self, rows: Sequence[Measurement]) -> Sequence[Conclusion]:
         """Fit each direction's pinned times to latency + bytes / bandwidth."""
-        found: list[Conclusion] = []
+        conclusions: list[Conclusion] = []
         for device in dict.fromkeys(row.device for row in rows):
             for way in _WAYS[:2]:
                 points = [
@@ -74,17 +74,17 @@ class Transfer(Kernel):
                     if row.device == device and row.variant == f"{way}-pinned"
                     if row.bytes_moved and row.time_s
                 ]
-                found.extend(_fitted(device, way, points))
-        return found
+                conclusions.extend(_fitted(device, way, points))
+        return conclusions
 
 
 def sweep_counts(largest: int, mode: BenchMode) -> list[int]:
     """Return the sweep's numbers of elements, smallest first, all below the largest."""
-    factor, count, found = _SWEEP_FACTORS[mode], _SMALLEST_BYTES // 4, []
+    factor, count, counts = _SWEEP_FACTORS[mode], _SMALLEST_BYTES // 4, []
     while factor and count < largest:
-        found.append(count)
+        counts.append(count)
         count *= factor
-    return found
+    return counts
 
 
 def fit_line(points: Sequence[tuple[float, float]]) -> tuple[float, float] | None:
@@ -201,8 +201,8 @@ class TransferCase(EventCase):
             arrived.append(self._gpu.download(self._device[1]))
         if self._way != "to-gpu":
             arrived.append(self._host[1])
-        found = [verify_copy(self._source(), copy) for copy in arrived]
-        return max(found, key=lambda one: one.error or 0.0)
+        results = [verify_copy(self._source(), copy) for copy in arrived]
+        return max(results, key=lambda item: item.error or 0.0)
 
     def release(self) -> None:
         """Release the memory."""

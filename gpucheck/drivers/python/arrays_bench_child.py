@@ -63,8 +63,8 @@ class Backend:
         try:
             from cupy_backends.cuda.libs import cublas
 
-            found = cublas.getVersion(self.cupy.cuda.device.get_cublas_handle())
-            libraries["cuBLAS"] = str(found)
+            cublas_version = cublas.getVersion(self.cupy.cuda.device.get_cublas_handle())
+            libraries["cuBLAS"] = str(cublas_version)
         except Exception:
             libraries["cuBLAS"] = ""
         gpus = []
@@ -116,9 +116,9 @@ class Backend:
     def pinned(self, array: Any) -> Any:
         """Return a copy of an array in page-locked memory."""
         memory = self.cupy.cuda.alloc_pinned_memory(array.nbytes)
-        found = numpy.frombuffer(memory, dtype=array.dtype, count=array.size).reshape(array.shape)
-        found[...] = array
-        return found
+        copy = numpy.frombuffer(memory, dtype=array.dtype, count=array.size).reshape(array.shape)
+        copy[...] = array
+        return copy
 
     def synchronize(self) -> None:
         """Wait for the GPU."""

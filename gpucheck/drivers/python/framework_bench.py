@@ -306,10 +306,10 @@ def framework_environment(
     none of it free. A GPU that is not asked for stays hidden.
     """
     threads = str(settings.threads)
-    found = user_environment(environment)
+    variables = user_environment(environment)
     counts = ("OMP", "MKL", "OPENBLAS", "BLIS", "NUMEXPR")
-    found |= {f"{name}_NUM_THREADS": threads for name in counts}
-    found |= {
+    variables |= {f"{name}_NUM_THREADS": threads for name in counts}
+    variables |= {
         "TF_NUM_INTRAOP_THREADS": threads,
         "TF_NUM_INTEROP_THREADS": "1",
         "TF_FORCE_GPU_ALLOW_GROWTH": "true",
@@ -321,22 +321,22 @@ def framework_environment(
         # Compile in the process itself: no pool of compilers stays behind.
         "TORCHINDUCTOR_COMPILE_THREADS": "1",
     }
-    found.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
+    variables.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
     if settings.folder is not None:
         # PyTorch keeps compiled headers in the folder for temporary files, whatever its cache is.
-        found["TMPDIR"] = found["TORCHINDUCTOR_CACHE_DIR"] = settings.folder
-        found["TRITON_CACHE_DIR"] = settings.folder + "/triton"
+        variables["TMPDIR"] = variables["TORCHINDUCTOR_CACHE_DIR"] = settings.folder
+        variables["TRITON_CACHE_DIR"] = settings.folder + "/triton"
     # It would choose one of both for every array.
-    found.pop("JAX_PLATFORM_NAME", None)
+    variables.pop("JAX_PLATFORM_NAME", None)
     if settings.gpu:
         # "cuda" alone would leave out the processor, "cpu" alone the GPU.
-        found.pop("JAX_PLATFORMS", None)
+        variables.pop("JAX_PLATFORMS", None)
         if settings.gpu_uuids:
             # TensorFlow and JAX start on every GPU that they see, even to use one.
-            found["CUDA_VISIBLE_DEVICES"] = ",".join(settings.gpu_uuids)
+            variables["CUDA_VISIBLE_DEVICES"] = ",".join(settings.gpu_uuids)
     else:
-        found |= {"CUDA_VISIBLE_DEVICES": "-1", "JAX_PLATFORMS": "cpu"}
-    return found
+        variables |= {"CUDA_VISIBLE_DEVICES": "-1", "JAX_PLATFORMS": "cpu"}
+    return variables
 
 
 class CompiledFolder:

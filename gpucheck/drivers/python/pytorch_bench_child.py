@@ -41,9 +41,9 @@ class Backend:
         """Return the version, the build, the libraries, the threads and the arithmetic."""
         shown = torch.__config__.show()
         libraries = {}
-        found = re.search(r"Intel\(R\) MKL-DNN v([0-9.]+)|oneDNN v([0-9.]+)", shown)
+        match = re.search(r"Intel\(R\) MKL-DNN v([0-9.]+)|oneDNN v([0-9.]+)", shown)
         if torch.backends.mkldnn.is_available():
-            libraries["oneDNN"] = (found.group(1) or found.group(2)) if found else ""
+            libraries["oneDNN"] = (match.group(1) or match.group(2)) if match else ""
         mkl = re.search(r"Math Kernel Library Version ([0-9.]+)", shown)
         blas = re.search(r"BLAS_INFO=([^,]+)", shown)
         if torch.version.cuda and self._gpu and torch.cuda.is_available():
@@ -69,19 +69,19 @@ class Backend:
         """Return name and UUID of each GPU that PyTorch sees, in its own order."""
         if not (self._gpu and torch.cuda.is_available()):
             return []
-        found = []
+        gpus = []
         for number in range(torch.cuda.device_count()):
             known = torch.cuda.get_device_properties(number)
             uuid = getattr(known, "uuid", None)
-            found.append({"name": str(known.name), "uuid": str(uuid) if uuid else None})
-        return found
+            gpus.append({"name": str(known.name), "uuid": str(uuid) if uuid else None})
+        return gpus
 
     def _settings(self) -> dict[str, str]:
-        found = {name: str(value) for name, value in self._math().items()}
+        settings = {name: str(value) for name, value in self._math().items()}
         precision = getattr(torch, "get_float32_matmul_precision", None)
         if precision is not None:
-            found["float32_matmul_precision"] = str(precision())
-        return found
+            settings["float32_matmul_precision"] = str(precision())
+        return settings
 
     def _math(self) -> dict[str, Any]:
         matmul = torch.backends.cuda.matmul

@@ -293,7 +293,7 @@ def cap_providers(
         if CUDA_PROVIDER not in available:
             return providers, provider_options
         providers, provider_options = list(available), None  # the default
-    pairs = [(each, {}) if isinstance(each, str) else tuple(each) for each in providers]
+    pairs = [(item, {}) if isinstance(item, str) else tuple(item) for item in providers]
     if provider_options:
         names = [name for name, _ in pairs]
         same = len(names) == len(provider_options)  # else onnxruntime reports what is wrong
@@ -390,7 +390,7 @@ def install(read: Callable[[], Limit]) -> None:
 
 def uninstall() -> None:
     """Remove our finders."""
-    sys.meta_path[:] = [each for each in sys.meta_path if not isinstance(each, Finder)]
+    sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, Finder)]
 
 
 def read_environment() -> Limit:

@@ -101,5 +101,5 @@ def code_lines(sizes: Sequence[int], plan: MemoryLimit) -> list[str]:
                 f'os.environ["{name}"] = "{plan.environment[name]}"',
                 "import jax",
             ]
-    reason = next((each.reason for each in plan.mechanisms if each.framework == "jax"), "")
+    reason = next((item.reason for item in plan.mechanisms if item.framework == "jax"), "")
     raise WrongUseError(code="limit-unknown", message=f"JAX cannot be limited here: {reason}.")

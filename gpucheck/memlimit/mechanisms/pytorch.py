@@ -83,8 +83,8 @@ def _obstacle(inputs: PlanInput, theirs: str) -> str | None:
     version = inputs.version("torch")
     if version is None:
         return f"the version of PyTorch is unknown, and before {since} the key is fatal"
-    found = _VERSION.match(version)
-    if found is None or (int(found[1]), int(found[2])) < TORCH_KEY_SINCE:
+    match = _VERSION.match(version)
+    if match is None or (int(match[1]), int(match[2])) < TORCH_KEY_SINCE:
         return f"the key is fatal to PyTorch {shown(version)}; {since} is the first to know it"
     return None
 
@@ -96,8 +96,8 @@ def _code_setting(inputs: PlanInput, *, needed: bool) -> Setting:
     if TORCH_UNCACHED in inputs.environment:
         reason = _NO_ALLOCATOR
     elif value is not None:
-        each = "for device in range(torch.cuda.device_count())"
-        line = f"{each}: torch.cuda.set_per_process_memory_fraction({value}, device)"
+        loop = "for device in range(torch.cuda.device_count())"
+        line = f"{loop}: torch.cuda.set_per_process_memory_fraction({value}, device)"
         reason = "at the first use of a GPU, with a context on each visible one"
     setting = code_setting(
         inputs, "torch", "set_per_process_memory_fraction", line, reason, framework="pytorch"

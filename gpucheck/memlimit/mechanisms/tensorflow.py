@@ -67,8 +67,8 @@ def _environment_setting(inputs: PlanInput) -> Setting:
     if not all(ours in fitting for fitting in ranges):
         return _set(inputs, None, "no single number leaves the right amount free on each GPU")
     if inherited:
-        what = "leaves less" if theirs is not None and theirs < ours else "TensorFlow ignores here"
-        return _set(inputs, str(ours), f"replaces {shown(inherited)}, which {what}")
+        why = "leaves less" if theirs is not None and theirs < ours else "TensorFlow ignores here"
+        return _set(inputs, str(ours), f"replaces {shown(inherited)}, which {why}")
     reason = (
         "the MiB to leave of what is free now, so a program that starts meanwhile shifts the limit;"
         " overrides a Session's per_process_gpu_memory_fraction"
