@@ -193,7 +193,9 @@ class CappedRun:
             raise self._refused(failure, self._record.folder)
         for uuid, reading in self._session.limits(group, wanted, deadline_s=ANSWER_S).items():
             if reading.hard_bytes is None or reading.hard_bytes > self._limits[uuid] + _BLOCK_BYTES:
-                reason = reading.failure.message if reading.failure else f"it reads {reading.hard_bytes}"
+                reason = (
+                    reading.failure.message if reading.failure else f"it reads {reading.hard_bytes}"
+                )
                 message = f"The limit on {uuid} was set, but cannot be read back: {reason}."
                 raise BadAnswerError(code="hard-limit-not-read-back", message=message)
         if (self._record.folder / "dmem.max").exists():

@@ -98,16 +98,12 @@ class Backend:
         flat = numpy.ascontiguousarray(result).reshape(-1)
         numpy.frombuffer(content, dtype=flat.dtype)[:] = flat
 
-    def operation(self, request: dict[str, Any], inputs: list[Any]) -> Any:
-        """Return the prepared operation of a request."""
+    def use(self, request: dict[str, Any]) -> None:
+        """Use the device of a request."""
         if request["math"] == "tf32":
             raise NotImplementedError("tf32 is chosen by CUPY_TF32 before the library is imported")
         if self.cupy is not None:
             self.cupy.cuda.Device(int(request["device"].partition(":")[2] or 0)).use()
-        kind = {"train": Training, "transfer": Transfer}.get(request["kernel"], Operation)
-        if request["end_to_end"]:
-            kind = EndToEnd
-        return kind(self, request, inputs)
 
     def place(self, array: Any) -> Any:
         """Return an array where the library computes."""
@@ -120,7 +116,7 @@ class Backend:
         copy[...] = array
         return copy
 
-    def synchronize(self) -> None:
+    def synchronize(self, device: None, result: Any) -> None:
         """Wait for the GPU."""
         if self.cupy is not None:
             self.cupy.cuda.get_current_stream().synchronize()
@@ -130,6 +126,88 @@ class Backend:
         if self.cupy is not None:
             self.cupy.get_default_memory_pool().free_all_blocks()
             self.cupy.get_default_pinned_memory_pool().free_all_blocks()
+
+    def computing(self, request: dict[str, Any], inputs: list[Any], device: None) -> Any:
+        """Return a kernel on data that is in place."""
+        first = tuple(map(self.place, inputs))
+        more = range(request["sets"] - 1)
+        sets = [first, *(tuple(array.copy() for array in first) for _ in more)]
+        if request["form"] != PREALLOCATED:
+            function = function_of(self.array_module, request)
+            return sets, lambda arrays: function(*arrays), None
+        shape, kind = tuple(request["output"]["shape"]), first[0].dtype
+        outputs = [self.array_module.empty(shape, dtype=kind) for _ in sets]
+        sets = [(*arrays, out) for arrays, out in zip(sets, outputs)]
+        function = function_into(self.array_module, request)
+        return sets, lambda arrays: function(*arrays), lambda: poison(outputs)
+
+    def end_to_end(self, request: dict[str, Any], inputs: list[Any], device: None) -> Any:
+        """Return a kernel between pinned transfers: in, compute, out, and wait."""
+        function = function_of(self.array_module, request)
+        out = self.pinned(numpy.empty(request["output"]["shape"], dtype=inputs[0].dtype))
+
+        def work(hosts: Any) -> Any:
+            return function(*map(self.place, hosts)).get(out=out)
+
+        return [tuple(map(self.pinned, inputs))], work, lambda: poison([out])
+
+    def transfer(self, request: dict[str, Any], inputs: list[Any], device: None) -> Any:
+        """Return a copy between host and GPU, in pinned or pageable memory."""
+        pinned, preallocated = request["way"].endswith("pinned"), request["form"] == PREALLOCATED
+        host = self.pinned(inputs[0]) if pinned else inputs[0]
+        there = self.place(host)
+        if request["way"].startswith("to-gpu"):
+            out = self.array_module.empty_like(there)
+            source = host
+
+            def work(array: Any) -> Any:
+                if not preallocated:
+                    return self.place(array)
+                out.set(array)
+                return out
+
+        else:
+            out = numpy.empty_like(host)
+            out = self.pinned(out) if pinned else out
+            source = there
+
+            def work(array: Any) -> Any:
+                return array.get(out=out) if preallocated else array.get()
+
+        return [source], work, (lambda: poison([out])) if preallocated else None
+
+    def training(self, request: dict[str, Any], batches: list[Any], device: None) -> Any:
+        """Return softmax regression by gradient descent, with the gradient written out."""
+        if request["form"] == PREALLOCATED:
+            raise NotImplementedError("training is written as expressions")
+        library, copied, shape = (
+            self.array_module,
+            request["way"] == "copied",
+            request["output"]["shape"],
+        )
+        sets = []
+        for images, labels in batches:
+            targets = numpy.zeros((len(labels), shape[1]), dtype=images.dtype)
+            targets[numpy.arange(len(labels)), labels] = 1
+            sets.append((images, targets) if copied else (self.place(images), self.place(targets)))
+        weights = library.zeros(tuple(shape), dtype=batches[0][0].dtype)
+        step = weights.dtype.type(request["parameters"]["rate"] / request["parameters"]["batch"])
+
+        def work(batch: Any) -> Any:
+            x, y = map(self.place, batch) if copied else batch
+            logits = x @ weights
+            raised = library.exp(logits - logits.max(axis=1, keepdims=True))
+            error = raised / raised.sum(axis=1, keepdims=True) - y
+            library.subtract(weights, step * (x.T @ error), out=weights)
+            return weights
+
+        return sets, work, lambda: weights.fill(0)
+
+
+def poison(outputs: Sequence[Any]) -> None:
+    """Fill preallocated outputs with NaN."""
+    for out in outputs:
+        out.fill(float("nan"))
 
 
 def function_of(library: Any, request: dict[str, Any]) -> Any:
@@ -181,123 +259,3 @@ def function_into(library: Any, request: dict[str, Any]) -> Any:
         return out
 
     return softmax
-
-
-class Operation:
-    """A kernel on data that is in place."""
-
-    def __init__(self, backend: Backend, request: dict[str, Any], inputs: list[Any]) -> None:
-        self._backend = backend
-        first = tuple(backend.place(each) for each in inputs)
-        more = range(request["sets"] - 1)
-        every = [first, *(tuple(each.copy() for each in first) for _ in more)]
-        self._outputs: list[Any] = []
-        self.sets: Any = every
-        if request["form"] == PREALLOCATED:
-            shape, kind = tuple(request["output"]["shape"]), first[0].dtype
-            self._outputs = [backend.array_module.empty(shape, dtype=kind) for _ in every]
-            self.sets = [(*one, out) for one, out in zip(every, self._outputs)]
-            function = function_into(backend.array_module, request)
-        else:
-            function = function_of(backend.array_module, request)
-        self.work = lambda arrays: function(*arrays)
-
-    def poison(self) -> None:
-        """Fill preallocated outputs with NaN."""
-        for out in self._outputs:
-            out.fill(float("nan"))
-
-    def synchronize(self, result: Any) -> None:
-        """Wait until everything has run."""
-        self._backend.synchronize()
-
-    def result(self, result: Any) -> Any:
-        """Return the array to compare."""
-        return result
-
-
-class EndToEnd(Operation):
-    """A kernel between pinned transfers: in, compute, out, and wait, for each operation."""
-
-    def __init__(self, backend: Backend, request: dict[str, Any], inputs: list[Any]) -> None:
-        self._backend = backend
-        function = function_of(backend.array_module, request)
-        self.sets = [tuple(backend.pinned(each) for each in inputs)]
-        out = backend.pinned(numpy.empty(request["output"]["shape"], dtype=inputs[0].dtype))
-        self._outputs = [out]
-
-        def work(hosts: Any) -> Any:
-            there = [backend.place(each) for each in hosts]
-            return function(*there).get(out=out)
-
-        self.work = work
-
-
-class Transfer(Operation):
-    """A copy between host and GPU, in pinned or pageable memory."""
-
-    def __init__(self, backend: Backend, request: dict[str, Any], inputs: list[Any]) -> None:
-        self._backend = backend
-        way, preallocated = request["way"], request["form"] == PREALLOCATED
-        host = backend.pinned(inputs[0]) if way.endswith("pinned") else inputs[0]
-        there = backend.place(host)
-        self._outputs = []
-        if way.startswith("to-gpu"):
-            out = backend.array_module.empty_like(there)
-            self.sets = [host]
-
-            def work(one: Any) -> Any:
-                if not preallocated:
-                    return backend.place(one)
-                out.set(one)
-                return out
-
-        else:
-            out = numpy.empty_like(host)
-            out = backend.pinned(out) if way.endswith("pinned") else out
-            self.sets = [there]
-
-            def work(one: Any) -> Any:
-                return one.get(out=out) if preallocated else one.get()
-
-        self._outputs = [out] if preallocated else []
-        self.work = work
-
-
-class Training(Operation):
-    """Softmax regression by gradient descent, with the gradient written out."""
-
-    def __init__(self, backend: Backend, request: dict[str, Any], inputs: list[Any]) -> None:
-        self._backend = backend
-        self._outputs = []
-        library, size = backend.array_module, request["parameters"]["batch"]
-        if request["form"] == PREALLOCATED:
-            raise NotImplementedError("training is written as expressions")
-        images, labels = inputs
-        count = request["output"]["shape"][1]
-        targets = numpy.zeros((len(labels), count), dtype=images.dtype)
-        targets[numpy.arange(len(labels)), labels] = 1
-        copied = request["way"] == "copied"
-        if not copied:
-            images, targets = backend.place(images), backend.place(targets)
-        self.sets = [
-            (images[low : low + size], targets[low : low + size])
-            for low in range(0, len(images), size)
-        ]
-        weights = library.zeros(tuple(request["output"]["shape"]), dtype=inputs[0].dtype)
-        self._weights = weights
-        step = weights.dtype.type(request["parameters"]["rate"] / size)
-
-        def work(batch: Any) -> Any:
-            x, y = (backend.place(each) for each in batch) if copied else batch
-            logits = x @ weights
-            raised = library.exp(logits - logits.max(axis=1, keepdims=True))
-            error = raised / raised.sum(axis=1, keepdims=True) - y
-            library.subtract(weights, step * (x.T @ error), out=weights)
-            return weights
-
-        self.work = work
-
-    def poison(self) -> None:
-        """Begin with weights of zero."""
-        self._weights.fill(0)

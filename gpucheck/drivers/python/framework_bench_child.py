@@ -5,6 +5,11 @@ only). A line from the parent asks for one step: prepare a case, run it, fetch i
 it. Arrays travel as raw bytes in the parent's memory files. The framework's own file beside this
 one (`pytorch_bench_child.py` and others) has its calls; this one has the protocol, the clock
 and the memory.
+
+A framework's `Backend` has a function for each way of using a kernel: `computing` on data that is
+in place, `end_to_end` between transfers, `transfer` alone, and `training`, softmax regression by
+gradient descent over batches. Each returns the sets of inputs to walk through, the work on one of
+them, and what begins anew (None where nothing is kept): outputs become NaN, weights zero.
 """
 
 from __future__ import annotations
@@ -78,10 +83,10 @@ class Memory:
 
 
 class Job:
-    """One prepared case: its sets of inputs, its operation, and its last result.
+    """One prepared case: its sets of inputs, its work, and its last result.
 
     The sets are walked through in turn, so that no input stays in a GPU's cache. `train` has one
-    set for each batch, and its operation also changes weights.
+    set for each batch, and its work also changes weights.
     """
 
     def __init__(self, backend: Any, request: dict[str, Any]) -> None:
@@ -90,32 +95,42 @@ class Job:
         self._result: Any = None
         self._turn = 0
         inputs = []
-        for each in request["inputs"]:
-            memory = Memory(each["path"], each["bytes"])
+        for part in request["inputs"]:
+            memory = Memory(part["path"], part["bytes"])
             try:
-                inputs.append(backend.load(memory.bytes, each["shape"], each["dtype"]))
+                inputs.append(backend.load(memory.bytes, part["shape"], part["dtype"]))
             finally:
                 memory.close()
-        self._operation = backend.operation(request, inputs)
-        self._sets = self._operation.sets
+        kinds = {"train": backend.training, "transfer": backend.transfer}
+        kind = kinds.get(request["kernel"], backend.computing)
+        if request["end_to_end"]:
+            kind = backend.end_to_end
+        if request["kernel"] == "train":
+            images, labels = inputs
+            size = request["parameters"]["batch"]
+            starts = range(0, len(images), size)
+            inputs = [(images[low : low + size], labels[low : low + size]) for low in starts]
+        self._device = backend.use(request)
+        self._sets, self._work, self._renew = kind(request, inputs, self._device)
 
     def poison(self) -> None:
         """Forget the last result and fill a preallocated output with NaN; training begins anew."""
         self._result = None
         self._turn = 0
-        self._operation.poison()
+        if self._renew is not None:
+            self._renew()
 
     def run(self, loops: int) -> dict[str, float]:
         """Run so many operations; return their seconds, and the seconds of handing them over."""
-        work, sets, count = self._operation.work, self._sets, len(self._sets)
-        turn, synchronize = self._turn, self._operation.synchronize
+        work, sets, count = self._work, self._sets, len(self._sets)
+        turn, synchronize, device = self._turn, self._backend.synchronize, self._device
         result = None
-        synchronize(self._result)
+        synchronize(device, self._result)
         start_s = time.perf_counter()
         for turn in range(self._turn, self._turn + loops):
             result = work(sets[turn % count])
         handed_s = time.perf_counter()
-        synchronize(result)
+        synchronize(device, result)
         end_s = time.perf_counter()
         self._turn += loops
         self._result = result
@@ -123,7 +138,6 @@ class Job:
 
     def clear(self) -> None:
         """Drop every array; looking for cycles among a framework's objects would take a second."""
-        vars(self._operation).clear()
         vars(self).clear()
 
     def fetch(self) -> None:
@@ -133,7 +147,7 @@ class Job:
         output = self._request["output"]
         memory = Memory(output["path"], output["bytes"])
         try:
-            self._backend.store(self._operation.result(self._result), memory.bytes)
+            self._backend.store(self._result, memory.bytes)
         finally:
             memory.close()
 
@@ -196,7 +210,7 @@ def failure(error: BaseException) -> dict[str, str]:
     first = (str(error).strip().splitlines() or [""])[0].strip()
     if len(first) >= TELLING_CHARACTERS:  # further lines are places in code, ours too
         said = (type(error).__name__ + ": " + first)[:MOST_CHARACTERS]
-    names = " ".join(each.__name__ for each in type(error).__mro__)
+    names = " ".join(kind.__name__ for kind in type(error).__mro__)
     text = (names + " " + said).lower()
     kind = "error"
     if any(word in text for word in OUT_OF_MEMORY):

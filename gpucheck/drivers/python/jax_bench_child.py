@@ -75,18 +75,16 @@ class Backend:
         flat = numpy.ascontiguousarray(numpy.asarray(result)).reshape(-1)
         numpy.frombuffer(content, dtype=flat.dtype)[:] = flat
 
-    def device(self, request: dict[str, Any]) -> Any:
+    def use(self, request: dict[str, Any]) -> Any:
         """Return JAX' device of a request."""
         if request["device"] == "cpu":
             return jax.devices("cpu")[0]
         return self._cards[int(request["device"].partition(":")[2])]
 
-    def operation(self, request: dict[str, Any], inputs: list[Any]) -> Any:
-        """Return the prepared operation of a request."""
-        kind: Any = {"train": Training, "transfer": Transfer}.get(request["kernel"], Operation)
-        if request["end_to_end"]:
-            kind = EndToEnd
-        return kind(self, request, inputs)
+    def synchronize(self, device: Any, result: Any) -> None:
+        """Wait for the last result, and so for all before it."""
+        if result is not None:
+            jax.block_until_ready(result)
 
     def function(self, request: dict[str, Any], plain: Any) -> Any:
         """Return a function as it is, or compiled: one for each kernel and its parameters."""
@@ -103,6 +101,67 @@ class Backend:
 
     def release(self) -> None:
         """Do nothing: JAX frees an array with its last reference, and keeps the pool behind it."""
+
+    def computing(self, request: dict[str, Any], inputs: list[Any], device: Any) -> Any:
+        """Return a kernel on data that is in place.
+
+        On the processor each operation is waited for: JAX would run several at the same time, each
+        on one thread, which is another question. A GPU runs them one after the other.
+        """
+        function = self.function(request, plain_function(request))
+        sets = [put(inputs, device) for _ in range(request["sets"])]
+        if request["device"] == "cpu":
+            return sets, lambda inputs: function(*inputs).block_until_ready(), None
+        return sets, lambda inputs: function(*inputs), None
+
+    def end_to_end(self, request: dict[str, Any], inputs: list[Any], device: Any) -> Any:
+        """Return a kernel between transfers: in, compute, out, for each operation."""
+        function = self.function(request, plain_function(request))
+        return [inputs], lambda hosts: numpy.asarray(function(*put(hosts, device))), None
+
+    def transfer(self, request: dict[str, Any], inputs: list[Any], device: Any) -> Any:
+        """Return a copy between host and GPU, of ordinary memory.
+
+        Copies are not ordered among themselves: each is waited for.
+        """
+        source, target = inputs[0], device
+        if request["way"].startswith("from-gpu"):
+            # numpy.asarray would keep its first copy with the array.
+            source, target = jax.device_put(source, device), jax.devices("cpu")[0]
+        return [source], lambda array: jax.device_put(array, target).block_until_ready(), None
+
+    def training(self, request: dict[str, Any], batches: list[Any], device: Any) -> Any:
+        """Return softmax regression by gradient descent: weights, and batches to walk through."""
+        copied, rate = request["way"] == "copied", request["parameters"]["rate"]
+        zeros = jax.device_put(numpy.zeros(request["output"]["shape"], dtype=numpy.float32), device)
+        weights = zeros
+
+        def loss_of(weights: Any, x: Any, y: Any) -> Any:
+            logs = jax.nn.log_softmax(x @ weights)
+            return -jnp.take_along_axis(logs, y[:, None], axis=1).mean()
+
+        def step(weights: Any, x: Any, y: Any) -> Any:
+            return weights - rate * jax.grad(loss_of)(weights, x, y)
+
+        update = self.function(request, step)
+
+        def work(batch: Any) -> Any:
+            nonlocal weights
+            weights = update(weights, *(put(batch, device) if copied else batch))
+            if copied:
+                jax.block_until_ready(weights)
+            return weights
+
+        def renew() -> None:
+            nonlocal weights
+            weights = zeros
+
+        return (batches if copied else [put(batch, device) for batch in batches]), work, renew
+
+
+def put(arrays: Sequence[Any], device: Any) -> tuple[Any, ...]:
+    """Return arrays where the device computes."""
+    return tuple(jax.device_put(array, device) for array in arrays)
 
 
 def plain_function(request: dict[str, Any]) -> Any:
@@ -125,109 +184,3 @@ def plain_function(request: dict[str, Any]) -> Any:
         return jax.nn.softmax(x / temperature, axis=-1)
 
     return softmax
-
-
-class Operation:
-    """A kernel on data that is in place.
-
-    On the processor each operation is waited for: JAX would run several at the same time, each on
-    one thread, which is another question. A GPU runs them one after the other.
-    """
-
-    def __init__(self, backend: Backend, request: dict[str, Any], inputs: list[Any]) -> None:
-        device = backend.device(request)
-        function = backend.function(request, plain_function(request))
-        self.sets: Any = [
-            tuple(jax.device_put(each, device) for each in inputs) for _ in range(request["sets"])
-        ]
-        if request["device"] == "cpu":
-            self.work = lambda inputs: function(*inputs).block_until_ready()
-        else:
-            self.work = lambda inputs: function(*inputs)
-
-    def poison(self) -> None:
-        """Do nothing: every result is a new array."""
-
-    def synchronize(self, result: Any) -> None:
-        """Wait for the last result, and so for all before it."""
-        if result is not None:
-            jax.block_until_ready(result)
-
-    def result(self, result: Any) -> Any:
-        """Return the array to compare."""
-        return result
-
-
-class EndToEnd(Operation):
-    """A kernel between transfers: in, compute, out, for each operation."""
-
-    def __init__(self, backend: Backend, request: dict[str, Any], inputs: list[Any]) -> None:
-        device = backend.device(request)
-        function = backend.function(request, plain_function(request))
-        self.sets = [tuple(inputs)]
-
-        def work(hosts: Any) -> Any:
-            there = (jax.device_put(each, device) for each in hosts)
-            return numpy.asarray(function(*there))
-
-        self.work = work
-
-
-class Transfer(Operation):
-    """A copy between host and GPU, of ordinary memory."""
-
-    def __init__(self, backend: Backend, request: dict[str, Any], inputs: list[Any]) -> None:
-        device, host = backend.device(request), jax.devices("cpu")[0]
-        if request["way"].startswith("to-gpu"):
-            self.sets = [inputs[0]]
-            self.work = lambda one: jax.device_put(one, device)
-        else:
-            # numpy.asarray would keep its first copy with the array.
-            self.sets = [jax.device_put(inputs[0], device)]
-            self.work = lambda one: jax.device_put(one, host)
-        # Copies are not ordered among themselves: each is waited for.
-        copy: Any = self.work
-        self.work = lambda one: copy(one).block_until_ready()
-
-
-class Training(Operation):
-    """Softmax regression by gradient descent: weights, and batches to walk through."""
-
-    def __init__(self, backend: Backend, request: dict[str, Any], inputs: list[Any]) -> None:
-        device = backend.device(request)
-        images, classes = inputs
-        copied, size = request["way"] == "copied", request["parameters"]["batch"]
-        rate = request["parameters"]["rate"]
-        parts = [
-            (images[low : low + size], classes[low : low + size])
-            for low in range(0, len(images), size)
-        ]
-        if not copied:
-            parts = [tuple(jax.device_put(each, device) for each in part) for part in parts]
-        self.sets = parts
-        zeros = numpy.zeros(request["output"]["shape"], dtype=numpy.float32)
-        self._zeros = jax.device_put(zeros, device)
-        self._weights = self._zeros
-
-        def loss_of(weights: Any, x: Any, y: Any) -> Any:
-            logs = jax.nn.log_softmax(x @ weights)
-            return -jnp.take_along_axis(logs, y[:, None], axis=1).mean()
-
-        def step(weights: Any, x: Any, y: Any) -> Any:
-            return weights - rate * jax.grad(loss_of)(weights, x, y)
-
-        update = backend.function(request, step)
-
-        def work(batch: Any) -> Any:
-            if copied:
-                batch = tuple(jax.device_put(each, device) for each in batch)
-            self._weights = update(self._weights, *batch)
-            if copied:
-                jax.block_until_ready(self._weights)
-            return self._weights
-
-        self.work = work
-
-    def poison(self) -> None:
-        """Begin with weights of zero."""
-        self._weights = self._zeros

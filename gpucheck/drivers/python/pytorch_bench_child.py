@@ -106,8 +106,8 @@ class Backend:
         flat = result.detach().cpu().contiguous().reshape(-1)
         torch.frombuffer(content, dtype=flat.dtype).copy_(flat)
 
-    def operation(self, request: dict[str, Any], inputs: list[Any]) -> Any:
-        """Return the prepared operation of a request."""
+    def use(self, request: dict[str, Any]) -> Any:
+        """Set the arithmetic of a request, and return PyTorch's device."""
         if request["math"] == "tf32":
             self._set_math({"allow_tf32": True})
         elif not self._same_math:
@@ -118,10 +118,12 @@ class Backend:
         device = torch.device(request["device"].replace("gpu", "cuda"))
         if device.type == "cuda":
             torch.cuda.set_device(device)
-        kind = {"train": Training, "transfer": Transfer}.get(request["kernel"], Operation)
-        if request["end_to_end"]:
-            kind = EndToEnd
-        return kind(self, request, inputs, device)
+        return device
+
+    def synchronize(self, device: Any, result: Any) -> None:
+        """Wait for the GPU; on the processor every call has finished when it returns."""
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
 
     def function(self, request: dict[str, Any], plain: Callable[..., Any]) -> Any:
         """Return a function as it is, or compiled: once for each kernel, format and shape."""
@@ -132,7 +134,7 @@ class Backend:
         key = (
             request["kernel"],
             request["device"],
-            tuple((tuple(each["shape"]), each["dtype"]) for each in request["inputs"]),
+            tuple((tuple(part["shape"]), part["dtype"]) for part in request["inputs"]),
             tuple(sorted(request["parameters"].items())),
             request["math"],
         )
@@ -149,6 +151,91 @@ class Backend:
         """Give the GPU memory that the allocator keeps to the driver."""
         if self._gpu and torch.cuda.is_available():
             torch.cuda.empty_cache()
+
+    def computing(self, request: dict[str, Any], inputs: list[Any], device: Any) -> Any:
+        """Return a kernel on data that is in place."""
+        first = tuple(tensor.to(device) for tensor in inputs)
+        more = range(request["sets"] - 1)
+        sets = [first, *(tuple(tensor.clone() for tensor in first) for _ in more)]
+        if request["form"] != PREALLOCATED:
+            function = self.function(request, plain_function(request))
+            return sets, lambda inputs: function(*inputs), None
+        outputs = [first[0].new_empty(request["output"]["shape"]) for _ in sets]
+        work = function_into(request, first[0])
+        return list(zip(sets, outputs)), work, lambda: poison(outputs)
+
+    def end_to_end(self, request: dict[str, Any], inputs: list[Any], device: Any) -> Any:
+        """Return a kernel between pinned transfers: in, compute, out, and wait."""
+        function = self.function(request, plain_function(request))
+        out = inputs[0].new_empty(request["output"]["shape"]).pin_memory()
+
+        def work(hosts: Any) -> Any:
+            there = [tensor.to(device, non_blocking=True) for tensor in hosts]
+            out.copy_(function(*there), non_blocking=True)
+            torch.cuda.synchronize(device)
+            return out
+
+        return [tuple(tensor.pin_memory() for tensor in inputs)], work, lambda: poison([out])
+
+    def transfer(self, request: dict[str, Any], inputs: list[Any], device: Any) -> Any:
+        """Return a copy between host and GPU, in pinned or pageable memory."""
+        way, pinned = request["way"], request["way"].endswith("pinned")
+        to_gpu = way.startswith("to-gpu")
+        here = inputs[0].pin_memory() if pinned else inputs[0]
+        there = here.to(device)
+        source, target = (here, there) if to_gpu else (there, here)
+        if request["form"] == PREALLOCATED:
+            out = torch.empty_like(target)
+            out = out.pin_memory() if pinned and not to_gpu else out
+            work = lambda tensor: out.copy_(tensor, non_blocking=pinned)  # noqa: E731
+            return [source], work, lambda: poison([out])
+        where = device if to_gpu else torch.device("cpu")
+        return [source], lambda tensor: tensor.to(where, non_blocking=to_gpu and pinned), None
+
+    def training(self, request: dict[str, Any], batches: list[Any], device: Any) -> Any:
+        """Return softmax regression by gradient descent: weights, and batches to walk through.
+
+        With `way` copied, every batch is sent from the host when its step comes.
+        """
+        if request["form"] == PREALLOCATED:
+            raise NotImplementedError("PyTorch trains by autograd, which allocates")
+        copied, rate = request["way"] == "copied", request["parameters"]["rate"]
+        on_gpu = device.type == "cuda"
+        sets = [(images, labels.long()) for images, labels in batches]
+        if not copied:
+            sets = [(images.to(device), labels.to(device)) for images, labels in sets]
+        elif on_gpu:
+            sets = [(images.pin_memory(), labels.pin_memory()) for images, labels in sets]
+        weights = torch.zeros(request["output"]["shape"], device=device, requires_grad=True)
+
+        def loss_of(weights: Any, x: Any, y: Any) -> Any:
+            return torch.nn.functional.cross_entropy(x @ weights, y)
+
+        loss = self.function(request, loss_of)
+
+        def work(batch: Any) -> Any:
+            x, y = batch
+            if copied:
+                x, y = x.to(device, non_blocking=True), y.to(device, non_blocking=True)
+            loss(weights, x, y).backward()
+            with torch.no_grad():
+                weights.sub_(weights.grad, alpha=rate)
+            weights.grad = None
+            if copied and on_gpu:
+                torch.cuda.synchronize(device)
+            return weights
+
+        def renew() -> None:
+            with torch.no_grad():
+                weights.zero_()
+
+        return sets, work, renew
+
+
+def poison(outputs: Sequence[Any]) -> None:
+    """Fill preallocated outputs with NaN."""
+    for out in outputs:
+        out.fill_(float("nan"))
 
 
 def softmax_of(temperature: float) -> Any:
@@ -176,175 +263,33 @@ def plain_function(request: dict[str, Any]) -> Any:
     return copy
 
 
-class Operation:
-    """A kernel on data that is in place."""
+def function_into(request: dict[str, Any], like: Any) -> Any:
+    """Return a kernel that writes into its output; `like` is an input."""
+    if request["kernel"] == "matmul":
 
-    def __init__(
-        self, backend: Backend, request: dict[str, Any], inputs: list[Any], device: Any
-    ) -> None:
-        self._device = device
-        first = tuple(each.to(device) for each in inputs)
-        more = range(request["sets"] - 1)
-        every = [first, *(tuple(each.clone() for each in first) for _ in more)]
-        self.sets: Any = every
-        self._outputs: list[Any] = []
-        if request["form"] == PREALLOCATED:
-            kind = first[0]
-            self._outputs = [kind.new_empty(request["output"]["shape"]) for _ in every]
-            self.sets = list(zip(every, self._outputs))
-            self.work = self._preallocated(request, kind)
-        else:
-            function = backend.function(request, plain_function(request))
+        def work(arrays: Any) -> Any:
+            (left, right), out = arrays
+            return torch.matmul(left, right, out=out)
 
-            def work(inputs: Any) -> Any:
-                return function(*inputs)
+    elif request["kernel"] == "softmax":
+        temperature = request["parameters"]["temperature"]
+        wide = torch.float32 if like.dtype in (torch.float16, torch.bfloat16) else like.dtype
+        scaled = torch.empty_like(like, dtype=wide)
 
-            self.work = work
+        def work(arrays: Any) -> Any:
+            (x,), out = arrays
+            if wide != x.dtype:
+                scaled.copy_(x)
+                torch.div(scaled, temperature, out=scaled)
+                torch.softmax(scaled, -1, out=scaled)
+                return out.copy_(scaled)
+            torch.div(x, temperature, out=scaled)
+            return torch.softmax(scaled, -1, out=out)
 
-    def _preallocated(self, request: dict[str, Any], kind: Any) -> Any:
-        if request["kernel"] == "matmul":
+    else:
 
-            def work(one: Any) -> Any:
-                (left, right), out = one
-                return torch.matmul(left, right, out=out)
+        def work(arrays: Any) -> Any:
+            (x,), out = arrays
+            return out.copy_(x)
 
-        elif request["kernel"] == "softmax":
-            temperature = request["parameters"]["temperature"]
-            wide = torch.float32 if kind.dtype in (torch.float16, torch.bfloat16) else kind.dtype
-            scaled = torch.empty_like(kind, dtype=wide)
-
-            def work(one: Any) -> Any:
-                (x,), out = one
-                if wide != x.dtype:
-                    scaled.copy_(x)
-                    torch.div(scaled, temperature, out=scaled)
-                    torch.softmax(scaled, -1, out=scaled)
-                    return out.copy_(scaled)
-                torch.div(x, temperature, out=scaled)
-                return torch.softmax(scaled, -1, out=out)
-
-        else:
-
-            def work(one: Any) -> Any:
-                (x,), out = one
-                return out.copy_(x)
-
-        return work
-
-    def poison(self) -> None:
-        """Fill preallocated outputs with NaN."""
-        for out in self._outputs:
-            out.fill_(float("nan"))
-
-    def synchronize(self, result: Any) -> None:
-        """Wait for the GPU; on the processor every call has finished when it returns."""
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
-
-    def result(self, result: Any) -> Any:
-        """Return the array to compare."""
-        return result
-
-
-class EndToEnd(Operation):
-    """A kernel between pinned transfers: in, compute, out, and wait, for each operation."""
-
-    def __init__(
-        self, backend: Backend, request: dict[str, Any], inputs: list[Any], device: Any
-    ) -> None:
-        self._device = device
-        self._outputs = []
-        function = backend.function(request, plain_function(request))
-        self.sets = [tuple(each.pin_memory() for each in inputs)]
-        out = inputs[0].new_empty(request["output"]["shape"]).pin_memory()
-        self._outputs = [out]
-
-        def work(hosts: Any) -> Any:
-            there = [each.to(device, non_blocking=True) for each in hosts]
-            out.copy_(function(*there), non_blocking=True)
-            torch.cuda.synchronize(device)
-            return out
-
-        self.work = work
-
-
-class Transfer(Operation):
-    """A copy between host and GPU, in pinned or pageable memory."""
-
-    def __init__(
-        self, backend: Backend, request: dict[str, Any], inputs: list[Any], device: Any
-    ) -> None:
-        self._device = device
-        host = inputs[0]
-        way = request["way"]
-        pinned = way.endswith("pinned")
-        if pinned:
-            host = host.pin_memory()
-        here, there = host, host.to(device)
-        source = here if way.startswith("to-gpu") else there
-        self.sets = [source]
-        out = torch.empty_like(there if way.startswith("to-gpu") else here)
-        if way.startswith("from-gpu") and pinned:
-            out = out.pin_memory()
-        self._outputs = [out] if request["form"] == PREALLOCATED else []
-        target = device if way.startswith("to-gpu") else torch.device("cpu")
-        if self._outputs:
-
-            def work(one: Any) -> Any:
-                return out.copy_(one, non_blocking=pinned)
-
-        else:
-
-            def work(one: Any) -> Any:
-                return one.to(target, non_blocking=way.startswith("to-gpu") and pinned)
-
-        self.work = work
-
-
-class Training(Operation):
-    """Softmax regression by gradient descent: weights, and batches to walk through.
-
-    With `way` copied, every batch is sent from the host when its step comes.
-    """
-
-    def __init__(
-        self, backend: Backend, request: dict[str, Any], inputs: list[Any], device: Any
-    ) -> None:
-        if request["form"] == PREALLOCATED:
-            raise NotImplementedError("PyTorch trains by autograd, which allocates")
-        images, labels = inputs
-        labels = labels.long()
-        copied, size = request["way"] == "copied", request["parameters"]["batch"]
-        self._device = device
-        if not copied:
-            images, labels = images.to(device), labels.to(device)
-        elif device.type == "cuda":
-            images, labels = images.pin_memory(), labels.pin_memory()
-        self.sets = list(zip(images.split(size), labels.split(size)))
-        weights = torch.zeros(request["output"]["shape"], device=device, requires_grad=True)
-        self._weights = weights
-        rate = request["parameters"]["rate"]
-
-        def loss_of(weights: Any, x: Any, y: Any) -> Any:
-            return torch.nn.functional.cross_entropy(x @ weights, y)
-
-        loss = backend.function(request, loss_of)
-
-        def work(batch: Any) -> Any:
-            x, y = batch
-            if copied:
-                x, y = x.to(device, non_blocking=True), y.to(device, non_blocking=True)
-            loss(weights, x, y).backward()
-            with torch.no_grad():
-                weights.sub_(weights.grad, alpha=rate)
-            weights.grad = None
-            if copied and device.type == "cuda":
-                torch.cuda.synchronize(device)
-            return weights
-
-        self.work = work
-
-    def poison(self) -> None:
-        """Begin with weights of zero."""
-        with torch.no_grad():
-            self._weights.zero_()
+    return work

@@ -80,17 +80,21 @@ class Backend:
 
     def store(self, result: Any, content: Any) -> None:
         """Write a result into the parent's memory."""
-        flat = numpy.ascontiguousarray(result.numpy()).reshape(-1)
+        array = result if isinstance(result, numpy.ndarray) else result.numpy()
+        flat = numpy.ascontiguousarray(array).reshape(-1)
         numpy.frombuffer(content, dtype=flat.dtype)[:] = flat
 
-    def operation(self, request: dict[str, Any], inputs: list[Any]) -> Any:
-        """Return the prepared operation of a request."""
+    def use(self, request: dict[str, Any]) -> str:
+        """Set the arithmetic of a request, and return TensorFlow's name of its device."""
         tf32 = request["math"] == "tf32" or self._default
         tf.config.experimental.enable_tensor_float_32_execution(tf32)
-        kind: Any = {"train": Training, "transfer": Transfer}.get(request["kernel"], Operation)
-        if request["end_to_end"]:
-            kind = EndToEnd
-        return kind(self, request, inputs)
+        kind, _, number = request["device"].partition(":")
+        return f"/device:{kind.upper()}:{number or 0}"
+
+    def synchronize(self, device: str, result: Any) -> None:
+        """Wait for the GPU; on the processor a result is there when a call returns."""
+        if "GPU" in device:
+            tf.test.experimental.sync_devices()
 
     def function(self, request: dict[str, Any], plain: Any) -> Any:
         """Return a function as it is, as a graph, or compiled: one for each way of using it."""
@@ -101,7 +105,7 @@ class Backend:
             request["form"],
             request["device"],
             request["math"],
-            tuple((tuple(each["shape"]), each["dtype"]) for each in request["inputs"]),
+            tuple((tuple(part["shape"]), part["dtype"]) for part in request["inputs"]),
             tuple(sorted(request["parameters"].items())),
         )
         if key not in self._functions:
@@ -112,11 +116,69 @@ class Backend:
     def release(self) -> None:
         """Do nothing: TensorFlow's allocator gives GPU memory back at its end only."""
 
+    def computing(self, request: dict[str, Any], inputs: list[Any], device: str) -> Any:
+        """Return a kernel on data that is in place."""
+        function = self.function(request, plain_function(request))
+        with tf.device(device):
+            sets = [tuple(map(tf.constant, inputs)) for _ in range(request["sets"])]
 
-def device_of(request: dict[str, Any]) -> str:
-    """Return TensorFlow's name of a device."""
-    kind, _, number = request["device"].partition(":")
-    return f"/device:{kind.upper()}:{number or 0}"
+        def work(inputs: Any) -> Any:
+            with tf.device(device):
+                return function(*inputs)
+
+        return sets, work, None
+
+    def end_to_end(self, request: dict[str, Any], inputs: list[Any], device: str) -> Any:
+        """Return a kernel between transfers: in, compute, out, for each operation."""
+        function = self.function(request, plain_function(request))
+
+        def work(hosts: Any) -> Any:
+            with tf.device(device):
+                return function(*map(tf.constant, hosts)).numpy()
+
+        return [inputs], work, None
+
+    def transfer(self, request: dict[str, Any], inputs: list[Any], device: str) -> Any:
+        """Return a copy between host and GPU; TensorFlow has no call for pinned memory.
+
+        These copy each time; an implicit copy would be kept with the tensor.
+        """
+        number = int(device.rpartition(":")[2])
+        with tf.device("/device:CPU:0"):
+            here = tf.constant(inputs[0])
+        if request["way"].startswith("to-gpu"):
+            return [here], lambda tensor: tensor.gpu(number), None
+        return [here.gpu(number)], lambda tensor: tensor.cpu(), None
+
+    def training(self, request: dict[str, Any], batches: list[Any], device: str) -> Any:
+        """Return softmax regression by gradient descent: a variable, and the batches."""
+        copied, rate = request["way"] == "copied", request["parameters"]["rate"]
+        with tf.device(device):
+            weights = tf.Variable(tf.zeros(request["output"]["shape"]))
+            if not copied:
+                batches = [tuple(map(tf.constant, batch)) for batch in batches]
+
+        def step(x: Any, y: Any) -> None:
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(
+                    tf.nn.sparse_softmax_cross_entropy_with_logits(y, tf.matmul(x, weights))
+                )
+            weights.assign_sub(rate * tape.gradient(loss, weights))
+
+        function: Any = step
+        if request["form"] != EAGER:
+            compiled = True if request["form"] == COMPILED else None
+            # A graph belongs to its variable, so each case has its own.
+            function = tf.function(step, jit_compile=compiled, autograph=False)
+
+        def work(batch: Any) -> Any:
+            with tf.device(device):
+                function(*(map(tf.constant, batch) if copied else batch))
+            if copied:
+                self.synchronize(device, None)
+            return weights
+
+        return batches, work, lambda: weights.assign(tf.zeros_like(weights))
 
 
 def plain_function(request: dict[str, Any]) -> Any:
@@ -135,121 +197,3 @@ def plain_function(request: dict[str, Any]) -> Any:
         return tf.nn.softmax(x / temperature)
 
     return softmax
-
-
-class Operation:
-    """A kernel on data that is in place."""
-
-    work: Any
-
-    def __init__(self, backend: Backend, request: dict[str, Any], inputs: list[Any]) -> None:
-        self._device = device_of(request)
-        self._on_gpu = "GPU" in self._device
-        function = backend.function(request, plain_function(request))
-        with tf.device(self._device):
-            self.sets: Any = [
-                tuple(tf.constant(each) for each in inputs) for _ in range(request["sets"])
-            ]
-
-        def work(inputs: Any) -> Any:
-            with tf.device(self._device):
-                return function(*inputs)
-
-        self.work = work
-
-    def poison(self) -> None:
-        """Do nothing: every result is a new tensor."""
-
-    def synchronize(self, result: Any) -> None:
-        """Wait for the GPU; on the processor a result is there when a call returns."""
-        if self._on_gpu:
-            tf.test.experimental.sync_devices()
-
-    def result(self, result: Any) -> Any:
-        """Return the tensor to compare."""
-        return result
-
-
-class EndToEnd(Operation):
-    """A kernel between transfers: in, compute, out, for each operation."""
-
-    def __init__(self, backend: Backend, request: dict[str, Any], inputs: list[Any]) -> None:
-        self._device = device_of(request)
-        self._on_gpu = True
-        function = backend.function(request, plain_function(request))
-        self.sets = [tuple(inputs)]
-
-        def work(hosts: Any) -> Any:
-            with tf.device(self._device):
-                return function(*(tf.constant(each) for each in hosts)).numpy()
-
-        self.work = work
-
-    def result(self, result: Any) -> Any:
-        """Return the array that arrived, as a tensor."""
-        with tf.device("/device:CPU:0"):
-            return tf.constant(result)
-
-
-class Transfer(Operation):
-    """A copy between host and GPU, of ordinary memory: TensorFlow has no call for another."""
-
-    def __init__(self, backend: Backend, request: dict[str, Any], inputs: list[Any]) -> None:
-        self._device = device_of(request)
-        self._on_gpu = True
-        number = int(self._device.rpartition(":")[2])
-        with tf.device("/device:CPU:0"):
-            here = tf.constant(inputs[0])
-        to_gpu = request["way"].startswith("to-gpu")
-        self.sets = [here if to_gpu else here.gpu(number)]
-        # These copy each time; an implicit copy would be kept with the tensor.
-        self.work = (lambda one: one.gpu(number)) if to_gpu else (lambda one: one.cpu())
-
-
-class Training(Operation):
-    """Softmax regression by gradient descent: a variable, and batches to walk through."""
-
-    def __init__(self, backend: Backend, request: dict[str, Any], inputs: list[Any]) -> None:
-        self._device = device_of(request)
-        self._on_gpu = "GPU" in self._device
-        images, classes = inputs
-        copied, size = request["way"] == "copied", request["parameters"]["batch"]
-        rate = request["parameters"]["rate"]
-        parts = [
-            (images[low : low + size], classes[low : low + size])
-            for low in range(0, len(images), size)
-        ]
-        with tf.device(self._device):
-            self._weights = tf.Variable(tf.zeros(request["output"]["shape"]))
-            if not copied:
-                parts = [(tf.constant(x), tf.constant(y)) for x, y in parts]
-        self.sets = parts
-        weights = self._weights
-
-        def step(x: Any, y: Any) -> None:
-            with tf.GradientTape() as tape:
-                loss = tf.reduce_mean(
-                    tf.nn.sparse_softmax_cross_entropy_with_logits(y, tf.matmul(x, weights))
-                )
-            weights.assign_sub(rate * tape.gradient(loss, weights))
-
-        function: Any = step
-        if request["form"] != EAGER:
-            compiled = True if request["form"] == COMPILED else None
-            # A graph belongs to its variable, so each case has its own.
-            function = tf.function(step, jit_compile=compiled, autograph=False)
-
-        def train(batch: Any) -> Any:
-            with tf.device(self._device):
-                if copied:
-                    batch = tuple(tf.constant(each) for each in batch)
-                function(*batch)
-            if copied:
-                self.synchronize(None)
-            return weights
-
-        self.work = train
-
-    def poison(self) -> None:
-        """Begin with weights of zero."""
-        self._weights.assign(tf.zeros_like(self._weights))

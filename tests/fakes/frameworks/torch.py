@@ -111,11 +111,11 @@ class Tensor:
     def pin_memory(self) -> Tensor:
         return Tensor(self.array.copy(), self.device, pinned=True)
 
-    def split(self, size: int) -> list[Tensor]:
-        parts = range(0, len(self.array), size)
-        return [
-            Tensor(self.array[low : low + size], self.device, pinned=self.pinned) for low in parts
-        ]
+    def __len__(self) -> int:
+        return len(self.array)
+
+    def __getitem__(self, part: slice) -> Tensor:
+        return self._new(self.array[part])
 
     def __truediv__(self, number: Any) -> Tensor:
         return self._new((self.array / number).astype(self.dtype))
