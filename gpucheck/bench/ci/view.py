@@ -407,9 +407,13 @@ def _gate_details(gates: Sequence[Gate], view: View) -> Iterator[Block]:
     yield from remedies(_steps(gates), indent=_INDENT)
 
 
+#: Between the steps of a text, outside parentheses: "(--size; size in a profile)" is one.
+_NEXT_STEP = re.compile(r"; (?![^()]*\))")
+
+
 def _steps(gates: Sequence[Gate]) -> tuple[str, ...]:
     """Return what to do, one thing a step, and each once."""
-    steps = (part for gate in gates for step in gate.next for part in step.split("; "))
+    steps = (part for gate in gates for step in gate.next for part in _NEXT_STEP.split(step))
     return tuple(dict.fromkeys(steps))
 
 

@@ -135,7 +135,7 @@ def causes() -> dict[str, tuple[Gate, ...]]:
         reason="there is no baseline",
         next=("keep this run with --save FILE",),
     )
-    two_steps = ("list them: gpucheck list --processes; run it again then",)
+    two_steps = ("list them: gpucheck list --processes; or choose less (--size; or in a profile)",)
     return {
         "what failed has its figure, limit, class, reason and step": (GOOD, BAD),
         "a figure without a prefix of its own gets one": (raw,),
