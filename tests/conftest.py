@@ -66,7 +66,7 @@ MOST_WORKERS = 4
 # run looks at new ones.
 hypothesis.settings.register_profile(
     "gpucheck",
-    max_examples=200 if THOROUGH else 30,
+    max_examples=int(os.environ.get("GPUCHECK_TEST_EXAMPLES", 200 if THOROUGH else 30)),
     deadline=None,
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
     derandomize=os.environ.get("CI") == "true",
