@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from gpucheck.bench.ci.gates import judge, series_of
+from gpucheck.bench.ci.gates import judge, series_of, settled
 from gpucheck.bench.ci.model import Baseline, ProcessRun
 from gpucheck.bench.ci.profile_model import Profile
 from gpucheck.bench.ci.profiles import lint, parse_profile
@@ -16,6 +16,7 @@ from gpucheck.bench.model import Gate
 from gpucheck.inventory.model import Gpu, MigState, PcieLink
 from gpucheck.report.errors import ExitCode
 from tests.fakes.bench_results import measurement, result_of, run_of, uuid_of
+from tests.report.formats.recorded import in_lines
 
 HEAD = '[profile]\nschema = 1\nname = "test"\nversion = 1\n'
 NODE = (
@@ -142,3 +143,11 @@ def saved(
         series=series_of(cpu_run_data(values, None)),
         differences=differences or {},
     )
+
+
+def show_gates(found: RunData, *names: str) -> str:
+    """Return the gates of these names as text, and what all of them come to."""
+    gates = judge(found)
+    shown = [gate for gate in gates if gate.id in names or not names]
+    worth = "more processes may help" if not settled(gates) else "settled"
+    return f"{in_lines(shown)}exit code {int(exit_status(gates)[0])}, {worth}"
