@@ -81,8 +81,11 @@ def find_limit(options: LimitOptions, probes: Probes) -> Answer:
     from gpucheck.memlimit.verify import prove, shared_memory
 
     root = Path(inherited.get(ROOT_VARIABLE) or "/")
-    shared = shared_memory(probes.cuda(), LinuxCpu(root).facts().memory_available_bytes)
-    return prove(answer, plan, options.proofs, inherited, hook=options.hook, shared=shared)
+    cuda = probes.cuda()
+    shared = shared_memory(cuda, LinuxCpu(root).facts().memory_available_bytes)
+    return prove(
+        *(answer, plan, options.proofs, inherited), hook=options.hook, shared=shared, cuda=cuda
+    )
 
 
 def find_hard_limit(options: LimitOptions, probes: Probes) -> Answer:

@@ -170,12 +170,14 @@ def prove(
     deadline_s: float | None = None,
     hook: bool = True,
     shared: SharedMemory = NOTHING_SHARED,
+    cuda: CudaReading | None = None,
     run: Runner = run_proof,
     memory_reader: Callable[[], AbstractContextManager[Measure]] = open_memory_reader,
 ) -> Answer:
     """Try each cap on each GPU of the plan, and judge the results.
 
-    `shared` names the GPUs that have no memory of their own.
+    `shared` names the GPUs that have no memory of their own. A CuPy that is missing is one for the
+    driver that `cuda` is of.
 
     Raises:
         MissingError: there is no Python to try them with.
@@ -207,7 +209,7 @@ def prove(
             steps = functools.partial(run, interpreter, name, limits, limited, **times)
             tried = any(limit for limit, _ in limits)
             verifications.extend(_prove_framework(plan, bases, steps, measure) if tried else bases)
-    return _judge(answer, plan, tuple(verifications))
+    return _judge(answer, plan, tuple(verifications), cuda)
 
 
 def _obstacle(plan: MemoryLimit, name: str, bases: Sequence[Verification]) -> Verification | None:
@@ -405,7 +407,12 @@ def _judge_refusal(
     return dataclasses.replace(seen, held=True, reason=lower if early else None)
 
 
-def _judge(answer: Answer, plan: MemoryLimit, verifications: tuple[Verification, ...]) -> Answer:
+def _judge(
+    answer: Answer,
+    plan: MemoryLimit,
+    verifications: tuple[Verification, ...],
+    cuda: CudaReading | None,
+) -> Answer:
     """Set the exit code: 1 a cap does not hold, 3 undecided, 4 the framework is missing."""
     broken = [verification for verification in verifications if verification.held is False]
     open_ = [verification for verification in verifications if verification.held is None]
@@ -426,7 +433,7 @@ def _judge(answer: Answer, plan: MemoryLimit, verifications: tuple[Verification,
         # gpucheck's own Python may be the one that lacks CuPy.
         own = plan.software is not None and plan.software.interpreter == sys.executable
         remedy = (
-            *(install_cupy() if own and first.framework == "cupy" else ()),
+            *(install_cupy(reading=cuda) if own and first.framework == "cupy" else ()),
             _alternatives(plan),
         )
     which = "" if first.mechanism is None else f" ({first.mechanism})"

@@ -14,6 +14,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
 
+from gpucheck.drivers.readings import CudaReading
+
 DISTRIBUTION = "gpucheck-cli"
 #: Major versions of CUDA that gpucheck has an extra for.
 _CUDA = (12, 13)
@@ -35,14 +37,17 @@ class Installation(NamedTuple):
     requires: tuple[str, ...]
 
 
-def install_cupy(cuda: int | None = None) -> tuple[str, ...]:
+def install_cupy(cuda: int | None = None, reading: CudaReading | None = None) -> tuple[str, ...]:
     """Return the step that installs CuPy with its libraries.
 
     It is for the major version `cuda`, else for that of the CuPy that is installed (two exclude
-    each other), else for this machine's driver.
+    each other), else for this machine's driver: what `reading` says of it, or CUDA in this process.
     """
     cuda = cuda or _installed_cuda()
-    wanted = f"cuda{cuda}" if cuda in _CUDA else extra(*_driver())
+    if cuda in _CUDA:
+        wanted = f"cuda{cuda}"
+    else:
+        wanted = extra(*(_driver() if reading is None else _driver_read(reading)))
     return (f"Install it: {command(installation(), wanted)}",)
 
 
@@ -84,6 +89,17 @@ def _driver() -> tuple[int | None, tuple[int, int] | None]:
     except CudaError:
         return version, None
     return version, min(found, default=None)
+
+
+def _driver_read(reading: CudaReading) -> tuple[int | None, tuple[int, int] | None]:
+    """Return the same from the answer of another process."""
+    capabilities = [
+        (int(major), int(minor))
+        for device in reading.devices
+        if device.compute_capability
+        for major, _, minor in [device.compute_capability.partition(".")]
+    ]
+    return reading.driver_version, min(capabilities, default=None)
 
 
 def installation() -> Installation:

@@ -7,7 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from gpucheck.drivers.cupy.install import Installation, command, extra, installation
+from gpucheck.drivers.cupy.install import (
+    Installation,
+    command,
+    extra,
+    install_cupy,
+    installation,
+)
+from gpucheck.drivers.readings import CudaDeviceReading, CudaReading
 from gpucheck.report.blocks import Command, remedies
 
 REQUIRES = (
@@ -36,6 +43,30 @@ def test_the_extra_fits_the_driver_and_the_oldest_card(
     driver: int | None, capability: tuple[int, int] | None, wanted: str
 ) -> None:
     assert extra(driver, capability) == wanted
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "wanted"),
+    [
+        (("10.0", "8.9"), "[cuda13]"),
+        (("10.0", "7.0"), "[cuda12]"),
+        ((None,), "[cuda13]"),
+        ((), "[cuda13]"),
+    ],
+)
+def test_an_answer_of_cuda_is_not_asked_for_again(
+    capabilities: tuple[str | None, ...], wanted: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpucheck.drivers.cupy.install._installed_cuda", lambda: None)
+    monkeypatch.setattr("gpucheck.drivers.cuda.worker.Binding", lambda: pytest.fail("asked again"))
+    devices = tuple(
+        CudaDeviceReading(ordinal, compute_capability=capability)
+        for ordinal, capability in enumerate(capabilities)
+    )
+
+    (step,) = install_cupy(reading=CudaReading(driver_version=13000, devices=devices))
+
+    assert wanted in step
 
 
 @pytest.mark.parametrize(
