@@ -282,7 +282,7 @@ def judge_lines(machine: Machine, finding: Callable[..., Finding]) -> list[Findi
     ]
     if bad:
         return sorted(bad, key=lambda found: found.status is not CheckStatus.FAIL)
-    parts = [_notes(machine, now) if now else f"no Xid in {log.source}"]
+    parts = [_notes(machine, now) if now else f"no GPU error (Xid) in {log.source}"]
     parts += _not_come_back(machine, before)
     shown = [Evidence(log.source, xids[-1].line) for xids in now.values()]
     shown += [Evidence(log.earlier.source, xids[-1].line) for xids in before.values()]

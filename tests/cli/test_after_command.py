@@ -35,7 +35,7 @@ def gpu(peak_bytes: int | None, limit_bytes: int | None) -> RunGpu:
     [
         (
             Ending(1, kernel=b"", oom_kills=0),
-            "1: its own output says why (no Xid, no kill for memory)",
+            "1: its own output says why (no GPU error in the kernel log, no kill for memory)",
         ),
         (
             Ending(1),

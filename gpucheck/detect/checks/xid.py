@@ -24,9 +24,10 @@ def check(machine: Machine) -> list[Finding]:
     log = machine.system.log
     if log.lines is None:
         reason = log.unavailable or machine.system.unavailable or "the kernel log was not recorded"
-        return [_finding(CheckStatus.UNKNOWN, f"not checked: {reason}", cause="not-read")]
+        summary = f"errors in the kernel log not checked: {reason}"
+        return [_finding(CheckStatus.UNKNOWN, summary, cause="not-read")]
     if not any(BEGIN in line for line in (*log.lines, *(log.earlier.lines or ()))):
-        return [_finding(CheckStatus.OK, f"no Xid in {log.source}")]
+        return [_finding(CheckStatus.OK, f"no GPU error (Xid) in {log.source}")]
     # Most logs have none, and the table with what judges them takes time to load.
     from gpucheck.detect.xids import judge_lines
 
