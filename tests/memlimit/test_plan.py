@@ -30,7 +30,7 @@ from gpucheck.memlimit.plan import (
     select_gpus,
 )
 from gpucheck.report.envelope import Answer
-from gpucheck.report.errors import BadAnswerError, InconclusiveError, MissingError, WrongUseError
+from gpucheck.report.errors import BadAnswerError, InconclusiveError, WrongUseError
 from gpucheck.report.units import parse_amount
 from tests.fakes.gpus import sized_row
 from tests.fakes.probes import FakeProbes, gpu_reading, reading_of
@@ -50,259 +50,13 @@ def mechanism(limit: MemoryLimit, framework: str) -> Mechanism:
     return [each for each in limit.mechanisms if each.framework == framework][-1]
 
 
-class TestBytesPerGpu:
-    def test_a_share_is_of_each_gpus_total(self) -> None:
-        limit = plan("30%", sized_row(0, 80 * GIB), sized_row(1, 10 * GIB + 1))
-
-        assert [gpu.limit_bytes for gpu in limit.gpus] == [24 * GIB, 3 * GIB]
-        assert [gpu.allocator_limit_bytes for gpu in limit.gpus] == [24 * GIB, 3 * GIB]
-        assert limit.request.fraction == 0.3
-        assert limit.request.bytes is None
-
-    def test_bytes_are_the_same_on_each(self) -> None:
-        limit = plan("8GiB", sized_row(0, 80 * GIB), sized_row(1, 8 * GIB))
-
-        assert [gpu.limit_bytes for gpu in limit.gpus] == [8 * GIB, 8 * GIB]
-        assert limit.request.bytes == 8 * GIB
-
-    def test_more_than_one_card_has_is_wrong_use(self) -> None:
-        with pytest.raises(WrongUseError) as caught:
-            plan("9GiB", sized_row(0, 80 * GIB), sized_row(1, 8 * GIB, name="Small\x1b"))
-
-        assert "GPU 1 (Small\\x1b)" in caught.value.message
-        assert caught.value.message.isprintable()
-
-    @pytest.mark.parametrize(
-        ("text", "message"),
-        [
-            (f"{8 * GIB + 1}B", f"({8 * GIB + 1} bytes) is more than the {8 * GIB} bytes of GPU 0"),
-            ("9GiB", "9GiB is more than the 8.0 GiB of GPU 0"),
-        ],
-    )
-    def test_a_difference_that_rounding_hides_is_told_in_bytes(
-        self, text: str, message: str
-    ) -> None:
-        assert plan(f"{8 * GIB}B", sized_row(0, 8 * GIB)).gpus[0].limit_bytes == 8 * GIB
-        with pytest.raises(WrongUseError) as caught:
-            plan(text, sized_row(0, 8 * GIB))
-
-        assert message in caught.value.message
-
-    def test_a_share_is_of_what_our_cgroup_may_use(self) -> None:
-        capped = {"memory_limit_bytes": 8 * GIB, "memory_limit_source": "dmem.max"}
-        limit = plan("50%", sized_row(0, 80 * GIB, **capped), sized_row(1, 80 * GIB))
-
-        assert [
-            (gpu.limit_bytes, gpu.memory_limit_bytes, gpu.memory_limit_source) for gpu in limit.gpus
-        ] == [(4 * GIB, 8 * GIB, "dmem.max"), (40 * GIB, None, None)]
-        # The kernel tells the limit although the driver tells no size of the card.
-        (unsized,) = plan("50%", sized_row(0, None, **capped)).gpus
-        assert (unsized.limit_bytes, unsized.unavailable["memory_total_bytes"]) == (
-            4 * GIB, "it is not known",
-        )  # fmt: skip
-        with pytest.raises(WrongUseError, match=r"8\.0 GiB that your cgroup may use of GPU 0"):
-            plan("9GiB", sized_row(0, 80 * GIB, **capped))
-
-    def test_less_than_a_byte_is_wrong_use(self) -> None:
-        with pytest.raises(WrongUseError, match="less than one byte"):
-            plan("0.000000000000000001")
-
-    def test_an_unknown_total_gives_null_with_a_reason(self) -> None:
-        (gpu,) = plan("30%", sized_row(0, None)).gpus
-
-        assert gpu.limit_bytes is None
-        assert gpu.allocator_limit_bytes is None
-        assert {"limit_bytes", "allocator_limit_bytes", "memory_total_bytes"} <= set(
-            gpu.unavailable
-        )
-
-    def test_bytes_hold_where_the_total_is_unknown(self) -> None:
-        limit = plan("8GiB", sized_row(0, None))
-
-        assert limit.gpus[0].limit_bytes == 8 * GIB
-        assert limit.environment == {CUPY: str(8 * GIB)}
-        assert "unknown" in mechanism(limit, "jax").reason
-
-    def test_every_null_has_a_reason(self) -> None:
-        for gpu in plan("30%", sized_row(0), sized_row(1, None)).gpus:
-            for name in ("memory_total_bytes", "limit_bytes", "context_estimate_bytes"):
-                assert (getattr(gpu, name) is None) == (name in gpu.unavailable)
-
-    def test_hidden_gpus_are_left_out(self) -> None:
-        limit = plan("30%", sized_row(0), sized_row(1, cuda_index=None, visible=False))
-
-        assert [gpu.uuid for gpu in limit.gpus] == ["GPU-0"]
-
-    def test_a_mig_instance_is_its_own_device(self) -> None:
-        instance = MigInstance(
-            uuid="MIG-1", name="1g.10gb", memory_total_bytes=10 * GIB, cuda_index=0
-        )
-        mig = MigState(enabled=True, instances=(instance,))
-
-        (gpu,) = plan("50%", sized_row(0, cuda_index=None, mig=mig)).gpus
-
-        assert (gpu.uuid, gpu.limit_bytes, gpu.mig_instance) == ("MIG-1", 5 * GIB, True)
-
-    def test_no_gpu_is_missing(self) -> None:
-        with pytest.raises(MissingError) as caught:
-            plan_limit(parse_amount("30%"), [])
-
-        assert caught.value.exit_code == 4
-
-    def test_no_visible_gpu_is_missing_with_the_reason(self) -> None:
-        hidden = sized_row(0, cuda_index=None, visible=False, hidden_reason="it is hidden")
-
-        with pytest.raises(MissingError, match="it is hidden"):
-            plan("30%", hidden)
-
-    def test_an_undecided_set_is_inconclusive(self) -> None:
-        with pytest.raises(InconclusiveError):
-            plan("30%", sized_row(0, cuda_index=None, visible=None))
-
-
 class TestEnvironment:
-    @pytest.mark.parametrize(
-        ("text", "cupy", "jax"),
-        [
-            ("30%", "30%", "0.3"),
-            ("0.3", "30%", "0.3"),
-            ("33.3%", "33.3%", "0.333"),
-            ("100%", "100%", "1"),
-            ("8GiB", str(8 * GIB), "0.1"),
-            ("8GB", "8000000000", "0.093132257"),
-        ],
-    )
-    def test_cupy_and_jax_by_environment(self, text: str, cupy: str, jax: str) -> None:
-        limit = plan(text)
-
-        assert limit.environment == {CUPY: cupy, JAX_OLD: jax}  # the name that all versions read
-        for framework in ("cupy", "jax"):
-            found = mechanism(limit, framework)
-            assert found.applies
-            assert found.strength is Strength.ALLOCATOR
-
-    def test_bytes_on_unlike_cards_take_the_largest_ones_fraction(self) -> None:
-        limit = plan("8GiB", sized_row(0, 80 * GIB), sized_row(1, 16 * GIB))
-
-        assert limit.environment[JAX_OLD] == "0.1"
-        assert "one fraction" in mechanism(limit, "jax").reason
-
-    def test_a_share_too_small_to_write_sets_nothing(self) -> None:
-        limit = plan("0.000000000009", sized_row(0, 10**12))
-
-        assert limit.environment == {}
-        assert "no limit" in mechanism(limit, "cupy").reason
-
     def test_the_inherited_environment_is_not_changed(self) -> None:
         inherited = {JAX: "0.9", "PATH": "/bin"}
 
         plan("30%", environment=inherited)
 
         assert inherited == {JAX: "0.9", "PATH": "/bin"}
-
-    @pytest.mark.parametrize("theirs", ["20%", "30%", "29.99%", str(24 * GIB), "1"])
-    def test_a_tighter_cupy_limit_is_kept(self, theirs: str) -> None:
-        limit = plan("30%", environment={CUPY: theirs})
-
-        assert limit.environment[CUPY] == theirs
-        assert "is kept" in mechanism(limit, "cupy").reason
-
-    @pytest.mark.parametrize(
-        "theirs",
-        [
-            "31%",
-            "30.1%",
-            "0",
-            "0%",
-            "",
-            "0.3",
-            "abc",
-            "-1",
-            "200%",
-            str(24 * GIB + 1),
-            "%",
-            "9" * 99,
-        ],
-    )
-    def test_a_wider_or_meaningless_cupy_limit_is_replaced(self, theirs: str) -> None:
-        limit = plan("30%", environment={CUPY: theirs})
-
-        assert limit.environment[CUPY] == "30%"
-        assert "replaces" in mechanism(limit, "cupy").reason
-
-    @pytest.mark.parametrize(
-        ("theirs", "why"),
-        [
-            ("0", "takes as no limit"),
-            ("0%", "takes as no limit"),
-            ("0.3", "does not understand"),
-            ("31%", "not within the limit"),
-            (str(99 * GIB), "not within the limit"),
-        ],
-    )
-    def test_a_replaced_cupy_limit_is_explained(self, theirs: str, why: str) -> None:
-        assert why in mechanism(plan("30%", environment={CUPY: theirs}), "cupy").reason
-
-    def test_a_cupy_limit_must_be_tighter_on_every_card(self) -> None:
-        limit = plan(
-            "30%",
-            sized_row(0, 80 * GIB),
-            sized_row(1, 8 * GIB),
-            environment={CUPY: str(4 * GIB)},
-        )
-
-        assert limit.environment[CUPY] == "30%"
-
-    def test_a_tighter_percentage_is_kept_without_a_total(self) -> None:
-        limit = plan("30%", sized_row(0, None), environment={CUPY: "20%"})
-
-        assert limit.environment[CUPY] == "20%"
-
-    @pytest.mark.parametrize(("theirs", "after"), [("9%", "9%"), ("11%", str(8 * GIB))])
-    def test_a_percentage_is_compared_with_bytes_by_the_total(
-        self, theirs: str, after: str
-    ) -> None:
-        assert plan("8GiB", environment={CUPY: theirs}).environment[CUPY] == after
-
-    @pytest.mark.parametrize("name", [JAX, JAX_OLD])
-    @pytest.mark.parametrize(("theirs", "after"), [("0.2", "0.2"), (".3", ".3"), ("0.75", "0.3")])
-    def test_jax_keeps_the_name_that_is_set(self, name: str, theirs: str, after: str) -> None:
-        limit = plan("30%", environment={name: theirs})
-
-        assert {key: value for key, value in limit.environment.items() if "XLA" in key} == {
-            name: after
-        }
-
-    @pytest.mark.parametrize("theirs", ["0", "abc", "10", "-0.1", "nan", "1e-9"])
-    def test_a_wider_or_meaningless_jax_fraction_is_replaced(self, theirs: str) -> None:
-        assert plan("30%", environment={JAX: theirs}).environment[JAX] == "0.3"
-
-    def test_an_empty_jax_fraction_is_none(self) -> None:
-        limit = plan("30%", environment={JAX: "", JAX_OLD: ""})
-
-        assert limit.environment[JAX_OLD] == "0.3"
-
-    def test_jax_with_both_names_is_not_set(self) -> None:
-        limit = plan("30%", environment={JAX: "0.2", JAX_OLD: "0.2"})
-
-        assert not mechanism(limit, "jax").applies
-        assert "both set" in mechanism(limit, "jax").reason
-        assert set(limit.environment) == {CUPY}
-
-    @pytest.mark.parametrize("allocator", ["platform", "PLATFORM", "address"])
-    def test_jax_without_a_pool_is_not_limited(self, allocator: str) -> None:
-        limit = plan("30%", environment={"XLA_PYTHON_CLIENT_ALLOCATOR": allocator})
-
-        assert not mechanism(limit, "jax").applies
-        assert limit.environment.keys() == {CUPY}
-
-    @pytest.mark.parametrize("allocator", ["cuda_async", "vmm"])
-    def test_jax_with_a_pool_that_does_not_refuse_is_called_soft(self, allocator: str) -> None:
-        limit = plan("30%", environment={"XLA_PYTHON_CLIENT_ALLOCATOR": allocator})
-
-        found = mechanism(limit, "jax")
-        assert (found.strength, found.applies) == (Strength.SOFT, True)
-        assert allocator in found.reason
 
     @given(st.text(max_size=12), st.text(max_size=12), st.text(max_size=12))
     def test_any_inherited_text_is_survived(self, cupy: str, jax: str, old: str) -> None:
@@ -324,47 +78,6 @@ class TestCodeLines:
             value = ast.literal_eval(call.args[0])
             assert isinstance(value, float)
             assert value == expected
-
-    def test_tensorflows_sizes_are_whole_mebibytes(self) -> None:
-        limit = plan("30%", sized_row(0, 85520809984), sized_row(1, 8 * GIB))
-        setting = mechanism(limit, "tensorflow").setting
-
-        assert setting is not None
-        ast.parse(setting)
-        assert "[24467, 2457]" in setting
-
-    @pytest.mark.parametrize(
-        ("count", "sizes"), [(1, "[8192])"), (2, "[8192] * 2)"), (8, "[8192] * 8)")]
-    )
-    def test_equal_gpus_are_one_size_for_tensorflow(self, count: int, sizes: str) -> None:
-        setting = mechanism(
-            plan("8GiB", *(sized_row(n) for n in range(count))), "tensorflow"
-        ).setting
-
-        assert setting is not None
-        ast.parse(setting)
-        assert sizes in setting
-
-    def test_less_than_a_mebibyte_is_nothing_for_tensorflow(self) -> None:
-        found = mechanism(plan("512K"), "tensorflow")
-
-        assert found.setting is None
-        assert not found.applies
-        assert "MiB" in found.reason
-
-    def test_what_needs_code_or_a_daemon_does_not_apply(self) -> None:
-        limit = plan("30%")
-
-        for each in limit.mechanisms:
-            assert each.applies == (each.framework in ("cupy", "jax"))
-            assert each.reason
-        assert mechanism(limit, "any program").strength is Strength.HARD
-        assert mechanism(limit, "any other CUDA program").strength is Strength.NONE
-
-    def test_mps_names_gpus_by_uuid(self) -> None:
-        setting = mechanism(plan("8GiB", sized_row(0), sized_row(1)), "any program").setting
-
-        assert setting == "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=GPU-0=8192M,GPU-1=8192M"
 
 
 @given(
@@ -506,11 +219,6 @@ def test_what_cannot_be_run_is_wrong_use(text: str) -> None:
         _interpreter(options(python=text), {"PATH": "/bin"})
 
     assert caught.value.message.isprintable()
-
-
-def test_a_refusal_names_the_gpu_by_the_number_that_list_shows() -> None:
-    with pytest.raises(WrongUseError, match=r"of GPU 5 \(NVIDIA H100\)"):
-        plan("3000GiB", sized_row(5, cuda_index=2))
 
 
 # --------------------------------------------------------------------------------- the whole answer
