@@ -161,8 +161,9 @@ def _limit_reason(gpu: RunGpu | None) -> str | None:
 
 def _nothing(ending: Ending) -> str:
     """Return what was looked for in vain, and what could not be looked at."""
-    parts = {"no GPU error in the kernel log": ending.kernel, "no kill for memory": ending.oom_kills}
-    unread = {"the kernel log": ending.kernel, "kills for memory": ending.oom_kills}
+    log, kills = ending.kernel, ending.oom_kills
+    parts = {"no GPU error in the kernel log": log, "no kill for memory": kills}
+    unread = {"the kernel log": log, "kills for memory": kills}
     found = [name for name, value in parts.items() if value is not None]
     missing = [name for name, value in unread.items() if value is None]
     facts = [*found, *([f"not checked: {' and '.join(missing)}"] if missing else [])]
