@@ -216,24 +216,14 @@ def bench(
             InconclusiveError if the driver does not answer, others hold the GPU or the host has
             no memory left.
     """
-    from gpucheck.bench.session import bench_here, request_of
+    arguments = locals()
+    from gpucheck.bench.request_model import BenchRequest
+    from gpucheck.bench.session import bench_here
     from gpucheck.drivers import open_probes
+    from gpucheck.report.options import check_arguments
 
-    request = request_of(
-        kernels,
-        device=device,
-        size=size,
-        dtype=dtype,
-        mode=mode,
-        budget_s=budget_s,
-        seed=seed,
-        fill=fill,
-        temperature=temperature,
-        towers=towers,
-        data_file=data_file,
-        frameworks=frameworks,
-        same_math=same_math,
-    )
+    del arguments["corruption_s"], arguments["require_gpu"]
+    request = BenchRequest(**check_arguments(BenchRequest, arguments))
     return bench_here(request, open_probes(), corruption_s=corruption_s, require_gpu=require_gpu)
 
 

@@ -88,7 +88,7 @@ def _interrupted(words: list[str]) -> int:
     """Answer a Ctrl-C that came before the command line could."""
     from gpucheck.cli import output
     from gpucheck.cli.commands import COMMANDS
-    from gpucheck.cli.shared import Context
+    from gpucheck.cli.options import Context
 
     command = words[0] if words and words[0] in COMMANDS else None
     return output.interrupted(Context(command=command, document=output.requested_document(words)))

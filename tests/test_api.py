@@ -21,7 +21,9 @@ import pytest
 import gpucheck
 from gpucheck.bench.model import BenchResult
 from gpucheck.bench.sampler import Sampler
+from gpucheck.cli.app import key_of
 from gpucheck.cli.commands import COMMANDS
+from gpucheck.cli.options import own_options
 from gpucheck.drivers.readings import NvmlReading, ProbeFailure
 from gpucheck.inventory.inventory import list_gpus
 from gpucheck.report.errors import GpucheckError, InconclusiveError, MissingError, WrongUseError
@@ -218,16 +220,15 @@ def benched(*kernels: str, environment: dict[str, str], **options: Any) -> Any:
 
 
 def test_bench_takes_what_the_command_takes() -> None:
-    options = set(inspect.signature(import_module(COMMANDS["bench"].module).command).parameters)
-    ours = set(inspect.signature(gpucheck.bench).parameters)
+    options = own_options(import_module(COMMANDS["bench"].module).command)
+    keys = {key_of(name, item) for name, item in options.items()}
+    ours = inspect.signature(gpucheck.bench).parameters
 
-    renamed = {
-        "budget_s": "budget",
-        "corruption_s": "corruption",
-        "data_file": "data",
-        "frameworks": "framework",
-    }
-    assert {renamed.get(name, name) for name in ours} - options == {"mode"}
+    assert {*ours} - {*options} - keys == {"mode"}
+    defaults = {name: item.default for name, item in ours.items() if name in options}
+    del defaults["kernels"]
+    assert len(defaults) > 8
+    assert defaults == {name: options[name].default for name in defaults}
 
 
 @pytest.mark.slow

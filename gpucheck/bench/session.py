@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from enum import StrEnum
-from numbers import Integral, Real
-from typing import TypeVar
+from numbers import Real
 
 from gpucheck.bench.environment import RunEnvironment, cards_by_uuid, run_environment_of
 from gpucheck.bench.frameworks import Frameworks, open_frameworks, use_gpus
@@ -25,7 +23,7 @@ from gpucheck.bench.model import (
     shared_fields,
 )
 from gpucheck.bench.plan import MEMORY_TAKEN, NO_GPU, check_device_names, select_devices
-from gpucheck.bench.request_model import BenchMode, BenchRequest, Fill
+from gpucheck.bench.request_model import BenchRequest
 from gpucheck.bench.run import Bench
 from gpucheck.bench.sampler import CLOCK_STUCK, CaseState
 from gpucheck.bench.scheduler import Progress
@@ -64,7 +62,6 @@ from gpucheck.report.errors import (
     GpucheckError,
     InconclusiveError,
     MissingError,
-    WrongUseError,
     check_argument,
     check_seconds,
 )
@@ -76,73 +73,6 @@ _UNSETTLED = Notice(
     code=NOTHING_SETTLED,
     message="no row has an interval (±), so no figure is settled: give more time (--budget).",
 )
-Word = TypeVar("Word", bound=StrEnum)
-
-
-def request_of(
-    kernels: Iterable[str],
-    *,
-    device: str | Iterable[str],
-    size: int | None,
-    dtype: str | Iterable[str],
-    mode: str,
-    budget_s: float | None,
-    seed: int,
-    fill: str,
-    temperature: float,
-    towers: int,
-    data_file: str | os.PathLike[str] | None,
-    frameworks: str | Iterable[str] = (),
-    same_math: bool = False,
-) -> BenchRequest:
-    """Return the request that these arguments describe.
-
-    Raises:
-        WrongUseError: an unknown mode or fill, or an argument of the wrong type.
-    """
-    for kernel in kernels:
-        check_argument("bench", kernel, "names of kernels such as 'matmul'", str)
-    for name, whole in (("size", size), ("seed", seed), ("towers", towers)):
-        if whole is not None:
-            check_argument(name, whole, "a whole number", Integral)
-    for name, number in (("budget_s", budget_s), ("temperature", temperature)):
-        if number is not None:
-            check_argument(name, number, "a number", Real)
-    check_argument("same_math", same_math, "True or False", bool)
-    if data_file is not None:
-        check_argument("data_file", data_file, "a path", str, os.PathLike)
-    return BenchRequest(
-        kernels=tuple(kernels),
-        devices=_words("device", device) or ("all",),
-        size=size,
-        dtypes=_words("dtype", dtype),
-        mode=_member(BenchMode, "mode", mode),
-        budget_s=budget_s,
-        seed=seed,
-        fill=_member(Fill, "fill", fill),
-        temperature=temperature,
-        towers=towers,
-        data_file=None if data_file is None else os.fspath(data_file),
-        frameworks=_words("frameworks", frameworks),
-        same_math=same_math,
-    )
-
-
-def _words(name: str, given: str | Iterable[str]) -> tuple[str, ...]:
-    """Return words given as a list, or separated by commas as on the command line."""
-    wants = "a text, or several in a list"
-    check_argument(name, given, wants, str, Iterable)
-    texts = [given] if isinstance(given, str) else list(given)
-    for text in texts:
-        check_argument(name, text, wants, str)
-    return tuple(word.strip() for text in texts for word in text.split(",") if word.strip())
-
-
-def _member(kind: type[Word], name: str, given: str) -> Word:
-    if given not in list(kind):
-        message = f"{name} takes {', '.join(kind)}, not {given!r}."
-        raise WrongUseError(code="usage", message=message)
-    return kind(given)
 
 
 def bench_here(

@@ -9,7 +9,7 @@ from importlib import import_module
 
 from gpucheck.cli import output
 from gpucheck.cli.commands import COMMANDS, PROGRAM_OPTIONS, RUNS_A_COMMAND
-from gpucheck.cli.shared import Context
+from gpucheck.cli.options import Context
 from gpucheck.cli.terminal import closed_pipe, write_stdout
 from gpucheck.report.documents import DOCUMENTS, Document
 from gpucheck.report.errors import ExitCode, GpucheckError, system_refusal
@@ -77,11 +77,11 @@ def _command(own: list[str], name: str | None, context: Context) -> Callable[[],
         return show_version
     if name == "list":
         from gpucheck.cli.list import command
-        from gpucheck.cli.options import call_command, read_flags
+        from gpucheck.cli.options import read_flags
 
         values = read_flags(own[1:], command)
         if values is not None:
-            return lambda: call_command(command, name, values)
+            return lambda: output.call_command(command, name, values)
     if stands_alone(own):
         from gpucheck.cli import overview
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from gpucheck.cli.shared import Shared
+from gpucheck.cli.options import Shared
 from gpucheck.cli.terminal import write_message
 from gpucheck.drivers.host.cgroups import count_oom_kills
 from gpucheck.drivers.host.files import size_of

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
 
 import typer
 
@@ -18,15 +18,20 @@ from gpucheck.cli.help import HelpfulCommand, HelpfulGroup, wants_bold
 from gpucheck.cli.options import (
     CONFIG_VARIABLE,
     DEFAULTS,
-    Option,
-    call_command,
+    Context,
     collect_shared,
+    own_options,
+    requests_of,
     shared_options,
 )
-from gpucheck.cli.shared import Context
 from gpucheck.cli.terminal import write_stdout
 from gpucheck.report.errors import ExitCode, WrongUseError
+from gpucheck.report.options import Option
 from gpucheck.report.text import did_you_mean
+from gpucheck.report.units import Amount, parse_amount
+
+if TYPE_CHECKING:
+    from gpucheck.drivers.host.toml_file import Table
 
 #: Typer brings its own Click, or uses the installed one: either way this is the base
 #: class of the errors that a wrong command line raises.
@@ -140,44 +145,52 @@ def with_shared_options(
     function: Callable[..., int], name: str, formats: Sequence[str]
 ) -> Callable[..., int]:
     """Return a command's function as Typer reads it: with the options that every command has."""
+    options = {**own_options(function), **shared_options(name, formats)}
 
     @functools.wraps(function)
-    def command(config: Path | None = None, **values: Any) -> int:
+    def command(ctx: typer.Context, config: Path | None = None, **values: Any) -> int:
+        sources = {
+            key: ctx.get_parameter_source(key)
+            for key, value in ctx.params.items()
+            # An older parser says of arguments that may be left out, too, that they were typed.
+            if value not in (None, (), [])
+        }
+        names = {key: source.name for key, source in sources.items() if source is not None}
+        typed = {key: item for key, item in options.items() if names.get(key) == "COMMANDLINE"}
+        call = {
+            "typed": typed,
+            "format_is_given": names.get("format_", "DEFAULT") != "DEFAULT",
+            "context": ctx.obj,
+        }
+        for key, value in values.items():
+            if Amount in (types[key], *get_args(types[key])):
+                values[key] = None if value is None else parse_amount(value)
         try:
-            return output.Answered(call_command(function, name, values))
+            return output.Answered(output.call_command(function, name, values, **call))
         except KeyboardInterrupt:
             # Typer would end with its code, but without a document.
             raise typer.Abort from None
 
-    own = _parameters(function, function.__kwdefaults__ or {})
-    parameters = [*own, *_parameters(collect_shared, shared_options(name, formats)), _CONFIG]
+    types = dict[str, Any]()
+    for kind in (*requests_of(function).values(), function, collect_shared):
+        types |= get_type_hints(kind)
+    parameters = [_CONTEXT]
+    parameters += [_parameter(key, item, types[key]) for key, item in options.items()]
+    parameters.append(_CONFIG)
     # Typer reads both: the parameters from the signature, their types from the annotations.
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {item.name: item.annotation for item in parameters}
+    command.options = options  # type: ignore[attr-defined]
     return command
 
 
-def _parameters(
-    function: Callable[..., object], options: Mapping[str, Option]
-) -> Iterator[inspect.Parameter]:
-    """Yield a function's parameters, but for the options that are not among these."""
-    group = None
-    for item in inspect.signature(function, eval_str=True).parameters.values():
-        if isinstance(item.default, Option):
-            group = item.default.group or group
-            if item.name in options:
-                yield _parameter(item, options[item.name], group)
-        elif item.name != "shared":
-            yield item
-
-
-def _parameter(item: inspect.Parameter, declared: Option, group: str | None) -> inspect.Parameter:
+def _parameter(name: str, declared: Option, kind: Any) -> inspect.Parameter:
     """Return a declared option as Typer has it."""
-    counts = item.annotation is int and declared.value_name is None
+    counts = kind is int and declared.value_name is None
     stated: dict[str, Any] = {
         "metavar": declared.value_name,
         "help": declared.help,
-        "rich_help_panel": group,
+        "rich_help_panel": declared.group,
         # A text says itself what stands for no value.
         "show_default": not counts and "[default: " not in declared.help,
     }
@@ -185,22 +198,30 @@ def _parameter(item: inspect.Parameter, declared: Option, group: str | None) -> 
         info: Any = typer.Argument(**stated)
     else:
         info = typer.Option(*declared.words, count=counts, **stated)
-    default = item.empty if declared.default is ... else declared.default
-    return item.replace(annotation=Annotated[item.annotation, info], default=default)
+    default = declared.default
+    if Amount in (kind, *get_args(kind)):
+        kind = str if kind is Amount else str | None
+    if declared.repeats:
+        kind, default = (list[str], ...) if default is ... else (list[str] | None, None)
+    return inspect.Parameter(
+        name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=inspect.Parameter.empty if default is ... else default,
+        annotation=Annotated[kind, info],
+    )
 
 
 def _take_defaults(ctx: typer.Context, value: Path | None) -> None:
     """Take the defaults of this command's options from a file."""
     if value is None or ctx.resilient_parsing:
         return
-    from gpucheck.cli.config import read_defaults
-
-    defaults: Any = read_defaults(value, functions_of)
+    defaults: Any = read_defaults(value)
     for word in ctx.command_path.split()[1:] or ["detect"]:
         defaults = defaults.get(word, {})
     ctx.default_map = defaults
 
 
+_CONTEXT = inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
 _CONFIG = inspect.Parameter(
     "config",
     inspect.Parameter.KEYWORD_ONLY,
@@ -218,6 +239,61 @@ _CONFIG = inspect.Parameter(
         ),
     ],
 )
+
+
+# ------------------------------------------------------------------------- the file of defaults
+
+
+def read_defaults(path: Path) -> dict[str, dict[str, Any]]:
+    """Return `{command: {parameter: value}}` for the parser, from a TOML file.
+
+    It has one table per command, whose keys are the long names of its options.
+
+    Raises:
+        WrongUseError: unreadable, not TOML, or with an unknown table, key or type of value.
+    """
+    from gpucheck.drivers.host.toml_file import read_toml
+
+    try:
+        whole = read_toml(path, "configuration")
+        tables = {name: whole.table(name) for name in COMMANDS}
+        whole.finish()
+        return {name: _defaults(tables[name], name) for name in COMMANDS if name in whole.written}
+    except WrongUseError as error:
+        raise WrongUseError(
+            code="config-unusable", message=error.message, remedy=error.remedy
+        ) from None
+
+
+def _defaults(table: Table, name: str) -> dict[str, Any]:
+    functions = functions_of(name)
+    defaults: dict[str, Any] = {}
+    for options in map(options_of_command, functions.values()):
+        for parameter, item in options.items():
+            key = key_of(parameter, item)
+            value = table.raw(key)
+            if value is None:
+                continue
+            if not isinstance(value, str | int | float | bool | list):
+                mend = "write a string, a number, true or false, or a list of strings"
+                table.wrong(key, "wrong-type", f"{key} has no usable value", mend)
+            # One value serves an option that may be given several times.
+            several = isinstance(value, str) and item.repeats
+            defaults[parameter] = [value] if several else value
+    table.finish()
+    # The parser passes each action what it has of its command's table.
+    return dict.fromkeys(functions, defaults) if COMMANDS[name].actions else defaults
+
+
+def options_of_command(function: Callable[..., int]) -> Mapping[str, Option]:
+    """Return the options of a command's function as `functions_of` has it."""
+    options: Mapping[str, Option] = function.options  # type: ignore[attr-defined]
+    return options
+
+
+def key_of(name: str, declared: Option) -> str:
+    """Return the key of an option: its long word, or the name of an argument's parameter."""
+    return declared.long.removeprefix("--") or name
 
 
 # ------------------------------------------------------------------------------- the execution

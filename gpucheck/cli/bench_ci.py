@@ -14,18 +14,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpucheck.cli.outlets import Outlets
-from gpucheck.cli.output import deliver, machine, split_words
+from gpucheck.bench.ci.model import Reference
+from gpucheck.bench.request_model import DECIDE, BenchRequest
+from gpucheck.cli.options import Shared
+from gpucheck.cli.output import deliver, machine
 from gpucheck.cli.report_file import check_writable, write_file
-from gpucheck.cli.shared import Shared
 from gpucheck.cli.terminal import status_line, write_stderr
 from gpucheck.report.envelope import Answer, Failure, Notice
 from gpucheck.report.errors import ExitCode, WrongUseError
+from gpucheck.report.options import flag, made_of_options, option, words
 from gpucheck.report.text import printable
 
 if TYPE_CHECKING:
-    from gpucheck.bench.ci.model import Reference, SavedRun
-    from gpucheck.bench.request_model import BenchRequest
+    from gpucheck.bench.ci.model import SavedRun
     from gpucheck.bench.workers import Workers
     from gpucheck.drivers.interface import Probes
 
@@ -34,17 +35,35 @@ _SAVING = frozenset({"--save", "--baseline", "--update-baseline", "--append", "-
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+@made_of_options
 class Saving:
-    """Where to save a run, and what to compare it with; the files are known to be usable.
+    """Where to save a run, and what to compare it with.
 
+    Once `open_saving` knows that the files are usable, `reference` is the run of `baseline`, and
     `extends` means that the run is added to the file of `save`.
     """
 
-    save: Path | None = None
+    save: Path | None = option(
+        "--save FILE", "Save the run for --baseline and compare.", not_with="--burn --peaks"
+    )
+    baseline: Path | None = option(
+        "--baseline FILE", "Compare the run with a saved one.", not_with="--burn --peaks"
+    )
+    processes: int | None = option(
+        "--processes N",
+        "Repeat in N processes for each device [default: 5 with --save or --baseline].",
+        group="More on saved runs",
+        not_with=DECIDE,
+    )
+    update_baseline: bool = flag("--update-baseline", "Let --save replace an existing file.")
+    append: bool = flag("--append", "Let --save add the run to the file as another session.")
+    save_failed: bool = flag("--save-failed", "Let --save also keep a run that did not pass.")
+    allow_difference: tuple[str, ...] = words(
+        "--allow-difference KEY",
+        "Compare with the baseline even if this key differs (such as driver).",
+    )
     extends: bool = False
-    failed: bool = False
     reference: Reference | None = None
-    processes: int | None = None
 
     @property
     def repeats(self) -> bool:
@@ -99,7 +118,9 @@ class Saving:
         if run is None or code not in (ExitCode.OK, ExitCode.BAD, ExitCode.INCONCLUSIVE):
             return "the run is not complete."
         is_new = self.save is not None and not self.save.exists()
-        if self.failed or (not warned and (code is ExitCode.OK or (is_new and _right(answer)))):
+        if self.save_failed or (
+            not warned and (code is ExitCode.OK or (is_new and _right(answer)))
+        ):
             return None
         return (
             f"the run {_how(code, run)}, and a baseline must have passed. "
@@ -150,25 +171,17 @@ def _how(code: int | None, run: SavedRun | None) -> str:
     return "was disturbed" if disturbed else "is undecided"
 
 
-def open_saving(
-    save: Path | None,
-    *,
-    update: bool,
-    append: bool = False,
-    failed: bool = False,
-    baseline: Path | None,
-    allow_difference: list[str] | None,
-    processes: int | None,
-) -> Saving:
-    """Return the checked options, so that nothing fails after measuring.
+def open_saving(saving: Saving) -> Saving:
+    """Check the options and read the baseline, so that nothing fails after measuring.
 
     Raises:
         WrongUseError: a file exists that may not be replaced, cannot be written or read, or an
             option makes no sense.
     """
+    save, baseline, processes = saving.save, saving.baseline, saving.processes
     if save is not None:
         check_writable(save)
-        if save.is_file() and not (update or append):
+        if save.is_file() and not (saving.update_baseline or saving.append):
             raise WrongUseError(
                 code="baseline-exists",
                 message=f"The file {str(save)!r} exists: a baseline is replaced only on request.",
@@ -177,25 +190,22 @@ def open_saving(
                     "name another file.",
                 ),
             )
-    if append and (save is None or update):
+    if saving.append and (save is None or saving.update_baseline):
+        also = ", and --update-baseline replaces it: choose one."
         message = "--append adds a session to the file of --save"
-        message += (
-            ", and --update-baseline replaces it: choose one." if update else ": name that file."
-        )
+        message += also if saving.update_baseline else ": name that file."
         raise WrongUseError(code="append-without-save", message=message)
     if processes is not None and not 1 <= processes <= 100:
         message = f"--processes takes a number from 1 to 100, not {processes}."
         raise WrongUseError(code="bad-processes", message=message)
-    if allow_difference and baseline is None:
+    if saving.allow_difference and baseline is None:
         message = "--allow-difference needs a --baseline to compare with: name that too."
         raise WrongUseError(code="difference-without-baseline", message=message)
-    saving = Saving(save=save, failed=failed, processes=processes)
-    if baseline is None and not append:
+    if baseline is None and not saving.append:
         return saving
     from gpucheck.bench.ci.baseline import WRITE_ONE, allowed_keys, read_saved_run
-    from gpucheck.bench.ci.model import Reference
 
-    if append and save is not None and save.is_file():
+    if saving.append and save is not None and save.is_file():
         read_saved_run(save)
         saving = replace(saving, extends=True)
     if baseline is None:
@@ -207,23 +217,17 @@ def open_saving(
         write = f"Write one with: {printable(later_command(sys.argv[1:], 'FILE', '--save'))}"
         error.remedy = tuple(write if step == WRITE_ONE else step for step in error.remedy)
         raise
-    allowed = allowed_keys(split_words(allow_difference))
+    allowed = allowed_keys(saving.allow_difference)
     return replace(saving, reference=Reference(run=run, path=baseline, allowed=allowed))
 
 
 def run_with_profile(
-    name: str,
-    devices: Sequence[str],
-    shared: Shared,
-    saving: Saving,
-    outlets: Outlets,
-    *,
-    require_gpu: bool,
-    frameworks: Sequence[str] = (),
+    name: str, request: BenchRequest, shared: Shared, saving: Saving, *, require_gpu: bool
 ) -> int:
     """Measure and judge by a profile, save the figures, and report them to every output.
 
-    `frameworks` names the interpreters of the profile's frameworks, each as `NAME=PYTHON`.
+    Of the request count the devices, and the frameworks as `NAME=PYTHON`: what runs those of the
+    profile.
 
     Raises:
         WrongUseError: the profile cannot be used, or is not for the devices that are named.
@@ -237,23 +241,24 @@ def run_with_profile(
     if require_gpu and profile.match.target is Target.CPU:
         message = f"The profile {profile.name} is for the processor: leave --require-gpu out."
         raise WrongUseError(code="other-device", message=message)
-    wanted = wanted_devices(profile, devices)
-    interpreters_of(frameworks, os.environ)  # one that cannot be run is refused before measuring
+    wanted = wanted_devices(profile, request.devices)
+    interpreters_of(
+        request.frameworks, os.environ
+    )  # one that cannot be run is refused before measuring
 
     def measure(probes: Probes, workers: Workers) -> tuple[Answer, SavedRun | None]:
         return run_profile(
-            *(profile, wanted, probes, workers, saving.reference, frameworks),
+            *(profile, wanted, probes, workers, saving.reference, request.frameworks),
             is_kept=saving.save is not None,
         )
 
-    return _judged(measure, shared, saving, outlets)
+    return _judged(measure, shared, saving)
 
 
 def run_several(
     request: BenchRequest,
     shared: Shared,
     saving: Saving,
-    outlets: Outlets,
     *,
     corruption_s: float,
     require_gpu: bool,
@@ -272,14 +277,13 @@ def run_several(
             is_kept=saving.save is not None,
         )
 
-    return _judged(measure, shared, saving, outlets)
+    return _judged(measure, shared, saving)
 
 
 def _judged(
     measure: Callable[[Probes, Workers], tuple[Answer, SavedRun | None]],
     shared: Shared,
     saving: Saving,
-    outlets: Outlets,
 ) -> int:
     """Measure, save the run if requested, and report it with where it was saved."""
     from gpucheck.bench.workers import Workers
@@ -288,7 +292,7 @@ def _judged(
         with status_line(shown=shared.verbosity >= 0) as tell:
             answer, run = measure(probes, Workers(report_progress=tell))
         answer, done = saving.keep(run, answer, shared)
-    code = deliver("bench", shared, answer, probes.time(), also=outlets.write)
+    code = deliver("bench", shared, answer, probes.time())
     if done is not None and shared.verbosity >= 0:
         write_stderr(done)
     return code

@@ -15,7 +15,8 @@ class Command(NamedTuple):
 
     `formats` are what --format takes, `charts` what --chart takes; `examples` are command lines
     with what each is for. `actions` are commands of its own, in the same module: `gpucheck profile
-    list` is its `list_`. `common` are the parameters that --help shows, if it does not show all.
+    list` is its `list_`. `common` are the groups of options that --help shows, where it does not
+    show all.
     """
 
     module: str
@@ -24,7 +25,7 @@ class Command(NamedTuple):
     examples: tuple[tuple[str, str], ...] = ()
     actions: Mapping[str, Command] = MappingProxyType({})
     charts: tuple[str, ...] = ()
-    common: frozenset[str] = frozenset()
+    common: tuple[str, ...] = ()
 
 
 #: Charts of a benchmark, the most telling first; `show` draws them again.
@@ -78,12 +79,7 @@ COMMANDS = MappingProxyType(
                 "markdown",
             ),
             charts=CHARTS,
-            common=frozenset(
-                (
-                    *("kernels", "device", "dtype", "size", "framework", "quick", "full", "budget"),
-                    *("profile", "save", "baseline", "require_gpu", "json", "output", "verbose"),
-                )
-            ),
+            common=("What to measure", "How long", "Judge and compare"),
             examples=(
                 ("gpucheck bench --quick", "the first look"),
                 ("gpucheck bench matmul --dtype float16,bfloat16 --device gpu:0", "tensor cores"),

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gpucheck.cli.options import GITHUB, JUNIT, option
-from gpucheck.cli.outlets import open_outlets
-from gpucheck.cli.output import deliver, machine, split_words
-from gpucheck.cli.shared import Shared
+from gpucheck.cli.options import Shared
+from gpucheck.cli.output import deliver, machine
 from gpucheck.report.errors import WrongUseError
+from gpucheck.report.options import option, words
 
 
 def command(
@@ -20,11 +19,9 @@ def command(
         "How much worse a row may be [default: as saved, else 5].",
         group="Judge",
     ),
-    allow_difference: list[str] | None = option(
+    allow_difference: tuple[str, ...] = words(
         "--allow-difference KEY", "Compare even if this key differs (such as driver)."
     ),
-    junit: Path | None = JUNIT,
-    github: bool | None = GITHUB,
     shared: Shared,
 ) -> int:
     """Compare two benchmark runs, with intervals and a verdict."""
@@ -34,18 +31,15 @@ def command(
     if tolerance is not None and not 0 < tolerance < 100:
         message = f"--tolerance takes percent between 0 and 100, not {tolerance:g}."
         raise WrongUseError(code="bad-tolerance", message=message)
-    outlets = open_outlets(junit, github=github)
-
-    with outlets.guarded("compare"):
-        with machine("compare", shared) as probes:
-            before, now = read_run(first), read_run(second)
-            check_same_temperature(before, now)
-            comparison = compare_runs(
-                before,
-                now,
-                files=(first, second),
-                tolerance_percent=tolerance,
-                allowed=allowed_keys(split_words(allow_difference)),
-            )
-            answer = conclude_comparison(comparison, probes.host())
-        return deliver("compare", shared, answer, probes.time(), also=outlets.write)
+    with machine("compare", shared) as probes:
+        before, now = read_run(first), read_run(second)
+        check_same_temperature(before, now)
+        comparison = compare_runs(
+            before,
+            now,
+            files=(first, second),
+            tolerance_percent=tolerance,
+            allowed=allowed_keys(allow_difference),
+        )
+        answer = conclude_comparison(comparison, probes.host())
+    return deliver("compare", shared, answer, probes.time())

@@ -7,12 +7,12 @@ and the words so far. A mistake or a driver that does not answer gives no words 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
 from types import MappingProxyType
 from typing import Any
 
-from gpucheck.cli.app import PARSER, build_app
+from gpucheck.cli.app import PARSER, build_app, functions_of, options_of_command
 from gpucheck.cli.commands import COMMANDS
 from gpucheck.cli.completion_scripts import SCRIPTS, VARIABLE
 from gpucheck.cli.terminal import write_stdout
@@ -69,6 +69,12 @@ def _frameworks(_: Any) -> Iterator[Offer]:
     from gpucheck.detect.checks.frameworks import NAMES
 
     return ((name, "") for name in NAMES)
+
+
+def _bench_frameworks(_: Any) -> Iterator[Offer]:
+    from gpucheck.bench.frameworks import FORMS
+
+    return ((name, "") for name in FORMS)
 
 
 def _profiles(_: Any) -> Iterator[Offer]:
@@ -152,20 +158,21 @@ def _gpu_names(ctx: Any) -> Iterator[Offer]:
 VALUES: Mapping[str, Callable[[Any], Iterable[Offer]]] = MappingProxyType(
     {
         "bench kernels": _kernels,
-        "bench device": _bench_devices,
+        "devices": _bench_devices,
         "bench profile": _profiles,
         "bench board": _boards_or_every,
         "profile names": _profiles,
         "place specs": _specs,
         "place name": _gpu_names,
-        "memlimit gpu": _specs,
+        "gpus": _specs,
         "gpu": _indices,
         "exclude": _indices,
-        "dtype": _dtypes,
+        "dtypes": _dtypes,
         "only": _checks,
         "skip": _checks,
         "explain": _checks,
         "framework": _frameworks,
+        "frameworks": _bench_frameworks,
         "wheel": _frameworks,
         "format_": _formats,
         "select": _fields,
@@ -177,10 +184,6 @@ VALUES: Mapping[str, Callable[[Any], Iterable[Offer]]] = MappingProxyType(
         "board": _boards,
         "show_completion": _shells,
     }
-)
-#: Options that take several values with commas between them.
-LISTS = frozenset(
-    ("bench device", "dtype", "only", "skip", "wheel", "select", "exclude", "verify_with")
 )
 
 
@@ -273,7 +276,14 @@ def _completed(name: str | None, words: list[str], incomplete: str) -> list[Any]
 
     module = import_module(f"{PARSER}.shell_completion")
     program: Any = get_command(build_app(name))
-    _teach(program, name or "", module.CompletionItem)
+    functions = {} if name is None else functions_of(name)
+    lists = {
+        key
+        for function in functions.values()
+        for key, option in options_of_command(function).items()
+        if option.commas
+    }
+    _teach(program, name or "", module.CompletionItem, lists)
     # Only get_completions is used: the scripts above and `_lines` take the others' place.
     base = module.ShellComplete
     kind = type("Completer", (base,), dict.fromkeys(base.__abstractmethods__))
@@ -281,15 +291,17 @@ def _completed(name: str | None, words: list[str], incomplete: str) -> list[Any]
     return found
 
 
-def _teach(command: Any, name: str, item: Any) -> None:
+def _teach(command: Any, name: str, item: Any, lists: Collection[str]) -> None:
     """Give the parameters of a command, and of those within it, their values."""
     for parameter in command.params:
         key = f"{name} {parameter.name}"
         key = key if key in VALUES else str(parameter.name)
         if key in VALUES:
-            parameter._custom_shell_complete = _completer(VALUES[key], item, many=key in LISTS)
+            parameter._custom_shell_complete = _completer(
+                VALUES[key], item, many=parameter.name in lists
+            )
     for within in getattr(command, "commands", {}).values():
-        _teach(within, name, item)
+        _teach(within, name, item, lists)
 
 
 def _completer(

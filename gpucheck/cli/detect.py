@@ -6,16 +6,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
-import typer
-
-from gpucheck.cli.options import GITHUB, JUNIT, PROMETHEUS, flag, option, typed_options
-from gpucheck.cli.outlets import open_outlets
-from gpucheck.cli.output import deliver, machine, split_words
-from gpucheck.cli.shared import Shared
+from gpucheck.cli.options import Shared, refuse_beside
+from gpucheck.cli.output import deliver, machine
 from gpucheck.cli.terminal import status_line
+from gpucheck.detect.machine import DetectRequest
 from gpucheck.report.errors import WrongUseError
+from gpucheck.report.options import flag, option, words
 
 #: How long NVML may take with --quick, if no GPU has to wake: a monitor waits for the answer.
 QUICK_DEADLINE_S = 3.0
@@ -25,33 +22,22 @@ MOST_PID = (1 << 31) - 1
 
 def command(
     *,
-    ctx: typer.Context,
-    only: list[str] | None = option(
-        "--only ID,...", "Run only these checks or layers.", group="What to check"
-    ),
-    skip: list[str] | None = option("--skip ID,...", "Skip these checks or layers."),
-    framework: str | None = option(
-        "--framework NAME",
-        "Fail if pytorch, tensorflow, jax, cupy, numba or onnxruntime cannot use a GPU.",
-    ),
-    expect_gpus: int | None = option("--expect-gpus N", "Fail unless programs can use N GPUs."),
-    deep: bool = flag("--deep", "Import every framework and run a kernel on every GPU."),
-    python: str | None = option(
-        "--python PATH",
-        "The Python whose frameworks to check"
-        " [default: the active environment's, else the one in PATH].",
-    ),
-    quick: bool = flag("--quick", "Ask NVML and files only; start no CUDA, no framework."),
-    wheel: list[str] | None = option(
+    request: DetectRequest,
+    wheel: tuple[str, ...] = words(
         "--wheel NAME,...",
         "Name the build of torch, jax, ... for these GPUs and this driver.",
         group="Questions of their own",
+        not_with="--list-checks --explain",
     ),
     pid: int | None = option(
-        "--pid N", "Say which GPU a running program uses, or why it uses none."
+        "--pid N",
+        "Say which GPU a running program uses, or why it uses none.",
+        not_with="--list-checks --explain --wheel",
     ),
     log: str | None = option(
-        "--log FILE", "Find the first cause in a log (-: stdin), and look for it."
+        "--log FILE",
+        "Find the first cause in a log (-: stdin), and look for it.",
+        not_with="--list-checks --explain --wheel --pid",
     ),
     list_checks: bool = flag(
         "--list-checks", "List the checks and exit.", group="About the checks"
@@ -59,82 +45,48 @@ def command(
     explain: str | None = option(
         "--explain ID", "Explain a check or a cause, with what to do, and exit."
     ),
-    junit: Path | None = JUNIT,
-    github: bool | None = GITHUB,
-    prometheus: Path | None = PROMETHEUS,
     shared: Shared,
 ) -> int:
     """Say whether a GPU can be used, and which layer is broken first."""
-    from gpucheck.detect.machine import DetectRequest
     from gpucheck.detect.run import describe_checks, detect
 
     if list_checks or explain is not None:
         question = "--explain" if explain is not None else "--list-checks"
-        check_alone(ctx, question, ("wheel", "pid", "log", "junit", "github", "prometheus"))
+        _ask_alone(question, shared)
         with machine("detect", shared, ("table", "json")) as probes:
             answer = describe_checks(explain)
         return deliver("detect", shared, answer, probes.time())
-    if wheel is not None:
-        check_alone(ctx, "--wheel", (*_OF_VERDICT, "pid", "log"))
+    if wheel or "wheel" in shared.typed:
+        _ask_alone("--wheel", shared)
         return _choose_wheels(shared, wheel)
     if shared.format == "shell":
         message = "--format shell is for --wheel: it writes what an install script needs."
         raise WrongUseError(code="unknown-format", message=message)
     if pid is not None:
-        check_alone(ctx, "--pid", (*_OF_VERDICT, "log"))
+        _ask_alone("--pid", shared)
         return _explain_process(shared, pid)
     if log is not None:
-        check_alone(ctx, "--log", _OF_VERDICT)
+        _ask_alone("--log", shared)
         return _explain_log(shared, log)
-    if expect_gpus is not None and expect_gpus < 1:
-        message = f"--expect-gpus takes a number of 1 or more, not {expect_gpus}."
+    if request.expect_gpus is not None and request.expect_gpus < 1:
+        message = f"--expect-gpus takes a number of 1 or more, not {request.expect_gpus}."
         raise WrongUseError(code="bad-gpu-count", message=message)
-    if quick and shared.deadline_s is None:
+    for name, names in (("only", request.only), ("skip", request.skip)):
+        if name in shared.typed and not names:  # which does not mean all
+            raise WrongUseError(code="no-checks", message=f"--{name} names no check.")
+    if request.quick and shared.deadline_s is None:
         shared = shared._replace(deadline_s=QUICK_DEADLINE_S, wakes=True)
-    request = DetectRequest(
-        expect_gpus=expect_gpus,
-        framework=framework,
-        only=_names("--only", only),
-        skip=_names("--skip", skip),
-        deep=deep,
-        python=_program(python),
-        quick=quick,
-    )
-
-    outlets = open_outlets(junit, github=github, prometheus=prometheus)
-    with outlets.guarded("detect"):
-        # The status line ends before the report is written: the two may share a terminal.
-        with machine("detect", shared) as probes, status_line(shown=shared.verbosity >= 0) as tell:
-            answer = detect(probes, request, tell)
-        return deliver("detect", shared, answer, probes.time(), also=outlets.write)
+    request = request._replace(python=_program(request.python))
+    # The status line ends before the report is written: the two may share a terminal.
+    with machine("detect", shared) as probes, status_line(shown=shared.verbosity >= 0) as tell:
+        answer = detect(probes, request, tell)
+    return deliver("detect", shared, answer, probes.time())
 
 
-#: Options of the verdict, which no other question takes.
-_OF_VERDICT = (
-    *("only", "skip", "deep", "quick", "framework", "python", "expect_gpus"),
-    *("junit", "github", "prometheus"),
-)
-
-
-def check_alone(ctx: typer.Context, question: str, others: Sequence[str]) -> None:
-    """Refuse options beside a question that has a document of its own.
-
-    Raises:
-        WrongUseError: one of these parameters is on the command line as well.
-    """
-    given = typed_options(ctx, others)
-    if given:
-        message = f"{question} is a question of its own: omit {', '.join(given)}."
-        raise WrongUseError(code="two-questions", message=message)
-
-
-def _names(option: str, values: list[str] | None) -> tuple[str, ...]:
-    """Return the names of checks; an option without any name does not mean all."""
-    names = split_words(values)
-    if values and not names:
-        message = f"{option} names no check."
-        raise WrongUseError(code="no-checks", message=message)
-    return names
+def _ask_alone(question: str, shared: Shared) -> None:
+    """Refuse options beside a question that has a document of its own."""
+    fact = f"{question} is a question of its own"
+    refuse_beside(question, shared, code="two-questions", fact=fact)
 
 
 def _program(python: str | None) -> str | None:
@@ -151,7 +103,7 @@ def _program(python: str | None) -> str | None:
 # -------------------------------------------------------- questions with a document of their own
 
 
-def _choose_wheels(shared: Shared, words: list[str]) -> int:
+def _choose_wheels(shared: Shared, wheels: Sequence[str]) -> int:
     """Choose a build of each framework that is named, and report it.
 
     Raises:
@@ -163,7 +115,7 @@ def _choose_wheels(shared: Shared, words: list[str]) -> int:
 
     titles = {check.ID: check.title for check in FRAMEWORKS}
     with machine("wheel", shared) as probes, status_line(shown=shared.verbosity >= 0) as tell:
-        names = dict.fromkeys(normal_framework(word) or "" for word in split_words(words))
+        names = dict.fromkeys(normal_framework(word) or "" for word in wheels)
         if not names:
             message = f"--wheel names no framework; it knows {known_frameworks()}."
             raise WrongUseError(code="no-framework", message=message)

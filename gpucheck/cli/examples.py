@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from gpucheck.cli.shared import Recording
+from gpucheck.cli.options import Recording
 from gpucheck.drivers.interface import Probes
 from gpucheck.report.errors import WrongUseError
 from gpucheck.report.text import did_you_mean, shown

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Self
 
-from gpucheck.cli.options import PROMETHEUS, option
-from gpucheck.cli.outlets import open_outlets
+from gpucheck.cli.options import Shared
 from gpucheck.cli.output import deliver, machine
-from gpucheck.cli.shared import Shared
 from gpucheck.cli.terminal import status_line
 from gpucheck.report.errors import WrongUseError
+from gpucheck.report.options import option
 from gpucheck.report.text import count_of
 
 if TYPE_CHECKING:
@@ -41,29 +40,27 @@ RULE = option("--rule FILE", "Judge by the parameters of this TOML file.", group
 
 def report_(
     *,
-    paths: list[str] = option(
+    paths: tuple[str, ...] = option(
         "PATH...", "Files, folders or - for stdin: .json, .jsonl, .gz.", ..., group="Documents"
     ),
     expect: str | None = EXPECT,
     max_missing: int = MAX_MISSING,
     baseline: Path | None = BASELINE,
     rule: Path | None = RULE,
-    prometheus: Path | None = PROMETHEUS,
     shared: Shared,
 ) -> int:
     """Compare what many machines answered; name the missing, failed, slow and different."""
     from gpucheck.fleet.collect import Collected
 
     quiet = shared.verbosity < 0
-    outlets = open_outlets(prometheus=prometheus, github=False)
-    with outlets.guarded("fleet"), machine("fleet", shared) as probes:
+    with machine("fleet", shared) as probes:
         standard = Standard.read(expect, baseline, rule, max_missing)
         collected = Collected(standard.hosts)
         with status_line(shown=not quiet) as tell:
             _read(collected, paths, tell)
             tell("judging")
             answer = standard.judge(collected, probes.host())
-        return deliver("fleet", shared, answer, probes.time(), also=outlets.write)
+    return deliver("fleet", shared, answer, probes.time())
 
 
 class Standard(NamedTuple):
@@ -119,7 +116,7 @@ class Standard(NamedTuple):
         )
 
 
-def _read(collected: Collected, paths: list[str], tell: Callable[[str], None]) -> None:
+def _read(collected: Collected, paths: Sequence[str], tell: Callable[[str], None]) -> None:
     """Read everything, and tell now and then how far it is."""
     from gpucheck.fleet.documents import read_documents
 

@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpucheck.cli.fleet import BASELINE, EXPECT, MAX_MISSING, RULE, WHICH_NODES, Standard
-from gpucheck.cli.options import MACHINE, PROMETHEUS, flag, option
-from gpucheck.cli.outlets import open_outlets
+from gpucheck.cli.options import MACHINE, Shared
 from gpucheck.cli.output import deliver, machine
-from gpucheck.cli.shared import Shared
 from gpucheck.cli.terminal import is_watched
 from gpucheck.drivers.interrupts import DeferredStops
 from gpucheck.report.envelope import Answer, Host
 from gpucheck.report.errors import ExitCode, WrongUseError, check_seconds
+from gpucheck.report.options import flag, option, words
 from gpucheck.report.text import printable
 
 if TYPE_CHECKING:
@@ -43,7 +42,7 @@ class Verb(StrEnum):
 def run_(
     *,
     verb: Verb = option("detect|list|bench", "What each node runs.", ..., group="What to run"),
-    words: list[str] | None = option("[-- WORDS...]", "More of its command line."),
+    words: tuple[str, ...] = words("[-- WORDS...]", "More of its command line.", commas=False),
     gpucheck: str = option("--gpucheck PATH", "The program on the nodes.", "gpucheck"),
     scheduler: str | None = option(
         "--scheduler tls://HOST:PORT", "Dask's scheduler.", group=WHICH_NODES
@@ -75,12 +74,10 @@ def run_(
         "When to stop waiting for nodes [default: the waves' node timeouts, and 30].",
         group=MACHINE,
     ),
-    prometheus: Path | None = PROMETHEUS,
     shared: Shared,
 ) -> int:
     """Run a check on every node of a Dask cluster; name the missing, failed, slow, different."""
-    outlets = open_outlets(prometheus=prometheus, github=False)
-    with outlets.guarded("fleet"), machine("fleet", shared) as probes:
+    with machine("fleet", shared) as probes:
         if results is not None and resume is not None:
             message = "--resume FILE appends to that file: leave --results out."
             raise WrongUseError(code="two-files", message=message)
@@ -89,14 +86,14 @@ def run_(
         standard = Standard.read(expect, baseline, rule, max_missing)
         quiet = shared.verbosity < 0
         answer = _run(order, standard, results, resume, probes.host(), quiet=quiet)
-        return deliver("fleet", shared, answer, probes.time(), also=outlets.write)
+    return deliver("fleet", shared, answer, probes.time())
 
 
 def _order(
     verb: Verb,
     scheduler: str | None,
     local: int,
-    words: list[str] | None,
+    words: tuple[str, ...],
     program: str,
     node_timeout: float | None,
     wave: str | None,
@@ -118,7 +115,7 @@ def _order(
         verb=verb.value,
         scheduler=scheduler,
         local=local,
-        words=tuple(words or ()),
+        words=words,
         gpucheck=program,
         node_timeout_s=node_timeout or NODE_TIMEOUT_S[verb.value],
         deadline_s=deadline_s,

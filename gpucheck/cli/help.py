@@ -18,6 +18,8 @@ OPTIONS = "Options"
 
 #: So many groups of a command's own come before its output, for the first screen.
 _COMMON = 3
+#: Options of the output that --help shows where it does not show all.
+_COMMON_OUTPUT = ("json", "output", "verbose")
 
 
 def wants_bold() -> bool:
@@ -29,13 +31,14 @@ def wants_bold() -> bool:
     return sys.stdout is not None and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
 
 
-def grouped(parameters: Iterable[Any]) -> dict[str, list[Any]]:
-    """Return the parameters of a command by group, in the order in which help shows them."""
+def grouped(parameters: Iterable[Any], first: Sequence[str] = ()) -> dict[str, list[Any]]:
+    """Return the parameters by group as help shows them: the groups named `first` come first."""
     groups: dict[str, list[Any]] = {}
     # In a group that every command has, a command's own come after those of all.
     for item in sorted(parameters, key=lambda item: item.name not in SHARED):
         groups.setdefault(getattr(item, "rich_help_panel", None) or DEFAULTS, []).append(item)
-    own = [title for title in groups if title not in (OUTPUT, MACHINE, DEFAULTS)]
+    own = [title for title in groups if title not in (OUTPUT, MACHINE, DEFAULTS, *first)]
+    own = [*first, *own]
     titles = (*own[:_COMMON], OUTPUT, *own[_COMMON:], MACHINE, DEFAULTS)
     return {title: groups[title] for title in titles if title in groups}
 
@@ -90,7 +93,9 @@ _EVERY_OPTION = "--help-all"
 def _is_common(ctx: Any, item: Any) -> bool:
     """Return whether --help shows a parameter; the others are for --help-all."""
     entry = find_command(_words(ctx))
-    return entry is None or not entry.common or item.name in entry.common or not item.expose_value
+    if entry is None or not entry.common or not item.expose_value:
+        return True
+    return item.rich_help_panel in entry.common or item.name in _COMMON_OUTPUT
 
 
 def _show_help(ctx: Any, option: Any, wanted: bool) -> None:
@@ -158,12 +163,14 @@ class HelpfulCommand(TyperCommand):
         page, parameters = _Page(formatter), self.get_params(ctx)
         if not ctx.meta.get(_EVERY_OPTION):
             parameters = [item for item in parameters if _is_common(ctx, item)]
+        entry = find_command(_words(ctx))
+        first = () if entry is None else entry.common
         groups = {
             title: [
                 (word.strip("{}"), text)
                 for word, text in (item.get_help_record(ctx) for item in items)
             ]
-            for title, items in grouped(parameters).items()
+            for title, items in grouped(parameters, first).items()
         }
         words = [word for rows in groups.values() for word, _ in rows]
         width = max((len(word) for word in words if len(word) <= _WIDEST), default=0)

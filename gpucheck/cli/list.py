@@ -6,12 +6,9 @@ It is imported without the parser where the line has flags only (`options.read_f
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import ExitStack
-from pathlib import Path
 
-from gpucheck.cli.options import PROMETHEUS, flag, option
-from gpucheck.cli.output import deliver, machine, split_words
-from gpucheck.cli.shared import Shared
+from gpucheck.cli.options import Shared
+from gpucheck.cli.output import deliver, machine
 from gpucheck.drivers.interface import Probes
 from gpucheck.inventory.columns import ALIASES, COLUMNS
 from gpucheck.inventory.inventory import (
@@ -25,29 +22,29 @@ from gpucheck.inventory.inventory import (
 from gpucheck.inventory.model import Inventory
 from gpucheck.report.envelope import Answer
 from gpucheck.report.errors import WrongUseError
+from gpucheck.report.options import flag, option, words
 from gpucheck.report.text import did_you_mean
 
 
 def command(
     *,
-    gpu: list[str] | None = option(
+    gpu: tuple[str, ...] = words(
         "--gpu, -g GPU", "Only this index, UUID or PCI bus id.", group="Which GPUs"
     ),
     visible: bool = flag("--visible", "Leave out GPUs that CUDA does not see."),
     user: str | None = option("--user NAME", "Only GPUs that NAME uses."),
     processes: bool = flag("--processes, -p", "Show who uses the GPUs.", group="What to show"),
     topology: bool = flag("--topology, -t", "Show how the GPUs are connected."),
-    select: list[str] | None = option("--select FIELD,...", "Columns of the table or CSV."),
+    select: tuple[str, ...] = words("--select FIELD,...", "Columns of the table or CSV."),
     sort: str | None = option("--sort FIELD", "Order by a field; -FIELD for descending."),
     watch: float | None = option(
         "--watch, -w SECONDS", "Show it again every so many seconds, until q or Ctrl-C."
     ),
     ask_driver: bool = flag("--ask-driver", "Let the CUDA driver say what is visible."),
-    prometheus: Path | None = PROMETHEUS,
     shared: Shared,
 ) -> int:
     """List the GPUs: their numbers, state, users and links."""
-    columns = known_fields(split_words(select), "--select") or None
+    columns = known_fields(select, "--select") or None
     if columns and shared.format == "json":
         message = "--select chooses columns of the table or CSV; the JSON document is always whole."
         raise WrongUseError(code="select-with-json", message=message)
@@ -55,7 +52,7 @@ def command(
 
     document = shared.format in ("json", "jsonl")
     # A page is for people too; beside a document it has what that has.
-    page = shared.drawings.html is not None and not document
+    page = shared.outlets.html is not None and not document
     shown = shared.format in ("table", "html", "markdown") or page
     in_full = (shown and not topology) or (processes and document)
     utilization = processes or shared.format == "json"
@@ -77,7 +74,7 @@ def command(
             from gpucheck.inventory.memory import find_unowned
 
             inventory = find_unowned(inventory, probes)
-        inventory = keep_user(select_gpus(inventory, split_words(gpu)), user)
+        inventory = keep_user(select_gpus(inventory, gpu), user)
         if visible:
             inventory = keep(inventory, lambda item: item.visible is not False)
         if sort is not None and order is not None:
@@ -97,21 +94,13 @@ def command(
         return answer._replace(result=inventory)
 
     show = {"columns": columns, "processes": processes or user is not None}
-    with ExitStack() as stack:
-        also = None
-        if prometheus is not None:
-            from gpucheck.cli.outlets import open_outlets
+    if watch is not None:
+        from gpucheck.cli.list_watch import watch_gpus
 
-            outlets = open_outlets(prometheus=prometheus, github=False)
-            stack.enter_context(outlets.guarded("list"))
-            also = outlets.write
-        if watch is not None:
-            from gpucheck.cli.list_watch import watch_gpus
-
-            return watch_gpus(read, shared, every_s=watch, show=show, also=also)
-        with machine("list", shared) as probes:
-            answer = read(probes)
-        return deliver("list", shared, answer, probes.time(), also=also, **show)
+        return watch_gpus(read, shared, every_s=watch, show=show)
+    with machine("list", shared) as probes:
+        answer = read(probes)
+    return deliver("list", shared, answer, probes.time(), **show)
 
 
 def known_fields(names: Sequence[str], option: str) -> tuple[str, ...]:

@@ -19,8 +19,9 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
+from gpucheck.cli.options import Shared
+from gpucheck.cli.outlets import write_for_ci
 from gpucheck.cli.output import machine, wrap
-from gpucheck.cli.shared import Shared
 from gpucheck.cli.terminal import (
     closed_pipe,
     shows_to_person,
@@ -45,12 +46,7 @@ Wait = Callable[[float], bool]
 
 
 def watch_gpus(
-    read: Callable[[Probes], Answer],
-    shared: Shared,
-    *,
-    every_s: float,
-    show: dict[str, Any],
-    also: Callable[[Report], None] | None,
+    read: Callable[[Probes], Answer], shared: Shared, *, every_s: float, show: dict[str, Any]
 ) -> int:
     """Show the list every `every_s` seconds; q and Ctrl-C are its normal ends, with code 0.
 
@@ -64,7 +60,7 @@ def watch_gpus(
     if shared.format == "prometheus":
         message = "--watch writes metrics to a file, again and again: give --prometheus FILE."
         raise WrongUseError(code="watch-with-prometheus", message=message)
-    if any((shared.output, shared.drawings.html, shared.recording)):
+    if any((shared.output, shared.outlets.html, shared.recording)):
         others = "--output, --html or --from"
         message = f"--watch shows this machine live: it cannot be combined with {others}."
         raise WrongUseError(code="watch-with-file", message=message)
@@ -84,8 +80,8 @@ def watch_gpus(
                 REQUESTS.raise_lost()
                 report = wrap("list", answer, time=probes.time(), strict=shared.strict)
                 write(report, {**show, "header": first or shared.format != "csv"})
-                if also is not None:
-                    also(report)
+                if shared.outlets.prometheus is not None:
+                    write_for_ci(report, shared.outlets)
                 code, first = report.exit_code, False
                 if isinstance(answer.result, Inventory) and answer.result.gpus:
                     ended = ExitCode.OK

@@ -5,9 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 
-import typer
-
-from gpucheck.cli.options import COMMAND_LOG, check_command_log, flag, option, typed_options
+from gpucheck.cli.options import COMMAND_LOG, Shared, check_command_log, refuse_beside
 from gpucheck.cli.output import (
     check_runnable,
     deliver,
@@ -15,39 +13,25 @@ from gpucheck.cli.output import (
     machine_for_child,
     refuse_recording,
     save,
-    split_words,
 )
-from gpucheck.cli.shared import Context, Shared
 from gpucheck.cli.terminal import write_message
 from gpucheck.drivers.interrupts import REQUESTS
 from gpucheck.memlimit.model import LimitedRun, MemoryLimit, WatchAction
+from gpucheck.memlimit.plan import LimitOptions, find_limit
 from gpucheck.report.envelope import Answer, Notice
 from gpucheck.report.errors import WrongUseError
-from gpucheck.report.units import parse_amount
+from gpucheck.report.options import flag, option, words
 
 
 def command(
     *,
-    ctx: typer.Context,
-    amount: str = option(
-        "AMOUNT", "30%, 0.3 (the same), 8GiB, 8GB or 512M.", ..., group="The limit"
-    ),
-    gpu: list[str] | None = option("--gpu SPEC", "Only this GPU (/gpu:0, cuda:1, 2, a UUID)."),
-    include_overhead: bool = flag(
-        "--include-overhead",
-        "Count the CUDA context too, so that nvidia-smi's number stays below the limit.",
-    ),
+    options: LimitOptions,
     watch: WatchAction = option(
         "--watch",
         "What to do if the command exceeds the limit.",
         WatchAction.WARN,
         group="The command that runs under it",
-    ),
-    hook: bool = option(
-        "--hook/--no-hook", "Limit frameworks that need code when the program imports them.", True
-    ),
-    python: str | None = option(
-        "--python FILE", "The Python to plan for [default: the command's]."
+        not_with="--hard",
     ),
     log: str | None = COMMAND_LOG,
     hard: bool = flag(
@@ -56,52 +40,44 @@ def command(
         group="A limit by the driver",
     ),
     as_root: bool = flag("--as-root", "With --hard under sudo: run the command as root too."),
-    code: str | None = option(
-        "--code FRAMEWORK",
-        "Print code for a program: tensorflow, pytorch, jax, cupy, onnxruntime.",
-        group="Code and proof",
+    verify: bool = flag(
+        "--verify", "Prove the limit: allocate up to it and beyond.", group="Code and proof"
     ),
-    verify: bool = flag("--verify", "Prove the limit: allocate up to it and beyond."),
-    verify_with: list[str] | None = option(
-        "--verify-with NAME", "Prove the limit with cupy, torch, jax or tensorflow."
+    verify_with: tuple[str, ...] = words(
+        "--verify-with NAME",
+        "Prove the limit with cupy, torch, jax or tensorflow.",
+        not_with="--hard",
     ),
     shared: Shared,
 ) -> int:
     """Turn an amount into a GPU memory limit; -- CMD runs under it."""
-    from gpucheck.memlimit.plan import LimitOptions, find_limit
-
-    context: Context = ctx.obj
-    proofs = (*(("cupy",) if verify else ()), *split_words(verify_with))
+    child = shared.context.child
+    proofs = (*(("cupy",) if verify else ()), *verify_with)
     if proofs:
         from gpucheck.memlimit.verify import find_provable
 
         proofs = find_provable(proofs)
-    options = LimitOptions(
-        amount=parse_amount(amount),
-        gpus=tuple(gpu or ()),
-        include_overhead=include_overhead,
-        code=code,
-        python=python,
-        hook=hook,
-        command=context.child,
+    options = dataclasses.replace(
+        options,
+        command=child,
         environment=dict(os.environ) if shared.recording is None else None,
         proofs=proofs,
     )
-    check_command_log(ctx, log)
+    check_command_log(shared, log)
     if hard or as_root:
-        _check_hard(ctx, hard=hard)
+        _check_hard(shared, hard=hard)
         refuse_recording(shared)
         from gpucheck.cli.memlimit_hard import run_hard
 
-        return run_hard(context, options, shared, verify=verify, as_root=as_root, log=log)
-    _check(options.proofs, code, context, shared)
-    if context.child is None and typed_options(ctx, ["watch"]):
+        return run_hard(options, shared, verify=verify, as_root=as_root, log=log)
+    _check(options, shared)
+    if child is None and "watch" in shared.typed:
         message = "--watch needs a command: add one after `--`."
         raise WrongUseError(code="watch-without-command", message=message)
 
-    if context.child is None:
+    if child is None:
         formats = None
-        if code is not None and shared.format == "table":
+        if options.code is not None and shared.format == "table":
             shared, formats = shared._replace(format="code"), ("code",)
         with machine("memlimit", shared, formats) as probes:
             answer = find_limit(options, probes)
@@ -116,47 +92,41 @@ def command(
     check_runnable(answer, shared)
     if not isinstance(answer.result, MemoryLimit):
         raise AssertionError  # pragma: no cover - check_runnable raises where there is no result
-    return _run(context, answer, answer.result, shared, watch=watch, hook=hook, log=log)
+    return _run(answer, answer.result, shared, watch=watch, hook=options.hook, log=log)
 
 
-#: What belongs to the limits that frameworks enforce themselves, by parameter.
-_COOPERATIVE = ("include_overhead", "code", "python", "hook", "watch", "verify_with")
-
-
-def _check_hard(ctx: typer.Context, *, hard: bool) -> None:
+def _check_hard(shared: Shared, *, hard: bool) -> None:
     """Refuse --as-root alone, --hard without a command, and with what the frameworks need."""
     if not hard:
         raise WrongUseError(code="usage", message="--as-root needs --hard.")
-    if ctx.obj.child is None:
+    if shared.context.child is None:
         message = "--hard needs a command: add one after `--`."
         raise WrongUseError(code="hard-without-command", message=message)
-    others = typed_options(ctx, _COOPERATIVE)
-    if others:
-        message = f"--hard needs no {' and no '.join(others)}: the driver limits every library."
-        raise WrongUseError(code="two-questions", message=message)
+    fact = "With --hard the driver limits every library"
+    refuse_beside("--hard", shared, code="two-questions", fact=fact)
 
 
-def _check(proofs: tuple[str, ...], code: str | None, context: Context, shared: Shared) -> None:
+def _check(options: LimitOptions, shared: Shared) -> None:
     """Refuse options that contradict each other."""
+    child = shared.context.child
     together = [
         name
         for name, given in (
-            ("--verify", bool(proofs)),
-            ("--code", code is not None),
-            ("-- CMD", context.child is not None),
-            ("--format shell", shared.format == "shell" and context.child is None),
+            ("--verify", bool(options.proofs)),
+            ("--code", options.code is not None),
+            ("-- CMD", child is not None),
+            ("--format shell", shared.format == "shell" and child is None),
         )
         if given
     ]
     if len(together) > 1:
         message = f"{' and '.join(together)} cannot be combined: use one at a time."
         raise WrongUseError(code="two-questions", message=message)
-    if proofs:
+    if options.proofs:
         refuse_recording(shared)
 
 
 def _run(
-    context: Context,
     answer: Answer,
     plan: MemoryLimit,
     shared: Shared,
@@ -178,10 +148,10 @@ def _run(
     after = AfterCommand(log)
     with open_watch(plan, watch, _warn, mark=mark, deadline_s=shared.deadline_s) as watcher:
         exit_code = supervise(
-            context.child or (),
+            shared.context.child or (),
             environment,
             on_tick=watcher.tick if watcher else None,
-            keep_descriptors=context.keep,
+            keep_descriptors=shared.context.keep,
         )
         REQUESTS.settle()  # the code is the command's
         unwatched = LimitedRun(exit_code=exit_code, peak_bytes=None, exceeded=None, action=None)

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from gpucheck.cli.after_command import AfterCommand
+from gpucheck.cli.options import Shared
 from gpucheck.cli.output import check_runnable, machine_for_child, save
-from gpucheck.cli.shared import Context, Shared
 from gpucheck.cli.terminal import write_message
 from gpucheck.drivers.host.cgroups import read_cgroup
 from gpucheck.drivers.host.sysfs import read_text
@@ -43,16 +43,10 @@ _ID = re.compile(r"[0-9]{1,10}", re.ASCII)
 
 
 def run_hard(
-    context: Context,
-    options: LimitOptions,
-    shared: Shared,
-    *,
-    verify: bool,
-    as_root: bool,
-    log: str | None = None,
+    options: LimitOptions, shared: Shared, *, verify: bool, as_root: bool, log: str | None = None
 ) -> int:
     """Run the command in a cgroup of its own that the driver limits, and return its exit code."""
-    command = context.child or ()
+    command = shared.context.child or ()
     root = Path(os.environ.get(ROOT_VARIABLE) or "/")
     session = NvmlSession()
     try:
@@ -85,7 +79,7 @@ def run_hard(
             refused=refused,
         )
         after = AfterCommand(log)
-        exit_code = _run(context, run, plan, shared, verify=verify, as_root=as_root)
+        exit_code = _run(run, plan, shared, verify=verify, as_root=as_root)
     finally:
         session.close()
     outcome = run.outcome(exit_code)
@@ -98,17 +92,9 @@ def run_hard(
     return exit_code
 
 
-def _run(
-    context: Context,
-    run: CappedRun,
-    plan: MemoryLimit,
-    shared: Shared,
-    *,
-    verify: bool,
-    as_root: bool,
-) -> int:
+def _run(run: CappedRun, plan: MemoryLimit, shared: Shared, *, verify: bool, as_root: bool) -> int:
     """Start the command behind the gate, and wait for its end."""
-    command = context.child or ()
+    command = shared.context.child or ()
     environment = {**environment_before(), **plan.environment}
     if not as_root:
         environment |= _home(environment)
@@ -132,7 +118,7 @@ def _run(
             environment,
             on_start=lambda pid: run.admit(pid, announce_command),
             on_tick=run.tick,
-            keep_descriptors=(*context.keep, *ends),
+            keep_descriptors=(*shared.context.keep, *ends),
         )
         REQUESTS.settle()  # the code is the command's
         return exit_code

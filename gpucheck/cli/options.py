@@ -1,21 +1,20 @@
-"""Options: how a command declares its own, those of every command, and the call with their values.
+"""Options of the commands: the table of each, what every command has, and the call with values.
 
-A parameter's default declares one: `size: int | None = option("--size N", "Edge of the arrays.")`.
-`app` turns it into Typer's. A line of flags alone is read here, without Typer: importing that takes
-longer than everything else that `gpucheck list` does.
+A line of flags alone is read here, without Typer: importing that takes longer than everything else
+that `gpucheck list` does.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from gpucheck.cli.commands import COMMANDS
-from gpucheck.cli.shared import Drawings, Shared
-from gpucheck.report.errors import GpucheckError, WrongUseError, check_seconds
+from gpucheck.report.errors import WrongUseError, check_seconds
+from gpucheck.report.options import Option, flag, option, options_of, split_words
 
 #: The file of defaults.
 CONFIG_VARIABLE = "GPUCHECK_CONFIG"
@@ -23,58 +22,68 @@ CONFIG_VARIABLE = "GPUCHECK_CONFIG"
 STDOUT = Path("-")
 #: Headings in --help of what every command has; they come after a command's own.
 OUTPUT, MACHINE, DEFAULTS = "Output", "Machine", "Defaults and help"
+#: Formats that an option of the same name writes beside the report.
+BESIDE = ("html", "junit", "github", "prometheus")
 
 
-class Option(NamedTuple):
-    """Declaration of an option or argument; one whose default is `...` must be given.
+class Context(NamedTuple):
+    """Facts about an invocation before its options are parsed.
 
-    `usage` has its words and the name of its value: "--device, -d LIST"; an argument has no words.
-    `group` is its heading in --help, and that of those declared after it.
+    `document` is the format of which stdout has a document in every outcome, `json` or `jsonl`.
+    `child` is a command of the user's to run, and `keep` the descriptors that our caller left
+    open for it. Stdout then belongs to that command, so there is no document on it.
     """
 
-    usage: str
-    help: str
-    default: Any = None
-    group: str | None = None
-
-    @property
-    def words(self) -> list[str]:
-        """Return what may be typed: "--device" and "-d"."""
-        return [word.strip(",") for word in self.usage.split() if word.startswith("-")]
-
-    @property
-    def value_name(self) -> str | None:
-        """Return the name of its value; None for a flag, and for a choice that names its values."""
-        last = self.usage.split()[-1] if self.words else self.usage
-        return None if last in self.words else last
+    command: str | None
+    document: str | None = None
+    child: tuple[str, ...] | None = None
+    keep: frozenset[int] = frozenset()
 
 
-def option(usage: str, text: str, default: Any = None, *, group: str | None = None) -> Any:
-    """Declare an option or argument as the default of a parameter, which has its type."""
-    return Option(usage, text, default, group)
+class Recording(NamedTuple):
+    """What --from names: the file, its name if it is one of our examples, and the option's text."""
+
+    path: Path
+    example: str | None
+    source: str
 
 
-def flag(usage: str, text: str, *, group: str | None = None) -> Any:
-    """Declare an option without a value."""
-    return Option(usage, text, default=False, group=group)
+class Outlets(NamedTuple):
+    """What is written beside the report: a page, a chart (the first if none is named), and for CI.
+
+    `github` writes annotations to stderr and the summary of a step.
+    """
+
+    html: Path | None = None
+    plot: Path | None = None
+    chart: str | None = None
+    junit: Path | None = None
+    prometheus: Path | None = None
+    github: bool = False
 
 
-# ------------------------------------------------------------------------- options of commands
+class Shared(NamedTuple):
+    """Values of the options that every command has, and how it was called.
 
-#: Further outputs of several commands.
-JUNIT = option(
-    "--junit FILE", "Also write a JUnit file: a case for each GPU and check.", group=OUTPUT
-)
-GITHUB = option(
-    "--github/--no-github",
-    "Annotations and a step summary [default: when GitHub Actions runs it].",
-    group=OUTPUT,
-)
-PROMETHEUS = option(
-    "--prometheus FILE",
-    "Also write metrics for node-exporter's textfile collector (NAME.prom).",
-    group=OUTPUT,
-)
+    `private`: only its owner may read the file of --output. `typed` are the options that stand on
+    the command line, which those of a file do not.
+    """
+
+    format: str = "table"
+    output: Path | None = None
+    verbosity: int = 0
+    strict: bool = False
+    private: bool = False
+    recording: Recording | None = None
+    deadline_s: float | None = None
+    #: GPUs that sleep lengthen the deadline.
+    wakes: bool = False
+    outlets: Outlets = Outlets()
+    typed: Mapping[str, Option] = MappingProxyType({})
+    format_is_given: bool = False
+    context: Context = Context(None)
+
+
 #: --log of the commands that run another one after `--`.
 COMMAND_LOG = option("--log FILE", "If the command ends badly, look for the cause in this file.")
 #: Shared options that a command does not have, because they would have no effect: it measures, it
@@ -82,11 +91,13 @@ COMMAND_LOG = option("--log FILE", "If the command ends badly, look for the caus
 LACKS: Mapping[str, Collection[str]] = {
     "bench": ("from_",),
     "compare": ("from_", "deadline"),
-    "fleet": ("from_", "deadline"),
+    "fleet": ("from_", "deadline", "junit"),
     "profile": ("from_", "deadline"),
-    "show": ("from_", "deadline", "strict"),
+    "show": ("from_", "deadline", "strict", "junit", "github", "prometheus"),
     "snapshot": ("format_", "output", "strict"),
 }
+#: Questions of `detect` and `bench` that have no case, annotation or metric.
+_NO_VERDICT = "--list-checks --explain --wheel --pid --log"
 
 
 def collect_shared(
@@ -100,6 +111,21 @@ def collect_shared(
     html: Path | None = option("--html FILE", "Also write the report as a page."),
     plot: Path | None = option("--plot FILE.svg|png", "Also draw a chart of the report."),
     chart: str | None = option("--chart NAME", ""),
+    junit: Path | None = option(
+        "--junit FILE",
+        "Also write a JUnit file: a case for each GPU and check.",
+        not_with=f"--peaks {_NO_VERDICT}",
+    ),
+    github: bool | None = option(
+        "--github/--no-github",
+        "Annotations and a step summary [default: when GitHub Actions runs it].",
+        not_with=_NO_VERDICT,
+    ),
+    prometheus: Path | None = option(
+        "--prometheus FILE",
+        "Also write metrics for node-exporter's textfile collector (NAME.prom).",
+        not_with=f"--peaks {_NO_VERDICT}",
+    ),
     # A path would take the ./ off a file called ./example:NAME.
     from_: str | None = option(
         "--from FILE|example:NAME",
@@ -123,6 +149,8 @@ def collect_shared(
         from gpucheck.cli.examples import find_recording
 
         recording = find_recording(from_)
+    if github is None:
+        github = os.environ.get("GITHUB_ACTIONS") == "true"
     return Shared(
         format="json" if json else format_,
         output=None if output == STDOUT else output,
@@ -130,33 +158,71 @@ def collect_shared(
         strict=strict,
         recording=recording,
         deadline_s=deadline,
-        drawings=Drawings(html, plot, chart),
+        outlets=Outlets(html, plot, chart, junit, prometheus, github),
     )
-
-
-SHARED: Mapping[str, Option] = MappingProxyType(collect_shared.__kwdefaults__ or {})
 
 
 def shared_options(command: str, formats: Sequence[str]) -> dict[str, Option]:
     """Return those of these options that a command has, with its formats and charts."""
     charts = COMMANDS[command].charts
-    found = {name: SHARED[name] for name in SHARED if name not in LACKS.get(command, ())}
-    if "format_" in found:
+    lacking = {*LACKS.get(command, ()), *(name for name in BESIDE if name not in formats)}
+    options = {name: SHARED[name] for name in SHARED if name not in lacking}
+    if "format_" in options:
         text = f"{_either(formats)}."
-        found["format_"] = SHARED["format_"]._replace(help=text, default=formats[0])
-    if "html" not in formats:
-        del found["html"]
+        options["format_"] = SHARED["format_"]._replace(help=text, default=formats[0])
     if charts:
         text = f"What --plot draws: {_either(charts)} [default: the first that the report has]."
-        found["chart"] = SHARED["chart"]._replace(help=text)
+        options["chart"] = SHARED["chart"]._replace(help=text)
     else:
-        del found["plot"], found["chart"]
-    return found
+        del options["plot"], options["chart"]
+    return options
 
 
 def _either(names: Sequence[str]) -> str:
     *others, last = names
     return f"{', '.join(others)} or {last}" if others else last
+
+
+# ----------------------------------------------------------------------- the tables of commands
+
+
+def requests_of(function: Callable[..., object]) -> dict[str, type]:
+    """Return the requests that a command's function takes, by its parameters."""
+    names = function.__annotations__.items()
+    kinds = {name: function.__globals__.get(str(kind)) for name, kind in names}
+    return {name: kind for name, kind in kinds.items() if isinstance(kind, type)
+            and options_of(kind)}  # fmt: skip
+
+
+def own_options(function: Callable[..., object]) -> dict[str, Option]:
+    """Return the options of a command's function by their names, each with its heading."""
+    requests, declared = requests_of(function), function.__kwdefaults__ or {}
+    options: dict[str, Option] = {}
+    for name in function.__annotations__:
+        options |= options_of(requests.get(name))
+        options |= {name: declared[name]} if name in declared else {}
+    group = None
+    for name, item in options.items():
+        group = item.group or group
+        options[name] = item._replace(group=group)
+    return options
+
+
+SHARED = own_options(collect_shared)
+
+
+def refuse_beside(
+    question: str, shared: Shared, *, code: str, fact: str, remedy: tuple[str, ...] = ()
+) -> None:
+    """Refuse what stands on the command line and contradicts an option.
+
+    Raises:
+        WrongUseError: with this fact, and what to leave out.
+    """
+    contradict = [item for item in shared.typed.values() if question in item.not_with.split()]
+    if contradict:
+        words = [item.long or f"the {item.usage.strip('[].').lower()}s" for item in contradict]
+        raise WrongUseError(code=code, message=f"{fact}: omit {', '.join(words)}.", remedy=remedy)
 
 
 # ---------------------------------------------------------------------------------- the call
@@ -167,7 +233,7 @@ def read_flags(words: Sequence[str], function: Callable[..., int]) -> dict[str, 
 
     Options with a value, --help, mistakes and a configuration file are for the parser.
     """
-    options: dict[str, Option] = {**(function.__kwdefaults__ or {}), **SHARED}
+    options = own_options(function) | SHARED
     flags = {
         word: name for name, item in options.items() if item.default is False for word in item.words
     }
@@ -177,48 +243,22 @@ def read_flags(words: Sequence[str], function: Callable[..., int]) -> dict[str, 
     return {name: item.default for name, item in options.items()} | given
 
 
-def call_command(function: Callable[..., int], command: str, values: Mapping[str, Any]) -> int:
-    """Call a command's function with the values of its options; `shared` are those of all."""
-    declared = function.__kwdefaults__ or {}
-    own = {name: value for name, value in values.items() if name in declared or name == "ctx"}
-    given = {name: item.default for name, item in SHARED.items()}
-    shared = collect_shared(**given | {name: values[name] for name in values.keys() - own.keys()})
-    if shared.drawings.chart is not None:
-        from gpucheck.cli.pages import check_chart
-
-        check_chart(shared.drawings, COMMANDS[command].charts)
-    try:
-        return function(**own, shared=shared)
-    except GpucheckError as error:
-        page = shared.drawings.html
-        if page is not None and not isinstance(error, WrongUseError):
-            from gpucheck.cli.outlets import write_failed_page
-
-            write_failed_page(command, page, error)
-        raise
+def arguments_of(function: Callable[..., int], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a command's function takes, from the values that its parser has found."""
+    arguments = {}
+    for name, item in own_options(function).items():
+        value = values[name]
+        if item.repeats:
+            value = (
+                split_words(value or ()) if item.commas else tuple(value or ())
+            ) or item.default
+        arguments[name] = value
+    for name, kind in requests_of(function).items():
+        arguments[name] = kind(**{field: arguments.pop(field) for field in options_of(kind)})
+    return arguments
 
 
-def explicit_options(ctx: Any) -> frozenset[str]:
-    """Return the names of the parameters that are given on the command line, not in a file."""
-    sources = {name: ctx.get_parameter_source(name) for name, value in ctx.params.items()
-               # An older parser says so of arguments that may be left out, too.
-               if value not in (None, (), [])}  # fmt: skip
-    return frozenset(
-        name for name, source in sources.items() if source and source.name == "COMMANDLINE"
-    )
-
-
-def typed_options(ctx: Any, names: Iterable[str]) -> list[str]:
-    """Return those of these parameters that are given on the command line, as they are typed."""
-    explicit = explicit_options(ctx)
-    return [_typed(name) for name in names if name in explicit]
-
-
-def _typed(name: str) -> str:
-    return "the kernels" if name == "kernels" else f"--{name.replace('_', '-')}"
-
-
-def check_command_log(ctx: Any, log: str | None) -> None:
+def check_command_log(shared: Shared, log: str | None) -> None:
     """Refuse --log without a command to write it, and what cannot be a file.
 
     A default out of a file is for those calls that have a command.
@@ -226,8 +266,8 @@ def check_command_log(ctx: Any, log: str | None) -> None:
     Raises:
         WrongUseError: with the reason.
     """
-    has_command = ctx.obj.child is not None
-    if log is None or not (has_command or "log" in explicit_options(ctx)):
+    has_command = shared.context.child is not None
+    if log is None or not (has_command or "log" in shared.typed):
         return
     if not has_command:
         message = "--log reads what a command writes: add one after `--`."

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import pairwise
@@ -20,8 +20,8 @@ from gpucheck.cli.commands import (
     formats_of,
     load_documents,
 )
+from gpucheck.cli.options import SHARED, Context, Shared, arguments_of, collect_shared, own_options
 from gpucheck.cli.report_file import PRIVATE, check_writable, write_file
-from gpucheck.cli.shared import Context, Shared
 from gpucheck.cli.terminal import (
     closed_pipe,
     view_for,
@@ -75,13 +75,6 @@ class Answered(int):
     Typer gives a bare 130 for an interrupt while it parses the command line, which nobody has
     reported yet.
     """
-
-
-def split_words(values: Sequence[str] | None) -> tuple[str, ...]:
-    """Return the words of options that may be given several times or with commas."""
-    return tuple(
-        word.strip() for value in values or () for word in value.split(",") if word.strip()
-    )
 
 
 def requested_document(arguments: Sequence[str]) -> str | None:
@@ -163,10 +156,6 @@ def check_shared(shared: Shared, command: str, formats: Sequence[str] | None = N
         )
     if shared.output is not None:
         check_writable(shared.output)
-    if any(shared.drawings):
-        from gpucheck.cli.pages import check_drawings
-
-        check_drawings(shared.drawings, shared.output)
 
 
 @contextmanager
@@ -206,43 +195,31 @@ def deliver(
     shared: Shared,
     answer: Answer,
     time: str,
-    *,
-    also: Callable[[Report], None] | None = None,
     **view_changes: Any,
 ) -> int:
     """Publish an answer, unless a request to stop came before it, and return the exit code."""
     if answer.exit_code is not ExitCode.INTERRUPTED:
         REQUESTS.raise_lost()
     REQUESTS.settle()
-    return publish(command, shared, answer, time, also=also, **view_changes)
+    return publish(command, shared, answer, time, **view_changes)
 
 
-def publish(
-    command: str,
-    shared: Shared,
-    answer: Answer,
-    time: str,
-    *,
-    also: Callable[[Report], None] | None = None,
-    **view_changes: Any,
-) -> int:
-    """Write the report of an answer and its messages, and return the exit code.
-
-    `also` receives the report once it is on stdout.
-    """
+def publish(command: str, shared: Shared, answer: Answer, time: str, **view_changes: Any) -> int:
+    """Write the report of an answer, what is beside it, and messages; return the exit code."""
     report = wrap(command, answer, time=time, strict=shared.strict)
-    view, writes = view_for(shared, **view_changes), list[Callable[[], None]]()
-    if any(shared.drawings) or shared.format == "html":
-        from gpucheck.cli.pages import chart_remedy, plan_files
+    view, outlets = view_for(shared, **view_changes), shared.outlets
+    writes = list[Callable[[], None]]()
+    if any(outlets) or shared.format == "html":
+        from gpucheck.cli.outlets import chart_remedy, plan_drawings, write_for_ci
 
         view = view._replace(chart_remedy=chart_remedy())
-        report, writes = plan_files(report, shared.drawings, view)
+        report, writes = plan_drawings(report, outlets, view)
     try:
         report = write_report(report, shared, view)
     except BrokenPipeError:
         closed_pipe()
-    if also is not None:
-        report = _after(partial(also, report), report)
+    if any(outlets):
+        writes.insert(0, partial(write_for_ci, report, outlets))
     for write in writes:
         report = _after(write, report)
     shown = shared.format == "table" and shared.output is None and report.result is not None
@@ -253,8 +230,8 @@ def publish(
     if shared.verbosity < 1:
         shown_codes = {*shown_codes, DRIVER_LIBRARY}
     write_messages(report, quiet=shared.verbosity < 0, without=shown_codes, source=view.source)
-    if view.chart_remedy and shared.verbosity >= 0:
-        from gpucheck.cli.pages import tell_missing_charts
+    if (outlets.html or shared.format == "html") and shared.verbosity >= 0:
+        from gpucheck.cli.outlets import tell_missing_charts
 
         tell_missing_charts(report, view)
     return int(report.exit_code)
@@ -265,7 +242,7 @@ def _after(write: Callable[[], None], report: Report) -> Report:
     try:
         write()
     except WrongUseError as error:
-        from gpucheck.cli.pages import failed
+        from gpucheck.cli.outlets import failed
 
         return failed(report, error)
     return report
@@ -276,6 +253,35 @@ def codes_in_table(report: Report) -> Collection[str]:
     shown_codes = getattr(open_view(report.command), "shown_codes", None)
     codes: Collection[str] = () if shown_codes is None else shown_codes(report)
     return codes
+
+
+def call_command(
+    function: Callable[..., int], command: str, values: Mapping[str, Any], **call: Any
+) -> int:
+    """Call a command's function with the values of its options, and those that all have.
+
+    `call` is how it was called, as `Shared` has it. What ends without an answer is written beside
+    the report that there is not.
+    """
+    own = own_options(function)
+    given = {name: item.default for name, item in SHARED.items()} | {"github": False}
+    given |= {name: value for name, value in values.items() if name not in own}
+    shared = collect_shared(**given)._replace(**call)
+    outlets = shared.outlets
+    if any(outlets):
+        from gpucheck.cli.outlets import check_outlets
+
+        check_outlets(outlets, shared.output, COMMANDS[command].charts)
+    try:
+        return function(**arguments_of(function, values), shared=shared)
+    except (GpucheckError, KeyboardInterrupt) as error:
+        if any(outlets):
+            from gpucheck.cli.outlets import write_failure_beside
+
+            if isinstance(error, KeyboardInterrupt):
+                REQUESTS.settle()
+            write_failure_beside(failure_report(command, error), outlets)
+        raise
 
 
 def now() -> str:

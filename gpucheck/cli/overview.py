@@ -9,8 +9,8 @@ import typer
 
 from gpucheck.cli.app import execute, with_shared_options
 from gpucheck.cli.help import HelpfulCommand
+from gpucheck.cli.options import Context, Shared
 from gpucheck.cli.output import deliver, machine
-from gpucheck.cli.shared import Context, Shared
 from gpucheck.cli.terminal import status_line
 from gpucheck.detect.checks.pci_device import NO_GPU
 from gpucheck.detect.machine import DetectRequest, Machine

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-import typer
-
-from gpucheck.cli.options import COMMAND_LOG, check_command_log, explicit_options, flag, option
+from gpucheck.cli.options import COMMAND_LOG, Shared, check_command_log
 from gpucheck.cli.output import (
     COMMAND_AFTER_DASHES,
     amount_in_two,
@@ -20,9 +18,7 @@ from gpucheck.cli.output import (
     machine_for_child,
     refuse_recording,
     save,
-    split_words,
 )
-from gpucheck.cli.shared import Context, Shared
 from gpucheck.cli.terminal import shows_to_person, write_message, write_step
 from gpucheck.drivers.interface import NvmlRequest, Probes
 from gpucheck.drivers.interrupts import REQUESTS
@@ -43,6 +39,7 @@ from gpucheck.report.errors import (
     WrongUseError,
     check_seconds,
 )
+from gpucheck.report.options import flag, option, words
 from gpucheck.report.text import did_you_mean
 
 TYPE_CHECKING = False
@@ -61,9 +58,11 @@ _REMINDER_S = 60.0
 
 def command(
     *,
-    ctx: typer.Context,
-    specs: list[str] | None = option(
-        "[DEVICE]...", "/gpu:0, /cpu:0, cuda:1 or 2; several are towers.", group="Which device"
+    specs: tuple[str, ...] = words(
+        "[DEVICE]...",
+        "/gpu:0, /cpu:0, cuda:1 or 2; several are towers.",
+        group="Which device",
+        commas=False,
     ),
     soft: bool = flag("--soft", "Take another device if this one does not exist."),
     count: int | None = option("--count N", "Choose N GPUs that fit.", group="Choose free GPUs"),
@@ -73,7 +72,7 @@ def command(
         "--min-compute-capability X.Y", "Lowest one, such as 8.0."
     ),
     name: str | None = option("--name REGEX", "Only names that match this."),
-    exclude: list[str] | None = option("--exclude GPU,...", "Leave out: index, UUID or bus id."),
+    exclude: tuple[str, ...] = words("--exclude GPU,...", "Leave out: index, UUID or bus id."),
     prefer: str = option(
         "--prefer WHAT",
         "Best first: free-memory, idle, cool, numa (near our CPUs) or nvlink.",
@@ -97,14 +96,12 @@ def command(
     shared: Shared,
 ) -> int:
     """Show which device a program gets; after -- run it there."""
-    context: Context = ctx.obj
-    joined = amount_in_two((min_free or "", *(specs or ())))
+    joined = amount_in_two((min_free or "", *specs))
     if joined is not None:
         raise wrong(fact=f"An amount is one word: write --min-free {joined}.")
     check(
-        context,
-        explicit_options(ctx),
-        specs=specs or (),
+        shared,
+        specs=specs,
         run=run,
         graph=graph,
         count=count,
@@ -114,8 +111,8 @@ def command(
         claim=claim,
         claims=claims,
     )
-    check_command_log(ctx, log)
-    if context.child is not None:
+    check_command_log(shared, log)
+    if shared.context.child is not None:
         refuse_recording(shared)
     if wait and shared.recording is not None:
         raise wrong(fact="--wait waits for GPUs of this machine: leave --from or --wait out.")
@@ -131,11 +128,11 @@ def command(
         timeout_s=timeout,
         # The claims of this machine say nothing about a recorded one.
         claim=claim if shared.recording is None else False,
-        hold=context.child is not None,
-        command=own_command(context.child or ()),
+        hold=shared.context.child is not None,
+        command=own_command(shared.context.child or ()),
     )
     if count is None:
-        return _place_named(specs or (), holding, shared, context, soft=soft, run=run, log=log)
+        return _place_named(specs, holding, shared, soft=soft, run=run, log=log)
     from gpucheck.place.selection import SelectionRequest
 
     preference = _preference(prefer)
@@ -145,21 +142,18 @@ def command(
         max_utilization_percent=max_utilization,
         min_compute_capability=min_compute_capability,
         name=name,
-        exclude=split_words(exclude),
+        exclude=exclude,
         prefer=preference,
         share=share,
     )
-    source = ctx.get_parameter_source("format_")
-    format_given = source is not None and source.name != "DEFAULT"
-    return _choose(request, holding, shared, context, format_given=format_given, log=log)
+    return _choose(request, holding, shared, log=log)
 
 
 # ---------------------------------------------------------------------------------- options
 
 
 def check(
-    context: Context,
-    explicit: Container[str],
+    shared: Shared,
     *,
     specs: Sequence[str] = (),
     run: bool = False,
@@ -173,7 +167,7 @@ def check(
 ) -> None:
     """Refuse options that ask two questions, or none, and those without effect.
 
-    `explicit` are the options of the command line; a file's are for the questions that they fit.
+    Those of a file are for the questions that they fit.
 
     Raises:
         WrongUseError: with what to write instead.
@@ -185,7 +179,7 @@ def check(
         "--claims": claims,
     }
     chosen = [name for name, given in modes.items() if given]
-    child = context.child is not None
+    child = shared.context.child is not None
     if not chosen:
         raise wrong(
             fact="Name a device such as /gpu:0, or give --count N, --graph FILE or --claims.",
@@ -205,16 +199,16 @@ def check(
     if not child:
         # Only a command holds GPUs, and only --count waits.
         holding = (["claim"] if claim else []) + (["wait", "share"] if count is None else [])
-        _refuse(holding, explicit, "is for holding GPUs: it needs a command after `--`")
+        _refuse(holding, shared, "is for holding GPUs: it needs a command after `--`")
     if count is None:
-        _refuse(_CHOOSING, explicit, "is for choosing: it needs --count N")
+        _refuse(_CHOOSING, shared, "is for choosing: it needs --count N")
     elif run:
         raise wrong(fact="--run runs a graph: name devices or give --graph instead.")
 
 
-def _refuse(names: Iterable[str], explicit: Container[str], fact: str) -> None:
+def _refuse(names: Iterable[str], shared: Shared, fact: str) -> None:
     """Refuse the first of these that is on the command line."""
-    lonely = next((name for name in names if name in explicit), None)
+    lonely = next((name for name in names if name in shared.typed), None)
     if lonely is not None:
         raise wrong(fact=f"--{lonely.replace('_', '-')} {fact}.")
 
@@ -267,9 +261,7 @@ def _choose(
     request: SelectionRequest,
     holding: ClaimOptions,
     shared: Shared,
-    context: Context,
     *,
-    format_given: bool,
     log: str | None,
 ) -> int:
     from gpucheck.place.lease import lease_best
@@ -279,10 +271,10 @@ def _choose(
         environment = probes.environment() if recorded else os.environ
         return lease_best(request, holding, probes, environment, on_wait=WaitReporter(shared))
 
-    if context.child is not None:
-        return _run_command(take, shared, context, log)
+    if shared.context.child is not None:
+        return _run_command(take, shared, log)
     # A person gets the table; a variable or a file gets the names alone.
-    given = format_given or shared.format != "table"
+    given = shared.format_is_given or shared.format != "table"
     bare = not given and not (shared.output is None and shows_to_person())
     wanted = shared._replace(format="uuid") if bare else shared
     with machine("place", wanted) as probes:
@@ -318,7 +310,6 @@ def _place_named(
     specs: Sequence[str],
     holding: ClaimOptions,
     shared: Shared,
-    context: Context,
     *,
     soft: bool,
     run: bool,
@@ -332,7 +323,7 @@ def _place_named(
         try:
             parse_device(spec)
         except WrongUseError as error:
-            if len(specs) == 1 or context.child is not None:
+            if len(specs) == 1 or shared.context.child is not None:
                 raise
             remedy = (*error.remedy, COMMAND_AFTER_DASHES)
             raise WrongUseError(code=error.code, message=error.message, remedy=remedy) from None
@@ -347,8 +338,8 @@ def _place_named(
             on_wait=WaitReporter(shared),
         )
 
-    if context.child is not None:
-        return _run_command(take, shared, context, log)
+    if shared.context.child is not None:
+        return _run_command(take, shared, log)
     _check_run(shared, run=run)
 
     with machine("place", shared) as probes, add_error_details(shared):
@@ -424,9 +415,7 @@ def _answer_for_format(
     return answer
 
 
-def _run_command(
-    take: Callable[[Probes], Lease], shared: Shared, context: Context, log: str | None
-) -> int:
+def _run_command(take: Callable[[Probes], Lease], shared: Shared, log: str | None) -> int:
     """Take the GPUs and run the command, which inherits the claims; a failure is 125.
 
     Quietly we become the command; else we wait for it, to say what is known of a bad end.
@@ -448,8 +437,8 @@ def _run_command(
     if shared.verbosity >= 0:
         report_devices(placement, more=shared.verbosity > 0)
     environment = {**environment_before(), **placement.environment}
-    keep = frozenset(context.keep) | frozenset(lease.descriptors)
-    command = context.child or ()
+    keep = frozenset(shared.context.keep) | frozenset(lease.descriptors)
+    command = shared.context.child or ()
     if shared.verbosity < 0:
         exec_command(command, environment, keep_descriptors=keep)
     from gpucheck.cli.after_command import AfterCommand

@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from gpucheck.bench.ci.profile_model import Limit, ProfileAction, ProfileFile, ProfileResult
-from gpucheck.cli.options import flag, option
+from gpucheck.cli.options import Shared
 from gpucheck.cli.output import deliver, machine
-from gpucheck.cli.shared import Shared
 from gpucheck.report.envelope import Answer, Failure
 from gpucheck.report.errors import ExitCode, GpucheckError
+from gpucheck.report.options import flag, option
 
 if TYPE_CHECKING:
     from gpucheck.drivers.interface import Probes
@@ -23,14 +23,14 @@ def list_(*, shared: Shared) -> int:
     return _deliver(shared, lambda probes: _list())
 
 
-def lint_(*, names: list[str] = PROFILES, shared: Shared) -> int:
+def lint_(*, names: tuple[str, ...] = PROFILES, shared: Shared) -> int:
     """Find the mistakes in profiles."""
     return _deliver(shared, lambda probes: _lint(names))
 
 
 def explain_(
     *,
-    names: list[str] = PROFILES,
+    names: tuple[str, ...] = PROFILES,
     board: str | None = option("--board NAME", "Only for this board (such as H100)."),
     all_boards: bool = flag("--all-boards", "For every board, not only for those of this machine."),
     shared: Shared,

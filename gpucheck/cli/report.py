@@ -17,11 +17,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gpucheck.cli.commands import load_documents
-from gpucheck.cli.options import flag, option
+from gpucheck.cli.options import Shared
+from gpucheck.cli.outlets import chart_remedy
 from gpucheck.cli.output import deliver, machine, wrap
-from gpucheck.cli.pages import chart_remedy
 from gpucheck.cli.report_file import PRIVATE, check_writable, write_file, write_folder
-from gpucheck.cli.shared import Shared
 from gpucheck.cli.terminal import (
     is_watched,
     status_line,
@@ -38,6 +37,7 @@ from gpucheck.report.envelope import Answer, CheckStatus, Failure, Report
 from gpucheck.report.errors import ExitCode, GpucheckError, InconclusiveError, WrongUseError
 from gpucheck.report.formats import open_format
 from gpucheck.report.formats.json import document
+from gpucheck.report.options import flag, option
 from gpucheck.report.saved import read_document
 from gpucheck.report.text import View, binary_bytes, count_of, printable
 from gpucheck.version import __version__

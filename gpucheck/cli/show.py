@@ -9,18 +9,10 @@ from pathlib import Path
 
 from gpucheck.cli.commands import TO_EVALUATE, formats_of, load_documents
 from gpucheck.cli.list import known_fields
-from gpucheck.cli.options import flag, option
-from gpucheck.cli.output import check_shared, codes_in_table, split_words
-from gpucheck.cli.pages import (
-    Write,
-    chart_remedy,
-    chosen_chart,
-    page_writer,
-    picture_writer,
-    tell_missing_charts,
-)
+from gpucheck.cli.options import Shared
+from gpucheck.cli.outlets import chart_remedy, chosen_chart, plan_drawings, tell_missing_charts
+from gpucheck.cli.output import check_shared, codes_in_table
 from gpucheck.cli.report_file import write_file
-from gpucheck.cli.shared import Drawings, Shared
 from gpucheck.cli.terminal import (
     closed_pipe,
     view_for,
@@ -34,6 +26,7 @@ from gpucheck.report.documents import DOCUMENTS
 from gpucheck.report.envelope import Report
 from gpucheck.report.errors import ExitCode, WrongUseError
 from gpucheck.report.formats import open_format
+from gpucheck.report.options import flag, option, words
 from gpucheck.report.saved import DocumentError, SavedDocument, read_document
 from gpucheck.report.text import View, printable
 
@@ -50,16 +43,16 @@ def command(
         "FILE", "A JSON document of gpucheck, or its gzip (-: stdin).", ..., group="The document"
     ),
     processes: bool = flag("--processes, -p", "Show who used the GPUs.", group="A list of GPUs"),
-    select: list[str] | None = option("--select FIELD,...", "Columns of the table or CSV."),
+    select: tuple[str, ...] = words("--select FIELD,...", "Columns of the table or CSV."),
     shared: Shared,
 ) -> int:
     """Show a saved JSON document again, as a table or otherwise."""
     check_shared(shared, "show")
-    columns = known_fields(split_words(select), "--select") or None
+    columns = known_fields(select, "--select") or None
     document = _read(file)
     report = document.report
     check_shared(shared, report.command, _formats(report))
-    if shared.drawings.html is not None and "html" not in _formats(report):
+    if shared.outlets.html is not None and "html" not in _formats(report):
         message = f"{report.schema} has no page."
         raise WrongUseError(code="no-page", message=message)
     if (processes or columns) and report.command != "list":
@@ -70,8 +63,9 @@ def command(
     view = view._replace(chart_remedy=chart_remedy())
     with _consistent(file):
         text = _shown(document, shared.format, view)
-        writes = _beside(report, shared.drawings, view)
-        for write in writes:
+        if shared.outlets.plot is not None:  # what has no such chart is not shown either
+            chosen_chart(report, view, shared.outlets.chart)
+        for write in plan_drawings(report, shared.outlets, view)[1]:
             write()
     try:
         if shared.output is None:
@@ -81,23 +75,9 @@ def command(
     except BrokenPipeError:
         closed_pipe()
     _say(document, shared)
-    if (shared.drawings.html is not None or shared.format == "html") and shared.verbosity >= 0:
+    if (shared.outlets.html is not None or shared.format == "html") and shared.verbosity >= 0:
         tell_missing_charts(report, view)
     return int(ExitCode.OK)
-
-
-def _beside(report: Report, drawings: Drawings, view: View) -> list[Write]:
-    """Return what writes the page and the chart.
-
-    Raises:
-        MissingError: the document has no values for that chart.
-    """
-    writes: list[Write] = []
-    if drawings.plot is not None:
-        writes.append(picture_writer(drawings.plot, chosen_chart(report, view, drawings.chart)))
-    if drawings.html is not None:
-        writes.append(page_writer(report, drawings.html, view))
-    return writes
 
 
 @contextmanager

@@ -5,14 +5,14 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from gpucheck.cli.options import STDOUT, flag, option
+from gpucheck.cli.options import STDOUT, Shared
 from gpucheck.cli.output import deliver, machine
 from gpucheck.cli.report_file import check_writable
-from gpucheck.cli.shared import Shared
 from gpucheck.cli.terminal import write_stderr
 from gpucheck.drivers.recorded import Snapshot
 from gpucheck.inventory.snapshot import contents, take_snapshot
 from gpucheck.report.errors import ExitCode, WrongUseError
+from gpucheck.report.options import flag, option
 from gpucheck.report.text import printable
 
 

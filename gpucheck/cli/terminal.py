@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from typing import TextIO
 
     from gpucheck.bench.scheduler import Progress
-    from gpucheck.cli.shared import Shared
+    from gpucheck.cli.options import Shared
 
 STDOUT = "standard output"
 #: The system's words for a disc or a quota that is used up.

@@ -27,6 +27,7 @@ from gpucheck.inventory.condition import GONE
 from gpucheck.inventory.inventory import see_visibility
 from gpucheck.inventory.model import Visibility
 from gpucheck.report.envelope import Host
+from gpucheck.report.options import flag, made_of_options, option, words
 
 #: Remedies if nothing more exact is known: the driver logs there what it met.
 KERNEL_LOG = "Read the driver's messages in the kernel log: sudo dmesg | grep -i nvrm"
@@ -35,22 +36,43 @@ UPGRADE = "Upgrade the driver."
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
+#: Questions of the command that are not for the verdict.
+_QUESTIONS = "--wheel --pid --log"
+
+
+@made_of_options
 class DetectRequest(NamedTuple):
-    """Options of one run of detect.
+    """Options of one run of detect; without `python` the active environment's is checked."""
 
-    `only` and `skip` are ids of checks or names of layers; `framework` must be able to use a GPU;
-    `deep` imports every framework and runs a kernel on every GPU; `python` is the interpreter whose
-    frameworks are checked (None: the active one); `quick` leaves out what starts CUDA or another
-    Python.
-    """
-
-    expect_gpus: int | None = None
-    framework: str | None = None
-    only: tuple[str, ...] = ()
-    skip: tuple[str, ...] = ()
-    deep: bool = False
-    python: str | None = None
-    quick: bool = False
+    only: tuple[str, ...] = words(
+        "--only ID,...",
+        "Run only these checks or layers.",
+        group="What to check",
+        not_with=_QUESTIONS,
+    )
+    skip: tuple[str, ...] = words(
+        "--skip ID,...", "Skip these checks or layers.", not_with=_QUESTIONS
+    )
+    framework: str | None = option(
+        "--framework NAME",
+        "Fail if pytorch, tensorflow, jax, cupy, numba or onnxruntime cannot use a GPU.",
+        not_with=_QUESTIONS,
+    )
+    expect_gpus: int | None = option(
+        "--expect-gpus N", "Fail unless programs can use N GPUs.", not_with=_QUESTIONS
+    )
+    deep: bool = flag(
+        "--deep", "Import every framework and run a kernel on every GPU.", not_with=_QUESTIONS
+    )
+    python: str | None = option(
+        "--python PATH",
+        "The Python whose frameworks to check"
+        " [default: the active environment's, else the one in PATH].",
+        not_with=_QUESTIONS,
+    )
+    quick: bool = flag(
+        "--quick", "Ask NVML and files only; start no CUDA, no framework.", not_with=_QUESTIONS
+    )
 
 
 def ignore_progress(text: str) -> None:

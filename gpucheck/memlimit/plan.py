@@ -34,20 +34,43 @@ from gpucheck.report.errors import (
     MissingError,
     WrongUseError,
 )
+from gpucheck.report.options import flag, made_of_options, option, words
 from gpucheck.report.text import binary_bytes, group_by, name_gpus
 from gpucheck.report.units import Amount
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@made_of_options
 class LimitOptions:
     """Options of `gpucheck memlimit`; `environment` is None for a recording."""
 
-    amount: Amount
-    gpus: tuple[str, ...] = ()
-    include_overhead: bool = False
-    code: str | None = None
-    python: str | None = None
-    hook: bool = True
+    amount: Amount = option(
+        "AMOUNT", "30%, 0.3 (the same), 8GiB, 8GB or 512M.", ..., group="The limit"
+    )
+    gpus: tuple[str, ...] = words(
+        "--gpu SPEC", "Only this GPU (/gpu:0, cuda:1, 2, a UUID).", commas=False
+    )
+    include_overhead: bool = flag(
+        "--include-overhead",
+        "Count the CUDA context too, so that nvidia-smi's number stays below the limit.",
+        not_with="--hard",
+    )
+    hook: bool = option(
+        "--hook/--no-hook",
+        "Limit frameworks that need code when the program imports them.",
+        default=True,
+        group="The command that runs under it",
+        not_with="--hard",
+    )
+    python: str | None = option(
+        "--python FILE", "The Python to plan for [default: the command's].", not_with="--hard"
+    )
+    code: str | None = option(
+        "--code FRAMEWORK",
+        "Print code for a program: tensorflow, pytorch, jax, cupy, onnxruntime.",
+        group="Code and proof",
+        not_with="--hard",
+    )
     command: tuple[str, ...] | None = None
     environment: Mapping[str, str] | None = None
     proofs: tuple[str, ...] = ()

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from gpucheck.bench.ci.profiles import load_profile
-from gpucheck.cli.app import functions_of
+from gpucheck.cli.app import read_defaults
 from gpucheck.cli.commands import COMMANDS
-from gpucheck.cli.config import read_defaults
 from gpucheck.place.graph_file import read_graph
 from tests.architecture.commands import COMMAND_NAMES, LEAVES, built_command, parsed
 from tests.architecture.house import ROOT, name_of
@@ -42,7 +41,7 @@ def every_default(folder: Path) -> dict[str, dict[str, object]]:
     text = (ROOT / "configs" / "default.toml").read_text(encoding="utf-8")
     whole = folder / "all.toml"
     whole.write_text(re.sub(r"^# (?=[a-z-]+ = )", "", text, flags=re.MULTILINE), encoding="utf-8")
-    return read_defaults(whole, functions_of)
+    return read_defaults(whole)
 
 
 def flat(table: dict[str, Any]) -> dict[str, Any]:
@@ -106,6 +105,6 @@ def test_there_is_a_default_configuration() -> None:
 
 @pytest.mark.parametrize("path", CONFIGS, ids=name_of)
 def test_configuration_loads(path: Path) -> None:
-    defaults = read_defaults(path, functions_of)
+    defaults = read_defaults(path)
 
     assert set(defaults) <= set(COMMANDS)

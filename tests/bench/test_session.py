@@ -24,7 +24,6 @@ from gpucheck.bench.session import (
     conclude,
     hold_gpus,
     open_session,
-    request_of,
     target_of,
 )
 from gpucheck.cli.output import wrap
@@ -40,6 +39,7 @@ from gpucheck.report.errors import (
     MissingError,
     WrongUseError,
 )
+from gpucheck.report.options import check_arguments
 from tests.architecture.house import ROOT
 from tests.enough_time import with_enough_time
 from tests.fakes.bench_results import gpu as bench_gpu
@@ -562,7 +562,8 @@ def requested(**changes: Any) -> BenchRequest:
         "towers": plain.towers,
         "data_file": None,
     }
-    return request_of(["copy"], **(given | changes))
+    arguments = {"kernels": ["copy"], **given, **changes}
+    return BenchRequest(**check_arguments(BenchRequest, arguments))
 
 
 def test_the_arguments_become_a_request() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpucheck.cli.after_command import NEAR_THE_LIMIT, AfterCommand, Ending, verdict
-from gpucheck.cli.shared import Shared
+from gpucheck.cli.options import Shared
 from gpucheck.drivers.host.cgroups import count_oom_kills
 from gpucheck.drivers.host.kernel_log import NewMessages
 from gpucheck.memlimit.model import RunGpu

@@ -14,6 +14,7 @@ import pytest
 from gpucheck.bench import workers
 from gpucheck.bench.ci.baseline import read_saved_run, to_text
 from gpucheck.bench.ci.model import SavedRun
+from gpucheck.bench.request_model import BenchRequest
 from gpucheck.bench.workers import WorkerAnswer, WorkerDevice
 from gpucheck.cli import main
 from gpucheck.cli.bench_ci import (
@@ -22,8 +23,7 @@ from gpucheck.cli.bench_ci import (
     open_saving,
     run_with_profile,
 )
-from gpucheck.cli.outlets import Outlets
-from gpucheck.cli.shared import Shared
+from gpucheck.cli.options import Shared
 from gpucheck.report.envelope import Answer, Notice
 from gpucheck.report.errors import ExitCode, WrongUseError
 from tests.bench.ci.test_baseline import saved
@@ -38,13 +38,7 @@ def ended(code: ExitCode = ExitCode.OK) -> Answer:
 
 
 def opened(**options: Any) -> Saving:
-    nothing: dict[str, Any] = {
-        "update": False,
-        "baseline": None,
-        "allow_difference": None,
-        "processes": None,
-    }
-    return open_saving(options.pop("save", None), **(nothing | options))
+    return open_saving(Saving(**options))
 
 
 @pytest.fixture(name="file")
@@ -109,7 +103,7 @@ def test_updating_is_explicit_and_says_where_the_run_went(
 
     monkeypatch.setattr("sys.argv", ["gpucheck", "bench", "--save", str(file), "--update-baseline"])
 
-    answer, done = opened(save=file, update=True).keep(changed, ended(), SHARED)
+    answer, done = opened(save=file, update_baseline=True).keep(changed, ended(), SHARED)
 
     assert file.read_text(encoding="utf-8") != before
     assert read_saved_run(file) == replace(changed, exit_code=0)
@@ -166,7 +160,7 @@ def test_to_append_takes_a_file_and_excludes_replacing_it(file: Path) -> None:
     with pytest.raises(WrongUseError, match="name that"):
         opened(append=True)
     with pytest.raises(WrongUseError, match="choose one"):
-        opened(save=file, append=True, update=True)
+        opened(save=file, append=True, update_baseline=True)
     file.write_text("{}", encoding="utf-8")
     with pytest.raises(WrongUseError, match="not a saved run"):
         opened(save=file, append=True)
@@ -181,7 +175,9 @@ def test_a_run_that_is_not_complete_leaves_the_old_file(
 ) -> None:
     before = file.read_text(encoding="utf-8")
 
-    answer, _ = opened(save=file, update=True, failed=True).keep(run, ended(code), SHARED)
+    answer, _ = opened(save=file, update_baseline=True, save_failed=True).keep(
+        run, ended(code), SHARED
+    )
 
     assert file.read_text(encoding="utf-8") == before
     assert [(one.code, one.message) for one in answer.warnings] == [
@@ -196,7 +192,7 @@ def test_a_run_that_is_not_complete_leaves_the_old_file(
 def test_a_run_that_did_not_pass_is_no_baseline(file: Path, code: ExitCode, said: str) -> None:
     before = file.read_text(encoding="utf-8")
 
-    answer, _ = opened(save=file, update=True).keep(saved(), ended(code), SHARED)
+    answer, _ = opened(save=file, update_baseline=True).keep(saved(), ended(code), SHARED)
 
     assert file.read_text(encoding="utf-8") == before
     assert answer.exit_code is code
@@ -224,7 +220,7 @@ def test_with_strict_a_run_with_warnings_did_not_pass(tmp_path: Path, strict: bo
 def test_what_is_kept_all_the_same_says_so(tmp_path: Path, code: ExitCode, said: str) -> None:
     file = tmp_path / "new.json"
 
-    answer, _ = opened(save=file, failed=True).keep(saved(), ended(code), SHARED)
+    answer, _ = opened(save=file, save_failed=True).keep(saved(), ended(code), SHARED)
 
     assert read_saved_run(file).exit_code == code
     assert said in answer.warnings[0].message
@@ -259,9 +255,9 @@ def test_a_senseless_number_of_processes_is_refused(processes: int) -> None:
 
 def test_a_difference_needs_a_baseline(file: Path) -> None:
     with pytest.raises(WrongUseError, match="--baseline"):
-        opened(allow_difference=["driver"])
+        opened(allow_difference=("driver",))
 
-    assert opened(baseline=file, allow_difference=["driver,vbios"]).reference.allowed == (
+    assert opened(baseline=file, allow_difference=("driver", "vbios")).reference.allowed == (
         "driver",
         "vbios",
     )
@@ -371,6 +367,6 @@ def test_a_disturbed_run_that_is_not_saved_is_no_error(planted: Callable[..., No
 
 def test_a_profile_of_the_processor_needs_no_gpu() -> None:
     with pytest.raises(WrongUseError, match="leave --require-gpu out") as raised:
-        run_with_profile("cpu", (), Shared(format="json"), Saving(), Outlets(), require_gpu=True)
+        run_with_profile("cpu", BenchRequest(), Shared(format="json"), Saving(), require_gpu=True)
 
     assert raised.value.code == "other-device"

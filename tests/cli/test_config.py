@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-from gpucheck.cli.app import functions_of
+from gpucheck.cli.app import functions_of, read_defaults
 from gpucheck.cli.commands import COMMANDS
-from gpucheck.cli.config import read_defaults
 from gpucheck.report.errors import WrongUseError
 
 DEFAULT = Path(__file__).parents[2] / "configs" / "default.toml"
@@ -32,7 +31,7 @@ def declared(command: str, action: str) -> Mapping[str, inspect.Parameter]:
 
 def stated(command: str, action: str) -> dict[str, Any]:
     """Return what the shipped file states for a command, as far as this action has it."""
-    table = read_defaults(DEFAULT, functions_of)[command]
+    table = read_defaults(DEFAULT)[command]
     own = table[action] if COMMANDS[command].actions else table
     return {name: value for name, value in own.items() if name in declared(command, action)}
 
@@ -98,7 +97,7 @@ def test_one_value_serves_an_option_that_may_be_repeated(tmp_path: Path) -> None
     config = tmp_path / "mine.toml"
     config.write_text('[detect]\nonly = "nvml"\nskip = "xid"\npython = "python3"\n')
 
-    defaults = read_defaults(config, functions_of)["detect"]
+    defaults = read_defaults(config)["detect"]
 
     assert defaults == {"only": ["nvml"], "skip": ["xid"], "python": "python3"}
 
@@ -121,7 +120,7 @@ def test_a_mistake_is_named(text: str, says: str, tmp_path: Path) -> None:
     config.write_text(text)
 
     with pytest.raises(WrongUseError) as caught:
-        read_defaults(config, functions_of)
+        read_defaults(config)
 
     assert says in " ".join((caught.value.message, *caught.value.remedy))
 
@@ -149,7 +148,7 @@ def test_what_would_take_all_memory_or_time_is_refused(
     config.write_text(text)
 
     with pytest.raises(WrongUseError, match=says) as caught:
-        read_defaults(config, functions_of)
+        read_defaults(config)
 
     assert caught.value.code == "config-unusable"
 
@@ -162,7 +161,7 @@ def test_what_never_ends_is_not_opened(kind: str, tmp_path: Path) -> None:
         os.mkfifo(path)
 
     with pytest.raises(WrongUseError, match="it is not a regular file"):
-        read_defaults(path, functions_of)
+        read_defaults(path)
 
 
 def test_the_examples_in_comments_are_accepted(tmp_path: Path) -> None:
@@ -172,4 +171,4 @@ def test_the_examples_in_comments_are_accepted(tmp_path: Path) -> None:
     config.write_text("\n".join(line for line in live if not line.startswith("#")))
 
     assert tomllib.loads(config.read_text())["list"]["user"] == "alice"
-    assert read_defaults(config, functions_of)["bench"]["size"] == 4096
+    assert read_defaults(config)["bench"]["size"] == 4096

@@ -40,7 +40,7 @@ def test_while_the_command_line_is_read(
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("gpucheck.cli.config.read_defaults", interrupted)
+    monkeypatch.setattr("gpucheck.cli.app.read_defaults", interrupted)
 
     code = main(["detect", "--json", "--config", str(tmp_path / "any.toml")])
 
@@ -72,7 +72,7 @@ def test_while_a_module_is_imported(module: str, tmp_path: Path) -> None:
 IN_EXEC = """
 import contextlib, io, os, signal, sys
 from gpucheck.cli import output
-from gpucheck.cli.shared import Context
+from gpucheck.cli.options import Context
 from gpucheck.drivers.interrupts import REQUESTS
 class Finder:
     def find_spec(self, name, path=None, target=None):

@@ -11,7 +11,7 @@ import pytest
 
 from gpucheck.cli import list_watch as module
 from gpucheck.cli.list_watch import live_screen, pauses
-from gpucheck.cli.shared import Shared
+from gpucheck.cli.options import Shared
 from gpucheck.report.errors import ExitCode
 from tests.fakes.reports import list_report
 

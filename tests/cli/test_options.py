@@ -8,13 +8,13 @@ import pytest
 
 from gpucheck.cli import list as list_command
 from gpucheck.cli.app import run
-from gpucheck.cli.options import SHARED, call_command, read_flags
-from gpucheck.cli.shared import Context
+from gpucheck.cli.options import SHARED, Context, own_options, read_flags
+from gpucheck.cli.output import call_command
 from gpucheck.inventory.columns import ALIASES, COLUMNS
 
 FLAGS = [
     word
-    for item in (*list_command.command.__kwdefaults__.values(), *SHARED.values())
+    for item in (*own_options(list_command.command).values(), *SHARED.values())
     if item.default is False
     for word in item.words
 ]
@@ -37,11 +37,12 @@ def test_both_ways_give_the_same_options(
         return 0
 
     remember.__kwdefaults__ = list_command.command.__kwdefaults__
+    remember.__annotations__ = list_command.command.__annotations__
     values = read_flags(flags, list_command.command)
     assert values is not None
     call_command(remember, "list", values)
     monkeypatch.setattr(
-        "gpucheck.cli.app.call_command", lambda _, *more: call_command(remember, *more)
+        "gpucheck.cli.output.call_command", lambda _, *more, **call: call_command(remember, *more)
     )
     run(["list", *flags], "list", Context(command="list"))
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from gpucheck.cli import completion, config, main
-from gpucheck.cli.app import functions_of
+from gpucheck.cli import completion, main
+from gpucheck.cli.app import functions_of, key_of, options_of_command
 from gpucheck.cli.commands import COMMANDS, find_command
 from tests.architecture.commands import LEAVES, built_command
 
@@ -105,7 +105,8 @@ def test_completions() -> None:
 
 def test_keys_of_the_configuration() -> None:
     text = "".join(
-        f"{' '.join(dict.fromkeys((name, action)))}: {' '.join(config._options(function))}\n"
+        f"{' '.join(dict.fromkeys((name, action)))}: "
+        f"{' '.join(key_of(*item) for item in options_of_command(function).items())}\n"
         for name in COMMANDS
         for action, function in functions_of(name).items()
     )

@@ -10,7 +10,7 @@ import pytest
 
 from gpucheck import cli
 from gpucheck.cli import output
-from gpucheck.cli.shared import Context, Shared
+from gpucheck.cli.options import Context, Shared
 from gpucheck.report.envelope import Answer
 from gpucheck.report.errors import GpucheckError
 from tests.fakes.bench_results import measurement, result_of

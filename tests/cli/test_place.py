@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from gpucheck.cli import main
+from gpucheck.cli.options import Context, Shared
 from gpucheck.cli.place import WaitReporter, check, explain, report_devices
-from gpucheck.cli.shared import Context, Shared
 from gpucheck.drivers.readings import NvmlReading, ProbeFailure
 from gpucheck.place.claims import ClaimOptions, Waiting
 from gpucheck.place.lease import lease_named
@@ -20,6 +20,7 @@ from gpucheck.place.lock_files import DIRECTORY_VARIABLE
 from gpucheck.place.model import Candidate, PlacedDevice, Placement
 from gpucheck.report.envelope import Answer
 from gpucheck.report.errors import WrongUseError
+from gpucheck.report.options import Option
 from tests.fakes.probes import FakeProbes, gpu_reading, reading_of
 
 ALONE = Context(command="place")
@@ -33,7 +34,8 @@ def refusal(context: Context, explicit: str = "", **options: object) -> str:
 
 
 def accepted(context: Context, explicit: str = "", **options: object) -> None:
-    check(context, frozenset(explicit.split()), **options)  # type: ignore[arg-type]
+    typed = dict.fromkeys(explicit.split(), Option("", ""))
+    check(Shared(context=context, typed=typed), **options)  # type: ignore[arg-type]
 
 
 def test_nothing_asked_says_what_to_ask() -> None:

@@ -16,7 +16,7 @@ from gpucheck.bench.ci.model import ProcessRun
 from gpucheck.bench.ci.profile_model import RunPlan
 from gpucheck.bench.ci.run_data import row_id
 from gpucheck.bench.model import BenchResult, Extent, GpuTelemetry, Telemetry
-from gpucheck.bench.request_model import BenchMode, BenchRequest, Fill
+from gpucheck.bench.request_model import BenchMode, BenchRequest
 from gpucheck.bench.workers import (
     WORKER_INTERRUPTED,
     WORKER_NO_DOCUMENT,
@@ -27,6 +27,7 @@ from gpucheck.bench.workers import (
 )
 from gpucheck.report.codec import DecodeError, from_plain
 from gpucheck.report.envelope import Failure, Host
+from gpucheck.report.options import command_words
 
 #: A benchmark may take this much longer than its budget, which excludes preparing and checking.
 _DEADLINE_FACTOR, _DEADLINE_S = 4.0, 60.0
@@ -37,24 +38,9 @@ _AS_A_WORKER = ("--json", "--samples", "summary", "--quiet", "--no-github")
 
 def worker_arguments(request: BenchRequest, corruption_s: float = 0.0) -> tuple[str, ...]:
     """Return the request as options of `gpucheck bench`, without device, time and format."""
-    words = [*request.kernels]
-    modes = {BenchMode.QUICK: ["--quick"], BenchMode.FULL: ["--full"], BenchMode.DEFAULT: []}
-    words += modes[request.mode]
-    for option, value in (
-        ("--size", request.size),
-        ("--dtype", ",".join(request.dtypes) or None),
-        ("--data", request.data_file),
-        ("--fill", request.fill.value if request.fill is not Fill.NORMAL else None),
-        ("--seed", request.seed),
-        ("--towers", request.towers),
-        ("--temperature", request.temperature),
-        ("--corruption", corruption_s or None),
-    ):
-        if value is not None:
-            words += [option, str(value)]
-    for framework in request.frameworks:
-        words += ["--framework", framework]
-    return (*words, *["--same-math"] * request.same_math)
+    words = command_words(request, ("devices", "budget_s", "samples"))
+    words += [] if request.mode is BenchMode.DEFAULT else [f"--{request.mode}"]
+    return (*words, *(("--corruption", str(corruption_s)) if corruption_s else ()))
 
 
 def collect(

@@ -422,9 +422,17 @@ def test_a_worker_is_asked_for_exactly_what_we_were() -> None:
     found = built_command("bench").make_context("bench", words).params
 
     assert list(found["kernels"]) == ["matmul", "copy"]
-    assert (found["size"], list(found["dtype"]), found["full"]) == (512, ["float16,bfloat16"], True)
+    assert (found["size"], list(found["dtypes"]), found["full"]) == (
+        512,
+        ["float16,bfloat16"],
+        True,
+    )
     assert (found["seed"], found["fill"], found["temperature"]) == (7, Fill.ZEROS, 0.9)
-    assert (found["towers"], str(found["data"]), found["corruption"]) == (4, "images.gz", 1.5)
+    assert (found["towers"], str(found["data_file"]), found["corruption_s"]) == (
+        4,
+        "images.gz",
+        1.5,
+    )
 
 
 def test_nothing_is_asked_for_twice() -> None:
