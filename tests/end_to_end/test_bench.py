@@ -258,15 +258,21 @@ def test_junit_is_red_exactly_where_the_code_is_not_0(
         assert int(suite.attrib["skipped"]) == len(list(suite.iter("skipped"))) == len(late)
 
 
-@pytest.mark.parametrize("share", [0.0, 0.5])
-@pytest.mark.parametrize("form", ["table", "json", "csv"])
+@pytest.mark.parametrize(
+    ("form", "share"),
+    [
+        *(("table", 0.0), ("table", 0.5), ("json", 0.0), ("json", 0.5)),
+        *(("jsonl", 0.0), ("csv", 0.5), ("markdown", 0.0)),
+    ],
+)
 def test_a_product_that_stops_working_is_wrong_and_has_no_speed(
     form: str, share: float, tmp_path: Path
 ) -> None:
-    files = {name: tmp_path / name for name in ("bench.xml", "bench.prom", "summary")}
+    files = {name: tmp_path / name for name in ("bench.xml", "bench.prom", "bench.html", "summary")}
     ended = StoppingProgram(share)(
         *("bench", "matmul", "--dtype", "float32", *ON_CPU, "--format", form, "--github", "-v"),
         *("--junit", str(files["bench.xml"]), "--prometheus", str(files["bench.prom"])),
+        *("--html", str(files["bench.html"])),
         env={"GITHUB_STEP_SUMMARY": str(files["summary"]), "OPENBLAS_NUM_THREADS": "1"},
     )
 
@@ -281,9 +287,16 @@ def test_a_product_that_stops_working_is_wrong_and_has_no_speed(
     elif form == "csv":
         for row in csv.DictReader(ended.text.splitlines()):
             assert (row["verified"], row["median_s"], row["throughput"]) == ("false", "", "")
+            assert row["time_s"] == ""
+    elif form == "jsonl":
+        for row in map(json.loads, ended.text.splitlines()):
+            ok = row["verified"]["ok"]
+            assert (ok, row["time_s"], row["throughput"]) == (False, None, None)
     else:
         assert "WRONG" in ended.text
-    written = [ended.text if form == "table" else "", *(at.read_text() for at in files.values())]
+    assert "WRONG" in files["bench.html"].read_text()
+    shown = [ended.text] if form in ("table", "markdown") else []
+    written = [*shown, *(at.read_text() for at in files.values())]
     assert not [text for text in written if re.search(r"[GT]FLOP/s", text)]
     assert files["bench.xml"].read_text().count('type="wrong-result"') >= 1
     assert "::error" in ended.text + ended.said
