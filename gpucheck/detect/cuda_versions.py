@@ -67,8 +67,8 @@ _CODE = re.compile(r"(sm|compute)_?([0-9]+?)([0-9])[af]?")
 
 def parse_version(text: str | None) -> Version | None:
     """Return "580.95.05" as (580, 95, 5), or None if there is no version."""
-    found = _NUMBERS.match(text or "")
-    return tuple(int(part) for part in found[0].split(".")) if found else None
+    match = _NUMBERS.match(text or "")
+    return tuple(int(part) for part in match[0].split(".")) if match else None
 
 
 def show_version(version: Version) -> str:

@@ -141,7 +141,7 @@ def judge_gpus(machine: Machine, check_id: str, well: str, judge: Judge) -> list
         for gpu, judgement in judged
         if isinstance(judgement, Trouble)
     ]
-    wrong = [found for found in troubles if found.status is not CheckStatus.OK]
+    wrong = [finding for finding in troubles if finding.status is not CheckStatus.OK]
     if wrong:
         return wrong
     failure = machine.health.failure

@@ -204,7 +204,9 @@ def _not_tried(machine: Machine, check: FrameworkCheck, shown: str, build: Build
 def _compiled_later(machine: Machine, build: BuildReading) -> str:
     """Note the GPUs for which the driver compiles every kernel at its first use."""
     capabilities = {gpu.compute_capability for gpu in machine.nvml.gpus if gpu.compute_capability}
-    late = sorted(each for each in capabilities if has_only_ptx(build.architectures, each))
+    late = sorted(
+        capability for capability in capabilities if has_only_ptx(build.architectures, capability)
+    )
     if not late:
         return ""
     return (
@@ -237,12 +239,12 @@ def _files(build: BuildReading) -> tuple[Evidence, ...]:
 
 
 def _test_evidence(test: TrialReading) -> tuple[Evidence, ...]:
-    found = []
+    evidence = []
     if test.devices:
-        found.append(Evidence("devices that it lists", ", ".join(test.devices)))
+        evidence.append(Evidence("devices that it lists", ", ".join(test.devices)))
     if test.import_s is not None:
-        found.append(Evidence("import", f"{test.import_s:.1f} s"))
-    return tuple(found)
+        evidence.append(Evidence("import", f"{test.import_s:.1f} s"))
+    return tuple(evidence)
 
 
 def _unusable(
@@ -261,9 +263,11 @@ def _unusable(
 def _sort_steps(problems: Sequence[Trouble]) -> tuple[str, ...]:
     """Return the steps of all problems: the driver first, and repairs of what stays last."""
     causes = [problem.cause for problem in problems]
-    steps = [step for each in problems if each.cause not in REPAIRED for step in each.remedy]
+    steps = [
+        step for problem in problems if problem.cause not in REPAIRED for step in problem.remedy
+    ]
     steps.sort(key=FIX_THE_DRIVER.__ne__)
-    repairs = [step for each in problems if each.cause in REPAIRED for step in each.remedy]
+    repairs = [step for problem in problems if problem.cause in REPAIRED for step in problem.remedy]
     if "no-code-for-the-gpu" in causes:
         repairs = []
     elif "driver-too-old" in causes:
@@ -277,10 +281,10 @@ def _failed_test(
     """Return the finding of a smoke test that failed."""
     failure = test.failure
     if failure is not None and failure.code != CRASHED:
-        found = "; ".join((failure.message, *(problem.summary for problem in problems)))
+        reasons = "; ".join((failure.message, *(problem.summary for problem in problems)))
         return check.make_finding(
             CheckStatus.UNKNOWN,
-            f"{shown} could not be tried: {found}",
+            f"{shown} could not be tried: {reasons}",
             *(evidence for problem in problems for evidence in problem.evidence),
             remedy=_sort_steps(problems),
             cause=failure.code,
@@ -411,7 +415,7 @@ def _missing(machine: Machine, build: BuildReading, check: FrameworkCheck) -> Tr
         return missing._replace(remedy=steps)
     (folder,) = build.not_searched
     again = steps[0].removeprefix("Either ")
-    found = make_trouble(
+    trouble = make_trouble(
         CAUSES,
         "libraries-not-searched",
         *evidence,
@@ -419,7 +423,7 @@ def _missing(machine: Machine, build: BuildReading, check: FrameworkCheck) -> Tr
         folder=folder,
         again=f"{again[0].lower()}{again[1:]}",
     )
-    return found._replace(remedy=(*found.remedy, *steps[1:]))
+    return trouble._replace(remedy=(*trouble.remedy, *steps[1:]))
 
 
 def _owners(build: BuildReading) -> tuple[Evidence, ...]:

@@ -209,20 +209,20 @@ def _rules_by_code() -> Mapping[int, str]:
 @cache
 def _patterns() -> Mapping[bytes, Sequence[_Pattern]]:
     """Return the patterns by the word to search for."""
-    found: dict[bytes, list[_Pattern]] = {}
+    patterns: dict[bytes, list[_Pattern]] = {}
     for rule in rules().values():
         for literals in rule.lines:
             bare = [literal.removeprefix("^").removesuffix("$").encode() for literal in literals]
-            common = (word for word in _words("common") if any(word in each for each in bare))
+            common = (word for word in _words("common") if any(word in literal for literal in bare))
             word = next(common, max(bare, key=len))
             pattern = _Pattern(
                 rule.id,
-                max(bare, key=lambda each: (word not in each, len(each))),
+                max(bare, key=lambda literal: (word not in literal, len(literal))),
                 tuple(literal.encode() for literal in literals),
                 tuple(literal.encode() for literal in rule.without),
             )
-            found.setdefault(word, []).append(pattern)
-    return found
+            patterns.setdefault(word, []).append(pattern)
+    return patterns
 
 
 # ------------------------------------------------------------------------------------ the log
@@ -267,7 +267,7 @@ class Scan:
         if b"\x1b[" in text:
             text = _CONTROL_SEQUENCE.sub(b"", text)
         lower = text.lower().replace(b"\r", b"\n")
-        found: dict[str, dict[int, int]] = {}
+        places_by_rule: dict[str, dict[int, int]] = {}
         for word, patterns in _patterns().items():
             known: dict[bytes, Sequence[tuple[str, int]]] = {}
             for start, line in _lines_with(word, lower):
@@ -275,13 +275,15 @@ class Scan:
                 if hits is None:
                     known[line] = hits = _hits(patterns, line)
                 for rule, position in hits:
-                    found.setdefault(rule, {}).setdefault(start, position)
+                    places_by_rule.setdefault(rule, {}).setdefault(start, position)
         for start, number, position in _numbers(lower):
             by_code = _rules_by_code().get(number)
             if by_code is not None:
-                found.setdefault(by_code, {}).setdefault(start, position)
-        tracebacks = [start for start, _ in _lines_with(_TRACEBACK, lower)] if found else []
-        for name, places in found.items():
+                places_by_rule.setdefault(by_code, {}).setdefault(start, position)
+        tracebacks = (
+            [start for start, _ in _lines_with(_TRACEBACK, lower)] if places_by_rule else []
+        )
+        for name, places in places_by_rule.items():
             if rules()[name].not_after_traceback:
                 self._leave_out_ended(places, tracebacks, text)
             if places:
@@ -396,10 +398,10 @@ def _position(pattern: _Pattern, line: bytes) -> int | None:
     first = end = None
     at = 0
     for literal in pattern.chain:
-        found = _find(literal, line, at)
-        if found is None:
+        place = _find(literal, line, at)
+        if place is None:
             return None
-        begins, at = found
+        begins, at = place
         first = begins if first is None else first
         end = at
     excluded = any(_find(literal, line, 0) is not None for literal in pattern.without)
@@ -514,9 +516,9 @@ def scan(
     Raises:
         OSError, EOFError: it cannot be read to its end.
     """
-    found = Scan()
+    result = Scan()
     while skip_bytes > 0 and (block := file.read(min(BLOCK_BYTES, skip_bytes))):
-        found.lines += block.count(b"\n")
+        result.lines += block.count(b"\n")
         skip_bytes -= len(block)
     # A pipe gives what it has; what has come must not be lost when nothing more does.
     read = file.read1 if isinstance(file, BufferedIOBase) else file.read
@@ -525,16 +527,16 @@ def scan(
         while block := read(BLOCK_BYTES):
             came += block
             if len(came) >= BLOCK_BYTES:
-                found.feed(bytes(came))
+                result.feed(bytes(came))
                 came = bytearray()
-            if found.size_bytes - reported_bytes >= PROGRESS_BYTES:
-                reported_bytes = found.size_bytes
+            if result.size_bytes - reported_bytes >= PROGRESS_BYTES:
+                reported_bytes = result.size_bytes
                 report_progress(f"reading the log, {reported_bytes >> 20} MiB so far")
     except KeyboardInterrupt:
-        found.interrupted = True
-    found.feed(bytes(came))
-    found.close()
-    return found
+        result.interrupted = True
+    result.feed(bytes(came))
+    result.close()
+    return result
 
 
 # ------------------------------------------------------------------------------------ the cause
@@ -547,14 +549,18 @@ def first_causes(matches: Iterable[Match]) -> tuple[list[Match], list[Match]]:
     follows from another whose rule names its class, if that stands before it, or so shortly after
     it that the processes of one job may have written in turn.
     """
-    found = sorted(matches, key=lambda match: (match.line, match.rule))
-    because = {each.rule: [other for other in found if _explains(other, each)] for each in found}
-    causes = [each for each in found if not because[each.rule]]
+    ordered = sorted(matches, key=lambda match: (match.line, match.rule))
+    because = {
+        candidate.rule: [other for other in ordered if _explains(other, candidate)]
+        for candidate in ordered
+    }
+    causes = [candidate for candidate in ordered if not because[candidate.rule]]
     # A line that two rules know is one message.
     explained = [
-        each
-        for each in found
-        if because[each.rule] and all(other.line != each.line for other in because[each.rule])
+        candidate
+        for candidate in ordered
+        if because[candidate.rule]
+        and all(other.line != candidate.line for other in because[candidate.rule])
     ]
     causes.sort(key=lambda match: (match.level is Level.WARNING, match.line))
     return causes, explained
@@ -572,17 +578,17 @@ def _explains(cause: Match, other: Match) -> bool:
     return cause.line <= other.line + INTERLEAVED_LINES
 
 
-def conclusion(found: LogVerdict) -> str:
+def conclusion(verdict: LogVerdict) -> str:
     """Return the verdict in a sentence: `train.log:8812: the GPU's memory ran out`."""
-    name = "standard input" if found.file == STDIN else printable(found.file)
-    if found.cause is None:
-        return f"{name}: no known cause in {count_of(found.lines, 'line')}"
-    return f"{name}:{found.cause.line}: {found.cause.says}"
+    name = "standard input" if verdict.file == STDIN else printable(verdict.file)
+    if verdict.cause is None:
+        return f"{name}: no known cause in {count_of(verdict.lines, 'line')}"
+    return f"{name}:{verdict.cause.line}: {verdict.cause.says}"
 
 
 def check_log(
     name: str,
-    found: Scan,
+    result: Scan,
     probes: Probes,
     report_progress: Callable[[str], None] = ignore_progress,
 ) -> Answer:
@@ -590,25 +596,25 @@ def check_log(
 
     130, and no look at the machine, if reading the log was interrupted.
     """
-    causes, consequences = first_causes(found.matches.values())
+    causes, consequences = first_causes(result.matches.values())
     host = probes.host()
     code, error = (ExitCode.BAD if causes else ExitCode.OK), None
-    if found.interrupted:
-        message = f"Interrupted after {count_of(found.lines, 'line')} of the log."
+    if result.interrupted:
+        message = f"Interrupted after {count_of(result.lines, 'line')} of the log."
         code, error = ExitCode.INTERRUPTED, Failure(code="interrupted", message=message)
     if not causes:
-        nothing = LogVerdict(name, found.lines, found.size_bytes, None)
+        nothing = LogVerdict(name, result.lines, result.size_bytes, None)
         return Answer(result=nothing, exit_code=code, host=host, error=error)
     rule = rules()[causes[0].rule]
     live, remedy, checked = (
         _look_live(rule, causes[0].excerpt, probes, report_progress)
-        if not found.interrupted
+        if not result.interrupted
         else NOT_LOOKED
     )
     verdict = LogVerdict(
         file=name,
-        lines=found.lines,
-        size_bytes=found.size_bytes,
+        lines=result.lines,
+        size_bytes=result.size_bytes,
         cause=causes[0],
         causes=tuple(causes),
         consequences=tuple(consequences),
@@ -646,9 +652,9 @@ def _look_live(
     wrong = (CheckStatus.FAIL, CheckStatus.WARN)
     same = next(
         (
-            each
-            for each in order
-            if each.status in wrong and (not rule.causes or each.cause in rule.causes)
+            finding
+            for finding in order
+            if finding.status in wrong and (not rule.causes or finding.cause in rule.causes)
         ),
         None,
     )
@@ -659,9 +665,11 @@ def _look_live(
         return Live(Seen.YES, same.summary, same.id), same.remedy, answer
     # A check that fails for another cause decides: the machine is not well. Otherwise it is the
     # first that could be made and would show the cause. One that was skipped says why.
-    broken = next((each for each in order if each.status is CheckStatus.FAIL), None)
-    telling = [each for each in order if each.id not in rule.inconclusive]
-    made = broken or next((each for each in telling if each.status is not CheckStatus.SKIP), None)
+    broken = next((finding for finding in order if finding.status is CheckStatus.FAIL), None)
+    telling = [finding for finding in order if finding.id not in rule.inconclusive]
+    made = broken or next(
+        (finding for finding in telling if finding.status is not CheckStatus.SKIP), None
+    )
     if made is not None and made.status is CheckStatus.OK:
         return Live(Seen.NO_LONGER, f"{made.id}: {made.summary}", made.id), (), answer
     used = made or next(iter(order), None)
@@ -671,9 +679,9 @@ def _look_live(
 
 def _other_gpu(line: str, finding: Finding) -> str | None:
     """Return the bus id that the line names, if the finding names only other ones."""
-    text = " ".join([finding.summary, *(each.value for each in finding.evidence)])
-    named, found = _bus_ids(line), _bus_ids(text)
-    return named[0] if named and found and not set(named) & set(found) else None
+    text = " ".join([finding.summary, *(evidence.value for evidence in finding.evidence)])
+    named, seen = _bus_ids(line), _bus_ids(text)
+    return named[0] if named and seen and not set(named) & set(seen) else None
 
 
 def _bus_ids(text: str) -> list[str]:

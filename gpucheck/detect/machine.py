@@ -210,7 +210,7 @@ class Machine:
     @property
     def has_run_a_kernel(self) -> bool:
         """Whether a kernel has been launched, with the right result."""
-        return "launch" in vars(self) and any(each.right for each in self.launch.launches)
+        return "launch" in vars(self) and any(launch.right for launch in self.launch.launches)
 
     @property
     def reading_after_launch(self) -> NvmlReading:

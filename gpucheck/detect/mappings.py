@@ -30,18 +30,18 @@ def verdicts(result: object) -> list[Verdict]:
         return []
     indices = {gpu.uuid: gpu.index for gpu in result.gpus if gpu.uuid is not None}
     seen: Counter[tuple[str, str | None]] = Counter()
-    found = []
+    rows = []
     for finding in result.checks:
         seen[finding.id, finding.gpu] += 1
-        found.append(_finding_verdict(finding, indices, number=seen[finding.id, finding.gpu]))
-    return found
+        rows.append(_finding_verdict(finding, indices, number=seen[finding.id, finding.gpu]))
+    return rows
 
 
 def _finding_verdict(finding: Finding, indices: dict[str, int], *, number: int) -> Verdict:
     """Return one verdict; of several of a check, which GitLab would drop, each has its `number`."""
     index = None if finding.gpu is None else indices.get(finding.gpu)
     device = "node" if finding.gpu is None else finding.gpu if index is None else f"GPU {index}"
-    evidence = (f"{one.source}: {one.value}" for one in finding.evidence)
+    evidence = (f"{item.source}: {item.value}" for item in finding.evidence)
     unknown = finding.status is CheckStatus.UNKNOWN
     return Verdict(
         device=device,
@@ -74,13 +74,13 @@ def metrics(report: Report) -> Iterator[Metric]:
     yield gauge(
         "gpucheck_verdict",
         "1 for the verdict of the node, 0 for the others.",
-        [({"verdict": each.value}, each is detection.verdict) for each in model.Verdict],
+        [({"verdict": value.value}, value is detection.verdict) for value in model.Verdict],
     )
     counts = Counter(finding.status for finding in detection.checks)
     yield gauge(
         "gpucheck_findings",
         "Number of findings in each state.",
-        [({"status": each.value}, counts[each]) for each in CheckStatus],
+        [({"status": value.value}, counts[value]) for value in CheckStatus],
     )
     yield from _gpu_metrics(detection)
 
@@ -103,7 +103,7 @@ def _gpu_metrics(detection: Detection) -> Iterator[Metric]:
         labels["UUID"]: labels for labels in gpus if labels["UUID"]
     }
     # A check may find several things of one kind: together they are one series.
-    found = Counter(
+    series = Counter(
         tuple(_labels(finding, by_uuid).items())
         for finding in detection.checks
         if finding.status in _SHOWN
@@ -111,7 +111,7 @@ def _gpu_metrics(detection: Detection) -> Iterator[Metric]:
     yield gauge(
         "gpucheck_finding",
         "Number of findings that are not ok, by check, state, cause and GPU.",
-        [(dict(labels), count) for labels, count in found.items()],
+        [(dict(labels), count) for labels, count in series.items()],
     )
 
 

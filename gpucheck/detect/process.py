@@ -130,9 +130,9 @@ def judge(scene: Scene) -> ProcessAnswer:
     process = scene.process
     gpus = tuple(_used(scene))
     # What it uses is not kept from it.
-    obstacles = tuple(one for one in _obstacles(scene) if not (gpus and one.hinders))
+    obstacles = tuple(obstacle for obstacle in _obstacles(scene) if not (gpus and obstacle.hinders))
     uses = True if gpus else _may_use(scene)
-    first = next((one for one in obstacles if one.hinders), None)
+    first = next((obstacle for obstacle in obstacles if obstacle.hinders), None)
     cause = None if uses is not False else first
     libraries = None if process.mapped is None else tuple(_libraries(process.mapped))
     return ProcessAnswer(
@@ -179,14 +179,18 @@ def _used(scene: Scene) -> Iterator[UsedGpu]:
     if process.initial_namespace is False:
         members = {process.pid}
     for gpu in scene.nvml.gpus:
-        found: dict[tuple[int, int | None, int | None], ProcessReading] = {}
-        for each in gpu.processes:
-            if each.pid in members:
-                place = (each.pid, each.gpu_instance_id, each.compute_instance_id)
-                known = found.get(place)
+        processes: dict[tuple[int, int | None, int | None], ProcessReading] = {}
+        for process_reading in gpu.processes:
+            if process_reading.pid in members:
+                place = (
+                    process_reading.pid,
+                    process_reading.gpu_instance_id,
+                    process_reading.compute_instance_id,
+                )
+                known = processes.get(place)
                 if known is None or known.memory_used_bytes is None:
-                    found[place] = each
-        yield from (_describe_use(gpu, each) for each in found.values())
+                    processes[place] = process_reading
+        yield from (_describe_use(gpu, process_reading) for process_reading in processes.values())
 
 
 def _describe_use(gpu: GpuReading, process: ProcessReading) -> UsedGpu:
@@ -236,10 +240,10 @@ def _obstacles(scene: Scene) -> Iterator[Obstacle]:
     if _runs_nothing(scene):
         yield _without_program(scene)
         return
-    found = [obstacle for find in _FINDERS for obstacle in find(scene)]
-    if not any(obstacle.hinders for obstacle in found):
+    obstacles = [obstacle for find in _FINDERS for obstacle in find(scene)]
+    if not any(obstacle.hinders for obstacle in obstacles):
         yield from _no_obstacle(scene)
-    yield from found
+    yield from obstacles
 
 
 def _runs_nothing(scene: Scene) -> bool:
@@ -427,7 +431,9 @@ def _libraries_missing(scene: Scene) -> Iterator[Obstacle]:
     They go on with the CPU if one is missing, and only their log says so.
     """
     process = scene.process
-    loaded = {(one.name, _major(one.version)) for one in _libraries(process.mapped or ())}
+    loaded = {
+        (library.name, _major(library.version)) for library in _libraries(process.mapped or ())
+    }
     for framework in process.frameworks:
         if framework.name not in ("tensorflow", "jax") or not _driver_libraries(process):
             continue
@@ -475,12 +481,12 @@ def _no_obstacle(scene: Scene) -> Iterator[Obstacle]:
         return
     loaded = _driver_libraries(process)
     if not loaded:
-        able = [one for one in process.frameworks if one.gpu_build]
-        what = f"; {_title(able[0])} is loaded and could" if able else ""
+        able = [framework for framework in process.frameworks if framework.gpu_build]
+        could = f"; {_title(able[0])} is loaded and could" if able else ""
         yield Obstacle(
             "driver-not-loaded",
             "it has not loaded the driver's library, libcuda: it has not asked for a GPU, or its"
-            f" loader found no libcuda{what}",
+            f" loader found no libcuda{could}",
             hinders=True,
             evidence=(Evidence(f"/proc/{process.pid}/maps", "no libcuda"),),
             remedy=("Look in its own output and settings for the device that it was told to use.",),
@@ -514,16 +520,16 @@ def _is_contained(process: ProcessFilesReading) -> bool:
 def _loaded_twice(scene: Scene) -> Iterator[Obstacle]:
     """Look for libraries of which it holds two copies; which of them answers cannot be seen."""
     files: dict[str, dict[str, MappedReading]] = {}
-    for each in scene.process.mapped or ():
-        found = _FILE.fullmatch(each.path.rpartition("/")[2])
-        if found is None or not _ONCE.fullmatch(found["name"]):
+    for file in scene.process.mapped or ():
+        parts = _FILE.fullmatch(file.path.rpartition("/")[2])
+        if parts is None or not _ONCE.fullmatch(parts["name"]):
             continue
-        name = found["name"]
+        name = parts["name"]
         if name != "libcuda":
-            name += f".so.{_major(found['version'])}"
-        files.setdefault(name, {}).setdefault(each.file, each)
+            name += f".so.{_major(parts['version'])}"
+        files.setdefault(name, {}).setdefault(file.file, file)
     for name, copies in files.items():
-        paths = list(dict.fromkeys(each.path for each in copies.values()))
+        paths = list(dict.fromkeys(file.path for file in copies.values()))
         if len(paths) > 1:
             yield Obstacle(
                 "loaded-twice",
@@ -536,7 +542,7 @@ def _loaded_twice(scene: Scene) -> Iterator[Obstacle]:
 
 def _replaced(scene: Scene) -> Iterator[Obstacle]:
     """Look for libraries whose file was deleted or replaced while it ran."""
-    gone = [each for each in _libraries(scene.process.mapped or ()) if each.deleted]
+    gone = [library for library in _libraries(scene.process.mapped or ()) if library.deleted]
     if gone:
         names = ", ".join(dict.fromkeys(library.name for library in gone))
         yield Obstacle(
@@ -586,13 +592,13 @@ def _use(pid: int, gpus: tuple[UsedGpu, ...]) -> str:
     parts = [_one_use(gpu) for gpu in shown[:MOST_NAMED]]
     if len(shown) > MOST_NAMED:
         parts.append(f"{len(shown) - MOST_NAMED} more")
-    what = ", ".join(parts)
+    uses = ", ".join(parts)
     if own:
-        return f"uses {what}"
+        return f"uses {uses}"
     below = ", ".join(
         str(number) for number in dict.fromkeys(gpu.pid for gpu in shown[:MOST_NAMED])
     )
-    return f"uses no GPU itself, but a process below it does (PID {below}): {what}"
+    return f"uses no GPU itself, but a process below it does (PID {below}): {uses}"
 
 
 def _one_use(gpu: UsedGpu) -> str:
@@ -648,18 +654,18 @@ def _title(framework: MappedFrameworkReading) -> str:
 def _libraries(mapped: Iterable[MappedReading]) -> Iterator[LoadedLibrary]:
     """Yield NVIDIA's libraries among the mapped files, each path once."""
     seen = set()
-    for each in mapped:
-        found = _FILE.fullmatch(each.path.rpartition("/")[2])
-        key = (each.path, each.deleted)
-        if found is None or key in seen or not _NVIDIA.fullmatch(found["name"]):
+    for file in mapped:
+        parts = _FILE.fullmatch(file.path.rpartition("/")[2])
+        key = (file.path, file.deleted)
+        if parts is None or key in seen or not _NVIDIA.fullmatch(parts["name"]):
             continue
         seen.add(key)
-        name, version = found["name"], found["version"]
+        name, version = parts["name"], parts["version"]
         if name in _OF_THE_DRIVER and not _DRIVER_VERSION.fullmatch(version or ""):
             version = None
-        yield LoadedLibrary(name=name, path=each.path, version=version, deleted=each.deleted)
+        yield LoadedLibrary(name=name, path=file.path, version=version, deleted=file.deleted)
 
 
 def _driver_libraries(process: ProcessFilesReading) -> list[LoadedLibrary]:
     """Return the files of libcuda that it has loaded."""
-    return [one for one in _libraries(process.mapped or ()) if one.name == "libcuda"]
+    return [library for library in _libraries(process.mapped or ()) if library.name == "libcuda"]

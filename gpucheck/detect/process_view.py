@@ -27,25 +27,25 @@ MOST_OF_A_COMMAND = 120
 
 def blocks(report: Report, view: View) -> Iterator[Block]:
     """Yield the answer and its remedy, further obstacles, and the facts."""
-    found = report.result_as(ProcessAnswer)
+    answer = report.result_as(ProcessAnswer)
     yield from opening(report, view)
-    yield verdict(found.conclusion, _mark(report, found))
-    yield from remedies(found.remedy, indent=INDENT)
+    yield verdict(answer.conclusion, _mark(report, answer))
+    yield from remedies(answer.remedy, indent=INDENT)
     most = None if view.verbosity > 0 else MOST_EVIDENCE
-    first = next((one for one in found.obstacles if one.id == found.cause), None)
+    first = next((obstacle for obstacle in answer.obstacles if obstacle.id == answer.cause), None)
     if first is not None and view.verbosity >= 0:
         yield from evidence_lines(first.evidence, most)
     if view.verbosity < 0:
         return
-    others = [one for one in found.obstacles if one is not first]
+    others = [obstacle for obstacle in answer.obstacles if obstacle is not first]
     if others:
         yield Gap()
-    for one in others:
-        yield Line(one.summary, CheckStatus.WARN)
-        yield from evidence_lines(one.evidence, most)
-        yield from remedies(one.remedy, indent=INDENT)
+    for obstacle in others:
+        yield Line(obstacle.summary, CheckStatus.WARN)
+        yield from evidence_lines(obstacle.evidence, most)
+        yield from remedies(obstacle.remedy, indent=INDENT)
     yield Gap()
-    yield from _facts(found, view)
+    yield from _facts(answer, view)
 
 
 def shown_codes(report: Report) -> Collection[str]:
@@ -53,61 +53,61 @@ def shown_codes(report: Report) -> Collection[str]:
     return ("not-recorded",)
 
 
-def line(found: ProcessAnswer) -> str:
+def line(answer: ProcessAnswer) -> str:
     """Return the sentence of --format line."""
-    return found.conclusion
+    return answer.conclusion
 
 
-def _mark(report: Report, found: ProcessAnswer) -> CheckStatus:
-    if report.exit_code is ExitCode.INCONCLUSIVE or found.uses_gpu is None:
+def _mark(report: Report, answer: ProcessAnswer) -> CheckStatus:
+    if report.exit_code is ExitCode.INCONCLUSIVE or answer.uses_gpu is None:
         return CheckStatus.UNKNOWN
-    return CheckStatus.OK if found.uses_gpu else CheckStatus.FAIL
+    return CheckStatus.OK if answer.uses_gpu else CheckStatus.FAIL
 
 
 # ------------------------------------------------------------------------------ the facts
 
 
-def _facts(found: ProcessAnswer, view: View) -> Iterator[Block]:
-    for name, text in _named_facts(found, view):
+def _facts(answer: ProcessAnswer, view: View) -> Iterator[Block]:
+    for name, text in _named_facts(answer, view):
         yield Line(text, lead=f"{name:<{_NAME}}", style="dim" if text == "none" else "")
     if view.verbosity > 0:
-        for library in found.libraries or ():
+        for library in answer.libraries or ():
             yield Line(library.path, lead=f"{'':<{_NAME}}", style="dim")
-    if found.unavailable:
-        yield Line(_unread(found.unavailable), CheckStatus.UNKNOWN)
+    if answer.unavailable:
+        yield Line(_unread(answer.unavailable), CheckStatus.UNKNOWN)
 
 
-def _named_facts(found: ProcessAnswer, view: View) -> Iterator[tuple[str, str]]:
+def _named_facts(answer: ProcessAnswer, view: View) -> Iterator[tuple[str, str]]:
     about = [
-        None if found.user is None else f"user {found.user}",
-        found.state,
-        None if found.threads is None else count_of(found.threads, "thread"),
+        None if answer.user is None else f"user {answer.user}",
+        answer.state,
+        None if answer.threads is None else count_of(answer.threads, "thread"),
     ]
     facts = ", ".join(part for part in about if part)
     if facts:
         yield "process", facts
-    command = found.command or found.name
+    command = answer.command or answer.name
     if command:
         cut = view.verbosity <= 0 and len(command) > MOST_OF_A_COMMAND
         yield "command", f"{command[: MOST_OF_A_COMMAND - 3]}..." if cut else command
-    if len(found.gpus) > MOST_NAMED or any(gpu.pid != found.pid for gpu in found.gpus):
-        yield "uses", ", ".join(map(_use, found.gpus))
-    if found.frameworks:
-        yield "frameworks", ", ".join(map(_framework, found.frameworks))
-    if found.libraries is not None:
-        names = dict.fromkeys(map(_library, found.libraries))
+    if len(answer.gpus) > MOST_NAMED or any(gpu.pid != answer.pid for gpu in answer.gpus):
+        yield "uses", ", ".join(map(_use, answer.gpus))
+    if answer.frameworks:
+        yield "frameworks", ", ".join(map(_framework, answer.frameworks))
+    if answer.libraries is not None:
+        names = dict.fromkeys(map(_library, answer.libraries))
         yield "libraries", ", ".join(names) or "none of NVIDIA's"
-    if found.device_files is not None:
-        yield "files open", ", ".join(found.device_files) or "none of the driver"
-    if found.environment is not None:
-        pairs = (f"{name}={value!r}" for name, value in found.environment.items() if _tells(name))
+    if answer.device_files is not None:
+        yield "files open", ", ".join(answer.device_files) or "none of the driver"
+    if answer.environment is not None:
+        pairs = (f"{name}={value!r}" for name, value in answer.environment.items() if _tells(name))
         none = "started with none about GPUs (what it set later cannot be seen)"
         yield "variables", ", ".join(pairs) or none
-    if found.own_namespaces:
-        kinds = " and ".join(NAMESPACES[kind] for kind in found.own_namespaces)
+    if answer.own_namespaces:
+        kinds = " and ".join(NAMESPACES[kind] for kind in answer.own_namespaces)
         yield "namespaces", f"{kinds} of its own: it may be in a container"
-    if found.cgroup is not None:
-        yield "cgroup", _group(found.cgroup)
+    if answer.cgroup is not None:
+        yield "cgroup", _group(answer.cgroup)
 
 
 def _tells(name: str) -> bool:

@@ -189,9 +189,9 @@ def name_installer(builds: BuildsReading, step: str) -> str:
             step = step.replace(f"{name} {verb}", f"{name} {verb} {option} {folder}")
     pip = r"(?<!uv )\bpip (install|uninstall)( -y)?"
     if "uv" in builds.installers:  # which asks no question
-        return re.sub(pip, lambda found: f"uv pip {found[1]} --python {python}", step)
+        return re.sub(pip, lambda match: f"uv pip {match[1]} --python {python}", step)
     if not_active:
-        return re.sub(pip, lambda found: f"{python} -m {found[0]}", step)
+        return re.sub(pip, lambda match: f"{python} -m {match[0]}", step)
     return step
 
 

@@ -155,11 +155,11 @@ def _judge(machine: Machine, findings: Sequence[Finding]) -> tuple[Finding, ...]
 
 
 def _frameworks(machine: Machine, findings: Sequence[Finding]) -> tuple[Framework, ...]:
-    found = {f.id: f for f in findings if f.layer is Layer.FRAMEWORK}
+    by_name = {f.id: f for f in findings if f.layer is Layer.FRAMEWORK}
     ran = [launch.went_through(f) for f in findings if f.id == launch.ID and f.status in GOOD]
     return tuple(
-        each._replace(sees_gpu=True) if each.name in ran else each
-        for each in (describe(machine, found) if found else ())
+        framework._replace(sees_gpu=True) if framework.name in ran else framework
+        for framework in (describe(machine, by_name) if by_name else ())
     )
 
 
@@ -172,8 +172,8 @@ def run_checks(machine: Machine, checks: Sequence[Check]) -> list[Finding]:
             unreached = not_reached(cause)
             findings.append(Finding(check.ID, check.LAYER, CheckStatus.SKIP, unreached))
             continue
-        found = check.check(machine)
-        findings.extend(found if isinstance(found, list) else [found])
+        result = check.check(machine)
+        findings.extend(result if isinstance(result, list) else [result])
     return findings
 
 
@@ -251,7 +251,7 @@ def choose_checks(request: DetectRequest) -> tuple[Check, ...]:
 
 
 def _known(words: Iterable[str]) -> frozenset[str]:
-    found: set[str] = set()
+    ids: set[str] = set()
     for word in words:
         # Some layers share the name of their first check: the check is meant.
         matching = {check.ID for check in CHECKS if word == check.ID}
@@ -263,8 +263,8 @@ def _known(words: Iterable[str]) -> frozenset[str]:
                 message=f"There is no check {word!r}.",
                 remedy=(*_near(word, names), "List the checks: gpucheck detect --list-checks"),
             )
-        found |= matching
-    return frozenset(found)
+        ids |= matching
+    return frozenset(ids)
 
 
 def _near(word: str, names: Sequence[str]) -> tuple[str, ...]:
@@ -277,11 +277,11 @@ def _describe_xid(number: int) -> CheckDescription:
     """Describe an error of the driver by its number, as the check of them knows it."""
     from gpucheck.detect.xids import described  # only who asks for a number needs the table
 
-    found = described(number)
-    if found is None:
+    description = described(number)
+    if description is None:
         message = f"NVIDIA's catalogue of Xids has no number {number}."
         raise WrongUseError(code="unknown-xid", message=message)
-    question, about = found
+    question, about = description
     return CheckDescription(
         id=f"{xid.ID}-{number}",
         layer=xid.LAYER,
@@ -335,5 +335,5 @@ def _explained(every: Sequence[CheckDescription], name: str) -> Iterator[CheckDe
     for check in every:
         if check.id in wanted:
             names = (cause,) if is_cause else check.about.causes
-            causes = tuple(explain_cause(check.id, check.layer, each) for each in names)
+            causes = tuple(explain_cause(check.id, check.layer, cause_name) for cause_name in names)
             yield check._replace(causes=causes)

@@ -188,13 +188,13 @@ def _observation(chain: Mapping[str, Finding]) -> tuple[tuple[str, ...], str]:
         (launch.ID, "yet a kernel runs"),
         (cuda_driver.ID, "yet CUDA works"),
     ):
-        found = chain.get(observer)
-        if found is not None and found.status in GOOD:
+        finding = chain.get(observer)
+        if finding is not None and finding.status in GOOD:
             return _below(observer), observation
-    found = chain.get(nvml.ID)
-    if found is not None and found.status in GOOD:
+    finding = chain.get(nvml.ID)
+    if finding is not None and finding.status in GOOD:
         return nvml.REQUIRES, "yet NVML answers"
-    if found is not None and is_hung(found):
+    if finding is not None and is_hung(finding):
         return nvml.REQUIRES, "yet a driver is present, and does not answer"
     return (), ""
 
@@ -207,7 +207,7 @@ def _signs_of_absence(
     codes = {item.value for finding in queried for item in finding.evidence}
     code = next(iter(sorted(codes & (RUNS | MISMATCH))), None)
     bus, module, nodes = (
-        chain.get(each) for each in (pci_device.ID, kernel_module.ID, device_nodes.ID)
+        chain.get(check_id) for check_id in (pci_device.ID, kernel_module.ID, device_nodes.ID)
     )
     node = f"yet {CONTROL_NODE} exists"
     if bus is not None and bus.cause == pci_device.NO_GPU and (code or has_control_node):
@@ -223,8 +223,10 @@ def _signs_of_absence(
 
 def _without_uvm(findings: Sequence[Finding]) -> list[Finding]:
     """Only warn of a missing nvidia-uvm where NVML, which does not need it, fails or hangs."""
-    found = next((finding for finding in findings if finding.id == nvml.ID), None)
-    broken = found is not None and (found.status is CheckStatus.FAIL or is_hung(found))
+    nvml_finding = next((finding for finding in findings if finding.id == nvml.ID), None)
+    broken = nvml_finding is not None and (
+        nvml_finding.status is CheckStatus.FAIL or is_hung(nvml_finding)
+    )
     return [
         finding._replace(status=CheckStatus.WARN)
         if broken and finding.id == uvm_node.ID and finding.status is CheckStatus.FAIL
@@ -253,7 +255,7 @@ def _outweighed(finding: Finding, observation: str) -> Finding:
 def _consequence(finding: Finding, chain: Mapping[str, Finding]) -> Finding:
     """Return the finding, or a skip if it went wrong above the first broken layer."""
     below = [chain[name] for name in _below(finding.id) if name in chain]
-    cause = next((each for each in below if each.status is CheckStatus.FAIL), None)
+    cause = next((lower for lower in below if lower.status is CheckStatus.FAIL), None)
     wrong = finding.status in (CheckStatus.FAIL, CheckStatus.UNKNOWN) or is_unreached(finding)
     if cause is None or not wrong:
         return finding
@@ -266,14 +268,14 @@ def _consequence(finding: Finding, chain: Mapping[str, Finding]) -> Finding:
 def _below(name: str) -> tuple[str, ...]:
     """Return what a check requires, and what that requires, the lowest first."""
     requires = {check.ID: check.REQUIRES for check in CHECKS}
-    found: set[str] = set()
+    ids: set[str] = set()
     waiting = list(requires[name])
     while waiting:
-        each = waiting.pop()
-        if each not in found:
-            found.add(each)
-            waiting.extend(requires[each])
-    return tuple(check.ID for check in CHECKS if check.ID in found)
+        check_id = waiting.pop()
+        if check_id not in ids:
+            ids.add(check_id)
+            waiting.extend(requires[check_id])
+    return tuple(check.ID for check in CHECKS if check.ID in ids)
 
 
 # ------------------------------------------------------------------------------ conclusion
@@ -365,8 +367,8 @@ def _sentence(
 
 def is_health_unknown(findings: Sequence[Finding]) -> bool:
     """Return whether the health could not be read at all, the kernel log aside."""
-    found = {f.status for f in findings if f.layer is Layer.HEALTH and f.id != xid.ID}
-    return CheckStatus.UNKNOWN in found and CheckStatus.OK not in found
+    statuses = {f.status for f in findings if f.layer is Layer.HEALTH and f.id != xid.ID}
+    return CheckStatus.UNKNOWN in statuses and CheckStatus.OK not in statuses
 
 
 def _first(
@@ -377,14 +379,14 @@ def _first(
 
 def limit_to_nvml(detection: Detection) -> Detection:
     """Return the detection of --quick, which proves nothing of what programs get."""
-    found = next((f for f in detection.checks if f.id == nvml.ID), None)
+    nvml_finding = next((f for f in detection.checks if f.id == nvml.ID), None)
     cause = next((f for f in detection.checks if f.id == detection.cause_check), None)
     if cause is not None:
         summary = cause.summary
-    elif found is not None and found.status in GOOD:
-        summary = f"{found.summary}; CUDA was not tried"
+    elif nvml_finding is not None and nvml_finding.status in GOOD:
+        summary = f"{nvml_finding.summary}; CUDA was not tried"
     else:
-        summary = "NVML was not asked" if found is None else found.summary
+        summary = "NVML was not asked" if nvml_finding is None else nvml_finding.summary
     return detection._replace(
         usable=None, verdict=Verdict.UNKNOWN, conclusion=f"NVML only: {summary}"
     )

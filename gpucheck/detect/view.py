@@ -74,7 +74,7 @@ def records(result: object) -> Iterator[tuple[str, object]]:
 
 def shown_codes(report: Report) -> Collection[str]:
     """Return the codes of the messages that the table shows: every warning."""
-    return {one.code for one in report.warnings}
+    return {notice.code for notice in report.warnings}
 
 
 def answer(report: Report, detection: Detection, view: View) -> Iterator[Block]:
@@ -112,8 +112,10 @@ def mark_of(report: Report, detection: Detection) -> CheckStatus:
 
 def _cause(detection: Detection) -> Finding | None:
     """Return the finding that the verdict's sentence is about."""
-    found = [finding for finding in detection.checks if finding.id == detection.cause_check]
-    return next((each for status in WRONG for each in found if each.status is status), None)
+    findings = [finding for finding in detection.checks if finding.id == detection.cause_check]
+    return next(
+        (finding for status in WRONG for finding in findings if finding.status is status), None
+    )
 
 
 # ------------------------------------------------------------------------------ what else is wrong
@@ -204,14 +206,14 @@ def _tells_more(layer: Layer, detection: Detection) -> bool:
 def _unread(detection: Detection) -> Iterator[Block]:
     """Yield the checks whose answer is not known and decided nothing: one with its reason."""
     cause = _cause(detection)
-    found = [
+    unread = [
         finding
         for finding in detection.checks
         if finding.status is CheckStatus.UNKNOWN and not finding.remedy and finding is not cause
     ]
-    names = list(dict.fromkeys(finding.id for finding in found))
+    names = list(dict.fromkeys(finding.id for finding in unread))
     if len(names) == 1:
-        yield Line(f"{names[0]}: {found[0].summary}", CheckStatus.UNKNOWN)
+        yield Line(f"{names[0]}: {unread[0].summary}", CheckStatus.UNKNOWN)
     elif names:
         yield Line(f"not known: {', '.join(names)} (-v: why)", CheckStatus.UNKNOWN)
 
@@ -238,12 +240,12 @@ def _every_layer(detection: Detection) -> Iterator[Block]:
 RULES = {"fail": "Fails if", "warn": "Warns if", "unknown": "Unknown if", "ok": "Well if"}
 
 
-def _catalogue(found: Catalogue) -> Iterator[Block]:
-    if found.explained:
-        yield from _explained(found.catalogue)
+def _catalogue(catalogue: Catalogue) -> Iterator[Block]:
+    if catalogue.explained:
+        yield from _explained(catalogue.catalogue)
         return
     layer = None
-    for check in found.catalogue:
+    for check in catalogue.catalogue:
         if check.layer is not layer:
             layer = check.layer
             yield Heading(layer.value)

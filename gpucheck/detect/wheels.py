@@ -195,7 +195,9 @@ def _is_newer_than_driver(build: Build, driver: Driver) -> bool:
 
 def lacks_python(build: Build, version: str | None) -> bool:
     """Return whether the command of a build cannot be resolved for a version of Python."""
-    fits = [parse_version(each) or () for each in (build.python or "").split() if each[0].isdigit()]
+    fits = [
+        parse_version(limit) or () for limit in (build.python or "").split() if limit[0].isdigit()
+    ]
     own = parse_version(version)
     return bool(fits and own) and not fits[0] <= (own or ())[:2] <= fits[-1]
 
@@ -233,16 +235,16 @@ def choose(
     is compiled while a program runs may need that. GPUs of unknown compute capability do not count.
     """
     known = [gpu for gpu in gpus if gpu.compute_capability]
-    published = [each for each in builds_of(framework) if (machine or X86) in each.machines]
+    published = [build for build in builds_of(framework) if (machine or X86) in build.machines]
     if not published:
         sentence = f"{title} has no build with GPU code for {machine or X86} processors"
         remedy = f"Build {title} from its source, or use a machine with another processor."
         return WheelChoice(framework, Fit.NONE, sentence, remedy=(remedy,))
-    runs = [each for each in published if runs_with(each, driver) is not False]
+    runs = [build for build in published if runs_with(build, driver) is not False]
     if not runs:
         return _needs_a_driver(framework, title, known, driver, published)
-    fitting, among = [each for each in runs if not lacks_python(each, python)], "this driver"
-    if len(fitting) < len(runs) and any(_served(each, known, driver) for each in fitting):
+    fitting, among = [build for build in runs if not lacks_python(build, python)], "this driver"
+    if len(fitting) < len(runs) and any(_served(build, known, driver) for build in fitting):
         runs, among = fitting, "this driver and Python"
 
     def order(build: Build) -> tuple[object, ...]:
@@ -275,7 +277,7 @@ def choose(
         left_out=left,
         passed_over=_passed_over(best, title, served, driver, python, published),
         compiled_at_first_use=tuple(
-            each for each in _capabilities(served) if has_only_ptx(best.architectures, each)
+            build for build in _capabilities(served) if has_only_ptx(best.architectures, build)
         ),
         driver_needed=needed,
     )
@@ -311,7 +313,9 @@ def _left_out(
         others, key=lambda build: (len(_served(build, gpus, driver)), _number(build.versions[1]))
     )
     also = _served(other, gpus, driver)
-    lost = _capabilities([each for each in _served(best, gpus, driver) if each not in also])
+    lost = _capabilities(
+        [other_gpu for other_gpu in _served(best, gpus, driver) if other_gpu not in also]
+    )
     name = label(other, title).rpartition(" (")[0]
     reason = f"{gap}; {name} has it, but none for {', '.join(lost)}"
     return LeftOut(gpu, other.id, f"{reason}, and no build serves both")
@@ -483,10 +487,10 @@ def advise(probes: Probes, frameworks: Mapping[str, str]) -> Answer:
     builds = machine.builds
     # gpucheck's own may be installed apart from all environments.
     python = None if builds.named_by == "gpucheck" else builds.python_version
-    found = (
+    chosen = (
         choose(name, title, gpus, driver, processor, python) for name, title in frameworks.items()
     )
-    choices = tuple(each._replace(remedy=adapt(machine, each.remedy)) for each in found)
+    choices = tuple(choice._replace(remedy=adapt(machine, choice.remedy)) for choice in chosen)
     return Answer(
         result=WheelChoices(gpus, driver, processor, choices),
         exit_code=ExitCode.BAD if any(c.fit is Fit.NONE for c in choices) else ExitCode.OK,

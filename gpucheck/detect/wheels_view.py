@@ -22,13 +22,13 @@ COLORS = {Fit.ALL: "bold green", Fit.SOME: "bold yellow", Fit.NONE: "bold red"}
 
 def blocks(report: Report, view: View) -> Iterator[Block]:
     """Yield a build for each framework that was asked for."""
-    found = report.result_as(WheelChoices)
+    result = report.result_as(WheelChoices)
     # What the driver's files tell, where the driver does not answer.
-    known = report.host.cuda_driver_version or found.driver.cuda is None
-    cuda = None if known else f"CUDA {found.driver.cuda}"
-    yield from opening(report, view, cuda, counted(gpu.name for gpu in found.gpus))
-    for choice in found.choices:
-        yield from _choice(choice, found.gpus, view)
+    known = report.host.cuda_driver_version or result.driver.cuda is None
+    cuda = None if known else f"CUDA {result.driver.cuda}"
+    yield from opening(report, view, cuda, counted(gpu.name for gpu in result.gpus))
+    for choice in result.choices:
+        yield from _choice(choice, result.gpus, view)
         yield Gap()
     notes = [note for note in report.warnings if note.code in OF_THE_MACHINE]
     yield from (Line(note.message, CheckStatus.WARN) for note in notes)
@@ -36,7 +36,7 @@ def blocks(report: Report, view: View) -> Iterator[Block]:
 
 def shown_codes(report: Report) -> Collection[str]:
     """Return the codes of the messages that the table shows: every warning."""
-    return {one.code for one in report.warnings}
+    return {notice.code for notice in report.warnings}
 
 
 def _choice(choice: WheelChoice, gpus: Sequence[WheelGpu], view: View) -> Iterator[Block]:
@@ -57,7 +57,9 @@ def _choice(choice: WheelChoice, gpus: Sequence[WheelGpu], view: View) -> Iterat
         )
     if choice.build is not None and choice.build.python is not None:
         yield Line(f"Python {choice.build.python} only", indent=INDENT)
-    passed = [Line(each.reason, lead="newer:", indent=INDENT) for each in choice.passed_over]
+    passed = [
+        Line(passed_over.reason, lead="newer:", indent=INDENT) for passed_over in choice.passed_over
+    ]
     yield from limited(passed, view, most=MOST_PASSED_OVER) if passed else ()
     if choice.build is not None:
         yield Line(_read_from(choice.build, gpus), lead="code:", indent=INDENT, style="dim")
@@ -77,9 +79,9 @@ def _read_from(build: Build, gpus: Sequence[WheelGpu]) -> str:
     return f"{code} (from the wheel of {build.wheels[-1]}, {build.date})"
 
 
-def shell(found: WheelChoices) -> str:
+def shell(result: WheelChoices) -> str:
     """Return the words for `pip install` or `uv pip install` in a line; nothing if none fits."""
-    return "".join(" ".join(choice.arguments) + "\n" for choice in found.choices if choice.build)
+    return "".join(" ".join(choice.arguments) + "\n" for choice in result.choices if choice.build)
 
 
 LINES: Mapping[str, Callable[[WheelChoices], str]] = MappingProxyType({"shell": shell})

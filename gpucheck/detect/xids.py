@@ -66,16 +66,16 @@ class Xid(NamedTuple):
     @property
     def recovery(self) -> str | None:
         """Return the recovery that a line of Xid 154 asks for."""
-        found = re.search(_RECOVERY, self.line)
-        return found["action"] if found is not None and self.number == RECOVERY_CHANGED else None
+        match = re.search(_RECOVERY, self.line)
+        return match["action"] if match is not None and self.number == RECOVERY_CHANGED else None
 
     @property
     def fatal(self) -> bool:
         """Return whether a line of NVLink 5 calls its error fatal, and needs a reset."""
-        found = re.search(_FATAL, self.line)
-        if found is None:
+        match = re.search(_FATAL, self.line)
+        if match is None:
             return False
-        reason = int(found["register"], 16) >> 20 & 0b111111
+        reason = int(match["register"], 16) >> 20 & 0b111111
         return not (_LINK_DOWN in self.line and reason in _WITHOUT_RESET)
 
 
@@ -185,8 +185,8 @@ def _row(number: int) -> Mapping[str, Any] | None:
 def parse_lines(lines: Sequence[str], ages_s: Sequence[float | None]) -> list[Xid]:
     """Return the errors in lines of the kernel log; `ages_s` may be empty."""
     ages = ages_s if len(ages_s) == len(lines) else (None,) * len(lines)
-    found = (parse_line(line, age_s) for line, age_s in zip(lines, ages, strict=True))
-    return [xid for xid in found if xid is not None]
+    xids = (parse_line(line, age_s) for line, age_s in zip(lines, ages, strict=True))
+    return [xid for xid in xids if xid is not None]
 
 
 def parse_line(line: str, age_s: float | None = None) -> Xid | None:
@@ -281,7 +281,7 @@ def judge_lines(machine: Machine, finding: Callable[..., Finding]) -> list[Findi
         if guide(key[0]).judgement is not Judgement.NOTE
     ]
     if bad:
-        return sorted(bad, key=lambda found: found.status is not CheckStatus.FAIL)
+        return sorted(bad, key=lambda judged: judged.status is not CheckStatus.FAIL)
     parts = [_notes(machine, now) if now else f"no GPU error (Xid) in {log.source}"]
     parts += _not_come_back(machine, before)
     shown = [Evidence(log.source, xids[-1].line) for xids in now.values()]
@@ -311,8 +311,8 @@ def _not_come_back(machine: Machine, before: _Groups) -> Iterable[str]:
         if guide(number).judgement is Judgement.NOTE:
             continue
         when = how_long_ago(xids)
-        what = f"Xid {number} {how_often(xids, MOST_OF_AN_XID)}" + (f", {when}," if when else "")
-        yield f"before the last boot: {what} on {_name(machine, pci_bus_id)}; not seen again since"
+        xid = f"Xid {number} {how_often(xids, MOST_OF_AN_XID)}" + (f", {when}," if when else "")
+        yield f"before the last boot: {xid} on {_name(machine, pci_bus_id)}; not seen again since"
 
 
 def _name(machine: Machine, pci_bus_id: str) -> str:

@@ -35,16 +35,16 @@ def advise(
     visibility: Visibility, gpus: Sequence[GpuReading], environment: Mapping[str, str]
 ) -> list[Notice]:
     """Return the notices about the variables, most important first; never raises."""
-    found = [*_value_notices(visibility), *_order_notices(visibility, gpus)]
-    says_all = any(item.code == "visible-devices-all" for item in found)
+    notices = [*_value_notices(visibility), *_order_notices(visibility, gpus)]
+    says_all = any(item.code == "visible-devices-all" for item in notices)
     if not says_all and not hides_on_purpose(visibility):
-        found += _entry_notices(visibility, gpus)
-    found += _slurm_notices(visibility, environment)
-    found += _container_notices(visibility, gpus, environment)
-    found += _mps_notices(visibility, environment)
+        notices += _entry_notices(visibility, gpus)
+    notices += _slurm_notices(visibility, environment)
+    notices += _container_notices(visibility, gpus, environment)
+    notices += _mps_notices(visibility, environment)
     if visibility.disagreement is not None:
-        found.append(_notice("driver-disagrees-with-rules", visibility.disagreement))
-    return found
+        notices.append(_notice("driver-disagrees-with-rules", visibility.disagreement))
+    return notices
 
 
 def hides_on_purpose(visibility: Visibility) -> bool:

@@ -20,8 +20,8 @@ class Column(NamedTuple):
 
 def _plain(name: str) -> Callable[[Gpu], str | int | float | bool | None]:
     def value(gpu: Gpu) -> str | int | float | bool | None:
-        found: str | int | float | bool | None = getattr(gpu, name)
-        return found
+        plain: str | int | float | bool | None = getattr(gpu, name)
+        return plain
 
     return value
 
@@ -38,10 +38,10 @@ def _column(name: str, heading: str, unit: str = "", *, right: bool = True) -> C
     value = _plain(name)
 
     def show(gpu: Gpu) -> str:
-        found = value(gpu)
-        if isinstance(found, float):
-            found = round(found)
-        return _text(found) + (unit if found is not None else "")
+        shown = value(gpu)
+        if isinstance(shown, float):
+            shown = round(shown)
+        return _text(shown) + (unit if shown is not None else "")
 
     return Column(heading=heading, value=value, show=show, right=right)
 
@@ -50,8 +50,8 @@ def _bytes(name: str, heading: str) -> Column:
     from gpucheck.report.text import binary_bytes
 
     def show(gpu: Gpu) -> str:
-        found = getattr(gpu, name)
-        return ABSENT if found is None else binary_bytes(found)
+        size = getattr(gpu, name)
+        return ABSENT if size is None else binary_bytes(size)
 
     return Column(heading=heading, value=_plain(name), show=show, right=True)
 

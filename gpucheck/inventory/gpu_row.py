@@ -82,7 +82,7 @@ def describe_gpu(
     processes = _processes(row, identities)
     unavailable = _reasons(row, processes)
     pci = next(
-        (each for each in kernel.pci_devices or () if each.pci_bus_id == row.pci_bus_id),
+        (device for device in kernel.pci_devices or () if device.pci_bus_id == row.pci_bus_id),
         PciDeviceReading(pci_bus_id="", vendor_id=""),
     )
     locality = {}
@@ -148,14 +148,14 @@ def _shares_memory(row: GpuReading, kernel: KernelReading) -> bool:
 
 def _reasons(row: GpuReading, processes: Sequence[GpuProcess]) -> dict[str, str]:
     """Return why readings are absent, under the document's names for them."""
-    found = {
+    reasons = {
         _NESTED.get(name, name): reason
         for name, reason in row.unavailable.items()
         if name not in _NOT_SHOWN | {"process_utilization"}
     }
     for position, mig in enumerate(row.mig_instances):
         for name, reason in mig.unavailable.items():
-            found[f"mig.instances[{position}].{name}"] = reason
+            reasons[f"mig.instances[{position}].{name}"] = reason
     no_load = row.unavailable.get("process_utilization")
     if no_load is None and row.process_utilization is None:
         no_load = "not requested"
@@ -165,8 +165,8 @@ def _reasons(row: GpuReading, processes: Sequence[GpuProcess]) -> dict[str, str]
         ("age_s", "/proc does not show when every process started"),
     ):
         if any(getattr(process, name) is None for process in processes):
-            found[f"processes.{name}"] = reason
-    return found
+            reasons[f"processes.{name}"] = reason
+    return reasons
 
 
 def _not_in_kernel(row: GpuReading, kernel: KernelReading, pci: PciDeviceReading) -> str:
@@ -224,7 +224,7 @@ def _hidden_reason(row: GpuReading, visibility: Visibility, *, split: bool) -> s
     dropped = [entry for entry in visibility.entries if entry.status == "dropped"]
     if dropped and len(dropped) == len(visibility.entries):
         return f"CUDA_VISIBLE_DEVICES={text!r} names no GPU: {dropped[0].reason}"
-    ended = next((one.reason for one in dropped if one.reason.startswith(AFTER_INVALID)), "")
+    ended = next((entry.reason for entry in dropped if entry.reason.startswith(AFTER_INVALID)), "")
     return f"not named in CUDA_VISIBLE_DEVICES={text!r}{ended.replace('it comes after', ' before')}"
 
 

@@ -248,10 +248,10 @@ def nvml_failure(failure: ProbeFailure, rows: Iterable[GpuReading] = ()) -> Fail
     """
     some = any(row.failure is None for row in rows)
     number = "" if failure.library_code is None else f" (NVML error {failure.library_code})"
-    what = "Not every GPU can be listed: " if some else NOT_LISTED
+    clause = "Not every GPU can be listed: " if some else NOT_LISTED
     return Failure(
         code=f"nvml-{failure.code.removeprefix('nvml-')}",
-        message=f"{what}{failure.message}{number}.",
+        message=f"{clause}{failure.message}{number}.",
         remedy=(NEXT_STEP,),
     )
 
@@ -263,7 +263,7 @@ def _notices(
     *,
     topology: bool,
 ) -> list[Notice]:
-    found = [
+    notices = [
         _silent_notice(state, [gpu.index for gpu in inventory.gpus if gpu.state is state])
         for state in dict.fromkeys(gpu.state for gpu in inventory.gpus)
         if state is not GpuState.OK
@@ -271,18 +271,18 @@ def _notices(
     question = inventory.visibility.open_question
     if question and inventory.visibility.visible is None:
         message = f"CUDA's device numbers are not known: {question}."
-        found.append(Notice(code="cuda-order-unknown", message=message))
+        notices.append(Notice(code="cuda-order-unknown", message=message))
     elif question:
         message = f"CUDA's device numbers follow the documented rules alone: {question}."
-        found.append(Notice(code="cuda-driver-silent", message=message))
+        notices.append(Notice(code="cuda-driver-silent", message=message))
     if topology and reading.gpus and reading.topology is None:
-        found.append(Notice(code="topology-unknown", message="The topology was not read."))
+        notices.append(Notice(code="topology-unknown", message="The topology was not read."))
     if inventory.visibility.disagreement or _EXPLAINED & environment.keys():
         # Imported only if needed: most machines set none of the variables.
         from gpucheck.inventory.advice import advise
 
-        found += advise(inventory.visibility, reading.gpus, environment)
-    return found
+        notices += advise(inventory.visibility, reading.gpus, environment)
+    return notices
 
 
 def _silent_notice(state: GpuState, indices: Sequence[int]) -> Notice:
@@ -315,9 +315,9 @@ def _named(name: str, gpus: Sequence[Gpu]) -> list[Gpu]:
     folded = name.casefold()
     if name.isascii() and name.isdigit():
         # As text: a number may have more digits than int() takes.
-        found = [gpu for gpu in gpus if str(gpu.index) == (name.lstrip("0") or "0")]
+        named = [gpu for gpu in gpus if str(gpu.index) == (name.lstrip("0") or "0")]
     elif folded.startswith(("gpu-", "mig-")):
-        found = [
+        named = [
             gpu
             for gpu in gpus
             if any(
@@ -328,15 +328,15 @@ def _named(name: str, gpus: Sequence[Gpu]) -> list[Gpu]:
     elif _BUS_ID.fullmatch(name):
         domain, _, short = name.lower().rpartition(":")[0].rpartition(":")
         full = f"{int(domain or '0', 16):04x}:{short}:{name.lower().rpartition(':')[2]}"
-        found = [gpu for gpu in gpus if gpu.pci_bus_id == full]
+        named = [gpu for gpu in gpus if gpu.pci_bus_id == full]
     else:
         message = f"{name!r} names no GPU: give its index, its UUID or its PCI bus id."
         raise WrongUseError(code="bad-gpu-name", message=message)
-    if not found:
+    if not named:
         indices = ranges([gpu.index for gpu in gpus])
         message = f"There is no GPU {name!r} here, only GPU{'s' * (len(gpus) > 1)} {indices}."
         raise BadAnswerError(code="no-such-gpu", message=message)
-    return found
+    return named
 
 
 def keep_user(inventory: Inventory, user: str | None) -> Inventory:

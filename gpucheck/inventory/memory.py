@@ -76,37 +76,37 @@ def _with_holders(gpu: Gpu, reading: HoldersReading) -> Gpu:
     listed = {process.pid for process in gpu.processes}
     # Ids of another namespace may be those of a holder: then only what is plainly left over counts.
     foreign = any(process.namespace != "own" for process in gpu.processes)
-    found = tuple(
-        _holder(each)
-        for each in reading.holders
-        if minor in each.minors
-        and each.pid not in listed
-        and not (foreign and each.state == "running")
+    holders = tuple(
+        _holder(holder)
+        for holder in reading.holders
+        if minor in holder.minors
+        and holder.pid not in listed
+        and not (foreign and holder.state == "running")
     )
     if reading.hidden:
         gap = f"the open files of {count_of(reading.hidden, 'process')} may not be read (root may)"
     elif not reading.complete:
         gap = "there are too many processes to look at all of them"
     unavailable = gpu.unavailable if gap is None else {**gpu.unavailable, "holders": gap}
-    return gpu._replace(holders=found, unavailable=unavailable)
+    return gpu._replace(holders=holders, unavailable=unavailable)
 
 
-def _holder(found: HolderReading) -> GpuHolder:
-    pid = found.pid
+def _holder(reading: HolderReading) -> GpuHolder:
+    pid = reading.pid
     ending = {
         # A stopped process acts on a signal only when it goes on.
         "stopped": f"kill {pid} && kill -CONT {pid}",
         "zombie": f"kill -KILL {pid}",
         "orphaned": f"kill {pid}",
-    }.get(found.state)
-    if ending is not None and not found.mine:
+    }.get(reading.state)
+    if ending is not None and not reading.mine:
         ending = ending.replace("kill", "sudo kill")
     return GpuHolder(
         pid=pid,
-        state=found.state,
-        name=found.name,
-        user=found.user,
-        command=found.command,
+        state=reading.state,
+        name=reading.name,
+        user=reading.user,
+        command=reading.command,
         end_command=ending,
     )
 
@@ -142,8 +142,8 @@ def capped_sentences(caps: Iterable[MemoryCap]) -> Iterator[str]:
         caps,
         lambda cap: (cap.memory_limit_bytes, cap.memory_total_bytes, cap.memory_limit_source),
     )
-    for (limit, total, source), found in alike.items():
-        which = name_gpus(cap.index for cap in found)
+    for (limit, total, source), group in alike.items():
+        which = name_gpus(cap.index for cap in group)
         whole = "" if total is None else f" of {binary_bytes(total)}"
         size = binary_bytes(limit)
         yield (

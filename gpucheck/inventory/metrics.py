@@ -98,7 +98,7 @@ def metrics(report: Report) -> Iterator[Metric]:
     for name, (text, reading) in _READINGS.items():
         yield gauge(name, text, [(labels, reading(gpu)) for labels, gpu in labelled])
     yield from _instance_metrics(
-        [(labels, each) for labels, gpu in labelled for each in gpu.mig.instances]
+        [(labels, instance) for labels, gpu in labelled for instance in gpu.mig.instances]
     )
 
 
@@ -108,23 +108,25 @@ def _instance_metrics(instances: list[tuple[Labels, MigInstance]]) -> Iterator[M
         (
             {
                 **labels,
-                "GPU_I_ID": None if each.gpu_instance_id is None else str(each.gpu_instance_id),
-                "GPU_I_PROFILE": (each.name or "").rpartition("MIG ")[2],
-                "mig_uuid": each.uuid,
+                "GPU_I_ID": None
+                if instance.gpu_instance_id is None
+                else str(instance.gpu_instance_id),
+                "GPU_I_PROFILE": (instance.name or "").rpartition("MIG ")[2],
+                "mig_uuid": instance.uuid,
             },
-            each,
+            instance,
         )
-        for labels, each in instances
+        for labels, instance in instances
     ]
     yield gauge(
         "gpucheck_mig_memory_total_bytes",
         "Memory of the MIG instance.",
-        [(labels, each.memory_total_bytes) for labels, each in labelled],
+        [(labels, instance.memory_total_bytes) for labels, instance in labelled],
     )
     yield gauge(
         "gpucheck_mig_memory_used_bytes",
         "Memory in use in the MIG instance.",
-        [(labels, each.memory_used_bytes) for labels, each in labelled],
+        [(labels, instance.memory_used_bytes) for labels, instance in labelled],
     )
 
 

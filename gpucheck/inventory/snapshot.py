@@ -295,7 +295,7 @@ class Redactor:
             # A device that NVML could not name (a lost GPU) gets a stand-in of its own.
             return digits_of(known.get(digits) or self.gpus.name(gpu_uuid(digits)))
 
-        devices = (each._replace(uuid_hex=alias(each.uuid_hex)) for each in reading.devices)
+        devices = (device._replace(uuid_hex=alias(device.uuid_hex)) for device in reading.devices)
         return reading._replace(devices=tuple(devices))
 
     def process(self, process: ProcessIdentity) -> ProcessIdentity:
@@ -318,12 +318,12 @@ class Redactor:
         known = _PLAIN.fullmatch(name) and all(map(_is_setting, _VALUE_PARTS.split(value)))
         if known and self.text(value) == value:
             return value
-        found: list[str] = []
+        entries: list[str] = []
         for entry in value.split(":"):
             kept = entry if _TOOLKIT.fullmatch(entry) else REDACTED
-            if kept != REDACTED or found[-1:] != [REDACTED]:
-                found.append(kept)
-        return ":".join(found)
+            if kept != REDACTED or entries[-1:] != [REDACTED]:
+                entries.append(kept)
+        return ":".join(entries)
 
     def _entry(self, entry: str) -> str:
         """Replace a UUID or the beginning of one; ordinals and words of the grammar stay."""
@@ -340,9 +340,9 @@ class Redactor:
         return text if _HARMLESS_REST.fullmatch(number["rest"]) else f"{number['number']}?"
 
     def _uuid(self, text: str) -> str:
-        found = self._strict(text)
-        if found is not None:
-            return found
+        exact = self._strict(text)
+        if exact is not None:
+            return exact
         loose = self._strict(text[:4].upper() + text[4:].lower())
         if loose is None:
             return text[:4] + self._unknown.name(text)
@@ -384,7 +384,7 @@ class Redactor:
         long = sorted((name for name in names if len(name) >= _SHORTEST_NAME), key=len)
         if long:
             pattern = "|".join(re.escape(name) for name in reversed(long))
-            text = re.sub(rf"(?<!\w)(?:{pattern})(?!\w)", lambda found: names[found[0]], text)
+            text = re.sub(rf"(?<!\w)(?:{pattern})(?!\w)", lambda match: names[match[0]], text)
         return _PATH.sub("(path)", text)
 
     def sentence(self, text: str) -> str:
@@ -400,11 +400,11 @@ class Redactor:
     def _line(self, line: str) -> str:
         """Return a line of the kernel log without hosts, processes, serial numbers and UUIDs."""
         line = _LOGGED_HOST.sub(r"\1host", line)
-        line = _LOGGED_PROCESS.sub(lambda found: f"name={REDACTED}{found['end'] or ''}", line)
+        line = _LOGGED_PROCESS.sub(lambda match: f"name={REDACTED}{match['end'] or ''}", line)
         for names in (_LOGGED_NAME, _LOGGED_SERIAL):
             line = names.sub(rf"\1{REDACTED}", line)
         line = _LOGGED_PID.sub(
-            lambda found: found["before"] + self._logged_pids.name(found["pid"]), line
+            lambda match: match["before"] + self._logged_pids.name(match["pid"]), line
         )
         return _OTHER_UUID.sub("(uuid)", line)
 
@@ -443,7 +443,7 @@ class Redactor:
 
     def _with_uuids(self, text: str) -> str:
         """Return a text without names and paths, and with a stand-in for each UUID in it."""
-        return self.text(_LOGGED_UUID.sub(lambda found: self._uuid(found[0]), text))
+        return self.text(_LOGGED_UUID.sub(lambda match: self._uuid(match[0]), text))
 
 
 def _walk(value: Any, change: Callable[[str, str], str], field: str = "") -> Any:

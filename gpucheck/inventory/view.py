@@ -112,8 +112,8 @@ IN_ROWS = ("gpu-lost", "gpu-error")
 
 def shown_codes(report: Report) -> Collection[str]:
     """Return the codes of the messages that the table shows; a topology has no rows of GPUs."""
-    found = report.result
-    return () if isinstance(found, Inventory) and found.topology is not None else IN_ROWS
+    inventory = report.result
+    return () if isinstance(inventory, Inventory) and inventory.topology is not None else IN_ROWS
 
 
 def blocks(report: Report, view: View) -> Iterator[Block]:
@@ -142,7 +142,7 @@ def headline(report: Report) -> Headline:
     word, *counts = _counts(report, report.result_as(Inventory).gpus)
     statuses = {Status.OK: CheckStatus.OK, Status.WARN: CheckStatus.WARN}
     status = statuses.get(report.status, CheckStatus.FAIL)
-    text = "; ".join([*counts, *(one.message for one in report.warnings[:1])])
+    text = "; ".join([*counts, *(notice.message for notice in report.warnings[:1])])
     return Headline(text, status, word)
 
 
@@ -246,10 +246,10 @@ def _cell(name: str, gpu: Gpu) -> Inline:
 
 def _index(gpu: Gpu) -> Inline:
     """Return a card's index, marked if the card is not well."""
-    found = _troubles(gpu)
-    if not found:
+    wrong = _troubles(gpu)
+    if not wrong:
         return str(gpu.index)
-    color = "red" if found[0].status is CheckStatus.FAIL else "yellow"
+    color = "red" if wrong[0].status is CheckStatus.FAIL else "yellow"
     return (Span(f"!{gpu.index}", f"bold {color}"),)
 
 
@@ -278,18 +278,20 @@ def _users(gpu: Gpu) -> str:
     if "processes" in gpu.unavailable and not gpu.processes:
         return UNKNOWN
     instances = {instance.uuid for instance in _instances(gpu) if instance.uuid is not None}
-    return _programs_by_user(one for one in gpu.processes if one.mig_uuid not in instances)
+    return _programs_by_user(
+        process for process in gpu.processes if process.mig_uuid not in instances
+    )
 
 
 def _programs_by_user(processes: Iterable[GpuProcess]) -> str:
     """Return who uses a device and with what: "alice: python, jupyter; bob: blender"."""
     users = group_by(processes, lambda process: process.user or "unknown user")
-    return "; ".join(f"{user}: {_programs(found)}" for user, found in users.items())
+    return "; ".join(f"{user}: {_programs(alike)}" for user, alike in users.items())
 
 
 def _programs(processes: Sequence[GpuProcess]) -> str:
     names = dict.fromkeys(
-        program_of(one.command) or one.name or f"PID {one.pid}" for one in processes
+        program_of(process.command) or process.name or f"PID {process.pid}" for process in processes
     )
     more = f" +{len(names) - MOST_PROGRAMS}" if len(names) > MOST_PROGRAMS else ""
     return ", ".join([*names][:MOST_PROGRAMS]) + more
@@ -310,7 +312,10 @@ def _color(name: str, gpu: Gpu) -> str:
     if name == "utilization_gpu_percent" and gpu.utilization_gpu_percent is not None:
         return "green" if gpu.utilization_gpu_percent >= IDLE_PERCENT else "dim"
     if name == "temperature_c":
-        hot = next((one.status for one in _troubles(gpu) if one.cause == "gpu-hot"), CheckStatus.OK)
+        hot = next(
+            (trouble.status for trouble in _troubles(gpu) if trouble.cause == "gpu-hot"),
+            CheckStatus.OK,
+        )
         return {CheckStatus.WARN: "yellow", CheckStatus.FAIL: "red"}.get(hot, "")
     if name == "power_w" and gpu.power_w is not None and gpu.power_limit_w:
         return "yellow" if gpu.power_w >= AT_POWER_LIMIT * gpu.power_limit_w else ""
@@ -321,7 +326,11 @@ def _instance_cells(gpu: Gpu, position: int, instance: MigInstance) -> dict[str,
     """Return an instance's cells; its index is written as NVIDIA writes it: "0:1"."""
     # What tells instances apart: "3g.20gb" of "NVIDIA A100 MIG 3g.20gb".
     profile = (instance.name or instance.uuid or UNKNOWN).rpartition("MIG ")[2]
-    own = [one for one in gpu.processes if one.mig_uuid and one.mig_uuid == instance.uuid]
+    own = [
+        process
+        for process in gpu.processes
+        if process.mig_uuid and process.mig_uuid == instance.uuid
+    ]
     return {
         "index": f"{gpu.index}:{position}",
         "cuda_index": ABSENT if instance.cuda_index is None else str(instance.cuda_index),
@@ -352,20 +361,20 @@ def _troubles(gpu: Gpu) -> Sequence[GpuTrouble]:
 
 def unwell(gpus: Sequence[Gpu], view: View) -> Iterator[Block]:
     """Yield a line for each cause that makes cards unwell, the gravest first."""
-    found = [(gpu, trouble) for gpu in gpus for trouble in _troubles(gpu)]
-    causes = group_by(found, lambda each: each[1].cause or each[1].summary).values()
-    for concerned in sorted(causes, key=lambda each: each[0][1].status is not CheckStatus.FAIL):
+    pairs = [(gpu, trouble) for gpu in gpus for trouble in _troubles(gpu)]
+    causes = group_by(pairs, lambda pair: pair[1].cause or pair[1].summary).values()
+    for concerned in sorted(causes, key=lambda pair: pair[0][1].status is not CheckStatus.FAIL):
         yield Line(_join_concerned(concerned), CheckStatus.WARN)
     # An error says itself what to run.
-    failed = any(gpu.state is GpuState.ERROR for gpu, _ in found)
-    if found and not failed and view.verbosity >= 0:
+    failed = any(gpu.state is GpuState.ERROR for gpu, _ in pairs)
+    if pairs and not failed and view.verbosity >= 0:
         yield Line("what to do: gpucheck detect", indent=2, style="dim")
 
 
 def _join_concerned(concerned: Sequence[tuple[Gpu, GpuTrouble]]) -> str:
     """Return what several cards have, where their figures differ with those of the first."""
-    (summary, same), *unlike = group_by(concerned, lambda each: each[1].summary).items()
-    others = [gpu.index for _, found in unlike for gpu, _ in found]
+    (summary, same), *unlike = group_by(concerned, lambda pair: pair[1].summary).items()
+    others = [gpu.index for _, pairs in unlike for gpu, _ in pairs]
     more = f"; {name_gpus(others)} alike" if others else ""
     return f"{name_gpus(gpu.index for gpu, _ in same)}: {summary}{more}"
 
@@ -419,9 +428,9 @@ def _hidden(gpus: Sequence[Gpu]) -> Iterator[Line]:
         for gpu in gpus
         if gpu.visible is False and gpu.hidden_reason and gpu.state is GpuState.OK
     )
-    for reason, found in group_by(hidden, lambda gpu: gpu.hidden_reason).items():
-        verb = "are" if len(found) > 1 else "is"
-        which = name_gpus(gpu.index for gpu in found)
+    for reason, alike in group_by(hidden, lambda gpu: gpu.hidden_reason).items():
+        verb = "are" if len(alike) > 1 else "is"
+        which = name_gpus(gpu.index for gpu in alike)
         yield Line(f"{which} {verb} hidden from CUDA: {reason}", style="dim")
 
 
@@ -463,11 +472,11 @@ def _topology(topology: Topology, gpus: Sequence[Gpu]) -> Iterator[Block]:
 
 def _processes(gpus: Sequence[Gpu], view: View) -> Iterator[Block]:
     """Yield a row for each process, and what is not known of them."""
-    found = [(gpu, process) for gpu in gpus for process in gpu.processes]
-    notes = [*_unlisted(gpus), *_foreign(found)]
-    if found:
-        yield _process_table(found)
-        yield from _sums([process for _, process in found])
+    pairs = [(gpu, process) for gpu in gpus for process in gpu.processes]
+    notes = [*_unlisted(gpus), *_foreign(pairs)]
+    if pairs:
+        yield _process_table(pairs)
+        yield from _sums([process for _, process in pairs])
     elif not notes:
         silent = any(gpu.state is not GpuState.OK for gpu in gpus)
         yield Line(f"No process uses {'the GPUs that answer' if silent else 'these GPUs'}.")
@@ -481,8 +490,8 @@ def _sums(processes: Sequence[GpuProcess]) -> Iterator[Line]:
     if all(len(alike) == 1 for alike in known.values()):
         return
     sums = (
-        f"{user} {_sum(one.memory_used_bytes for one in alike)} in"
-        f" {count_of(len({one.pid for one in alike}), 'process')}"
+        f"{user} {_sum(process.memory_used_bytes for process in alike)} in"
+        f" {count_of(len({process.pid for process in alike}), 'process')}"
         for user, alike in known.items()
     )
     yield Line(f"By user: {', '.join(sums)}.", style="dim")
@@ -490,13 +499,13 @@ def _sums(processes: Sequence[GpuProcess]) -> Iterator[Line]:
 
 def _sum(sizes: Iterable[int | None]) -> str:
     """Return the sum of the sizes that are known, and whether it may be more."""
-    found = list(sizes)
-    least = "at least " if None in found else ""
-    return f"{least}{binary_bytes(sum(filter(None, found)))}"
+    known = list(sizes)
+    least = "at least " if None in known else ""
+    return f"{least}{binary_bytes(sum(filter(None, known)))}"
 
 
-def _process_table(found: Sequence[tuple[Gpu, GpuProcess]]) -> Table:
-    loads = any(process.utilization_sm_percent is not None for _, process in found)
+def _process_table(pairs: Sequence[tuple[Gpu, GpuProcess]]) -> Table:
+    loads = any(process.utilization_sm_percent is not None for _, process in pairs)
     columns = (
         Column("GPU", right=True),
         Column("PID", right=True),
@@ -522,7 +531,7 @@ def _process_table(found: Sequence[tuple[Gpu, GpuProcess]]) -> Table:
                 _command(process),
             )
         )
-        for gpu, process in found
+        for gpu, process in pairs
     ]
     return Table(columns, rows, gap=1, names=2)
 
@@ -549,13 +558,13 @@ def _command(process: GpuProcess) -> str:
 def _unlisted(gpus: Sequence[Gpu]) -> Iterator[Line]:
     """Yield a note where processes could not be listed: an empty list would look idle."""
     unread = (g for g in gpus if "processes" in g.unavailable and g.state is GpuState.OK)
-    for reason, found in group_by(unread, lambda gpu: gpu.unavailable["processes"]).items():
-        which = name_gpus(gpu.index for gpu in found)
+    for reason, alike in group_by(unread, lambda gpu: gpu.unavailable["processes"]).items():
+        which = name_gpus(gpu.index for gpu in alike)
         yield Line(f"The processes of {which} are not all known: {reason}", style="dim")
 
 
-def _foreign(found: Sequence[tuple[Gpu, GpuProcess]]) -> Iterator[Line]:
-    if any(process.namespace == "other" for _, process in found):
+def _foreign(pairs: Sequence[tuple[Gpu, GpuProcess]]) -> Iterator[Line]:
+    if any(process.namespace == "other" for _, process in pairs):
         yield Line(
             "Some PIDs belong to another PID namespace (the host's, seen from a container):"
             " only there can you see what they are.",

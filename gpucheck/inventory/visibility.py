@@ -249,17 +249,17 @@ def judge_ordinal(text: str, gpus: Sequence[GpuReading], question: str | None) -
 
     `question` says why it is not known which GPU has which ordinal, if so.
     """
-    found = _INTEGER.match(text)
-    if found is None:
+    number = _INTEGER.match(text)
+    if number is None:
         return _judge_word(text)
-    ordinal = _read_integer(found["sign"], found["digits"])
+    ordinal = _read_integer(number["sign"], number["digits"])
     if ordinal is None:
         doubt = "how CUDA reads a number that starts with 0 or is very large is not documented"
         return Entry(text=text, question=doubt)
     if ordinal < 0:
         return Entry(text=text, problem="a negative number ends the list")
     key = ("ordinal", ordinal)
-    rest = text[found.end() :].strip(_BLANKS)
+    rest = text[number.end() :].strip(_BLANKS)
     note = f"only the number counts, {rest!r} is ignored" if rest else ""
     if ordinal >= len(gpus):
         if any(gpu.mig_enabled for gpu in gpus):

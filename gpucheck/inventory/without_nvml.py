@@ -44,11 +44,13 @@ def ask_cuda_alone(missing: ProbeFailure, probes: Probes) -> NvmlReading:
         every = unrestricted if unrestricted.devices else seen
     if not every.devices:
         return nothing
-    ordered = sorted(every.devices, key=lambda one: (bus_place(one.pci_bus_id), one.ordinal))
+    ordered = sorted(
+        every.devices, key=lambda device: (bus_place(device.pci_bus_id), device.ordinal)
+    )
     return NvmlReading(
         cuda_driver_version=every.driver_version,
         gpu_count=len(ordered),
-        gpus=tuple(_row(index, one, missing.message) for index, one in enumerate(ordered)),
+        gpus=tuple(_row(index, device, missing.message) for index, device in enumerate(ordered)),
     )
 
 

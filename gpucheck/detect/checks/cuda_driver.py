@@ -133,10 +133,10 @@ def _failed(failure: ProbeFailure, machine: Machine) -> Finding:
     evidence = [Evidence(failure.function or "libcuda", code or failure.code)]
     if machine.cuda.library_path is not None:
         evidence.append(Evidence(LIBRARY, machine.cuda.library_path))
-    found = EXPLAIN.get(failure.code, _plain)(machine, failure)
-    return found._replace(
+    finding = EXPLAIN.get(failure.code, _plain)(machine, failure)
+    return finding._replace(
         status=CheckStatus.UNKNOWN if failure.code in UNDECIDED else CheckStatus.FAIL,
-        evidence=(*evidence, *found.evidence),
+        evidence=(*evidence, *finding.evidence),
     )
 
 
@@ -253,16 +253,16 @@ def _wrong_library(machine: Machine, failure: ProbeFailure) -> Finding:
         evidence.append(loaded)
     if own is not None:
         evidence.append(Evidence("the driver's own", own.path))
-    found = _report(failure.code, *evidence, summary=failure.message)
+    finding = _report(failure.code, *evidence, summary=failure.message)
     # The system's own folders hold the driver's library: there the module is old.
     if folder and not folder.startswith(SYSTEM_FOLDERS):
         first = f"Remove {folder} from LD_LIBRARY_PATH (and from /etc/ld.so.conf.d)."
         # The table's step for a stub or a compatibility library only lacks the folder's name.
-        rest = found.remedy if failure.code == "driver-mismatch" else found.remedy[1:]
-        return found._replace(remedy=(first, *rest))
+        rest = finding.remedy if failure.code == "driver-mismatch" else finding.remedy[1:]
+        return finding._replace(remedy=(first, *rest))
     if failure.code == "driver-mismatch" and machine.is_container:
-        return found._replace(remedy=OLD_CONTAINER)
-    return found
+        return finding._replace(remedy=OLD_CONTAINER)
+    return finding
 
 
 def _unknown(machine: Machine, failure: ProbeFailure) -> Finding:
@@ -272,8 +272,8 @@ def _unknown(machine: Machine, failure: ProbeFailure) -> Finding:
     refused = _refused(machine)
     if any(item.value == "EPERM" for item in refused) and machine.is_container:
         return _report("device-cgroup-lost", *refused)
-    found = _report(failure.code, *refused, summary=failure.message)
-    return found._replace(remedy=(*found.remedy, *HMM_UNSEEN * _may_be_hmm(machine)))
+    finding = _report(failure.code, *refused, summary=failure.message)
+    return finding._replace(remedy=(*finding.remedy, *HMM_UNSEEN * _may_be_hmm(machine)))
 
 
 def _refused_by_system(machine: Machine, failure: ProbeFailure) -> Finding:
@@ -289,10 +289,10 @@ def _not_ready(machine: Machine, failure: ProbeFailure) -> Finding:
     waiting = [gpu for gpu, health in machine.gpus if health.fabric_state in FABRIC_NOT_SET_UP]
     if switches or waiting:
         return _fabric(machine, switches, waiting)
-    found = _report("system-not-ready", Evidence(ON_THE_BUS, "no NVSwitch"))
-    *steps, last = found.remedy
+    finding = _report("system-not-ready", Evidence(ON_THE_BUS, "no NVSwitch"))
+    *steps, last = finding.remedy
     remedy = (*steps, *HMM_UNSEEN * _may_be_hmm(machine), last)
-    return found._replace(remedy=remedy, cause=failure.code)
+    return finding._replace(remedy=remedy, cause=failure.code)
 
 
 def _fabric(machine: Machine, switches: int, waiting: Sequence[GpuReading]) -> Finding:
@@ -302,10 +302,10 @@ def _fabric(machine: Machine, switches: int, waiting: Sequence[GpuReading]) -> F
         names = ", ".join(str(gpu.index) for gpu in waiting)
         evidence.append(Evidence("nvmlDeviceGetGpuFabricInfoV: not completed", names))
     version = f", {version}" if version else ""
-    found = _report("fabric-not-ready", *evidence, version=version)
+    finding = _report("fabric-not-ready", *evidence, version=version)
     # From the fourth generation on, the switches are reached through InfiniBand devices: the last
     # step is for these.
-    return found._replace(remedy=found.remedy[:-1]) if switches else found
+    return finding._replace(remedy=finding.remedy[:-1]) if switches else finding
 
 
 def _hmm_bug(machine: Machine) -> Finding | None:

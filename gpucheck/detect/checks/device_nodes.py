@@ -93,11 +93,11 @@ def _without_gpus(machine: Machine, evidence: list[Evidence]) -> Finding:
     name = "NVIDIA_VISIBLE_DEVICES"
     requested = machine.environment.get(name)
     evidence += _variables(machine, name)
-    found = _report("container-without-gpus", *evidence, remedy=start_with_gpus(machine))
+    finding = _report("container-without-gpus", *evidence, remedy=start_with_gpus(machine))
     if requested in NO_GPU_WORDS:
-        summary = f"{found.summary}: {name}={requested!r} requests none"
-        return found._replace(summary=summary)
-    return found
+        summary = f"{finding.summary}: {name}={requested!r} requests none"
+        return finding._replace(summary=summary)
+    return finding
 
 
 def _denied(machine: Machine, denied: list[NodeReading], count: int) -> Finding:
@@ -109,7 +109,7 @@ def _denied(machine: Machine, denied: list[NodeReading], count: int) -> Finding:
     # Without the control node nothing works; without one GPU's node the others do.
     every = len(denied) == count or any(node.path == CONTROL_NODE for node in denied)
     every = every or len(denied) == count - 1
-    found = _report(
+    finding = _report(
         "nodes-not-permitted",
         *evidence,
         status=CheckStatus.FAIL if every else CheckStatus.WARN,
@@ -117,8 +117,8 @@ def _denied(machine: Machine, denied: list[NodeReading], count: int) -> Finding:
     )
     if slurm:
         request = make_trouble(ID, "slurm-without-gpus").remedy
-        return found._replace(remedy=(*request, *found.remedy))
-    return found
+        return finding._replace(remedy=(*request, *finding.remedy))
+    return finding
 
 
 def _some_missing(machine: Machine, nodes: NodesReading, gpus: list[NodeReading]) -> Finding | None:
@@ -127,14 +127,14 @@ def _some_missing(machine: Machine, nodes: NodesReading, gpus: list[NodeReading]
     absent = [path for path in nodes.expected if _GPU.fullmatch(path) and path not in present]
     if not absent or machine.is_container:
         return None
-    found = _report(
+    finding = _report(
         "nodes-missing",
         *(Evidence(path, "absent") for path in absent),
         status=CheckStatus.WARN,
         nodes=", ".join(absent),
         options=_minors(absent),
     )
-    return found._replace(remedy=found.remedy[:1])
+    return finding._replace(remedy=finding.remedy[:1])
 
 
 def _minors(absent: list[str]) -> str:

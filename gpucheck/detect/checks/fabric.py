@@ -40,18 +40,18 @@ def check(machine: Machine) -> list[Finding]:
             return Unread("one GPU of a switched machine needs no fabric", applies=False)
         return judge(gpu, health)
 
-    found = judge_gpus(machine, ID, "the NVLink fabric is ready", judged)
+    findings = judge_gpus(machine, ID, "the NVLink fabric is ready", judged)
     if machine.has_run_a_kernel:
         yet = "a kernel runs"
     elif machine.host.recorded and machine.cuda.device_count:
         yet = "CUDA starts"
     else:
-        return found
+        return findings
     return [
-        each._replace(status=CheckStatus.WARN, summary=f"{each.summary}, yet {yet}")
-        if each.status is CheckStatus.FAIL
-        else each
-        for each in found
+        finding._replace(status=CheckStatus.WARN, summary=f"{finding.summary}, yet {yet}")
+        if finding.status is CheckStatus.FAIL
+        else finding
+        for finding in findings
     ]
 
 

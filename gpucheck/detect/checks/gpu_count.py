@@ -36,21 +36,21 @@ def check(machine: Machine) -> Finding:
     if recorded and not machine.request.quick and not any(is_mig(gpu) for gpu in answering):
         if cuda.failure is not None and cuda.failure.code in UNDECIDED:
             return _not_counted(cuda.failure)
-        count, what = _usable(machine, answering), "can be used"
+        count, verb = _usable(machine, answering), "can be used"
         evidence.append(Evidence("cuDeviceGetCount", str(cuda.device_count or 0)))
         if VISIBLE in machine.environment:
             evidence.append(Evidence(VISIBLE, repr(machine.environment[VISIBLE])))
     elif nvml.failure is not None:
         return _not_counted(nvml.failure)
     else:
-        count, what = len(answering), "answer"
+        count, verb = len(answering), "answer"
     if count == expected:
         return _finding(CheckStatus.OK, f"{count_of(count)}, as expected")
     on_bus = machine.kernel.pci_devices
     if on_bus is not None:
         evidence.append(Evidence("/sys/bus/pci/devices", str(len(on_bus))))
     remedy = _steps(machine, len(answering), expected)
-    summary = f"{count_of(expected)} expected, {count} {what}"
+    summary = f"{count_of(expected)} expected, {count} {verb}"
     return _report("other-gpu-count", *evidence, remedy=remedy, summary=summary)
 
 

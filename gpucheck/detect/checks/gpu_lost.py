@@ -112,4 +112,4 @@ def _lost(lost: Sequence[LostGpu], count: int) -> Finding:
 
 def remaining_gpus(finding: Finding) -> str | None:
     """Return how many GPUs are left according to this check's finding: "3 of 4"."""
-    return next((each.value for each in finding.evidence if each.source == LEFT), None)
+    return next((evidence.value for evidence in finding.evidence if evidence.source == LEFT), None)

@@ -85,7 +85,7 @@ def _held(machine: Machine, held: list[PciDeviceReading], count: int) -> Finding
         names = ", ".join(device.pci_bus_id for device in held)
         are = "is" if len(held) == 1 else "are"
         summary = f"{len(held)} of {count_of(count)} {are} held by {driver}, not by nvidia: {names}"
-    found = _report(
+    finding = _report(
         f"held-by-{driver.replace('_', '-')}",
         *(
             Evidence(f"/sys/bus/pci/devices/{device.pci_bus_id}/driver", device.driver or "")
@@ -97,8 +97,8 @@ def _held(machine: Machine, held: list[PciDeviceReading], count: int) -> Finding
     )
     if driver == "nouveau" and machine.system.module.installed == ():
         # The driver's packages blacklist nouveau by themselves.
-        return found._replace(remedy=(install_driver(machine), *found.remedy))
-    return found
+        return finding._replace(remedy=(install_driver(machine), *finding.remedy))
+    return finding
 
 
 # ------------------------------------------------------------------------------ loaded
@@ -139,7 +139,7 @@ def _excluded(excluded: tuple[str, ...], count: int) -> Finding:
 
 def _left_out(machine: Machine, left: list[PciDeviceReading], count: int) -> Finding:
     """Report GPUs on the bus that the loaded module does not list."""
-    found = _report(
+    finding = _report(
         "gpu-not-taken",
         *(
             Evidence(
@@ -151,7 +151,7 @@ def _left_out(machine: Machine, left: list[PciDeviceReading], count: int) -> Fin
         status=CheckStatus.FAIL if len(left) == count else CheckStatus.WARN,
         gpus=count_of(len(left)),
     )
-    return explain_finding(found, wrong_flavour(machine, left) or problem_in_log(machine))
+    return explain_finding(finding, wrong_flavour(machine, left) or problem_in_log(machine))
 
 
 # ------------------------------------------------------------------------------ not loaded
@@ -160,9 +160,9 @@ def _left_out(machine: Machine, left: list[PciDeviceReading], count: int) -> Fin
 def _not_loaded(machine: Machine) -> Finding:
     """Return why the module is not loaded, by the first sign that explains it."""
     for explain in EXPLANATIONS:
-        found = explain(machine)
-        if found is not None:
-            return found
+        finding = explain(machine)
+        if finding is not None:
+            return finding
     return _report("module-not-loaded", ABSENT)
 
 
@@ -188,8 +188,8 @@ def _suspected(machine: Machine) -> Finding | None:
     if machine.system.platform.secure_boot is not True or not installed:
         return None
     evidence = (_secure_boot(machine), Evidence("modules.dep", installed[0]))
-    found = _report("secure-boot-suspected", *evidence)
-    return found._replace(remedy=(*found.remedy, *sign_module(machine)))
+    finding = _report("secure-boot-suspected", *evidence)
+    return finding._replace(remedy=(*finding.remedy, *sign_module(machine)))
 
 
 def _secure_boot(machine: Machine) -> Evidence:
@@ -207,9 +207,9 @@ def _blocked(machine: Machine) -> Finding | None:
                 for line in blocked]  # fmt: skip
     evidence += [Evidence("/proc/cmdline", word) for word in words]
     profile = machine.system.platform.prime_profile
-    found = _report("module-blocked", *evidence, rebuild=rebuild_initramfs(machine))
+    finding = _report("module-blocked", *evidence, rebuild=rebuild_initramfs(machine))
     # The first step is for laptops with a graphics switch.
-    return found if profile is not None else found._replace(remedy=found.remedy[1:])
+    return finding if profile is not None else finding._replace(remedy=finding.remedy[1:])
 
 
 def _not_built(machine: Machine) -> Finding | None:

@@ -56,7 +56,9 @@ def check(machine: Machine) -> Finding:
 
 def went_through(finding: Finding) -> str | None:
     """Return what ran the kernel of this check's finding: cupy, libcuda, or None for nothing."""
-    return next((each.value for each in finding.evidence if each.source == THROUGH), None)
+    return next(
+        (evidence.value for evidence in finding.evidence if evidence.source == THROUGH), None
+    )
 
 
 def _time(seconds: float | None) -> str:
@@ -64,9 +66,9 @@ def _time(seconds: float | None) -> str:
 
 
 def _evidence(reading: LaunchReading) -> list[Evidence]:
-    found = []
+    evidence = []
     if reading.cupy_failure is not None:
-        found.append(Evidence("CuPy", reading.cupy_failure.message))
+        evidence.append(Evidence("CuPy", reading.cupy_failure.message))
     for launch in reading.launches:
         if launch.failure is not None:
             value = f"{launch.failure.function}: {launch.failure.message}"
@@ -74,10 +76,10 @@ def _evidence(reading: LaunchReading) -> list[Evidence]:
             value = "the result is wrong"
         else:
             value = f"{_time(launch.first_launch_s)}, then {_time(launch.second_launch_s)}"
-        found.append(Evidence(f"launch on CUDA device {launch.ordinal}", value))
+        evidence.append(Evidence(f"launch on CUDA device {launch.ordinal}", value))
     if reading.launches and reading.through is not None:
-        found.append(Evidence(THROUGH, reading.through))
-    return found
+        evidence.append(Evidence(THROUGH, reading.through))
+    return evidence
 
 
 def _failed(failure: ProbeFailure, reading: LaunchReading) -> Finding:

@@ -59,12 +59,12 @@ def check(machine: Machine) -> Finding:
 def _failed(machine: Machine, failure: ProbeFailure) -> Finding:
     code = "" if failure.library_code is None else f"NVML error {failure.library_code}"
     error = Evidence(failure.function or "NVML", code or failure.code)
-    found = EXPLAIN.get(failure.code, _plain)(machine, failure)
+    finding = EXPLAIN.get(failure.code, _plain)(machine, failure)
     answering = [str(gpu.index) for gpu in machine.nvml.gpus if gpu.failure is None]
     others = Evidence("GPUs that answer", ", ".join(answering))
-    return found._replace(
+    return finding._replace(
         status=CheckStatus.UNKNOWN if failure.code in UNDECIDED else CheckStatus.FAIL,
-        evidence=(error, *found.evidence, *(others,) * bool(answering)),
+        evidence=(error, *finding.evidence, *(others,) * bool(answering)),
     )
 
 
@@ -73,13 +73,13 @@ def _plain(machine: Machine, failure: ProbeFailure) -> Finding:
 
 
 def _no_library(machine: Machine, failure: ProbeFailure) -> Finding:
-    found = [lib for lib in machine.system.libraries.found if lib.name == LIBRARY]
-    evidence = tuple(Evidence(lib.path, "present, not loaded") for lib in found)
+    libraries = [lib for lib in machine.system.libraries.found if lib.name == LIBRARY]
+    evidence = tuple(Evidence(lib.path, "present, not loaded") for lib in libraries)
     if machine.is_container:
         return _no_library_in_container(machine, evidence)
     if machine.is_wsl:
         return _report("wsl-library-path", *evidence)
-    if found:
+    if libraries:
         return _report("library-not-in-the-path", *evidence)
     if machine.kernel.module_loaded:
         return _report(

@@ -48,11 +48,11 @@ def _none(machine: Machine) -> Finding:
     profile = machine.system.platform.prime_profile
     if profile in SWITCHED_OFF:
         return _report("gpu-switched-off", evidence, Evidence("/etc/prime-discrete", profile))
-    found = _report(NO_GPU, evidence)
+    finding = _report(NO_GPU, evidence)
     platform = machine.system.platform
-    return found._replace(
-        summary=f"{found.summary}{describe_others(platform)}",
-        remedy=fitting_steps(found.remedy, platform.hypervisor),
+    return finding._replace(
+        summary=f"{finding.summary}{describe_others(platform)}",
+        remedy=fitting_steps(finding.remedy, platform.hypervisor),
     )
 
 

@@ -74,13 +74,13 @@ def _foreign_libcuda(machine: Machine) -> Iterator[Trouble]:
 
 def _linux_driver(machine: Machine) -> Iterator[Trouble]:
     """On WSL2, find the libraries of a Linux driver, which may hide those of Windows."""
-    found = [
+    drivers = [
         library
         for library in machine.system.libraries.found
         if library.kind == "driver" and library.path.startswith("/usr/lib")
     ]
-    if machine.is_wsl and found:
-        files = (Evidence(library.name, library.path) for library in found)
+    if machine.is_wsl and drivers:
+        files = (Evidence(library.name, library.path) for library in drivers)
         yield _trouble("linux-driver-in-wsl", *files)
 
 
@@ -150,9 +150,11 @@ def _image(machine: Machine) -> Iterator[Trouble]:
 
 def _fits(machine: Machine) -> Finding:
     libraries = machine.system.libraries
-    names = ", ".join(each.version or f"in {each.path}" for each in libraries.toolkits)
+    names = ", ".join(toolkit.version or f"in {toolkit.path}" for toolkit in libraries.toolkits)
     none = "no CUDA toolkit is installed; frameworks bring their own libraries"
-    notes = [Evidence(each.path, _toolkit_note(machine, each)) for each in libraries.toolkits]
+    notes = [
+        Evidence(toolkit.path, _toolkit_note(machine, toolkit)) for toolkit in libraries.toolkits
+    ]
     if libraries.found and libraries.found[0].kind == "compat":
         works = "a compatibility library with which CUDA works"
         notes.insert(0, Evidence(libraries.found[0].path, works))

@@ -52,21 +52,21 @@ def jax_without_gpu(environment: Mapping[str, str]) -> Iterator[str]:
 
 def check(machine: Machine) -> Finding:
     """Name those that are set."""
-    found = [
+    effects = [
         (name, meaning)
         for name, meaning in MEANING.items()
         if machine.environment.get(name, "") not in OFF
     ]
-    found += [(name, "JAX uses no GPU") for name in jax_without_gpu(machine.environment)]
-    if not found:
+    effects += [(name, "JAX uses no GPU") for name in jax_without_gpu(machine.environment)]
+    if not effects:
         summary = "no variable that slows GPU programs down is set"
         return _finding(CheckStatus.OK, summary)
     return report_cause(
         ID,
         LAYER,
         "variables-set",
-        *(Evidence(name, repr(machine.environment[name])) for name, _ in found),
+        *(Evidence(name, repr(machine.environment[name])) for name, _ in effects),
         status=CheckStatus.WARN,
-        summary="; ".join(f"{name} is set: {meaning}" for name, meaning in found),
-        names=" ".join(name for name, _ in found),
+        summary="; ".join(f"{name} is set: {meaning}" for name, meaning in effects),
+        names=" ".join(name for name, _ in effects),
     )

@@ -68,7 +68,7 @@ def check(machine: Machine) -> Finding:
 
 def seen_devices(finding: Finding) -> str | None:
     """Return how many devices programs see where MIG keeps others from them: "1 of 4"."""
-    return next((each.value for each in finding.evidence if each.source == SEEN), None)
+    return next((evidence.value for evidence in finding.evidence if evidence.source == SEEN), None)
 
 
 def _seen_of_split(machine: Machine, seen: int) -> tuple[Evidence, ...]:
