@@ -25,6 +25,7 @@ from gpucheck.cli.options import (
     shared_options,
 )
 from gpucheck.cli.terminal import write_stdout
+from gpucheck.data import FOLDER
 from gpucheck.report.errors import ExitCode, WrongUseError
 from gpucheck.report.options import Option
 from gpucheck.report.text import did_you_mean
@@ -42,6 +43,8 @@ _UsageError: type[Exception] = next(
 
 #: Its package, of which completion needs another module.
 PARSER = _UsageError.__module__.rpartition(".")[0]
+#: Shells that have a script in data/completion.
+SHELLS = ("bash", "zsh", "fish")
 
 
 def _show_examples(value: bool) -> None:
@@ -53,16 +56,14 @@ def _show_examples(value: bool) -> None:
 def _show_completion(ctx: typer.Context, shell: str | None) -> None:
     if shell is None or ctx.resilient_parsing:
         return
-    from gpucheck.cli.completion_scripts import SCRIPTS
-
-    if shell not in SCRIPTS:
-        known = ", ".join(SCRIPTS)
-        suggestion = did_you_mean(shell, SCRIPTS)
+    if shell not in SHELLS:
+        known = ", ".join(SHELLS)
+        suggestion = did_you_mean(shell, SHELLS)
         raise WrongUseError(
             code="usage",
             message=f"--show-completion takes {known}, not {shell[:40]!a}. {suggestion}".strip(),
         )
-    write_stdout(SCRIPTS[shell])
+    write_stdout((FOLDER / "completion" / f"gpucheck.{shell}").read_text(encoding="utf-8"))
     raise typer.Exit
 
 

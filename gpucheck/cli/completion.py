@@ -1,7 +1,10 @@
 """Completion for bash, zsh and fish: words from the parser, values from our registries and NVML.
 
-A shell runs a script of completion_scripts.py, which calls this program with $_GPUCHECK_COMPLETE
-and the words so far. A mistake or a driver that does not answer gives no words and no message.
+A shell runs a script of data/completion, which calls this program with $_GPUCHECK_COMPLETE and the
+words so far; bash, which splits words at colons too, with its whole line and the characters that
+split it. The program is the one that was typed, or the one in PATH if that is an alias of it. After
+"--" stands a command of the user's, which the shell completes as it does elsewhere. A mistake or a
+driver that does not answer gives no words and no message.
 """
 
 from __future__ import annotations
@@ -12,9 +15,8 @@ from importlib import import_module
 from types import MappingProxyType
 from typing import Any
 
-from gpucheck.cli.app import PARSER, build_app, functions_of, options_of_command
+from gpucheck.cli.app import PARSER, SHELLS, build_app, functions_of, options_of_command
 from gpucheck.cli.commands import COMMANDS
-from gpucheck.cli.completion_scripts import SCRIPTS, VARIABLE
 from gpucheck.cli.terminal import write_stdout
 from gpucheck.report.errors import ExitCode
 
@@ -118,7 +120,7 @@ def _code(_: Any) -> Iterator[Offer]:
 
 
 def _shells(_: Any) -> Iterator[Offer]:
-    return ((name, "") for name in SCRIPTS)
+    return ((name, "") for name in SHELLS)
 
 
 def _gpus(ctx: Any) -> Sequence[tuple[int, str]]:
@@ -287,7 +289,7 @@ def _completed(name: str | None, words: list[str], incomplete: str) -> list[Any]
     # Only get_completions is used: the scripts above and `_lines` take the others' place.
     base = module.ShellComplete
     kind = type("Completer", (base,), dict.fromkeys(base.__abstractmethods__))
-    found: list[Any] = kind(program, {}, "gpucheck", VARIABLE).get_completions(words, incomplete)
+    found: list[Any] = kind(program, {}, "gpucheck", "").get_completions(words, incomplete)
     return found
 
 

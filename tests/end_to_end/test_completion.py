@@ -15,10 +15,12 @@ from pathlib import Path
 import pytest
 
 from gpucheck.bench.kernels import KERNELS
+from gpucheck.cli import COMPLETING as VARIABLE
+from gpucheck.cli.app import SHELLS
 from gpucheck.cli.commands import COMMANDS
 from gpucheck.cli.completion import VALUES
-from gpucheck.cli.completion_scripts import SCRIPTS, VARIABLE
 from gpucheck.cli.examples import EXAMPLES
+from gpucheck.data import FOLDER
 from gpucheck.detect.checks import CHECKS
 from tests.architecture.commands import LEAVES, built_command
 from tests.conftest import scrubbed_environment
@@ -114,11 +116,14 @@ def test_values_are_of_parameters_that_exist() -> None:
     assert {key for key in VALUES if key != "show_completion"} <= known | own
 
 
-@pytest.mark.parametrize("shell", SCRIPTS)
+@pytest.mark.parametrize("shell", SHELLS)
 def test_the_script_is_printed(shell: str, gpucheck_command: Callable) -> None:
     ended = gpucheck_command("--show-completion", shell)
 
-    assert (ended.code, ended.stdout) == (0, SCRIPTS[shell])
+    assert (ended.code, ended.stdout) == (
+        0,
+        (FOLDER / "completion" / f"gpucheck.{shell}").read_text(),
+    )
 
 
 def test_completing_loads_nothing_heavy() -> None:
