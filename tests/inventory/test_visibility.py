@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -51,198 +55,60 @@ SPLIT = [
 ]
 
 
+#: Machines of the table. That of its order has unlike GPUs, by which the order counts.
+MACHINES = {
+    "three": THREE,
+    "three-open": THREE,
+    "three-no-question": THREE,
+    "order": T4_A100,
+    "split": SPLIT,
+    "unlike": T4_A100,
+    "one": alike(A),
+    **{
+        name: [THREE[0], gpu_reading(1, uuid=uuid, failure=LOST), THREE[2]]
+        for name, uuid in (("second-is-lost", B), ("lost-and-nameless", None))
+    },
+}
+NAMES = {"A": A, "B": B, "C": C, "M0": M0, "M1": M1}
+TABLE = Path(__file__).parents[1] / "data" / "visible_devices.toml"
+
+
+def rows() -> Iterator[tuple[str, str, dict[str, str]]]:
+    """Yield the machine of each row of the table, its name and the row."""
+    for group, table in tomllib.loads(TABLE.read_text(encoding="utf-8")).items():
+        for name, row in table.items():
+            yield row.get("gpus", group), f"{group}: {name}", row
+            if group == "second-is-lost":
+                yield "lost-and-nameless", f"{group}, without a name: {name}", row
+
+
+def spelt(value: str) -> str | None:
+    """Return a value of the table, in which <A> stands for a UUID."""
+    text = value.replace("<5000 nines>", "9" * 5000)
+    for name, uuid in NAMES.items():
+        text = text.replace(f"<{name}>", uuid)
+    return None if text == "unset" else text
+
+
+def test_the_rules_decide_what_the_documents_say_and_nothing_else() -> None:
+    wrong = {}
+    for machine, name, row in rows():
+        order = row.get("order", "PCI_BUS_ID" if name.startswith("three-open") else None)
+        found = apply_rules(spelt(row["value"]), order, MACHINES[machine])
+        shown = {uuid: short for short, uuid in NAMES.items()}
+        seen = None if found.visible is None else [shown[uuid] for uuid in found.visible]
+        said = "open" if seen is None else " ".join(seen) or "none"
+        if said != row["sees"]:
+            wrong[name] = said
+        assert (found.open_question is None) is (said != "open"), name
+        if name.startswith("three-open"):
+            assert found.open_question in {entry.reason for entry in found.entries}, name
+    assert wrong == {}
+    assert apply_rules("0", None, THREE).decided_by is DecidedBy.RULES
+
+
 def visible(text: str | None, gpus: list[GpuReading], order: str | None = None) -> object:
     return apply_rules(text, order, gpus).visible
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        pytest.param(None, (A, B, C), id="unset is all"),
-        pytest.param("", (), id="empty is none"),
-        pytest.param("0", (A,), id="one"),
-        pytest.param("2,1", (C, B), id="list order gives the ordinals"),
-        pytest.param("0,2,-1,1", (A, C), id="the first invalid entry ends the list"),
-        pytest.param("-1", (), id="negative first"),
-        pytest.param("NoDevFiles", (), id="word of Slurm before 19.05"),
-        pytest.param("none", (), id="none is no word of CUDA"),
-        pytest.param("all", (), id="all is no word of CUDA either"),
-        pytest.param("9", (), id="out of range first"),
-        pytest.param("1,5,0", (B,), id="out of range ends the list"),
-        pytest.param("1,two,0", (B,), id="a word ends the list"),
-        pytest.param("0,1,2,1", (), id="a duplicate empties the list"),
-        pytest.param("0,0", (), id="0,0 does not simulate two GPUs"),
-        pytest.param("0, 1 ,2", (A, B, C), id="blanks around ordinals"),
-        pytest.param("\t1", (B,), id="any blank of C"),
-        pytest.param("1gpu2,2ampere", (B, C), id="what follows a number is ignored"),
-        pytest.param("0-2", (A,), id="a range is its first number"),
-        pytest.param("0:1", (A,), id="no MIG index"),
-        pytest.param("0.9", (A,), id="no fraction"),
-        pytest.param("2, +1, -0", (C, B, A), id="signs"),
-        pytest.param("+", (), id="a lone sign is no number"),
-        pytest.param("++1", (), id="two signs are no number"),
-        pytest.param("- 1", (), id="a sign apart is no number"),
-        pytest.param('"0"', (), id="quotes that a file kept"),
-        pytest.param("\u0661", (), id="a digit of another script"),
-        pytest.param("2147483647", (), id="the largest int is out of range"),
-        pytest.param(A, (A,), id="UUID"),
-        pytest.param(f"{C},{A}", (C, A), id="UUIDs in list order"),
-        pytest.param("GPU-99", (A,), id="a unique beginning"),
-        pytest.param("GPU-99,GPU-9e,GPU-e", (A, B, C), id="unique beginnings"),
-        pytest.param("GPU-9", (), id="an ambiguous beginning is invalid"),
-        pytest.param(f"{A},GPU-9,{C}", (A,), id="an ambiguous beginning ends the list"),
-        pytest.param("GPU-123", (), id="an unknown UUID is invalid"),
-        pytest.param(f"{A},GPU-123,{C}", (A,), id="an unknown UUID ends the list"),
-        pytest.param(f"{A}0", (), id="longer than a UUID"),
-        pytest.param(f"{A},{A}", (), id="a UUID twice"),
-        pytest.param(f"{A},GPU-9942190a", (), id="two spellings of one GPU"),
-        pytest.param(f"GPU-99,{B},GPU-9942", (), id="two beginnings of one GPU"),
-        pytest.param(f"{A},2", (A,), id="an ordinal ends a list of UUIDs"),
-        pytest.param(f"{A}, 2", (A,), id="so does one with a blank"),
-        pytest.param(f"{A},none", (A,), id="so does a word"),
-        pytest.param(f"1,{A}", (B,), id="a UUID ends a list of ordinals"),
-        pytest.param("MIG-1", (), id="an instance that nobody has"),
-        pytest.param("MIG-", (), id="no instance at all here"),
-    ],
-)
-def test_documented(text: str | None, expected: tuple[str, ...]) -> None:
-    found = apply_rules(text, None, THREE)
-
-    assert found.visible == expected
-    assert found.open_question is None
-    assert found.decided_by is DecidedBy.RULES
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        pytest.param(",", id="only a comma"),
-        pytest.param(" ", id="only a blank"),
-        pytest.param(",0", id="empty first"),
-        pytest.param("0,", id="trailing comma"),
-        pytest.param("0,,1", id="empty between"),
-        pytest.param(f"{A},", id="trailing comma after a UUID"),
-        pytest.param("0x1", id="hexadecimal"),
-        pytest.param("0,0x1", id="hexadecimal second: not certainly a duplicate of 0"),
-        pytest.param("010", id="octal"),
-        pytest.param("09", id="octal or decimal"),
-        pytest.param("-010", id="negative octal"),
-        pytest.param("4294967296", id="more than an int holds"),
-        pytest.param("9" * 5000, id="more than anything holds"),
-        pytest.param("-99999999999", id="less than an int holds"),
-        pytest.param(f" {A}", id="blank before a UUID"),
-        pytest.param(f"{A} ", id="blank behind a UUID"),
-        pytest.param(f"{A}, {B}", id="blank before the second UUID"),
-        pytest.param(A.upper(), id="UUID in upper case"),
-        pytest.param(A.replace("GPU", "gpu"), id="kind in lower case"),
-        pytest.param(f"{B},{A.upper()}", id="second UUID in upper case"),
-        pytest.param("0,9,0", id="a duplicate after a stop at a number"),
-        pytest.param("0,-1,0", id="a duplicate after a stop at a negative"),
-        pytest.param("0,no,1,1", id="a duplicate wholly after a stop"),
-        pytest.param(f"{A},GPU-123,{A}", id="a duplicate after a stop at a UUID"),
-        pytest.param("0,9,9", id="the invalid entry twice"),
-    ],
-)
-def test_open(text: str) -> None:
-    found = apply_rules(text, "PCI_BUS_ID", THREE)
-
-    assert found.visible is OPEN
-    assert found.open_question
-    assert found.open_question in {entry.reason for entry in found.entries}
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        pytest.param("00", (A,), id="zero is zero in every notation"),
-        pytest.param("01", (B,), id="one too"),
-        pytest.param("0x", (A,), id="no digits after x"),
-        pytest.param("0xg", (A,), id="none that count"),
-        pytest.param("0,00", (), id="two spellings of one number"),
-        pytest.param("0x0,0", (), id="zero in hexadecimal is the same zero"),
-        pytest.param(f"{'0' * 40}2", (C,), id="leading zeros alone do not overflow"),
-        pytest.param("-1,0,0", (), id="nothing stands before the stop"),
-        pytest.param(",-1,0", OPEN, id="an empty entry before the stop"),
-        pytest.param("-1,", (), id="an empty entry after it"),
-        pytest.param("0,-1,0x1", (A,), id="what stands after a stop raises no question"),
-        pytest.param(f"{A},2,MIG-1", (A,), id="nor does an instance there"),
-        pytest.param("GPU-,GPU-", (), id="ambiguous, so the first is a stop"),
-        pytest.param("gpu-123", (), id="unknown in any case"),
-        pytest.param(f"{A}, GPU-123", (A,), id="unknown with or without the blank"),
-        pytest.param(f"0, {A.upper()}", (A,), id="a UUID in any form ends a list of ordinals"),
-    ],
-)
-def test_a_question_that_changes_nothing_is_not_asked(text: str, expected: object) -> None:
-    assert visible(text, THREE) == expected
-
-
-@pytest.mark.parametrize(
-    ("order", "gpus", "text", "expected"),
-    [
-        pytest.param(None, T4_A100, None, OPEN, id="unlike, unset: the fastest is first"),
-        pytest.param(None, T4_A100, "0", OPEN, id="unlike, 0"),
-        pytest.param("FASTEST_FIRST", T4_A100, "1", OPEN, id="unlike, 1"),
-        pytest.param("PCI_BUS_ID", T4_A100, "0", (A,), id="by bus, 0"),
-        pytest.param("PCI_BUS_ID", T4_A100, "1,0", (B, A), id="by bus, 1,0"),
-        pytest.param("PCI_BUS_ID", T4_A100, None, (A, B), id="by bus, unset"),
-        pytest.param(None, T4_A100, f"{B},{A}", (B, A), id="UUIDs need no order"),
-        pytest.param("PCI_BUS_I", T4_A100, f"{B},{A}", (B, A), id="nor a known one"),
-        pytest.param("PCI_BUS_I", T4_A100, "0", OPEN, id="a typo"),
-        pytest.param("pci_bus_id", T4_A100, "0", OPEN, id="lower case is a typo"),
-        pytest.param("PCI_BUS_I", THREE, "0", OPEN, id="a typo with like cards"),
-        pytest.param("PCI_BUS_I", alike(A), "0", (A,), id="a typo with one card"),
-        pytest.param(None, THREE, "0", (A,), id="like cards"),
-        pytest.param("FASTEST_FIRST", THREE, "2", (C,), id="like cards, said out loud"),
-        pytest.param("", THREE, "2", (C,), id="an empty order is none"),
-        pytest.param(None, T4_A100, "", (), id="empty needs no order"),
-        pytest.param(None, T4_A100, "-1", (), id="neither does a negative"),
-        pytest.param(None, T4_A100, "9", (), id="nor what is out of range in any order"),
-        pytest.param(None, T4_A100, "0,0", (), id="nor a duplicate"),
-    ],
-)
-def test_device_order(
-    order: str | None, gpus: list[GpuReading], text: str | None, expected: object
-) -> None:
-    assert visible(text, gpus, order) == expected
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        pytest.param(None, OPEN, id="unset: m0, or m0,m1,B"),
-        pytest.param(M0, (M0,), id="m0"),
-        pytest.param(M1, (M1,), id="m1"),
-        pytest.param(f"{M0},{M1}", OPEN, id="m0,m1: one or both"),
-        pytest.param(f"{M1},{M0}", OPEN, id="m1,m0"),
-        pytest.param(f"{M0},{M0}", (), id="m0,m0: a duplicate"),
-        pytest.param("0", OPEN, id="0 is the split GPU"),
-        pytest.param(A, OPEN, id="A is the split GPU"),
-        pytest.param("GPU-99", OPEN, id="a beginning of A"),
-        pytest.param("1", (B,), id="1 is whole"),
-        pytest.param(B, (B,), id="B is whole"),
-        pytest.param("0,1", OPEN, id="0,1"),
-        pytest.param("0,0", (), id="0,0: a duplicate"),
-        pytest.param(f"{M0},{B}", OPEN, id="an instance and a GPU"),
-        pytest.param(f"{B},{M0}", OPEN, id="a GPU and an instance"),
-        pytest.param(f"MIG-{A}/1/0", (M0,), id="the form of drivers 450 and 460"),
-        pytest.param(f"MIG-{A}/2/0", (M1,), id="the same, m1"),
-        pytest.param(f"{M0},MIG-{A}/1/0", (), id="two spellings of m0"),
-        pytest.param("MIG-GPU-9942190a/1/0", OPEN, id="that form, shortened"),
-        pytest.param(f"MIG-{A}/9/9", (), id="that form, no such instance"),
-        pytest.param("MIG-a1e3a6c4", OPEN, id="a beginning of m0"),
-        pytest.param("MIG-00000000", (), id="an unknown instance"),
-        pytest.param(f"{M0},MIG-00000000", (M0,), id="an unknown instance ends the list"),
-        pytest.param(f"{M0},1", (M0,), id="so does an ordinal"),
-        pytest.param("0:1", OPEN, id="0:1 is 0, the split GPU"),
-        pytest.param("2", OPEN, id="beyond the GPUs, yet perhaps an instance"),
-        pytest.param("-1", (), id="negative"),
-        pytest.param("", (), id="empty"),
-        pytest.param(f"1,{M0}", (B,), id="an instance ends a list of ordinals"),
-        pytest.param(M0.upper(), OPEN, id="m0 in upper case"),
-    ],
-)
-def test_mig(text: str | None, expected: object) -> None:
-    assert visible(text, SPLIT) == expected
 
 
 def test_mig_without_an_instance_is_left_to_the_driver() -> None:
@@ -269,31 +135,6 @@ def test_unread_mig_mode_of_a_gpu_without_mig_raises_no_question() -> None:
     old = [gpu_reading(0, mig_enabled=None, unavailable={"mig_enabled": "not supported"})]
 
     assert visible("MIG-00000000", old) == ()
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        pytest.param(None, OPEN, id="unset"),
-        pytest.param("0", OPEN, id="an ordinal below it"),
-        pytest.param("2", OPEN, id="an ordinal above it"),
-        pytest.param("3", (), id="out of range, counted or not"),
-        pytest.param(A, (A,), id="another GPU by its UUID"),
-        pytest.param(f"{C},{A}", (C, A), id="others by their UUIDs"),
-        pytest.param("", (), id="empty"),
-    ],
-)
-@pytest.mark.parametrize("uuid", [B, None], ids=["named", "nameless"])
-def test_a_lost_gpu_opens_the_ordinals(
-    uuid: str | None, text: str | None, expected: object
-) -> None:
-    gpus = [
-        gpu_reading(0, uuid=A),
-        gpu_reading(1, uuid=uuid, failure=LOST),
-        gpu_reading(2, uuid=C),
-    ]
-
-    assert visible(text, gpus) == expected
 
 
 def test_a_lost_gpu_that_is_named_is_left_to_the_driver() -> None:
