@@ -281,12 +281,15 @@ def test_no_descriptor_of_ours_leaks_into_the_child(start: Start) -> None:
         os.set_inheritable(file.fileno(), True)
         child = start("""
             import json, os
-            print(json.dumps({"open": sorted(map(int, os.listdir("/proc/self/fd")))}), flush=True)
+            with os.scandir("/proc/self/fd") as entries:
+                targets = {entry.name: os.readlink(entry.path) for entry in entries}
+            print(json.dumps(targets), flush=True)
         """)
-        said = next(child.documents(20))
+        targets = next(child.documents(20))
 
-    # 0, 1, 2, and the one with which the child looks.
-    assert said["open"] == [0, 1, 2, 3]
+    # The one with which the child looks is of /proc; a newer libffi keeps itself open.
+    others = [targets[name] for name in targets.keys() - {"0", "1", "2"}]
+    assert [path for path in others if "/fd" not in path and "libffi" not in path] == []
     other.close()
 
 
