@@ -31,19 +31,19 @@ def read_in_time(
     Words are separated by NUL. `child` is one that already runs and answers such requests, as that
     of NVML does; it is of no more use after a process was given up.
     """
-    found: dict[int, str] = {}
+    texts: dict[int, str] = {}
     left = list(pids)
     given_up = 0
     while left and given_up < MOST_GIVEN_UP:
         try:
             reader = Child(__name__) if child is None else child
         except ChildDiedError:
-            return found, True
+            return texts, True
         try:
             for document in _answers(reader, {"command_lines": left, "proc": proc}, deadline_s):
                 left.remove(document["pid"])
                 if document["text"] is not None:
-                    found[document["pid"]] = document["text"]
+                    texts[document["pid"]] = document["text"]
         except ChildError as error:
             reader.abandon()
             given_up += 1
@@ -51,7 +51,7 @@ def read_in_time(
         if child is None:
             reader.close()
         child = None
-    return found, given_up > 0
+    return texts, given_up > 0
 
 
 def _answers(child: Child, request: dict[str, Any], deadline_s: float) -> Iterator[dict[str, Any]]:

@@ -30,9 +30,9 @@ class Board:
     sources: dict[str, str] = field(default_factory=dict)
     computed: bool = False
 
-    def source_of(self, what: str) -> str:
+    def source_of(self, name: str) -> str:
         """Return the source of the peak in a dtype, or of `bytes_per_s`."""
-        return self.sources.get(what, self.source)
+        return self.sources.get(name, self.source)
 
 
 #: Boards linked to the host by NVLink-C2C.

@@ -64,8 +64,8 @@ def read_snapshot(path: Path) -> Snapshot:
     document = _read_document(path)
     schema = document.get("schema")
     if schema != SCHEMA:
-        found = f"its schema is {repr(schema)[:60]}" if schema else "it has no schema"
-        raise _unusable(path, f"is not a gpucheck snapshot that this version can read: {found}")
+        problem = f"its schema is {repr(schema)[:60]}" if schema else "it has no schema"
+        raise _unusable(path, f"is not a gpucheck snapshot that this version can read: {problem}")
     version = version_of(document)
     try:
         # Other versions recorded more, and earlier states of this one did.

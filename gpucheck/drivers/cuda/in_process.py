@@ -41,14 +41,14 @@ def active_devices() -> list[int]:
             return []
     except (OSError, AttributeError):
         return []
-    found = []
+    ordinals = []
     for ordinal in range(count.value):
         device, flags, active = ctypes.c_int(), ctypes.c_uint(), ctypes.c_int()
         driver.cuDeviceGet(ctypes.byref(device), ordinal)
         code = ask(device, ctypes.byref(flags), ctypes.byref(active))
         if code == SUCCESS and active.value:
-            found.append(ordinal)
-    return found
+            ordinals.append(ordinal)
+    return ordinals
 
 
 def limit_pools(cupy: Any, size_of: Callable[[int], int], devices: list[int]) -> dict[int, int]:

@@ -28,19 +28,19 @@ def attempt(driver: Binding, device: int, limit: int) -> dict[str, Any]:
     driver.ask("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
     driver.ask("cuCtxSetCurrent", context)
     taken = limit // 2
-    found: dict[str, Any] = {"allocated_bytes": 0, "refused_bytes": None}
+    document: dict[str, Any] = {"allocated_bytes": 0, "refused_bytes": None}
     driver.ask("cuMemAlloc_v2", ctypes.byref(ctypes.c_uint64()), ctypes.c_size_t(taken))
-    found["allocated_bytes"] = taken
+    document["allocated_bytes"] = taken
     rest = limit - taken + BEYOND_BYTES
     try:
         driver.ask("cuMemAlloc_v2", ctypes.byref(ctypes.c_uint64()), ctypes.c_size_t(rest))
     except CudaError as error:
         if error.code != OUT_OF_MEMORY:
             raise
-        found |= {"refused_bytes": rest, "refused_with": error.text}
+        document |= {"refused_bytes": rest, "refused_with": error.text}
     else:
-        found["allocated_bytes"] = taken + rest
-    return found
+        document["allocated_bytes"] = taken + rest
+    return document
 
 
 def main(group: str, limits: str) -> None:

@@ -168,17 +168,17 @@ def read_device(driver: Binding, ordinal: int) -> dict[str, Any]:
 
 def read() -> dict[str, Any]:
     """Return everything that libcuda reports in this process."""
-    found: dict[str, Any] = {}
+    document: dict[str, Any] = {}
     try:
         driver = Binding()
         # The version needs no cuInit, so it tells "old driver" from "no device" when that fails.
-        found["driver_version"] = driver.integer("cuDriverGetVersion")
+        document["driver_version"] = driver.integer("cuDriverGetVersion")
         driver.ask("cuInit", 0)
-        found["device_count"] = driver.integer("cuDeviceGetCount")
-        found["devices"] = [read_device(driver, i) for i in range(found["device_count"])]
+        document["device_count"] = driver.integer("cuDeviceGetCount")
+        document["devices"] = [read_device(driver, i) for i in range(document["device_count"])]
     except CudaError as error:
-        found["failure"] = error.document()
-    return found
+        document["failure"] = error.document()
+    return document
 
 
 # -------------------------------------------------------------------------------- run the kernel

@@ -308,14 +308,14 @@ class Float8Products:
         self, library: CublasLt, product: ctypes.c_void_p, layouts: Sequence[ctypes.c_void_p]
     ) -> Heuristic:
         """Return cuBLASLt's first choice of algorithm, as PyTorch does."""
-        found, count = Heuristic(), ctypes.c_int()
+        heuristic, count = Heuristic(), ctypes.c_int()
         with ExitStack() as searching:
             preference = library.create(searching, "MatmulPreference")
             limit = ctypes.c_size_t(FLOAT8_WORKSPACE_BYTES)
             attribute = CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES
             library.set("MatmulPreference", preference, attribute, limit)
             wanted = (self._handle, product, *layouts, preference, 1)
-            places = (ctypes.byref(found), ctypes.byref(count))
+            places = (ctypes.byref(heuristic), ctypes.byref(count))
             try:
                 library.ask("cublasLtMatmulAlgoGetHeuristic", *wanted, *places)
             except CublasLtError as error:
@@ -327,7 +327,7 @@ class Float8Products:
                 message="this cuBLASLt has no float8 product of this shape for this GPU",
                 remedy=("Install a newer cuBLAS for the same CUDA.", "Choose another --size."),
             )
-        return found
+        return heuristic
 
 
 def load_cublaslt(cupy: Any) -> CublasLt:

@@ -123,9 +123,9 @@ class CupyDevice:
     def copy(self, source: GpuArray, out: GpuArray) -> None:
         """Enqueue cudaMemcpyAsync within the GPU's memory."""
         with self._here("copying an array on the GPU"):
-            one, other, runtime = _opened(source), _opened(out), self._cupy.cuda.runtime
+            origin, other, runtime = _opened(source), _opened(out), self._cupy.cuda.runtime
             kind, stream = runtime.memcpyDeviceToDevice, self._stream.ptr
-            runtime.memcpyAsync(other.data.ptr, one.data.ptr, one.nbytes, kind, stream)
+            runtime.memcpyAsync(other.data.ptr, origin.data.ptr, origin.nbytes, kind, stream)
 
     def multiply(
         self, left: GpuArray, right: GpuArray, out: GpuArray, product: Product = PLAIN_PRODUCT
@@ -186,9 +186,9 @@ class CupyDevice:
         with self._here("launching an empty kernel"):
             if self._empty is None:
                 self._empty = self._cupy.RawKernel(_EMPTY_SOURCE, "empty")
-            kernel, one = self._empty, (1,)
+            kernel, single = self._empty, (1,)
             for _ in range(count):
-                kernel(one, one, ())
+                kernel(single, single, ())
                 if waiting:
                     self._stream.synchronize()
 
@@ -251,10 +251,10 @@ class CupyDevice:
     def copy_from(self, peer: GpuDevice, source: GpuArray, out: GpuArray) -> None:
         """Enqueue cudaMemcpyPeerAsync on this GPU's stream."""
         with self._here("copying from another GPU"):
-            one, other = _opened(source), _opened(out)
+            origin, other = _opened(source), _opened(out)
             self._cupy.cuda.runtime.memcpyPeerAsync(
-                *(other.data.ptr, self._facts.cuda_index, one.data.ptr, peer.facts.cuda_index),
-                *(one.nbytes, self._stream.ptr),
+                *(other.data.ptr, self._facts.cuda_index, origin.data.ptr, peer.facts.cuda_index),
+                *(origin.nbytes, self._stream.ptr),
             )
 
     def reaches(self, peer: GpuDevice) -> bool:
@@ -452,14 +452,14 @@ def _driver_uuid(cuda_index: int) -> bytes | None:
     """
     import ctypes
 
-    device, found = ctypes.c_int(), (ctypes.c_char * 16)()
+    device, digits = ctypes.c_int(), (ctypes.c_char * 16)()
     try:
         driver = ctypes.CDLL("libcuda.so.1")
         refused = driver.cuInit(0) or driver.cuDeviceGet(ctypes.byref(device), cuda_index)
-        refused = refused or driver.cuDeviceGetUuid_v2(ctypes.byref(found), device)
+        refused = refused or driver.cuDeviceGetUuid_v2(ctypes.byref(digits), device)
     except (OSError, AttributeError):
         return None
-    return None if refused else found.raw
+    return None if refused else digits.raw
 
 
 def _tf32_requested(environment: Mapping[str, str]) -> bool:

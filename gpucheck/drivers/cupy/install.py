@@ -80,15 +80,15 @@ def _driver() -> tuple[int | None, tuple[int, int] | None]:
         driver = Binding()
         version = driver.integer("cuDriverGetVersion")
         driver.ask("cuInit", 0)
-        found = []
+        versions = []
         for ordinal in range(driver.integer("cuDeviceGetCount")):
             device = driver.integer("cuDeviceGet", ordinal)
             major = driver.integer("cuDeviceGetAttribute", COMPUTE_CAPABILITY_MAJOR, device)
             minor = driver.integer("cuDeviceGetAttribute", COMPUTE_CAPABILITY_MINOR, device)
-            found.append((major, minor))
+            versions.append((major, minor))
     except CudaError:
         return version, None
-    return version, min(found, default=None)
+    return version, min(versions, default=None)
 
 
 def _driver_read(reading: CudaReading) -> tuple[int | None, tuple[int, int] | None]:
@@ -108,33 +108,33 @@ def installation() -> Installation:
     installer = "pip"
     requires: tuple[str, ...] = ()
     try:
-        found = metadata.distribution(DISTRIBUTION)
+        distribution = metadata.distribution(DISTRIBUTION)
     except metadata.PackageNotFoundError:
         root = Path(__file__).parents[3]
         origin = {"url": root.as_uri(), "dir_info": {"editable": True}}
     else:
-        origin = json.loads(found.read_text("direct_url.json") or "{}")
-        installer = (found.read_text("INSTALLER") or "pip").strip()
-        requires = tuple(found.requires or ())
+        origin = json.loads(distribution.read_text("direct_url.json") or "{}")
+        installer = (distribution.read_text("INSTALLER") or "pip").strip()
+        requires = tuple(distribution.requires or ())
     return Installation(sys.prefix, sys.executable, installer, origin, requires)
 
 
-def command(found: Installation, extra: str) -> str:
+def command(installed: Installation, extra: str) -> str:
     """Return the command that adds an extra to an installation."""
     # Both write a file of their own into the environment, whose folder can be chosen.
-    here = Path(found.prefix)
+    here = Path(installed.prefix)
     folders = here.parts
     if folders[-3:-1] == ("pipx", "venvs") or (here / "pipx_metadata.json").is_file():
         wanted = [
             line.partition(";")[0].strip()
-            for line in found.requires
+            for line in installed.requires
             if f"extra == '{extra}'" in line.replace('"', "'")
         ]
         return shlex.join(["pipx", "inject", folders[-1], *wanted])
-    source = _source(found.origin, extra)
+    source = _source(installed.origin, extra)
     if folders[-3:-1] == ("uv", "tools") or (here / "uv-receipt.toml").is_file():
         return f"uv tool install {source}"
-    return f"{_installer(found)} {source}"
+    return f"{_installer(installed)} {source}"
 
 
 def _source(origin: Mapping[str, object], extra: str) -> str:
@@ -159,18 +159,18 @@ def _source(origin: Mapping[str, object], extra: str) -> str:
 def _file_path(url: str) -> str:
     """Return the path of a file: URL."""
     coded = os.fsencode(url.removeprefix("file:").removeprefix("//").removeprefix("localhost"))
-    path = re.sub(rb"%([0-9a-fA-F]{2})", lambda found: bytes([int(found[1], 16)]), coded)
+    path = re.sub(rb"%([0-9a-fA-F]{2})", lambda match: bytes([int(match[1], 16)]), coded)
     return os.fsdecode(path)
 
 
-def _installer(found: Installation) -> str:
+def _installer(installed: Installation) -> str:
     """Return the install command of this Python, in as few words as a shell here needs."""
-    own = Path(found.executable).parent / "pip"
+    own = Path(installed.executable).parent / "pip"
     if own.exists():
         pip = "pip" if shutil.which("pip") == str(own) else shlex.quote(str(own))
         return f"{pip} install"
-    python = shlex.quote(found.executable)
-    if found.installer == "uv":
-        active = os.environ.get("VIRTUAL_ENV") == found.prefix
+    python = shlex.quote(installed.executable)
+    if installed.installer == "uv":
+        active = os.environ.get("VIRTUAL_ENV") == installed.prefix
         return "uv pip install" if active else f"uv pip install --python {python}"
     return f"{python} -m pip install"

@@ -122,10 +122,10 @@ class Blas:
 
     def read(self) -> BlasFacts | None:
         """Return the loaded BLAS; None where neither threadpoolctl nor NumPy knows it."""
-        found = [entry for entry in self._found().info() if entry.get("user_api") == "blas"]
-        if not found:
+        libraries = [entry for entry in self._found().info() if entry.get("user_api") == "blas"]
+        if not libraries:
             return _unoptimised()
-        first = found[0]
+        first = libraries[0]
         return BlasFacts(
             name=NETLIB if first.get("current_backend") == "NETLIB" else str(first["internal_api"]),
             version=first.get("version"),
@@ -145,8 +145,8 @@ class Blas:
     def keeps_to_one(self) -> bool:
         """Return whether a limit of one thread takes effect; False where the BLAS is not known."""
         with self.limited(1):
-            found = self.read()
-        return found is not None and found.threads == 1
+            facts = self.read()
+        return facts is not None and facts.threads == 1
 
     def _found(self) -> Any:
         if self._controller is None:
@@ -162,12 +162,12 @@ def _unoptimised() -> BlasFacts | None:
     import numpy
 
     build = numpy.show_config(mode="dicts") or {}
-    found = build.get("Build Dependencies", {}).get("blas")
-    if found is None:
+    blas = build.get("Build Dependencies", {}).get("blas")
+    if blas is None:
         return None
     name = NO_BLAS
-    if found.get("found"):
-        if found.get("name") not in ("blas", "cblas"):
+    if blas.get("found"):
+        if blas.get("name") not in ("blas", "cblas"):
             return None
         name = NETLIB
     return BlasFacts(name=name, version=None, architecture=None, threads=1)

@@ -89,12 +89,12 @@ def join(folder: Path, pid: int) -> None:
 
 def members(folder: Path) -> list[int]:
     """Return the living processes in a group and the groups below it."""
-    found = []
+    pids = []
     for place, _, _ in os.walk(folder):
         with contextlib.suppress(OSError):
             listed = (Path(place) / "cgroup.procs").read_text("ascii").split()
-            found += [int(word) for word in listed if word.isdecimal() and _lives(int(word))]
-    return found
+            pids += [int(word) for word in listed if word.isdecimal() and _lives(int(word))]
+    return pids
 
 
 def _lives(pid: int) -> bool:
@@ -158,15 +158,15 @@ def forget_record(root: Path, name: str) -> None:
 
 def dead_records(root: Path) -> list[Record]:
     """Return the records whose owner is dead; without a readable folder there are none."""
-    found: list[Record] = []
+    records: list[Record] = []
     with contextlib.suppress(OSError, UnsafeRecordsError), _records(root, create=False) as folder:
         for name in sorted(os.listdir(folder)):  # noqa: PTH208 - by its descriptor
             if not _NAME.fullmatch(name) or owner_lives(name):
                 continue
             known = _read(folder, name, root)
             if known is not None:
-                found.append(known)
-    return found
+                records.append(known)
+    return records
 
 
 def _read(folder: int, name: str, root: Path) -> Record | None:
@@ -193,7 +193,7 @@ def _read(folder: int, name: str, root: Path) -> Record | None:
     if place.is_symlink():
         return None
     uuids = content.get("uuids") if isinstance(content, dict) else None
-    known = [each for each in uuids if isinstance(each, str)] if isinstance(uuids, list) else []
+    known = [uuid for uuid in uuids if isinstance(uuid, str)] if isinstance(uuids, list) else []
     return Record(name, place, tuple(known))
 
 

@@ -53,12 +53,12 @@ def group_paths(file: Path) -> Mapping[str, str]:
 
     A path begins with `/` and is seen from our cgroup namespace (man 7 cgroups).
     """
-    found: dict[str, str] = {}
+    paths: dict[str, str] = {}
     for line in (read_text(file) or "").splitlines():
         _, controllers, path = (*line.split(":", 2), "", "")[:3]
         if path.startswith("/"):
-            found |= dict.fromkeys(controllers.split(","), path)
-    return found
+            paths |= dict.fromkeys(controllers.split(","), path)
+    return paths
 
 
 def read_cgroup(root: Path) -> OwnCgroup:
@@ -73,7 +73,7 @@ def read_cgroup(root: Path) -> OwnCgroup:
     while levels[-1] != mount:
         levels.append(levels[-1].parent)
     limited = [(level, _regions(level / "dmem.max")) for level in levels]
-    files = [(level, found) for level, found in limited if found is not None]
+    files = [(level, text) for level, text in limited if text is not None]
     return OwnCgroup(
         version=2, folder=folder, has_dmem=bool(files), limits=_lowest(files) if files else {}
     )
@@ -87,8 +87,8 @@ def count_oom_kills(root: Path) -> int | None:
         text = read_text(folder / "memory.events")
     else:
         text = read_text(mount / "memory" / _memory_group(root) / "memory.oom_control")
-    found = re.search(r"^oom_kill ([0-9]{1,18})$", text or "", re.MULTILINE)
-    return None if found is None else int(found[1])
+    match = re.search(r"^oom_kill ([0-9]{1,18})$", text or "", re.MULTILINE)
+    return None if match is None else int(match[1])
 
 
 def _memory_group(root: Path) -> str:
@@ -112,14 +112,14 @@ def _regions(path: Path) -> dict[str, int | None] | None:
     text = read_text(path)
     if text is None:
         return None
-    found: dict[str, int | None] = {}
+    regions: dict[str, int | None] = {}
     for line in text.splitlines():
         match = _REGION.fullmatch(line.strip())
         if match:
             domain, rest, amount = match.groups()
             bus_id = f"{int(domain, 16):04x}:{rest.lower()}"
-            found[bus_id] = None if amount.lower() == "max" else int(amount)
-    return found
+            regions[bus_id] = None if amount.lower() == "max" else int(amount)
+    return regions
 
 
 def _lowest(files: list[tuple[Path, dict[str, int | None]]]) -> dict[str, DmemLimit]:

@@ -31,10 +31,10 @@ def thread_times(every: bool) -> Mapping[int, float]:
             ids = [int(task.name) for task in tasks]
     except OSError:
         return {}
-    found = {}
+    times = {}
     for thread in ids:
         try:
-            found[thread] = time.clock_gettime((~thread << 3) | 6)
+            times[thread] = time.clock_gettime((~thread << 3) | 6)
         except OSError:
             continue
-    return found
+    return times

@@ -91,13 +91,13 @@ def keep_on(cpus: Iterable[int]) -> bool:
 
 def parse_cpu_list(text: str | None) -> frozenset[int]:
     """Return the CPUs of a list in the kernel's form ("0-3,8"); none if it is malformed."""
-    found: set[int] = set()
+    cpus: set[int] = set()
     for part in (text or "").split(","):
         low, dash, high = part.strip().partition("-")
         if not _CPU_NUMBER.fullmatch(low) or (dash and not _CPU_NUMBER.fullmatch(high)):
             return frozenset()
-        found.update(range(int(low), int(high or low) + 1))
-    return frozenset(found)
+        cpus.update(range(int(low), int(high or low) + 1))
+    return frozenset(cpus)
 
 
 def cpu_shares(count: int) -> list[frozenset[int]]:
@@ -152,7 +152,7 @@ class LinuxCpu:
             # user, nice, system, irq, softirq: the kernel's order in /proc/stat
             busy_s=sum(times[i] for i in (0, 1, 2, 5, 6)) / ticks if times else None,
             steal_s=times[7] / ticks if times else None,
-            own_s=sum(one.ru_utime + one.ru_stime for one in own)
+            own_s=sum(usage.ru_utime + usage.ru_stime for usage in own)
             + sum(map(self._process_ticks, self._children())) / ticks,
             quota_periods=periods,
             quota_reached=reached,
@@ -226,10 +226,10 @@ class LinuxCpu:
 
     def _memory_available_bytes(self) -> int | None:
         lines = (self._text("proc/meminfo") or "").splitlines()
-        found = [
+        sizes = [
             _whole(line[13:].removesuffix("kB")) for line in lines if line[:13] == "MemAvailable:"
         ]
-        limits = [kibibytes * 1024 for kibibytes in found if kibibytes is not None]
+        limits = [kibibytes * 1024 for kibibytes in sizes if kibibytes is not None]
         for folder in self._cgroup_folders():
             most = _whole(self._text(f"{folder}/memory.max"))
             used = _whole(self._text(f"{folder}/memory.current"))

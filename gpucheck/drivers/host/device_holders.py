@@ -41,7 +41,7 @@ def read_holders(
     except OSError as error:
         return HoldersReading(unavailable=f"/proc: {error.strerror}")
     end, links, hidden = time.monotonic() + deadline_s, 0, 0
-    found: dict[int, tuple[int, ...]] = {}
+    minors_by_pid: dict[int, tuple[int, ...]] = {}
     complete = True
     for pid in pids:
         if time.monotonic() > end or links > MOST_LINKS:
@@ -55,9 +55,9 @@ def read_holders(
         links += len(files)
         minors = {int(match[1]) for file in files if (match := _GPU_FILE.fullmatch(file))}
         if minors and not _is_ours(pid, proc, root):
-            found[pid] = tuple(sorted(minors))
+            minors_by_pid[pid] = tuple(sorted(minors))
     return HoldersReading(
-        holders=tuple(_describe(found, root, identify)),
+        holders=tuple(_describe(minors_by_pid, root, identify)),
         minors=read_minors(root),
         hidden=hidden,
         complete=complete,
@@ -66,12 +66,12 @@ def read_holders(
 
 def read_minors(root: Path) -> Mapping[str, int]:
     """Return the number of each GPU's device file by PCI bus id, from the driver's own files."""
-    found = {}
+    minors = {}
     for path in sorted((root / "proc/driver/nvidia/gpus").glob("*/information")):
         match = _MINOR.search(read_text(path) or "")
         if match is not None:
-            found[path.parent.name.lower()] = int(match[1])
-    return found
+            minors[path.parent.name.lower()] = int(match[1])
+    return minors
 
 
 def _open_files(process: Path) -> list[str] | None:
@@ -98,13 +98,13 @@ def _links(folder: Path) -> list[str] | None:
         return None
     except OSError:
         return []
-    found = []
+    targets = []
     for name in names:
         try:
-            found.append(os.readlink(f"{folder}/{name}"))  # noqa: PTH115
+            targets.append(os.readlink(f"{folder}/{name}"))  # noqa: PTH115
         except OSError:
             continue
-    return found
+    return targets
 
 
 def _is_ours(pid: int, proc: Path, root: Path) -> bool:
@@ -116,10 +116,10 @@ def _is_ours(pid: int, proc: Path, root: Path) -> bool:
 
 
 def _describe(
-    found: Mapping[int, tuple[int, ...]], root: Path, identify: Identify
+    minors_by_pid: Mapping[int, tuple[int, ...]], root: Path, identify: Identify
 ) -> Iterator[HolderReading]:
-    identities = identify(found)
-    for pid, minors in found.items():
+    identities = identify(minors_by_pid)
+    for pid, minors in minors_by_pid.items():
         process = root / "proc" / str(pid)
         name = read_text(process / "comm")
         if name in MONITORS:

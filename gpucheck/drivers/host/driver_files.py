@@ -269,9 +269,9 @@ def _expected(root: Path) -> tuple[str, ...]:
     minors = []
     for path in sorted((root / "proc/driver/nvidia/gpus").glob("*/information")):
         text = read_text(path) or ""
-        found = _MINOR.search(text)
-        if found and not _EXCLUDED.search(text):
-            minors.append(int(found[1]))
+        minor_match = _MINOR.search(text)
+        if minor_match and not _EXCLUDED.search(text):
+            minors.append(int(minor_match[1]))
     gpus = [f"/dev/nvidia{minor}" for minor in sorted(minors)]
     return ("/dev/nvidiactl", *gpus, "/dev/nvidia-uvm")
 
@@ -325,14 +325,14 @@ SYSTEM_FOLDERS = (
 def read_libraries(root: Path, environment: Mapping[str, str]) -> LibrariesReading:
     """List the libraries in loader order: LD_LIBRARY_PATH, configured folders, system folders."""
     seen: set[Path] = set()
-    found: list[LibraryReading] = []
+    libraries: list[LibraryReading] = []
     for folder in _search_path(root, environment):
         place = _below(root, folder)
         real = place.resolve()
         if real not in seen:
             seen.add(real)
-            found.extend(_list_folder(place, folder))
-    return LibrariesReading(found=tuple(found), toolkits=tuple(_toolkits(root)))
+            libraries.extend(_list_folder(place, folder))
+    return LibrariesReading(found=tuple(libraries), toolkits=tuple(_toolkits(root)))
 
 
 def _search_path(root: Path, environment: Mapping[str, str]) -> Iterator[str]:

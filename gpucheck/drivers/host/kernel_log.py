@@ -70,10 +70,10 @@ def read_kernel_log(root: Path, clock: Clock | None = None) -> KernelLogReading:
         refused = f"/dev/kmsg: {error.strerror}"
     for name in FILES:
         try:
-            found = _about((line, None) for line in _lines_since_boot(root / name))
+            lines = _about((line, None) for line in _lines_since_boot(root / name))
         except OSError:
             continue
-        return _kept([_dated(line, clock) for line, _ in found], f"/{name}", earlier)
+        return _kept([_dated(line, clock) for line, _ in lines], f"/{name}", earlier)
     return KernelLogReading(unavailable=refused, earlier=earlier)
 
 
@@ -89,8 +89,8 @@ def _about(lines: Iterable[_Line]) -> list[_Line]:
     chosen: list[_Line] = []
     counts: Counter[str] = Counter()
     for line in reversed([line for line in lines if _ABOUT_GPUS.search(line[0])]):
-        found = re.search(_XID, line[0])
-        kind, most = (found[1], MOST_OF_AN_XID) if found else ("", MOST_LINES)
+        xid = re.search(_XID, line[0])
+        kind, most = (xid[1], MOST_OF_AN_XID) if xid else ("", MOST_LINES)
         counts[kind] += 1
         if counts[kind] <= most:
             chosen.append(line)
@@ -156,10 +156,10 @@ def _records(descriptor: int) -> Iterator[bytes]:
 
 
 def _parse_record(line: str, clock: Clock) -> _Line:
-    found = re.match(_RECORD, line)
-    if found is None:
+    match = re.match(_RECORD, line)
+    if match is None:
         return line.partition(";")[2] or line, None
-    return line[found.end() :], _age(int(found["us"]) / 1e6, clock)
+    return line[match.end() :], _age(int(match["us"]) / 1e6, clock)
 
 
 def _age(since_boot_s: float, clock: Clock) -> float | None:
@@ -185,12 +185,12 @@ def _earlier_boot(root: Path, clock: Clock) -> EarlierBootReading:
         # Most logs have none: then their lines need not be told apart.
         lines = tail.decode("utf-8", "replace").splitlines() if _XID_BYTES in tail else []
         before = lines[: _boot_began(lines)]
-        found = _about(
+        about = _about(
             _dated(line, clock, earlier=True) for line in before if re.search(_XID, line)
         )
         return EarlierBootReading(
-            lines=tuple(text[:MOST_CHARACTERS] for text, _ in found),
-            ages_s=tuple(age_s for _, age_s in found),
+            lines=tuple(text[:MOST_CHARACTERS] for text, _ in about),
+            ages_s=tuple(age_s for _, age_s in about),
             source=f"/{name}",
         )
     return EarlierBootReading(unavailable=reason)
@@ -229,13 +229,13 @@ def written_at(line: str, now: datetime) -> datetime | None:
     The older form has no year and no zone: it is this machine's time, and never in the future.
     """
     try:
-        if found := re.match(_ISO, line):
-            written = datetime.fromisoformat(found[0])
+        if match := re.match(_ISO, line):
+            written = datetime.fromisoformat(match[0])
             return written if written.tzinfo else written.replace(tzinfo=now.tzinfo)
-        if found := re.match(_OLD, line):
-            month = _MONTHS.index(found["month"]) + 1
-            day = f"{now.year:04}-{month:02}-{int(found['day']):02}"
-            written = datetime.fromisoformat(f"{day}T{found['time']}").replace(tzinfo=now.tzinfo)
+        if match := re.match(_OLD, line):
+            month = _MONTHS.index(match["month"]) + 1
+            day = f"{now.year:04}-{month:02}-{int(match['day']):02}"
+            written = datetime.fromisoformat(f"{day}T{match['time']}").replace(tzinfo=now.tzinfo)
             # A clock may be a little ahead; a day ahead it was last year.
             late = written > now + timedelta(days=1)
             return written.replace(year=now.year - 1) if late else written

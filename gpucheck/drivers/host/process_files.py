@@ -139,7 +139,9 @@ def read_process(pid: int, root: Path) -> ProcessFilesReading:
         threads=_thread_states(folder),
         ancestors=tuple(_ancestors(before.parent, root)),
         descendants=tuple(below),
-        holders=tuple(one for one in below[:MOST_BELOW] if _holds(root / "proc" / str(one))),
+        holders=tuple(
+            child_pid for child_pid in below[:MOST_BELOW] if _holds(root / "proc" / str(child_pid))
+        ),
         initial_namespace=is_in_initial_namespace(root),
         own_namespaces=tuple(_own_namespaces(folder, root)),
         unavailable=gaps,
@@ -174,7 +176,7 @@ def _place(folder: Path, stat: Stat) -> Path | None:
         return folder
     threads = ((folder / "task" / name) for name in _thread_names(folder))
     living = ((thread, read_stat(thread)) for thread in threads)
-    return next((thread for thread, found in living if found and not found.zombie), None)
+    return next((thread for thread, facts in living if facts and not facts.zombie), None)
 
 
 def _with_files(reading: ProcessFilesReading, place: Path, root: Path) -> ProcessFilesReading:
@@ -240,11 +242,11 @@ def _environment(folder: Path) -> Mapping[str, str]:
     words = read_file(folder / "environ", MOST_ENVIRON_BYTES).decode("utf-8", "replace")
     pairs = (word.partition("=") for word in words.split("\0"))
     # Of a name given twice getenv() finds the first.
-    found: dict[str, str] = {}
+    variables: dict[str, str] = {}
     for name, equals, value in pairs:
         if equals:
-            found.setdefault(name, value)
-    return gpu_variables(found)
+            variables.setdefault(name, value)
+    return gpu_variables(variables)
 
 
 def _ancestors(pid: int, root: Path) -> Iterator[AncestorReading]:
@@ -273,29 +275,29 @@ def _mapped(folder: Path) -> Iterator[MappedReading]:
     text = read_file(folder / "maps", MOST_MAPS_BYTES).decode("utf-8", "replace")
     seen: set[tuple[str, str, str]] = set()
     for line in text.split("\n"):
-        found = _MAP_LINE.fullmatch(line)
-        if found is None or found.groups() in seen or len(seen) >= MOST_MAPPED:
+        match = _MAP_LINE.fullmatch(line)
+        if match is None or match.groups() in seen or len(seen) >= MOST_MAPPED:
             continue
-        device, inode, path = found.groups()
+        device, inode, path = match.groups()
         deleted = path.endswith(_DELETED)
         path = path.removesuffix(_DELETED)
         name = path.rpartition("/")[2]
         if not (_LIBRARY.fullmatch(name) or _FRAMEWORK_FILE.search(path)):
             continue
-        seen.add((device, inode, found[3]))
+        seen.add((device, inode, match[3]))
         yield MappedReading(path=path, file=f"{device} {inode}", deleted=deleted)
 
 
 def _device_files(folder: Path) -> tuple[str, ...]:
     """Return the driver's files that it holds open."""
     links = os.listdir(folder / "fd")[:MOST_LINKS]  # noqa: PTH208 - many links
-    found = set()
+    paths = set()
     for link in links:
         try:
-            found.add(os.readlink(f"{folder}/fd/{link}"))  # noqa: PTH115
+            paths.add(os.readlink(f"{folder}/fd/{link}"))  # noqa: PTH115
         except FileNotFoundError:
             continue
-    return tuple(sorted(path for path in found if _DEVICE.fullmatch(path)))
+    return tuple(sorted(path for path in paths if _DEVICE.fullmatch(path)))
 
 
 def _holds(folder: Path) -> bool:
@@ -319,12 +321,12 @@ def _devices_present(root: Path) -> bool:
 def _frameworks(mapped: Iterable[MappedReading], root: Path) -> Iterator[MappedFrameworkReading]:
     """Yield the frameworks whose libraries it has loaded, described by the files beside these."""
     done: set[tuple[str, str]] = set()
-    for each in mapped:
+    for file in mapped:
         for name, marker, describe in _DESCRIBED:
-            found = marker.search(each.path)
-            if found is None:
+            match = marker.search(file.path)
+            if match is None:
                 continue
-            folder = each.path[: found.end("folder")]
+            folder = file.path[: match.end("folder")]
             if (name, folder) not in done:
                 done.add((name, folder))
                 yield describe(name, folder, root)
@@ -336,8 +338,8 @@ def _inside(root: Path, path: str) -> Path:
 
 
 def _match(path: Path, pattern: str) -> str | None:
-    found = re.search(pattern, read_text(path) or "", re.MULTILINE)
-    return None if found is None else found[1]
+    match = re.search(pattern, read_text(path) or "", re.MULTILINE)
+    return None if match is None else match[1]
 
 
 def _exists(path: Path) -> bool | None:
@@ -353,8 +355,8 @@ def _exists(path: Path) -> bool | None:
 
 def _any(answers: Iterable[bool | None]) -> bool | None:
     """Return whether one is true; None if none is, but some are not known."""
-    found = list(answers)
-    return True if True in found else None if None in found else False
+    known = list(answers)
+    return True if True in known else None if None in known else False
 
 
 def _describe_build(
@@ -412,7 +414,7 @@ def _jax(name: str, folder: str, root: Path) -> MappedFrameworkReading:
     return MappedFrameworkReading(
         name=name,
         version=_match(text, rf"version(?:__)? = ['\"]({_WORD})['\"]"),
-        cuda_build=next((cuda for cuda, found in there.items() if found), None),
+        cuda_build=next((cuda for cuda, present in there.items() if present), None),
         gpu_build=built,
         path=folder,
     )
@@ -473,7 +475,7 @@ def _version_2(base: Path, path: str) -> CgroupReading:
     kills = next((line.split()[-1] for line in events if line.startswith("oom_kill ")), None)
     return CgroupReading(
         path=path,
-        memory_limit_bytes=min((one for one in limits if one is not None), default=None),
+        memory_limit_bytes=min((limit for limit in limits if limit is not None), default=None),
         memory_used_bytes=_number(read_text(group / "memory.current")),
         oom_kills=_number(kills),
     )

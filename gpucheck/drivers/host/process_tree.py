@@ -114,13 +114,13 @@ class ProcessTree:
         return _is_same(read_stat(self._proc / str(pid)), stat)
 
     def _read_all(self) -> dict[int, Stat]:
-        found = {}
+        stats = {}
         for entry in self._proc.iterdir():
             if entry.name.isdigit():
                 stat = read_stat(entry)
                 if stat is not None:
-                    found[int(entry.name)] = stat
-        return found
+                    stats[int(entry.name)] = stat
+        return stats
 
 
 def _deliver(number: signal.Signals, send: Callable[[int], None]) -> bool:
@@ -135,8 +135,8 @@ def _deliver(number: signal.Signals, send: Callable[[int], None]) -> bool:
     return True
 
 
-def _is_same(one: Stat | None, other: Stat | None) -> bool:
-    return one is not None and other is not None and one.started == other.started
+def _is_same(before: Stat | None, other: Stat | None) -> bool:
+    return before is not None and other is not None and before.started == other.started
 
 
 def read_stat(directory: Path) -> Stat | None:

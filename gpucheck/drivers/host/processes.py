@@ -172,14 +172,14 @@ def memory_by_process(
     gpus: Iterable[GpuReading],
 ) -> Mapping[str | None, Mapping[int, int | None]]:
     """Return bytes by device (UUID) and process id; None where the driver does not report them."""
-    found: dict[str | None, dict[int, int | None]] = {}
+    by_uuid: dict[str | None, dict[int, int | None]] = {}
     for gpu in gpus:
         for process in gpu.processes:
-            sizes = found.setdefault(device_of(gpu, process), {})
+            sizes = by_uuid.setdefault(device_of(gpu, process), {})
             reported = [sizes.get(process.pid), process.memory_used_bytes]
             # A process in two of NVML's lists has its total in both.
             sizes[process.pid] = max((size for size in reported if size is not None), default=None)
-    return found
+    return by_uuid
 
 
 def device_of(gpu: GpuReading, process: ProcessReading) -> str | None:

@@ -127,9 +127,9 @@ def driver_can_limit(root: Path) -> bool:
 def _read_memory(root: Path) -> dict[str, int]:
     """Read the system's memory; proc(5): in units of 1024 bytes."""
     names = {"MemTotal:": "memory_total_bytes", "MemAvailable:": "memory_available_bytes"}
-    found = {}
+    sizes = {}
     for line in (read_text(root / "proc/meminfo") or "").splitlines():
         words = line.split()
         if len(words) == 3 and words[0] in names and words[1].isdecimal() and len(words[1]) < 16:
-            found[names[words[0]]] = int(words[1]) << 10
-    return found
+            sizes[names[words[0]]] = int(words[1]) << 10
+    return sizes

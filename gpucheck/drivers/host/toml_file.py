@@ -73,8 +73,8 @@ class Source(NamedTuple):
         self, table: str = "", key: str = "", *, problem: str, remedy: tuple[str, ...] = ()
     ) -> WrongUseError:
         """Return an error at the line of a key, or of its table where the key is not written."""
-        what = f"{table}: " if table else ""
-        message = f"{self.where(table, key)}: {shown(what)}{problem}."
+        place = f"{table}: " if table else ""
+        message = f"{self.where(table, key)}: {shown(place)}{problem}."
         return WrongUseError(code=f"bad-{self.noun}", message=message, remedy=remedy)
 
     def where(self, table: str = "", key: str = "") -> str:
@@ -87,11 +87,11 @@ class Source(NamedTuple):
         if not table:
             table, key = key, ""
         places = ((table, key), (table, ""), (f"{table}[0]", ""))
-        found = next((self.lines[place] for place in places if place in self.lines), None)
-        if found is None and "." in table:
+        line = next((self.lines[place] for place in places if place in self.lines), None)
+        if line is None and "." in table:
             outer, _, inner = table.rpartition(".")
             return self.line_of(outer, inner)
-        return found
+        return line
 
 
 def read_text(path: Path, noun: str) -> str:
@@ -159,7 +159,7 @@ def find_lines(text: str) -> dict[tuple[str, str], int]:
     parser of the standard library keeps no lines. This reads only line beginnings outside of lists
     and of strings over several lines.
     """
-    found: dict[tuple[str, str], int] = {}
+    lines: dict[tuple[str, str], int] = {}
     counts: dict[str, int] = {}
     table, depth, quotes = "", 0, ""
     for number, line in enumerate(text.split("\n"), start=1):
@@ -169,15 +169,15 @@ def find_lines(text: str) -> dict[tuple[str, str], int]:
         if depth == 0:
             if header := _HEADER.fullmatch(line.rstrip("\r")):
                 table = _table_named(header["name"], counts, new=header["open"] == "[[")
-                found.setdefault((table, ""), number)
+                lines.setdefault((table, ""), number)
                 continue
             if key := _KEY.match(line):
                 name = key["name"].strip("\"'")
-                found.setdefault((table, name) if table else (name, ""), number)
+                lines.setdefault((table, name) if table else (name, ""), number)
         quotes = next((mark for mark in ('"""', "'''") if line.count(mark) % 2), "")
         bare = _QUOTED.sub("", line)
         depth = max(0, depth + bare.count("[") - bare.count("]"))
-    return found
+    return lines
 
 
 def _table_named(written: str, counts: dict[str, int], *, new: bool) -> str:
@@ -206,12 +206,12 @@ def keys_of(record: type) -> dict[str, tuple[str, Any, tuple[Any, ...]]]:
 
     A text among the marks is the key, where that is not the field's name.
     """
-    found = {}
+    keys = {}
     for name, hint in get_type_hints(record, include_extras=True).items():
         marks = getattr(hint, "__metadata__", ())
         key = next((mark for mark in marks if isinstance(mark, str)), name)
-        found[name] = (key, hint.__origin__ if marks else hint, marks)
-    return found
+        keys[name] = (key, hint.__origin__ if marks else hint, marks)
+    return keys
 
 
 #: What a value of each type must be, the test for that, and an example.
@@ -219,7 +219,7 @@ _TYPES: Mapping[type, tuple[str, Callable[[Any], bool], str]] = {
     str: ("a string", lambda value: isinstance(value, str) and bool(value.strip()), '"..."'),
     tuple: (
         "a list of strings",
-        lambda value: isinstance(value, list) and all(isinstance(one, str) for one in value),
+        lambda value: isinstance(value, list) and all(isinstance(item, str) for item in value),
         '["..."]',
     ),
     bool: ("true or false", lambda value: isinstance(value, bool), "true"),
@@ -271,14 +271,14 @@ class Table:
         Type, key, bounds and form are those of a field's annotation. Fields that are records
         themselves are left out, and those named by `but`.
         """
-        found = {}
+        fields = {}
         for name, (key, hint, marks) in keys_of(record).items():
             kind = None if name in but else _kind(hint)
             if kind is not None:
                 value = self.value(key, kind, *marks)
                 if value is not None:
-                    found[name] = value
-        return found
+                    fields[name] = value
+        return fields
 
     def value(self, key: str, kind: type, *marks: object) -> Any:
         """Return a key's value of this type, None if it is not written or wrong."""
@@ -309,8 +309,8 @@ class Table:
                 if not re.fullmatch(form.pattern, text):
                     message = f"{shown(text)!r} is not {form.noun}"
                     self.wrong(key, form.code, message, form.mend)
-        found: Any = kind
-        return found(value)
+        given: Any = kind
+        return given(value)
 
     def _is_within(self, key: str, value: float, bounds: Bounds) -> bool:
         if bounds.low <= value <= bounds.high:
@@ -355,9 +355,9 @@ class Table:
         for key, value in self._values.items():
             if key not in self._asked:
                 first = value[0] if isinstance(value, list) and value else value
-                what = "table" if isinstance(first, dict) else "key"
-                message = f"there is no {what} {shown(key)!r} here"
-                self.wrong(key, f"unknown-{what}", message, nearest(key, sorted(self._asked)))
+                noun = "table" if isinstance(first, dict) else "key"
+                message = f"there is no {noun} {shown(key)!r} here"
+                self.wrong(key, f"unknown-{noun}", message, nearest(key, sorted(self._asked)))
 
 
 def _short(number: float) -> str:
@@ -371,7 +371,7 @@ def _short(number: float) -> str:
 def _kind(hint: Any) -> type | None:
     """Return how a simple field is read: as text, texts, number, choice, or numbers by name."""
     if isinstance(hint, UnionType):
-        (hint,) = (one for one in get_args(hint) if one is not NoneType)
+        (hint,) = (arm for arm in get_args(hint) if arm is not NoneType)
     if hint == tuple[str, ...]:
         return tuple
     if hint == dict[str, float]:

@@ -136,16 +136,16 @@ def limit_celsius(value: int, function: str) -> int:
     return limit
 
 
-def rates(found: Any, function: str) -> Any:
+def rates(answer: Any, function: str) -> Any:
     """Return the utilization of a GPU and of its memory.
 
     Raises:
         NvmlError: more than 100 %.
     """
-    most = max(found.gpu, found.memory)
+    most = max(answer.gpu, answer.memory)
     if most > WHOLE_PERCENT:
         raise impossible(function, f"{most} %")
-    return found
+    return answer
 
 
 #: Answers that are checked for plausibility.
@@ -178,10 +178,10 @@ def _list_v1(nvml: Any, function: str, handle: Any) -> list[SimpleNamespace]:
         raise nvml.NVMLError(code)
     return [
         SimpleNamespace(
-            pid=each.pid,
-            usedGpuMemory=None if each.used == VALUE_NOT_AVAILABLE else each.used,
+            pid=record.pid,
+            usedGpuMemory=None if record.used == VALUE_NOT_AVAILABLE else record.used,
         )
-        for each in records[: count.value]
+        for record in records[: count.value]
     ]
 
 

@@ -113,7 +113,7 @@ class NvmlSession(Session):
         """Read a cgroup's limits on GPUs, and how much it uses of each."""
         requested = dict.fromkeys(uuids)
         documents, failure = self._ask_limits(group, requested, deadline_s, sets=False)
-        found = {
+        readings = {
             part["uuid"]: LimitReading(
                 soft_bytes=part.get("soft_bytes"),
                 hard_bytes=part.get("hard_bytes"),
@@ -122,7 +122,7 @@ class NvmlSession(Session):
             )
             for part in documents
         }
-        return {uuid: found.get(uuid, LimitReading(failure=failure)) for uuid in requested}
+        return {uuid: readings.get(uuid, LimitReading(failure=failure)) for uuid in requested}
 
     def _ask_limits(
         self, group: str, gpus: Mapping[str, Any], deadline_s: float, *, sets: bool

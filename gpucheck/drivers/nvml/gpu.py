@@ -285,13 +285,13 @@ class GpuReader(FieldReader):
 
     def _collect(self, field: str, items: Callable[[], Iterator[dict[str, Any]]]) -> None:
         """Keep what was listed before an error; the error then marks the list as incomplete."""
-        found: list[dict[str, Any]] = []
-        self.document[field] = found
+        instances: list[dict[str, Any]] = []
+        self.document[field] = instances
         if self._over is not None:
             self._note((field,), self._over)
             return
         try:
-            found.extend(items())
+            instances.extend(items())
         except NvmlError as error:
             self._note((field,), error)
 

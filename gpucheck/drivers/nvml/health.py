@@ -136,35 +136,35 @@ class HealthReader(FieldReader):
         wanted = [*SLOWDOWN_FIELDS.values(), PCIE_REPLAYS]
         values = self._fields(wanted)
         names = [*SLOWDOWN_FIELDS, "replays"]
-        found = {n: values[w] for n, w in zip(names, wanted, strict=True) if w in values}
+        counts = {n: values[w] for n, w in zip(names, wanted, strict=True) if w in values}
         if not self._active_links:
-            return found
+            return counts
         totals = self._fields([number for kind in NVLINK_TOTALS.values() for number in kind])
         pairs = [(field, n) for field in NVLINK_BY_LINK.values() for n in self._active_links]
         by_link = self._fields(pairs)
         for name, field in NVLINK_BY_LINK.items():
-            known = [totals[one] for one in NVLINK_TOTALS.get(name, ()) if one in totals]
-            each = [value for key, value in by_link.items() if key[0] == field]
-            found |= {name: sum(known)} if known else {}
-            found |= {f"{name} by link": sum(each)} if each else {}
-        return found
+            known = [totals[part] for part in NVLINK_TOTALS.get(name, ()) if part in totals]
+            by_field = [value for key, value in by_link.items() if key[0] == field]
+            counts |= {name: sum(known)} if known else {}
+            counts |= {f"{name} by link": sum(by_field)} if by_field else {}
+        return counts
 
     # ------------------------------------------------------------------------------ questions
 
     def _questions(self) -> Iterator[tuple[tuple[str, ...], Callable[[], Values]]]:
-        one = self._one
+        read = self._one
         yield ("clock_event_reasons",), self._clock_reasons
         yield ("temperature_slowdown_c",), partial(self._limit, 1, SLOWDOWN_DISTANCE)
-        yield ("temperature_memory_max_c",), one("nvmlDeviceGetTemperatureThreshold", 2)
+        yield ("temperature_memory_max_c",), read("nvmlDeviceGetTemperatureThreshold", 2)
         yield ("temperature_gpu_max_c",), partial(self._limit, 3, GPU_MAX_DISTANCE)
-        yield ("temperature_margin_c",), one("nvmlDeviceGetMarginTemperature")
+        yield ("temperature_margin_c",), read("nvmlDeviceGetMarginTemperature")
         yield ("temperature_memory_c",), self._memory_temperature
-        yield ("fan_count",), one("nvmlDeviceGetNumFans")
-        yield ("pcie_generation_gpu_max",), one("nvmlDeviceGetGpuMaxPcieLinkGeneration")
-        yield ("pcie_replays",), one("nvmlDeviceGetPcieReplayCounter")
+        yield ("fan_count",), read("nvmlDeviceGetNumFans")
+        yield ("pcie_generation_gpu_max",), read("nvmlDeviceGetGpuMaxPcieLinkGeneration")
+        yield ("pcie_replays",), read("nvmlDeviceGetPcieReplayCounter")
         yield ("ecc_mode_pending",), self._second_flag("nvmlDeviceGetEccMode")
-        yield ("ecc_corrected_volatile",), one("nvmlDeviceGetTotalEccErrors", 0, 0)
-        yield ("ecc_uncorrected_volatile",), one("nvmlDeviceGetTotalEccErrors", 1, 0)
+        yield ("ecc_corrected_volatile",), read("nvmlDeviceGetTotalEccErrors", 0, 0)
+        yield ("ecc_uncorrected_volatile",), read("nvmlDeviceGetTotalEccErrors", 1, 0)
         yield ("ecc_sram_threshold_exceeded",), self._sram
         yield (
             ("remapped_rows_uncorrected", "remapped_rows_pending", "remapped_rows_failed"),
@@ -179,9 +179,9 @@ class HealthReader(FieldReader):
         yield ("nvlinks", "nvlinks_active"), self._nvlinks
         yield ("fabric_state", "fabric_status", "fabric_health"), self._fabric
         yield ("power_limit_default_w",), self._default_power_limit
-        yield ("power_source",), one("nvmlDeviceGetPowerSource")
+        yield ("power_source",), read("nvmlDeviceGetPowerSource")
         yield ("inforom_valid",), self._inforom
-        yield ("vbios_version",), one("nvmlDeviceGetVbiosVersion")
+        yield ("vbios_version",), read("nvmlDeviceGetVbiosVersion")
         yield ("mig_mode_pending",), self._second_flag("nvmlDeviceGetMigMode")
         yield ("display_active",), self._flag("nvmlDeviceGetDisplayActive")
 
@@ -200,15 +200,15 @@ class HealthReader(FieldReader):
         """Return the available ones of these fields (numbers, or pairs with a link)."""
         function = "nvmlDeviceGetFieldValues"
         values = self._ask(function, wanted)
-        found = {}
-        for key, each in zip(wanted, values, strict=True):
-            if each.nvmlReturn == 0:
-                found[key] = field_value(each)
-            elif each.nvmlReturn in OVER or len(wanted) == 1:
-                raise error_of(function, each.nvmlReturn)
-            elif each.nvmlReturn not in NO_SUCH_FIELD:
-                self._gap = error_of(function, each.nvmlReturn)
-        return found
+        by_name = {}
+        for key, value in zip(wanted, values, strict=True):
+            if value.nvmlReturn == 0:
+                by_name[key] = field_value(value)
+            elif value.nvmlReturn in OVER or len(wanted) == 1:
+                raise error_of(function, value.nvmlReturn)
+            elif value.nvmlReturn not in NO_SUCH_FIELD:
+                self._gap = error_of(function, value.nvmlReturn)
+        return by_name
 
     def _field(self, number: int) -> Values:
         return (self._fields([number])[number],)
@@ -258,7 +258,7 @@ class HealthReader(FieldReader):
         return (any(self._ask("nvmlDeviceGetRepairStatus")),)
 
     def _nvlinks(self) -> tuple[int, int]:
-        found = 0
+        count = 0
         for link in range(MOST_LINKS):
             try:
                 if self._ask("nvmlDeviceGetNvLinkState", link):
@@ -267,8 +267,8 @@ class HealthReader(FieldReader):
                 if error.code not in NO_SUCH_LINK:
                     raise
                 break
-            found += 1
-        return (found, len(self._active_links))
+            count += 1
+        return (count, len(self._active_links))
 
     def _fabric(self) -> Values:
         """Ask version 3, then version 2, which has no summary of the health."""

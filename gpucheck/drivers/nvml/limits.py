@@ -66,7 +66,7 @@ def answer(binding: Binding, request: dict[str, Any], handles: dict[str, Any]) -
 
     `handles` keeps NVML's handles between requests, which come every second.
     """
-    found = []
+    documents = []
     for uuid, wanted in request["gpus"].items():
         document: dict[str, Any] = {"part": "limit", "uuid": uuid}
         try:
@@ -79,5 +79,5 @@ def answer(binding: Binding, request: dict[str, Any], handles: dict[str, Any]) -
                 document |= {"soft_bytes": soft, "hard_bytes": hard, "used_bytes": used}
         except NvmlError as error:
             document["failure"] = error.document()
-        found.append(document)
-    return found
+        documents.append(document)
+    return documents

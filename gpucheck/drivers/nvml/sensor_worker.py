@@ -120,17 +120,17 @@ class Sensors:
 
     def read(self, table: Any) -> dict[str, Any]:
         """Return the available values of a table."""
-        found = {}
+        readings = {}
         for key, forms in table:
             value = self._ask(key, forms)
             if value is not None:
-                found[key] = value
-        return found
+                readings[key] = value
+        return readings
 
     def counters(self) -> dict[str, Any]:
         """Return all counters, the memory's temperature, and the GPU's processes."""
-        found = self.read(COUNTERS)
-        found["limited_ns"] = limited = {}
+        counters = self.read(COUNTERS)
+        counters["limited_ns"] = limited = {}
         for name, policy in POLICIES:
             status = self._ask(f"limited-{name}", (("nvmlDeviceGetViolationStatus", (policy,)),))
             if status is not None:
@@ -139,17 +139,17 @@ class Sensors:
             value = self._field(f"limited-{name}", field)
             if value is not None:
                 limited[name] = value
-        found["temperature_memory_c"] = self._memory_temperature("temperature_memory_c")
+        counters["temperature_memory_c"] = self._memory_temperature("temperature_memory_c")
         remapped = self._ask("remapped_rows", (("nvmlDeviceGetRemappedRows", ()),))
         if remapped is not None:
-            found["remapped_rows"] = int(remapped[0]) + int(remapped[1])
+            counters["remapped_rows"] = int(remapped[0]) + int(remapped[1])
         forms = tuple(
             (f"nvmlDeviceGetComputeRunningProcesses{form}", ()) for form in ("_v3", "_v2", "")
         )
         processes = self._ask("processes", forms)
         if processes is not None:
-            found["processes"] = sorted(int(process.pid) for process in processes)
-        return found
+            counters["processes"] = sorted(int(process.pid) for process in processes)
+        return counters
 
     def facts(self) -> dict[str, Any]:
         """Return what does not change during a run."""
@@ -234,19 +234,19 @@ class Watch:
             self.period_s = float(request["period_s"])
             self._sensors = [Sensors(self._binding, uuid) for uuid in request["uuids"]]
             gpus = [
-                {"uuid": one.uuid, **one.facts(), "counters": one.counters()}
-                for one in self._sensors
+                {"uuid": sensors.uuid, **sensors.facts(), "counters": sensors.counters()}
+                for sensors in self._sensors
             ]
             self._samples = []
             return {"part": "facts", "gpus": gpus}
         if request["ask"] == "energy":
-            for one in self._sensors:
-                if one.uuid == request["uuid"]:
-                    return {"part": "energy", "joules": one.energy_j()}
+            for sensors in self._sensors:
+                if sensors.uuid == request["uuid"]:
+                    return {"part": "energy", "joules": sensors.energy_j()}
             return {"part": "energy", "joules": None}
-        counters = {one.uuid: one.counters() for one in self._sensors}
+        counters = {sensors.uuid: sensors.counters() for sensors in self._sensors}
         samples, self._samples = self._samples, []
-        unavailable = {one.uuid: one.unavailable for one in self._sensors}
+        unavailable = {sensors.uuid: sensors.unavailable for sensors in self._sensors}
         return {
             "part": "window",
             "samples": samples,
@@ -265,8 +265,8 @@ class Watch:
         self._due_s = now_s + self.period_s
         if len(self._samples) >= MOST_SAMPLES:
             return
-        for one in self._sensors:
-            self._samples.append([now_s, one.uuid, one.read(READINGS)])
+        for sensors in self._sensors:
+            self._samples.append([now_s, sensors.uuid, sensors.read(READINGS)])
 
 
 def serve(watch: Watch, write_answer: Any) -> None:

@@ -67,13 +67,13 @@ def recorded_by(packages: Iterable[metadata.Distribution]) -> Iterator[Recorded]
 
 def distributions_of(names: Iterable[str]) -> list[metadata.Distribution]:
     """Return the distributions that are installed, of these names."""
-    found = []
+    distributions = []
     for name in names:
         try:
-            found.append(metadata.distribution(name))
+            distributions.append(metadata.distribution(name))
         except Exception:  # not installed, or damaged metadata
             continue
-    return found
+    return distributions
 
 
 def required_by(names: Iterable[str]) -> list[str]:
@@ -84,8 +84,8 @@ def required_by(names: Iterable[str]) -> list[str]:
         if name not in seen:
             seen.add(name)
             for package in distributions_of([name]):
-                found = map(REQUIRED.match, package.requires or ())
-                waiting.extend(each.group() for each in found if each)
+                matches = map(REQUIRED.match, package.requires or ())
+                waiting.extend(match.group() for match in matches if match)
     return sorted(name for name in seen if name.startswith("nvidia-") and distributions_of([name]))
 
 
@@ -166,18 +166,18 @@ def note_rival_requirements(build: dict[str, Any], parts: list[str], cuda: str) 
     for name in required_by(parts):
         base = OF_CUDA.sub("", name)
         several = distributions_of([base, *(f"{base}-cu{number}" for number in (11, 12, 13))])
-        own = [each for each in several if f"{each.metadata['Name']}".endswith(f"-cu{cuda}")]
+        own = [rival for rival in several if f"{rival.metadata['Name']}".endswith(f"-cu{cuda}")]
         if not own or len(several) < 2:
             continue
         files = {file.place: file for file in recorded_by(own)}
         others = [
-            each
-            for each in several
-            if each is not own[0] and any(file.place in files for file in recorded_by([each]))
+            rival
+            for rival in several
+            if rival is not own[0] and any(file.place in files for file in recorded_by([rival]))
         ]
         if not others:
             continue
-        packages = [f"{each.metadata['Name']} {each.version}" for each in (*others, own[0])]
+        packages = [f"{rival.metadata['Name']} {rival.version}" for rival in (*others, own[0])]
         if all(file.size in (None, file.size_now) for file in files.values()):
             names = " and ".join(package.partition(" ")[0] for package in packages)
             build["remarks"].append(f"{names} overwrite each other, and its own was installed last")
@@ -190,17 +190,17 @@ def note_rival_requirements(build: dict[str, Any], parts: list[str], cuda: str) 
 
 def find_installers() -> list[str]:
     """Return what installs packages in this environment: conda or pixi, then pip or uv."""
-    found = []
+    installers = []
     if os.path.isdir(os.path.join(sys.prefix, "conda-meta")):  # noqa: PTH112, PTH118
-        found.append("pixi" if ".pixi" in sys.prefix.split("/") else "conda")
+        installers.append("pixi" if ".pixi" in sys.prefix.split("/") else "conda")
     try:
         with open(os.path.join(sys.prefix, "pyvenv.cfg"), encoding="utf-8") as file:  # noqa: PTH118, PTH123
             made_by_uv = re.search(r"^uv\s*=", file.read(), re.MULTILINE) is not None
     except (OSError, ValueError):
         made_by_uv = False
     without_pip = importlib.util.find_spec("pip") is None
-    found.append("uv" if made_by_uv or without_pip else "pip")
-    return found
+    installers.append("uv" if made_by_uv or without_pip else "pip")
+    return installers
 
 
 def is_from_conda(names: Iterable[str]) -> bool:

@@ -35,20 +35,20 @@ def try_pytorch() -> Callable[[dict[str, Any]], None]:
     """Import torch; then look for devices and multiply."""
     import torch
 
-    def work(found: dict[str, Any]) -> None:
-        found["version"] = str(torch.__version__)
-        found["cuda_build"] = torch.version.cuda
-        found["architectures"] = list(torch.cuda.get_arch_list())
-        found["sees_gpu"] = bool(torch.cuda.is_available())
-        if not found["sees_gpu"]:
+    def work(answer: dict[str, Any]) -> None:
+        answer["version"] = str(torch.__version__)
+        answer["cuda_build"] = torch.version.cuda
+        answer["architectures"] = list(torch.cuda.get_arch_list())
+        answer["sees_gpu"] = bool(torch.cuda.is_available())
+        if not answer["sees_gpu"]:
             # is_available() hides the reason; the initialisation raises it.
             torch.cuda.init()
             return
-        found["devices"] = [
+        answer["devices"] = [
             torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())
         ]
         left = torch.arange(64.0, device="cuda").reshape(8, 8)
-        found["computed"] = bool(torch.equal((left @ left).cpu(), left.cpu() @ left.cpu()))
+        answer["computed"] = bool(torch.equal((left @ left).cpu(), left.cpu() @ left.cpu()))
 
     return work
 
@@ -57,20 +57,20 @@ def try_tensorflow() -> Callable[[dict[str, Any]], None]:
     """Import TensorFlow; then list physical devices and multiply."""
     import tensorflow as tf
 
-    def work(found: dict[str, Any]) -> None:
+    def work(answer: dict[str, Any]) -> None:
         built = tf.sysconfig.get_build_info()
-        found["version"] = str(tf.__version__)
-        found["cuda_build"] = built.get("cuda_version")
-        found["architectures"] = list(built.get("cuda_compute_capabilities", ()))
+        answer["version"] = str(tf.__version__)
+        answer["cuda_build"] = built.get("cuda_version")
+        answer["architectures"] = list(built.get("cuda_compute_capabilities", ()))
         devices = tf.config.list_physical_devices("GPU")
-        found["devices"] = [device.name for device in devices]
-        found["sees_gpu"] = bool(devices)
+        answer["devices"] = [device.name for device in devices]
+        answer["sees_gpu"] = bool(devices)
         if devices:
             with tf.device("/GPU:0"):
                 left = tf.reshape(tf.range(64.0), (8, 8))
                 product = tf.matmul(left, left).numpy()
             left = left.numpy()
-            found["computed"] = bool((product == left @ left).all())
+            answer["computed"] = bool((product == left @ left).all())
 
     return work
 
@@ -79,15 +79,15 @@ def try_jax() -> Callable[[dict[str, Any]], None]:
     """Import JAX; then list devices and multiply."""
     import jax
 
-    def work(found: dict[str, Any]) -> None:
-        found["version"] = str(jax.__version__)
+    def work(answer: dict[str, Any]) -> None:
+        answer["version"] = str(jax.__version__)
         devices = [device for device in jax.devices() if device.platform in ("gpu", "cuda")]
-        found["devices"] = [str(device.device_kind) for device in devices]
-        found["sees_gpu"] = bool(devices)
+        answer["devices"] = [str(device.device_kind) for device in devices]
+        answer["sees_gpu"] = bool(devices)
         if devices:
             left = jax.device_put(jax.numpy.arange(64.0).reshape(8, 8), devices[0])
             product = jax.jit(lambda x: (x * 3 + 7).sum())(left)
-            found["computed"] = float(product) == 3 * 2016 + 64 * 7
+            answer["computed"] = float(product) == 3 * 2016 + 64 * 7
 
     return work
 
@@ -96,16 +96,16 @@ def try_cupy() -> Callable[[dict[str, Any]], None]:
     """Import CuPy; then count devices and compute."""
     import cupy
 
-    def work(found: dict[str, Any]) -> None:
-        found["version"] = str(cupy.__version__)
+    def work(answer: dict[str, Any]) -> None:
+        answer["version"] = str(cupy.__version__)
         version = cupy.cuda.runtime.runtimeGetVersion()
-        found["cuda_build"] = f"{version // 1000}.{version % 1000 // 10}"
+        answer["cuda_build"] = f"{version // 1000}.{version % 1000 // 10}"
         count = cupy.cuda.runtime.getDeviceCount()
-        found["sees_gpu"] = count > 0
+        answer["sees_gpu"] = count > 0
         names = [cupy.cuda.runtime.getDeviceProperties(number)["name"] for number in range(count)]
-        found["devices"] = [name.decode("utf-8", "replace") for name in names]
+        answer["devices"] = [name.decode("utf-8", "replace") for name in names]
         values = cupy.arange(64)
-        found["computed"] = int((values * 3 + 7).sum()) == 3 * 2016 + 64 * 7
+        answer["computed"] = int((values * 3 + 7).sum()) == 3 * 2016 + 64 * 7
 
     return work
 
@@ -116,13 +116,13 @@ def try_numba() -> Callable[[dict[str, Any]], None]:
     import numpy
     from numba import cuda
 
-    def work(found: dict[str, Any]) -> None:
-        found["version"] = str(numba.__version__)
-        found["sees_gpu"] = bool(cuda.is_available())
-        if not found["sees_gpu"]:
-            found["error"] = str(cuda.cuda_error() or "")
+    def work(answer: dict[str, Any]) -> None:
+        answer["version"] = str(numba.__version__)
+        answer["sees_gpu"] = bool(cuda.is_available())
+        if not answer["sees_gpu"]:
+            answer["error"] = str(cuda.cuda_error() or "")
             return
-        found["devices"] = [str(device.name) for device in cuda.gpus]
+        answer["devices"] = [str(device.name) for device in cuda.gpus]
 
         @cuda.jit  # type: ignore[untyped-decorator, unused-ignore]
         def fill(values: Any) -> None:
@@ -132,7 +132,7 @@ def try_numba() -> Callable[[dict[str, Any]], None]:
 
         values = cuda.to_device(numpy.zeros(64, dtype=numpy.int32))
         fill[1, 64](values)
-        found["computed"] = int(values.copy_to_host().sum()) == 3 * 2016 + 64 * 7
+        answer["computed"] = int(values.copy_to_host().sum()) == 3 * 2016 + 64 * 7
 
     return work
 
@@ -147,21 +147,21 @@ def try_onnxruntime() -> Callable[[dict[str, Any]], None]:
     if preload is not None:
         preload()
 
-    def work(found: dict[str, Any]) -> None:
-        found["version"] = str(onnxruntime.__version__)
+    def work(answer: dict[str, Any]) -> None:
+        answer["version"] = str(onnxruntime.__version__)
         wanted = "CUDAExecutionProvider"
         if wanted not in onnxruntime.get_available_providers():
             have = ", ".join(onnxruntime.get_available_providers())
-            found["error"] = f"this build offers only {have}"
+            answer["error"] = f"this build offers only {have}"
             return
         session = onnxruntime.InferenceSession(doubling_model(), providers=[wanted])
         # It falls back to the CPU without an error.
-        found["sees_gpu"] = wanted in session.get_providers()
-        if found["sees_gpu"]:
+        answer["sees_gpu"] = wanted in session.get_providers()
+        if answer["sees_gpu"]:
             values = numpy.arange(4, dtype=numpy.float32)
             (result,) = session.run(None, {"x": values})
-            found["devices"] = [wanted]
-            found["computed"] = bool((result == values + values).all())
+            answer["devices"] = [wanted]
+            answer["computed"] = bool((result == values + values).all())
 
     return work
 
@@ -225,10 +225,10 @@ def find_cudnn_fault() -> str | None:
     import ctypes
 
     with open("/proc/self/maps", encoding="utf-8", errors="replace") as file:  # noqa: PTH123
-        found = re.search(r"(/.*/)libcudnn\.so\.9[.\d]*$", file.read(), re.MULTILINE)
-    if found is None:
+        match = re.search(r"(/.*/)libcudnn\.so\.9[.\d]*$", file.read(), re.MULTILINE)
+    if match is None:
         return None
-    paths = {part: f"{found[1]}libcudnn_{part}.so.9" for part in (*CUDNN_PARTS, *CUDNN_KERNELS)}
+    paths = {part: f"{match[1]}libcudnn_{part}.so.9" for part in (*CUDNN_PARTS, *CUDNN_KERNELS)}
     compiles_all = not any(os.path.exists(paths[part]) for part in CUDNN_KERNELS)  # noqa: PTH110
     for part in CUDNN_PARTS if compiles_all else paths:
         try:
@@ -278,29 +278,29 @@ def main() -> None:
         out.flush()
 
     name = sys.argv[1]
-    found: dict[str, Any] = {"name": name, "sees_gpu": False}
+    answer: dict[str, Any] = {"name": name, "sees_gpu": False}
     started = time.perf_counter()
     try:
         work = TESTS[name]()
     except BaseException as error:
-        write_answer({**found, "error": explain(error)})
+        write_answer({**answer, "error": explain(error)})
         return
-    found["import_s"] = time.perf_counter() - started
+    answer["import_s"] = time.perf_counter() - started
     write_answer({"imported": True})
     sys.stdin.readline()
     started = time.perf_counter()
     try:
-        work(found)
+        work(answer)
         fault = find_cudnn_fault() if name in ("pytorch", "tensorflow", "jax") else None
         if fault is not None:
-            found["computed"], found["error"] = False, fault
+            answer["computed"], answer["error"] = False, fault
     except BaseException as error:
-        found["error"] = explain(error)
-    found["work_s"] = time.perf_counter() - started
-    if not found.get("computed"):
-        raised = " ".join(plain(found.get("error") or "").split())
-        found["error"] = together(raised, log.telling()) or None
-    write_answer(found)
+        answer["error"] = explain(error)
+    answer["work_s"] = time.perf_counter() - started
+    if not answer.get("computed"):
+        raised = " ".join(plain(answer.get("error") or "").split())
+        answer["error"] = together(raised, log.telling()) or None
+    write_answer(answer)
 
 
 if __name__ == "__main__":

@@ -61,18 +61,18 @@ def read_frameworks(
         answers = run_script(
             interpreter, SCRIPT, "installed", environment=environment, deadline_s=deadline_s
         )
-        found = next((each for each in answers if "frameworks" in each), None)
-        problem = "" if found else why_silent(interpreter, environment)
+        installed = next((answer for answer in answers if "frameworks" in answer), None)
+        problem = "" if installed else why_silent(interpreter, environment)
     except OtherPythonError as error:
-        found, problem = None, f"{interpreter.path}: {error}"
+        installed, problem = None, f"{interpreter.path}: {error}"
     unread = Software(interpreter=interpreter.path, named_by=interpreter.named_by or None)
-    if found is None:
+    if installed is None:
         return replace(unread, reason=f"it is not known which frameworks it has: {problem}")
     return replace(
         unread,
-        python=found["python"],
-        frameworks=found["frameworks"],
-        for_cpus=tuple(found["for_cpus"]),
+        python=installed["python"],
+        frameworks=installed["frameworks"],
+        for_cpus=tuple(installed["for_cpus"]),
     )
 
 
@@ -92,9 +92,9 @@ def read_builds(
         interpreter, SCRIPT, "builds", environment=environment, deadline_s=deadline_s
     )
     try:
-        found = next((each for each in answers if "builds" in each), None)
-        if found is not None:
-            return from_plain(BuildsReading, {**found, "named_by": interpreter.named_by})
+        description = next((answer for answer in answers if "builds" in answer), None)
+        if description is not None:
+            return from_plain(BuildsReading, {**description, "named_by": interpreter.named_by})
     except (OtherPythonError, DecodeError) as error:
         return unread._replace(unavailable=f"{interpreter.path}: {error}")
     return unread._replace(unavailable=why_silent(interpreter, environment))
@@ -105,16 +105,18 @@ def software_of(reading: BuildsReading) -> Software:
     from gpucheck.drivers.python.frameworks_child import FRAMEWORKS
 
     builds = {
-        FRAMEWORKS[one.name][0]: one for one in reading.builds or () if one.name in FRAMEWORKS
+        FRAMEWORKS[build.name][0]: build
+        for build in reading.builds or ()
+        if build.name in FRAMEWORKS
     }
     if not builds:
         return Software(reason="not recorded")
     return Software(
         interpreter=reading.python,
         python=reading.python_version,
-        frameworks={module: one.version or "" for module, one in builds.items()},
+        frameworks={module: build.version or "" for module, build in builds.items()},
         named_by=reading.named_by,
-        for_cpus=tuple(module for module, one in builds.items() if one.gpu_build is False),
+        for_cpus=tuple(module for module, build in builds.items() if build.gpu_build is False),
     )
 
 

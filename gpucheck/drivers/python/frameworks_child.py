@@ -97,15 +97,15 @@ PARTS = {"jax": JAX_PARTS}
 
 def installed(names: tuple[str, ...]) -> dict[str, str]:
     """Return name -> version of the distributions that are installed."""
-    found = {}
+    versions = {}
     for name in names:
         try:
-            found[name] = metadata.version(name) or ""
+            versions[name] = metadata.version(name) or ""
         except metadata.PackageNotFoundError:
             continue
         except Exception:  # damaged metadata
-            found[name] = ""
-    return found
+            versions[name] = ""
+    return versions
 
 
 def folder_of(module: str) -> str | None:
@@ -133,13 +133,13 @@ def find_frameworks() -> dict[str, str]:
 
 def find_for_cpus() -> list[str]:
     """Return the modules whose packages are CPU-only by name."""
-    found = []
+    modules = []
     if (installed(("torch",)).get("torch") or "").endswith("+cpu"):
-        found.append("torch")
+        modules.append("torch")
     tensorflows = list(installed(FRAMEWORKS["tensorflow"][1]))
     if tensorflows and all(name.endswith("-cpu") for name in tensorflows):
-        found.append("tensorflow")
-    return found
+        modules.append("tensorflow")
+    return modules
 
 
 # ----------------------------------------------------------------------- facts from files
@@ -154,7 +154,7 @@ def assignments(path: str) -> dict[str, Any]:
             tree = ast.parse(file.read())
     except (OSError, SyntaxError, ValueError):
         return {}
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for node in tree.body:
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
             name, value = node.targets[0].id, node.value
@@ -165,10 +165,10 @@ def assignments(path: str) -> dict[str, Any]:
         if isinstance(value, ast.Call) and len(value.args) == 1:
             value = value.args[0]  # collections.OrderedDict([...])
         try:
-            found[name] = ast.literal_eval(value)
+            values[name] = ast.literal_eval(value)
         except (ValueError, TypeError):
             continue
-    return found
+    return values
 
 
 def major(version: str | None) -> str:
@@ -274,8 +274,8 @@ def compiled_architectures(library: str) -> list[str]:
     try:
         with open(library, "rb") as file:  # noqa: PTH123, SIM117 - Python 3.8 has no parenthesized form
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-                found = COMPILED_FOR.search(content) or COMPILED_BEHIND.search(content)
-                return found.group(1).decode("ascii").split() if found else []
+                match = COMPILED_FOR.search(content) or COMPILED_BEHIND.search(content)
+                return match.group(1).decode("ascii").split() if match else []
     except (OSError, ValueError):  # ValueError: it is empty
         return []
 
@@ -343,16 +343,16 @@ def describe_conda_s_jax(build: dict[str, Any]) -> None:
     """
     records = os.path.join(glob.escape(sys.prefix), "conda-meta", "jaxlib-*cuda*.json")  # noqa: PTH118
     for path in glob.glob(records):  # noqa: PTH207
-        found = re.search(r"cuda_?(\d\d)", path)
+        match = re.search(r"cuda_?(\d\d)", path)
         build["gpu_build"] = True
-        build["cuda_build"] = found.group(1) if found else None
+        build["cuda_build"] = match.group(1) if match else None
         build["unchecked"] = "it is not known which files of conda's jaxlib need them"
 
 
 def numbers(version: str) -> str:
     """Return the numeric beginning of a version."""
-    found = re.match(r"\d+(?:\.\d+)*", version)
-    return found.group(0) if found else version
+    match = re.match(r"\d+(?:\.\d+)*", version)
+    return match.group(0) if match else version
 
 
 def describe_cupy(build: dict[str, Any], folder: str) -> None:
@@ -363,7 +363,7 @@ def describe_cupy(build: dict[str, Any], folder: str) -> None:
             cuda = major(str(json.load(file).get("cuda", "")))
     except (OSError, ValueError, AttributeError):
         cuda = next(
-            (found[1] for found in map(re.compile(r"cupy-cuda(1\d)").match, packages) if found), ""
+            (files[1] for files in map(re.compile(r"cupy-cuda(1\d)").match, packages) if files), ""
         )
     rocm = any("rocm" in name for name in packages)
     build["gpu_build"] = not rocm
@@ -383,11 +383,11 @@ def describe_cupy(build: dict[str, Any], folder: str) -> None:
         answer = ask_pathfinder(build, *wanted)
         if not answer:
             return
-        found = {name: os.path.basename(path or "") for name, path in answer["found"].items()}  # noqa: PTH119
+        files = {name: os.path.basename(path or "") for name, path in answer["found"].items()}  # noqa: PTH119
         build["missing_libraries"] += [
             library
             for name, library in wanted.items()
-            if not found.get(name, "").startswith(library.rpartition(".so")[0] + f".so.{cuda}")
+            if not files.get(name, "").startswith(library.rpartition(".so")[0] + f".so.{cuda}")
         ]
         headers.append(answer["headers"] or "")
     else:
@@ -405,10 +405,10 @@ def headers_cuda(folder: str) -> str:
         return ""
     try:
         with open(os.path.join(folder, "cuda_runtime_api.h"), "rb") as file:  # noqa: PTH118, PTH123
-            found = CUDART_VERSION.search(file.read(1 << 20))
+            match = CUDART_VERSION.search(file.read(1 << 20))
     except OSError:
         return ""
-    return str(int(found.group(1)) // 1000) if found else ""
+    return str(int(match.group(1)) // 1000) if match else ""
 
 
 def describe_numba(build: dict[str, Any], folder: str) -> None:
@@ -418,11 +418,11 @@ def describe_numba(build: dict[str, Any], folder: str) -> None:
         answer = ask_pathfinder(build, "nvvm", "nvrtc")
         if not answer:
             return
-        found = answer["found"]
+        folders = answer["found"]
         for name, library in (("nvvm", "libnvvm.so"), ("nvrtc", "libnvrtc.so")):
-            if not found.get(name):
+            if not folders.get(name):
                 build["missing_libraries"].append(library)
-        numbered = re.search(r"libnvrtc\.so\.(\d+)", found["nvrtc"] or "")
+        numbered = re.search(r"libnvrtc\.so\.(\d+)", folders["nvrtc"] or "")
         build["cuda_build"] = numbered.group(1) if numbered else None
         return
     home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH") or "/usr/local/cuda"
@@ -430,7 +430,7 @@ def describe_numba(build: dict[str, Any], folder: str) -> None:
     if os.path.isdir(os.path.join(sys.prefix, "conda-meta")):  # noqa: PTH112, PTH118
         places.append(os.path.join(sys.prefix, "nvvm/lib64"))  # noqa: PTH118
     # Where these have none, it leaves the search to the loader. Source: numba 0.68, cuda_paths.py.
-    if not any(glob.glob(os.path.join(glob.escape(each), "libnvvm.so*")) for each in places):  # noqa: PTH118, PTH207
+    if not any(glob.glob(os.path.join(glob.escape(place), "libnvvm.so*")) for place in places):  # noqa: PTH118, PTH207
         look(build, [], ("libnvvm.so",))
 
 

@@ -81,9 +81,9 @@ def user_interpreter(
         if environment.get(name, "").startswith("/") and _is_program(path):
             return Interpreter(path, named_by=name)
     for program in ("python", "python3"):
-        found = _program(program, environment)
-        if found is not None:
-            return Interpreter(found, named_by="PATH")
+        python = _program(program, environment)
+        if python is not None:
+            return Interpreter(python, named_by="PATH")
     return Interpreter(sys.executable, named_by="gpucheck")
 
 

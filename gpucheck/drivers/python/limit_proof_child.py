@@ -143,8 +143,8 @@ class Jax(Backend):
 
     def counted_bytes(self) -> int | None:
         """Return the bytes in use in the pool."""
-        found = (self._device().memory_stats() or {}).get("bytes_in_use")
-        return None if found is None else int(found)
+        size = (self._device().memory_stats() or {}).get("bytes_in_use")
+        return None if size is None else int(size)
 
     def is_refusal(self, error: BaseException) -> bool:
         """Return whether it says RESOURCE_EXHAUSTED."""
@@ -226,10 +226,10 @@ def take(backend: Backend, limit: int, most: int, hold_s: float) -> None:
 
 def sizes(step: int) -> list[int]:
     """Return the step, and its halves in whole MiB down to the finest."""
-    found = [step]
-    while found[-1] > FINEST_BYTES:
-        found.append(max(found[-1] // 2 // MIB * MIB, FINEST_BYTES))
-    return found
+    steps = [step]
+    while steps[-1] > FINEST_BYTES:
+        steps.append(max(steps[-1] // 2 // MIB * MIB, FINEST_BYTES))
+    return steps
 
 
 def attempt(backend: Backend, size: int, held: list[Any]) -> Exception | None:

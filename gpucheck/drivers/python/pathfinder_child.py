@@ -16,17 +16,17 @@ def find(names: list[str]) -> dict[str, object]:
     """Return the paths by name, null where not found, and the folder of the headers."""
     from cuda import pathfinder
 
-    found: dict[str, object] = {}
+    libraries: dict[str, object] = {}
     for name in names:
         try:
-            found[name] = pathfinder.load_nvidia_dynamic_lib(name).abs_path
+            libraries[name] = pathfinder.load_nvidia_dynamic_lib(name).abs_path
         except Exception:  # not found, or not to be loaded
-            found[name] = None
+            libraries[name] = None
     try:
         headers = pathfinder.find_nvidia_header_directory("cudart")
     except Exception:
         headers = None
-    return {"found": found, "headers": headers}
+    return {"found": libraries, "headers": headers}
 
 
 def main() -> None:

@@ -79,10 +79,10 @@ class Loader:
     def _own() -> str | None:
         try:
             with open("/proc/self/maps", encoding="utf-8", errors="replace") as file:  # noqa: PTH123
-                found = LOADER.search(file.read())
+                match = LOADER.search(file.read())
         except OSError:
             return None
-        return found.group(1) if found else None
+        return match.group(1) if match else None
 
     def look(
         self, objects: Sequence[str], opened: Sequence[str] = (), folders: Sequence[str] = ()
