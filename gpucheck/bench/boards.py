@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from gpucheck.data import read_table
 from gpucheck.report.errors import WrongUseError
@@ -121,29 +121,16 @@ class Peaks:
     unknown: tuple[UnknownBoard, ...] = ()
 
 
-class Table(NamedTuple):
-    """Table of boards, with operations per clock and SM by kind of board.
-
-    `int8_on_cuda_cores` is the number of int8 operations in the time of one in float32.
-    `shipped_w` is the lowest power limit that a board is delivered with, by its id.
-    """
-
-    rates: Mapping[str, Mapping[str, float]]
-    int8_on_cuda_cores: Mapping[str, float]
-    boards: Sequence[BoardPeaks]
-    shipped_w: Mapping[str, float]
-
-
 @cache
-def load_table() -> Table:
-    """Read data/peaks.toml."""
-    common = read_table("peaks")
-    return Table(
-        rates=common["rates"],
-        int8_on_cuda_cores=common["int8_on_cuda_cores"],
-        boards=tuple(map(_board, common["row"])),
-        shipped_w={row["id"]: row.get("power_shipped_w", row["power_w"]) for row in common["row"]},
-    )
+def load_boards() -> tuple[BoardPeaks, ...]:
+    """Return the boards of data/peaks.toml."""
+    return tuple(map(_board, read_table("peaks")["row"]))
+
+
+def shipped_w(board: BoardPeaks) -> float:
+    """Return the lowest power limit that a board is delivered with."""
+    row = next(row for row in read_table("peaks")["row"] if row["id"] == board.id)
+    return float(row.get("power_shipped_w", row["power_w"]))
 
 
 def _board(row: Mapping[str, Any]) -> BoardPeaks:
@@ -192,7 +179,7 @@ def find_board(
 
     A vGPU has none, although it shows its board's id.
     """
-    boards = load_table().boards
+    boards = load_boards()
     if virtualization == VGPU:
         return None
     if pci_device_id is not None:
@@ -209,7 +196,7 @@ def board_called(text: str) -> BoardPeaks:
     Raises:
         WrongUseError: no board, or more than one, is called that.
     """
-    boards = load_table().boards
+    boards = load_boards()
     wanted = " ".join(text.split()).lower()
     named = next((board for board in boards if wanted in _names_of(board)), None)
     if named is not None:

@@ -139,11 +139,9 @@ def burn_here(
                     "See who holds it: gpucheck place --claims",
                 ),
             )
-        result = run_burn(
-            *(request, targets, pool, sensors, monotonic_s, report_progress),
-            holders=holders,
-            variables=variables_of(environment),
-        )
+        variables = variables_of(environment)
+        burn = Burn(request, pool, sensors, monotonic_s, report_progress, holders, variables)
+        result = burn.run(targets)
     return conclude_burn(result, answer.host)
 
 
@@ -152,35 +150,9 @@ def burn_pool() -> WorkerPool:
     return WorkerPool("gpucheck.bench.burn_worker", "loads")
 
 
-def run_burn(
-    request: BurnRequest,
-    devices: Sequence[WorkerDevice],
-    pool: WorkerPool,
-    sensors: NvmlSensors,
-    clock: Clock,
-    report_progress: Callable[[BurnProgress], None],
-    *,
-    holders: Mapping[str, str],
-    variables: Mapping[str, str],
-) -> BurnResult:
-    """Load these devices and return the result; an interrupt is an ordinary end.
-
-    `holders` names the holders of a GPU's memory, by UUID; `variables` come from the environment.
-    """
-    burn = _RunningBurn(request, pool, sensors, clock, report_progress, holders)
-    try:
-        burn.open(devices)
-        burn.load()
-    except KeyboardInterrupt:
-        burn.ended_by = BurnEnd.INTERRUPTED
-    finally:
-        burn.stop()
-    return burn.result(variables)
-
-
 @dataclass
-class _RunningBurn:
-    """State of a running burn."""
+class Burn:
+    """Burn while it runs; `holders` names the holders of a GPU's memory, by UUID."""
 
     _request: BurnRequest
     _pool: WorkerPool
@@ -188,6 +160,7 @@ class _RunningBurn:
     _clock: Clock
     _report_progress: Callable[[BurnProgress], None]
     _holders: Mapping[str, str]
+    _variables: Mapping[str, str]
     ended_by: BurnEnd = BurnEnd.TIME
     _ended_s: float | None = None
     _began: bool = False
@@ -197,6 +170,17 @@ class _RunningBurn:
         self._observer = Observer(self._sensors, own_pid=os.getpid(), before={}, claims={})
         self._devices: dict[str, _DeviceState] = {}
         self._start_s = self._looked_s = self._clock()
+
+    def run(self, workers: Sequence[WorkerDevice]) -> BurnResult:
+        """Load these devices and return the result; an interrupt is an ordinary end."""
+        try:
+            self.open(workers)
+            self.load()
+        except KeyboardInterrupt:
+            self.ended_by = BurnEnd.INTERRUPTED
+        finally:
+            self.stop()
+        return self.result()
 
     def open(self, workers: Sequence[WorkerDevice]) -> None:
         """Start the processes and wait until each is ready or has failed."""
@@ -259,7 +243,7 @@ class _RunningBurn:
             self._pool.close()
             self._sensors.close()
 
-    def result(self, variables: Mapping[str, str]) -> BurnResult:
+    def result(self) -> BurnResult:
         """Return the result."""
         telemetry = self._observer.result()
         devices = tuple(self._device_result(state, telemetry) for state in self._devices.values())
@@ -279,7 +263,7 @@ class _RunningBurn:
             gates=(),
             telemetry_unavailable=telemetry.unavailable,
             notes=tuple(notes),
-            variables=dict(variables),
+            variables=dict(self._variables),
         )
         return replace(result, gates=tuple(burn_gates(result)))
 

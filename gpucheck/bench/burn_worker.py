@@ -74,14 +74,7 @@ def _open(order: dict[str, Any]) -> tuple[StressProduct, str]:
     request = BenchRequest(size=order["size"], seed=order["seed"], fill=Fill(order["fill"]))
     cpu = LinuxCpu().facts()
     gpu = None if order["device"] == "cpu" else _gpu(order["device"])
-    product = stress_product(
-        gpu,
-        request,
-        clock=monotonic_s,
-        cpu=cpu,
-        blas=Blas(),
-        held=order["held"],
-    )
+    product = stress_product(gpu, request, monotonic_s, cpu, Blas(), held=order["held"])
     return product, (cpu.model or "cpu") if gpu is None else gpu.facts.name
 
 

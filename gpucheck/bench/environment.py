@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from gpucheck.bench.model import BenchEnvironment, Roofline
-from gpucheck.bench.request_model import BenchRequest
 from gpucheck.drivers.gpu import BenchGpu, OpenedGpus
 from gpucheck.drivers.host.blas import NETLIB, NO_BLAS, Blas, BlasFacts
 from gpucheck.drivers.host.cpu import CpuFacts, CpuLoad, LinuxCpu, parse_cpu_list
@@ -69,8 +69,8 @@ class HostState:
 class RunEnvironment:
     """Facts about the GPUs and MIG instances beyond those of CUDA, by UUID.
 
-    `pci_device_ids` and `virtualization` are NVML's, of the card. `processes` used a GPU before
-    this one opened it, and `holders` names those that held its memory then. `claims` names the
+    `cards` are NVML's readings, of the card. `processes` used a GPU before this one opened it, and
+    `holders` names those that held its memory then. `claims` names the
     claims of other processes. `near_cpus` are the CPUs near a GPU, if this process may run on
     others too; `far` are the GPUs near which it may not run at all. `integrated`: the GPU shares
     the host's memory. `wsl`: the GPUs belong to Windows. `variables` are the set ones of VARIABLES.
@@ -78,8 +78,7 @@ class RunEnvironment:
     """
 
     sensors: NvmlSensors = field(default_factory=lambda: NvmlSensors("no GPU is measured"))
-    pci_device_ids: Mapping[str, str] = field(default_factory=dict)
-    virtualization: Mapping[str, str] = field(default_factory=dict)
+    cards: Mapping[str, GpuReading] = field(default_factory=dict)
     processes: Mapping[str, frozenset[int]] = field(default_factory=dict)
     claims: Mapping[str, str] = field(default_factory=dict)
     near_cpus: Mapping[str, frozenset[int]] = field(default_factory=dict)
@@ -115,14 +114,7 @@ def run_environment_of(
     failure = reading.failure
     return RunEnvironment(
         sensors=NvmlSensors(None if failure is None else failure.message),
-        pci_device_ids={
-            uuid: gpu.pci_device_id for uuid, gpu in known.items() if gpu.pci_device_id is not None
-        },
-        virtualization={
-            uuid: gpu.virtualization
-            for uuid, gpu in known.items()
-            if gpu.virtualization is not None
-        },
+        cards=known,
         processes={
             uuid: frozenset(process.pid for process in _processes_on(uuid, gpu))
             for uuid, gpu in known.items()
@@ -283,27 +275,13 @@ def parallel_efficiency(rooflines: Sequence[Roofline]) -> float | None:
 
 
 def environment_of(
-    request: BenchRequest,
-    cpu: LinuxCpu,
-    facts: CpuFacts,
-    blas: Blas,
-    opened: OpenedGpus,
-    boards: tuple[BenchGpu, ...],
-    rooflines: tuple[Roofline, ...],
-    variables: Mapping[str, str],
-    *,
-    host: HostState,
-    load_average_1m: float | None,
-    duration_s: float,
-    budget_s: float,
+    cpu: LinuxCpu, facts: CpuFacts, blas: Blas, opened: OpenedGpus, **run: Any
 ) -> BenchEnvironment:
     """Return the run environment of the figures, with reasons for missing parts.
 
-    `host` is the other load during the run, `load_average_1m` the load average at its start.
+    `run` has the fields that only the run knows: its request, times, limits and other load.
     """
     import numpy as np
-
-    from gpucheck.bench.numerics import DESCRIPTIONS
 
     library = blas.read()
     refused = [f"gpu:{index}: {reason}" for index, reason in opened.refused.items()]
@@ -319,33 +297,19 @@ def environment_of(
         numpy_version=np.__version__,
         cupy_version=None if opened.for_frameworks else opened.cupy_version,
         cublas_version=opened.cublas_version,
-        gpus=boards,
         gpu_unavailable=None
         if opened.for_frameworks
         else opened.unavailable or "; ".join(refused) or None,
-        load_average_1m=load_average_1m,
-        other_load_percent=host.others_percent,
-        steal_percent=host.steal_percent,
-        parallel_efficiency=parallel_efficiency(rooflines),
-        peak_memory_bytes=cpu.peak_memory_bytes(),
-        duration_s=duration_s,
-        seed=request.seed,
-        data=DESCRIPTIONS[request.fill],
-        mode=request.mode,
-        budget_s=budget_s,
-        rooflines=rooflines,
-        variables=dict(variables),
-    )
-    reasons = _reasons(opened)
-    return replace(
-        environment,
         gpu_silent=opened.silent or opened.busy,
         gpu_remedy=opened.remedy,
         gpus_not_measured=opened.names,
-        unavailable={
-            name: why for name, why in reasons.items() if getattr(environment, name) is None
-        },
+        parallel_efficiency=parallel_efficiency(run["rooflines"]),
+        peak_memory_bytes=cpu.peak_memory_bytes(),
+        **run,
     )
+    reasons = _reasons(opened)
+    missing = {name: why for name, why in reasons.items() if getattr(environment, name) is None}
+    return replace(environment, unavailable=missing)
 
 
 def _reasons(opened: OpenedGpus) -> dict[str, str]:

@@ -15,7 +15,7 @@ import zlib
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from gpucheck.bench.case import CaseOrder
 from gpucheck.bench.request_model import BenchMode, BenchRequest, Fill
@@ -86,13 +86,11 @@ def check_data_file(request: BenchRequest) -> None:
 def _real(path: Path, least: int) -> Dataset:
     import numpy as np
 
-    content = _read_once(path)
-    images, labels = content.images, content.labels
-    tested = (content.test_images, content.test_labels)
-    if not len(content.test_labels):
+    images, labels, *tested = _read_once(path)
+    if not len(tested[1]):
         # Not the training images, unless there are hardly any.
         kept = max(1, len(images) - min(_TESTED, len(images) // 5))
-        tested = (images[kept:], labels[kept:]) if kept < len(images) else (images, labels)
+        tested = [images[kept:], labels[kept:]] if kept < len(images) else [images, labels]
         images, labels = images[:kept], labels[:kept]
     wanted = np.arange(max(least, len(images))) % len(images)
     return Dataset(
@@ -146,17 +144,10 @@ def _one_hot(labels: HostArray) -> HostArray:
 # ------------------------------------------------------------------------------- MNIST's files
 
 
-class Mnist(NamedTuple):
-    """Images (n, 28, 28) and labels (n,), both unsigned bytes; the test part may be empty."""
+def read_mnist(path: Path) -> tuple[HostArray, ...]:
+    """Return images (n, 28, 28) and labels (n,), unsigned bytes, and those of the test part.
 
-    images: HostArray
-    labels: HostArray
-    test_images: HostArray
-    test_labels: HostArray
-
-
-def read_mnist(path: Path) -> Mnist:
-    """Read a data set.
+    The test part may be empty.
 
     `path` is an NPZ with x_train, y_train, x_test and y_test; or the IDX file of the training
     images, with the label and test files under their usual names in the same folder; or that
@@ -308,7 +299,7 @@ def _read_npy(path: Path, archive: zipfile.ZipFile, name: str, most_bytes: int) 
     return np.frombuffer(content, dtype=dtype).reshape(shape)
 
 
-def _checked(path: Path, *arrays: HostArray) -> Mnist:
+def _checked(path: Path, *arrays: HostArray) -> tuple[HostArray, ...]:
     """Return the arrays as a data set, after checking that they match."""
     import numpy as np
 
@@ -324,4 +315,4 @@ def _checked(path: Path, *arrays: HostArray) -> Mnist:
             raise unusable(path, "holds pixels outside 0 to 255")
     if not len(images):
         raise unusable(path, "holds no image")
-    return Mnist(*(array.astype(np.uint8, copy=False) for array in arrays))
+    return tuple(array.astype(np.uint8, copy=False) for array in arrays)

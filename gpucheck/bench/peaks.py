@@ -16,7 +16,8 @@ from gpucheck.bench.boards import (
     board_called,
     find_board,
     is_held,
-    load_table,
+    load_boards,
+    shipped_w,
 )
 from gpucheck.drivers.interface import NvmlRequest, Probes
 from gpucheck.drivers.readings import GpuReading
@@ -38,7 +39,7 @@ def peaks_of_named(board: str, dtypes: Sequence[str] = ()) -> Answer:
         WrongUseError: there is no such board or dtype.
     """
     check_dtypes(dtypes)
-    entries = load_table().boards if board.strip().lower() == EVERY else (board_called(board),)
+    entries = load_boards() if board.strip().lower() == EVERY else (board_called(board),)
     boards = tuple(_narrowed(entry, dtypes) for entry in entries)
     return _judged(Answer(result=Peaks(boards=boards)), dtypes)
 
@@ -132,7 +133,7 @@ def _narrowed(board: BoardPeaks, dtypes: Sequence[str]) -> BoardPeaks:
 
 def _gpu(row: GpuReading, board: BoardPeaks) -> PeakGpu:
     limit_w, built_for_w = row.power_limit_w, board.power_limit_w
-    if limit_w is not None and load_table().shipped_w[board.id] <= limit_w:
+    if limit_w is not None and shipped_w(board) <= limit_w:
         built_for_w = min(limit_w, built_for_w)
     return PeakGpu(
         index=row.index,

@@ -94,17 +94,8 @@ class Group:
         return self.kernel.work(self.shape, self.dtype).bytes_moved
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Groups in order, notes on the choice, and the budget."""
-
-    groups: tuple[Group, ...]
-    notes: tuple[str, ...]
-    budget_s: float
-
-
-def make_plan(request: BenchRequest, kernels: Mapping[str, Kernel], resources: Resources) -> Plan:
-    """Choose kernels, formats, shapes and times.
+    """Plan of a benchmark: groups in order, notes on the choice, and the budget.
 
     Raises:
         WrongUseError: an unknown kernel or dtype, an invalid size or budget, or an explicit size
@@ -112,17 +103,6 @@ def make_plan(request: BenchRequest, kernels: Mapping[str, Kernel], resources: R
         MissingError: nothing requested can run on the devices that take part.
         InconclusiveError: the host has too little memory for the smallest size.
     """
-    planning = _Planning(request, kernels, resources)
-    budget_s = BUDGETS_S[request.mode] if request.budget_s is None else request.budget_s
-    groups = planning.groups()
-    notes = tuple(dict.fromkeys(planning.notes))
-    # Groups that were not requested must not take time from requested ones.
-    limits = planning.limits(groups)
-    return Plan(groups=(*groups, *limits), notes=notes, budget_s=budget_s)
-
-
-class _Planning:
-    """Plan in progress, with its notes."""
 
     def __init__(
         self, request: BenchRequest, kernels: Mapping[str, Kernel], resources: Resources
@@ -131,9 +111,14 @@ class _Planning:
         self._kernels = kernels
         self._resources = resources
         self._dtypes = _requested_dtypes(request, kernels)
-        self.notes: list[str] = []
+        self._notes: list[str] = []
+        self.budget_s = BUDGETS_S[request.mode] if request.budget_s is None else request.budget_s
+        groups = self._requested_groups()
+        self.notes = tuple(dict.fromkeys(self._notes))
+        # Groups that were not requested must not take time from requested ones.
+        self.groups = (*groups, *self._limits(groups))
 
-    def groups(self) -> list[Group]:
+    def _requested_groups(self) -> list[Group]:
         """Return the requested groups that can be measured."""
         request = self._request
         chosen = _requested_kernels(request, self._kernels, frameworks=bool(request.frameworks))
@@ -148,11 +133,11 @@ class _Planning:
             for dtype in self._dtypes_of(kernel):
                 group = self._group(kernel, dtype, request)
                 groups.extend([] if group is None else [group])
-        reasons = [*self.notes]
+        reasons = [*self._notes]
         if too_few_gpus:
             needs = _needed_gpus(too_few_gpus, self._kernels)
             reasons.append(needs)
-            self.notes.append(f"{needs}: not measured")
+            self._notes.append(f"{needs}: not measured")
         if not groups:
             raise MissingError(
                 code="nothing-to-measure",
@@ -161,7 +146,7 @@ class _Planning:
             )
         return groups
 
-    def limits(self, groups: Sequence[Group]) -> list[Group]:
+    def _limits(self, groups: Sequence[Group]) -> list[Group]:
         """Return the short groups that show the devices' limits if no requested group does."""
         limits: list[Group] = []
         for name, dtype in _LIMITS.items():
@@ -292,8 +277,8 @@ class _Planning:
                 taken[gpu.cuda_index] = full
             else:
                 gpus.append(gpu)
-        self.notes.extend(f"{kernel.id}: {refusal}" for refusal in refusals.values())
-        self.notes.extend(failure.message for failure in taken.values())
+        self._notes.extend(f"{kernel.id}: {refusal}" for refusal in refusals.values())
+        self._notes.extend(failure.message for failure in taken.values())
         if not with_cpu and not by_frameworks and not gpus and not taken:
             return None
         if with_cpu or by_frameworks or gpus:
@@ -327,7 +312,7 @@ class _Planning:
         largest = _largest(kernel, dtype, size, self._resources, gpus)
         if request.size is None:
             reduced = power_of_two(largest)
-            self.notes.append(
+            self._notes.append(
                 f"{kernel.id} {dtype}: size {size} does not fit into the free memory; "
                 f"measured at {reduced}"
             )

@@ -31,12 +31,12 @@ from gpucheck.bench.boards import (
     ComputePeak,
     MemoryPeak,
     find_board,
-    load_table,
 )
 from gpucheck.bench.doubt_table import make_doubt
 from gpucheck.bench.kernels import kernels_with
 from gpucheck.bench.kernels.softmax import EXPONENTIALS
 from gpucheck.bench.model import LARGER_SIZE, Doubt, Fact, Measurement, Roofline, Scope
+from gpucheck.data import read_table
 from gpucheck.drivers.gpu import BenchGpu, Board
 
 #: Formats that run on tensor cores, which have a lower clock on some boards.
@@ -101,7 +101,7 @@ def flops_of_cuda_cores(gpu: BenchGpu, name: str) -> float | None:
     single = gpu.board.high_flops_per_s.get("float32")
     ratio = 1.0
     if name == "int8":
-        ratio = load_table().int8_on_cuda_cores.get(gpu.compute_capability, 0.0)
+        ratio = read_table("peaks")["int8_on_cuda_cores"].get(gpu.compute_capability, 0.0)
     return single * ratio if single and ratio else None
 
 
@@ -133,7 +133,7 @@ def _computed(gpu: BenchGpu) -> Board | None:
     capability, clock = gpu.compute_capability, gpu.clock_sm_max_mhz
     rows = [
         rates
-        for kind, rates in load_table().rates.items()
+        for kind, rates in read_table("peaks")["rates"].items()
         if kind.removesuffix("-half") == capability
     ]
     if not rows or clock is None:

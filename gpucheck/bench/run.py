@@ -36,15 +36,15 @@ from gpucheck.bench.model import (
     is_wrong,
     shared_fields,
 )
-from gpucheck.bench.numerics import HostData
+from gpucheck.bench.numerics import DESCRIPTIONS, HostData
 from gpucheck.bench.plan import (
     ENERGY_S,
     PRECISIONS,
     ROUNDS,
     WARMUPS_S,
     Group,
+    Plan,
     Resources,
-    make_plan,
     select_devices,
 )
 from gpucheck.bench.request_model import BenchRequest, SampleDetail
@@ -126,7 +126,7 @@ class Bench:
         self._devices = {gpu.facts.cuda_index: gpu for gpu in self.gpus.devices}
         self._facts = self.cpu.facts()
         self._boards = tuple(_described(gpu, run_environment) for gpu in chosen)
-        self._plan = make_plan(
+        self._plan = Plan(
             self.request,
             self.kernels,
             Resources(
@@ -203,21 +203,22 @@ class Bench:
         measured = [*limits, *rows]
         rooflines = rooflines_of(measured)
         rows = [self._with_roofline(row, rooflines, measured) for row in rows]
+        load, request = host.state(), self.request
         environment = environment_of(
-            self.request,
-            self.cpu,
-            self._facts,
-            self.blas,
-            self.gpus,
-            self._boards,
-            rooflines,
-            self.run_environment.variables,
-            host=host.state(),
+            *(self.cpu, self._facts, self.blas, self.gpus),
+            gpus=self._boards,
+            rooflines=rooflines,
+            frameworks=self.frameworks.facts(),
+            variables=dict(self.run_environment.variables),
             load_average_1m=self._load.load_average_1m,
+            other_load_percent=load.others_percent,
+            steal_percent=load.steal_percent,
             duration_s=seconds,
             budget_s=self._plan.budget_s,
+            seed=request.seed,
+            data=DESCRIPTIONS[request.fill],
+            mode=request.mode,
         )
-        environment = replace(environment, frameworks=self.frameworks.facts())
         rows = with_framework_doubts(rows, environment.frameworks)
         comparisons = compare(rows, self._faster_cpu())
         conclusions = (
@@ -491,11 +492,12 @@ def alternating(states: Sequence[CaseState]) -> list[CaseState]:
 
 def _described(gpu: BenchGpu, run_environment: RunEnvironment) -> BenchGpu:
     """Return a GPU with its PCI device id, memory kind and limits."""
+    card = run_environment.cards.get(gpu.uuid or "")
     known = replace(
         gpu,
-        pci_device_id=run_environment.pci_device_ids.get(gpu.uuid or ""),
+        pci_device_id=card and card.pci_device_id,
         integrated=run_environment.integrated.get(gpu.uuid or "", gpu.integrated),
-        virtualization=run_environment.virtualization.get(gpu.uuid or ""),
+        virtualization=card and card.virtualization,
     )
     return with_board(known)
 

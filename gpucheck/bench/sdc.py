@@ -34,7 +34,7 @@ from gpucheck.bench.case import CaseOrder
 from gpucheck.bench.kernels.matmul import Matmul, draw_inputs, missing_format, verify_product
 from gpucheck.bench.model import Corruption, Verified
 from gpucheck.bench.numerics import FORMATS, STORAGES, HostData, output_bytes
-from gpucheck.bench.plan import Group, Resources, fits, make_plan
+from gpucheck.bench.plan import Group, Plan, Resources, fits
 from gpucheck.bench.request_model import BenchMode, BenchRequest
 from gpucheck.drivers.gpu import BenchGpu, GpuArray, GpuDevice, GpuFunction, Product
 from gpucheck.drivers.host.blas import Blas
@@ -52,41 +52,16 @@ if TYPE_CHECKING:
 _MOST_BATCH, _MOST_BATCHES = 256, 100_000
 
 
-def stress_products(
-    gpus: Sequence[GpuDevice],
-    request: BenchRequest,
-    *,
-    with_cpu: bool,
-    clock: Clock,
-    cpu: CpuFacts,
-    blas: Blas,
-    holders: Mapping[str, str] = MappingProxyType({}),
-) -> tuple[StressProduct, ...]:
-    """Plan the product of each device; nothing is allocated yet.
-
-    `holders` names the holders of a GPU's memory, by UUID.
-
-    Raises:
-        WrongUseError: the size or seed is invalid, or the size does not fit into memory.
-        InconclusiveError: the host has no memory left.
-    """
-    products = [stress_product(None, request, clock=clock, cpu=cpu, blas=blas)] if with_cpu else []
-    for gpu in gpus:
-        held = holders.get(gpu.facts.uuid or "")
-        products.append(stress_product(gpu, request, clock=clock, cpu=cpu, blas=blas, held=held))
-    return tuple(products)
-
-
 def stress_product(
     gpu: GpuDevice | None,
     request: BenchRequest,
-    *,
     clock: Clock,
     cpu: CpuFacts,
     blas: Blas,
+    *,
     held: str | None = None,
 ) -> StressProduct:
-    """Plan the heaviest product on a GPU, or on the CPU for None.
+    """Plan the heaviest product on a GPU, or on the CPU for None; nothing is allocated yet.
 
     `held` names the holders of the GPU's memory, if known.
 
@@ -289,7 +264,7 @@ _MOST_OUTPUTS = 2048
 
 
 class _ProductKernel(Matmul):
-    """Product as `make_plan` sees it: one format, one size for every mode, no rows.
+    """Product as `Plan` sees it: one format, one size for every mode, no rows.
 
     `outputs` is the number of results that memory holds at once, besides the first.
     """
@@ -338,7 +313,7 @@ def plan_product(
         holders={} if gpu is None or held is None else {gpu.uuid or "": held},
     )
     product_request = BenchRequest(kernels=(product.id,), size=request.size, seed=request.seed)
-    plan = make_plan(product_request, {product.id: product}, resources)
+    plan = Plan(product_request, {product.id: product}, resources)
     (group,) = plan.groups
     # Who shares the memory may need more of it.
     outputs = _outputs_in(gpu, group, resources) if gpu is not None and held is None else 1

@@ -31,7 +31,7 @@ from gpucheck.bench.sdc import (
     StressProduct,
     corruption_sentence,
     repeat_on_each,
-    stress_products,
+    stress_product,
 )
 from gpucheck.drivers.cupy.device import open_gpus
 from gpucheck.drivers.cupy.errors import BUSY
@@ -186,15 +186,15 @@ class Session:
         products: Sequence[StressProduct] = ()
         if corruption_s:
             # Planned before measuring, so that a mistake costs no time.
-            products = stress_products(
-                self.gpus.devices,
-                self.request,
-                with_cpu=bool({"cpu", "all"} & set(self.request.devices)),
-                clock=monotonic_s,
-                cpu=cpu.facts(),
-                blas=blas,
-                holders=self.run_environment.holders,
-            )
+            processors = [None] if {"cpu", "all"} & set(self.request.devices) else []
+            holders = self.run_environment.holders
+            products = [
+                stress_product(
+                    *(gpu, self.request, monotonic_s, cpu.facts(), blas),
+                    held=None if gpu is None else holders.get(gpu.facts.uuid or ""),
+                )
+                for gpu in (*processors, *self.gpus.devices)
+            ]
         result = Bench(
             request=self.request,
             clock=monotonic_s,

@@ -46,9 +46,9 @@ def _dtypes(_: Any) -> Iterator[Offer]:
 
 
 def _boards(_: Any) -> Iterator[Offer]:
-    from gpucheck.bench.boards import load_table
+    from gpucheck.bench.boards import load_boards
 
-    return ((board.name, "") for board in load_table().boards)
+    return ((board.name, "") for board in load_boards())
 
 
 def _boards_or_every(ctx: Any) -> Iterator[Offer]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -42,14 +42,8 @@ LOOK_S = 0.1
 LOOK_AT_GPUS_S = 1.0
 
 
-class Places(NamedTuple):
-    """How many workers find a GPU here, how many were wanted, and the GPUs that they share out."""
-
-    number: int
-    wanted: int | None
-    gpus: Sequence[Candidate] = ()
-
-
+#: How many workers find a GPU here, how many were wanted, and the GPUs that they share out.
+Places = tuple[int, int | None, Sequence[Candidate]]
 PLACES = pytest.StashKey[Places]()
 
 
@@ -88,7 +82,7 @@ def limit_workers(config: pytest.Config) -> None:
     gpus = find_gpus(request)
     count = len(gpus) // request.count * request.share
     asked = wanted if isinstance(wanted, int) else None
-    config.stash[PLACES] = Places(count, asked, gpus)
+    config.stash[PLACES] = (count, asked, gpus)
     if count and asked is None:
         config.option.numprocesses = max(1, count_free(request, gpus))
     elif count and asked is not None:
@@ -117,7 +111,7 @@ class Controller:
     def __init__(self, config: pytest.Config, settings: Settings) -> None:
         self._config = config
         self._settings = settings
-        self._places = config.stash.get(PLACES, Places(0, None))
+        self._count, self._wanted, self._gpus = config.stash.get(PLACES, (0, None, ()))
         self._turn: Lock | None = None
         self._awaited = 0
         self._ready: dict[str, str] = {}
@@ -127,7 +121,7 @@ class Controller:
         return [f"gpucheck: {line}" for line in (self._fewer(), self._later()) if line]
 
     def _fewer(self) -> str | None:
-        count, wanted, _ = self._places
+        count, wanted = self._count, self._wanted
         if not count or wanted is None or wanted <= count:
             return None
         return (
@@ -137,7 +131,7 @@ class Controller:
 
     def _later(self) -> str | None:
         """Return why xdist, which waits for every worker, will begin late."""
-        count, wanted, gpus = self._places
+        count, wanted, gpus = self._count, self._wanted, self._gpus
         starting = count if wanted is None else min(count, wanted)
         now = count_free(self._settings.request, gpus)
         if now >= starting:
@@ -163,7 +157,7 @@ class Controller:
 
     def pytest_sessionstart(self) -> None:
         """Take the turn, and wait for the GPUs, before xdist starts the workers."""
-        if not self._places.number:
+        if not self._count:
             return
         try:
             store = open_claims(os.environ)
@@ -183,10 +177,10 @@ class Controller:
     def _wait_for_gpus(self, end_s: float) -> None:
         """Wait until each worker can have its GPUs; when time is up, start those that can."""
         request, specs = self._settings.request, self._config.option.tx
-        while count_free(request, self._places.gpus) < len(specs) and time.monotonic() < end_s:
+        while count_free(request, self._gpus) < len(specs) and time.monotonic() < end_s:
             time.sleep(min(LOOK_AT_GPUS_S, max(0.0, end_s - time.monotonic())))
             self._look_at_gpus()
-        free = count_free(request, self._places.gpus)
+        free = count_free(request, self._gpus)
         if free >= len(specs):
             return
         # The specification of each worker, from which xdist starts it afterwards.
@@ -201,8 +195,7 @@ class Controller:
             self._config.option.gpucheck_timeout = 0.0
 
     def _look_at_gpus(self) -> None:
-        gpus = find_gpus(self._settings.request)
-        self._places = self._places._replace(gpus=gpus or self._places.gpus)
+        self._gpus = find_gpus(self._settings.request) or self._gpus
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_setupnodes(self, specs: Sequence[object]) -> None:
@@ -235,13 +228,13 @@ class Controller:
     def _show(self) -> None:
         """Show which worker has which GPU, as the claims say."""
         terminal = self._config.pluginmanager.get_plugin("terminalreporter")
-        if terminal is None or not self._places.number:
+        if terminal is None or not self._count:
             return
         try:
             claims = list_claims(open_claims(os.environ)).claims
         except GpucheckError:
             return
-        indices = {gpu.uuid: gpu.index for gpu in self._places.gpus}
+        indices = {gpu.uuid: gpu.index for gpu in self._gpus}
         parts = []
         for worker, run in sorted(self._ready.items(), key=lambda item: (len(item[0]), item)):
             program = worker_name(worker, run)

@@ -334,7 +334,7 @@ def plan_limit(
         oldest_capability=_oldest_capability(gpus),
     )
     settings = [setting for module in MECHANISMS for setting in module.plan(inputs)]
-    variables = {key: value for planned in settings for key, value in planned.variables.items()}
+    variables = {key: value for _, added in settings for key, value in added.items()}
     if selected is not None:
         variables |= {
             "CUDA_VISIBLE_DEVICES": ",".join(selected),
@@ -347,7 +347,7 @@ def plan_limit(
             bytes=amount.size_bytes,
         ),
         gpus=limits,
-        mechanisms=tuple(setting.mechanism for setting in settings),
+        mechanisms=tuple(mechanism for mechanism, _ in settings),
         environment=variables,
         overhead=overhead,
         software=software,

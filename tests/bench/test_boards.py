@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpucheck.bench.boards import board_called, find_board, load_table
+from gpucheck.bench.boards import board_called, find_board, load_boards
 from gpucheck.report.errors import WrongUseError
 
 
@@ -18,7 +18,7 @@ def test_a_board_has_several_names(name: str) -> None:
 def test_every_name_leads_to_its_own_board() -> None:
     astray = [
         name
-        for board in load_table().boards
+        for board in load_boards()
         for name in (board.name, board.id, *board.product_names, *board.pci_device_ids)
         if board_called(name) is not board
     ]

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from gpucheck.bench import burn
-from gpucheck.bench.burn import BurnProgress, BurnRequest, burn_here, check_burn, run_burn
+from gpucheck.bench.burn import Burn, BurnProgress, BurnRequest, burn_here, check_burn
 from gpucheck.bench.burn_gates import conclude_burn
 from gpucheck.bench.model import BurnEnd, BurnResult, Corruption, GateClass, GateStatus
 from gpucheck.bench.request_model import BenchRequest
@@ -181,8 +181,8 @@ def burned(
     sensors = sensors or cool()
     sensors.clock = clock
     workers = worker_devices(devices, gpus(8))
-    told = {"holders": {}, "variables": {}, **more}
-    result = run_burn(request, workers, pool, sensors, clock, report_progress, **told)
+    told = (more.get("holders", {}), more.get("variables", {}))
+    result = Burn(request, pool, sensors, clock, report_progress, *told).run(workers)
     assert pool.events[-2:] == ["stop", "close"], "something may be left running"
     return result, pool
 
@@ -346,11 +346,9 @@ def test_one_that_does_not_end_is_waited_for_and_then_left() -> None:
     clock = FakeClock()
     pool = Deaf(clock, healthy)
     sensors = cool()
-    run_burn(
-        *(BurnRequest(product=BenchRequest(), seconds=10.0), worker_devices(["gpu:0"], gpus(1))),
-        *(pool, sensors, clock, lambda moment: None),
-        holders={},
-        variables={},
+    request = BurnRequest(product=BenchRequest(), seconds=10.0)
+    Burn(request, pool, sensors, clock, lambda moment: None, {}, {}).run(
+        worker_devices(["gpu:0"], gpus(1))
     )
 
     assert pool.events[-2:] == ["stop", "close"]

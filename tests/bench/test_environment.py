@@ -12,6 +12,7 @@ from gpucheck.bench.environment import (
     HostState,
     RunEnvironment,
     blas_text,
+    cards_by_uuid,
     environment_of,
     explain_slow_blas,
     gpu_notes,
@@ -22,7 +23,8 @@ from gpucheck.bench.environment import (
     variables_of,
 )
 from gpucheck.bench.model import BenchEnvironment, Roofline
-from gpucheck.bench.request_model import BenchRequest
+from gpucheck.bench.numerics import DESCRIPTIONS
+from gpucheck.bench.request_model import BenchMode, Fill
 from gpucheck.drivers.gpu import OpenedGpus
 from gpucheck.drivers.host.blas import BlasFacts
 from gpucheck.drivers.host.cpu import CpuLoad
@@ -202,7 +204,7 @@ def test_the_facts_about_gpus_before_cuda_opens_them() -> None:
 
     assert found == RunEnvironment(
         sensors=found.sensors,
-        pci_device_ids={uuids[0]: "233010de"},
+        cards=cards_by_uuid(readings),
         processes={uuids[0]: frozenset({7}), uuids[1]: frozenset()},
         near_cpus={uuids[0]: frozenset({0, 1})},
         far=frozenset({uuids[1]}),
@@ -229,8 +231,7 @@ def test_a_mig_instance_has_its_cards_place_and_only_its_own_processes() -> None
 
     found = run_environment_of(probes, reading_of(card), CudaReading(), {}, frozenset({0, 1, 4}))
 
-    assert found.pci_device_ids["MIG-1"] == "233010de"
-    assert found.virtualization["MIG-1"] == "pass-through"
+    assert found.cards["MIG-1"] is card
     assert found.near_cpus["MIG-1"] == {0, 1}
     assert found.processes["MIG-1"] == {7, 9}
     assert found.holders["MIG-2"] == "process 8 holds 1.0 GiB, process 9 holds 1.0 GiB"
@@ -255,12 +256,15 @@ def test_without_nvml_or_gpus_there_are_no_such_facts() -> None:
 
 
 def environment(opened: OpenedGpus, host: HostState, **changes: Any) -> BenchEnvironment:
-    values: dict[str, Any] = {"load_average_1m": 0.5, "duration_s": 3.0, "budget_s": 9.0}
+    values: dict[str, Any] = {
+        "load_average_1m": 0.5, "duration_s": 3.0, "budget_s": 9.0, "seed": 5, "rooflines": (),
+        "data": DESCRIPTIONS[Fill.NORMAL], "mode": BenchMode.DEFAULT, "gpus": (),
+        "other_load_percent": host.others_percent, "steal_percent": host.steal_percent,
+        "variables": {"CUPY_TF32": "1"},
+    }  # fmt: skip
     cpu = FakeCpu(cores=4)
-    return environment_of(
-        BenchRequest(seed=5), cpu, cpu.facts(), changes.pop("blas", FakeBlas()), opened, (),
-        changes.pop("rooflines", ()), {"CUPY_TF32": "1"}, host=host, **(values | changes),
-    )  # fmt: skip
+    blas = changes.pop("blas", FakeBlas())
+    return environment_of(cpu, cpu.facts(), blas, opened, **(values | changes))
 
 
 def product(threads: int | None, flops: float | None, device: str = "cpu") -> Roofline:

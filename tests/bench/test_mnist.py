@@ -48,22 +48,22 @@ def write_npz(path: Path, **changes: Any) -> Path:
 def test_idx_with_its_labels_and_its_test_files(tmp_path: Path, suffix: str) -> None:
     found = read_mnist(write_set(tmp_path, suffix=suffix))
 
-    assert np.array_equal(found.images, IMAGES)
-    assert np.array_equal(found.labels, LABELS)
-    assert len(found.test_images) == len(found.test_labels) == 4
+    assert np.array_equal(found[0], IMAGES)
+    assert np.array_equal(found[1], LABELS)
+    assert len(found[2]) == len(found[3]) == 4
 
 
 def test_idx_without_test_files_has_an_empty_test_part(tmp_path: Path) -> None:
     found = read_mnist(write_set(tmp_path, test=False))
 
-    assert len(found.test_images) == len(found.test_labels) == 0
+    assert len(found[2]) == len(found[3]) == 0
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz"])
 def test_the_folder_of_the_files_will_do(tmp_path: Path, suffix: str) -> None:
     write_set(tmp_path, suffix=suffix)
 
-    assert np.array_equal(read_mnist(tmp_path).images, IMAGES)
+    assert np.array_equal(read_mnist(tmp_path)[0], IMAGES)
 
 
 def test_names_with_a_dot_as_some_programs_unpack_them(tmp_path: Path) -> None:
@@ -73,9 +73,9 @@ def test_names_with_a_dot_as_some_programs_unpack_them(tmp_path: Path) -> None:
 
     found = read_mnist(tmp_path / "train-images.idx3-ubyte")
 
-    assert np.array_equal(found.labels, LABELS)
-    assert len(found.test_labels) == 4
-    assert np.array_equal(read_mnist(tmp_path).images, IMAGES)
+    assert np.array_equal(found[1], LABELS)
+    assert len(found[3]) == 4
+    assert np.array_equal(read_mnist(tmp_path)[0], IMAGES)
 
 
 def test_a_missing_file_beside_the_named_one_is_named(tmp_path: Path) -> None:
@@ -94,9 +94,9 @@ def test_a_folder_without_them_is_refused(tmp_path: Path) -> None:
 def test_npz(tmp_path: Path) -> None:
     found = read_mnist(write_npz(tmp_path / "mnist.npz", y_train=LABELS.astype(np.int64)))
 
-    assert np.array_equal(found.images, IMAGES)
-    assert found.labels.dtype == np.uint8
-    assert len(found.test_labels) == 2
+    assert np.array_equal(found[0], IMAGES)
+    assert found[1].dtype == np.uint8
+    assert len(found[3]) == 2
 
 
 def test_an_npz_with_the_second_version_of_numpy_s_head(tmp_path: Path) -> None:
@@ -109,8 +109,8 @@ def test_an_npz_with_the_second_version_of_numpy_s_head(tmp_path: Path) -> None:
 
     found = read_mnist(path)
 
-    assert np.array_equal(found.images, IMAGES)
-    assert np.array_equal(found.test_labels, LABELS[:2])
+    assert np.array_equal(found[0], IMAGES)
+    assert np.array_equal(found[3], LABELS[:2])
 
 
 @pytest.mark.parametrize(

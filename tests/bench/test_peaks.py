@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 import gpucheck
-from gpucheck.bench.boards import DTYPES, BoardPeaks, Peaks, load_table
+from gpucheck.bench.boards import DTYPES, BoardPeaks, Peaks, load_boards
 from gpucheck.bench.peaks import peaks_here, peaks_of_named, peaks_of_one
 from gpucheck.cli.output import wrap
 from gpucheck.data import read_table
@@ -163,9 +163,7 @@ def test_all_are_the_boards_of_the_table_each_with_the_dtype_or_why_not() -> Non
     answer = peaks_of_named(" All ", ("float16",))
 
     assert isinstance(answer.result, Peaks)
-    assert [board.name for board in answer.result.boards] == [
-        board.name for board in load_table().boards
-    ]
+    assert [board.name for board in answer.result.boards] == [board.name for board in load_boards()]
     assert all(
         {*board.compute, *board.unavailable} == {"float16"} for board in answer.result.boards
     )
@@ -212,7 +210,7 @@ def test_the_whole_table_is_a_document() -> None:
     answer = peaks_of_named("ALL")
 
     assert isinstance(answer.result, Peaks)
-    assert len(answer.result.boards) == len(load_table().boards)
+    assert len(answer.result.boards) == len(load_boards())
     assert all(set(board.compute) <= set(DTYPES) for board in answer.result.boards)
     rated = [len(row["tflops"]) for row in read_table("peaks")["row"]]
     assert [len(board.compute) for board in answer.result.boards] == rated

@@ -10,12 +10,12 @@ import pytest
 from gpucheck.bench.case import Kernel
 from gpucheck.bench.kernels import KERNELS
 from gpucheck.bench.plan import (
+    Plan,
     Resources,
     fits,
     grow_beyond_cache,
     lacking_memory,
     long_enough,
-    make_plan,
     select_devices,
 )
 from gpucheck.bench.request_model import BenchMode, BenchRequest
@@ -37,7 +37,7 @@ NO_GPU = Resources(host_bytes=2**40)
 
 
 def test_every_kernel_is_planned_when_none_is_named() -> None:
-    plan = make_plan(BenchRequest(), KERNELS, PLENTY)
+    plan = Plan(BenchRequest(), KERNELS, PLENTY)
 
     assert list(dict.fromkeys(group.kernel.id for group in plan.groups)) == list(KERNELS)
     assert not any(group.limit for group in plan.groups)
@@ -45,7 +45,7 @@ def test_every_kernel_is_planned_when_none_is_named() -> None:
 
 
 def test_a_kernel_named_twice_is_measured_once() -> None:
-    plan = make_plan(BenchRequest(kernels=("softmax", "softmax")), KERNELS, PLENTY)
+    plan = Plan(BenchRequest(kernels=("softmax", "softmax")), KERNELS, PLENTY)
 
     asked = [group.kernel.id for group in plan.groups if not group.limit]
     assert asked == ["softmax", "softmax"]
@@ -54,7 +54,7 @@ def test_a_kernel_named_twice_is_measured_once() -> None:
 
 @pytest.mark.parametrize("mode", BenchMode)
 def test_each_mode_has_sizes_and_its_promised_time(mode: BenchMode) -> None:
-    plan = make_plan(BenchRequest(mode=mode), KERNELS, PLENTY)
+    plan = Plan(BenchRequest(mode=mode), KERNELS, PLENTY)
 
     promised_s = {BenchMode.QUICK: 10, BenchMode.DEFAULT: 60, BenchMode.FULL: 600}
     assert 0 < plan.budget_s < promised_s[mode]
@@ -62,7 +62,7 @@ def test_each_mode_has_sizes_and_its_promised_time(mode: BenchMode) -> None:
 
 
 def test_an_explicit_size_and_budget_are_taken() -> None:
-    plan = make_plan(BenchRequest(kernels=("matmul",), size=64, budget_s=2.5), KERNELS, PLENTY)
+    plan = Plan(BenchRequest(kernels=("matmul",), size=64, budget_s=2.5), KERNELS, PLENTY)
 
     assert {group.shape for group in plan.groups if not group.limit} == {(64, 64, 64)}
     assert plan.budget_s == 2.5
@@ -95,14 +95,14 @@ def test_wrong_use_is_refused_before_anything_is_measured(
     request_: BenchRequest, code: str
 ) -> None:
     with pytest.raises(WrongUseError) as caught:
-        make_plan(request_, KERNELS, PLENTY)
+        Plan(request_, KERNELS, PLENTY)
 
     assert caught.value.code == code
     assert caught.value.remedy
 
 
 def test_the_temperature_does_not_matter_to_matmul() -> None:
-    assert make_plan(BenchRequest(kernels=("matmul",), temperature=0.0), KERNELS, PLENTY).groups
+    assert Plan(BenchRequest(kernels=("matmul",), temperature=0.0), KERNELS, PLENTY).groups
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_one_copy_takes_long_compared_with_its_launch(
     machine = replace(PLENTY, gpus=(with_board(gpu),))
     kernels = ("copy", "triad", "softmax", "transfer")
 
-    plan = make_plan(BenchRequest(mode=mode, kernels=kernels), KERNELS, machine)
+    plan = Plan(BenchRequest(mode=mode, kernels=kernels), KERNELS, machine)
 
     shapes = {group.kernel.id: group.shape for group in plan.groups if group.dtype == "float32"}
     assert shapes["copy"] == (edge, edge)
@@ -143,7 +143,7 @@ def test_one_copy_takes_long_compared_with_its_launch(
     ids=["host", "gpu"],
 )
 def test_a_size_of_ours_is_reduced_with_a_statement(memory: Resources) -> None:
-    plan = make_plan(BenchRequest(kernels=("matmul",), dtypes=("fp32",)), KERNELS, memory)
+    plan = Plan(BenchRequest(kernels=("matmul",), dtypes=("fp32",)), KERNELS, memory)
 
     (edge,) = {group.shape[0] for group in plan.groups if not group.limit}
     assert edge < 2048
@@ -156,30 +156,30 @@ def test_a_size_of_ours_is_reduced_with_a_statement(memory: Resources) -> None:
 def test_an_explicit_size_is_refused_with_the_largest_that_fits() -> None:
     memory = Resources(host_bytes=100 * 2**20)
     with pytest.raises(WrongUseError) as caught:
-        make_plan(BenchRequest(kernels=("softmax",), size=100_000), KERNELS, memory)
+        Plan(BenchRequest(kernels=("softmax",), size=100_000), KERNELS, memory)
     largest = int(caught.value.remedy[0].rstrip(".").split()[-1])
 
-    make_plan(BenchRequest(kernels=("softmax",), size=largest), KERNELS, memory)
+    Plan(BenchRequest(kernels=("softmax",), size=largest), KERNELS, memory)
     with pytest.raises(WrongUseError, match="does not fit"):
-        make_plan(BenchRequest(kernels=("softmax",), size=largest + 1), KERNELS, memory)
+        Plan(BenchRequest(kernels=("softmax",), size=largest + 1), KERNELS, memory)
 
 
 def test_no_memory_at_all_is_refused_and_not_reduced_to_nothing() -> None:
     memory = Resources(host_bytes=0)
 
     with pytest.raises(InconclusiveError, match="hardly any memory is free"):
-        make_plan(BenchRequest(), KERNELS, memory)
+        Plan(BenchRequest(), KERNELS, memory)
 
 
 def test_gpu_kernels_are_left_out_with_a_note_where_there_is_no_gpu() -> None:
-    plan = make_plan(BenchRequest(), KERNELS, NO_GPU)
+    plan = Plan(BenchRequest(), KERNELS, NO_GPU)
 
     assert {"transfer", "launch", "p2p"}.isdisjoint(group.kernel.id for group in plan.groups)
     assert plan.notes == ("transfer and launch need a GPU; p2p needs 2 GPUs: not measured",)
 
 
 def test_one_gpu_is_not_enough_for_copies_between_two() -> None:
-    plan = make_plan(BenchRequest(), KERNELS, Resources(gpus=CARDS[:1]))
+    plan = Plan(BenchRequest(), KERNELS, Resources(gpus=CARDS[:1]))
 
     assert plan.notes == ("p2p needs 2 GPUs: not measured",)
 
@@ -195,13 +195,13 @@ def test_kernels_that_cannot_run_are_missing_and_never_replaced(
     request_: BenchRequest, code: str
 ) -> None:
     with pytest.raises(MissingError) as caught:
-        make_plan(request_, KERNELS, NO_GPU)
+        Plan(request_, KERNELS, NO_GPU)
 
     assert caught.value.code == code
 
 
 def test_a_format_without_a_blas_is_measured_on_the_gpu_alone_with_a_note() -> None:
-    plan = make_plan(BenchRequest(kernels=("matmul",), dtypes=("half",)), KERNELS, PLENTY)
+    plan = Plan(BenchRequest(kernels=("matmul",), dtypes=("half",)), KERNELS, PLENTY)
     group = plan.groups[0]
 
     assert group.dtype == "float16"
@@ -212,13 +212,13 @@ def test_a_format_without_a_blas_is_measured_on_the_gpu_alone_with_a_note() -> N
 
 def test_names_of_formats_are_understood_in_any_way_that_people_write_them() -> None:
     request = BenchRequest(kernels=("matmul",), dtypes=("FP64", "double", "float64"))
-    plan = make_plan(request, KERNELS, PLENTY)
+    plan = Plan(request, KERNELS, PLENTY)
 
     assert [group.dtype for group in plan.groups if not group.limit] == ["float64"]
 
 
 def test_the_limits_are_measured_briefly_even_if_not_requested() -> None:
-    plan = make_plan(BenchRequest(kernels=("softmax",), mode=BenchMode.FULL), KERNELS, PLENTY)
+    plan = Plan(BenchRequest(kernels=("softmax",), mode=BenchMode.FULL), KERNELS, PLENTY)
     limits = {group.kernel.id: group for group in plan.groups if group.limit}
 
     assert set(limits) == {"copy", "matmul"}
@@ -232,7 +232,7 @@ def test_a_gpu_whose_memory_is_taken_is_left_out_and_the_others_keep_their_size(
     holders = {full.uuid or "": "process 7 (py) holds 9 GiB"}
     machine = Resources(with_cpu=False, gpus=(full, CARDS[1]), holders=holders)
 
-    plan = make_plan(BenchRequest(kernels=("copy",)), KERNELS, machine)
+    plan = Plan(BenchRequest(kernels=("copy",)), KERNELS, machine)
 
     (group,) = plan.groups
     assert (group.gpus, set(group.taken)) == ({1}, {0})
@@ -246,7 +246,7 @@ def test_a_gpu_whose_memory_is_taken_is_left_out_and_the_others_keep_their_size(
 def test_nothing_but_full_gpus_is_a_plan_of_rows_that_say_so() -> None:
     machine = Resources(with_cpu=False, gpus=(card(0, free=0),))
 
-    plan = make_plan(BenchRequest(kernels=("copy",), size=64), KERNELS, machine)
+    plan = Plan(BenchRequest(kernels=("copy",), size=64), KERNELS, machine)
 
     (group,) = plan.groups
     assert (group.gpus, set(group.taken), group.with_cpu) == (frozenset(), {0}, False)
@@ -259,7 +259,7 @@ def test_a_size_that_does_not_fit_names_who_is_in_the_way() -> None:
     )
 
     with pytest.raises(WrongUseError) as caught:
-        make_plan(BenchRequest(kernels=("copy",), size=10**5), KERNELS, machine)
+        Plan(BenchRequest(kernels=("copy",), size=10**5), KERNELS, machine)
 
     assert not caught.value.remedy[0].endswith(" 0.")
     assert caught.value.remedy[1] == "gpu:0: process 7 holds 9 GiB."
@@ -269,14 +269,14 @@ def test_tf32_is_not_measured_where_the_environment_replaces_it() -> None:
     machine = Resources(gpus=CARDS, variables={"NVIDIA_TF32_OVERRIDE": "0"})
     request = BenchRequest(kernels=("matmul",), dtypes=("tf32", "float32"))
 
-    plan = make_plan(request, KERNELS, machine)
+    plan = Plan(request, KERNELS, machine)
 
     assert [group.dtype for group in plan.groups if not group.limit] == ["float32"]
     assert any("NVIDIA_TF32_OVERRIDE=0" in note for note in plan.notes)
 
 
 def test_a_small_copy_is_no_limit_and_a_large_one_is_measured_too() -> None:
-    plan = make_plan(BenchRequest(kernels=("copy",), size=512), KERNELS, PLENTY)
+    plan = Plan(BenchRequest(kernels=("copy",), size=512), KERNELS, PLENTY)
 
     (limit,) = [group for group in plan.groups if group.limit and group.kernel.id == "copy"]
     assert limit.shape == (4096, 4096)
@@ -300,7 +300,7 @@ def test_what_may_stay_in_the_cache_has_a_copy_of_as_many_bytes(
 ) -> None:
     machine = Resources(host_bytes=2**40, cache_bytes=cache_mib * 2**20)
 
-    plan = make_plan(BenchRequest(kernels=(kernel,), size=size), KERNELS, machine)
+    plan = Plan(BenchRequest(kernels=(kernel,), size=size), KERNELS, machine)
 
     limits = [group for group in plan.groups if group.limit and group.kernel.id == "copy"]
     assert [group.shape for group in limits] == [(edge, edge) for edge in copies]
@@ -310,7 +310,7 @@ def test_what_may_stay_in_the_cache_has_a_copy_of_as_many_bytes(
 def test_the_processors_limit_is_a_copy_beyond_its_cache() -> None:
     machine = Resources(gpus=CARDS, cache_bytes=100 * 2**20)
 
-    plan = make_plan(BenchRequest(kernels=("copy",)), KERNELS, machine)
+    plan = Plan(BenchRequest(kernels=("copy",)), KERNELS, machine)
 
     (limit,) = [group for group in plan.groups if group.limit and group.kernel.id == "copy"]
     assert limit.shape == (8192, 8192)
@@ -319,7 +319,7 @@ def test_the_processors_limit_is_a_copy_beyond_its_cache() -> None:
 
 @pytest.mark.parametrize(("size", "expected"), [(64, [1024]), (1024, []), (2048, [])])
 def test_a_small_product_is_not_the_limit_of_the_processor(size: int, expected: list[int]) -> None:
-    plan = make_plan(BenchRequest(kernels=("matmul",), size=size), KERNELS, Resources())
+    plan = Plan(BenchRequest(kernels=("matmul",), size=size), KERNELS, Resources())
 
     limits = [group for group in plan.groups if group.limit and group.kernel.id == "matmul"]
 
@@ -329,7 +329,7 @@ def test_a_small_product_is_not_the_limit_of_the_processor(size: int, expected: 
 
 def test_limits_that_do_not_fit_are_left_out() -> None:
     machine = Resources(host_bytes=2**20)
-    plan = make_plan(BenchRequest(kernels=("softmax",), size=8), KERNELS, machine)
+    plan = Plan(BenchRequest(kernels=("softmax",), size=8), KERNELS, machine)
 
     assert all(min(group.shape) < 1024 for group in plan.groups if group.limit)
 
@@ -359,7 +359,7 @@ def test_memory_that_a_gpu_shares_is_counted_once_and_never_filled(
     )
     assert taken <= spare_bytes(available)
     with pytest.raises(WrongUseError):
-        make_plan(BenchRequest(kernels=("copy",), size=2 * largest), KERNELS, machine)
+        Plan(BenchRequest(kernels=("copy",), size=2 * largest), KERNELS, machine)
 
 
 @pytest.mark.parametrize("available", [None, 8 * GIB])
@@ -369,7 +369,7 @@ def test_without_memory_to_spare_a_gpu_that_shares_it_is_not_measured(
     shared = replace(card(0), integrated=True)
 
     with pytest.raises(InconclusiveError) as caught:
-        make_plan(
+        Plan(
             BenchRequest(kernels=("matmul",)),
             KERNELS,
             Resources(gpus=(shared,), host_bytes=available),
@@ -395,7 +395,7 @@ def test_the_processor_is_there_whatever_the_gpus_are() -> None:
 def test_the_processor_is_left_to_frameworks_that_compute_on_it(name: str, measured: bool) -> None:
     request = BenchRequest(kernels=("matmul",), frameworks=(name,))
 
-    plan = make_plan(request, KERNELS, replace(NO_GPU, frameworks=(name,)))
+    plan = Plan(request, KERNELS, replace(NO_GPU, frameworks=(name,)))
 
     assert {group.frameworks_on_cpu for group in plan.groups if not group.limit} == {measured}
 
@@ -404,7 +404,7 @@ def test_a_format_that_no_framework_has_on_the_processor_measures_nothing() -> N
     request = BenchRequest(kernels=("matmul",), dtypes=("bfloat16",), frameworks=("numpy",))
 
     with pytest.raises(MissingError, match="NumPy multiplies bfloat16 without BLAS"):
-        make_plan(request, KERNELS, replace(NO_GPU, frameworks=("numpy",)))
+        Plan(request, KERNELS, replace(NO_GPU, frameworks=("numpy",)))
 
 
 def test_a_gpu_that_frameworks_alone_can_use_is_chosen_like_others() -> None:
@@ -524,7 +524,7 @@ def test_every_plan_and_refusal_is_as_recorded() -> None:
     for name, (request, machine) in PLANS.items():
         lines.append(f"## {name}")
         try:
-            plan = make_plan(request, KERNELS, machine)
+            plan = Plan(request, KERNELS, machine)
         except GpucheckError as error:
             lines += [f"{type(error).__name__} {error.code}: {error.message}", *error.remedy]
             continue

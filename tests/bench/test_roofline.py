@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpucheck.bench.boards import BoardPeaks, load_table
+from gpucheck.bench.boards import BoardPeaks, load_boards
 from gpucheck.bench.doubt_table import find_wording
 from gpucheck.bench.kernels.matmul import Matmul
 from gpucheck.bench.model import Doubt, DtypeSpec, Fact, Measurement, Scope, Throughput, Verified
@@ -31,12 +31,12 @@ from gpucheck.drivers.gpu import BenchGpu, Board
 from tests.fakes.bench import FLOAT32, RIGHT, WRONG, FakeClock, FakeGpu
 from tests.report.formats.recorded import in_lines, recorded
 
-TABLE = load_table()
+BOARDS, TABLE = load_boards(), read_table("peaks")
 #: Kind of board whose rates a board has, by its id.
 KINDS = {row["id"]: row["rates"] for row in read_table("peaks")["row"]}
 GPU = FakeGpu(FakeClock()).facts
 #: As many SMs as any board of the table has.
-_MANY = max(board.sm_count for board in TABLE.boards)
+_MANY = max(board.sm_count for board in BOARDS)
 
 
 def assert_as_documented(value: float, computed: float, formula_percent: float | None) -> None:
@@ -49,10 +49,10 @@ def assert_as_documented(value: float, computed: float, formula_percent: float |
         assert abs(formula_percent) >= 0.95
 
 
-@pytest.mark.parametrize("board", TABLE.boards, ids=lambda board: board.name)
+@pytest.mark.parametrize("board", BOARDS, ids=lambda board: board.name)
 def test_every_cell_agrees_with_the_formula_or_gives_its_deviation(board: BoardPeaks) -> None:
     for key, peak in board.compute.items():
-        rate = TABLE.rates[KINDS[board.id]][key]
+        rate = TABLE["rates"][KINDS[board.id]][key]
         clock_mhz = board.clock_tensor_mhz if key in TENSOR_FORMATS else board.clock_sm_mhz
         by_formula = flops_by_formula(board.sm_count, clock_mhz, rate)
         assert_as_documented(peak.flops_per_s, by_formula, peak.formula_percent)
@@ -65,20 +65,20 @@ def test_every_cell_agrees_with_the_formula_or_gives_its_deviation(board: BoardP
 
 
 def test_every_cell_has_a_source_and_every_board_its_own_ids() -> None:
-    peaks = [peak for board in TABLE.boards for peak in (board.memory, *board.compute.values())]
-    ids = [device for board in TABLE.boards for device in board.pci_device_ids]
+    peaks = [peak for board in BOARDS for peak in (board.memory, *board.compute.values())]
+    ids = [device for board in BOARDS for device in board.pci_device_ids]
 
     assert {peak.source for peak in peaks} == {
         *("datasheet", "whitepaper", "formula", "secondary"),
     }
-    assert all(peak.flops_per_s > 0 for board in TABLE.boards for peak in board.compute.values())
-    assert all(board.memory.bytes_per_s > 0 for board in TABLE.boards)
+    assert all(peak.flops_per_s > 0 for board in BOARDS for peak in board.compute.values())
+    assert all(board.memory.bytes_per_s > 0 for board in BOARDS)
     assert len(ids) == len(set(ids))
     assert all(len(device) == 4 and int(device, 16) for device in ids)
 
 
 def test_every_clock_has_a_source() -> None:
-    for board in TABLE.boards:
+    for board in BOARDS:
         assert board.clock_sources.keys() == {"sm", "tensor", "memory"}, board.name
         assert set(board.clock_sources.values()) <= {
             *("driver", "published", "secondary", "derived", "assumed"),
@@ -86,7 +86,7 @@ def test_every_clock_has_a_source() -> None:
 
 
 def test_tensor_peaks_are_dense_and_use_the_lower_clock() -> None:
-    h100 = next(board for board in TABLE.boards if board.name == "H100 SXM")
+    h100 = next(board for board in BOARDS if board.name == "H100 SXM")
 
     assert h100.compute["bfloat16"].flops_per_s == 989.4e12
     assert h100.clock_tensor_mhz < h100.clock_sm_mhz
@@ -222,7 +222,7 @@ def test_an_unknown_board_gets_a_range_where_the_capability_does_not_decide(
     assert board is not None
     low, high = board.flops_per_s["bfloat16"], board.high_flops_per_s["bfloat16"]
     assert (low < high) is wide
-    assert high == 100 * 2e9 * TABLE.rates[capability]["bfloat16"]
+    assert high == 100 * 2e9 * TABLE["rates"][capability]["bfloat16"]
     assert board.bytes_per_s == 640e9
 
 
@@ -262,7 +262,7 @@ def test_a_mig_instance_has_the_peaks_of_its_sms_and_none_of_its_memory() -> Non
 
     assert gpu.board is not None
     assert gpu.board.bytes_per_s is None
-    assert gpu.board.flops_per_s["float32"] == 16 * 1e9 * TABLE.rates["9.0"]["float32"]
+    assert gpu.board.flops_per_s["float32"] == 16 * 1e9 * TABLE["rates"]["9.0"]["float32"]
     reason = "a MIG instance has a share of the memory"
     assert gpu.unavailable == {"board.bytes_per_s": reason}
     copy = with_percentages(GPU_COPY, [], [gpu])
@@ -300,16 +300,16 @@ def test_cuda_cores_do_every_format_as_float32_and_int8_by_their_integer_units(
     gpu = replace(GPU, compute_capability=capability, clock_sm_max_mhz=1000.0)
     gpu = with_board(gpu)
 
-    single = gpu.sm_count * 1e9 * TABLE.rates[capability]["float32"]
+    single = gpu.sm_count * 1e9 * TABLE["rates"][capability]["float32"]
     assert flops_of_cuda_cores(gpu, name) == ratio * single
 
 
 def test_every_kind_of_board_has_its_rate_of_int8_on_cuda_cores() -> None:
-    kinds = {rates.partition("-")[0] for rates in TABLE.rates}
+    kinds = {rates.partition("-")[0] for rates in TABLE["rates"]}
 
-    assert TABLE.int8_on_cuda_cores.keys() == kinds
+    assert TABLE["int8_on_cuda_cores"].keys() == kinds
     # Volta has no other way, and so its peak is that of the CUDA cores.
-    assert TABLE.rates["7.0"]["int8"] == 4 * TABLE.rates["7.0"]["float32"]
+    assert TABLE["rates"]["7.0"]["int8"] == 4 * TABLE["rates"]["7.0"]["float32"]
 
 
 def test_nothing_is_known_of_the_cuda_cores_of_an_unknown_board() -> None:
@@ -321,7 +321,7 @@ def test_nothing_is_known_of_the_cuda_cores_of_an_unknown_board() -> None:
 def test_the_formats_of_the_table_are_those_that_are_measured() -> None:
     measured = set(FORMATS) | {"float64_tensor"}
 
-    assert all(set(board.compute) <= measured for board in TABLE.boards)
+    assert all(set(board.compute) <= measured for board in BOARDS)
 
 
 BOARD = Board(
@@ -669,7 +669,7 @@ FACTS = FakeGpu(FakeClock()).facts
 
 
 def gpu_of(name: str) -> BenchGpu:
-    entry = next(entry for entry in load_table().boards if entry.name == name)
+    entry = next(entry for entry in load_boards() if entry.name == name)
     capability = entry.compute_capability
     return replace(FACTS, compute_capability=capability, board=board_from(entry))
 
@@ -741,7 +741,7 @@ def test_small_products_are_slow_without_a_doubt(dtype: str, edge: int) -> None:
 
 
 @given(
-    name=st.sampled_from([entry.name for entry in load_table().boards]),
+    name=st.sampled_from([entry.name for entry in load_boards()]),
     dtype=st.sampled_from(sorted(TENSOR_FORMATS)),
     edge=st.integers(8, 1024).map(lambda sixteenths: 16 * sixteenths),
 )
@@ -947,14 +947,14 @@ def test_limits_percentages_and_doubts_are_as_recorded() -> None:
 
 def test_the_limits_of_boards_and_of_every_capability_are_as_recorded() -> None:
     lines = []
-    for entry in TABLE.boards:
+    for entry in BOARDS:
         if entry.name not in ("V100 SXM2", "T4", "A10G", "H100 SXM"):
             continue
         board = board_from(entry)
         flops = {key: f"{value / 1e12:.6g}" for key, value in board.flops_per_s.items()}
         memory = f"{(board.bytes_per_s or 0) / 1e9:.6g} GB/s"
         lines.append(f"{board.name}: {flops} {memory} {sorted(board.uncertainty)}")
-    for kind in sorted({kind.partition("-")[0] for kind in TABLE.rates}):
+    for kind in sorted({kind.partition("-")[0] for kind in TABLE["rates"]}):
         gpu = replace(
             GPU, pci_device_id="ffff10de", compute_capability=kind, sm_count=100,
             clock_sm_max_mhz=1000.0, clock_memory_max_mhz=1000.0, memory_bus_bits=256,

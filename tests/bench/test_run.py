@@ -28,6 +28,7 @@ from gpucheck.drivers.gpu import GpuDevice, OpenedGpus
 from gpucheck.drivers.host.blas import Blas
 from gpucheck.drivers.host.cpu import CpuLoad, LinuxCpu
 from gpucheck.drivers.nvml.sensors import Sample, SensorBatch
+from gpucheck.drivers.readings import GpuReading
 from gpucheck.report.errors import InconclusiveError, MissingError, WrongUseError
 from tests.fakes.bench import (
     FakeBlas,
@@ -682,7 +683,7 @@ def test_sensors_become_telemetry_doubts_and_energy() -> None:
     sensors = ScriptedSensors(facts, read, joules=itertools.count(100.0, 100.0))
     found = RunEnvironment(
         sensors=sensors,
-        pci_device_ids={"GPU-00000000": "233010de"},
+        cards={"GPU-00000000": GpuReading(index=0, pci_device_id="233010de")},
         processes={"GPU-00000000": frozenset({4242})},
         claims={"GPU-00000000": "alice"},
     )

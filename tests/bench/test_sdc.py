@@ -25,7 +25,6 @@ from gpucheck.bench.sdc import (
     product_bytes,
     repeat_on_each,
     stress_product,
-    stress_products,
 )
 from gpucheck.drivers.gpu import BenchGpu
 from gpucheck.report.errors import InconclusiveError, WrongUseError
@@ -94,9 +93,7 @@ class BitGpu(FakeGpu):
 
 
 def product(gpu: BitGpu | None, clock: FakeClock, size: int = EDGE) -> StressProduct:
-    return stress_product(
-        gpu, BenchRequest(size=size), clock=clock, cpu=FakeCpu().facts(), blas=FakeBlas()
-    )
+    return stress_product(gpu, BenchRequest(size=size), clock, FakeCpu().facts(), FakeBlas())
 
 
 def burned(gpu: BitGpu, clock: FakeClock, seconds: float = 0.01) -> Corruption:
@@ -349,16 +346,12 @@ def test_a_product_that_numpy_leaves_out_does_not_pass_as_the_last_one(
     assert made.differences().count == EDGE * EDGE
 
 
-def products(*gpus: BitGpu, with_cpu: bool = False, **more: Any) -> tuple[StressProduct, ...]:
-    return stress_products(
-        gpus,
-        BenchRequest(size=EDGE),
-        with_cpu=with_cpu,
-        clock=FakeClock(),
-        cpu=FakeCpu().facts(),
-        blas=FakeBlas(),
-        **more,
-    )
+def products(*gpus: BitGpu, with_cpu: bool = False, **more: Any) -> list[StressProduct]:
+    clock, blas, request = FakeClock(), FakeBlas(), BenchRequest(size=EDGE)
+    return [
+        stress_product(gpu, request, clock, FakeCpu().facts(), blas, **more)
+        for gpu in (*[None] * with_cpu, *gpus)
+    ]
 
 
 def test_the_processor_is_checked_by_the_same_rule() -> None:
@@ -373,9 +366,9 @@ def test_the_processor_is_checked_by_the_same_rule() -> None:
 def test_a_full_gpu_is_not_repeated_on_and_says_who_fills_it() -> None:
     full = BitGpu(FakeClock(), memory_free_bytes=0)
     other = BitGpu(FakeClock(), cuda_index=1)
-    holders = {full.facts.uuid or "": "process 7 (py) holds 9.0 GiB"}
+    held = products(full, held="process 7 (py) holds 9.0 GiB")
 
-    (first, second), _ = repeat_on_each(products(full, other, holders=holders), 0.0)
+    (first, second), _ = repeat_on_each([*held, *products(other)], 0.0)
 
     assert first.failure is not None
     assert first.failure.code == "gpu-memory-taken"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 
-from gpucheck.bench.boards import load_table
+from gpucheck.bench.boards import load_boards
 from gpucheck.bench.ci.gates import judge, settled
 from gpucheck.bench.ci.limits import expected_of, scale_of
 from gpucheck.bench.ci.model import ProcessRun
@@ -42,7 +42,7 @@ def _profile() -> Profile:
 
 @cache
 def _board() -> Board:
-    return board_from(next(one for one in load_table().boards if one.name == "H100 SXM"))
+    return board_from(next(one for one in load_boards() if one.name == "H100 SXM"))
 
 
 @cache

@@ -12,7 +12,7 @@ import pytest
 
 from gpucheck.integrations import pytest_workers as module
 from gpucheck.integrations.pytest_gpus import Settings, worker_name
-from gpucheck.integrations.pytest_workers import PLACES, Controller, Places, limit_workers
+from gpucheck.integrations.pytest_workers import PLACES, Controller, limit_workers
 from gpucheck.place.claim_store import ClaimStore, Slot, Target
 from gpucheck.place.model import Candidate, Holder
 from gpucheck.place.selection import SelectionRequest
@@ -125,7 +125,7 @@ def a_controller(
     number: int = 2, wanted: int | None = 4, gpus: Sequence[Candidate] = GPUS, **options: Any
 ) -> tuple[Controller, list[str]]:
     config = a_config(tx=["popen"] * min(number, wanted or number), gpucheck_timeout=9.0)
-    config.stash[PLACES] = Places(number, wanted, gpus)
+    config.stash[PLACES] = (number, wanted, gpus)
     return Controller(config, settings(**options)), config.terminal.lines
 
 

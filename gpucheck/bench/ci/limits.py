@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from operator import attrgetter
 from types import MappingProxyType
 
-from gpucheck.bench.boards import load_table
+from gpucheck.bench.boards import load_boards
 from gpucheck.bench.ci.decision import limit_of
 from gpucheck.bench.ci.profile_model import Check, Limit, Match, Metric, Profile, Target
 from gpucheck.bench.kernels import KERNELS, kernels_with
@@ -81,7 +81,7 @@ def known_boards(match: Match) -> tuple[Board, ...]:
     """Return the known boards that a profile is for; all of them if it names none."""
     return tuple(
         board_from(entry)
-        for entry in load_table().boards
+        for entry in load_boards()
         if (not match.pci_device_ids or set(entry.pci_device_ids) & set(match.pci_device_ids))
         and (not match.names or any(fits_name(name, match.names) for name in entry.product_names))
     )

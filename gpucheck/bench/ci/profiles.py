@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from gpucheck.bench.boards import load_table
+from gpucheck.bench.boards import load_boards
 from gpucheck.bench.ci.limits import (
     OTHER,
     base_unit,
@@ -524,7 +524,7 @@ def _lint_share(check: Check, note: _Note) -> None:
         message = f"there is no peak to take a share of: {_why_no_peak(check)}"
         note("percent_of_peak", "no-peak", message, "write a value, or baseline = true")
         return
-    known = [board.name for board in load_table().boards]
+    known = [board.name for board in load_boards()]
     for name in shares:
         if name not in (*known, OTHER):
             message = f"there is no known board {name!a}"

@@ -41,18 +41,17 @@ def cgroup_mechanism() -> Mechanism:
 
 def _unlimited(framework: str, reason: str, *, installed: bool | None = None) -> Setting:
     """Return what no setting and no line of code limits."""
-    return Setting(
-        mechanism=Mechanism(
-            framework=framework,
-            mechanism="none",
-            setting=None,
-            strength=Strength.NONE,
-            applies=False,
-            reason=reason,
-            by=Way.NOBODY,
-            installed=installed,
-        )
+    mechanism = Mechanism(
+        framework=framework,
+        mechanism="none",
+        setting=None,
+        strength=Strength.NONE,
+        applies=False,
+        reason=reason,
+        by=Way.NOBODY,
+        installed=installed,
     )
+    return mechanism, {}
 
 
 def _mps(inputs: PlanInput) -> Setting:
@@ -78,9 +77,7 @@ def _mps(inputs: PlanInput) -> Setting:
         by=Way.DRIVER,
         inherited=inputs.environment.get(MPS_LIMIT),
     )
-    return Setting(
-        mechanism=mechanism, variables={MPS_LIMIT: value} if wanted and value is not None else {}
-    )
+    return mechanism, {MPS_LIMIT: value} if wanted and value is not None else {}
 
 
 def _mps_value(inputs: PlanInput) -> tuple[str | None, str | None]:
@@ -128,14 +125,13 @@ def _mig(inputs: PlanInput) -> Setting:
         reason = (
             "the hardware refuses only what exceeds the instance; below that, the frameworks refuse"
         )
-    return Setting(
-        mechanism=Mechanism(
-            framework="any program",
-            mechanism="MIG instance",
-            setting=None,
-            strength=Strength.HARD,
-            applies=exact,
-            reason=reason,
-            by=Way.HARDWARE,
-        )
+    mechanism = Mechanism(
+        framework="any program",
+        mechanism="MIG instance",
+        setting=None,
+        strength=Strength.HARD,
+        applies=exact,
+        reason=reason,
+        by=Way.HARDWARE,
     )
+    return mechanism, {}

@@ -37,7 +37,7 @@ _VERSION = re.compile(r"([0-9]{1,4})\.([0-9]{1,4})")
 def plan(inputs: PlanInput) -> tuple[Setting, Setting]:
     """Return the mechanism by environment and the one by code."""
     first = _environment_setting(inputs)
-    return first, _code_setting(inputs, needed=not first.mechanism.applies)
+    return first, _code_setting(inputs, needed=not first[0].applies)
 
 
 def _environment_setting(inputs: PlanInput) -> Setting:
@@ -99,15 +99,15 @@ def _code_setting(inputs: PlanInput, *, needed: bool) -> Setting:
         loop = "for device in range(torch.cuda.device_count())"
         line = f"{loop}: torch.cuda.set_per_process_memory_fraction({value}, device)"
         reason = "at the first use of a GPU, with a context on each visible one"
-    setting = code_setting(
+    mechanism, _ = code_setting(
         inputs, "torch", "set_per_process_memory_fraction", line, reason, framework="pytorch"
     )
-    if needed or not setting.mechanism.applies:
-        return setting
+    if needed or not mechanism.applies:
+        return mechanism, {}
     spared = (
         "the environment already does it; the hook covers a program that changes the environment"
     )
-    return Setting(mechanism=dataclasses.replace(setting.mechanism, applies=False, reason=spared))
+    return dataclasses.replace(mechanism, applies=False, reason=spared), {}
 
 
 def _fraction_text(inputs: PlanInput) -> str | None:

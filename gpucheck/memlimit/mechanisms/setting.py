@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fractions import Fraction
 
 from gpucheck.drivers.python.frameworks import Software
@@ -83,12 +83,8 @@ class PlanInput:
         return f"{shown(interpreter)} has no {module}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
-    """Mechanism, and the variables that it adds to the environment."""
-
-    mechanism: Mechanism
-    variables: Mapping[str, str] = field(default_factory=dict)
+#: Mechanism, and the variables that it adds to the environment.
+Setting = tuple[Mechanism, Mapping[str, str]]
 
 
 def variable_setting(
@@ -116,7 +112,7 @@ def variable_setting(
         installed=inputs.has(module),
         inherited=inputs.environment.get(name),
     )
-    return Setting(mechanism=mechanism, variables={} if value is None else {name: value})
+    return mechanism, {} if value is None else {name: value}
 
 
 def code_setting(
@@ -134,19 +130,18 @@ def code_setting(
     present, hook = inputs.hook
     applies = line is not None and present is True and missing is None
     why = reason if line is None else f"{missing or hook}; {reason}"
-    return Setting(
-        mechanism=Mechanism(
-            framework=framework or module,
-            mechanism=mechanism,
-            setting=line,
-            strength=strength,
-            applies=applies,
-            reason=why,
-            by=Way.CODE,
-            installed=inputs.has(module),
-            by_hook=line is not None and present is not False,
-        )
+    code = Mechanism(
+        framework=framework or module,
+        mechanism=mechanism,
+        setting=line,
+        strength=strength,
+        applies=applies,
+        reason=why,
+        by=Way.CODE,
+        installed=inputs.has(module),
+        by_hook=line is not None and present is not False,
     )
+    return code, {}
 
 
 def format_decimal(value: Fraction) -> str:
