@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from typer.core import TyperCommand, TyperGroup
@@ -69,16 +69,14 @@ class _Page:
         self._formatter.write_text(text)
         self._formatter.dedent()
 
-    def lines(self, title: str, lines: Iterable[str]) -> None:
-        self.heading(title)
-        for line in lines:
-            self._formatter.write(f"  {line}\n")
-
-
-def _example_lines(examples: Iterable[tuple[str, str]]) -> Iterator[str]:
-    for line, purpose in examples:
-        yield line
-        yield f"    {purpose}"
+    def examples(self, examples: Iterable[tuple[str, str]]) -> None:
+        """Write commands as they are, to be copied, and below each its purpose."""
+        self.heading("Examples")
+        indent = self._formatter.indentation
+        with indent(), indent(), indent():
+            for line, purpose in examples:
+                self._formatter.write(f"  {line}\n")
+                self._formatter.write_text(purpose)
 
 
 def _words(ctx: Any) -> tuple[str, ...]:
@@ -181,7 +179,7 @@ class HelpfulCommand(TyperCommand):
         """Write the examples."""
         entry = find_command(_words(ctx))
         if entry is not None and entry.examples:
-            _Page(formatter).lines("Examples", _example_lines(entry.examples))
+            _Page(formatter).examples(entry.examples)
 
 
 #: A longer option takes a line of its own, rather than push all explanations to the right.
@@ -221,7 +219,7 @@ class HelpfulGroup(TyperGroup):
         """Write the examples."""
         entry = find_command(_words(ctx))
         examples = START if entry is None else entry.examples
-        _Page(formatter).lines("Examples", _example_lines(examples))
+        _Page(formatter).examples(examples)
 
 
 #: What `gpucheck` alone takes.

@@ -184,9 +184,10 @@ def name_installer(builds: BuildsReading, step: str) -> str:
     not_active = builds.named_by in NOT_THE_SHELLS
     if not_active:
         step = re.sub(r"\bpython (?=-X )", lambda _: f"{python} ", step)
+        folder = shlex.quote(_environment_of(builds.python))
         for name, (verb, option, _) in OF_CONDA.items():
-            folder = shlex.quote(_environment_of(builds.python))
-            step = step.replace(f"{name} {verb}", f"{name} {verb} {option} {folder}")
+            for command in (f"{name} {verb}", f"{name} reinstall"):
+                step = step.replace(command, f"{command} {option} {folder}")
     pip = r"(?<!uv )\bpip (install|uninstall)( -y)?"
     if "uv" in builds.installers:  # which asks no question
         return re.sub(pip, lambda match: f"uv pip {match[1]} --python {python}", step)

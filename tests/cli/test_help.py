@@ -108,3 +108,23 @@ def test_a_page_that_shows_all_options_names_no_other(capsys: pytest.CaptureFixt
     assert main(["list", "--help"]) == 0
     assert "--help-all" not in capsys.readouterr().out
     assert main(["list", "--help-all"]) == 2
+
+
+@pytest.mark.parametrize("name", ["", *LEAVES])
+def test_examples_are_wrapped_and_their_commands_are_not(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def examples(columns: str) -> list[str]:
+        monkeypatch.setenv("COLUMNS", columns)
+        assert main([*name.split(), "--help"]) == 0
+        return capsys.readouterr().out.partition("\nExamples:\n")[2].splitlines()
+
+    narrow, wide = examples("52"), examples("80")
+
+    def is_purpose(line: str) -> bool:
+        return line.startswith(6 * " ")
+
+    assert max(len(line) for line in narrow if is_purpose(line)) <= 52
+    assert [line for line in narrow if not is_purpose(line)] == [
+        line for line in wide if not is_purpose(line)
+    ]

@@ -243,6 +243,12 @@ def test_pip_s_words_in_the_checked_python(
             "pixi add --manifest-path /project cupy",
         ),
         (
+            "/project/.pixi/envs/default/bin/python",
+            "pixi reinstall libcublas; pixi reinstall cudnn",
+            "pixi reinstall --manifest-path /project libcublas;"
+            " pixi reinstall --manifest-path /project cudnn",
+        ),
+        (
             "/env/bin/python",
             "python -X faulthandler -c 'import torch'",
             "/env/bin/python -X faulthandler -c 'import torch'",
