@@ -46,7 +46,7 @@ START_AGAIN = (
 )
 _BETWEEN = b" :(=coden"
 _DIGITS = b"0123456789"
-_MOST_BETWEEN, _MOST_DIGITS = 8, 4
+_MOST_BETWEEN, _MOST_DIGITS = 8, 3
 #: A line that quotes the source of a program, as tracebacks do, is no message: what it may have
 #: anywhere.
 _RAISES = b"raise "

@@ -109,10 +109,12 @@ def prints(host: str, folder: Path, **changes: Any) -> str:
     return f"cat {path}; exit {document['exit_code']}"
 
 
-def run(command: Command, cluster: Cluster, *words: object, **variables: str) -> Finished:
+def run(
+    command: Command, cluster: Cluster, *words: object, cwd: Path | None = None, **variables: str
+) -> Finished:
     scheduler = ("--scheduler", cluster.address)
     environment = {**cluster.variables, **variables}
-    return command("fleet", "run", "--json", *scheduler, *words, env=environment)
+    return command("fleet", "run", "--json", *scheduler, *words, env=environment, cwd=cwd)
 
 
 def outcomes(finished: Finished) -> dict[str, str]:
@@ -155,8 +157,13 @@ def test_what_a_node_does_becomes_its_outcome(
     script = tmp_path / "bare" / "gpucheck"
     script.write_text(f"#!/bin/sh\n{prints('bare', tmp_path)}\n", encoding="utf-8")
     script.chmod(0o755)
+    planted = tmp_path / "planted"
+    planted.mkdir()
+    (planted / "json.py").write_text("raise SystemExit('taken from here')\n", encoding="utf-8")
     again = run(
-        gpucheck_command, cluster, "detect", "--resume", results, "--expect", "good,sick,bare"
+        *(gpucheck_command, cluster, "detect", "--resume", results, "--expect", "good,sick,bare"),
+        cwd=planted,
+        PYTHONPATH=":",
     )
 
     assert outcomes(again) == {"good": "ok", "sick": "failed", "bare": "ok"}

@@ -106,6 +106,7 @@ def test_documents_are_read_without_the_fast_parser(
     for name, text in (("good", json.dumps(ONE)), ("nan", '{"a": NaN}'), ("cut", '{"a": ')):
         (tmp_path / f"{name}.json").write_text(text)
     (tmp_path / "bytes.json").write_bytes(b'{"a": "\xff"}')
+    (tmp_path / "number.json").write_text(f'{{"a": {"1" * 5000}}}')
     try:
         found = {Path(one.file).stem: one for one in read(tmp_path)}
     finally:
@@ -115,6 +116,7 @@ def test_documents_are_read_without_the_fast_parser(
     assert found["nan"].problem is not None
     assert found["cut"].problem == "it is not JSON: Expecting value"
     assert found["bytes"].problem == "it is not JSON: it is not UTF-8"
+    assert found["number"].problem == "it is not JSON: a number is too long"
 
 
 def test_damaged_line_costs_its_line_only(tmp_path: Path) -> None:

@@ -318,11 +318,10 @@ def _together(variances: Sequence[_Variance]) -> _Variance:
 
     Welch's and Satterthwaite's: fewer where one has most of the sum.
     """
-    known = [item for item in variances if item[0] > 0]
-    if any(freedom == 0 for _, freedom in known):
+    if any(freedom == 0 for _, freedom in variances):
         return math.inf, 0
-    total = math.fsum(variance for variance, _ in known)
-    freedom = total**2 / math.fsum(variance**2 / freedom for variance, freedom in known)
+    total = math.fsum(variance for variance, _ in variances)
+    freedom = total**2 / math.fsum(variance**2 / freedom for variance, freedom in variances)
     return total, int(freedom + 1e-9)
 
 

@@ -138,6 +138,17 @@ def test_an_import_that_fails_is_told_in_its_own_words(tmp_path: Path) -> None:
     assert (found.sees_gpu, found.error) == (False, "OSError: libcudart.so.12: cannot open")
 
 
+def test_nothing_is_imported_from_the_current_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environment = fake(tmp_path, "torch", "raise ImportError('taken from here')\n")
+    monkeypatch.chdir(tmp_path)
+
+    found = attempt(environment | {"PYTHONPATH": ":"}, "pytorch")["pytorch"]
+
+    assert "taken from here" not in str(found)
+
+
 def test_a_crash_is_a_failure_of_that_one_alone(tmp_path: Path) -> None:
     environment = fake(tmp_path, "torch", "import os; os.abort()\n")
     fake(tmp_path, "jax", "raise ImportError('none')\n")
