@@ -83,7 +83,10 @@ def hook_environment(plan: MemoryLimit, environment: Mapping[str, str]) -> dict[
     if isinstance(gpus, list):
         for gpu in gpus:
             gpu["bytes"] = min(gpu["bytes"], outer.get(gpu["uuid"], gpu["bytes"]))
-    theirs = environment.get(PYTHONPATH)
+    theirs = environment.get(PYTHONPATH) or ""
+    first, _, rest = theirs.partition(os.pathsep)
+    if first == hook_folder():  # of an outer `memlimit`
+        theirs = rest
     # An empty entry would be the current directory.
     folders = (hook_folder(), theirs) if theirs else (hook_folder(),)
     return {

@@ -67,7 +67,16 @@ def test_the_hook_gets_the_bytes_of_every_gpu() -> None:
 
 
 @pytest.mark.parametrize(
-    ("before", "after"), [(None, ""), ("", ""), ("/a:/b", ":/a:/b"), (":", "::")]
+    ("before", "after"),
+    [
+        (None, ""),
+        ("", ""),
+        ("/a:/b", ":/a:/b"),
+        (":", "::"),
+        # Of an outer run, which is not named twice.
+        (hook_folder(), ""),
+        (f"{hook_folder()}:/a:/b", ":/a:/b"),
+    ],
 )
 def test_the_folder_comes_first_and_the_rest_stays(before: str | None, after: str) -> None:
     inherited = {} if before is None else {"PYTHONPATH": before}
