@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from itertools import product
 from pathlib import Path
 
@@ -37,8 +38,10 @@ from gpucheck.report.formats.table import render
 from gpucheck.report.text import View
 from tests.fakes.probes import IN_DOCKER, ON_WSL2, FakeProbes, gpu_reading, reading_of
 from tests.fakes.reports import wrap
+from tests.report.formats.recorded import in_sections, recorded
 from tests.sampling import examples
 
+CHOICES = Path(__file__).parents[1] / "data" / "wheel_choices.toml"
 CONTENTS = Path(__file__).parents[1] / "data" / "wheels.jsonl"
 DOCUMENT = Path(__file__).parents[2] / "docs" / "reference" / "wheels.md"
 EVERY = [build for name in NAMES for build in builds_of(name)]
@@ -137,37 +140,36 @@ def test_every_row_is_somebody_s_build() -> None:
 # ------------------------------------------------------------------------------------ the rule
 
 
-@pytest.mark.parametrize(
-    ("framework", "capabilities", "driver", "build"),
-    [
-        ("pytorch", ("12.0",), DRIVER_580, "pytorch-cu130"),
-        ("pytorch", ("12.0",), Driver("595.45.04", "13.2"), "pytorch-cu132"),
-        ("pytorch", ("12.0",), Driver("595.45.04"), "pytorch-cu132"),
-        ("pytorch", ("7.5", "12.0"), Driver("575.51.03", "12.9"), "pytorch-cu128"),
-        ("pytorch", ("7.0",), DRIVER_580, "pytorch-cu126"),
-        ("pytorch", ("6.1", "9.0"), DRIVER_580, "pytorch-cu126"),
-        ("pytorch", ("7.0", "12.0"), DRIVER_580, "pytorch-cu128-volta"),
-        ("pytorch", ("9.0",), Driver("525.60.13", "12.0"), "pytorch-cu126"),
-        ("tensorflow", ("12.0",), DRIVER_580, "tensorflow"),
-        ("tensorflow", ("5.2",), DRIVER_580, "tensorflow-2.15"),
-        ("tensorflow", ("3.5",), Driver("470.42.01", "11.4"), "tensorflow-2.14"),
-        ("jax", ("7.5",), DRIVER_580, "jax-cuda13"),
-        ("jax", ("5.2",), DRIVER_580, "jax-cuda12"),
-        ("cupy", ("6.1", "12.0"), DRIVER_580, "cupy-cuda12x"),
-        ("cupy", ("3.5",), Driver("470.42.01", "11.4"), "cupy-cuda11x"),
-        ("numba", ("7.0",), DRIVER_580, "numba-cu12"),
-        ("onnxruntime", ("9.0", "12.0"), DRIVER_580, "onnxruntime-gpu"),
-        ("onnxruntime", ("10.0",), DRIVER_580, "onnxruntime-gpu-1.28"),
-        ("onnxruntime", ("7.0",), DRIVER_580, "onnxruntime-gpu-1.26"),
-        ("onnxruntime", ("5.2",), DRIVER_580, "onnxruntime-gpu-1.20"),
-    ],
-)
-def test_the_newest_build_that_serves_all(
-    framework: str, capabilities: tuple[str, ...], driver: Driver, build: str
-) -> None:
-    found = chosen(*capabilities, driver=driver, framework=framework)
+def choice_of(row: str) -> WheelChoice:
+    """Return what is chosen for a row of the table."""
+    framework, capabilities, driver, *on = (part.strip() for part in row.split("|"))
+    version, cuda, *system = (None if word == "-" else word for word in driver.split())
+    known = Driver(version, cuda, windows=bool(system))
+    return chosen(
+        *capabilities.split(), driver=known, framework=framework, on=on[0] if on else "x86_64"
+    )
 
-    assert (found.fit, found.build and found.build.id) == (Fit.ALL, build)
+
+def show_choice(found: WheelChoice) -> str:
+    lines = [f"{found.fit.value}: {found.build.id if found.build else 'no build'}", found.sentence]
+    lines += [f"passed over: {each.reason}" for each in found.passed_over]
+    lines += [f"left out: {each.gpu.name}: {each.reason}" for each in found.left_out]
+    lines += [f"compiled at first use: {each}" for each in found.compiled_at_first_use]
+    lines += [f"needs {found.driver_needed}"] if found.driver_needed else []
+    lines += found.remedy
+    return "".join(f"    {line}\n" for line in lines)
+
+
+def test_choices_are_as_recorded() -> None:
+    table = tomllib.loads(CHOICES.read_text(encoding="utf-8"))
+    text = in_sections(
+        {
+            name: "".join(f"{row}\n{show_choice(choice_of(row))}" for row in rows)
+            for name, rows in table.items()
+        }
+    )
+
+    assert text == recorded("wheel-choices", text)
 
 
 @pytest.mark.parametrize(
@@ -195,89 +197,6 @@ def test_a_case_from_a_public_thread_is_answered_as_the_document_says(
     assert found.build is not None
     assert (found.build.versions[1], found.build.name) == (version, name)
     assert f"| PyTorch {version}, {name}" in row
-
-
-def test_why_a_newer_build_was_not_taken() -> None:
-    assert [each.reason for each in chosen("7.0").passed_over] == [
-        "It 2.15 (cu132, cu130) has no code for compute capability 7.0"
-    ]
-    assert [each.reason for each in chosen("9.0").passed_over] == [
-        "It 2.15 (cu132) runs too, but its CUDA 13.2 is newer than the driver's 13.0"
-    ]
-    old = Driver("570.26", "12.8")
-    assert [each.reason for each in chosen("9.0", driver=old).passed_over] == [
-        "It 2.15 (cu132, cu130) needs driver 580 or newer"
-    ]
-
-
-@pytest.mark.parametrize(
-    ("capabilities", "build", "left", "reason"),
-    [
-        (
-            ("6.1", "12.0"),
-            "pytorch-cu130",
-            [0],
-            "this build has no code for compute capability 6.1; It 2.14 for CUDA 12.6 has it,"
-            " but none for 12.0, and no build serves both",
-        ),
-        (
-            ("6.1", "7.0", "12.0"),
-            "pytorch-cu126",
-            [2],
-            "this build has no code for compute capability 12.0; It 2.10 for CUDA 12.8 has it,"
-            " but none for 6.1, and no build serves both",
-        ),
-        (
-            ("3.5", "9.0"),
-            "pytorch-cu130",
-            [0],
-            "this build has no code for compute capability 3.5, nor has any other build for this"
-            " driver",
-        ),
-    ],
-)
-def test_the_build_for_most_gpus_and_who_is_left_out(
-    capabilities: tuple[str, ...], build: str, left: list[int], reason: str
-) -> None:
-    found = chosen(*capabilities)
-
-    assert (found.fit, found.build and found.build.id) == (Fit.SOME, build)
-    assert [each.gpu.index for each in found.left_out] == left
-    assert found.left_out[0].reason == reason
-
-
-def test_a_card_that_no_build_serves() -> None:
-    found = chosen("3.0")
-
-    assert (found.fit, found.build, found.arguments) == (Fit.NONE, None, ())
-    assert found.sentence == "No build of It has code for compute capability 3.0"
-    assert "from its source" in found.remedy[0]
-
-
-@pytest.mark.parametrize("driver", [Driver("450.80.02", "11.0"), Driver("524.99", "11.8")])
-def test_a_driver_that_no_useful_build_runs_with(driver: Driver) -> None:
-    found = chosen("9.0", driver=driver)
-
-    assert (found.fit, found.build) == (Fit.NONE, None)
-    assert found.sentence == f"No build of It runs with driver {driver.version}"
-    assert found.remedy == (
-        "Upgrade the driver: It 2.14 for CUDA 12.6 (cu126) needs driver 525.60.13 or newer.",
-    )
-
-
-def test_a_driver_whose_builds_have_no_code_for_the_card() -> None:
-    # CuPy for CUDA 11 runs, but knows no Blackwell beyond its PTX; ONNX Runtime for 12 neither.
-    found = chosen("10.0", driver=Driver("535.54.03", "12.2"), framework="pytorch", on="aarch64")
-
-    assert found.fit is Fit.NONE
-    assert found.remedy[0].endswith("needs driver 580 or newer.")
-
-
-def test_the_cards_decide_where_no_driver_was_read() -> None:
-    found = chosen("12.0", driver=Driver())
-
-    assert (found.fit, found.driver_needed) == (Fit.ALL, "driver 580 or newer")
-    assert found.sentence == "It 2.15 for CUDA 13.2 (cu132), with driver 580 or newer"
 
 
 @pytest.mark.parametrize(
@@ -352,53 +271,6 @@ def test_code_of_the_same_major_version_is_said_to_run_on_a_card() -> None:
 )
 def test_the_pythons_of_a_row(python: str | None, version: str, *, lacking: bool) -> None:
     assert lacks_python(EVERY[0]._replace(python=python), version) is lacking
-
-
-def test_windows_drivers_count_in_their_own_numbers() -> None:
-    def on_wsl(version: str, cuda: str | None) -> str | None:
-        found = chosen("8.9", driver=Driver(version, cuda, windows=True))
-        return found.build.id if found.build else None
-
-    assert on_wsl("528.33", "12.0") == "pytorch-cu126"
-    assert on_wsl("528.32", "12.0") is None
-    # No oldest one is published for CUDA 13: what the driver says of itself counts.
-    assert on_wsl("591.44", "13.1") == "pytorch-cu130"
-    unread = Driver("591.44", None, windows=True)
-    assert chosen("8.9", driver=unread).driver_needed == "a Windows driver for CUDA 13"
-
-
-def test_an_older_driver_compiles_no_ptx() -> None:
-    def tensorflow(cuda: str) -> WheelChoice:
-        return chosen("9.0", driver=Driver("570.26", cuda), framework="tensorflow")
-
-    build = tensorflow("12.5").build
-    older = tensorflow("12.4")
-    assert build is not None
-    assert older.build is not None
-    assert (build.id, older.build.id) == ("tensorflow", "tensorflow-2.15")
-    assert older.passed_over[0].reason == (
-        "It 2.21.0 (tensorflow) has only PTX for compute capability 9.0, which the driver's CUDA"
-        " 12.4 is too old to compile"
-    )
-    none = tensorflow("11.4")
-    assert none.fit is Fit.NONE
-    assert none.remedy == (
-        "Upgrade the driver: It 2.14.1 for CUDA 11.8 (tensorflow) needs a driver for CUDA 11.8 or"
-        " newer.",
-    )
-
-
-def test_ptx_alone_is_said() -> None:
-    assert chosen("12.0", framework="tensorflow").compiled_at_first_use == ("12.0",)
-    assert chosen("8.0", framework="tensorflow").compiled_at_first_use == ()
-
-
-def test_what_is_not_published_for_a_processor() -> None:
-    found = chosen("9.0", framework="tensorflow", on="aarch64")
-
-    assert found.sentence == "It has no build with GPU code for aarch64 processors"
-    assert chosen("11.0", on="aarch64").fit is Fit.ALL
-    assert chosen("11.0").fit is Fit.NONE
 
 
 @settings(max_examples=examples(60))
