@@ -161,7 +161,7 @@ COMMANDS = MappingProxyType(
                         ),
                     ),
                     "run": Command(
-                        "gpucheck.cli.fleet_run",
+                        "gpucheck.cli.fleet",
                         "Run a check on every node of a Dask cluster; name the missing, failed,"
                         " slow, different.",
                         examples=(

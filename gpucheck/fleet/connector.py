@@ -17,6 +17,7 @@ import tempfile
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from enum import StrEnum
 from pathlib import Path
 from time import monotonic as _now
 from typing import Any, NamedTuple
@@ -25,7 +26,8 @@ from gpucheck.drivers.child import Child, ChildDiedError
 from gpucheck.drivers.python.interpreters import user_environment
 from gpucheck.fleet.hostlist import HostNames
 from gpucheck.fleet.model import NodeAnswer, Outcome
-from gpucheck.report.errors import MissingError, WrongUseError
+from gpucheck.report.errors import MissingError, WrongUseError, check_seconds
+from gpucheck.report.options import flag, made_of_options, option
 from gpucheck.report.text import printable
 
 SCRIPT = Path(__file__).parent / "dask_child.py"
@@ -33,6 +35,8 @@ SCRIPT = Path(__file__).parent / "dask_child.py"
 NODE_TIMEOUT_S: Mapping[str, float] = {"list": 60.0, "detect": 120.0, "bench": 1800.0}
 #: All nodes at once would be a load step for the building.
 BENCH_WAVE = "5%"
+#: More workers than this on one machine only wait for each other.
+_MOST_LOCAL = 64
 #: Each command that runs outside the queue holds two connections of the scheduler.
 MOST_AT_ONCE = 400
 #: Until the child has named the nodes: connecting, and their greeting; then its first silence.
@@ -65,23 +69,51 @@ _FAILURES = {
 }
 
 
+class Verb(StrEnum):
+    """Commands that a node may be asked for: they change nothing there."""
+
+    DETECT = "detect"
+    LIST = "list"
+    BENCH = "bench"
+
+
+@made_of_options
 class Order(NamedTuple):
     """What is to be run, and where.
 
     `scheduler` is null with `local`, the number of workers on this machine. `words` follow the
-    verb. `wave` is how many nodes work at once: "20", "5%", or null for all. Hosts in `skip` are
-    left out.
+    verb. `wave` is how many nodes work at once: "20" or "5%". Hosts in `skip` are left out.
     """
 
-    verb: str
-    scheduler: str | None = None
-    local: int = 0
-    words: tuple[str, ...] = ()
-    gpucheck: str = "gpucheck"
-    node_timeout_s: float = 60.0
-    deadline_s: float | None = None
-    wave: str | None = None
+    verb: Verb = option("detect|list|bench", "What each node runs.", ..., group="What to run")
+    words: tuple[str, ...] = option("[-- WORDS...]", "More of its command line.", ())
+    gpucheck: str = option("--gpucheck PATH", "The program on the nodes.", "gpucheck")
+    scheduler: str | None = option(
+        "--scheduler tls://HOST:PORT", "Dask's scheduler.", group="Which nodes"
+    )
+    local: int = option("--local N", "Try it: N workers on this machine's loopback.", 0)
+    node_timeout_s: float | None = option(
+        "--node-timeout SECONDS",
+        "How long the command may take on a node [default: list 60, detect 120, bench 1800].",
+        group="How long, and how many at once",
+    )
+    wave: str | None = option(
+        "--wave N|P%", "How many nodes work at once [default: bench 5%, at least one; others all]."
+    )
+    insecure: bool = flag(
+        "--insecure", "Allow plain tcp:// to a scheduler on another machine.", group="Network"
+    )
+    deadline_s: float | None = option(
+        "--deadline SECONDS",
+        "When to stop waiting for nodes [default: the waves' node timeouts, and 30].",
+        group="Machine",
+    )
     skip: frozenset[str] = frozenset()
+
+    @property
+    def timeout_s(self) -> float:
+        """Return how long the command may take on a node."""
+        return self.node_timeout_s or NODE_TIMEOUT_S[self.verb]
 
     def request(self) -> dict[str, Any]:
         """Return the request to the child."""
@@ -94,7 +126,7 @@ class Order(NamedTuple):
             "each_worker": bool(self.local),
             "queued": self.verb == "bench",
             "command": [*program, self.verb, "--json", *summary, *self.words],
-            "node_timeout_s": self.node_timeout_s,
+            "node_timeout_s": self.timeout_s,
             "most_at_once": MOST_AT_ONCE,
         }
 
@@ -105,6 +137,31 @@ class Asked(NamedTuple):
     host: str
     last_seen_s: float | None
     began: bool = False
+
+
+def check_order(order: Order) -> None:
+    """Refuse an order that cannot be carried out.
+
+    Raises:
+        WrongUseError: a time, a wave, or a number of workers makes no sense, or it does not say
+            whom to ask.
+    """
+    for name, seconds in (("node-timeout", order.node_timeout_s), ("deadline", order.deadline_s)):
+        if seconds is not None:
+            check_seconds(f"--{name}", seconds, code=f"bad-{name}")
+    if order.wave is not None:
+        check_wave(order.wave)
+    if not 0 <= order.local <= _MOST_LOCAL:
+        message = f"--local takes 1 to {_MOST_LOCAL} workers, not {order.local}."
+        raise WrongUseError(code="bad-local", message=message)
+    if (order.scheduler is None) == (not order.local):
+        raise WrongUseError(
+            code="which-cluster",
+            message="Name a scheduler, or try it on this machine: one of the two.",
+            remedy=("Add --scheduler tls://HOST:PORT, or --local 3.",),
+        )
+    if order.scheduler is not None:
+        check_scheduler(order.scheduler, insecure=order.insecure)
 
 
 def check_scheduler(address: str, *, insecure: bool) -> None:
@@ -152,8 +209,9 @@ def check_wave(wave: str) -> None:
         )
 
 
-def waves(text: str | None, count: int) -> int:
-    """Return how many of so many nodes may work at once: "20", "5%" rounded down, None for all."""
+def waves(order: Order, count: int) -> int:
+    """Return how many of so many nodes may work at once: "20", "5%" rounded down, or all."""
+    text = order.wave or (BENCH_WAVE if order.verb == Verb.BENCH else None)
     if text is None:
         wanted = count
     elif text.endswith("%"):
@@ -236,7 +294,7 @@ class _Collector:
             if part == "nodes":
                 known = True
                 self._choose(line)
-                at_once = waves(self._order.wave, len(self._pending))
+                at_once = waves(self._order, len(self._pending))
                 child.ask({"addresses": list(self._pending), "at_once": at_once})
                 if self._order.deadline_s is None:
                     turns = math.ceil(max(1, len(self._pending)) / at_once)
@@ -289,7 +347,7 @@ class _Collector:
             case "ended":
                 return self._ended(node, line)
             case "timeout":
-                reason = f"the command had not ended after {self._order.node_timeout_s:g} s"
+                reason = f"the command had not ended after {self._order.timeout_s:g} s"
                 return self._line(node, Outcome.TIMEOUT, reason, line)
             case "silent":
                 seen = line.get("last_seen_s")

@@ -76,14 +76,15 @@ def made_of_options(kind: type[T]) -> type[T]:
     """
     defaults: Mapping[str, Any] = getattr(kind, "_field_defaults", None) or vars(kind)
     options = {name: item for name, item in defaults.items() if isinstance(item, Option)}
-    values = {name: item.default for name, item in options.items() if item.default is not ...}
     if issubclass(kind, tuple):
-        kind.__new__.__defaults__ = tuple({**defaults, **values}.values())
-    for name in () if issubclass(kind, tuple) else options:
-        if name in values:
-            setattr(kind, name, values[name])
-        else:
-            delattr(kind, name)
+        values = (getattr(item, "default", item) for item in defaults.values())
+        kind.__new__.__defaults__ = tuple(value for value in values if value is not ...)
+    else:
+        for name, item in options.items():
+            if item.default is ...:
+                delattr(kind, name)
+            else:
+                setattr(kind, name, item.default)
     kind.OPTIONS = options  # type: ignore[attr-defined]
     return kind
 

@@ -15,6 +15,7 @@ from gpucheck.fleet.collect import Collected
 from gpucheck.fleet.connector import (
     Asked,
     Order,
+    Verb,
     check_scheduler,
     check_wave,
     node_answers,
@@ -86,7 +87,7 @@ def test_what_came_of_a_node_is_its_outcome(
 ) -> None:
     saying(monkeypatch, tmp_path, nodes("n"), line, {"part": "end"})
 
-    found = answers(Order("detect", "tls://x:1", node_timeout_s=7.0))["n"]
+    found = answers(Order(Verb("detect"), scheduler="tls://x:1", node_timeout_s=7.0))["n"]
 
     assert found.outcome == outcome
     assert (found.document is None) == (outcome not in ("ok", "failed", "inconclusive"))
@@ -98,8 +99,11 @@ def test_what_came_of_a_node_is_its_outcome(
 
 
 def test_samples_that_are_asked_for_replace_the_summary() -> None:
-    asked = [Order("bench", "tls://x:1", words=words) for words in ((), ("--samples", "all"))]
-    same = Order("bench", "tls://x:1", words=("--samples=all",))
+    asked = [
+        Order(Verb("bench"), scheduler="tls://x:1", words=words)
+        for words in ((), ("--samples", "all"))
+    ]
+    same = Order(Verb("bench"), scheduler="tls://x:1", words=("--samples=all",))
 
     plain, chosen = (order.request()["command"][3:] for order in asked)
 
@@ -119,7 +123,7 @@ def test_nodes_of_which_nothing_came_have_no_answer(
     saying(monkeypatch, tmp_path, nodes("a", "b"), begun, good, then=then)
 
     found = {}
-    for one in node_answers(Order("detect", "tls://x:1", deadline_s=600.0), ()):
+    for one in node_answers(Order(Verb("detect"), scheduler="tls://x:1", deadline_s=600.0), ()):
         if isinstance(one, NodeAnswer):
             found[one.host] = one
             if "sleep" in then:  # nothing more will come: the deadline passes now
@@ -139,7 +143,7 @@ def test_a_silent_node_is_called_as_it_is_expected_or_by_its_address(
         node.update(host=None, worker=worker)
     saying(monkeypatch, tmp_path, listed, {"part": "end"})
 
-    found = list(node_answers(Order("list", "tls://x:1"), ("gpu7",)))
+    found = list(node_answers(Order(Verb("list"), scheduler="tls://x:1"), ("gpu7",)))
 
     assert [one.host for one in found if isinstance(one, Asked)] == ["gpu7", "10.0.0.1"]
 
@@ -157,7 +161,7 @@ def test_only_nodes_that_are_left_are_asked_and_each_by_one_name(
     asked = tmp_path / "asked"
     then = f"open({str(asked)!r}, 'w').write(sys.stdin.readline())"
     saying(monkeypatch, tmp_path, listed, then=then)
-    order = Order("list", "tls://x:1", wave="50%", skip=frozenset({"copied", "e"}))
+    order = Order(Verb("list"), scheduler="tls://x:1", wave="50%", skip=frozenset({"copied", "e"}))
 
     found = answers(order, ("gpu7", "10.0.0.6"))
 
@@ -201,7 +205,7 @@ def test_an_engine_that_cannot_be_used_is_missing(
     saying(monkeypatch, tmp_path, {"part": "failure", "code": code, "message": "told so."})
 
     with pytest.raises(MissingError) as raised:
-        answers(Order("list", "tls://x:1"))
+        answers(Order(Verb("list"), scheduler="tls://x:1"))
 
     assert raised.value.code == code
     assert "told so" in raised.value.message
@@ -248,7 +252,7 @@ def test_a_wave_is_at_least_one_node_and_never_more_than_the_engine_bears(
 ) -> None:
     if wave is not None:
         check_wave(wave)
-    assert waves(wave, count) == at_once
+    assert waves(Order(Verb.LIST, wave=wave), count) == at_once
 
 
 @pytest.mark.parametrize("wave", ["0", "0%", "-1", "101%", "five", "", "5 %", "1e3", "nan%"])
@@ -374,7 +378,7 @@ def test_answers_to_several_commands_are_not_continued(tmp_path: Path) -> None:
 
 
 def test_the_times_of_a_node_are_those_of_the_help() -> None:
-    (option,) = (one for one in built_command("fleet run").params if one.name == "node_timeout")
+    (option,) = (one for one in built_command("fleet run").params if one.name == "node_timeout_s")
 
     said = ", ".join(f"{verb} {seconds:g}" for verb, seconds in connector.NODE_TIMEOUT_S.items())
     assert said in " ".join(option.help.split())
