@@ -178,9 +178,13 @@ def is_known(row: Measurement) -> bool:
     """Return whether a row's time is known well enough for a sentence about it."""
     if row.error is not None or row.ci95_s is None or not row.time_s:
         return False
-    if any(doubt.code in _DISTURBED for doubt in row.doubts):
-        return False
-    return (row.ci95_s[1] - row.ci95_s[0]) / 2 <= _KNOWN_TO * row.time_s
+    width = (row.ci95_s[1] - row.ci95_s[0]) / 2
+    return width <= _KNOWN_TO * row.time_s and not is_disturbed(row)
+
+
+def is_disturbed(row: Measurement) -> bool:
+    """Return whether other programs, or a quota, kept a row from the processor."""
+    return any(doubt.code in _DISTURBED for doubt in row.doubts)
 
 
 def _sides_text(cpu: Measurement, gpu: Measurement) -> tuple[str, str]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
+from gpucheck.bench.comparison import is_disturbed
 from gpucheck.bench.model import NO_TIME, BenchResult, Measurement, RowClock, Scope, is_wrong
 from gpucheck.report.blocks import Column, Fitting, Heading, Inline, Line, Row, Span, Table
 from gpucheck.report.text import (
@@ -294,9 +295,14 @@ def speed_text(row: Measurement) -> str:
 
 
 def has_rank(row: Measurement) -> bool:
-    """Return whether a row can be held against others: it is right, and its interval says where."""
+    """Return whether a row can be held against others: it is right, and its interval says where.
+
+    What other programs left to the threads of a team says nothing of the processor.
+    """
     width = half_width(row)
-    return width is not None and width < _UNKNOWN and is_right(row) and row.speed > 0
+    if width is None or width >= _UNKNOWN or not is_right(row) or row.speed <= 0:
+        return False
+    return row.device != "cpu" or row.threads == 1 or not is_disturbed(row)
 
 
 def _is_slower(row: Measurement, other: Measurement) -> bool:
