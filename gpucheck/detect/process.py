@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
+from gpucheck.data import read_table
 from gpucheck.detect.checks.variables import jax_without_gpu
 from gpucheck.detect.model import (
     LoadedLibrary,
@@ -71,12 +72,6 @@ _UVM = "/dev/nvidia-uvm"
 MOST_NAMED = 4
 #: In the names that container engines give to control groups.
 _CONTAINER_GROUPS = ("docker", "kubepods", "libpod", "containerd", "lxc")
-#: A container can lose its GPUs while it runs, and version 2 of control groups does not show that.
-#: Source: https://github.com/NVIDIA/nvidia-container-toolkit/issues/48
-_CONTAINER_STEPS = (
-    "See whether its container still reaches the GPU: docker exec CONTAINER nvidia-smi",
-    "If that says Unknown Error, restart the container.",
-)
 #: Values of NVIDIA_VISIBLE_DEVICES with which a container gets no GPU. Source: the NVIDIA Container
 #: Toolkit's documentation, "Environment variables".
 _NO_DEVICES = ("void", "none", "")
@@ -251,42 +246,30 @@ def _runs_nothing(scene: Scene) -> bool:
     return scene.process.kernel_thread or _state(scene.process) == "ended"
 
 
+def _make(
+    obstacle_id: str, *evidence: Evidence, hinders: bool = True, **values: object
+) -> Obstacle:
+    """Return an obstacle with the sentence and the steps that the table has for it."""
+    texts = read_table("obstacles")[obstacle_id]
+    steps = tuple(step.format(**values) for step in texts.get("remedy", ()))
+    return Obstacle(obstacle_id, texts["sentence"].format(**values), hinders, evidence, steps)
+
+
 def _without_program(scene: Scene) -> Obstacle:
     process = scene.process
     if process.kernel_thread:
-        return Obstacle(
-            "kernel-thread",
-            "it is a thread of the kernel, and runs no program",
-            hinders=True,
-            evidence=(Evidence(f"/proc/{process.pid}/stat", "flag PF_KTHREAD"),),
-        )
-    parent = next(iter(process.ancestors), None)
-    return Obstacle(
-        "ended",
-        "it has ended, and only its exit status waits for its parent",
-        hinders=True,
-        evidence=() if parent is None else (Evidence("parent", _named(parent)),),
-    )
+        return _make("kernel-thread", Evidence(f"/proc/{process.pid}/stat", "flag PF_KTHREAD"))
+    return _make("ended", *(Evidence("parent", _named(parent)) for parent in process.ancestors[:1]))
 
 
 def _no_driver(scene: Scene) -> Iterator[Obstacle]:
     failure = scene.nvml.failure
     if failure is not None and failure.code not in UNDECIDED:
-        yield Obstacle(
-            "no-driver",
-            scene.absence or f"the driver does not work here: {failure.message}",
-            hinders=True,
-            evidence=(Evidence(failure.function or "NVML", failure.message),),
-            remedy=("See what is broken: gpucheck detect",),
-        )
+        reason = scene.absence or f"the driver does not work here: {failure.message}"
+        evidence = Evidence(failure.function or "NVML", failure.message)
+        yield _make("no-driver", evidence, reason=reason)
     elif failure is None and not scene.nvml.gpus:
-        yield Obstacle(
-            "no-gpu",
-            "the driver lists no GPU here",
-            hinders=True,
-            evidence=(Evidence("NVML", "0 GPUs"),),
-            remedy=("See why: gpucheck detect",),
-        )
+        yield _make("no-gpu", Evidence("NVML", "0 GPUs"))
 
 
 def _hidden(scene: Scene) -> Iterator[Obstacle]:
@@ -305,14 +288,9 @@ def _hidden(scene: Scene) -> Iterator[Obstacle]:
     if seen.visible is None or seen.visible:
         return
     why = "" if value == "" else f" ({next(entry.reason for entry in seen.entries)})"
-    from_, detail = _origin(scene, VISIBLE)
-    yield Obstacle(
-        "hidden-devices",
-        f'{VISIBLE}="{value}" hides every GPU from it{why}{from_}',
-        hinders=True,
-        evidence=(Evidence(VISIBLE, detail),),
-        remedy=(f"Start it again without the variable: unset {VISIBLE}",),
-    )
+    origin, detail = _origin(scene, VISIBLE)
+    evidence = Evidence(VISIBLE, detail)
+    yield _make("hidden-devices", evidence, variable=VISIBLE, value=value, why=why, origin=origin)
 
 
 def _origin(scene: Scene, variable: str) -> tuple[str, str]:
@@ -341,13 +319,14 @@ def _told_to_use_cpu(scene: Scene) -> Iterator[Obstacle]:
     environment = scene.process.environment or {}
     loaded = {framework.name for framework in scene.process.frameworks}
     for name in jax_without_gpu(environment) if "jax" in loaded else ():
-        from_, detail = _origin(scene, name)
-        yield Obstacle(
+        origin, detail = _origin(scene, name)
+        yield _make(
             "told-to-use-cpu",
-            f"{name}={environment[name]} keeps JAX from GPUs{from_}",
+            Evidence(name, detail),
             hinders=loaded == {"jax"},
-            evidence=(Evidence(name, detail),),
-            remedy=(f"Start it again without the variable: unset {name}",),
+            variable=name,
+            value=environment[name],
+            origin=origin,
         )
 
 
@@ -358,21 +337,11 @@ def _shut_out(scene: Scene) -> Iterator[Obstacle]:
     evidence = [] if given is None else [Evidence("NVIDIA_VISIBLE_DEVICES", given)]
     if process.devices_present is False and scene.nvml.gpus:
         why = f" (NVIDIA_VISIBLE_DEVICES={given or 'empty'})" if given in _NO_DEVICES else ""
-        yield Obstacle(
-            "no-device-files",
-            f"the /dev that it sees has no GPU: its container was started without one{why}",
-            hinders=True,
-            evidence=(Evidence("/dev as it sees it", "no nvidia*"), *evidence),
-            remedy=("Start its container with GPUs: docker run --gpus all …",),
-        )
+        evidence.insert(0, Evidence("/dev as it sees it", "no nvidia*"))
+        yield _make("no-device-files", *evidence, why=why)
     elif process.cgroup is not None and process.cgroup.allows_gpus is False:
-        yield Obstacle(
-            "devices-denied",
-            "the device rules of its control group do not let it open a GPU",
-            hinders=True,
-            evidence=(Evidence("devices.list", f"{process.cgroup.path}: no character device 195"),),
-            remedy=("Start its container again, with GPUs: docker run --gpus all …",),
-        )
+        denied = Evidence("devices.list", f"{process.cgroup.path}: no character device 195")
+        yield _make("devices-denied", denied)
 
 
 def _find_cpu_builds(scene: Scene) -> Iterator[Obstacle]:
@@ -383,45 +352,30 @@ def _find_cpu_builds(scene: Scene) -> Iterator[Obstacle]:
     alone = len(built) == len(frameworks) and not _driver_libraries(scene.process)
     for framework in built:
         wheel = _WHEELS.get(framework.name)
-        title = _title(framework)
-        yield Obstacle(
-            "built-for-cpus",
-            f"{title} is built for CPUs: it has no CUDA at all",
-            hinders=alone,
-            evidence=(Evidence(framework.path, "no library for CUDA"),),
-            remedy=()
-            if wheel is None
-            else (
-                f"Install a build for this GPU; which one fits: gpucheck detect --wheel {wheel}",
-            ),
-        )
+        evidence, title = Evidence(framework.path, "no library for CUDA"), _title(framework)
+        built_so = _make("built-for-cpus", evidence, hinders=alone, framework=title, wheel=wheel)
+        yield built_so if wheel is not None else built_so._replace(remedy=())
 
 
 def _bad_libcuda(scene: Scene) -> Iterator[Obstacle]:
     """Look at libcuda itself: a stub, a version that is not the module's, a replaced file."""
     running = scene.kernel.module_version
     for library in _driver_libraries(scene.process):
+        loaded = Evidence("libcuda", library.path)
         if "/stubs/" in library.path:
-            yield Obstacle(
-                "stub-library",
-                f"it has loaded a stub instead of the driver's library: {library.path}",
-                hinders=True,
-                evidence=(Evidence("libcuda", library.path),),
-                remedy=("Take the folder of stubs out of LD_LIBRARY_PATH, and start it again.",),
-            )
+            yield _make("stub-library", loaded, path=library.path)
         elif (
             library.version is not None
             and running is not None
             and library.version != running
             and "/compat/" not in library.path
         ):
-            replaced = " (the file was replaced since it started)" if library.deleted else ""
-            yield Obstacle(
+            yield _make(
                 "driver-mismatch",
-                f"it has loaded libcuda {library.version}, and the kernel runs {running}{replaced}",
-                hinders=True,
-                evidence=(Evidence("libcuda", library.path), Evidence("kernel module", running)),
-                remedy=("Start it again; if that does not help: gpucheck detect",),
+                *(loaded, Evidence("kernel module", running)),
+                version=library.version,
+                running=running,
+                replaced=" (the file was replaced since it started)" if library.deleted else "",
             )
 
 
@@ -445,16 +399,13 @@ def _libraries_missing(scene: Scene) -> Iterator[Obstacle]:
             if parts is not None and (parts["name"], _major(parts["version"])) not in loaded
         ]
         if missing and framework.gpu_build:
-            yield Obstacle(
+            yield _make(
                 "libraries-not-loaded",
-                f"{_title(framework)} needs {', '.join(missing)}, and has not loaded"
-                f" {'it' if len(missing) == 1 else 'them'}",
-                hinders=True,
-                evidence=(Evidence(f"/proc/{process.pid}/maps", f"no {missing[0]}"),),
-                remedy=(
-                    f"See which cannot be found: gpucheck detect --framework {framework.name}"
-                    " --python PATH (the Python that runs it)",
-                ),
+                Evidence(f"/proc/{process.pid}/maps", f"no {missing[0]}"),
+                framework=_title(framework),
+                names=", ".join(missing),
+                them="it" if len(missing) == 1 else "them",
+                name=framework.name,
             )
 
 
@@ -465,13 +416,8 @@ def _major(version: str | None) -> str:
 def _stopped(scene: Scene) -> Iterator[Obstacle]:
     process = scene.process
     if _state(process) == "stopped":
-        yield Obstacle(
-            "stopped",
-            "it is stopped, by a signal or a debugger",
-            hinders=True,
-            evidence=(Evidence(f"/proc/{process.pid}/stat", f"state {process.state}"),),
-            remedy=(f"Let it go on: kill -CONT {process.pid}",),
-        )
+        evidence = Evidence(f"/proc/{process.pid}/stat", f"state {process.state}")
+        yield _make("stopped", evidence, pid=process.pid)
 
 
 def _no_obstacle(scene: Scene) -> Iterator[Obstacle]:
@@ -483,31 +429,14 @@ def _no_obstacle(scene: Scene) -> Iterator[Obstacle]:
     if not loaded:
         able = [framework for framework in process.frameworks if framework.gpu_build]
         could = f"; {_title(able[0])} is loaded and could" if able else ""
-        yield Obstacle(
-            "driver-not-loaded",
-            "it has not loaded the driver's library, libcuda: it has not asked for a GPU, or its"
-            f" loader found no libcuda{could}",
-            hinders=True,
-            evidence=(Evidence(f"/proc/{process.pid}/maps", "no libcuda"),),
-            remedy=("Look in its own output and settings for the device that it was told to use.",),
-        )
+        evidence = Evidence(f"/proc/{process.pid}/maps", "no libcuda")
+        yield _make("driver-not-loaded", evidence, could=could)
     elif process.device_files is not None:
         opened = ", ".join(process.device_files) or "none"
-        yield Obstacle(
-            "no-context",
-            "it has loaded libcuda, but has nothing on a GPU: it has not asked for one yet, or"
-            " CUDA refused",
-            hinders=True,
-            evidence=(
-                Evidence("libcuda", loaded[0].path),
-                Evidence("open files of the driver", opened),
-            ),
-            remedy=(
-                "Look for a CUDA error in its own output.",
-                *(_CONTAINER_STEPS if _is_contained(process) else ()),
-                "See whether CUDA works: gpucheck detect",
-            ),
-        )
+        signs = Evidence("libcuda", loaded[0].path), Evidence("open files of the driver", opened)
+        obstacle = _make("no-context", *signs)
+        first, *_, last = obstacle.remedy
+        yield obstacle if _is_contained(process) else obstacle._replace(remedy=(first, last))
 
 
 def _is_contained(process: ProcessFilesReading) -> bool:
@@ -531,13 +460,8 @@ def _loaded_twice(scene: Scene) -> Iterator[Obstacle]:
     for name, copies in files.items():
         paths = list(dict.fromkeys(file.path for file in copies.values()))
         if len(paths) > 1:
-            yield Obstacle(
-                "loaded-twice",
-                f"{name} is loaded from {len(paths)} files; which one answers cannot be seen",
-                hinders=False,
-                evidence=tuple(Evidence(name, path) for path in paths),
-                remedy=("Remove one of them from its environment, or from LD_LIBRARY_PATH.",),
-            )
+            copies_seen = (Evidence(name, path) for path in paths)
+            yield _make("loaded-twice", *copies_seen, hinders=False, name=name, count=len(paths))
 
 
 def _replaced(scene: Scene) -> Iterator[Obstacle]:
@@ -545,13 +469,8 @@ def _replaced(scene: Scene) -> Iterator[Obstacle]:
     gone = [library for library in _libraries(scene.process.mapped or ()) if library.deleted]
     if gone:
         names = ", ".join(dict.fromkeys(library.name for library in gone))
-        yield Obstacle(
-            "library-replaced",
-            f"{names} was deleted or replaced on disk since it was loaded",
-            hinders=False,
-            evidence=tuple(Evidence(library.name, f"{library.path} (deleted)") for library in gone),
-            remedy=("Start it again, so that it loads the new file.",),
-        )
+        evidence = (Evidence(library.name, f"{library.path} (deleted)") for library in gone)
+        yield _make("library-replaced", *evidence, hinders=False, names=names)
 
 
 _FINDERS: tuple[Callable[[Scene], Iterator[Obstacle]], ...] = (
