@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import math
+import tomllib
 from typing import Any
 
 import pytest
@@ -39,6 +40,7 @@ from gpucheck.report.errors import ExitCode
 from gpucheck.report.formats.json import document, render
 from gpucheck.report.text import View
 from gpucheck.version import __version__
+from tests.architecture.house import ROOT
 from tests.fakes.probes import FakeProbes, gpu_reading, reading_of
 from tests.fakes.reports import any_list, eventful_machine, list_report, wrap
 from tests.report.schemas import changed, closed_validator, schema, validator
@@ -312,135 +314,15 @@ def test_every_document_has_the_same_envelope(name: str) -> None:
 
 # --------------------------------------------------------------------------------- the contract
 
-ENVELOPE = "schema tool tool.name tool.version time host status exit_code error result"
-HOST = "name os kernel python container driver_version cuda_driver_version"
-#: What the contract names, in its own order: where, and which fields.
-CONTRACT = {
-    "list": {
-        "result": "gpus visibility",
-        "result.gpus[]": (
-            "index cuda_index visible hidden_reason uuid name pci_bus_id architecture"
-            " compute_capability memory_total_bytes memory_used_bytes memory_free_bytes"
-            " utilization_gpu_percent utilization_memory_percent temperature_c fan_percent power_w"
-            " power_limit_w clock_sm_mhz clock_sm_max_mhz performance_state persistence_mode"
-            " compute_mode ecc_mode pcie numa_node mig processes state error unavailable"
-        ),
-        "result.gpus[].pcie": "generation generation_max width width_max",
-        "result.gpus[].mig": "enabled instances",
-        "result.gpus[].mig.instances[]": "uuid name memory_total_bytes cuda_index",
-        "result.gpus[].processes[]": "pid type name user command memory_used_bytes",
-        "result.visibility": "cuda_visible_devices cuda_device_order decided_by entries",
-        "result.visibility.entries[]": "text status uuid reason",
-        "result.topology": "links",
-        "result.topology.links[]": "from to kind",
-    },
-    "detect": {
-        "result": "usable verdict first_failure checks frameworks",
-        "result.checks[]": "id layer status summary evidence remedy gpu",
-        "result.checks[].evidence[]": "source value",
-        "result.frameworks[]": "name version cuda_build sees_gpu reason",
-    },
-    "place": {
-        "result": "devices ops transfers value environment claims candidates",
-        "result.devices[]": "spec resolved kind cuda_index index uuid name pci_bus_id soft reason",
-        "result.ops[]": "name op device",
-        "result.transfers[]": "from to what bytes",
-        "result.claims[]": "uuid path slot held waited_s pid user command since",
-        "result.candidates[]": "uuid eligible reason",
-    },
-    "bench": {
-        "result": "measurements comparisons gates telemetry environment profile",
-        "result.measurements[]": (
-            "kernel variant device gpu_uuid dtype shape scope samples_s warmup_s median_s ci95_s"
-            " converged throughput percent_of_peak percent_of_copy verified doubts"
-        ),
-        "result.measurements[].dtype": "input accumulate output math_mode",
-        "result.measurements[].throughput": "value unit",
-        "result.measurements[].verified": "error bound ok reference",
-        "result.measurements[].doubts[]": "code message next",
-        "result.comparisons[]": (
-            "kernel dtype shape cpu gpu speedup_resident speedup_end_to_end speedup_amortised"
-            " reuse_count break_even"
-        ),
-        "result.gates[]": "id status measured limit direction unit reason class",
-    },
-    "memlimit": {
-        "result": "request gpus mechanisms environment verification run",
-        "result.request": "text fraction bytes",
-        "result.gpus[]": (
-            "uuid memory_total_bytes limit_bytes allocator_limit_bytes context_estimate_bytes"
-        ),
-        "result.mechanisms[]": "framework mechanism setting strength applies reason",
-        "result.verification": "allocated_bytes refused_bytes refused_with held",
-        "result.run": "exit_code peak_bytes exceeded action",
-    },
-    "snapshot": {},
-    "error": {"error": "code message remedy"},
-}
-#: Where null is an answer. Everywhere else it would be a promise broken.
-NULLABLE = {
-    "list": (
-        "error result"
-        " result.gpus[].cuda_index result.gpus[].visible result.gpus[].uuid result.gpus[].name"
-        " result.gpus[].pci_bus_id result.gpus[].architecture result.gpus[].compute_capability"
-        " result.gpus[].memory_total_bytes result.gpus[].memory_used_bytes"
-        " result.gpus[].memory_free_bytes result.gpus[].utilization_gpu_percent"
-        " result.gpus[].utilization_memory_percent result.gpus[].temperature_c"
-        " result.gpus[].fan_percent result.gpus[].power_w result.gpus[].power_limit_w"
-        " result.gpus[].clock_sm_mhz result.gpus[].clock_sm_max_mhz"
-        " result.gpus[].performance_state result.gpus[].persistence_mode"
-        " result.gpus[].compute_mode result.gpus[].ecc_mode result.gpus[].numa_node"
-        " result.gpus[].hidden_reason result.gpus[].error"
-        " result.gpus[].pcie.generation result.gpus[].pcie.generation_max"
-        " result.gpus[].pcie.width result.gpus[].pcie.width_max result.gpus[].mig.enabled"
-        " result.gpus[].mig.instances[].uuid result.gpus[].mig.instances[].name"
-        " result.gpus[].mig.instances[].memory_total_bytes"
-        " result.gpus[].mig.instances[].cuda_index result.gpus[].processes[].name"
-        " result.gpus[].processes[].user result.gpus[].processes[].command"
-        " result.gpus[].processes[].memory_used_bytes result.visibility.cuda_visible_devices"
-        " result.visibility.cuda_device_order result.visibility.entries[].uuid"
-        " result.topology.links[].kind"
-    ),
-    "detect": (
-        "error result result.usable result.first_failure result.checks[].gpu"
-        " result.frameworks[].version result.frameworks[].cuda_build result.frameworks[].sees_gpu"
-        " result.frameworks[].reason"
-    ),
-    "place": (
-        "error result result.value result.devices[].cuda_index result.devices[].index"
-        " result.devices[].uuid result.devices[].name result.devices[].pci_bus_id"
-        " result.claims[].waited_s result.claims[].pid result.claims[].user"
-        " result.claims[].command result.claims[].since"
-    ),
-    "bench": (
-        "error result result.telemetry result.profile result.measurements[].gpu_uuid"
-        " result.measurements[].median_s result.measurements[].ci95_s"
-        " result.measurements[].throughput result.measurements[].percent_of_peak"
-        " result.measurements[].percent_of_copy result.measurements[].verified"
-        " result.measurements[].verified.error result.comparisons[].speedup_resident"
-        " result.comparisons[].speedup_end_to_end result.comparisons[].speedup_amortised"
-        " result.comparisons[].reuse_count result.comparisons[].break_even"
-        " result.gates[].measured result.gates[].limit result.gates[].reason result.gates[].class"
-    ),
-    "memlimit": (
-        "error result result.request.fraction result.request.bytes result.gpus[].uuid"
-        " result.gpus[].memory_total_bytes result.gpus[].limit_bytes"
-        " result.gpus[].allocator_limit_bytes result.gpus[].context_estimate_bytes"
-        " result.mechanisms[].setting result.verification result.run"
-        " result.verification.allocated_bytes result.verification.refused_bytes"
-        " result.verification.refused_with result.verification.held result.run.peak_bytes"
-        " result.run.exceeded result.run.action"
-    ),
-    "snapshot": "error result",
-    "error": "result",
-}
+CONTRACT = tomllib.loads((ROOT / "tests" / "data" / "contract.toml").read_text(encoding="utf-8"))
+ENVELOPE = CONTRACT.pop("envelope")
 FIELDS = {
     name: [
         f"{where}.{field}".removeprefix(".")
-        for where, fields in ({"": ENVELOPE, "host": HOST} | parts).items()
+        for where, fields in (ENVELOPE | row.get("fields", {})).items()
         for field in fields.split()
     ]
-    for name, parts in CONTRACT.items()
+    for name, row in CONTRACT.items()
 }
 #: A value that no field of any document may have.
 NONSENSE = {"": [["nonsense"]]}
@@ -495,49 +377,28 @@ def test_null_stands_only_where_it_is_an_answer(name: str) -> None:
         # What goes together (no result without an error, say) is not about null.
         return any("allOf" not in error.absolute_schema_path for error in found)
 
-    nullable = NULLABLE[name].split()
+    nullable = CONTRACT[name]["nullable"].split()
 
     assert [path for path in FIELDS[name] if not is_refused(path)] == [
         path for path in FIELDS[name] if path in nullable or path.startswith("host.")
     ]
 
 
-@pytest.mark.parametrize(
-    ("name", "path", "value"),
-    [
-        ("list", "schema", "gpucheck/list/2"),
-        ("list", "time", "2026-01-02 03:04:05"),
-        ("list", "status", "fine"),
-        ("list", "exit_code", 1),
-        ("list", "exit_code", "0"),
-        ("list", "result", None),
-        ("list", "error", {"code": "No Kebab", "message": "x", "remedy": []}),
-        ("list", "result.gpus[].pci_bus_id", "00000000:1A:00.0"),
-        ("list", "result.gpus[].compute_capability", 9.0),
-        ("list", "result.gpus[].memory_used_bytes", 1.5),
-        ("list", "result.gpus[].memory_used_bytes", -1),
-        ("list", "result.gpus[].visible", "yes"),
-        ("list", "result.gpus[].state", "gone"),
-        ("list", "result.gpus[].error", "an error of a GPU that is ok"),
-        ("list", "result.gpus[].hidden_reason", "a reason to hide a visible GPU"),
-        ("list", "result.gpus[].unavailable", {"fan_percent": None}),
-        ("list", "result.topology.links[].kind", "NVLINK"),
-        ("list", "result.visibility.decided_by", "guess"),
-        ("detect", "result.usable", False),
-        ("detect", "result.verdict", "unusable"),
-        ("detect", "result.checks[].layer", "magic"),
-        ("detect", "result.checks[].id", "PCI device"),
-        ("memlimit", "result.request.fraction", 30),
-        ("bench", "result.measurements[].ci95_s", [0.1]),
-        ("bench", "result.measurements[].device", "gpu"),
-        ("place", "result.environment.CUDA_DEVICE_ORDER", "FASTEST_FIRST"),
-    ],
-)
-def test_wrong_values_are_refused(name: str, path: str, value: object) -> None:
-    def set_it(holder: Any, field: str) -> None:
-        holder[field] = value
+def with_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: with_nulls(part) for name, part in value.items()}
+    return None if value == "null" else value
 
-    assert not validator(name).is_valid(first_with(name, path, set_it))
+
+@pytest.mark.parametrize("name", [name for name in CONTRACT if "wrong" in CONTRACT[name]])
+def test_wrong_values_are_refused(name: str) -> None:
+    def is_taken(path: str, value: object) -> bool:
+        def put(holder: Any, field: str) -> None:
+            holder[field] = with_nulls(value)
+
+        return validator(name).is_valid(first_with(name, path, put))
+
+    assert [(path, value) for path, value in CONTRACT[name]["wrong"] if is_taken(path, value)] == []
 
 
 @pytest.mark.parametrize("name", sorted(REPORTS))
