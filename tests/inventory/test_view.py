@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from gpucheck.drivers.evidence import GpuHealthReading, HealthReading
-from gpucheck.drivers.readings import NvmlReading, ProbeFailure, ProcessReading
+from gpucheck.drivers.readings import GpuReading, NvmlReading, ProbeFailure, ProcessReading
 from gpucheck.inventory.columns import COLUMNS
 from gpucheck.inventory.condition import read_condition
 from gpucheck.report.documents import DOCUMENTS
@@ -22,7 +23,7 @@ from gpucheck.report.saved import read_document
 from gpucheck.report.text import View
 from tests.fakes.probes import FakeProbes, gpu_reading, healthy, reading_of
 from tests.fakes.reports import any_list, eventful_machine, list_report
-from tests.report.formats.recorded import recorded
+from tests.report.formats.recorded import in_sections, recorded
 from tests.sampling import examples
 
 WIDTHS = (40, 64, 80, 110, 140, 160)
@@ -35,6 +36,112 @@ def lines(report: Report, **view: object) -> list[str]:
 
 
 # ------------------------------------------------------------------------------------ pictures
+
+
+def unwell(*healths: GpuHealthReading, **gpu: object) -> Report:
+    """Return a list of cards with this health."""
+    probes = FakeProbes(
+        readings=reading_of(*(gpu_reading(health.index, **gpu) for health in healths)),
+        health_reading=HealthReading(gpus=healths),
+    )
+    report = list_report(probes)
+    return report._replace(result=read_condition(report.result, probes))  # type: ignore[arg-type]
+
+
+def listed(*readings: GpuReading, **answer: object) -> Report:
+    return list_report(FakeProbes(readings=reading_of(*readings)._replace(**answer)))
+
+
+def hidden(value: str, count: int) -> Report:
+    rows = reading_of(*map(gpu_reading, range(count)))
+    return list_report(FakeProbes(readings=rows, variables={"CUDA_VISIBLE_DEVICES": value}))
+
+
+def situations() -> dict[str, tuple[Report, dict[str, Any]]]:
+    """Return lists by what is special about them, and how each is looked at."""
+    gone = ProbeFailure(code="gpu-is-lost", message="it fell off the bus", library_code=15)
+    unread = {"processes": "the mps processes: no right"}
+    one = (ProcessReading(pid=9, type="compute"),)
+    no_match = EVENTFUL._replace(result=EVENTFUL.result._replace(gpus=()))  # type: ignore[union-attr]
+    hot = [healthy(index, temperature_slowdown_c=30 + index // 3) for index in range(4)]
+    lowered = unwell(healthy(0, clock_event_reasons=0x20), healthy(1))
+    failures = {
+        code: list_report(
+            FakeProbes(readings=NvmlReading(failure=ProbeFailure(code=code, message="x")))
+        )
+        for code in ("library-not-found", "driver-not-answering")
+    }
+    colored = {"color": True}
+    full = {
+        f"memory of which {percent} % is used": (
+            listed(gpu_reading(0, memory_used_bytes=percent * 85899345920 // 100)), colored,
+        )
+        for percent in (0, 73, 89, 90, 100)
+    }  # fmt: skip
+    cards: tuple[tuple[dict[str, Any], dict[str, Any]], ...] = (
+        ({"utilization_gpu_percent": 0}, {}),
+        ({"utilization_gpu_percent": 99}, {}),
+        ({"temperature_c": 86}, {}),
+        ({"temperature_c": 90}, {}),
+        ({"temperature_c": 86}, {"temperature_slowdown_c": 105, "temperature_gpu_max_c": 100}),
+        ({"power_w": 699.0}, {}),
+        ({"power_w": 650.0}, {}),
+    )
+    return {
+        "all of it in colour": (EVENTFUL, colored),
+        "eight GPUs": (listed(*map(gpu_reading, range(8))), {}),
+        "two are hidden": (hidden("1", 3), {}),
+        "two are hidden, on a narrow screen": (hidden("1", 3), {"width": 40}),
+        "a hidden one is dimmed": (hidden("", 1), colored),
+        **full,
+        "memory that is not known": (
+            listed(
+                gpu_reading(0, memory_used_bytes=None),
+                gpu_reading(1, memory_total_bytes=None, memory_used_bytes=None),
+            ),
+            {},
+        ),
+        "no GPU": (listed(), {}),
+        **{f"no answer: {code}": (report, {}) for code, report in failures.items()},
+        "a filter that leaves nothing": (no_match, {}),
+        "without a heading": (EVENTFUL, {"header": False}),
+        "quiet": (EVENTFUL, {"verbosity": -1}),
+        "processes at 64 columns": (EVENTFUL, {"width": 64, "processes": True}),
+        "processes at 160 columns": (EVENTFUL, {"width": 160, "processes": True}),
+        "no process": (listed(gpu_reading(0)), {"processes": True}),
+        "a list of processes that could not be read": (
+            listed(gpu_reading(0, unavailable={"processes": "no right"})), {"processes": True},
+        ),
+        "a list of processes with a gap": (
+            listed(gpu_reading(0, processes=one, unavailable=unread)), {"processes": True},
+        ),
+        **{
+            f"a card that is not well at {width} columns": (lowered, {"width": width})
+            for width in (40, 80, 160)
+        },
+        "one cause on four cards": (unwell(*hot), {}),
+        "a healthy card at its limits": (
+            unwell(healthy(0), utilization_gpu_percent=100, power_w=700.0), {},
+        ),
+        **{
+            f"colours of {gpu} {health}": (unwell(healthy(0, **health), **gpu), colored)
+            for gpu, health in cards
+        },
+        "two columns in another order": (EVENTFUL, {"columns": ("temperature_c", "index")}),
+        "too many columns become lines": (
+            EVENTFUL, {"width": 40, "columns": ("index", "name", "uuid", "pci_bus_id")},
+        ),
+        "what is not known has no number": (
+            listed(gpu_reading(0, uuid=None, failure=gone)), {},
+        ),
+    }  # fmt: skip
+
+
+def test_situations_are_as_recorded() -> None:
+    shown = {name: render(report, View(**view)) for name, (report, view) in situations().items()}
+    text = in_sections(shown)
+
+    assert text == recorded("list-situations", text)
 
 
 @pytest.mark.parametrize("width", WIDTHS)
@@ -51,25 +158,11 @@ def test_whole_list_in_ascii() -> None:
     assert text == recorded("list-80-ascii", text)
 
 
-def test_whole_list_in_colour() -> None:
-    text = render(EVENTFUL, View(width=80, color=True))
-
-    assert text == recorded("list-80-colour", text)
-
-
 @pytest.mark.parametrize("width", [40, 80])
 def test_whole_topology(width: int) -> None:
     text = render(list_report(topology=True, ask_driver=True), View(width=width))
 
     assert text == recorded(f"topology-{width}", text)
-
-
-def test_eight_gpus_at_80_columns() -> None:
-    eight = list_report(FakeProbes(readings=reading_of(*(gpu_reading(i) for i in range(8)))))
-
-    text = render(eight, View(width=80))
-
-    assert text == recorded("list-8-gpus", text)
 
 
 @pytest.mark.parametrize("width", WIDTHS)
@@ -80,92 +173,8 @@ def test_colour_changes_nothing_but_the_colour(width: int) -> None:
     assert [ANSI.sub("", line).rstrip() for line in colored] == plain
 
 
-# ----------------------------------------------------------------------------- what it must tell
-
-
 def heads(report: Report, **view: object) -> str:
     return lines(report, **view)[1]
-
-
-def test_both_numberings_are_shown() -> None:
-    rows = [line.replace("!", "").split()[:2] for line in lines(EVENTFUL, width=80)[2:8]]
-
-    assert rows == [["0", "1"], ["1", "0"], ["2", "-"], ["2:0", "-"], ["2:1", "2"], ["3", "-"]]
-
-
-@pytest.mark.parametrize("width", WIDTHS)
-def test_a_lost_gpu_says_why(width: int) -> None:
-    text = " ".join(render(EVENTFUL, View(width=width)).split())
-
-    assert "LOST" in text
-    assert "the GPU has fallen off the bus or is otherwise inaccessible" in text
-
-
-@pytest.mark.parametrize("width", WIDTHS)
-def test_a_hidden_gpu_says_why(width: int) -> None:
-    hidden = FakeProbes(
-        readings=reading_of(*(gpu_reading(i) for i in range(3))),
-        variables={"CUDA_VISIBLE_DEVICES": "1"},
-    )
-
-    text = " ".join(render(list_report(hidden), View(width=width)).split())
-
-    assert "GPUs 0,2 are hidden from CUDA: not named in CUDA_VISIBLE_DEVICES='1'" in text
-
-
-def test_a_hidden_gpu_is_dimmed() -> None:
-    hidden = FakeProbes(readings=reading_of(gpu_reading(0)), variables={"CUDA_VISIBLE_DEVICES": ""})
-
-    assert lines(list_report(hidden), color=True)[2].startswith("  \x1b[2m0")
-
-
-@pytest.mark.parametrize(
-    ("used", "color"),
-    [(0.0, ""), (0.73, ""), (0.89, ""), (0.9, "\x1b[33m"), (1, "\x1b[33m")],
-)
-def test_memory_that_is_nearly_full_is_coloured(used: float, color: str) -> None:
-    reading = gpu_reading(0, memory_used_bytes=round(85899345920 * used))
-    text = render(list_report(FakeProbes(readings=reading_of(reading))), View(color=True))
-
-    assert f" {color}{80 * used:4.1f}/80.0 GiB" in text
-
-
-def test_unknown_memory_is_not_zero() -> None:
-    unknown = gpu_reading(0, memory_used_bytes=None)
-    nothing = gpu_reading(1, memory_total_bytes=None, memory_used_bytes=None)
-
-    rows = lines(list_report(FakeProbes(readings=reading_of(unknown, nothing))), width=80)[2:]
-
-    assert "?/80.0 GiB" in rows[0]
-    assert "GiB" not in rows[1]
-
-
-@pytest.mark.parametrize(
-    ("answer", "expected"),
-    [
-        (reading_of(), "no GPU listed"),
-        (NvmlReading(failure=ProbeFailure(code="library-not-found", message="x")), "no GPU listed"),
-        (
-            NvmlReading(failure=ProbeFailure(code="driver-not-answering", message="x")),
-            "GPUs not known",
-        ),
-    ],
-)
-def test_a_machine_without_a_list(answer: NvmlReading, expected: str) -> None:
-    [line] = lines(list_report(FakeProbes(readings=answer)))
-
-    assert line.endswith(f" · {expected}")
-
-
-def test_a_filter_that_leaves_nothing() -> None:
-    empty = EVENTFUL._replace(result=EVENTFUL.result._replace(gpus=()))  # type: ignore[union-attr]
-
-    assert lines(empty)[0].endswith(" · no GPU matches")
-
-
-def test_the_heading_can_be_left_out() -> None:
-    assert lines(EVENTFUL, width=80, verbosity=-1)[0].split()[:2] == ["GPU", "CUDA"]
-    assert lines(EVENTFUL, width=80, header=False)[0].split()[:2] == ["GPU", "CUDA"]
 
 
 def test_a_failure_without_a_result_is_no_text() -> None:
@@ -175,72 +184,6 @@ def test_a_failure_without_a_result_is_no_text() -> None:
 def test_a_report_of_another_command_is_refused() -> None:
     with pytest.raises(TypeError, match="str"):
         render(EVENTFUL._replace(result="text"), View())
-
-
-# ------------------------------------------------------------------------------------ processes
-
-
-def test_a_long_command_gives_way_to_the_facts() -> None:
-    shown = lines(EVENTFUL, width=64, processes=True)
-    at = next(place for place, line in enumerate(shown) if " PID " in line)
-
-    assert shown[at].split() == ["GPU", "PID", "Type", "User", "Age", "Memory", "SM", "Command"]
-    assert shown[at + 2].startswith("  0 4242 compute  anna     2 h 60 GiB  98% python3 train.py")
-    assert shown[at + 3].startswith("2:0    9 compute")
-
-
-def test_pids_of_another_namespace_are_explained() -> None:
-    assert "another PID namespace" in render(EVENTFUL, View(width=160, processes=True))
-
-
-def test_no_process() -> None:
-    idle = list_report(FakeProbes(readings=reading_of(gpu_reading(0))))
-
-    assert lines(idle, processes=True)[-1] == "No process uses these GPUs."
-
-
-def test_an_unreadable_list_of_processes_is_not_an_idle_gpu() -> None:
-    unread = gpu_reading(0, unavailable={"processes": "no right"})
-    text = render(list_report(FakeProbes(readings=reading_of(unread))), View(processes=True))
-
-    assert "The processes of GPU 0 are not all known: no right" in text
-    assert "No process" not in text
-
-
-def test_a_list_with_a_gap_shows_what_it_has() -> None:
-    row = gpu_reading(
-        0,
-        processes=(ProcessReading(pid=9, type="compute"),),
-        unavailable={"processes": "the mps processes: no right"},
-    )
-    report = list_report(FakeProbes(readings=reading_of(row)))
-
-    assert " 9 compute" in render(report, View(processes=True))
-    assert lines(report, width=160)[2].split().count("1+") == 1
-
-
-# ------------------------------------------------------------------------- cards that are not well
-
-
-def unwell(*healths: GpuHealthReading, **gpu: object) -> Report:
-    """Return a list of cards with this health."""
-    probes = FakeProbes(
-        readings=reading_of(*(gpu_reading(health.index, **gpu) for health in healths)),
-        health_reading=HealthReading(gpus=healths),
-    )
-    report = list_report(probes)
-    return report._replace(result=read_condition(report.result, probes))  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("width", [40, 80, 160])
-def test_a_card_that_is_not_well_is_marked_and_explained(width: int) -> None:
-    shown = lines(unwell(healthy(0, clock_event_reasons=0x20), healthy(1)), width=width)
-    text = " ".join(" ".join(shown).split())
-
-    assert any(re.match(" !0|GPU !0 ", line) for line in shown)
-    assert any(re.match("  1|GPU 1 ", line) for line in shown)
-    assert "! GPU 0: clocks are lowered by heat (software)" in text
-    assert text.count("gpucheck detect") == 1
 
 
 def test_a_saved_list_has_the_marks_of_the_list() -> None:
@@ -263,37 +206,6 @@ def test_a_health_that_cannot_be_read_is_not_a_good_one() -> None:
     assert judged.gpus[0].troubles is None
     assert judged.gpus[0].unavailable["troubles"] == "no answer within 2 s"
     assert "! GPU 0: PCIe" in render(report._replace(result=judged), View())
-
-
-def test_one_cause_is_one_line_however_many_cards_have_it() -> None:
-    hot = [healthy(index, temperature_slowdown_c=30 + index // 3) for index in range(4)]
-    text = render(unwell(*hot), View())
-
-    assert text.count("slowdown temperature") == 1
-    assert "! GPUs 0-2: 41 °C, and its slowdown temperature is 30 °C; GPU 3 alike\n" in text
-
-
-def test_a_healthy_card_has_no_mark() -> None:
-    report = unwell(healthy(0), utilization_gpu_percent=100, power_w=700.0)
-
-    assert "!" not in render(report, View())
-
-
-@pytest.mark.parametrize(
-    ("gpu", "health", "colored"),
-    [
-        ({"utilization_gpu_percent": 0}, {}, "\x1b[2m  0%"),
-        ({"utilization_gpu_percent": 99}, {}, "\x1b[32m 99%"),
-        ({"temperature_c": 86}, {}, "\x1b[33m86 °C"),
-        ({"temperature_c": 90}, {}, "\x1b[31m90 °C"),
-        ({"temperature_c": 86}, {"temperature_slowdown_c": 105, "temperature_gpu_max_c": 100},
-         " 86 °C"),
-        ({"power_w": 699.0}, {}, "\x1b[33m699/700 W"),
-        ({"power_w": 650.0}, {}, " 650/700 W"),
-    ],
-)  # fmt: skip
-def test_colours_follow_the_limits_of_the_card(gpu: dict, health: dict, colored: str) -> None:
-    assert colored in render(unwell(healthy(0, **health), **gpu), View(color=True))
 
 
 def test_columns_stay_where_they_are_when_readings_change() -> None:
@@ -323,17 +235,6 @@ def test_every_column_can_be_selected(name: str) -> None:
 
     assert head.strip() == COLUMNS[name].heading
     assert len(rows) >= 4
-
-
-def test_selected_columns_stand_in_that_order() -> None:
-    assert heads(EVENTFUL, columns=("temperature_c", "index")).split() == ["Temp", "GPU"]
-
-
-def test_too_many_columns_become_lines() -> None:
-    text = render(EVENTFUL, View(width=40, columns=("index", "name", "uuid", "pci_bus_id")))
-
-    assert "GPU 1\n  Name NVIDIA H100 80GB HBM3\n" in text
-    assert "Bus 0000:11:00.0\n" in text
 
 
 def test_values_are_never_cut() -> None:
@@ -371,10 +272,3 @@ def test_any_list_fits_steers_nothing_and_tells_every_gpu(report: Report, view: 
     text = render(report._replace(exit_code=ExitCode.OK), View(width=view.width))
     for gpu in report.result.gpus:  # type: ignore[union-attr]
         assert re.search(rf"^ *(GPU ?)?!?{gpu.index}\b", text, re.MULTILINE)
-
-
-def test_no_number_stands_for_what_is_not_known() -> None:
-    gone = ProbeFailure(code="gpu-is-lost", message="it fell off the bus", library_code=15)
-    report = list_report(FakeProbes(readings=reading_of(gpu_reading(0, uuid=None, failure=gone))))
-
-    assert "1 GPU · visible to CUDA: not known" in " ".join(lines(report))
