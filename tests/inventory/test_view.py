@@ -173,10 +173,6 @@ def test_colour_changes_nothing_but_the_colour(width: int) -> None:
     assert [ANSI.sub("", line).rstrip() for line in colored] == plain
 
 
-def heads(report: Report, **view: object) -> str:
-    return lines(report, **view)[1]
-
-
 def test_a_failure_without_a_result_is_no_text() -> None:
     assert render(EVENTFUL._replace(result=None), View()) == ""
 
