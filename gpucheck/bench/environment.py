@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gpucheck.bench.model import BenchEnvironment, Roofline
+from gpucheck.data import read_table
 from gpucheck.drivers.gpu import BenchGpu, OpenedGpus
 from gpucheck.drivers.host.blas import NETLIB, NO_BLAS, Blas, BlasFacts
 from gpucheck.drivers.host.cpu import CpuFacts, CpuLoad, LinuxCpu, parse_cpu_list
@@ -328,34 +329,12 @@ def _reasons(opened: OpenedGpus) -> dict[str, str]:
 
 # --------------------------------------------------------------------------- kernels of a BLAS
 
-#: OpenBLAS and BLIS choose their kernels on loading, by the CPU's name or a variable; MKL also by
-#: MKL_ENABLE_INSTRUCTIONS. With AVX2 kernels on a CPU with AVX-512, a product takes about twice as
-#: long. Sources for the core types: OpenBLAS' driver/others/dynamic.c and TargetList.txt, BLIS'
-#: config_registry. Linux's names for the relevant instruction sets, newest first.
+#: OpenBLAS and BLIS choose their kernels on loading, by the CPU's name or a variable
+#: (data/blas.toml); MKL also by MKL_ENABLE_INSTRUCTIONS. With AVX2 kernels on a CPU with AVX-512, a
+#: product takes about twice as long. Linux's names for the relevant instruction sets, newest first.
 INSTRUCTION_SETS = ("avx512f", "avx2", "avx", "sse2")
-_Cores = Mapping[str, tuple[str, ...]]
-#: Core types in lower case, by the newest of these sets that their kernels use.
-_OF_OPENBLAS: _Cores = {
-    "avx512f": ("skylakex", "cooperlake", "sapphirerapids"),
-    "avx2": ("haswell", "zen", "excavator"),
-    "avx": ("sandybridge", "bulldozer", "piledriver", "steamroller"),
-    "sse2": (
-        *("prescott", "core2", "penryn", "dunnington", "nehalem", "atom", "nano"),
-        *("opteron", "opteron_sse3", "barcelona", "bobcat"),
-    ),
-}
-_OF_BLIS: _Cores = {
-    "avx512f": ("skx", "knl", "zen4", "zen5"),
-    "avx2": ("haswell", "zen", "zen2", "zen3", "excavator"),
-    "avx": ("sandybridge", "bulldozer", "piledriver", "steamroller"),
-    "sse2": ("penryn",),
-}
-_OF_MKL: _Cores = {
-    "avx512f": ("avx512",),
-    "avx2": ("avx2",),
-    "avx": ("avx",),
-    "sse2": ("sse4_2",),
-}
+#: Values of MKL_ENABLE_INSTRUCTIONS by these sets.
+_OF_MKL = {"avx512f": ["avx512"], "avx2": ["avx2"], "avx": ["avx"], "sse2": ["sse4_2"]}
 #: Core types of OpenBLAS and BLIS for processors that they do not know.
 _GENERIC = frozenset({"generic", "armv8"})
 #: What computes products without kernels for any processor, by the name of drivers/host/blas.py.
@@ -378,18 +357,18 @@ def explain_slow_blas(
         return None
     if blas.name in _PLAIN:
         return _PLAIN[blas.name]
-    known, core = _OF_OPENBLAS, blas.architecture
+    core = blas.architecture
     forced = next((f" ({name}={variables[name]})" for name in _FORCING if name in variables), "")
     if (core or "").lower() in _GENERIC:
         return f"{blas.name} uses its generic kernels ({core}){forced}, not those of this processor"
-    if blas.name == "blis":
-        known = _OF_BLIS
-    elif blas.name == "mkl":
-        known, core = _OF_MKL, variables.get("MKL_ENABLE_INSTRUCTIONS")
-    elif blas.name != "openblas":
+    rows = {row["id"]: row for row in read_table("blas")["row"]} | {"mkl": _OF_MKL}
+    if blas.name == "mkl":
+        core = variables.get("MKL_ENABLE_INSTRUCTIONS")
+    if blas.name not in rows:
         return None
+    known = rows[blas.name]
     has = next((name for name in INSTRUCTION_SETS if name in instruction_sets), None)
-    uses = next((name for name, cores in known.items() if (core or "").lower() in cores), None)
+    uses = next((name for name in INSTRUCTION_SETS if (core or "-").lower() in known[name]), None)
     if has is None or uses is None:
         return None
     if INSTRUCTION_SETS.index(uses) <= INSTRUCTION_SETS.index(has):

@@ -57,14 +57,6 @@ DIAGNOSIS_S = 20.0
 SHORT = 12
 
 
-class Settings(NamedTuple):
-    """Options of the plug-in: what each process gets, and what happens if it does not."""
-
-    request: SelectionRequest
-    timeout_s: float
-    required: bool
-
-
 class Refusal(NamedTuple):
     """Why a process has no GPU; `skips` if this machine has none for it."""
 
@@ -107,16 +99,15 @@ class Needs:
         return " ".join(words)
 
 
-def settings_of(config: pytest.Config) -> Settings:
-    """Return the options of the plug-in.
+def wanted_gpus(config: pytest.Config) -> SelectionRequest:
+    """Return what each process gets, by the options of the plug-in.
 
     Raises:
         pytest.UsageError: one makes no sense.
     """
     option = config.getoption
-    timeout_s = option("gpucheck_timeout")
     try:
-        check_seconds("--timeout", timeout_s, least=0)
+        check_seconds("--timeout", option("gpucheck_timeout"), least=0)
         request = request_of(
             (),
             count=option("gpucheck_count"),
@@ -129,7 +120,7 @@ def settings_of(config: pytest.Config) -> Settings:
         message = " ".join((error.message.replace("--", "--gpucheck-"), *error.remedy))
         raise pytest.UsageError(message) from None
     assert request is not None, "a choice without names"
-    return Settings(request, timeout_s, bool(option("gpucheck_required")))
+    return request
 
 
 def needs_of(mark: pytest.Mark) -> Needs:
@@ -196,9 +187,10 @@ def shown(uuid: str | None, index: int | None) -> str:
 class ProcessGpus:
     """GPUs that this process holds until it ends, or the reason why it holds none."""
 
-    def __init__(self, config: pytest.Config, settings: Settings) -> None:
+    def __init__(self, config: pytest.Config, request: SelectionRequest) -> None:
         self._config = config
-        self._settings = settings
+        self._request = request
+        self._timeout_s: float = config.option.gpucheck_timeout
         self._lease = Lease()
         self._before: dict[str, str | None] = {}
         self._has_told = False
@@ -232,15 +224,14 @@ class ProcessGpus:
 
     def _take(self, probes: LiveProbes) -> Refusal | None:
         options = ClaimOptions(
-            share=self._settings.request.share,
+            share=self._request.share,
             wait=True,
-            timeout_s=self._settings.timeout_s,
+            timeout_s=self._timeout_s,
             # A scheduler gave GPUs to the whole job: its processes still need one each.
             claim=True,
             command=self._command(),
         )
-        request = self._settings.request
-        self._lease = lease_best(request, options, probes, os.environ, on_wait=self._tell)
+        self._lease = lease_best(self._request, options, probes, os.environ, on_wait=self._tell)
         placement, failure = self._lease.answer.result, self._lease.answer.error
         assert isinstance(placement, Placement), "a lease without a placement"
         if failure is not None:
@@ -274,8 +265,7 @@ class ProcessGpus:
         reasons = [reason for reason in waiting.details if reason != ALLOW_BUSY_GPUS]
         why = "; ".join(reasons) or waiting.reason
         who = f"{worker} waits" if worker else "waiting"
-        timeout_s = self._settings.timeout_s
-        say(self._config, f"gpucheck: {who} up to {timeout_s:g} s for a GPU: {why}")
+        say(self._config, f"gpucheck: {who} up to {self._timeout_s:g} s for a GPU: {why}")
 
     def _set(self, variables: Mapping[str, str]) -> None:
         for name, value in variables.items():
@@ -298,7 +288,7 @@ class ProcessGpus:
         every = selectable_devices(self._lease.gpus)
         own = [device for device in every if device.uuid in uuids]
         refusal = self._refusal or unmet(needs, own, every)
-        if refusal is not None and self._settings.required:
+        if refusal is not None and self._config.option.gpucheck_required:
             return refusal._replace(skips=False)
         return refusal
 

@@ -19,11 +19,10 @@ from gpucheck.drivers.live import LiveProbes
 from gpucheck.integrations.pytest_gpus import (
     NAME,
     ProcessGpus,
-    Settings,
     runs_tests,
     say,
-    settings_of,
     shown,
+    wanted_gpus,
     worker_name,
 )
 from gpucheck.place.claim_store import Lock, list_claims
@@ -59,13 +58,13 @@ def configure(config: pytest.Config) -> None:
     Raises:
         pytest.UsageError: an option makes no sense.
     """
-    settings = settings_of(config)
+    request = wanted_gpus(config)
     if not runs_tests(config):
         return
     if is_controller(config):
-        config.pluginmanager.register(Controller(config, settings), NAME)
+        config.pluginmanager.register(Controller(config, request), NAME)
         return
-    gpus = ProcessGpus(config, settings)
+    gpus = ProcessGpus(config, request)
     gpus.claim()
     config.pluginmanager.register(gpus, NAME)
 
@@ -78,7 +77,7 @@ def limit_workers(config: pytest.Config) -> None:
     wanted = getattr(config.option, "numprocesses", None)
     if not wanted or not runs_tests(config) or config.option.usepdb:
         return
-    request = settings_of(config).request
+    request = wanted_gpus(config)
     gpus = find_gpus(request)
     count = len(gpus) // request.count * request.share
     asked = wanted if isinstance(wanted, int) else None
@@ -108,9 +107,10 @@ def find_gpus(request: SelectionRequest) -> Sequence[Candidate]:
 class Controller:
     """Controller of xdist's workers, which claim the GPUs themselves."""
 
-    def __init__(self, config: pytest.Config, settings: Settings) -> None:
+    def __init__(self, config: pytest.Config, request: SelectionRequest) -> None:
         self._config = config
-        self._settings = settings
+        self._request = request
+        self._timeout_s: float = config.option.gpucheck_timeout
         self._count, self._wanted, self._gpus = config.stash.get(PLACES, (0, None, ()))
         self._turn: Lock | None = None
         self._awaited = 0
@@ -133,7 +133,7 @@ class Controller:
         """Return why xdist, which waits for every worker, will begin late."""
         count, wanted, gpus = self._count, self._wanted, self._gpus
         starting = count if wanted is None else min(count, wanted)
-        now = count_free(self._settings.request, gpus)
+        now = count_free(self._request, gpus)
         if now >= starting:
             return None
         reasons: dict[str, list[Candidate]] = {}
@@ -147,13 +147,13 @@ class Controller:
         at_once = f"-n {now} begins at once, and " if now else ""
         return (
             f"{number} can have {self._what} now ({why}); the tests begin once all have one, or"
-            f" after {self._settings.timeout_s:g} s with those that do: {at_once}--gpucheck-timeout"
+            f" after {self._timeout_s:g} s with those that do: {at_once}--gpucheck-timeout"
             " SECONDS waits less"
         )
 
     @property
     def _what(self) -> str:
-        return "a GPU" if self._settings.request.count == 1 else "GPUs"
+        return "a GPU" if self._request.count == 1 else "GPUs"
 
     def pytest_sessionstart(self) -> None:
         """Take the turn, and wait for the GPUs, before xdist starts the workers."""
@@ -164,7 +164,7 @@ class Controller:
             self._turn = store.try_turn()
             if self._turn is None:
                 say(self._config, "gpucheck: waiting for another test run to get its GPUs")
-            end_s = time.monotonic() + self._settings.timeout_s
+            end_s = time.monotonic() + self._timeout_s
             while self._turn is None and time.monotonic() < end_s:
                 time.sleep(LOOK_S)
                 self._turn = store.try_turn()
@@ -176,7 +176,7 @@ class Controller:
 
     def _wait_for_gpus(self, end_s: float) -> None:
         """Wait until each worker can have its GPUs; when time is up, start those that can."""
-        request, specs = self._settings.request, self._config.option.tx
+        request, specs = self._request, self._config.option.tx
         while count_free(request, self._gpus) < len(specs) and time.monotonic() < end_s:
             time.sleep(min(LOOK_AT_GPUS_S, max(0.0, end_s - time.monotonic())))
             self._look_at_gpus()
@@ -185,7 +185,7 @@ class Controller:
             return
         # The specification of each worker, from which xdist starts it afterwards.
         del specs[max(1, free) :]
-        waited = f"after {self._settings.timeout_s:g} s"
+        waited = f"after {self._timeout_s:g} s"
         if free:
             say(
                 self._config, f"gpucheck: {waited} {count_of(free, 'worker')} can have {self._what}"
@@ -195,7 +195,7 @@ class Controller:
             self._config.option.gpucheck_timeout = 0.0
 
     def _look_at_gpus(self) -> None:
-        self._gpus = find_gpus(self._settings.request) or self._gpus
+        self._gpus = find_gpus(self._request) or self._gpus
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_setupnodes(self, specs: Sequence[object]) -> None:

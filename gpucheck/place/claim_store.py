@@ -22,7 +22,7 @@ import re
 import stat
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gpucheck.place.lock_files import (
@@ -105,14 +105,22 @@ class Target:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slot:
-    """A place that one claim takes.
+    """A place that one claim takes, and who holds it.
 
     A step is a number, and how many may use the GPU at once. A claim inside other claims has one
-    for each of them, the outermost first.
+    for each of them, the outermost first. With a `problem` of its lock file, at `path`, it is
+    unknown whether it is held, and the holder is the owner of the file. `claim_id` is the claim's
+    own name, which commands started under it find in their environment. `user_id` is the owner of
+    the record, which cannot be forged.
     """
 
     target: Target
     steps: tuple[tuple[int, int], ...]
+    path: str = ""
+    holder: Holder = field(default_factory=Holder)
+    claim_id: str | None = None
+    user_id: int | None = None
+    problem: str = ""
 
     @property
     def name(self) -> str:
@@ -122,43 +130,12 @@ class Slot:
         path = "".join(f".{number}of{share}" for number, share in self.steps)
         return f"{self.target.card}{inner}{path}"
 
-
-def parse_slot(name: str) -> Slot | None:
-    """Return the slot that the stem of a lock file names, None for any other text."""
-    match = _NAME.fullmatch(name)
-    if match is None:
-        return None
-    instance = match["instance"]
-    target = Target(card=match["card"], instance=instance and instance.replace("=", "/"))
-    pairs = (part.split("of") for part in match["steps"].split(".")[1:])
-    steps = tuple((int(number), int(share)) for number, share in pairs)
-    if any(not number < share <= MOST_SHARES for number, share in steps):
-        return None
-    return Slot(target=target, steps=steps)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeldSlot:
-    """A slot that is not available: its lock is held, or its lock file has a `problem`.
-
-    With a problem it is unknown whether it is held, and the holder is the owner of the file.
-    `claim_id` is the claim's own name, which commands started under it find in their environment.
-    `user_id` is the owner of the record, which cannot be forged.
-    """
-
-    slot: Slot
-    path: str
-    holder: Holder
-    claim_id: str | None = None
-    user_id: int | None = None
-    problem: str = ""
-
     def as_claim(self, *, waited_s: float | None = None) -> Claim:
-        """Return it as the documents show it."""
-        holder, (number, share) = self.holder, self.slot.steps[-1]
+        """Return the public record of the claim on this slot."""
+        holder, (number, share) = self.holder, self.steps[-1]
         return Claim(
-            uuid=self.slot.target.uuid,
-            gpu_uuid=self.slot.target.card,
+            uuid=self.target.uuid,
+            gpu_uuid=self.target.card,
             path=self.path,
             slot=number,
             share=share,
@@ -176,6 +153,20 @@ class HeldSlot:
         """Return why the lock file makes the GPU unavailable, and what to do about it."""
         who = who_can_remove(self.holder.user)
         return f"its lock file {self.path!r} cannot be used: {self.problem}; {who} can remove it"
+
+
+def parse_slot(name: str) -> Slot | None:
+    """Return the slot that the stem of a lock file names, None for any other text."""
+    match = _NAME.fullmatch(name)
+    if match is None:
+        return None
+    instance = match["instance"]
+    target = Target(card=match["card"], instance=instance and instance.replace("=", "/"))
+    pairs = (part.split("of") for part in match["steps"].split(".")[1:])
+    steps = tuple((int(number), int(share)) for number, share in pairs)
+    if any(not number < share <= MOST_SHARES for number, share in steps):
+        return None
+    return Slot(target=target, steps=steps)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -374,7 +365,7 @@ class LockedStore:
         self._folder = folder
         self._path = path
 
-    def held(self) -> Sequence[HeldSlot]:
+    def held(self) -> Sequence[Slot]:
         """Return every slot that is held or unusable; files with other names are ignored."""
         names = sorted(self._names())
         slots = []
@@ -387,14 +378,9 @@ class LockedStore:
             if taken:
                 slots.append(self._held_slot(slot, names))
             elif problem:
-                slots.append(
-                    HeldSlot(
-                        slot=slot,
-                        path=self.path_of(slot),
-                        holder=Holder(user=self._owner(name)),
-                        problem=problem,
-                    )
-                )
+                owner = Holder(user=self._owner(name))
+                path = self.path_of(slot)
+                slots.append(replace(slot, path=path, holder=owner, problem=problem))
         return slots
 
     def _owner(self, name: str) -> str | None:
@@ -478,7 +464,7 @@ class LockedStore:
         ticket = Ticket(number=number, name=name, wants=None)
         return QueuePosition(self._folder, fd, ticket, holder)
 
-    def _held_slot(self, slot: Slot, names: Sequence[str]) -> HeldSlot:
+    def _held_slot(self, slot: Slot, names: Sequence[str]) -> Slot:
         """Return a held slot with its last holder: the newest credible one of the users' records.
 
         The user is the owner of the record, which cannot be forged.
@@ -494,7 +480,7 @@ class LockedStore:
             records.append(read)
         path = self.path_of(slot)
         if not records:
-            return HeldSlot(slot=slot, path=path, holder=Holder())
+            return replace(slot, path=path)
         # A record dated in the future ranks last.
         best = max(
             records,
@@ -504,8 +490,8 @@ class LockedStore:
                 read.modified_ns,
             ),
         )
-        return HeldSlot(
-            slot=slot,
+        return replace(
+            slot,
             path=path,
             holder=holder_of(best.record, best.user_id),
             claim_id=text_of(best.record, "id"),
@@ -526,7 +512,7 @@ def list_claims(store: ClaimStore) -> ClaimList:
         claims=tuple(item.as_claim() for item in held if not item.problem),
         unusable=tuple(
             UnusableLock(
-                uuid=item.slot.target.uuid,
+                uuid=item.target.uuid,
                 path=item.path,
                 user=item.holder.user,
                 problem=item.problem,

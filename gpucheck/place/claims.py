@@ -18,7 +18,6 @@ from gpucheck.drivers.readings import GpuReading
 from gpucheck.inventory.model import Gpu
 from gpucheck.place.claim_store import (
     ClaimStore,
-    HeldSlot,
     Lock,
     LockedStore,
     QueuePosition,
@@ -363,7 +362,7 @@ class Acquisition:
                     lost[target.uuid] = "another process has just taken it"
                     return None
                 locks.append(lock)
-                held = HeldSlot(slot=slot, path=locked.path_of(slot), holder=holder)
+                held = replace(slot, path=locked.path_of(slot), holder=holder)
                 claims.append(held.as_claim(waited_s=waited_s))
         finally:
             if len(claims) < len(targets):
@@ -483,7 +482,7 @@ def enclosing_ids(environment: Mapping[str, str]) -> frozenset[str]:
 
 
 def vacancy_on(
-    target: Target, held: Sequence[HeldSlot], *, share: int, enclosing: frozenset[str]
+    target: Target, held: Sequence[Slot], *, share: int, enclosing: frozenset[str]
 ) -> Slot | str:
     """Return the slot for a claim that accepts `share` claims on a target, or why there is none.
 
@@ -493,23 +492,21 @@ def vacancy_on(
     """
     if not target.has_usable_name:
         return "its UUID cannot be read, so it cannot be claimed"
-    on_gpu = [item for item in held if item.slot.target.card == target.card]
+    on_gpu = [item for item in held if item.target.card == target.card]
     strange = next((item for item in on_gpu if item.problem), None)
     if strange is not None:
         return strange.obstacle
     ours = _enclosing_steps(target, on_gpu, enclosing)
     if not ours:
         for item in on_gpu:
-            other = item.slot.target
+            other = item.target
             if other != target and None in (other.instance, target.instance):
                 holding = "one of its MIG instances" if target.instance is None else "the whole GPU"
                 return f"{holding} is held by {item.holder.described}"
     taken = {
-        item.slot.steps[len(ours)]: item
+        item.steps[len(ours)]: item
         for item in on_gpu
-        if item.slot.target == target
-        and len(item.slot.steps) > len(ours)
-        and item.slot.steps[: len(ours)] == ours
+        if item.target == target and len(item.steps) > len(ours) and item.steps[: len(ours)] == ours
     }
     limit = min([share, *(most for _, most in taken)])
     if len(taken) >= limit:
@@ -520,13 +517,13 @@ def vacancy_on(
 
 
 def _enclosing_steps(
-    target: Target, on_gpu: Sequence[HeldSlot], enclosing: frozenset[str]
+    target: Target, on_gpu: Sequence[Slot], enclosing: frozenset[str]
 ) -> tuple[tuple[int, int], ...]:
     """Return the steps of the innermost claim on the target that encloses us."""
     ours = [
-        item.slot.steps
+        item.steps
         for item in on_gpu
-        if item.slot.target == target
+        if item.target == target
         and item.claim_id is not None
         and item.claim_id in enclosing
         and item.user_id == os.geteuid()

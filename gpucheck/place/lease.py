@@ -46,9 +46,9 @@ from gpucheck.place.placement import (
 from gpucheck.place.selection import (
     ALLOW_BUSY_GPUS,
     GpuSelector,
+    Machine,
     Preference,
     SelectionRequest,
-    Survey,
     check_request,
     id_of,
 )
@@ -106,7 +106,7 @@ def lease_best(
     placement = Placement(
         devices=devices,
         environment=environment_for(devices) | dict(lease.environment),
-        claims=number_claims(lease.claims, selector.machine.inventory.gpus),
+        claims=number_claims(lease.claims, selector.inventory.gpus),
         candidates=tuple(selector.candidates),
         advice=(ALLOW_BUSY_GPUS,) if selector.has_busy_gpus else (),
     )
@@ -114,7 +114,7 @@ def lease_best(
     return replace(
         lease,
         answer=machine.answer_with(placement, notices),
-        gpus=selector.machine.inventory.gpus,
+        gpus=selector.inventory.gpus,
     )
 
 
@@ -155,7 +155,7 @@ class _Machine:
         self._close_after = close_after
         self._answer = Answer(result=None)
 
-    def look(self) -> Survey:
+    def look(self) -> Machine:
         """Survey the machine, or raise the error that stands in place of its inventory."""
         try:
             answer = self._answer = take_inventory(self._probes, topology=self._topology)
@@ -177,7 +177,7 @@ class _Machine:
                     error=None, exit_code=ExitCode.OK, warnings=(*answer.warnings, notice)
                 )
             unfit_gpus = self._judge(answering)
-            return Survey(inventory, unfit_gpus, answer.host.driver_version)
+            return inventory, unfit_gpus, answer.host.driver_version
         finally:
             if self._close_after:
                 # Hundreds may wait at once, so none of them keeps a driver process open.

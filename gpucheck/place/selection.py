@@ -7,8 +7,6 @@ import re
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from types import MappingProxyType
-from typing import NamedTuple
 
 from gpucheck.drivers.host.cpu import parse_cpu_list
 from gpucheck.inventory.condition import Trouble
@@ -195,25 +193,22 @@ def allowed_uuids(visibility: Visibility) -> frozenset[str] | None:
 # ---------------------------------------------------------------------------------- selector
 
 
-class Survey(NamedTuple):
-    """The machine at one moment: its GPUs, those unfit for work by index, and its driver."""
-
-    inventory: Inventory
-    unfit: Mapping[int, Trouble] = MappingProxyType({})
-    driver_version: str | None = None
+#: The machine at one moment: its GPUs, those unfit for work by index, and its driver's version.
+Machine = tuple[Inventory, Mapping[int, Trouble], str | None]
 
 
 @dataclass(kw_only=True)
 class GpuSelector:
     """Selector for one request; `look` returns the machine as it is at each survey.
 
-    After a choice `chosen` holds the best, in index order; it is empty if too few fit.
+    `inventory` is that of the last survey. After a choice `chosen` holds the best, in index order;
+    it is empty if too few fit.
     """
 
     request: SelectionRequest
-    look: Callable[[], Survey]
+    look: Callable[[], Machine]
     own_pids: frozenset[int] = field(default_factory=lambda: frozenset({os.getpid()}))
-    machine: Survey = field(init=False)
+    inventory: Inventory = field(init=False)
     chosen: Sequence[CudaDevice] = ()
     candidates: Sequence[Candidate] = ()
     _selectable: Sequence[CudaDevice] = ()
@@ -244,14 +239,14 @@ class GpuSelector:
 
     def survey(self) -> None:
         """Take the inventory and rule out what can never fit."""
-        self.machine = self.look()
-        inventory, unfit = self.machine.inventory, self.machine.unfit
+        inventory, unfit, driver_version = self.look()
+        self.inventory = inventory
         self._selectable = selectable_devices(inventory.gpus)
         excluded = _excluded(inventory, self.request.exclude)
         allowed = allowed_uuids(inventory.visibility)
         self._last = {index: bad.summary for index, bad in unfit.items() if not bad.refuses_work}
         self._unfit = {}
-        one_instance = shows_one_instance(self.machine.driver_version)
+        one_instance = shows_one_instance(driver_version)
         # Beside an instance such a driver hides whole GPUs, but not one that is named alone.
         hides_whole = one_instance and any(item.instance for item in self._selectable)
         for item in self._selectable:
@@ -273,7 +268,7 @@ class GpuSelector:
         self._fitting = [item for item, verdict in verdicts if verdict.eligible]
         self.chosen = ()
         if len(self._fitting) >= self.request.count:
-            topology = self.machine.inventory.topology
+            topology = self.inventory.topology
             self.chosen = best(self._fitting, self.request, topology, last=self._last)
         return [target for target in map(target_of, self.chosen) if target is not None]
 
@@ -286,7 +281,7 @@ class GpuSelector:
                 " (see: gpucheck detect)."
             )
             yield Notice(code="gpu-unwell", message=message)
-        topology = self.machine.inventory.topology
+        topology = self.inventory.topology
         reason = unmet_preference(self._fitting, self.chosen, self.request, topology)
         if reason is not None:
             message = f"--prefer {self.request.prefer} could not be honoured: {reason}."

@@ -19,13 +19,12 @@ from gpucheck.integrations.pytest_gpus import (
     Needs,
     ProcessGpus,
     Refusal,
-    Settings,
     needs_of,
     refused,
     runs_tests,
-    settings_of,
     shown,
     unmet,
+    wanted_gpus,
 )
 from gpucheck.integrations.pytest_workers import is_controller
 from gpucheck.place.claims import ClaimOptions, Lease, Waiting, own_command
@@ -244,8 +243,10 @@ def process(outcome_is: Callable[..., None]) -> Callable[..., ProcessGpus]:
     ) -> ProcessGpus:
         outcome_is(outcome, started=started)
         made = ProcessGpus(
-            SimpleNamespace(),  # type: ignore[arg-type]
-            Settings(SelectionRequest(), 0.0, required),
+            SimpleNamespace(  # type: ignore[arg-type]
+                option=SimpleNamespace(gpucheck_timeout=0.0, gpucheck_required=required)
+            ),
+            SelectionRequest(),
         )
         made.claim()
         return made
@@ -365,7 +366,7 @@ def config_with(**options: Any) -> Any:
 
 
 def test_the_options_are_those_of_a_choice_by_place() -> None:
-    made = settings_of(
+    made = wanted_gpus(
         config_with(
             gpucheck_count=2,
             gpucheck_memory="8GiB",
@@ -376,11 +377,10 @@ def test_the_options_are_those_of_a_choice_by_place() -> None:
         )
     )
 
-    assert made.request.words == (
+    assert made.words == (
         *("--count", "2", "--min-free", "8GiB", "--min-compute-capability", "9.0"),
         *("--share", "4"),
     )
-    assert (made.timeout_s, made.required) == (0.0, True)
 
 
 @pytest.mark.parametrize(
@@ -396,7 +396,7 @@ def test_the_options_are_those_of_a_choice_by_place() -> None:
 )
 def test_an_option_that_makes_no_sense_is_named(option: str, value: object, text: str) -> None:
     with pytest.raises(pytest.UsageError, match=re.escape(text)):
-        settings_of(config_with(**{f"gpucheck_{option}": value}))
+        wanted_gpus(config_with(**{f"gpucheck_{option}": value}))
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gpucheck.integrations import pytest_workers as module
-from gpucheck.integrations.pytest_gpus import Settings, worker_name
+from gpucheck.integrations.pytest_gpus import worker_name
 from gpucheck.integrations.pytest_workers import PLACES, Controller, limit_workers
 from gpucheck.place.claim_store import ClaimStore, Slot, Target
 from gpucheck.place.model import Candidate, Holder
@@ -52,14 +52,10 @@ def a_config(numprocesses: Any = None, **options: Any) -> Any:
     )
 
 
-def settings(timeout_s: float = 0.0, *, count: int = 1, share: int = 1) -> Settings:
-    return Settings(SelectionRequest(count=count, share=share), timeout_s, required=False)
-
-
 def limited(
     monkeypatch: pytest.MonkeyPatch, config: Any, gpus: Sequence[Candidate], **request: int
 ) -> Any:
-    monkeypatch.setattr(module, "settings_of", lambda _: settings(**request))
+    monkeypatch.setattr(module, "wanted_gpus", lambda _: SelectionRequest(**request))
     monkeypatch.setattr(module, "find_gpus", lambda _: gpus)
     limit_workers(config)
     return config.option.numprocesses
@@ -122,11 +118,16 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ClaimStore:
 
 
 def a_controller(
-    number: int = 2, wanted: int | None = 4, gpus: Sequence[Candidate] = GPUS, **options: Any
+    number: int = 2,
+    wanted: int | None = 4,
+    gpus: Sequence[Candidate] = GPUS,
+    *,
+    timeout_s: float = 0.0,
+    **request: int,
 ) -> tuple[Controller, list[str]]:
-    config = a_config(tx=["popen"] * min(number, wanted or number), gpucheck_timeout=9.0)
+    config = a_config(tx=["popen"] * min(number, wanted or number), gpucheck_timeout=timeout_s)
     config.stash[PLACES] = (number, wanted, gpus)
-    return Controller(config, settings(**options)), config.terminal.lines
+    return Controller(config, SelectionRequest(**request)), config.terminal.lines
 
 
 def node(worker: str) -> Any:
@@ -264,7 +265,7 @@ def test_workers_start_once_all_have_a_gpu_or_those_that_do_when_time_is_up(
 
     option = controller._config.option
     assert len(option.tx) == started
-    assert option.gpucheck_timeout == (0.0 if "no GPU" in said else 9.0)
+    assert option.gpucheck_timeout == (0.0 if "no GPU" in said else 3.0)
     assert capsys.readouterr().err == said
     assert clock_s[0] <= 3.0
 

@@ -287,7 +287,7 @@ class TestLocks:
 
         assert lock is not None
         assert again is None
-        assert [(item.slot, item.holder.command) for item in held] == [(SLOT, "train")]
+        assert [(item.name, item.holder.command) for item in held] == [(SLOT.name, "train")]
         lock.close()
         with store.mutex() as locked:
             assert locked.held() == []

@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from gpucheck.place import claims as core_claims
 from gpucheck.place.claim_store import (
     ClaimStore,
-    HeldSlot,
     LockedStore,
     Slot,
     Target,
@@ -482,13 +481,13 @@ def test_no_directory_means_no_claims(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------------------- rules
 
 
-def holding(target: Target, *steps: tuple[int, int], by: str = "x") -> HeldSlot:
-    slot = Slot(target=target, steps=tuple(steps))
-    return HeldSlot(slot=slot, path="", holder=Holder(user=by), claim_id=by, user_id=os.geteuid())
+def holding(target: Target, *steps: tuple[int, int], by: str = "x") -> Slot:
+    holder = Holder(user=by)
+    return Slot(target=target, steps=tuple(steps), holder=holder, claim_id=by, user_id=os.geteuid())
 
 
 def steps(
-    target: Target, *others: HeldSlot, share: int = 1, enclosing: frozenset[str] = NOBODY
+    target: Target, *others: Slot, share: int = 1, enclosing: frozenset[str] = NOBODY
 ) -> list[tuple[int, int]] | None:
     slot = vacancy_on(target, others, share=share, enclosing=enclosing)
     return None if isinstance(slot, str) else list(slot.steps)
@@ -532,10 +531,10 @@ class TestRules:
             assert steps(CARD, stolen, enclosing=frozenset({"me"})) is None
 
     def test_a_strange_lock_file_costs_its_card_and_no_other(self) -> None:
-        slot = Slot(target=CARD, steps=((0, 1),))
-        strange = HeldSlot(
-            slot=slot, path="/run/x.lock", holder=Holder(user="alice"), problem="it is a link"
-        )
+        strange = Slot(
+            target=CARD, steps=((0, 1),), path="/run/x.lock", holder=Holder(user="alice"),
+            problem="it is a link",
+        )  # fmt: skip
 
         reason = vacancy_on(CARD, [strange], share=1, enclosing=NOBODY)
 
@@ -561,14 +560,14 @@ class TestRules:
         st.lists(st.tuples(st.integers(1, 4), st.booleans()), max_size=30),
     )
     def test_no_claim_shares_with_more_than_it_allows(self, visits: list[tuple[int, bool]]) -> None:
-        present: list[HeldSlot] = []
+        present: list[Slot] = []
         for share, leaves in visits:
             slot = vacancy_on(CARD, present, share=share, enclosing=NOBODY)
             if isinstance(slot, Slot):
-                present.append(HeldSlot(slot=slot, path="", holder=Holder()))
+                present.append(slot)
             if leaves and present:
                 present.pop(0)
-            steps_now = [item.slot.steps[0] for item in present]
+            steps_now = [item.steps[0] for item in present]
             assert len({number for number, _ in steps_now}) == len(present)
             assert all(len(present) <= share for _, share in steps_now)
 

@@ -29,7 +29,6 @@ from gpucheck.place.selection import (
     GpuSelector,
     Preference,
     SelectionRequest,
-    Survey,
     allowed_uuids,
     best,
     capability_of,
@@ -73,7 +72,7 @@ def selector(
     inventory = Inventory(gpus, visibility or seen(), Topology(links=links))
     made = GpuSelector(
         request=SelectionRequest(**request),  # type: ignore[arg-type]
-        look=lambda: Survey(inventory, driver_version=driver),
+        look=lambda: (inventory, {}, driver),
     )
     made.survey()
     return made
@@ -472,7 +471,7 @@ def test_each_reason_stands_once_and_wait_only_where_it_helps() -> None:
 
     def failure(count: int) -> BadAnswerError:
         selector = GpuSelector(
-            request=SelectionRequest(count=count), look=lambda: Survey(inventory)
+            request=SelectionRequest(count=count), look=lambda: (inventory, {}, None)
         )
         selector.survey()
         selector.choose({"GPU-0": "held by x", "GPU-1": "held by x"})
@@ -490,7 +489,7 @@ def test_each_reason_stands_once_and_wait_only_where_it_helps() -> None:
 def test_what_is_hidden_may_be_shown_again() -> None:
     hidden = row(0, visible=False, hidden_reason="CUDA_VISIBLE_DEVICES='-1' names no GPU")
     inventory = Inventory(gpus=(hidden,), visibility=seen())
-    selector = GpuSelector(request=SelectionRequest(), look=lambda: Survey(inventory))
+    selector = GpuSelector(request=SelectionRequest(), look=lambda: (inventory, {}, None))
     selector.survey()
     selector.choose({})
 
@@ -503,7 +502,7 @@ def test_other_reasons_come_before_the_queue() -> None:
     busy = row(1, processes=(GpuProcess(pid=7, type="compute"),))
     selector = GpuSelector(
         request=SelectionRequest(),
-        look=lambda: Survey(Inventory(gpus=(row(0), busy), visibility=seen())),
+        look=lambda: (Inventory(gpus=(row(0), busy), visibility=seen()), {}, None),
     )
     selector.survey()
 
@@ -521,7 +520,7 @@ def test_no_advice_to_ask_for_less_where_none_can_fit() -> None:
             cuda_visible_devices=None, cuda_device_order=None, decided_by=DecidedBy.RULES
         ),
     )
-    selector = GpuSelector(request=SelectionRequest(count=2), look=lambda: Survey(inventory))
+    selector = GpuSelector(request=SelectionRequest(count=2), look=lambda: (inventory, {}, None))
     selector.survey()
     selector.choose({})
 
