@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from gpucheck.detect.checks.cuda_driver import UNDECIDED
 from gpucheck.detect.findings import make_finding, make_trouble, report_cause
 from gpucheck.detect.machine import VISIBLE, Machine
 from gpucheck.detect.model import Finding, Layer
@@ -33,6 +34,10 @@ def check(machine: Machine) -> Finding:
     """Explain the variable's entries by what CUDA sees."""
     text = machine.environment.get(VISIBLE)
     seen = machine.cuda.device_count or 0
+    failure = machine.cuda.failure
+    if failure is not None and failure.code in UNDECIDED and machine.visibility.visible != ():
+        summary = f"what programs see is not known: {failure.message}"
+        return _finding(CheckStatus.UNKNOWN, summary, *_order(machine), cause=failure.code)
     if text is None:
         summary = f"{VISIBLE} is not set: programs see {_of(machine, seen)}"
         return _finding(CheckStatus.OK, summary, *_order(machine), *_seen_of_split(machine, seen))
