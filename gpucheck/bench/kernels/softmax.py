@@ -9,6 +9,7 @@ The throughput is in bytes: memory limits a good softmax, not arithmetic.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -71,12 +72,18 @@ _COLDEST, _HOTTEST = 1e-30, 1e30
 _FLOAT16_HALF_STEP = 2.0**-25
 #: Rows checked at once, to bound the memory.
 _SUMMED_ROWS = 64
+#: Compiling takes two seconds of the processor's time: too long for a quick run where a thread of so
+#: many seconds takes so many times as long.
+_PROBED_S, _CROWDED = 0.03, 5.0
+#: Why nothing was compiled then.
+_CROWDED_OUT = "other programs left no time to compile it; run it when the machine is idle"
 
 
 class Softmax(Kernel):
     """The kernel `softmax`."""
 
     id = "softmax"
+    _lacking: str | None = None
     limited_by_memory = True
     transfers_all = True
     dtypes = MappingProxyType(
@@ -128,16 +135,18 @@ class Softmax(Kernel):
         return 3 * self.work(shape, dtype).bytes_moved + 8 * shape[0] * shape[1]
 
     def faster_cpu(self) -> str | None:
-        """Return how to get the compiled version, if it is missing."""
-        compiled = compiled_rows()
-        return compiled if isinstance(compiled, str) else None
+        """Return how to get the compiled version, if `cpu_cases` had to do without it."""
+        return self._lacking
 
     def cpu_cases(self, order: CaseOrder) -> Sequence[Case]:
         """Return the best version with all threads and with one, and the plain one.
 
-        The best is compiled by numba; without it, NumPy works on blocks.
+        The best is compiled by numba; without it, and in a quick run on a crowded processor, NumPy
+        works on blocks.
         """
-        softmax_rows = compiled_rows()
+        crowded = order.request.mode is BenchMode.QUICK and is_crowded(order.clock)
+        softmax_rows = _CROWDED_OUT if crowded else compiled_rows()
+        self._lacking = softmax_rows if isinstance(softmax_rows, str) else None
         best: list[Case] = [
             BlockedSoftmax(order, threads)
             if isinstance(softmax_rows, str)
@@ -429,6 +438,14 @@ def compiled_rows() -> tuple[Callable[..., None], float] | str:
     except Exception as error:  # each version of numba, LLVM and NumPy fails in its own way
         reason = str(error).strip().partition("\n")[0]
         return f"numba does not work here ({type(error).__name__}: {reason})"
+
+
+def is_crowded(clock: Clock, cpu_clock: Clock = time.thread_time) -> bool:
+    """Return whether other programs keep a thread waiting for most of the time."""
+    began_s, until_s = clock(), cpu_clock() + _PROBED_S
+    while cpu_clock() < until_s:
+        pass
+    return clock() - began_s > _CROWDED * _PROBED_S
 
 
 def source_text() -> str:
