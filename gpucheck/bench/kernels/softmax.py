@@ -72,7 +72,7 @@ _COLDEST, _HOTTEST = 1e-30, 1e30
 _FLOAT16_HALF_STEP = 2.0**-25
 #: Rows checked at once, to bound the memory.
 _SUMMED_ROWS = 64
-#: Compiling takes two seconds of the processor's time: too long for a quick run where a thread of so
+#: Compiling takes two seconds of a processor: too long for a quick run where a thread of so
 #: many seconds takes so many times as long.
 _PROBED_S, _CROWDED = 0.03, 5.0
 #: Why nothing was compiled then.
