@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from gpucheck.drivers.child import Child, ChildError, explain
-from gpucheck.drivers.cuda.refusal_worker import BEYOND_BYTES
+from gpucheck.drivers.cuda.worker import BEYOND_BYTES
 from gpucheck.drivers.host import capped_groups
 from gpucheck.drivers.host.cgroups import MOUNT
 from gpucheck.drivers.interrupts import DeferredStops
@@ -26,7 +26,7 @@ from gpucheck.report.errors import BadAnswerError, InconclusiveError, LaunchErro
 from gpucheck.report.text import binary_bytes
 
 GATE = str(Path(capped_groups.__file__).with_name("gated_start_child.py"))
-REFUSAL_WORKER = "gpucheck.drivers.cuda.refusal_worker"
+CUDA_WORKER = "gpucheck.drivers.cuda.worker"
 INTERVAL_S = 1.0
 #: The driver has already answered: it does so again within milliseconds.
 ANSWER_S = 5.0
@@ -302,7 +302,7 @@ class CappedRun:
         answers: dict[str, dict[str, Any]] = {}
         folder = str(self._record.folder)
         try:
-            with Child(REFUSAL_WORKER, folder, limits, environment=environment) as child:
+            with Child(CUDA_WORKER, "limits", folder, limits, environment=environment) as child:
                 for document in child.documents(PROOF_S):
                     if "end" in document:
                         break

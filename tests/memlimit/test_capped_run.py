@@ -286,7 +286,7 @@ class FakeChild:
     answers: list[Any]
     open = 0
 
-    def __init__(self, program: str, group: str, limits: str, **_: Any) -> None:
+    def __init__(self, program: str, question: str, group: str, limits: str, **_: Any) -> None:
         assert f'{{"{DIGITS}": {8 * GIB}}}' == limits
         if self.answers and isinstance(self.answers[0], ChildDiedError):
             raise self.answers[0]

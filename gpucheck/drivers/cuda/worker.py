@@ -1,4 +1,4 @@
-"""Child process that calls the CUDA driver (libcuda): lists its devices, or runs a kernel.
+"""Child process that calls the CUDA driver (libcuda): lists its devices, or tries them.
 
 libcuda reads CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER once, at cuInit, so only a fresh process
 can ask what a program started now would see. A listing creates no context and allocates no memory.
@@ -7,12 +7,15 @@ can ask what a program started now would see. A listing creates no context and a
 from __future__ import annotations
 
 import ctypes
+import json
+import os
 import time
 
 from gpucheck.drivers.native import DriverError, loaded_library, take_over_output
 
 TYPE_CHECKING = False  # the name that type checkers know, without the import of typing
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from typing import Any
 
 #: The errors that a person can act on; libcuda names the rest itself.
@@ -299,10 +302,67 @@ def run_on_devices(every: bool) -> dict[str, Any]:
     return {"launches": launches}
 
 
-def main(devices: str = "") -> None:
-    """Print one JSON line; with `every` or `first`, run the kernel on these devices."""
+# ------------------------------------------------------------------------- ask for too much memory
+
+#: More than the limit by this: drivers allocate in blocks of 2 MiB.
+BEYOND_BYTES = 16 << 20
+#: Source: cuda.h (CUDA_ERROR_OUT_OF_MEMORY).
+OUT_OF_MEMORY = 2
+
+
+def take_too_much(driver: Binding, device: int, limit: int) -> dict[str, Any]:
+    """Take half of the limit, then ask for the rest and a little more, which must be refused.
+
+    The memory is given back when this process ends. A request that is refused takes nothing.
+    """
+    context = ctypes.c_void_p()
+    driver.ask("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
+    driver.ask("cuCtxSetCurrent", context)
+    taken = limit // 2
+    driver.ask("cuMemAlloc_v2", ctypes.byref(ctypes.c_uint64()), ctypes.c_size_t(taken))
+    rest = limit - taken + BEYOND_BYTES
+    try:
+        driver.ask("cuMemAlloc_v2", ctypes.byref(ctypes.c_uint64()), ctypes.c_size_t(rest))
+    except CudaError as error:
+        if error.code != OUT_OF_MEMORY:
+            raise
+        return {"allocated_bytes": taken, "refused_bytes": rest, "refused_with": error.text}
+    return {"allocated_bytes": taken + rest, "refused_bytes": None}
+
+
+def try_limits(group: str, limits: dict[str, int]) -> Iterator[dict[str, Any]]:
+    """Join a cgroup, and yield a document for each GPU that it limits, by its UUID's digits."""
+    # O_CREAT for a folder that stands in for a group; the kernel has the file in every group.
+    joined = os.open(f"{group}/cgroup.procs", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.write(joined, f"{os.getpid()}\n".encode())
+    os.close(joined)
+    try:
+        driver = Binding()
+        driver.ask("cuInit", 0)
+        for ordinal in range(driver.integer("cuDeviceGetCount")):
+            device = driver.integer("cuDeviceGet", ordinal)
+            digits = driver.uuid_hex(device)
+            if digits not in limits:
+                continue
+            try:
+                yield {"uuid_hex": digits, **take_too_much(driver, device, limits[digits])}
+            except CudaError as error:
+                yield {"uuid_hex": digits, "failure": error.document()}
+    except CudaError as error:
+        yield {"failure": error.document()}
+    yield {"end": True}
+
+
+def main(question: str = "", *arguments: str) -> None:
+    """Print JSON lines: what libcuda lists; with `every` or `first`, of a kernel on these devices.
+
+    With `limits`, a cgroup's folder and its limits by UUID, of requests for more than these.
+    """
     write_answer = take_over_output()
-    if devices:
-        write_answer({"through": "libcuda", **run_on_devices(devices == "every")})
+    if question == "limits":
+        for document in try_limits(arguments[0], json.loads(arguments[1])):
+            write_answer(document)
+    elif question:
+        write_answer({"through": "libcuda", **run_on_devices(question == "every")})
     else:
         write_answer({**read(), "library_path": loaded_library("libcuda.so")})

@@ -19,7 +19,7 @@ from gpucheck.drivers.nvml.binding import (
     kernel_bus_id,
     open_nvml,
 )
-from gpucheck.drivers.nvml.gpu import UNREADABLE, GpuReader, unreadable
+from gpucheck.drivers.nvml.gpu import UNREADABLE, GpuReader, answer_limits, unreadable
 
 TYPE_CHECKING = False  # the name that type checkers know, without the import of typing
 if TYPE_CHECKING:
@@ -48,9 +48,7 @@ class Session:
             if request.get("health"):
                 yield from self._read_health(request)
             elif request.get("limits"):
-                from gpucheck.drivers.nvml.limits import answer
-
-                yield from answer(self._binding, request["limits"], self._handles)
+                yield from answer_limits(self._binding, request["limits"], self._handles)
             elif request.get("command_lines"):
                 from gpucheck.drivers.command_lines import answer as command_lines
 

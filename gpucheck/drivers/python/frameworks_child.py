@@ -19,6 +19,7 @@ from importlib import metadata
 
 TYPE_CHECKING = False  # the name that type checkers know, without the import of typing
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import Any
 
     from . import distributions_child, shared_objects_child
@@ -219,11 +220,9 @@ def ask_pathfinder(build: dict[str, Any], *names: str) -> dict[str, Any]:
     """Return what this Python's cuda-pathfinder finds; note if it is absent or does not answer."""
     import subprocess
 
-    start, script = (
-        os.path.join(OWN_FOLDER, *names)  # noqa: PTH118
-        for names in ((os.pardir, "start_child.py"), ("pathfinder_child.py",))
-    )
-    command = [sys.executable, start, str(os.getpid()), script, *names]
+    start = os.path.join(OWN_FOLDER, os.pardir, "start_child.py")  # noqa: PTH118
+    # A process of its own: finding a library loads it.
+    command = [sys.executable, start, str(os.getpid()), __file__, "libraries", *names]
     try:
         _, written, _ = shared_objects_child.run(command, os.environ)
         answer = json.loads(written.splitlines()[-1])
@@ -233,6 +232,25 @@ def ask_pathfinder(build: dict[str, Any], *names: str) -> dict[str, Any]:
     if not answer:
         build["notes"].append("cuda-pathfinder, which it uses to find libraries, is not installed")
     return dict(answer)
+
+
+def find_libraries(names: Sequence[str]) -> dict[str, Any]:
+    """Return where cuda-pathfinder finds libraries and CUDA's headers; nothing without it."""
+    try:
+        from cuda import pathfinder
+    except ImportError:
+        return {}
+    libraries = {}
+    for name in names:
+        try:
+            libraries[name] = pathfinder.load_nvidia_dynamic_lib(name).abs_path
+        except Exception:  # not found, or not to be loaded
+            libraries[name] = None
+    try:
+        headers = pathfinder.find_nvidia_header_directory("cudart")
+    except Exception:
+        headers = None
+    return {"found": libraries, "headers": headers}
 
 
 # ------------------------------------------------------------------------------ builds
@@ -517,8 +535,8 @@ def find_builds() -> list[dict[str, Any]]:
     return builds
 
 
-def main(question: str) -> None:
-    """Write the installed frameworks or, if asked for `builds`, all facts about them."""
+def main(question: str, *names: str) -> None:
+    """Write the installed frameworks, all facts about them (`builds`), or where `libraries` are."""
     # Nothing is imported from our own folder or the current one.
     sys.path[:] = [entry for entry in sys.path if entry not in ("", OWN_FOLDER)]
     python = ".".join(map(str, sys.version_info[:3]))
@@ -533,6 +551,9 @@ def main(question: str) -> None:
             "installers": distributions_child.find_installers(),
             "builds": find_builds(),
         }
+    elif question == "libraries":
+        document = find_libraries(names)
+        sys.stdout.write("\n")  # behind what a library may have written
     else:
         document = {
             "python": python,
@@ -544,4 +565,4 @@ def main(question: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

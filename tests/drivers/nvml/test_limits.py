@@ -8,8 +8,7 @@ import pynvml
 import pytest
 
 from gpucheck.drivers.nvml.binding import Binding, NvmlError
-from gpucheck.drivers.nvml.gpu import GpuReader
-from gpucheck.drivers.nvml.limits import UNLIMITED, answer, get_limits, set_limits
+from gpucheck.drivers.nvml.gpu import UNLIMITED, GpuReader, answer_limits, get_limits, set_limits
 from tests.fakes.pynvml_double import FakeNvml, Unsupporting, error
 
 GROUP = "/sys/fs/cgroup/a"
@@ -81,7 +80,7 @@ def test_each_gpu_has_its_answer_and_its_handle_is_kept() -> None:
     handles: dict[str, Any] = {"GPU-2": "kept"}
     request = {"group": GROUP, "gpus": {"GPU-1": None, "GPU-2": None}, "set": False}
 
-    first, second = answer(nvml, request, handles)
+    first, second = answer_limits(nvml, request, handles)
 
     assert first == {
         "part": "limit",
@@ -101,7 +100,7 @@ def test_every_code_is_the_failure_of_its_gpu(code: int, sets: bool) -> None:
     nvml = binding(**{f"nvmlDevice{kind}MemoryLimits_v1": error(code)})
     request = {"group": GROUP, "gpus": {"GPU-1": (8, 9) if sets else None}, "set": sets}
 
-    (document,) = answer(nvml, request, {})
+    (document,) = answer_limits(nvml, request, {})
 
     assert document["failure"]["library_code"] == code
 
