@@ -222,7 +222,6 @@ def bench(
     from gpucheck.drivers import open_probes
     from gpucheck.report.options import check_arguments
 
-    del arguments["corruption_s"], arguments["require_gpu"]
     request = BenchRequest(**check_arguments(BenchRequest, arguments))
     return bench_here(request, open_probes(), corruption_s=corruption_s, require_gpu=require_gpu)
 
@@ -344,20 +343,11 @@ def place(
             BadAnswerError if nothing fits or another process holds it, a MissingError without a
             driver or GPU, an InconclusiveError if the driver does not answer.
     """
+    arguments = locals()
     from gpucheck.drivers import open_probes
     from gpucheck.place.claims import ClaimOptions
     from gpucheck.place.lease import hold_devices, request_of
 
-    request = request_of(
-        specs,
-        count=count,
-        min_free=min_free,
-        max_utilization_percent=max_utilization_percent,
-        min_compute_capability=min_compute_capability,
-        name=name,
-        exclude=exclude,
-        prefer=prefer,
-        share=share,
-    )
+    request = request_of(specs, arguments)
     options = ClaimOptions(share=share, wait=wait, timeout_s=timeout_s, claim=claim)
     return hold_devices(specs, request, options, soft=soft, probes=open_probes())

@@ -101,12 +101,6 @@ def _examples(_: Any) -> Iterator[Offer]:
     return ((f"{PREFIX}{name}", shows) for name, shows in EXAMPLES.items())
 
 
-def _preferences(_: Any) -> Iterator[Offer]:
-    from gpucheck.place.selection import Preference
-
-    return ((str(one), "") for one in Preference)
-
-
 def _provers(_: Any) -> Iterator[Offer]:
     from gpucheck.memlimit.verify import PROVABLE
 
@@ -180,7 +174,6 @@ VALUES: Mapping[str, Callable[[Any], Iterable[Offer]]] = MappingProxyType(
         "select": _fields,
         "sort": _fields,
         "from_": _examples,
-        "prefer": _preferences,
         "code": _code,
         "verify_with": _provers,
         "board": _boards,

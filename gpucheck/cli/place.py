@@ -23,6 +23,7 @@ from gpucheck.cli.terminal import shows_to_person, write_message, write_step
 from gpucheck.drivers.interface import NvmlRequest, Probes
 from gpucheck.drivers.interrupts import REQUESTS
 from gpucheck.inventory.memory import capped_sentences
+from gpucheck.place.claims import ClaimOptions, own_command
 from gpucheck.place.model import (
     MOST_SHARES,
     PlacedDevice,
@@ -31,6 +32,7 @@ from gpucheck.place.model import (
     together,
     who_can_remove,
 )
+from gpucheck.place.selection import SelectionRequest
 from gpucheck.place.view import chosen_line, is_chosen
 from gpucheck.report.envelope import Answer, Notice
 from gpucheck.report.errors import (
@@ -39,19 +41,15 @@ from gpucheck.report.errors import (
     WrongUseError,
     check_seconds,
 )
-from gpucheck.report.options import flag, option, words
-from gpucheck.report.text import did_you_mean
+from gpucheck.report.options import flag, option, options_of, words
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from gpucheck.inventory.model import Gpu
-    from gpucheck.place.claims import ClaimOptions, Lease, Waiting
+    from gpucheck.place.claims import Lease, Waiting
     from gpucheck.place.graph import Graph
-    from gpucheck.place.selection import Preference, SelectionRequest
     from gpucheck.report.units import Amount
 
-#: Options that choose GPUs, by their parameters.
-_CHOOSING = ("min_free", "max_utilization", "min_compute_capability", "name", "exclude", "prefer")
 #: Interval of the line that we still wait, if nothing else has changed.
 _REMINDER_S = 60.0
 
@@ -67,28 +65,8 @@ def command(
     soft: bool = flag("--soft", "Take another device if this one does not exist."),
     count: int | None = option("--count N", "Choose N GPUs that fit.", group="Choose free GPUs"),
     min_free: str | None = option("--min-free SIZE", "Least free memory: 8GiB or 30%."),
-    max_utilization: float | None = option("--max-utilization PCT", "Highest load, 0 to 100."),
-    min_compute_capability: str | None = option(
-        "--min-compute-capability X.Y", "Lowest one, such as 8.0."
-    ),
-    name: str | None = option("--name REGEX", "Only names that match this."),
-    exclude: tuple[str, ...] = words("--exclude GPU,...", "Leave out: index, UUID or bus id."),
-    prefer: str = option(
-        "--prefer WHAT",
-        "Best first: free-memory, idle, cool, numa (near our CPUs) or nvlink.",
-        "free-memory",
-    ),
-    wait: bool = flag(
-        "--wait",
-        "Wait until they are free, first come first served.",
-        group="Wait for them and hold them",
-    ),
-    timeout: float | None = option("--timeout SECONDS", "Wait no longer than this."),
-    claim: bool | None = option(
-        "--claim/--no-claim",
-        "Hold the GPUs while the command runs [default: unless a scheduler gave them].",
-    ),
-    share: int = option("--share N", "Share each GPU among up to N claims.", 1),
+    request: SelectionRequest,
+    holding: ClaimOptions,
     claims: bool = flag("--claims", "Show who holds which GPU, and nothing else."),
     log: str | None = COMMAND_LOG._replace(group="The command that gets them"),
     run: bool = flag("--run", "Run the operations where they are placed.", group="Operations"),
@@ -99,53 +77,33 @@ def command(
     joined = amount_in_two((min_free or "", *specs))
     if joined is not None:
         raise wrong(fact=f"An amount is one word: write --min-free {joined}.")
-    check(
-        shared,
-        specs=specs,
-        run=run,
-        graph=graph,
-        count=count,
-        share=share,
-        wait=wait,
-        timeout_s=timeout,
-        claim=claim,
-        claims=claims,
-    )
+    modes = {
+        "a device": bool(specs),
+        "--count": count is not None,
+        "--graph": graph is not None,
+        "--claims": claims,
+    }
+    check([name for name, given in modes.items() if given], holding, shared, run=run)
     check_command_log(shared, log)
     if shared.context.child is not None:
         refuse_recording(shared)
-    if wait and shared.recording is not None:
+    if holding.wait and shared.recording is not None:
         raise wrong(fact="--wait waits for GPUs of this machine: leave --from or --wait out.")
     if claims:
         return _show_claims(shared)
     if graph is not None:
         return _place_graph(graph, shared, soft=soft, run=run)
-    from gpucheck.place.claims import ClaimOptions, own_command
-
-    holding = ClaimOptions(
-        share=share,
-        wait=wait,
-        timeout_s=timeout,
+    holding = dataclasses.replace(
+        holding,
         # The claims of this machine say nothing about a recorded one.
-        claim=claim if shared.recording is None else False,
+        claim=holding.claim if shared.recording is None else False,
         hold=shared.context.child is not None,
         command=own_command(shared.context.child or ()),
     )
     if count is None:
         return _place_named(specs, holding, shared, soft=soft, run=run, log=log)
-    from gpucheck.place.selection import SelectionRequest
-
-    preference = _preference(prefer)
-    request = SelectionRequest(
-        count=count,
-        min_free=None if min_free is None else _amount(min_free),
-        max_utilization_percent=max_utilization,
-        min_compute_capability=min_compute_capability,
-        name=name,
-        exclude=exclude,
-        prefer=preference,
-        share=share,
-    )
+    least = None if min_free is None else _amount(min_free)
+    request = dataclasses.replace(request, count=count, min_free=least, share=holding.share)
     return _choose(request, holding, shared, log=log)
 
 
@@ -153,55 +111,40 @@ def command(
 
 
 def check(
-    shared: Shared,
-    *,
-    specs: Sequence[str] = (),
-    run: bool = False,
-    graph: Path | None = None,
-    count: int | None = None,
-    share: int = 1,
-    wait: bool = False,
-    timeout_s: float | None = None,
-    claim: bool | None = None,
-    claims: bool = False,
+    asked: Sequence[str], holding: ClaimOptions, shared: Shared, *, run: bool = False
 ) -> None:
     """Refuse options that ask two questions, or none, and those without effect.
 
-    Those of a file are for the questions that they fit.
+    `asked` are the questions, as in messages. Options of a file are for those that they fit.
 
     Raises:
         WrongUseError: with what to write instead.
     """
-    modes = {
-        "a device": bool(specs),
-        "--count": count is not None,
-        "--graph": graph is not None,
-        "--claims": claims,
-    }
-    chosen = [name for name, given in modes.items() if given]
     child = shared.context.child is not None
-    if not chosen:
+    if not asked:
         raise wrong(
             fact="Name a device such as /gpu:0, or give --count N, --graph FILE or --claims.",
         )
-    if len(chosen) > 1:
-        forgotten = (COMMAND_AFTER_DASHES,) if specs and not child else ()
-        raise wrong(fact=f"Give only one of these: {', '.join(chosen)}.", remedy=forgotten)
-    if child and (graph or claims or run):
-        what = "--run" if run else chosen[0]
-        raise wrong(fact=f"{what} takes no command after `--`.")
-    if timeout_s is not None:
-        if not wait:
+    if len(asked) > 1:
+        forgotten = (COMMAND_AFTER_DASHES,) if "a device" in asked and not child else ()
+        raise wrong(fact=f"Give only one of these: {', '.join(asked)}.", remedy=forgotten)
+    (question,) = asked
+    if child and (run or question in ("--graph", "--claims")):
+        raise wrong(fact=f"{'--run' if run else question} takes no command after `--`.")
+    if holding.timeout_s is not None:
+        if not holding.wait:
             raise wrong(fact="--timeout needs --wait.")
-        check_seconds("--timeout", timeout_s, least=0)
-    if not 1 <= share <= MOST_SHARES:
-        raise wrong(fact=f"--share takes 1 to {MOST_SHARES} claims per GPU, not {share}.")
+        check_seconds("--timeout", holding.timeout_s, least=0)
+    if not 1 <= holding.share <= MOST_SHARES:
+        raise wrong(fact=f"--share takes 1 to {MOST_SHARES} claims per GPU, not {holding.share}.")
     if not child:
         # Only a command holds GPUs, and only --count waits.
-        holding = (["claim"] if claim else []) + (["wait", "share"] if count is None else [])
-        _refuse(holding, shared, "is for holding GPUs: it needs a command after `--`")
-    if count is None:
-        _refuse(_CHOOSING, shared, "is for choosing: it needs --count N")
+        names = ["claim"] if holding.claim else []
+        names += ["wait", "share"] if question != "--count" else []
+        _refuse(names, shared, "is for holding GPUs: it needs a command after `--`")
+    if question != "--count":
+        choosing = ("min_free", *options_of(SelectionRequest))
+        _refuse(choosing, shared, "is for choosing: it needs --count N")
     elif run:
         raise wrong(fact="--run runs a graph: name devices or give --graph instead.")
 
@@ -210,7 +153,7 @@ def _refuse(names: Iterable[str], shared: Shared, fact: str) -> None:
     """Refuse the first of these that is on the command line."""
     lonely = next((name for name in names if name in shared.typed), None)
     if lonely is not None:
-        raise wrong(fact=f"--{lonely.replace('_', '-')} {fact}.")
+        raise wrong(fact=f"{shared.typed[lonely].long} {fact}.")
 
 
 def wrong(*, fact: str, remedy: tuple[str, ...] = ()) -> WrongUseError:
@@ -283,18 +226,6 @@ def _choose(
     if wanted.format not in ("table", "json") and answer.error is None:
         explain(answer, shared)
     return deliver("place", wanted, answer, probes.time())
-
-
-def _preference(word: str) -> Preference:
-    from gpucheck.place.selection import Preference
-
-    try:
-        return Preference(word)
-    except ValueError:
-        known = ", ".join(Preference)
-        suggestion = did_you_mean(word, Preference)
-        fact = f"--prefer takes {known}, not {word[:40]!a}. {suggestion}".strip()
-        raise wrong(fact=fact) from None
 
 
 def _amount(text: str) -> Amount:

@@ -108,13 +108,13 @@ def wanted_gpus(config: pytest.Config) -> SelectionRequest:
     option = config.getoption
     try:
         check_seconds("--timeout", option("gpucheck_timeout"), least=0)
-        request = request_of(
-            (),
-            count=option("gpucheck_count"),
-            min_free=option("gpucheck_memory"),
-            min_compute_capability=option("gpucheck_capability"),
-            share=option("gpucheck_share"),
-        )
+        criteria = {
+            "count": option("gpucheck_count"),
+            "min_free": option("gpucheck_memory"),
+            "min_compute_capability": option("gpucheck_capability"),
+            "share": option("gpucheck_share"),
+        }
+        request = request_of((), criteria)
     except WrongUseError as error:
         # The message names the options of `gpucheck place`.
         message = " ".join((error.message.replace("--", "--gpucheck-"), *error.remedy))

@@ -30,6 +30,7 @@ from gpucheck.place.lock_files import user_name
 from gpucheck.place.model import Claim, Holder, already_waiting
 from gpucheck.report.envelope import Answer
 from gpucheck.report.errors import BadAnswerError, InconclusiveError
+from gpucheck.report.options import flag, made_of_options, option
 
 #: The ids of the claims that enclose a command, for a gpucheck that it calls.
 IDS_VARIABLE = "GPUCHECK_CLAIM_IDS"
@@ -58,6 +59,7 @@ _NO_ANSWER = Answer(result=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+@made_of_options
 class ClaimOptions:
     """Options of a claim.
 
@@ -65,10 +67,17 @@ class ClaimOptions:
     others count, but none is made. `command` goes into the record.
     """
 
-    share: int = 1
-    wait: bool = False
-    timeout_s: float | None = None
-    claim: bool | None = None
+    wait: bool = flag(
+        "--wait",
+        "Wait until they are free, first come first served.",
+        group="Wait for them and hold them",
+    )
+    timeout_s: float | None = option("--timeout SECONDS", "Wait no longer than this.")
+    claim: bool | None = option(
+        "--claim/--no-claim",
+        "Hold the GPUs while the command runs [default: unless a scheduler gave them].",
+    )
+    share: int = option("--share N", "Share each GPU among up to N claims.", 1)
     hold: bool = True
     command: str = ""
 

@@ -8,8 +8,6 @@ import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from numbers import Integral, Real
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from gpucheck.drivers.interface import Probes
@@ -61,7 +59,7 @@ from gpucheck.report.errors import (
     check_argument,
     check_seconds,
 )
-from gpucheck.report.units import parse_amount
+from gpucheck.report.options import check_arguments, options_of
 
 # ---------------------------------------------------------------------------------- the best
 
@@ -395,12 +393,7 @@ def hold_devices(
 
 def _check_options(options: ClaimOptions) -> None:
     problem = None
-    check_argument("share", options.share, "a whole number", Integral)
-    check_argument("wait", options.wait, "True or False", bool)
-    if options.claim is not None:
-        check_argument("claim", options.claim, "True, False or None", bool)
-    if options.timeout_s is not None:
-        check_argument("timeout_s", options.timeout_s, "seconds", Real)
+    check_arguments(ClaimOptions, {name: getattr(options, name) for name in options_of(options)})
     if not 1 <= options.share <= MOST_SHARES:
         problem = f"share takes 1 to {MOST_SHARES} claims per GPU, not {options.share}."
     elif options.timeout_s is not None and not options.wait:
@@ -411,64 +404,21 @@ def _check_options(options: ClaimOptions) -> None:
         check_seconds("timeout_s", options.timeout_s, least=0)
 
 
-def request_of(
-    specs: Sequence[str],
-    *,
-    count: int | None,
-    min_free: str | None = None,
-    prefer: str = Preference.FREE_MEMORY.value,
-    **criteria: Any,
-) -> SelectionRequest | None:
-    """Return the request for a choice; None if devices are named instead.
+def request_of(specs: Sequence[str], arguments: Mapping[str, Any]) -> SelectionRequest | None:
+    """Return the request for a choice from arguments of Python; None if devices are named instead.
 
     Raises:
         WrongUseError: both are given, or a value is invalid.
     """
     for spec in specs:
         check_argument("place", spec, "names such as '/gpu:0' or '0'", str)
-    _check_types({"count": count, "min_free": min_free, **criteria})
-    if specs and count is not None:
+    given = {name: value for name, value in arguments.items() if value is not None}
+    request = SelectionRequest(**check_arguments(SelectionRequest, given))
+    if not specs:
+        check_request(request)
+        return request
+    if "count" in given:
         raise WrongUseError(
             code="usage", message="Name devices, or give a count of GPUs to choose, but not both."
         )
-    if specs:
-        return None
-    try:
-        preference = Preference(prefer)
-    except ValueError:
-        known = ", ".join(Preference)
-        raise WrongUseError(
-            code="usage", message=f"prefer takes {known}, not {str(prefer)[:40]!a}."
-        ) from None
-    request = SelectionRequest(
-        count=1 if count is None else count,
-        min_free=None if min_free is None else parse_amount(min_free),
-        prefer=preference,
-        **criteria,
-    )
-    check_request(request)
-    return request
-
-
-_TYPES: Mapping[str, tuple[str, tuple[type, ...]]] = MappingProxyType(
-    {
-        "count": ("a whole number", (Integral,)),
-        "share": ("a whole number", (Integral,)),
-        "max_utilization_percent": ("a number", (Real,)),
-        "min_free": ("a text such as '8GiB' or '30%'", (str,)),
-        "min_compute_capability": ("a text", (str,)),
-        "name": ("a text", (str,)),
-        "exclude": ("a tuple or list of texts", (tuple, list)),
-    }
-)
-
-
-def _check_types(values: Mapping[str, Any]) -> None:
-    """Refuse arguments of another type than the command line would make of them."""
-    for name, value in values.items():
-        if value is None:
-            continue
-        wants, types = _TYPES[name]
-        check_argument(name, value, wants, *types)
-        for item in value if name == "exclude" else ():
-            check_argument(name, item, wants, str)
+    return None

@@ -26,6 +26,7 @@ from gpucheck.place.model import (
 from gpucheck.place.placement import CudaDevice, programs
 from gpucheck.report.envelope import Notice
 from gpucheck.report.errors import BadAnswerError, WrongUseError
+from gpucheck.report.options import command_words, made_of_options, option, words
 from gpucheck.report.text import format_gib
 from gpucheck.report.units import Amount
 
@@ -50,33 +51,33 @@ class Preference(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+@made_of_options
 class SelectionRequest:
-    """Criteria for choosing GPUs."""
+    """Criteria for choosing GPUs; `share` is that of their claim."""
 
     count: int = 1
     min_free: Amount | None = None
-    max_utilization_percent: float | None = None
-    min_compute_capability: str | None = None
-    name: str | None = None
-    exclude: tuple[str, ...] = ()
-    prefer: Preference = Preference.FREE_MEMORY
+    max_utilization_percent: float | None = option(
+        "--max-utilization PCT", "Highest load, 0 to 100."
+    )
+    min_compute_capability: str | None = option(
+        "--min-compute-capability X.Y", "Lowest one, such as 8.0."
+    )
+    name: str | None = option("--name REGEX", "Only names that match this.")
+    exclude: tuple[str, ...] = words("--exclude GPU,...", "Leave out: index, UUID or bus id.")
+    prefer: Preference = option(
+        "--prefer WHAT",
+        "Best first: free-memory, idle, cool, numa (near our CPUs) or nvlink.",
+        Preference.FREE_MEMORY,
+    )
     share: int = 1
 
     @property
     def words(self) -> tuple[str, ...]:
         """Return the options of `place` that ask for this."""
-        percent = self.max_utilization_percent
-        criteria = {
-            "--min-free": self.min_free and self.min_free.text,
-            "--max-utilization": percent if percent is None else f"{percent:g}",
-            "--min-compute-capability": self.min_compute_capability,
-            "--name": self.name,
-            "--exclude": ",".join(self.exclude) or None,
-            "--prefer": None if self.prefer is Preference.FREE_MEMORY else self.prefer.value,
-            "--share": None if self.share == 1 else self.share,
-        }
-        given = ((name, value) for name, value in criteria.items() if value is not None)
-        return ("--count", str(self.count), *(word for pair in given for word in map(str, pair)))
+        free = () if self.min_free is None else ("--min-free", self.min_free.text)
+        share = () if self.share == 1 else ("--share", str(self.share))
+        return ("--count", str(self.count), *free, *command_words(self), *share)
 
 
 def check_request(request: SelectionRequest) -> None:

@@ -117,7 +117,7 @@ def command_words(request: Any, leave_out: Collection[str] = ()) -> list[str]:
 def check_arguments(kind: type, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of a request from the arguments of a call, checked by the fields' types.
 
-    An argument has the name of its field, or that of its option.
+    An argument has the name of its field, or that of its option; the others are no fields.
 
     Raises:
         WrongUseError: one has another type, or a word that it does not take.
@@ -127,7 +127,8 @@ def check_arguments(kind: type, arguments: Mapping[str, Any]) -> dict[str, Any]:
     values = {}
     for argument, value in arguments.items():
         name = fields.get(argument, argument)
-        values[name] = _checked(argument, value, types[name], options.get(name))
+        if name in types:
+            values[name] = _checked(argument, value, types[name], options.get(name))
     return values
 
 

@@ -18,9 +18,10 @@ from gpucheck.place.claims import ClaimOptions, Waiting
 from gpucheck.place.lease import lease_named
 from gpucheck.place.lock_files import DIRECTORY_VARIABLE
 from gpucheck.place.model import Candidate, PlacedDevice, Placement
+from gpucheck.place.selection import SelectionRequest
 from gpucheck.report.envelope import Answer
 from gpucheck.report.errors import WrongUseError
-from gpucheck.report.options import Option
+from gpucheck.report.options import Option, options_of
 from tests.fakes.probes import FakeProbes, gpu_reading, reading_of
 
 ALONE = Context(command="place")
@@ -34,8 +35,13 @@ def refusal(context: Context, explicit: str = "", **options: object) -> str:
 
 
 def accepted(context: Context, explicit: str = "", **options: object) -> None:
-    typed = dict.fromkeys(explicit.split(), Option("", ""))
-    check(Shared(context=context, typed=typed), **options)  # type: ignore[arg-type]
+    declared = {**options_of(SelectionRequest), **options_of(ClaimOptions)}
+    typed = {name: declared.get(name, Option("--min-free", "")) for name in explicit.split()}
+    run = bool(options.pop("run", False))
+    names = {"specs": "a device", "count": "--count", "claims": "--claims"}
+    asked = [names[name] for name in names if options.pop(name, None)]
+    holding = ClaimOptions(**options)  # type: ignore[arg-type]
+    check(asked, holding, Shared(context=context, typed=typed), run=run)
 
 
 def test_nothing_asked_says_what_to_ask() -> None:

@@ -602,7 +602,7 @@ def test_a_hung_driver_raises(store: ClaimStore) -> None:
 )
 def test_wrong_use(specs: tuple[str, ...], options: dict[str, object]) -> None:
     with pytest.raises(WrongUseError):
-        request_of(specs, **options)  # type: ignore[arg-type]
+        request_of(specs, options)
 
 
 @pytest.mark.parametrize(
@@ -615,7 +615,7 @@ def test_wrong_use(specs: tuple[str, ...], options: dict[str, object]) -> None:
         ((), {"max_utilization_percent": "10"}),
         ((), {"min_compute_capability": 9.0}),
         ((), {"name": 7}),
-        ((), {"exclude": "0"}),
+        ((), {"exclude": 0}),
         ((), {"exclude": (0,)}),
         ((), {"share": 1.5}),
     ],
@@ -623,7 +623,7 @@ def test_wrong_use(specs: tuple[str, ...], options: dict[str, object]) -> None:
 )
 def test_an_argument_of_another_type(specs: tuple[str, ...], options: dict[str, object]) -> None:
     with pytest.raises(WrongUseError, match=r"takes .*, not "):
-        request_of(specs, **{"count": None, **options})  # type: ignore[arg-type]
+        request_of(specs, {"count": None, **options})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -639,11 +639,11 @@ def test_a_claim_option_of_another_type(store: ClaimStore, wrong: dict[str, obje
 
 
 def test_without_anything_one_gpu_is_chosen() -> None:
-    request = request_of((), count=None)
+    request = request_of((), {"count": None})
 
     assert request is not None
     assert request.count == 1
-    assert request_of(("/gpu:0",), count=None) is None
+    assert request_of(("/gpu:0",), {"count": None}) is None
 
 
 def test_the_public_function_has_the_options_of_the_command() -> None:
