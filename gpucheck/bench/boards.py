@@ -163,7 +163,7 @@ def _board(row: Mapping[str, Any]) -> BoardPeaks:
 
 
 def _basis(cell: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a value of the table rests on, and what speaks against it."""
+    """Return the sources of a value of the table, and the doubts about it."""
     return {key: basis for key, basis in cell.items() if key != "value"}
 
 

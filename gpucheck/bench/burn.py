@@ -287,7 +287,7 @@ class Burn:
         )
 
     def _clock_limits(self, sensors: GpuTelemetry | None) -> dict[str, float] | None:
-        """Return what limited a GPU's clock under load, or None if it was not read."""
+        """Return the limits of a GPU's clock under load, or None if they were not read."""
         if sensors is None:
             return None
         span_s = (self._start_s + _SETTLING_S, self._start_s + (self._ended_s or 0.0))

@@ -155,7 +155,7 @@ def _load(burn: BurnResult) -> str:
 
 
 def _verdict(burn: BurnResult) -> str:
-    """Return what was done and what came of it, in one sentence."""
+    """Return the burn's verdict in one sentence: its length and its result."""
     done = f"burned {burn.duration_s:.0f} of {burn.asked_s:g} s{_ENDS[burn.ended_by]}"
     products = sum(device.corruption.products for device in burn.devices)
     numbers = sum(item.corruption.products * item.corruption.words for item in burn.devices)
@@ -184,7 +184,7 @@ def live_blocks(progress: BurnProgress | None, elapsed_s: float) -> Iterator[Blo
 
 
 def _doing(progress: BurnProgress | None, elapsed_s: float) -> str:
-    """Return what goes on: looking for GPUs, starting the processes, or the load."""
+    """Return the current step: looking for GPUs, starting the processes, or the load."""
     if progress is None:
         return f"looking at the devices, {elapsed_s:.0f} s"
     if progress.opening_s:

@@ -257,7 +257,7 @@ class Kernel(ABC):
 
     @abstractmethod
     def work(self, shape: tuple[int, ...], dtype: str) -> Work:
-        """Return what one operation at this shape does."""
+        """Return the work of one operation at this shape."""
 
     @abstractmethod
     def host_bytes(self, shape: tuple[int, ...], dtype: str, gpu_count: int) -> int:
@@ -472,7 +472,7 @@ _SHARES = MappingProxyType({"fp32": 1.0, "fp64": 0.5})
 
 
 def most_flops_per_s(cpu: CpuFacts, dtype: DtypeSpec) -> float | None:
-    """Return what all usable cores together cannot exceed; None for an unknown processor."""
+    """Return the ceiling of all usable cores together; None for an unknown processor."""
     sets, share = cpu.instruction_sets, _SHARES.get(dtype.math_mode)
     per_cycle = next((rate for name, rate in _PER_CYCLE.items() if name in sets), None)
     if per_cycle is None or share is None:

@@ -104,7 +104,7 @@ def _fastest_gpu_rows(timed: Sequence[Measurement]) -> list[Measurement]:
 
 
 def _end_to_end(rows: Sequence[Measurement], gpu: Measurement) -> Measurement | None:
-    """Return the same maker's fastest row on that GPU with transfers, if one was measured."""
+    """Return a maker's fastest row with transfers on its GPU, if such a row was measured."""
     wanted = (Scope.END_TO_END, gpu.device, gpu.dtype, maker_of(gpu))
     pairs = (
         other
@@ -188,7 +188,7 @@ def is_disturbed(row: Measurement) -> bool:
 
 
 def _sides_text(cpu: Measurement, gpu: Measurement) -> tuple[str, str]:
-    """Return what tells the two sides apart: " with PyTorch in float32", empty if nothing does."""
+    """Return each side's own part: " with PyTorch in float32", empty where both are alike."""
     with_frameworks = maker_of(cpu) is not None or maker_of(gpu) is not None
     texts = []
     for row in (cpu, gpu):
@@ -299,7 +299,7 @@ def headline(comparisons: Sequence[Comparison]) -> str | None:
 
 
 def _reached(who: str, here: Sequence[Comparison]) -> str:
-    """Return what a device, or some of them, reach in these comparisons."""
+    """Return the speed-ups that a device, or some of them, reach in these comparisons."""
     names = {_named(item) for item in here}
     where = f" in {names.pop()}" if len(names) == 1 else ""
     stays = _range([(item.speedup_resident, _named(item)) for item in here], named=not where)

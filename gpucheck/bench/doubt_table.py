@@ -29,5 +29,5 @@ def make_doubt(wording: str, facts: Mapping[str, Fact] | None = None, **words: F
 
 
 def find_wording(code: str) -> Mapping[str, str]:
-    """Return what is said of a doubt; of one that only another version knows, its code."""
+    """Return the wording of a doubt; for a doubt of another version, its code."""
     return read_wordings().get(code, {"short": code, "short_next": "see -v"})

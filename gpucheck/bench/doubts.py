@@ -248,7 +248,7 @@ def _exceeds_link(state: CaseState, environment: RowEnvironment) -> Doubt | None
 
 
 def _lane_bytes_per_s(generation: int) -> float:
-    """Return what a lane of PCIe carries one way: transfers a second times the share of data."""
+    """Return the rate of a PCIe lane one way: transfers a second times the share of data."""
     transfers, share = _PCIE.get(generation, _PCIE[max(_PCIE)])
     return transfers * share / 8
 

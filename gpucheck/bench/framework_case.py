@@ -231,7 +231,7 @@ class FrameworkCase(Case):
 
     @property
     def facts(self) -> Mapping[str, Fact]:
-        """Return how it is timed, and in which share of the time the host handed over work."""
+        """Return the row's clock, and the share of the time in which the host handed over work."""
         if self._part.gpu is None or not self._total_s:
             return {}
         facts: dict[str, Fact] = {"timed_by": "host"}

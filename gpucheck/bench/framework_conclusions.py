@@ -142,7 +142,7 @@ def framework_conclusions(
     frameworks: Sequence[FrameworkFacts],
     blas: str | None,
 ) -> tuple[Conclusion, ...]:
-    """Return what the rows say about frameworks, nothing where none was measured.
+    """Return the conclusions about frameworks, none where none was measured.
 
     `blas` names the library behind gpucheck's own products on the processor.
     """
@@ -243,7 +243,7 @@ def _faster(quick: Measurement, slow: Measurement, factor: float) -> bool:
 
 
 def _shares(best: Mapping[str | None, Measurement]) -> Iterator[Conclusion]:
-    """Yield what share of the device's limit each maker reaches, or of the fastest one's speed."""
+    """Yield each maker's share of the device's limit, or of the fastest maker's speed."""
     first = next(iter(best.values()))
     percents, limit = _percents(best.values())
     if len(best) == 1 and not percents:
@@ -292,7 +292,7 @@ def _possessive(row: Measurement, *, first: bool) -> str:
 
 
 def _compiling(forms: Sequence[Measurement]) -> Iterator[Conclusion]:
-    """Yield what compiling gains over the eager form, and from when on it pays off."""
+    """Yield the gain of compiling over the eager form, and the time from which it pays off."""
     eager = _quickest(row for row in forms if _is_eager(row))
     compiled = _quickest(row for row in forms if not _is_eager(row))
     if eager is None or compiled is None or compiled.framework is None:

@@ -101,22 +101,22 @@ class Framework:
 
     @property
     def name(self) -> str:
-        """Return its name, as in `detect`."""
+        """Return the framework's name, as in `detect`."""
         return self.process.name
 
     @property
     def version(self) -> str | None:
-        """Return its version, None if it did not answer."""
+        """Return the framework's version, None if it did not answer."""
         version = self.process.facts.get("version")
         return None if version is None else str(version)
 
     def use(self, form: str) -> FrameworkUse:
-        """Return what a row says about its framework."""
+        """Return the framework and form of a row."""
         python = self.process.interpreter.path
         return FrameworkUse(name=self.name, version=self.version, form=form, python=python)
 
     def facts(self) -> FrameworkFacts:
-        """Return what it reported about itself."""
+        """Return the facts that the framework reported about itself."""
         said = self.process.facts
         build = {key: said.get(key) for key in ("build", "blas", "threads_intra", "threads_inter")}
         why = self.failure.message if self.failure is not None else _UNREPORTED
@@ -183,7 +183,7 @@ class Frameworks:
                 )
 
     def facts(self) -> tuple[FrameworkFacts, ...]:
-        """Return what they reported about themselves."""
+        """Return the facts that each framework reported about itself."""
         return tuple(member.facts() for member in self.members)
 
     def without_rows(self, measured: Container[str], *, on_gpus: bool) -> Iterator[str]:

@@ -332,7 +332,7 @@ class CopiedTraining(_GpuTraining):
         self.label = replace(self.label, scope=Scope.END_TO_END)
 
     def _batches_held(self, dataset: Dataset) -> int:
-        """Return one: every batch is sent to the same place."""
+        """Return 1: every batch is sent to the same place."""
         return 1
 
     def step(self) -> None:

@@ -205,7 +205,7 @@ class Measurement:
 
     @property
     def speed(self) -> float:
-        """Return its work per second, 0 if it has none."""
+        """Return the row's work per second, 0 without a time."""
         return self.throughput.value if self.throughput is not None else 0.0
 
 
@@ -266,7 +266,7 @@ class Conclusion:
 
     @classmethod
     def of(cls, row: Measurement, code: str, sentence: str, **facts: Fact) -> Conclusion:
-        """Return what follows from this row and others of its kernel on its device."""
+        """Return a conclusion from a row and others of its kernel on its device."""
         return cls(kernel=row.kernel, device=row.device, code=code, sentence=sentence, facts=facts)
 
 

@@ -381,7 +381,7 @@ def sums_over_columns(rows: HostArray, weights: HostArray, width: int) -> HostAr
 
 
 def sums_over_rows(rows: HostArray, weights: HostArray, width: int) -> HostArray:
-    """Return the same sums for rows of a transposed matrix, (blocks, columns)."""
+    """Return the sums of blocks of rows of a transposed matrix, (blocks, columns)."""
     import numpy as np
 
     starts = range(0, len(weights), width)

@@ -107,7 +107,7 @@ def _power(board: BoardPeaks) -> Iterator[Line]:
 
 
 def _build(board: BoardPeaks) -> Iterator[str]:
-    """Yield what the board is: processors, clocks, memory, power."""
+    """Yield the board's build: processors, clocks, memory, power."""
     clock = f"{board.sm_count} SMs at {board.clock_sm_mhz:g} MHz"
     if board.clock_tensor_mhz != board.clock_sm_mhz:
         clock += f" (tensor cores {board.clock_tensor_mhz:g})"

@@ -366,7 +366,7 @@ def _requested_kernels(
 
 
 def _needed_gpus(too_few_gpus: Sequence[str], kernels: Mapping[str, Kernel]) -> str:
-    """Return what the kernels need that need more GPUs than there are."""
+    """Return the needs of the kernels that need more GPUs than there are."""
     by_need: dict[int, list[str]] = {}
     for name in too_few_gpus:
         by_need.setdefault(kernels[name].gpus_needed, []).append(name)

@@ -155,7 +155,7 @@ def row_name(row: Measurement | CaseLabel, where: str | None = None, *, sizes: b
 
 
 def named_rows(rows: Sequence[Measurement], gpu_count: int = 0) -> list[str]:
-    """Return what rows are, with kernel, format and size; devices that differ in no more, once."""
+    """Return rows by name, with kernel, format and size; rows that differ only by device once."""
     alike: dict[str, list[str]] = {}
     for row in rows:
         sizes = {other.shape for other in rows if other.kernel == row.kernel}
@@ -165,7 +165,7 @@ def named_rows(rows: Sequence[Measurement], gpu_count: int = 0) -> list[str]:
 
 
 def made_by(row: Measurement | CaseLabel) -> str:
-    """Return what a row runs: a variant of gpucheck's, or a framework's code and its form."""
+    """Return the maker of a row: a variant of gpucheck's, or a framework and its form."""
     variant = variant_text(row.kernel, row.variant)
     if row.framework is None:
         return variant
@@ -174,7 +174,7 @@ def made_by(row: Measurement | CaseLabel) -> str:
 
 
 def variant_text(kernel: str, variant: str) -> str:
-    """Return what a row does in words: "to-gpu-pinned" is "to GPU, pinned"."""
+    """Return a row's variant in words: "to-gpu-pinned" is "to GPU, pinned"."""
     variant = variant.removesuffix("-1-thread")
     if kernel == "p2p":
         return variant.replace("-", " ", 1)
@@ -219,7 +219,7 @@ def heading(rows: Sequence[Measurement]) -> Heading:
 
 
 def _limits_text(rows: Sequence[Measurement]) -> str:
-    """Return what the percentages are of, by side if that differs: "% of peak"."""
+    """Return the reference of the percentages, by side if that differs: "% of peak"."""
     sides: dict[str, set[str]] = {}
     for row in rows:
         percent, limit = limit_of(row)
@@ -386,7 +386,7 @@ def sampling(row: Measurement) -> Iterator[str]:
 
 
 def details(row: Measurement) -> Iterator[str]:
-    """Yield what -v adds to a row."""
+    """Yield the lines that -v adds to a row."""
     yield from sampling(row)
     if row.loops is not None:
         yield f"{count_of(row.loops, 'operation')} each"

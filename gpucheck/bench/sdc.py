@@ -234,7 +234,7 @@ def deviating_digests(checks: Sequence[Corruption], model_of: Mapping[str, str])
 
 
 def corruption_sentence(check: Corruption) -> str:
-    """Return one sentence on a device's products: the error, or that all bits match."""
+    """Return a sentence on a device's products: the error, or that all bits match."""
     total = check.products * check.words
     if check.mismatches:
         ulp = "by a NaN" if check.largest_ulp is None else f"by up to {check.largest_ulp} ULP"

@@ -269,7 +269,7 @@ def _opened(
 
 
 def _driver_gpu(item: CudaDeviceReading, uuid: str | None, reading: NvmlReading) -> BenchGpu | None:
-    """Return what the driver tells about a GPU; None if that is not enough to measure it."""
+    """Return a GPU as the driver describes it; None if that is not enough to measure it."""
     total = item.memory_total_bytes
     if not (total and item.name and item.compute_capability and item.sm_count):
         return None

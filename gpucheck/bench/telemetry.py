@@ -88,7 +88,7 @@ def held_down(gpu: SensorSummary) -> dict[str, float]:
 
 
 def why_unread(gpu: GpuTelemetry, reason: str) -> str | None:
-    """Return why it is unknown whether a reason held the clock down, None if it is known."""
+    """Return why a reason's hold on the clock is unknown, None if it is known."""
     key = f"limited_s.{reason}"
     counted = reason in _COUNTED.values() and key not in gpu.unavailable
     if counted or ("reasons" not in gpu.unavailable and gpu.reading_count):

@@ -105,7 +105,7 @@ def shown_codes(report: Report) -> Collection[str]:
 
 
 def _verdict(report: Report, result: BenchResult) -> Headline:
-    """Return what was measured, where no gate has a verdict."""
+    """Return the verdict of a run without gates: its rows, and how many are right or in doubt."""
     wrong = sum(is_wrong(row.verified) for row in result.measurements)
     changed = [check.device for check in result.corruption if check.is_corrupt]
     # One that was wrong at once has no time.
@@ -282,7 +282,7 @@ def _comparisons(comparisons: Sequence[Comparison], view: View) -> Iterator[Line
 
 
 def _notes(result: BenchResult, view: View) -> Iterator[Block]:
-    """Yield what is in doubt, which rows lacked time, and the notes."""
+    """Yield the doubts, the rows that lacked time, and the notes."""
     doubts = list(doubt_lines(result, view))
     if doubts:
         yield Heading("In doubt")

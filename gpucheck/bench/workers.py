@@ -234,7 +234,7 @@ class WorkerPool:
             self._barrier.release()
 
     def answers(self, wait_s: float) -> Sequence[tuple[str, WorkerAnswer]]:
-        """Return what has come, by device, waiting at most `wait_s` if nothing has."""
+        """Return the answers that have come, by device, waiting at most `wait_s` for the first."""
         answers, self._failed = self._failed, []
         devices = {child.fileno(): device for device, child in self._children.items()}
         poll = select.poll()
@@ -307,7 +307,7 @@ class Workers:
     def round(
         self, orders: Sequence[WorkerDevice], *, sequential: bool, deadline_s: float
     ) -> Sequence[WorkerAnswer]:
-        """Return one answer for each order, in parallel or one by one (`sequential`).
+        """Return an answer for each order, in parallel or one by one (`sequential`).
 
         `deadline_s` covers all measurements. Never raises: an interrupt gives the answers so far,
         and the failure `worker-interrupted` for the others.

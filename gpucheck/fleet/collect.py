@@ -130,7 +130,7 @@ class Node:
         return max(self.counts.values(), key=lambda counts: (counts[1], counts[0]), default=(0, 0))
 
     def ordered_gpus(self) -> list[Gpu]:
-        """Return its GPUs by their numbers on the node."""
+        """Return the node's GPUs by their numbers there."""
         return sorted(
             self.gpus.values(), key=lambda gpu: (gpu.index is None, gpu.index or 0, gpu.uuid)
         )

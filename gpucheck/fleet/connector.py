@@ -271,7 +271,7 @@ class _Collector:
             self._end_s = self._begun_s + order.deadline_s
 
     def run(self, child: Child) -> Iterator[Asked | NodeAnswer]:
-        """Yield what the child tells, then the nodes of which it told nothing."""
+        """Yield the nodes and answers that the child reports, then the nodes without an answer."""
         known = False
         why = Outcome.NO_ANSWER, f"no answer before the deadline of {self._deadline()}"
         while True:
@@ -332,7 +332,7 @@ class _Collector:
                 self._pending[node["address"]] = Asked(host, node["last_seen_s"])
 
     def _name(self, node: Mapping[str, Any]) -> str:
-        """Return what a node calls itself, or what it is expected as: by its worker, its address.
+        """Return a node's name: its own, or the expected one, by its worker or its address.
 
         One that did not say its name goes by its address.
         """

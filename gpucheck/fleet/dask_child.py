@@ -297,7 +297,7 @@ class EngineError(Exception):
 
 
 def preference(node: Node) -> tuple[bool, bool, int, str]:
-    """Return what orders the workers of one host, the best first."""
+    """Return the sort key of the workers of a host, the best first."""
     return (node.problem is not None, not node.gpus, node.busy, node.address)
 
 
@@ -333,7 +333,7 @@ def difference(ours: dict[str, str], theirs: dict[str, str]) -> tuple[str, str] 
 
 
 def described(sent: asyncio.Future[Any]) -> dict[str, Any]:
-    """Return what the node's `subprocess.run` gave: an end, or its exception."""
+    """Return the result of the node's `subprocess.run`: an end, or its exception."""
     failure = sent.exception()
     result = failure if failure is not None else sent.result()
     if isinstance(result, subprocess.CompletedProcess):

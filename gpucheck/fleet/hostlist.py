@@ -39,7 +39,7 @@ def expand(text: str) -> tuple[str, ...]:
 
 
 def _parts(text: str) -> Iterator[str]:
-    """Yield what commas outside of brackets separate."""
+    """Yield the parts between commas outside of brackets."""
     depth, start = 0, 0
     for place, char in enumerate(text):
         if char == "[":

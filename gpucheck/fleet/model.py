@@ -233,7 +233,7 @@ class Difference(NamedTuple):
 
     @property
     def reason(self) -> str:
-        """Return it as the reason of a node; only with a majority is a node different by it."""
+        """Return the difference as a node's reason; without a majority no node is different."""
         most = f"{self.majority_count} of {self.total} have {self.majority}"
         return f"{self.field} {self.value}, but {most}"
 

@@ -101,7 +101,7 @@ class NodeFacts(NamedTuple):
 
 
 def facts_of(document: Mapping[str, Any]) -> NodeFacts:
-    """Return what a parsed document says of its node."""
+    """Return the facts that a parsed document states about its node."""
     schema = _text(document, "schema")
     known = _SCHEMA.fullmatch(schema or "")
     if known is None:
@@ -129,7 +129,7 @@ def _undecided(
 
 
 def _answer(line: Mapping[str, Any], number: int) -> NodeFacts:
-    """Return what a line of results.jsonl says: its outcome, and then its document's."""
+    """Return the facts of a line of results.jsonl: its outcome, and then its document's."""
     host = _text(line, "host")
     named = _text(line, "command")
     command = named if named in _OF_NODES else ANY
@@ -225,7 +225,7 @@ def _outcome(code: int | None, command: str) -> Outcome:
 def _reasons(
     document: Mapping[str, Any], result: Mapping[str, Any], command: str, code: int | None
 ) -> Iterator[str]:
-    """Yield what is wrong, in the words of the document."""
+    """Yield the failures that the document names, in its own words."""
     for check in _list(result, "checks"):
         if check.get("status") == "fail" and command == "detect":
             cause = _text(check, "cause") or _text(check, "summary") or ""
@@ -338,7 +338,7 @@ def _measured(result: Mapping[str, Any], driver: str | None) -> Iterator[GpuFact
 
 
 def _explanations(seen: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what the sensors saw that may explain a slow GPU."""
+    """Yield the sensors' readings that may explain a slow GPU."""
     reasons = _map(seen, "reasons")
     for reason in itertools.islice(reasons, MOST_REASONS):
         share = _number(reasons, reason)

@@ -85,7 +85,7 @@ def report(
 
 
 def _differences(collected: Collected, rule: JudgementRule) -> Iterator[Difference]:
-    """Yield what differs between the nodes with GPUs of one model, then between GPUs."""
+    """Yield the differences between nodes with GPUs of one model, then between GPUs."""
     nodes = collected.nodes.values()
     models = (gpus[0].name if gpus else None for gpus in (node.ordered_gpus() for node in nodes))
     yield from differences(
@@ -98,7 +98,7 @@ def _differences(collected: Collected, rule: JudgementRule) -> Iterator[Differen
 def differences(
     described: Iterable[tuple[str | None, str, Mapping[str, str]]], rule: JudgementRule
 ) -> Iterator[Difference]:
-    """Yield what differs from the majority of a kind, by kind and fact.
+    """Yield the differences from the majority of a kind, by kind and fact.
 
     Each that is described has its kind, its host, and the facts about it. A kind is the GPUs of one
     model, or the nodes with GPUs of one model. What most of a kind have is right by assumption;
@@ -171,7 +171,7 @@ def _nodes(
 
 
 def _node(node: Node, rule: JudgementRule) -> FleetNode:
-    """Return what the documents of a node say of it."""
+    """Return the row of a node from its documents."""
     outcome = node.outcome()
     # Of several commands with the same outcome, detect knows the cause.
     latest = sorted(
@@ -203,7 +203,7 @@ def _node(node: Node, rule: JudgementRule) -> FleetNode:
 def _oddities(
     collected: Collected, shared: SharedGpus, rows: Sequence[Difference], rule: JudgementRule
 ) -> tuple[Mapping[str, list[str]], Collection[str]]:
-    """Return what is odd about each node (set-up, shared GPUs, clock), and those unlike most."""
+    """Return each node's oddities (set-up, shared GPUs, clock), and the nodes unlike most."""
     oddities: dict[str, list[str]] = {}
     for row in rows:
         if row.majority is not None:

@@ -225,7 +225,7 @@ def read_rule(path: Path) -> JudgementRule:
 
 
 def _problems(rule: JudgementRule) -> Iterator[str]:
-    """Yield what contradicts itself."""
+    """Yield the contradictions in a rule."""
     if not rule.slow_z <= rule.watch_z < 0:
         yield "slow_z must be at most watch_z, and both below 0"
     if not 0 <= rule.least_percent < 100:

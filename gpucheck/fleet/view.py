@@ -269,7 +269,7 @@ def unhealthy(nodes: Sequence[FleetNode]) -> list[FleetNode]:
 
 
 def nodes(result: FleetReport) -> str:
-    """Return one unhealthy host a line, a tab, and the reason, as Slurm's `Reason=` takes it."""
+    """Return the unhealthy hosts, one a line, with a tab and the reason for Slurm's `Reason=`."""
     return "".join(f"{_name(node)}\t{reason_of(node)}\n" for node in unhealthy(result.nodes))
 
 
@@ -332,7 +332,7 @@ def verdicts(result: object) -> list[Verdict]:
 
 
 def _name_state(node: FleetNode) -> str:
-    """Return what a node is, in a word: slow only if nothing worse."""
+    """Return a node's state in a word: slow only if nothing worse."""
     return "slow" if node.slow and node.outcome in HEALTHY else node.outcome.value
 
 

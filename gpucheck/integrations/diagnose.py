@@ -56,7 +56,7 @@ class HurriedProbes(LiveProbes):
         self._end_s = time.monotonic() + deadline_s
 
     def deadline_s(self) -> float:
-        """Return what is left, in seconds; a driver that answers at all needs little."""
+        """Return the seconds that are left; a driver that answers at all needs few."""
         return max(LEAST_S, round(self._end_s - time.monotonic(), 1))
 
     def builds(self, python: str | None) -> BuildsReading:

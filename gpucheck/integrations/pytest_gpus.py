@@ -84,7 +84,7 @@ class Needs:
         )
 
     def __str__(self) -> str:
-        """Return it in words: "2 GPUs with 8GiB of memory and compute capability 9.0"."""
+        """Return them in words: "2 GPUs with 8GiB of memory and compute capability 9.0"."""
         memory = [f"{self.memory.text} of memory"] if self.memory else []
         capability = [f"compute capability {self.capability}"] if self.capability else []
         features = " and ".join((*memory, *capability))
@@ -100,7 +100,7 @@ class Needs:
 
 
 def wanted_gpus(config: pytest.Config) -> SelectionRequest:
-    """Return what each process gets, by the options of the plug-in.
+    """Return the GPUs that each process asks for, by the options of the plug-in.
 
     Raises:
         pytest.UsageError: one makes no sense.
@@ -124,7 +124,7 @@ def wanted_gpus(config: pytest.Config) -> SelectionRequest:
 
 
 def needs_of(mark: pytest.Mark) -> Needs:
-    """Return what a marker requires.
+    """Return the requirements of a marker.
 
     Raises:
         WrongUseError: it has other arguments, or one makes no sense.
@@ -249,7 +249,7 @@ class ProcessGpus:
         return no_gpu(cuda.failure.message if cuda.failure else missing)
 
     def _command(self) -> str:
-        """Return what the record of the claim says of this process."""
+        """Return the command that the record of the claim shows for this process."""
         worker: Mapping[str, str] | None = getattr(self._config, "workerinput", None)
         if worker is None:
             return own_command(sys.orig_argv)

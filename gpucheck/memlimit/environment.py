@@ -113,7 +113,7 @@ def hook_document(plan: MemoryLimit, environment: Mapping[str, str]) -> dict[str
 
 
 def _jax(plan: MemoryLimit) -> dict[str, str] | None:
-    """Return what was set for JAX, for a program that sets its own later."""
+    """Return the variables set for JAX, for a program that sets its own later."""
     for name in (JAX_FRACTION, JAX_FRACTION_OLD):
         if name in plan.environment:
             return {"variable": name, "value": plan.environment[name]}
@@ -121,7 +121,7 @@ def _jax(plan: MemoryLimit) -> dict[str, str] | None:
 
 
 def _torch(plan: MemoryLimit, before: Mapping[str, str]) -> dict[str, str | None] | None:
-    """Return what was set for PyTorch, so that the hook can undo it for an older PyTorch."""
+    """Return the variables set for PyTorch, so that the hook can undo them for an older PyTorch."""
     for name in (TORCH_CONF_OLD, TORCH_CONF):
         value = plan.environment.get(name, "")
         if TORCH_KEY in value:

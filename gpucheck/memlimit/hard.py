@@ -132,7 +132,7 @@ def _missing_in_gpus(facts: HardFacts) -> Iterator[Missing]:
 
 
 def missing_by_nvml(facts: HardFacts, failure: ProbeFailure) -> Missing | None:
-    """Return what NVML's refusal means; None if it only says that no limit is set."""
+    """Return the prerequisite that NVML's refusal shows; None if only no limit is set."""
     message = failure.message
     if failure.code == "binding-too-old":
         fact = "the installed nvidia-ml-py is older than NVML's functions for it"

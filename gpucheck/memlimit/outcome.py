@@ -117,7 +117,7 @@ def _name(mechanism: Mechanism, limit: MemoryLimit) -> str:
 
 
 def _note(chosen: Mechanism, by: str, limit: MemoryLimit) -> str:
-    """Return what the user must know about a cap: it is soft, merged or has a cost."""
+    """Return the note on a cap: it is soft, merged or has a cost."""
     merged = chosen.by is Way.ENVIRONMENT and bool(chosen.inherited)
     doubtful = chosen.by is Way.DRIVER and not chosen.applies
     if merged or doubtful or chosen.strength is Strength.SOFT:
@@ -185,7 +185,7 @@ def outcome_lines(run: LimitedRun) -> list[str]:
 
 
 def hard_sentences(limit: HardLimit) -> tuple[str, str]:
-    """Return what the driver enforces, and how it ended: the proof, the peak and the removal."""
+    """Return the limit that the driver enforces, and its end: proof, peak and removal."""
     by = "the kernel (dmem) for the driver" if limit.back_end == "dmem" else "the driver"
     name = limit.cgroup.rpartition("/")[2]
     start = f"{_hard_sizes(limit.gpus)}: enforced by {by}, for every library and child ({name})"

@@ -262,7 +262,7 @@ def _missing_reason(plan: MemoryLimit, name: str) -> str | None:
 
 
 def allowed_bytes(plan: MemoryLimit, name: str, gpu: GpuMemoryLimit) -> int | None:
-    """Return what a framework may take of a GPU; one setting may have to serve unequal GPUs."""
+    """Return a framework's allowance on a GPU; one setting may have to serve unequal GPUs."""
     limits = [item.allocator_limit_bytes for item in plan.gpus]
     own = gpu.allocator_limit_bytes
     if own is None or None in limits or name == "tensorflow":
@@ -446,7 +446,7 @@ def _judge(
 
 
 def _alternatives(plan: MemoryLimit) -> str:
-    """Return what to try instead if the framework is missing."""
+    """Return the steps to try instead if the framework is missing."""
     known = (plan.software.frameworks if plan.software else None) or {}
     there = ",".join(name for name in PROVABLE if name in known)
     if there:

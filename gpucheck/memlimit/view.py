@@ -68,7 +68,7 @@ _ISSUE = re.compile(r",? ?[\w-]+#[0-9]+")
 
 
 def blocks(report: Report, view: View) -> Iterator[Block]:
-    """Yield what a limit shows: a run or the limit first, then what enforces it or the proofs."""
+    """Yield the view of a limit: a run or the limit first, then its mechanisms or the proofs."""
     limit = report.result_as(MemoryLimit)
     yield from opening(report, view, counted(gpu.name for gpu in limit.gpus))
     yield from (Line(text, CheckStatus.WARN) for text in capped_sentences(caps_of(limit)))
@@ -96,7 +96,7 @@ def blocks(report: Report, view: View) -> Iterator[Block]:
 
 
 def _summary(limit: MemoryLimit) -> Iterator[Block]:
-    """Yield what the limit means, how to run under it, and what enforces it."""
+    """Yield the meaning of the limit, how to run under it, and its mechanisms."""
     if limit.run is None:
         if any(gpu.limit_bytes is None for gpu in limit.gpus):
             yield Line(_UNKNOWN, style="yellow")
@@ -192,7 +192,7 @@ def _limit_line(text: str, group: Sequence[GpuMemoryLimit], *, exact: bool) -> s
 def _explain_excess(
     gpus: Sequence[GpuMemoryLimit], overhead: Overhead, *, exact: bool = False
 ) -> str:
-    """Return what nvidia-smi will show beyond what the allocators may take."""
+    """Return the excess that nvidia-smi will show over the allocators' limit."""
     size, where = _about(overhead.total_bytes), "the CUDA context and libraries"
     if exact:
         context, libraries = _about(overhead.context_bytes), _about(overhead.library_bytes)
@@ -229,7 +229,7 @@ def _about(value: int) -> str:
 
 
 def _frameworks(limit: MemoryLimit) -> Iterator[Block]:
-    """Yield what limits each installed framework, or all if none is, and what is not limited."""
+    """Yield the limits of each installed framework, or of all if none is, and the unlimited."""
     outcomes = framework_outcomes(limit)
     if not outcomes:
         return
@@ -254,7 +254,7 @@ def _frameworks(limit: MemoryLimit) -> Iterator[Block]:
 
 
 def _warnings(outcomes: Sequence[FrameworkOutcome], name: str) -> Iterator[Block]:
-    """Yield what the user must know of a framework that is limited."""
+    """Yield the warnings about a framework that is limited."""
     for outcome in outcomes:
         if outcome.framework == name and outcome.note:
             soft = "a soft limit: " if outcome.soft else ""

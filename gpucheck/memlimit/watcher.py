@@ -104,7 +104,7 @@ class Watcher:
             self._check_memory(self._tree)
 
     def finish(self, exit_code: int) -> LimitedRun:
-        """Return what was read, once the command has ended."""
+        """Return the readings of the run, once the command has ended."""
         if self._stopped_at is not None and self._tree is not None:
             self._wait_for_descendants(self._tree, self._stopped_at)
         unknown = self._unknown_reason()
@@ -195,7 +195,7 @@ class Watcher:
     def _memory_of(
         self, listed: Mapping[str | None, Mapping[int, int | None]], ours: Set[int]
     ) -> dict[str | None, dict[int, int]]:
-        """Return what our processes take, as far as the driver reports it."""
+        """Return the memory of our processes, as far as the driver reports it."""
         used: dict[str | None, dict[int, int]] = {}
         for uuid, sizes in listed.items():
             for pid, size in sizes.items():

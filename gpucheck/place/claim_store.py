@@ -93,7 +93,7 @@ class Target:
 
     @property
     def uuid(self) -> str:
-        """Return what CUDA_VISIBLE_DEVICES calls it."""
+        """Return the target's UUID for CUDA_VISIBLE_DEVICES."""
         return self.instance or self.card
 
     @property

@@ -159,7 +159,7 @@ class NamedSelector:
         """Do nothing: named targets do not depend on the machine's load."""
 
     def choose(self, blocked: Mapping[str, str], *, behind: int = 0) -> Sequence[Target]:
-        """Return all of them, or nothing if one is blocked or others are ahead."""
+        """Return all named targets, or nothing if one is blocked or others are ahead."""
         self.blocked, self.behind = blocked, behind
         return () if blocked or behind else self.targets
 
@@ -340,7 +340,7 @@ class Acquisition:
         return vacancies
 
     def _wants(self, vacancies: Mapping[str, Slot | str]) -> frozenset[str]:
-        """Return what we queue for: the GPUs, or places inside the claims that enclose us."""
+        """Return the GPUs that we queue for, or places inside the claims that enclose us."""
         if self._position is not None and self._position.ticket.wants is not None:
             return self._position.ticket.wants
         inside = "+".join(sorted(self._enclosing))

@@ -88,7 +88,7 @@ def exec_command(
 def start_first(
     command: Sequence[str], environment: Mapping[str, str], start: Callable[[str], int]
 ) -> int:
-    """Return what `start` returns for the first file of the command's name that can be started.
+    """Return the result of `start` for the first file of the command's name that can be started.
 
     As in execvp, a file that exists but cannot be executed is skipped, and is the reason if no
     later one can. What we have printed is flushed before, so that it comes first.

@@ -72,7 +72,7 @@ class GraphOp:
 
     @property
     def tensorflow_type(self) -> str:
-        """Return what TensorFlow's log calls this kind of operation."""
+        """Return TensorFlow's name for this kind of operation."""
         if self.kind is OpKind.ADD:
             return "AddV2" if len(self.inputs) == 2 else "AddN"
         names = {OpKind.CONSTANT: "Const", OpKind.MATMUL: "MatMul"}

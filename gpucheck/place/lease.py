@@ -332,7 +332,7 @@ def _acquire(
 def _notices(
     options: ClaimOptions, environment: Mapping[str, str], store: ClaimStore | None
 ) -> tuple[Notice, ...]:
-    """Return what the user should know about the claims, or about their absence."""
+    """Return the notices about the claims, or about their absence."""
     warning = None if store is None else store.warning()
     if warning is not None:
         return (Notice(code="claims-directory-owner", message=warning),)

@@ -37,27 +37,27 @@ class CudaDevice:
 
     @property
     def cuda_index(self) -> int | None:
-        """Return its ordinal; None if it is hidden, or visible in an order that only CUDA knows."""
+        """Return the device's ordinal; None if hidden, or in an order that only CUDA knows."""
         return self.instance.cuda_index if self.instance else self.gpu.cuda_index
 
     @property
     def uuid(self) -> str | None:
-        """Return its own UUID."""
+        """Return the UUID of the instance, or of the whole GPU."""
         return self.instance.uuid if self.instance else self.gpu.uuid
 
     @property
     def name(self) -> str | None:
-        """Return its name, or that of the GPU."""
+        """Return the instance's name, or that of the GPU."""
         return (self.instance and self.instance.name) or self.gpu.name
 
     @property
     def memory_total_bytes(self) -> int | None:
-        """Return the size of its memory."""
+        """Return the size of the device's memory."""
         return (self.instance or self.gpu).memory_total_bytes
 
     @property
     def memory_free_bytes(self) -> int | None:
-        """Return how much of its memory is free for us; for an instance that is not a reading."""
+        """Return the device's memory that is free for us; for an instance that is not a reading."""
         if self.instance is None:
             return free_bytes(self.gpu)
         total, used = self.instance.memory_total_bytes, self.instance.memory_used_bytes
@@ -65,7 +65,7 @@ class CudaDevice:
 
     @property
     def processes(self) -> tuple[GpuProcess, ...]:
-        """Return the processes that compute on it."""
+        """Return the processes that compute on the device."""
         mine = self.instance and self.instance.uuid
         return tuple(
             process
@@ -75,7 +75,7 @@ class CudaDevice:
 
     @property
     def pids(self) -> frozenset[int]:
-        """Return the ids of the processes that compute on it."""
+        """Return the ids of the processes that compute on the device."""
         return frozenset(process.pid for process in self.processes)
 
 

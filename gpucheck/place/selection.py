@@ -164,14 +164,14 @@ def selectable_devices(gpus: Sequence[Gpu]) -> tuple[CudaDevice, ...]:
 
 
 def target_of(item: CudaDevice) -> Target | None:
-    """Return what to claim, None if it cannot be named for certain."""
+    """Return the target to claim for a device, None if it cannot be named for certain."""
     if not (item.gpu.uuid and item.uuid):
         return None
     return Target(card=item.gpu.uuid, instance=item.uuid if item.instance else None)
 
 
 def id_of(item: CudaDevice) -> str:
-    """Return its UUID, or its index if it cannot be named for certain."""
+    """Return a device's UUID, or its index if it cannot be named for certain."""
     return item.uuid if item.uuid and item.gpu.uuid else f"index {item.gpu.index}"
 
 
@@ -225,12 +225,12 @@ class GpuSelector:
 
     @property
     def suitable(self) -> Sequence[CudaDevice]:
-        """Return all that could fit, now or later: what is not ruled out for good."""
+        """Return the devices that could fit, now or later: those not ruled out for good."""
         return [item for item in self._selectable if id_of(item) not in self._unfit]
 
     @property
     def possible(self) -> Sequence[Target]:
-        """Return what to claim of all that could fit."""
+        """Return the claim targets of all devices that could fit."""
         return [target for target in map(target_of, self.suitable) if target is not None]
 
     @property

@@ -60,7 +60,7 @@ _PROCESS_STATES = {
 
 
 def blocks(report: Report, view: View) -> Iterator[Block]:
-    """Yield what a placement, or the list of claims, shows."""
+    """Yield the view of a placement, or of the list of claims."""
     result = report.result
     if isinstance(result, ClaimList):
         yield from _claims(result, report.time, view)
@@ -399,7 +399,7 @@ def _age(who: Claim | Holder, now: str) -> str:
 
 
 def _below(who: Claim | Holder, path: str | None = None, *, more: bool) -> tuple[Line, ...]:
-    """Return what is special about a process, and with `more` its command line and its lock."""
+    """Return the special facts about a process, and with `more` its command line and its lock."""
     state = _PROCESS_STATES.get(who.process) if who.process else None
     process = f"process {who.pid or '?'}, since {who.since or '?'}"
     lines = (state, process, who.command, path) if more else (state,)

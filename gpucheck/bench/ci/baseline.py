@@ -107,7 +107,7 @@ def fingerprint(
 
 
 def framework_text(facts: FrameworkFacts) -> str:
-    """Return what must be the same for a framework's figures to be comparable."""
+    """Return a framework's part of the fingerprint."""
     parts = [facts.version or "unknown version"]
     parts += [facts.blas] if facts.blas else []
     parts += [count_of(facts.threads_intra, "thread")] if facts.threads_intra else []
@@ -134,7 +134,7 @@ def differences(first: Fingerprint, other: Fingerprint) -> dict[str, str]:
 
 
 def _changed_frameworks(before: Mapping[str, str], after: Mapping[str, str]) -> str:
-    """Return what differs in the texts of the frameworks that both sides have."""
+    """Return the differences between the texts of the frameworks that both sides have."""
     changes = []
     for name in sorted(before.keys() & after.keys()):
         old, new = before[name].split(", "), after[name].split(", ")
@@ -187,7 +187,7 @@ def renewal(profile: str | None = None) -> str:
 
 
 def advice_on(differing: Sequence[str], profile: str | None = None) -> str:
-    """Return what to do about differences that forbid a comparison, each with its key in front."""
+    """Return the advice on differences that forbid a comparison, each with its key in front."""
     renew = renewal(profile)
     # A device that is not in it cannot be allowed.
     keys = dict.fromkeys(text.partition(":")[0] for text in differing if ": " in text)
@@ -220,7 +220,7 @@ def row_series(runs: Sequence[ProcessRun]) -> tuple[Series, ...]:
 
 
 def _series(name: str, uuid: str | None, rows: Sequence[Measurement]) -> Series:
-    """Return one row's figures in the processes that have it."""
+    """Return the series of a row: its value in each process that has it."""
     figures = [compared for row in rows if (compared := _compared_value(row)) is not None]
     factors = [row.repeat95_s[1] / row.time_s for row in rows if row.repeat95_s and row.time_s]
     _, unit, direction = figures[0]
@@ -322,7 +322,7 @@ def with_session(saved: SavedRun, run: SavedRun) -> SavedRun:
 
 
 def _joined(first: Series, second: Series) -> Series:
-    """Return one row's series with the session of a later run."""
+    """Return the series of a row with the session of a later run."""
     if (first.unit, first.direction) != (second.unit, second.direction):
         why = f"{first.id} was in {first.unit} and is now in {second.unit}"
         raise _other_machine(why)
@@ -509,7 +509,7 @@ def _saved(path: Path, plain: Mapping[str, Any]) -> SavedRun:
 
 
 def _problem(series: Series) -> str | None:
-    """Return what is impossible about a series, None if nothing is."""
+    """Return why a series is invalid, None if it is valid."""
     if not series.values or min(series.values) <= 0:
         return "values must be above 0"
     if not 0 < series.tolerance_percent < 100:

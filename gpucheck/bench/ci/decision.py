@@ -263,19 +263,19 @@ def deviation(values: Sequence[float], mean: float) -> float:
 
 
 def _one_session(logs: Sequence[float]) -> _Side:
-    """Return what the processes of one session say, without strays."""
+    """Return the side of one session's processes, without strays."""
     return _side(logs, _without_strays(logs))
 
 
 def _side(logs: Sequence[float], kept: Sequence[float]) -> _Side:
-    """Return what those processes say that are kept."""
+    """Return the side of the processes that are kept."""
     mean = math.fsum(kept) / len(kept)
     spread = max(deviation(kept, mean), LEAST_NOISE)
     return _Side(mean, tuple(logs), ((spread * spread / len(kept), len(kept) - 1),))
 
 
 def _expectation(logs: Sequence[float], sessions: Sequence[int]) -> _Side:
-    """Return what is expected: one number, one session, or the mean of several sessions."""
+    """Return the expected side: one number, one session, or the mean of several sessions."""
     if len(logs) == 1:
         return _Side(logs[0], tuple(logs), ())
     sides = list(map(_one_session, split_sessions(logs, sessions)))

@@ -85,7 +85,7 @@ def diagnose(
     evidence: tuple[Evidence, ...] = (),
     class_: GateClass | None = None,
 ) -> Diagnosis:
-    """Return what the table of gates says of a case, with its steps or else those of its class."""
+    """Return the diagnosis of a case in the table of gates, with its steps or its class's."""
     texts = _texts_of(case)
     class_ = class_ or GateClass(texts["class"])
     steps = texts.get("next") or read_table("gates")["class"][class_]
@@ -110,7 +110,7 @@ def _texts_of(case: str) -> Mapping[str, Any]:
 def ruling(
     status: GateStatus, figures: MetricValues, limit: float, peers: Sequence[MetricValues] = ()
 ) -> Diagnosis:
-    """Return what a failing or undecided figure decides, the one rule for every comparison.
+    """Return the ruling on a failing or undecided figure, by the one rule for every comparison.
 
     A figure that others disturbed in most of its processes does not show the state of the device,
     so it is undecided. If they disturbed every process, repeating does not help.
@@ -253,7 +253,7 @@ def _blamed(class_: GateClass, doubt: Doubt, figures: MetricValues) -> Diagnosis
 
 
 def _seen(figures: MetricValues) -> tuple[Evidence, ...]:
-    """Return what the run saw: doubts with the number of processes that have them, and sensors."""
+    """Return the evidence: doubts with the number of processes that have them, and sensors."""
     evidence = [
         Evidence(
             f"doubt {item.doubt.code}",

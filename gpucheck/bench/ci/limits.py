@@ -144,7 +144,7 @@ def share_of(check: Check, board: Board | None) -> float | None:
 
 
 def expected_of(check: Check, board: Board | None) -> float | None:
-    """Return what is expected of a board in the check's unit.
+    """Return the value that is expected of a board, in the check's unit.
 
     None if nothing is expected, the peak is unknown, or a baseline decides.
     """

@@ -140,7 +140,7 @@ def corruption_gates(data: RunData) -> Iterator[Gate]:
 
 
 def name_of(gpu: Gpu) -> str:
-    """Return what a GPU is called in gates: as CUDA numbers it, else by NVML's number."""
+    """Return a GPU's name in gates: by CUDA's number, else by NVML's."""
     return f"nvml:{gpu.index}" if gpu.cuda_index is None else f"gpu:{gpu.cuda_index}"
 
 
@@ -441,7 +441,7 @@ def _sensors(data: RunData, device: str) -> Iterator[Gate]:
 
 
 def _class_of_drop(telemetry: Sequence[GpuTelemetry]) -> GateClass:
-    """Return what the driver said held the clock down most of the time."""
+    """Return the class of the reason that held the clock down most of the time."""
     shares: Counter[str] = Counter()
     for gpu in telemetry:
         shares.update({name: share for name, share in gpu.reasons.items() if name in _OF_REASON})

@@ -30,7 +30,7 @@ class ProcessRun:
 
     @property
     def rows(self) -> tuple[Measurement, ...]:
-        """Return what it measured; empty if it returned no document."""
+        """Return the measured rows; none if the process returned no document."""
         return self.result.measurements if self.result is not None else ()
 
 

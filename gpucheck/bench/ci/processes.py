@@ -109,7 +109,7 @@ def _round(
 def run_of(
     answer: WorkerAnswer, worker: WorkerDevice, number: int, *, together: bool
 ) -> ProcessRun:
-    """Return what one process returned, read strictly: a bench document, or a failure."""
+    """Return a process's run from its answer, read strictly: a bench document, or a failure."""
     result, host, exit_code = None, Host(), None
     if isinstance(answer, Failure):
         failure: Failure | None = answer
@@ -137,7 +137,7 @@ def run_of(
 
 
 def read_document(document: Mapping[str, Any]) -> tuple[BenchResult | None, Host, Failure | None]:
-    """Return what a report of bench holds: its result, its host, and its error.
+    """Return the result, the host and the error of a report of bench.
 
     Raises:
         DecodeError: it is not a report of bench, or is damaged.
@@ -152,7 +152,7 @@ def read_document(document: Mapping[str, Any]) -> tuple[BenchResult | None, Host
 
 
 def merged(runs: Sequence[ProcessRun]) -> BenchResult | None:
-    """Return one result for all processes, None if none of them has one.
+    """Return a merged result for all processes, None if none of them has a result.
 
     Rows, comparisons and GPUs are those of each device's first process; what goes on during a run
     (sensors, corruption, notes) is joined over all processes.
@@ -218,7 +218,7 @@ def _merged_telemetry(results: Sequence[BenchResult]) -> Telemetry | None:
 
 
 def _merged_sensors(parts: Sequence[GpuTelemetry]) -> GpuTelemetry:
-    """Return one GPU's readings of several processes: extremes, sums, and the longest shares."""
+    """Return a GPU's readings merged over processes: extremes, sums, and the longest shares."""
     energies_j = [part.energy_j for part in parts if part.energy_j is not None]
     errors: Counter[str] = Counter()
     limited: dict[str, float] = {}

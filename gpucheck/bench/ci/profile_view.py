@@ -100,7 +100,7 @@ def _problem(path: str, problem: Problem) -> Iterator[Block]:
 
 
 def _limits(limits: Sequence[Limit], view: View) -> Iterator[Block]:
-    """Yield what is demanded of each board, by check, and then of any machine."""
+    """Yield the demands on each board, by check, and then on any machine."""
     of_boards = [limit for limit in limits if limit.board is not None]
     boards = dict.fromkeys(limit.board for limit in of_boards)
     if len(boards) == 1:
@@ -130,7 +130,7 @@ def _rows(limits: Sequence[Limit], view: View, *, names: Sequence[str]) -> Table
 
 
 def _statement(limit: Limit) -> tuple[str, str]:
-    """Return what is demanded, and what it follows from."""
+    """Return a limit as text, and the source that it follows from."""
     if limit.limit is None or limit.expected is None:
         return limit.sentence, ""
     side = "at least" if limit.direction is Direction.HIGHER else "at most"

@@ -98,7 +98,7 @@ def find_profile(text: str) -> Path:
 
 
 def option_of(profile: Profile) -> str | None:
-    """Return what `--profile` calls it, a name or a file; None for a run without a profile."""
+    """Return the value of `--profile`, a name or a file; None for a run without a profile."""
     if not profile.path:
         return None
     return profile.name if shipped().get(profile.name) == Path(profile.path) else profile.path
@@ -126,7 +126,7 @@ def load_profile(text: str) -> Profile:
 
 
 def describe(path: Path) -> ProfileFile:
-    """Return what a file is and what is wrong with it.
+    """Return a profile's name, version and length, and the mistakes in its file.
 
     Raises:
         WrongUseError: it cannot be read, or is not TOML.

@@ -127,7 +127,7 @@ class Benchmark:
         return RunData(profile=self.profile, node=self.node, runs=tuple(runs), baseline=baseline)
 
     def series(self, runs: Sequence[ProcessRun]) -> Sequence[Series]:
-        """Return what a saved run has of these processes: checks, or rows without a profile."""
+        """Return the series that a saved run keeps: checks, or rows without a profile."""
         return series_of(self.data(runs)) if self.has_profile else row_series(runs)
 
     def saved(self, runs: Sequence[ProcessRun]) -> SavedRun | None:
@@ -282,7 +282,7 @@ def plan_of(request: BenchRequest, processes: int, corruption_s: float, *, more:
 
 
 def request_for(profile: Profile, frameworks: Sequence[str] = ()) -> BenchRequest:
-    """Return what each process of a profile's run measures.
+    """Return the request of each process of a profile's run.
 
     `frameworks` names the interpreters of the profile's frameworks, each as `NAME=PYTHON`.
 

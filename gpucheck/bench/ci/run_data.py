@@ -55,7 +55,7 @@ class RunData:
         return tuple(run for run in self.runs if run.device == device)
 
     def telemetry_of(self, device: str) -> tuple[GpuTelemetry, ...]:
-        """Return what the sensors of a GPU showed in each process that read them."""
+        """Return the telemetry of a GPU from each process that read its sensors."""
         results = (run.result for run in self.runs_of(device) if run.result is not None)
         return tuple(
             gpu

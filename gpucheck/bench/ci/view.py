@@ -162,7 +162,7 @@ def about(run: BaselineUse | ComparedRun) -> str:
 
 
 def change_verdict(changes: Sequence[Gate], against: BaselineUse | ComparedRun) -> str:
-    """Return what the changes amount to, in one sentence."""
+    """Return the verdict on the changes in one sentence."""
     where, tolerance, rows = about(against), _tolerance(changes), count_of(len(changes), "row")
     failed = sum(gate.status is GateStatus.FAIL for gate in changes)
     undecided = sum(gate.status is GateStatus.INCONCLUSIVE for gate in changes)
@@ -191,7 +191,7 @@ def _tolerance(changes: Sequence[Gate]) -> float | None:
 
 
 def blocks(report: Report, view: View) -> Iterator[Block]:
-    """Yield both runs, the verdict, the changes, and what is wrong with them."""
+    """Yield both runs, the verdict, the changes, and the differences between their machines."""
     comparison = report.result
     if not isinstance(comparison, RunComparison):
         raise TypeError(type(comparison).__name__)
@@ -276,7 +276,7 @@ def _take_row_medians(row: Measurement) -> Measurement:
 
 
 def run_verdict(report: Report, result: BenchResult, view: View) -> Iterator[Block]:
-    """Yield what a run is judged by, and the verdict in one line."""
+    """Yield the profile or the baseline of a run, and the verdict in one line."""
     if view.verbosity >= 0 and result.profile is not None:
         use = result.profile
         how = f"{count_of(use.processes, 'process')} of each device"
@@ -323,7 +323,7 @@ def _changes(result: BenchResult) -> list[Gate]:
 
 
 def gate_blocks(gates: Sequence[Gate], view: View, *, notes: bool = True) -> Iterator[Block]:
-    """Yield what failed, what is undecided, warnings, and what was skipped; with -v what passed.
+    """Yield the failed, undecided, warning and skipped gates; with -v those that passed.
 
     `notes`: a gate that passed and has something to say does so.
     """
@@ -412,7 +412,7 @@ _NEXT_STEP = re.compile(r"; (?![^()]*\))")
 
 
 def _steps(gates: Sequence[Gate]) -> tuple[str, ...]:
-    """Return what to do, one thing a step, and each once."""
+    """Return the next steps of gates, each once."""
     steps = (part for gate in gates for step in gate.next for part in _NEXT_STEP.split(step))
     return tuple(dict.fromkeys(steps))
 
@@ -437,7 +437,7 @@ def _said(gates: Sequence[Gate]) -> str:
 
 
 def _skipped(gates: Sequence[Gate], view: View) -> Iterator[Block]:
-    """Yield what was skipped, by the reason, and each step that would help once."""
+    """Yield the skipped gates by reason, and each step that would help once."""
     texts = (f"{_said(alike)}: {alike[0].reason}" for alike in _alike(gates, _reason))
     yield from limited((Line(text, CheckStatus.SKIP, style="dim") for text in texts), view)
     yield from remedies(_steps(gates))
@@ -472,7 +472,7 @@ def _counts(gates: Sequence[Gate]) -> str:
 
 
 def _figures(gates: Sequence[Gate]) -> str:
-    """Return what was measured against the limit, of several gates the lowest and highest."""
+    """Return the measured values against the limit, of several gates the lowest and highest."""
     first = gates[0]
     if first.unit in ("match", "on") or len({gate.unit for gate in gates}) > 1:
         return ""  # the reason says it in words

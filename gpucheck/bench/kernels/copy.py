@@ -57,7 +57,7 @@ class Copy(Kernel):
         return 4 * shape[0] * shape[1] * (4 + gpu_count)
 
     def device_bytes(self, shape: tuple[int, ...], dtype: str) -> int:
-        """Return one pair of arrays for each of the two cases."""
+        """Return the bytes of a pair of arrays for each of the two cases."""
         return 2 * self.work(shape, dtype).bytes_moved
 
     def cpu_cases(self, order: CaseOrder) -> Sequence[Case]:
@@ -178,7 +178,7 @@ class StreamKernel:
 
 
 def grid_for(packs: int) -> int:
-    """Return one block for each tile; the GPU schedules them as SMs become free."""
+    """Return the number of blocks, one for each tile; the GPU schedules them as SMs become free."""
     return max(1, -(-packs // (BLOCK * UNROLL)))
 
 

@@ -34,7 +34,7 @@ class Launch(Kernel):
         return ()
 
     def work(self, shape: tuple[int, ...], dtype: str) -> Work:
-        """Return one launch."""
+        """Return the work of a launch, which moves nothing."""
         return Work(flops=0, bytes_moved=0, unit="launch/s")
 
     def host_bytes(self, shape: tuple[int, ...], dtype: str, gpu_count: int) -> int:

@@ -208,7 +208,7 @@ def _why_little_is_gained(rows: Sequence[Measurement]) -> Sequence[Conclusion]:
 
 
 def _processor_limit(cpu: Measurement, by_memory: str) -> str:
-    """Return what limits a processor's softmax, and how fast softmax and limits are in this run."""
+    """Return the sentence on the limit of a processor's softmax, with this run's speeds."""
     of_copy, of_exp = cpu.percent_of_copy, cpu.percent_of_peak
     speed = rate(cpu.speed, "B/s")
     copy = f"a copy {rate(100 * cpu.speed / of_copy, 'B/s')}" if of_copy else ""

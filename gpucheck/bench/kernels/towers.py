@@ -60,7 +60,7 @@ class Towers(TrainingKernel):
         return 2 * DATA_BYTES + 4 * step_memory_bytes(shape[0])
 
     def cpu_cases(self, order: CaseOrder) -> Sequence[Case]:
-        """Return one tower, and the simulated towers."""
+        """Return the cases of a single tower and of the simulated towers."""
         threads = order.cpu.threads
         return [
             CpuTraining(order, plan, threads, _name(plan.towers))

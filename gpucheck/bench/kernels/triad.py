@@ -132,7 +132,7 @@ class GpuTriad(GpuOperation):
         self.label = gpu_label(order, "triad", "kernel", gpu.facts, _FORM.spec)
 
     def inputs(self) -> tuple[HostArray, HostArray]:
-        """Return both sources on the host."""
+        """Return the two sources on the host."""
         return draw_sources(self._order)
 
     def compile(self) -> None:

@@ -40,7 +40,7 @@ def cgroup_mechanism() -> Mechanism:
 
 
 def _unlimited(framework: str, reason: str, *, installed: bool | None = None) -> Setting:
-    """Return what no setting and no line of code limits."""
+    """Return the mechanism of programs that no setting and no line of code limits."""
     mechanism = Mechanism(
         framework=framework,
         mechanism="none",

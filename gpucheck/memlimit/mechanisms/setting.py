@@ -60,7 +60,7 @@ class PlanInput:
         return min(shares)
 
     def describe_pool(self, pool: str) -> str:
-        """Return what a fraction limits, and whether some GPUs get less than their limit by it."""
+        """Return the pool that a fraction limits, and whether some GPUs get less by it."""
         totals = {gpu.memory_total_bytes for gpu in self.limits}
         uneven = len(totals) > 1 and (self.amount.share is None or self.overhead_included)
         return f"one fraction for all GPUs, the smallest of them; {pool}" if uneven else pool

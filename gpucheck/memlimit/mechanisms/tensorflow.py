@@ -112,7 +112,7 @@ def _code_setting(inputs: PlanInput) -> Setting:
 
 
 def tensorflow_line(sizes: Sequence[int]) -> str:
-    """Return one statement that caps each GPU at its size in MiB."""
+    """Return a statement that caps each GPU at its size in MiB."""
     size, *others = set(sizes)
     equal = len(sizes) > 1 and not others
     listed = f"[{size}] * {len(sizes)}" if equal else str(list(sizes))
