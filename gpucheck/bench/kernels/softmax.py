@@ -184,6 +184,7 @@ def _why_little_is_gained(rows: Sequence[Measurement]) -> Sequence[Conclusion]:
     plain = [row for row in rows if row.dtype.format == "float32"]
     gpu = _fastest(row for row in plain if row.device != "cpu" and row.scope is Scope.RESIDENT)
     cpu = _fastest(row for row in plain if row.device == "cpu")
+    code = "memory-decides"
     text = "softmax reads and writes each number once, so memory's bandwidth decides its speed"
     if gpu is not None:
         moved = _fastest(
@@ -199,24 +200,27 @@ def _why_little_is_gained(rows: Sequence[Measurement]) -> Sequence[Conclusion]:
             if moved is not None and moved.speed < cpu.speed:
                 text += ": the way there costs more than it saves"
     elif cpu is not None:
+        if cpu.percent_of_peak is not None:
+            code = "exponentials-decide"
         text = _processor_limit(cpu, text)
         text += "; a GPU gains little: PCIe, which the data crosses twice, is slower than memory"
     else:
         return ()
     device = "cpu" if gpu is None else gpu.device
-    return (Conclusion(kernel=Softmax.id, device=device, code="memory-decides", sentence=text),)
+    return (Conclusion(kernel=Softmax.id, device=device, code=code, sentence=text),)
 
 
 def _processor_limit(cpu: Measurement, by_memory: str) -> str:
     """Return the sentence on the limit of a processor's softmax, with this run's speeds."""
-    of_copy, of_exp = cpu.percent_of_copy, cpu.percent_of_peak
+    of_copy, of_exponentials = cpu.percent_of_copy, cpu.percent_of_peak
     speed = rate(cpu.speed, "B/s")
-    copy = f"a copy {rate(100 * cpu.speed / of_copy, 'B/s')}" if of_copy else ""
-    if of_exp is None or not copy:
-        return f"{by_memory}: this processor makes " + ", ".join(filter(None, (speed, copy)))
+    copy = f", a copy {rate(100 * cpu.speed / of_copy, 'B/s')}" if of_copy else ""
+    if of_exponentials is None:
+        return f"{by_memory}: this processor makes {speed}{copy}"
+    possible = rate(100 * cpu.speed / of_exponentials, "B/s")
     return (
         "softmax reads and writes each number once, but this processor's exponentials decide "
-        f"its speed, not memory: {speed} of {rate(100 * cpu.speed / of_exp, 'B/s')}, {copy}"
+        f"its speed, not memory: {speed} of {possible}{copy}"
     )
 
 
