@@ -7,7 +7,7 @@ from functools import partial
 from gpucheck.detect.checks.cuda_driver import UNDECIDED
 from gpucheck.detect.findings import make_finding, make_trouble, report_cause
 from gpucheck.detect.machine import VISIBLE, Machine
-from gpucheck.detect.model import Finding, Layer
+from gpucheck.detect.model import UNREACHED, Finding, Layer
 from gpucheck.inventory.advice import hides_on_purpose
 from gpucheck.inventory.model import EntryStatus, Visibility
 from gpucheck.report.envelope import CheckStatus, Evidence
@@ -36,8 +36,7 @@ def check(machine: Machine) -> Finding:
     seen = machine.cuda.device_count or 0
     failure = machine.cuda.failure
     if failure is not None and failure.code in UNDECIDED and machine.visibility.visible != ():
-        summary = f"what programs see is not known: {failure.message}"
-        return _finding(CheckStatus.UNKNOWN, summary, *_order(machine), cause=failure.code)
+        return _finding(CheckStatus.SKIP, f"{UNREACHED}CUDA's answer is not known")
     if text is None:
         summary = f"{VISIBLE} is not set: programs see {_of(machine, seen)}"
         return _finding(CheckStatus.OK, summary, *_order(machine), *_seen_of_split(machine, seen))
