@@ -38,10 +38,10 @@ _TENTH = 1.2816
 _UPPER = 0.9
 
 
-#: Verdicts on GPUs that are not well, the worst first.
+#: Verdicts on unhealthy GPUs, the worst first.
 _UNHEALTHY = (GpuSpeed.SLOW, GpuSpeed.UNSTABLE, GpuSpeed.WATCH)
 #: Group, the number of a GPU for each run, and the speed of each.
-Sample = tuple[Group, "Ints", "Floats"]
+GroupSpeeds = tuple[Group, "Ints", "Floats"]
 
 
 class GpuVerdict(NamedTuple):
@@ -59,28 +59,16 @@ class GpuVerdict(NamedTuple):
     judged_tests: int = 1
 
 
-class Judgement(NamedTuple):
-    """Judged groups; the GPUs that are not well; and of every GPU how slow it is at worst.
-
-    `judged_tests` and `worst_percent` are by the number of the GPU; the latter is NaN where
-    nothing was judged.
-    """
-
-    groups: tuple[Group, ...]
-    verdicts: tuple[GpuVerdict, ...]
-    judged_tests: Ints
-    worst_percent: Floats
-
-
 def judge(
-    samples: Sequence[Sample],
+    samples: Sequence[GroupSpeeds],
     gpu_count: int,
     rule: JudgementRule,
     baseline: Mapping[str, Group] | None = None,
-) -> Judgement:
-    """Return the judgement of all groups, corrected for the number of GPUs.
+) -> tuple[tuple[Group, ...], tuple[GpuVerdict, ...], Floats]:
+    """Return the judged groups, the unhealthy GPUs, and how much slower each GPU is at worst.
 
-    `baseline` has the groups of an earlier report by their keys.
+    The verdicts are corrected for the number of GPUs. The percentages are by the number of the
+    GPU, NaN where nothing was judged. `baseline` has the groups of an earlier report by their keys.
     """
     import numpy as np
 
@@ -142,12 +130,8 @@ def judge(
         minlength=len(groups),
     )
     counted = zip(groups, by_group.tolist(), strict=False)
-    return Judgement(
-        groups=tuple(group._replace(slow=count) for group, count in counted),
-        verdicts=tuple(verdicts),
-        judged_tests=judged,
-        worst_percent=np.where(judged > 0, worst_percent, np.nan),
-    )
+    judged_groups = tuple(group._replace(slow=count) for group, count in counted)
+    return judged_groups, tuple(verdicts), np.where(judged > 0, worst_percent, np.nan)
 
 
 # ----------------------------------------------------------------------------- one group

@@ -6,13 +6,14 @@ The files that a judgement takes are read here: an earlier report, the baseline;
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from gpucheck.drivers.host.files import MIB, read_file
 from gpucheck.drivers.host.toml_file import read_toml
 from gpucheck.fleet.collect import Collected, Gpu
-from gpucheck.fleet.judge import GpuVerdict, Sample, attribute, judge, shifts
+from gpucheck.fleet.judge import GpuVerdict, GroupSpeeds, attribute, judge, shifts
 from gpucheck.fleet.model import (
     Attribution,
     GpuSpeed,
@@ -43,7 +44,7 @@ def judge_speeds(
     rule: JudgementRule,
     baseline: Baseline | None = None,
 ) -> tuple[tuple[Group, ...], tuple[SlowGpu, ...], tuple[Attribution, ...]]:
-    """Return the judged groups, the GPUs that are not well, and where those are.
+    """Return the judged groups, the unhealthy GPUs, and where those are.
 
     Each GPU that was collected gets its verdict.
     """
@@ -54,12 +55,12 @@ def judge_speeds(
             gpu.speed = GpuSpeed.BUSY
     if not collected.columns:
         return (), (), ()
-    judgement = judge(list(_samples(collected)), len(gpus), rule, baseline and baseline[1])
-    groups, verdicts = judgement.groups, judgement.verdicts
-    judged = [gpu for gpu in gpus if judgement.judged_tests[gpu.number]]
+    samples = list(_samples(collected))
+    groups, verdicts, percents = judge(samples, len(gpus), rule, baseline and baseline[1])
+    judged = [gpu for gpu in gpus if not math.isnan(percents[gpu.number])]
     for gpu in judged:
         gpu.speed = GpuSpeed.OK
-        gpu.slower_percent = round(float(judgement.worst_percent[gpu.number]), 2)
+        gpu.slower_percent = round(float(percents[gpu.number]), 2)
     for verdict in verdicts:
         gpus[verdict.gpu].speed = verdict.speed
     places = {gpu.number: (gpu.host, racks.get(gpu.host)) for gpu in gpus}
@@ -73,7 +74,7 @@ def judge_speeds(
     )
 
 
-def _samples(collected: Collected) -> Iterator[Sample]:
+def _samples(collected: Collected) -> Iterator[GroupSpeeds]:
     """Yield the speeds of each test and configuration."""
     import numpy as np
 
