@@ -35,7 +35,6 @@ if TYPE_CHECKING:  # a listing does not load what only detect needs
         SystemReading,
         TrialReading,
     )
-    from gpucheck.drivers.host.cgroups import DmemLimit
 
 #: Files are read below this directory instead of `/`: a host mounted in a container, or a test.
 ROOT_VARIABLE = "GPUCHECK_ROOT"
@@ -102,7 +101,7 @@ class LiveProbes:
         if self._session is None:
             self._session = NvmlSession()
         sysfs = str(self._root / "sys/bus/pci/devices")
-        limits: Mapping[str, DmemLimit] = {}
+        limits: Mapping[str, Mapping[str, Any]] = {}
         more: dict[str, Any] = {"wakes": True} if self._wakes else {}
         if driver_can_limit(self._root):
             from gpucheck.drivers.host.cgroups import read_cgroup
@@ -239,26 +238,16 @@ class LiveProbes:
             self._session = None
 
 
-def _with_limit(gpu: GpuReading, limits: Mapping[str, DmemLimit]) -> GpuReading:
+def _with_limit(gpu: GpuReading, limits: Mapping[str, Mapping[str, Any]]) -> GpuReading:
     """Return the reading with the limit that the kernel sets for our cgroup.
 
     A total that is no more than the limit may be the limit itself: then the card's is not known.
     """
-    limit = limits.get(gpu.pci_bus_id or "")
-    if limit is not None:
-        gpu = gpu._replace(
-            memory_limit_bytes=limit.limit_bytes,
-            memory_limit_used_bytes=limit.used_bytes,
-            memory_limit_source="dmem.max of a parent" if limit.inherited else "dmem.max",
-        )
+    gpu = gpu._replace(**limits.get(gpu.pci_bus_id or "", {}))
     total = gpu.memory_total_bytes
     if total is None or gpu.memory_limit_bytes is None or total > gpu.memory_limit_bytes:
         return gpu
     reason = "NVML reports the memory of the cgroup, not of the card"
     names = ("memory_total_bytes", "memory_used_bytes", "memory_free_bytes")
-    return gpu._replace(
-        memory_total_bytes=None,
-        memory_used_bytes=None,
-        memory_free_bytes=None,
-        unavailable={**gpu.unavailable, **dict.fromkeys(names, reason)},
-    )
+    unknown: dict[str, Any] = dict.fromkeys(names)
+    return gpu._replace(**unknown, unavailable={**gpu.unavailable, **dict.fromkeys(names, reason)})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import NamedTuple
 
 from gpucheck.detect.checks.pci_device import gone_gpus
 from gpucheck.detect.findings import make_finding, make_trouble
@@ -13,7 +12,7 @@ from gpucheck.detect.model import Finding, Layer
 from gpucheck.detect.remedies import steps_for_gpu
 from gpucheck.drivers.readings import HUNG
 from gpucheck.report.envelope import CheckStatus, Evidence
-from gpucheck.report.text import count_of
+from gpucheck.report.text import count_of, group_by
 
 ID = "gpu-lost"
 LAYER = Layer.HEALTH
@@ -27,22 +26,12 @@ LEFT = "GPUs that can be used"
 WORDS = {"gpu-is-lost": "fell off the bus", "reset-required": "must be reset before it can be used"}
 
 
-class LostGpu(NamedTuple):
-    """GPU that is gone; without a number, NVML no longer lists it."""
-
-    name: str
-    code: str
-    sign: Evidence
-    number: int | None = None
-    uuid: str | None = None
-
-
 def check(machine: Machine) -> Finding:
     """Name the GPUs that are lost, and how many are left."""
-    lost = [*_lost_per_nvml(machine), *_lost_per_bus(machine)]
+    listed, unlisted = [*_lost_per_nvml(machine)], [*_lost_per_bus(machine)]
     count = max(machine.nvml.gpu_count or 0, len(machine.nvml.gpus))
-    if lost:
-        return _lost(lost, count + sum(gpu.number is None for gpu in lost))
+    if listed or unlisted:
+        return _join([*listed, *unlisted], count + len(unlisted))
     readings = (machine.nvml, machine.health, machine.reading_after_launch)
     failure = next((reading.failure for reading in readings if reading.failure), None)
     if failure is not None:
@@ -53,19 +42,24 @@ def check(machine: Machine) -> Finding:
     return _finding(CheckStatus.OK, f"no GPU is lost ({count_of(count)})")
 
 
-def _lost_per_nvml(machine: Machine) -> Iterator[LostGpu]:
+def _lost(
+    name: str, code: str, source: str, value: str, number: int = 0, uuid: str | None = None
+) -> Finding:
+    """Return the finding of one GPU that is gone, whose summary is its name."""
+    steps = steps_for_gpu(number, make_trouble(ID, code).remedy)
+    sign = Evidence(source, value)
+    return _finding(CheckStatus.FAIL, name, sign, remedy=steps, gpu=uuid, cause=code)
+
+
+def _lost_per_nvml(machine: Machine) -> Iterator[Finding]:
     rows = {gpu.index: gpu for gpu in machine.nvml.gpus}
     for index, failure in machine.lost.items():
         row = rows.get(index)
         bus_id = (row.pci_bus_id if row else None) or _only_bus_id_left(machine)
         code = "" if failure.library_code is None else f" (NVML error {failure.library_code})"
-        yield LostGpu(
-            name=f"GPU {index} ({bus_id})" if bus_id else f"GPU {index}",
-            code=failure.code,
-            sign=Evidence(f"NVML, GPU {index}", f"{failure.message}{code}"),
-            number=index,
-            uuid=row.uuid if row else None,
-        )
+        name = f"GPU {index} ({bus_id})" if bus_id else f"GPU {index}"
+        source, value = f"NVML, GPU {index}", f"{failure.message}{code}"
+        yield _lost(name, failure.code, source, value, index, row.uuid if row else None)
 
 
 def _only_bus_id_left(machine: Machine) -> str | None:
@@ -76,7 +70,7 @@ def _only_bus_id_left(machine: Machine) -> str | None:
     return left[0] if len(left) == len(nameless) == 1 else None
 
 
-def _lost_per_bus(machine: Machine) -> Iterator[LostGpu]:
+def _lost_per_bus(machine: Machine) -> Iterator[Finding]:
     """Yield lost GPUs that NVML does not list; a container also sees GPUs of others."""
     rows = machine.nvml.gpus
     if machine.is_container or any(gpu.pci_bus_id is None for gpu in rows):
@@ -84,29 +78,22 @@ def _lost_per_bus(machine: Machine) -> Iterator[LostGpu]:
     listed = {gpu.pci_bus_id for gpu in rows}
     for bus_id in gone_gpus(machine):
         if bus_id not in listed:
-            sign = Evidence(f"/sys/bus/pci/devices/{bus_id}/config", "ff ff ff ff")
-            yield LostGpu(name=bus_id, code="gpu-is-lost", sign=sign)
+            path = f"/sys/bus/pci/devices/{bus_id}/config"
+            yield _lost(bus_id, "gpu-is-lost", path, "ff ff ff ff")
 
 
-def _lost(lost: Sequence[LostGpu], count: int) -> Finding:
-    codes = dict.fromkeys(gpu.code for gpu in lost)
-    losses = [
-        f"{', '.join(g.name for g in lost if g.code == code)} {WORDS[code]}" for code in codes
-    ]
-    steps = [
-        step
-        for gpu in lost
-        for step in steps_for_gpu(gpu.number or 0, make_trouble(ID, gpu.code).remedy)
-    ]
+def _join(lost: Sequence[Finding], count: int) -> Finding:
+    by_cause = group_by(lost, lambda gpu: gpu.cause or "")
+    losses = (
+        f"{', '.join(gpu.summary for gpu in alike)} {WORDS[cause]}"
+        for cause, alike in by_cause.items()
+    )
     left = Evidence(LEFT, f"{count - len(lost)} of {count}")
-    return _finding(
-        CheckStatus.FAIL,
-        "; ".join(losses),
-        left,
-        *(gpu.sign for gpu in lost),
-        remedy=tuple(dict.fromkeys(steps)),
-        gpu=lost[0].uuid if len(lost) == 1 else None,
-        cause=lost[0].code,
+    return lost[0]._replace(
+        summary="; ".join(losses),
+        evidence=(left, *(sign for gpu in lost for sign in gpu.evidence)),
+        remedy=tuple(dict.fromkeys(step for gpu in lost for step in gpu.remedy)),
+        gpu=lost[0].gpu if len(lost) == 1 else None,
     )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from gpucheck.drivers.host.sysfs import read_text
 from gpucheck.report.envelope import NOTHING
@@ -23,29 +23,19 @@ _REGION = re.compile(
 )
 
 
-class DmemLimit(NamedTuple):
-    """The lowest limit on one GPU's memory, by the kernel's dmem controller.
-
-    `inherited`: a group above ours sets it, while ours has a wider one or none. CUDA then reports
-    the memory of the whole GPU, and the limit is in force all the same.
-    """
-
-    limit_bytes: int
-    used_bytes: int | None = None
-    inherited: bool = False
-
-
 class OwnCgroup(NamedTuple):
     """Our cgroup: the version that is mounted (null: none), its folder, and its limits.
 
     `has_dmem` tells whether a group that we can see has the files of the dmem controller. `limits`
-    are by the GPU's bus id, in the kernel's form.
+    are by the GPU's bus id, in the kernel's form: of each the lowest, as fields of `GpuReading`. A
+    group above ours may set it, while ours has a wider one or none. CUDA then reports the memory of
+    the whole GPU, and the limit is in force all the same.
     """
 
     version: int | None = None
     folder: Path | None = None
     has_dmem: bool = False
-    limits: Mapping[str, DmemLimit] = NOTHING  # type: ignore[assignment]
+    limits: Mapping[str, Mapping[str, Any]] = NOTHING  # type: ignore[assignment]
 
 
 def group_paths(file: Path) -> Mapping[str, str]:
@@ -122,9 +112,9 @@ def _regions(path: Path) -> dict[str, int | None] | None:
     return regions
 
 
-def _lowest(files: list[tuple[Path, dict[str, int | None]]]) -> dict[str, DmemLimit]:
+def _lowest(files: list[tuple[Path, dict[str, int | None]]]) -> dict[str, dict[str, Any]]:
     """Return the lowest limit for each GPU; `files` begin with the group nearest to us."""
-    lowest: dict[str, DmemLimit] = {}
+    lowest: dict[str, dict[str, Any]] = {}
     for bus_id in {bus_id for _, amounts in files for bus_id in amounts}:
         set_ = [
             (amount, place, level)
@@ -134,5 +124,9 @@ def _lowest(files: list[tuple[Path, dict[str, int | None]]]) -> dict[str, DmemLi
         if set_:
             amount, place, level = min(set_)
             used = (_regions(level / "dmem.current") or {}).get(bus_id)
-            lowest[bus_id] = DmemLimit(amount, used, inherited=place > 0)
+            lowest[bus_id] = {
+                "memory_limit_bytes": amount,
+                "memory_limit_used_bytes": used,
+                "memory_limit_source": "dmem.max of a parent" if place else "dmem.max",
+            }
     return lowest

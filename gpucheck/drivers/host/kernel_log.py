@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import NamedTuple
 
 from gpucheck.drivers.evidence import EarlierBootReading, KernelLogReading
 from gpucheck.drivers.host.sysfs import read_uptime_s
@@ -49,13 +48,8 @@ _TAIL_BYTES = 1 << 20
 _FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
 
 
-class Clock(NamedTuple):
-    """Now, by the wall, and in seconds since the boot without sleep; None if not known."""
-
-    now: datetime
-    since_boot_s: float | None
-
-
+#: Now, by the wall, and in seconds since the boot without sleep; None if not known.
+Clock = tuple[datetime, float | None]
 #: Line of a log, and how long ago it was written, in seconds.
 _Line = tuple[str, float | None]
 
@@ -81,7 +75,7 @@ def _read_clock(root: Path) -> Clock:
     """Return the clocks: the kernel's log counts as CLOCK_MONOTONIC does, which sleep stops."""
     now = datetime.now().astimezone()
     live = root == Path("/")
-    return Clock(now, time.clock_gettime(time.CLOCK_MONOTONIC) if live else read_uptime_s(root))
+    return now, time.clock_gettime(time.CLOCK_MONOTONIC) if live else read_uptime_s(root)
 
 
 def _about(lines: Iterable[_Line]) -> list[_Line]:
@@ -164,7 +158,7 @@ def _parse_record(line: str, clock: Clock) -> _Line:
 
 def _age(since_boot_s: float, clock: Clock) -> float | None:
     """Return how long ago this moment after the boot was."""
-    return None if clock.since_boot_s is None else max(0.0, clock.since_boot_s - since_boot_s)
+    return None if clock[1] is None else max(0.0, clock[1] - since_boot_s)
 
 
 # ------------------------------------------------------------------------------------ log files
@@ -216,10 +210,11 @@ def _boot_began(lines: Sequence[str]) -> int:
 def _dated(line: str, clock: Clock, *, earlier: bool = False) -> _Line:
     """Return a line of a log file with its age: by the kernel's time in it, else the logger's."""
     kernel = None if earlier else re.search(_SINCE_BOOT, line)
-    if kernel is not None and clock.since_boot_s is not None:
+    now, since_boot_s = clock
+    if kernel is not None and since_boot_s is not None:
         return line, _age(float(kernel["s"]), clock)
-    written = written_at(line, clock.now)
-    age_s = None if written is None else (clock.now - written).total_seconds()
+    written = written_at(line, now)
+    age_s = None if written is None else (now - written).total_seconds()
     return line, None if age_s is None else max(0.0, age_s)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpucheck.drivers.host.cgroups import DmemLimit, OwnCgroup, group_paths, read_cgroup
+from gpucheck.drivers.host.cgroups import OwnCgroup, group_paths, read_cgroup
 from gpucheck.drivers.host.sysfs import driver_can_limit
 
 CARD = "nvidia/00000000:02:00.0/vidmem"
@@ -37,7 +37,13 @@ def test_the_nearest_group_with_a_limit_has_its_use_beside_it(tmp_path: Path) ->
 
     assert (found.version, found.has_dmem) == (2, True)
     assert found.folder == root / "sys/fs/cgroup/a/b"
-    assert found.limits == {BUS_ID: DmemLimit(8, 3, inherited=False)}
+    assert found.limits == {
+        BUS_ID: {
+            "memory_limit_bytes": 8,
+            "memory_limit_used_bytes": 3,
+            "memory_limit_source": "dmem.max",
+        }
+    }
 
 
 @pytest.mark.parametrize("own", ["max", "9"])
@@ -46,13 +52,20 @@ def test_a_group_above_us_may_have_the_lower_limit(tmp_path: Path, own: str) -> 
 
     found = read_cgroup(tree(tmp_path, "0::/a/b", files))
 
-    assert found.limits == {BUS_ID: DmemLimit(8, None, inherited=True)}
+    assert found.limits == {
+        BUS_ID: {
+            "memory_limit_bytes": 8,
+            "memory_limit_used_bytes": None,
+            "memory_limit_source": "dmem.max of a parent",
+        }
+    }
 
 
 def test_without_files_of_its_own_a_group_has_its_parents_limit(tmp_path: Path) -> None:
     files = {"cgroup.controllers": "", "a/b/x": "", "a/dmem.max": f"{CARD.upper().lower()} 8"}
 
-    assert read_cgroup(tree(tmp_path, "0::/a/b", files)).limits[BUS_ID].inherited is False
+    (limit,) = read_cgroup(tree(tmp_path, "0::/a/b", files)).limits.values()
+    assert limit["memory_limit_source"] == "dmem.max"
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ from gpucheck.drivers.host.kernel_log import (
     MOST_CHARACTERS,
     MOST_LINES,
     MOST_OF_AN_XID,
-    Clock,
     read_kernel_log,
     written_at,
 )
@@ -151,7 +150,7 @@ def test_without_the_time_since_the_boot_records_have_no_age(
 def test_the_age_of_a_line_of_a_file(tmp_path: Path, line: str, age_s: float | None) -> None:
     put(tmp_path, "var/log/messages", f"{line}\n")
 
-    found = read_kernel_log(tmp_path, Clock(NOW, 1000.0))
+    found = read_kernel_log(tmp_path, (NOW, 1000.0))
 
     assert found.ages_s == (age_s,)
 
@@ -182,7 +181,7 @@ def test_xids_of_earlier_boots(tmp_path: Path) -> None:
     new = "Nov 22 11:00:00 node kernel: NVRM: Xid (PCI:0000:01:00): 31, x\n"
     put(tmp_path, "var/log/kern.log", f"{BOOTED}{other}{OLD}{BOOTED}{new}")
 
-    found = read_kernel_log(tmp_path, Clock(NOW, 50.0))
+    found = read_kernel_log(tmp_path, (NOW, 50.0))
 
     assert (found.source, found.lines) == ("/dev/kmsg", ("NVRM: now",))
     assert found.earlier.lines == (OLD.rstrip(),)
