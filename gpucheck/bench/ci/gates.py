@@ -386,12 +386,10 @@ def _stragglers(
         check.id: {name: _speeds(item, check.direction) for name, item in group.items()}
         for check, group in groups
     }
-    held: dict[str, list[_Held]] = {}
-    for family in (speeds, _mean_of(speeds)):
-        for item in _held(family, tolerance, spread):
-            held.setdefault(item.own.device, []).append(item)
-    for ones in held.values():
-        yield _straggler(data, ones, tolerance)
+    families = (speeds, _mean_of(speeds))
+    held = [item for family in families for item in _held(family, tolerance, spread)]
+    for device in dict.fromkeys(item.own.device for item in held):
+        yield _straggler(data, [item for item in held if item.own.device == device], tolerance)
 
 
 def _speeds(figures: MetricValues, direction: Direction) -> MetricValues:
@@ -428,7 +426,8 @@ def _held(checks: Mapping[str, _Group], tolerance: float, spread: float) -> Iter
                 for speeds in logs
                 if device in speeds
             ]
-            medians = _medians_of(others)
+            # In each repeat, as far as all of them have one.
+            medians = [*map(stats.median, zip(*(item.values for item in others), strict=False))]
             decision = decide(own.values, medians, tolerance)
             # By all processes, even where the last ones decide whether it got slower.
             below = 100 * (1 - math.exp(typical(own.values) - typical(medians)))
@@ -444,12 +443,6 @@ def _held(checks: Mapping[str, _Group], tolerance: float, spread: float) -> Iter
             )
 
 
-def _medians_of(others: Sequence[MetricValues]) -> tuple[float, ...]:
-    """Return the median of the others in each repeat, as far as all of them have one."""
-    least = min(len(item.values) for item in others)
-    return tuple(stats.median([item.values[at] for item in others]) for at in range(least))
-
-
 def _healthy_percents(
     others: Sequence[Sequence[float]], count: int, spread: float, tests: int
 ) -> tuple[float, ...]:
@@ -460,17 +453,17 @@ def _healthy_percents(
     """
     if count < 2:
         return 0.0, _NEVER_HEALTHY_PERCENT
-    spreads = [min(deviation(logs, fmean(logs)), _MOST_SPREAD * spread) for logs in others]
-    freedoms = [len(logs) - 1 for logs in others]
-    squares = sum(freedom * own**2 for freedom, own in zip(freedoms, spreads, strict=True))
-    variance = (_PRIOR_FREEDOM * spread**2 + squares) / (_PRIOR_FREEDOM + sum(freedoms))
+    known = [(_PRIOR_FREEDOM, spread)] + [
+        (len(logs) - 1, min(deviation(logs, fmean(logs)), _MOST_SPREAD * spread)) for logs in others
+    ]
+    variance = sum(free * own**2 for free, own in known) / sum(free for free, _ in known)
     # The variance of a median is nearly pi / (2 n + pi - 2) times that of one value.
     scatter = math.sqrt(variance * (1 + math.pi / (2 * count + math.pi - 2)))
-    return tuple(
-        100
-        * -math.expm1(-scatter * stats.student_quantile(risk / tests, _PRIOR_FREEDOM + count - 1))
+    limits = (
+        scatter * stats.student_quantile(risk / tests, _PRIOR_FREEDOM + count - 1)
         for risk in (_WARNING_RISK, _FAILING_RISK)
     )
+    return tuple(-100 * math.expm1(-limit) for limit in limits)
 
 
 def _straggler(data: RunData, ones: Sequence[_Held], tolerance: float) -> Gate:
