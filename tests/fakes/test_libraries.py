@@ -104,14 +104,13 @@ def spelt(machine: Machine, value: Any) -> Any:
         return value
     word, _, number = value.rpartition(" ")
     mig = machine.gpus[0].mig if machine.gpus else ()
-    names = {
+    names: dict[str, Callable[[int], str]] = {
         "UUID": lambda at: machine.gpus[at].uuid,
         "SERIAL": lambda at: machine.gpus[at].serial,
         "MIG": lambda at: mig[at].uuid,
         "OLD MIG": lambda at: f"MIG-{machine.gpus[0].uuid}/{mig[at].gpu_instance_id}/0",
-        "": lambda at: value,
     }
-    return names[word](int(number)) if word else None if value == "null" else value
+    return names[word](int(number)) if word in names else None if value == "null" else value
 
 
 def shown(call: Call, answer: Any) -> str:
