@@ -48,15 +48,9 @@ _WHEELS: Mapping[str, str] = {
 }
 #: The kernel's letters (man 5 proc).
 _STATES: Mapping[str, str] = {
-    "R": "running",
-    "S": "sleeping",
-    "I": "sleeping",
-    "D": "waiting",
-    "T": "stopped",
-    "t": "stopped",
-    "Z": "ended",
-    "X": "ended",
-}
+    "R": "running", "S": "sleeping", "I": "sleeping", "D": "waiting", "T": "stopped",
+    "t": "stopped", "Z": "ended", "X": "ended",
+}  # fmt: skip
 #: "libcudnn.so.9.10.2" -> "libcudnn", "9.10.2"; wheels put a hash into names.
 _FILE = re.compile(r"(?P<name>lib.+?)(?:-[0-9a-f]{8})?\.so(?:\.(?P<version>[0-9]+(?:\.[0-9]+)*))?")
 #: The driver's version in the name of its library; libcuda.so.1 is every version's.
@@ -474,17 +468,9 @@ def _replaced(scene: Scene) -> Iterator[Obstacle]:
 
 
 _FINDERS: tuple[Callable[[Scene], Iterator[Obstacle]], ...] = (
-    _no_driver,
-    _hidden,
-    _told_to_use_cpu,
-    _shut_out,
-    _find_cpu_builds,
-    _bad_libcuda,
-    _libraries_missing,
-    _stopped,
-    _loaded_twice,
-    _replaced,
-)
+    _no_driver, _hidden, _told_to_use_cpu, _shut_out, _find_cpu_builds, _bad_libcuda,
+    _libraries_missing, _stopped, _loaded_twice, _replaced,
+)  # fmt: skip
 
 
 # ------------------------------------------------------------------------------ the sentence

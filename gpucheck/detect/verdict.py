@@ -34,16 +34,10 @@ from gpucheck.report.errors import ExitCode
 #: Layers whose failure means that no program can use a GPU.
 CHAIN = frozenset(
     {
-        Layer.ENVIRONMENT,
-        Layer.PCI,
-        Layer.KERNEL,
-        Layer.DEVICE_NODES,
-        Layer.NVML,
-        Layer.CUDA_DRIVER,
-        Layer.VISIBILITY,
-        Layer.LAUNCH,
+        Layer.ENVIRONMENT, Layer.PCI, Layer.KERNEL, Layer.DEVICE_NODES, Layer.NVML,
+        Layer.CUDA_DRIVER, Layer.VISIBILITY, Layer.LAUNCH,
     }
-)
+)  # fmt: skip
 #: Layers that the driver itself may repair on its first call.
 MADE_ON_DEMAND = frozenset({Layer.DEVICE_NODES})
 #: Layers that are known only by signs, which a sandbox may hide.

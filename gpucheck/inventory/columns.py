@@ -178,23 +178,12 @@ COLUMNS: dict[str, Column] = {
 
 #: Ordinary names that --select and --sort take as well.
 ALIASES = {
-    "gpu": "index",
-    "cuda": "cuda_index",
-    "bus": "pci_bus_id",
-    "mem": "memory_used_bytes",
-    "memory": "memory_used_bytes",
-    "free": "memory_free_bytes",
-    "total": "memory_total_bytes",
-    "util": "utilization_gpu_percent",
-    "utilization": "utilization_gpu_percent",
-    "temp": "temperature_c",
-    "temperature": "temperature_c",
-    "fan": "fan_percent",
-    "power": "power_w",
-    "clock": "clock_sm_mhz",
-    "numa": "numa_node",
-    "ecc": "ecc_mode",
-}
+    "gpu": "index", "cuda": "cuda_index", "bus": "pci_bus_id", "mem": "memory_used_bytes",
+    "memory": "memory_used_bytes", "free": "memory_free_bytes", "total": "memory_total_bytes",
+    "util": "utilization_gpu_percent", "utilization": "utilization_gpu_percent",
+    "temp": "temperature_c", "temperature": "temperature_c", "fan": "fan_percent",
+    "power": "power_w", "clock": "clock_sm_mhz", "numa": "numa_node", "ecc": "ecc_mode",
+}  # fmt: skip
 
 #: The columns of `--format csv` unless --select names others.
 CSV_COLUMNS = tuple(name for name in COLUMNS if name not in ("pcie", "mig"))

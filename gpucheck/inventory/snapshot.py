@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from gpucheck.drivers.evidence import HolderReading, HoldersReading, LaunchReading, SystemReading
+from gpucheck.drivers.host.environment import is_setting
 from gpucheck.drivers.interface import NvmlRequest, Probes
 from gpucheck.drivers.readings import (
     HUNG,
@@ -130,19 +131,7 @@ def contents(snapshot: Snapshot) -> str:
 
 #: Variables whose values name devices.
 _DEVICE_LISTS = (VISIBLE, "NVIDIA_VISIBLE_DEVICES")
-#: Variables whose values are numbers, sizes and fixed words. All others can hold paths and names.
-_PLAIN = re.compile(
-    "CUDA_DEVICE_ORDER|CUDA_LAUNCH_BLOCKING|CUDA_MODULE_LOADING|CUPY_GPU_MEMORY_LIMIT"
-    "|COMPUTE_PROFILE|NSIGHT_CUDA_DEBUGGER|NUMBA_DISABLE_CUDA|NUMBA_ENABLE_CUDASIM|OPENCL_PROFILE"
-    "|PYTORCH_NVML_BASED_CUDA_CHECK|JAX_PLATFORMS|JAX_PLATFORM_NAME|NVIDIA_DRIVER_CAPABILITIES"
-    "|PYTORCH_(CUDA_)?ALLOC_CONF"
-    "|PYTORCH_NO_CUDA_MEMORY_CACHING|CUDA_MEMORY_LIMIT|CUDA_DEVICE_MEMORY_LIMIT(_[0-9]+)?"
-    "|SLURM_(GPUS|JOB_GPUS|STEP_GPUS)|NVIDIA_REQUIRE_[A-Z]+|TF_DEVICE_MIN_SYS_MEMORY_IN_MB|TF_FORCE_GPU_ALLOW_GROWTH"
-    "|TF_FORCE_UNIFIED_MEMORY|TF_GPU_ALLOCATOR|TF_GPU_MEMORY_FRACTION|TF_GPU_MEMORY_LIMIT"
-    "|TF_MEMORY_ALLOCATION|TF_PER_DEVICE_MEMORY_LIMIT_MB|PER_PROCESS_GPU_MEMORY_FRACTION"
-    "|per_process_gpu_memory_fraction|XLA_CLIENT_MEM_FRACTION|XLA_PYTHON_CLIENT_[A-Z_]+"
-)
-#: Parts of their values: numbers, sizes, ranges, and the words that these settings know.
+#: Parts of the values of settings: numbers, sizes, ranges, and the words that these settings know.
 _VALUE_PARTS = re.compile(r"[\s,:;=<>\[\]]+")
 _VALUE_NUMBER = re.compile(
     r"[+-]?(?:[0-9]{1,20}(?:\.[0-9]{0,20})?|\.[0-9]{1,20})(?:e[+-]?[0-9]{1,3})?(?:[kmgt]i?b?|b|%)?"
@@ -315,7 +304,7 @@ class Redactor:
         """
         if name in _DEVICE_LISTS:
             return ",".join(self._entry(entry) for entry in value.split(","))
-        known = _PLAIN.fullmatch(name) and all(map(_is_setting, _VALUE_PARTS.split(value)))
+        known = is_setting(name) and all(map(_is_setting, _VALUE_PARTS.split(value)))
         if known and self.text(value) == value:
             return value
         entries: list[str] = []

@@ -61,44 +61,20 @@ _SERIES = 7
 #: Colours that no drawing has by itself, one for each role: found again in the SVG.
 _STAND_INS = {role: f"#0102{number:02x}" for number, role in enumerate(_COLORS, start=16)}
 _SETTINGS = {
-    "svg.fonttype": "none",
-    "svg.hashsalt": "gpucheck",
-    "text.parse_math": False,
-    "font.family": "DejaVu Sans",
-    "font.size": 9.0,
-    "axes.labelsize": 9.0,
-    "axes.linewidth": 0.8,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.unicode_minus": True,
-    "axes.axisbelow": True,
-    "legend.fontsize": 8.5,
-    "xtick.labelsize": 8.5,
-    "ytick.labelsize": 8.5,
-    "lines.linewidth": 1.5,
-    "lines.markersize": 5.0,
-    "figure.constrained_layout.use": True,
-}
+    "svg.fonttype": "none", "svg.hashsalt": "gpucheck", "text.parse_math": False,
+    "font.family": "DejaVu Sans", "font.size": 9.0, "axes.labelsize": 9.0, "axes.linewidth": 0.8,
+    "axes.spines.top": False, "axes.spines.right": False, "axes.unicode_minus": True,
+    "axes.axisbelow": True, "legend.fontsize": 8.5, "xtick.labelsize": 8.5, "ytick.labelsize": 8.5,
+    "lines.linewidth": 1.5, "lines.markersize": 5.0, "figure.constrained_layout.use": True,
+}  # fmt: skip
 #: Attributes of SVG that matplotlib writes as style, which the page's policy would refuse.
 _ATTRIBUTES = frozenset(
     {
-        "fill",
-        "fill-opacity",
-        "fill-rule",
-        "font-size",
-        "font-weight",
-        "opacity",
-        "stroke",
-        "stroke-dasharray",
-        "stroke-dashoffset",
-        "stroke-linecap",
-        "stroke-linejoin",
-        "stroke-miterlimit",
-        "stroke-opacity",
-        "stroke-width",
-        "text-anchor",
+        "fill", "fill-opacity", "fill-rule", "font-size", "font-weight", "opacity", "stroke",
+        "stroke-dasharray", "stroke-dashoffset", "stroke-linecap", "stroke-linejoin",
+        "stroke-miterlimit", "stroke-opacity", "stroke-width", "text-anchor",
     }
-)
+)  # fmt: skip
 _LONG_NUMBER = re.compile(r"-?\d+\.\d{3,}")
 _REFERENCE = re.compile(r"#([\w-]+)")
 _SIZE = re.compile(r"([\d.]+)px")

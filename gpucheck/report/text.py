@@ -204,15 +204,10 @@ def count_of(number: int, noun: str = "GPU") -> str:
 
 #: Frameworks as people write them, by their names in documents and options.
 _FRAMEWORKS = {
-    "pytorch": "PyTorch",
-    "tensorflow": "TensorFlow",
-    "jax": "JAX",
-    "cupy": "CuPy",
-    "numba": "Numba",
-    "numpy": "NumPy",
-    "onnxruntime": "ONNX Runtime",
+    "pytorch": "PyTorch", "tensorflow": "TensorFlow", "jax": "JAX", "cupy": "CuPy",
+    "numba": "Numba", "numpy": "NumPy", "onnxruntime": "ONNX Runtime",
     "ggml": "ggml (llama.cpp, ollama)",
-}
+}  # fmt: skip
 
 
 #: Other names that people type, which every option that names a framework takes.

@@ -31,14 +31,9 @@ ABSENT = Evidence(SOURCE, "absent")
 OF_THE_HOST = "module-of-the-host"
 #: The causes of a module that is not loaded.
 ABSENCES = (
-    "driver-not-installed",
-    "module-not-built",
-    "module-blocked",
-    "module-does-not-fit",
-    "module-not-loaded",
-    OF_THE_HOST,
-    "secure-boot",
-)
+    "driver-not-installed", "module-not-built", "module-blocked", "module-does-not-fit",
+    "module-not-loaded", OF_THE_HOST, "secure-boot",
+)  # fmt: skip
 #: Source: Linux, kernel/module/signing.c and security/lockdown; the others are modprobe's messages.
 REFUSED_BY_KERNEL = (
     r"Loading of .* is rejected|module loading is restricted"
@@ -262,13 +257,6 @@ def _loadable(machine: Machine) -> Finding | None:
 
 #: The first one that explains it is reported.
 EXPLANATIONS = (
-    _judge_host_module,
-    _refused,
-    _blocked,
-    _not_built,
-    _not_installed,
-    _does_not_fit,
-    _took_none,
-    _suspected,
-    _loadable,
-)
+    _judge_host_module, _refused, _blocked, _not_built, _not_installed, _does_not_fit, _took_none,
+    _suspected, _loadable,
+)  # fmt: skip

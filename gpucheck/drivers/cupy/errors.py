@@ -23,32 +23,16 @@ _TRIED_BYTES = 256 * 1024
 #: CUDA errors after which no call on the device can succeed in this process: names of the runtime,
 #: then the driver, then cuBLAS (driver_types.h, cuda.h, cublas_api.h).
 _LOST = (
-    "cudaErrorContained",
-    "cudaErrorECCUncorrectable",
-    "cudaErrorHardwareStackError",
-    "cudaErrorIllegalAddress",
-    "cudaErrorIllegalInstruction",
-    "cudaErrorInvalidAddressSpace",
-    "cudaErrorInvalidPc",
-    "cudaErrorLaunchFailure",
-    "cudaErrorLaunchTimeout",
-    "cudaErrorMisalignedAddress",
-    "cudaErrorNvlinkUncorrectable",
-    "cudaErrorUnknown",
-    "CUDA_ERROR_CONTAINED",
-    "CUDA_ERROR_ECC_UNCORRECTABLE",
-    "CUDA_ERROR_HARDWARE_STACK_ERROR",
-    "CUDA_ERROR_ILLEGAL_ADDRESS",
-    "CUDA_ERROR_ILLEGAL_INSTRUCTION",
-    "CUDA_ERROR_INVALID_ADDRESS_SPACE",
-    "CUDA_ERROR_INVALID_PC",
-    "CUDA_ERROR_LAUNCH_FAILED",
-    "CUDA_ERROR_LAUNCH_TIMEOUT",
-    "CUDA_ERROR_MISALIGNED_ADDRESS",
-    "CUDA_ERROR_NVLINK_UNCORRECTABLE",
-    "CUDA_ERROR_UNKNOWN",
-    "CUBLAS_STATUS_EXECUTION_FAILED",
-)
+    "cudaErrorContained", "cudaErrorECCUncorrectable", "cudaErrorHardwareStackError",
+    "cudaErrorIllegalAddress", "cudaErrorIllegalInstruction", "cudaErrorInvalidAddressSpace",
+    "cudaErrorInvalidPc", "cudaErrorLaunchFailure", "cudaErrorLaunchTimeout",
+    "cudaErrorMisalignedAddress", "cudaErrorNvlinkUncorrectable", "cudaErrorUnknown",
+    "CUDA_ERROR_CONTAINED", "CUDA_ERROR_ECC_UNCORRECTABLE", "CUDA_ERROR_HARDWARE_STACK_ERROR",
+    "CUDA_ERROR_ILLEGAL_ADDRESS", "CUDA_ERROR_ILLEGAL_INSTRUCTION",
+    "CUDA_ERROR_INVALID_ADDRESS_SPACE", "CUDA_ERROR_INVALID_PC", "CUDA_ERROR_LAUNCH_FAILED",
+    "CUDA_ERROR_LAUNCH_TIMEOUT", "CUDA_ERROR_MISALIGNED_ADDRESS", "CUDA_ERROR_NVLINK_UNCORRECTABLE",
+    "CUDA_ERROR_UNKNOWN", "CUBLAS_STATUS_EXECUTION_FAILED",
+)  # fmt: skip
 
 #: The device has no memory left: names of the CUDA runtime, the driver (modules, graphs, launches)
 #: and cuBLAS. A new cuBLAS handle needs memory, and reports only the last name without it.

@@ -312,14 +312,9 @@ _FOLDER = re.compile(r"^cuda-([0-9]+\.[0-9]+)$")
 _VERSIONED = re.compile(r"\.so\.([0-9]+(?:\.[0-9]+)+)$")
 #: The loaders' default folders; those of another architecture simply do not exist.
 SYSTEM_FOLDERS = (
-    "/usr/lib/wsl/lib",
-    "/usr/lib/x86_64-linux-gnu",
-    "/usr/lib/aarch64-linux-gnu",
-    "/usr/lib64",
-    "/usr/lib",
-    "/usr/local/lib",
-    "/usr/local/nvidia/lib64",
-)
+    "/usr/lib/wsl/lib", "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64",
+    "/usr/lib", "/usr/local/lib", "/usr/local/nvidia/lib64",
+)  # fmt: skip
 
 
 def read_libraries(root: Path, environment: Mapping[str, str]) -> LibrariesReading:

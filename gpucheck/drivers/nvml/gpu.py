@@ -30,30 +30,15 @@ NOT_OFFERED = frozenset({3, 13})
 NO_LIMIT = frozenset({3, 6, 13})
 
 ARCHITECTURES = {
-    2: "Kepler",
-    3: "Maxwell",
-    4: "Pascal",
-    5: "Volta",
-    6: "Turing",
-    7: "Ampere",
-    8: "Ada",
-    9: "Hopper",
-    10: "Blackwell",
-    13: "Rubin",
-}
+    2: "Kepler", 3: "Maxwell", 4: "Pascal", 5: "Volta", 6: "Turing", 7: "Ampere", 8: "Ada",
+    9: "Hopper", 10: "Blackwell", 13: "Rubin",
+}  # fmt: skip
 COMPUTE_MODES = {
-    0: "default",
-    1: "exclusive-thread",
-    2: "prohibited",
-    3: "exclusive-process",
-}
+    0: "default", 1: "exclusive-thread", 2: "prohibited", 3: "exclusive-process",
+}  # fmt: skip
 VIRTUALIZATION_MODES = {
-    0: "none",
-    1: "pass-through",
-    2: "vgpu",
-    3: "host-vgpu",
-    4: "host-vsga",
-}
+    0: "none", 1: "pass-through", 2: "vgpu", 3: "host-vgpu", 4: "host-vsga",
+}  # fmt: skip
 PERFORMANCE_STATE_UNKNOWN = 32
 #: Room for the bits of 4096 CPUs, in words of 64.
 AFFINITY_WORDS = 64

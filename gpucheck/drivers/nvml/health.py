@@ -55,21 +55,12 @@ RECOVERY_ACTION = 230
 #: The readings, by their first field, by which inventory/condition.py judges a card.
 CONDITION = frozenset(
     {
-        "clock_event_reasons",
-        "ecc_mode_pending",
-        "ecc_sram_threshold_exceeded",
-        "ecc_uncorrected_volatile",
-        "memory_unrepairable",
-        "mig_mode_pending",
-        "recovery_action",
-        "remapped_rows_uncorrected",
-        "retired_pages_double_bit",
-        "retired_pages_single_bit",
-        "temperature_memory_c",
-        "temperature_memory_max_c",
-        "temperature_slowdown_c",
+        "clock_event_reasons", "ecc_mode_pending", "ecc_sram_threshold_exceeded",
+        "ecc_uncorrected_volatile", "memory_unrepairable", "mig_mode_pending", "recovery_action",
+        "remapped_rows_uncorrected", "retired_pages_double_bit", "retired_pages_single_bit",
+        "temperature_memory_c", "temperature_memory_max_c", "temperature_slowdown_c",
     }
-)
+)  # fmt: skip
 INFOROM_CORRUPTED = 14
 
 

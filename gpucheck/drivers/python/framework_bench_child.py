@@ -42,16 +42,10 @@ TELLING_CHARACTERS, MOST_CHARACTERS = 20, 500
 #: Words in an exception's name or message that tell what it means.
 OUT_OF_MEMORY = ("outofmemory", "resource_exhausted", "resourceexhausted", "memoryerror")
 LACKS = (
-    "not implemented for",
-    "notimplementederror",
-    "unimplementederror",
-    "invalidcxxcompiler",
-    "no c++ compiler",
-    "could not find device for node",
-    "unsupported operations",
-    "no opkernel was registered",
-    "tritonmissing",
-)
+    "not implemented for", "notimplementederror", "unimplementederror", "invalidcxxcompiler",
+    "no c++ compiler", "could not find device for node", "unsupported operations",
+    "no opkernel was registered", "tritonmissing",
+)  # fmt: skip
 
 
 def sibling(file: str) -> ModuleType:
