@@ -15,8 +15,7 @@ DOCUMENTS.update(
             results=("gpucheck.detect.log:LogVerdict",), view="gpucheck.detect.log_view"
         ),
         "process": Document(
-            results=("gpucheck.detect.model:ProcessAnswer",),
-            view="gpucheck.detect.process_view",
+            results=("gpucheck.detect.model:ProcessAnswer",), view="gpucheck.detect.process_view"
         ),
         "wheel": Document(
             results=("gpucheck.detect.wheels:WheelChoices",), view="gpucheck.detect.wheels_view"

@@ -140,9 +140,7 @@ def _judge(machine: Machine, check: FrameworkCheck) -> Finding:
         requested = machine.request.framework == name or machine.request.python is not None
         status = CheckStatus.UNKNOWN if requested else CheckStatus.SKIP
         return check.make_finding(
-            status,
-            f"not checked: {why}",
-            cause="interpreter-silent" if requested else None,
+            status, f"not checked: {why}", cause="interpreter-silent" if requested else None
         )
     build = machine.build(name)
     if build is None:
@@ -177,20 +175,14 @@ def _not_tried(machine: Machine, check: FrameworkCheck, shown: str, build: Build
     if build.gpu_build is None:
         summary = f"whether {shown} is a GPU build is unknown ({why})"
         return check.make_finding(
-            CheckStatus.UNKNOWN,
-            summary,
-            *_files(build),
-            cause="build-not-known",
+            CheckStatus.UNKNOWN, summary, *_files(build), cause="build-not-known"
         )
     cuda = f" for CUDA {build.cuda_build}" if build.cuda_build else ""
     if build.unchecked is not None:
         summary = f"{shown} is a GPU build{cuda}; its libraries were not checked"
         evidence = (Evidence("libraries", build.unchecked), *_files(build))
         return check.make_finding(
-            CheckStatus.UNKNOWN,
-            f"{summary} ({why})",
-            *evidence,
-            cause="build-not-known",
+            CheckStatus.UNKNOWN, f"{summary} ({why})", *evidence, cause="build-not-known"
         )
     remarks = "".join(f"; {remark}" for remark in build.remarks)
     return check.make_finding(

@@ -11,11 +11,7 @@ from gpucheck.report.text import View, count_of
 
 INDENT = 4
 NOT_KNOWN = "If it failed, its last lines say how. Whether this machine is well: gpucheck detect"
-WORDS = {
-    Seen.YES: "yes",
-    Seen.NO_LONGER: "no longer",
-    Seen.CANNOT_BE_TOLD: "not known",
-}
+WORDS = {Seen.YES: "yes", Seen.NO_LONGER: "no longer", Seen.CANNOT_BE_TOLD: "not known"}
 
 
 def blocks(report: Report, view: View) -> Iterator[Block]:

@@ -172,10 +172,7 @@ class Machine:
     def visibility(self) -> Visibility:
         """What the variables leave visible; the driver decides where the rules do not."""
         return see_visibility(
-            self.nvml.gpus,
-            self.environment,
-            self._probes,
-            driver_version=self.nvml.driver_version,
+            self.nvml.gpus, self.environment, self._probes, driver_version=self.nvml.driver_version
         )
 
     @ReadOnce

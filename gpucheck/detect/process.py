@@ -14,12 +14,7 @@ from typing import NamedTuple
 
 from gpucheck.data import read_table
 from gpucheck.detect.checks.variables import jax_without_gpu
-from gpucheck.detect.model import (
-    LoadedLibrary,
-    Obstacle,
-    ProcessAnswer,
-    UsedGpu,
-)
+from gpucheck.detect.model import LoadedLibrary, Obstacle, ProcessAnswer, UsedGpu
 from gpucheck.drivers.evidence import (
     AncestorReading,
     MappedFrameworkReading,

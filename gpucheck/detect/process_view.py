@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 
-from gpucheck.detect.model import (
-    LoadedLibrary,
-    ProcessAnswer,
-    UsedGpu,
-)
+from gpucheck.detect.model import LoadedLibrary, ProcessAnswer, UsedGpu
 from gpucheck.detect.process import MOST_NAMED
 from gpucheck.detect.view import INDENT, MOST_EVIDENCE, evidence_lines
 from gpucheck.drivers.evidence import CgroupReading, MappedFrameworkReading

@@ -283,11 +283,7 @@ def _describe_xid(number: int) -> CheckDescription:
         raise WrongUseError(code="unknown-xid", message=message)
     question, about = description
     return CheckDescription(
-        id=f"{xid.ID}-{number}",
-        layer=xid.LAYER,
-        question=question,
-        requires=(),
-        about=about,
+        id=f"{xid.ID}-{number}", layer=xid.LAYER, question=question, requires=(), about=about
     )
 
 

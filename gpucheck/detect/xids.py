@@ -321,10 +321,7 @@ def _name(machine: Machine, pci_bus_id: str) -> str:
 
 
 def _judge(
-    machine: Machine,
-    finding: Callable[..., Finding],
-    xids: Sequence[Xid],
-    before: Sequence[Xid],
+    machine: Machine, finding: Callable[..., Finding], xids: Sequence[Xid], before: Sequence[Xid]
 ) -> Finding:
     number, pci_bus_id = xids[-1].number, xids[-1].pci_bus_id
     gpu = next((gpu for gpu in machine.nvml.gpus if gpu.pci_bus_id == pci_bus_id), None)

@@ -12,12 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from gpucheck.drivers.readings import GpuReading
 from gpucheck.inventory.model import EntryStatus, Visibility
-from gpucheck.inventory.visibility import (
-    AFTER_INVALID,
-    FASTEST_FIRST,
-    PCI_BUS_ID,
-    looks_like_uuid,
-)
+from gpucheck.inventory.visibility import AFTER_INVALID, FASTEST_FIRST, PCI_BUS_ID, looks_like_uuid
 from gpucheck.report.envelope import Notice
 from gpucheck.report.text import quoted
 

@@ -254,9 +254,7 @@ def _processes(
 
 
 def _process(
-    row: GpuReading,
-    readings: Sequence[ProcessReading],
-    identities: Mapping[int, ProcessIdentity],
+    row: GpuReading, readings: Sequence[ProcessReading], identities: Mapping[int, ProcessIdentity]
 ) -> GpuProcess:
     first = readings[0]
     identity = identities.get(first.pid, ProcessIdentity(pid=first.pid, namespace="unknown"))

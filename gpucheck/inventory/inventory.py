@@ -6,28 +6,10 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from gpucheck.drivers.interface import NvmlRequest, Probes
-from gpucheck.drivers.readings import (
-    HUNG,
-    GpuReading,
-    KernelReading,
-    NvmlReading,
-    ProbeFailure,
-)
+from gpucheck.drivers.readings import HUNG, GpuReading, KernelReading, NvmlReading, ProbeFailure
 from gpucheck.inventory.gpu_row import describe_gpu, describe_topology, rows_of
-from gpucheck.inventory.model import (
-    Gpu,
-    GpuState,
-    Inventory,
-    Topology,
-    Visibility,
-)
-from gpucheck.inventory.visibility import (
-    PCI_BUS_ID,
-    apply_rules,
-    is_mig,
-    is_silent,
-    join_driver,
-)
+from gpucheck.inventory.model import Gpu, GpuState, Inventory, Topology, Visibility
+from gpucheck.inventory.visibility import PCI_BUS_ID, apply_rules, is_mig, is_silent, join_driver
 from gpucheck.report.envelope import Answer, Failure, Host, Notice
 from gpucheck.report.errors import (
     BadAnswerError,
@@ -257,11 +239,7 @@ def nvml_failure(failure: ProbeFailure, rows: Iterable[GpuReading] = ()) -> Fail
 
 
 def _notices(
-    reading: NvmlReading,
-    inventory: Inventory,
-    environment: Mapping[str, str],
-    *,
-    topology: bool,
+    reading: NvmlReading, inventory: Inventory, environment: Mapping[str, str], *, topology: bool
 ) -> list[Notice]:
     notices = [
         _silent_notice(state, [gpu.index for gpu in inventory.gpus if gpu.state is state])

@@ -139,8 +139,7 @@ def caps_of(gpus: Iterable[Gpu | GpuReading]) -> tuple[MemoryCap, ...]:
 def capped_sentences(caps: Iterable[MemoryCap]) -> Iterator[str]:
     """Yield a sentence for the cards that have the same limit, total and source."""
     alike = group_by(
-        caps,
-        lambda cap: (cap.memory_limit_bytes, cap.memory_total_bytes, cap.memory_limit_source),
+        caps, lambda cap: (cap.memory_limit_bytes, cap.memory_total_bytes, cap.memory_limit_source)
     )
     for (limit, total, source), group in alike.items():
         which = name_gpus(cap.index for cap in group)

@@ -20,10 +20,7 @@ _READINGS: dict[str, tuple[str, Callable[[Gpu], Number]]] = {
         "1 if a CUDA program started here sees the GPU, 0 if it is hidden; absent if not known.",
         lambda gpu: gpu.visible,
     ),
-    "gpucheck_gpu_memory_total_bytes": (
-        "Memory of the card.",
-        lambda gpu: gpu.memory_total_bytes,
-    ),
+    "gpucheck_gpu_memory_total_bytes": ("Memory of the card.", lambda gpu: gpu.memory_total_bytes),
     "gpucheck_gpu_memory_used_bytes": (
         "Memory in use, without what the driver reserves.",
         lambda gpu: gpu.memory_used_bytes,
@@ -36,16 +33,10 @@ _READINGS: dict[str, tuple[str, Callable[[Gpu], Number]]] = {
         "Share of the time in which a kernel ran.",
         lambda gpu: ratio(gpu.utilization_gpu_percent),
     ),
-    "gpucheck_gpu_temperature_celsius": (
-        "Temperature of the GPU.",
-        lambda gpu: gpu.temperature_c,
-    ),
+    "gpucheck_gpu_temperature_celsius": ("Temperature of the GPU.", lambda gpu: gpu.temperature_c),
     "gpucheck_gpu_fan_ratio": ("Speed of the fan.", lambda gpu: ratio(gpu.fan_percent)),
     "gpucheck_gpu_power_watts": ("Power draw.", lambda gpu: gpu.power_w),
-    "gpucheck_gpu_power_limit_watts": (
-        "Power limit in force.",
-        lambda gpu: gpu.power_limit_w,
-    ),
+    "gpucheck_gpu_power_limit_watts": ("Power limit in force.", lambda gpu: gpu.power_limit_w),
     "gpucheck_gpu_clock_sm_hertz": (
         "Clock of the multiprocessors.",
         lambda gpu: _hertz(gpu.clock_sm_mhz),

@@ -11,13 +11,7 @@ from collections.abc import Iterable
 from gpucheck.data import read_table
 from gpucheck.drivers.evidence import PlatformReading
 from gpucheck.drivers.interface import Probes
-from gpucheck.drivers.readings import (
-    HUNG,
-    CudaDeviceReading,
-    GpuReading,
-    NvmlReading,
-    ProbeFailure,
-)
+from gpucheck.drivers.readings import HUNG, CudaDeviceReading, GpuReading, NvmlReading, ProbeFailure
 from gpucheck.inventory.gpu_row import SHARED_MEMORY, UNANSWERED
 from gpucheck.inventory.visibility import bus_place, gpu_uuid
 from gpucheck.report.envelope import DRIVER_LIBRARY, Failure, Notice

@@ -32,10 +32,7 @@ _COMPARE = (
 )
 _UNPACK = "Unpack it, and name the document in it."
 #: How other files begin: the offset, the bytes, and what they are.
-_OTHERS = (
-    (0, b"PK\x03\x04", "is a zip archive"),
-    (257, b"ustar", "is a tar archive"),
-)
+_OTHERS = ((0, b"PK\x03\x04", "is a zip archive"), (257, b"ustar", "is a tar archive"))
 #: How gzip files begin.
 GZIP = b"\x1f\x8b"
 

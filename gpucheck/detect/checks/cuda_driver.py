@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from gpucheck.detect.checks.nvml import (
-    OLD_CONTAINER,
-    has_capability,
-)
+from gpucheck.detect.checks.nvml import OLD_CONTAINER, has_capability
 from gpucheck.detect.findings import line_with, make_finding, make_trouble, report_cause
 from gpucheck.detect.machine import VISIBLE, Machine
 from gpucheck.detect.model import Finding, Layer

@@ -15,13 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpucheck.drivers.cupy.blas import Products, cublas_version
-from gpucheck.drivers.cupy.errors import (
-    BUSY,
-    as_failure,
-    cache_variables,
-    quiet,
-    translated,
-)
+from gpucheck.drivers.cupy.errors import BUSY, as_failure, cache_variables, quiet, translated
 from gpucheck.drivers.cupy.install import install_cupy
 from gpucheck.drivers.gpu import (
     NO_DEFINES,
@@ -311,9 +305,7 @@ def _load_cupy() -> Any:
             return import_module("cupy")
     except ModuleNotFoundError as error:
         raise MissingError(
-            code="cupy-missing",
-            message="CuPy is not installed",
-            remedy=install_cupy(),
+            code="cupy-missing", message="CuPy is not installed", remedy=install_cupy()
         ) from error
     except Exception as error:
         raise as_failure(error, "loading CuPy") from error
@@ -339,9 +331,7 @@ def _indices_to_open(requested: Sequence[int] | None, count: int) -> Sequence[in
     """Return the CUDA indices to open."""
     if count == 0:
         raise MissingError(
-            code="no-gpu",
-            message="CUDA sees no GPU",
-            remedy=("Run: gpucheck detect",),
+            code="no-gpu", message="CUDA sees no GPU", remedy=("Run: gpucheck detect",)
         )
     for index in requested or ():
         if index >= count:

@@ -30,12 +30,7 @@ from gpucheck.drivers.evidence import (
     ToolkitReading,
 )
 from gpucheck.drivers.host.kernel_log import read_kernel_log
-from gpucheck.drivers.host.sysfs import (
-    DISPLAY_CLASSES,
-    nvidia_devices,
-    other_vendors,
-    read_text,
-)
+from gpucheck.drivers.host.sysfs import DISPLAY_CLASSES, nvidia_devices, other_vendors, read_text
 
 #: The PCI class of unusual bridges: NVIDIA's are NVSwitches.
 _OTHER_BRIDGE = "0x0680"

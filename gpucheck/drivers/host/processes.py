@@ -168,9 +168,7 @@ def without_secrets(words: Iterable[str]) -> list[str]:
 # ------------------------------------------------------------------------------ memory by process
 
 
-def memory_by_process(
-    gpus: Iterable[GpuReading],
-) -> Mapping[str | None, Mapping[int, int | None]]:
+def memory_by_process(gpus: Iterable[GpuReading]) -> Mapping[str | None, Mapping[int, int | None]]:
     """Return bytes by device (UUID) and process id; None where the driver does not report them."""
     by_uuid: dict[str | None, dict[int, int | None]] = {}
     for gpu in gpus:

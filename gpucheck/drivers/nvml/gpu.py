@@ -6,13 +6,7 @@ import os
 from functools import partial
 
 from gpucheck.drivers.native import BINDING_TOO_OLD
-from gpucheck.drivers.nvml.binding import (
-    OVER,
-    PROCESS_LISTS,
-    NvmlError,
-    impossible,
-    kernel_bus_id,
-)
+from gpucheck.drivers.nvml.binding import OVER, PROCESS_LISTS, NvmlError, impossible, kernel_bus_id
 
 TYPE_CHECKING = False  # the name that type checkers know, without the import of typing
 if TYPE_CHECKING:

@@ -77,13 +77,7 @@ COUNTERS = (
     ("pcie_replays", (("nvmlDeviceGetPcieReplayCounter", ()),)),
 )
 #: Time in which a policy held the clock down, in nanoseconds (nvml.h, nvmlPerfPolicyType_t).
-POLICIES = (
-    ("power", 0),
-    ("thermal", 1),
-    ("sync-boost", 2),
-    ("board-limit", 3),
-    ("reliability", 5),
-)
+POLICIES = (("power", 0), ("thermal", 1), ("sync-boost", 2), ("board-limit", 3), ("reliability", 5))
 #: Values that only nvmlDeviceGetFieldValues gives (nvml.h): the memory's temperature, and
 #: nanoseconds of slowdown by heat (software, hardware) and by the power brake.
 MEMORY_TEMPERATURE_FIELD = 82

@@ -259,9 +259,7 @@ class FrameworkProcess:
         module = framework_module(self.name)
         if said.get("kind") == "missing" and said.get("module") == module:
             return self._error(
-                MISSING,
-                f"is not installed in {self.interpreter.path}",
-                (self._name_it(),),
+                MISSING, f"is not installed in {self.interpreter.path}", (self._name_it(),)
             )
         because = " | ".join(str(said[key]) for key in ("message", "log") if said.get(key))
         if "version" in said:  # its calls are others than ours: too old, or too new

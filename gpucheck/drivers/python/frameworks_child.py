@@ -555,11 +555,7 @@ def main(question: str, *names: str) -> None:
         document = find_libraries(names)
         sys.stdout.write("\n")  # behind what a library may have written
     else:
-        document = {
-            "python": python,
-            "frameworks": find_frameworks(),
-            "for_cpus": find_for_cpus(),
-        }
+        document = {"python": python, "frameworks": find_frameworks(), "for_cpus": find_for_cpus()}
     sys.stdout.write(json.dumps(document) + "\n")
     sys.stdout.flush()
 

@@ -90,11 +90,7 @@ class Backend:
         """Return a function as it is, or compiled: one for each kernel and its parameters."""
         if request["form"] == EAGER:
             return plain
-        key = (
-            request["kernel"],
-            request["math"],
-            tuple(sorted(request["parameters"].items())),
-        )
+        key = (request["kernel"], request["math"], tuple(sorted(request["parameters"].items())))
         if key not in self._functions:
             self._functions[key] = jax.jit(plain)
         return self._functions[key]
