@@ -38,6 +38,8 @@ from gpucheck.report.options import flag, made_of_options, option, words
 from gpucheck.report.text import binary_bytes, group_by, name_gpus
 from gpucheck.report.units import Amount
 
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 @made_of_options
@@ -137,7 +139,7 @@ def find_hard_limit(options: LimitOptions, probes: Probes) -> Answer:
     if any(not gpu.limit_bytes for gpu in whole):
         message = f"{options.amount.text} is less than 1 MiB, the smallest limit by the driver."
         raise WrongUseError(code="bad-amount", message=message)
-    visible = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
+    visible = (_VISIBLE, "CUDA_DEVICE_ORDER")
     plan = dataclasses.replace(
         plan,
         gpus=tuple(whole),
@@ -185,6 +187,10 @@ def _plan_from_options(
     options: LimitOptions, probes: Probes, answer: Answer, gpus: Sequence[Gpu]
 ) -> MemoryLimit:
     selected = select_gpus(options.gpus, gpus)
+    if selected is None and options.code is not None and _VISIBLE in probes.environment():
+        # The printed code may run where the variable has another value.
+        uuids = [device.uuid or "" for device in visible_devices(gpus)]
+        selected = tuple(uuids) if uuids and all(uuids) else None
     inherited = options.environment
     mps, hook = None, NO_COMMAND
     if inherited is None:
@@ -337,7 +343,7 @@ def plan_limit(
     variables = {key: value for _, added in settings for key, value in added.items()}
     if selected is not None:
         variables |= {
-            "CUDA_VISIBLE_DEVICES": ",".join(selected),
+            _VISIBLE: ",".join(selected),
             "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         }
     return MemoryLimit(

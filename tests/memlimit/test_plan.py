@@ -280,6 +280,15 @@ class TestFindLimit:
     def test_code_for_a_framework(self) -> None:
         assert (limit_of(answer_of(code="cupy")).code or "").startswith("# 30% of each")
 
+    @pytest.mark.parametrize("numbers", ["1", "1,0"])
+    def test_code_keeps_to_the_cards_that_the_caller_s_variable_leaves(self, numbers: str) -> None:
+        """The code may run where the variable has another value: it names the cards itself."""
+        limit = limit_of(answer_of(code="cupy", variables={"CUDA_VISIBLE_DEVICES": numbers}))
+
+        uuids = ",".join(gpu.uuid or "" for gpu in limit.gpus)
+        assert [gpu.index for gpu in limit.gpus] == [int(each) for each in numbers.split(",")]
+        assert f'os.environ["CUDA_VISIBLE_DEVICES"] = "{uuids}"' in (limit.code or "")
+
     def test_only_the_selected_gpus(self) -> None:
         limit = limit_of(answer_of(gpus=("1",)))
 
