@@ -104,7 +104,7 @@ def spelt(machine: Machine, value: Any) -> Any:
         return value
     word, _, number = value.rpartition(" ")
     mig = machine.gpus[0].mig if machine.gpus else ()
-    names: dict[str, Callable[[int], str]] = {
+    names: dict[str, Callable[[int], str | None]] = {
         "UUID": lambda at: machine.gpus[at].uuid,
         "SERIAL": lambda at: machine.gpus[at].serial,
         "MIG": lambda at: mig[at].uuid,
@@ -114,7 +114,12 @@ def spelt(machine: Machine, value: Any) -> Any:
 
 
 def shown(call: Call, answer: Any) -> str:
+    """Return a call and its answer as a line, without the moments that stand in some."""
     name, *arguments = call
+    for part in answer if isinstance(answer, list) else [answer]:
+        if isinstance(part, dict):
+            part.pop("timeStamp", None)
+            part.pop("referenceTime", None)
     return f"{name} {json.dumps(arguments)[1:-1]} -> {json.dumps(answer)}\n"
 
 
