@@ -335,25 +335,8 @@ def _bimodal(state: CaseState, _: RowEnvironment) -> Doubt | None:
 
 
 _DOUBTS: tuple[_Rule, ...] = (
-    _unconverged,
-    _throttled,
-    _gpu_shared,
-    _claimed,
-    _new_errors,
-    _clocks_locked,
-    _clock_low,
-    _host_busy,
-    _quota,
-    _blas_older,
-    _bimodal,
-    _loops_missing,
-    _starved,
-    _cache_resident,
-    _power_capped,
-    _confidential,
-    _link_narrow,
-    _exceeds_link,
-    _far_from_gpu,
-    _energy_window_short,
+    _unconverged, _throttled, _gpu_shared, _claimed, _new_errors, _clocks_locked, _clock_low,
+    _host_busy, _quota, _blas_older, _bimodal, _loops_missing, _starved, _cache_resident,
+    _power_capped, _confidential, _link_narrow, _exceeds_link, _far_from_gpu, _energy_window_short,
     _zeros,
-)
+)  # fmt: skip

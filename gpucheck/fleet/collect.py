@@ -31,17 +31,9 @@ from gpucheck.fleet.node_facts import (
 MOST_PROBLEMS, MOST_KINDS = 1000, 20
 #: The worst outcome decides about a node with several.
 _WORST_FIRST = (
-    Outcome.FAILED,
-    Outcome.LOST,
-    Outcome.TIMEOUT,
-    Outcome.NO_ANSWER,
-    Outcome.NOT_INSTALLED,
-    Outcome.UNREADABLE,
-    Outcome.INCOMPATIBLE,
-    Outcome.BUSY,
-    Outcome.INCONCLUSIVE,
-    Outcome.OK,
-)
+    Outcome.FAILED, Outcome.LOST, Outcome.TIMEOUT, Outcome.NO_ANSWER, Outcome.NOT_INSTALLED,
+    Outcome.UNREADABLE, Outcome.INCOMPATIBLE, Outcome.BUSY, Outcome.INCONCLUSIVE, Outcome.OK,
+)  # fmt: skip
 
 
 class Run(NamedTuple):

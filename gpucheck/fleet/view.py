@@ -53,19 +53,10 @@ _MARKS = {
 }
 #: The order of the kinds in the report, the worst first.
 _ORDER = (
-    Outcome.FAILED,
-    Outcome.LOST,
-    Outcome.TIMEOUT,
-    Outcome.NO_ANSWER,
-    Outcome.NOT_INSTALLED,
-    Outcome.MISSING,
-    Outcome.UNREADABLE,
-    Outcome.INCOMPATIBLE,
-    Outcome.BUSY,
-    Outcome.INCONCLUSIVE,
-    Outcome.UNEXPECTED,
-    Outcome.OK,
-)
+    Outcome.FAILED, Outcome.LOST, Outcome.TIMEOUT, Outcome.NO_ANSWER, Outcome.NOT_INSTALLED,
+    Outcome.MISSING, Outcome.UNREADABLE, Outcome.INCOMPATIBLE, Outcome.BUSY, Outcome.INCONCLUSIVE,
+    Outcome.UNEXPECTED, Outcome.OK,
+)  # fmt: skip
 
 
 def blocks(report: Report, view: View) -> Iterator[Block]:

@@ -44,14 +44,9 @@ MARKER = "gpucheck"
 FIXTURES = frozenset({"gpucheck_gpu", "gpucheck_gpus"})
 #: What pytest only shows, without running a test.
 ONLY_SHOWS = (
-    "cacheshow",
-    "collectonly",
-    "help",
-    "markers",
-    "show_fixtures_per_test",
-    "showfixtures",
+    "cacheshow", "collectonly", "help", "markers", "show_fixtures_per_test", "showfixtures",
     "version",
-)
+)  # fmt: skip
 DIAGNOSIS_S = 20.0
 #: Characters of a UUID that tell the GPUs of a machine apart: "GPU-3f2a91bc".
 SHORT = 12

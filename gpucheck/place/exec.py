@@ -246,17 +246,9 @@ def _set_inheritable(fd: int, inheritable: bool) -> None:
 
 #: Signals that may be sent to us instead of to the command.
 FORWARDED = (
-    signal.SIGHUP,
-    signal.SIGINT,
-    signal.SIGQUIT,
-    signal.SIGUSR1,
-    signal.SIGUSR2,
-    signal.SIGALRM,
-    signal.SIGTERM,
-    signal.SIGCONT,
-    signal.SIGTSTP,
-    signal.SIGWINCH,
-)
+    signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM,
+    signal.SIGTERM, signal.SIGCONT, signal.SIGTSTP, signal.SIGWINCH,
+)  # fmt: skip
 #: Signals that the terminal sends to a whole group; we take them off the queue, the child reacts.
 _JOB_CONTROL = (signal.SIGTTIN, signal.SIGTTOU)
 #: Stops that we share with the child, so that the shell that started us sees the job stopped.
