@@ -38,7 +38,7 @@ class Outcome(StrEnum):
     NOT_INSTALLED = "not-installed"
 
 
-#: Outcomes with which a node is well, if it is not slow.
+#: Outcomes with which a node is healthy, if it is not slow.
 HEALTHY = frozenset({Outcome.OK, Outcome.UNEXPECTED})
 #: Outcomes without an answer, all called missing in words: they count against --max-missing.
 SILENT = frozenset(

@@ -280,11 +280,11 @@ def _exit_code(result: FleetReport, problems: int) -> ExitCode:
 def _conclusion(
     result: FleetReport, problems: int, differing: Collection[str], sharing: Collection[str]
 ) -> str:
-    """Return the sentence over all: how many nodes there are, are well, and are not."""
+    """Return the sentence over all: how many nodes there are, healthy and not."""
     total = len(result.nodes)
     if total == 0:
         return "no node: nothing was judged"
-    well = sum(1 for node in result.nodes if node.outcome in HEALTHY and not node.slow)
+    healthy = sum(1 for node in result.nodes if node.outcome in HEALTHY and not node.slow)
     parts = [
         (sum(1 for node in result.nodes if node.outcome in SILENT), "missing"),
         (sum(1 for node in result.nodes if node.outcome is Outcome.FAILED), "failed"),
@@ -297,7 +297,7 @@ def _conclusion(
     counts = [f"{number} {word}" for number, word in parts if number]
     if problems:
         counts.append(f"{count_of(problems, 'document')} of no node")
-    return f"{count_of(total, 'node')}: {', '.join((f'{well} ok', *counts))}"
+    return f"{count_of(total, 'node')}: {', '.join((f'{healthy} ok', *counts))}"
 
 
 def _warnings(

@@ -1,7 +1,7 @@
-"""View of `gpucheck fleet report`: the nodes that are not well, and why.
+"""View of `gpucheck fleet report`: the unhealthy nodes, and why.
 
 Below it the report for other systems: JSON lines, verdicts for CI, metrics for Prometheus. Healthy
-nodes and GPUs are many, so only those that are not well are named one by one there.
+nodes and GPUs are many, so only the unhealthy ones are named one by one there.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _ORDER = (
 
 
 def blocks(report: Report, view: View) -> Iterator[Block]:
-    """Yield the conclusion, nodes that are not well, slow GPUs, where they are, what differs."""
+    """Yield the conclusion, unhealthy nodes, slow GPUs, where they are, what differs."""
     result = report.result_as(FleetReport)
     yield from opening(report, view, count_of(result.documents, "document"))
     yield verdict(result.conclusion, _MARKS.get(report.exit_code, CheckStatus.UNKNOWN))
@@ -290,7 +290,7 @@ LINES = {"nodes": nodes}
 
 
 def records(result: object) -> Iterator[tuple[str, object]]:
-    """Yield a word and a record for each node, GPU that is not well, place, and difference."""
+    """Yield a word and a record for each node, unhealthy GPU, place, and difference."""
     if not isinstance(result, FleetReport):
         return
     for kind, rows in (
@@ -339,7 +339,7 @@ def _kind(node: FleetNode, *, tolerated: bool) -> Kind:
 
 
 def metrics(report: Report) -> Iterator[Metric]:
-    """Yield how many nodes have each outcome, and the nodes and GPUs that are not well."""
+    """Yield how many nodes have each outcome, and the unhealthy nodes and GPUs."""
     result = report.result
     if not isinstance(result, FleetReport):
         return

@@ -275,8 +275,8 @@ class GpuSelector:
 
     def notices(self) -> Iterator[Notice]:
         """Yield warnings about the chosen GPUs."""
-        unwell = (item.gpu.index for item in self.chosen if item.gpu.index in self._last)
-        for index in dict.fromkeys(unwell):
+        unhealthy = (item.gpu.index for item in self.chosen if item.gpu.index in self._last)
+        for index in dict.fromkeys(unhealthy):
             message = (
                 f"GPU {index} was chosen only because too few others fit: {self._last[index]}"
                 " (see: gpucheck detect)."
@@ -468,13 +468,13 @@ def best(
 
     GPUs in `last` (by index) are taken only if there are too few others.
     """
-    well = [item for item in gpus if item.gpu.index not in last]
-    if len(well) < request.count:
-        unwell = sorted(
+    healthy = [item for item in gpus if item.gpu.index not in last]
+    if len(healthy) < request.count:
+        unhealthy = sorted(
             (item for item in gpus if item.gpu.index in last), key=_rank(request.prefer)
         )
-        return sorted([*well, *unwell[: request.count - len(well)]], key=_index_key)
-    ranked = sorted(well, key=_rank(request.prefer))
+        return sorted([*healthy, *unhealthy[: request.count - len(healthy)]], key=_index_key)
+    ranked = sorted(healthy, key=_rank(request.prefer))
     count = request.count
     if request.prefer is Preference.NVLINK and count > 1:
         chosen = _nearest(ranked, count, _link_nearness(topology))
