@@ -94,7 +94,7 @@ def blocks(report: Report, view: View) -> Iterator[Block]:
         yield Gap()
         yield inventory_view.brief(inventory.gpus, view)
         if detection.cause_check is None:
-            yield from inventory_view.unwell(inventory.gpus, view)
+            yield from inventory_view.list_troubles(inventory.gpus, view)
         yield from inventory_view.unowned(inventory.gpus)
     yield Gap()
     yield Line("next:", style="dim")

@@ -67,7 +67,7 @@ def _steps(check_id: str, trouble: Trouble) -> Sequence[str]:
 
 
 def cause_texts(check_id: str, cause: str) -> Mapping[str, Any]:
-    """Return what the table has for a cause of a check: its own texts, or those of any check."""
+    """Return the table's texts of a cause: the check's own, or those of any check."""
     causes = read_table("causes")
     own: Mapping[str, Any] | None = causes.get(check_id, {}).get(cause)
     return own or causes["any"].get(cause, {})
@@ -116,8 +116,8 @@ def explain_finding(finding: Finding, trouble: Trouble | None) -> Finding:
     )
 
 
-def judge_gpus(machine: Machine, check_id: str, well: str, judge: Judge) -> list[Finding]:
-    """Judge every GPU that answers; `well` is the summary for healthy GPUs.
+def judge_gpus(machine: Machine, check_id: str, ok_summary: str, judge: Judge) -> list[Finding]:
+    """Judge every GPU that answers; `ok_summary` is that of healthy GPUs.
 
     Each GPU with trouble gets a finding of its own, so that a document of many healthy GPUs stays
     small.
@@ -165,7 +165,7 @@ def judge_gpus(machine: Machine, check_id: str, well: str, judge: Judge) -> list
     if troubles:
         return troubles
     if len(gaps) < len(judged):
-        return [whole(CheckStatus.OK, f"{well} ({count_of(len(judged) - len(gaps))})")]
+        return [whole(CheckStatus.OK, f"{ok_summary} ({count_of(len(judged) - len(gaps))})")]
     summary = f"not available: {gaps[0][1].reason}" if gaps else "no GPU answers"
     return [whole(CheckStatus.SKIP, summary)]
 

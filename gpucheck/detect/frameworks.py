@@ -111,7 +111,7 @@ class FrameworkCheck:
         summary: str = "",
         **values: str | None,
     ) -> Trouble:
-        """Return what is wrong with a build, with another build as its remedy."""
+        """Return a trouble of a build whose remedy is another build."""
         trouble = make_trouble(CAUSES, cause, *(evidence or _files(build)), **values)  # type: ignore[arg-type]
         lead = None if cause == "built-for-cpus" else trouble.remedy[0]
         steps = self.install_gpu_build(machine, build, lead)
@@ -119,7 +119,7 @@ class FrameworkCheck:
 
 
 def named_by(builds: BuildsReading) -> str:
-    """Return what selected the Python, empty if unknown."""
+    """Return the reason for the choice of the Python, empty if unknown."""
     if builds.named_by is None:
         return ""
     return "gpucheck's own" if builds.named_by == "gpucheck" else f"by {builds.named_by}"
@@ -169,7 +169,7 @@ def _title(check: FrameworkCheck, build: BuildReading) -> str:
 
 
 def _not_tried(machine: Machine, check: FrameworkCheck, shown: str, build: BuildReading) -> Finding:
-    """Return what the files show; whether it works stays open."""
+    """Return the finding by the files alone; whether the framework works stays open."""
     untried = check.ID in machine.tried
     why = "not tried: the driver does not answer" if untried else "--deep tries it"
     if build.gpu_build is None:
@@ -315,7 +315,7 @@ def _failed_test(
 def _crash(
     machine: Machine, check: FrameworkCheck, failure: ProbeFailure, problems: Sequence[Trouble]
 ) -> Trouble:
-    """Return that its process crashed; a fault of its files explains that, and has own steps."""
+    """Return the trouble of a crash; a fault of its files explains that, and has own steps."""
     again = _reinstall(machine, machine.build(check.ID) or BuildReading(check.ID))
     crash = make_trouble(CAUSES, CRASHED, names=MODULES.get(check.ID, check.ID), again=again)
     explained = any(problem.cause in REPAIRED for problem in problems)
@@ -365,7 +365,7 @@ def _problems(
 
 
 def _rivals(build: BuildReading) -> Trouble:
-    """Return that NVIDIA's packages for two CUDAs overwrite each other, and how one remains."""
+    """Return the trouble of NVIDIA's packages for two CUDAs, which overwrite each other."""
     own = f"-cu{(build.cuda_build or '').partition('.')[0]}"
     keep = [package for package in build.rivals if package.partition(" ")[0].endswith(own)]
     names = " and ".join(package.partition(" ")[0] for package in build.rivals)
@@ -380,7 +380,7 @@ def _rivals(build: BuildReading) -> Trouble:
 
 
 def _missing(machine: Machine, build: BuildReading, check: FrameworkCheck) -> Trouble:
-    """Return that libraries are missing, and how to install what has them, or to repair it."""
+    """Return the trouble of missing libraries, with the packages that have them."""
     evidence = (*(Evidence(name, "not found") for name in build.missing_libraries), *_owners(build))
     names = ", ".join(build.missing_libraries)
     if build.owners or build.conda_owners:

@@ -359,7 +359,7 @@ def _hits(patterns: Sequence[_Pattern], line: bytes) -> list[tuple[str, int]]:
 
 
 def _lines_with(word: bytes, text: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield where each line with a word begins, and what of it is looked at."""
+    """Yield the start of each line with a word, and the part that is looked at."""
     at = text.find(word)
     while at >= 0:
         start, end = text.rfind(b"\n", 0, at) + 1, text.find(b"\n", at)
@@ -412,7 +412,7 @@ def _is_no_failure(line: bytes) -> bool:
     """Return whether a line tells of no failure, whatever error it names."""
     return (
         _is_passed_test(line)
-        or _quotes_source(line)
+        or _is_quoted_source(line)
         or any(words in line for words in _words("tries_again"))
     )
 
@@ -428,7 +428,7 @@ def _is_passed_test(line: bytes) -> bool:
     )
 
 
-def _quotes_source(line: bytes) -> bool:
+def _is_quoted_source(line: bytes) -> bool:
     at = line.find(_RAISES)
     if at == 0 or (at > 0 and line[max(0, at - 2) : at] == b"  "):
         return True
@@ -449,7 +449,7 @@ def _find(literal: bytes, line: bytes, after: int) -> tuple[int, int] | None:
             return None
         ends = begins + len(bare)
         if (
-            (not at_start or _begins_message(body[:begins]))
+            (not at_start or _starts_message(body[:begins]))
             and (not at_end or ends == len(body))
             and not (bare[:1].isdigit() and body[begins - 1 : begins].isdigit())
             and not (bare[-1:].isdigit() and body[ends : ends + 1].isdigit())
@@ -460,7 +460,7 @@ def _find(literal: bytes, line: bytes, after: int) -> tuple[int, int] | None:
         after = begins + 1
 
 
-def _begins_message(before: bytes) -> bool:
+def _starts_message(before: bytes) -> bool:
     """Return whether a program's own line begins after these bytes."""
     return not before.strip() or (
         len(before) <= _MOST_PREFIXES_BYTES and _PREFIXES.fullmatch(before) is not None
@@ -487,7 +487,7 @@ def _excerpt(text: bytes, start: int, position: int) -> str:
 def read_log(
     name: str, report_progress: Callable[[str], None] = ignore_progress, *, skip_bytes: int = 0
 ) -> Scan:
-    """Return what the rules find in a log after its first bytes.
+    """Return the scan of a log after its first bytes.
 
     Raises:
         WrongUseError: it cannot be read, or is no text.
@@ -509,7 +509,7 @@ def scan(
     *,
     skip_bytes: int = 0,
 ) -> Scan:
-    """Return what the rules find in a log; of its first bytes only the lines are counted.
+    """Return the scan of a log; of its first bytes only the lines are counted.
 
     A request to stop ends the log where it is: that of a program that still runs has no end.
 
@@ -543,7 +543,7 @@ def scan(
 
 
 def first_causes(matches: Iterable[Match]) -> tuple[list[Match], list[Match]]:
-    """Return what is a cause, the first one first, and what follows from one of them.
+    """Return the causes, the first one first, and the consequences of one of them.
 
     An error comes before a warning, which the program survived; then the earlier line. A match
     follows from another whose rule names its class, if that stands before it, or so shortly after
@@ -663,7 +663,7 @@ def _look_live(
         return Live(Seen.CANNOT_BE_TOLD, summary, same.id), (), answer
     if same is not None:
         return Live(Seen.YES, same.summary, same.id), same.remedy, answer
-    # A check that fails for another cause decides: the machine is not well. Otherwise it is the
+    # A check that fails for another cause decides: the machine is unhealthy. Otherwise it is the
     # first that could be made and would show the cause. One that was skipped says why.
     broken = next((finding for finding in order if finding.status is CheckStatus.FAIL), None)
     telling = [finding for finding in order if finding.id not in rule.inconclusive]

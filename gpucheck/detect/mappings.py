@@ -38,7 +38,7 @@ def verdicts(result: object) -> list[Verdict]:
 
 
 def _finding_verdict(finding: Finding, indices: dict[str, int], *, number: int) -> Verdict:
-    """Return one verdict; of several of a check, which GitLab would drop, each has its `number`."""
+    """Return a finding's verdict; several of a check, which GitLab would drop, are numbered."""
     index = None if finding.gpu is None else indices.get(finding.gpu)
     device = "node" if finding.gpu is None else finding.gpu if index is None else f"GPU {index}"
     evidence = (f"{item.source}: {item.value}" for item in finding.evidence)

@@ -144,7 +144,7 @@ def judge(scene: Scene) -> ProcessAnswer:
 
 
 def _state(process: ProcessFilesReading) -> str | None:
-    """Return its state in a word; one whose first thread has ended lives on in the others."""
+    """Return a process' state in a word; its other threads may outlive the first."""
     state = _STATES.get(process.state or "")
     if state == "ended" and any(_STATES.get(letter) != "ended" for letter in process.threads):
         return "running"
@@ -155,7 +155,7 @@ def _state(process: ProcessFilesReading) -> str | None:
 
 
 def _used(scene: Scene) -> Iterator[UsedGpu]:
-    """Yield what NVML lists for the process and those below it, whose ids it gives as we do."""
+    """Yield the GPUs for which NVML lists the process, or one below it."""
     process = scene.process
     if process.initial_namespace is False and not process.device_files:
         return  # NVML's ids are the host's, and this process holds no GPU open
@@ -220,7 +220,7 @@ def _lists_everything(scene: Scene) -> bool:
 
 
 def _obstacles(scene: Scene) -> Iterator[Obstacle]:
-    """Yield what stands between the process and a GPU, the first that it meets first."""
+    """Yield the obstacles between the process and a GPU, in the order in which it meets them."""
     if _runs_nothing(scene):
         yield _without_program(scene)
         return

@@ -150,7 +150,7 @@ def _group(group: CgroupReading) -> str:
 
 
 def _unread(unavailable: Mapping[str, str]) -> str:
-    """Return what could not be read, with the reason once for all that share it."""
+    """Return the names of unread facts, with the reason once for all that share it."""
     reasons = group_by(unavailable, lambda name: unavailable[name])
     parts = (f"{', '.join(names)} ({reason})" for reason, names in reasons.items())
     return f"not read: {'; '.join(parts).replace('_', ' ')}"

@@ -288,7 +288,7 @@ def _describe_xid(number: int) -> CheckDescription:
 
 
 def explain_check(check: Check) -> About:
-    """Return what a check looks at and why, its rules, sources and causes."""
+    """Return a check's description: its subject, reason, rules, sources and causes."""
     texts = read_table("checks")
     own = texts[check.ID]
     shared = texts["framework"] if check.LAYER is Layer.FRAMEWORK else {}

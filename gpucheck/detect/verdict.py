@@ -260,7 +260,7 @@ def _consequence(finding: Finding, chain: Mapping[str, Finding]) -> Finding:
 
 @cache
 def _below(name: str) -> tuple[str, ...]:
-    """Return what a check requires, and what that requires, the lowest first."""
+    """Return the checks that a check requires, and those that they require, lowest first."""
     requires = {check.ID: check.REQUIRES for check in CHECKS}
     ids: set[str] = set()
     waiting = list(requires[name])
@@ -408,7 +408,7 @@ def exit_code_of(detection: Detection, request: DetectRequest) -> ExitCode:
 
 
 def _layer(layer: Layer, own: Sequence[Finding], looked_at: BuildsReading) -> LayerSummary:
-    """Return one line with the worst status found in a layer."""
+    """Return a layer's line, with the worst status in it."""
     if layer is Layer.HEALTH:
         return _health(own)
     for status in WORST_FIRST:
@@ -447,7 +447,7 @@ def _first_of(summaries: Sequence[str]) -> str:
 
 
 def _health(own: Sequence[Finding]) -> LayerSummary:
-    """Return the worst finding; if nothing is wrong, count the passed checks and name the others.
+    """Return health's line: the worst finding, else the count of passed checks and the others.
 
     Few users may read the kernel log. An unreadable log alone does not make a GPU's health unknown,
     and an empty log alone does not make a GPU healthy.

@@ -44,7 +44,7 @@ MOST_ALIKE = 2
 
 
 def blocks(report: Report, view: View) -> Iterator[Block]:
-    """Yield what a report of detect, or the list of its checks, shows."""
+    """Yield the blocks of a report of detect, or of the list of its checks."""
     if isinstance(report.result, Catalogue):
         yield from _catalogue(report.result)
         return
@@ -122,7 +122,7 @@ def _cause(detection: Detection) -> Finding | None:
 
 
 def _others(detection: Detection) -> list[Finding]:
-    """Return what is wrong besides the cause of the verdict and its consequences."""
+    """Return the other findings that are not ok, without the consequences of the cause."""
     cause = _cause(detection)
     return [
         finding

@@ -363,7 +363,7 @@ def _why_not(build: Build, served: Sequence[WheelGpu], driver: Driver, python: s
 
 
 def _gap(build: Build, gpus: Sequence[WheelGpu], driver: Driver) -> str:
-    """Return what a build lacks for these GPUs, none of which it serves."""
+    """Return the code that a build lacks for these GPUs, none of which it serves."""
     shown = ", ".join(_capabilities(gpus))
     if _served(build, gpus, Driver()) == list(gpus):
         return (
@@ -389,7 +389,7 @@ def _needs_a_driver(
     driver: Driver,
     published: Sequence[Build],
 ) -> WheelChoice:
-    """Return that the driver is too old for every build, or for every one with code."""
+    """Return the choice where the driver is too old for every build with code."""
     useful = [build for build in published if _served(build, known, Driver())]
     if not useful:
         return _without_code(framework, title, known, driver, published)
@@ -410,7 +410,7 @@ def _without_code(
     driver: Driver,
     published: Sequence[Build],
 ) -> WheelChoice:
-    """Return that no build that runs with the driver has code for any of the GPUs."""
+    """Return the choice where no build that runs with the driver has code for the GPUs."""
     useful = [build for build in published if _served(build, known, Driver())]
     if useful:
         return _needs_a_driver(framework, title, known, driver, useful)
@@ -526,7 +526,7 @@ def _nothing_to_judge_by(machine: Machine, gpus: Sequence[WheelGpu]) -> Failure 
 def _notices(
     gpus: Sequence[WheelGpu], processor: str | None, choices: Sequence[WheelChoice]
 ) -> Iterator[Notice]:
-    """Yield what --strict must not pass."""
+    """Yield the warnings, which --strict must not pass."""
     for gpu in gpus:
         if not gpu.compute_capability:
             message = f"{gpu_label(gpu)}: its compute capability is not known, so it did not count."
@@ -560,6 +560,6 @@ def _unfit_pythons(
 
 
 def gpu_label(gpu: WheelGpu) -> str:
-    """Return what to call a GPU: "GPU 1 (Tesla P40)"; by its bus id if it has no index."""
+    """Return a GPU's name: "GPU 1 (Tesla P40)"; by its bus id if it has no index."""
     number = f"GPU {gpu.pci_bus_id}" if gpu.index is None else f"GPU {gpu.index}"
     return f"{number} ({gpu.name})" if gpu.name else number

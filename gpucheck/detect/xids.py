@@ -114,7 +114,7 @@ _FOLLOWS = "WORKFLOW_XID_45"
 
 
 def suggested(immediate: str | None, investigatory: str | None) -> Judgement:
-    """Return what NVIDIA's buckets suggest: a program's error is a note, a reset a failure."""
+    """Return the judgement by NVIDIA's buckets: a program's error is a note, a reset a failure."""
     if immediate in _BROKEN:
         return Judgement.FAIL
     if immediate == _FOLLOWS or (immediate in _HARMLESS and investigatory in _OF_PROGRAMS):
@@ -123,7 +123,7 @@ def suggested(immediate: str | None, investigatory: str | None) -> Judgement:
 
 
 def guide(number: int, *, fatal: bool = False) -> Guide:
-    """Return what the table says of a number, or of its lines that call themselves fatal."""
+    """Return the table's guide to a number, or to its lines that call themselves fatal."""
     row = _row(number)
     if row is None:
         action = "look the number up"
@@ -145,7 +145,7 @@ def guide(number: int, *, fatal: bool = False) -> Guide:
 
 
 def described(number: int) -> tuple[str, About] | None:
-    """Return a number's name and what is known of it; None if it is not in the catalogue."""
+    """Return a number's name and description; None if it is not in the catalogue."""
     row = _row(number)
     if row is None:
         return None
@@ -297,7 +297,7 @@ def _grouped(xids: Iterable[Xid]) -> _Groups:
 
 
 def _notes(machine: Machine, now: _Groups) -> str:
-    """Return the last of several errors that are not the GPU's, and the numbers of the others."""
+    """Return the last of several program errors, and the numbers of the others."""
     (number, pci_bus_id), xids = [*now.items()][-1]
     sentence = _sentence(_name(machine, pci_bus_id), xids, came_back=False)
     others = sorted({other for other, _ in now} - {number})

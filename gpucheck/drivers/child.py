@@ -315,7 +315,7 @@ class Child:
 
 
 def explain(error: ChildError, words: Words) -> ProbeFailure:
-    """Return what it means that a child gave no complete answer."""
+    """Return a child's silence or death as a failure, in the words of the one who asked."""
     from gpucheck.drivers.readings import ProbeFailure
 
     code, sentence = words[isinstance(error, ChildDiedError)]

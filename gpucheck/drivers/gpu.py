@@ -74,7 +74,7 @@ class BenchGpu:
 
     @property
     def is_mig(self) -> bool:
-        """Return whether it is a MIG instance of a card."""
+        """Return whether the device is a MIG instance of a card."""
         return (self.uuid or "").startswith("MIG-")
 
     @property

@@ -165,11 +165,11 @@ class RecordedProbes:
         return {pid: known.get(pid, ProcessIdentity(pid=pid, namespace="unknown")) for pid in pids}
 
     def device_holders(self) -> HoldersReading:
-        """Return that it was not recorded."""
+        """Return a reading without holders: they are not recorded."""
         return HoldersReading(unavailable="not recorded")
 
     def process(self, pid: int) -> ProcessFilesReading:
-        """Return what the recording says of a process on a GPU: no more than its name."""
+        """Return the recorded process on a GPU: no more than its name."""
         who = self.identify((pid,))[pid]
         return ProcessFilesReading(
             pid=pid,

@@ -84,7 +84,7 @@ def lead_group() -> None:
 
 
 def poll_requests() -> select.poll:
-    """Return what polls for the end of the pipe from the parent, and for nothing else."""
+    """Return a poll object for the end of the pipe from the parent alone."""
     import select
 
     poll = select.poll()

@@ -1,9 +1,9 @@
 """Condition of a GPU: what makes a card unfit for work, judged in one place.
 
-`detect`'s checks report each condition by itself, `list` marks the cards that are not well, and
+`detect`'s checks report each condition by itself, `list` marks the unhealthy cards, and
 `place` asks for the worst of them. The rules and their sources are those of
 docs/reference/checks.md, under the name of each function. A condition judges one GPU and is None
-(well), Trouble, or Unread.
+(healthy), Trouble, or Unread.
 """
 
 from __future__ import annotations
@@ -401,7 +401,7 @@ def with_troubles(inventory: Inventory, reading: HealthReading) -> Inventory:
 
 
 def troubles(gpu: Gpu, health: GpuHealthReading | None) -> tuple[GpuTrouble, ...]:
-    """Return what is wrong with a card of a list, the gravest first; notes are left out.
+    """Return the troubles of a card of a list, the gravest first; notes are left out.
 
     Without its health, the card is judged by its row alone.
     """

@@ -93,7 +93,7 @@ class GpuHolder(NamedTuple):
 
 
 class GpuTrouble(NamedTuple):
-    """What makes a card unwell: warn or fail; `cause` is the one that `detect` gives it."""
+    """Trouble of a card: warn or fail; `cause` is the one that `detect` gives it."""
 
     status: CheckStatus
     summary: str

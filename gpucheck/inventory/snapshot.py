@@ -110,7 +110,7 @@ def as_answer(snapshot: Snapshot, *, recorded: bool) -> Answer:
 
 
 def contents(snapshot: Snapshot) -> str:
-    """Return what was recorded: "driver 580.95.05, Tesla T4, no processes on it"."""
+    """Return a recording in words: "driver 580.95.05, Tesla T4, no processes on it"."""
     nvml = snapshot.nvml
     driver = nvml and nvml.driver_version
     pids = {process.pid for gpu in (nvml.gpus if nvml else ()) for process in gpu.processes}

@@ -117,7 +117,7 @@ def shown_codes(report: Report) -> Collection[str]:
 
 
 def blocks(report: Report, view: View) -> Iterator[Block]:
-    """Yield what a list of GPUs shows."""
+    """Yield the blocks of a list of GPUs."""
     inventory = report.result_as(Inventory)
     gpus = inventory.gpus
     if view.header and view.verbosity >= 0:
@@ -129,7 +129,7 @@ def blocks(report: Report, view: View) -> Iterator[Block]:
         yield from _topology(inventory.topology, gpus)
         return
     yield _all_fields(gpus, view) if view.columns is None else _chosen_fields(gpus, view.columns)
-    yield from unwell(gpus, view)
+    yield from list_troubles(gpus, view)
     yield from unowned(gpus)
     yield from limited([*_hidden(gpus), *_shared(gpus)], view)
     if view.processes:
@@ -245,7 +245,7 @@ def _cell(name: str, gpu: Gpu) -> Inline:
 
 
 def _index(gpu: Gpu) -> Inline:
-    """Return a card's index, marked if the card is not well."""
+    """Return a card's index, marked if the card is unhealthy."""
     wrong = _troubles(gpu)
     if not wrong:
         return str(gpu.index)
@@ -355,12 +355,12 @@ def _details(gpu: Gpu, shown: Sequence[str]) -> Iterator[Line]:
 
 
 def _troubles(gpu: Gpu) -> Sequence[GpuTrouble]:
-    """Return what is wrong with a card, by its row alone where its health was not asked for."""
+    """Return a card's troubles, by its row alone where its health was not asked for."""
     return troubles(gpu, None) if gpu.troubles is None else gpu.troubles
 
 
-def unwell(gpus: Sequence[Gpu], view: View) -> Iterator[Block]:
-    """Yield a line for each cause that makes cards unwell, the gravest first."""
+def list_troubles(gpus: Sequence[Gpu], view: View) -> Iterator[Block]:
+    """Yield a line for each cause that makes cards unhealthy, the gravest first."""
     pairs = [(gpu, trouble) for gpu in gpus for trouble in _troubles(gpu)]
     causes = group_by(pairs, lambda pair: pair[1].cause or pair[1].summary).values()
     for concerned in sorted(causes, key=lambda pair: pair[0][1].status is not CheckStatus.FAIL):
@@ -372,7 +372,7 @@ def unwell(gpus: Sequence[Gpu], view: View) -> Iterator[Block]:
 
 
 def _join_concerned(concerned: Sequence[tuple[Gpu, GpuTrouble]]) -> str:
-    """Return what several cards have, where their figures differ with those of the first."""
+    """Return a trouble of several cards; where their values differ, with those of the first."""
     (summary, same), *unlike = group_by(concerned, lambda pair: pair[1].summary).items()
     others = [gpu.index for _, pairs in unlike for gpu, _ in pairs]
     more = f"; {name_gpus(others)} alike" if others else ""
@@ -484,7 +484,7 @@ def _processes(gpus: Sequence[Gpu], view: View) -> Iterator[Block]:
 
 
 def _sums(processes: Sequence[GpuProcess]) -> Iterator[Line]:
-    """Yield what each user has in all, if one has several processes."""
+    """Yield the sum of each user's memory, if a user has several processes."""
     by_user = group_by(processes, lambda process: process.user)
     known = {user: alike for user, alike in by_user.items() if user is not None}
     if all(len(alike) == 1 for alike in known.values()):

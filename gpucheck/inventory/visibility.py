@@ -401,7 +401,7 @@ def _says_none(failure: ProbeFailure) -> bool:
 def join_driver(
     visibility: Visibility, cuda: CudaReading, gpus: Sequence[GpuReading]
 ) -> Visibility | None:
-    """Return what the driver itself enumerates, joined by UUID; None if it did not answer.
+    """Return the devices that the driver enumerates, joined by UUID; None if it is silent.
 
     No device at all (CUDA 100) is an answer: nothing is visible. A device that NVML cannot name
     (a lost GPU) keeps its ordinal.

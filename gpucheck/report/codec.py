@@ -115,7 +115,7 @@ def _where(path: _Path) -> str:
 
 @cache
 def _decoder(hint: Any) -> _Decoder:
-    """Return what decodes values of a type."""
+    """Return the decoder of a type's values."""
     if isinstance(hint, str | typing.ForwardRef):
         return _recursive_decoder(hint if isinstance(hint, str) else hint.__forward_arg__)
     if hint is Any or hint is object:
@@ -135,7 +135,7 @@ def _decoder(hint: Any) -> _Decoder:
 
 
 def _recursive_decoder(name: str) -> _Decoder:
-    """Return what finds its type by name with each value: the type contains itself."""
+    """Return a decoder that finds its type with each value: the type contains itself."""
     return lambda value, path, ignored: _decoder(_RECURSIVE[name])(value, path, ignored)
 
 

@@ -48,7 +48,7 @@ class Check(Protocol):
     REQUIRES: tuple[str, ...]
 
     def check(self, machine: Machine) -> Finding | list[Finding]:
-        """Return what was found."""
+        """Return the finding, or one for each GPU."""
         ...
 
 

@@ -18,21 +18,21 @@ from gpucheck.report.envelope import CheckStatus, Evidence
 class GpuCheck:
     """Check of every GPU that answers, by one rule, whose docstring is the question.
 
-    `well` is the summary for healthy GPUs.
+    `ok_summary` is that of healthy GPUs.
     """
 
     LAYER = Layer.HEALTH
     REQUIRES: tuple[str, ...] = ("nvml",)
 
-    def __init__(self, name: str, well: str, judge: Judge) -> None:
+    def __init__(self, name: str, ok_summary: str, judge: Judge) -> None:
         self.__doc__ = judge.__doc__
         self.ID = name
-        self._well = well
+        self._ok_summary = ok_summary
         self._judge = judge
 
     def check(self, machine: Machine) -> list[Finding]:
         """Judge every GPU that answers."""
-        return judge_gpus(machine, self.ID, self._well, self._judge)
+        return judge_gpus(machine, self.ID, self._ok_summary, self._judge)
 
 
 # ---------------------------------------------------------------------------------- rules

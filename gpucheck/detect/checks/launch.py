@@ -55,7 +55,7 @@ def check(machine: Machine) -> Finding:
 
 
 def went_through(finding: Finding) -> str | None:
-    """Return what ran the kernel of this check's finding: cupy, libcuda, or None for nothing."""
+    """Return the library that ran this finding's kernel: cupy, libcuda, or None for neither."""
     return next(
         (evidence.value for evidence in finding.evidence if evidence.source == THROUGH), None
     )

@@ -92,7 +92,7 @@ def _driver() -> tuple[int | None, tuple[int, int] | None]:
 
 
 def _driver_read(reading: CudaReading) -> tuple[int | None, tuple[int, int] | None]:
-    """Return the same from the answer of another process."""
+    """Return the driver's CUDA, and the oldest compute capability, from another process' answer."""
     capabilities = [
         (int(major), int(minor))
         for device in reading.devices

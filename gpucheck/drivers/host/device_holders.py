@@ -75,7 +75,7 @@ def read_minors(root: Path) -> Mapping[str, int]:
 
 
 def _open_files(process: Path) -> list[str] | None:
-    """Return what a process has open, None if that may not be read."""
+    """Return the targets of a process' open files, None if they may not be read."""
     files = _links(process / "fd")
     if files:
         return files
@@ -108,7 +108,7 @@ def _links(folder: Path) -> list[str] | None:
 
 
 def _is_ours(pid: int, proc: Path, root: Path) -> bool:
-    """Return whether it is this process or a child of it, which asks NVML."""
+    """Return whether a process is this one or a child of it, which asks NVML."""
     if root != Path("/"):
         return False
     stat = read_stat(proc / str(pid))

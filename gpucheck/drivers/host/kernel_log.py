@@ -111,7 +111,7 @@ class NewMessages:
             os.lseek(self._descriptor, 0, os.SEEK_END)
 
     def read(self) -> bytes | None:
-        """Return them, a line each, and end; None if they may not be read."""
+        """Return the kernel's messages, a line each; None if they may not be read."""
         if self._descriptor is None:
             return None
         descriptor, self._descriptor = self._descriptor, None

@@ -200,7 +200,7 @@ def _with_files(reading: ProcessFilesReading, place: Path, root: Path) -> Proces
 
 
 def _note(gaps: dict[str, str], name: str, read: Callable[[], Value]) -> Value | None:
-    """Return what `read` gives, or None after noting why there is nothing."""
+    """Return the value that `read` gives, or None with the reason noted."""
     try:
         return read()
     except PermissionError:

@@ -102,7 +102,7 @@ class ProcessTree:
             os.close(descriptor)
 
     def _has_mark(self, pid: int) -> bool:
-        """Return whether it inherited our mark; False if its environment cannot be read."""
+        """Return whether a process inherited our mark; False if its environment cannot be read."""
         if self._mark is None or pid in self._known:
             return False
         try:

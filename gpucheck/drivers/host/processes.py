@@ -193,7 +193,7 @@ def device_of(gpu: GpuReading, process: ProcessReading) -> str | None:
 
 
 def program_of(command: str | None) -> str:
-    """Return what a command line runs: "/usr/bin/python3 -u train.py --lr 1" -> "train.py"."""
+    """Return a command line's program: "/usr/bin/python3 -u train.py --lr 1" -> "train.py"."""
     import shlex
 
     try:

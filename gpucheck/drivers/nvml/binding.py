@@ -95,7 +95,7 @@ class NvmlError(DriverError):
         return self.code in ASK_OLDER_FORM or self.slug == "binding-too-old"
 
     def about(self, kind: str) -> NvmlError:
-        """Return the same error for one kind of processes."""
+        """Return the error with the kind of processes that it is about."""
         text = self.text if kind == "compute" else f"the {kind} processes: {self.text}"
         return NvmlError(self.function, self.code, self.slug, text)
 

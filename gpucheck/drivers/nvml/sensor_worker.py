@@ -146,7 +146,7 @@ class Sensors:
         return counters
 
     def facts(self) -> dict[str, Any]:
-        """Return what does not change during a run."""
+        """Return the card's facts that do not change during a run."""
         return {
             **self.read(FACTS),
             "temperature_slowdown_c": self._slowdown_c(),

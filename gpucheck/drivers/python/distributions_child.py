@@ -189,7 +189,7 @@ def note_rival_requirements(build: dict[str, Any], parts: list[str], cuda: str) 
 
 
 def find_installers() -> list[str]:
-    """Return what installs packages in this environment: conda or pixi, then pip or uv."""
+    """Return this environment's installers of packages: conda or pixi, then pip or uv."""
     installers = []
     if os.path.isdir(os.path.join(sys.prefix, "conda-meta")):  # noqa: PTH112, PTH118
         installers.append("pixi" if ".pixi" in sys.prefix.split("/") else "conda")

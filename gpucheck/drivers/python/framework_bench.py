@@ -85,7 +85,7 @@ class SharedBytes:
         np.copyto(self.array(str(array.dtype), array.shape), array)
 
     def array(self, storage: str, shape: tuple[int, ...]) -> HostArray:
-        """Return it as an array of this NumPy type and shape."""
+        """Return the memory as an array of this NumPy type and shape."""
         import numpy as np
 
         return np.frombuffer(self._memory, dtype=storage).reshape(shape)
@@ -291,7 +291,7 @@ class FrameworkProcess:
 
 
 def _steps_after_signal(how: str) -> tuple[str, ...]:
-    """Return what to do about a process that ended so, nothing if that is not known."""
+    """Return the steps for a process that ended so, none if they are not known."""
     return tuple(remedy for name, remedy in _SIGNALS.items() if name in how)
 
 

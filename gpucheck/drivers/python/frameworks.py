@@ -101,7 +101,7 @@ def read_builds(
 
 
 def software_of(reading: BuildsReading) -> Software:
-    """Return what a recording knows of the frameworks; where it has none, any may be meant."""
+    """Return a recording's Python and frameworks; where it has none, any may be meant."""
     from gpucheck.drivers.python.frameworks_child import FRAMEWORKS
 
     builds = {

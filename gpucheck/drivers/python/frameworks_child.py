@@ -217,7 +217,7 @@ def note_toolkits(build: dict[str, Any]) -> None:
 
 
 def ask_pathfinder(build: dict[str, Any], *names: str) -> dict[str, Any]:
-    """Return what this Python's cuda-pathfinder finds; note if it is absent or does not answer."""
+    """Return the paths from this Python's cuda-pathfinder; note if it is absent or silent."""
     import subprocess
 
     start = os.path.join(OWN_FOLDER, os.pardir, "start_child.py")  # noqa: PTH118

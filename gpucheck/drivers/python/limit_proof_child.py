@@ -51,7 +51,7 @@ class Backend:
         return None
 
     def counted_bytes(self) -> int | None:
-        """Return what the allocator counts against its limit, None if it does not report it."""
+        """Return the bytes that count against the allocator's limit, None if it does not tell."""
         return None
 
     def is_refusal(self, error: BaseException) -> bool:
@@ -91,7 +91,7 @@ class Cupy(Backend):
             return int(self._pool.total_bytes())
 
     def is_refusal(self, error: BaseException) -> bool:
-        """Return whether it is CuPy's own error, which names the limit."""
+        """Return whether an error is CuPy's own, which names the limit."""
         return isinstance(error, self.library.cuda.memory.OutOfMemoryError)
 
 
@@ -116,11 +116,11 @@ class Torch(Backend):
         return int(self.library.cuda.mem_get_info(self.ordinal)[0])
 
     def counted_bytes(self) -> int | None:
-        """Return what the allocator has reserved."""
+        """Return the bytes that the allocator has reserved."""
         return int(self.library.cuda.memory_reserved(self.ordinal))
 
     def is_refusal(self, error: BaseException) -> bool:
-        """Return whether it is PyTorch's own error."""
+        """Return whether an error is PyTorch's own."""
         return isinstance(error, self.library.cuda.OutOfMemoryError)
 
 
@@ -147,7 +147,7 @@ class Jax(Backend):
         return None if size is None else int(size)
 
     def is_refusal(self, error: BaseException) -> bool:
-        """Return whether it says RESOURCE_EXHAUSTED."""
+        """Return whether an error says RESOURCE_EXHAUSTED."""
         return "RESOURCE_EXHAUSTED" in str(error) or "out of memory" in str(error).lower()
 
 
@@ -163,12 +163,12 @@ class Tensorflow(Backend):
             return self.library.zeros([size], dtype=self.library.uint8)
 
     def counted_bytes(self) -> int | None:
-        """Return what is in use on the GPU."""
+        """Return the bytes in use on the GPU."""
         name = f"GPU:{self.ordinal}"
         return int(self.library.config.experimental.get_memory_info(name)["current"])
 
     def is_refusal(self, error: BaseException) -> bool:
-        """Return whether it is TensorFlow's own error."""
+        """Return whether an error is TensorFlow's own."""
         return isinstance(error, self.library.errors.ResourceExhaustedError)
 
 

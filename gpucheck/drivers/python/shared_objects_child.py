@@ -87,7 +87,7 @@ class Loader:
     def look(
         self, objects: Sequence[str], opened: Sequence[str] = (), folders: Sequence[str] = ()
     ) -> Loading:
-        """Return what these files would load, with the libraries that they open by name.
+        """Return the libraries that these files would load, those that they open by name too.
 
         A name counts as found if one of the objects finds it; without objects, if the interpreter
         itself does. `folders` are searched as well.

@@ -191,14 +191,14 @@ def _charts(report: Report, view: View) -> Iterator[str]:
 
 
 def _blocks_after_headline(blocks: Sequence[Block]) -> list[Block]:
-    """Return what stands directly below the verdict: what to do, and where it was seen."""
+    """Return the blocks directly below the verdict: the steps, and the evidence."""
     places = [place for place, block in enumerate(blocks) if isinstance(block, Headline)]
     below = blocks[places[-1] + 1 :] if places else []
     return list(takewhile(lambda block: not isinstance(block, Gap), below))
 
 
 def _steps(report: Report, blocks: Sequence[Block]) -> Iterator[str]:
-    """Yield what to do, if the report says it with its verdict."""
+    """Yield the steps, if the report has them beside its verdict."""
     steps = _blocks_after_headline(blocks)
     if report.result is None and report.error is not None:
         steps = list(remedies(report.error.remedy, indent=0))

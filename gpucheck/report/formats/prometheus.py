@@ -86,7 +86,7 @@ def render(report: Report, view: View) -> str:
 
 
 def _run_metrics(report: Report) -> Iterator[Metric]:
-    """Yield what monitors of the monitor need: did it run, when, and how did it end?"""
+    """Yield the metrics of the run itself: when it was, and how it ended."""
     command = {"command": report.command}
     yield gauge(
         "gpucheck_run_info",
