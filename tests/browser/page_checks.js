@@ -73,6 +73,13 @@
     summary.click();
     summary.blur();
   }
+  for (const box of document.querySelectorAll(".rows")) {
+    const cut = box.scrollWidth - box.clientWidth;
+    if (cut > 1 && window.innerWidth >= 1024) wrong.push(`a table is cut by ${cut} px`);
+    box.focus();
+    if (document.activeElement !== box) wrong.push("the keyboard does not reach a table");
+    box.blur();
+  }
   if (!document.documentElement.lang) wrong.push("it has no language");
   if (document.querySelectorAll("h1").length !== 1) wrong.push("it has not one first heading");
   for (const svg of document.querySelectorAll("svg:not([aria-hidden])")) {

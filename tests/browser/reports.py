@@ -1,9 +1,9 @@
 """Pages in a real browser: `python -m tests.browser.reports [--keep FOLDER] [--only NAME]`.
 
-Each page of `tests/browser/samples.py` is opened as people see it: on a desk in light and dark, on
-a phone of 360 pixels, and on paper. Chromium's own log, its network and computed styles say whether
-anything ran, left the file, overflowed or cannot be read. With --keep the pictures stay, to be
-looked at.
+Each page of `tests/browser/samples.py` is opened as people see it: on a desk in light and dark, in
+a narrow window, on a phone of 360 pixels, and on paper. Chromium's own log, its network and computed
+styles say whether anything ran, left the file, overflowed or cannot be read. With --keep the pictures
+stay, to be looked at.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ class Sight(NamedTuple):
 SIGHTS = (
     Sight("light", 1200, 900),
     Sight("dark", 1200, 900, dark=True),
+    Sight("narrow", 1024, 768),
     Sight("phone", 360, 740, phone=True),
     Sight("phone-dark", 360, 740, dark=True, phone=True),
     Sight("print", 794, 1123, media="print"),
