@@ -1,9 +1,9 @@
 """Pages in a real browser: `python -m tests.browser.reports [--keep FOLDER] [--only NAME]`.
 
 Each page of `tests/browser/samples.py` is opened as people see it: on a desk in light and dark, in
-a narrow window, on a phone of 360 pixels, and on paper. Chromium's own log, its network and computed
-styles say whether anything ran, left the file, overflowed or cannot be read. With --keep the pictures
-stay, to be looked at.
+a narrow window, on a phone of 360 pixels, and on paper. Chromium's own log, its network and
+computed styles say whether anything ran, left the file, overflowed or cannot be read. With --keep
+the pictures stay, to be looked at.
 """
 
 from __future__ import annotations
