@@ -418,14 +418,22 @@ class Bench:
         return {name: how for name, how in said.items() if how is not None}
 
     def _conclusions(self, rows: Sequence[Measurement]) -> tuple[Conclusion, ...]:
-        """Return the conclusions from rows that are known well enough, and from accuracies."""
+        """Return the conclusions from rows that are known well enough, and from accuracies.
+
+        The host's other work hardly touches the figures of a GPU.
+        """
         conclusions: list[Conclusion] = []
         for name in dict.fromkeys(row.kernel for row in rows):
             good = [
                 row
                 for row in rows
                 if row.kernel == name
-                and (is_known(row) or (row.error is None and "accuracy" in row.facts))
+                and row.error is None
+                and (
+                    is_known(row)
+                    or "accuracy" in row.facts
+                    or (row.device != "cpu" and row.ci95_s is not None)
+                )
             ]
             if name in self.kernels:
                 conclusions.extend(self.kernels[name].conclude(good))
