@@ -41,6 +41,8 @@ MOST_NAMED = 3
 CAUSES = "framework"
 #: What must be done before anything else helps.
 FIX_THE_DRIVER = "Fix the driver first: gpucheck detect"
+#: The check that says what to do about a machine without any GPU.
+NO_GPU = "See pci-device."
 #: What repairs a build, and is in vain where another build takes its place.
 REPAIRED = ("installation-broken", "libraries-missing")
 #: The package that tutorials still name, and that had a GPU build of its own before 2.12.
@@ -293,11 +295,10 @@ def _failed_test(
         # Some frameworks call a missing driver an insufficient one.
         missing = driver.code == "library-not-found"
         reason = "there is no CUDA driver (libcuda.so.1)" if missing else driver.message
-        summary = f"CUDA does not start: {reason}"
-        problems = [
-            *problems,
-            Trouble(CheckStatus.WARN, summary, (), (FIX_THE_DRIVER,), driver.code),
-        ]
+        summary, repair = f"CUDA does not start: {reason}", [FIX_THE_DRIVER]
+        if machine.absence is not None:  # a driver would not help
+            summary, repair = machine.absence, [] if problems else [NO_GPU]
+        problems = [*problems, Trouble(CheckStatus.WARN, summary, (), tuple(repair), driver.code)]
     if not problems:
         cause = "fails-on-the-gpu" if test.sees_gpu else "lists-no-gpu"
         summary = "it sees the GPU, but fails on it" if test.sees_gpu else "it lists no GPU"

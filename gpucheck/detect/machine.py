@@ -151,6 +151,15 @@ class Machine:
         return self._probes.nvml(NvmlRequest())
 
     @ReadOnce
+    def absence(self) -> str | None:
+        """The clause that there is no NVIDIA GPU; None where one may be here."""
+        from gpucheck.inventory.without_nvml import explain_absence  # only where something is wrong
+
+        failure = self.nvml.failure
+        explained = explain_absence(failure, self._probes) if failure is not None else None
+        return explained[0] if explained else None
+
+    @ReadOnce
     def health(self) -> HealthReading:
         """The health of each GPU, as NVML reports it."""
         self.report_progress("reading each GPU's health")

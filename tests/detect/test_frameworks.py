@@ -66,6 +66,8 @@ def finding_of(written: dict[str, Any]) -> Finding:
         where.cuda = CudaReading(device_count=row.pop("cuda_devices"))
     if "cuda_fails" in row:
         where.cuda = CudaReading(failure=ProbeFailure(row.pop("cuda_fails"), "none"))
+    if "no_gpu" in row:
+        where.absence = row.pop("no_gpu")
     if "trial" in row:
         where.smoke_tests = {name: from_plain(TrialReading, {"name": name} | row.pop("trial"))}
     where.builds = BuildsReading(
