@@ -20,7 +20,14 @@ from gpucheck.bench.model import (
     Measurement,
     Scope,
 )
-from gpucheck.report.text import count_of, duration, framework_title, percent_text, two_digits
+from gpucheck.report.text import (
+    count_of,
+    duration,
+    framework_title,
+    group_by,
+    percent_text,
+    two_digits,
+)
 
 #: Points of accuracy within which the same training should end, in whatever framework.
 ACCURACY_POINTS = 0.3
@@ -152,10 +159,7 @@ def framework_conclusions(
     conclusions = list(_break_even_sizes(comparisons))
     for kernel in dict.fromkeys(row.kernel for row in good if row.kernel not in _SWEEPS):
         mine = [row for row in good if row.kernel == kernel and row.scope is Scope.RESIDENT]
-        problems: dict[_Key, list[Measurement]] = {}
-        for row in mine:
-            problems.setdefault((row.device, *_problem(row)), []).append(row)
-        for problem in problems.values():
+        for problem in group_by(mine, lambda row: (row.device, *_problem(row))).values():
             first = problem[0]
             formats = {row.dtype.format for row in mine if row.device == first.device}
             start = f"{first.dtype.format}: " if len(formats) > 1 else ""

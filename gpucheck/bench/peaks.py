@@ -26,7 +26,7 @@ from gpucheck.inventory.inventory import complete_host, complete_reading, error_
 from gpucheck.inventory.without_nvml import explain_failure
 from gpucheck.report.envelope import Answer, Failure, Notice
 from gpucheck.report.errors import BadAnswerError, ExitCode, WrongUseError
-from gpucheck.report.text import count_of, did_you_mean, ranges
+from gpucheck.report.text import count_of, did_you_mean, group_by, ranges
 
 #: The name that stands for every board of the table.
 EVERY = "all"
@@ -191,11 +191,9 @@ def _not_in_table(unknown: Sequence[UnknownBoard]) -> Failure:
 def _power_notices(boards: Iterable[BoardPeaks]) -> Iterable[Notice]:
     """Yield a warning for the GPUs of a board whose power limit is below the board's."""
     for board in boards:
-        held: dict[float, list[int]] = {}
-        for gpu in board.gpus:
-            if is_held(gpu):
-                held.setdefault(gpu.power_limit_w or 0.0, []).append(gpu.index)
-        for limit_w, indices in held.items():
+        held = group_by(filter(is_held, board.gpus), lambda gpu: gpu.power_limit_w or 0.0)
+        for limit_w, gpus in held.items():
+            indices = [gpu.index for gpu in gpus]
             which = f"GPU{'s' if len(indices) > 1 else ''} {ranges(indices)}"
             message = (
                 f"{which}: limited to {limit_w:g} W, while {board.name} is built for "

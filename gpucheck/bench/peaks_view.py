@@ -27,7 +27,7 @@ from gpucheck.report.blocks import (
     remedies,
 )
 from gpucheck.report.envelope import CheckStatus, Report
-from gpucheck.report.text import View, ranges, rate
+from gpucheck.report.text import View, group_by, ranges, rate
 
 #: What every figure means, and how it differs from what most sheets print first.
 _DENSE = (
@@ -92,9 +92,7 @@ def _which(gpus: Iterable[PeakGpu]) -> str:
 
 def _power(board: BoardPeaks) -> Iterator[Line]:
     """Yield the power limit of the board's GPUs beside the board's own, a line for each limit."""
-    limits: dict[float | None, list[PeakGpu]] = {}
-    for gpu in board.gpus:
-        limits.setdefault(gpu.power_limit_w, []).append(gpu)
+    limits = group_by(board.gpus, lambda gpu: gpu.power_limit_w)
     for limit_w, gpus in limits.items():
         if limit_w is None:
             text, mark = "power limit not read", CheckStatus.UNKNOWN

@@ -17,7 +17,7 @@ from gpucheck.drivers.gpu import BenchGpu, OpenedGpus
 from gpucheck.inventory.condition import RESERVED_BYTES, spare_bytes
 from gpucheck.report.envelope import Failure
 from gpucheck.report.errors import InconclusiveError, MissingError, WrongUseError, check_seconds
-from gpucheck.report.text import did_you_mean
+from gpucheck.report.text import did_you_mean, group_by
 
 #: Variable that makes NVIDIA's libraries silently compute tf32 in float32.
 TF32_OVERRIDE = "NVIDIA_TF32_OVERRIDE"
@@ -367,9 +367,7 @@ def _requested_kernels(
 
 def _needed_gpus(too_few_gpus: Sequence[str], kernels: Mapping[str, Kernel]) -> str:
     """Return the needs of the kernels that need more GPUs than there are."""
-    by_need: dict[int, list[str]] = {}
-    for name in too_few_gpus:
-        by_need.setdefault(kernels[name].gpus_needed, []).append(name)
+    by_need = group_by(too_few_gpus, lambda name: kernels[name].gpus_needed)
     said = [
         f"{' and '.join(names)} {'needs' if len(names) == 1 else 'need'} "
         f"{'a GPU' if count == 1 else f'{count} GPUs'}"

@@ -17,6 +17,7 @@ from gpucheck.report.text import (
     binary_bytes,
     count_of,
     duration,
+    group_by,
     percent_text,
     ranges,
     rate,
@@ -96,11 +97,8 @@ def group_by_format(rows: Iterable[Measurement]) -> list[list[Measurement]]:
 
     Frameworks whose float32 is TF32 stand among those of which TF32 was requested.
     """
-    groups: dict[tuple[str, str, str], list[Measurement]] = {}
-    for row in rows:
-        key = (row.kernel, row.dtype.input, row.dtype.math_mode)
-        groups.setdefault(key, []).append(row)
-    return list(groups.values())
+    by_format = group_by(rows, lambda row: (row.kernel, row.dtype.input, row.dtype.math_mode))
+    return list(by_format.values())
 
 
 def is_right(row: Measurement) -> bool:

@@ -69,6 +69,7 @@ from gpucheck.drivers.gpu import BenchGpu, OpenedGpus
 from gpucheck.drivers.host.blas import Blas
 from gpucheck.drivers.host.clock import Clock
 from gpucheck.drivers.host.cpu import CpuLoad, LinuxCpu
+from gpucheck.report.text import group_by
 
 #: Share of the free memory that inputs may occupy between rounds.
 _KEPT_SHARE = 0.25
@@ -491,10 +492,7 @@ def _maker(case: Case) -> str | None:
 
 def alternating(states: Sequence[CaseState]) -> list[CaseState]:
     """Return states alternating between devices, so that each soon gets its first row."""
-    by_device: dict[str, list[CaseState]] = {}
-    for state in states:
-        by_device.setdefault(state.case.label.device, []).append(state)
-    in_step = zip_longest(*by_device.values())
+    in_step = zip_longest(*group_by(states, lambda state: state.case.label.device).values())
     return [state for states in in_step for state in states if state is not None]
 
 

@@ -42,6 +42,7 @@ from gpucheck.drivers.host.clock import Clock
 from gpucheck.drivers.host.cpu import CpuFacts
 from gpucheck.report.envelope import Failure
 from gpucheck.report.errors import GpucheckError
+from gpucheck.report.text import group_by
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -209,13 +210,10 @@ def deviating_digests(checks: Sequence[Corruption], model_of: Mapping[str, str])
     them is wrong. With three or more, the majority is taken to be right. A device may have several
     checks, from separate processes.
     """
-    groups: dict[tuple[object, ...], list[Corruption]] = {}
-    for check in checks:
-        if check.digest is not None and check.device in model_of:
-            key = (model_of[check.device], check.dtype, check.shape)
-            groups.setdefault(key, []).append(check)
+    known = [check for check in checks if check.digest is not None and check.device in model_of]
+    alike = group_by(known, lambda check: (model_of[check.device], check.dtype, check.shape))
     deviating: dict[str, str] = {}
-    for group in groups.values():
+    for group in alike.values():
         counts = Counter(check.digest for check in group)
         if len(counts) < 2:
             continue

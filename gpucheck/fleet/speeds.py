@@ -25,7 +25,7 @@ from gpucheck.fleet.model import (
 from gpucheck.fleet.node_facts import Config, Test
 from gpucheck.report.codec import DecodeError, from_plain
 from gpucheck.report.errors import WrongUseError
-from gpucheck.report.text import count_of, printable
+from gpucheck.report.text import count_of, group_by, printable
 
 #: So many slow GPUs are named in the reasons of a node.
 MOST_NAMED = 4
@@ -144,10 +144,8 @@ def _named(verdict: GpuVerdict, group: Group, gpu: Gpu, racks: Mapping[str, str 
 
 def describe_slow_nodes(slow: Sequence[SlowGpu]) -> dict[str, tuple[str, ...]]:
     """Return the nodes with slow GPUs, and of each which they are."""
-    by_host: dict[str, list[SlowGpu]] = {}
-    for gpu in slow:
-        if gpu.speed is GpuSpeed.SLOW:
-            by_host.setdefault(gpu.host, []).append(gpu)
+    sure = (gpu for gpu in slow if gpu.speed is GpuSpeed.SLOW)
+    by_host = group_by(sure, lambda gpu: gpu.host)
     return {host: tuple(_sentences(gpus)) for host, gpus in by_host.items()}
 
 

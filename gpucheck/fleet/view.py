@@ -40,7 +40,7 @@ from gpucheck.report.blocks import (
 from gpucheck.report.envelope import CheckStatus, Report
 from gpucheck.report.errors import ExitCode
 from gpucheck.report.formats.prometheus import Metric, gauge, gpu_labels, ratio
-from gpucheck.report.text import View, count_of, printable
+from gpucheck.report.text import View, count_of, group_by, printable
 from gpucheck.report.verdicts import Kind, Verdict
 
 #: So many nodes of one kind stand in a report; `-v` shows the others.
@@ -107,11 +107,12 @@ def _nodes(result: FleetReport, view: View) -> Iterator[Block]:
 
 def _alike(nodes: Sequence[FleetNode], view: View) -> list[list[FleetNode]]:
     """Return the nodes of which the report says the same, together."""
-    groups: dict[object, list[FleetNode]] = {}
-    for node in nodes:
-        said = (_word(node), node.rack, node.conclusion, node.reasons if view.verbosity > 0 else ())
-        groups.setdefault(said, []).append(node)
-    return list(groups.values())
+
+    def said(node: FleetNode) -> tuple[object, ...]:
+        reasons = node.reasons if view.verbosity > 0 else ()
+        return (_word(node), node.rack, node.conclusion, reasons)
+
+    return list(group_by(nodes, said).values())
 
 
 def _below(node: FleetNode, view: View) -> Iterator[Line]:

@@ -31,7 +31,7 @@ from gpucheck.place.lease import suitable_gpus
 from gpucheck.place.model import Candidate, name_together
 from gpucheck.place.selection import SelectionRequest
 from gpucheck.report.errors import GpucheckError
-from gpucheck.report.text import count_of
+from gpucheck.report.text import count_of, group_by
 
 if TYPE_CHECKING:
     from xdist.workermanage import WorkerController
@@ -136,10 +136,7 @@ class Controller:
         now = count_free(self._request, gpus)
         if now >= starting:
             return None
-        reasons: dict[str, list[Candidate]] = {}
-        for gpu in gpus:
-            if not gpu.eligible:
-                reasons.setdefault(gpu.reason, []).append(gpu)
+        reasons = group_by((gpu for gpu in gpus if not gpu.eligible), lambda gpu: gpu.reason)
         why = "; ".join(f"{name_together(same)}: {reason}" for reason, same in reasons.items())
         number = f"{now or 'none'} of {count_of(starting, 'worker')}"
         if now and wanted is None:

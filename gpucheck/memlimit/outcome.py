@@ -16,7 +16,7 @@ from gpucheck.memlimit.model import (
     Strength,
     Way,
 )
-from gpucheck.report.text import binary_bytes, framework_module, ranges
+from gpucheck.report.text import binary_bytes, framework_module, group_by, ranges
 
 HOOK = "the import hook"
 _CONTEXTS = (
@@ -48,10 +48,12 @@ class FrameworkOutcome(NamedTuple):
 
 def framework_outcomes(limit: MemoryLimit) -> tuple[FrameworkOutcome, ...]:
     """Return the outcome for each framework; missing ones only if none is installed."""
-    groups: dict[str, list[Mechanism]] = {}
-    for item in limit.mechanisms:
-        if item.by not in (Way.DRIVER, Way.HARDWARE) or item.applies or is_set(item, limit):
-            groups.setdefault(item.framework, []).append(item)
+    told = (
+        item
+        for item in limit.mechanisms
+        if item.by not in (Way.DRIVER, Way.HARDWARE) or item.applies or is_set(item, limit)
+    )
+    groups = group_by(told, lambda item: item.framework)
     by_driver = [item for item in limit.mechanisms if item.by is Way.DRIVER and item.applies]
     outcomes = [
         _outcome(group, limit)

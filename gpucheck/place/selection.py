@@ -27,7 +27,7 @@ from gpucheck.place.placement import CudaDevice, programs
 from gpucheck.report.envelope import Notice
 from gpucheck.report.errors import BadAnswerError, WrongUseError
 from gpucheck.report.options import command_words, made_of_options, option, words
-from gpucheck.report.text import format_gib
+from gpucheck.report.text import format_gib, group_by
 from gpucheck.report.units import Amount
 
 #: What to do about GPUs that processes use without a claim.
@@ -327,10 +327,8 @@ class GpuSelector:
             advice = ", or ".join(ways) if ways else "no GPU here can ever fit"
             busy = []
             later = f"Waiting would not help: {advice}."
-        by_reason: dict[str, list[Candidate]] = {}
-        for item in self.candidates:
-            if not item.eligible:
-                by_reason.setdefault(item.reason, []).append(item)
+        refused = (item for item in self.candidates if not item.eligible)
+        by_reason = group_by(refused, lambda item: item.reason)
         reasons = [f"{name_together(items)}: {reason}" for reason, items in by_reason.items()]
         return BadAnswerError(
             code="nothing-fits",

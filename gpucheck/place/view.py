@@ -306,11 +306,9 @@ def _operations(placement: Placement, view: View) -> Iterator[Block]:
         for op in placement.ops:
             yield Command(f"{op.name}: ({op.op}): {op.device}", INDENT)
     else:
-        names: dict[str, list[str]] = {}
-        for op in placement.ops:
-            names.setdefault(op.device, []).append(op.name)
-        for resolved, ops in names.items():
-            yield Line(", ".join(ops), lead=short_name(resolved), indent=INDENT)
+        for resolved, ops in group_by(placement.ops, lambda op: op.device).items():
+            names = ", ".join(op.name for op in ops)
+            yield Line(names, lead=short_name(resolved), indent=INDENT)
     yield from _copies(placement.transfers)
 
 

@@ -28,6 +28,7 @@ from gpucheck.bench.workers import (
 from gpucheck.report.codec import DecodeError, from_plain
 from gpucheck.report.envelope import Failure, Host
 from gpucheck.report.options import command_words
+from gpucheck.report.text import group_by
 
 #: A benchmark may take this much longer than its budget, which excludes preparing and checking.
 _DEADLINE_FACTOR, _DEADLINE_S = 4.0, 60.0
@@ -204,10 +205,7 @@ def _process_times(runs: Sequence[ProcessRun]) -> dict[tuple[str, str], tuple[fl
 def _merged_telemetry(results: Sequence[BenchResult]) -> Telemetry | None:
     """Return each GPU's sensors over all processes, None if no GPU took part."""
     parts = [item.telemetry for item in results if item.telemetry is not None]
-    by_gpu: dict[str, list[GpuTelemetry]] = {}
-    for part in parts:
-        for gpu in part.gpus:
-            by_gpu.setdefault(gpu.uuid, []).append(gpu)
+    by_gpu = group_by((gpu for part in parts for gpu in part.gpus), lambda gpu: gpu.uuid)
     # Only processes that read a GPU count; if none did, the reason is kept.
     read = {uuid: [item for item in of if item.reading_count] or of for uuid, of in by_gpu.items()}
     if not parts:

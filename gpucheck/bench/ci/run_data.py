@@ -11,10 +11,11 @@ from gpucheck.bench.ci.limits import scale_of
 from gpucheck.bench.ci.model import Baseline, CarriedDoubt, ProcessRun
 from gpucheck.bench.ci.profile_model import Check, Metric, Phase, Profile, Statistic, Target
 from gpucheck.bench.kernels import needs_host
-from gpucheck.bench.model import Corruption, Doubt, Gate, GpuTelemetry, Measurement, Scope
+from gpucheck.bench.model import Corruption, Gate, GpuTelemetry, Measurement, Scope
 from gpucheck.drivers.gpu import BenchGpu
 from gpucheck.inventory.model import Gpu
 from gpucheck.report.envelope import Failure
+from gpucheck.report.text import group_by
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,12 +168,14 @@ def metric_values(check: Check, device: str, runs: Sequence[ProcessRun]) -> Metr
 
 def doubts_of(rows: Sequence[Measurement]) -> tuple[CarriedDoubt, ...]:
     """Return the doubts of one figure's rows and how many carry each, those of most rows first."""
-    by_code: dict[str, list[Doubt]] = {}
-    for row in rows:
-        for doubt in row.doubts:
-            if needs_host(row, row.facts) or doubt.code != "host-busy":
-                by_code.setdefault(doubt.code, []).append(doubt)
-    carried = [CarriedDoubt(doubt=of[0], processes=len(of)) for of in by_code.values()]
+    doubts = [
+        doubt
+        for row in rows
+        for doubt in row.doubts
+        if needs_host(row, row.facts) or doubt.code != "host-busy"
+    ]
+    same = group_by(doubts, lambda doubt: doubt.code).values()
+    carried = [CarriedDoubt(doubt=of[0], processes=len(of)) for of in same]
     return tuple(sorted(carried, key=lambda item: -item.processes))
 
 

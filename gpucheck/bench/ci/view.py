@@ -48,7 +48,7 @@ from gpucheck.report.blocks import (
 from gpucheck.report.envelope import CheckStatus, Report
 from gpucheck.report.errors import ExitCode
 from gpucheck.report.formats.table import MARKS
-from gpucheck.report.text import View, count_of, duration, rate
+from gpucheck.report.text import View, count_of, duration, group_by, rate
 
 #: Mark of each verdict, and the style of its row.
 STATUSES = {
@@ -349,10 +349,7 @@ def gate_blocks(gates: Sequence[Gate], view: View, *, notes: bool = True) -> Ite
 
 def _alike(gates: Sequence[Gate], key: Callable[[Gate], object]) -> list[list[Gate]]:
     """Return gates together that have the same key, in their order."""
-    groups: dict[object, list[Gate]] = {}
-    for gate in gates:
-        groups.setdefault(key(gate), []).append(gate)
-    return list(groups.values())
+    return list(group_by(gates, key).values())
 
 
 def _reason(gate: Gate) -> str:
