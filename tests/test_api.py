@@ -22,7 +22,6 @@ import gpucheck
 from gpucheck.bench.model import BenchResult
 from gpucheck.bench.sampler import Sampler
 from gpucheck.cli.app import key_of
-from gpucheck.cli.commands import COMMANDS
 from gpucheck.cli.options import own_options
 from gpucheck.drivers.readings import NvmlReading, ProbeFailure
 from gpucheck.inventory.inventory import list_gpus
@@ -220,7 +219,7 @@ def benched(*kernels: str, environment: dict[str, str], **options: Any) -> Any:
 
 
 def test_bench_takes_what_the_command_takes() -> None:
-    options = own_options(import_module(COMMANDS["bench"].module).command)
+    options = own_options(import_module("gpucheck.cli.bench").command)
     keys = {key_of(name, item) for name, item in options.items()}
     ours = inspect.signature(gpucheck.bench).parameters
 

@@ -89,7 +89,7 @@ def _command(own: list[str], name: str | None, context: Context) -> Callable[[],
     from gpucheck.cli.app import run
 
     if name is not None:
-        import_module(COMMANDS[name].module)
+        import_module(f"gpucheck.cli.{name}")
     return lambda: run(own, name, context)
 
 

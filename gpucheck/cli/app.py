@@ -102,7 +102,7 @@ def build_app(wanted: str | None = None) -> typer.Typer:
         if name == wanted and command.actions:
             actions = _group(name, help=command.summary)
             for action, function in functions_of(name).items():
-                _add(actions, action, command.actions[action].summary, function)
+                _add(actions, action, summary_of(function), function)
             app.add_typer(actions, name=name)
         elif name == wanted:
             _add(app, name, command.summary, functions_of(name)[name])
@@ -131,14 +131,18 @@ def _add(app: typer.Typer, name: str, summary: str, function: Callable[..., int]
 # --------------------------------------------------------------------- functions of the commands
 
 
+def summary_of(function: Callable[..., int]) -> str:
+    """Return what a command's function says of itself."""
+    return (function.__doc__ or "").partition("\n")[0]
+
+
 def functions_of(name: str) -> dict[str, Callable[..., int]]:
     """Return a command's own function under its name, or that of each of its actions."""
-    command = COMMANDS[name]
-    actions = {action: (one.module, f"{action}_") for action, one in command.actions.items()}
-    places = actions or {name: (command.module, "command")}
+    command, module = COMMANDS[name], import_module(f"gpucheck.cli.{name}")
+    functions = {action: f"{action}_" for action in command.actions} or {name: "command"}
     return {
-        key: with_shared_options(getattr(import_module(module), function), name, command.formats)
-        for key, (module, function) in places.items()
+        key: with_shared_options(getattr(module, function), name, command.formats)
+        for key, function in functions.items()
     }
 
 

@@ -15,7 +15,7 @@ from importlib import import_module
 from types import MappingProxyType
 from typing import Any
 
-from gpucheck.cli.app import PARSER, SHELLS, build_app, functions_of, options_of_command
+from gpucheck.cli.app import PARSER, SHELLS, build_app, functions_of, options_of_command, summary_of
 from gpucheck.cli.commands import COMMANDS
 from gpucheck.cli.terminal import write_stdout
 from gpucheck.report.errors import ExitCode
@@ -238,7 +238,9 @@ def _offers(words: list[str], incomplete: str) -> Iterator[Offer]:
     items = _completed(name, words, incomplete)
     if not items and not incomplete and name is not None and not _wants_value(name, words):
         items = _completed(name, words, "-")
-    actions = COMMANDS[name].actions if name is not None else COMMANDS
+    purposes = {command: COMMANDS[command].summary for command in COMMANDS}
+    if name is not None:
+        purposes = {key: summary_of(function) for key, function in functions_of(name).items()}
     # Shells match the whole word, of which the parser completes what follows the sign.
     option, sign, _ = incomplete.partition("=")
     begun = option + sign if sign and option.startswith("--") else ""
@@ -247,7 +249,7 @@ def _offers(words: list[str], incomplete: str) -> Iterator[Offer]:
             continue  # files: the shell completes these itself
         word = str(item.value)
         # The parser cuts the purpose of a command short.
-        purpose = actions[word].summary if word in actions else item.help or ""
+        purpose = purposes.get(word, item.help or "")
         yield begun + word, " ".join(purpose.split())
 
 

@@ -9,9 +9,10 @@ from typing import Any
 
 from typer.core import TyperCommand, TyperGroup
 
-from gpucheck.cli.commands import RUNS_A_COMMAND, find_command
+from gpucheck.cli.commands import COMMANDS, RUNS_A_COMMAND
 from gpucheck.cli.options import DEFAULTS, MACHINE, OUTPUT, SHARED
 from gpucheck.cli.terminal import write_stdout
+from gpucheck.data import read_table
 
 BOLD, PLAIN = "\x1b[1m", "\x1b[0m"
 OPTIONS = "Options"
@@ -69,12 +70,15 @@ class _Page:
         self._formatter.write_text(text)
         self._formatter.dedent()
 
-    def examples(self, examples: Iterable[tuple[str, str]]) -> None:
-        """Write commands as they are, to be copied, and below each its purpose."""
+    def examples(self, command: str) -> None:
+        """Write command lines as they are, to be copied, and below each its purpose."""
+        examples = read_table("command_examples").get(command, {})
+        if not examples:
+            return
         self.heading("Examples")
         indent = self._formatter.indentation
         with indent(), indent(), indent():
-            for line, purpose in examples:
+            for line, purpose in examples.items():
                 self._formatter.write(f"  {line}\n")
                 self._formatter.write_text(purpose)
 
@@ -90,10 +94,15 @@ _EVERY_OPTION = "--help-all"
 
 def _is_common(ctx: Any, item: Any) -> bool:
     """Return whether --help shows a parameter; the others are for --help-all."""
-    entry = find_command(_words(ctx))
-    if entry is None or not entry.common or not item.expose_value:
+    common = _common_groups(ctx)
+    if not common or not item.expose_value:
         return True
-    return item.rich_help_panel in entry.common or item.name in _COMMON_OUTPUT
+    return item.rich_help_panel in common or item.name in _COMMON_OUTPUT
+
+
+def _common_groups(ctx: Any) -> tuple[str, ...]:
+    name = (*_words(ctx), "")[0]
+    return COMMANDS[name].common if name in COMMANDS else ()
 
 
 def _show_help(ctx: Any, option: Any, wanted: bool) -> None:
@@ -161,14 +170,12 @@ class HelpfulCommand(TyperCommand):
         page, parameters = _Page(formatter), self.get_params(ctx)
         if not ctx.meta.get(_EVERY_OPTION):
             parameters = [item for item in parameters if _is_common(ctx, item)]
-        entry = find_command(_words(ctx))
-        first = () if entry is None else entry.common
         groups = {
             title: [
                 (word.strip("{}"), text)
                 for word, text in (item.get_help_record(ctx) for item in items)
             ]
-            for title, items in grouped(parameters, first).items()
+            for title, items in grouped(parameters, _common_groups(ctx)).items()
         }
         words = [word for rows in groups.values() for word, _ in rows]
         width = max((len(word) for word in words if len(word) <= _WIDEST), default=0)
@@ -177,9 +184,7 @@ class HelpfulCommand(TyperCommand):
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
         """Write the examples."""
-        entry = find_command(_words(ctx))
-        if entry is not None and entry.examples:
-            _Page(formatter).examples(entry.examples)
+        _Page(formatter).examples(" ".join(_words(ctx)))
 
 
 #: A longer option takes a line of its own, rather than push all explanations to the right.
@@ -217,20 +222,11 @@ class HelpfulGroup(TyperGroup):
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
         """Write the examples."""
-        entry = find_command(_words(ctx))
-        examples = START if entry is None else entry.examples
-        _Page(formatter).examples(examples)
+        _Page(formatter).examples(" ".join(_words(ctx)) or "overview")
 
 
 #: What `gpucheck` alone takes.
 ALONE = (
     "The short answer, with the options --json, --output, --from, --deadline, --strict, -v and -q,"
     " which mean the same as in gpucheck detect --help."
-)
-#: At the end of the overview.
-START = (
-    ("gpucheck", "the short answer: usable or not, the GPUs, and what to run next"),
-    ("gpucheck detect", "every check, and what to do"),
-    ("gpucheck help bench", "the options of a command, with examples"),
-    ("gpucheck list --from example:h100x8", "what it shows, without a GPU"),
 )

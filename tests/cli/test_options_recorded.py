@@ -16,7 +16,7 @@ import pytest
 
 from gpucheck.cli import completion, main
 from gpucheck.cli.app import functions_of, key_of, options_of_command
-from gpucheck.cli.commands import COMMANDS, find_command
+from gpucheck.cli.commands import COMMANDS
 from tests.architecture.commands import LEAVES, built_command
 
 RECORDED = Path(__file__).parent / "recorded"
@@ -71,8 +71,8 @@ def recorded(name: str, text: str) -> str:
 def help_pages(printed: Callable[[], str]) -> Iterator[str]:
     """Yield every help page below its command line."""
     for name in ["", *sorted({*LEAVES, *COMMANDS})]:
-        entry = find_command(name.split())
-        for word in ("--help", "--help-all") if entry is not None and entry.common else ("--help",):
+        common = name in COMMANDS and COMMANDS[name].common
+        for word in ("--help", "--help-all") if common else ("--help",):
             assert main([*name.split(), word]) == 0
             yield f"$ gpucheck {f'{name} ' if name else ''}{word}\n{printed()}\n"
 
