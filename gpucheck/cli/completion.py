@@ -15,7 +15,7 @@ from importlib import import_module
 from types import MappingProxyType
 from typing import Any
 
-from gpucheck.cli.app import PARSER, SHELLS, build_app, functions_of, options_of_command, summary_of
+from gpucheck.cli.app import PARSER, build_app, functions_of, options_of_command, summary_of
 from gpucheck.cli.commands import COMMANDS
 from gpucheck.cli.terminal import write_stdout
 from gpucheck.report.errors import ExitCode
@@ -23,18 +23,11 @@ from gpucheck.report.errors import ExitCode
 #: A shell waits for this: no driver is waited for longer.
 GPUS_WITHIN_S = 1.0
 
-#: A word to offer, and what it is.
-Offer = tuple[str, str]
+#: A word to offer, or with what it is.
+Offer = str | tuple[str, str]
 
 
 # --------------------------------------------------------------------------------- the values
-
-
-def _kernels(ctx: Any) -> Iterator[Offer]:
-    from gpucheck.bench.kernels import KERNELS
-
-    taken = ctx.params.get("kernels") or ()
-    return ((name, "") for name in KERNELS if name not in taken)
 
 
 def _dtypes(_: Any) -> Iterator[Offer]:
@@ -42,13 +35,13 @@ def _dtypes(_: Any) -> Iterator[Offer]:
     from gpucheck.bench.request_model import BenchMode
 
     of_all = (name for kernel in KERNELS.values() for name in kernel.dtypes[BenchMode.FULL])
-    return ((name, "") for name in dict.fromkeys(of_all))
+    yield from dict.fromkeys(of_all)
 
 
 def _boards(_: Any) -> Iterator[Offer]:
     from gpucheck.bench.boards import load_boards
 
-    return ((board.name, "") for board in load_boards())
+    return (board.name for board in load_boards())
 
 
 def _boards_or_every(ctx: Any) -> Iterator[Offer]:
@@ -62,21 +55,9 @@ def _checks(_: Any) -> Iterator[Offer]:
     from gpucheck.detect.checks import CHECKS
     from gpucheck.detect.model import Layer
 
-    yield from ((check.ID, "") for check in CHECKS)
-    ids = {check.ID for check in CHECKS}
+    ids = [check.ID for check in CHECKS]
+    yield from ids
     yield from ((str(layer), "a layer") for layer in Layer if str(layer) not in ids)
-
-
-def _frameworks(_: Any) -> Iterator[Offer]:
-    from gpucheck.detect.checks.frameworks import NAMES
-
-    return ((name, "") for name in NAMES)
-
-
-def _bench_frameworks(_: Any) -> Iterator[Offer]:
-    from gpucheck.bench.frameworks import FORMS
-
-    return ((name, "") for name in FORMS)
 
 
 def _profiles(_: Any) -> Iterator[Offer]:
@@ -86,7 +67,7 @@ def _profiles(_: Any) -> Iterator[Offer]:
 
 
 def _formats(ctx: Any) -> Iterator[Offer]:
-    return ((name, "") for name in COMMANDS[ctx.command_path.split()[1]].formats)
+    yield from COMMANDS[ctx.command_path.split()[1]].formats
 
 
 def _fields(_: Any) -> Iterator[Offer]:
@@ -99,22 +80,6 @@ def _examples(_: Any) -> Iterator[Offer]:
     from gpucheck.cli.examples import EXAMPLES, PREFIX
 
     return ((f"{PREFIX}{name}", shows) for name, shows in EXAMPLES.items())
-
-
-def _provers(_: Any) -> Iterator[Offer]:
-    from gpucheck.memlimit.verify import PROVABLE
-
-    return ((name, "") for name in PROVABLE)
-
-
-def _code(_: Any) -> Iterator[Offer]:
-    from gpucheck.memlimit.mechanisms import WRITERS
-
-    return ((name, "") for name in WRITERS)
-
-
-def _shells(_: Any) -> Iterator[Offer]:
-    return ((name, "") for name in SHELLS)
 
 
 def _gpus(ctx: Any) -> Sequence[tuple[int, str]]:
@@ -147,13 +112,14 @@ def _bench_devices(ctx: Any) -> Iterator[Offer]:
 
 
 def _gpu_names(ctx: Any) -> Iterator[Offer]:
-    return ((name, "") for name in dict.fromkeys(name for _, name in _gpus(ctx)))
+    yield from dict.fromkeys(name for _, name in _gpus(ctx))
 
 
-#: Parameter (of one command, or of all that have it) -> its values.
-VALUES: Mapping[str, Callable[[Any], Iterable[Offer]]] = MappingProxyType(
+#: Parameter (of one command, or of all that have it) -> its values: the name of a registry, or
+#: what finds them out.
+VALUES: Mapping[str, str | Callable[[Any], Iterable[Offer]]] = MappingProxyType(
     {
-        "bench kernels": _kernels,
+        "kernels": "gpucheck.bench.kernels:KERNELS",
         "devices": _bench_devices,
         "bench profile": _profiles,
         "bench board": _boards_or_every,
@@ -167,17 +133,17 @@ VALUES: Mapping[str, Callable[[Any], Iterable[Offer]]] = MappingProxyType(
         "only": _checks,
         "skip": _checks,
         "explain": _checks,
-        "framework": _frameworks,
-        "frameworks": _bench_frameworks,
-        "wheel": _frameworks,
+        "framework": "gpucheck.detect.checks.frameworks:NAMES",
+        "frameworks": "gpucheck.bench.frameworks:FORMS",
+        "wheel": "gpucheck.detect.checks.frameworks:NAMES",
         "format_": _formats,
         "select": _fields,
         "sort": _fields,
         "from_": _examples,
-        "code": _code,
-        "verify_with": _provers,
+        "code": "gpucheck.memlimit.mechanisms:WRITERS",
+        "verify_with": "gpucheck.memlimit.verify:PROVABLE",
         "board": _boards,
-        "show_completion": _shells,
+        "show_completion": "gpucheck.cli.app:SHELLS",
     }
 )
 
@@ -209,7 +175,7 @@ def _bash() -> tuple[list[str], str]:
     return words[:-1], words[-1]
 
 
-def _lines(shell: str, offers: Iterable[Offer], incomplete: str) -> Iterator[str]:
+def _lines(shell: str, offers: Iterable[tuple[str, str]], incomplete: str) -> Iterator[str]:
     """Yield the offers as the shell's script reads them."""
     if shell == "bash":
         breaks = os.environ.get("_GPUCHECK_BREAKS", " :=")
@@ -226,7 +192,7 @@ def _lines(shell: str, offers: Iterable[Offer], incomplete: str) -> Iterator[str
         yield from (f"{word}\t{purpose}" if purpose else word for word, purpose in offers)
 
 
-def _offers(words: list[str], incomplete: str) -> Iterator[Offer]:
+def _offers(words: list[str], incomplete: str) -> Iterator[tuple[str, str]]:
     """Yield the words that may stand after `words` and begin with `incomplete`."""
     if "--" in words:
         return  # a command of the user's
@@ -302,14 +268,21 @@ def _teach(command: Any, name: str, item: Any, lists: Collection[str]) -> None:
 
 
 def _completer(
-    values: Callable[[Any], Iterable[Offer]], item: Any, *, many: bool
+    values: str | Callable[[Any], Iterable[Offer]], item: Any, *, many: bool
 ) -> Callable[[Any, Any, str], list[Any]]:
-    def offer(ctx: Any, _: Any, incomplete: str) -> list[Any]:
+    def offer(ctx: Any, parameter: Any, incomplete: str) -> list[Any]:
         before, comma, begun = incomplete.rpartition(",") if many else ("", "", incomplete)
-        taken = before.split(",")
+        given = ctx.params.get(parameter.name) if parameter.multiple or parameter.nargs < 0 else ()
+        taken = {*before.split(","), *(given or ())}
+        if isinstance(values, str):
+            module, _, name = values.partition(":")
+            offers: Iterable[Offer] = getattr(import_module(module), name)
+        else:
+            offers = values(ctx)
+        pairs = ((text, "") if isinstance(text, str) else text for text in offers)
         return [
             item(f"{before}{comma}{word}", help=purpose)
-            for word, purpose in values(ctx)
+            for word, purpose in pairs
             if word.startswith(begun) and word not in taken
         ]
 
