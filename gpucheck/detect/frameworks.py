@@ -33,7 +33,7 @@ from gpucheck.drivers.evidence import CRASHED, BuildReading, BuildsReading, Tria
 from gpucheck.drivers.readings import ProbeFailure
 from gpucheck.inventory.condition import Trouble
 from gpucheck.report.envelope import CheckStatus, Evidence, Failure
-from gpucheck.report.text import count_of, framework_title
+from gpucheck.report.text import count_of, framework_module, framework_title
 
 #: The most broken files to name; the others are counted.
 MOST_NAMED = 3
@@ -47,8 +47,6 @@ NO_GPU = "See pci-device."
 REPAIRED = ("installation-broken", "libraries-missing")
 #: The package that tutorials still name, and that had a GPU build of its own before 2.12.
 ENDED = "tensorflow-gpu"
-#: The modules that programs import, where they have another name.
-MODULES = {"pytorch": "torch"}
 
 
 class FrameworkCheck:
@@ -318,7 +316,7 @@ def _crash(
 ) -> Trouble:
     """Return the trouble of a crash; a fault of its files explains that, and has own steps."""
     again = _reinstall(machine, machine.build(check.ID) or BuildReading(check.ID))
-    crash = make_trouble(CAUSES, CRASHED, names=MODULES.get(check.ID, check.ID), again=again)
+    crash = make_trouble(CAUSES, CRASHED, names=framework_module(check.ID), again=again)
     explained = any(problem.cause in REPAIRED for problem in problems)
     return crash._replace(summary=failure.message, remedy=() if explained else crash.remedy)
 

@@ -31,16 +31,11 @@ from gpucheck.inventory.visibility import apply_rules
 from gpucheck.inventory.without_nvml import explain_absence
 from gpucheck.report.envelope import Answer, Evidence, Failure
 from gpucheck.report.errors import ExitCode, WrongUseError
-from gpucheck.report.text import binary_bytes, framework_title
+from gpucheck.report.text import binary_bytes, framework_module, framework_title
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
-#: Frameworks as `detect --wheel` calls them.
-_WHEELS: Mapping[str, str] = {
-    "pytorch": "torch",
-    "tensorflow": "tensorflow",
-    "jax": "jax",
-    "onnxruntime": "onnxruntime",
-}
+#: Frameworks that `detect --wheel` knows, by the names of their modules.
+_WHEELS = ("pytorch", "tensorflow", "jax", "onnxruntime")
 #: The kernel's letters (man 5 proc).
 _STATES: Mapping[str, str] = {
     "R": "running", "S": "sleeping", "I": "sleeping", "D": "waiting", "T": "stopped",
@@ -340,10 +335,10 @@ def _find_cpu_builds(scene: Scene) -> Iterator[Obstacle]:
     # What has loaded the driver's library has CUDA, from another framework or of its own.
     alone = len(built) == len(frameworks) and not _driver_libraries(scene.process)
     for framework in built:
-        wheel = _WHEELS.get(framework.name)
-        evidence, title = Evidence(framework.path, "no library for CUDA"), _title(framework)
-        built_so = _make("built-for-cpus", evidence, hinders=alone, framework=title, wheel=wheel)
-        yield built_so if wheel is not None else built_so._replace(remedy=())
+        evidence = Evidence(framework.path, "no library for CUDA")
+        named = {"framework": _title(framework), "wheel": framework_module(framework.name)}
+        obstacle = _make("built-for-cpus", evidence, hinders=alone, **named)
+        yield obstacle if framework.name in _WHEELS else obstacle._replace(remedy=())
 
 
 def _bad_libcuda(scene: Scene) -> Iterator[Obstacle]:

@@ -38,7 +38,7 @@ def advise(
     notices += _container_notices(visibility, gpus, environment)
     notices += _mps_notices(visibility, environment)
     if visibility.disagreement is not None:
-        notices.append(_notice("driver-disagrees-with-rules", visibility.disagreement))
+        notices.append(Notice("driver-disagrees-with-rules", visibility.disagreement))
     return notices
 
 
@@ -60,7 +60,7 @@ def _entry_notices(visibility: Visibility, gpus: Sequence[GpuReading]) -> Iterat
             f"CUDA_VISIBLE_DEVICES is set and empty, which hides {hidden}: unset it to see "
             "them, or write -1 if they are to be hidden."
         )
-        yield _notice("visible-devices-empty", message)
+        yield Notice("visible-devices-empty", message)
     dropped = [item for item in visibility.entries if item.status == "dropped"]
     if not dropped:
         return
@@ -72,11 +72,7 @@ def _entry_notices(visibility: Visibility, gpus: Sequence[GpuReading]) -> Iterat
         f" {'and all after it are' if more else 'is'} dropped: "
         f"{entry.reason}{effect if len(gpus) > 1 else ''}."
     )
-    yield _notice("visible-devices-entry", message)
-
-
-def _notice(code: str, message: str) -> Notice:
-    return Notice(code=code, message=message)
+    yield Notice("visible-devices-entry", message)
 
 
 def _value_notices(visibility: Visibility) -> Iterator[Notice]:
@@ -86,20 +82,20 @@ def _value_notices(visibility: Visibility) -> Iterator[Notice]:
     name = f"CUDA_VISIBLE_DEVICES={quoted(text)}"
     if text.strip().strip(_QUOTES).casefold() == "all":
         message = f"{name}: CUDA does not know this word and sees no GPU; unset it to see all."
-        yield _notice("visible-devices-all", message)
+        yield Notice("visible-devices-all", message)
     if any(_RANGE.fullmatch(part.strip(_QUOTES)) for part in text.split(",")):
         message = f"{name}: CUDA knows no ranges and reads only the first number; write 0,1,2."
-        yield _notice("visible-devices-range", message)
+        yield Notice("visible-devices-range", message)
     odd = _entry_with_rest(text)
     if odd is not None:
         message = f"{name}: CUDA reads only the leading number of {quoted(odd)}; use commas."
-        yield _notice("visible-devices-rest", message)
+        yield Notice("visible-devices-rest", message)
     if any(mark in text for mark in _QUOTES):
         message = f"{name}: the quotes are part of the value; set it without them."
-        yield _notice("visible-devices-quotes", message)
+        yield Notice("visible-devices-quotes", message)
     if odd is None and any(char.isspace() for char in text):
         message = f"{name}: spaces before a number are skipped; others are not documented."
-        yield _notice("visible-devices-blanks", message)
+        yield Notice("visible-devices-blanks", message)
 
 
 def _entry_with_rest(text: str) -> str | None:
@@ -119,7 +115,7 @@ def _order_notices(visibility: Visibility, gpus: Sequence[GpuReading]) -> Iterat
             f"CUDA_DEVICE_ORDER={quoted(order or '')} is neither {PCI_BUS_ID} nor {FASTEST_FIRST}; "
             "what CUDA does with it is not documented."
         )
-        yield _notice("device-order-unknown", message)
+        yield Notice("device-order-unknown", message)
     kinds = {(gpu.name, gpu.pci_device_id) for gpu in gpus}
     text = visibility.cuda_visible_devices or ""
     counts = _ORDINAL.match(text) and not hides_on_purpose(visibility)
@@ -128,7 +124,7 @@ def _order_notices(visibility: Visibility, gpus: Sequence[GpuReading]) -> Iterat
             f"CUDA_VISIBLE_DEVICES={quoted(text)} counts the fastest GPU first, nvidia-smi by bus. "
             "The GPUs here differ: set CUDA_DEVICE_ORDER=PCI_BUS_ID, or use UUIDs."
         )
-        yield _notice("ordinal-on-unlike-gpus", message)
+        yield Notice("ordinal-on-unlike-gpus", message)
 
 
 def _slurm_notices(visibility: Visibility, environment: Mapping[str, str]) -> Iterator[Notice]:
@@ -137,17 +133,17 @@ def _slurm_notices(visibility: Visibility, environment: Mapping[str, str]) -> It
     text = visibility.cuda_visible_devices
     given = environment.get("SLURM_STEP_GPUS") or environment.get("SLURM_JOB_GPUS")
     if text is None and not given:
-        yield _notice(
+        yield Notice(
             "slurm-without-gpus",
             "This Slurm job asked for no GPU: since 19.05 Slurm then leaves CUDA_VISIBLE_DEVICES "
             "unset, and CUDA sees every GPU that the job's cgroup does not hide.",
         )
     elif text == "NoDevFiles":
-        yield _notice(
+        yield Notice(
             "slurm-without-gpus", "NoDevFiles is what Slurm before 19.05 gave jobs without a GPU."
         )
     elif given and text and not looks_like_uuid(text) and _numbers(text) != _numbers(given):
-        yield _notice(
+        yield Notice(
             "slurm-numbers",
             f"Slurm gave the GPUs {quoted(given)} of the node; inside the job they count from 0, "
             f"which is why CUDA_VISIBLE_DEVICES is {quoted(text)}.",
@@ -170,15 +166,15 @@ def _container_notices(
         return  # set later, or the container was made in another way: GPUs are here
     if not words or "void" in words:
         message = f"{name}: the container runtime provided neither GPUs nor the driver."
-        yield _notice("container-without-gpus", message)
+        yield Notice("container-without-gpus", message)
     elif words == {"none"}:
         message = f"{name}: the container got the driver's files but no GPU."
-        yield _notice("container-without-gpus", message)
+        yield Notice("container-without-gpus", message)
     elif words != {"all"} and any(
         entry.status is EntryStatus.DROPPED and entry.reason.startswith("out of range")
         for entry in visibility.entries
     ):
-        yield _notice(
+        yield Notice(
             "container-numbers",
             f"{name} chose the GPUs when the container was made; in here they count from 0, so "
             f"the host's numbers in "
@@ -190,7 +186,7 @@ def _container_notices(
 def _mps_notices(visibility: Visibility, environment: Mapping[str, str]) -> Iterator[Notice]:
     text = visibility.cuda_visible_devices
     if environment.get("CUDA_MPS_PIPE_DIRECTORY") and text and not looks_like_uuid(text):
-        yield _notice(
+        yield Notice(
             "mps-numbers",
             "With MPS the server's own CUDA_VISIBLE_DEVICES applies first, and the numbers in "
             f"CUDA_VISIBLE_DEVICES={quoted(text)} count what it leaves, from 0; use UUIDs.",

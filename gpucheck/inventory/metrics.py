@@ -12,49 +12,37 @@ Labels = dict[str, str | None]
 
 #: Metric -> its help text and the reading; one that is null has no sample.
 _READINGS: dict[str, tuple[str, Callable[[Gpu], Number]]] = {
-    "gpucheck_gpu_up": (
-        "1 if the GPU answers, 0 if it is lost or cannot be read.",
-        lambda gpu: gpu.state is GpuState.OK,
-    ),
-    "gpucheck_gpu_visible": (
-        "1 if a CUDA program started here sees the GPU, 0 if it is hidden; absent if not known.",
-        lambda gpu: gpu.visible,
-    ),
+    "gpucheck_gpu_up":
+        ("1 if the GPU answers, 0 if it is lost or cannot be read.",
+         lambda gpu: gpu.state is GpuState.OK),
+    "gpucheck_gpu_visible":
+        ("1 if a CUDA program started here sees the GPU, 0 if it is hidden; absent if not known.",
+         lambda gpu: gpu.visible),
     "gpucheck_gpu_memory_total_bytes": ("Memory of the card.", lambda gpu: gpu.memory_total_bytes),
-    "gpucheck_gpu_memory_used_bytes": (
-        "Memory in use, without what the driver reserves.",
-        lambda gpu: gpu.memory_used_bytes,
-    ),
-    "gpucheck_gpu_memory_limit_bytes": (
-        "Memory that this cgroup may use, where the driver caps it.",
-        lambda gpu: gpu.memory_limit_bytes,
-    ),
-    "gpucheck_gpu_utilization_ratio": (
-        "Share of the time in which a kernel ran.",
-        lambda gpu: ratio(gpu.utilization_gpu_percent),
-    ),
+    "gpucheck_gpu_memory_used_bytes":
+        ("Memory in use, without what the driver reserves.", lambda gpu: gpu.memory_used_bytes),
+    "gpucheck_gpu_memory_limit_bytes":
+        ("Memory that this cgroup may use, where the driver caps it.",
+         lambda gpu: gpu.memory_limit_bytes),
+    "gpucheck_gpu_utilization_ratio":
+        ("Share of the time in which a kernel ran.",
+         lambda gpu: ratio(gpu.utilization_gpu_percent)),
     "gpucheck_gpu_temperature_celsius": ("Temperature of the GPU.", lambda gpu: gpu.temperature_c),
     "gpucheck_gpu_fan_ratio": ("Speed of the fan.", lambda gpu: ratio(gpu.fan_percent)),
     "gpucheck_gpu_power_watts": ("Power draw.", lambda gpu: gpu.power_w),
     "gpucheck_gpu_power_limit_watts": ("Power limit in force.", lambda gpu: gpu.power_limit_w),
-    "gpucheck_gpu_clock_sm_hertz": (
-        "Clock of the multiprocessors.",
-        lambda gpu: _hertz(gpu.clock_sm_mhz),
-    ),
-    "gpucheck_gpu_pcie_generation": (
-        "Generation of the PCIe link now; it falls when the GPU is idle.",
-        lambda gpu: gpu.pcie.generation,
-    ),
+    "gpucheck_gpu_clock_sm_hertz":
+        ("Clock of the multiprocessors.", lambda gpu: _hertz(gpu.clock_sm_mhz)),
+    "gpucheck_gpu_pcie_generation":
+        ("Generation of the PCIe link now; it falls when the GPU is idle.",
+         lambda gpu: gpu.pcie.generation),
     "gpucheck_gpu_pcie_lanes": ("Lanes of the PCIe link now.", lambda gpu: gpu.pcie.width),
-    "gpucheck_gpu_pcie_lanes_max": (
-        "Lanes that this system allows.",
-        lambda gpu: gpu.pcie.width_max,
-    ),
-    "gpucheck_gpu_processes": (
-        "Number of processes on the GPU; absent if the driver does not tell.",
-        lambda gpu: None if "processes" in gpu.unavailable else len(gpu.processes),
-    ),
-}
+    "gpucheck_gpu_pcie_lanes_max":
+        ("Lanes that this system allows.", lambda gpu: gpu.pcie.width_max),
+    "gpucheck_gpu_processes":
+        ("Number of processes on the GPU; absent if the driver does not tell.",
+         lambda gpu: None if "processes" in gpu.unavailable else len(gpu.processes)),
+}  # fmt: skip
 
 
 def metrics(report: Report) -> Iterator[Metric]:
