@@ -194,6 +194,14 @@ SITUATIONS = {
         ],
         PEERS,
     ),
+    "two-peers": lambda: run_data(
+        [
+            run
+            for at, factor in enumerate((1.0, 0.86))
+            for run in product_runs([factor * value for value in GOOD], f"gpu:{at}")
+        ],
+        PEERS,
+    ),
     "baseline": lambda: cpu_run_data(SLOW, saved()),
     "noise": lambda: cpu_run_data((700.0, 600.0, 750.0, 640.0, 660.0), saved()),
 }
@@ -343,7 +351,8 @@ def speeds() -> Situations:
 def baselines() -> Situations:
     busy = (doubt("host-busy", others_percent=50.0),)
     disturbed = tuple(replace(one, disturbed="others were at work") for one in saved().series)
-    other = saved(differences={"cpu": ("blas: a -> b",)})
+    other = saved(differences={"cpu": ("blas: a -> b", "driver: 1 -> 2")})
+    beside = tuple(replace(one, device="gpu:9", values=(1.0,)) for one in saved().series)
     elsewhere = saved(differences={"gpu:3": ("vbios: 1 -> 2",)})
     better = {
         f"{factor} times the baseline": cpu_run_data([factor * value for value in GOOD], saved())
@@ -355,6 +364,9 @@ def baselines() -> Situations:
         "slow beside others on its cores": cpu_run_data(SLOW, saved(), doubts=busy),
         "another fingerprint": cpu_run_data(GOOD, other),
         "a fingerprint that differs elsewhere": cpu_run_data(GOOD, elsewhere),
+        "a baseline of another device too": cpu_run_data(
+            SLOW, replace(saved(), series=(*beside, *saved().series))
+        ),
         "a disturbed baseline": cpu_run_data(
             [0.5 * value for value in GOOD], replace(saved(), series=disturbed)
         ),

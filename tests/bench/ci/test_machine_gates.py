@@ -74,9 +74,16 @@ def inventory() -> Situations:
     runs = [run for at in range(3) for run in product_runs(GOOD, f"gpu:{at}")]
     alone = RunData(profile=profile_of(HEAD + "[inventory]\nidentical_gpus = true\n"))
     found["one GPU is different"] = (run_data(runs, HAVE, node=odd), ["inventory-identical"])
+    four = node(4)
+    two_models = [gpu._replace(name="H200") if gpu.index > 2 else gpu for gpu in four.gpus]
+    two_models[2] = two_models[2]._replace(name="L40S")
+    four = replace(four, gpus=two_models)
+    found["two GPUs are different"] = (run_data(runs, HAVE, node=four), ["inventory-identical"])
     found["no GPU, so none is alike"] = (alone, ["inventory-identical"])
     pcie = [f"inventory-pcie-{word}" for word in ("generation", "width", "full")]
     found["a link that nobody read under load"] = (sensed(None, HAVE), pcie)
+    half_read = sensors(pcie_width=None)
+    found["a link of which only the generation was read"] = (sensed(half_read, HAVE), pcie)
     found["eight lanes under load"] = (sensed(sensors(pcie_width=8), HAVE), [])
     links_seen = [{"pcie_generation": 5, "pcie_width": 8}, {"pcie_generation": 3, "pcie_width": 16}]
     two = [
@@ -152,6 +159,10 @@ def repeated_products() -> Situations:
         ),
         "a GPU that others fill": run(
             repeated(products=0, digest=None, reference_ok=None, failure=taken)
+        ),
+        "a GPU that others fill for one of two processes": run(
+            repeated(products=0, digest=None, reference_ok=None),
+            repeated(products=0, digest=None, reference_ok=None, failure=taken),
         ),
         "never compared": run(*product_runs(GOOD)),
     }
