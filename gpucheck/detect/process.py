@@ -77,7 +77,7 @@ def explain_process(probes: Probes, pid: int) -> Answer:
         WrongUseError: there is no such process, or it ended while it was read.
     """
     process = probes.process(pid)
-    if process.found is False:
+    if process.exists is False:
         raise _gone(process)
     nvml = probes.nvml(NvmlRequest())
     host = complete_host(probes.host(), nvml)
@@ -88,7 +88,7 @@ def explain_process(probes: Probes, pid: int) -> Answer:
     if result.uses_gpu is False and result.cause is None:
         code = ExitCode.INCONCLUSIVE
     error = None
-    if process.found is None and not result.gpus:
+    if process.exists is None and not result.gpus:
         error = Failure(code="not-recorded", message=result.conclusion)
     return Answer(result=result, exit_code=code, host=host, error=error)
 
@@ -192,7 +192,7 @@ def _describe_use(gpu: GpuReading, process: ProcessReading) -> UsedGpu:
 def _may_use(scene: Scene) -> bool | None:
     """Return False where it certainly uses no GPU, None where that cannot be told."""
     process = scene.process
-    if process.found is None:
+    if process.exists is None:
         return None
     if _runs_nothing(scene) or _lists_everything(scene):
         return False
@@ -507,7 +507,7 @@ def _one_use(gpu: UsedGpu) -> str:
 
 def _doubt(scene: Scene) -> str:
     process, failure = scene.process, scene.nvml.failure
-    if process.found is None:
+    if process.exists is None:
         return "the snapshot recorded no processes but those on the GPUs"
     if failure is not None:
         return f"NVML does not answer ({failure.message})"

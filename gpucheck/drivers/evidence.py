@@ -371,7 +371,7 @@ class CgroupReading(NamedTuple):
 
 
 class ProcessFilesReading(NamedTuple):
-    """One process in /proc; `found` null: processes were not recorded.
+    """One process in /proc; `exists` null: processes were not recorded.
 
     `ended`: it was there when the reading began. `state` and the keys of `threads` are the
     kernel's letters. `environment` has the GPU-related variables with which it was started,
@@ -383,7 +383,7 @@ class ProcessFilesReading(NamedTuple):
     """
 
     pid: int
-    found: bool | None = None
+    exists: bool | None = None
     ended: bool = False
     state: str | None = None
     parent: int | None = None

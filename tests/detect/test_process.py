@@ -38,7 +38,7 @@ ANCESTORS = {
 #: A program on the host that has opened the driver and holds nothing on a GPU.
 PROGRAM: dict[str, Any] = {
     "pid": PID,
-    "found": True,
+    "exists": True,
     "state": "S",
     "name": "python",
     "user": "alice",
@@ -153,7 +153,7 @@ def test_exit_codes(
 
 @pytest.mark.parametrize(("ended", "code"), [(False, "no-such-process"), (True, "process-ended")])
 def test_no_such_process(ended: bool, code: str) -> None:
-    gone = ProcessFilesReading(PID, found=False, ended=ended)
+    gone = ProcessFilesReading(PID, exists=False, ended=ended)
     probes = FakeProbes(process_reading=gone)
 
     with pytest.raises(WrongUseError) as caught:

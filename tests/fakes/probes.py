@@ -158,7 +158,7 @@ class FakeProbes:
     def process(self, pid: int) -> ProcessFilesReading:
         """Return the given process."""
         self.asked.append("process")
-        return self.process_reading or ProcessFilesReading(pid=pid, found=False)
+        return self.process_reading or ProcessFilesReading(pid=pid, exists=False)
 
     def close(self) -> None:
         """Note that it was closed."""

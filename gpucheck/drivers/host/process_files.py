@@ -91,7 +91,7 @@ def read_process_in_time(pid: int, root: Path, *, deadline_s: float) -> ProcessF
     stat = read_stat(folder)
     return ProcessFilesReading(
         pid=pid,
-        found=stat is not None,
+        exists=stat is not None,
         state=stat and stat.state,
         parent=stat and stat.parent,
         name=read_text(folder / "comm"),
@@ -110,7 +110,7 @@ def main(root: str, pid: str) -> None:
 
 
 def read_process(pid: int, root: Path) -> ProcessFilesReading:
-    """Read one process; `found` is false if there is none, or it has ended meanwhile.
+    """Read one process; `exists` is false if there is none, or it has ended meanwhile.
 
     The id of a thread stands for the process that it belongs to.
     """
@@ -118,7 +118,7 @@ def read_process(pid: int, root: Path) -> ProcessFilesReading:
     folder = root / "proc" / str(leader)
     before = read_stat(folder)
     if before is None:
-        return ProcessFilesReading(pid=pid, found=False)
+        return ProcessFilesReading(pid=pid, exists=False)
     place = _place(folder, before)
     gaps: dict[str, str] = {}
     if place is None:
@@ -128,7 +128,7 @@ def read_process(pid: int, root: Path) -> ProcessFilesReading:
     below = sorted(set(ProcessTree(leader, root).refresh()) - {leader})
     reading = ProcessFilesReading(
         pid=leader,
-        found=True,
+        exists=True,
         state=before.state,
         parent=before.parent,
         name=read_text(folder / "comm"),
@@ -151,7 +151,7 @@ def read_process(pid: int, root: Path) -> ProcessFilesReading:
     after = read_stat(folder)
     # Its id may belong to another process by now; a zombie keeps its id and its start.
     if after is None or after.started != before.started or after.zombie > before.zombie:
-        return ProcessFilesReading(pid=pid, found=False, ended=True)
+        return ProcessFilesReading(pid=pid, exists=False, ended=True)
     return reading
 
 

@@ -28,7 +28,7 @@ def test_what_is_read_of_a_process(tmp_path: Path) -> None:
 
     found = read_process(PID, tmp_path)
 
-    assert (found.found, found.pid, found.state, found.parent) == (True, PID, "S", 1)
+    assert (found.exists, found.pid, found.state, found.parent) == (True, PID, "S", 1)
     assert (found.name, found.thread_count, found.threads) == ("python", 3, {"S": 1})
     assert found.command == "python train.py '--token=***'"
     assert found.device_files == ("/dev/nvidia0", "/dev/nvidiactl")
@@ -51,7 +51,7 @@ def test_no_such_process(tmp_path: Path) -> None:
 
     found = read_process(PID, tmp_path)
 
-    assert (found.found, found.ended, found.pid) == (False, False, PID)
+    assert (found.exists, found.ended, found.pid) == (False, False, PID)
 
 
 def test_a_thread_stands_for_its_process(tmp_path: Path) -> None:
@@ -89,7 +89,7 @@ def test_a_process_that_ends_while_it_is_read(
 
     found = read_process(PID, tmp_path)
 
-    assert (found.ended, found.found) == (ended, not ended)
+    assert (found.ended, found.exists) == (ended, not ended)
 
 
 def test_a_zombie_is_read_as_one(tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_a_zombie_is_read_as_one(tmp_path: Path) -> None:
 
     found = read_process(PID, tmp_path)
 
-    assert (found.found, found.state, found.ended) == (True, "Z", False)
+    assert (found.exists, found.state, found.ended) == (True, "Z", False)
     assert (found.environment, found.mapped, found.device_files, found.cgroup) == (None,) * 4
     assert set(found.unavailable.values()) == {"it has ended"}
 
@@ -130,7 +130,7 @@ def test_a_thread_of_the_kernel_has_no_files(tmp_path: Path) -> None:
 
     found = read_process(PID, tmp_path)
 
-    assert (found.found, found.kernel_thread, found.mapped) == (True, True, None)
+    assert (found.exists, found.kernel_thread, found.mapped) == (True, True, None)
     assert found.unavailable["device_files"] == "a thread of the kernel has none"
 
 
@@ -481,7 +481,7 @@ def test_a_real_child_with_a_replaced_library(tmp_path: Path, start: Start) -> N
 
     found = read_process(child.pid, Path("/"))
 
-    assert found.found is True
+    assert found.exists is True
     assert found.environment == {"CUDA_VISIBLE_DEVICES": "2"}
     assert found.ancestors[0].pid == os.getpid()
     assert {(each.path, each.deleted) for each in found.mapped or ()} == {
@@ -517,10 +517,10 @@ def test_a_process_that_does_not_answer(tmp_path: Path) -> None:
 
     found = read_process_in_time(PID, tmp_path, deadline_s=0)
 
-    assert (found.found, found.state, found.name, found.parent) == (True, "S", "python", 1)
+    assert (found.exists, found.state, found.name, found.parent) == (True, "S", "python", 1)
     assert (found.mapped, found.device_files, found.environment) == (None, None, None)
     assert found.unavailable["libraries"].startswith("no answer within 0 s")
-    assert read_process_in_time(PID + 1, tmp_path, deadline_s=0).found is False
+    assert read_process_in_time(PID + 1, tmp_path, deadline_s=0).exists is False
 
 
 def test_no_child_can_be_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
