@@ -85,10 +85,10 @@ class AfterCommand:
 
         skip = self._log_bytes if size_of(Path(self._log)) >= self._log_bytes else 0
         try:
-            found = read_log(self._log, skip_bytes=skip)
+            reading = read_log(self._log, skip_bytes=skip)
         except WrongUseError as error:
             return f"t{error.message.rstrip('.')[1:]}"
-        causes, _ = first_causes(found.matches.values())
+        causes, _ = first_causes(reading.matches.values())
         return f"{self._log}:{causes[0].line}: {causes[0].says}" if causes else None
 
 
@@ -136,10 +136,10 @@ def _from_kernel(messages: bytes | None) -> tuple[str | None, str | None]:
     from gpucheck.detect.log import Scan, first_causes
     from gpucheck.detect.xids import parse_line
 
-    found = Scan()
-    found.feed(messages)
-    found.close()
-    causes, _ = first_causes(found.matches.values())
+    scan = Scan()
+    scan.feed(messages)
+    scan.close()
+    causes, _ = first_causes(scan.matches.values())
     by_class = {match.class_: f"{match.says} (in its time: {match.excerpt})" for match in causes}
     lines = messages.decode("utf-8", "replace").splitlines()
     numbers = dict.fromkeys(str(xid.number) for line in lines if (xid := parse_line(line)))
@@ -164,8 +164,8 @@ def _nothing(ending: Ending) -> str:
     log, kills = ending.kernel, ending.oom_kills
     parts = {"no GPU error in the kernel log": log, "no kill for memory": kills}
     unread = {"the kernel log": log, "kills for memory": kills}
-    found = [name for name, value in parts.items() if value is not None]
+    checked = [name for name, value in parts.items() if value is not None]
     missing = [name for name, value in unread.items() if value is None]
-    facts = [*found, *([f"not checked: {' and '.join(missing)}"] if missing else [])]
-    what = "somebody sent it that signal" if ending.exit_code > 128 else "its own output says why"
-    return f"{what} ({', '.join(facts)})"
+    facts = [*checked, *([f"not checked: {' and '.join(missing)}"] if missing else [])]
+    guess = "somebody sent it that signal" if ending.exit_code > 128 else "its own output says why"
+    return f"{guess} ({', '.join(facts)})"

@@ -129,7 +129,7 @@ class Saving:
 
     def _done(self, path: Path, whole: SavedRun, run: SavedRun, answer: Answer) -> str:
         """Return where the run went, and the command that compares a later one with it."""
-        count = max(len(one.values) for one in run.series)
+        count = max(len(series.values) for series in run.series)
         runs = "1 run" if count == 1 else f"{count} runs"
         of_each = f" of each of {len(run.devices)} devices" if len(run.devices) > 1 else ""
         right = ", all results right" if _right(answer) else ""
@@ -167,7 +167,7 @@ def _right(answer: Answer) -> bool:
 def _how(code: int | None, run: SavedRun | None) -> str:
     if code != ExitCode.INCONCLUSIVE:
         return "failed"
-    disturbed = run is not None and any(one.disturbed for one in run.series)
+    disturbed = run is not None and any(series.disturbed for series in run.series)
     return "was disturbed" if disturbed else "is undecided"
 
 

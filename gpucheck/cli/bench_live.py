@@ -123,23 +123,23 @@ class _LiveRows:
         known = [figures for state in row if (figures := self._round_figures(state))]
         if not known:
             return []
-        figure = row[0].estimator.figure
+        time_of = row[0].estimator.figure
         label, work = row[0].case.label, row[0].case.work
         where = devices_text([state.case.label.device for state in row])
         every = (state.case.label for state in self._states)
         sizes = len({one.shape for one in every if one.kernel == label.kernel}) > 1
         name = f"{label.kernel} {label.dtype.format} {row_name(label, where, sizes=sizes)}"
-        seconds = stats.median([figure(figures) for figures in known])
+        seconds = stats.median([time_of(figures) for figures in known])
         speed = "" if label.kernel == "launch" else rate(work.amount / seconds, work.unit)
         cells = (name, duration(seconds), speed, str(min(map(len, known))))
         return [self._text(cell) for cell in cells]
 
     def _round_figures(self, state: CaseState) -> Sequence[float]:
-        rounds, figure = state.rounds_s, state.estimator.figure
+        rounds, time_of = state.rounds_s, state.estimator.figure
         figures = self._figures.setdefault((id(state), state.clock), [])
         # The last round may still grow: it is computed anew.
         del figures[max(0, len(rounds) - 1) :]
-        figures.extend(figure(each) for each in rounds[len(figures) :] if each)
+        figures.extend(time_of(samples) for samples in rounds[len(figures) :] if samples)
         return figures
 
     def _line(self, text: str) -> Text:

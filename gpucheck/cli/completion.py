@@ -250,8 +250,8 @@ def _completed(name: str | None, words: list[str], incomplete: str) -> list[Any]
     # Only get_completions is used: the scripts above and `_lines` take the others' place.
     base = module.ShellComplete
     kind = type("Completer", (base,), dict.fromkeys(base.__abstractmethods__))
-    found: list[Any] = kind(program, {}, "gpucheck", "").get_completions(words, incomplete)
-    return found
+    items: list[Any] = kind(program, {}, "gpucheck", "").get_completions(words, incomplete)
+    return items
 
 
 def _teach(command: Any, name: str, item: Any, lists: Collection[str]) -> None:

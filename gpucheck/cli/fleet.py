@@ -94,8 +94,8 @@ def _read(collected: Collected, paths: Sequence[str], tell: Callable[[str], None
     from gpucheck.fleet.documents import read_documents
 
     told = time.monotonic()
-    for found in read_documents(paths):
-        collected.add(found)
+    for entry in read_documents(paths):
+        collected.add(entry)
         now = time.monotonic()
         if now - told >= _STEP_S:
             told = now

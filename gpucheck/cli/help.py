@@ -152,13 +152,13 @@ class HelpfulCommand(TyperCommand):
 
     def get_params(self, ctx: Any) -> list[Any]:
         """Return the parameters, with the option that shows all where --help does not."""
-        found: list[Any] = super().get_params(ctx)
-        if hidden := [item for item in found if not _is_common(ctx, item)]:
+        parameters: list[Any] = super().get_params(ctx)
+        if hidden := [item for item in parameters if not _is_common(ctx, item)]:
             more = {"is_flag": True, "is_eager": True, "expose_value": False}
             text = f"Show the other {len(hidden)} options, too."
-            option = type(found[-1])(param_decls=[_EVERY_OPTION], help=text, **more)
-            found.append(_with_own_writer(option))
-        return found
+            option = type(parameters[-1])(param_decls=[_EVERY_OPTION], help=text, **more)
+            parameters.append(_with_own_writer(option))
+        return parameters
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """Return the words of the usage line after the command's name."""

@@ -196,7 +196,7 @@ def _report_unlimited(plan: MemoryLimit) -> None:
     """Name the frameworks that the exported variables alone do not limit."""
     from gpucheck.memlimit.outcome import HOOK, framework_outcomes
 
-    missed = [each.framework for each in framework_outcomes(plan) if each.by == HOOK]
+    missed = [outcome.framework for outcome in framework_outcomes(plan) if outcome.by == HOOK]
     if missed:
         write_message(f"no variable limits {', '.join(missed)}: use -- COMMAND, or see --code")
 
@@ -210,27 +210,27 @@ def _report_plan(plan: MemoryLimit, *, details: bool) -> None:
     for sentence in capped_sentences(caps_of(plan)):
         write_message(sentence)
     sizes = {gpu.limit_bytes for gpu in plan.gpus if gpu.limit_bytes is not None}
-    what = " or ".join(binary_bytes(size) for size in sorted(sizes)) or plan.request.text
+    limit = " or ".join(binary_bytes(size) for size in sorted(sizes)) or plan.request.text
     numbers = [gpu.number for gpu in plan.gpus if gpu.number is not None]
     where = name_gpus(numbers) if numbers else "the GPU"
     where = f"each of {where}" if len(plan.gpus) > 1 else where
-    found = framework_outcomes(plan)
+    outcomes = framework_outcomes(plan)
     # It is unknown which Python a script starts, and with which options.
     unknown = plan.software is None or plan.software.interpreter is None
     reach = " in every Python that reads PYTHONPATH" if unknown else ""
     held = "; ".join(
         f"{names} by {by}{reach if by.endswith(HOOK) else ''}"
-        for names, by in group_by_mechanism(found)
+        for names, by in group_by_mechanism(outcomes)
     )
     if not details and not unknown:
-        held = ", ".join(each.framework for each in found if each.by is not None)
+        held = ", ".join(outcome.framework for outcome in outcomes if outcome.by is not None)
     reached = f", for {held}" if held else ": nothing enforces it"
-    write_message(f"limit {what} on {where}{reached}")
+    write_message(f"limit {limit} on {where}{reached}")
     _report_outer(plan)
-    for each in found:
-        if each.is_warning:
-            fact = " is not limited" if each.by is None else ""
-            _warn(f"{each.framework}{fact}: {each.note}")
+    for outcome in outcomes:
+        if outcome.is_warning:
+            fact = " is not limited" if outcome.by is None else ""
+            _warn(f"{outcome.framework}{fact}: {outcome.note}")
     if details:
         for name, value in plan.environment.items():
             write_message(f"{name}={value}")

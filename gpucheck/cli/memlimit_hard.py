@@ -130,12 +130,12 @@ def _usable_bytes(gpu: GpuMemoryLimit) -> int | None:
     return spare_bytes(free) if free is not None and gpu.memory_source == "system" else free
 
 
-def _check_executable(path: str, found: list[str]) -> int:
+def _check_executable(path: str, paths: list[str]) -> int:
     """Note a file that can be executed, or raise as its start would."""
     if not os.access(path, os.X_OK):
         os.stat(path)  # noqa: PTH116 - raises where there is none
         raise PermissionError(13, "Permission denied")
-    found.append(path)
+    paths.append(path)
     return 0
 
 
@@ -177,8 +177,8 @@ def _facts(
             facts = dataclasses.replace(facts, place=place)
     uuids = [gpu.uuid for gpu in plan.gpus if gpu.uuid]
     if not missing_prerequisites(facts) and group.folder is not None:
-        found = session.limits(str(group.folder), uuids, deadline_s=max(deadline_s, ANSWER_S))
-        failures = [each.failure for each in found.values() if each.failure is not None]
+        limits = session.limits(str(group.folder), uuids, deadline_s=max(deadline_s, ANSWER_S))
+        failures = [limit.failure for limit in limits.values() if limit.failure is not None]
         facts = dataclasses.replace(facts, failure=failures[0] if failures else None)
     return facts
 
@@ -228,5 +228,6 @@ def _home(environment: dict[str, str]) -> dict[str, str]:
         entry = pwd.getpwuid(int(user.partition(":")[0]))
     except KeyError:
         return {}
-    found = {"HOME": entry.pw_dir, "USER": entry.pw_name, "LOGNAME": entry.pw_name}
-    return {name: value for name, value in found.items() if name in environment or name == "HOME"}
+    variables = {"HOME": entry.pw_dir, "USER": entry.pw_name, "LOGNAME": entry.pw_name}
+    known = {*environment, "HOME"}
+    return {name: value for name, value in variables.items() if name in known}

@@ -122,7 +122,7 @@ def chosen_chart(report: Report, view: View, name: str | None) -> Chart:
     Raises:
         MissingError: the report has not the values of that chart.
     """
-    charts = {one.id: one for one in charts_of(report, view)}
+    charts = {item.id: item for item in charts_of(report, view)}
     chart = next(iter(charts.values()), None) if name is None else charts.get(name)
     if chart is None:
         has = f"it has {', '.join(charts)}" if charts else "it has none"

@@ -307,8 +307,8 @@ def check_runnable(answer: Answer, shared: Shared) -> None:
     Raises:
         LaunchError: there is no answer; nothing was started.
     """
-    detailed = shared.verbosity > 0
-    write_warnings(one for one in answer.warnings if detailed or one.code != DRIVER_LIBRARY)
+    hidden = () if shared.verbosity > 0 else (DRIVER_LIBRARY,)
+    write_warnings(notice for notice in answer.warnings if notice.code not in hidden)
     if answer.result is None:
         failure = answer.error or Failure(code="no-answer", message="There is no answer.")
         raise failure.as_error(LaunchError)
@@ -482,16 +482,16 @@ def _with_question(error: Exception, text: str) -> str:
             suggestion = _OPTIONS_LAST
     elif text.startswith("Missing command") and context is not None:
         return f"{context.info_name} needs one of: {', '.join(context.command.commands)}"
-    elif (found := re.search(r"No such command '(.*)'", fact)) and context is not None:
-        instead = _COMMAND_INSTEAD.get(found[1])
-        likely = did_you_mean(found[1], context.command.commands)
+    elif (match := re.search(r"No such command '(.*)'", fact)) and context is not None:
+        instead = _COMMAND_INSTEAD.get(match[1])
+        likely = did_you_mean(match[1], context.command.commands)
         suggestion = f"Write {instead}." if instead else likely
-    elif found := _NOT_A_NUMBER.search(fact):
+    elif match := _NOT_A_NUMBER.search(fact):
         option = re.search(r"'(--[a-z-]+)'", fact)
         value = _VALUES.get(str(getattr(getattr(error, "param", None), "metavar", "")), "a number")
-        return f"{option[1]} takes {value}, not {found['word']}" if option else text
-    elif found := _ONE_OF.search(fact):
-        suggestion = did_you_mean(found["word"].strip("'"), re.findall("'(.*?)'", found["known"]))
+        return f"{option[1]} takes {value}, not {match['word']}" if option else text
+    elif match := _ONE_OF.search(fact):
+        suggestion = did_you_mean(match["word"].strip("'"), re.findall("'(.*?)'", match["known"]))
     else:
         return text
     return f"{fact.rstrip('.')}. {suggestion}".rstrip()

@@ -71,11 +71,11 @@ def look(probes: Probes, tell: Callable[[str], None]) -> Answer:
 
 def _inventory(probes: Probes, looked_at: Machine) -> Inventory | None:
     """Return the GPUs as detect has read them: the driver is not asked again."""
-    found = take_inventory(probes, reading=looked_at.nvml).result
-    if not isinstance(found, Inventory) or not found.gpus:
+    inventory = take_inventory(probes, reading=looked_at.nvml).result
+    if not isinstance(inventory, Inventory) or not inventory.gpus:
         return None
     health = HealthReading() if looked_at.is_hung else looked_at.health
-    return with_troubles(find_unowned(found, probes), health)
+    return with_troubles(find_unowned(inventory, probes), health)
 
 
 # ------------------------------------------------------------------------------------ the view
@@ -104,7 +104,7 @@ def blocks(report: Report, view: View) -> Iterator[Block]:
 
 def shown_codes(report: Report) -> Collection[str]:
     """Return the codes of the messages that the table shows: every warning."""
-    return {one.code for one in report.warnings}
+    return {notice.code for notice in report.warnings}
 
 
 def next_commands(report: Report, overview: Overview, view: View) -> list[str]:
@@ -125,5 +125,5 @@ def next_commands(report: Report, overview: Overview, view: View) -> list[str]:
         "gpucheck report ticket.tar.gz": not well and not recorded and not absent,
         "gpucheck memlimit 30%": well and bool(recorded),
     }
-    found = [line for line, fits in fitting.items() if fits][:MOST_COMMANDS]
-    return [step_on_recording(line, view.source) for line in found]
+    lines = [line for line, fits in fitting.items() if fits][:MOST_COMMANDS]
+    return [step_on_recording(line, view.source) for line in lines]

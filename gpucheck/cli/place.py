@@ -176,19 +176,19 @@ def _show_claims(shared: Shared) -> int:
 
     with machine("claims", shared) as probes:
         store = open_claims(os.environ)
-        found = list_claims(store)
+        listed = list_claims(store)
         notices = [
             Notice(
                 code="lock-file-unusable",
                 message=f"{lock.path}: {lock.problem}. Until {who_can_remove(lock.user)} removes"
                 f" it, others cannot claim {lock.uuid}.",
             )
-            for lock in found.unusable
+            for lock in listed.unusable
         ]
-        if found.claims:
+        if listed.claims:
             reading = probes.nvml(NvmlRequest())
-            claims = number_claims(found.claims, reading.gpus)
-            found = dataclasses.replace(found, claims=claims)
+            claims = number_claims(listed.claims, reading.gpus)
+            listed = dataclasses.replace(listed, claims=claims)
             silent = reading.failure
             if silent is not None:
                 message = f"{silent.message}: not every number of a GPU is known."
@@ -196,7 +196,7 @@ def _show_claims(shared: Shared) -> int:
         warning = store.warning()
         if warning is not None:
             notices.append(Notice(code="claims-directory-owner", message=warning))
-        answer = Answer(result=found, host=probes.host(), warnings=tuple(notices))
+        answer = Answer(result=listed, host=probes.host(), warnings=tuple(notices))
     return deliver("claims", shared, answer, probes.time())
 
 
@@ -297,12 +297,14 @@ def _place_graph(path: Path, shared: Shared, *, soft: bool, run: bool) -> int:
     _check_run(shared, run=run)
 
     with machine("place", shared) as probes, add_error_details(shared):
-        found = find_gpus(probes)
-        answer = found.answer
-        if found.gpus is not None:
-            with found.explained_errors():
-                drawn = _draw(graph, found.gpus, probes, soft=soft, run=run)
-            answer = _answer_for_format(found.answer_with(drawn), shared, found.gpus, probes)
+        machine_gpus = find_gpus(probes)
+        answer = machine_gpus.answer
+        if machine_gpus.gpus is not None:
+            with machine_gpus.explained_errors():
+                drawn = _draw(graph, machine_gpus.gpus, probes, soft=soft, run=run)
+            answer = _answer_for_format(
+                machine_gpus.answer_with(drawn), shared, machine_gpus.gpus, probes
+            )
     return deliver("place", shared, answer, probes.time())
 
 
@@ -439,11 +441,11 @@ def report_devices(placement: Placement, *, more: bool) -> None:
 def _outcome(device: PlacedDevice) -> str:
     if device.kind != "GPU":
         return f"{device.spec} is the CPU"
-    what = f"GPU {device.index} ({device.name}, {device.uuid})"
+    gpu = f"GPU {device.index} ({device.name}, {device.uuid})"
     if device.spec.startswith("--count"):
-        return f"the command's GPU {device.resolved.rpartition(':')[2]} is {what}"
+        return f"the command's GPU {device.resolved.rpartition(':')[2]} is {gpu}"
     users = f"; in use: {together(device.used_by)}" if device.used_by else ""
-    return f"{device.spec} is {what}{users}"
+    return f"{device.spec} is {gpu}{users}"
 
 
 def explain(answer: Answer, shared: Shared) -> None:

@@ -47,8 +47,8 @@ def explain_(
 
 def _deliver(shared: Shared, answer: Callable[[Probes], Answer]) -> int:
     with machine("profile", shared) as probes:
-        found = answer(probes)._replace(host=probes.host())
-    return deliver("profile", shared, found, probes.time())
+        result = answer(probes)._replace(host=probes.host())
+    return deliver("profile", shared, result, probes.time())
 
 
 def _list() -> Answer:
@@ -70,10 +70,10 @@ def _lint(names: Sequence[str]) -> Answer:
         except GpucheckError as error:
             files.append(unreadable(path, error))
     result = ProfileResult(action=ProfileAction.LINT, files=tuple(files))
-    bad = [one for one in files if one.problems]
+    bad = [file for file in files if file.problems]
     if not bad:
         return Answer(result=result)
-    count = sum(len(one.problems) for one in bad)
+    count = sum(len(file.problems) for file in bad)
     counted = f"{count} {'mistake' if count == 1 else 'mistakes'} in {bad[0].path}"
     others = "1 other file" if len(bad) == 2 else f"{len(bad) - 1} other files"
     more = f" and {others}" if len(bad) > 1 else ""
@@ -93,12 +93,12 @@ def _explain(names: Sequence[str], board: str | None, probes: Probes | None) -> 
         profile = load_profile(name)
         files.append(describe(find_profile(name)))
         limits.extend(explain(profile, board))
-    every = {one.board for one in limits if one.board is not None}
-    left_out = every - _boards_here(probes) if probes is not None and every else set()
+    boards = {limit.board for limit in limits if limit.board is not None}
+    left_out = boards - _boards_here(probes) if probes is not None and boards else set()
     result = ProfileResult(
         action=ProfileAction.EXPLAIN,
         files=tuple(files),
-        limits=tuple(one for one in limits if one.board not in left_out),
+        limits=tuple(limit for limit in limits if limit.board not in left_out),
         boards_left_out=len(left_out),
     )
     return Answer(result=result)
@@ -109,8 +109,8 @@ def _boards_here(probes: Probes) -> frozenset[str]:
     from gpucheck.bench.boards import find_board
     from gpucheck.drivers.interface import NvmlRequest
 
-    found = (
+    boards = (
         find_board(gpu.name, gpu.pci_device_id, gpu.virtualization)
         for gpu in probes.nvml(NvmlRequest()).gpus
     )
-    return frozenset(board.name for board in found if board is not None)
+    return frozenset(board.name for board in boards if board is not None)

@@ -136,19 +136,19 @@ def command(
     _check(path, replace=replace)
     gc.enable()
     with machine("report", shared) as probes, status_line(shown=shared.verbosity >= 0) as tell:
-        found = gather(probes, redacted=not no_redact, bench=bench, tell=tell)
+        gathered = gather(probes, redacted=not no_redact, bench=bench, tell=tell)
         host, time = probes.host(), probes.time()
     if not no_redact:
         host = host._replace(name=None)
     result = MachineReport(
         path=str(path),
-        redacted=found.counts,
+        redacted=gathered.counts,
         files=tuple(
             ReportFile(name, len(part.content), part.about, part.error)
-            for name, part in found.parts.items()
+            for name, part in gathered.parts.items()
         ),
-        conclusion=found.conclusion,
-        conclusion_status=found.status,
+        conclusion=gathered.conclusion,
+        conclusion_status=gathered.status,
     )
     answer = Answer(result=result, host=host)
     shown = shared.format == "table" and shared.output is None
@@ -159,15 +159,15 @@ def command(
         write_message("Nothing was written.")
         return int(ExitCode.BAD)
 
-    files = {name: part.content for name, part in found.parts.items()}
+    files = {name: part.content for name, part in gathered.parts.items()}
     mode = PRIVATE if no_redact else None
     if _is_archive(path):
         write_file(path, archive(files, time, folder=FOLDER), mode=mode)
     else:
         write_folder(path, files, mode=mode)
     if shared.verbosity >= 0:
-        what = "Look at it, then attach it" if not no_redact else "It is for people you trust"
-        write_stderr(printable(f"Wrote {path}. {what}."))
+        advice = "Look at it, then attach it" if not no_redact else "It is for people you trust"
+        write_stderr(printable(f"Wrote {path}. {advice}."))
     return int(ExitCode.OK) if shown else deliver("report", shared, answer, time)
 
 
@@ -419,9 +419,9 @@ def redaction(counts: Mapping[str, int] | None) -> str:
             "Not redacted: it names the host, users, processes with their command lines, paths,"
             " serial numbers and UUIDs."
         )
-    found = ", ".join(f"{number} {_KINDS[kind][number > 1]}" for kind, number in counts.items())
+    names = ", ".join(f"{number} {_KINDS[kind][number > 1]}" for kind, number in counts.items())
     return (
-        f"Redacted: paths, values of variables that are no settings, and {found or 'no name'}."
+        f"Redacted: paths, values of variables that are no settings, and {names or 'no name'}."
         " In lines of the kernel log a name can remain."
     )
 
@@ -446,25 +446,25 @@ def archive(files: Mapping[str, bytes], time: str, *, folder: str) -> bytes:
 
 def blocks(report: Report, view: View) -> Iterator[Block]:
     """Yield detect's verdict, the files with their sizes, and what was redacted."""
-    found = report.result
-    if not isinstance(found, MachineReport):
-        raise TypeError(type(found).__name__)
-    size = sum(file.size_bytes for file in found.files)
-    if found.conclusion is not None:
-        yield verdict(found.conclusion, found.conclusion_status or CheckStatus.UNKNOWN)
+    contents = report.result
+    if not isinstance(contents, MachineReport):
+        raise TypeError(type(contents).__name__)
+    size = sum(file.size_bytes for file in contents.files)
+    if contents.conclusion is not None:
+        yield verdict(contents.conclusion, contents.conclusion_status or CheckStatus.UNKNOWN)
         yield Gap()
     if view.verbosity >= 0:
-        facts = (count_of(len(found.files), "file"), binary_bytes(size, digits=0))
-        yield Head((f"{found.path}", *facts))
+        facts = (count_of(len(contents.files), "file"), binary_bytes(size, digits=0))
+        yield Head((f"{contents.path}", *facts))
     columns = [Column("File"), Column("Size", right=True), Column("What it is", least=20)]
     rows = [
         Row((file.name, binary_bytes(file.size_bytes, digits=0), file.about))
-        for file in found.files
+        for file in contents.files
     ]
     yield Table(columns, rows)
     yield Gap()
-    mark = CheckStatus.WARN if found.redacted is None else CheckStatus.OK
-    yield Line(redaction(found.redacted), mark)
-    failed = {file.error: file.name.partition(".")[0] for file in found.files if file.error}
+    mark = CheckStatus.WARN if contents.redacted is None else CheckStatus.OK
+    yield Line(redaction(contents.redacted), mark)
+    failed = {file.error: file.name.partition(".")[0] for file in contents.files if file.error}
     for error, name in failed.items():
         yield Line(f"{name}: {error}", CheckStatus.WARN)

@@ -96,13 +96,13 @@ def _consistent(file: str) -> Iterator[None]:
 
 def _formats(report: Report) -> list[str]:
     """Return the formats of this document; the list of detect's checks has no verdict."""
-    found = [name for name in formats_of(report.command) if name not in TO_EVALUATE]
+    formats = [name for name in formats_of(report.command) if name not in TO_EVALUATE]
     if report.command == "detect":
         from gpucheck.detect.model import Catalogue
 
         if isinstance(report.result, Catalogue):
-            return [name for name in found if name in formats_of("error")]
-    return found
+            return [name for name in formats if name in formats_of("error")]
+    return formats
 
 
 def _read(file: str) -> SavedDocument:

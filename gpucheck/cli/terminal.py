@@ -75,7 +75,7 @@ def without_workflow_commands(text: str) -> str:
     `::` commands begin a line, `##[` ones stand anywhere. The escapes are JSON's own, so a
     document keeps its meaning.
     """
-    return _COMMAND.sub(lambda found: f"{found[1] or ''}\\u{ord(found[0].lstrip()[0]):04x}", text)
+    return _COMMAND.sub(lambda match: f"{match[1] or ''}\\u{ord(match[0].lstrip()[0]):04x}", text)
 
 
 def write_workflow_command(line: str) -> None:
@@ -165,7 +165,7 @@ def write_messages(
         steps = tuple(step_on_recording(step, source) for step in report.error.remedy)
         write_failure(report.error._replace(remedy=steps))
     if not quiet:
-        write_warnings(one for one in report.warnings if one.code not in without)
+        write_warnings(notice for notice in report.warnings if notice.code not in without)
 
 
 def write_message(text: str) -> None:
