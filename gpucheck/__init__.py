@@ -323,7 +323,7 @@ def place(
     max_utilization_percent: float | None = None,
     min_compute_capability: str | None = None,
     name: str | None = None,
-    exclude: tuple[str, ...] = (),
+    exclude: str | Iterable[str] = (),
     prefer: str = "free-memory",
     share: int = 1,
     wait: bool = False,

@@ -338,8 +338,8 @@ class TestMissing:
         [
             (("--hard",), "--hard needs a command: add one after `--`."),
             (("--as-root",), "--as-root needs --hard."),
-            (("--hard", "--no-hook", "--", "true"), "--hard needs no --hook"),
-            (("--hard", "--watch", "stop", "--", "true"), "--hard needs no --watch"),
+            (("--hard", "--no-hook", "--", "true"), "omit --hook"),
+            (("--hard", "--watch", "stop", "--", "true"), "omit --watch"),
             (("--hard", "--verify"), "--hard needs a command"),
         ],
     )
