@@ -284,7 +284,10 @@ def test_two_cupys(site: Site, look: Look) -> None:
 
     assert "are both installed and overwrite each other" in entry["reason"]
     assert finding["cause"] == "twice-installed"
-    assert "pip uninstall -y cupy-cuda13x cupy-cuda12x; pip install" in finding["remedy"][0]
+    removes, installs = finding["remedy"][0].split("; ")
+    assert "pip uninstall" in removes  # or uv's, where uv made this environment
+    assert removes.endswith(" cupy-cuda13x cupy-cuda12x")
+    assert "pip install" in installs
 
 
 def test_cupy_without_its_compiler(site: Site, look: Look) -> None:
@@ -313,7 +316,10 @@ def test_two_tensorflows_of_which_the_last_is_for_cpus(site: Site, look: Look) -
     assert finding["cause"] == "twice-installed"
     assert "built for CPUs only" in entry["reason"]
     (step,) = finding["remedy"]
-    assert "pip uninstall -y tensorflow tensorflow-cpu; pip install" in step
+    removes, installs = step.split("; ")
+    assert "pip uninstall" in removes
+    assert removes.endswith(" tensorflow tensorflow-cpu")
+    assert "pip install" in installs
 
 
 def test_a_build_for_amd(site: Site, look: Look) -> None:
@@ -428,7 +434,8 @@ def test_nothing_comes_from_the_current_directory(
 
     document = ended.document("detect")
     assert ended.code == 0
-    assert document["result"]["frameworks"] == []
+    # A module in the folder has no version; those of this environment do.
+    assert all(framework["version"] for framework in document["result"]["frameworks"])
     planted = trap.folder / "json.py"
     planted.write_text("import os; os.abort()\n")
     limited = program(
