@@ -123,7 +123,7 @@ def _ulps_between(left: HostArray, other: HostArray, format_name: str) -> HostAr
     return np.where(same_sign, apart, low + high)
 
 
-def differences_found(counters: HostArray) -> BitDifferences:
+def read_differences(counters: HostArray) -> BitDifferences:
     """Return the four results of the kernel `differ`."""
     count, first, largest, nans = (int(number) for number in counters)
     if not count:

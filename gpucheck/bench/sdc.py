@@ -27,8 +27,8 @@ from gpucheck.bench.bits import (
     BitDifferences,
     combined,
     compare_bits,
-    differences_found,
     digest,
+    read_differences,
 )
 from gpucheck.bench.case import CaseOrder
 from gpucheck.bench.kernels.matmul import Matmul, draw_inputs, missing_format, verify_product
@@ -415,7 +415,7 @@ class GpuProduct:
 
     def differences(self) -> BitDifferences:
         """Return the differences so far."""
-        return differences_found(self._gpu.download(self._arrays[3]))
+        return read_differences(self._gpu.download(self._arrays[3]))
 
     def release(self) -> None:
         """Release the GPU memory."""
@@ -443,7 +443,7 @@ class CpuProduct:
     def __init__(self, order: CaseOrder) -> None:
         self._order = order
         self._form = FORMATS[order.dtype]
-        self._found = BitDifferences()
+        self._differences = BitDifferences()
         self._arrays: tuple[HostArray, ...] = ()
 
     def prepare(self) -> tuple[str, Verified]:
@@ -468,12 +468,14 @@ class CpuProduct:
             start_s = self._order.clock()
             np.matmul(left, right, out=again)
             seconds += self._order.clock() - start_s
-            self._found = combined(self._found, compare_bits(first, again, self._form.output))
+            self._differences = combined(
+                self._differences, compare_bits(first, again, self._form.output)
+            )
         return seconds
 
     def differences(self) -> BitDifferences:
         """Return the differences so far."""
-        return self._found
+        return self._differences
 
     def release(self) -> None:
         """Drop the arrays."""

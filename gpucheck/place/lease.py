@@ -260,7 +260,7 @@ def targets_of(devices: Sequence[PlacedDevice], gpus: Sequence[Gpu]) -> tuple[Ta
     return tuple(dict.fromkeys(targets))
 
 
-class FoundGpus(NamedTuple):
+class MachineGpus(NamedTuple):
     """GPUs of the machine, None if unknown, and why none can be listed."""
 
     answer: Answer
@@ -298,17 +298,17 @@ class FoundGpus(NamedTuple):
         return self.answer._replace(result=placement, warnings=(*warnings, *notices))
 
 
-def find_gpus(probes: Probes) -> FoundGpus:
+def find_gpus(probes: Probes) -> MachineGpus:
     """Return the GPUs of the machine, or an answer that says why they are unknown.
 
     A machine without GPUs still has its CPU: the device string decides whether that is enough.
     """
     answer = take_inventory(probes, names_devices=True)
     if answer.exit_code is ExitCode.INCONCLUSIVE or not isinstance(answer.result, Inventory):
-        return FoundGpus(answer._replace(result=None), None)
+        return MachineGpus(answer._replace(result=None), None)
     check_agreement(answer.result.visibility)
     plain = answer._replace(result=None, exit_code=ExitCode.OK, error=None)
-    return FoundGpus(plain, answer.result.gpus, answer.error)
+    return MachineGpus(plain, answer.result.gpus, answer.error)
 
 
 # ---------------------------------------------------------------------------------- claims

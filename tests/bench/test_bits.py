@@ -15,8 +15,8 @@ from gpucheck.bench.bits import (
     BitDifferences,
     combined,
     compare_bits,
-    differences_found,
     digest,
+    read_differences,
 )
 
 FLOATS = {"float16": "f2", "float32": "f4", "float64": "f8"}
@@ -172,7 +172,7 @@ def test_joined_counts_are_those_of_both() -> None:
     ],
 )
 def test_what_the_kernel_leaves_is_read(left: list[int], expected: BitDifferences) -> None:
-    assert differences_found(np.array(left, dtype=np.uint64)) == expected
+    assert read_differences(np.array(left, dtype=np.uint64)) == expected
 
 
 def test_every_output_format_has_a_number() -> None:

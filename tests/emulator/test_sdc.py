@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpucheck.bench.bits import ELEMENTS, compare_bits, differences_found, digest
+from gpucheck.bench.bits import ELEMENTS, compare_bits, digest, read_differences
 from gpucheck.bench.sdc import SOURCE
 from tests.emulator.conftest import Emulators
 from tests.emulator.emulated import SANITIZERS, Emulator, Memory
@@ -97,7 +97,7 @@ def test_the_kernels_are_their_twins(
         block=32,
     )
 
-    assert differences_found(found) == compare_bits(one, other, form)
+    assert read_differences(found) == compare_bits(one, other, form)
     assert set(left.tobytes()) == {0x80 if form == "int32" else 0xFF}
     assert f"{int(total[0]):016x}" == digest(one, form)
 
@@ -108,7 +108,7 @@ def assert_right(program: Emulator) -> None:
         other = one.copy()
         other[place] ^= 1
         left, found = compared(program, one, other, 2)
-        assert differences_found(found) == compare_bits(one, other, "bfloat16")
+        assert read_differences(found) == compare_bits(one, other, "bfloat16")
         assert set(left.tobytes()) == {0xFF}
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpucheck.bench.bits import ELEMENTS, compare_bits, differences_found, digest
+from gpucheck.bench.bits import ELEMENTS, compare_bits, digest, read_differences
 from gpucheck.bench.request_model import BenchRequest
 from gpucheck.bench.sdc import SOURCE, stress_product
 from gpucheck.drivers.cupy.device import GpuDevice, open_gpus
@@ -60,7 +60,7 @@ def test_the_kernel_counts_as_its_twin(gpu: GpuDevice, form: str, flips: int) ->
     launched(gpu, "differ", form, arguments)
 
     assert set(gpu.download(compared).tobytes()) == {0x80 if form == "int32" else 0xFF}
-    assert differences_found(gpu.download(found)) == compare_bits(one, other, form)
+    assert read_differences(gpu.download(found)) == compare_bits(one, other, form)
 
 
 @pytest.mark.parametrize("form", STORED)

@@ -309,7 +309,7 @@ class Problems:
 
     def __init__(self, source: Source) -> None:
         self.source = source
-        self.found: list[Problem] = []
+        self.noted: list[Problem] = []
 
     def add(
         self,
@@ -321,7 +321,7 @@ class Problems:
         key: str = "",
     ) -> None:
         """Note a problem at a key, or at its table where the key is not written."""
-        self.found.append(
+        self.noted.append(
             Problem(
                 line=self.source.line_of(table, key),
                 where=f"{table}.{key}".strip("."),
@@ -341,7 +341,7 @@ def lint(profile: Profile, problems: Problems) -> tuple[Problem, ...]:
     _lint_stragglers(profile, problems)
     _lint_throttling(profile, _note(problems, "stability.throttle_s"))
     _lint_checks(profile, problems)
-    return tuple(sorted(problems.found, key=lambda item: (item.line or 0, item.where)))
+    return tuple(sorted(problems.noted, key=lambda item: (item.line or 0, item.where)))
 
 
 def _note(problems: Problems, table: str) -> _Note:
