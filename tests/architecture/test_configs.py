@@ -53,7 +53,7 @@ def flat(table: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("name", COMMAND_NAMES)
 def test_default_configuration_lists_every_option(name: str, tmp_path: Path) -> None:
     options = {
-        option.name
+        option.name: max(option.opts, key=len).removeprefix("--")
         for line in LEAVES
         if line.split()[0] == name
         for option in built_command(line).params
@@ -62,7 +62,7 @@ def test_default_configuration_lists_every_option(name: str, tmp_path: Path) -> 
 
     listed = set(flat(every_default(tmp_path)[name]))
 
-    assert {each.strip("_").replace("_", "-") for each in options - listed} <= OF_EVERY_TABLE
+    assert {options[name] for name in options.keys() - listed} <= OF_EVERY_TABLE
 
 
 @pytest.mark.parametrize("name", COMMAND_NAMES)
