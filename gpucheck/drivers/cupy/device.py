@@ -37,6 +37,10 @@ if TYPE_CHECKING:
 
     HostArray = NDArray[Any]
 
+#: The way on without CuPy.
+OTHER_FRAMEWORK = (
+    "Or, where PyTorch is installed, measure with it: gpucheck bench --framework pytorch"
+)
 _EMPTY_SOURCE = 'extern "C" __global__ void empty() {}'
 #: Bytes for poisoning: NaN in every floating-point format, also in bfloat16 and float8 as unsigned
 #: bits; and a large number in every signed integer type.
@@ -305,7 +309,9 @@ def _load_cupy() -> Any:
             return import_module("cupy")
     except ModuleNotFoundError as error:
         raise MissingError(
-            code="cupy-missing", message="CuPy is not installed", remedy=install_cupy()
+            code="cupy-missing",
+            message="CuPy is not installed",
+            remedy=(*install_cupy(), OTHER_FRAMEWORK),
         ) from error
     except Exception as error:
         raise as_failure(error, "loading CuPy") from error

@@ -318,7 +318,10 @@ def test_cupy_missing_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     opened = open_gpus()
 
     assert opened.unavailable == "CuPy is not installed"
-    assert opened.remedy == install_cupy()
+    assert opened.remedy == (
+        *install_cupy(),
+        "Or, where PyTorch is installed, measure with it: gpucheck bench --framework pytorch",
+    )
     assert opened.cupy_version is None
 
 
