@@ -33,7 +33,7 @@ from gpucheck.fleet.model import (
 )
 from gpucheck.fleet.report import report
 from gpucheck.fleet.speeds import Baseline
-from gpucheck.report.envelope import Host
+from gpucheck.report.host import Host
 
 GPUS, TESTS, PER_RACK = 8, 6, 16
 NAMES = [f"test{number}/kernel/-/-/float32/1024/resident" for number in range(TESTS)]

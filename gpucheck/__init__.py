@@ -88,7 +88,7 @@ if TYPE_CHECKING:
         Evidence as Evidence,
         Failure as Failure,
     )
-    from gpucheck.report.envelope import Host as Host
+    from gpucheck.report.host import Host as Host
     from gpucheck.report.errors import (
         BadAnswerError as BadAnswerError,
         ExitCode as ExitCode,
@@ -128,7 +128,8 @@ _HOMES = {
         "Overhead RunGpu Strength Verification Way"
     ),
     "gpucheck.place.model": "PlacedDevice",
-    "gpucheck.report.envelope": "CheckStatus Evidence Failure Host",
+    "gpucheck.report.envelope": "CheckStatus Evidence Failure",
+    "gpucheck.report.host": "Host",
     "gpucheck.version": "__version__",
 }
 _FUNCTIONS = ("bench", "devices", "diagnose", "limit_memory", "peaks", "place")

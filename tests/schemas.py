@@ -27,7 +27,8 @@ from gpucheck.cli.commands import load_documents
 from gpucheck.fleet.model import NodeAnswer
 from gpucheck.report.codec import is_record
 from gpucheck.report.documents import result_types
-from gpucheck.report.envelope import Failure, Host, Notice
+from gpucheck.report.envelope import Failure, Notice
+from gpucheck.report.host import Host
 
 NOTES = Path(__file__).parent / "data" / "schemas.toml"
 

@@ -21,8 +21,9 @@ from gpucheck.bench.model import (
 from gpucheck.bench.sdc import corruption_sentence, deviating_digests
 from gpucheck.bench.telemetry import HEAT, LIMITED_TIME, TROUBLE, is_clock_change
 from gpucheck.bench.workers import WORKER_SILENT
-from gpucheck.report.envelope import Answer, Evidence, Failure, Host
+from gpucheck.report.envelope import Answer, Evidence, Failure
 from gpucheck.report.errors import ExitCode
+from gpucheck.report.host import Host
 from gpucheck.report.text import count_of
 
 #: Counters that must not grow, and counters of errors that are corrected every day.

@@ -55,7 +55,7 @@ from gpucheck.place.claims import (
     own_command,
 )
 from gpucheck.place.model import ProcessState
-from gpucheck.report.envelope import Answer, Failure, Host, Notice
+from gpucheck.report.envelope import Answer, Failure, Notice
 from gpucheck.report.errors import (
     BadAnswerError,
     ExitCode,
@@ -65,6 +65,7 @@ from gpucheck.report.errors import (
     check_argument,
     check_seconds,
 )
+from gpucheck.report.host import Host
 
 #: Errors that do not judge the device: no time was left, others hold it or its memory, or the
 #: host's clock cannot be trusted, a framework has no such kernel.

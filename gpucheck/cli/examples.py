@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
+from typing import NamedTuple
 
-from gpucheck.cli.options import Recording
 from gpucheck.drivers.interface import Probes
 from gpucheck.report.errors import WrongUseError
 from gpucheck.report.text import did_you_mean, shown
@@ -29,6 +29,14 @@ EXAMPLES = MappingProxyType(
         "version-mismatch": "no usable GPU: the driver was upgraded, the old module still runs",
     }
 )
+
+
+class Recording(NamedTuple):
+    """What --from names: the file, its name if it is one of our examples, and the option's text."""
+
+    path: Path
+    example: str | None
+    source: str
 
 
 def find_recording(text: str) -> Recording:

@@ -10,11 +10,14 @@ import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpucheck.cli.commands import COMMANDS
 from gpucheck.report.errors import WrongUseError, check_seconds
 from gpucheck.report.options import Option, flag, option, options_of, split_words
+
+if TYPE_CHECKING:
+    from gpucheck.cli.examples import Recording
 
 #: The file of defaults.
 CONFIG_VARIABLE = "GPUCHECK_CONFIG"
@@ -38,14 +41,6 @@ class Context(NamedTuple):
     document: str | None = None
     child: tuple[str, ...] | None = None
     keep: frozenset[int] = frozenset()
-
-
-class Recording(NamedTuple):
-    """What --from names: the file, its name if it is one of our examples, and the option's text."""
-
-    path: Path
-    example: str | None
-    source: str
 
 
 class Outlets(NamedTuple):

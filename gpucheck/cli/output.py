@@ -34,15 +34,7 @@ from gpucheck.cli.terminal import (
 )
 from gpucheck.drivers.interrupts import REQUESTS
 from gpucheck.report.documents import open_view
-from gpucheck.report.envelope import (
-    DRIVER_LIBRARY,
-    TOOL,
-    Answer,
-    Failure,
-    Host,
-    Report,
-    status_of,
-)
+from gpucheck.report.envelope import DRIVER_LIBRARY, TOOL, Answer, Failure, Report, status_of
 from gpucheck.report.errors import (
     ExitCode,
     GpucheckError,
@@ -51,6 +43,7 @@ from gpucheck.report.errors import (
     WrongUseError,
 )
 from gpucheck.report.formats import FORMATS, open_format
+from gpucheck.report.host import Host
 from gpucheck.report.text import (
     View,
     did_you_mean,

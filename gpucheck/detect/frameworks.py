@@ -94,7 +94,7 @@ class FrameworkCheck:
         if choice.driver_needed:
             notes.append(f"it needs {choice.driver_needed}")
         removes = guide.get("removes", build.distributions) if build else ()
-        command = install_command(machine.builds, build, choice, removes)
+        command = install_command(machine.builds, build, choice.commands, removes)
         if build is not None and _is_from(build.version, guide.get("keeps_version_from")):
             command = command.replace("-U ", "").replace("]", f"]=={build.version}")
         elif lacks_python(choice.build, machine.builds.python_version):

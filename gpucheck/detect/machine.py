@@ -26,7 +26,7 @@ from gpucheck.drivers.readings import (
 from gpucheck.inventory.condition import GONE
 from gpucheck.inventory.inventory import see_visibility
 from gpucheck.inventory.model import Visibility
-from gpucheck.report.envelope import Host
+from gpucheck.report.host import Host
 from gpucheck.report.options import flag, made_of_options, option, words
 
 #: Remedies if nothing more exact is known: the driver logs there what it met.

@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING
 
 from gpucheck.data import read_table
 from gpucheck.detect.cuda_versions import is_older_than_turing
@@ -163,9 +162,6 @@ def _is(step: str, kind: str) -> bool:
 
 # ----------------------------------------------------------------------------- packages of a Python
 
-if TYPE_CHECKING:
-    from gpucheck.detect.wheels import WheelChoice
-
 #: What selects a Python without making it the shell's own.
 NOT_THE_SHELLS = ("--python", "gpucheck")
 #: The installers of conda's packages, with the option for another environment than the active one,
@@ -202,13 +198,19 @@ def _environment_of(python: str) -> str:
 
 
 def install_command(
-    builds: BuildsReading, build: BuildReading | None, choice: WheelChoice, removes: Iterable[str]
+    builds: BuildsReading,
+    build: BuildReading | None,
+    commands: Mapping[str, str],
+    removes: Iterable[str],
 ) -> str:
-    """Return the command that puts the chosen build in place of the present one."""
+    """Return the command that puts the chosen build in place of the present one.
+
+    `commands` install it, by the name of the installer.
+    """
     for name in builds.installers[:1]:
-        if name in OF_CONDA and name in choice.commands and (build is None or build.from_conda):
-            return choice.commands[name]
-    return f"{remove_command(removes)}{choice.commands['pip']}"
+        if name in OF_CONDA and name in commands and (build is None or build.from_conda):
+            return commands[name]
+    return f"{remove_command(removes)}{commands['pip']}"
 
 
 def remove_command(packages: Iterable[str]) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from gpucheck.drivers.readings import CudaReading, KernelReading, NvmlReading, ProcessIdentity
-from gpucheck.report.envelope import Host
+from gpucheck.report.host import Host
 
 if TYPE_CHECKING:  # a listing does not load what only detect needs
     from gpucheck.drivers.evidence import (

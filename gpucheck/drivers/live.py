@@ -23,7 +23,7 @@ from gpucheck.drivers.readings import (
     ProbeFailure,
     ProcessIdentity,
 )
-from gpucheck.report.envelope import Host
+from gpucheck.report.host import Host
 
 if TYPE_CHECKING:  # a listing does not load what only detect needs
     from gpucheck.drivers.evidence import (

@@ -26,8 +26,8 @@ from gpucheck.drivers.readings import (
     ProcessIdentity,
 )
 from gpucheck.report.codec import DecodeError, from_plain
-from gpucheck.report.envelope import Host
 from gpucheck.report.errors import WrongUseError
+from gpucheck.report.host import Host
 from gpucheck.report.saved import NEWER, check_bounds, version_of
 from gpucheck.version import __version__
 

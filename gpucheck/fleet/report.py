@@ -22,8 +22,9 @@ from gpucheck.fleet.model import (
 )
 from gpucheck.fleet.node_facts import MOST_REASONS
 from gpucheck.fleet.speeds import Baseline, describe_slow_nodes, judge_speeds
-from gpucheck.report.envelope import Answer, Host, Notice
+from gpucheck.report.envelope import Answer, Notice
 from gpucheck.report.errors import ExitCode
+from gpucheck.report.host import Host
 from gpucheck.report.text import count_of
 
 #: A majority needs so many of a kind; of two that differ nobody knows which is right.

@@ -10,7 +10,7 @@ from gpucheck.drivers.readings import HUNG, GpuReading, KernelReading, NvmlReadi
 from gpucheck.inventory.gpu_row import describe_gpu, describe_topology, rows_of
 from gpucheck.inventory.model import Gpu, GpuState, Inventory, Topology, Visibility
 from gpucheck.inventory.visibility import PCI_BUS_ID, apply_rules, is_mig, is_silent, join_driver
-from gpucheck.report.envelope import Answer, Failure, Host, Notice
+from gpucheck.report.envelope import Answer, Failure, Notice
 from gpucheck.report.errors import (
     BadAnswerError,
     ExitCode,
@@ -19,6 +19,7 @@ from gpucheck.report.errors import (
     MissingError,
     WrongUseError,
 )
+from gpucheck.report.host import Host
 from gpucheck.report.text import ranges
 
 #: Failures after which it is open whether there are GPUs: no answer, or no question asked.

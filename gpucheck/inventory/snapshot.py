@@ -20,8 +20,9 @@ from gpucheck.inventory.gpu_row import rows_of
 from gpucheck.inventory.inventory import NO_LIBRARY, complete_host, nvml_failure
 from gpucheck.inventory.visibility import apply_rules, digits_of, gpu_uuid, looks_like_uuid
 from gpucheck.report.blocks import counted
-from gpucheck.report.envelope import Answer, Host, Notice
+from gpucheck.report.envelope import Answer, Notice
 from gpucheck.report.errors import ExitCode
+from gpucheck.report.host import Host
 from gpucheck.report.text import count_of
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import NamedTuple, TypeVar
 
 from gpucheck.report.errors import ExitCode, GpucheckError
+from gpucheck.report.host import Host
 from gpucheck.version import __version__
 
 AnyError = TypeVar("AnyError", bound=GpucheckError)
@@ -69,27 +70,6 @@ class Notice(NamedTuple):
 
     code: str
     message: str
-
-
-class Host(NamedTuple):
-    """Machine of a report; null where it could not be read or was not recorded.
-
-    `recorded`: the answer is that of a snapshot (--from), not of this machine.
-    """
-
-    name: str | None = None
-    os: str | None = None
-    kernel: str | None = None
-    python: str | None = None
-    container: str | None = None
-    driver_version: str | None = None
-    cuda_driver_version: str | None = None
-    recorded: bool = False
-
-    @property
-    def is_wsl(self) -> bool:
-        """Whether this is WSL2, where the Windows driver owns the GPU."""
-        return (self.os or "").endswith("(WSL2)")
 
 
 class Answer(NamedTuple):

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
-    from gpucheck.report.envelope import Host
+    from gpucheck.report.host import Host
 
 
 class ExitCode(IntEnum):

@@ -20,8 +20,9 @@ from gpucheck.bench.workers import WorkerAnswer, WorkerDevice, WorkerPool, worke
 from gpucheck.drivers.nvml.sensors import NvmlSensors, Sample, SensorBatch
 from gpucheck.drivers.readings import CudaDeviceReading, CudaReading, ProcessReading
 from gpucheck.report.codec import to_plain
-from gpucheck.report.envelope import Answer, Failure, Host
+from gpucheck.report.envelope import Answer, Failure
 from gpucheck.report.errors import ExitCode, InconclusiveError, MissingError, WrongUseError
+from gpucheck.report.host import Host
 from tests.fakes.bench import FakeClock
 from tests.fakes.bench_results import uuid_of
 from tests.fakes.bench_runs import gpus

@@ -19,8 +19,9 @@ from gpucheck.bench.model import (
     GpuTelemetry,
 )
 from gpucheck.bench.workers import WORKER_SILENT
-from gpucheck.report.envelope import Failure, Host
+from gpucheck.report.envelope import Failure
 from gpucheck.report.errors import ExitCode
+from gpucheck.report.host import Host
 from tests.bench.test_burn import burned
 
 PASS, FAIL, SKIP = GateStatus.PASS, GateStatus.FAIL, GateStatus.SKIP

@@ -11,9 +11,10 @@ from gpucheck.bench.burn import BurnProgress, DeviceProgress
 from gpucheck.bench.burn_gates import conclude_burn
 from gpucheck.bench.burn_view import live_blocks
 from gpucheck.bench.model import BurnResult, Corruption
-from gpucheck.report.envelope import Failure, Host
+from gpucheck.report.envelope import Failure
 from gpucheck.report.errors import ExitCode
 from gpucheck.report.formats.table import draw, render
+from gpucheck.report.host import Host
 from gpucheck.report.text import View
 from tests.bench.test_burn import burned, heating, said
 from tests.fakes.verdicts import report, result

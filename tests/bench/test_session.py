@@ -31,7 +31,7 @@ from gpucheck.drivers.gpu import OpenedGpus
 from gpucheck.drivers.readings import CudaDeviceReading, CudaReading, MigReading, NvmlReading
 from gpucheck.place.claim_store import ClaimStore, Target, list_claims
 from gpucheck.place.lock_files import DIRECTORY_VARIABLE
-from gpucheck.report.envelope import Answer, Failure, Host
+from gpucheck.report.envelope import Answer, Failure
 from gpucheck.report.errors import (
     ExitCode,
     GpucheckError,
@@ -39,6 +39,7 @@ from gpucheck.report.errors import (
     MissingError,
     WrongUseError,
 )
+from gpucheck.report.host import Host
 from gpucheck.report.options import check_arguments
 from tests.architecture.house import ROOT
 from tests.enough_time import with_enough_time

@@ -28,8 +28,9 @@ from gpucheck.bench.scheduler import TOO_SHORT
 from gpucheck.bench.session import conclude
 from gpucheck.bench.view import shown_codes
 from gpucheck.drivers.gpu import BenchGpu
-from gpucheck.report.envelope import Answer, Failure, Host
+from gpucheck.report.envelope import Answer, Failure
 from gpucheck.report.formats.table import render
+from gpucheck.report.host import Host
 from gpucheck.report.text import View
 from tests.fakes.bench import FLOAT32, PYTORCH, RIGHT, WRONG
 from tests.fakes.bench_results import environment

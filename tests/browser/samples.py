@@ -38,9 +38,10 @@ from gpucheck.fleet.report import report as fleet_report
 from gpucheck.inventory.condition import read_condition
 from gpucheck.inventory.inventory import judge_list, take_inventory
 from gpucheck.inventory.model import GpuProcess, Inventory
-from gpucheck.report.envelope import Failure, Host, Notice, Report
+from gpucheck.report.envelope import Failure, Notice, Report
 from gpucheck.report.errors import ExitCode
 from gpucheck.report.formats.html import render
+from gpucheck.report.host import Host
 from gpucheck.report.text import View
 from tests.fakes.bench_results import (
     BFLOAT16,

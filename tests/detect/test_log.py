@@ -43,8 +43,9 @@ from gpucheck.drivers import open_probes
 from gpucheck.drivers.host.files import open_log
 from gpucheck.drivers.readings import NvmlReading, ProbeFailure
 from gpucheck.report.blocks import Headline
-from gpucheck.report.envelope import TOOL, CheckStatus, Host, Report, Status
+from gpucheck.report.envelope import TOOL, CheckStatus, Report, Status
 from gpucheck.report.errors import ExitCode, WrongUseError
+from gpucheck.report.host import Host
 from gpucheck.report.text import View
 from tests.fakes.probes import FakeProbes, gpu_reading, reading_of
 from tests.report.formats.recorded import in_lines, recorded

@@ -10,7 +10,7 @@ from gpucheck.detect.machine import Machine
 from gpucheck.drivers.evidence import HealthReading, LaunchedReading, LaunchReading
 from gpucheck.drivers.interface import NvmlRequest
 from gpucheck.drivers.readings import NvmlReading, ProbeFailure
-from gpucheck.report.envelope import Host
+from gpucheck.report.host import Host
 from tests.fakes.probes import FakeProbes, gpu_reading, reading_of
 
 HUNG = ProbeFailure(code="driver-not-answering", message="no answer within 10 s")

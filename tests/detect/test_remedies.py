@@ -15,7 +15,7 @@ from gpucheck.drivers.evidence import (
     SystemReading,
 )
 from gpucheck.drivers.readings import KernelReading, PciDeviceReading
-from gpucheck.report.envelope import Host
+from gpucheck.report.host import Host
 from tests.fakes.probes import FakeProbes
 
 PASCAL = PciDeviceReading(pci_bus_id="0000:01:00.0", vendor_id="0x10de", device_id="0x1b38")

@@ -30,8 +30,9 @@ from gpucheck.drivers.readings import (
     ProbeFailure,
 )
 from gpucheck.drivers.recorded import RecordedProbes, Snapshot
-from gpucheck.report.envelope import Answer, CheckStatus, Host
+from gpucheck.report.envelope import Answer, CheckStatus
 from gpucheck.report.errors import ExitCode
+from gpucheck.report.host import Host
 from tests.fakes.probes import HERE, IN_DOCKER, ON_WSL2, FakeProbes, gpu_reading, reading_of
 
 # ------------------------------------------------------------------------------ parts of machines

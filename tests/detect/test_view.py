@@ -11,9 +11,10 @@ from gpucheck.detect.model import Detection, Finding, Layer, LayerSummary, Verdi
 from gpucheck.detect.run import detect
 from gpucheck.drivers.evidence import SystemReading
 from gpucheck.drivers.readings import KernelReading, NvmlReading, ProbeFailure
-from gpucheck.report.envelope import Answer, CheckStatus, Evidence, Host, Report
+from gpucheck.report.envelope import Answer, CheckStatus, Evidence, Report
 from gpucheck.report.errors import ExitCode
 from gpucheck.report.formats.table import MARKS, render
+from gpucheck.report.host import Host
 from gpucheck.report.text import View
 from tests.fakes.probes import FakeProbes
 from tests.fakes.reports import NASTY, eventful_machine, wrap

@@ -24,8 +24,8 @@ from gpucheck.drivers.readings import (
 )
 from gpucheck.drivers.recorded import RecordedProbes, Snapshot, read_snapshot
 from gpucheck.report.codec import to_plain
-from gpucheck.report.envelope import Host
 from gpucheck.report.errors import WrongUseError
+from gpucheck.report.host import Host
 from gpucheck.version import __version__
 from tests.fakes.probes import gpu_reading, reading_of
 

@@ -18,7 +18,8 @@ from gpucheck.bench.model import (
 from gpucheck.bench.workers import WorkerAnswer, WorkerDevice, worker_devices
 from gpucheck.inventory.model import Gpu
 from gpucheck.report.codec import to_plain
-from gpucheck.report.envelope import Failure, Host
+from gpucheck.report.envelope import Failure
+from gpucheck.report.host import Host
 from tests.fakes.bench_results import (
     BFLOAT16,
     environment,

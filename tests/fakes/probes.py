@@ -27,7 +27,7 @@ from gpucheck.drivers.readings import (
     ProbeFailure,
     ProcessIdentity,
 )
-from gpucheck.report.envelope import Host
+from gpucheck.report.host import Host
 
 HERE = Host(name="node1", os="Debian GNU/Linux 12", kernel="6.1.0", python="3.11.9")
 IN_DOCKER = HERE._replace(container="docker")

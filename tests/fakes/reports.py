@@ -34,8 +34,9 @@ from gpucheck.inventory.model import (
     TopologyLink,
     Visibility,
 )
-from gpucheck.report.envelope import Answer, Host, Report
+from gpucheck.report.envelope import Answer, Report
 from gpucheck.report.errors import ExitCode
+from gpucheck.report.host import Host
 from tests.fakes.probes import FakeProbes, gpu_reading, reading_of
 
 GIB = 1 << 30

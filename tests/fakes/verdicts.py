@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from gpucheck.bench.model import BenchResult, Direction, Gate, GateClass, GateStatus, Severity
-from gpucheck.report.envelope import TOOL, Evidence, Failure, Host, Notice, Report, status_of
+from gpucheck.report.envelope import TOOL, Evidence, Failure, Notice, Report, status_of
 from gpucheck.report.errors import ExitCode
+from gpucheck.report.host import Host
 from tests.fakes.bench_results import environment
 
 #: A name that tries to leave wherever it is put.

@@ -10,8 +10,8 @@ from gpucheck.fleet.collect import Collected, Node
 from gpucheck.fleet.documents import Entry
 from gpucheck.fleet.model import FleetReport, Outcome
 from gpucheck.fleet.report import report
-from gpucheck.report.envelope import Host
 from gpucheck.report.errors import ExitCode
+from gpucheck.report.host import Host
 from tests.fleet.documents import bench, detect
 
 

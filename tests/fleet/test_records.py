@@ -14,8 +14,9 @@ from gpucheck.fleet.documents import Entry
 from gpucheck.fleet.model import SILENT, FleetNode, FleetReport, Outcome
 from gpucheck.fleet.report import report
 from gpucheck.fleet.view import verdicts
-from gpucheck.report.envelope import TOOL, Answer, Host, Report, status_of
+from gpucheck.report.envelope import TOOL, Answer, Report, status_of
 from gpucheck.report.formats import open_format
+from gpucheck.report.host import Host
 from gpucheck.report.text import View
 from gpucheck.report.verdicts import Kind
 from tests.fleet.documents import bench, detect

@@ -11,9 +11,10 @@ from gpucheck.fleet.documents import Entry
 from gpucheck.fleet.hostlist import read_expected
 from gpucheck.fleet.model import FleetNode, FleetReport, JudgementRule, Outcome
 from gpucheck.fleet.report import differences, report, shortened
-from gpucheck.report.envelope import Answer, Host
+from gpucheck.report.envelope import Answer
 from gpucheck.report.errors import ExitCode, WrongUseError
 from gpucheck.report.formats import open_format
+from gpucheck.report.host import Host
 from gpucheck.report.text import View
 from tests.fakes.reports import wrap
 from tests.fleet.documents import bench, detect, envelope

@@ -9,7 +9,7 @@ from gpucheck.fleet.collect import Collected
 from gpucheck.fleet.documents import Entry
 from gpucheck.fleet.model import Correction, FleetReport, Group, JudgedBy, JudgementRule
 from gpucheck.fleet.report import report
-from gpucheck.report.envelope import Host
+from gpucheck.report.host import Host
 from tests.fleet.documents import bench, detect, envelope, gpu_uuid
 from tests.report.formats.recorded import in_lines, recorded
 

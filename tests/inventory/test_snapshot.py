@@ -37,8 +37,8 @@ from gpucheck.drivers.recorded import RecordedProbes, Snapshot
 from gpucheck.inventory.snapshot import ReadOnce, Redactor, contents, record, redact, take_snapshot
 from gpucheck.inventory.visibility import apply_rules, digits_of, join_driver
 from gpucheck.report.codec import from_plain, to_plain
-from gpucheck.report.envelope import Host
 from gpucheck.report.errors import ExitCode
+from gpucheck.report.host import Host
 from tests.fakes.probes import FakeProbes, gpu_reading, reading_of
 
 HUNG = ProbeFailure(code="driver-not-answering", message="the driver did not answer within 10 s")

@@ -18,7 +18,7 @@ from gpucheck.drivers.readings import (
 from gpucheck.inventory.inventory import take_inventory
 from gpucheck.inventory.model import Inventory
 from gpucheck.inventory.without_nvml import explain_absence
-from gpucheck.report.envelope import Host
+from gpucheck.report.host import Host
 from tests.fakes.probes import FakeProbes
 
 MISSING = ProbeFailure(

@@ -22,9 +22,10 @@ from gpucheck.memlimit.model import (
     Verification,
     Way,
 )
-from gpucheck.report.envelope import TOOL, Failure, Host, Report, Status
+from gpucheck.report.envelope import TOOL, Failure, Report, Status
 from gpucheck.report.errors import ExitCode
 from gpucheck.report.formats.table import render
+from gpucheck.report.host import Host
 from gpucheck.report.text import View
 from tests.report.formats.recorded import in_sections, recorded
 

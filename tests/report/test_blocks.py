@@ -15,8 +15,9 @@ from gpucheck.report.blocks import (
     remedies,
     with_command,
 )
-from gpucheck.report.envelope import TOOL, Host, Report, Status
+from gpucheck.report.envelope import TOOL, Report, Status
 from gpucheck.report.errors import ExitCode
+from gpucheck.report.host import Host
 from gpucheck.report.text import View
 
 

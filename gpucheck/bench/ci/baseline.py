@@ -35,8 +35,9 @@ from gpucheck.bench.model import (
 from gpucheck.bench.request_model import BenchRequest
 from gpucheck.drivers.host.files import MOST_JSON_BYTES, read_file
 from gpucheck.report.codec import DecodeError, from_plain, to_plain
-from gpucheck.report.envelope import TOOL, Host
+from gpucheck.report.envelope import TOOL
 from gpucheck.report.errors import ExitCode, WrongUseError
+from gpucheck.report.host import Host
 from gpucheck.report.saved import NEWER
 from gpucheck.report.text import count_of, did_you_mean
 from gpucheck.version import __version__

@@ -33,8 +33,9 @@ from gpucheck.bench.ci.model import (
 from gpucheck.bench.ci.verdicts import Wording, exit_status
 from gpucheck.bench.model import Direction, Gate, GateClass, GateStatus, shared_fields
 from gpucheck.drivers.python.framework_bench import BROKEN, MISSING, SILENT
-from gpucheck.report.envelope import Answer, Failure, Host, Notice
+from gpucheck.report.envelope import Answer, Failure, Notice
 from gpucheck.report.errors import ExitCode
+from gpucheck.report.host import Host
 from gpucheck.report.text import count_of
 
 #: Failures of a framework's import.

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpucheck.bench.model import BenchResult, Direction, Doubt, GateClass, GateStatus, Measurement
-from gpucheck.report.envelope import Failure, Host, Tool
+from gpucheck.report.envelope import Failure, Tool
+from gpucheck.report.host import Host
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

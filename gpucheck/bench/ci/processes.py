@@ -26,7 +26,8 @@ from gpucheck.bench.workers import (
     crowding,
 )
 from gpucheck.report.codec import DecodeError, from_plain
-from gpucheck.report.envelope import Failure, Host
+from gpucheck.report.envelope import Failure
+from gpucheck.report.host import Host
 from gpucheck.report.options import command_words
 from gpucheck.report.text import group_by
 

@@ -62,7 +62,7 @@ from gpucheck.drivers.interface import NvmlRequest, Probes
 from gpucheck.drivers.readings import NvmlReading
 from gpucheck.inventory.inventory import complete_host, take_inventory
 from gpucheck.inventory.model import Inventory, Topology
-from gpucheck.report.envelope import Answer, Failure, Host
+from gpucheck.report.envelope import Answer, Failure
 from gpucheck.report.errors import (
     ExitCode,
     GpucheckError,
@@ -70,6 +70,7 @@ from gpucheck.report.errors import (
     MissingError,
     WrongUseError,
 )
+from gpucheck.report.host import Host
 
 #: Processes of a run that is saved or compared with one, and the factor while undecided.
 PROCESSES, _MORE = 5, 2

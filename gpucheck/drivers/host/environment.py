@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from gpucheck.drivers.host.sysfs import read_text
-from gpucheck.report.envelope import Host
+from gpucheck.report.host import Host
 
 #: Variables whose values are numbers, sizes and fixed words.
 SETTINGS = frozenset(

@@ -35,8 +35,9 @@ from gpucheck.bench.environment import VARIABLES
 from gpucheck.bench.model import Direction, Doubt, ProfileUse, Scope, Verified
 from gpucheck.bench.request_model import BenchRequest
 from gpucheck.report.codec import to_plain
-from gpucheck.report.envelope import Failure, Host
+from gpucheck.report.envelope import Failure
 from gpucheck.report.errors import WrongUseError
+from gpucheck.report.host import Host
 from tests.fakes.bench import PYTORCH
 from tests.fakes.bench_results import environment
 from tests.fakes.bench_runs import document, row, runs_of

@@ -15,8 +15,9 @@ from gpucheck.bench.ci.diagnosis import FURTHER_SESSIONS
 from gpucheck.bench.ci.model import RunComparison, SavedRun
 from gpucheck.bench.ci.run_data import row_id
 from gpucheck.bench.model import Direction, FrameworkUse, GateClass, GateStatus, Scope
-from gpucheck.report.envelope import Failure, Host
+from gpucheck.report.envelope import Failure
 from gpucheck.report.errors import ExitCode
+from gpucheck.report.host import Host
 from tests.fakes.bench_results import doubt
 from tests.fakes.bench_runs import row, runs_of
 from tests.report.formats.recorded import in_lines, recorded

@@ -56,7 +56,7 @@ from gpucheck.inventory.model import (
     Visibility,
 )
 from gpucheck.report.codec import to_plain
-from gpucheck.report.envelope import Answer, Failure, Host
+from gpucheck.report.envelope import Answer, Failure
 from gpucheck.report.errors import (
     ExitCode,
     GpucheckError,
@@ -66,6 +66,7 @@ from gpucheck.report.errors import (
 )
 from gpucheck.report.formats import json as json_format
 from gpucheck.report.formats.junit import render
+from gpucheck.report.host import Host
 from gpucheck.report.text import View
 from tests.bench.ci.test_profile_lint import GOOD
 from tests.fakes.bench_results import measurement, product, result_of, sensors, uuid_of

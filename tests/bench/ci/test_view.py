@@ -23,9 +23,10 @@ from gpucheck.bench.model import (
     ProfileUse,
     Severity,
 )
-from gpucheck.report.envelope import Evidence, Host
+from gpucheck.report.envelope import Evidence
 from gpucheck.report.errors import ExitCode
 from gpucheck.report.formats.table import render
+from gpucheck.report.host import Host
 from gpucheck.report.text import View
 from tests.bench.ci.test_compare import row_series, run, runs_of, saved_run
 from tests.fakes.bench_results import measurement

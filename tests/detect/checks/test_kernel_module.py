@@ -16,7 +16,8 @@ from gpucheck.drivers.evidence import (
     SystemReading,
 )
 from gpucheck.drivers.readings import KernelReading, PciDeviceReading
-from gpucheck.report.envelope import CheckStatus, Host
+from gpucheck.report.envelope import CheckStatus
+from gpucheck.report.host import Host
 from tests.fakes.probes import HERE, FakeProbes
 
 

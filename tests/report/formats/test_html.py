@@ -16,9 +16,10 @@ from gpucheck.drivers import open_probes
 from gpucheck.fleet.collect import Collected
 from gpucheck.fleet.report import report as fleet_report
 from gpucheck.report.blocks import Column, Row, Table
-from gpucheck.report.envelope import Answer, Failure, Host, Notice, Report
+from gpucheck.report.envelope import Answer, Failure, Notice, Report
 from gpucheck.report.errors import ExitCode
 from gpucheck.report.formats.html import MOST_OF_A_NAME, _drawn, render
+from gpucheck.report.host import Host
 from gpucheck.report.text import View, printable
 from tests.fakes.bench_results import doubt, product, result_of
 from tests.fakes.reports import any_list, eventful_machine, list_report, wrap
