@@ -31,6 +31,8 @@ from gpucheck.report.errors import system_refusal
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from gpucheck.bench.frameworks import Framework
+
     HostArray = NDArray[Any]
 
 
@@ -191,7 +193,10 @@ class Case(ABC):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaseOrder:
-    """Everything that a kernel needs to make its cases. `gpus` are all that take part."""
+    """Everything that a kernel needs to make its cases. `gpus` are all that take part.
+
+    A framework's cases have its `framework`, its `form`, and its `gpu` (None: the processor).
+    """
 
     request: BenchRequest
     shape: tuple[int, ...]
@@ -202,6 +207,9 @@ class CaseOrder:
     blas: Blas
     gpus: Sequence[GpuDevice] = ()
     thread_times: ThreadClock = thread_times
+    framework: Framework | None = None
+    form: str = ""
+    gpu: BenchGpu | None = None
 
 
 class Kernel(ABC):

@@ -6,17 +6,16 @@ One cause raises one doubt. A figure that is known well enough raises none about
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 from gpucheck.bench import stats
 from gpucheck.bench.doubt_table import make_doubt
-from gpucheck.bench.environment import HostState
+from gpucheck.bench.environment import RowEnvironment
 from gpucheck.bench.gpu_case import ROTATION_IN_L2
 from gpucheck.bench.kernels import kernels_with, needs_host
 from gpucheck.bench.model import Doubt, Scope
 from gpucheck.bench.request_model import Fill
 from gpucheck.bench.sampler import CaseState
-from gpucheck.bench.telemetry import LIMITED_READINGS, TROUBLE, SensorSummary, held_down
+from gpucheck.bench.telemetry import LIMITED_READINGS, TROUBLE, held_down
 
 #: Other programs' share of the processor, and the hypervisor's, that can bend a figure by 1 %.
 _OTHERS_PERCENT, _STEAL_PERCENT = 10.0, 2.0
@@ -52,27 +51,6 @@ _MODE_GAP = 0.05
 #: The same in interquartile ranges: `_FEW_GAP` / n for few samples, at least `_LEAST_GAP`. At most
 #: one row in a hundred exceeds it by chance.
 _LEAST_GAP, _FEW_GAP = 0.5, 27.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RowEnvironment:
-    """Run environment of one row; `gpu` is empty without sensors.
-
-    `far`: this process may not run on any CPU near the row's GPU. `integrated`: the GPU shares the
-    host's memory. `chip_to_chip`: its link to the host is NVLink, not PCIe (Grace). `wsl`: Windows
-    starts its work, as a note of the run says. `clock_max_mhz` is the highest clock of its SMs.
-    `slow_blas` says why the processor's BLAS is slow, if it is known to be.
-    """
-
-    host: HostState
-    gpu: SensorSummary = field(default_factory=SensorSummary)
-    fill: Fill = Fill.NORMAL
-    far: bool = False
-    integrated: bool = False
-    chip_to_chip: bool = False
-    wsl: bool = False
-    clock_max_mhz: float | None = None
-    slow_blas: str | None = None
 
 
 _Rule = Callable[[CaseState, RowEnvironment], Doubt | None]
@@ -266,14 +244,13 @@ def _shares_host(state: CaseState) -> bool:
 
 
 def _host_busy(state: CaseState, environment: RowEnvironment) -> Doubt | None:
-    host = environment.host
-    others, steal = host.others_percent or 0.0, host.steal_percent or 0.0
+    others, steal = environment.others_percent or 0.0, environment.steal_percent or 0.0
     crowded = others >= _OTHERS_PERCENT
-    if host.cores is not None:
+    if environment.cores is not None:
         # The row's threads and other programs may be more than the cores.
-        busy = others / 100 * host.cores
+        busy = others / 100 * environment.cores
         wanted = (state.case.label.threads or 1) + busy
-        crowded |= busy >= _OTHERS_CORES and wanted > host.cores
+        crowded |= busy >= _OTHERS_CORES and wanted > environment.cores
     if not _shares_host(state) or not (crowded or steal >= _STEAL_PERCENT):
         return None
     wording = "host-busy" if crowded else "host-busy-stolen"
@@ -281,7 +258,7 @@ def _host_busy(state: CaseState, environment: RowEnvironment) -> Doubt | None:
 
 
 def _quota(state: CaseState, environment: RowEnvironment) -> Doubt | None:
-    reached = environment.host.quota_percent
+    reached = environment.quota_percent
     if reached is None or reached < _QUOTA_PERCENT or not _shares_host(state):
         return None
     return make_doubt("quota-reached", {"quota_percent": reached})

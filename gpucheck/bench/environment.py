@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gpucheck.bench.model import BenchEnvironment, Roofline
+from gpucheck.bench.request_model import Fill
+from gpucheck.bench.telemetry import SensorSummary
 from gpucheck.data import read_table
 from gpucheck.drivers.gpu import BenchGpu, OpenedGpus
 from gpucheck.drivers.host.blas import NETLIB, NO_BLAS, Blas, BlasFacts
@@ -41,17 +43,30 @@ _MOST_NAMED = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HostState:
-    """Other load on the host while a group ran, in percent of its cores; None if unreadable.
+class RowEnvironment:
+    """Other load on the host while a group ran, in percent of its cores, and where its row ran.
 
-    `cores` is the number of cores that the percentages refer to. `quota_percent` is the share of
-    periods in which the cgroup used up its quota and this process waited; None without a quota.
+    The load is None if it cannot be read. `cores` is the number of cores that the percentages
+    refer to. `quota_percent` is the share of periods in which the cgroup used up its quota and
+    this process waited; None without a quota. `gpu` is empty without sensors. `far`: this process
+    may not run on any CPU near the row's GPU. `integrated`: the GPU shares the host's memory.
+    `chip_to_chip`: its link to the host is NVLink, not PCIe (Grace). `wsl`: Windows starts its
+    work, as a note of the run says. `clock_max_mhz` is the highest clock of its SMs. `slow_blas`
+    says why the processor's BLAS is slow, if it is known to be.
     """
 
-    others_percent: float | None
-    steal_percent: float | None
+    others_percent: float | None = None
+    steal_percent: float | None = None
     cores: int | None = None
     quota_percent: float | None = None
+    gpu: SensorSummary = field(default_factory=SensorSummary)
+    fill: Fill = Fill.NORMAL
+    far: bool = False
+    integrated: bool = False
+    chip_to_chip: bool = False
+    wsl: bool = False
+    clock_max_mhz: float | None = None
+    slow_blas: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,7 +238,7 @@ class HostShare:
         self.others_s += after.busy_s - before.busy_s - own_s
         self.steal_s += (after.steal_s or 0.0) - (before.steal_s or 0.0)
 
-    def state(self) -> HostState:
+    def state(self) -> RowEnvironment:
         """Return the use in percent of the host's cores.
 
         The kernel counts all processors, even those that this process may not use, and so do
@@ -233,8 +248,8 @@ class HostShare:
         periods, capacity_s = self.quota_periods, self.seconds * cores
         quota_percent = 100 * self.quota_reached / periods if periods > 0 else None
         if self.unreadable or capacity_s <= 0:
-            return HostState(others_percent=None, steal_percent=None, quota_percent=quota_percent)
-        return HostState(
+            return RowEnvironment(quota_percent=quota_percent)
+        return RowEnvironment(
             others_percent=100 * min(1.0, max(0.0, self.others_s / capacity_s)),
             steal_percent=100 * min(1.0, max(0.0, self.steal_s / capacity_s)),
             cores=cores,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from gpucheck.bench.case import (
@@ -65,15 +65,6 @@ _FLOAT32 = FORMATS["float32"].spec
 _SLOWER = 50.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FrameworkOrder:
-    """One framework's part of a case: its form, and its GPU (None: the processor)."""
-
-    framework: Framework
-    form: str
-    gpu: BenchGpu | None = None
-
-
 def framework_cases(
     kernel: Kernel, order: CaseOrder, framework: Framework, gpu: BenchGpu | None
 ) -> Sequence[Case]:
@@ -87,13 +78,13 @@ def framework_cases(
         return ()
     if gpu is None and (kernel.gpus_needed or order.dtype == "tf32"):
         return ()
-    if order.dtype == "tf32" and float32_math(framework, gpu) == "tf32":
+    order = replace(order, framework=framework, gpu=gpu)
+    if order.dtype == "tf32" and float32_math(order) == "tf32":
         return ()  # its float32 row is that row
     forms = _forms_of(kernel.id, framework.name)
     if order.request.mode is BenchMode.QUICK or framework.failure is not None:
         forms = forms[:1]
-    orders = [FrameworkOrder(framework=framework, form=form, gpu=gpu) for form in forms]
-    cases = [case for part in orders for case in _cases(kernel, order, part)]
+    cases = [case for form in forms for case in _cases(kernel, replace(order, form=form))]
     return cases[:1] if framework.failure is not None else cases
 
 
@@ -109,27 +100,28 @@ def _forms_of(kernel: str, name: str) -> tuple[str, ...]:
     return tuple(form for form in FORMS[name] if form not in lacking.get(kernel, ()))
 
 
-def _cases(kernel: Kernel, order: CaseOrder, part: FrameworkOrder) -> Sequence[Case]:
+def _cases(kernel: Kernel, order: CaseOrder) -> Sequence[Case]:
     """Return the cases of one form."""
+    name = framework_of(order).name
     if kernel.id == "train":
-        ways = ("train",) if part.gpu is None else ("train", "copied")
-        return [FrameworkTraining(kernel, order, part, way, order.shape[0]) for way in ways]
+        ways = ("train",) if order.gpu is None else ("train", "copied")
+        return [FrameworkTraining(kernel, order, way, order.shape[0]) for way in ways]
     if kernel.id == "batch":
         sizes = batch_sizes(order.shape[0], order.request.mode)
-        return [FrameworkTraining(kernel, order, part, "batch", size) for size in sizes]
+        return [FrameworkTraining(kernel, order, "batch", size) for size in sizes]
     if kernel.id == "transfer":
-        memories = ("pageable",) if part.framework.name in ("tensorflow", "jax") else _MEMORIES
+        memories = ("pageable",) if name in ("tensorflow", "jax") else _MEMORIES
         return [
-            FrameworkTransfer(kernel, order, part, f"{way}-{memory}")
+            FrameworkTransfer(kernel, order, f"{way}-{memory}")
             for way in ("to-gpu", "from-gpu")
             for memory in memories
         ]
     if kernel.id == "copy":
-        return [FrameworkCopy(kernel, order, part)]
+        return [FrameworkCopy(kernel, order)]
     made = FrameworkMatmul if kernel.id == "matmul" else FrameworkSoftmax
-    cases: list[Case] = [made(kernel, order, part)]
-    if part.gpu is not None and part.form == FORMS[part.framework.name][0]:
-        cases.append(made(kernel, order, part, end_to_end=True))
+    cases: list[Case] = [made(kernel, order)]
+    if order.gpu is not None and order.form == FORMS[name][0]:
+        cases.append(made(kernel, order, end_to_end=True))
     return cases
 
 
@@ -138,11 +130,17 @@ _MEMORIES = ("pinned", "pageable")
 _SWEPT = {"tensorflow": ("tf.function",)}
 
 
-def float32_math(framework: Framework, gpu: BenchGpu | None) -> str:
+def framework_of(order: CaseOrder) -> Framework:
+    """Return the framework of an order that has one."""
+    assert order.framework is not None
+    return order.framework
+
+
+def float32_math(order: CaseOrder) -> str:
     """Return the arithmetic that a framework uses by default for float32 products: fp32, tf32."""
-    if gpu is None or gpu.capability < _FIRST_TF32:
+    if order.gpu is None or order.gpu.capability < _FIRST_TF32:
         return "fp32"
-    return str(framework.process.facts.get("float32_math", "fp32"))
+    return str(framework_of(order).process.facts.get("float32_math", "fp32"))
 
 
 class FrameworkCase(Case):
@@ -164,14 +162,13 @@ class FrameworkCase(Case):
         self,
         kernel: Kernel,
         order: CaseOrder,
-        part: FrameworkOrder,
         spec: DtypeSpec = _FLOAT32,
         *,
         variant: str = "",
         end_to_end: bool = False,
     ) -> None:
         self._order = order
-        self._part = part
+        self._framework = framework_of(order)
         self._kernel = kernel
         self._end_to_end = end_to_end
         self.work: Work = kernel.work(order.shape, order.dtype)
@@ -185,7 +182,7 @@ class FrameworkCase(Case):
         self._handed_s = self._total_s = 0.0
 
     def _label(self, variant: str, spec: DtypeSpec) -> CaseLabel:
-        gpu, use = self._part.gpu, self._part.framework.use(self._part.form)
+        gpu, use = self._order.gpu, self._framework.use(self._order.form)
         if gpu is not None:
             made = gpu_label(self._order, self._kernel.id, variant, gpu, spec)
         else:
@@ -195,24 +192,24 @@ class FrameworkCase(Case):
     @property
     def compiles(self) -> bool:
         """Return whether the first run compiles."""
-        return self._part.form in COMPILED
+        return self._order.form in COMPILED
 
     @property
     def shortest_span_s(self) -> float:
         """Return the shortest span that the host's clock measures accurately."""
-        return HOST_SPAN_S if self._part.gpu is None else 2 * EVENT_SPAN_S
+        return HOST_SPAN_S if self._order.gpu is None else 2 * EVENT_SPAN_S
 
     @property
     def least_s(self) -> float | None:
         """Return the seconds that the processor needs for an operation at least."""
-        if self._part.gpu is not None:
+        if self._order.gpu is not None:
             return None
         return least_seconds(self._order.cpu, self.label, self.work)
 
     @property
     def sets(self) -> int:
         """Return the number of input sets to rotate through: more than one on a GPU alone."""
-        gpu = self._part.gpu
+        gpu = self._order.gpu
         if gpu is None or self._end_to_end or not self.rotates:
             return 1
         moved = max(1, self.work.bytes_moved)
@@ -224,15 +221,15 @@ class FrameworkCase(Case):
         """Return the memory that a run walks through, and the device's last cache."""
         if self._end_to_end or not self._kernel.limited_by_memory:
             return None
-        if self._part.gpu is not None:
-            return self.sets * self.work.bytes_moved, self._part.gpu.l2_bytes
+        if self._order.gpu is not None:
+            return self.sets * self.work.bytes_moved, self._order.gpu.l2_bytes
         cache_bytes = self._order.cpu.last_level_bytes
         return None if cache_bytes is None else (self.work.bytes_moved, cache_bytes)
 
     @property
     def facts(self) -> Mapping[str, Fact]:
         """Return the row's clock, and the share of the time in which the host handed over work."""
-        if self._part.gpu is None or not self._total_s:
+        if self._order.gpu is None or not self._total_s:
             return {}
         facts: dict[str, Fact] = {"timed_by": "host"}
         if self.queues:
@@ -242,7 +239,7 @@ class FrameworkCase(Case):
     @property
     def queues(self) -> bool:
         """Return whether operations follow each other on the GPU without waiting for each."""
-        on_gpu = self._part.gpu is not None and not self.waits
+        on_gpu = self._order.gpu is not None and not self.waits
         return on_gpu and self.label.scope is Scope.RESIDENT
 
     @property
@@ -286,7 +283,7 @@ class FrameworkCase(Case):
             {
                 "ask": "prepare",
                 "kernel": self.request_kernel or self._kernel.id,
-                "form": self._part.form,
+                "form": self._order.form,
                 "device": device,
                 "math": self.math,
                 "end_to_end": self._end_to_end,
@@ -303,7 +300,7 @@ class FrameworkCase(Case):
 
     def _device(self) -> str:
         """Return the device by the framework's own number."""
-        framework, gpu = self._part.framework, self._part.gpu
+        framework, gpu = self._framework, self._order.gpu
         if framework.failure is not None:
             failure = framework.failure
             raise BadAnswerError(code=failure.code, message=failure.message, remedy=failure.remedy)
@@ -351,11 +348,11 @@ class FrameworkCase(Case):
         if self._out is not None:
             self._out.close()
             self._out = None
-        if self._part.framework.process.running:
+        if self._framework.process.running:
             self._ask({"ask": "release"}, RELEASE_S)
 
     def _ask(self, request: dict[str, Any], deadline_s: float) -> dict[str, Any]:
-        return self._part.framework.process.ask(request, deadline_s)
+        return self._framework.process.ask(request, deadline_s)
 
     @staticmethod
     def _close(shared: list[SharedBytes]) -> None:
@@ -367,15 +364,13 @@ class FrameworkCase(Case):
 class FrameworkMatmul(FrameworkCase):
     """Matrix product of a framework."""
 
-    def __init__(
-        self, kernel: Kernel, order: CaseOrder, part: FrameworkOrder, *, end_to_end: bool = False
-    ) -> None:
+    def __init__(self, kernel: Kernel, order: CaseOrder, *, end_to_end: bool = False) -> None:
         form = FORMATS[order.dtype]
-        if order.dtype == "float32" and float32_math(part.framework, part.gpu) == "tf32":
+        if order.dtype == "float32" and float32_math(order) == "tf32":
             form = FORMATS["tf32"]
         self._form = form
         self.output_storage = STORAGES[form.output]
-        super().__init__(kernel, order, part, form.spec, end_to_end=end_to_end)
+        super().__init__(kernel, order, form.spec, end_to_end=end_to_end)
 
     @property
     def output_shape(self) -> tuple[int, ...]:
@@ -392,9 +387,9 @@ class FrameworkMatmul(FrameworkCase):
 
         Those that leave the caches grow faster than their work. All forms call the same product.
         """
-        framework, edge = self._part.framework, min(self._order.shape)
+        framework, edge = self._framework, min(self._order.shape)
         key = (self._order.dtype, edge)
-        if self._part.gpu is not None or self._order.dtype not in _TRIED or framework.failure:
+        if self._order.gpu is not None or self._order.dtype not in _TRIED or framework.failure:
             return None
         if key not in framework.trials_s:
             try:
@@ -418,8 +413,8 @@ class FrameworkMatmul(FrameworkCase):
 
     def _seconds_of(self, edge: int, *, again: bool) -> float:
         """Return the seconds of a smaller product; the very first one loads libraries."""
-        order = replace(self._order, shape=(edge, edge, edge))
-        case = FrameworkMatmul(self._kernel, order, replace(self._part, form="eager"))
+        order = replace(self._order, shape=(edge, edge, edge), form="eager")
+        case = FrameworkMatmul(self._kernel, order)
         try:
             case.prepare()
             seconds = case.run(1)
@@ -435,13 +430,11 @@ class FrameworkMatmul(FrameworkCase):
 class FrameworkSoftmax(FrameworkCase):
     """Softmax of a framework, with a temperature."""
 
-    def __init__(
-        self, kernel: Kernel, order: CaseOrder, part: FrameworkOrder, *, end_to_end: bool = False
-    ) -> None:
+    def __init__(self, kernel: Kernel, order: CaseOrder, *, end_to_end: bool = False) -> None:
         form = FORMATS[order.dtype]
         self.output_storage = form.storage
         spec = replace(form.spec, accumulate="float32", math_mode="fp32")
-        super().__init__(kernel, order, part, spec, end_to_end=end_to_end)
+        super().__init__(kernel, order, spec, end_to_end=end_to_end)
 
     def row_parameters(self) -> dict[str, Fact]:
         """Return the temperature."""
@@ -475,9 +468,9 @@ class FrameworkTransfer(FrameworkCopy):
     rotates = False
     waits = True
 
-    def __init__(self, kernel: Kernel, order: CaseOrder, part: FrameworkOrder, way: str) -> None:
+    def __init__(self, kernel: Kernel, order: CaseOrder, way: str) -> None:
         self.way = way
-        super().__init__(kernel, order, part, variant=way)
+        super().__init__(kernel, order, variant=way)
 
     def inputs(self) -> Sequence[tuple[HostArray, str]]:
         """Return the source: the numbers of gpucheck's own transfers."""
@@ -495,14 +488,12 @@ class FrameworkTraining(FrameworkCase):
     #: The batches are walked through in turn.
     rotates = False
 
-    def __init__(
-        self, kernel: Kernel, order: CaseOrder, part: FrameworkOrder, way: str, batch: int
-    ) -> None:
+    def __init__(self, kernel: Kernel, order: CaseOrder, way: str, batch: int) -> None:
         plan = TrainingPlan(kernel=kernel.id, batch=batch, trained=kernel.id == "train")
         self._training = TrainingState(order, plan)
         self._batch = batch
         self.way = way
-        super().__init__(kernel, order, part, variant=way)
+        super().__init__(kernel, order, variant=way)
         self.work = step_work(batch)
         self.label = replace(self.label, shape=(batch,))
         if way == "copied":

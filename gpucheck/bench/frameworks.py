@@ -14,7 +14,6 @@ from gpucheck.drivers.python.framework_bench import (
     MISSING,
     CompiledFolder,
     FrameworkProcess,
-    FrameworkSettings,
 )
 from gpucheck.drivers.python.interpreters import Interpreter, user_interpreter
 from gpucheck.inventory.visibility import digits_of
@@ -137,7 +136,7 @@ class Framework:
         It sees the GPUs that it was given, in this order. Its name for the GPU must be the
         driver's, and so must the UUID where the framework reports one.
         """
-        seen, given = self.process.facts.get("gpus") or (), self.process.settings.gpu_uuids
+        seen, given = self.process.facts.get("gpus") or (), self.process.gpu_uuids
         number = given.index(gpu.uuid) if gpu.uuid in given else gpu.cuda_index
         if number >= len(seen):
             return None
@@ -260,15 +259,15 @@ def open_frameworks(
     frameworks = Frameworks()
     try:
         for name, interpreter in interpreters.items():
-            settings = FrameworkSettings(
+            process = FrameworkProcess(
+                name=name,
+                interpreter=interpreter,
+                environment=environment,
                 threads=threads,
                 gpu=bool(gpus) and name not in CPU_ONLY,
                 gpu_uuids=tuple(uuids) if len(uuids) == len(gpus) else (),
                 same_math=request.same_math,
                 folder=folder.path,
-            )
-            process = FrameworkProcess(
-                name=name, interpreter=interpreter, settings=settings, environment=environment
             )
             member = Framework(process=process)
             members.append(member)

@@ -12,10 +12,11 @@ from itertools import zip_longest
 from gpucheck.bench import stats
 from gpucheck.bench.case import Case, CaseOrder, Kernel
 from gpucheck.bench.comparison import compare, headline, is_known
-from gpucheck.bench.doubts import RowEnvironment, doubts_about, is_disturbed
+from gpucheck.bench.doubts import doubts_about, is_disturbed
 from gpucheck.bench.environment import (
     WSL_NOTE,
     HostShare,
+    RowEnvironment,
     RunEnvironment,
     blas_text,
     environment_of,
@@ -386,8 +387,8 @@ class Bench:
             board = next((item for item in self._boards if uuid and item.uuid == uuid), None)
             # Newer CUDA drivers do not report the highest clock, so NVML comes first.
             clocks = (gpu.clock_sm_max_mhz, board and board.clock_sm_max_mhz)
-            environment = RowEnvironment(
-                host=host,
+            environment = replace(
+                host,
                 gpu=gpu,
                 fill=self.request.fill,
                 far=uuid in self.run_environment.far,

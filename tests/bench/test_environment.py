@@ -9,7 +9,7 @@ import pytest
 
 from gpucheck.bench.environment import (
     HostShare,
-    HostState,
+    RowEnvironment,
     RunEnvironment,
     blas_text,
     cards_by_uuid,
@@ -255,7 +255,7 @@ def test_without_nvml_or_gpus_there_are_no_such_facts() -> None:
     )  # fmt: skip
 
 
-def environment(opened: OpenedGpus, host: HostState, **changes: Any) -> BenchEnvironment:
+def environment(opened: OpenedGpus, host: RowEnvironment, **changes: Any) -> BenchEnvironment:
     values: dict[str, Any] = {
         "load_average_1m": 0.5, "duration_s": 3.0, "budget_s": 9.0, "seed": 5, "rooflines": (),
         "data": DESCRIPTIONS[Fill.NORMAL], "mode": BenchMode.DEFAULT, "gpus": (),
@@ -278,7 +278,9 @@ def test_the_environment_of_a_run_whose_parts_are_all_known() -> None:
     opened = OpenedGpus(cupy_version="14.2.0", cublas_version="12.9")
     limits = (product(1, 10.0), product(4, 30.0))
 
-    found = environment(opened, HostState(others_percent=2.0, steal_percent=1.0), rooflines=limits)
+    found = environment(
+        opened, RowEnvironment(others_percent=2.0, steal_percent=1.0), rooflines=limits
+    )
 
     assert found.unavailable == {}
     assert (found.cpu_model, found.logical_cores, found.usable_cores) == ("Fake CPU", 4, 4)
@@ -300,7 +302,7 @@ class NoBlas(FakeBlas):
 
 
 def test_each_part_that_is_missing_has_its_reason() -> None:
-    unread = HostState(others_percent=None, steal_percent=None)
+    unread = RowEnvironment(others_percent=None, steal_percent=None)
     refused = {0: "it is lost", 2: "held by process 9"}
     one = OpenedGpus(devices=(FakeGpu(FakeClock()),), refused=refused, busy=True)
     none = OpenedGpus(unavailable="no driver", silent=True, names=("H100",), remedy=("do it",))
@@ -335,7 +337,7 @@ def test_each_part_that_is_missing_has_its_reason() -> None:
     ],
 )
 def test_a_blas_in_words(version: str | None, core: str | None, text: str) -> None:
-    found = environment(OpenedGpus(), HostState(others_percent=0.0, steal_percent=0.0))
+    found = environment(OpenedGpus(), RowEnvironment(others_percent=0.0, steal_percent=0.0))
     found = replace(found, blas_name="openblas", blas_version=version, blas_architecture=core)
 
     assert blas_text(found) == text
@@ -364,11 +366,11 @@ def test_other_programs_and_stolen_time_are_shares_of_all_cores() -> None:
     share.add(begun, replace(begun, busy_s=12.0, own_s=4.0), 5.0)
 
     # Of 40 seconds: (6 - 4) + 2 others, 2 stolen.
-    assert share.state() == HostState(others_percent=10.0, steal_percent=5.0, cores=4)
+    assert share.state() == RowEnvironment(others_percent=10.0, steal_percent=5.0, cores=4)
     share.add(begun, replace(begun, busy_s=1000.0, steal_s=1000.0), 1.0)
-    assert share.state() == HostState(others_percent=100.0, steal_percent=100.0, cores=4)
+    assert share.state() == RowEnvironment(others_percent=100.0, steal_percent=100.0, cores=4)
     share.add(begun, replace(begun, own_s=3000.0, steal_s=-3000.0), 1.0)
-    assert share.state() == HostState(others_percent=0.0, steal_percent=0.0, cores=4)
+    assert share.state() == RowEnvironment(others_percent=0.0, steal_percent=0.0, cores=4)
     share.add(replace(begun, busy_s=None), begun, 1.0)
-    assert share.state() == HostState(others_percent=None, steal_percent=None)
+    assert share.state() == RowEnvironment(others_percent=None, steal_percent=None)
     assert HostShare(facts=FakeCpu().facts()).state().others_percent is None

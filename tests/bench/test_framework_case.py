@@ -342,7 +342,7 @@ def test_a_gpu_is_the_frameworks_if_name_and_uuid_are_the_drivers() -> None:
     gpu = FakeGpu(FakeClock()).facts
     digits = (gpu.uuid or "").removeprefix("GPU-")
     process: Any = Timed({})
-    process.settings = SimpleNamespace(gpu_uuids=(gpu.uuid,))
+    process.gpu_uuids = (gpu.uuid,)
     framework = Framework(process=process)
 
     for seen, place in (
@@ -367,7 +367,7 @@ def test_a_framework_numbers_gpus_in_the_order_in_which_it_was_given_them() -> N
         (("GPU-another",), "gpu:2"),
         (("GPU-another",) * 3 + (gpu.uuid,), None),
     ):
-        process.settings = SimpleNamespace(gpu_uuids=given)
+        process.gpu_uuids = given
         assert framework.place_of(gpu) == place
 
 

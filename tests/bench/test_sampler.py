@@ -9,8 +9,7 @@ from itertools import chain, count, repeat
 import pytest
 
 from gpucheck.bench.case import EVENT_SPAN_S
-from gpucheck.bench.doubts import RowEnvironment
-from gpucheck.bench.environment import HostState
+from gpucheck.bench.environment import RowEnvironment
 from gpucheck.bench.model import RowClock, Verified
 from gpucheck.bench.run import to_measurement
 from gpucheck.bench.sampler import CaseState, Sampler, wrong_result
@@ -169,7 +168,7 @@ class WaitingCase(FakeCase):
         return elapsed_s
 
 
-BUSY = RowEnvironment(host=HostState(others_percent=90.0, steal_percent=0.0, cores=2))
+BUSY = RowEnvironment(others_percent=90.0, steal_percent=0.0, cores=2)
 
 
 def waiting(threads: int, *, share: float = 0.1, **changes: object) -> CaseState:

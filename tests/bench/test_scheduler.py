@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from gpucheck.bench import scheduler, stats
 from gpucheck.bench.case import Work
-from gpucheck.bench.doubts import RowEnvironment, doubts_about
-from gpucheck.bench.environment import HostState
+from gpucheck.bench.doubts import doubts_about
+from gpucheck.bench.environment import RowEnvironment
 from gpucheck.bench.model import SMALLER_SIZE, FrameworkUse, Scope, Verified
 from gpucheck.bench.sampler import CaseState
 from gpucheck.bench.scheduler import (
@@ -139,7 +139,7 @@ def test_a_kernel_that_does_half_of_its_loops_is_doubted() -> None:
         clock = FakeClock()
         (record,) = run(kind(noise(2e-4, 1e-6), clock), clock=clock)
         assert record.loops > 1
-        idle = RowEnvironment(host=HostState(others_percent=0.0, steal_percent=0.0))
+        idle = RowEnvironment(others_percent=0.0, steal_percent=0.0)
         codes = {doubt.code for doubt in doubts_about(record, idle)}
         assert ("loops-missing" in codes) is expected
 

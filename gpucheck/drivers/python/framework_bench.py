@@ -101,32 +101,23 @@ class SharedBytes:
             return
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FrameworkSettings:
-    """How a framework is started: its threads, the GPUs that it may use, and whose arithmetic.
+@dataclass(slots=True, kw_only=True)
+class FrameworkProcess:
+    """One framework's child: started, asked, started again if it dies, and ended.
 
-    `gpu` lets it use GPUs: those of `gpu_uuids`, in this order, or all if there are no UUIDs.
-    `same_math` turns off every arithmetic of reduced precision. `folder` receives what it compiles.
+    `name` is the framework's as in `detect`. `facts` are those that its child reports. `gpu` lets
+    it use GPUs: those of `gpu_uuids`, in this order, or all if there are no UUIDs. `same_math`
+    turns off every arithmetic of reduced precision. `folder` receives what it compiles.
     """
 
+    name: str
+    interpreter: Interpreter
+    environment: Mapping[str, str]
     threads: int
     gpu: bool = False
     gpu_uuids: tuple[str, ...] = ()
     same_math: bool = False
     folder: str | None = None
-
-
-@dataclass(slots=True, kw_only=True)
-class FrameworkProcess:
-    """One framework's child: started, asked, started again if it dies, and ended.
-
-    `name` is the framework's as in `detect`. `facts` are those that its child reports.
-    """
-
-    name: str
-    interpreter: Interpreter
-    settings: FrameworkSettings
-    environment: Mapping[str, str]
     import_s: float = IMPORT_S
     facts: dict[str, Any] = field(default_factory=dict)
     _child: Child | None = None
@@ -154,11 +145,7 @@ class FrameworkProcess:
 
     def start(self) -> None:
         """Start the child, which begins to import; `wait` waits for it."""
-        settings = {
-            "threads": self.settings.threads,
-            "gpu": self.settings.gpu,
-            "same_math": self.settings.same_math,
-        }
+        settings = {"threads": self.threads, "gpu": self.gpu, "same_math": self.same_math}
         self._asked = 0
         try:
             self._child = Child(
@@ -166,7 +153,7 @@ class FrameworkProcess:
                 self.name,
                 json.dumps(settings),
                 interpreter=self.interpreter.command,
-                environment=framework_environment(self.environment, self.settings),
+                environment=framework_environment(self),
                 own_group=True,
             )
         except ChildDiedError as error:
@@ -295,16 +282,14 @@ def _steps_after_signal(how: str) -> tuple[str, ...]:
     return tuple(remedy for name, remedy in _SIGNALS.items() if name in how)
 
 
-def framework_environment(
-    environment: Mapping[str, str], settings: FrameworkSettings
-) -> dict[str, str]:
+def framework_environment(process: FrameworkProcess) -> dict[str, str]:
     """Return the child's environment: the user's, with threads and the use of the card set.
 
     Without these settings TensorFlow and JAX take the whole card, so that the next framework finds
     none of it free. A GPU that is not asked for stays hidden.
     """
-    threads = str(settings.threads)
-    variables = user_environment(environment)
+    threads = str(process.threads)
+    variables = user_environment(process.environment)
     counts = ("OMP", "MKL", "OPENBLAS", "BLIS", "NUMEXPR")
     variables |= {f"{name}_NUM_THREADS": threads for name in counts}
     variables |= {
@@ -320,18 +305,18 @@ def framework_environment(
         "TORCHINDUCTOR_COMPILE_THREADS": "1",
     }
     variables.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
-    if settings.folder is not None:
+    if process.folder is not None:
         # PyTorch keeps compiled headers in the folder for temporary files, whatever its cache is.
-        variables["TMPDIR"] = variables["TORCHINDUCTOR_CACHE_DIR"] = settings.folder
-        variables["TRITON_CACHE_DIR"] = settings.folder + "/triton"
+        variables["TMPDIR"] = variables["TORCHINDUCTOR_CACHE_DIR"] = process.folder
+        variables["TRITON_CACHE_DIR"] = process.folder + "/triton"
     # It would choose one of both for every array.
     variables.pop("JAX_PLATFORM_NAME", None)
-    if settings.gpu:
+    if process.gpu:
         # "cuda" alone would leave out the processor, "cpu" alone the GPU.
         variables.pop("JAX_PLATFORMS", None)
-        if settings.gpu_uuids:
+        if process.gpu_uuids:
             # TensorFlow and JAX start on every GPU that they see, even to use one.
-            variables["CUDA_VISIBLE_DEVICES"] = ",".join(settings.gpu_uuids)
+            variables["CUDA_VISIBLE_DEVICES"] = ",".join(process.gpu_uuids)
     else:
         variables |= {"CUDA_VISIBLE_DEVICES": "-1", "JAX_PLATFORMS": "cpu"}
     return variables

@@ -26,7 +26,6 @@ from gpucheck.drivers.python.framework_bench import (
     SILENT,
     CompiledFolder,
     FrameworkProcess,
-    FrameworkSettings,
     SharedBytes,
     framework_environment,
 )
@@ -51,7 +50,9 @@ def _start() -> Iterator[Start]:
         process = FrameworkProcess(
             name=name,
             interpreter=Interpreter(words.pop("python", sys.executable)),
-            settings=FrameworkSettings(threads=1, gpu=gpu, same_math=same_math),
+            threads=1,
+            gpu=gpu,
+            same_math=same_math,
             environment=environment,
             import_s=import_s,
         )
@@ -187,10 +188,9 @@ def test_a_framework_that_fails_in_its_own_way_is_broken(
 
 
 def test_the_trial_of_an_import_takes_the_python_that_was_named() -> None:
-    settings = FrameworkSettings(threads=1)
     named = Interpreter("/my tf/python", named_by="--framework")
     found, other = (
-        FrameworkProcess(name=name, interpreter=named, settings=settings, environment={}).trial
+        FrameworkProcess(name=name, interpreter=named, threads=1, environment={}).trial
         for name in ("tensorflow", "numpy")
     )
 
@@ -284,7 +284,13 @@ def test_environment_leaves_the_card_to_all_and_hides_it_from_a_run_without() ->
     users = {"PATH": "/bin", "OMP_NUM_THREADS": "64", "JAX_PLATFORMS": "cuda"}
     users["JAX_PLATFORM_NAME"] = "gpu"
 
-    found = framework_environment(users, FrameworkSettings(threads=3, gpu=True, folder="/c"))
+    def environment_of(**settings: Any) -> dict[str, str]:
+        process = FrameworkProcess(
+            name="jax", interpreter=Interpreter("python"), environment=users, **settings
+        )
+        return framework_environment(process)
+
+    found = environment_of(threads=3, gpu=True, folder="/c")
 
     assert found["OMP_NUM_THREADS"] == found["MKL_NUM_THREADS"] == "3"
     assert found["TF_FORCE_GPU_ALLOW_GROWTH"] == "true"
@@ -292,7 +298,7 @@ def test_environment_leaves_the_card_to_all_and_hides_it_from_a_run_without() ->
     assert found["TORCHINDUCTOR_CACHE_DIR"] == found["TMPDIR"] == "/c"
     assert "JAX_PLATFORMS" not in found  # the processor takes part too
     assert "CUDA_VISIBLE_DEVICES" not in found
-    hidden = framework_environment(users, FrameworkSettings(threads=3))
+    hidden = environment_of(threads=3)
     assert (hidden["CUDA_VISIBLE_DEVICES"], hidden["JAX_PLATFORMS"]) == ("-1", "cpu")
     assert not any("JAX_PLATFORM_NAME" in given for given in (found, hidden))
 
