@@ -9,9 +9,8 @@ from __future__ import annotations
 import os
 import resource
 import signal
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from gpucheck.cli.options import Shared
 from gpucheck.cli.terminal import write_message
@@ -31,23 +30,6 @@ ENDED_BY_USER = (128 + signal.SIGINT, 128 + signal.SIGPIPE)
 NEAR_THE_LIMIT = 0.9
 
 
-class Ending(NamedTuple):
-    """What was seen of a command's end.
-
-    `kernel` are the kernel's messages in its time, null if they may not be read; `oom_kills` how
-    many processes of its cgroup the kernel killed for memory, null if nothing tells. `gpu` is the
-    one of which it took most memory. `logged` is the cause in the file that it wrote, as
-    `FILE:LINE: cause`.
-    """
-
-    exit_code: int
-    kernel: bytes | None = None
-    oom_kills: int | None = None
-    host_peak_bytes: int | None = None
-    gpu: RunGpu | None = None
-    logged: str | None = None
-
-
 class AfterCommand:
     """What must be known before a command starts, to say afterwards why it ended."""
 
@@ -65,15 +47,14 @@ class AfterCommand:
             return
         after = count_oom_kills(self._root)
         both = after is not None and self._oom_kills is not None
-        ending = Ending(
-            exit_code=exit_code,
+        sentence = verdict(
+            exit_code,
             kernel=kernel,
             oom_kills=max(0, (after or 0) - (self._oom_kills or 0)) if both else None,
             host_peak_bytes=resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024,
             gpu=gpu,
             logged=self._cause_in_log(),
         )
-        sentence = verdict(ending)
         if sentence is not None:
             write_message(sentence)
 
@@ -95,17 +76,36 @@ class AfterCommand:
 # ----------------------------------------------------------------------------------- the verdict
 
 
-def verdict(ending: Ending) -> str | None:
+def verdict(
+    exit_code: int,
+    *,
+    kernel: bytes | None = None,
+    oom_kills: int | None = None,
+    host_peak_bytes: int | None = None,
+    gpu: RunGpu | None = None,
+    logged: str | None = None,
+) -> str | None:
     """Return what is known of the cause in a sentence; None if a user or a reader asked for it.
 
     The hardware comes first, then what the command itself wrote, then the kernel's kills for
     memory, then what may be a consequence.
+
+    `kernel` are the kernel's messages in its time, null if they may not be read; `oom_kills` how
+    many processes of its cgroup the kernel killed for memory, null if nothing tells. `gpu` is the
+    one of which it took most memory. `logged` is the cause in the file that it wrote, as
+    `FILE:LINE: cause`.
     """
-    causes = [cause for cause in _causes(ending) if cause]
-    if ending.exit_code in ENDED_BY_USER and not causes:
+    hardware, program = _from_kernel(kernel)
+    killed = None
+    if oom_kills:
+        used = f", of which one took up to {format_gib(host_peak_bytes)}" if host_peak_bytes else ""
+        count = "a process" if oom_kills == 1 else f"{oom_kills} processes"
+        killed = f"the kernel killed {count} of its cgroup for memory{used}"
+    causes = [*filter(None, (hardware, logged, killed, _limit_reason(gpu), program))]
+    if exit_code in ENDED_BY_USER and not causes:
         return None
-    why = "; ".join(causes[:2]) if causes else _nothing(ending)
-    return f"the command ended with {_how(ending.exit_code)}: {why}"
+    why = "; ".join(causes[:2]) if causes else _nothing(exit_code, kernel, oom_kills)
+    return f"the command ended with {_how(exit_code)}: {why}"
 
 
 def _how(exit_code: int) -> str:
@@ -114,19 +114,6 @@ def _how(exit_code: int) -> str:
         return f"{exit_code} ({signal.Signals(exit_code - 128).name})"
     except ValueError:
         return str(exit_code)
-
-
-def _causes(ending: Ending) -> Iterator[str | None]:
-    hardware, program = _from_kernel(ending.kernel)
-    yield hardware
-    yield ending.logged
-    if ending.oom_kills:
-        peak = ending.host_peak_bytes
-        used = f", of which one took up to {format_gib(peak)}" if peak else ""
-        count = "a process" if ending.oom_kills == 1 else f"{ending.oom_kills} processes"
-        yield f"the kernel killed {count} of its cgroup for memory{used}"
-    yield _limit_reason(ending.gpu)
-    yield program
 
 
 def _from_kernel(messages: bytes | None) -> tuple[str | None, str | None]:
@@ -159,13 +146,12 @@ def _limit_reason(gpu: RunGpu | None) -> str | None:
     )
 
 
-def _nothing(ending: Ending) -> str:
+def _nothing(exit_code: int, kernel: bytes | None, kills: int | None) -> str:
     """Return what was looked for in vain, and what could not be looked at."""
-    log, kills = ending.kernel, ending.oom_kills
-    parts = {"no GPU error in the kernel log": log, "no kill for memory": kills}
-    unread = {"the kernel log": log, "kills for memory": kills}
+    parts = {"no GPU error in the kernel log": kernel, "no kill for memory": kills}
+    unread = {"the kernel log": kernel, "kills for memory": kills}
     checked = [name for name, value in parts.items() if value is not None]
     missing = [name for name, value in unread.items() if value is None]
     facts = [*checked, *([f"not checked: {' and '.join(missing)}"] if missing else [])]
-    guess = "somebody sent it that signal" if ending.exit_code > 128 else "its own output says why"
+    guess = "somebody sent it that signal" if exit_code > 128 else "its own output says why"
     return f"{guess} ({', '.join(facts)})"

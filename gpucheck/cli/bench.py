@@ -14,7 +14,7 @@ from gpucheck.bench.request_model import DECIDE, BenchMode, BenchRequest
 from gpucheck.cli.bench_ci import Saving, open_saving, run_several, run_with_profile
 from gpucheck.cli.options import Shared, refuse_beside
 from gpucheck.cli.output import deliver, machine, now, publish
-from gpucheck.cli.terminal import is_watched, writes_unicode
+from gpucheck.cli.terminal import is_watched, open_console, writes_unicode
 from gpucheck.report.errors import WrongUseError
 from gpucheck.report.options import flag, option
 
@@ -213,17 +213,15 @@ def _live_view(*, shown: bool) -> Iterator[Callable[[BurnProgress], None]]:
     if not (shown and is_watched()):
         yield lambda progress: None
         return
-    from rich.console import Console, Group
+    from rich.console import Group
     from rich.live import Live
 
     from gpucheck.bench.burn_view import live_blocks
     from gpucheck.report.formats.table import draw
     from gpucheck.report.text import View
 
-    console = Console(stderr=True, highlight=False, markup=False)
+    console = open_console()
     unicode = writes_unicode(console.encoding)
-    if os.environ.get("NO_COLOR"):
-        console.no_color = True
     latest: list[BurnProgress] = []
     start_s = monotonic()
 

@@ -5,12 +5,11 @@ It is drawn between two slices only, a few times per second, and disappears at t
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from gpucheck.cli.terminal import is_watched, progress_bar, time_left, writes_unicode
+from gpucheck.cli.terminal import is_watched, open_console, progress_bar, time_left, writes_unicode
 from gpucheck.drivers.host.clock import monotonic_s
 from gpucheck.report.text import duration, printable, rate
 
@@ -40,12 +39,8 @@ def live_rows(*, shown: bool) -> Iterator[tuple[Progress, Watch | None]]:
     Yield what takes the run's progress, and what takes its rows before measuring begins.
     """
     if shown and is_watched():
-        from rich.console import Console
-
-        console = Console(stderr=True, highlight=False, markup=False)
+        console = open_console()
         if console.width >= _LEAST_WIDTH:
-            if os.environ.get("NO_COLOR"):
-                console.no_color = True
             view = _LiveRows(console)
             try:
                 yield view.report, view.watch

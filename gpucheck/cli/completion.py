@@ -89,7 +89,7 @@ def _gpus(ctx: Any) -> Sequence[tuple[int, str]]:
     from gpucheck.drivers.interface import NvmlRequest
 
     source = ctx.params.get("from_")
-    recording = find_recording(source).path if source else None
+    recording = find_recording(source) if source else None
     probes = open_probes(recording, deadline_s=GPUS_WITHIN_S)
     try:
         return [(gpu.index, gpu.name or "") for gpu in probes.nvml(NvmlRequest()).gpus]

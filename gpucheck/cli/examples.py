@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import NamedTuple
 
 from gpucheck.drivers.interface import Probes
 from gpucheck.report.errors import WrongUseError
@@ -31,25 +30,17 @@ EXAMPLES = MappingProxyType(
 )
 
 
-class Recording(NamedTuple):
-    """What --from names: the file, its name if it is one of our examples, and the option's text."""
-
-    path: Path
-    example: str | None
-    source: str
-
-
-def find_recording(text: str) -> Recording:
-    """Return what a value of --from names.
+def find_recording(text: str) -> Path:
+    """Return the file that a value of --from names.
 
     Raises:
         WrongUseError: there is no example of that name.
     """
     if not text.startswith(PREFIX):
-        return Recording(Path(text), None, text)
+        return Path(text)
     name = text.removeprefix(PREFIX)
     if name in EXAMPLES:
-        return Recording(FOLDER / f"{name}.json", name, text)
+        return FOLDER / f"{name}.json"
     suggestion = did_you_mean(name, EXAMPLES)
     fact = f"There is no example {name[:40]!a}." if name else f"{PREFIX} needs a name."
     raise WrongUseError(
@@ -62,15 +53,15 @@ def find_recording(text: str) -> Recording:
     )
 
 
-def open_recording(recording: Recording, variables: Mapping[str, str]) -> tuple[Probes, str | None]:
-    """Open a recording; return it, and a sentence where a caller's variable says otherwise.
+def open_recording(source: str, variables: Mapping[str, str]) -> tuple[Probes, str | None]:
+    """Open what --from names; return it, and a sentence where a variable here says otherwise.
 
     An example is nobody's machine, so that the caller's CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER
     decide what CUDA shows of it; any other recording keeps its own.
     """
     from gpucheck.drivers.recorded import RecordedProbes, read_snapshot
 
-    snapshot = read_snapshot(recording.path)
+    snapshot = read_snapshot(find_recording(source))
     others = {
         name: variables[name]
         for name in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
@@ -79,7 +70,7 @@ def open_recording(recording: Recording, variables: Mapping[str, str]) -> tuple[
     if not others:
         return RecordedProbes(snapshot), None
     set_here = " and ".join(f"{name}={shown(text, 80)}" for name, text in others.items())
-    if recording.example is None:
+    if not source.startswith(PREFIX):
         theirs = " and ".join(
             f"{name}={shown(snapshot.environment[name], 80)}"
             if name in snapshot.environment

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpucheck.cli.options import Shared
 from gpucheck.cli.output import deliver, machine
-from gpucheck.cli.terminal import is_watched, status_line
+from gpucheck.cli.terminal import is_watched, open_console, status_line
 from gpucheck.drivers.interrupts import DeferredStops
 from gpucheck.fleet.connector import Asked, Order, check_order, node_answers
 from gpucheck.report.errors import ExitCode, WrongUseError
@@ -196,7 +196,6 @@ def live_table(*, shown: bool) -> Iterator[Callable[[Asked | NodeAnswer], None]]
     if not (shown and is_watched()):
         yield lambda _: None
         return
-    from rich.console import Console
     from rich.live import Live
     from rich.table import Table
 
@@ -226,8 +225,7 @@ def live_table(*, shown: bool) -> Iterator[Callable[[Asked | NodeAnswer], None]]
             table.add_row(name, f"{len(nodes)}", shown_names, style=styles[name] if nodes else "")
         return table
 
-    console = Console(stderr=True, highlight=False, markup=False)
-    with Live(console=console, transient=True, get_renderable=drawn, refresh_per_second=4):
+    with Live(console=open_console(), transient=True, get_renderable=drawn, refresh_per_second=4):
 
         def show(event: Asked | NodeAnswer) -> None:
             host = printable(event.host)

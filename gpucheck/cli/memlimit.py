@@ -35,7 +35,6 @@ from gpucheck.inventory.memory import capped_sentences
 from gpucheck.memlimit.capped_run import ANSWER_S, CappedRun, clear_dead_groups
 from gpucheck.memlimit.hard import (
     HardFacts,
-    Missing,
     choose_place,
     error_of,
     missing_prerequisites,
@@ -52,7 +51,7 @@ from gpucheck.memlimit.outcome import (
 )
 from gpucheck.memlimit.plan import LimitOptions, find_hard_limit, find_limit
 from gpucheck.place.exec import environment_before, start_first, supervise
-from gpucheck.report.envelope import Answer, Notice
+from gpucheck.report.envelope import Answer, Failure, Notice
 from gpucheck.report.errors import MissingError, WrongUseError
 from gpucheck.report.options import flag, option, words
 from gpucheck.report.text import binary_bytes, name_gpus
@@ -398,7 +397,7 @@ def _facts(
     )
     if group.version == 2:
         place = choose_place(root, group, shutil.which("systemd-run"))
-        if isinstance(place, Missing):
+        if isinstance(place, Failure):
             facts = dataclasses.replace(facts, place_problem=place)
         else:
             facts = dataclasses.replace(facts, place=place)

@@ -10,14 +10,11 @@ import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from gpucheck.cli.commands import COMMANDS
 from gpucheck.report.errors import WrongUseError, check_seconds
 from gpucheck.report.options import Option, flag, option, options_of, split_words
-
-if TYPE_CHECKING:
-    from gpucheck.cli.examples import Recording
 
 #: The file of defaults.
 CONFIG_VARIABLE = "GPUCHECK_CONFIG"
@@ -60,8 +57,8 @@ class Outlets(NamedTuple):
 class Shared(NamedTuple):
     """Values of the options that every command has, and how it was called.
 
-    `private`: only its owner may read the file of --output. `typed` are the options that stand on
-    the command line, which those of a file do not.
+    `private`: only its owner may read the file of --output. `recording` is the value of --from.
+    `typed` are the options that stand on the command line, which those of a file do not.
     """
 
     format: str = "table"
@@ -69,7 +66,7 @@ class Shared(NamedTuple):
     verbosity: int = 0
     strict: bool = False
     private: bool = False
-    recording: Recording | None = None
+    recording: str | None = None
     deadline_s: float | None = None
     #: GPUs that sleep lengthen the deadline.
     wakes: bool = False
@@ -77,6 +74,12 @@ class Shared(NamedTuple):
     typed: Mapping[str, Option] = MappingProxyType({})
     format_is_given: bool = False
     context: Context = Context(None)
+
+    @property
+    def example(self) -> str | None:
+        """Return the name of the example that --from names, if it names one."""
+        source = self.recording or ""
+        return source.removeprefix("example:") if source.startswith("example:") else None
 
 
 #: --log of the commands that run another one after `--`.
@@ -139,11 +142,10 @@ def collect_shared(
         )
     if deadline is not None:
         check_seconds("--deadline", deadline, code="bad-deadline")
-    recording = None
     if from_ is not None:
         from gpucheck.cli.examples import find_recording
 
-        recording = find_recording(from_)
+        find_recording(from_)  # an example that is not there is refused first
     if github is None:
         github = os.environ.get("GITHUB_ACTIONS") == "true"
     return Shared(
@@ -151,7 +153,7 @@ def collect_shared(
         output=None if output == STDOUT else output,
         verbosity=-1 if quiet else verbose,
         strict=strict,
-        recording=recording,
+        recording=from_,
         deadline_s=deadline,
         outlets=Outlets(html, plot, chart, junit, prometheus, github),
     )

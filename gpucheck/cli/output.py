@@ -132,8 +132,8 @@ def _advise_summary(report: Report, size: int) -> None:
 
 def _mark_example(shared: Shared) -> None:
     """Say that an example answers, where no table says it."""
-    if shared.recording and shared.recording.example and shared.verbosity >= 0:
-        write_stderr(f"gpucheck: {example_mark(shared.recording.example)}")
+    if shared.example and shared.verbosity >= 0:
+        write_stderr(f"gpucheck: {example_mark(shared.example)}")
 
 
 def check_shared(shared: Shared, command: str, formats: Sequence[str] | None = None) -> None:
@@ -175,8 +175,8 @@ def machine(command: str, shared: Shared, formats: Sequence[str] | None = None) 
         error.host = probes.host()  # the machine that was read: with --from another one
         error.document = command
         if shared.recording is not None:
-            source = shared.recording.source
-            error.remedy = tuple(step_on_recording(step, source) for step in error.remedy)
+            steps = (step_on_recording(step, shared.recording) for step in error.remedy)
+            error.remedy = tuple(steps)
         _mark_example(shared)
         raise
     finally:

@@ -317,13 +317,13 @@ def _draw(graph: Graph, gpus: Sequence[Gpu], probes: Probes, *, soft: bool, run:
     """Place a graph, and run it with --run."""
     from gpucheck.place.graph import describe, open_placed, place_graph, run_graph
 
-    placed = place_graph(graph, gpus, soft=soft)
-    placement = describe(placed)
+    graph = place_graph(graph, gpus, soft=soft)
+    placement = describe(graph)
     if not run:
         return placement
     from gpucheck.drivers.host.clock import monotonic_s
 
-    return run_graph(placed, placement, open_placed(probes), monotonic_s)
+    return run_graph(graph, placement, open_placed(probes), monotonic_s)
 
 
 def _answer_for_format(

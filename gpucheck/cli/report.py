@@ -11,7 +11,7 @@ import re
 import sys
 import tarfile
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -101,23 +101,6 @@ class MachineReport(NamedTuple):
     conclusion_status: CheckStatus | None = None
 
 
-class Part(NamedTuple):
-    """Content of a file, and what is said of it."""
-
-    content: bytes
-    about: str
-    error: str | None = None
-
-
-class Gathered(NamedTuple):
-    """Files of a report by name, the stand-ins by kind, and detect's verdict with its mark."""
-
-    parts: dict[str, Part]
-    counts: Mapping[str, int] | None
-    conclusion: str
-    status: CheckStatus
-
-
 def command(
     *,
     path: Path = option(
@@ -136,20 +119,10 @@ def command(
     _check(path, replace=replace)
     gc.enable()
     with machine("report", shared) as probes, status_line(shown=shared.verbosity >= 0) as tell:
-        gathered = gather(probes, redacted=not no_redact, bench=bench, tell=tell)
+        result, files = gather(probes, path, redacted=not no_redact, bench=bench, tell=tell)
         host, time = probes.host(), probes.time()
     if not no_redact:
         host = host._replace(name=None)
-    result = MachineReport(
-        path=str(path),
-        redacted=gathered.counts,
-        files=tuple(
-            ReportFile(name, len(part.content), part.about, part.error)
-            for name, part in gathered.parts.items()
-        ),
-        conclusion=gathered.conclusion,
-        conclusion_status=gathered.status,
-    )
     answer = Answer(result=result, host=host)
     shown = shared.format == "table" and shared.output is None
     text = open_format("table")(wrap("report", answer, time=time), view_for(shared))
@@ -159,7 +132,6 @@ def command(
         write_message("Nothing was written.")
         return int(ExitCode.BAD)
 
-    files = {name: part.content for name, part in gathered.parts.items()}
     mode = PRIVATE if no_redact else None
     if _is_archive(path):
         write_file(path, archive(files, time, folder=FOLDER), mode=mode)
@@ -226,8 +198,10 @@ def _agreed(text: str | None) -> bool:
 # --------------------------------------------------------------------------------- gathering
 
 
-def gather(probes: Probes, *, redacted: bool, bench: bool, tell: Tell) -> Gathered:
-    """Return what a report says of this machine.
+def gather(
+    probes: Probes, path: Path, *, redacted: bool, bench: bool, tell: Tell
+) -> tuple[MachineReport, dict[str, bytes]]:
+    """Return the report of this machine for a path, and the contents of its files by name.
 
     The machine is read once. Where a part fails, its document has the failure.
     """
@@ -237,7 +211,7 @@ def gather(probes: Probes, *, redacted: bool, bench: bool, tell: Tell) -> Gather
         me = probes.identify((os.getpid(),)).get(os.getpid())
         redactor.users.of(None if me is None or me.user == "root" else me.user)
     once = ReadOnce(probes, redactor)
-    parts: dict[str, Part] = {}
+    contents: dict[ReportFile, bytes] = {}
     conclusion, status = "", CheckStatus.UNKNOWN
     questions: dict[str, Callable[[], Report]] = {
         "detect": lambda: _detect(once, tell),
@@ -252,10 +226,12 @@ def gather(probes: Probes, *, redacted: bool, bench: bool, tell: Tell) -> Gather
             report = _without_names(name, report, once, redactor)
         if name == "detect":
             conclusion, status = _conclude(report)
-        parts |= _files(name, report)
+        contents |= _files(name, report)
     counts = None if redactor is None else redactor.stand_ins()
-    parts = {README: _readme(once, parts, counts, conclusion), **parts}
-    return Gathered(parts, counts, conclusion, status)
+    readme = _readme(once, [*contents], counts, conclusion).encode()
+    contents = {ReportFile(README, len(readme), "what each file is"): readme, **contents}
+    result = MachineReport(str(path), counts, tuple(contents), conclusion, status)
+    return result, {file.name: content for file, content in contents.items()}
 
 
 def _conclude(report: Report) -> tuple[str, CheckStatus]:
@@ -351,8 +327,8 @@ def _redacted(value: Any, change: Callable[[str], str], redactor: Redactor) -> A
 # ------------------------------------------------------------------------------------- files
 
 
-def _files(name: str, report: Report) -> dict[str, Part]:
-    """Return a part in every form that it has."""
+def _files(name: str, report: Report) -> dict[ReportFile, bytes]:
+    """Return the files of a part, one for every form that it has, with their contents."""
     error = None if report.error is None else report.error.message
     view = View(width=WIDTH, verbosity=1, processes=True, chart_remedy=chart_remedy())
     texts = {"json": open_format("json")(report, view._replace(indented=True))}
@@ -361,7 +337,9 @@ def _files(name: str, report: Report) -> dict[str, Part]:
         texts["txt"] = "\n".join(_text(screen, view) for screen in screens)
         texts["html"] = open_format("html")(screens[0], view)
     return {
-        f"{name}.{form}": Part(text.encode(), f"{_FORMS[form]}: {ABOUT[name]}", error)
+        ReportFile(
+            f"{name}.{form}", len(text.encode()), f"{_FORMS[form]}: {ABOUT[name]}", error
+        ): text.encode()
         for form, text in texts.items()
     }
 
@@ -383,11 +361,11 @@ def _text(report: Report, view: View) -> str:
 
 
 def _readme(
-    once: ReadOnce, parts: Mapping[str, Part], counts: Mapping[str, int] | None, conclusion: str
-) -> Part:
+    once: ReadOnce, files: Sequence[ReportFile], counts: Mapping[str, int] | None, conclusion: str
+) -> str:
     host = once.host()
     driver = host.driver_version or "not known"
-    widest = max(map(len, parts))
+    widest = max(len(file.name) for file in files)
     whose = (host.name if counts is None else None) or "a machine"
     lines = [
         conclusion,
@@ -398,7 +376,7 @@ def _readme(
         f"python  {host.python or 'not known'}",
         f"driver  {driver}",
         "",
-        *(f"{name:<{widest}}  {part.about}" for name, part in parts.items()),
+        *(f"{file.name:<{widest}}  {file.about}" for file in files),
         "",
         redaction(counts),
         "",
@@ -406,10 +384,15 @@ def _readme(
         "    gpucheck show detect.json",
         "    gpucheck list --from snapshot.json",
     ]
-    failed = {part.error: name for name, part in parts.items() if part.error is not None}
-    lines += [""] if failed else []
-    lines += [f"{name.partition('.')[0]}: {error}" for error, name in failed.items()]
-    return Part("".join(f"{line}\n" for line in lines).encode(), "what each file is")
+    failed = failed_parts(files)
+    lines += ["", *failed] if failed else []
+    return "".join(f"{line}\n" for line in lines)
+
+
+def failed_parts(files: Iterable[ReportFile]) -> list[str]:
+    """Return the parts without a full answer, each with its error."""
+    parts = {file.error: file.name.partition(".")[0] for file in files if file.error is not None}
+    return [f"{part}: {error}" for error, part in parts.items()]
 
 
 def redaction(counts: Mapping[str, int] | None) -> str:
@@ -465,6 +448,4 @@ def blocks(report: Report, view: View) -> Iterator[Block]:
     yield Gap()
     mark = CheckStatus.WARN if contents.redacted is None else CheckStatus.OK
     yield Line(redaction(contents.redacted), mark)
-    failed = {file.error: file.name.partition(".")[0] for file in contents.files if file.error}
-    for error, name in failed.items():
-        yield Line(f"{name}: {error}", CheckStatus.WARN)
+    yield from (Line(text, CheckStatus.WARN) for text in failed_parts(contents.files))

@@ -18,6 +18,8 @@ from gpucheck.report.text import View, printable, protect_blanks, restore_blanks
 if TYPE_CHECKING:
     from typing import TextIO
 
+    from rich.console import Console
+
     from gpucheck.bench.scheduler import Progress
     from gpucheck.cli.options import Shared
 
@@ -122,8 +124,8 @@ def view_for(shared: Shared, **changes: Any) -> View:
         color=color and not environment.get("NO_COLOR"),
         unicode=to_file or writes_unicode(None if stream is None else stream.encoding),
         verbosity=shared.verbosity,
-        example=shared.recording and shared.recording.example,
-        source=shared.recording and shared.recording.source,
+        example=shared.example,
+        source=shared.recording,
         indented=on_terminal,
     )
     return view._replace(**changes)
@@ -230,16 +232,20 @@ def write_warnings(notices: Iterable[Notice]) -> None:
 # ---------------------------------------------------------------------------------- progress
 
 
+def open_console() -> Console:
+    """Return the console of stderr for what is drawn again while a command runs."""
+    from rich.console import Console
+
+    return Console(stderr=True, highlight=False, markup=False)
+
+
 @contextmanager
 def status_line(*, shown: bool) -> Iterator[Callable[[str], None]]:
     """Show a line that changes while the block runs; nothing if stderr is not a terminal."""
     if not (shown and is_watched()):
         yield lambda _: None
         return
-    from rich.console import Console
-
-    console = Console(stderr=True, highlight=False, markup=False)
-    with console.status("looking") as status:
+    with open_console().status("looking") as status:
         yield lambda text: status.update(text)
 
 
@@ -258,11 +264,10 @@ def progress_bar(*, shown: bool) -> Iterator[Progress]:
     if not (shown and is_watched()):
         yield lambda *_: None
         return
-    from rich.console import Console
     from rich.progress import BarColumn, TextColumn
     from rich.progress import Progress as Bar
 
-    console = Console(stderr=True, highlight=False)
+    console = open_console()
     # On a narrow terminal the bar shrinks first, then the label: always one line.
     bar_width = min(_BAR_WIDTH, max(1, console.width - _LABEL_WIDTH - _LEFT_WIDTH - 2))
     label_width = max(1, console.width - bar_width - _LEFT_WIDTH - 2)

@@ -13,11 +13,11 @@ import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from gpucheck.drivers.host.cgroups import MOUNT, OwnCgroup
 from gpucheck.drivers.host.sysfs import FIRST_DRIVER_WITH_LIMITS, read_text
 from gpucheck.drivers.readings import ProbeFailure
+from gpucheck.report.envelope import Failure
 from gpucheck.report.errors import MissingError
 
 #: The first kernel with the dmem controller.
@@ -37,14 +37,6 @@ _PACKAGE_COMMANDS = (
 _CODES = re.compile(r"([0-9]{1,4})\.([0-9]{1,4})")
 
 
-class Missing(NamedTuple):
-    """Prerequisite that is not met: its id, the fact, and the step or command that helps."""
-
-    id: str
-    fact: str
-    step: str
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HardFacts:
     """What the prerequisites are judged by; `words` are those that gpucheck was called with.
@@ -59,30 +51,35 @@ class HardFacts:
     group: OwnCgroup
     mig_indices: Sequence[int] = ()
     place: str | None = None
-    place_problem: Missing | None = None
+    place_problem: Failure | None = None
     failure: ProbeFailure | None = None
     python: str = "python3"
     words: Sequence[str] = ()
     search_path: str = ""
 
 
-def missing_prerequisites(facts: HardFacts) -> list[Missing]:
+def _missing(name: str, fact: str, step: str) -> Failure:
+    """Return the failure of a prerequisite that is not met, with the step or command that helps."""
+    return Failure(code=f"no-hard-limit-{name}", message=fact, remedy=(step,))
+
+
+def missing_prerequisites(facts: HardFacts) -> list[Failure]:
     """Return every prerequisite that is not met, the most basic first."""
     return [*_missing_in_driver(facts), *_missing_in_system(facts), *_missing_in_gpus(facts)]
 
 
-def _missing_in_driver(facts: HardFacts) -> Iterator[Missing]:
+def _missing_in_driver(facts: HardFacts) -> Iterator[Failure]:
     version = facts.driver_version or ""
     major = version.partition(".")[0]
     needed = FIRST_DRIVER_WITH_LIMITS
     if not (major.isdecimal() and int(major) >= needed):
         fact = f"the driver is {version}" if version else "the driver's version is unknown"
-        yield Missing("driver", f"{fact}, and {needed} or newer is needed", _new_driver(facts))
+        yield _missing("driver", f"{fact}, and {needed} or newer is needed", _new_driver(facts))
         return
     if facts.failure is None:
         return
     missing = missing_by_nvml(facts, facts.failure)
-    if missing is not None and missing.id in ("binding", "function", "nvml"):
+    if missing is not None:
         yield missing
 
 
@@ -93,18 +90,18 @@ def _new_driver(facts: HardFacts) -> str:
     return f"Install NVIDIA driver {FIRST_DRIVER_WITH_LIMITS} or newer, then reboot."
 
 
-def _missing_in_system(facts: HardFacts) -> Iterator[Missing]:
+def _missing_in_system(facts: HardFacts) -> Iterator[Failure]:
     if facts.group.version != 2:
         state = "version 1" if facts.group.version == 1 else "not mounted"
         fact = f"the cgroup tree at /{MOUNT} is {state}, and version 2 is needed"
-        yield Missing("cgroup", fact, _unified_tree(facts))
+        yield _missing("cgroup", fact, _unified_tree(facts))
     elif facts.place is None and facts.is_root and facts.place_problem is not None:
         yield facts.place_problem
     if not facts.is_root:
         words = " ".join(shlex.quote(word) for word in facts.words)
         path = shlex.quote(f"PATH={facts.search_path}") if facts.search_path else ""
         command = " ".join(part for part in ("sudo -E env", path, words) if part)
-        yield Missing("root", "only root may set such a limit", command)
+        yield _missing("root", "only root may set such a limit", command)
 
 
 def _unified_tree(facts: HardFacts) -> str:
@@ -118,12 +115,12 @@ def _unified_tree(facts: HardFacts) -> str:
     )
 
 
-def _missing_in_gpus(facts: HardFacts) -> Iterator[Missing]:
+def _missing_in_gpus(facts: HardFacts) -> Iterator[Failure]:
     if facts.mig_indices:
         numbers = ",".join(map(str, facts.mig_indices))
         many = len(facts.mig_indices) > 1
         which = f"GPUs {numbers} are" if many else f"GPU {numbers} is"
-        yield Missing(
+        yield _missing(
             "mig",
             f"{which} in MIG mode, where the driver has no such limit",
             "Use a MIG instance as the limit, or another GPU (--gpu). Or turn MIG off:"
@@ -131,25 +128,25 @@ def _missing_in_gpus(facts: HardFacts) -> Iterator[Missing]:
         )
 
 
-def missing_by_nvml(facts: HardFacts, failure: ProbeFailure) -> Missing | None:
+def missing_by_nvml(facts: HardFacts, failure: ProbeFailure) -> Failure | None:
     """Return the prerequisite that NVML's refusal shows; None if only no limit is set."""
     message = failure.message
     if failure.code == "binding-too-old":
         fact = "the installed nvidia-ml-py is older than NVML's functions for it"
-        return Missing("binding", fact, f"{facts.python} -m pip install -U '{BINDING}'")
+        return _missing("binding", fact, f"{facts.python} -m pip install -U '{BINDING}'")
     if failure.code == "function-not-found":
         fact = "libnvidia-ml.so.1 lacks nvmlDeviceSetMemoryLimits_v1"
         step = "Install the libnvidia-ml.so.1 of the loaded driver; see: gpucheck detect"
-        return Missing("function", fact, step)
+        return _missing("function", fact, step)
     if failure.code in ("not-found", "not-supported"):
         return None
-    return Missing("nvml", f"NVML does not answer the question for it: {message}", SEE)
+    return _missing("nvml", f"NVML does not answer the question for it: {message}", SEE)
 
 
-def refused_limit(facts: HardFacts, failure: ProbeFailure, group: Path) -> Missing:
+def refused_limit(facts: HardFacts, failure: ProbeFailure, group: Path) -> Failure:
     """Return which prerequisite NVML's refusal to set a limit points to."""
     if failure.code == "no-permission":
-        return Missing(
+        return _missing(
             "root",
             "NVML gives only the host's root the right to set it, and this root is not",
             "Run it on the host, or in a container with the host's root: docker run --privileged",
@@ -166,29 +163,30 @@ def refused_limit(facts: HardFacts, failure: ProbeFailure, group: Path) -> Missi
             )
             option = 'options nvidia NVreg_RegistryDwords="RmMemacctMode=3"'
             step = f"echo '{option}' | sudo tee /etc/modprobe.d/nvidia-memory.conf"
-            return Missing("kernel", fact, f"Boot a kernel from 6.14 on. {OWN_COUNT}: {step}")
+            return _missing("kernel", fact, f"Boot a kernel from 6.14 on. {OWN_COUNT}: {step}")
         fact = f"NVML does not support it on this GPU with kernel {facts.kernel}"
-        return Missing("kernel", fact, f"{CAPACITY}: cat /sys/fs/cgroup/dmem.capacity")
+        return _missing("kernel", fact, f"{CAPACITY}: cat /sys/fs/cgroup/dmem.capacity")
     known = missing_by_nvml(facts, failure)
-    return known or Missing("nvml", f"NVML refused the limit: {failure.message}", SEE)
+    return known or _missing("nvml", f"NVML refused the limit: {failure.message}", SEE)
 
 
-def _no_dmem_files(group: Path) -> Missing:
+def _no_dmem_files(group: Path) -> Failure:
     parent = group.parent
-    return Missing(
+    return _missing(
         "delegation",
         f"the kernel's dmem controller is not on for groups below {parent}",
         f"echo +dmem | sudo tee {parent}/cgroup.subtree_control",
     )
 
 
-def error_of(missing: Sequence[Missing], amount: str, command: Sequence[str]) -> MissingError:
+def error_of(missing: Sequence[Failure], amount: str, command: Sequence[str]) -> MissingError:
     """Return the error that names every missing prerequisite, and the way that needs none."""
-    facts = "; ".join(part.fact for part in missing)
+    facts = "; ".join(part.message for part in missing)
     cooperative = shlex.join(("gpucheck", "memlimit", amount, "--", *command))
-    remedy = (*(part.step for part in missing), f"Without it, by the frameworks: {cooperative}")
+    steps = (step for part in missing for step in part.remedy)
+    remedy = (*steps, f"Without it, by the frameworks: {cooperative}")
     return MissingError(
-        code=f"no-hard-limit-{missing[0].id}",
+        code=missing[0].code,
         message=f"The driver cannot limit the command here: {facts}.",
         remedy=remedy,
     )
@@ -197,7 +195,7 @@ def error_of(missing: Sequence[Missing], amount: str, command: Sequence[str]) ->
 # -------------------------------------------------------------------------- where the group is made
 
 
-def choose_place(root: Path, group: OwnCgroup, scope_program: str | None) -> str | Missing:
+def choose_place(root: Path, group: OwnCgroup, scope_program: str | None) -> str | Failure:
     """Return `own` or `scope`, or what is missing for either.
 
     A scope is made right below the root of the tree. There no group above it can keep what the
@@ -219,7 +217,7 @@ def choose_place(root: Path, group: OwnCgroup, scope_program: str | None) -> str
         )
     else:
         step = "Start it in a group of its own: systemd-run --scope -p Delegate=yes gpucheck"
-    return Missing("delegation", fact, step)
+    return _missing("delegation", fact, step)
 
 
 def _is_delegated(root: Path, own: Path) -> bool:

@@ -6,7 +6,7 @@ import contextlib
 import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpucheck.drivers.host.process_tree import ProcessTree, Stat
@@ -61,17 +61,6 @@ class MachineAccess:
     sleep: Callable[[float], None] = time.sleep
 
 
-@dataclass(slots=True, kw_only=True)
-class _Watched:
-    """One GPU's limit and what has been read so far."""
-
-    limit: GpuMemoryLimit
-    peak_bytes: int = 0
-    processes: int = 0
-    exceeded: bool = False
-    culprits: list[Culprit] = field(default_factory=list)
-
-
 class Watcher:
     """Watcher of one command: it reads at every tick, and warns or stops."""
 
@@ -82,8 +71,22 @@ class Watcher:
         action: WatchAction,
         machine: MachineAccess,
     ) -> None:
-        self._gpus = {gpu.uuid: _Watched(limit=gpu) for gpu in limits}
         self._overhead = overhead
+        #: What has been read of each GPU so far, and the number that `list` shows for it.
+        self._gpus = {
+            gpu.uuid: RunGpu(
+                uuid=gpu.uuid,
+                index=gpu.index,
+                limit_bytes=gpu.limit_bytes,
+                allowance_bytes=self._allowance(1),
+                peak_bytes=0,
+                exceeded=False,
+                cuda_index=gpu.cuda_index,
+            )
+            for gpu in limits
+        }
+        self._numbers = {gpu.uuid: gpu.number for gpu in limits}
+        self._culprits: dict[str | None, list[Culprit]] = {}
         self._action = action
         self._machine = machine
         self._tree: ProcessTree | None = None
@@ -108,9 +111,11 @@ class Watcher:
         if self._stopped_at is not None and self._tree is not None:
             self._wait_for_descendants(self._tree, self._stopped_at)
         unknown = self._unknown_reason()
-        gpus = tuple(self._outcome(watched, unknown is None) for watched in self._gpus.values())
+        gpus = tuple(self._gpus.values())
+        exceeded = any(gpu.exceeded for gpu in gpus)
+        if unknown is not None:
+            gpus = tuple(replace(gpu, peak_bytes=None, exceeded=None) for gpu in gpus)
         peaks = [gpu.peak_bytes for gpu in gpus if gpu.peak_bytes is not None]
-        exceeded = any(watched.exceeded for watched in self._gpus.values())
         unavailable = {}
         if unknown is not None:
             unavailable = dict.fromkeys(("peak_bytes", "exceeded"), unknown)
@@ -124,7 +129,7 @@ class Watcher:
             interval_s=INTERVAL_S,
             readings=self._readings,
             gpus=gpus,
-            culprits=tuple(item for watched in self._gpus.values() for item in watched.culprits),
+            culprits=tuple(item for uuid in self._gpus for item in self._culprits.get(uuid, ())),
             unavailable=unavailable,
         )
 
@@ -135,7 +140,7 @@ class Watcher:
 
     def _unknown_reason(self) -> str | None:
         """Return why the command's memory is unknown, or None."""
-        if any(watched.peak_bytes for watched in self._gpus.values()):
+        if any(gpu.peak_bytes for gpu in self._gpus.values()):
             return None
         if self._unreported:
             return _UNREPORTED
@@ -144,18 +149,6 @@ class Watcher:
         if self._readings == 0:
             return self._failure or f"the command ended before the first reading ({INTERVAL_S:g} s)"
         return _CONTAINED if self._machine.contained else None
-
-    def _outcome(self, watched: _Watched, known: bool) -> RunGpu:
-        return RunGpu(
-            uuid=watched.limit.uuid,
-            index=watched.limit.index,
-            limit_bytes=watched.limit.limit_bytes,
-            allowance_bytes=self._allowance(max(1, watched.processes)),
-            peak_bytes=watched.peak_bytes if known else None,
-            exceeded=watched.exceeded if known else None,
-            processes=watched.processes,
-            cuda_index=watched.limit.cuda_index,
-        )
 
     def _allowance(self, processes: int) -> int:
         """Return the allowance above the limit: the contexts that it does not count, and slack."""
@@ -172,15 +165,21 @@ class Watcher:
         own = self._trusted({pid for sizes in listed.values() for pid in sizes})
         members = tree.refresh(own)
         used = self._memory_of(listed, own & members.keys())
-        for uuid, watched in self._gpus.items():
+        for uuid, gpu in self._gpus.items():
             by_pid = used.get(uuid, {})
             total = sum(by_pid.values())
-            if total > watched.peak_bytes:
-                watched.peak_bytes = total
-            watched.processes = max(watched.processes, len(by_pid))
-            limit = watched.limit.limit_bytes
-            if limit is not None and total > limit + self._allowance(len(by_pid)):
-                self._act(tree, watched, by_pid, members)
+            most = max(gpu.processes, len(by_pid))
+            limit = gpu.limit_bytes
+            over = limit is not None and total > limit + self._allowance(len(by_pid))
+            self._gpus[uuid] = replace(
+                gpu,
+                allowance_bytes=self._allowance(max(1, most)),
+                peak_bytes=max(gpu.peak_bytes or 0, total),
+                exceeded=gpu.exceeded or over,
+                processes=most,
+            )
+            if over:
+                self._act(tree, gpu, by_pid, members)
 
     def _trusted(self, listed: set[int]) -> set[int]:
         """Return the ids if they belong to this PID namespace.
@@ -210,33 +209,29 @@ class Watcher:
     def _act(
         self,
         tree: ProcessTree,
-        watched: _Watched,
+        gpu: RunGpu,
         by_pid: Mapping[int, int],
         members: Mapping[int, Stat],
     ) -> None:
-        first = not watched.exceeded
-        watched.exceeded = True
-        if first:
-            watched.culprits = [
-                Culprit(
-                    pid=pid, name=members[pid].name, uuid=watched.limit.uuid, memory_used_bytes=size
-                )
+        """Name the culprits of a GPU's first excess, and stop the command if that is wanted."""
+        if not gpu.exceeded:
+            self._culprits[gpu.uuid] = [
+                Culprit(pid=pid, name=members[pid].name, uuid=gpu.uuid, memory_used_bytes=size)
                 for pid, size in sorted(by_pid.items(), key=lambda item: -item[1])
             ]
-            self._report_excess(watched, by_pid)
+            self._report_excess(gpu, by_pid)
         if self._action is WatchAction.STOP and self._stopped_at is None:
             self._stopped_at = self._machine.now()
             self._machine.report(f"stopping the command: SIGTERM now, SIGKILL after {GRACE_S:g} s")
             self._send(tree, signal.SIGTERM)
 
-    def _report_excess(self, watched: _Watched, by_pid: Mapping[int, int]) -> None:
-        limit = watched.limit
-        most = watched.culprits[0]
+    def _report_excess(self, gpu: RunGpu, by_pid: Mapping[int, int]) -> None:
+        most = self._culprits[gpu.uuid][0]
         others = f" and {len(by_pid) - 1} more" if len(by_pid) > 1 else ""
         self._machine.report(
-            f"the command takes {format_gib(sum(by_pid.values()))} of GPU {limit.number}, above the"
-            f" limit of {format_gib(limit.limit_bytes or 0)} plus"
-            f" {format_gib(self._allowance(len(by_pid)))} allowance:"
+            f"the command takes {format_gib(sum(by_pid.values()))} of GPU"
+            f" {self._numbers[gpu.uuid]}, above the limit of {format_gib(gpu.limit_bytes or 0)}"
+            f" plus {format_gib(self._allowance(len(by_pid)))} allowance:"
             f" {most.name or 'process'} ({most.pid}){others}"
         )
 

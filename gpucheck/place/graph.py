@@ -7,7 +7,7 @@ GPU kernels. A constant without a device is made where it is used, if only one d
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -81,23 +81,18 @@ class GraphOp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Graph:
-    """Operations in an order in which each comes after its inputs; `fetch` is the result's name."""
+    """Operations in an order in which each comes after its inputs; `fetch` is the result's name.
+
+    `places` has the device of each operation by its name, once the graph is placed.
+    """
 
     ops: tuple[GraphOp, ...]
     fetch: str
     path: str | None = None
+    places: Mapping[str, PlacedDevice] = field(default_factory=dict)
 
 
 # ---------------------------------------------------------------------------------- placement
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlacedGraph:
-    """A graph and the device of each of its operations, by the operation's name."""
-
-    graph: Graph
-    places: Mapping[str, PlacedDevice]
-    host: PlacedDevice
 
 
 def towers(specs: Sequence[str]) -> Graph:
@@ -122,7 +117,7 @@ def towers(specs: Sequence[str]) -> Graph:
     return Graph(ops=tuple(ops), fetch=ops[-1].name)
 
 
-def place_graph(graph: Graph, gpus: Sequence[Gpu], *, soft: bool) -> PlacedGraph:
+def place_graph(graph: Graph, gpus: Sequence[Gpu], *, soft: bool) -> Graph:
     """Give every operation its device.
 
     Raises:
@@ -146,8 +141,12 @@ def place_graph(graph: Graph, gpus: Sequence[Gpu], *, soft: bool) -> PlacedGraph
             places[op.name] = next(iter(users.values()))
         else:
             places[op.name] = known.setdefault("", _resolve(graph, op, gpus, soft=soft))
-    host = resolve(parse_device(CPU), gpus, soft=False)
-    return PlacedGraph(graph=graph, places=places, host=host)
+    return replace(graph, places=places)
+
+
+def _host() -> PlacedDevice:
+    """Return the CPU, where the result is fetched."""
+    return resolve(parse_device(CPU), (), soft=False)
 
 
 def _users(graph: Graph, op: GraphOp) -> list[GraphOp]:
@@ -171,17 +170,16 @@ def _resolve(graph: Graph, op: GraphOp, gpus: Sequence[Gpu], *, soft: bool) -> P
         raise explained from None
 
 
-def describe(placed: PlacedGraph) -> Placement:
-    """Return the placement as a document shows it, before anything runs."""
-    graph = placed.graph
-    devices = list(dict.fromkeys(_key(placed.places[op.name]) for op in graph.ops))
-    shown = {_key(place): place for place in placed.places.values()}
+def describe(graph: Graph) -> Placement:
+    """Return the placement of a graph as a document shows it, before anything runs."""
+    devices = list(dict.fromkeys(_key(graph.places[op.name]) for op in graph.ops))
+    shown = {_key(place): place for place in graph.places.values()}
     ops = tuple(
         PlacedOp(
             name=op.name,
             op=op.tensorflow_type,
-            device=placed.places[op.name].resolved,
-            reason=placed.places[op.name].reason,
+            device=graph.places[op.name].resolved,
+            reason=graph.places[op.name].reason,
         )
         for op in graph.ops
     )
@@ -190,9 +188,9 @@ def describe(placed: PlacedGraph) -> Placement:
         devices=chosen,
         graph=graph.path,
         ops=ops,
-        transfers=transfers_of(placed),
+        transfers=transfers_of(graph),
         environment=environment_for(chosen),
-        advice=advise(placed),
+        advice=advise(graph),
     )
 
 
@@ -200,13 +198,13 @@ def _key(device: PlacedDevice) -> tuple[str, str]:
     return (device.spec, device.resolved)
 
 
-def transfers_of(placed: PlacedGraph) -> tuple[Transfer, ...]:
+def transfers_of(graph: Graph) -> tuple[Transfer, ...]:
     """Return the transfers, each result to each device once; the last is the fetch.
 
     Constants are made where they are placed: that is no copy between devices.
     """
-    names = {name: place.resolved for name, place in placed.places.items()}
-    return tuple(_transfers(placed.graph, names, placed.host.resolved))
+    names = {name: place.resolved for name, place in graph.places.items()}
+    return tuple(_transfers(graph, names, _host().resolved))
 
 
 def _transfers(graph: Graph, places: Mapping[str, str], host: str) -> list[Transfer]:
@@ -226,13 +224,13 @@ def _add_move(
         moves.setdefault((name, target), Transfer(from_=source, to=target, what=name, bytes=size))
 
 
-def advise(placed: PlacedGraph) -> tuple[str, ...]:
+def advise(graph: Graph) -> tuple[str, ...]:
     """Name each operation that would copy fewer bytes on the device of one of its neighbours.
 
     Only a constant may move to the CPU to save a copy: anything else is slower there.
     """
-    graph, host = placed.graph, placed.host.resolved
-    places = {name: place.resolved for name, place in placed.places.items()}
+    host = _host().resolved
+    places = {name: place.resolved for name, place in graph.places.items()}
     now = _cost(graph, places, host)
     advice = []
     for op in graph.ops:
@@ -262,7 +260,7 @@ def _cost(graph: Graph, places: Mapping[str, str], host: str) -> int:
 
 
 def run_graph(
-    placed: PlacedGraph,
+    graph: Graph,
     placement: Placement,
     open_device: Callable[[PlacedDevice], ArrayDevice],
     clock: Clock,
@@ -274,7 +272,7 @@ def run_graph(
     Raises:
         GpucheckError: a device cannot be opened, or fails in the run.
     """
-    run = _Run(placed, open_device, clock)
+    run = _Run(graph, open_device, clock)
     try:
         run.once()
         value = run.once()
@@ -306,14 +304,12 @@ class _Run:
     """State of a running graph: its devices, opened once, and the results so far."""
 
     def __init__(
-        self,
-        placed: PlacedGraph,
-        open_device: Callable[[PlacedDevice], ArrayDevice],
-        clock: Clock,
+        self, graph: Graph, open_device: Callable[[PlacedDevice], ArrayDevice], clock: Clock
     ) -> None:
-        self._placed = placed
+        self._graph = graph
+        self._host = _host()
         self._clock = clock
-        every = {place.resolved: place for place in (*placed.places.values(), placed.host)}
+        every = {place.resolved: place for place in (*graph.places.values(), self._host)}
         self._devices = {name: open_device(place) for name, place in every.items()}
         self._results: dict[tuple[str, str], Array] = {}
         self._seconds: dict[tuple[str, str], float] = {}
@@ -321,16 +317,16 @@ class _Run:
     def once(self) -> Any:
         """Run every operation, then fetch the result to the host."""
         self._results.clear()
-        for op in self._placed.graph.ops:
-            name = self._placed.places[op.name].resolved
+        for op in self._graph.ops:
+            name = self._graph.places[op.name].resolved
             inputs = [self._at(given, name) for given in op.inputs]
             self._results[op.name, name] = compute(self._devices[name], op, inputs)
-        return self._at(self._placed.graph.fetch, self._placed.host.resolved)
+        return self._at(self._graph.fetch, self._host.resolved)
 
     def _at(self, name: str, device: str) -> Array:
         """Return an operation's result on a device, copied there if needed."""
         if (name, device) not in self._results:
-            home = self._placed.places[name].resolved
+            home = self._graph.places[name].resolved
             self._devices[home].wait()
             began_s = self._clock()
             copied = self._devices[device].receive(self._results[name, home])
@@ -342,7 +338,7 @@ class _Run:
         """Return the transfers with the time that each took last."""
         return tuple(
             replace(move, seconds=self._seconds[move.what, move.to])
-            for move in transfers_of(self._placed)
+            for move in transfers_of(self._graph)
         )
 
 

@@ -77,12 +77,12 @@ def page_of(name: str) -> str:
 
 
 def _detected(example: str) -> tuple[Report, View]:
-    probes = open_probes(find_recording(f"example:{example}").path)
+    probes = open_probes(find_recording(f"example:{example}"))
     return wrap("detect", detect(probes)), View(example=example, source=f"example:{example}")
 
 
 def _listed(example: str) -> tuple[Report, View]:
-    probes = open_probes(find_recording(f"example:{example}").path)
+    probes = open_probes(find_recording(f"example:{example}"))
     answer = judge_list(take_inventory(probes))
     if isinstance(answer.result, Inventory):
         answer = answer._replace(result=read_condition(answer.result, probes))

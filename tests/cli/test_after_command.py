@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from gpucheck.cli.after_command import NEAR_THE_LIMIT, AfterCommand, Ending, verdict
+from gpucheck.cli.after_command import NEAR_THE_LIMIT, AfterCommand, verdict
 from gpucheck.cli.options import Shared
 from gpucheck.drivers.host.cgroups import count_oom_kills
 from gpucheck.drivers.host.kernel_log import NewMessages
@@ -31,65 +33,65 @@ def gpu(peak_bytes: int | None, limit_bytes: int | None) -> RunGpu:
 
 
 @pytest.mark.parametrize(
-    ("ending", "said"),
+    ("judge", "said"),
     [
         (
-            Ending(1, kernel=b"", oom_kills=0),
+            partial(verdict, 1, kernel=b"", oom_kills=0),
             "1: its own output says why (no GPU error in the kernel log, no kill for memory)",
         ),
         (
-            Ending(1),
+            partial(verdict, 1),
             "1: its own output says why (not checked: the kernel log and kills for memory)",
         ),
         (
-            Ending(143, oom_kills=0),
+            partial(verdict, 143, oom_kills=0),
             "143 (SIGTERM): somebody sent it that signal"
             " (no kill for memory, not checked: the kernel log)",
         ),
         (
-            Ending(137, oom_kills=1, host_peak_bytes=3 * GIB),
+            partial(verdict, 137, oom_kills=1, host_peak_bytes=3 * GIB),
             "137 (SIGKILL): the kernel killed a process of its cgroup for memory, of which one"
             " took up to 3.0 GiB",
         ),
         (
-            Ending(1, oom_kills=2),
+            partial(verdict, 1, oom_kills=2),
             "1: the kernel killed 2 processes of its cgroup for memory",
         ),
         (
-            Ending(1, logged="t.log:9: the GPU's memory ran out", kernel=FAULT),
+            partial(verdict, 1, logged="t.log:9: the GPU's memory ran out", kernel=FAULT),
             "1: t.log:9: the GPU's memory ran out; a kernel of the program read or wrote where it"
             f" may not (in its time: {FAULT.decode().strip()})",
         ),
         (
-            Ending(1, logged="t.log:9: x", kernel=b"usb 1-1\n" + LOST + FAULT),
+            partial(verdict, 1, logged="t.log:9: x", kernel=b"usb 1-1\n" + LOST + FAULT),
             f"1: the GPU has fallen off the bus (in its time: {LOST.decode().strip()}); t.log:9: x",
         ),
-        (Ending(1, kernel=STUCK), "1: Xid 119 in its time"),
+        (partial(verdict, 1, kernel=STUCK), "1: Xid 119 in its time"),
         (
-            Ending(1, gpu=gpu(round(NEAR_THE_LIMIT * 10 * GIB), 10 * GIB)),
+            partial(verdict, 1, gpu=gpu(round(NEAR_THE_LIMIT * 10 * GIB), 10 * GIB)),
             "1: it took 9.0 GiB of its 10.0 GiB of GPU memory: the limit may have refused it more",
         ),
-        (Ending(200), "200: somebody sent it that signal"),
+        (partial(verdict, 200), "200: somebody sent it that signal"),
     ],
 )
-def test_what_is_known_of_the_end(ending: Ending, said: str) -> None:
-    found = verdict(ending) or ""
+def test_what_is_known_of_the_end(judge: Callable[[], str | None], said: str) -> None:
+    sentence = judge() or ""
 
-    assert found.startswith(f"the command ended with {said}")
-    assert found.isprintable()
+    assert sentence.startswith(f"the command ended with {said}")
+    assert sentence.isprintable()
 
 
 def test_memory_far_below_the_limit_or_without_one_is_no_cause() -> None:
     near = round(NEAR_THE_LIMIT * 10 * GIB)
 
     for one in (gpu(near - 1, 10 * GIB), gpu(near, None), gpu(None, 10 * GIB)):
-        assert "its own output" in (verdict(Ending(1, gpu=one)) or "")
+        assert "its own output" in (verdict(1, gpu=one) or "")
 
 
 def test_what_somebody_asked_for_needs_no_line() -> None:
-    assert verdict(Ending(130)) is None
-    assert verdict(Ending(141)) is None
-    assert "Xid 119" in (verdict(Ending(130, kernel=STUCK)) or "")
+    assert verdict(130) is None
+    assert verdict(141) is None
+    assert "Xid 119" in (verdict(130, kernel=STUCK) or "")
 
 
 # ------------------------------------------------------------------------------------ readings

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from gpucheck.bench import workers
 from gpucheck.bench.workers import WorkerAnswer, WorkerDevice
 from gpucheck.cli import main
-from gpucheck.cli.report import Part, gather
+from gpucheck.cli.report import ReportFile, gather
 from gpucheck.drivers.evidence import HolderReading, HoldersReading, LaunchReading
 from gpucheck.drivers.interface import Probes
 from gpucheck.drivers.readings import CudaReading, ProbeFailure, ProcessReading
@@ -33,8 +33,14 @@ PARTS = ("detect.html", "detect.json", "detect.txt", "list.html", "list.json", "
 NAMES = sorted(("README.txt", *PARTS, "snapshot.json"))
 
 
-def gathered(probes: Probes, *, redacted: bool = True, bench: bool = False) -> dict[str, Part]:
-    return gather(probes, redacted=redacted, bench=bench, tell=lambda text: None)[0]
+def gathered(
+    probes: Probes, *, redacted: bool = True, bench: bool = False
+) -> tuple[dict[str, ReportFile], dict[str, bytes]]:
+    """Return the files of a report, and their contents, by name."""
+    result, contents = gather(
+        probes, Path("ticket"), redacted=redacted, bench=bench, tell=lambda text: None
+    )
+    return {file.name: file for file in result.files}, contents
 
 
 def unpacked(file: Path) -> dict[str, bytes]:
@@ -190,10 +196,10 @@ def test_no_name_is_in_any_file(machine: tuple[Snapshot, list[str]]) -> None:
     gpus = (first._replace(processes=used), *others)
     snapshot = snapshot._replace(nvml=snapshot.nvml._replace(gpus=gpus))
 
-    parts = gathered(Everywhere(snapshot, secrets))
+    _, contents = gathered(Everywhere(snapshot, secrets))
 
-    for name, part in parts.items():
-        text = part.content.decode().lower()
+    for name, content in contents.items():
+        text = content.decode().lower()
         assert [secret for secret in secrets if secret in text] == [], name
         assert "/home" not in text, name
 
@@ -221,10 +227,10 @@ def test_without_redaction_the_names_are_there_and_only_the_owner_reads_them(
 def test_the_machine_is_read_once() -> None:
     probes = FakeProbes(readings=reading_of(gpu_reading(0), gpu_reading(1)))
 
-    parts = gathered(probes)
+    files, _ = gathered(probes)
 
     assert {one for one in probes.asked if probes.asked.count(one) > 1} <= {"launch"}
-    assert parts["detect.json"].error is None
+    assert files["detect.json"].error is None
 
 
 def test_a_part_that_fails_is_in_the_report(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,15 +239,15 @@ def test_a_part_that_fails_is_in_the_report(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr("gpucheck.detect.run.detect", broken)
 
-    parts = gathered(FakeProbes(readings=reading_of(gpu_reading(0))))
+    files, contents = gathered(FakeProbes(readings=reading_of(gpu_reading(0))))
 
-    assert "bug in gpucheck (KeyError in test_report.py:" in str(parts["detect.json"].error)
-    failed = json.loads(parts["detect.json"].content)
+    assert "bug in gpucheck (KeyError in test_report.py:" in str(files["detect.json"].error)
+    failed = json.loads(contents["detect.json"])
     assert (failed["exit_code"], failed["error"]["code"]) == (70, "internal-error")
-    readme = parts["README.txt"].content
+    readme = contents["README.txt"]
     assert readme.startswith(b"This is a bug in gpucheck (KeyError in test_report.py:")
     assert b"detect: This is a bug" in readme
-    assert parts["list.json"].error is None
+    assert files["list.json"].error is None
 
 
 @pytest.fixture
@@ -269,25 +275,25 @@ def test_a_benchmark_is_a_part_without_names(measured: Any) -> None:
     plain["result"]["environment"]["variables"] = {"CUDA_PATH": "/home/alice", "OMP_NUM": "x"}
     measured(plain)
 
-    parts = gathered(FakeProbes(readings=reading_of(gpu_reading(0))), bench=True)
+    _, contents = gathered(FakeProbes(readings=reading_of(gpu_reading(0))), bench=True)
 
-    found = json.loads(parts["bench.json"].content)
+    found = json.loads(contents["bench.json"])
     assert_document(found, "bench", 0)
     assert found["host"]["name"] == "host"
     assert found["result"]["environment"]["variables"] == {
         "CUDA_PATH": "redacted",
         "OMP_NUM": "redacted",
     }
-    assert b"/home" not in parts["bench.txt"].content + parts["bench.html"].content
+    assert b"/home" not in contents["bench.txt"] + contents["bench.html"]
 
 
 def test_a_benchmark_that_gives_no_answer_is_said(measured: Any) -> None:
     measured(Failure(code="worker-late", message="it took too long"))
 
-    parts = gathered(FakeProbes(readings=reading_of(gpu_reading(0))), bench=True)
+    files, contents = gathered(FakeProbes(readings=reading_of(gpu_reading(0))), bench=True)
 
-    assert parts["bench.json"].error == "it took too long"
-    assert json.loads(parts["bench.json"].content)["exit_code"] == 3
+    assert files["bench.json"].error == "it took too long"
+    assert json.loads(contents["bench.json"])["exit_code"] == 3
 
 
 def test_no_benchmark_of_a_recording(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,12 +12,12 @@ from gpucheck.drivers.host.cgroups import OwnCgroup
 from gpucheck.drivers.readings import ProbeFailure
 from gpucheck.memlimit.hard import (
     HardFacts,
-    Missing,
     choose_place,
     error_of,
     missing_prerequisites,
     refused_limit,
 )
+from gpucheck.report.envelope import Failure
 
 GROUP = Path("/sys/fs/cgroup/user.slice/gpucheck-1-1")
 ALL_WELL = HardFacts(
@@ -45,10 +45,10 @@ def test_nothing_is_missing() -> None:
 def test_an_older_driver(version: str | None) -> None:
     (found,) = missing_prerequisites(replace(ALL_WELL, driver_version=version))
 
-    assert found.id == "driver"
+    assert found.code == "no-hard-limit-driver"
     said = f"the driver is {version}" if version else "the driver's version is unknown"
-    assert found.fact == f"{said}, and 615 or newer is needed"
-    assert found.step.endswith("sudo apt install nvidia-open")
+    assert found.message == f"{said}, and 615 or newer is needed"
+    assert found.remedy[0].endswith("sudo apt install nvidia-open")
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_an_older_driver(version: str | None) -> None:
 def test_the_driver_of_each_system(os_name: str, step: str) -> None:
     (found,) = missing_prerequisites(replace(ALL_WELL, driver_version="570.1", os_name=os_name))
 
-    assert found.step.endswith(step)
+    assert found.remedy[0].endswith(step)
 
 
 @pytest.mark.parametrize(
@@ -80,13 +80,13 @@ def test_the_driver_of_each_system(os_name: str, step: str) -> None:
 def test_what_a_first_question_to_nvml_shows(code: str, expected: str | None) -> None:
     found = missing_prerequisites(replace(ALL_WELL, failure=failure(code)))
 
-    assert [each.id for each in found] == ([expected] if expected else [])
+    assert [each.code for each in found] == ([f"no-hard-limit-{expected}"] if expected else [])
 
 
 def test_an_older_binding_is_not_an_older_driver() -> None:
     (found,) = missing_prerequisites(replace(ALL_WELL, failure=failure("binding-too-old")))
 
-    assert found.step == "/venv/bin/python -m pip install -U 'nvidia-ml-py>=13.615'"
+    assert found.remedy[0] == "/venv/bin/python -m pip install -U 'nvidia-ml-py>=13.615'"
 
 
 @pytest.mark.parametrize(("version", "said"), [(1, "is version 1"), (None, "is not mounted")])
@@ -95,8 +95,8 @@ def test_another_version_of_cgroups(version: int | None, said: str) -> None:
 
     (found,) = missing_prerequisites(replace(ALL_WELL, group=group, place=None))
 
-    assert found.id == "cgroup"
-    assert said in found.fact
+    assert found.code == "no-hard-limit-cgroup"
+    assert said in found.message
 
 
 @pytest.mark.parametrize(
@@ -107,30 +107,31 @@ def test_each_system_switches_version_2_on_in_its_way(os_name: str, step: str) -
 
     (found,) = missing_prerequisites(facts)
 
-    assert step in found.step
-    assert "systemd.unified_cgroup_hierarchy=1" in found.step
+    assert step in found.remedy[0]
+    assert "systemd.unified_cgroup_hierarchy=1" in found.remedy[0]
 
 
 def test_a_user_gets_the_whole_command() -> None:
     (found,) = missing_prerequisites(replace(ALL_WELL, is_root=False))
 
     command = "/venv/bin/gpucheck memlimit 8GiB --hard -- 'my program'"
-    assert found.step == f"sudo -E env PATH=/venv/bin:/usr/bin {command}"
+    assert found.remedy[0] == f"sudo -E env PATH=/venv/bin:/usr/bin {command}"
 
 
 def test_a_place_is_missing_only_for_those_who_may_make_one() -> None:
-    problem = Missing("delegation", "no group may be made", "step")
+    problem = Failure("delegation", "no group may be made", ("step",))
     facts = replace(ALL_WELL, place=None, place_problem=problem)
 
     assert missing_prerequisites(facts) == [problem]
-    assert [each.id for each in missing_prerequisites(replace(facts, is_root=False))] == ["root"]
+    (found,) = missing_prerequisites(replace(facts, is_root=False))
+    assert found.code == "no-hard-limit-root"
 
 
 @pytest.mark.parametrize(("indices", "said"), [((1,), "GPU 1 is"), ((0, 2), "GPUs 0,2 are")])
 def test_mig(indices: tuple[int, ...], said: str) -> None:
     (found,) = missing_prerequisites(replace(ALL_WELL, mig_indices=indices))
 
-    assert found.fact.startswith(said)
+    assert found.message.startswith(said)
 
 
 @pytest.mark.parametrize(
@@ -149,15 +150,17 @@ def test_mig(indices: tuple[int, ...], said: str) -> None:
 def test_what_a_refused_limit_points_to(code: str, kernel: str, expected: str) -> None:
     found = refused_limit(replace(ALL_WELL, kernel=kernel), failure(code), GROUP)
 
-    assert found.id == expected
+    assert found.code == f"no-hard-limit-{expected}"
     # Only a kernel before dmem is to blame for its age.
-    assert ("(6.14)" in found.fact) == (code == "not-supported" and kernel != "6.14.0")
+    assert ("(6.14)" in found.message) == (code == "not-supported" and kernel != "6.14.0")
 
 
 def test_dmem_is_switched_on_for_the_group_above() -> None:
     found = refused_limit(ALL_WELL, failure("not-found"), GROUP)
 
-    assert found.step == "echo +dmem | sudo tee /sys/fs/cgroup/user.slice/cgroup.subtree_control"
+    assert (
+        found.remedy[0] == "echo +dmem | sudo tee /sys/fs/cgroup/user.slice/cgroup.subtree_control"
+    )
 
 
 def test_the_error_names_all_and_ends_with_the_way_that_needs_none() -> None:
@@ -202,10 +205,10 @@ def test_under_systemd_a_scope_is_made(root: Path) -> None:
 
     assert choose_place(root, reading(root), "/usr/bin/systemd-run") == "scope"
     found = choose_place(root, reading(root), None)
-    assert isinstance(found, Missing)
+    assert isinstance(found, Failure)
     own = root / "sys/fs/cgroup/own"
-    assert found.fact == f"no group may be made below {own}: it is not delegated to us"
-    assert "systemd-run --scope -p Delegate=yes" in found.step
+    assert found.message == f"no group may be made below {own}: it is not delegated to us"
+    assert "systemd-run --scope -p Delegate=yes" in found.remedy[0]
 
 
 def test_a_group_that_systemd_delegates_is_ours(
@@ -225,19 +228,19 @@ def test_a_group_that_systemd_delegates_is_ours(
 
     assert choose_place(root, OwnCgroup(version=2, folder=own), None) == "own"
     beside = OwnCgroup(version=2, folder=above.parent)
-    assert isinstance(choose_place(root, beside, None), Missing)
+    assert isinstance(choose_place(root, beside, None), Failure)
 
 
 def test_with_dmem_the_group_above_must_have_it_on(root: Path) -> None:
     with_dmem(root)
     found = choose_place(root, reading(root), None)
-    assert isinstance(found, Missing)
-    assert found.step.endswith("own/cgroup.subtree_control")
+    assert isinstance(found, Failure)
+    assert found.remedy[0].endswith("own/cgroup.subtree_control")
 
     (root / "run/systemd/system").mkdir(parents=True)
     found = choose_place(root, reading(root), "systemd-run")
-    assert isinstance(found, Missing)
-    assert found.step.endswith("sys/fs/cgroup/cgroup.subtree_control")
+    assert isinstance(found, Failure)
+    assert found.remedy[0].endswith("sys/fs/cgroup/cgroup.subtree_control")
 
     with_dmem(root, ".")
     assert choose_place(root, reading(root), "systemd-run") == "scope"
@@ -254,6 +257,6 @@ def test_a_group_outside_of_what_is_mounted(root: Path) -> None:
 
     found = choose_place(root, OwnCgroup(version=2), None)
 
-    assert isinstance(found, Missing)
-    assert "below /sys/fs/cgroup: it is not delegated" in found.fact
-    assert "docker run --privileged" in found.step
+    assert isinstance(found, Failure)
+    assert "below /sys/fs/cgroup: it is not delegated" in found.message
+    assert "docker run --privileged" in found.remedy[0]

@@ -123,7 +123,7 @@ def test_few_doubts_among_right_rows_leave_the_headline_green() -> None:
 
 
 def test_what_failed_stands_before_what_passed() -> None:
-    text = page(wrap("detect", detect(open_probes(find_recording("example:lost-gpu").path)))).text
+    text = page(wrap("detect", detect(open_probes(find_recording("example:lost-gpu"))))).text
     order = (
         *("health: GPU 2", "xid:", "row-remapping:", "checks passed", "ecc-errors:"),
         *("pci: 0000:2a:00.0", "launch:", "environment:"),
@@ -155,7 +155,7 @@ def folded(source: str) -> list[tuple[str, str]]:
 def test_checks_that_passed_are_folded(
     machine: str, summaries: list[str], inside: list[str]
 ) -> None:
-    report = wrap("detect", detect(open_probes(find_recording(f"example:{machine}").path)))
+    report = wrap("detect", detect(open_probes(find_recording(f"example:{machine}"))))
 
     found = page(report)
 
