@@ -24,10 +24,11 @@ from typing import NamedTuple
 import psutil
 
 from benchmarks.claims import prepare
+from tests.fakes.libraries import build_libraries
+from tests.fakes.machine import load_machine
 
 WAITERS, NODES, ROWS = 200, 20, 5
-#: A node that does not answer.
-SILENT = "#!/bin/sh\nexec sleep infinity\n"
+FLEET = f"fleet run --local {NODES}"
 
 
 class Usage(NamedTuple):
@@ -38,14 +39,12 @@ class Usage(NamedTuple):
     cpu_s: float
 
 
-def command_lines(folder: Path) -> Mapping[str, list[list[str]]]:
+def command_lines() -> Mapping[str, list[list[str]]]:
     """Return the processes of each command."""
-    node = folder / "node"
-    node.write_text(SILENT, encoding="ascii")
-    node.chmod(0o755)
     # So many starts at once keep every driver waiting.
     sleep = ["--deadline", "600", "--", "sleep", "infinity"]
-    silent = ["--gpucheck", str(node), "--node-timeout", "7200", "--deadline", "7200"]
+    # Longer than any run: each node waits for a driver that hangs.
+    nodes = ["--local", str(NODES), "--node-timeout", "80000", "--", "--deadline", "80000"]
     return {
         "list --watch 2": [["list", "--watch", "2", "--json"]],
         "memlimit 30% -- CMD": [["memlimit", "30%", *sleep]],
@@ -53,7 +52,7 @@ def command_lines(folder: Path) -> Mapping[str, list[list[str]]]:
             ["place", "--count", "8", "--wait", *sleep],
             *[["place", "--count", "1", "--wait", "--quiet", *sleep]] * WAITERS,
         ],
-        f"fleet run --local {NODES}": [["fleet", "run", "list", "--local", str(NODES), *silent]],
+        FLEET: [["fleet", "run", "list", *nodes]],
     }
 
 
@@ -84,11 +83,13 @@ def runs_command(process: psutil.Popen) -> bool:
 @contextlib.contextmanager
 def running(folder: Path) -> Iterator[dict[str, list[psutil.Popen]]]:
     """Start all commands, and end them after the block."""
+    hung = build_libraries(load_machine("h100x8").broken(hang=["nvmlInit"]), folder / "hung")
     started: dict[str, list[psutil.Popen]] = {}
-    for name, lines in command_lines(folder).items():
+    for name, lines in command_lines().items():
         for words in lines:
             process = psutil.Popen(
                 [sys.executable, "-m", "gpucheck", *words],
+                env={**os.environ, **(hung if name == FLEET else {})},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
