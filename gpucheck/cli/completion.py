@@ -249,7 +249,7 @@ def _completed(name: str | None, words: list[str], incomplete: str) -> list[Any]
     _teach(program, name or "", module.CompletionItem, lists)
     # Only get_completions is used: the scripts above and `_lines` take the others' place.
     base = module.ShellComplete
-    kind = type("Completer", (base,), dict.fromkeys(base.__abstractmethods__))
+    kind = type("Completer", (base,), dict.fromkeys(getattr(base, "__abstractmethods__", ())))
     items: list[Any] = kind(program, {}, "gpucheck", "").get_completions(words, incomplete)
     return items
 
