@@ -1,6 +1,6 @@
 """Long runs of the commands that wait or watch: memory, descriptors and processor time stay flat.
 
-    python -m benchmarks.long_life --minutes 20       # a table for docs/measurements/long_life.md
+    python -m benchmarks.long_life --minutes 20       # prints a table
 
 All at once on a pretended machine of eight GPUs: `list --watch`, `memlimit -- CMD`, 200 waiters of
 `place --wait` behind one that holds every GPU, and `fleet run` whose 20 nodes do not answer. Memory
