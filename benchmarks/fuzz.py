@@ -18,6 +18,8 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.sampling import EXAMPLES_VARIABLE
+
 ROOT = Path(__file__).resolve().parents[1]
 PASSING = re.compile(r"(\d+) passing")
 
@@ -123,7 +125,7 @@ def fuzz(item: Property, inputs: int, seed: int) -> tuple[int, float, str]:
             *(f"tests/{test}", *narrowed),
         ],
         cwd=ROOT,
-        env={**os.environ, "GPUCHECK_TEST_EXAMPLES": str(inputs), "CI": ""},
+        env={**os.environ, EXAMPLES_VARIABLE: str(inputs), "CI": ""},
         capture_output=True,
         text=True,
         check=False,

@@ -24,7 +24,7 @@ from _pytest.runner import runtestprotocol
 
 from tests.command_server import CommandServer, CommandServers, can_serve
 from tests.hang_watch import HangWatch, wait_until
-from tests.sampling import THOROUGH
+from tests.sampling import examples
 
 #: All that a command under test inherits; CUDA_*, NO_COLOR, COLUMNS and the like must not leak in.
 INHERITED_VARIABLES = ("HOME", "PATH", "TMPDIR")
@@ -66,7 +66,7 @@ MOST_WORKERS = 4
 # run looks at new ones.
 hypothesis.settings.register_profile(
     "gpucheck",
-    max_examples=int(os.environ.get("GPUCHECK_TEST_EXAMPLES", 200 if THOROUGH else 30)),
+    max_examples=examples(30),
     deadline=None,
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
     derandomize=os.environ.get("CI") == "true",

@@ -15,11 +15,13 @@ Item = TypeVar("Item")
 #: Set to `all` it asks for every case; see benchmarks/sweeps.py.
 VARIABLE = "GPUCHECK_TEST_SWEEPS"
 THOROUGH = os.environ.get(VARIABLE) == "all"
+#: A number of examples for every property; see benchmarks/fuzz.py.
+EXAMPLES_VARIABLE = "GPUCHECK_TEST_EXAMPLES"
 
 
 def examples(count: int) -> int:
     """Return how many examples hypothesis looks at, where `count` are enough for each run."""
-    return 5 * count if THOROUGH else count
+    return int(os.environ.get(EXAMPLES_VARIABLE, 5 * count if THOROUGH else count))
 
 
 def sampled(items: Iterable[Item], count: int, *, always: Sequence[Item] = ()) -> list[Item]:

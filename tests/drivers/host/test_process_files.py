@@ -18,6 +18,7 @@ from gpucheck.drivers.evidence import AncestorReading, CgroupReading, MappedRead
 from gpucheck.drivers.host import process_files
 from gpucheck.drivers.host.process_files import NOT_ALLOWED, read_process, read_process_in_time
 from tests.fakes.processes import CUDA, PID, add, map_line, write
+from tests.sampling import examples
 
 # ------------------------------------------------------------------------------ what it is
 
@@ -251,7 +252,7 @@ def test_mapped_files(tmp_path: Path) -> None:
     )
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.text(st.characters(codec="utf-8"), max_size=300), st.integers(0, 2**63))
 def test_no_text_breaks_the_reader_of_mappings(
     tmp_path_factory: pytest.TempPathFactory, text: str, inode: int
