@@ -433,7 +433,7 @@ def amount_in_two(words: Sequence[str]) -> str | None:
 
 
 _OPTIONS_LAST = "Options stand after the command's name."
-#: Option that a command does not have -> what there is instead.
+#: Option that a command (or a certain one) does not have -> what there is instead.
 _INSTEAD = {
     "--color": "Set NO_COLOR=1 or FORCE_COLOR=1.",
     "--no-color": "Set NO_COLOR=1.",
@@ -441,6 +441,7 @@ _INSTEAD = {
     "--list-examples": "It stands alone: gpucheck --list-examples.",
     "--live": "Write --watch SECONDS.",
     "--sweep": "One run measures one size: --size N.",
+    "memlimit --framework": "Write --code FRAMEWORK.",
 }
 #: Command of other tools that gpucheck does not have -> what there is instead.
 _COMMAND_INSTEAD = {
@@ -468,8 +469,11 @@ def _with_question(error: Exception, text: str) -> str:
         known = [name for item in items for name in (*item.opts, *item.secondary_opts)]
         known += PROGRAM_OPTIONS if getattr(context, "command_path", "") == "gpucheck" else ()
         fact = f"No such option: {word}"
-        suggestion = _INSTEAD.get(word) or did_you_mean(
-            word, [name for name in known if name.startswith("--")]
+        own = f"{getattr(context, 'info_name', '')} {word}"
+        suggestion = (
+            _INSTEAD.get(own)
+            or _INSTEAD.get(word)
+            or did_you_mean(word, [name for name in known if name.startswith("--")])
         )
         if not suggestion and hasattr(getattr(context, "command", None), "commands"):
             suggestion = _OPTIONS_LAST

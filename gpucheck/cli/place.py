@@ -166,6 +166,8 @@ def wrong(*, fact: str, remedy: tuple[str, ...] = ()) -> WrongUseError:
 
 
 def _show_claims(shared: Shared) -> int:
+    from gpucheck.inventory.inventory import nvml_failure
+    from gpucheck.inventory.without_nvml import explain_failure
     from gpucheck.place.claim_store import list_claims
     from gpucheck.place.claims import number_claims, open_claims
 
@@ -191,8 +193,10 @@ def _show_claims(shared: Shared) -> int:
             listed = dataclasses.replace(listed, claims=claims)
             silent = reading.failure
             if silent is not None:
-                message = f"{silent.message}: not every number of a GPU is known."
-                notices.append(Notice(code=silent.code, message=message))
+                failure, words = explain_failure(nvml_failure(silent), reading, probes)
+                unknown = f"{silent.message}: not every number of a GPU is known."
+                message = failure.message if words else unknown
+                notices += [Notice(code=silent.code, message=message), *words]
         warning = store.warning()
         if warning is not None:
             notices.append(Notice(code="claims-directory-owner", message=warning))

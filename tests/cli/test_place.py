@@ -13,6 +13,7 @@ import pytest
 from gpucheck.cli import main
 from gpucheck.cli.options import Context, Shared
 from gpucheck.cli.place import WaitReporter, check, explain, report_devices
+from gpucheck.drivers.evidence import SystemReading
 from gpucheck.drivers.readings import NvmlReading, ProbeFailure
 from gpucheck.place.claims import ClaimOptions, Waiting
 from gpucheck.place.lease import lease_named
@@ -228,6 +229,23 @@ def test_a_claim_has_the_number_of_its_gpu(
             "message": "NVML does not answer: not every number of a GPU is known.",
         }
     ]
+    lease.close()
+
+
+def test_claims_where_there_is_no_gpu_say_that_and_the_librarys_words_with_v(
+    probes: FakeProbes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lease = lease_named(["/gpu:1"], ClaimOptions(), probes, os.environ, soft=False)
+    unloaded = ProbeFailure(code="driver-not-loaded", message="NVML is not loaded", library_code=9)
+    probes.readings = NvmlReading(failure=unloaded)
+    probes.system_reading = SystemReading()
+
+    assert main(["place", "--claims"]) == 0
+    ended = capsys.readouterr()
+    assert "1 GPU is held." in ended.out
+    assert ended.err == "gpucheck: warning: There is no NVIDIA GPU in this machine.\n"
+    assert main(["place", "--claims", "-v"]) == 0
+    assert "NVML is not loaded (NVML error 9)." in capsys.readouterr().err
     lease.close()
 
 
