@@ -33,9 +33,8 @@ from unittest import mock
 from gpucheck.cli import main as run_gpucheck
 from gpucheck.drivers import live
 from gpucheck.drivers.evidence import BuildsReading, HealthReading, LaunchReading
-from gpucheck.drivers.interface import NvmlRequest
 from gpucheck.drivers.python.frameworks import Software, read_frameworks
-from gpucheck.drivers.readings import CudaReading, NvmlReading
+from gpucheck.drivers.readings import CudaReading, NvmlReading, NvmlRequest
 from gpucheck.memlimit import plan as memlimit_plan
 from tests.conftest import scrubbed_environment
 from tests.end_to_end.documents import assert_document, only_document

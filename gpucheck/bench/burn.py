@@ -35,9 +35,9 @@ from gpucheck.bench.workers import (
     select_worker_devices,
 )
 from gpucheck.drivers.host.clock import Clock, monotonic_s
-from gpucheck.drivers.interface import NvmlRequest, Probes
+from gpucheck.drivers.interface import Probes
 from gpucheck.drivers.nvml.sensors import NvmlSensors
-from gpucheck.drivers.readings import NvmlReading
+from gpucheck.drivers.readings import NvmlReading, NvmlRequest
 from gpucheck.inventory.inventory import take_inventory
 from gpucheck.inventory.model import Inventory
 from gpucheck.place.claims import own_command

@@ -19,8 +19,8 @@ from gpucheck.bench.boards import (
     load_boards,
     shipped_w,
 )
-from gpucheck.drivers.interface import NvmlRequest, Probes
-from gpucheck.drivers.readings import GpuReading
+from gpucheck.drivers.interface import Probes
+from gpucheck.drivers.readings import GpuReading, NvmlRequest
 from gpucheck.inventory.gpu_row import rows_of
 from gpucheck.inventory.inventory import complete_host, complete_reading, error_of, outcome_of
 from gpucheck.inventory.without_nvml import explain_failure

@@ -39,9 +39,9 @@ from gpucheck.drivers.gpu import BenchGpu, OpenedGpus
 from gpucheck.drivers.host.blas import Blas, load_numpy
 from gpucheck.drivers.host.clock import monotonic_s
 from gpucheck.drivers.host.cpu import LinuxCpu
-from gpucheck.drivers.interface import NvmlRequest, Probes
+from gpucheck.drivers.interface import Probes
 from gpucheck.drivers.python.framework_bench import LACKS
-from gpucheck.drivers.readings import HUNG, CudaDeviceReading, CudaReading, NvmlReading
+from gpucheck.drivers.readings import HUNG, CudaDeviceReading, CudaReading, NvmlReading, NvmlRequest
 from gpucheck.inventory.inventory import complete_host
 from gpucheck.inventory.visibility import digits_of, gpu_uuid
 from gpucheck.inventory.without_nvml import explain_absence

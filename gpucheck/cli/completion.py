@@ -86,7 +86,7 @@ def _gpus(ctx: Any) -> Sequence[tuple[int, str]]:
     """Return index and name of the GPUs, of the recording that --from names if there is one."""
     from gpucheck.cli.examples import find_recording
     from gpucheck.drivers import open_probes
-    from gpucheck.drivers.interface import NvmlRequest
+    from gpucheck.drivers.readings import NvmlRequest
 
     source = ctx.params.get("from_")
     recording = find_recording(source) if source else None

@@ -20,8 +20,9 @@ from gpucheck.cli.output import (
     save,
 )
 from gpucheck.cli.terminal import shows_to_person, write_message, write_step
-from gpucheck.drivers.interface import NvmlRequest, Probes
+from gpucheck.drivers.interface import Probes
 from gpucheck.drivers.interrupts import REQUESTS
+from gpucheck.drivers.readings import NvmlRequest
 from gpucheck.inventory.memory import capped_sentences
 from gpucheck.place.claims import ClaimOptions, own_command
 from gpucheck.place.model import (

@@ -107,7 +107,7 @@ def _explain(names: Sequence[str], board: str | None, probes: Probes | None) -> 
 def _boards_here(probes: Probes) -> frozenset[str]:
     """Return the names of this machine's boards, as the table of peaks has them."""
     from gpucheck.bench.boards import find_board
-    from gpucheck.drivers.interface import NvmlRequest
+    from gpucheck.drivers.readings import NvmlRequest
 
     boards = (
         find_board(gpu.name, gpu.pci_device_id, gpu.virtualization)

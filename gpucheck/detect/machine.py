@@ -14,13 +14,14 @@ from gpucheck.drivers.evidence import (
     SystemReading,
     TrialReading,
 )
-from gpucheck.drivers.interface import NvmlRequest, Probes
+from gpucheck.drivers.interface import Probes
 from gpucheck.drivers.readings import (
     HUNG,
     CudaReading,
     GpuReading,
     KernelReading,
     NvmlReading,
+    NvmlRequest,
     ProbeFailure,
 )
 from gpucheck.inventory.condition import GONE

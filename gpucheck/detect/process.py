@@ -23,9 +23,15 @@ from gpucheck.drivers.evidence import (
 )
 from gpucheck.drivers.host.process_files import NOT_ALLOWED
 from gpucheck.drivers.host.processes import program_of
-from gpucheck.drivers.interface import NvmlRequest, Probes
+from gpucheck.drivers.interface import Probes
 from gpucheck.drivers.python.frameworks_child import OPENED_BY_NAME
-from gpucheck.drivers.readings import GpuReading, KernelReading, NvmlReading, ProcessReading
+from gpucheck.drivers.readings import (
+    GpuReading,
+    KernelReading,
+    NvmlReading,
+    NvmlRequest,
+    ProcessReading,
+)
 from gpucheck.inventory.inventory import UNDECIDED, complete_host
 from gpucheck.inventory.visibility import apply_rules
 from gpucheck.inventory.without_nvml import explain_absence

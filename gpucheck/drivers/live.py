@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from gpucheck.drivers.child import SHARE_AFTER_A_HANG, Child, ChildDiedError
 from gpucheck.drivers.host.environment import gpu_variables, read_host
 from gpucheck.drivers.host.sysfs import count_gpus, driver_can_limit, read_kernel
-from gpucheck.drivers.interface import NvmlRequest
 from gpucheck.drivers.nvml.client import NvmlSession
 from gpucheck.drivers.readings import (
     HUNG,
@@ -20,6 +19,7 @@ from gpucheck.drivers.readings import (
     GpuReading,
     KernelReading,
     NvmlReading,
+    NvmlRequest,
     ProbeFailure,
     ProcessIdentity,
 )
@@ -65,19 +65,19 @@ class LiveProbes:
         self._hung = False
 
     def time(self) -> str:
-        """Return the current time in UTC to the second."""
+        """Return the time of the readings, UTC, as `2026-11-21T03:32:00Z`."""
         return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
     def host(self) -> Host:
-        """Read the facts about the operating system."""
+        """Return the facts about the operating system; the driver's fields are null."""
         return read_host(self._root, os.environ)
 
     def environment(self) -> Mapping[str, str]:
-        """Return the GPU-related variables of this process."""
+        """Return the environment variables that matter to GPU programs."""
         return gpu_variables(os.environ)
 
     def kernel(self) -> KernelReading:
-        """Read sysfs."""
+        """Read the PCI bus and the kernel modules without waking any driver."""
         return read_kernel(self._root)
 
     def deadline_s(self) -> float:
@@ -97,7 +97,7 @@ class LiveProbes:
             self._hung = True
 
     def nvml(self, request: NvmlRequest) -> NvmlReading:
-        """Ask the NVML child; after a failure the next request starts a new one."""
+        """Read every GPU through NVML's child; after a failure the next request starts another."""
         if self._session is None:
             self._session = NvmlSession()
         sysfs = str(self._root / "sys/bus/pci/devices")
@@ -134,7 +134,11 @@ class LiveProbes:
                 self._started[variables] = Child(WORKER)
 
     def cuda(self, *, unrestricted: bool = False) -> CudaReading:
-        """Ask libcuda in a child, with this process's environment or without the variable."""
+        """Ask libcuda in a fresh process which GPUs a program started now would see.
+
+        It is a program without CUDA_VISIBLE_DEVICES if that is `unrestricted`. The answer holds
+        for these variables until NVML reads every GPU again.
+        """
         from gpucheck.drivers.cuda.client import read_cuda
 
         unset = "CUDA_VISIBLE_DEVICES" if unrestricted else None
@@ -148,13 +152,13 @@ class LiveProbes:
         return self._seen[variables]
 
     def system(self) -> SystemReading:
-        """Read the driver's files."""
+        """Read everything in files about the driver, without waking it."""
         from gpucheck.drivers.host.driver_files import read_system
 
         return read_system(self._root, os.environ)
 
     def open_nodes(self, paths: Sequence[str]) -> Mapping[str, str | None]:
-        """Open device files in a child."""
+        """Open device files in a child and return their errors; this may wake the driver."""
         from gpucheck.drivers.host.driver_files import open_nodes
 
         opened = open_nodes(paths, self._root, deadline_s=self.patience_s())
@@ -172,7 +176,7 @@ class LiveProbes:
         return reading
 
     def builds(self, python: str | None) -> BuildsReading:
-        """Read the metadata of an interpreter's frameworks."""
+        """Read for what an interpreter's frameworks (default: this one's) were built."""
         from gpucheck.drivers.python.frameworks import read_builds
 
         return read_builds(python, os.environ)
@@ -180,7 +184,7 @@ class LiveProbes:
     def try_frameworks(
         self, names: Sequence[str], python: str | None, report_progress: Callable[[str], None]
     ) -> tuple[TrialReading, ...]:
-        """Import frameworks in children."""
+        """Import frameworks in children and let each use a GPU."""
         from gpucheck.drivers.python.frameworks import run_framework_tests
 
         patience_s = self.patience_s()
@@ -192,7 +196,10 @@ class LiveProbes:
         return trials
 
     def launch(self, python: str | None, **options: Any) -> LaunchReading:
-        """Run a kernel in a child."""
+        """Run a kernel in a child and compare its result, then through CuPy if installed.
+
+        The options are those of `run_kernel`.
+        """
         from gpucheck.drivers.cuda.client import run_kernel
 
         reading = run_kernel(python, os.environ, deadline_s=self.patience_s(), **options)
@@ -201,7 +208,7 @@ class LiveProbes:
         return reading
 
     def identify(self, pids: Iterable[int]) -> Mapping[int, ProcessIdentity]:
-        """Identify the processes through /proc."""
+        """Identify the processes, and tell whether their ids are of this PID namespace."""
         wanted = sorted(set(pids))
         if not wanted:
             return {}
@@ -215,13 +222,13 @@ class LiveProbes:
         return identify(wanted, self._root, command_lines)
 
     def device_holders(self) -> HoldersReading:
-        """Search /proc, within a second."""
+        """Search /proc, within a second, for the processes that hold a GPU's device file open."""
         from gpucheck.drivers.host.device_holders import read_holders
 
         return read_holders(self._root, self.identify)
 
     def process(self, pid: int) -> ProcessFilesReading:
-        """Read one process's part of /proc, in a child with the driver's deadline."""
+        """Read the files of one process without touching it, in the driver's deadline."""
         from gpucheck.drivers.host.process_files import read_process_in_time
 
         return read_process_in_time(pid, self._root, deadline_s=self.deadline_s())

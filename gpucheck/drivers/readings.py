@@ -135,6 +135,17 @@ class TopologyReading(NamedTuple):
     nvlinks: tuple[NvlinkReading, ...] = ()
 
 
+class NvmlRequest(NamedTuple):
+    """What to read through NVML beyond the usual reading of every GPU.
+
+    With `processes_of`, only the processes of these GPUs (by index) are read.
+    """
+
+    topology: bool = False
+    process_utilization: bool = False
+    processes_of: tuple[int, ...] | None = None
+
+
 class NvmlReading(NamedTuple):
     """The answer to one request to NVML.
 

@@ -1,4 +1,4 @@
-"""Recorded probes: the same Protocol, served from a snapshot file."""
+"""Recorded probes: the answers of a snapshot file to the questions of live.py."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from gpucheck.drivers.evidence import (
     TrialReading,
 )
 from gpucheck.drivers.host.files import MOST_JSON_BYTES, read_file
-from gpucheck.drivers.interface import NvmlRequest
 from gpucheck.drivers.readings import (
     CudaReading,
     KernelReading,
     NvmlReading,
+    NvmlRequest,
     ProbeFailure,
     ProcessIdentity,
 )

@@ -5,8 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from gpucheck.drivers.interface import NvmlRequest, Probes
-from gpucheck.drivers.readings import HUNG, GpuReading, KernelReading, NvmlReading, ProbeFailure
+from gpucheck.drivers.interface import Probes
+from gpucheck.drivers.readings import (
+    HUNG,
+    GpuReading,
+    KernelReading,
+    NvmlReading,
+    NvmlRequest,
+    ProbeFailure,
+)
 from gpucheck.inventory.gpu_row import describe_gpu, describe_topology, rows_of
 from gpucheck.inventory.model import Gpu, GpuState, Inventory, Topology, Visibility
 from gpucheck.inventory.visibility import PCI_BUS_ID, apply_rules, is_mig, is_silent, join_driver

@@ -13,8 +13,15 @@ from typing import Any, TypeVar
 
 from gpucheck.drivers.evidence import HolderReading, HoldersReading, LaunchReading, SystemReading
 from gpucheck.drivers.host.environment import is_setting
-from gpucheck.drivers.interface import NvmlRequest, Probes
-from gpucheck.drivers.readings import HUNG, CudaReading, GpuReading, NvmlReading, ProcessIdentity
+from gpucheck.drivers.interface import Probes
+from gpucheck.drivers.readings import (
+    HUNG,
+    CudaReading,
+    GpuReading,
+    NvmlReading,
+    NvmlRequest,
+    ProcessIdentity,
+)
 from gpucheck.drivers.recorded import RecordedProbes, Snapshot
 from gpucheck.inventory.gpu_row import rows_of
 from gpucheck.inventory.inventory import NO_LIBRARY, complete_host, nvml_failure

@@ -14,11 +14,10 @@ from typing import Any
 from gpucheck.drivers.cupy.errors import cache_variables
 from gpucheck.drivers.cupy.install import install_cupy
 from gpucheck.drivers.host.processes import memory_by_process
-from gpucheck.drivers.interface import NvmlRequest
 from gpucheck.drivers.live import DEADLINE_BASE_S
 from gpucheck.drivers.nvml.client import NvmlSession
 from gpucheck.drivers.python.interpreters import Interpreter, OtherPythonError, run_script
-from gpucheck.drivers.readings import CudaReading
+from gpucheck.drivers.readings import CudaReading, NvmlRequest
 from gpucheck.inventory.condition import spare_bytes
 from gpucheck.memlimit.environment import limited_environment
 from gpucheck.memlimit.model import GpuMemoryLimit, MemoryLimit, Verification, Way

@@ -11,10 +11,9 @@ from pathlib import Path
 
 from gpucheck.drivers.host.process_tree import ProcessTree, Stat
 from gpucheck.drivers.host.processes import identify, is_in_initial_namespace, memory_by_process
-from gpucheck.drivers.interface import NvmlRequest
 from gpucheck.drivers.live import DEADLINE_BASE_S, DEADLINE_PER_GPU_S
 from gpucheck.drivers.nvml.client import NvmlSession
-from gpucheck.drivers.readings import NvmlReading, ProcessIdentity
+from gpucheck.drivers.readings import NvmlReading, NvmlRequest, ProcessIdentity
 from gpucheck.memlimit.mechanisms.setting import MIB
 from gpucheck.memlimit.model import (
     Culprit,

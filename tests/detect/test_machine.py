@@ -8,8 +8,7 @@ import pytest
 
 from gpucheck.detect.machine import Machine
 from gpucheck.drivers.evidence import HealthReading, LaunchedReading, LaunchReading
-from gpucheck.drivers.interface import NvmlRequest
-from gpucheck.drivers.readings import NvmlReading, ProbeFailure
+from gpucheck.drivers.readings import NvmlReading, NvmlRequest, ProbeFailure
 from gpucheck.report.host import Host
 from tests.fakes.probes import FakeProbes, gpu_reading, reading_of
 

@@ -10,9 +10,8 @@ import pytest
 
 from gpucheck.drivers import live, open_probes
 from gpucheck.drivers.child import ChildDiedError
-from gpucheck.drivers.interface import NvmlRequest
 from gpucheck.drivers.live import LiveProbes
-from gpucheck.drivers.readings import CudaReading, NvmlReading, ProbeFailure
+from gpucheck.drivers.readings import CudaReading, NvmlReading, NvmlRequest, ProbeFailure
 from tests.fakes.machine import load_machine
 from tests.fakes.tree import write_tree
 

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from gpucheck.cli.examples import FOLDER
 from gpucheck.drivers import open_probes, recorded
-from gpucheck.drivers.interface import NvmlRequest
 from gpucheck.drivers.readings import (
     CudaReading,
     KernelReading,
     NvmlReading,
+    NvmlRequest,
     PciDeviceReading,
     ProbeFailure,
     ProcessIdentity,

@@ -11,9 +11,8 @@ from typing import Any, Self
 
 from gpucheck.drivers.child import take_failure
 from gpucheck.drivers.evidence import HealthReading, LaunchReading
-from gpucheck.drivers.interface import NvmlRequest
 from gpucheck.drivers.nvml.client import assemble, assemble_health
-from gpucheck.drivers.readings import CudaReading, NvmlReading
+from gpucheck.drivers.readings import CudaReading, NvmlReading, NvmlRequest
 from gpucheck.report.codec import from_plain
 from tests.conftest import scrubbed_environment
 from tests.fakes.libraries import flatten

@@ -11,8 +11,13 @@ import pytest
 from gpucheck.detect.model import Detection, Finding, Verdict
 from gpucheck.detect.run import detect
 from gpucheck.drivers.evidence import HealthReading, LaunchReading
-from gpucheck.drivers.interface import NvmlRequest
-from gpucheck.drivers.readings import CudaReading, KernelReading, NvmlReading, PciDeviceReading
+from gpucheck.drivers.readings import (
+    CudaReading,
+    KernelReading,
+    NvmlReading,
+    NvmlRequest,
+    PciDeviceReading,
+)
 from gpucheck.report.codec import to_plain
 from gpucheck.report.envelope import CheckStatus
 from gpucheck.report.errors import ExitCode

@@ -1,4 +1,4 @@
-"""Fake probes: a machine made of values that satisfies the Probes Protocol."""
+"""Fake probes: a machine made of values, with the methods of the live and recorded ones."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from gpucheck.drivers.evidence import (
     SystemReading,
     TrialReading,
 )
-from gpucheck.drivers.interface import NvmlRequest
 from gpucheck.drivers.readings import (
     CudaReading,
     GpuReading,
     KernelReading,
     NvmlReading,
+    NvmlRequest,
     ProbeFailure,
     ProcessIdentity,
 )

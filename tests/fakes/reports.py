@@ -187,7 +187,7 @@ def _wiring() -> TopologyReading:
 
 def list_report(probes: FakeProbes | None = None, **request: bool) -> Report:
     """Return the answer of `gpucheck list --ask-driver`: with a lost card only CUDA has numbers."""
-    machine = probes or eventful_machine()
+    machine: Any = probes or eventful_machine()  # it has the methods of our probes
     if not request.get("topology"):
         machine.readings = machine.readings._replace(topology=None)
     asked = request.pop("ask_driver", True)

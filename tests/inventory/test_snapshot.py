@@ -21,7 +21,6 @@ from gpucheck.drivers.evidence import (
     LibraryReading,
     SystemReading,
 )
-from gpucheck.drivers.interface import NvmlRequest
 from gpucheck.drivers.readings import (
     CudaDeviceReading,
     CudaReading,
@@ -29,6 +28,7 @@ from gpucheck.drivers.readings import (
     KernelReading,
     MigReading,
     NvmlReading,
+    NvmlRequest,
     ProbeFailure,
     ProcessIdentity,
     ProcessReading,

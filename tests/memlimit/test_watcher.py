@@ -10,11 +10,11 @@ from typing import ClassVar
 import pytest
 
 from gpucheck.drivers.host.process_tree import Stat
-from gpucheck.drivers.interface import NvmlRequest
 from gpucheck.drivers.readings import (
     GpuReading,
     MigReading,
     NvmlReading,
+    NvmlRequest,
     ProbeFailure,
     ProcessIdentity,
     ProcessReading,

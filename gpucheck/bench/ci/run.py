@@ -58,8 +58,8 @@ from gpucheck.bench.workers import (
     worker_devices,
 )
 from gpucheck.drivers.host.cpu import LinuxCpu
-from gpucheck.drivers.interface import NvmlRequest, Probes
-from gpucheck.drivers.readings import NvmlReading
+from gpucheck.drivers.interface import Probes
+from gpucheck.drivers.readings import NvmlReading, NvmlRequest
 from gpucheck.inventory.inventory import complete_host, take_inventory
 from gpucheck.inventory.model import Inventory, Topology
 from gpucheck.report.envelope import Answer, Failure

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gpucheck.drivers.child import Child, ChildSilentError, Session
-from gpucheck.drivers.interface import NvmlRequest
 from gpucheck.drivers.nvml.start import take
 from gpucheck.drivers.readings import (
     HUNG,
@@ -17,6 +16,7 @@ from gpucheck.drivers.readings import (
     MigReading,
     NvlinkReading,
     NvmlReading,
+    NvmlRequest,
     PairReading,
     ProbeFailure,
     ProcessReading,

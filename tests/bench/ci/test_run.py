@@ -38,11 +38,11 @@ from gpucheck.bench.workers import (
     select_worker_devices,
 )
 from gpucheck.drivers.host.cpu import LinuxCpu
-from gpucheck.drivers.interface import NvmlRequest
 from gpucheck.drivers.readings import (
     CudaDeviceReading,
     CudaReading,
     NvmlReading,
+    NvmlRequest,
     ProbeFailure,
 )
 from gpucheck.inventory.model import (

@@ -11,12 +11,12 @@ from gpucheck.detect.machine import DetectRequest, Machine
 from gpucheck.detect.model import Detection, Verdict
 from gpucheck.detect.run import detect
 from gpucheck.drivers.evidence import HealthReading, PciDetailReading, SystemReading
-from gpucheck.drivers.interface import NvmlRequest
 from gpucheck.drivers.readings import (
     CudaDeviceReading,
     CudaReading,
     KernelReading,
     NvmlReading,
+    NvmlRequest,
     PciDeviceReading,
     ProbeFailure,
 )

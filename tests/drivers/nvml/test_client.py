@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 
 from gpucheck.drivers.child import Child, ChildDiedError
-from gpucheck.drivers.interface import NvmlRequest
 from gpucheck.drivers.nvml import start
 from gpucheck.drivers.nvml.client import MOST_GIVEN_UP, NvmlSession, assemble
-from gpucheck.drivers.readings import GpuReading, NvmlReading, ProbeFailure
+from gpucheck.drivers.readings import GpuReading, NvmlReading, NvmlRequest, ProbeFailure
 
 EVERYTHING = NvmlRequest(topology=True, process_utilization=True)
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from gpucheck.drivers import open_probes
-from gpucheck.drivers.interface import NvmlRequest
 from gpucheck.drivers.nvml.binding import Binding
 from gpucheck.drivers.nvml.sensor_worker import Watch
 from gpucheck.drivers.nvml.sensors import NvmlSensors, SensorBatch
+from gpucheck.drivers.readings import NvmlRequest
 from tests.fakes.libraries import build_libraries
 from tests.fakes.machine import load_machine
 from tests.fakes.pynvml_double import FakeNvml, Unsupporting, error
