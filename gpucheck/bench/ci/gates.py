@@ -56,7 +56,7 @@ from gpucheck.bench.ci.run_data import MetricValues, RunData
 from gpucheck.bench.ci.verdicts import PLAIN_UNITS
 from gpucheck.bench.kernels import KERNELS
 from gpucheck.bench.model import Direction, Gate, GateClass, GateStatus, Severity, shared_fields
-from gpucheck.report.text import count_of, rate
+from gpucheck.report.text import count_of, group_by, rate
 
 
 def judge_machine(data: RunData) -> tuple[Gate, ...]:
@@ -335,10 +335,10 @@ _MOST_SPREAD = 3.0
 #: Of two GPUs neither was ever seen so far below the other while both were healthy, in percent.
 _NEVER_HEALTHY_PERCENT = 25.0
 
-_Group = Mapping[str, MetricValues]
+_Group = Sequence[MetricValues]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class _Held:
     """One GPU's speeds compared with the others', in one check or in the mean of all.
 
@@ -347,7 +347,7 @@ class _Held:
 
     where: str
     own: MetricValues
-    others: Sequence[MetricValues]
+    others: _Group
     decision: Decision
     below_percent: float
     limit_percent: float
@@ -356,75 +356,55 @@ class _Held:
 
 def peer_gates(data: RunData) -> Iterator[Gate]:
     """Yield the gates that compare GPUs: one for each GPU, and the spread of each check."""
-    demands = data.profile.stability
-    groups = _compared_checks(data)
+    demands, checks = data.profile.stability, data.profile.checks
+    groups = [
+        (check, group)
+        for check in checks
+        if check.target is not Target.CPU and check.per is not Aggregate.NODE
+        if len(group := [item for item in data.figures(check).values() if item.values]) > 1
+    ]
     if demands.straggler_percent is not None:
-        spread = demands.healthy_spread_percent / 100
-        yield from _stragglers(data, groups, demands.straggler_percent, spread)
+        tolerance, spread = demands.straggler_percent, demands.healthy_spread_percent / 100
+        speeds = {check.id: _speeds(group, check.direction) for check, group in groups}
+        held = [*_held(speeds, tolerance, spread), *_held(_mean_of(speeds), tolerance, spread)]
+        for compared in group_by(held, lambda item: item.own.device).values():
+            yield _straggler(compared, tolerance)
     if demands.spread_percent is not None:
         for check, group in groups:
             yield _spread(check, group, demands.spread_percent)
 
 
-def _compared_checks(data: RunData) -> list[tuple[Check, _Group]]:
-    """Return the checks that several GPUs have figures for, except repeats of another check."""
-    compared: list[tuple[Check, _Group]] = []
-    for check in data.profile.checks:
-        if check.target is Target.CPU or check.per is Aggregate.NODE:
-            continue
-        group = {name: values for name, values in data.figures(check).items() if values.values}
-        if len(group) > 1:
-            compared.append((check, group))
-    return compared
-
-
-def _stragglers(
-    data: RunData, groups: Sequence[tuple[Check, _Group]], tolerance: float, spread: float
-) -> Iterator[Gate]:
-    """Yield for each GPU whether it lags behind the others, in the mean of all checks or in one."""
-    speeds = {
-        check.id: {name: _speeds(item, check.direction) for name, item in group.items()}
-        for check, group in groups
-    }
-    families = (speeds, _mean_of(speeds))
-    held = [item for family in families for item in _held(family, tolerance, spread)]
-    for device in dict.fromkeys(item.own.device for item in held):
-        yield _straggler(data, [item for item in held if item.own.device == device], tolerance)
-
-
-def _speeds(figures: MetricValues, direction: Direction) -> MetricValues:
+def _speeds(group: _Group, direction: Direction) -> _Group:
     """Return figures of which more is better."""
     if direction is Direction.HIGHER:
-        return figures
-    return replace(figures, values=tuple(1 / value for value in figures.values))
+        return group
+    return [replace(item, values=tuple(1 / value for value in item.values)) for item in group]
 
 
 def _mean_of(checks: Mapping[str, _Group]) -> Mapping[str, _Group]:
     """Return the geometric mean of several checks, on the GPUs that have figures for all."""
-    means: dict[str, MetricValues] = {}
-    for device in next(iter(checks.values()), {}):
-        own = [group[device] for group in checks.values() if device in group]
+    means: list[MetricValues] = []
+    figures = [item for group in checks.values() for item in group]
+    for own in group_by(figures, lambda item: item.device).values():
         if len(own) == len(checks) > 1:
             values = map(geometric_mean, zip(*(item.values for item in own), strict=False))
             doubts = tuple(doubt for item in own for doubt in item.doubts)
-            means[device] = replace(own[0], values=tuple(values), doubts=doubts)
+            means.append(replace(own[0], values=tuple(values), doubts=doubts))
     return {f"the mean of {len(checks)} checks": means} if len(means) > 1 else {}
 
 
 def _held(checks: Mapping[str, _Group], tolerance: float, spread: float) -> Iterator[_Held]:
     """Yield each GPU compared with the others in each of these checks."""
-    logs = [
-        {name: typical(item.values) for name, item in group.items()} for group in checks.values()
-    ]
+    logs = [{item.device: typical(item.values) for item in group} for group in checks.values()]
     # All checks together have only a part of the risk that their mean has.
     tests = sum(map(len, logs)) * len(checks)
     for where, group in checks.items():
-        for device, own in group.items():
-            others = [item for name, item in group.items() if name != device]
+        for own in group:
+            others = [item for item in group if item is not own]
             apart = [
-                [log for name, log in speeds.items() if name != device]
+                [log for device, log in speeds.items() if device != own.device]
                 for speeds in logs
-                if device in speeds
+                if own.device in speeds
             ]
             # In each repeat, as far as all of them have one.
             medians = [*map(stats.median, zip(*(item.values for item in others), strict=False))]
@@ -432,15 +412,8 @@ def _held(checks: Mapping[str, _Group], tolerance: float, spread: float) -> Iter
             # By all processes, even where the last ones decide whether it got slower.
             below = 100 * (1 - math.exp(typical(own.values) - typical(medians)))
             limit, failing = _healthy_percents(apart, len(others), spread, tests)
-            yield _Held(
-                where=where,
-                own=own,
-                others=others,
-                decision=decision,
-                below_percent=below,
-                limit_percent=max(tolerance, limit),
-                fails=decision.status is GateStatus.FAIL and below > failing,
-            )
+            fails = decision.status is GateStatus.FAIL and below > failing
+            yield _Held(where, own, others, decision, below, max(tolerance, limit), fails)
 
 
 def _healthy_percents(
@@ -466,28 +439,28 @@ def _healthy_percents(
     return tuple(-100 * math.expm1(-limit) for limit in limits)
 
 
-def _straggler(data: RunData, ones: Sequence[_Held], tolerance: float) -> Gate:
-    worst = max(ones, key=lambda item: (item.fails, item.below_percent - item.limit_percent))
+def _straggler(held: Sequence[_Held], tolerance: float) -> Gate:
+    """Return whether a GPU lags behind the others, in the mean of all checks or in one."""
+    worst = max(held, key=lambda item: (item.fails, item.below_percent - item.limit_percent))
     low, high = worst.decision.interval
-    is_whole = worst.decision.since is None
     gate = Gate(
         id="straggler",
         device=worst.own.device,
-        gpu_uuid=worst.own.gpu_uuid or data.uuid_of(worst.own.device),
+        gpu_uuid=worst.own.gpu_uuid,
         status=GateStatus.PASS,
         direction=Direction.LOWER,
         unit="%",
         measured=worst.below_percent,
         limit=worst.limit_percent if worst.below_percent > tolerance else tolerance,
-        interval=finite((100 * (1 - high), 100 * (1 - low))) if is_whole else None,
+        interval=finite((100 * (1 - high), 100 * (1 - low))) if not worst.decision.since else None,
     )
-    text = _text(worst, ones, tolerance)
+    text = _text(worst, held, tolerance)
     if worst.below_percent > worst.limit_percent:
         limit = limit_of(worst.decision.expected, tolerance, Direction.HIGHER)
         diagnosis = ruling(GateStatus.FAIL, worst.own, limit, worst.others)
         gate = replace(gate, severity=Severity.ERROR if worst.fails else Severity.WARN)
         return explained(gate, diagnosis, f"{text}; ")
-    blurred = next((item for item in ones if _is_blurred(item, tolerance)), None)
+    blurred = next((item for item in held if _is_blurred(item.decision, tolerance)), None)
     if blurred is not None:
         text = f"the noise in {blurred.where} hides a difference of {tolerance:g} %"
         diagnosis = ruling(GateStatus.INCONCLUSIVE, blurred.own, 0.0)
@@ -495,27 +468,25 @@ def _straggler(data: RunData, ones: Sequence[_Held], tolerance: float) -> Gate:
     return replace(gate, reason=text) if worst.below_percent > tolerance else gate
 
 
-def _is_blurred(held: _Held, tolerance: float) -> bool:
+def _is_blurred(decision: Decision, tolerance: float) -> bool:
     """Return whether the noise is too large to see a GPU that lags by twice the tolerance."""
-    low, high = held.decision.interval
+    low, high = decision.interval
     return not high < low * (1 - tolerance / 100) ** -2
 
 
-def _text(worst: _Held, ones: Sequence[_Held], tolerance: float) -> str:
+def _text(worst: _Held, held: Sequence[_Held], tolerance: float) -> str:
     """Return how far behind the others a GPU is, in which checks, and how rare that is."""
-    is_pair = len(worst.others) == 1
-    reference = (
-        f"{worst.others[0].device}, its only peer" if is_pair else "the median of the others"
-    )
-    text = f"{worst.below_percent:.1f} % worse than {reference} in {worst.where}"
-    more = [item for item in ones if item is not worst and item.below_percent > tolerance]
-    if more:
-        text += f" ({', '.join(f'{item.below_percent:.1f} % in {item.where}' for item in more)})"
-    if is_pair:
-        return f"{text}: it is unknown which of the two is off"
+    reference = "the median of the others"
     rare = "fewer" if worst.below_percent > worst.limit_percent else "more"
     nodes = 1 / (_FAILING_RISK if worst.fails else _WARNING_RISK)
-    return f"{text}: {rare} than 1 in {nodes:.0f} healthy nodes have such a GPU"
+    meaning = f"{rare} than 1 in {nodes:.0f} healthy nodes have such a GPU"
+    if len(worst.others) == 1:
+        reference = f"{worst.others[0].device}, its only peer"
+        meaning = "it is unknown which of the two is off"
+    more = [item for item in held if item is not worst and item.below_percent > tolerance]
+    listed = ", ".join(f"{item.below_percent:.1f} % in {item.where}" for item in more)
+    text = f"{worst.below_percent:.1f} % worse than {reference} in {worst.where}"
+    return f"{text} ({listed}): {meaning}" if more else f"{text}: {meaning}"
 
 
 def _spread(check: Check, group: _Group, tolerance: float) -> Gate:
@@ -523,10 +494,9 @@ def _spread(check: Check, group: _Group, tolerance: float) -> Gate:
 
     Who work together wait for the slowest; yet no single GPU need be at fault.
     """
-    ordered = sorted(group.values(), key=lambda item: stats.median(item.values))
-    if check.direction is Direction.LOWER:
-        ordered.reverse()
-    slowest, fastest = ordered[0], ordered[-1]
+    by_median = sorted(group, key=lambda item: stats.median(item.values))
+    ordered = by_median if check.direction is Direction.HIGHER else by_median[::-1]
+    slowest, fastest, others = ordered[0], ordered[-1], ordered[1:]
     decision = decide(slowest.values, fastest.values, tolerance, check.direction)
     gate = Gate(
         id=f"{check.id}-spread",
@@ -544,7 +514,6 @@ def _spread(check: Check, group: _Group, tolerance: float) -> Gate:
         return gate
     change = abs(100 * (decision.ratio - 1))
     text = f"{slowest.device} is {change:.1f} % slower than {fastest.device}"
-    others = [item for item in ordered if item is not slowest]
     decided = ruling(gate.status, slowest, gate.limit or 0.0, others)
     gate = explained(gate, decided, f"{text}; ")
     # No more processes are started for the sake of a warning.

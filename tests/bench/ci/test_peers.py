@@ -13,7 +13,7 @@ from gpucheck.bench.ci import gates
 from gpucheck.bench.ci.decision import Decision
 from gpucheck.bench.ci.gates import judge
 from gpucheck.bench.ci.profile_model import Profile
-from gpucheck.bench.ci.run_data import MetricValues, RunData
+from gpucheck.bench.ci.run_data import RunData
 from gpucheck.bench.model import Gate, GateClass, GateStatus, Severity
 from tests.fakes.bench_results import (
     measurement,
@@ -248,22 +248,12 @@ def test_a_noisy_check_does_not_hide_one_that_surely_fails() -> None:
 def test_noise_hides_a_straggler_if_it_spans_twice_the_tolerance(
     high: float, blurred: bool
 ) -> None:
-    own = MetricValues(device="gpu:0", gpu_uuid=None, values=GOOD)
     decision = Decision(
         status=GateStatus.PASS, measured=1.1, expected=1.0, ratio=1.1, interval=(1.0, high)
     )
-    held = gates._Held(
-        where="matmul",
-        own=own,
-        others=(own,),
-        decision=decision,
-        below_percent=-10.0,
-        limit_percent=10.0,
-        fails=False,
-    )
 
     # 1 / 0.9 squared is 1.2346.
-    assert gates._is_blurred(held, 10.0) is blurred
+    assert gates._is_blurred(decision, 10.0) is blurred
 
 
 def test_a_gpu_that_lags_in_one_check_names_it_once() -> None:
