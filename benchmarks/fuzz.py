@@ -10,17 +10,12 @@ The exit code is 1 if one failed, or looked at nothing; its smallest input is pr
 from __future__ import annotations
 
 import argparse
-import os
 import re
-import subprocess
 import sys
-import time
-from pathlib import Path
 from typing import NamedTuple
 
-from tests.sampling import EXAMPLES_VARIABLE
+from benchmarks.sweeps import run_tests
 
-ROOT = Path(__file__).resolve().parents[1]
 PASSING = re.compile(r"(\d+) passing")
 
 
@@ -117,25 +112,12 @@ PROPERTIES = (
 def fuzz(item: Property, inputs: int, seed: int) -> tuple[int, float, str]:
     """Return how many inputs passed, the seconds, and what failed ("" if nothing did)."""
     test, *narrowed = item.test.split()
-    began_s = time.monotonic()
-    ended = subprocess.run(
-        [
-            *(sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider"),
-            *(f"--hypothesis-seed={seed}", "--hypothesis-show-statistics", "--no-header"),
-            *(f"tests/{test}", *narrowed),
-        ],
-        cwd=ROOT,
-        env={**os.environ, EXAMPLES_VARIABLE: str(inputs), "CI": ""},
-        capture_output=True,
-        text=True,
-        check=False,
+    options = (f"--hypothesis-seed={seed}", "--hypothesis-show-statistics", "--no-header")
+    ended, took_s = run_tests(
+        *options, f"tests/{test}", *narrowed, GPUCHECK_TEST_SWEEPS=str(inputs), CI=""
     )
     passed = sum(int(count) for count in PASSING.findall(ended.stdout))
-    return (
-        passed,
-        time.monotonic() - began_s,
-        ended.stdout if ended.returncode or not passed else "",
-    )
+    return passed, took_s, ended.stdout if ended.returncode or not passed else ""
 
 
 def main() -> int:

@@ -25,25 +25,30 @@ def files() -> list[Path]:
     ]
 
 
+def run_tests(*words: str, **variables: str) -> tuple[subprocess.CompletedProcess[str], float]:
+    """Return how these tests ended in one process under these variables, and the seconds."""
+    began = time.monotonic()
+    ended = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", *words],
+        cwd=ROOT,
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return ended, time.monotonic() - began
+
+
 def main(words: list[str]) -> int:
     """Run each file with all its cases; the code is 1 when one of them failed."""
     failed = False
     print("| tests | cases | seconds | outcome |\n|--|--:|--:|--|")
     for path in [Path(word).resolve() for word in words] or files():
-        began = time.monotonic()
-        ran = subprocess.run(
-            [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", str(path)],
-            cwd=ROOT,
-            env={**os.environ, "GPUCHECK_TEST_SWEEPS": "all", "GPUCHECK_TEST_STARTS": "real"},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        ran, took_s = run_tests(str(path), GPUCHECK_TEST_SWEEPS="all", GPUCHECK_TEST_STARTS="real")
         last = (ran.stdout.splitlines() or [""])[-1]
         found = re.search(r"(\d+) passed", last)
         outcome = "passed" if ran.returncode == 0 else f"**{last}**"
         name = path.relative_to(ROOT).as_posix()
-        took_s = time.monotonic() - began
         print(f"| `{name}` | {found[1] if found else 0} | {took_s:.0f} | {outcome} |", flush=True)
         if ran.returncode:
             failed = True

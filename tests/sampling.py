@@ -1,6 +1,7 @@
 """How many cases of a sweep are looked at: a sample that is always the same, or all of them.
 
-`python -m benchmarks.sweeps` runs the same tests with every case, and prints how many there were.
+`python -m benchmarks.sweeps` runs the same tests with every case, and prints how many there were;
+`python -m benchmarks.fuzz` runs properties of parsers with as many examples as it is told.
 """
 
 from __future__ import annotations
@@ -12,16 +13,14 @@ from typing import TypeVar
 
 Item = TypeVar("Item")
 
-#: Set to `all` it asks for every case; see benchmarks/sweeps.py.
-VARIABLE = "GPUCHECK_TEST_SWEEPS"
-THOROUGH = os.environ.get(VARIABLE) == "all"
-#: A number of examples for every property; see benchmarks/fuzz.py.
-EXAMPLES_VARIABLE = "GPUCHECK_TEST_EXAMPLES"
+#: `all` asks for every case; a number, for so many examples of each property.
+ASKED = os.environ.get("GPUCHECK_TEST_SWEEPS", "")
+THOROUGH = ASKED == "all"
 
 
 def examples(count: int) -> int:
     """Return how many examples hypothesis looks at, where `count` are enough for each run."""
-    return int(os.environ.get(EXAMPLES_VARIABLE, 5 * count if THOROUGH else count))
+    return 5 * count if THOROUGH else int(ASKED or count)
 
 
 def sampled(items: Iterable[Item], count: int, *, always: Sequence[Item] = ()) -> list[Item]:

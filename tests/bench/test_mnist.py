@@ -17,7 +17,6 @@ from gpucheck.bench.mnist import load_dataset, read_idx, read_mnist
 from gpucheck.bench.request_model import BenchMode, BenchRequest, Fill
 from gpucheck.report.errors import WrongUseError
 from tests.fakes.bench import order
-from tests.sampling import examples
 
 QUICK = BenchRequest(mode=BenchMode.QUICK)
 NUMBERS = np.random.default_rng(0)
@@ -242,10 +241,7 @@ def test_a_file_that_is_not_there_or_not_named_so_is_refused(tmp_path: Path) -> 
         read_mnist(tmp_path / "torn.npz")
 
 
-@settings(
-    max_examples=examples(80),
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(content=st.binary(max_size=64), dimensions=st.sampled_from([1, 3]))
 def test_any_bytes_are_read_or_refused(tmp_path: Path, content: bytes, dimensions: int) -> None:
     path = tmp_path / "any"

@@ -11,14 +11,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpucheck.drivers.evidence import AncestorReading, CgroupReading, MappedReading
 from gpucheck.drivers.host import process_files
 from gpucheck.drivers.host.process_files import NOT_ALLOWED, read_process, read_process_in_time
 from tests.fakes.processes import CUDA, PID, add, map_line, write
-from tests.sampling import examples
 
 # ------------------------------------------------------------------------------ what it is
 
@@ -252,7 +251,6 @@ def test_mapped_files(tmp_path: Path) -> None:
     )
 
 
-@settings(max_examples=examples(60))
 @given(st.text(st.characters(codec="utf-8"), max_size=300), st.integers(0, 2**63))
 def test_no_text_breaks_the_reader_of_mappings(
     tmp_path_factory: pytest.TempPathFactory, text: str, inode: int
