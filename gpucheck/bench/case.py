@@ -116,10 +116,12 @@ class Case(ABC):
     The engine calls `prepare`, `poison`, `run(1)`, `check`, warms up, then calls `poison` again,
     `run(loops)` many times and `check`, and `release` in every case. A case never warms up,
     averages or prints. `label` is the identity of its row, and `work` is what one operation does.
+    `faster_version` tells how to get a faster one, where this run has to do without it.
     """
 
     label: CaseLabel
     work: Work
+    faster_version: str | None = None
 
     @property
     def compiles(self) -> bool:
@@ -195,6 +197,7 @@ class Case(ABC):
 class CaseOrder:
     """Everything that a kernel needs to make its cases. `gpus` are all that take part.
 
+    `slowdown` is how many times as long a thread takes beside other programs.
     A framework's cases have its `framework`, its `form`, and its `gpu` (None: the processor).
     """
 
@@ -206,6 +209,7 @@ class CaseOrder:
     clock: Clock
     blas: Blas
     gpus: Sequence[GpuDevice] = ()
+    slowdown: float = 1.0
     thread_times: ThreadClock = thread_times
     framework: Framework | None = None
     form: str = ""
@@ -242,10 +246,6 @@ class Kernel(ABC):
 
     def validate(self, request: BenchRequest) -> None:  # noqa: B027 - most accept every request
         """Raise WrongUseError for a request that this kernel cannot answer."""
-
-    def faster_cpu(self) -> str | None:
-        """Return how to get a faster CPU side than this installation has; None if there is none."""
-        return None
 
     def cpu_refusal(self, dtype: str) -> str | None:
         """Return why the processor is not measured in this dtype, or None."""

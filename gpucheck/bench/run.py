@@ -57,6 +57,7 @@ from gpucheck.bench.roofline import (
 )
 from gpucheck.bench.sampler import CaseState
 from gpucheck.bench.scheduler import (
+    HostRates,
     Progress,
     Settings,
     estimate_costs,
@@ -144,6 +145,7 @@ class Bench:
         self._kept: dict[str, object] = {}
         self._start_s: float
         self._load: CpuLoad
+        self._host_rates: HostRates | None
         self._group_runs: list[_GroupRun] = []
 
     def run(self) -> BenchResult:
@@ -162,9 +164,10 @@ class Bench:
             self.frameworks.wait(lambda text: self.progress(text, 0.0, self._plan.budget_s))
             self._start_s, self._load = self.clock(), self.cpu.load()
             self._observer.start(gpu.uuid for gpu in self._boards if gpu.uuid is not None)
+            self._host_rates = measure_host_rates(self.clock, self.blas)
             self._group_runs = [self._prepare(group) for group in self._plan.groups]
             states = self._states()
-            estimate_costs(states, measure_host_rates(self.clock, self.blas), self._boards)
+            estimate_costs(states, self._host_rates, self._boards)
             if self.watch is not None:
                 self.watch(states)
             interrupted = measure(
@@ -343,6 +346,7 @@ class Bench:
             clock=self.clock,
             blas=self.blas,
             gpus=gpus,
+            slowdown=1.0 if self._host_rates is None else self._host_rates.slowdown,
         )
 
     def _settings(self) -> Settings:
@@ -415,9 +419,8 @@ class Bench:
 
     def _faster_cpu(self) -> dict[str, str]:
         """Return, by kernel, how to get a CPU side that is known to be faster."""
-        groups = (group_run.group for group_run in self._group_runs)
-        said = {group.kernel.id: group.kernel.faster_cpu() for group in groups if group.with_cpu}
-        return {name: how for name, how in said.items() if how is not None}
+        cases = [state.case for state in self._states()]
+        return {case.label.kernel: case.faster_version for case in cases if case.faster_version}
 
     def _conclusions(self, rows: Sequence[Measurement]) -> tuple[Conclusion, ...]:
         """Return the conclusions from rows that are known well enough, and from accuracies.
@@ -425,6 +428,7 @@ class Bench:
         The host's other work hardly touches the figures of a GPU.
         """
         conclusions: list[Conclusion] = []
+        faster_cpu = self._faster_cpu()
         for name in dict.fromkeys(row.kernel for row in rows):
             good = [
                 row
@@ -439,6 +443,13 @@ class Bench:
             ]
             if name in self.kernels:
                 conclusions.extend(self.kernels[name].conclude(good))
+            on_cpu = [row for row in good if row.device == "cpu"]
+            if name in faster_cpu and 0 < len(on_cpu) < len(good):
+                text = (
+                    f"compiled by numba, the processor's {name} is several times faster: "
+                    f"{faster_cpu[name]}"
+                )
+                conclusions.append(Conclusion.of(on_cpu[0], "faster-cpu-kernel", text))
         return tuple(conclusions)
 
 

@@ -612,6 +612,36 @@ def test_conclusions_are_drawn_from_good_rows() -> None:
     assert [(one.kernel, one.code) for one in result.conclusions] == [("one", "counted")]
 
 
+@pytest.mark.parametrize("devices", [("cpu",), ("gpu",), ("cpu", "gpu")])
+def test_a_processor_that_is_compared_names_the_faster_version_that_it_lacks(
+    devices: tuple[str, ...],
+) -> None:
+    class Lacking(FakeKernel):
+        def cpu_cases(self, order: CaseOrder) -> list[Case]:
+            (case,) = super().cpu_cases(order)
+            case.faster_version = "install it"
+            return [case]
+
+        def gpu_cases(self, order: CaseOrder, gpu: GpuDevice) -> list[Case]:
+            named = replace(label(), kernel=self.id, device=gpu.facts.device)
+            return [FakeCase(itertools.repeat(self.step), self.clock, label=named)]
+
+    clock = FakeClock()
+    gpus = OpenedGpus(devices=[FakeGpu(clock)])
+    request = BenchRequest(devices=devices)
+
+    result, _ = run(request, clock=clock, gpus=gpus, kernels={"one": Lacking(clock, "one")})
+
+    said = [item.sentence for item in result.conclusions if item.code == "faster-cpu-kernel"]
+    if len(devices) == 1:
+        assert said == []
+    else:
+        assert said == [
+            "compiled by numba, the processor's one is several times faster: install it"
+        ]
+        assert [doubt.code for doubt in result.comparisons[0].doubts][-1] == "faster-cpu-exists"
+
+
 @pytest.mark.parametrize(
     ("facts", "count"), [({}, 0), ({"accuracy": 0.9}, 1), ({"steps": 7}, 0)], ids=str
 )

@@ -9,7 +9,6 @@ The throughput is in bytes: memory limits a good softmax, not arithmetic.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -72,9 +71,9 @@ _COLDEST, _HOTTEST = 1e-30, 1e30
 _FLOAT16_HALF_STEP = 2.0**-25
 #: Rows checked at once, to bound the memory.
 _SUMMED_ROWS = 64
-#: Compiling takes two seconds of a processor: too long for a quick run where a thread of so
-#: many seconds takes so many times as long.
-_PROBED_S, _CROWDED = 0.03, 5.0
+#: Compiling takes two seconds of a processor: too long for a quick run where other programs make a
+#: thread take so many times as long.
+_CROWDED = 5.0
 #: Why nothing was compiled then.
 _CROWDED_OUT = "other programs left no time to compile it; run it when the machine is idle"
 
@@ -83,7 +82,6 @@ class Softmax(Kernel):
     """The kernel `softmax`."""
 
     id = "softmax"
-    _lacking: str | None = None
     limited_by_memory = True
     transfers_all = True
     dtypes = MappingProxyType(
@@ -134,21 +132,16 @@ class Softmax(Kernel):
         """Return three sets of buffers, one for each case, and the plain version's temporaries."""
         return 3 * self.work(shape, dtype).bytes_moved + 8 * shape[0] * shape[1]
 
-    def faster_cpu(self) -> str | None:
-        """Return how to get the compiled version, if `cpu_cases` had to do without it."""
-        return self._lacking
-
     def cpu_cases(self, order: CaseOrder) -> Sequence[Case]:
         """Return the best version with all threads and with one, and the plain one.
 
         The best is compiled by numba; without it, and in a quick run on a crowded processor, NumPy
         works on blocks.
         """
-        crowded = order.request.mode is BenchMode.QUICK and is_crowded(order.clock)
+        crowded = order.request.mode is BenchMode.QUICK and order.slowdown > _CROWDED
         softmax_rows = _CROWDED_OUT if crowded else compiled_rows()
-        self._lacking = softmax_rows if isinstance(softmax_rows, str) else None
         best: list[Case] = [
-            BlockedSoftmax(order, threads)
+            BlockedSoftmax(order, threads, softmax_rows)
             if isinstance(softmax_rows, str)
             else FusedSoftmax(order, threads, *softmax_rows)
             for threads in thread_counts(order.cpu)
@@ -167,20 +160,11 @@ class Softmax(Kernel):
         return cases
 
     def conclude(self, rows: Sequence[Measurement]) -> Sequence[Conclusion]:
-        """Say why a GPU gains little, and that a processor compared with one could be faster."""
-        return (*_why_little_is_gained(rows), *self._faster_cpu_kernel(rows))
-
-    def _faster_cpu_kernel(self, rows: Sequence[Measurement]) -> Sequence[Conclusion]:
-        on_cpu = [row for row in rows if row.device == "cpu"]
-        lacking = self.faster_cpu() if 0 < len(on_cpu) < len(rows) else None
-        if lacking is None:
-            return ()
-        sentence = f"compiled by numba, the processor's softmax is several times faster: {lacking}"
-        return (Conclusion.of(on_cpu[0], "faster-cpu-kernel", sentence),)
+        """Say what decides the speed of a softmax, with the figures of this run."""
+        return _why_little_is_gained(rows)
 
 
 def _why_little_is_gained(rows: Sequence[Measurement]) -> Sequence[Conclusion]:
-    """Say what decides the speed of a softmax, with the figures of this run."""
     plain = [row for row in rows if row.dtype.format == "float32"]
     gpu = _fastest(row for row in plain if row.device != "cpu" and row.scope is Scope.RESIDENT)
     cpu = _fastest(row for row in plain if row.device == "cpu")
@@ -311,8 +295,9 @@ class NaiveSoftmax(_CpuSoftmax):
 class BlockedSoftmax(_CpuSoftmax):
     """Softmax in blocks of rows that fit the cache, split among threads."""
 
-    def __init__(self, order: CaseOrder, threads: int) -> None:
+    def __init__(self, order: CaseOrder, threads: int, faster_version: str | None = None) -> None:
         super().__init__(order, "blocked", threads)
+        self.faster_version = faster_version
         self._scaling: Scaling | None = None
 
     def prepare(self) -> None:
@@ -442,14 +427,6 @@ def compiled_rows() -> tuple[Callable[..., None], float] | str:
     except Exception as error:  # each version of numba, LLVM and NumPy fails in its own way
         reason = str(error).strip().partition("\n")[0]
         return f"numba does not work here ({type(error).__name__}: {reason})"
-
-
-def is_crowded(clock: Clock, cpu_clock: Clock = time.thread_time) -> bool:
-    """Return whether other programs keep a thread waiting for most of the time."""
-    began_s, until_s = clock(), cpu_clock() + _PROBED_S
-    while cpu_clock() < until_s:
-        pass
-    return clock() - began_s > _CROWDED * _PROBED_S
 
 
 def source_text() -> str:
