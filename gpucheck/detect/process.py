@@ -179,19 +179,14 @@ def _used(scene: Scene) -> Iterator[UsedGpu]:
 
 
 def _describe_use(gpu: GpuReading, process: ProcessReading) -> UsedGpu:
-    place = (process.gpu_instance_id, process.compute_instance_id)
-    uuid, mig = gpu.uuid, False
-    if process.gpu_instance_id is not None:
-        for instance in gpu.mig_instances:
-            if place == (instance.gpu_instance_id, instance.compute_instance_id):
-                uuid, mig = instance.uuid, True
+    instance = gpu.instance_of(process)
     return UsedGpu(
         index=gpu.index,
         pid=process.pid,
-        uuid=uuid,
+        uuid=(instance or gpu).uuid,
         name=gpu.name,
         memory_used_bytes=process.memory_used_bytes,
-        mig=mig,
+        mig=instance is not None,
     )
 
 

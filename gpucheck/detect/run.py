@@ -109,9 +109,7 @@ def detect_on(machine: Machine) -> Answer:
         result=detection._replace(
             frameworks=_frameworks(machine, findings),
             gpus=tuple(
-                DetectedGpu(
-                    index=gpu.index, uuid=gpu.uuid, name=gpu.name, pci_bus_id=gpu.pci_bus_id
-                )
+                DetectedGpu(gpu.index, gpu.uuid, gpu.name, gpu.pci_bus_id)
                 for gpu in machine.nvml.gpus
             )
             if reads_nvml

@@ -39,8 +39,8 @@ INSTALLERS: Mapping[str, str] = {
     "conda": "conda install",
     "pixi": "pixi add",
 }
-#: The processors that wheels with GPU code are published for.
-X86, ARM = "x86_64", "aarch64"
+#: The processor where none is recorded.
+X86 = "x86_64"
 
 
 class Build(NamedTuple):
@@ -242,7 +242,7 @@ def choose(
         return WheelChoice(framework, Fit.NONE, sentence, remedy=(remedy,))
     runs = [build for build in published if runs_with(build, driver) is not False]
     if not runs:
-        return _needs_a_driver(framework, title, known, driver, published)
+        return _without_build(framework, title, known, driver, published)
     fitting, among = [build for build in runs if not lacks_python(build, python)], "this driver"
     if len(fitting) < len(runs) and any(_served(build, known, driver) for build in fitting):
         runs, among = fitting, "this driver and Python"
@@ -258,7 +258,7 @@ def choose(
     best = max(runs, key=order)
     served = _served(best, known, driver)
     if not served:
-        return _without_code(framework, title, known, driver, published)
+        return _without_build(framework, title, known, driver, published)
     left = tuple(
         _left_out(gpu, best, title, known, driver, runs, among)
         for gpu in known
@@ -382,44 +382,25 @@ def _needed(build: Build, driver: Driver, gpus: Sequence[WheelGpu] = ()) -> str:
     return f"a Windows driver for CUDA {_number(build.cuda)[0]}"
 
 
-def _needs_a_driver(
+def _without_build(
     framework: str,
     title: str,
     known: Sequence[WheelGpu],
     driver: Driver,
     published: Sequence[Build],
 ) -> WheelChoice:
-    """Return the choice where the driver is too old for every build with code."""
-    useful = [build for build in published if _served(build, known, Driver())]
-    if not useful:
-        return _without_code(framework, title, known, driver, published)
-    easiest = min(useful, key=lambda build: _number(build.driver))
-    need = _needed(easiest, driver, known)
-    return WheelChoice(
-        framework,
-        Fit.NONE,
-        f"No build of {title} runs with driver {driver.version or driver.cuda}",
-        remedy=(f"Upgrade the driver: {label(easiest, title)} needs {need}.",),
-    )
-
-
-def _without_code(
-    framework: str,
-    title: str,
-    known: Sequence[WheelGpu],
-    driver: Driver,
-    published: Sequence[Build],
-) -> WheelChoice:
-    """Return the choice where no build that runs with the driver has code for the GPUs."""
+    """Return the choice where the driver is too old for every build with code, or none has it."""
     useful = [build for build in published if _served(build, known, Driver())]
     if useful:
-        return _needs_a_driver(framework, title, known, driver, useful)
-    return WheelChoice(
-        framework,
-        Fit.NONE,
-        f"No build of {title} has code for compute capability {', '.join(_capabilities(known))}",
-        remedy=(f"Build {title} from its source for these GPUs, or use another GPU.",),
-    )
+        easiest = min(useful, key=lambda build: _number(build.driver))
+        sentence = f"No build of {title} runs with driver {driver.version or driver.cuda}"
+        need = _needed(easiest, driver, known)
+        remedy = f"Upgrade the driver: {label(easiest, title)} needs {need}."
+    else:
+        shown = ", ".join(_capabilities(known))
+        sentence = f"No build of {title} has code for compute capability {shown}"
+        remedy = f"Build {title} from its source for these GPUs, or use another GPU."
+    return WheelChoice(framework, Fit.NONE, sentence, remedy=(remedy,))
 
 
 # ------------------------------------------------------------------------------- what was read

@@ -91,6 +91,14 @@ class GpuReading(NamedTuple):
     unavailable: Mapping[str, str] = NOTHING
     failure: ProbeFailure | None = None
 
+    def instance_of(self, process: ProcessReading) -> MigReading | None:
+        """Return the MIG instance that a process uses; None if it uses the GPU itself."""
+        place = (process.gpu_instance_id, process.compute_instance_id)
+        for mig in self.mig_instances:
+            if place[0] is not None and place == (mig.gpu_instance_id, mig.compute_instance_id):
+                return mig
+        return None
+
 
 class LimitReading(NamedTuple):
     """The limits of one cgroup on one GPU by NVML, null where there is none, and what it uses."""

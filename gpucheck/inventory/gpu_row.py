@@ -120,12 +120,7 @@ def describe_gpu(
         cuda_index=cuda_index,
         visible=visible,
         hidden_reason=hidden,
-        pcie=PcieLink(
-            generation=row.pcie_generation,
-            generation_max=row.pcie_generation_max,
-            width=row.pcie_width,
-            width_max=row.pcie_width_max,
-        ),
+        pcie=PcieLink(*(getattr(row, f"pcie_{name}") for name in PcieLink._fields)),
         **locality,
         mig=MigState(enabled=row.mig_enabled, instances=migs),
         processes=processes,
@@ -230,15 +225,9 @@ def _hidden_reason(row: GpuReading, visibility: Visibility, *, split: bool) -> s
 
 def _mig_instance(mig: MigReading, visibility: Visibility) -> MigInstance:
     visible = visibility.visible or ()
-    return MigInstance(
-        uuid=mig.uuid,
-        name=mig.name,
-        memory_total_bytes=mig.memory_total_bytes,
-        memory_used_bytes=mig.memory_used_bytes,
-        gpu_instance_id=mig.gpu_instance_id,
-        compute_instance_id=mig.compute_instance_id,
-        cuda_index=visible.index(mig.uuid) if mig.uuid in visible else None,
-    )
+    facts = mig._asdict()
+    del facts["unavailable"]
+    return MigInstance(**facts, cuda_index=visible.index(mig.uuid) if mig.uuid in visible else None)
 
 
 def _processes(
@@ -260,27 +249,13 @@ def _process(
     identity = identities.get(first.pid, ProcessIdentity(pid=first.pid, namespace="unknown"))
     # The lists repeat the same total for a process that is in two of them.
     used = [r.memory_used_bytes for r in readings if r.memory_used_bytes is not None]
-    mig = next(
-        (
-            mig.uuid
-            for mig in row.mig_instances
-            if first.gpu_instance_id is not None
-            and (mig.gpu_instance_id, mig.compute_instance_id)
-            == (first.gpu_instance_id, first.compute_instance_id)
-        ),
-        None,
-    )
+    instance = row.instance_of(first)
     return GpuProcess(
-        pid=first.pid,
+        **identity._asdict(),
         type="+".join(dict.fromkeys(reading.type for reading in readings)),
-        name=identity.name,
-        user=identity.user,
-        command=identity.command,
-        memory_used_bytes=max(used) if used else None,
+        memory_used_bytes=max(used, default=None),
         utilization_sm_percent=(row.process_utilization or {}).get(str(first.pid)),
-        mig_uuid=mig,
-        namespace=identity.namespace,
-        age_s=identity.age_s,
+        mig_uuid=instance and instance.uuid,
     )
 
 

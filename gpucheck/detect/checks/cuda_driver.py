@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from gpucheck.detect.checks.nvml import OLD_CONTAINER, has_capability
+from gpucheck.detect.checks.nvml import OLD_CONTAINER, has_capability, refused_openings
 from gpucheck.detect.findings import line_with, make_finding, make_trouble, report_cause
 from gpucheck.detect.machine import VISIBLE, Machine
 from gpucheck.detect.model import Finding, Layer
@@ -181,23 +181,15 @@ def _no_device(machine: Machine, failure: ProbeFailure) -> Finding:
     if closed and any(gpu.mig_instances for gpu in machine.nvml.gpus):
         files = (Evidence(cap.path, f"mode {cap.mode}, owner {cap.owner}") for cap in closed)
         return _report("mig-not-permitted", *files)
+    refused = refused_openings(machine)
     if "SLURM_JOB_ID" in machine.environment:
         slurm = make_trouble(ID, "slurm-without-gpus")
         return plain._replace(
-            cause=slurm.cause, evidence=_refused(machine), remedy=(*slurm.remedy, *plain.remedy)
+            cause=slurm.cause, evidence=refused, remedy=(*slurm.remedy, *plain.remedy)
         )
-    refused = _refused(machine)
     if any(item.value == "EPERM" for item in refused) and machine.is_container:
         return _report("device-cgroup-lost", *refused)
     return plain._replace(evidence=refused)
-
-
-def _refused(machine: Machine) -> tuple[Evidence, ...]:
-    return tuple(
-        Evidence(f"open {path}", error)
-        for path, error in machine.openings.items()
-        if error is not None
-    )
 
 
 def _too_old(machine: Machine, failure: ProbeFailure) -> Finding:
@@ -266,7 +258,7 @@ def _unknown(machine: Machine, failure: ProbeFailure) -> Finding:
     bug = _hmm_bug(machine)
     if bug is not None:
         return bug
-    refused = _refused(machine)
+    refused = refused_openings(machine)
     if any(item.value == "EPERM" for item in refused) and machine.is_container:
         return _report("device-cgroup-lost", *refused)
     finding = _report(failure.code, *refused, summary=failure.message)
@@ -274,7 +266,7 @@ def _unknown(machine: Machine, failure: ProbeFailure) -> Finding:
 
 
 def _refused_by_system(machine: Machine, failure: ProbeFailure) -> Finding:
-    return _plain(machine, failure)._replace(evidence=_refused(machine))
+    return _plain(machine, failure)._replace(evidence=refused_openings(machine))
 
 
 def _not_ready(machine: Machine, failure: ProbeFailure) -> Finding:

@@ -165,22 +165,30 @@ def _no_gpu(machine: Machine, failure: ProbeFailure) -> Finding:
 
 def _perhaps_refused(machine: Machine, failure: ProbeFailure) -> Finding:
     """Open the device files: only that shows a refusing cgroup."""
-    refused = {path: error for path, error in machine.openings.items() if error is not None}
-    evidence = tuple(Evidence(f"open {path}", error) for path, error in refused.items())
-    plain = _plain(machine, failure)._replace(evidence=evidence)
+    refused = refused_openings(machine)
+    plain = _plain(machine, failure)._replace(evidence=refused)
     if failure.code == "no-permission":
-        plain = _report(failure.code, *evidence)
+        plain = _report(failure.code, *refused)
     if failure.code == "unknown" and machine.is_container:
         first, *rest = make_trouble(ID, "device-cgroup-lost").remedy
         before = f"If it worked before: {first[0].lower()}{first[1:]}"
         plain = plain._replace(remedy=(before, *rest, *plain.remedy))
-    if "EPERM" not in refused.values():
+    if not any(item.value == "EPERM" for item in refused):
         return plain
     if machine.is_container:
-        return _report("device-cgroup-lost", *evidence)
+        return _report("device-cgroup-lost", *refused)
     if "SLURM_JOB_ID" in machine.environment:
-        return _report("slurm-without-gpus", *evidence)
-    return _report("device-cgroup", *evidence, remedy=plain.remedy)
+        return _report("slurm-without-gpus", *refused)
+    return _report("device-cgroup", *refused, remedy=plain.remedy)
+
+
+def refused_openings(machine: Machine) -> tuple[Evidence, ...]:
+    """Return the device files that could not be opened, each with its error."""
+    return tuple(
+        Evidence(f"open {path}", error)
+        for path, error in machine.openings.items()
+        if error is not None
+    )
 
 
 EXPLAIN = {

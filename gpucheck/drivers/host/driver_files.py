@@ -29,6 +29,7 @@ from gpucheck.drivers.evidence import (
     SystemReading,
     ToolkitReading,
 )
+from gpucheck.drivers.host.device_holders import read_minors
 from gpucheck.drivers.host.kernel_log import read_kernel_log
 from gpucheck.drivers.host.sysfs import DISPLAY_CLASSES, nvidia_devices, other_vendors, read_text
 
@@ -221,7 +222,6 @@ def _is_excluded(root: Path, gpu: str) -> bool:
 _GPU_NODE = re.compile(r"nvidia(?:ctl|-uvm|[0-9]+)")
 #: As `gpu0/gi1/access 12`; the other lines are for administrators. Source: MIG User Guide.
 _ACCESS = re.compile(r"^gpu\S*/access ([0-9]+)$", re.MULTILINE)
-_MINOR = re.compile(r"^Device Minor:\s*([0-9]+)\s*$", re.MULTILINE)
 
 
 def read_nodes(root: Path) -> NodesReading:
@@ -261,12 +261,7 @@ def _node(root: Path, path: Path) -> NodeReading:
 
 def _expected(root: Path) -> tuple[str, ...]:
     """Return the nodes by the minor numbers in the driver's own files."""
-    minors = []
-    for path in sorted((root / "proc/driver/nvidia/gpus").glob("*/information")):
-        text = read_text(path) or ""
-        minor_match = _MINOR.search(text)
-        if minor_match and not _EXCLUDED.search(text):
-            minors.append(int(minor_match[1]))
+    minors = (minor for gpu, minor in read_minors(root).items() if not _is_excluded(root, gpu))
     gpus = [f"/dev/nvidia{minor}" for minor in sorted(minors)]
     return ("/dev/nvidiactl", *gpus, "/dev/nvidia-uvm")
 

@@ -182,14 +182,7 @@ def memory_by_process(gpus: Iterable[GpuReading]) -> Mapping[str | None, Mapping
 
 def device_of(gpu: GpuReading, process: ProcessReading) -> str | None:
     """Return the UUID of the GPU, or of the MIG instance that the process uses."""
-    place = (process.gpu_instance_id, process.compute_instance_id)
-    for mig in gpu.mig_instances:
-        if process.gpu_instance_id is not None and place == (
-            mig.gpu_instance_id,
-            mig.compute_instance_id,
-        ):
-            return mig.uuid
-    return gpu.uuid
+    return (gpu.instance_of(process) or gpu).uuid
 
 
 def program_of(command: str | None) -> str:

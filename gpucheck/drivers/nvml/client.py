@@ -235,15 +235,10 @@ def assemble(parts: Iterable[dict[str, Any]], failure: ProbeFailure | None) -> N
 
 def _gpu(part: dict[str, Any]) -> GpuReading:
     # The child is of this version: its keys are our fields, so no decoder is needed.
-    failure = part.pop("failure")
+    part["failure"] = _failure_of(part)
     processes = tuple(ProcessReading(**item) for item in part.pop("processes", ()))
     instances = tuple(MigReading(**item) for item in part.pop("mig_instances", ()))
-    return GpuReading(
-        **part,
-        processes=processes,
-        mig_instances=instances,
-        failure=ProbeFailure(**failure) if failure else None,
-    )
+    return GpuReading(**part, processes=processes, mig_instances=instances)
 
 
 def assemble_health(parts: Iterable[dict[str, Any]], failure: ProbeFailure | None) -> HealthReading:
@@ -253,7 +248,6 @@ def assemble_health(parts: Iterable[dict[str, Any]], failure: ProbeFailure | Non
     gpus: list[GpuHealthReading] = []
     for part in parts:
         if part.pop("part") == "health":
-            broken = part.pop("failure")
-            over = ProbeFailure(**broken) if broken else None
-            gpus.append(GpuHealthReading(**part, failure=over))
+            part["failure"] = _failure_of(part)
+            gpus.append(GpuHealthReading(**part))
     return HealthReading(gpus=tuple(gpus), failure=failure)

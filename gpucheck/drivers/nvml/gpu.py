@@ -360,18 +360,16 @@ class GpuReader(FieldReader):
     def _mig_instance(self, handle: Any) -> dict[str, Any]:
         instance: dict[str, Any] = {}
         unavailable: dict[str, str] = {}
+
+        def ask(function: str) -> Values:
+            return (self._binding.ask(function, handle),)
+
         questions: tuple[tuple[tuple[str, ...], Callable[[], Values]], ...] = (
-            (("uuid",), lambda: _one(self._binding.ask("nvmlDeviceGetUUID", handle))),
-            (("name",), lambda: _one(self._binding.ask("nvmlDeviceGetName", handle))),
-            (("memory_total_bytes", "memory_used_bytes"), lambda: self._memory(handle)[:2]),
-            (
-                ("gpu_instance_id",),
-                lambda: _one(self._binding.ask("nvmlDeviceGetGpuInstanceId", handle)),
-            ),
-            (
-                ("compute_instance_id",),
-                lambda: _one(self._binding.ask("nvmlDeviceGetComputeInstanceId", handle)),
-            ),
+            (("uuid",), partial(ask, "nvmlDeviceGetUUID")),
+            (("name",), partial(ask, "nvmlDeviceGetName")),
+            (MEMORY_FIELDS[:2], lambda: self._memory(handle)[:2]),
+            (("gpu_instance_id",), partial(ask, "nvmlDeviceGetGpuInstanceId")),
+            (("compute_instance_id",), partial(ask, "nvmlDeviceGetComputeInstanceId")),
         )
         for fields, question in questions:
             try:
