@@ -206,7 +206,7 @@ def board_called(text: str) -> BoardPeaks:
         names = ", ".join(several)
         raise WrongUseError(
             code="ambiguous-board",
-            message=f"{text[:100]!a} does not name one board of the table, and boards differ.",
+            message=f"{text[:100]!r} does not name one board of the table, and boards differ.",
             remedy=(f"Name it in full: {names}",),
         )
     known = [board.name for board in boards]
@@ -215,7 +215,7 @@ def board_called(text: str) -> BoardPeaks:
     )
     raise WrongUseError(
         code="unknown-board",
-        message=f"The table of boards has none called {text[:100]!a}. {suggestion}".strip(),
+        message=f"The table of boards has none called {text[:100]!r}. {suggestion}".strip(),
         remedy=(f"Choose from: {', '.join(known)}",),
     )
 

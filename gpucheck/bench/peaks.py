@@ -114,7 +114,7 @@ def check_dtypes(dtypes: Iterable[str]) -> None:
             suggestion = did_you_mean(name, DTYPES)
             raise WrongUseError(
                 code="unknown-dtype",
-                message=f"The table has no peaks in {name[:100]!a}. {suggestion}".strip(),
+                message=f"The table has no peaks in {name[:100]!r}. {suggestion}".strip(),
                 remedy=(f"Choose from: {', '.join(DTYPES)}.",),
             )
 

@@ -61,7 +61,7 @@ def _show_completion(ctx: typer.Context, shell: str | None) -> None:
         suggestion = did_you_mean(shell, SHELLS)
         raise WrongUseError(
             code="usage",
-            message=f"--show-completion takes {known}, not {shell[:40]!a}. {suggestion}".strip(),
+            message=f"--show-completion takes {known}, not {shell[:40]!r}. {suggestion}".strip(),
         )
     write_stdout((FOLDER / "completion" / f"gpucheck.{shell}").read_text(encoding="utf-8"))
     raise typer.Exit

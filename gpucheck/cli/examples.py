@@ -42,7 +42,7 @@ def find_recording(text: str) -> Path:
     if name in EXAMPLES:
         return FOLDER / f"{name}.json"
     suggestion = did_you_mean(name, EXAMPLES)
-    fact = f"There is no example {name[:40]!a}." if name else f"{PREFIX} needs a name."
+    fact = f"There is no example {name[:40]!r}." if name else f"{PREFIX} needs a name."
     raise WrongUseError(
         code="unknown-example",
         message=f"{fact} {suggestion}".strip(),

@@ -118,24 +118,26 @@ def _with_own_writer(option: Any) -> Any:
     return option
 
 
-def _refusing_repeats(parser: Any, ctx: Any) -> Any:
-    """Return the parser, which then refuses an option of one value that is given again.
+def _refusing_repeated_and_empty(parser: Any, ctx: Any) -> Any:
+    """Return the parser, which then refuses an option of one value that is given again, or empty.
 
-    By itself it takes the last one without a word.
+    By itself it takes the last one without a word, and an unset variable's value for the current
+    directory or for all.
     """
     parse = parser.parse_args
 
-    def parse_once(args: list[str]) -> tuple[Any, Any, Any]:
+    def parse_and_check(args: list[str]) -> tuple[Any, Any, Any]:
         values, rest, order = parse(args)
         for item in () if ctx.resilient_parsing else dict.fromkeys(order):
-            times = order.count(item)
+            times, option, value = order.count(item), max(item.opts, key=len), values[item.name]
+            if item.param_type_name == "option" and "" in (value if item.multiple else [value]):
+                ctx.fail(f"{option} is empty: give it a value, or leave it out")
             if times > 1 and not (item.multiple or item.is_flag or item.count):
-                option = max(item.opts, key=len)
                 often = "twice" if times == 2 else f"{times} times"
                 ctx.fail(f"{option} takes one value, but is given {often}")
         return values, rest, order
 
-    parser.parse_args = parse_once
+    parser.parse_args = parse_and_check
     return parser
 
 
@@ -144,7 +146,7 @@ class HelpfulCommand(TyperCommand):
 
     def make_parser(self, ctx: Any) -> Any:
         """Return the parser of the command's words."""
-        return _refusing_repeats(super().make_parser(ctx), ctx)
+        return _refusing_repeated_and_empty(super().make_parser(ctx), ctx)
 
     def get_help_option(self, ctx: Any) -> Any:
         """Return the option --help, which prints with our own errors."""
@@ -196,7 +198,7 @@ class HelpfulGroup(TyperGroup):
 
     def make_parser(self, ctx: Any) -> Any:
         """Return the parser of the words before the command."""
-        return _refusing_repeats(super().make_parser(ctx), ctx)
+        return _refusing_repeated_and_empty(super().make_parser(ctx), ctx)
 
     def get_help_option(self, ctx: Any) -> Any:
         """Return the option --help, which prints with our own errors."""

@@ -159,6 +159,9 @@ def _check(options: LimitOptions, shared: Shared) -> None:
         raise WrongUseError(code="two-questions", message=message)
     if options.proofs:
         refuse_recording(shared)
+    if options.python is not None and shared.recording is not None:
+        message = "--python names a Python of this machine: omit it, or --from."
+        raise WrongUseError(code="two-questions", message=message)
 
 
 def _run(

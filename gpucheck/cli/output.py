@@ -222,7 +222,8 @@ def publish(command: str, shared: Shared, answer: Answer, time: str, **view_chan
     shown_codes = codes_in_table(report) if shown or shared.format == "line" else ()
     if shared.verbosity < 1:
         shown_codes = {*shown_codes, DRIVER_LIBRARY}
-    write_messages(report, quiet=shared.verbosity < 0, without=shown_codes, source=view.source)
+    quiet = shared.verbosity < 0 and report.exit_code is answer.exit_code  # --strict says why
+    write_messages(report, quiet=quiet, without=shown_codes, source=view.source)
     if (outlets.html or shared.format == "html") and shared.verbosity >= 0:
         from gpucheck.cli.outlets import tell_missing_charts
 
@@ -403,7 +404,7 @@ def usage_error(error: Exception, words: Sequence[str] = ()) -> WrongUseError:
     option = str(getattr(error, "option_name", ""))
     if re.fullmatch(r"-[0-9.]", option):
         word = next((word for word in words if word.startswith(option)), option)[:40]
-        text = f"{word!a} is negative, but amounts and devices are not; write {word[1:]!a}"
+        text = f"{word!r} is negative, but amounts and devices are not; write {word[1:]!r}"
     else:
         text = _with_question(error, text)
     own = " ".join(("gpucheck", *(word for word in words[:1] if word in COMMANDS)))

@@ -582,6 +582,8 @@ def conclusion(verdict: LogVerdict) -> str:
     """Return the verdict in a sentence: `train.log:8812: the GPU's memory ran out`."""
     name = "standard input" if verdict.file == STDIN else printable(verdict.file)
     if verdict.cause is None:
+        if not verdict.lines:
+            return f"{name} is empty"
         return f"{name}: no known cause in {count_of(verdict.lines, 'line')}"
     return f"{name}:{verdict.cause.line}: {verdict.cause.says}"
 

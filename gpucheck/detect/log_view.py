@@ -22,7 +22,7 @@ def blocks(report: Report, view: View) -> Iterator[Block]:
     if cause is None:
         # No good mark: a program may have failed with words that no rule knows.
         yield verdict(conclusion(result), CheckStatus.SKIP)
-        yield from remedies((NOT_KNOWN,), indent=INDENT)
+        yield from remedies((NOT_KNOWN,) if result.lines else (), indent=INDENT)
         return
     # The mark is the whole log's: an error may follow from a warning that comes first.
     marks = [_mark(match) for match in (*result.causes, *result.consequences)]

@@ -248,7 +248,7 @@ def choose_checks(request: DetectRequest) -> tuple[Check, ...]:
     return chosen
 
 
-def _known(words: Iterable[str]) -> frozenset[str]:
+def _known(words: Iterable[str], kind: str = "check") -> frozenset[str]:
     ids: set[str] = set()
     for word in words:
         # Some layers share the name of their first check: the check is meant.
@@ -258,7 +258,7 @@ def _known(words: Iterable[str]) -> frozenset[str]:
             names = list(dict.fromkeys([*(check.ID for check in CHECKS), *Layer]))
             raise WrongUseError(
                 code="unknown-check",
-                message=f"There is no check {word!r}.",
+                message=f"There is no {kind} {word!r}.",
                 remedy=(*_near(word, names), "List the checks: gpucheck detect --list-checks"),
             )
         ids |= matching
@@ -325,7 +325,7 @@ def _explained(every: Sequence[CheckDescription], name: str) -> Iterator[CheckDe
     cause = re.sub(r"^(recovery-action)-\d+$", r"\1-N", name)
     knowing = {check.id for check in every if cause in check.about.causes}
     is_cause = knowing and not any(name in (check.id, check.layer.value) for check in every)
-    wanted = knowing if is_cause else _known([name])
+    wanted = knowing if is_cause else _known([name], "check or cause")
     for check in every:
         if check.id in wanted:
             names = (cause,) if is_cause else check.about.causes

@@ -168,7 +168,7 @@ def described(number: int) -> tuple[str, About] | None:
             f"NVIDIA: {facts.nvidia or 'no action'} ({products})",
             f"what to do: {facts.remedy}",
         ),
-        sources=(f"{row['source']}, read {row['date']}",),
+        sources=(f"{row['source']} (read {row['date']})",),
         causes=(f"xid-{number}",),
     )
     return f"Xid {number}: {facts.meaning}", about

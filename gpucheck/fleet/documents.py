@@ -358,7 +358,7 @@ class ResultsFile:
                 ),
             ) from None
         except OSError as error:
-            message = f"{str(path)!r} cannot be written: {error.strerror}."
+            message = f"The results {str(path)!r} cannot be opened: {error.strerror}."
             raise WrongUseError(code="results-not-writable", message=message) from None
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

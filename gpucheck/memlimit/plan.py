@@ -199,15 +199,17 @@ def _plan_from_options(
         interpreter = _interpreter(options, inherited)
         software = read_frameworks(interpreter, inherited)
         if options.python is not None and software.frameworks is None:
-            named = f"{options.python[:200]!a}: {software.reason}"
+            named = f"{options.python[:200]!r}: {software.reason}"
             raise WrongUseError(
                 code="not-a-python",
                 message=f"--python does not name a working Python: {named}.",
                 remedy=("Name an interpreter: --python .venv/bin/python",),
             )
         mps = read_mps(inherited, Path(inherited.get(ROOT_VARIABLE) or "/"))
-        if options.command is not None or options.proofs or not options.hook:
+        if options.command is not None or options.proofs:
             hook = hook_state(interpreter, wanted=options.hook)
+    if not options.hook:
+        hook = hook_state(None, wanted=False)
     return plan_limit(
         options.amount,
         gpus,
@@ -259,11 +261,11 @@ def _parse(spec: str) -> DeviceSpec:
     if parsed.uuid is not None:
         return parsed
     if parsed.kind == "CPU":
-        message = f"{spec!a} is the CPU, and memlimit limits only GPU memory."
+        message = f"{spec!r} is the CPU, and memlimit limits only GPU memory."
         raise WrongUseError(code="not-a-gpu", message=message)
     if parsed.kind is None or parsed.index is None:
         # A script's empty variable would otherwise silently mean GPU 0.
-        message = f"--gpu takes one GPU, such as /gpu:0, 2 or a UUID; {spec!a} names none."
+        message = f"--gpu takes one GPU, such as /gpu:0, 2 or a UUID; {spec!r} names none."
         raise WrongUseError(code="not-a-gpu", message=message)
     return parsed
 
@@ -277,9 +279,9 @@ def _uuid_of(spec: str, gpus: Sequence[Gpu]) -> str:
     except BadAnswerError as error:
         if error.code != "no-such-device":
             raise
-        raise _no_such_gpu(fact=f"No visible GPU is {spec!a}.") from None
+        raise _no_such_gpu(fact=f"No visible GPU is {spec!r}.") from None
     if device.uuid is None:
-        message = f"GPU {spec!a} has no readable UUID, so it cannot be selected."
+        message = f"GPU {spec!r} has no readable UUID, so it cannot be selected."
         raise BadAnswerError(code="no-uuid", message=message)
     return device.uuid
 
@@ -293,8 +295,8 @@ def _find_by_prefix(spec: str, gpus: Sequence[Gpu]) -> str:
     if len(matching) == 1:
         return matching[0]
     if not matching:
-        raise _no_such_gpu(fact=f"No visible GPU has a UUID that starts with {spec!a}.")
-    raise _no_such_gpu(fact=f"{len(matching)} visible GPUs have a UUID that starts with {spec!a}.")
+        raise _no_such_gpu(fact=f"No visible GPU has a UUID that starts with {spec!r}.")
+    raise _no_such_gpu(fact=f"{len(matching)} visible GPUs have a UUID that starts with {spec!r}.")
 
 
 def _no_such_gpu(*, fact: str) -> BadAnswerError:

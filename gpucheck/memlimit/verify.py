@@ -154,7 +154,7 @@ def find_provable(names: Sequence[str]) -> tuple[str, ...]:
         if module is None:
             suggestion = did_you_mean(name, PROVABLE)
             message = (
-                f"--verify-with takes {', '.join(PROVABLE)}, not {name!a}. {suggestion}".strip()
+                f"--verify-with takes {', '.join(PROVABLE)}, not {name!r}. {suggestion}".strip()
             )
             raise WrongUseError(code="unknown-framework", message=message)
     return tuple(dict.fromkeys(module for module in modules_by_name.values() if module is not None))

@@ -120,13 +120,13 @@ def start_first(
         except ValueError as error:
             raise LaunchError(
                 code="bad-command",
-                message=f"{name!a} cannot be started: {error}.",
+                message=f"{name!r} cannot be started: {error}.",
                 remedy=("Look for a NUL character, or a '=' in the name of a variable.",),
             ) from error
     if failure is None:
         raise CommandNotFoundError(
             code="command-not-found",
-            message=f"The command {name!a} is not found in PATH.",
+            message=f"The command {name!r} is not found in PATH.",
             remedy=("Check the spelling, or give the command with its path.",),
         )
     raise _launch_error(name, *failure)
@@ -152,19 +152,19 @@ def _launch_error(name: str, path: str, error: OSError) -> LaunchError:
     if error.errno in (errno.EAGAIN, errno.ENOMEM):
         return LaunchError(
             code="no-process",
-            message=f"No process could be started for {name!a}: {reason}.",
+            message=f"No process could be started for {name!r}: {reason}.",
             remedy=(CHECK_LIMITS,),
         )
     if not isinstance(error, FileNotFoundError):
         return NotExecutableError(
             code="command-not-executable",
-            message=f"{path!a} cannot be executed: {reason}.",
+            message=f"{path!r} cannot be executed: {reason}.",
             remedy=(_REMEDIES.get(error.errno or 0, _USUAL_REMEDY),),
         )
     if _exists(path):
         return CommandNotFoundError(
             code="interpreter-not-found",
-            message=f"{path!a} exists, but the interpreter or loader it names does not.",
+            message=f"{path!r} exists, but the interpreter or loader it names does not.",
             remedy=(
                 "Check its first line (a Windows line end counts as part of the name), or see with"
                 " `file` which loader it asks for.",
@@ -172,7 +172,7 @@ def _launch_error(name: str, path: str, error: OSError) -> LaunchError:
         )
     return CommandNotFoundError(
         code="command-not-found",
-        message=f"The command {path!a} does not exist.",
+        message=f"The command {path!r} does not exist.",
         remedy=("Check the path.",),
     )
 

@@ -113,7 +113,7 @@ def capability_of(text: str) -> tuple[int, int]:
     """
     match = _CAPABILITY.fullmatch(text)
     if match is None:
-        message = f"A compute capability is a number such as 9.0, not {text[:40]!a}."
+        message = f"A compute capability is a number such as 9.0, not {text[:40]!r}."
         raise _wrong(code="bad-compute-capability", message=message)
     return int(match[1]), int(match[2])
 
@@ -143,7 +143,7 @@ def _expression(text: str | None) -> re.Pattern[str] | None:
     try:
         return re.compile(text, re.IGNORECASE)
     except (re.error, RecursionError, OverflowError) as error:
-        message = f"--name takes a regular expression; {text[:60]!a} is not one: {error}."
+        message = f"--name takes a regular expression; {text[:60]!r} is not one: {error}."
         raise _wrong(code="bad-name-expression", message=message) from None
 
 

@@ -146,7 +146,7 @@ def check_seconds(
     enough = seconds > 0 if least is None else seconds >= least
     if not (enough and seconds <= LONGEST_S):
         start = "above 0" if least is None else f"from {least:g}"
-        message = f"{name} takes seconds {start} to {LONGEST_S} (a week), not {seconds:g}."
+        message = f"{name} takes seconds {start} to {LONGEST_S} (a week), not {seconds:.15g}."
         raise WrongUseError(code=code, message=message, remedy=remedy)
 
 
@@ -157,6 +157,6 @@ def check_argument(name: str, value: object, wants: str, *kinds: type) -> None:
         WrongUseError: says which types it takes.
     """
     if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
-        shown = ascii(value)
+        shown = repr(value)
         shown = shown if len(shown) <= 60 else f"{shown[:57]}..."
         raise WrongUseError(code="usage", message=f"{name} takes {wants}, not {shown}.")

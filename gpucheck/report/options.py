@@ -150,7 +150,7 @@ def _checked(name: str, value: Any, kind: Any, declared: Option | None) -> Any:
         return (split_words(texts) if declared.commas else tuple(texts)) or declared.default
     if issubclass(kinds[0], StrEnum):
         if value not in list(kinds[0]):
-            message = f"{name} takes {', '.join(kinds[0])}, not {str(value)[:40]!a}."
+            message = f"{name} takes {', '.join(kinds[0])}, not {str(value)[:40]!r}."
             raise WrongUseError(code="usage", message=message)
         return kinds[0](value)
     if kinds[0] is Amount:

@@ -153,7 +153,7 @@ def name_of(plain: Mapping[str, Any], documents: Mapping[str, Document]) -> str:
     schema = plain.get("schema")
     match = _SCHEMA.fullmatch(schema) if isinstance(schema, str) else None
     if match is None:
-        unfit = f"its schema is {str(schema)[:60]!a}" if schema is not None else "it has no schema"
+        unfit = f"its schema is {str(schema)[:60]!r}" if schema is not None else "it has no schema"
         raise DocumentError(problem=f"is not a gpucheck document: {unfit}")
     name, number = match["name"], int(match["number"])
     if name == "baseline":

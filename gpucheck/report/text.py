@@ -144,8 +144,8 @@ def _visible(text: str) -> Iterator[str]:
 
 
 def quoted(text: str, most: int = 80) -> str:
-    """Return outside text as a literal of ASCII, in quotes: what a message says of a mistake."""
-    return ascii(text if len(text) <= most else f"{text[: most - 3]}...")
+    """Return outside text as a literal, in quotes: what a message says of a mistake."""
+    return repr(text if len(text) <= most else f"{text[: most - 3]}...")
 
 
 def shown(text: str, most: int = 200) -> str:

@@ -83,7 +83,7 @@ def _fraction(text: str, number: str, value: Fraction) -> Amount:
     if value < 1:
         return Amount(text=text, share=value)
     if value == 1:
-        raise _refusal(fact=f"{text} what?", remedy="write 100%, 0.99 or 1GiB")
+        raise _refusal(fact=f"{text} what?", remedy="write 100%, 1% or 1GiB")
     if value <= 100:
         hundredth = f", {_plain(value / 100)}" if value < 100 else ""
         raise _refusal(fact=f"{text} what?", remedy=f"write {number}%{hundredth} or {number}GiB")
@@ -98,7 +98,7 @@ def _size(text: str, value: Fraction, unit: str) -> Amount:
     factor = BYTES_PER_UNIT.get(unit.lower())
     if factor is None:
         raise _refusal(
-            fact=f"'{unit}' in {text!a} is not a unit of memory",
+            fact=f"'{unit}' in {text!r} is not a unit of memory",
             remedy="use %, K to T or KiB to TiB (powers of 1024), or KB to TB (of 1000)",
         )
     size_bytes = int(value * factor)
@@ -111,12 +111,12 @@ def _refusal_of_form(text: str) -> WrongUseError:
     """Return the error for text that is not a number with an optional unit."""
     lowered = text.lower()
     if _NOT_FINITE.fullmatch(lowered):
-        return _refusal(fact=f"{text!a} is not a finite amount", remedy=EXAMPLES)
+        return _refusal(fact=f"{text!r} is not a finite amount", remedy=EXAMPLES)
     if lowered.startswith("-"):
-        return _refusal(fact=f"{text!a} is negative, and a limit is above 0", remedy=EXAMPLES)
+        return _refusal(fact=f"{text!r} is negative, and a limit is above 0", remedy=EXAMPLES)
     if "," in text:
-        return _refusal(fact=f"{text!a} has a comma where decimals take a point", remedy=EXAMPLES)
-    return _refusal(fact=f"{text!a} is not an amount of memory", remedy=EXAMPLES)
+        return _refusal(fact=f"{text!r} has a comma where decimals take a point", remedy=EXAMPLES)
+    return _refusal(fact=f"{text!r} is not an amount of memory", remedy=EXAMPLES)
 
 
 def _refusal(*, fact: str, remedy: str) -> WrongUseError:

@@ -11,7 +11,7 @@ import pytest
 from gpucheck import cli
 from gpucheck.cli import output
 from gpucheck.cli.options import Context, Shared
-from gpucheck.report.envelope import Answer
+from gpucheck.report.envelope import Answer, Notice
 from gpucheck.report.errors import GpucheckError
 from tests.fakes.bench_results import measurement, result_of
 
@@ -55,6 +55,17 @@ def test_a_large_document_of_bench_names_what_makes_it_small(
     output.publish("bench", shared, Answer(result), "2026-11-21T03:32:00Z")
 
     assert ("--samples summary leaves single samples out" in capsys.readouterr().err) is warned
+
+
+@pytest.mark.parametrize(("strict", "told"), [(False, False), (True, True)])
+def test_quiet_keeps_the_warning_that_strict_fails_by(
+    strict: bool, told: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answer = Answer(result_of(), warnings=(Notice("code", "The reason."),))
+
+    output.publish("bench", Shared(verbosity=-1, strict=strict), answer, "2026-11-21T03:32:00Z")
+
+    assert ("The reason." in capsys.readouterr().err) is told
 
 
 def test_what_failed_for_lack_of_memory_is_freed_before_the_answer(

@@ -254,7 +254,7 @@ def test_a_number_is_described_with_its_source() -> None:
     assert about.rules[0].startswith("warn, because the repair waits for a reset")
     assert about.rules[1] == "NVIDIA: IGNORE (A100, H100, B100, GB200)"
     assert about.sources == (
-        "https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html, read 2026-11-22",
+        "https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html (read 2026-11-22)",
     )
 
 

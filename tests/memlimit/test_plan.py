@@ -303,6 +303,7 @@ class TestFindLimit:
             ({"proofs": ("cupy",)}, True, "the import hook runs it"),
             ({"hook": False}, False, "--no-hook turns the import hook off"),
             ({"command": ("true",), "hook": False}, False, "--no-hook"),
+            ({"environment": None, "hook": False}, False, "--no-hook"),
         ],
     )
     def test_the_hook_runs_for_a_command_and_a_proof(
@@ -311,7 +312,7 @@ class TestFindLimit:
         monkeypatch.setattr(verify, "prove", lambda answer, *_, **__: answer)
         monkeypatch.setattr(planning, "read_frameworks", lambda *_: Software())
 
-        limit = limit_of(answer_of(environment={"PATH": "/nowhere"}, **changes))
+        limit = limit_of(answer_of(**({"environment": {"PATH": "/nowhere"}} | changes)))
 
         row = mechanism(limit, "onnxruntime")
         assert (row.by_hook, why in row.reason) == (hooked, True)

@@ -76,8 +76,8 @@ def test_shares_are_exact(text: str, share: Fraction) -> None:
     [
         ("", "empty"),
         ("   ", "empty"),
-        ("1", "1 what? Write 100%, 0.99 or 1GiB."),
-        ("1.0", "Write 100%, 0.99 or 1GiB."),
+        ("1", "1 what? Write 100%, 1% or 1GiB."),
+        ("1.0", "Write 100%, 1% or 1GiB."),
         ("30", "30 what? Write 30%, 0.3 or 30GiB."),
         ("1.5", "1.5 what? Write 1.5%, 0.015 or 1.5GiB."),
         ("100", "100 what? Write 100% or 100GiB."),

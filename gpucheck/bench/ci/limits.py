@@ -207,7 +207,7 @@ def explain(profile: Profile, board: str | None) -> tuple[Limit, ...]:
             known = ", ".join(item.name for item in boards)
             raise WrongUseError(
                 code="unknown-board",
-                message=f"The profile {profile.name} has no board called {board[:100]!a}."
+                message=f"The profile {profile.name} has no board called {board[:100]!r}."
                 f" {did_you_mean(board, (item.name for item in boards))}".strip(),
                 remedy=(f"Choose from: {known}",),
             )

@@ -89,7 +89,7 @@ def find_profile(text: str) -> Path:
         return known[text]
     raise WrongUseError(
         code="no-such-profile",
-        message=f"There is no profile called {text[:100]!a}.",
+        message=f"There is no profile called {text[:100]!r}.",
         remedy=(
             nearest(text, known),
             "For a file of your own, give its path.",
@@ -399,7 +399,7 @@ def _lint_throttling(profile: Profile, note: _Note) -> None:
     known = [name for name in CLOCK_REASONS.values() if name != "idle"]
     for name in profile.stability.throttle_s:
         if name not in known:
-            message = f"the driver has no throttle reason {name!a}"
+            message = f"the driver has no throttle reason {name!r}"
             note(name, "unknown-reason", message, nearest(name, known))
 
 
@@ -457,7 +457,7 @@ def _lint_value(check: Check, note: _Note) -> None:
     if check.metric is Metric.FACT and check.fact is None:
         note("metric", "no-fact", "a fact needs a name", 'name it: fact = "accuracy"')
     if check.metric is not Metric.FACT and check.fact is not None:
-        message = f"fact = {check.fact!a} has no effect: the metric is {check.metric}"
+        message = f"fact = {check.fact!r} has no effect: the metric is {check.metric}"
         note("fact", "contradiction", message, 'write metric = "fact", or remove it')
     if check.metric is not Metric.FACT and check.direction is not direction_of(check.metric):
         message = f"for {check.metric}, {direction_of(check.metric)} is better"
@@ -474,13 +474,13 @@ def _lint_kernel(check: Check, note: _Note) -> bool:
     kernel = KERNELS.get(check.kernel)
     if kernel is None:
         if check.kernel:
-            message = f"there is no kernel {check.kernel!a}"
+            message = f"there is no kernel {check.kernel!r}"
             note("kernel", "unknown-kernel", message, nearest(check.kernel, KERNELS))
         return False
     known = kernel.dtypes[BenchMode.FULL]
     unknown = partial(note, "dtype", "unknown-dtype")
     if check.dtype not in FORMATS:
-        unknown(f"there is no format {check.dtype!a}", nearest(check.dtype, known))
+        unknown(f"there is no format {check.dtype!r}", nearest(check.dtype, known))
     elif check.dtype not in known:
         message = f"{check.kernel} is not measured in {check.dtype}"
         unknown(message, f"Choose from: {', '.join(known)}")
@@ -491,15 +491,15 @@ def _lint_framework(check: Check, note: _Note) -> None:
     name, form = check.framework, check.form
     if name is None:
         if form is not None:
-            message = f"form = {form!a} has no effect: no framework is named"
+            message = f"form = {form!r} has no effect: no framework is named"
             note("form", "contradiction", message, 'write framework = "...", or remove it')
         return
     forms = FORMS.get(name)
     if forms is None:
-        message = f"bench cannot run a framework called {name!a}"
+        message = f"bench cannot run a framework called {name!r}"
         note("framework", "unknown-framework", message, nearest(name, FORMS))
     elif form is not None and form not in forms:
-        note("form", "unknown-form", f"{name} has no form {form!a}", nearest(form, forms))
+        note("form", "unknown-form", f"{name} has no form {form!r}", nearest(form, forms))
 
 
 def _lint_unit(check: Check, note: _Note, *, is_written: bool) -> None:
@@ -510,7 +510,7 @@ def _lint_unit(check: Check, note: _Note, *, is_written: bool) -> None:
     elif known and check.unit not in known:
         counted = base_unit(check.metric, check.kernel, check.dtype)
         message = (
-            f"{check.kernel} is measured in {counted}, and {check.unit!a} is not a unit of that"
+            f"{check.kernel} is measured in {counted}, and {check.unit!r} is not a unit of that"
         )
         note("unit", "wrong-unit", message, nearest(check.unit, known))
 
@@ -527,7 +527,7 @@ def _lint_share(check: Check, note: _Note) -> None:
     known = [board.name for board in load_boards()]
     for name in shares:
         if name not in (*known, OTHER):
-            message = f"there is no known board {name!a}"
+            message = f"there is no known board {name!r}"
             note("percent_of_peak", "unknown-board", message, nearest(name, known))
 
 

@@ -72,7 +72,7 @@ def user_interpreter(
         if path is None or not _is_program(path):
             raise WrongUseError(
                 code="no-such-python",
-                message=f"{option.rstrip(' =')}: {named[:200]!a} is not a program that can be run.",
+                message=f"{option.rstrip(' =')}: {named[:200]!r} is not a program that can be run.",
                 remedy=(f"Name an interpreter: {option}.venv/bin/python",),
             )
         return Interpreter(path, named_by=option.split(maxsplit=1)[0])

@@ -40,7 +40,7 @@ def write_code(framework: str, plan: MemoryLimit) -> str:
     if write is None:
         raise WrongUseError(
             code="unknown-framework",
-            message=f"--code takes {', '.join(WRITERS)}, not {framework!a}."
+            message=f"--code takes {', '.join(WRITERS)}, not {framework!r}."
             f" {did_you_mean(framework, (*WRITERS, *FRAMEWORK_ALIASES))}".strip(),
         )
     sizes = [gpu.allocator_limit_bytes for gpu in plan.gpus]
