@@ -109,11 +109,9 @@ def _choose_wheels(shared: Shared, wheels: Sequence[str]) -> int:
     Raises:
         WrongUseError: a framework is unknown or none is named, or one line is asked for several.
     """
-    from gpucheck.detect.checks.frameworks import FRAMEWORKS
     from gpucheck.detect.run import known_frameworks, normal_framework
     from gpucheck.detect.wheels import advise
 
-    titles = {check.ID: check.title for check in FRAMEWORKS}
     with machine("wheel", shared) as probes, status_line(shown=shared.verbosity >= 0) as tell:
         names = dict.fromkeys(normal_framework(word) or "" for word in wheels)
         if not names:
@@ -123,7 +121,7 @@ def _choose_wheels(shared: Shared, wheels: Sequence[str]) -> int:
             message = "--format shell writes one line, for one framework: ask once for each."
             raise WrongUseError(code="several-frameworks", message=message)
         tell("asking NVML")
-        answer = advise(probes, {name: titles[name] for name in names})
+        answer = advise(probes, names)
     return deliver("wheel", shared, answer, probes.time())
 
 

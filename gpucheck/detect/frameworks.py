@@ -84,7 +84,7 @@ class FrameworkCheck:
 
         guide = read_table("wheels")["guide"][self.ID]
         lead = lead or guide["lead"]
-        choice = choose_for(machine, self.ID, self.title)
+        choice = choose_for(machine, self.ID)
         if isinstance(choice, Failure):
             why = choice.message.rstrip(".")
             return (guide["unchosen"].format(lead=lead, why=f"{why[0].lower()}{why[1:]}"),)

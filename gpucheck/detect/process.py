@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import NamedTuple
 
 from gpucheck.data import read_table
 from gpucheck.detect.checks.variables import jax_without_gpu
+from gpucheck.detect.machine import VISIBLE, Machine
 from gpucheck.detect.model import LoadedLibrary, Obstacle, ProcessAnswer, UsedGpu
 from gpucheck.drivers.evidence import (
     AncestorReading,
@@ -27,19 +27,14 @@ from gpucheck.drivers.interface import Probes
 from gpucheck.drivers.python.frameworks_child import OPENED_BY_NAME
 from gpucheck.drivers.readings import (
     GpuReading,
-    KernelReading,
-    NvmlReading,
-    NvmlRequest,
     ProcessReading,
 )
 from gpucheck.inventory.inventory import UNDECIDED, complete_host
 from gpucheck.inventory.visibility import apply_rules
-from gpucheck.inventory.without_nvml import explain_absence
 from gpucheck.report.envelope import Answer, Evidence, Failure
 from gpucheck.report.errors import ExitCode, WrongUseError
 from gpucheck.report.text import binary_bytes, framework_module, framework_title
 
-VISIBLE = "CUDA_VISIBLE_DEVICES"
 #: Frameworks that `detect --wheel` knows, by the names of their modules.
 _WHEELS = ("pytorch", "tensorflow", "jax", "onnxruntime")
 #: The kernel's letters (man 5 proc).
@@ -67,15 +62,6 @@ _CONTAINER_GROUPS = ("docker", "kubepods", "libpod", "containerd", "lxc")
 _NO_DEVICES = ("void", "none", "")
 
 
-class Scene(NamedTuple):
-    """Readings that an obstacle is looked for in."""
-
-    process: ProcessFilesReading
-    nvml: NvmlReading
-    kernel: KernelReading
-    absence: str | None = None
-
-
 def explain_process(probes: Probes, pid: int) -> Answer:
     """Say which GPU a process uses, or why it uses none.
 
@@ -85,11 +71,9 @@ def explain_process(probes: Probes, pid: int) -> Answer:
     process = probes.process(pid)
     if process.exists is False:
         raise _gone(process)
-    nvml = probes.nvml(NvmlRequest())
-    host = complete_host(probes.host(), nvml)
-    absence = explain_absence(nvml.failure, probes) if nvml.failure else None
-    scene = Scene(process, nvml, probes.kernel(), absence and absence[0])
-    result = judge(scene)
+    machine = Machine(probes)
+    host = complete_host(machine.host, machine.nvml)
+    result = judge(process, machine)
     code = {True: ExitCode.OK, False: ExitCode.BAD, None: ExitCode.INCONCLUSIVE}[result.uses_gpu]
     if result.uses_gpu is False and result.cause is None:
         code = ExitCode.INCONCLUSIVE
@@ -110,22 +94,22 @@ def _gone(process: ProcessFilesReading) -> WrongUseError:
     )
 
 
-def judge(scene: Scene) -> ProcessAnswer:
+def judge(process: ProcessFilesReading, machine: Machine) -> ProcessAnswer:
     """Return the answer about one process."""
-    process = scene.process
-    gpus = tuple(_used(scene))
+    gpus = tuple(_used(process, machine))
     # What it uses is not kept from it.
-    obstacles = tuple(obstacle for obstacle in _obstacles(scene) if not (gpus and obstacle.hinders))
-    uses = True if gpus else _may_use(scene)
+    met = _obstacles(process, machine)
+    obstacles = tuple(obstacle for obstacle in met if not (gpus and obstacle.hinders))
+    uses = True if gpus else _may_use(process, machine)
     first = next((obstacle for obstacle in obstacles if obstacle.hinders), None)
     cause = None if uses is not False else first
     libraries = None if process.mapped is None else tuple(_libraries(process.mapped))
     return ProcessAnswer(
         pid=process.pid,
         uses_gpu=uses,
-        conclusion=_conclusion(scene, gpus, uses, cause),
+        conclusion=_conclusion(process, machine, gpus, uses, cause),
         cause=None if cause is None else cause.id,
-        remedy=_remedy(scene, uses, cause),
+        remedy=_remedy(process, uses, cause),
         name=process.name,
         user=process.user,
         command=process.command,
@@ -155,15 +139,14 @@ def _state(process: ProcessFilesReading) -> str | None:
 # ------------------------------------------------------------------------------ does it use one
 
 
-def _used(scene: Scene) -> Iterator[UsedGpu]:
+def _used(process: ProcessFilesReading, machine: Machine) -> Iterator[UsedGpu]:
     """Yield the GPUs for which NVML lists the process, or one below it."""
-    process = scene.process
     if process.initial_namespace is False and not process.device_files:
         return  # NVML's ids are the host's, and this process holds no GPU open
     members = {process.pid, *process.descendants}
     if process.initial_namespace is False:
         members = {process.pid}
-    for gpu in scene.nvml.gpus:
+    for gpu in machine.nvml.gpus:
         processes: dict[tuple[int, int | None, int | None], ProcessReading] = {}
         for process_reading in gpu.processes:
             if process_reading.pid in members:
@@ -190,22 +173,21 @@ def _describe_use(gpu: GpuReading, process: ProcessReading) -> UsedGpu:
     )
 
 
-def _may_use(scene: Scene) -> bool | None:
+def _may_use(process: ProcessFilesReading, machine: Machine) -> bool | None:
     """Return False where it certainly uses no GPU, None where that cannot be told."""
-    process = scene.process
     if process.exists is None:
         return None
-    if _runs_nothing(scene) or _lists_everything(scene):
+    if _runs_nothing(process) or _lists_everything(process, machine):
         return False
     # Without one of the driver's files nothing can be done on a GPU.
     return False if process.device_files == () and not process.holders else None
 
 
-def _lists_everything(scene: Scene) -> bool:
+def _lists_everything(process: ProcessFilesReading, machine: Machine) -> bool:
     """Return whether a process that NVML does not list has nothing on any GPU."""
-    nvml, process = scene.nvml, scene.process
+    nvml = machine.nvml
     if nvml.failure is not None:
-        return nvml.failure.code not in UNDECIDED and scene.kernel.module_loaded is False
+        return nvml.failure.code not in UNDECIDED and machine.kernel.module_loaded is False
     complete = all(gpu.failure is None and "processes" not in gpu.unavailable for gpu in nvml.gpus)
     # NVML lists no process on WSL2 and on Jetson, and ids of the host in a container.
     strange = any(not path.startswith("/dev/nvidia") for path in process.device_files or ())
@@ -215,20 +197,20 @@ def _lists_everything(scene: Scene) -> bool:
 # ------------------------------------------------------------------------------ why not
 
 
-def _obstacles(scene: Scene) -> Iterator[Obstacle]:
+def _obstacles(process: ProcessFilesReading, machine: Machine) -> Iterator[Obstacle]:
     """Yield the obstacles between the process and a GPU, in the order in which it meets them."""
-    if _runs_nothing(scene):
-        yield _without_program(scene)
+    if _runs_nothing(process):
+        yield _without_program(process)
         return
-    obstacles = [obstacle for find in _FINDERS for obstacle in find(scene)]
+    obstacles = [obstacle for find in _FINDERS for obstacle in find(process, machine)]
     if not any(obstacle.hinders for obstacle in obstacles):
-        yield from _no_obstacle(scene)
+        yield from _no_obstacle(process)
     yield from obstacles
 
 
-def _runs_nothing(scene: Scene) -> bool:
+def _runs_nothing(process: ProcessFilesReading) -> bool:
     """Return whether no program runs in it: it has ended, or is the kernel's own."""
-    return scene.process.kernel_thread or _state(scene.process) == "ended"
+    return process.kernel_thread or _state(process) == "ended"
 
 
 def _make(
@@ -240,47 +222,45 @@ def _make(
     return Obstacle(obstacle_id, texts["sentence"].format(**values), hinders, evidence, steps)
 
 
-def _without_program(scene: Scene) -> Obstacle:
-    process = scene.process
+def _without_program(process: ProcessFilesReading) -> Obstacle:
     if process.kernel_thread:
         return _make("kernel-thread", Evidence(f"/proc/{process.pid}/stat", "flag PF_KTHREAD"))
     return _make("ended", *(Evidence("parent", _named(parent)) for parent in process.ancestors[:1]))
 
 
-def _no_driver(scene: Scene) -> Iterator[Obstacle]:
-    failure = scene.nvml.failure
+def _no_driver(process: ProcessFilesReading, machine: Machine) -> Iterator[Obstacle]:
+    failure = machine.nvml.failure
     if failure is not None and failure.code not in UNDECIDED:
-        reason = scene.absence or f"the driver does not work here: {failure.message}"
+        reason = machine.absence or f"the driver does not work here: {failure.message}"
         evidence = Evidence(failure.function or "NVML", failure.message)
         yield _make("no-driver", evidence, reason=reason)
-    elif failure is None and not scene.nvml.gpus:
+    elif failure is None and not machine.nvml.gpus:
         yield _make("no-gpu", Evidence("NVML", "0 GPUs"))
 
 
-def _hidden(scene: Scene) -> Iterator[Obstacle]:
+def _hidden(process: ProcessFilesReading, machine: Machine) -> Iterator[Obstacle]:
     """Judge CUDA_VISIBLE_DEVICES as it was when the process was started."""
-    environment = scene.process.environment or {}
+    environment = process.environment or {}
     value = environment.get(VISIBLE)
     # These hide everything, and any other value depends on the GPUs.
-    if value is None or (not scene.nvml.gpus and value not in ("", "-1")):
+    if value is None or (not machine.nvml.gpus and value not in ("", "-1")):
         return
     seen = apply_rules(
         value,
         environment.get("CUDA_DEVICE_ORDER"),
-        scene.nvml.gpus,
-        driver_version=scene.nvml.driver_version,
+        machine.nvml.gpus,
+        driver_version=machine.nvml.driver_version,
     )
     if seen.visible is None or seen.visible:
         return
     why = "" if value == "" else f" ({next(entry.reason for entry in seen.entries)})"
-    origin, detail = _origin(scene, VISIBLE)
+    origin, detail = _origin(process, VISIBLE)
     evidence = Evidence(VISIBLE, detail)
     yield _make("hidden-devices", evidence, variable=VISIBLE, value=value, why=why, origin=origin)
 
 
-def _origin(scene: Scene, variable: str) -> tuple[str, str]:
+def _origin(process: ProcessFilesReading, variable: str) -> tuple[str, str]:
     """Return who brought a variable, the highest ancestor started with this value, and how seen."""
-    process = scene.process
     value = (process.environment or {}).get(variable)
     first: AncestorReading | None = None
     end = "no parent of it was started without it"
@@ -299,12 +279,12 @@ def _origin(scene: Scene, variable: str) -> tuple[str, str]:
     return "", f"it was started with it; {end}"
 
 
-def _told_to_use_cpu(scene: Scene) -> Iterator[Obstacle]:
+def _told_to_use_cpu(process: ProcessFilesReading, machine: Machine) -> Iterator[Obstacle]:
     """Look for variables with which a framework leaves GPUs alone."""
-    environment = scene.process.environment or {}
-    loaded = {framework.name for framework in scene.process.frameworks}
+    environment = process.environment or {}
+    loaded = {framework.name for framework in process.frameworks}
     for name in jax_without_gpu(environment) if "jax" in loaded else ():
-        origin, detail = _origin(scene, name)
+        origin, detail = _origin(process, name)
         yield _make(
             "told-to-use-cpu",
             Evidence(name, detail),
@@ -315,12 +295,12 @@ def _told_to_use_cpu(scene: Scene) -> Iterator[Obstacle]:
         )
 
 
-def _shut_out(scene: Scene) -> Iterator[Obstacle]:
+def _shut_out(process: ProcessFilesReading, machine: Machine) -> Iterator[Obstacle]:
     """Look whether its container was given GPUs: the files in its /dev, and the rules on them."""
-    process, environment = scene.process, scene.process.environment or {}
+    environment = process.environment or {}
     given = environment.get("NVIDIA_VISIBLE_DEVICES")
     evidence = [] if given is None else [Evidence("NVIDIA_VISIBLE_DEVICES", given)]
-    if process.devices_present is False and scene.nvml.gpus:
+    if process.devices_present is False and machine.nvml.gpus:
         why = f" (NVIDIA_VISIBLE_DEVICES={given or 'empty'})" if given in _NO_DEVICES else ""
         evidence.insert(0, Evidence("/dev as it sees it", "no nvidia*"))
         yield _make("no-device-files", *evidence, why=why)
@@ -329,12 +309,12 @@ def _shut_out(scene: Scene) -> Iterator[Obstacle]:
         yield _make("devices-denied", denied)
 
 
-def _find_cpu_builds(scene: Scene) -> Iterator[Obstacle]:
+def _find_cpu_builds(process: ProcessFilesReading, machine: Machine) -> Iterator[Obstacle]:
     """Look for frameworks that were built without CUDA."""
-    frameworks = scene.process.frameworks
+    frameworks = process.frameworks
     built = [framework for framework in frameworks if framework.gpu_build is False]
     # What has loaded the driver's library has CUDA, from another framework or of its own.
-    alone = len(built) == len(frameworks) and not _driver_libraries(scene.process)
+    alone = len(built) == len(frameworks) and not _driver_libraries(process)
     for framework in built:
         evidence = Evidence(framework.path, "no library for CUDA")
         named = {"framework": _title(framework), "wheel": framework_module(framework.name)}
@@ -342,10 +322,10 @@ def _find_cpu_builds(scene: Scene) -> Iterator[Obstacle]:
         yield obstacle if framework.name in _WHEELS else obstacle._replace(remedy=())
 
 
-def _bad_libcuda(scene: Scene) -> Iterator[Obstacle]:
+def _bad_libcuda(process: ProcessFilesReading, machine: Machine) -> Iterator[Obstacle]:
     """Look at libcuda itself: a stub, a version that is not the module's, a replaced file."""
-    running = scene.kernel.module_version
-    for library in _driver_libraries(scene.process):
+    running = machine.kernel.module_version
+    for library in _driver_libraries(process):
         loaded = Evidence("libcuda", library.path)
         if "/stubs/" in library.path:
             yield _make("stub-library", loaded, path=library.path)
@@ -364,12 +344,11 @@ def _bad_libcuda(scene: Scene) -> Iterator[Obstacle]:
             )
 
 
-def _libraries_missing(scene: Scene) -> Iterator[Obstacle]:
+def _libraries_missing(process: ProcessFilesReading, machine: Machine) -> Iterator[Obstacle]:
     """Look for what TensorFlow and JAX open by name once they have found a driver.
 
     They go on with the CPU if one is missing, and only their log says so.
     """
-    process = scene.process
     loaded = {
         (library.name, _major(library.version)) for library in _libraries(process.mapped or ())
     }
@@ -398,16 +377,14 @@ def _major(version: str | None) -> str:
     return (version or "").partition(".")[0]
 
 
-def _stopped(scene: Scene) -> Iterator[Obstacle]:
-    process = scene.process
+def _stopped(process: ProcessFilesReading, machine: Machine) -> Iterator[Obstacle]:
     if _state(process) == "stopped":
         evidence = Evidence(f"/proc/{process.pid}/stat", f"state {process.state}")
         yield _make("stopped", evidence, pid=process.pid)
 
 
-def _no_obstacle(scene: Scene) -> Iterator[Obstacle]:
+def _no_obstacle(process: ProcessFilesReading) -> Iterator[Obstacle]:
     """Say how far a process has come that nothing keeps from a GPU."""
-    process = scene.process
     if process.mapped is None:
         return
     loaded = _driver_libraries(process)
@@ -431,10 +408,10 @@ def _is_contained(process: ProcessFilesReading) -> bool:
     return any(word in process.cgroup.path for word in _CONTAINER_GROUPS)
 
 
-def _loaded_twice(scene: Scene) -> Iterator[Obstacle]:
+def _loaded_twice(process: ProcessFilesReading, machine: Machine) -> Iterator[Obstacle]:
     """Look for libraries of which it holds two copies; which of them answers cannot be seen."""
     files: dict[str, dict[str, MappedReading]] = {}
-    for file in scene.process.mapped or ():
+    for file in process.mapped or ():
         parts = _FILE.fullmatch(file.path.rpartition("/")[2])
         if parts is None or not _ONCE.fullmatch(parts["name"]):
             continue
@@ -449,16 +426,16 @@ def _loaded_twice(scene: Scene) -> Iterator[Obstacle]:
             yield _make("loaded-twice", *copies_seen, hinders=False, name=name, count=len(paths))
 
 
-def _replaced(scene: Scene) -> Iterator[Obstacle]:
+def _replaced(process: ProcessFilesReading, machine: Machine) -> Iterator[Obstacle]:
     """Look for libraries whose file was deleted or replaced while it ran."""
-    gone = [library for library in _libraries(scene.process.mapped or ()) if library.deleted]
+    gone = [library for library in _libraries(process.mapped or ()) if library.deleted]
     if gone:
         names = ", ".join(dict.fromkeys(library.name for library in gone))
         evidence = (Evidence(library.name, f"{library.path} (deleted)") for library in gone)
         yield _make("library-replaced", *evidence, hinders=False, names=names)
 
 
-_FINDERS: tuple[Callable[[Scene], Iterator[Obstacle]], ...] = (
+_FINDERS: tuple[Callable[[ProcessFilesReading, Machine], Iterator[Obstacle]], ...] = (
     _no_driver, _hidden, _told_to_use_cpu, _shut_out, _find_cpu_builds, _bad_libcuda,
     _libraries_missing, _stopped, _loaded_twice, _replaced,
 )  # fmt: skip
@@ -468,15 +445,18 @@ _FINDERS: tuple[Callable[[Scene], Iterator[Obstacle]], ...] = (
 
 
 def _conclusion(
-    scene: Scene, gpus: tuple[UsedGpu, ...], uses: bool | None, cause: Obstacle | None
+    process: ProcessFilesReading,
+    machine: Machine,
+    gpus: tuple[UsedGpu, ...],
+    uses: bool | None,
+    cause: Obstacle | None,
 ) -> str:
-    process = scene.process
     name = program_of(process.command) or process.name
     who = f"PID {process.pid} ({name})" if name else f"PID {process.pid}"
     if gpus:
-        return f"{who} {_use(scene.process.pid, gpus)}."
+        return f"{who} {_use(process.pid, gpus)}."
     if uses is None:
-        return f"Whether {who} uses a GPU cannot be told: {_doubt(scene)}."
+        return f"Whether {who} uses a GPU cannot be told: {_doubt(process, machine)}."
     if cause is not None:
         return f"{who} does not use a GPU: {cause.summary}."
     return f"{who} does not use a GPU; the files that say why could not be read."
@@ -506,8 +486,8 @@ def _one_use(gpu: UsedGpu) -> str:
     return f"{where} ({inside})" if inside else where
 
 
-def _doubt(scene: Scene) -> str:
-    process, failure = scene.process, scene.nvml.failure
+def _doubt(process: ProcessFilesReading, machine: Machine) -> str:
+    failure = machine.nvml.failure
     if process.exists is None:
         return "the snapshot recorded no processes but those on the GPUs"
     if failure is not None:
@@ -525,13 +505,15 @@ def _doubt(scene: Scene) -> str:
     return f"{listed}, and its open files could not be read"
 
 
-def _remedy(scene: Scene, uses: bool | None, cause: Obstacle | None) -> tuple[str, ...]:
+def _remedy(
+    process: ProcessFilesReading, uses: bool | None, cause: Obstacle | None
+) -> tuple[str, ...]:
     if cause is not None:
         return cause.remedy
-    if uses is not True and NOT_ALLOWED in scene.process.unavailable.values():
-        return (f"Ask as its user, or as root: sudo gpucheck detect --pid {scene.process.pid}",)
-    if uses is None and scene.process.initial_namespace is False:
-        return (f"Ask on the host, with its id there: gpucheck detect --pid {scene.process.pid}",)
+    if uses is not True and NOT_ALLOWED in process.unavailable.values():
+        return (f"Ask as its user, or as root: sudo gpucheck detect --pid {process.pid}",)
+    if uses is None and process.initial_namespace is False:
+        return (f"Ask on the host, with its id there: gpucheck detect --pid {process.pid}",)
     return ()
 
 

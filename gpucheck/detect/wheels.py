@@ -7,7 +7,7 @@ installed, and the checks of the frameworks ask it for their remedies.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from functools import cache
 from typing import NamedTuple
@@ -30,7 +30,7 @@ from gpucheck.inventory.inventory import complete_host, cuda_version
 from gpucheck.report.codec import from_plain
 from gpucheck.report.envelope import Answer, Failure, Notice
 from gpucheck.report.errors import ExitCode
-from gpucheck.report.text import count_of
+from gpucheck.report.text import count_of, framework_title
 
 #: The words before a row's own, by installer.
 INSTALLERS: Mapping[str, str] = {
@@ -212,9 +212,14 @@ def commands_of(build: Build) -> dict[str, str]:
     }
 
 
-def label(build: Build, title: str) -> str:
+def label(build: Build) -> str:
     """Return the name of a build: "PyTorch 2.14 for CUDA 12.6 (cu126)"."""
-    return f"{build.package or title} {build.versions[1]} for CUDA {build.cuda} ({build.name})"
+    return f"{product(build)} for CUDA {build.cuda} ({build.name})"
+
+
+def product(build: Build) -> str:
+    """Return the package or framework of a build, with its version: "PyTorch 2.14"."""
+    return f"{build.package or framework_title(build.framework)} {build.versions[1]}"
 
 
 # ------------------------------------------------------------------------------------ the choice
@@ -222,7 +227,6 @@ def label(build: Build, title: str) -> str:
 
 def choose(
     framework: str,
-    title: str,
     gpus: Sequence[WheelGpu],
     driver: Driver,
     machine: str | None = None,
@@ -237,12 +241,13 @@ def choose(
     known = [gpu for gpu in gpus if gpu.compute_capability]
     published = [build for build in builds_of(framework) if (machine or X86) in build.machines]
     if not published:
+        title = framework_title(framework)
         sentence = f"{title} has no build with GPU code for {machine or X86} processors"
         remedy = f"Build {title} from its source, or use a machine with another processor."
         return WheelChoice(framework, Fit.NONE, sentence, remedy=(remedy,))
     runs = [build for build in published if runs_with(build, driver) is not False]
     if not runs:
-        return _without_build(framework, title, known, driver, published)
+        return _without_build(framework, known, driver, published)
     fitting, among = [build for build in runs if not lacks_python(build, python)], "this driver"
     if len(fitting) < len(runs) and any(_served(build, known, driver) for build in fitting):
         runs, among = fitting, "this driver and Python"
@@ -258,24 +263,22 @@ def choose(
     best = max(runs, key=order)
     served = _served(best, known, driver)
     if not served:
-        return _without_build(framework, title, known, driver, published)
+        return _without_build(framework, known, driver, published)
     left = tuple(
-        _left_out(gpu, best, title, known, driver, runs, among)
-        for gpu in known
-        if gpu not in served
+        _left_out(gpu, best, known, driver, runs, among) for gpu in known if gpu not in served
     )
     needed = _needed(best, driver) if runs_with(best, driver) is None else None
     return WheelChoice(
         framework=framework,
         fit=Fit.SOME if left else Fit.ALL,
-        sentence=label(best, title)
+        sentence=label(best)
         + (f" runs on {len(served)} of {count_of(len(known))}" if left else "")
         + (f", with {needed}" if needed else ""),
         build=best,
         commands=commands_of(best),
         arguments=best.install["pip"],
         left_out=left,
-        passed_over=_passed_over(best, title, served, driver, python, published),
+        passed_over=_passed_over(best, served, driver, python, published),
         compiled_at_first_use=tuple(
             build for build in _capabilities(served) if has_only_ptx(best.architectures, build)
         ),
@@ -295,7 +298,6 @@ def _served(build: Build, gpus: Sequence[WheelGpu], driver: Driver) -> list[Whee
 def _left_out(
     gpu: WheelGpu,
     best: Build,
-    title: str,
     gpus: Sequence[WheelGpu],
     driver: Driver,
     runs: Sequence[Build],
@@ -316,14 +318,13 @@ def _left_out(
     lost = _capabilities(
         [other_gpu for other_gpu in _served(best, gpus, driver) if other_gpu not in also]
     )
-    name = label(other, title).rpartition(" (")[0]
+    name = label(other).rpartition(" (")[0]
     reason = f"{gap}; {name} has it, but none for {', '.join(lost)}"
     return LeftOut(gpu, other.id, f"{reason}, and no build serves both")
 
 
 def _passed_over(
     best: Build,
-    title: str,
     served: Sequence[WheelGpu],
     driver: Driver,
     python: str | None,
@@ -342,10 +343,9 @@ def _passed_over(
     return tuple(
         PassedOver(
             tuple(build.id for build in builds),
-            f"{builds[0].package or title} {version}"
-            f" ({', '.join(build.name for build in builds)}) {why}",
+            f"{product(builds[0])} ({', '.join(build.name for build in builds)}) {why}",
         )
-        for (version, why), builds in alike.items()
+        for (_, why), builds in alike.items()
     )
 
 
@@ -383,19 +383,16 @@ def _needed(build: Build, driver: Driver, gpus: Sequence[WheelGpu] = ()) -> str:
 
 
 def _without_build(
-    framework: str,
-    title: str,
-    known: Sequence[WheelGpu],
-    driver: Driver,
-    published: Sequence[Build],
+    framework: str, known: Sequence[WheelGpu], driver: Driver, published: Sequence[Build]
 ) -> WheelChoice:
     """Return the choice where the driver is too old for every build with code, or none has it."""
+    title = framework_title(framework)
     useful = [build for build in published if _served(build, known, Driver())]
     if useful:
         easiest = min(useful, key=lambda build: _number(build.driver))
         sentence = f"No build of {title} runs with driver {driver.version or driver.cuda}"
         need = _needed(easiest, driver, known)
-        remedy = f"Upgrade the driver: {label(easiest, title)} needs {need}."
+        remedy = f"Upgrade the driver: {label(easiest)} needs {need}."
     else:
         shown = ", ".join(_capabilities(known))
         sentence = f"No build of {title} has code for compute capability {shown}"
@@ -441,7 +438,7 @@ def _board(device_id: str | None) -> tuple[str | None, str | None]:
     return None, None
 
 
-def choose_for(machine: Machine, framework: str, title: str) -> WheelChoice | Failure:
+def choose_for(machine: Machine, framework: str) -> WheelChoice | Failure:
     """Return the build for a machine, or why there is nothing to choose by."""
     gpus = gpus_of(machine)
     failure = _nothing_to_judge_by(machine, gpus)
@@ -449,11 +446,11 @@ def choose_for(machine: Machine, framework: str, title: str) -> WheelChoice | Fa
         return failure
     processor = machine.system.platform.machine
     python = machine.builds.python_version
-    return choose(framework, title, gpus, driver_of(machine), processor, python)
+    return choose(framework, gpus, driver_of(machine), processor, python)
 
 
-def advise(probes: Probes, frameworks: Mapping[str, str]) -> Answer:
-    """Choose a build of each framework (name -> title) for the machine.
+def advise(probes: Probes, frameworks: Iterable[str]) -> Answer:
+    """Choose a build of each framework for the machine.
 
     The exit code is 0 if each has one, 1 if one has none, and 3 if there is nothing to choose by:
     no GPU's compute capability is known, or it is a Jetson.
@@ -468,9 +465,7 @@ def advise(probes: Probes, frameworks: Mapping[str, str]) -> Answer:
     builds = machine.builds
     # gpucheck's own may be installed apart from all environments.
     python = None if builds.named_by == "gpucheck" else builds.python_version
-    chosen = (
-        choose(name, title, gpus, driver, processor, python) for name, title in frameworks.items()
-    )
+    chosen = (choose(name, gpus, driver, processor, python) for name in frameworks)
     choices = tuple(choice._replace(remedy=adapt(machine, choice.remedy)) for choice in chosen)
     return Answer(
         result=WheelChoices(gpus, driver, processor, choices),

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from gpucheck.detect.machine import Machine
 from gpucheck.detect.model import ProcessAnswer
-from gpucheck.detect.process import Scene, explain_process, judge
+from gpucheck.detect.process import explain_process, judge
 from gpucheck.drivers.evidence import ProcessFilesReading
 from gpucheck.drivers.host.process_files import NOT_ALLOWED
 from gpucheck.drivers.readings import (
@@ -106,7 +107,7 @@ def answer_of(written: dict[str, Any]) -> ProcessAnswer:
         function = "nvmlInit" if failure == "nvml-not-loaded" else ""
         reading = nvml(failure=ProbeFailure(failure, FAILURES[failure], function))
     kernel = KernelReading(module_loaded=loaded, module_version="570.133.20" if loaded else None)
-    return judge(Scene(process(**row), reading, kernel))
+    return judge(process(**row), Machine(FakeProbes(readings=reading, kernel_reading=kernel)))
 
 
 def show_answer(found: ProcessAnswer) -> str:

@@ -74,7 +74,7 @@ def cards(*capabilities: str | None) -> tuple[WheelGpu, ...]:
 def chosen(
     *capabilities: str, driver: Driver = DRIVER_580, framework: str = "pytorch", on: str = "x86_64"
 ) -> WheelChoice:
-    return choose(framework, "It", cards(*capabilities), driver, on)
+    return choose(framework, cards(*capabilities), driver, on)
 
 
 # ------------------------------------------------------------------------------------ the table
@@ -221,7 +221,7 @@ def test_a_python_that_the_build_is_not_published_for_is_said(
         readings=reading_of(gpu_reading(0), driver_version="580.95.05"), builds_reading=builds
     )
 
-    warnings = advise(probes, {"jax": "JAX"}).warnings
+    warnings = advise(probes, ["jax"]).warnings
 
     found = [each.message for each in warnings if each.code == "python-does-not-fit"]
     assert [words in message for message, words in zip(found, said, strict=True)] == [True] * len(
@@ -233,9 +233,7 @@ def test_the_newest_build_that_fits_the_python_is_chosen() -> None:
     def found(version: str | None, named_by: str = "VIRTUAL_ENV") -> WheelChoice:
         builds = BuildsReading(python="/v/bin/python", python_version=version, named_by=named_by)
         readings = reading_of(gpu_reading(0), driver_version="580.95.05")
-        answer = advise(
-            FakeProbes(readings=readings, builds_reading=builds), {"onnxruntime": "ONNX Runtime"}
-        )
+        answer = advise(FakeProbes(readings=readings, builds_reading=builds), ["onnxruntime"])
         assert "python-does-not-fit" not in {each.code for each in answer.warnings}
         (choice,) = answer.result.choices
         return choice
@@ -255,7 +253,7 @@ def test_code_of_the_same_major_version_is_said_to_run_on_a_card() -> None:
         readings=reading_of(gpu_reading(0, compute_capability="8.9"), driver_version="570.10")
     )
 
-    text = render(wrap("wheel", advise(probes, {"pytorch": "PyTorch"})), View(width=200))
+    text = render(wrap("wheel", advise(probes, ["pytorch"])), View(width=200))
 
     assert "sm_80, sm_86, sm_90; sm_86 runs on 8.9 (from the wheel" in text
 
@@ -284,7 +282,7 @@ def test_no_build_would_have_been_better(
     framework: str, capabilities: list[str], driver: Driver, on: str | None
 ) -> None:
     gpus = cards(*capabilities)
-    found = choose(framework, "It", gpus, driver, on)
+    found = choose(framework, gpus, driver, on)
     running = [
         build
         for build in builds_of(framework)
@@ -329,7 +327,7 @@ def test_gpucheck_s_own_extra_is_the_same_build(cuda: int, capability: str) -> N
 
 
 def asked(probes: FakeProbes, framework: str = "pytorch") -> tuple[Answer, WheelChoices]:
-    answer = advise(probes, {framework: "PyTorch"})
+    answer = advise(probes, [framework])
     assert isinstance(answer.result, WheelChoices)
     return answer, answer.result
 
@@ -410,9 +408,7 @@ def test_in_a_container_the_driver_is_the_host_s() -> None:
 def test_one_of_several_frameworks_without_a_build_is_a_bad_answer() -> None:
     readings = reading_of(gpu_reading(0, compute_capability="3.5"), driver_version="580.95.05")
 
-    answer = advise(
-        FakeProbes(readings=readings, system_reading=system()), {"cupy": "C", "pytorch": "P"}
-    )
+    answer = advise(FakeProbes(readings=readings, system_reading=system()), ["cupy", "pytorch"])
 
     assert isinstance(answer.result, WheelChoices)
     assert [choice.fit for choice in answer.result.choices] == [Fit.ALL, Fit.NONE]
@@ -440,7 +436,7 @@ def test_one_of_several_frameworks_without_a_build_is_a_bad_answer() -> None:
     ],
 )
 def test_nothing_to_judge_by_is_no_answer(probes: FakeProbes, code: str, seen: str) -> None:
-    answer = advise(probes, {"pytorch": "PyTorch"})
+    answer = advise(probes, ["pytorch"])
 
     assert (answer.result, answer.exit_code) == (None, ExitCode.INCONCLUSIVE)
     assert answer.error is not None
