@@ -106,6 +106,11 @@ def error_of(function: str, code: int) -> NvmlError:
     return NvmlError(function, code, slug, text)
 
 
+def too_old(function: str) -> NvmlError:
+    """Return the error for what the installed pynvml does not have."""
+    return NvmlError(function, None, "binding-too-old", BINDING_TOO_OLD)
+
+
 def impossible(function: str, reported: str) -> NvmlError:
     """Return the error for an impossible answer."""
     text = f"the driver reports {reported}, which is impossible"
@@ -213,8 +218,7 @@ class Binding:
         """Call one pynvml function; raise `NvmlError` for any failure."""
         call = self._added.get(function) or getattr(self.nvml, function, None)
         if call is None:
-            text = BINDING_TOO_OLD
-            raise NvmlError(function, None, "binding-too-old", text)
+            raise too_old(function)
         self.calls += 1
         try:
             answer = call(*arguments)
@@ -227,6 +231,13 @@ class Binding:
         except (OSError, ValueError, TypeError, ArithmeticError, AttributeError) as error:
             text = f"the binding failed with {type(error).__name__}"
             raise NvmlError(function, None, "binding-failed", text) from None
+
+    def structure(self, name: str) -> Any:
+        """Return a structure of pynvml for a function to fill; older versions have fewer."""
+        make = getattr(self.nvml, name, None)
+        if make is None:
+            raise too_old(name)
+        return make()
 
     def confidential_computing(self) -> bool:
         """Return whether what crosses the links of the machine's GPUs is encrypted."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from functools import partial
 
-from gpucheck.drivers.native import BINDING_TOO_OLD
 from gpucheck.drivers.nvml.binding import OVER, PROCESS_LISTS, NvmlError, impossible, kernel_bus_id
 
 TYPE_CHECKING = False  # the name that type checkers know, without the import of typing
@@ -16,6 +15,8 @@ if TYPE_CHECKING:
     from gpucheck.drivers.nvml.binding import Binding
 
     Values = tuple[Any, ...]
+    Convert = Callable[[Any], Values]
+    Question = Callable[[], Values]
 
 #: Exceptions from converting an answer of an unexpected shape.
 UNREADABLE = (ValueError, TypeError, AttributeError, IndexError)
@@ -39,6 +40,28 @@ AFFINITY_WORDS = 64
 NO_INSTANCE = 0xFFFFFFFF
 
 
+def _one(value: Any) -> Values:
+    return (value,)
+
+
+def flag(value: Any) -> Values:
+    """Return a number of NVML as true or false."""
+    return (bool(value),)
+
+
+def _first_flag(value: Any) -> Values:
+    return (bool(value[0]),)
+
+
+def watts(value: Any) -> Values:
+    """Return NVML's milliwatts in watts."""
+    return (value / 1000,)
+
+
+def _performance_state(value: Any) -> Values:
+    return (None if value == PERFORMANCE_STATE_UNKNOWN else value,)
+
+
 class FieldReader:
     """Reader of one GPU; once the GPU is lost, no further call is made for it."""
 
@@ -59,7 +82,11 @@ class FieldReader:
     def _ask(self, function: str, *arguments: Any) -> Any:
         return self._binding.ask(function, self._handle, *arguments)
 
-    def _fill(self, fields: tuple[str, ...], question: Callable[[], Values]) -> None:
+    def _question(self, function: str, *arguments: Any, convert: Convert = _one) -> Question:
+        """Return the question for what one call answers, converted."""
+        return lambda: convert(self._ask(function, *arguments))
+
+    def _fill(self, fields: tuple[str, ...], question: Question) -> None:
         """Set these fields to the answer's values, or note why they have none."""
         if self._over is not None:
             self._note(fields, self._over)
@@ -115,29 +142,9 @@ def _as_list(numbers: list[int]) -> str:
     return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in parts)
 
 
-def _one(value: Any) -> Values:
-    return (value,)
-
-
-def _flag(value: Any) -> Values:
-    return (bool(value),)
-
-
-def _first_flag(value: Any) -> Values:
-    return (bool(value[0]),)
-
-
-def _watts(value: Any) -> Values:
-    return (value / 1000,)
-
-
-def _performance_state(value: Any) -> Values:
-    return (None if value == PERFORMANCE_STATE_UNKNOWN else value,)
-
-
 #: One row per reading: the fields it fills, the pynvml function, its arguments after the handle,
 #: and the conversion of the answer. One NVML call each; nothing is read twice.
-READINGS: tuple[tuple[tuple[str, ...], str, tuple[Any, ...], Callable[[Any], Values]], ...] = (
+READINGS: tuple[tuple[tuple[str, ...], str, tuple[Any, ...], Convert], ...] = (
     (("uuid",), "nvmlDeviceGetUUID", (), _one),
     (("name",), "nvmlDeviceGetName", (), _one),
     (("serial",), "nvmlDeviceGetSerial", (), _one),
@@ -167,12 +174,12 @@ READINGS: tuple[tuple[tuple[str, ...], str, tuple[Any, ...], Callable[[Any], Val
     ),
     (("temperature_c",), "nvmlDeviceGetTemperature", (0,), _one),
     (("fan_percent",), "nvmlDeviceGetFanSpeed", (), _one),
-    (("power_w",), "nvmlDeviceGetPowerUsage", (), _watts),
-    (("power_limit_w",), "nvmlDeviceGetEnforcedPowerLimit", (), _watts),
+    (("power_w",), "nvmlDeviceGetPowerUsage", (), watts),
+    (("power_limit_w",), "nvmlDeviceGetEnforcedPowerLimit", (), watts),
     (("clock_sm_mhz",), "nvmlDeviceGetClockInfo", (1,), _one),
     (("clock_sm_max_mhz",), "nvmlDeviceGetMaxClockInfo", (1,), _one),
     (("performance_state",), "nvmlDeviceGetPerformanceState", (), _performance_state),
-    (("persistence_mode",), "nvmlDeviceGetPersistenceMode", (), _flag),
+    (("persistence_mode",), "nvmlDeviceGetPersistenceMode", (), flag),
     (
         ("compute_mode",),
         "nvmlDeviceGetComputeMode",
@@ -234,7 +241,7 @@ class GpuReader(FieldReader):
         """
         self.open()
         for fields, function, arguments, convert in READINGS:
-            self._fill(fields, partial(self._read, function, arguments, convert))
+            self._fill(fields, self._question(function, *arguments, convert=convert))
         if limits_of:
             whole_card |= self._read_limit(limits_of)
         self._fill(MEMORY_FIELDS, lambda: self._memory(self._handle, whole_card=whole_card))
@@ -253,7 +260,7 @@ class GpuReader(FieldReader):
             self.open()
             for fields, function, arguments, convert in READINGS:
                 if fields[0] in ("uuid", "mig_enabled"):
-                    self._fill(fields, partial(self._read, function, arguments, convert))
+                    self._fill(fields, self._question(function, *arguments, convert=convert))
         self.unavailable.pop("processes", None)
         self._collect("processes", self._processes)
         return self._finish_with_instances() if first else self.finish()
@@ -274,11 +281,6 @@ class GpuReader(FieldReader):
             instances.extend(items())
         except NvmlError as error:
             self._note((field,), error)
-
-    def _read(
-        self, function: str, arguments: tuple[Any, ...], convert: Callable[[Any], Values]
-    ) -> Values:
-        return convert(self._ask(function, *arguments))
 
     def _read_limit(self, group: str) -> bool:
         """Read the limit of a cgroup, and return whether it has one."""
@@ -364,7 +366,7 @@ class GpuReader(FieldReader):
         def ask(function: str) -> Values:
             return (self._binding.ask(function, handle),)
 
-        questions: tuple[tuple[tuple[str, ...], Callable[[], Values]], ...] = (
+        questions: tuple[tuple[tuple[str, ...], Question], ...] = (
             (("uuid",), partial(ask, "nvmlDeviceGetUUID")),
             (("name",), partial(ask, "nvmlDeviceGetName")),
             (MEMORY_FIELDS[:2], lambda: self._memory(handle)[:2]),
@@ -409,12 +411,7 @@ def _structure(binding: Binding, kind: str, group: str) -> Any:
     Raises:
         NvmlError: this nvidia-ml-py is older than the functions.
     """
-    name = f"c_nvml{kind}MemoryLimits_v1_t"
-    make = getattr(binding.nvml, name, None)
-    if make is None:
-        text = BINDING_TOO_OLD
-        raise NvmlError(name, None, "binding-too-old", text)
-    limits = make()
+    limits = binding.structure(f"c_nvml{kind}MemoryLimits_v1_t")
     limits.nameSpace = group.encode("utf-8", "surrogateescape")
     return limits
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from functools import partial
 
-from gpucheck.drivers.native import BINDING_TOO_OLD, NOT_SUPPORTED
+from gpucheck.drivers.native import NOT_SUPPORTED
 from gpucheck.drivers.nvml.binding import (
     GPU_MAX_DISTANCE,
     MOST_LINKS,
@@ -18,15 +18,15 @@ from gpucheck.drivers.nvml.binding import (
     field_value,
     temperature_limit,
 )
-from gpucheck.drivers.nvml.gpu import FieldReader
+from gpucheck.drivers.nvml.gpu import FieldReader, flag, watts
 
 TYPE_CHECKING = False  # the name that type checkers know, without the import of typing
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from typing import Any
 
     from gpucheck.drivers.nvml.binding import Binding
-    from gpucheck.drivers.nvml.gpu import Values
+    from gpucheck.drivers.nvml.gpu import Question, Values
 
 #: Counters of the time spent with lowered clocks, in ns. Source: nvml.h (NVML_FI_DEV_*).
 SLOWDOWN_FIELDS = {
@@ -142,8 +142,9 @@ class HealthReader(FieldReader):
 
     # ------------------------------------------------------------------------------ questions
 
-    def _questions(self) -> Iterator[tuple[tuple[str, ...], Callable[[], Values]]]:
-        read = self._one
+    def _questions(self) -> Iterator[tuple[tuple[str, ...], Question]]:
+        read = self._question
+        read_flag = partial(read, convert=flag)
         yield ("clock_event_reasons",), self._clock_reasons
         yield ("temperature_slowdown_c",), partial(self._limit, 1, SLOWDOWN_DISTANCE)
         yield ("temperature_memory_max_c",), read("nvmlDeviceGetTemperatureThreshold", 2)
@@ -153,39 +154,33 @@ class HealthReader(FieldReader):
         yield ("fan_count",), read("nvmlDeviceGetNumFans")
         yield ("pcie_generation_gpu_max",), read("nvmlDeviceGetGpuMaxPcieLinkGeneration")
         yield ("pcie_replays",), read("nvmlDeviceGetPcieReplayCounter")
-        yield ("ecc_mode_pending",), self._second_flag("nvmlDeviceGetEccMode")
+        yield ("ecc_mode_pending",), read("nvmlDeviceGetEccMode", convert=_second_flag)
         yield ("ecc_corrected_volatile",), read("nvmlDeviceGetTotalEccErrors", 0, 0)
         yield ("ecc_uncorrected_volatile",), read("nvmlDeviceGetTotalEccErrors", 1, 0)
         yield ("ecc_sram_threshold_exceeded",), self._sram
         yield (
             ("remapped_rows_uncorrected", "remapped_rows_pending", "remapped_rows_failed"),
-            self._remapped_rows,
+            read("nvmlDeviceGetRemappedRows", convert=lambda n: (n[1], bool(n[2]), bool(n[3]))),
         )
-        yield ("retired_pages_single_bit",), partial(self._retired_pages, 0)
-        yield ("retired_pages_double_bit",), partial(self._retired_pages, 1)
-        yield ("retired_pages_pending",), self._flag("nvmlDeviceGetRetiredPagesPendingStatus")
-        yield ("memory_unrepairable",), self._unrepairable
-        yield ("repair_pending",), self._repair
+        yield ("retired_pages_single_bit",), read("nvmlDeviceGetRetiredPages", 0, convert=_count)
+        yield ("retired_pages_double_bit",), read("nvmlDeviceGetRetiredPages", 1, convert=_count)
+        yield ("retired_pages_pending",), read_flag("nvmlDeviceGetRetiredPagesPendingStatus")
+        yield ("memory_unrepairable",), read_flag("nvmlDeviceGetUnrepairableMemoryFlag_v1")
+        yield ("repair_pending",), read("nvmlDeviceGetRepairStatus", convert=_any)
         yield ("recovery_action",), partial(self._field, RECOVERY_ACTION)
         yield ("nvlinks", "nvlinks_active"), self._nvlinks
         yield ("fabric_state", "fabric_status", "fabric_health"), self._fabric
-        yield ("power_limit_default_w",), self._default_power_limit
+        yield (
+            ("power_limit_default_w",),
+            read("nvmlDeviceGetPowerManagementDefaultLimit", convert=watts),
+        )
         yield ("power_source",), read("nvmlDeviceGetPowerSource")
         yield ("inforom_valid",), self._inforom
         yield ("vbios_version",), read("nvmlDeviceGetVbiosVersion")
-        yield ("mig_mode_pending",), self._second_flag("nvmlDeviceGetMigMode")
-        yield ("display_active",), self._flag("nvmlDeviceGetDisplayActive")
+        yield ("mig_mode_pending",), read("nvmlDeviceGetMigMode", convert=_second_flag)
+        yield ("display_active",), read_flag("nvmlDeviceGetDisplayActive")
 
     # ------------------------------------------------------------------------------ kinds
-
-    def _one(self, function: str, *arguments: Any) -> Callable[[], Values]:
-        return lambda: (self._ask(function, *arguments),)
-
-    def _flag(self, function: str) -> Callable[[], Values]:
-        return lambda: (bool(self._ask(function)),)
-
-    def _second_flag(self, function: str) -> Callable[[], Values]:
-        return lambda: (bool(self._ask(function)[1]),)
 
     def _fields(self, wanted: list[Any]) -> dict[Any, int]:
         """Return the available ones of these fields (numbers, or pairs with a link)."""
@@ -213,11 +208,7 @@ class HealthReader(FieldReader):
 
     def _struct(self, name: str, function: str) -> Any:
         """Call a function that fills a structure unknown to older versions of pynvml."""
-        make = getattr(self._binding.nvml, name, None)
-        if make is None:
-            text = BINDING_TOO_OLD
-            raise NvmlError(function, None, "binding-too-old", text)
-        structure = make()
+        structure = self._binding.structure(name)
         self._ask(function, self._binding.nvml.byref(structure))
         return structure
 
@@ -234,19 +225,6 @@ class HealthReader(FieldReader):
     def _sram(self) -> Values:
         status = self._struct("c_nvmlEccSramErrorStatus_v1_t", "nvmlDeviceGetSramEccErrorStatus")
         return (bool(status.bThresholdExceeded),)
-
-    def _remapped_rows(self) -> Values:
-        rows = self._ask("nvmlDeviceGetRemappedRows")
-        return (rows[1], bool(rows[2]), bool(rows[3]))
-
-    def _retired_pages(self, cause: int) -> Values:
-        return (len(self._ask("nvmlDeviceGetRetiredPages", cause)),)
-
-    def _unrepairable(self) -> Values:
-        return (bool(self._ask("nvmlDeviceGetUnrepairableMemoryFlag_v1")),)
-
-    def _repair(self) -> Values:
-        return (any(self._ask("nvmlDeviceGetRepairStatus")),)
 
     def _nvlinks(self) -> tuple[int, int]:
         count = 0
@@ -272,9 +250,6 @@ class HealthReader(FieldReader):
             info = self._struct("c_nvmlGpuFabricInfo_v2_t", function)
         return (info.state, info.status, getattr(info, "healthSummary", 0))
 
-    def _default_power_limit(self) -> Values:
-        return (self._ask("nvmlDeviceGetPowerManagementDefaultLimit") / 1000,)
-
     def _inforom(self) -> Values:
         try:
             self._ask("nvmlDeviceValidateInforom")
@@ -288,6 +263,18 @@ class HealthReader(FieldReader):
         if self._gap is not None and name in GROWING:
             return self._gap.reason()
         return NOT_SUPPORTED
+
+
+def _second_flag(values: Any) -> Values:
+    return (bool(values[1]),)
+
+
+def _any(values: Any) -> Values:
+    return (any(values),)
+
+
+def _count(values: Any) -> Values:
+    return (len(values),)
 
 
 def read_health(binding: Binding, sample_s: float) -> Iterator[dict[str, Any]]:
