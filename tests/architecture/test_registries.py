@@ -31,9 +31,8 @@ def test_checks() -> None:
     from gpucheck.detect.checks import CHECKS, frameworks, gpu_health
 
     modules = {check.ID: check.__name__ for check in CHECKS if isinstance(check, ModuleType)}
-    rows = {
-        check.ID for check in vars(gpu_health).values() if isinstance(check, gpu_health.GpuCheck)
-    }
+    known = (*gpu_health.CARD, *vars(gpu_health).values())
+    rows = {check.ID for check in known if isinstance(check, gpu_health.GpuCheck)}
 
     assert sorted(check.ID for check in CHECKS) == sorted([*modules, *rows, *frameworks.NAMES])
     assert set(modules.values()) == modules_with("check", "detect/checks")

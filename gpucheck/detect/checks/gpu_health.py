@@ -220,32 +220,21 @@ def judge_persistence_mode(gpu: GpuReading, health: GpuHealthReading) -> Judgeme
 
 # ---------------------------------------------------------------------------------- checks
 
-RECOVERY_ACTION = GpuCheck(
-    "recovery-action", "the driver asks for no recovery", condition.recovery_action
-)
-ECC_ERRORS = GpuCheck("ecc-errors", "no uncorrected memory error", condition.ecc_errors)
-ROW_REMAPPING = GpuCheck(
-    "row-remapping", "no memory row is waiting to be replaced", condition.row_remapping
-)
-RETIRED_PAGES = GpuCheck(
-    "retired-pages", "no memory page is waiting to be retired", condition.retired_pages
-)
-MEMORY_REPAIR = GpuCheck("memory-repair", "no memory repair is pending", condition.memory_repair)
-CLOCK_THROTTLING = GpuCheck("clock-throttling", "no clock is throttled", condition.clock_throttling)
-THROTTLED_TIME = GpuCheck(
-    "throttled-time", "no time was lost to heat or the power brake", judge_throttled_time
-)
-TEMPERATURE = GpuCheck(
-    "temperature", "temperatures are below the cards' limits", condition.temperature
-)
-FAN = GpuCheck("fan", "no hot GPU has stopped fans", judge_fan)
-POWER_LIMIT = GpuCheck("power-limit", "power limits are the defaults", judge_power_limit)
-PCIE_WIDTH = GpuCheck("pcie-width", "PCIe links have their full width", condition.pcie_width)
-PCIE_GENERATION = GpuCheck(
-    "pcie-generation", "PCIe generations are as expected", judge_pcie_generation
-)
-PCIE_REPLAYS = GpuCheck(
-    "pcie-replays", "no PCIe transfer was repeated during the check", judge_pcie_replays
+#: Those of a card's memory, heat, power and PCIe link.
+CARD = (
+    GpuCheck("recovery-action", "the driver asks for no recovery", condition.recovery_action),
+    GpuCheck("ecc-errors", "no uncorrected memory error", condition.ecc_errors),
+    GpuCheck("row-remapping", "no memory row is waiting to be replaced", condition.row_remapping),
+    GpuCheck("retired-pages", "no memory page is waiting to be retired", condition.retired_pages),
+    GpuCheck("memory-repair", "no memory repair is pending", condition.memory_repair),
+    GpuCheck("clock-throttling", "no clock is throttled", condition.clock_throttling),
+    GpuCheck("throttled-time", "no time was lost to heat or the power brake", judge_throttled_time),
+    GpuCheck("temperature", "temperatures are below the cards' limits", condition.temperature),
+    GpuCheck("fan", "no hot GPU has stopped fans", judge_fan),
+    GpuCheck("power-limit", "power limits are the defaults", judge_power_limit),
+    GpuCheck("pcie-width", "PCIe links have their full width", condition.pcie_width),
+    GpuCheck("pcie-generation", "PCIe generations are as expected", judge_pcie_generation),
+    GpuCheck("pcie-replays", "no PCIe transfer was repeated during the check", judge_pcie_replays),
 )
 NVLINK_ERRORS = GpuCheck(
     "nvlink-errors", "no new NVLink error during the check", judge_nvlink_errors
