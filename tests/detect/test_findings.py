@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpucheck.detect.checks.gpu_health import PCIE_WIDTH, ROW_REMAPPING, GpuCheck
+from gpucheck.detect.checks.gpu_health import CARD, GpuCheck
 from gpucheck.detect.machine import Machine
 from gpucheck.detect.model import Finding
 from gpucheck.drivers.evidence import GpuHealthReading, HealthReading
@@ -17,6 +17,8 @@ from tests.fakes.probes import FakeProbes, gpu_reading, healthy, reading_of
 
 NOT_SUPPORTED = {"remapped_rows_failed": "not supported by this GPU (NVML error 3)"}
 DENIED = {"remapped_rows_failed": "no permission to read it (NVML error 4)"}
+CHECKS = {check.ID: check for check in CARD}
+PCIE_WIDTH, ROW_REMAPPING = CHECKS["pcie-width"], CHECKS["row-remapping"]
 
 
 def pairs_of(*pairs: tuple[GpuReading, GpuHealthReading], check: GpuCheck) -> list[Finding]:

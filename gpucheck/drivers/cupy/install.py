@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gpucheck.drivers.readings import CudaReading
+from gpucheck.report.codec import from_plain
 
 DISTRIBUTION = "gpucheck-cli"
 #: Major versions of CUDA that gpucheck has an extra for.
@@ -44,10 +45,7 @@ def install_cupy(cuda: int | None = None, reading: CudaReading | None = None) ->
     each other), else for this machine's driver: what `reading` says of it, or CUDA in this process.
     """
     cuda = cuda or _installed_cuda()
-    if cuda in _CUDA:
-        wanted = f"cuda{cuda}"
-    else:
-        wanted = extra(*(_driver() if reading is None else _driver_read(reading)))
+    wanted = f"cuda{cuda}" if cuda in _CUDA else extra(*_driver(reading or _ask_driver()))
     return (f"Install it: {command(installation(), wanted)}",)
 
 
@@ -66,33 +64,15 @@ def extra(driver_version: int | None, least_capability: tuple[int, int] | None) 
     return "cuda13" if (driver_version or 0) >= _CUDA_13 and not old_card else "cuda12"
 
 
-def _driver() -> tuple[int | None, tuple[int, int] | None]:
-    """Return the driver's CUDA version, and the lowest compute capability of the GPUs it shows."""
-    from gpucheck.drivers.cuda.worker import (
-        COMPUTE_CAPABILITY_MAJOR,
-        COMPUTE_CAPABILITY_MINOR,
-        Binding,
-        CudaError,
-    )
+def _ask_driver() -> CudaReading:
+    """Return what libcuda reports in this process."""
+    from gpucheck.drivers.cuda.worker import read
 
-    version = None
-    try:
-        driver = Binding()
-        version = driver.integer("cuDriverGetVersion")
-        driver.ask("cuInit", 0)
-        versions = []
-        for ordinal in range(driver.integer("cuDeviceGetCount")):
-            device = driver.integer("cuDeviceGet", ordinal)
-            major = driver.integer("cuDeviceGetAttribute", COMPUTE_CAPABILITY_MAJOR, device)
-            minor = driver.integer("cuDeviceGetAttribute", COMPUTE_CAPABILITY_MINOR, device)
-            versions.append((major, minor))
-    except CudaError:
-        return version, None
-    return version, min(versions, default=None)
+    return from_plain(CudaReading, read())
 
 
-def _driver_read(reading: CudaReading) -> tuple[int | None, tuple[int, int] | None]:
-    """Return the driver's CUDA, and the oldest compute capability, from another process' answer."""
+def _driver(reading: CudaReading) -> tuple[int | None, tuple[int, int] | None]:
+    """Return the driver's CUDA, and the oldest compute capability, from libcuda's answer."""
     capabilities = [
         (int(major), int(minor))
         for device in reading.devices
