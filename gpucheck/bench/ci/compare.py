@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -26,7 +26,6 @@ from gpucheck.bench.ci.model import (
     ComparedRow,
     ComparedRun,
     RunComparison,
-    SavedDevice,
     SavedRun,
     Series,
 )
@@ -58,25 +57,48 @@ def compare_runs(
     differ in keys other than `allowed` make the rows of their device inconclusive. The risk of a
     wrong fail covers all rows together.
     """
-    pairs: list[_Pair] = []
+    rows: list[ComparedRow] = []
+    # By place among the rows: what the runs' figures decide, all of them together.
+    decided: dict[int, tuple[Series, Series, float | None, Decision]] = {}
     differing: dict[str, tuple[str, ...]] = {}
     matched: set[str] = set()
     for device in second.devices:
         counterpart, match, old = counterpart_of(first, device.device, device.fingerprint)
-        missing: Mapping[str, Failure] = {}
+        lacking: Mapping[str, Failure] = {}
         if counterpart is not None:
             matched.add(counterpart.device)
-            missing = counterpart.failures
+            lacking = counterpart.failures
         if match:
             differing[device.device] = tuple(match.values())
-        new = [item for item in second.series if item.device == device.device]
-        pairs.extend(_pairs(old, new, device, missing, not_allowed(match, allowed)))
+        before = {item.id: item for item in old}
+        now = {item.id: item for item in second.series if item.device == device.device}
+        # In the second run's order, and what it lacks last.
+        for name in now | before:
+            earlier, later = before.get(name), now.get(name)
+            row = _row(earlier, later, tolerance_percent)
+            if earlier is None:
+                row = _missing(row, "first", lacking, before)
+            elif later is None:
+                row = _missing(row, "second", device.failures, now)
+            elif (earlier.unit, earlier.direction) != (later.unit, later.direction):
+                reason = f"the first run has {earlier.unit}, the second {later.unit}"
+                row = replace(row, reason=reason, next=(renewal(),))
+            else:
+                forbidding = not_allowed(match, allowed)
+                row, factor, decision = _compare(row, earlier, later, forbidding)
+                if not row.reason:
+                    decided[len(rows)] = earlier, later, factor, decision
+            rows.append(row)
     gone = [item for item in first.series if item.device not in matched]
-    pairs.extend(_Pair(first=item, second=None) for item in gone)
+    rows += [_missing(_row(item, None, tolerance_percent), "second", {}, {}) for item in gone]
+    held = corrected([decision for *_, decision in decided.values()])
+    for place, decision in zip(decided, held, strict=True):
+        earlier, later, factor, _ = decided[place]
+        rows[place] = _judged(rows[place], earlier, later, factor, decision)
     return RunComparison(
         first=_side(first, files[0]),
         second=_side(second, files[1]),
-        rows=tuple(_rows(pairs, tolerance_percent)),
+        rows=tuple(rows),
         differences=differing,
         allowed=tuple(allowed),
     )
@@ -91,54 +113,43 @@ def _side(run: SavedRun, file: Path) -> ComparedRun:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Pair:
-    """Series of one row on both sides, and what forbids a comparison.
-
-    `failure` says why one side has none, `other_threads` with how many it has the row instead.
-    `decision` is None if the two cannot be compared. `factor` is by how much two runs may differ,
-    if the decision rests on that. With too few processes on a side, the decision does not stand.
-    """
-
-    first: Series | None
-    second: Series | None
-    failure: Failure | None = None
-    other_threads: int | None = None
-    forbidding: Sequence[str] = ()
-    decision: Decision | None = None
-    factor: float | None = None
-    stands: bool = False
-
-    @property
-    def some(self) -> Series:
-        """Return the side that exists, the second if both do."""
-        series = self.second or self.first
-        assert series is not None
-        return series
+def _row(
+    first: Series | None, second: Series | None, tolerance_percent: float | None
+) -> ComparedRow:
+    """Return the row of two series, of which one may be missing, before it is judged."""
+    series = second or first
+    assert series is not None
+    if tolerance_percent is None:
+        tolerance_percent = series.tolerance_percent
+    return ComparedRow(
+        device=series.device,
+        id=series.id,
+        unit=series.unit,
+        direction=series.direction,
+        first=_middle(first),
+        second=_middle(second),
+        first_count=len(first.values) if first else 0,
+        second_count=len(second.values) if second else 0,
+        tolerance_percent=tolerance_percent,
+        status=GateStatus.INCONCLUSIVE,
+        reason="",
+        class_=GateClass.CONFIG,
+    )
 
 
-def _pairs(
-    old: Sequence[Series],
-    new: Sequence[Series],
-    device: SavedDevice,
-    missing: Mapping[str, Failure],
-    forbidding: Sequence[str],
-) -> Iterator[_Pair]:
-    """Yield the series of both sides by id, in the second's order; what it lacks last.
-
-    `missing` says why rows of the first side have no figure.
-    """
-    before, now = {item.id: item for item in old}, {item.id: item for item in new}
-    for name in now | before:
-        pair = _Pair(first=before.get(name), second=now.get(name), forbidding=forbidding)
-        if pair.first is None or pair.second is None:
-            others, failures = (old, missing) if pair.first is None else (new, device.failures)
-            pair = replace(
-                pair,
-                failure=_failure_of(name, failures),
-                other_threads=_other_threads(name, others),
-            )
-        yield pair
+def _missing(
+    row: ComparedRow, which: str, failures: Mapping[str, Failure], others: Collection[str]
+) -> ComparedRow:
+    """Return the row of a figure that one run lacks, by the failures and other rows of that run."""
+    failure, threads = _failure_of(row.id, failures), _other_threads(row.id, others)
+    if failure is not None:
+        steps = (renewal(),) if which == "first" else failure.remedy
+        reason = f"the {which} run has no figure for it: {failure.message}"
+        return replace(row, reason=reason, class_=class_of_failure(failure), next=steps)
+    if threads is not None:
+        reason = f"the {which} run has this row with {count_of(threads, 'thread')}"
+        return replace(row, reason=reason, next=(_AS_MANY,))
+    return replace(row, reason=f"the {which} run does not have this row", next=(_ALIKE,))
 
 
 def _failure_of(row: str, failures: Mapping[str, Failure]) -> Failure | None:
@@ -158,115 +169,64 @@ def _failure_of(row: str, failures: Mapping[str, Failure]) -> Failure | None:
     return failures.get(row) or next(others, None)
 
 
-def _other_threads(row: str, others: Sequence[Series]) -> int | None:
+def _other_threads(row: str, others: Collection[str]) -> int | None:
     """Return with how many threads the others have a row that they lack with as many."""
     plain = _THREADS.sub("", row)
-    alike = (other.id for other in others if _THREADS.sub("", other.id) == plain)
+    alike = (other for other in others if _THREADS.sub("", other) == plain)
     return max((int(match[1]) for name in alike if (match := _THREADS.search(name))), default=None)
 
 
-def _rows(pairs: Sequence[_Pair], tolerance_percent: float | None) -> Iterator[ComparedRow]:
-    """Yield each row's verdict."""
-    tolerances = [
-        pair.some.tolerance_percent if tolerance_percent is None else tolerance_percent
-        for pair in pairs
-    ]
-    decided = [_decided(pair, tolerance) for pair, tolerance in zip(pairs, tolerances, strict=True)]
-    family = {
-        at: other.decision
-        for at, other in enumerate(decided)
-        if other.decision is not None and other.stands and not other.forbidding
-    }
-    held = dict(zip(family, corrected(list(family.values())), strict=True))
-    for at, (pair, tolerance) in enumerate(zip(decided, tolerances, strict=True)):
-        decision, some = held.get(at, pair.decision), pair.some
-        row = ComparedRow(
-            device=some.device,
-            id=some.id,
-            unit=some.unit,
-            direction=some.direction,
-            first=_middle(pair.first),
-            second=_middle(pair.second),
-            first_count=len(pair.first.values) if pair.first else 0,
-            second_count=len(pair.second.values) if pair.second else 0,
-            tolerance_percent=tolerance,
-            status=GateStatus.INCONCLUSIVE,
-            reason="",
-            class_=GateClass.CONFIG,
-        )
-        yield _without_ratio(row, pair) if decision is None else _judged(row, pair, decision)
+def _compare(
+    row: ComparedRow, first: Series, second: Series, forbidding: Sequence[str]
+) -> tuple[ComparedRow, float | None, Decision]:
+    """Return the row of two series, the factor by which two runs may differ, and the decision.
 
-
-def _decided(pair: _Pair, tolerance: float) -> _Pair:
-    """Return a pair with the decision on its two series, if they can be compared.
-
-    If a side has too few processes for an interval, its rounds decide.
+    If a side has too few processes for an interval, its rounds decide, by that factor. The row has
+    a reason where the decision does not stand.
     """
-    first, second = pair.first, pair.second
-    if first is None or second is None:
-        return pair
-    if first.unit != second.unit or first.direction is not second.direction:
-        return pair
+    tolerance, direction = row.tolerance_percent, row.direction
+    decision = decide(*(second.values, first.values, tolerance, direction), sessions=first.sessions)
     few = [item for item in (first, second) if len(item.values) < FEWEST_PROCESSES]
     factors = [item.repeat_factor for item in few if item.repeat_factor is not None]
-    decision = decide(
-        *(second.values, first.values, tolerance, first.direction), sessions=first.sessions
-    )
-    factor, stands = None, not few
-    if factors:
-        factor, stands = max(factors), len(factors) == len(few)
+    factor, stands = max(factors, default=None), len(factors) == len(few)
+    if factor is not None:
         middles = decision.measured, decision.expected
-        decision = decide_between(*middles, factor, tolerance, first.direction)
-    return replace(pair, decision=decision, factor=factor, stands=stands)
-
-
-def _without_ratio(row: ComparedRow, pair: _Pair) -> ComparedRow:
-    """Return the row of a figure that one side lacks, or has in another unit."""
-    first, second, failure = pair.first, pair.second, pair.failure
-    if first is not None and second is not None:
-        reason = f"the first run has {first.unit}, the second {second.unit}"
-        return replace(row, reason=reason, next=(renewal(),))
-    which = "first" if first is None else "second"
-    if failure is None and pair.other_threads is not None:
-        reason = f"the {which} run has this row with {count_of(pair.other_threads, 'thread')}"
-        return replace(row, reason=reason, next=(_AS_MANY,))
-    if failure is None:
-        return replace(row, reason=f"the {which} run does not have this row", next=(_ALIKE,))
-    steps = (renewal(),) if first is None else failure.remedy
-    reason = f"the {which} run has no figure for it: {failure.message}"
-    return replace(row, reason=reason, class_=class_of_failure(failure), next=steps)
-
-
-def _judged(row: ComparedRow, pair: _Pair, decision: Decision) -> ComparedRow:
-    """Return the row of two series that were compared."""
+        decision = decide_between(*middles, factor, tolerance, direction)
     row = replace(
         row,
         second=decision.measured,
         ratio=decision.ratio,
-        interval=decision.interval if pair.stands else None,
-        by_repeat=pair.stands and pair.factor is not None,
+        interval=decision.interval if stands else None,
+        by_repeat=stands and factor is not None,
     )
-    if pair.forbidding:
-        reason = f"not comparable: {'; '.join(pair.forbidding)}"
-        return replace(row, reason=reason, next=(advice_on(pair.forbidding),))
-    if not pair.stands:
+    if forbidding:
+        reason = f"not comparable: {'; '.join(forbidding)}"
+        row = replace(row, reason=reason, next=(advice_on(forbidding),))
+    elif not stands:
         reason = f"too few processes: at least {FEWEST_PROCESSES} are needed on each side"
-        return replace(row, reason=reason, class_=GateClass.NOISE, next=(_MORE,))
-    if pair.first is not None and pair.first.disturbed is not None:
-        reason = f"the first run was disturbed: {pair.first.disturbed}"
+        row = replace(row, reason=reason, class_=GateClass.NOISE, next=(_MORE,))
+    return row, factor, decision
+
+
+def _judged(
+    row: ComparedRow, first: Series, second: Series, factor: float | None, decision: Decision
+) -> ComparedRow:
+    """Return the row of two series that were compared, by the decision on it."""
+    if first.disturbed is not None:
+        reason = f"the first run was disturbed: {first.disturbed}"
         return replace(row, reason=reason, class_=GateClass.ENVIRONMENT, next=(renewal(),))
-    reason = _reason(decision, row.tolerance_percent, row.direction, pair.factor)
+    reason = _reason(decision, row.tolerance_percent, row.direction, factor)
     if decision.status is GateStatus.PASS:
         return replace(row, status=GateStatus.PASS, reason=reason, class_=None)
     limit = limit_of(decision.expected, row.tolerance_percent, row.direction)
-    figures = figures_of(pair.some)
+    figures = figures_of(second)
     if decision.status is GateStatus.FAIL:
         figures = figures.since(decision.since)
     said = ruling(decision.status, figures, limit)
     # A pair left open by noise says so in its reason already.
     silent = said.class_ is GateClass.NOISE
     steps = (_MORE,) if silent else said.next
-    if said.status is GateStatus.FAIL and pair.first is not None and len(pair.first.sessions) < 2:
+    if said.status is GateStatus.FAIL and len(first.sessions) < 2:
         steps = (*steps, FURTHER_SESSIONS)
     return replace(
         row,
