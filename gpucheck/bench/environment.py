@@ -24,6 +24,7 @@ from gpucheck.drivers.readings import (
     ProcessReading,
 )
 from gpucheck.inventory.visibility import gpu_uuid
+from gpucheck.report.host import Host
 
 #: Variables that silently change arithmetic, memory or threads.
 VARIABLES = (
@@ -77,8 +78,8 @@ class RunEnvironment:
     `holders` names those that held its memory then. `claims` names the
     claims of other processes. `near_cpus` are the CPUs near a GPU, if this process may run on
     others too; `far` are the GPUs near which it may not run at all. `integrated`: the GPU shares
-    the host's memory. `wsl`: the GPUs belong to Windows. `variables` are the set ones of VARIABLES.
-    `notes` go into the report.
+    the host's memory. `variables` are the set ones of VARIABLES. `notes` go into the report, as
+    does `host`, the machine of them all.
     """
 
     sensors: NvmlSensors = field(default_factory=lambda: NvmlSensors("no GPU is measured"))
@@ -89,7 +90,7 @@ class RunEnvironment:
     far: frozenset[str] = frozenset()
     holders: Mapping[str, str] = field(default_factory=dict)
     integrated: Mapping[str, bool] = field(default_factory=dict)
-    wsl: bool = False
+    host: Host = field(default_factory=Host)
     variables: Mapping[str, str] = field(default_factory=dict)
     notes: Sequence[str] = ()
 
@@ -131,7 +132,6 @@ def run_environment_of(
             for item in cuda.devices
             if item.uuid_hex and item.integrated is not None
         },
-        wsl=probes.host().is_wsl,
         variables=variables,
     )
 

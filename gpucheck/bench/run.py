@@ -93,14 +93,7 @@ class _GroupRun:
 class Bench:
     """Benchmark of what a request names, on the processor and on the given GPUs.
 
-    Before measuring, `watch` receives the rows' states, to look at whenever `progress` is called,
-    and `offer` receives a function that returns the result so far, for another thread to call when
-    the driver hangs. `frameworks` are measured beside gpucheck's own kernels; their children have
-    been started.
-
-    Raises:
-        WrongUseError: the request is invalid or does not fit into memory.
-        MissingError: nothing that it names is on this machine.
+    `frameworks` are measured beside gpucheck's own kernels; their children have been started.
     """
 
     request: BenchRequest
@@ -108,14 +101,11 @@ class Bench:
     cpu: LinuxCpu
     blas: Blas
     gpus: OpenedGpus
-    progress: Progress
     run_environment: RunEnvironment = field(default_factory=RunEnvironment)
     kernels: Mapping[str, Kernel] = field(default_factory=lambda: KERNELS)
     frameworks: Frameworks = field(default_factory=Frameworks)
-    watch: Callable[[Sequence[CaseState]], None] | None = None
-    offer: Callable[[Callable[[], BenchResult]], None] | None = None
 
-    def __post_init__(self) -> None:
+    def _plan_run(self) -> None:
         """Select the devices and plan what to measure on them."""
         run_environment = self.run_environment
         self._observer = Observer(
@@ -148,33 +138,42 @@ class Bench:
         self._host_rates: HostRates | None
         self._group_runs: list[_GroupRun] = []
 
-    def run(self) -> BenchResult:
+    def run(
+        self,
+        progress: Progress = lambda label, fraction, seconds_left: None,
+        watch: Callable[[Sequence[CaseState]], None] | None = None,
+        offer: Callable[[Callable[[], BenchResult]], None] | None = None,
+    ) -> BenchResult:
         """Measure every group and assemble the result.
 
         A row that fails carries its error, and the others continue. An interrupt keeps what was
         measured (`result.interrupted`). Without a GPU the processor's rows come with
-        `gpu_unavailable`.
+        `gpu_unavailable`. Before measuring, `watch` receives the rows' states, to look at whenever
+        `progress` is called, and `offer` receives a function that returns the result so far, for
+        another thread to call when the driver hangs.
 
         Raises:
-            MissingError: no framework of those that are named is on this machine.
+            WrongUseError: the request is invalid or does not fit into memory.
+            MissingError: nothing that it names is on this machine.
         """
-        if self.offer is not None:
-            self.offer(self.so_far)
+        self._plan_run()
+        if offer is not None:
+            offer(self.so_far)
         try:
-            self.frameworks.wait(lambda text: self.progress(text, 0.0, self._plan.budget_s))
+            self.frameworks.wait(lambda text: progress(text, 0.0, self._plan.budget_s))
             self._start_s, self._load = self.clock(), self.cpu.load()
             self._observer.start(gpu.uuid for gpu in self._boards if gpu.uuid is not None)
             self._host_rates = measure_host_rates(self.clock, self.blas)
             self._group_runs = [self._prepare(group) for group in self._plan.groups]
             states = self._states()
             estimate_costs(states, self._host_rates, self._boards)
-            if self.watch is not None:
-                self.watch(states)
+            if watch is not None:
+                watch(states)
             interrupted = measure(
                 [alternating(group_run.states) for group_run in self._group_runs],
                 self._settings(),
                 self.clock,
-                self.progress,
+                progress,
                 self.run_environment.sensors.joules,
                 self._watched,
             )
@@ -244,7 +243,7 @@ class Bench:
             telemetry=self._telemetry() if self._boards else None,
             notes=(
                 *self.run_environment.notes,
-                *((WSL_NOTE,) if self.run_environment.wsl and self._boards else ()),
+                *((WSL_NOTE,) if self.run_environment.host.is_wsl and self._boards else ()),
                 *gpu_notes(self._boards),
                 *self._plan.notes,
                 *self.frameworks.without_rows(makers, on_gpus=bool(self._boards)),
@@ -398,7 +397,7 @@ class Bench:
                 far=uuid in self.run_environment.far,
                 integrated=bool(board and board.integrated),
                 chip_to_chip=bool(board and board.is_linked_chip_to_chip),
-                wsl=self.run_environment.wsl,
+                wsl=self.run_environment.host.is_wsl,
                 clock_max_mhz=next((clock for clock in clocks if clock), None),
                 slow_blas=slow_blas,
             )

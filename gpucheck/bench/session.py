@@ -9,11 +9,11 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from numbers import Real
 
-from gpucheck.bench.environment import RunEnvironment, cards_by_uuid, run_environment_of
-from gpucheck.bench.frameworks import Frameworks, open_frameworks, use_gpus
+from gpucheck.bench.environment import cards_by_uuid, run_environment_of
+from gpucheck.bench.frameworks import open_frameworks, use_gpus
 from gpucheck.bench.model import (
     NO_TIME,
     NOTHING_SETTLED,
@@ -87,8 +87,8 @@ def bench_here(
     """
     try:
         check_argument("require_gpu", require_gpu, "True or False", bool)
-        with open_session(request, probes, os.environ, require_gpu=require_gpu) as session:
-            result = session.measure(corruption_s=corruption_s)
+        with open_session(request, probes, os.environ, require_gpu=require_gpu) as bench:
+            result = measure(bench, corruption_s=corruption_s)
     finally:
         probes.close()
     if result.interrupted:
@@ -115,8 +115,8 @@ def open_session(
     environment: Mapping[str, str],
     *,
     require_gpu: bool = False,
-) -> Iterator[Session]:
-    """Open the requested GPUs and claim them for the duration of the block.
+) -> Iterator[Bench]:
+    """Open the requested GPUs and claim them for the duration of the block, which measures them.
 
     CuPy runs in this process, which a hung driver would block: so a child asks the driver first.
 
@@ -150,88 +150,74 @@ def open_session(
         open_frameworks(request, environment, threads=threads, gpus=facts) as frameworks,
         hold_gpus(uuids, reading, environment, own_command(sys.orig_argv)) as (others, notes),
     ):
-        run_environment = replace(run_environment, claims=others, notes=notes)
         host = complete_host(probes.host(), reading)
-        yield Session(request, host, gpus, run_environment, frameworks)
-
-
-@dataclass(frozen=True, slots=True)
-class Session:
-    """Devices of one benchmark, ready to measure; `host` is their machine."""
-
-    request: BenchRequest
-    host: Host
-    gpus: OpenedGpus
-    run_environment: RunEnvironment
-    frameworks: Frameworks
-
-    def measure(
-        self,
-        *,
-        corruption_s: float = 0.0,
-        progress: Progress = lambda label, fraction, seconds_left: None,
-        watch: Callable[[Sequence[CaseState]], None] | None = None,
-        offer: Callable[[Callable[[], BenchResult]], None] | None = None,
-    ) -> BenchResult:
-        """Measure, then repeat one product on each device for `corruption_s` seconds.
-
-        `watch` and `offer` are as in `Bench`.
-
-        Raises:
-            WrongUseError: the request is invalid or does not fit into memory.
-            MissingError: nothing that it names is on this machine.
-            InconclusiveError: the host has too little memory.
-        """
-        check_corruption(corruption_s)
-        cpu, blas = LinuxCpu(children=self.frameworks.pids), Blas()
-        products: Sequence[StressProduct] = ()
-        if corruption_s:
-            # Planned before measuring, so that a mistake costs no time.
-            processors = [None] if {"cpu", "all"} & set(self.request.devices) else []
-            holders = self.run_environment.holders
-            products = [
-                stress_product(
-                    *(gpu, self.request, monotonic_s, cpu.facts(), blas),
-                    held=None if gpu is None else holders.get(gpu.facts.uuid or ""),
-                )
-                for gpu in (*processors, *self.gpus.devices)
-            ]
-        result = Bench(
-            request=self.request,
+        yield Bench(
+            request=request,
             clock=monotonic_s,
-            cpu=cpu,
-            blas=blas,
-            gpus=self.gpus,
-            run_environment=self.run_environment,
-            progress=progress,
-            watch=watch,
-            offer=offer,
-            frameworks=self.frameworks,
-        ).run()
-        unchecked = self._unchecked() if corruption_s else ()
-        if not (products or unchecked) or result.interrupted:
-            return result
-        corruption, interrupted = repeat_on_each(products, corruption_s)
-        notes = (note for product in products for note in product.notes)
-        return replace(
-            result,
-            corruption=(*corruption, *unchecked),
-            interrupted=interrupted,
-            notes=tuple(dict.fromkeys((*result.notes, *notes))),
+            cpu=LinuxCpu(children=frameworks.pids),
+            blas=Blas(),
+            gpus=gpus,
+            run_environment=replace(run_environment, claims=others, notes=notes, host=host),
+            frameworks=frameworks,
         )
 
-    def _unchecked(self) -> Sequence[Corruption]:
-        """Return why nothing is repeated on the chosen GPUs that only frameworks can open."""
-        if not self.gpus.for_frameworks:
-            return ()
-        reason = (self.gpus.unavailable or "gpucheck cannot open it").rstrip(".")
-        failure = Failure(
-            code=NO_GPU,
-            message=f"no product can be repeated for --corruption: {reason}",
-            remedy=self.gpus.remedy,
-        )
-        _, chosen = select_devices(self.request.devices, self.gpus)
-        return [Corruption(device=gpu.device, gpu_uuid=gpu.uuid, failure=failure) for gpu in chosen]
+
+def measure(
+    bench: Bench,
+    *,
+    corruption_s: float = 0.0,
+    progress: Progress = lambda label, fraction, seconds_left: None,
+    watch: Callable[[Sequence[CaseState]], None] | None = None,
+    offer: Callable[[Callable[[], BenchResult]], None] | None = None,
+) -> BenchResult:
+    """Measure, then repeat one product on each device for `corruption_s` seconds.
+
+    `progress`, `watch` and `offer` are as in `Bench.run`.
+
+    Raises:
+        WrongUseError: the request is invalid or does not fit into memory.
+        MissingError: nothing that it names is on this machine.
+        InconclusiveError: the host has too little memory.
+    """
+    check_corruption(corruption_s)
+    products: Sequence[StressProduct] = ()
+    if corruption_s:
+        # Planned before measuring, so that a mistake costs no time.
+        processors = [None] if {"cpu", "all"} & set(bench.request.devices) else []
+        holders = bench.run_environment.holders
+        products = [
+            stress_product(
+                *(gpu, bench.request, bench.clock, bench.cpu.facts(), bench.blas),
+                held=None if gpu is None else holders.get(gpu.facts.uuid or ""),
+            )
+            for gpu in (*processors, *bench.gpus.devices)
+        ]
+    result = bench.run(progress, watch, offer)
+    unchecked = _unchecked(bench.request, bench.gpus) if corruption_s else ()
+    if not (products or unchecked) or result.interrupted:
+        return result
+    corruption, interrupted = repeat_on_each(products, corruption_s)
+    notes = (note for product in products for note in product.notes)
+    return replace(
+        result,
+        corruption=(*corruption, *unchecked),
+        interrupted=interrupted,
+        notes=tuple(dict.fromkeys((*result.notes, *notes))),
+    )
+
+
+def _unchecked(request: BenchRequest, gpus: OpenedGpus) -> Sequence[Corruption]:
+    """Return why nothing is repeated on the chosen GPUs that only frameworks can open."""
+    if not gpus.for_frameworks:
+        return ()
+    reason = (gpus.unavailable or "gpucheck cannot open it").rstrip(".")
+    failure = Failure(
+        code=NO_GPU,
+        message=f"no product can be repeated for --corruption: {reason}",
+        remedy=gpus.remedy,
+    )
+    _, chosen = select_devices(request.devices, gpus)
+    return [Corruption(device=gpu.device, gpu_uuid=gpu.uuid, failure=failure) for gpu in chosen]
 
 
 def _opened(

@@ -109,33 +109,34 @@ def _run_here(
     require_gpu: bool,
 ) -> int:
     """Measure in this process, and report."""
-    from gpucheck.bench.session import conclude, open_session
+    from gpucheck.bench.session import conclude, measure, open_session
     from gpucheck.bench.workers import wait_for_start
     from gpucheck.cli.bench_live import live_rows
     from gpucheck.cli.ctrl_c import end_on_second_ctrl_c
 
     quiet = shared.verbosity < 0
     with machine("bench", shared) as probes:
-        with open_session(request, probes, os.environ, require_gpu=require_gpu) as session:
+        with open_session(request, probes, os.environ, require_gpu=require_gpu) as bench:
 
             def end(result: BenchResult) -> None:
                 """Report, since the main thread is stuck."""
-                answer = conclude(result, session.host)
+                answer = conclude(result, bench.run_environment.host)
                 publish("bench", shared, answer, now())
 
-            on_gpu = bool(session.gpus.devices or session.gpus.for_frameworks)
+            on_gpu = bool(bench.gpus.devices or bench.gpus.for_frameworks)
             with (
                 wait_for_start(os.environ),
                 live_rows(shown=not quiet) as (progress, watch),
                 end_on_second_ctrl_c(end, on_gpu=on_gpu) as offer,
             ):
-                result = session.measure(
+                result = measure(
+                    bench,
                     corruption_s=corruption_s,
                     progress=progress,
                     watch=watch,
                     offer=offer,
                 )
-        answer = conclude(result, session.host)
+        answer = conclude(result, bench.run_environment.host)
         return deliver("bench", shared, answer, probes.time())
 
 

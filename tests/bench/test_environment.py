@@ -40,7 +40,7 @@ from gpucheck.drivers.readings import (
     ProcessReading,
 )
 from tests.fakes.bench import FakeBlas, FakeClock, FakeCpu, FakeGpu
-from tests.fakes.probes import ON_WSL2, FakeProbes, gpu_reading, reading_of
+from tests.fakes.probes import FakeProbes, gpu_reading, reading_of
 
 FIRST, SECOND = frozenset({0, 1}), frozenset({2, 3})
 
@@ -243,9 +243,6 @@ def test_without_nvml_or_gpus_there_are_no_such_facts() -> None:
     cpu_only = FakeProbes()
 
     found = run_environment_of(probes, silent, CudaReading(), {}, frozenset({0}))
-    on_wsl = FakeProbes(machine=ON_WSL2, kernel_reading=KernelReading(pci_devices=None))
-    assert run_environment_of(on_wsl, silent, CudaReading(), {}, frozenset({0})).wsl
-    assert not found.wsl
     none = run_environment_of(cpu_only, silent, None, {"CUPY_TF32": "1"}, frozenset({0}))
 
     assert found.sensors.failure == "no NVML"

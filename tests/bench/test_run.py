@@ -39,6 +39,7 @@ from tests.fakes.bench import (
     ScriptedSensors,
     label,
 )
+from tests.fakes.probes import HERE, ON_WSL2
 from tests.report.formats.recorded import in_lines, recorded
 
 if TYPE_CHECKING:
@@ -101,10 +102,9 @@ def run(
         cpu=cpu or FakeCpu(),
         blas=FakeBlas(),
         gpus=gpus,
-        progress=lambda *news: told.append(news),
         kernels=kernels,
         run_environment=run_environment or RunEnvironment(),
-    ).run()
+    ).run(progress=lambda *news: told.append(news))
     return result, told
 
 
@@ -225,7 +225,6 @@ def test_rows_beyond_the_budget_are_noted_with_the_same_budget_as_in_their_error
         cpu=FakeCpu(),
         blas=FakeBlas(),
         gpus=NO_GPU,
-        progress=lambda *news: None,
         kernels={"fake": Costly(clock)},
     ).run()
 
@@ -398,7 +397,6 @@ def test_a_real_small_run_on_this_processor() -> None:
         cpu=LinuxCpu(),
         blas=Blas(),
         gpus=NO_GPU,
-        progress=lambda label, fraction, seconds_left: None,
     ).run()
 
     assert {row.kernel for row in result.measurements} == {
@@ -500,10 +498,8 @@ def test_each_mode_warms_up_for_its_time_and_wants_its_precision(
         cpu=FakeCpu(),
         blas=FakeBlas(),
         gpus=NO_GPU,
-        progress=lambda *news: None,
         kernels={"fake": FakeKernel(clock, step=2**-6)},
-        watch=watched.extend,
-    ).run()
+    ).run(watch=watched.extend)
 
     (row,), (state,) = result.measurements, watched
     # One run finds the repetitions; later slices warm up for a quarter of their time.
@@ -532,10 +528,8 @@ def test_what_is_there_is_offered_while_the_driver_hangs() -> None:
         cpu=FakeCpu(),
         blas=FakeBlas(),
         gpus=NO_GPU,
-        progress=lambda *news: None,
         kernels={"fake": Looking(clock)},
-        offer=offered.append,
-    ).run()
+    ).run(offer=offered.append)
 
     assert [one.interrupted for one in seen] == [True] * len(seen)
     assert [len(one.measurements[0].round_sizes) for one in seen] == list(range(len(seen)))
@@ -585,10 +579,9 @@ def test_a_framework_has_rows_of_what_was_requested_on_every_device_that_takes_p
         cpu=FakeCpu(),
         blas=FakeBlas(),
         gpus=OpenedGpus(devices=[FakeGpu(clock), FakeGpu(clock, cuda_index=1)]),
-        progress=lambda text, fraction, seconds_left: told.append(f"{text} {seconds_left:.2g}"),
         kernels=PLAIN,
         frameworks=Frameworks([Framework(process=cast("FrameworkProcess", Broken()))]),
-    ).run()
+    ).run(progress=lambda text, fraction, seconds_left: told.append(f"{text} {seconds_left:.2g}"))
 
     assert told[0] == "importing PyTorch 4"
     made = [row for row in result.measurements if row.framework is not None]
@@ -772,13 +765,13 @@ def test_energy_gets_half_of_the_time_at_most_in_equal_parts() -> None:
 
 
 def test_wsl2_is_stated_once_for_the_run() -> None:
-    notes_on = {
-        wsl: run_softmax(FakeClock(), RunEnvironment(wsl=wsl), budget_s=1.0).notes
-        for wsl in (True, False)
-    }
+    on_windows, here = (
+        run_softmax(FakeClock(), RunEnvironment(host=host), budget_s=1.0).notes
+        for host in (ON_WSL2, HERE)
+    )
 
-    assert notes_on[True].count(WSL_NOTE) == 1
-    assert WSL_NOTE not in notes_on[False]
+    assert on_windows.count(WSL_NOTE) == 1
+    assert WSL_NOTE not in here
 
 
 #: Kernels, budget and mode of runs on two pretended GPUs, one slower than the other.

@@ -23,6 +23,7 @@ from gpucheck.bench.session import (
     bench_here,
     conclude,
     hold_gpus,
+    measure,
     open_session,
     target_of,
 )
@@ -108,7 +109,7 @@ def test_the_processor_alone_wakes_no_driver_and_products_are_repeated_after_it(
     def measured(budget_s: float) -> BenchResult:
         request = replace(CPU, budget_s=budget_s)
         with open_session(request, probes, environment) as opened:
-            return opened.measure(corruption_s=0.01)
+            return measure(opened, corruption_s=0.01)
 
     result = with_enough_time(
         measured, 1.0, is_whole=lambda found: all(row.time_s for row in found.measurements)
@@ -230,7 +231,7 @@ def test_a_driver_that_fails_is_not_touched_in_this_process(opening: Opening) ->
         open_session(BenchRequest(devices=("gpu",)), FakeProbes(), {}) as opened,
         pytest.raises(MissingError, match="no libcuda in this fake"),
     ):
-        opened.measure()
+        measure(opened)
 
     assert opening.asked == []
 
@@ -263,20 +264,19 @@ def test_the_host_has_the_drivers_version() -> None:
     probes = FakeProbes(readings=NvmlReading(driver_version="580.95.05", cuda_driver_version=13000))
 
     with open_session(CPU, probes, {}) as opened:
-        assert (opened.host.driver_version, opened.host.cuda_driver_version) == (
-            "580.95.05",
-            "13.0",
-        )
+        host = opened.run_environment.host
+
+    assert (host.driver_version, host.cuda_driver_version) == ("580.95.05", "13.0")
 
 
 def test_a_mistake_in_the_repetition_costs_no_measuring(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(session.Bench, "run", lambda self: pytest.fail("it was measured"))
+    monkeypatch.setattr(session.Bench, "run", lambda *_: pytest.fail("it was measured"))
     request = BenchRequest(devices=("cpu",), kernels=("launch",), size=10**7)
 
     with open_session(request, FakeProbes(), {}) as opened, pytest.raises(WrongUseError) as caught:
-        opened.measure(corruption_s=1.0)
+        measure(opened, corruption_s=1.0)
 
     assert caught.value.code == "size-does-not-fit"
 
@@ -288,7 +288,7 @@ def test_an_interrupted_run_repeats_nothing(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(Sampler, "take_slice", interrupted)
 
     with open_session(CPU, FakeProbes(), {}) as opened:
-        result = opened.measure(corruption_s=10.0)
+        result = measure(opened, corruption_s=10.0)
 
     assert result.interrupted
     assert result.corruption == ()
@@ -297,7 +297,7 @@ def test_an_interrupted_run_repeats_nothing(monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize("seconds", [-1.0, float("inf"), float("nan")])
 def test_an_invalid_repetition_time_is_refused(seconds: float) -> None:
     with open_session(CPU, FakeProbes(), {}) as opened, pytest.raises(WrongUseError):
-        opened.measure(corruption_s=seconds)
+        measure(opened, corruption_s=seconds)
 
 
 READING = reading_of(gpu_reading(0), gpu_reading(1))
@@ -589,7 +589,7 @@ def test_arguments_of_another_kind_are_refused(wrong: dict[str, Any]) -> None:
 def test_the_probes_are_closed_after_a_benchmark_and_after_a_mistake(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(session.Bench, "run", lambda self: result())
+    monkeypatch.setattr(session.Bench, "run", lambda *_: result())
     for devices in ("cpu", "tpu"):
         probes = machine()
         request, found = replace(CPU, devices=(devices,)), None
@@ -601,7 +601,7 @@ def test_the_probes_are_closed_after_a_benchmark_and_after_a_mistake(
 
 def test_an_interrupted_call_interrupts_its_caller(monkeypatch: pytest.MonkeyPatch) -> None:
     stopped = replace(result(), interrupted=True)
-    monkeypatch.setattr(session.Bench, "run", lambda self: stopped)
+    monkeypatch.setattr(session.Bench, "run", lambda *_: stopped)
     probes = machine()
 
     with pytest.raises(KeyboardInterrupt):
