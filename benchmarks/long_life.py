@@ -5,7 +5,8 @@
 All at once on a pretended machine of eight GPUs: `list --watch`, `memlimit -- CMD`, 200 waiters of
 `place --wait` behind one that holds every GPU, and `fleet run` whose 20 nodes do not answer. Memory
 and descriptors are those of all processes of a command; processor time is that since the row above.
-The exit code is 1 if a command ended too early, or grew by more than a tenth after its first fifth.
+The exit code is 1 if a command ended too early, whose last words are printed, or grew by more than
+a tenth after its first fifth.
 """
 
 from __future__ import annotations
@@ -46,13 +47,13 @@ def command_lines() -> Mapping[str, list[list[str]]]:
     # Longer than any run: each node waits for a driver that hangs.
     nodes = ["--local", str(NODES), "--node-timeout", "80000", "--", "--deadline", "80000"]
     return {
+        FLEET: [["fleet", "run", "list", *nodes]],
         "list --watch 2": [["list", "--watch", "2", "--json"]],
         "memlimit 30% -- CMD": [["memlimit", "30%", *sleep]],
         f"place --wait, {WAITERS} waiters": [
             ["place", "--count", "8", "--wait", *sleep],
             *[["place", "--count", "1", "--wait", "--quiet", *sleep]] * WAITERS,
         ],
-        FLEET: [["fleet", "run", "list", *nodes]],
     }
 
 
@@ -75,9 +76,16 @@ def uses_of(started: Mapping[str, Sequence[psutil.Popen]]) -> dict[str, Usage]:
     return uses
 
 
-def runs_command(process: psutil.Popen) -> bool:
-    """Return whether the command after `--` has begun."""
-    return any(child.name() == "sleep" for child in process.children())
+def has_begun(process: psutil.Popen, words: Sequence[str]) -> bool:
+    """Return whether the command after `--` runs, or the cluster's nodes do."""
+    if words[0] == "fleet":
+        return len(process.children(recursive=True)) > NODES
+    return "sleep" not in words or any(child.name() == "sleep" for child in process.children())
+
+
+def last_words(folder: Path, group: int, number: int) -> str:
+    """Return the end of a process's standard error."""
+    return (folder / f"{group}-{number}").read_text(encoding="utf-8")[-500:].strip()
 
 
 @contextlib.contextmanager
@@ -85,18 +93,18 @@ def running(folder: Path) -> Iterator[dict[str, list[psutil.Popen]]]:
     """Start all commands, and end them after the block."""
     hung = build_libraries(load_machine("h100x8").broken(hang=["nvmlInit"]), folder / "hung")
     started: dict[str, list[psutil.Popen]] = {}
-    for name, lines in command_lines().items():
-        for words in lines:
+    for group, (name, lines) in enumerate(command_lines().items()):
+        for number, words in enumerate(lines):
             process = psutil.Popen(
                 [sys.executable, "-m", "gpucheck", *words],
                 env={**os.environ, **(hung if name == FLEET else {})},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
+                stderr=(folder / f"{group}-{number}").open("wb"),
             )
             started.setdefault(name, []).append(process)
-            # What runs a command runs it before anybody comes after it: it holds the GPUs then.
-            while "sleep" in words and len(started[name]) == 1 and not runs_command(process):
+            # A cluster has only so long to start, and who runs a command first holds the GPUs.
+            while number == 0 and not has_begun(process, words):
                 time.sleep(0.1)
     try:
         yield started
@@ -120,9 +128,10 @@ def main() -> int:
                 for command, use in uses_of(started).items():
                     history.setdefault(command, []).append(use)
             ended = [
-                command
-                for command, processes in started.items()
-                if any(process.poll() is not None for process in processes)
+                f"{command} (code {process.returncode}: {last_words(Path(name), group, number)})"
+                for group, (command, processes) in enumerate(started.items())
+                for number, process in enumerate(processes)
+                if process.poll() is not None
             ]
     print("| command | minute | memory, MiB | descriptors | processor, s |\n|--|--:|--:|--:|--:|")
     for command, rows in history.items():

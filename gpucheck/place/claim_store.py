@@ -72,7 +72,8 @@ _TICKET = re.compile(r"ticket-(?P<number>[0-9]{1,20})\.[0-9]{1,20}(?P<new>\.new)
 #: drawn. The clock counts since boot, which rules out tickets of an earlier boot too.
 _LONGEST_LEAD_NS = 600 * 10**9
 
-#: How long we wait for the mutex before its holder must be stuck.
+#: How long we wait for the mutex, while nothing in the directory changes, before its holder must be
+#: stuck. On a busy machine hundreds that wait for it need longer in all.
 MUTEX_DEADLINE_S = 30.0
 _SHORTEST_PAUSE_S = 0.001
 
@@ -298,7 +299,7 @@ class ClaimStore:
         try:
             held = open_or_create(folder, _MUTEX, self._path)
             try:
-                self._wait_for(held)
+                self._wait_for(held, folder)
                 yield LockedStore(folder, self._path)
             finally:
                 release(held)
@@ -334,11 +335,13 @@ class ClaimStore:
         finally:
             os.close(folder)
 
-    def _wait_for(self, mutex: int) -> None:
-        end_s = time.monotonic() + self._mutex_deadline_s
+    def _wait_for(self, mutex: int, folder: int) -> None:
+        changed_ns, end_s = 0, 0.0
         pause_s = _SHORTEST_PAUSE_S
         while not self._try(mutex):
-            if time.monotonic() > end_s:
+            if (now_ns := os.fstat(folder).st_mtime_ns) != changed_ns:
+                changed_ns, end_s = now_ns, time.monotonic() + self._mutex_deadline_s
+            elif time.monotonic() > end_s:
                 raise InconclusiveError(
                     code="claims-busy",
                     message=f"Another process has kept the claims in {str(self._path)!r} locked "

@@ -434,6 +434,29 @@ class TestLocks:
 
         assert random.getstate() == before
 
+    def test_a_mutex_that_others_pass_on_is_waited_for(
+        self, store: ClaimStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Hundreds that came at once on a busy machine wait for longer than one that is stuck."""
+        pauses = 0
+
+        def pass_on(_seconds: float) -> None:
+            nonlocal pauses
+            pauses += 1
+            os.utime(store.directory, ns=(pauses, pauses))
+            if pauses == 10:
+                lock_files.release(held)
+
+        with store.mutex():
+            pass
+        held = os.open(store.directory / "gate.lock", os.O_RDONLY)
+        fcntl.flock(held, fcntl.LOCK_EX)
+        monkeypatch.setattr(claim_store.time, "monotonic", lambda: 60.0 * pauses)
+        monkeypatch.setattr(claim_store.time, "sleep", pass_on)
+
+        with store.mutex():
+            assert pauses == 10
+
     def test_a_mutex_that_stays_taken(self, tmp_path: Path) -> None:
         store = ClaimStore(tmp_path / "claims", mutex_deadline_s=0.05)
         with (
