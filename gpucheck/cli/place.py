@@ -295,21 +295,20 @@ def _place_named(
 
 
 def _place_graph(path: Path, shared: Shared, *, soft: bool, run: bool) -> int:
+    from gpucheck.inventory.model import Inventory
     from gpucheck.place.graph_file import read_graph
-    from gpucheck.place.lease import find_gpus
+    from gpucheck.place.lease import answer_with, explained_errors, find_gpus
 
     graph = read_graph(path)
     _check_run(shared, run=run)
 
     with machine("place", shared) as probes, add_error_details(shared):
-        machine_gpus = find_gpus(probes)
-        answer = machine_gpus.answer
-        if machine_gpus.gpus is not None:
-            with machine_gpus.explained_errors():
-                drawn = _draw(graph, machine_gpus.gpus, probes, soft=soft, run=run)
-            answer = _answer_for_format(
-                machine_gpus.answer_with(drawn), shared, machine_gpus.gpus, probes
-            )
+        answer = find_gpus(probes)
+        if isinstance(answer.result, Inventory):
+            gpus = answer.result.gpus
+            with explained_errors(answer.error):
+                drawn = _draw(graph, gpus, probes, soft=soft, run=run)
+            answer = _answer_for_format(answer_with(answer, drawn), shared, gpus, probes)
     return deliver("place", shared, answer, probes.time())
 
 

@@ -6,9 +6,9 @@ import contextlib
 import os
 import shlex
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from gpucheck.drivers.interface import Probes
 from gpucheck.inventory.condition import Trouble, unfit
@@ -89,7 +89,7 @@ def lease_best(
     try:
         lease, more = _acquire(selector, options, environment, on_wait)
     except BadAnswerError as error:
-        answer = machine.answer_with(Placement(candidates=tuple(selector.candidates)), ())
+        answer = answer_with(machine.answer, Placement(candidates=tuple(selector.candidates)))
         return Lease(answer=answer._replace(exit_code=error.exit_code, error=Failure.of(error)))
     devices = tuple(
         placed_gpu(
@@ -111,7 +111,7 @@ def lease_best(
     notices = (*selector.notices(), *more)
     return replace(
         lease,
-        answer=machine.answer_with(placement, notices),
+        answer=answer_with(machine.answer, placement, notices),
         gpus=selector.inventory.gpus,
     )
 
@@ -151,12 +151,15 @@ class _Machine:
         self._probes = probes
         self._topology = topology
         self._close_after = close_after
-        self._answer = Answer(result=None)
+        self.answer = Answer(result=None)
 
     def look(self) -> Machine:
         """Survey the machine, or raise the error that stands in place of its inventory."""
         try:
-            answer = self._answer = take_inventory(self._probes, topology=self._topology)
+            answer = take_inventory(self._probes, topology=self._topology)
+            # Those that are chosen are named by UUID.
+            kept = tuple(n for n in answer.warnings if n.code != "cuda-order-unknown")
+            answer = self.answer = answer._replace(warnings=kept)
             inventory = answer.result
             if not isinstance(inventory, Inventory):
                 raise error_of(answer)
@@ -171,7 +174,7 @@ class _Machine:
                     " too."
                 )
                 notice = Notice(code=failure.code, message=message)
-                self._answer = answer._replace(
+                self.answer = answer._replace(
                     error=None, exit_code=ExitCode.OK, warnings=(*answer.warnings, notice)
                 )
             unfit_gpus = self._judge(answering)
@@ -189,20 +192,10 @@ class _Machine:
         if reading.failure is not None:
             message = f"The condition of the GPUs could not be read: {reading.failure.message}."
             notice = Notice(code="condition-unknown", message=message)
-            self._answer = self._answer._replace(warnings=(*self._answer.warnings, notice))
+            self.answer = self.answer._replace(warnings=(*self.answer.warnings, notice))
         health = {item.index: item for item in reading.gpus}
         troubles = {gpu.index: unfit(gpu, health[gpu.index]) for gpu in gpus if gpu.index in health}
         return {index: bad for index, bad in troubles.items() if bad is not None}
-
-    def answer_with(self, placement: Placement, notices: tuple[Notice, ...]) -> Answer:
-        """Return the last answer with a placement in place of the inventory."""
-        kept = tuple(
-            notice for notice in self._answer.warnings if notice.code != "cuda-order-unknown"
-        )
-        inventory = self._answer.result
-        if isinstance(inventory, Inventory):
-            placement = replace(placement, memory_limits=caps_of(inventory.gpus))
-        return self._answer._replace(result=placement, warnings=(*kept, *notices))
 
 
 # ---------------------------------------------------------------------------------- named ones
@@ -229,23 +222,25 @@ def lease_named(
     """
     for spec in specs:
         parse_device(spec)
-    machine = find_gpus(probes)
-    if machine.gpus is None:
-        return Lease(answer=machine.answer)
-    with machine.explained_errors():
-        placement = place_devices(specs, machine.gpus, soft=soft)
+    answer = find_gpus(probes)
+    inventory = answer.result
+    if not isinstance(inventory, Inventory):
+        return Lease(answer=answer)
+    gpus = inventory.gpus
+    with explained_errors(answer.error):
+        placement = place_devices(specs, gpus, soft=soft)
     used = {device.index for device in placement.devices if device.kind == "GPU"}
-    notices = [*prohibited(gpu for gpu in machine.gpus if gpu.index in used)]
-    lease = Lease(gpus=machine.gpus)
-    targets = targets_of(placement.devices, machine.gpus) if options.hold else ()
+    notices = [*prohibited(gpu for gpu in gpus if gpu.index in used)]
+    lease = Lease(gpus=gpus)
+    targets = targets_of(placement.devices, gpus) if options.hold else ()
     if targets:
         held, more = _acquire(NamedSelector(targets=targets), options, environment, on_wait)
         notices += more
         variables = placement.environment | dict(held.environment)
-        claims = number_claims(held.claims, machine.gpus)
+        claims = number_claims(held.claims, gpus)
         placement = replace(placement, environment=variables, claims=claims)
-        lease = replace(held, gpus=machine.gpus)
-    return replace(lease, answer=machine.answer_with(placement, notices))
+        lease = replace(held, gpus=gpus)
+    return replace(lease, answer=answer_with(answer, placement, notices))
 
 
 def targets_of(devices: Sequence[PlacedDevice], gpus: Sequence[Gpu]) -> tuple[Target, ...]:
@@ -260,55 +255,49 @@ def targets_of(devices: Sequence[PlacedDevice], gpus: Sequence[Gpu]) -> tuple[Ta
     return tuple(dict.fromkeys(targets))
 
 
-class MachineGpus(NamedTuple):
-    """GPUs of the machine, None if unknown, and why none can be listed."""
+def find_gpus(probes: Probes) -> Answer:
+    """Return the inventory that names are resolved in, or an answer that says why there is none.
 
-    answer: Answer
-    gpus: Sequence[Gpu] | None
-    missing: Failure | None = None
-
-    @contextlib.contextmanager
-    def explained_errors(self) -> Iterator[None]:
-        """Say in the error about a missing device why there is no GPU at all."""
-        try:
-            yield
-        except (BadAnswerError, MissingError) as error:
-            if self.missing is None:
-                raise
-            explained = type(error)(
-                code=error.code,
-                message=f"{error.message.removesuffix('.')}: {self._why}",
-                remedy=(*self.missing.remedy, *error.remedy),
-            )
-            explained.details = error.details
-            raise explained from None
-
-    @property
-    def _why(self) -> str:
-        """Return why there is no GPU, as the end of a sentence."""
-        message = self.missing.message.removeprefix(NOT_LISTED) if self.missing else ""
-        return message[:1].lower() + message[1:] if message.startswith("There ") else message
-
-    def answer_with(self, placement: Placement, notices: Sequence[Notice] = ()) -> Answer:
-        """Return the answer with its placement; a failure that --soft hides is a warning."""
-        warnings = [*self.answer.warnings]
-        if self.missing is not None and any(device.soft for device in placement.devices):
-            warnings.append(Notice(code=self.missing.code, message=self.missing.message))
-        placement = replace(placement, memory_limits=caps_of(self.gpus or ()))
-        return self.answer._replace(result=placement, warnings=(*warnings, *notices))
-
-
-def find_gpus(probes: Probes) -> MachineGpus:
-    """Return the GPUs of the machine, or an answer that says why they are unknown.
-
-    A machine without GPUs still has its CPU: the device string decides whether that is enough.
+    A machine without GPUs still has its CPU: the device string decides whether that is enough. The
+    error then says why there is no GPU.
     """
     answer = take_inventory(probes, names_devices=True)
     if answer.exit_code is ExitCode.INCONCLUSIVE or not isinstance(answer.result, Inventory):
-        return MachineGpus(answer._replace(result=None), None)
+        return answer._replace(result=None)
     check_agreement(answer.result.visibility)
-    plain = answer._replace(result=None, exit_code=ExitCode.OK, error=None)
-    return MachineGpus(plain, answer.result.gpus, answer.error)
+    return answer
+
+
+@contextlib.contextmanager
+def explained_errors(missing: Failure | None) -> Iterator[None]:
+    """Say in the error about a missing device why there is no GPU at all, if there is none."""
+    try:
+        yield
+    except (BadAnswerError, MissingError) as error:
+        if missing is None:
+            raise
+        why = missing.message.removeprefix(NOT_LISTED)
+        why = why[:1].lower() + why[1:] if why.startswith("There ") else why
+        explained = type(error)(
+            code=error.code,
+            message=f"{error.message.removesuffix('.')}: {why}",
+            remedy=(*missing.remedy, *error.remedy),
+        )
+        explained.details = error.details
+        raise explained from None
+
+
+def answer_with(answer: Answer, placement: Placement, notices: Iterable[Notice] = ()) -> Answer:
+    """Return an inventory's answer with a placement in its place.
+
+    A failure that --soft hides is a warning.
+    """
+    warnings, missing, inventory = [*answer.warnings], answer.error, answer.result
+    if missing is not None and any(device.soft for device in placement.devices):
+        warnings.append(Notice(code=missing.code, message=missing.message))
+    if isinstance(inventory, Inventory):
+        placement = replace(placement, memory_limits=caps_of(inventory.gpus))
+    return Answer(result=placement, host=answer.host, warnings=(*warnings, *notices))
 
 
 # ---------------------------------------------------------------------------------- claims
@@ -375,7 +364,7 @@ def hold_devices(
                 try:
                     lease = lease_named(specs, options, probes, os.environ, soft=soft)
                 except MissingError as error:
-                    missing = find_gpus(probes).missing
+                    missing = find_gpus(probes).error
                     if missing is None:
                         raise
                     # Why there is no GPU at all is the error itself.

@@ -571,7 +571,7 @@ def test_a_missing_driver_is_the_error_itself(store: ClaimStore) -> None:
         hold_devices(("/gpu:0",), None, HOLD, soft=False, probes=probes),
     ):
         pass
-    missing = find_gpus(probes).missing
+    missing = find_gpus(probes).error
     assert missing is not None
     assert (caught.value.code, caught.value.message) == (missing.code, missing.message)
     assert caught.value.remedy[: len(missing.remedy)] == missing.remedy
