@@ -12,11 +12,10 @@ from array import array
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePath
-from typing import NamedTuple
 
 from gpucheck.fleet.documents import STANDARD_INPUT, SUFFIXES, Entry
 from gpucheck.fleet.hostlist import HostNames
-from gpucheck.fleet.model import UNDECIDED, DocumentProblem, GpuSpeed, Outcome
+from gpucheck.fleet.model import UNDECIDED, WORST_FIRST, DocumentProblem, GpuSpeed, Outcome
 from gpucheck.fleet.node_facts import (
     ANY,
     HEALTH_VALIDATION,
@@ -29,26 +28,6 @@ from gpucheck.fleet.node_facts import (
 
 #: So many places of damaged documents are named, and kinds of those passed over.
 MOST_PROBLEMS, MOST_KINDS = 1000, 20
-#: The worst outcome decides about a node with several.
-_WORST_FIRST = (
-    Outcome.FAILED, Outcome.LOST, Outcome.TIMEOUT, Outcome.NO_ANSWER, Outcome.NOT_INSTALLED,
-    Outcome.UNREADABLE, Outcome.INCOMPATIBLE, Outcome.BUSY, Outcome.INCONCLUSIVE, Outcome.OK,
-)  # fmt: skip
-
-
-class Run(NamedTuple):
-    """One document of a node, in the order of its time and then of reading.
-
-    `sentences` say what is wrong in words, `file` is what `gpucheck show` can show.
-    """
-
-    time: float
-    order: int
-    command: str
-    outcome: Outcome
-    reasons: tuple[str, ...]
-    sentences: tuple[str, ...]
-    file: str | None
 
 
 @dataclass(slots=True)
@@ -82,7 +61,7 @@ class Node:
 
     host: str
     documents: int = 0
-    newest: dict[str, Run] = field(default_factory=dict)
+    newest: dict[str, NodeFacts] = field(default_factory=dict)
     counts: dict[str, tuple[int, int]] = field(default_factory=dict)
     seen: set[int] = field(default_factory=set)
     inventory: dict[str, str] = field(default_factory=dict)
@@ -94,11 +73,11 @@ class Node:
     first_uuids: frozenset[str] = frozenset()
     last_good: int = 0
 
-    def take(self, run: Run, uuids: frozenset[str]) -> None:
-        """Take one run, and the GPUs that it names."""
+    def take(self, run: NodeFacts, uuids: frozenset[str]) -> None:
+        """Take the facts of one run, and the GPUs that it names."""
         self.documents += 1
         before = self.newest.get(run.command)
-        if before is None or (run.time, run.order) >= (before.time, before.order):
+        if before is None or (run.time or 0.0) >= (before.time or 0.0):
             self.newest[run.command] = run
         if run.command != ANY:
             self.last_good = run.order
@@ -108,14 +87,14 @@ class Node:
         self.first_uuids = self.first_uuids or uuids
         self.has_other_gpus |= bool(uuids) and not uuids & self.first_uuids
 
-    def latest(self) -> list[Run]:
+    def latest(self) -> list[NodeFacts]:
         """Return the newest run of each command; damaged ones only if nothing good came later."""
         runs = self.newest.values()
         return [run for run in runs if run.command != ANY or run.order > self.last_good]
 
     def outcome(self) -> Outcome:
         """Return the worst outcome of the newest runs."""
-        return min((run.outcome for run in self.latest()), key=_WORST_FIRST.index)
+        return min((run.outcome for run in self.latest()), key=WORST_FIRST.index)
 
     def repeats(self) -> tuple[int, int]:
         """Return the most runs of one command, and how many of these failed."""
@@ -214,11 +193,10 @@ class Collected:
         return entry.file if whole and schema == f"gpucheck/{facts.command}/1" else None
 
     def _take(self, node: Node, facts: NodeFacts, file: str | None) -> None:
-        order = self.documents
         time = facts.time if facts.time is not None else node.time or 0.0
         newest = node.time is None or time >= node.time
-        sentences = (facts.conclusion,) if facts.conclusion else facts.reasons
-        run = Run(time, order, facts.command, facts.outcome, facts.reasons, sentences, file)
+        # Of thousands of runs only what the row of a node says is kept.
+        run = facts._replace(time=time, order=self.documents, file=file, gpus=(), speeds=())
         node.take(run, frozenset(self._word(gpu.uuid) for gpu in facts.gpus))
         node.recorded |= facts.recorded
         if newest:

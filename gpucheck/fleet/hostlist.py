@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from gpucheck.drivers.host.files import MIB, read_file
 from gpucheck.report.errors import WrongUseError
-from gpucheck.report.text import printable
+from gpucheck.report.text import printable, ranges
 
 #: More hosts than the largest fleets have; a slip such as a[1-999999999] ends here.
 MOST_HOSTS = 200_000
@@ -108,23 +108,13 @@ def fold(hosts: Iterable[str]) -> str:
             continue
         width = len(match[2]) if (match[1], match[3], len(match[2])) in padded else 0
         groups.setdefault((match[1], width, match[3]), []).append(int(match[2]))
-    return ",".join(_folded(*key, sorted(numbers)) for key, numbers in groups.items())
+    return ",".join(_folded(*key, numbers) for key, numbers in groups.items())
 
 
 def _folded(head: str, width: int, tail: str, numbers: Sequence[int]) -> str:
     if width < 0:
         return head
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    words = [
-        f"{run[0]:0{width}d}" if len(run) == 1 else f"{run[0]:0{width}d}-{run[-1]:0{width}d}"
-        for run in runs
-    ]
-    inside = ",".join(words)
+    inside = ranges(numbers, width)
     return f"{head}{inside}{tail}" if len(numbers) == 1 else f"{head}[{inside}]{tail}"
 
 

@@ -38,6 +38,12 @@ class Outcome(StrEnum):
     NOT_INSTALLED = "not-installed"
 
 
+#: The order of outcomes in a report; the worst of its documents decides about a node.
+WORST_FIRST = (
+    Outcome.FAILED, Outcome.LOST, Outcome.TIMEOUT, Outcome.NO_ANSWER, Outcome.NOT_INSTALLED,
+    Outcome.MISSING, Outcome.UNREADABLE, Outcome.INCOMPATIBLE, Outcome.BUSY, Outcome.INCONCLUSIVE,
+    Outcome.UNEXPECTED, Outcome.OK,
+)  # fmt: skip
 #: Outcomes with which a node is healthy, if it is not slow.
 HEALTHY = frozenset({Outcome.OK, Outcome.UNEXPECTED})
 #: Outcomes without an answer, all called missing in words: they count against --max-missing.

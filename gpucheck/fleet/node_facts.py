@@ -82,7 +82,8 @@ class NodeFacts(NamedTuple):
 
     `conclusion` is the document's own sentence over what is wrong, if it has one. `time` is in
     seconds since 1970, null if it cannot be read. `speeds` are those of GPUs, `busy`
-    the GPUs that others used. `ignored` says why a document is none of a node.
+    the GPUs that others used. `ignored` says why a document is none of a node. `order` is the
+    document's among all that were read, `file` what `gpucheck show` can show of it.
     """
 
     host: str | None
@@ -98,6 +99,13 @@ class NodeFacts(NamedTuple):
     busy: frozenset[str] = frozenset()
     recorded: bool = False
     ignored: str | None = None
+    order: int = 0
+    file: str | None = None
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """Return what is wrong in words."""
+        return (self.conclusion,) if self.conclusion else self.reasons
 
 
 def facts_of(document: Mapping[str, Any]) -> NodeFacts:
@@ -447,11 +455,12 @@ def _whole(value: Mapping[str, Any], key: str) -> int | None:
 
 def _shown(facts: Mapping[str, object]) -> dict[str, str]:
     """Return facts as texts to compare; what is not known is left out."""
-    words = {key: _word(value) for key, value in facts.items()}
+    words = {key: word_of(value) for key, value in facts.items()}
     return {key: word for key, word in words.items() if word is not None}
 
 
-def _word(value: object) -> str | None:
+def word_of(value: object) -> str | None:
+    """Return a value as a text to compare; None where it has none."""
     if isinstance(value, bool):
         return "on" if value else "off"
     if isinstance(value, float):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 
@@ -260,10 +261,8 @@ def _time(seconds: float | None) -> str | None:
 
 
 def _counted(nodes: Sequence[FleetNode]) -> Mapping[str, int]:
-    counts: dict[str, int] = {}
-    for node in nodes:
-        counts[node.outcome.value] = counts.get(node.outcome.value, 0) + 1
-    return {outcome.value: counts[outcome.value] for outcome in Outcome if outcome.value in counts}
+    counts = Counter(node.outcome for node in nodes)
+    return {outcome.value: counts[outcome] for outcome in Outcome if outcome in counts}
 
 
 def _exit_code(result: FleetReport, problems: int) -> ExitCode:

@@ -22,7 +22,7 @@ from gpucheck.fleet.model import (
     JudgementRule,
     SlowGpu,
 )
-from gpucheck.fleet.node_facts import Config, Test
+from gpucheck.fleet.node_facts import Config, Test, word_of
 from gpucheck.report.codec import DecodeError, from_plain
 from gpucheck.report.errors import WrongUseError
 from gpucheck.report.text import count_of, group_by, printable
@@ -102,7 +102,7 @@ def _group(test: Test, config: Config) -> Group:
         "gpu": position,
         "unit": unit,
     }
-    facts = [f"{name} {_plain(value)}" for name, value in words.items() if value is not None]
+    facts = [f"{name} {word_of(value)}" for name, value in words.items() if value is not None]
     return Group(
         key=" | ".join((row, config.gpu_name, *facts)),
         test=row,
@@ -112,12 +112,6 @@ def _group(test: Test, config: Config) -> Group:
         unit=unit,
         **config._asdict(),
     )
-
-
-def _plain(value: object) -> str:
-    if isinstance(value, bool):
-        return "on" if value else "off"
-    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _named(verdict: GpuVerdict, group: Group, gpu: Gpu, racks: Mapping[str, str | None]) -> SlowGpu:

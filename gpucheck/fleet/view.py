@@ -15,6 +15,7 @@ from gpucheck.fleet.model import (
     HEALTHY,
     SILENT,
     UNDECIDED,
+    WORST_FIRST,
     FleetNode,
     FleetReport,
     GpuSpeed,
@@ -51,12 +52,6 @@ _MARKS = {
     ExitCode.OK: CheckStatus.OK,
     ExitCode.BAD: CheckStatus.FAIL,
 }
-#: The order of the kinds in the report, the worst first.
-_ORDER = (
-    Outcome.FAILED, Outcome.LOST, Outcome.TIMEOUT, Outcome.NO_ANSWER, Outcome.NOT_INSTALLED,
-    Outcome.MISSING, Outcome.UNREADABLE, Outcome.INCOMPATIBLE, Outcome.BUSY, Outcome.INCONCLUSIVE,
-    Outcome.UNEXPECTED, Outcome.OK,
-)  # fmt: skip
 
 
 def blocks(report: Report, view: View) -> Iterator[Block]:
@@ -80,7 +75,7 @@ def line(result: FleetReport) -> str:
 
 
 def _nodes(result: FleetReport, view: View) -> Iterator[Block]:
-    bad = sorted(unhealthy(result.nodes), key=lambda node: _ORDER.index(node.outcome))
+    bad = sorted(unhealthy(result.nodes), key=lambda node: WORST_FIRST.index(node.outcome))
     bad += _different(result, but=bad)
     if not bad:
         return
@@ -262,12 +257,9 @@ def unhealthy(nodes: Sequence[FleetNode]) -> list[FleetNode]:
 
 def nodes(result: FleetReport) -> str:
     """Return the unhealthy hosts, one a line, with a tab and the reason for Slurm's `Reason=`."""
-    return "".join(f"{_name(node)}\t{reason_of(node)}\n" for node in unhealthy(result.nodes))
-
-
-def _name(node: FleetNode) -> str:
-    """Return a host as it may stand in a command; a document may call itself anything."""
-    return _NO_NAME.sub("_", node.host)
+    return "".join(
+        f"{_NO_NAME.sub('_', node.host)}\t{reason_of(node)}\n" for node in unhealthy(result.nodes)
+    )
 
 
 def reason_of(node: FleetNode) -> str:
@@ -279,6 +271,7 @@ def reason_of(node: FleetNode) -> str:
     return safe if len(safe) <= LONGEST_REASON else f"{safe[: LONGEST_REASON - 3]}..."
 
 
+#: What may not stand in a host's name in a command; a document may call itself anything.
 _NO_NAME = re.compile(r"[^A-Za-z0-9._:-]")
 #: Beside letters and digits; no quote, dollar, backslash or backtick of a shell.
 _SAFE = " .,:;%()/+-_=#"
@@ -357,8 +350,7 @@ def metrics(report: Report) -> Iterator[Metric]:
         "Node that failed, is slow, or gave no answer that decides; healthy nodes are absent.",
         [
             ({"hostname": node.host, "rack": node.rack, "outcome": _name_state(node)}, 1)
-            for node in result.nodes
-            if node.slow or node.outcome not in HEALTHY
+            for node in unhealthy(result.nodes)
         ],
     )
     yield gauge(

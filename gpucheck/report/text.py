@@ -233,15 +233,16 @@ def framework_title(name: str) -> str:
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
-def ranges(numbers: Iterable[int]) -> str:
-    """Return numbers as ranges: 0, 1, 2, 5 -> "0-2,5"."""
+def ranges(numbers: Iterable[int], digits: int = 0) -> str:
+    """Return numbers as ranges, of so many digits at least: 0, 1, 2, 5 -> "0-2,5"."""
     runs: list[list[int]] = []
     for number in sorted(numbers):
         if runs and number == runs[-1][-1] + 1:
             runs[-1].append(number)
         else:
             runs.append([number])
-    return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
+    ends = (dict.fromkeys((run[0], run[-1])) for run in runs)
+    return ",".join("-".join(f"{number:0{digits}d}" for number in pair) for pair in ends)
 
 
 def name_gpus(indices: Iterable[int]) -> str:
