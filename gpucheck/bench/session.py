@@ -324,7 +324,7 @@ def _claim(
     kept: ExitStack,
 ) -> str | None:
     """Claim one GPU; return the reason if another process holds it, else None."""
-    selector = NamedSelector(targets=(target,))
+    selector = NamedSelector(possible=(target,))
     try:
         lease = Acquisition(store, options, selector, enclosing=enclosing).run()
     except BadAnswerError:

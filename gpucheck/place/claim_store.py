@@ -22,7 +22,7 @@ import re
 import stat
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from gpucheck.place.lock_files import (
@@ -133,7 +133,7 @@ class Slot:
 
     def as_claim(self, *, waited_s: float | None = None) -> Claim:
         """Return the public record of the claim on this slot."""
-        holder, (number, share) = self.holder, self.steps[-1]
+        number, share = self.steps[-1]
         return Claim(
             uuid=self.target.uuid,
             gpu_uuid=self.target.card,
@@ -142,11 +142,7 @@ class Slot:
             share=share,
             held=True,
             waited_s=waited_s,
-            pid=holder.pid,
-            process=holder.process,
-            user=holder.user,
-            command=holder.command,
-            since=holder.since,
+            **asdict(self.holder),
         )
 
     @property
@@ -253,21 +249,16 @@ def _is_open_to_all(path: Path) -> bool:
 
 
 class ClaimStore:
-    """Store of the claims on this machine."""
+    """Store of the claims on this machine, in a directory that all users share."""
 
     def __init__(self, directory: Path, *, mutex_deadline_s: float = MUTEX_DEADLINE_S) -> None:
-        self._path = directory
+        self.directory = directory
         self._mutex_deadline_s = mutex_deadline_s
-
-    @property
-    def directory(self) -> Path:
-        """Return the shared directory."""
-        return self._path
 
     def exists(self) -> bool:
         """Return whether the path exists, usable or not."""
         try:
-            self._path.lstat()
+            self.directory.lstat()
         except FileNotFoundError:
             return False
         except OSError:
@@ -277,14 +268,14 @@ class ClaimStore:
     def warning(self) -> str | None:
         """Return a warning if the directory is another user's, who can remove held locks."""
         try:
-            owner = self._path.lstat().st_uid
+            owner = self.directory.lstat().st_uid
         except OSError:
             return None
         if owner in (0, os.geteuid()):
             return None
         return (
-            f"The directory for claims, {str(self._path)!r}, belongs to {user_name(owner)}, who"
-            f" can remove locks that others hold. {root_should_make(self._path)}"
+            f"The directory for claims, {str(self.directory)!r}, belongs to {user_name(owner)}, who"
+            f" can remove locks that others hold. {root_should_make(self.directory)}"
         )
 
     @contextlib.contextmanager
@@ -295,12 +286,12 @@ class ClaimStore:
             MissingError: the directory cannot be used or trusted.
             InconclusiveError: the holder does not release the mutex.
         """
-        folder = open_directory(self._path)
+        folder = open_directory(self.directory)
         try:
-            held = open_or_create(folder, _MUTEX, self._path)
+            held = open_or_create(folder, _MUTEX, self.directory)
             try:
                 self._wait_for(held, folder)
-                yield LockedStore(folder, self._path)
+                yield LockedStore(folder, self.directory)
             finally:
                 release(held)
         finally:
@@ -314,9 +305,9 @@ class ClaimStore:
         Raises:
             MissingError: the directory cannot be used or trusted.
         """
-        folder = open_directory(self._path)
+        folder = open_directory(self.directory)
         try:
-            turn = open_or_create(folder, _TURN, self._path)
+            turn = open_or_create(folder, _TURN, self.directory)
         finally:
             os.close(folder)
         if self._try(turn):
@@ -327,7 +318,7 @@ class ClaimStore:
     def is_live(self, ticket: Ticket) -> bool:
         """Return whether the ticket still waits for the same; needs no mutex."""
         try:
-            folder = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            folder = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError:
             return False
         try:
@@ -344,9 +335,9 @@ class ClaimStore:
             elif time.monotonic() > end_s:
                 raise InconclusiveError(
                     code="claims-busy",
-                    message=f"Another process has kept the claims in {str(self._path)!r} locked "
-                    f"for {self._mutex_deadline_s:g} s.",
-                    remedy=(f"See who has it open: fuser -v {self._path / _MUTEX}",),
+                    message=f"Another process has kept the claims in {str(self.directory)!r} locked"
+                    f" for {self._mutex_deadline_s:g} s.",
+                    remedy=(f"See who has it open: fuser -v {self.directory / _MUTEX}",),
                 )
             # Not by the module random: its sequence is the calling program's, and the processes of
             # one job often start it alike.
@@ -358,7 +349,7 @@ class ClaimStore:
             return try_lock(mutex, fcntl.LOCK_EX)
         except OSError as error:  # NFS, for one, does not lock a file opened read-only
             problem = f"its file system cannot lock files ({error.strerror})"
-            raise unusable_path(self._path, problem) from None
+            raise unusable_path(self.directory, problem) from None
 
 
 class LockedStore:

@@ -92,7 +92,6 @@ class Lease:
 
     answer: Answer = _NO_ANSWER
     gpus: Sequence[Gpu] = ()
-    targets: Sequence[Target] = ()
     locks: tuple[Lock, ...] = ()
     claims: tuple[Claim, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -141,19 +140,14 @@ class Selector(Protocol):
 class NamedSelector:
     """Selector that takes all of the named targets, or nothing."""
 
-    targets: tuple[Target, ...]
+    possible: Sequence[Target]
     blocked: Mapping[str, str] = field(default_factory=dict)
     behind: int = 0
 
     @property
-    def possible(self) -> Sequence[Target]:
-        """Return the named targets."""
-        return self.targets
-
-    @property
     def count(self) -> int:
         """Return how many were named."""
-        return len(self.targets)
+        return len(self.possible)
 
     def survey(self) -> None:
         """Do nothing: named targets do not depend on the machine's load."""
@@ -161,7 +155,7 @@ class NamedSelector:
     def choose(self, blocked: Mapping[str, str], *, behind: int = 0) -> Sequence[Target]:
         """Return all named targets, or nothing if one is blocked or others are ahead."""
         self.blocked, self.behind = blocked, behind
-        return () if blocked or behind else self.targets
+        return () if blocked or behind else self.possible
 
     def failure(self) -> BadAnswerError:
         """Return the error that says which are blocked, and by whom."""
@@ -224,9 +218,8 @@ class Acquisition:
         #: What the last look found: the tickets ahead of us, and how many targets are vacant.
         self._ahead: Sequence[Ticket] = ()
         self._vacant = 0
-        #: What each pause reports: how many are ahead, what is missing, and that for each GPU.
-        self._reported_ahead, self._reason = 0, ""
-        self._details: tuple[str, ...] = ()
+        #: What each pause reports.
+        self._waiting = Waiting(ahead=0, waited_s=0.0, reason="")
         self._driver_error = ""
 
     def run(self) -> Lease:
@@ -260,7 +253,7 @@ class Acquisition:
         if store is None:
             self._ahead, self._vacant = (), self._selector.count
             targets = self._selector.choose({})
-            return Lease(targets=targets) if targets else None
+            return Lease() if targets else None
         with store.mutex() as locked:
             lease = self._choose_and_take(locked)
             if lease is not None:
@@ -357,7 +350,7 @@ class Acquisition:
     ) -> Lease | None:
         """Take all of them or none; what another process has locked is lost for this attempt."""
         if not self._options.hold:
-            return Lease(targets=targets)
+            return Lease()
         holder, claim_id = self._holder(), self._new_id()
         waited_s = self._waited_s() if self._has_waited else 0.0
         locks: list[Lock] = []
@@ -378,7 +371,6 @@ class Acquisition:
                 for other in locks:
                     other.close()
         return Lease(
-            targets=targets,
             locks=tuple(locks),
             claims=tuple(claims),
             environment={IDS_VARIABLE: ",".join(sorted({*self._enclosing, claim_id}))},
@@ -402,7 +394,8 @@ class Acquisition:
     def _wait(self) -> None:
         """Wait for the tickets ahead of us, then for enough unclaimed GPUs."""
         failure = self._selector.failure()
-        reason, self._details = failure.message, _reasons(failure)
+        reason = failure.message
+        self._waiting = replace(self._waiting, details=_reasons(failure))
         if not self._ahead and self._vacant >= self._selector.count:
             # They are unclaimed: the processes that use them must become less busy.
             self._note(0, reason)
@@ -428,21 +421,14 @@ class Acquisition:
 
     def _note(self, ahead: int, reason: str) -> None:
         """Remember what we wait for: each pause reports it."""
-        self._reported_ahead, self._reason = ahead, reason
+        self._waiting = replace(self._waiting, ahead=ahead, reason=reason)
 
     def _waited_s(self) -> float:
         return self._now_s() - self._began_s
 
     def _pause(self, seconds: float) -> None:
         self._has_waited = True
-        self._on_wait(
-            Waiting(
-                ahead=self._reported_ahead,
-                waited_s=self._waited_s(),
-                reason=self._reason,
-                details=self._details,
-            )
-        )
+        self._on_wait(replace(self._waiting, waited_s=self._waited_s()))
         timeout_s = self._options.timeout_s
         if timeout_s is not None:
             left_s = timeout_s - self._waited_s()

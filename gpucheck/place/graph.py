@@ -204,24 +204,17 @@ def transfers_of(graph: Graph) -> tuple[Transfer, ...]:
     Constants are made where they are placed: that is no copy between devices.
     """
     names = {name: place.resolved for name, place in graph.places.items()}
-    return tuple(_transfers(graph, names, _host().resolved))
+    return _transfers(graph, names, _host().resolved)
 
 
-def _transfers(graph: Graph, places: Mapping[str, str], host: str) -> list[Transfer]:
+def _transfers(graph: Graph, places: Mapping[str, str], host: str) -> tuple[Transfer, ...]:
     sizes = {op.name: op.size_bytes for op in graph.ops}
-    moves: dict[tuple[str, str], Transfer] = {}
-    for op in graph.ops:
-        for name in op.inputs:
-            _add_move(moves, name, places[name], places[op.name], sizes[name])
-    _add_move(moves, graph.fetch, places[graph.fetch], host, sizes[graph.fetch])
-    return list(moves.values())
-
-
-def _add_move(
-    moves: dict[tuple[str, str], Transfer], name: str, source: str, target: str, size: int
-) -> None:
-    if source != target:
-        moves.setdefault((name, target), Transfer(from_=source, to=target, what=name, bytes=size))
+    needed = [(name, places[op.name]) for op in graph.ops for name in op.inputs]
+    return tuple(
+        Transfer(from_=places[name], to=target, what=name, bytes=sizes[name])
+        for name, target in dict.fromkeys((*needed, (graph.fetch, host)))
+        if places[name] != target
+    )
 
 
 def advise(graph: Graph) -> tuple[str, ...]:
@@ -284,7 +277,7 @@ def run_graph(
     return replace(
         placement,
         ran=True,
-        value=as_value(value) if few else None,
+        value=value_of(value.tolist()) if few else None,
         transfers=run.timed_transfers(),
         advice=(*placement.advice, *_own_advice(value)),
     )
@@ -381,12 +374,8 @@ def compute(device: ArrayDevice, op: GraphOp, inputs: list[Array]) -> Array:
             return device.total(inputs[0], op.axis)
 
 
-def as_value(array: Any) -> Value:
-    """Return a host array as nested tuples of numbers."""
-    return _as_tuples(array.tolist())
-
-
-def _as_tuples(value: Any) -> Value:
-    if isinstance(value, list):
-        return tuple(_as_tuples(item) for item in value)
-    return float(value)
+def value_of(numbers: Any) -> Value:
+    """Return a number, or nested lists of them, as a document has it."""
+    if isinstance(numbers, list):
+        return tuple(map(value_of, numbers))
+    return float(numbers)

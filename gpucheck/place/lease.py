@@ -234,7 +234,7 @@ def lease_named(
     lease = Lease(gpus=gpus)
     targets = targets_of(placement.devices, gpus) if options.hold else ()
     if targets:
-        held, more = _acquire(NamedSelector(targets=targets), options, environment, on_wait)
+        held, more = _acquire(NamedSelector(possible=targets), options, environment, on_wait)
         notices += more
         variables = placement.environment | dict(held.environment)
         claims = number_claims(held.claims, gpus)

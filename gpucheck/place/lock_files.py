@@ -46,6 +46,9 @@ DIRECTORY_ATTEMPTS = 50
 #: The problem if only the owner is wrong.
 _OWNER = "it is not root's"
 
+#: What may stand where a lock file should.
+_LINK, _IRREGULAR = "it is a link, not a lock file", "it is not a regular file"
+
 #: Prefix of unfinished files.
 _DRAFT = ".draft-"
 _OLDEST_DRAFT_S = 60.0
@@ -183,12 +186,12 @@ def open_or_create(folder: int, name: str, path: Path) -> int:
             continue
         except OSError as error:
             link = error.errno == errno.ELOOP
-            problem = "it is a link, not a lock file" if link else str(error.strerror)
+            problem = _LINK if link else str(error.strerror)
             raise unusable_path(path / name, problem) from None
         if stat.S_ISREG(os.fstat(fd).st_mode):
             return fd
         os.close(fd)
-        raise unusable_path(path / name, "it is not a regular file")
+        raise unusable_path(path / name, _IRREGULAR)
     raise unusable_path(path / name, "it keeps appearing and disappearing")
 
 
@@ -307,17 +310,8 @@ def release(fd: int) -> None:
 
 def is_held(folder: int, name: str) -> bool:
     """Return whether the file's lock is held; a file that we may not open counts as held."""
-    try:
-        fd = os.open(name, READ_ONLY, dir_fd=folder)
-    except FileNotFoundError:
-        return False
-    except OSError as error:
-        return error.errno != errno.ELOOP
-    try:
-        # Shared, so that two simultaneous checks do not see each other.
-        return not try_lock(fd, fcntl.LOCK_SH)
-    finally:
-        release(fd)
+    held, problem = slot_state(folder, name)
+    return held or problem not in ("", _LINK, _IRREGULAR)
 
 
 def slot_state(folder: int, name: str) -> tuple[bool, str]:
@@ -328,10 +322,10 @@ def slot_state(folder: int, name: str) -> tuple[bool, str]:
         return False, ""
     except OSError as error:
         link = error.errno == errno.ELOOP
-        return False, "it is a link, not a lock file" if link else str(error.strerror)
+        return False, _LINK if link else str(error.strerror)
     try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
-            return False, "it is not a regular file"
+            return False, _IRREGULAR
         # Shared, so that two simultaneous checks do not see each other.
         return not try_lock(fd, fcntl.LOCK_SH), ""
     finally:

@@ -396,7 +396,8 @@ def _no_such_device(
     wanted = DeviceSpec(
         text=spec.text, job="localhost", replica=0, task=0, kind=spec.kind, index=spec.index
     )
-    remedy = [f"{_existing(devices)}: name {_which(devices)}, or pass --soft."]
+    which = "one of them" if devices else "it"
+    remedy = [f"{_existing(devices)}: name {which}, or pass --soft."]
     hidden = [gpu for gpu in gpus if gpu.visible is False] if spec.kind == "GPU" else []
     if hidden:
         count = "1 GPU is" if len(hidden) == 1 else f"{len(hidden)} GPUs are"
@@ -424,10 +425,6 @@ def _existing(devices: Sequence[CudaDevice]) -> str:
         return f"Only /cpu:0 and /gpu:0 to /gpu:{ordinals[-1]} exist here"
     *most, last = ["/cpu:0", *(f"/gpu:{ordinal}" for ordinal in ordinals)]
     return f"Only {', '.join(most)} and {last} exist here"
-
-
-def _which(devices: Sequence[CudaDevice]) -> str:
-    return "one of them" if devices else "it"
 
 
 def environment_for(devices: Sequence[PlacedDevice]) -> dict[str, str]:

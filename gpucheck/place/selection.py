@@ -87,17 +87,17 @@ def check_request(request: SelectionRequest) -> None:
         WrongUseError: a number is out of range, or a text is not a capability or expression.
     """
     if not 1 <= request.count <= MOST_GPUS:
-        raise _wrong(
+        raise WrongUseError(
             code="bad-count", message=f"--count takes 1 to {MOST_GPUS} GPUs, not {request.count}."
         )
     if not 1 <= request.share <= MOST_SHARES:
-        raise _wrong(
+        raise WrongUseError(
             code="bad-share",
             message=f"--share takes 1 to {MOST_SHARES} claims per GPU, not {request.share}.",
         )
     percent = request.max_utilization_percent
     if percent is not None and not 0 <= percent <= 100:
-        raise _wrong(
+        raise WrongUseError(
             code="bad-utilization", message=f"--max-utilization takes 0 to 100, not {percent:g}."
         )
     if request.min_compute_capability is not None:
@@ -114,7 +114,7 @@ def capability_of(text: str) -> tuple[int, int]:
     match = _CAPABILITY.fullmatch(text)
     if match is None:
         message = f"A compute capability is a number such as 9.0, not {text[:40]!r}."
-        raise _wrong(code="bad-compute-capability", message=message)
+        raise WrongUseError(code="bad-compute-capability", message=message)
     return int(match[1]), int(match[2])
 
 
@@ -139,16 +139,12 @@ def _expression(text: str | None) -> re.Pattern[str] | None:
             f"--name takes at most {MOST_REPETITIONS} repetitions (* + {{) and no repeated group,"
             " which could take for ever."
         )
-        raise _wrong(code="bad-name-expression", message=message)
+        raise WrongUseError(code="bad-name-expression", message=message)
     try:
         return re.compile(text, re.IGNORECASE)
     except (re.error, RecursionError, OverflowError) as error:
         message = f"--name takes a regular expression; {text[:60]!r} is not one: {error}."
-        raise _wrong(code="bad-name-expression", message=message) from None
-
-
-def _wrong(*, code: str, message: str) -> WrongUseError:
-    return WrongUseError(code=code, message=message)
+        raise WrongUseError(code="bad-name-expression", message=message) from None
 
 
 # ---------------------------------------------------------------------------------- candidates

@@ -50,6 +50,7 @@ class Any:
         self.behind = 0
         self.surveys = 0
         self.busy: set[str] = set()
+        self.chosen: Sequence[Target] = ()
 
     def survey(self) -> None:
         self.surveys += 1
@@ -59,7 +60,8 @@ class Any:
         if behind:
             return []
         free = [t for t in self.possible if t.uuid not in blocked and t.uuid not in self.busy]
-        return free[: self.count] if len(free) >= self.count else []
+        self.chosen = free[: self.count] if len(free) >= self.count else []
+        return self.chosen
 
     def failure(self) -> BadAnswerError:
         return BadAnswerError(
@@ -165,9 +167,10 @@ class TestAcquisition:
 
     def test_without_a_store_nothing_is_blocked(self, store: ClaimStore) -> None:
         mine = take(store, Any(CARD))
-        free = Acquisition(None, ClaimOptions(), Any(CARD)).run()
+        selector = Any(CARD)
+        free = Acquisition(None, ClaimOptions(), selector).run()
 
-        assert free.targets == [CARD]
+        assert selector.chosen == [CARD]
         assert free.claims == ()
         mine.close()
 
@@ -332,11 +335,11 @@ class TestWaiting:
         selector = Any(CARD)
         selector.busy.add("GPU-1")
         script = Scripted(selector.busy.clear)
-        lease = Acquisition(
+        Acquisition(
             None, ClaimOptions(wait=True), selector, sleep=script.sleep, now_s=script.now_s
         ).run()
 
-        assert lease.targets == [CARD]
+        assert selector.chosen == [CARD]
 
     def test_an_interrupted_waiter_leaves_the_queue(self, store: ClaimStore) -> None:
         first = take(store, Any(CARD))
