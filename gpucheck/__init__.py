@@ -237,14 +237,13 @@ def devices() -> tuple[Gpu, ...]:
         GpucheckError: a MissingError without a driver or GPU, an InconclusiveError if the driver
             does not answer. Both say why, and what to do.
     """
+    from contextlib import closing
+
     from gpucheck.drivers import open_probes
     from gpucheck.inventory.inventory import list_gpus
 
-    probes = open_probes()
-    try:
+    with closing(open_probes()) as probes:
         return list_gpus(probes)
-    finally:
-        probes.close()
 
 
 def diagnose(
@@ -307,13 +306,12 @@ def peaks(board: str | None = None) -> BoardPeaks:
 
         check_argument("board", board, "the name of a board", str)
         return board_called(board)
+    from contextlib import closing
+
     from gpucheck.drivers import open_probes
 
-    probes = open_probes()
-    try:
+    with closing(open_probes()) as probes:
         return peaks_of_one(probes)
-    finally:
-        probes.close()
 
 
 def place(

@@ -60,6 +60,12 @@ def make_trouble(
     return Trouble(status, sentence, evidence, steps, texts.get("cause", cause))
 
 
+def set_variables(machine: Machine, *names: str) -> tuple[Evidence, ...]:
+    """Return those of these environment variables that are set, with their values."""
+    known = machine.environment
+    return tuple(Evidence(name, repr(known[name])) for name in names if name in known)
+
+
 def _steps(check_id: str, trouble: Trouble) -> Sequence[str]:
     """Return the steps of a trouble: its own, else those of its cause."""
     known = trouble.remedy or trouble.cause is None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from contextlib import closing
 from dataclasses import dataclass
 from numbers import Real
 
@@ -94,11 +95,8 @@ def diagnose(framework: str | BaseException | None, *, deadline_s: float) -> Dia
 
 def look_here(framework: str | None, *, deadline_s: float) -> Detection:
     """Look at this machine, and at a framework's build in this interpreter."""
-    probes = HurriedProbes(deadline_s)
-    try:
+    with closing(HurriedProbes(deadline_s)) as probes:
         return look(probes, framework, python=sys.executable)
-    finally:
-        probes.close()
 
 
 def look(probes: Probes, framework: str | None, *, python: str) -> Detection:

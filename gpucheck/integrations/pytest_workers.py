@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
@@ -95,13 +96,11 @@ def count_free(request: SelectionRequest, gpus: Sequence[Candidate]) -> int:
 
 def find_gpus(request: SelectionRequest) -> Sequence[Candidate]:
     """Return each GPU or MIG instance that could fit; none if that is unknown."""
-    probes = LiveProbes()
     try:
-        return suitable_gpus(request, probes, os.environ)
+        with closing(LiveProbes()) as probes:
+            return suitable_gpus(request, probes, os.environ)
     except GpucheckError:
         return ()  # a worker finds the reason, and says it
-    finally:
-        probes.close()
 
 
 class Controller:

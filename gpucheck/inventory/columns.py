@@ -34,14 +34,16 @@ def _text(value: object) -> str:
     return str(value)
 
 
-def _column(name: str, heading: str, unit: str = "", *, right: bool = True) -> Column:
+def _column(
+    name: str, heading: str, unit: str = "", *, prefix: str = "", right: bool = True
+) -> Column:
     value = _plain(name)
 
     def show(gpu: Gpu) -> str:
         shown = value(gpu)
         if isinstance(shown, float):
             shown = round(shown)
-        return _text(shown) + (unit if shown is not None else "")
+        return ABSENT if shown is None else f"{prefix}{_text(shown)}{unit}"
 
     return Column(heading=heading, value=value, show=show, right=right)
 
@@ -118,10 +120,6 @@ def _more(gpu: Gpu, listing: str) -> str:
     return "+" if listing in gpu.unavailable else ""
 
 
-def _performance_state(gpu: Gpu) -> str | None:
-    return None if gpu.performance_state is None else f"P{gpu.performance_state}"
-
-
 #: Every name that --select and --sort take: the document's own field names.
 COLUMNS: dict[str, Column] = {
     "index": _column("index", "GPU"),
@@ -146,12 +144,7 @@ COLUMNS: dict[str, Column] = {
     "power_limit_w": _column("power_limit_w", "Limit", " W"),
     "clock_sm_mhz": _column("clock_sm_mhz", "SM clock", " MHz"),
     "clock_sm_max_mhz": _column("clock_sm_max_mhz", "SM max", " MHz"),
-    "performance_state": Column(
-        heading="State",
-        value=_plain("performance_state"),
-        show=lambda gpu: _text(_performance_state(gpu)),
-        right=True,
-    ),
+    "performance_state": _column("performance_state", "State", prefix="P"),
     "persistence_mode": _column("persistence_mode", "Persist"),
     "compute_mode": _column("compute_mode", "Compute mode", right=False),
     "ecc_mode": _column("ecc_mode", "ECC"),
@@ -164,12 +157,7 @@ COLUMNS: dict[str, Column] = {
     "cpu_affinity": _column("cpu_affinity", "CPUs", right=False),
     "mig": _derived("MIG", _mig),
     "processes": Column(heading="Procs", value=_process_count, show=_processes, right=True),
-    "state": Column(
-        heading="Status",
-        value=lambda gpu: gpu.state.value,
-        show=lambda gpu: gpu.state.value,
-        right=False,
-    ),
+    "state": _column("state", "Status", right=False),
     "error": _column("error", "Error", right=False),
     "memory_limit_bytes": _bytes("memory_limit_bytes", "Cgroup's limit"),
     "memory_limit_used_bytes": _bytes("memory_limit_used_bytes", "Used of that"),

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from gpucheck.data import read_table
 from gpucheck.drivers.evidence import HolderReading, HoldersReading, LaunchReading, SystemReading
 from gpucheck.drivers.host.environment import is_setting
 from gpucheck.drivers.interface import Probes
@@ -133,31 +134,13 @@ def contents(snapshot: Snapshot) -> str:
 
 #: Variables whose values name devices.
 _DEVICE_LISTS = (VISIBLE, "NVIDIA_VISIBLE_DEVICES")
-#: Parts of the values of settings: numbers, sizes, ranges, and the words that these settings know.
+#: Parts of the values of settings: numbers, sizes, ranges, and the words of data/redaction.toml.
 _VALUE_PARTS = re.compile(r"[\s,:;=<>\[\]]+")
 _VALUE_NUMBER = re.compile(
     r"[+-]?(?:[0-9]{1,20}(?:\.[0-9]{0,20})?|\.[0-9]{1,20})(?:e[+-]?[0-9]{1,3})?(?:[kmgt]i?b?|b|%)?"
     r"|[0-9]{1,4}-[0-9]{1,4}",
     re.ASCII | re.I,
 )
-_VALUE_WORDS = frozenset(
-    {
-        "true", "false", "yes", "no", "on", "off", "default", "none", "all", "void",
-        "fastest_first", "pci_bus_id", "lazy", "eager", "compute", "utility", "graphics",
-        "video", "display", "compat32", "ngx", "cpu", "cuda", "gpu", "rocm", "tpu", "metal",
-        "bfc", "platform", "cuda_async", "cuda_malloc_async", "vmm", "backend", "native",
-        "cudamallocasync", "max_split_size_mb", "roundup_power2_divisions",
-        "garbage_collection_threshold", "expandable_segments", "per_process_memory_fraction",
-        "max_non_split_rounding_mb", "pinned_use_cuda_host_register",
-        "pinned_num_register_threads", "pinned_use_background_threads",
-        "pinned_reserve_segment_size_mb", "release_lock_on_cudamalloc",
-        "graph_capture_record_stream_reuse",
-        # What an image of CUDA requires: NVIDIA_REQUIRE_CUDA.
-        "brand", "driver", "arch", "tesla", "grid", "geforce", "quadro", "titan", "nvidia",
-        "nvidiartx", "geforcertx", "quadrortx", "titanrtx", "vapps", "vpc", "vcs", "vws",
-        "cloudgaming", "unknown",
-    }
-)  # fmt: skip
 REDACTED = "redacted"
 _TOOLKIT = re.compile(
     r"/usr/local/cuda(?:-[0-9]{1,3}(?:\.[0-9]{1,3})?)?"
@@ -463,7 +446,8 @@ def _with_lines(reading: SystemReading, change: Callable[[str], str]) -> SystemR
 
 def _is_setting(part: str) -> bool:
     """Return whether a part of a value is a number or a word that settings know."""
-    return not part or part.lower() in _VALUE_WORDS or _VALUE_NUMBER.fullmatch(part) is not None
+    words = read_table("redaction")["settings"]["words"]
+    return not part or part.lower() in words or _VALUE_NUMBER.fullmatch(part) is not None
 
 
 def redact(snapshot: Snapshot, redactor: Redactor | None = None) -> Snapshot:

@@ -506,34 +506,9 @@ def _sum(sizes: Iterable[int | None]) -> str:
 
 def _process_table(pairs: Sequence[tuple[Gpu, GpuProcess]]) -> Table:
     loads = any(process.utilization_sm_percent is not None for _, process in pairs)
-    columns = (
-        Column("GPU", right=True),
-        Column("PID", right=True),
-        Column("Type"),
-        Column("User"),
-        Column("Age", right=True),
-        Column("Memory", right=True),
-        *[Column("SM", right=True)] * loads,
-        Column("Command", least=SHORTEST_COMMAND),
-    )
-    rows = [
-        Row(
-            (
-                _place(gpu, process),
-                str(process.pid),
-                process.type,
-                process.user or ABSENT,
-                ABSENT if process.age_s is None else elapsed(process.age_s),
-                ABSENT
-                if (used := process.memory_used_bytes) is None
-                else binary_bytes(used, digits=0),
-                *[_load(process)] * loads,
-                _command(process),
-            )
-        )
-        for gpu, process in pairs
-    ]
-    return Table(columns, rows, gap=1, names=2)
+    shown = [column for column in PROCESS_COLUMNS if loads or column[0].text != "SM"]
+    rows = [Row([cell(gpu, process) for _, cell in shown]) for gpu, process in pairs]
+    return Table([column for column, _ in shown], rows, gap=1, names=2)
 
 
 def _place(gpu: Gpu, process: GpuProcess) -> str:
@@ -544,15 +519,37 @@ def _place(gpu: Gpu, process: GpuProcess) -> str:
     return str(gpu.index)
 
 
-def _load(process: GpuProcess) -> str:
+def _age(gpu: Gpu, process: GpuProcess) -> str:
+    return ABSENT if process.age_s is None else elapsed(process.age_s)
+
+
+def _used(gpu: Gpu, process: GpuProcess) -> str:
+    used = process.memory_used_bytes
+    return ABSENT if used is None else binary_bytes(used, digits=0)
+
+
+def _load(gpu: Gpu, process: GpuProcess) -> str:
     load = process.utilization_sm_percent
     return f"{ABSENT if load is None else f'{load}%':>{WIDTHS['utilization_gpu_percent']}}"
 
 
-def _command(process: GpuProcess) -> str:
+def _command(gpu: Gpu, process: GpuProcess) -> str:
     unknown = {"own": "(not in /proc)", "other": "(in another PID namespace)"}
     known = process.command or process.name or unknown.get(process.namespace, "(not known)")
     return known if len(known) <= LONGEST_COMMAND else f"{known[:LONGEST_COMMAND]}…"
+
+
+#: Column of each process, and its cell there; the load only where the driver gives one.
+PROCESS_COLUMNS: tuple[tuple[Column, Callable[[Gpu, GpuProcess], str]], ...] = (
+    (Column("GPU", right=True), _place),
+    (Column("PID", right=True), lambda gpu, process: str(process.pid)),
+    (Column("Type"), lambda gpu, process: process.type),
+    (Column("User"), lambda gpu, process: process.user or ABSENT),
+    (Column("Age", right=True), _age),
+    (Column("Memory", right=True), _used),
+    (Column("SM", right=True), _load),
+    (Column("Command", least=SHORTEST_COMMAND), _command),
+)
 
 
 def _unlisted(gpus: Sequence[Gpu]) -> Iterator[Line]:

@@ -6,7 +6,13 @@ from collections.abc import Sequence
 from functools import partial
 
 from gpucheck.detect.checks.nvml import OLD_CONTAINER, has_capability, refused_openings
-from gpucheck.detect.findings import line_with, make_finding, make_trouble, report_cause
+from gpucheck.detect.findings import (
+    line_with,
+    make_finding,
+    make_trouble,
+    report_cause,
+    set_variables,
+)
 from gpucheck.detect.machine import VISIBLE, Machine
 from gpucheck.detect.model import Finding, Layer
 from gpucheck.detect.remedies import install_libraries, start_with_gpus
@@ -143,14 +149,9 @@ def _failed(failure: ProbeFailure, machine: Machine) -> Finding:
 def _plain(machine: Machine, failure: ProbeFailure) -> Finding:
     if failure.library_code in MPS_CODES:
         name = "CUDA_MPS_PIPE_DIRECTORY"
-        variable = _variable(machine, name) or (Evidence(name, "unset"),)
+        variable = set_variables(machine, name) or (Evidence(name, "unset"),)
         return _report(failure.code, *variable, summary=failure.message)
     return _report(failure.code, summary=failure.message)
-
-
-def _variable(machine: Machine, name: str) -> tuple[Evidence, ...]:
-    text = machine.environment.get(name)
-    return () if text is None else (Evidence(name, repr(text)),)
 
 
 def _no_library(machine: Machine, failure: ProbeFailure) -> Finding:
@@ -159,7 +160,7 @@ def _no_library(machine: Machine, failure: ProbeFailure) -> Finding:
     if machine.is_wsl and not machine.is_container:
         return _report("wsl-library-path")
     if machine.is_container and capabilities and not has_capability(capabilities, "compute"):
-        return _report("container-without-compute", *_variable(machine, name))
+        return _report("container-without-compute", *set_variables(machine, name))
     if machine.is_container and machine.nvml.failure is not None:
         return _report("container-without-gpus", remedy=start_with_gpus(machine))
     if machine.kernel.module_loaded and not machine.is_container and MISSING in failure.message:
@@ -173,7 +174,7 @@ def _no_library(machine: Machine, failure: ProbeFailure) -> Finding:
 
 def _no_device(machine: Machine, failure: ProbeFailure) -> Finding:
     plain = _plain(machine, failure)
-    variable = _variable(machine, VISIBLE)
+    variable = set_variables(machine, VISIBLE)
     if variable:
         first = f"Unset {VISIBLE}, or name a GPU that exists: gpucheck list"
         return plain._replace(evidence=variable, remedy=(first, *plain.remedy))
@@ -236,7 +237,7 @@ def _wrong_library(machine: Machine, failure: ProbeFailure) -> Finding:
         ),
         None,
     )
-    evidence = list(_variable(machine, "LD_LIBRARY_PATH"))
+    evidence = list(set_variables(machine, "LD_LIBRARY_PATH"))
     if machine.kernel.module_version is not None:
         loaded = Evidence("/sys/module/nvidia/version", machine.kernel.module_version)
         evidence.append(loaded)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from gpucheck.detect.findings import make_finding, report_cause
+from gpucheck.detect.findings import make_finding, report_cause, set_variables
 from gpucheck.detect.machine import Machine
 from gpucheck.detect.model import Finding, Layer
 from gpucheck.report.envelope import CheckStatus, Evidence
@@ -42,11 +42,7 @@ def check(machine: Machine) -> Finding:
     return _finding(
         CheckStatus.OK,
         f"{machine.host.os or 'Linux'}, kernel {machine.host.kernel or '?'}: {words}",
-        *(
-            Evidence(name, repr(machine.environment[name]))
-            for name in VARIABLES
-            if name in machine.environment
-        ),
+        *set_variables(machine, *VARIABLES),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from gpucheck.detect.checks.cuda_driver import UNDECIDED
-from gpucheck.detect.findings import make_finding, report_cause
+from gpucheck.detect.findings import make_finding, report_cause, set_variables
 from gpucheck.detect.machine import VISIBLE, Machine
 from gpucheck.detect.model import Finding, Layer
 from gpucheck.drivers.readings import CudaReading, GpuReading, ProbeFailure
@@ -38,8 +38,7 @@ def check(machine: Machine) -> Finding:
             return _not_counted(cuda.failure)
         count, verb = _usable(machine, answering), "can be used"
         evidence.append(Evidence("cuDeviceGetCount", str(cuda.device_count or 0)))
-        if VISIBLE in machine.environment:
-            evidence.append(Evidence(VISIBLE, repr(machine.environment[VISIBLE])))
+        evidence += set_variables(machine, VISIBLE)
     elif nvml.failure is not None:
         return _not_counted(nvml.failure)
     else:

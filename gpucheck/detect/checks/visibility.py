@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from gpucheck.detect.checks.cuda_driver import UNDECIDED
-from gpucheck.detect.findings import make_finding, make_trouble, report_cause
+from gpucheck.detect.findings import make_finding, make_trouble, report_cause, set_variables
 from gpucheck.detect.machine import VISIBLE, Machine
 from gpucheck.detect.model import UNREACHED, Finding, Layer
 from gpucheck.inventory.advice import hides_on_purpose
@@ -37,16 +37,17 @@ def check(machine: Machine) -> Finding:
     failure = machine.cuda.failure
     if failure is not None and failure.code in UNDECIDED and machine.visibility.visible != ():
         return _finding(CheckStatus.SKIP, f"{UNREACHED}CUDA's answer is not known")
+    order = set_variables(machine, ORDER)
     if text is None:
         summary = f"{VISIBLE} is not set: programs see {_of(machine, seen)}"
-        return _finding(CheckStatus.OK, summary, *_order(machine), *_seen_of_split(machine, seen))
+        return _finding(CheckStatus.OK, summary, *order, *_seen_of_split(machine, seen))
     visibility = machine.visibility
     value = Evidence(VISIBLE, repr(text))
     entries = (
         Evidence(f"{VISIBLE} entry {entry.text!r}", f"{entry.status}: {entry.reason}")
         for entry in visibility.entries
     )
-    evidence = (value, *entries, *_order(machine))
+    evidence = (value, *entries, *order)
     if not seen:
         return _report(
             "hidden-by-variable",
@@ -96,12 +97,6 @@ def _of(machine: Machine, seen: int) -> str:
         return f"{some}{count_of(max(seen, devices), 'device')} (each MIG instance is one)"
     total = machine.nvml.gpu_count
     return count_of(seen) if total in (None, 0, seen) else f"{seen} of {count_of(total or 0)}"
-
-
-def _order(machine: Machine) -> tuple[Evidence, ...]:
-    if ORDER not in machine.environment:
-        return ()
-    return (Evidence(ORDER, repr(machine.environment[ORDER])),)
 
 
 def _show_one(machine: Machine, visibility: Visibility, text: str) -> tuple[str, ...]:

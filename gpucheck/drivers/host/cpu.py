@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpucheck.drivers.host.cgroups import MOUNT, group_paths
+from gpucheck.drivers.host.sysfs import value_of
 
 _CPU_NUMBER = re.compile(r"\s*[0-9]{1,5}\s*", re.ASCII)
 
@@ -169,18 +170,10 @@ class LinuxCpu:
             return None
 
     def _model(self) -> str | None:
-        for line in (self._text("proc/cpuinfo") or "").splitlines():
-            key, _, value = line.partition(":")
-            if key.strip().lower() in ("model name", "cpu model"):
-                return value.strip()
-        return None
+        return value_of(self._text("proc/cpuinfo"), "model name", "cpu model")
 
     def _instruction_sets(self) -> frozenset[str]:
-        for line in (self._text("proc/cpuinfo") or "").splitlines():
-            key, _, value = line.partition(":")
-            if key.strip() == "flags":
-                return frozenset(value.split())
-        return frozenset()
+        return frozenset((value_of(self._text("proc/cpuinfo"), "flags") or "").split())
 
     def _process_ticks(self, pid: int) -> int:
         """Return the CPU time of a process and of its ended children; 0 if it has ended."""

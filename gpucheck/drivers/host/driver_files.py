@@ -31,7 +31,13 @@ from gpucheck.drivers.evidence import (
 )
 from gpucheck.drivers.host.device_holders import read_minors
 from gpucheck.drivers.host.kernel_log import read_kernel_log
-from gpucheck.drivers.host.sysfs import DISPLAY_CLASSES, nvidia_devices, other_vendors, read_text
+from gpucheck.drivers.host.sysfs import (
+    DISPLAY_CLASSES,
+    nvidia_devices,
+    other_vendors,
+    read_text,
+    value_of,
+)
 
 #: The PCI class of unusual bridges: NVIDIA's are NVSwitches.
 _OTHER_BRIDGE = "0x0680"
@@ -113,11 +119,8 @@ def _hypervisor(root: Path) -> bool | None:
             head = file.read(_CPUINFO_BYTES).decode("ascii", "replace")
     except OSError:
         return None
-    for line in head.splitlines():
-        key, _, value = line.partition(":")
-        if key.strip() == "flags":
-            return "hypervisor" in value.split()
-    return None
+    flags = value_of(head, "flags")
+    return None if flags is None else "hypervisor" in flags.split()
 
 
 def _secure_boot(root: Path) -> bool | None:

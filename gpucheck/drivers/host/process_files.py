@@ -30,7 +30,7 @@ from gpucheck.drivers.host.environment import gpu_variables
 from gpucheck.drivers.host.files import MIB, read_file
 from gpucheck.drivers.host.process_tree import ProcessTree, Stat, read_stat
 from gpucheck.drivers.host.processes import identify, is_in_initial_namespace
-from gpucheck.drivers.host.sysfs import read_text
+from gpucheck.drivers.host.sysfs import read_text, value_of
 from gpucheck.drivers.readings import HUNG
 from gpucheck.report.codec import from_plain, to_plain
 
@@ -114,7 +114,7 @@ def read_process(pid: int, root: Path) -> ProcessFilesReading:
 
     The id of a thread stands for the process that it belongs to.
     """
-    leader = _status_number(root / "proc" / str(pid), "Tgid") or pid
+    leader = _status_number(root / "proc" / str(pid), "tgid") or pid
     folder = root / "proc" / str(leader)
     before = read_stat(folder)
     if before is None:
@@ -135,7 +135,7 @@ def read_process(pid: int, root: Path) -> ProcessFilesReading:
         user=who.user,
         command=who.command,
         kernel_thread=before.kernel_thread,
-        thread_count=_status_number(folder, "Threads"),
+        thread_count=_status_number(folder, "threads"),
         threads=_thread_states(folder),
         ancestors=tuple(_ancestors(before.parent, root)),
         descendants=tuple(below),
@@ -217,11 +217,8 @@ def _note(gaps: dict[str, str], name: str, read: Callable[[], Value]) -> Value |
 
 def _status_number(folder: Path, key: str) -> int | None:
     """Return a number of /proc/PID/status: Tgid is the process that a thread belongs to."""
-    for line in (read_text(folder / "status") or "").splitlines():
-        name, _, value = line.partition(":")
-        if name == key and value.strip().isdecimal():
-            return int(value)
-    return None
+    value = value_of(read_text(folder / "status"), key) or ""
+    return int(value) if value.isdecimal() else None
 
 
 def _thread_states(folder: Path) -> Mapping[str, int]:

@@ -14,7 +14,7 @@ from itertools import pairwise
 from pathlib import Path, PurePosixPath
 
 from gpucheck.drivers.host.process_tree import read_stat
-from gpucheck.drivers.host.sysfs import read_text, read_uptime_s
+from gpucheck.drivers.host.sysfs import read_text, read_uptime_s, value_of
 from gpucheck.drivers.readings import GpuReading, ProcessIdentity, ProcessReading
 
 #: The inode of the initial PID namespace. Source: PROC_PID_INIT_INO in linux/proc_ns.h.
@@ -124,15 +124,12 @@ def _users(root: Path) -> Users:
 
 def _user(directory: Path, users: Users) -> str | None:
     """Return the name of the real user id, or the id if it has no name."""
-    for line in (read_text(directory / "status") or "").splitlines():
-        key, _, values = line.partition(":")
-        if key == "Uid" and values.split():
-            number = values.split()[0]
-            try:
-                return users(int(number))
-            except (KeyError, ValueError, OverflowError):
-                return number
-    return None
+    numbers = value_of(read_text(directory / "status"), "uid") or ""
+    number = next(iter(numbers.split()), "")
+    try:
+        return users(int(number))
+    except (KeyError, ValueError, OverflowError):
+        return number or None
 
 
 def _command(command_line: str | None) -> str | None:

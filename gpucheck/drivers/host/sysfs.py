@@ -29,6 +29,15 @@ def read_text(path: Path) -> str | None:
         return None
 
 
+def value_of(text: str | None, *keys: str) -> str | None:
+    """Return what the first line of `key: value` with one of these keys has, in lower case."""
+    for line in (text or "").splitlines():
+        key, colon, value = line.partition(":")
+        if colon and key.strip().lower() in keys:
+            return value.strip()
+    return None
+
+
 def read_uptime_s(root: Path) -> float | None:
     """Return the seconds since the boot, sleep included, as the starts of processes count."""
     if root == Path("/"):

@@ -58,6 +58,10 @@ def watts(value: Any) -> Values:
     return (value / 1000,)
 
 
+def _name_in(names: dict[int, str]) -> Convert:
+    return lambda value: (names.get(value, f"unknown ({value})"),)
+
+
 def _performance_state(value: Any) -> Values:
     return (None if value == PERFORMANCE_STATE_UNKNOWN else value,)
 
@@ -154,12 +158,7 @@ READINGS: tuple[tuple[tuple[str, ...], str, tuple[Any, ...], Convert], ...] = (
         (),
         lambda pci: (kernel_bus_id(pci.busId), f"{pci.pciDeviceId:08x}"),
     ),
-    (
-        ("architecture",),
-        "nvmlDeviceGetArchitecture",
-        (),
-        lambda value: (ARCHITECTURES.get(value, f"unknown ({value})"),),
-    ),
+    (("architecture",), "nvmlDeviceGetArchitecture", (), _name_in(ARCHITECTURES)),
     (
         ("compute_capability",),
         "nvmlDeviceGetCudaComputeCapability",
@@ -180,18 +179,8 @@ READINGS: tuple[tuple[tuple[str, ...], str, tuple[Any, ...], Convert], ...] = (
     (("clock_sm_max_mhz",), "nvmlDeviceGetMaxClockInfo", (1,), _one),
     (("performance_state",), "nvmlDeviceGetPerformanceState", (), _performance_state),
     (("persistence_mode",), "nvmlDeviceGetPersistenceMode", (), flag),
-    (
-        ("compute_mode",),
-        "nvmlDeviceGetComputeMode",
-        (),
-        lambda value: (COMPUTE_MODES.get(value, f"unknown ({value})"),),
-    ),
-    (
-        ("virtualization",),
-        "nvmlDeviceGetVirtualizationMode",
-        (),
-        lambda value: (VIRTUALIZATION_MODES.get(value, f"unknown ({value})"),),
-    ),
+    (("compute_mode",), "nvmlDeviceGetComputeMode", (), _name_in(COMPUTE_MODES)),
+    (("virtualization",), "nvmlDeviceGetVirtualizationMode", (), _name_in(VIRTUALIZATION_MODES)),
     (("ecc_mode",), "nvmlDeviceGetEccMode", (), _first_flag),
     (("pcie_generation",), "nvmlDeviceGetCurrPcieLinkGeneration", (), _one),
     (("pcie_generation_max",), "nvmlDeviceGetMaxPcieLinkGeneration", (), _one),

@@ -18,7 +18,9 @@ import os
 import select
 import sys
 import time
-from typing import Any
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeVar
 
 from gpucheck.drivers.native import take_over_output
 from gpucheck.drivers.nvml.binding import (
@@ -30,6 +32,8 @@ from gpucheck.drivers.nvml.binding import (
     open_nvml,
     temperature_limit,
 )
+
+Value = TypeVar("Value")
 
 #: No more readings than this are kept between two requests: an hour and a half at 20 Hz.
 MOST_SAMPLES = 100_000
@@ -150,7 +154,9 @@ class Sensors:
         return {
             **self.read(FACTS),
             "temperature_slowdown_c": self._slowdown_c(),
-            "confidential_computing": self._confidential_computing(),
+            "confidential_computing": self._noting(
+                "confidential_computing", self._binding.confidential_computing
+            ),
         }
 
     def _slowdown_c(self) -> int | None:
@@ -158,17 +164,15 @@ class Sensors:
         whole = self._parent or self._handle
         if whole is None:
             return None
-        try:
-            return temperature_limit(self._binding, whole, 1, SLOWDOWN_DISTANCE)
-        except NvmlError as error:
-            self.unavailable["temperature_slowdown_c"] = error.reason()
-            return None
+        read = partial(temperature_limit, self._binding, whole, 1, SLOWDOWN_DISTANCE)
+        return self._noting("temperature_slowdown_c", read)
 
-    def _confidential_computing(self) -> bool | None:
+    def _noting(self, key: str, read: Callable[[], Value]) -> Value | None:
+        """Return what `read` gives; None, with the reason noted, where NVML gives nothing."""
         try:
-            return self._binding.confidential_computing()
+            return read()
         except NvmlError as error:
-            self.unavailable["confidential_computing"] = error.reason()
+            self.unavailable[key] = error.reason()
             return None
 
     def energy_j(self) -> float | None:
@@ -180,11 +184,7 @@ class Sensors:
         value = self._field(key, MEMORY_TEMPERATURE_FIELD)
         if value is None:
             return None
-        try:
-            return int(celsius(value, "nvmlDeviceGetFieldValues"))
-        except NvmlError as error:
-            self.unavailable[key] = error.reason()
-            return None
+        return self._noting(key, partial(celsius, value, "nvmlDeviceGetFieldValues"))
 
     def _field(self, key: str, field: int) -> int | None:
         values = self._ask(key, (("nvmlDeviceGetFieldValues", ([field],)),))
