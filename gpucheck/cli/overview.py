@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
-from typing import NamedTuple
 
 import typer
 
@@ -33,11 +32,8 @@ FORMATS = ("table", "json")
 MOST_COMMANDS = 3
 
 
-class Overview(NamedTuple):
-    """What detect found, and the GPUs with their condition (None where NVML lists none)."""
-
-    detection: Detection
-    inventory: Inventory | None
+#: What detect found, and the GPUs with their condition (None where NVML lists none).
+Overview = tuple[Detection, Inventory | None]
 
 
 def run(own: list[str], context: Context) -> int:
@@ -55,7 +51,7 @@ def _answer(*, shared: Shared) -> int:
         with status_line(shown=shared.verbosity >= 0) as tell:
             shows_gpus = shared.format == "table"
             answer = look(probes, tell) if shows_gpus else detect(probes, DetectRequest(), tell)
-        command = "overview" if isinstance(answer.result, Overview) else "detect"
+        command = "overview" if shows_gpus and answer.result is not None else "detect"
         return deliver(command, shared, answer, probes.time())
 
 
@@ -66,7 +62,7 @@ def look(probes: Probes, tell: Callable[[str], None]) -> Answer:
     if not isinstance(answer.result, Detection):
         return answer
     inventory = _inventory(probes, looked_at) if answer.result.gpus else None
-    return answer._replace(result=Overview(answer.result, inventory))
+    return answer._replace(result=(answer.result, inventory))
 
 
 def _inventory(probes: Probes, looked_at: Machine) -> Inventory | None:
@@ -83,7 +79,7 @@ def _inventory(probes: Probes, looked_at: Machine) -> Inventory | None:
 
 def blocks(report: Report, view: View) -> Iterator[Block]:
     """Yield the verdict with its first steps, a row for each GPU, and the next commands."""
-    overview = report.result_as(Overview)
+    overview: Overview = report.result_as(tuple)
     detection, inventory = overview
     yield from opening(report, view, counted(gpu.name for gpu in detection.gpus))
     yield from (Line(s, CheckStatus.WARN) for s in capped_sentences(detection.memory_limits))
@@ -111,13 +107,13 @@ def next_commands(report: Report, overview: Overview, view: View) -> list[str]:
     """Return two or three commands that fit the answer."""
     recorded = report.host.recorded
     well = report.exit_code is ExitCode.OK
-    gpus = () if overview.inventory is None else overview.inventory.gpus
+    detection, inventory = overview
+    gpus = () if inventory is None else inventory.gpus
     used = any(gpu.processes for gpu in gpus)
     # There is nothing to repair or record: an example, and the processor's speed.
-    absent = overview.detection.cause == NO_GPU and not recorded
+    absent = detection.cause == NO_GPU and not recorded
     fitting = {
-        "gpucheck detect -v": not absent
-        and (not well or overview.detection.cause_check is not None),
+        "gpucheck detect -v": not absent and (not well or detection.cause_check is not None),
         f"gpucheck list{' --processes' if used else ''}": bool(gpus),
         "gpucheck place --count 1": well and len(gpus) > 1,
         "gpucheck list --from example:h100x8": absent,

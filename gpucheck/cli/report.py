@@ -278,7 +278,7 @@ def _bench(tell: Tell) -> Report:
     (answer,) = Workers(report_progress=tell).round([order], sequential=True, deadline_s=BENCH_S)
     if isinstance(answer, Failure):
         raise answer.as_error(InconclusiveError)
-    return read_document(json.dumps(answer).encode(), MOST_JSON_BYTES, load_documents()).report
+    return read_document(json.dumps(answer).encode(), MOST_JSON_BYTES, load_documents())[0]
 
 
 def _answered(name: str, ask: Callable[[], Report], once: ReadOnce) -> Report:
@@ -304,7 +304,7 @@ def _without_names(name: str, report: Report, once: ReadOnce, redactor: Redactor
     change = redactor.text if name == "bench" else redactor.sentence
     plain = _redacted(document(report), change, redactor)
     plain["host"]["name"] = once.host().name
-    return read_document(json.dumps(plain).encode(), MOST_JSON_BYTES, load_documents()).report
+    return read_document(json.dumps(plain).encode(), MOST_JSON_BYTES, load_documents())[0]
 
 
 def _redacted(value: Any, change: Callable[[str], str], redactor: Redactor) -> Any:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from gpucheck.cli.commands import TO_EVALUATE, formats_of, load_documents
 from gpucheck.cli.list import known_fields
@@ -49,8 +50,7 @@ def command(
     """Show a saved JSON document again, as a table or otherwise."""
     check_shared(shared, "show")
     columns = known_fields(select, "--select") or None
-    document = _read(file)
-    report = document.report
+    report, plain, ignored = _read(file)
     check_shared(shared, report.command, _formats(report))
     if shared.outlets.html is not None and "html" not in _formats(report):
         message = f"{report.schema} has no page."
@@ -59,10 +59,10 @@ def command(
         message = f"--processes and --select are for a list, and this is {report.schema}."
         raise WrongUseError(code="not-a-list", message=message)
 
-    view = view_for(shared, saved=origin(document), processes=processes, columns=columns)
+    view = view_for(shared, saved=origin(report), processes=processes, columns=columns)
     view = view._replace(chart_remedy=chart_remedy())
     with _consistent(file):
-        text = _shown(document, shared.format, view)
+        text = _shown(report, plain, shared.format, view)
         if shared.outlets.plot is not None:  # what has no such chart is not shown either
             chosen_chart(report, view, shared.outlets.chart)
         for write in plan_drawings(report, shared.outlets, view)[1]:
@@ -74,7 +74,7 @@ def command(
             write_file(shared.output, text)
     except BrokenPipeError:
         closed_pipe()
-    _say(document, shared)
+    _say(report, ignored, shared)
     if (shared.outlets.html is not None or shared.format == "html") and shared.verbosity >= 0:
         tell_missing_charts(report, view)
     return int(ExitCode.OK)
@@ -118,7 +118,7 @@ def _read(file: str) -> SavedDocument:
         raise _unusable(file, f"cannot be read: {error.strerror}") from None
     except DocumentError as error:
         raise _unusable(file, error.problem, error.remedy) from None
-    if document.report.command == "snapshot":
+    if document[0].command == "snapshot":
         named = "FILE" if file == STDIN else file
         raise _unusable(
             file,
@@ -137,9 +137,8 @@ def _unusable(file: str, problem: str, remedy: tuple[str, ...] = ()) -> WrongUse
     return WrongUseError(code="document-unusable", message=message, remedy=remedy)
 
 
-def origin(document: SavedDocument) -> str:
+def origin(report: Report) -> str:
     """Return the sentence that marks a saved document: whose it is, of when, and how it ended."""
-    report = document.report
     time = report.time.replace("T", " ").replace("Z", " UTC")
     recorded = ", answered from a recording" if report.host.recorded else ""
     return (
@@ -156,32 +155,29 @@ def _ended(report: Report) -> str:
     return f"{how}; {report.error.message}"
 
 
-def _shown(document: SavedDocument, format_: str, view: View) -> str:
+def _shown(report: Report, plain: Mapping[str, Any], format_: str, view: View) -> str:
     """Return the text of a document."""
-    report = document.report
     if format_ == "json":
         # As the json format writes it: without blanks for a program.
         indent, separators = (2, None) if view.indented else (None, (",", ":"))
         # What this version does not know may hold 1e999, which has no form in JSON.
-        return (
-            f"{json.dumps(document.plain, indent=indent, separators=separators, allow_nan=False)}\n"
-        )
+        return f"{json.dumps(plain, indent=indent, separators=separators, allow_nan=False)}\n"
     if DOCUMENTS[report.command].view is None:
-        return f"{printable(origin(document))}\n"
+        return f"{printable(origin(report))}\n"
     return open_format(format_)(report, view)
 
 
-def _say(document: SavedDocument, shared: Shared) -> None:
+def _say(report: Report, ignored: Sequence[str], shared: Shared) -> None:
     """Write what the document's command wrote to stderr, and what is left out of it here."""
-    report, quiet = document.report, shared.verbosity < 0
+    quiet = shared.verbosity < 0
     shown = shared.format == "table" and shared.output is None
     if shared.format not in MARKED and not quiet:
-        write_stderr(printable(f"gpucheck: {origin(document)}"))
+        write_stderr(printable(f"gpucheck: {origin(report)}"))
     has_table = shown and report.result is not None
     shown_codes = codes_in_table(report) if has_table or shared.format == "line" else ()
     write_messages(report, quiet=quiet, without=shown_codes)
-    if document.ignored and shared.verbosity > 0:
-        some = ", ".join(document.ignored[:MOST_IGNORED])
-        more = len(document.ignored) - MOST_IGNORED
+    if ignored and shared.verbosity > 0:
+        some = ", ".join(ignored[:MOST_IGNORED])
+        more = len(ignored) - MOST_IGNORED
         and_more = f" and {more} more" if more > 0 else ""
         write_message(f"this version does not know, and leaves out: {some}{and_more}")

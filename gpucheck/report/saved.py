@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from gpucheck.data import FOLDER
 from gpucheck.report.codec import DecodeError, from_plain
@@ -46,15 +46,9 @@ class DocumentError(ValueError):
         self.remedy = remedy
 
 
-class SavedDocument(NamedTuple):
-    """Report that a document holds, and the document itself.
-
-    `ignored` are the JSON paths of fields that this version does not know.
-    """
-
-    report: Report
-    plain: Mapping[str, Any]
-    ignored: tuple[str, ...]
+#: Report that a document holds, the document itself, and the JSON paths of its fields that this
+#: version does not know.
+SavedDocument = tuple[Report, Mapping[str, Any], tuple[str, ...]]
 
 
 def read_document(
@@ -179,7 +173,7 @@ def _document(name: str, plain: Mapping[str, Any], types: tuple[type, ...]) -> S
     if report.result is not None:
         report = report._replace(result=_result(types, report.result, ignored))
     check_bounds(name, plain)
-    return SavedDocument(report, plain, tuple(ignored))
+    return report, plain, tuple(ignored)
 
 
 def _result(types: tuple[type, ...], value: object, ignored: list[str]) -> object:
@@ -244,8 +238,7 @@ def _check_bounds(
     elif isinstance(value, list):
         length = len(value)
         if not schema.get("minItems", 0) <= length <= schema.get("maxItems", length):
-            problem = f"has {length} items"
-            raise DecodeError(where, problem)
+            raise DecodeError(where, f"has {length} items")
         if "items" in schema:
             for place, item in enumerate(value):
                 _check_bounds(item, schema["items"], shared, f"{where}[{place}]")
@@ -257,23 +250,18 @@ def _check_bounds(
 
 def _check_text(value: str, schema: Mapping[str, Any], where: str) -> None:
     if len(value) < schema.get("minLength", 0):
-        problem = "is empty"
-        raise DecodeError(where, problem)
+        raise DecodeError(where, "is empty")
     pattern = schema.get("pattern")
     if pattern is not None and re.search(pattern, value) is None:
-        problem = f"must have the form {pattern}"
-        raise DecodeError(where, problem)
+        raise DecodeError(where, f"must have the form {pattern}")
 
 
 def _check_number(value: Any, schema: Mapping[str, Any], where: str) -> None:
     least, most = schema.get("minimum"), schema.get("maximum")
     above = schema.get("exclusiveMinimum")
     if least is not None and value < least:
-        problem = f"must be at least {least}"
-        raise DecodeError(where, problem)
+        raise DecodeError(where, f"must be at least {least}")
     if above is not None and value <= above:
-        problem = f"must be above {above}"
-        raise DecodeError(where, problem)
+        raise DecodeError(where, f"must be above {above}")
     if most is not None and value > most:
-        problem = f"must be at most {most}"
-        raise DecodeError(where, problem)
+        raise DecodeError(where, f"must be at most {most}")

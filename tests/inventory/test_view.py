@@ -184,7 +184,7 @@ def test_a_report_of_another_command_is_refused() -> None:
 
 def test_a_saved_list_has_the_marks_of_the_list() -> None:
     report = unwell(healthy(0, clock_event_reasons=0x20), healthy(1))
-    saved = read_document(json_format.render(report, View()).encode(), 1 << 20, DOCUMENTS).report
+    saved = read_document(json_format.render(report, View()).encode(), 1 << 20, DOCUMENTS)[0]
 
     assert saved.result.gpus[0].troubles[0].cause == "clocks-lowered"
     assert saved.result.gpus[1].troubles == ()

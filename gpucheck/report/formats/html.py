@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from itertools import chain, takewhile
 from pathlib import Path
-from typing import NamedTuple, TypeGuard
+from typing import TypeGuard
 
 from gpucheck.report.blocks import (
     Block,
@@ -58,19 +58,16 @@ _RANKS = {CheckStatus.FAIL: 0, CheckStatus.WARN: 1, CheckStatus.UNKNOWN: 2}
 _FOLDED = "gpucheck/detect/1"
 
 
-class _Fold(NamedTuple):
-    """Checks that passed, behind a line that opens them: by the pointer or the keyboard."""
-
-    summary: str
-    blocks: tuple[Block, ...]
-    indent: int
+#: Checks that passed, behind a line that opens them: by the pointer or the keyboard.
+_Fold = list[list[Line | Command]]
 
 
 def render(report: Report, view: View) -> str:
     """Return the page; a failure without a result has its verdict and what to do."""
     view = view._replace(width=_WIDTH, unicode=True, color=False, header=True)
     view = view._replace(verbosity=max(1, view.verbosity))
-    blocks = [block_for_recording(block, view) for block in _blocks(report, view)]
+    drawn = () if report.result is None else open_view(report.command).blocks(report, view)
+    blocks = [block_for_recording(block, view) for block in drawn]
     main = (
         *_steps(report, blocks),
         *_machine(report, blocks),
@@ -79,10 +76,6 @@ def render(report: Report, view: View) -> str:
     )
     body = [*_header(report, view, blocks), "<main>", *main]
     return _page(report, [*body, *_warnings(report), "</main>"])
-
-
-def _blocks(report: Report, view: View) -> Iterable[Block]:
-    return () if report.result is None else open_view(report.command).blocks(report, view)
 
 
 def _page(report: Report, body: Sequence[str]) -> str:
@@ -228,7 +221,7 @@ def _worst_first(blocks: Sequence[Block], *, fold: bool) -> Iterator[Block | _Fo
     A check is a line with a mark and what stands below it, where checks of its own are ordered too.
     Several that passed end their list, folded if `fold` says so.
     """
-    checks: list[list[Block]] = []
+    checks: _Fold = []
     level = next((block.indent for block in blocks if _is_check(block)), 0)
 
     def ordered() -> Iterator[Block | _Fold]:
@@ -238,7 +231,7 @@ def _worst_first(blocks: Sequence[Block], *, fold: bool) -> Iterator[Block | _Fo
                 yield check[0]
                 yield from _worst_first(check[1:], fold=fold)
         if len(passed) > 1:
-            yield _Fold(_count(passed), tuple(chain.from_iterable(passed)), level)
+            yield passed
         checks.clear()
 
     for block in blocks:
@@ -293,9 +286,10 @@ def _drawn(blocks: Iterable[Block | _Fold]) -> Iterator[str]:
                 yield f"<h3>{_inline(spans)}</h3>"
             case Line() as line:
                 yield _line(line)
-            case _Fold(summary, folded, indent):
-                yield f"<details{_class(_indent(indent))}><summary>{summary}</summary>"
-                yield from _drawn(folded)
+            case list() as checks:
+                indent = _indent(checks[0][0].indent)
+                yield f"<details{_class(indent)}><summary>{_count(checks)}</summary>"
+                yield from _drawn(chain.from_iterable(checks))
                 yield "</details>"
             case Command(text, indent):
                 yield f"<pre{_class(_indent(indent))}><code>{_shown(text)}</code></pre>"

@@ -20,14 +20,9 @@ from gpucheck.report.text import View, printable
 Number = int | float | bool | None
 
 
-class Sample(NamedTuple):
-    """Value under its labels; a label without text is absent, and a value that is None is left out.
-
-    The machine's name is added as the label `hostname`, unless the sample has its own.
-    """
-
-    labels: Mapping[str, str | None]
-    value: Number
+#: Labels and the value under them; a label without text is absent, and a value that is None is
+#: left out. The machine's name is added as the label `hostname`, unless the sample has its own.
+Sample = tuple[Mapping[str, str | None], Number]
 
 
 class Metric(NamedTuple):
@@ -43,11 +38,9 @@ class Metric(NamedTuple):
     samples: tuple[Sample, ...]
 
 
-def gauge(
-    name: str, text: str, samples: Iterable[tuple[Mapping[str, str | None], Number]]
-) -> Metric:
+def gauge(name: str, text: str, samples: Iterable[Sample]) -> Metric:
     """Return a metric of these labels and values."""
-    return Metric(name, text, tuple(Sample(*sample) for sample in samples))
+    return Metric(name, text, tuple(samples))
 
 
 def gpu_labels(
@@ -120,7 +113,7 @@ def _run_metrics(report: Report) -> Iterator[Metric]:
 
 
 def _lines(metric: Metric, host: str | None) -> Iterator[str]:
-    samples = [sample for sample in metric.samples if sample.value is not None]
+    samples = [(labels, value) for labels, value in metric.samples if value is not None]
     if not samples:
         return
     yield f"# HELP {metric.name} {_escaped(metric.help)}\n"
@@ -129,8 +122,8 @@ def _lines(metric: Metric, host: str | None) -> Iterator[str]:
     for labels, value in samples:
         # Of two that look alike the first stays: node-exporter would refuse the whole file.
         values.setdefault(_labels({"hostname": host, **labels}), value)
-    for shown, value in values.items():
-        yield f"{metric.name}{shown} {_number(value)}\n"
+    for shown, first in values.items():
+        yield f"{metric.name}{shown} {_number(first)}\n"
 
 
 def _labels(labels: Mapping[str, str | None]) -> str:

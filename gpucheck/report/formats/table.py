@@ -48,12 +48,9 @@ def render(report: Report, view: View) -> str:
     """Return the report as terminal text; a failure without a result gives no text of its own."""
     mark = None if report.result is None and view.saved is None else origin(view)
     first = "" if mark is None else as_text(draw([Line(mark)], view), view)
-    return first if report.result is None else first + _shown(report, view)
-
-
-def _shown(report: Report, view: View) -> str:
-    blocks = open_view(report.command).blocks
-    return as_text(draw(blocks(report, view), view), view)
+    if report.result is None:
+        return first
+    return first + as_text(draw(open_view(report.command).blocks(report, view), view), view)
 
 
 def as_text(lines: Iterable[RenderableType], view: View) -> str:
