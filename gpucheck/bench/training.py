@@ -157,7 +157,6 @@ class TrainingState:
         self._order = order
         self._plan = plan
         self.steps_done = 0
-        self._accuracy: float | None = None
         self._facts: dict[str, Fact] = {}
 
     def load(self) -> Dataset:

@@ -92,7 +92,7 @@ def watch_gpus(
         if not redraws:
             return int(code)
         # The screen is cleared, and the messages with it.
-        write_messages(report, quiet=shared.verbosity < 0, without=IN_ROWS)
+        write_messages(report, verbosity=shared.verbosity, without=IN_ROWS)
         return int(code if code is ExitCode.MISSING else ended)
     except KeyboardInterrupt:
         REQUESTS.settle()
@@ -107,7 +107,7 @@ def _append(shared: Shared, report: Report, changes: dict[str, Any]) -> None:
     view = view_for(shared, **changes, indented=False)
     write_stdout(open_format(shared.format)(report, view))
     if shared.format != "json":
-        write_messages(report, quiet=shared.verbosity < 0)
+        write_messages(report, verbosity=shared.verbosity)
 
 
 @contextmanager

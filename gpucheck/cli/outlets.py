@@ -125,9 +125,8 @@ def chosen_chart(report: Report, view: View, name: str | None) -> Chart:
     charts = {item.id: item for item in charts_of(report, view)}
     chart = next(iter(charts.values()), None) if name is None else charts.get(name)
     if chart is None:
-        has = f"it has {', '.join(charts)}" if charts else "it has none"
-        which = "any chart" if name is None else f"the chart {name}"
-        message = f"This report has no values for {which}; {has}."
+        which = "any chart" if not charts else f"the chart {name}; it has {', '.join(charts)}"
+        message = f"This report has no values for {which}."
         raise MissingError(code="no-chart", message=message)
     return chart
 

@@ -220,10 +220,10 @@ def publish(command: str, shared: Shared, answer: Answer, time: str, **view_chan
         _mark_example(shared)
     # A line for monitors comes alone, too.
     shown_codes = codes_in_table(report) if shown or shared.format == "line" else ()
-    if shared.verbosity < 1:
-        shown_codes = {*shown_codes, DRIVER_LIBRARY}
-    quiet = shared.verbosity < 0 and report.exit_code is answer.exit_code  # --strict says why
-    write_messages(report, quiet=quiet, without=shown_codes, source=view.source)
+    verbosity = shared.verbosity
+    if report.exit_code is not answer.exit_code:
+        verbosity = max(verbosity, 0)  # a warning by which --strict fails is said with -q, too
+    write_messages(report, verbosity=verbosity, without=shown_codes, source=view.source)
     if (outlets.html or shared.format == "html") and shared.verbosity >= 0:
         from gpucheck.cli.outlets import tell_missing_charts
 

@@ -169,13 +169,12 @@ def _shown(report: Report, plain: Mapping[str, Any], format_: str, view: View) -
 
 def _say(report: Report, ignored: Sequence[str], shared: Shared) -> None:
     """Write what the document's command wrote to stderr, and what is left out of it here."""
-    quiet = shared.verbosity < 0
     shown = shared.format == "table" and shared.output is None
-    if shared.format not in MARKED and not quiet:
+    if shared.format not in MARKED and shared.verbosity >= 0:
         write_stderr(printable(f"gpucheck: {origin(report)}"))
     has_table = shown and report.result is not None
     shown_codes = codes_in_table(report) if has_table or shared.format == "line" else ()
-    write_messages(report, quiet=quiet, without=shown_codes)
+    write_messages(report, verbosity=shared.verbosity, without=shown_codes)
     if ignored and shared.verbosity > 0:
         some = ", ".join(ignored[:MOST_IGNORED])
         more = len(ignored) - MOST_IGNORED

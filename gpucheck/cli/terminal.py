@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from gpucheck.report.envelope import Failure, Notice, Report
+from gpucheck.report.envelope import DRIVER_LIBRARY, Failure, Notice, Report
 from gpucheck.report.errors import ExitCode, WrongUseError
 from gpucheck.report.text import View, printable, protect_blanks, restore_blanks, step_on_recording
 
@@ -158,15 +158,20 @@ def is_watched() -> bool:
 def write_messages(
     report: Report,
     *,
-    quiet: bool = False,
+    verbosity: int = 0,
     without: Collection[str] = (),
     source: str | None = None,
 ) -> None:
-    """Write the error and the warnings of a report to stderr, but for those with these codes."""
+    """Write the error and the warnings of a report to stderr, but for those with these codes.
+
+    The driver's library is named with -v, and warnings are left out with -q.
+    """
+    if verbosity < 1:
+        without = {*without, DRIVER_LIBRARY}
     if report.error is not None and report.error.code not in without:
         steps = tuple(step_on_recording(step, source) for step in report.error.remedy)
         write_failure(report.error._replace(remedy=steps))
-    if not quiet:
+    if verbosity >= 0:
         write_warnings(notice for notice in report.warnings if notice.code not in without)
 
 
