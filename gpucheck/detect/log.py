@@ -188,16 +188,10 @@ def _words(name: str) -> tuple[Any, ...]:
     )
 
 
-class _Pattern(NamedTuple):
-    """One alternative of a rule; a line that matches has its `anchor`.
-
-    That is the longest literal that does not come with the word under which the pattern is found.
-    """
-
-    rule: str
-    anchor: bytes
-    chain: tuple[bytes, ...]
-    without: tuple[bytes, ...]
+#: One alternative of a rule, by the rule's id: the anchor, which each line that matches has, the
+#: chain of literals, and those that such a line has not. The anchor is the longest literal that
+#: does not come with the word under which the pattern is found.
+_Pattern = tuple[str, bytes, tuple[bytes, ...], tuple[bytes, ...]]
 
 
 @cache
@@ -215,13 +209,10 @@ def _patterns() -> Mapping[bytes, Sequence[_Pattern]]:
             bare = [literal.removeprefix("^").removesuffix("$").encode() for literal in literals]
             common = (word for word in _words("common") if any(word in literal for literal in bare))
             word = next(common, max(bare, key=len))
-            pattern = _Pattern(
-                rule.id,
-                max(bare, key=lambda literal: (word not in literal, len(literal))),
-                tuple(literal.encode() for literal in literals),
-                tuple(literal.encode() for literal in rule.without),
-            )
-            patterns.setdefault(word, []).append(pattern)
+            anchor = max(bare, key=lambda literal: (word not in literal, len(literal)))
+            chain = tuple(literal.encode() for literal in literals)
+            without = tuple(literal.encode() for literal in rule.without)
+            patterns.setdefault(word, []).append((rule.id, anchor, chain, without))
     return patterns
 
 
@@ -343,9 +334,9 @@ class Scan:
 def _hits(patterns: Sequence[_Pattern], line: bytes) -> list[tuple[str, int]]:
     """Return the rules that match a line, and where each match begins."""
     hits = [
-        (pattern.rule, position)
-        for pattern in patterns
-        if pattern.anchor in line and (position := _position(pattern, line)) is not None
+        (rule, position)
+        for rule, anchor, chain, without in patterns
+        if anchor in line and (position := _position(line, chain, without)) is not None
     ]
     if not hits or _is_no_failure(line):
         return []
@@ -393,18 +384,18 @@ def _numbers(text: bytes) -> Iterator[tuple[int, int, int]]:
                 yield start, int(digits), len(before) - len(digits)
 
 
-def _position(pattern: _Pattern, line: bytes) -> int | None:
+def _position(line: bytes, chain: Sequence[bytes], without: Sequence[bytes]) -> int | None:
     """Return where a line's match begins, or None if it has none."""
     first = end = None
     at = 0
-    for literal in pattern.chain:
+    for literal in chain:
         place = _find(literal, line, at)
         if place is None:
             return None
         begins, at = place
         first = begins if first is None else first
         end = at
-    excluded = any(_find(literal, line, 0) is not None for literal in pattern.without)
+    excluded = any(_find(literal, line, 0) is not None for literal in without)
     return None if end is None or excluded else first
 
 
