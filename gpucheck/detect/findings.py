@@ -15,7 +15,7 @@ from gpucheck.detect.remedies import steps_for_gpu
 from gpucheck.drivers.evidence import GpuHealthReading, KernelLogReading
 from gpucheck.drivers.native import BINDING_TOO_OLD, NOT_SUPPORTED, gives_nvml_code
 from gpucheck.drivers.readings import HUNG, GpuReading, PciDeviceReading
-from gpucheck.inventory.condition import Judgement, Trouble, Unread, lost
+from gpucheck.inventory.condition import UNJUDGED, Trouble, lost
 from gpucheck.report.envelope import CheckStatus, Evidence
 from gpucheck.report.text import count_of
 
@@ -25,7 +25,7 @@ NOT_OFFERED_CODES = (3, 13, 26)
 NOT_OFFERED = (NOT_SUPPORTED, BINDING_TOO_OLD)
 
 
-Judge = Callable[[GpuReading, GpuHealthReading], Judgement]
+Judge = Callable[[GpuReading, GpuHealthReading], Trouble | None]
 
 
 def make_finding(
@@ -131,21 +131,22 @@ def judge_gpus(machine: Machine, check_id: str, ok_summary: str, judge: Judge) -
     whole = partial(make_finding, check_id, Layer.HEALTH)
     # Of a lost GPU only the trouble found before counts; gpu-lost reports the loss.
     judged = [
-        (gpu, judgement)
+        (gpu, trouble)
         for gpu, health in machine.gpus
-        if isinstance(judgement := judge(gpu, health), Trouble) or not lost(gpu, health)
+        if ((trouble := judge(gpu, health)) and trouble.status not in UNJUDGED)
+        or not lost(gpu, health)
     ]
     troubles = [
         whole(
-            judgement.status,
-            f"GPU {gpu.index}: {judgement.summary}",
-            *judgement.evidence,
-            remedy=steps_for_gpu(gpu.index, _steps(check_id, judgement)),
+            trouble.status,
+            f"GPU {gpu.index}: {trouble.summary}",
+            *trouble.evidence,
+            remedy=steps_for_gpu(gpu.index, _steps(check_id, trouble)),
             gpu=gpu.uuid,
-            cause=judgement.cause,
+            cause=trouble.cause,
         )
-        for gpu, judgement in judged
-        if isinstance(judgement, Trouble)
+        for gpu, trouble in judged
+        if trouble is not None and trouble.status not in UNJUDGED
     ]
     wrong = [finding for finding in troubles if finding.status is not CheckStatus.OK]
     if wrong:
@@ -155,13 +156,13 @@ def judge_gpus(machine: Machine, check_id: str, ok_summary: str, judge: Judge) -
         # Nothing is known about the GPUs that were not reached, whatever the others answered.
         cause = HUNG if failure.code == HUNG else "not-read"
         return [whole(CheckStatus.UNKNOWN, f"not checked: {failure.message}", cause=cause)]
-    gaps = [(gpu.index, gap) for gpu, gap in judged if isinstance(gap, Unread)]
+    gaps = [(gpu.index, gap) for gpu, gap in judged if gap and gap.status in UNJUDGED]
     unread = [
-        (index, gap.reason)
+        (index, gap.summary)
         for index, gap in gaps
-        if gap.applies
-        and not gives_nvml_code(gap.reason, *NOT_OFFERED_CODES)
-        and not any(part in gap.reason for part in NOT_OFFERED)
+        if gap.status is CheckStatus.UNKNOWN
+        and not gives_nvml_code(gap.summary, *NOT_OFFERED_CODES)
+        and not any(part in gap.summary for part in NOT_OFFERED)
     ]
     if unread:
         names = ", ".join(str(index) for index, _ in unread)
@@ -172,7 +173,7 @@ def judge_gpus(machine: Machine, check_id: str, ok_summary: str, judge: Judge) -
         return troubles
     if len(gaps) < len(judged):
         return [whole(CheckStatus.OK, f"{ok_summary} ({count_of(len(judged) - len(gaps))})")]
-    summary = f"not available: {gaps[0][1].reason}" if gaps else "no GPU answers"
+    summary = f"not available: {gaps[0][1].summary}" if gaps else "no GPU answers"
     return [whole(CheckStatus.SKIP, summary)]
 
 

@@ -3,7 +3,7 @@
 `detect`'s checks report each condition by itself, `list` marks the unhealthy cards, and
 `place` asks for the worst of them. The rules and their sources are those of
 docs/reference/checks.md, under the name of each function. A condition judges one GPU and is None
-(healthy), Trouble, or Unread.
+(healthy) or Trouble.
 """
 
 from __future__ import annotations
@@ -81,6 +81,7 @@ _REFUSE_WORK = frozenset(
 class Trouble(NamedTuple):
     """Problem of one GPU; with a `status` of OK it is only a note, without a cause.
 
+    With one of UNJUDGED it is no problem, but why none can be told.
     Without a `remedy`, that of the cause in gpucheck/data/causes.toml helps.
     """
 
@@ -96,24 +97,19 @@ class Trouble(NamedTuple):
         return self.cause in _REFUSE_WORK
 
 
-class Unread(NamedTuple):
-    """Why one GPU could not be judged; `applies` is false if it has nothing to judge."""
-
-    reason: str
-    applies: bool = True
-
-
-Judgement = Trouble | Unread | None
+#: Statuses of a GPU that was not judged: it could not be read, or it has nothing to judge.
+UNJUDGED = (CheckStatus.UNKNOWN, CheckStatus.SKIP)
 #: NVML's ordinary reading of the GPU, raw or as `list` shows it.
 Card = GpuReading | Gpu
-Condition = Callable[[Card, GpuHealthReading], Judgement]
+Condition = Callable[[Card, GpuHealthReading], Trouble | None]
 
 
-def unread(reading: Card | GpuHealthReading, *fields: str) -> Unread | None:
+def unread(reading: Card | GpuHealthReading, *fields: str) -> Trouble | None:
     """Return why one of these fields is null, or None if all of them were read."""
     for name in fields:
         if getattr(reading, name) is None:
-            return Unread(reading.unavailable.get(name, "the driver does not report it"))
+            reason = reading.unavailable.get(name, "the driver does not report it")
+            return Trouble(CheckStatus.UNKNOWN, reason)
     return None
 
 
@@ -125,7 +121,7 @@ def _trouble(status: CheckStatus, cause: str, summary: str, source: str, value: 
 # ---------------------------------------------------------------------------------- conditions
 
 
-def lost(gpu: Card, health: GpuHealthReading) -> Judgement:
+def lost(gpu: Card, health: GpuHealthReading) -> Trouble | None:
     """Detect a card that stopped answering while its health was read."""
     failure = health.failure
     if failure is None or failure.library_code not in GONE:
@@ -134,7 +130,7 @@ def lost(gpu: Card, health: GpuHealthReading) -> Judgement:
     return _trouble(FAIL, "gpu-is-lost", failure.message, source, value)
 
 
-def ecc_errors(gpu: Card, health: GpuHealthReading) -> Judgement:
+def ecc_errors(gpu: Card, health: GpuHealthReading) -> Trouble | None:
     """Did the memory have errors that could not be corrected?
 
     Count the uncorrected errors since the driver was loaded.
@@ -162,7 +158,7 @@ def ecc_errors(gpu: Card, health: GpuHealthReading) -> Judgement:
     return None
 
 
-def row_remapping(gpu: Card, health: GpuHealthReading) -> Judgement:
+def row_remapping(gpu: Card, health: GpuHealthReading) -> Trouble | None:
     """Could every bad row of memory be replaced?
 
     Look at failed, many, and pending rows.
@@ -184,7 +180,7 @@ def row_remapping(gpu: Card, health: GpuHealthReading) -> Judgement:
     return None
 
 
-def retired_pages(gpu: Card, health: GpuHealthReading) -> Judgement:
+def retired_pages(gpu: Card, health: GpuHealthReading) -> Trouble | None:
     """Are there too many retired pages of memory (GPUs before Ampere)?
 
     Count the retired pages, whatever the cause.
@@ -203,7 +199,7 @@ def retired_pages(gpu: Card, health: GpuHealthReading) -> Judgement:
     return None
 
 
-def memory_repair(gpu: Card, health: GpuHealthReading) -> Judgement:
+def memory_repair(gpu: Card, health: GpuHealthReading) -> Trouble | None:
     """Does the driver report the memory as unrepairable, or a repair as pending?
 
     Report what the driver says about repairs.
@@ -218,7 +214,7 @@ def memory_repair(gpu: Card, health: GpuHealthReading) -> Judgement:
     return unread(health, "memory_unrepairable")
 
 
-def recovery_action(gpu: Card, health: GpuHealthReading) -> Judgement:
+def recovery_action(gpu: Card, health: GpuHealthReading) -> Trouble | None:
     """Does the driver ask for a reset or a reboot?
 
     Translate the driver's action.
@@ -236,13 +232,13 @@ def recovery_action(gpu: Card, health: GpuHealthReading) -> Judgement:
     return Trouble(status, f"the driver asks for {wish}", evidence, (step,), cause)
 
 
-def temperature(gpu: Card, health: GpuHealthReading) -> Judgement:
+def temperature(gpu: Card, health: GpuHealthReading) -> Trouble | None:
     """Is any GPU, or its memory, near the card's own limit?
 
     Compare with the card's own limits.
     """
     if gpu.temperature_c is None:
-        return Unread(gpu.unavailable.get("temperature_c", "the driver does not report it"))
+        return unread(gpu, "temperature_c")
     now = gpu.temperature_c
     # Older recordings hold the 0 of a driver that knows no limit, here and below.
     slowdown = health.temperature_slowdown_c or None
@@ -286,7 +282,7 @@ def _hot(
     return Trouble(status, summary, tuple(evidence), cause=cause)
 
 
-def clock_throttling(gpu: Card, health: GpuHealthReading) -> Judgement:
+def clock_throttling(gpu: Card, health: GpuHealthReading) -> Trouble | None:
     """Is anything slowing the clocks down right now?
 
     Test the bits: the mask may hold harmless ones beside them.
@@ -340,7 +336,7 @@ def unfit(gpu: Card, health: GpuHealthReading) -> Trouble | None:
     grave = [
         trouble
         for trouble in judged
-        if isinstance(trouble, Trouble) and (trouble.status is FAIL or trouble.cause in _ALSO_UNFIT)
+        if trouble is not None and (trouble.status is FAIL or trouble.cause in _ALSO_UNFIT)
     ]
     return min(grave, key=lambda t: (not t.refuses_work, t.status is not FAIL), default=None)
 
@@ -348,7 +344,7 @@ def unfit(gpu: Card, health: GpuHealthReading) -> Trouble | None:
 # ------------------------------------------------------------------------- the cards of a list
 
 
-def pcie_width(gpu: Card, health: GpuHealthReading) -> Judgement:
+def pcie_width(gpu: Card, health: GpuHealthReading) -> Trouble | None:
     """Does every GPU use all the PCIe lanes that its slot offers?
 
     Compare the current number of PCIe lanes with what card and slot support.
@@ -361,7 +357,7 @@ def pcie_width(gpu: Card, health: GpuHealthReading) -> Judgement:
         name = "pcie_width" if now is None else "pcie_width_max"
         reasons = gpu.unavailable
         reason = reasons.get(name) or reasons.get(name.replace("_", ".", 1))
-        return Unread(reason or "the driver does not report it")
+        return Trouble(CheckStatus.UNKNOWN, reason or "the driver does not report it")
     if now >= most:
         return None
     widths = (
@@ -371,7 +367,7 @@ def pcie_width(gpu: Card, health: GpuHealthReading) -> Judgement:
     return Trouble(WARN, f"PCIe x{now} of x{most}", widths, cause="pcie-narrow")
 
 
-def mig_change(gpu: Card, health: GpuHealthReading) -> Judgement:
+def mig_change(gpu: Card, health: GpuHealthReading) -> Trouble | None:
     """Report a change of the MIG mode that waits for a reset."""
     now = gpu.mig.enabled if isinstance(gpu, Gpu) else gpu.mig_enabled
     wanted = health.mig_mode_pending
@@ -414,7 +410,7 @@ def troubles(gpu: Gpu, health: GpuHealthReading | None) -> tuple[GpuTrouble, ...
     listed = (
         GpuTrouble(trouble.status, trouble.summary, trouble.cause)
         for trouble in judged
-        if isinstance(trouble, Trouble) and trouble.status is not CheckStatus.OK
+        if trouble is not None and trouble.status in (WARN, FAIL)
     )
     return tuple(sorted(listed, key=lambda trouble: trouble.status is not FAIL))
 

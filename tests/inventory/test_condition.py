@@ -9,14 +9,13 @@ from gpucheck.drivers.evidence import GpuHealthReading
 from gpucheck.drivers.readings import ProbeFailure
 from gpucheck.inventory.condition import (
     CONDITIONS,
-    Judgement,
     Trouble,
-    Unread,
     lost,
     pcie_width,
     spare_bytes,
     unfit,
 )
+from gpucheck.report.envelope import CheckStatus
 from tests.fakes.probes import gpu_reading, healthy
 
 REPLACE = "Ask the vendor to replace the GPU."
@@ -27,7 +26,9 @@ LOST = ProbeFailure(code="gpu-is-lost", message="it is lost", library_code=15)
 DENIED = ProbeFailure(code="no-permission", message="it may not be read", library_code=4)
 
 
-def condition(name: str, *, gpu: dict[str, object] | None = None, **health: object) -> Judgement:
+def condition(
+    name: str, *, gpu: dict[str, object] | None = None, **health: object
+) -> Trouble | None:
     return CONDITIONS[name](gpu_reading(0, **gpu or {}), healthy(0, **health))
 
 
@@ -136,7 +137,6 @@ def test_temperature_against_the_limits_of_the_card(
 ) -> None:
     found = condition("temperature", gpu={"temperature_c": now}, **health)
 
-    assert not isinstance(found, Unread)
     assert (found and found.status, found and found.summary) == (status, summary)
 
 
@@ -144,7 +144,7 @@ def test_temperature_against_the_limits_of_the_card(
     "limits", [{}, NO_SLOWDOWN, {**NO_SLOWDOWN, "temperature_margin_c": 40}], ids=str
 )
 def test_hot_memory_counts_whatever_the_limits_of_the_gpu(limits: dict[str, object]) -> None:
-    def memory(now: int | None, highest: int | None) -> Judgement:
+    def memory(now: int | None, highest: int | None) -> Trouble | None:
         return condition(
             "temperature", temperature_memory_c=now, temperature_memory_max_c=highest, **limits
         )
@@ -169,7 +169,7 @@ def test_hot_memory_counts_whatever_the_limits_of_the_gpu(limits: dict[str, obje
     ],
 )
 def test_what_was_not_read_is_not_judged(name: str, health: dict[str, object], reason: str) -> None:
-    assert condition(name, **health) == Unread(reason)
+    assert condition(name, **health) == Trouble(CheckStatus.UNKNOWN, reason)
 
 
 def test_without_a_temperature_nothing_is_judged() -> None:
@@ -178,9 +178,11 @@ def test_without_a_temperature_nothing_is_judged() -> None:
         "unavailable": {"temperature_c": "no permission (NVML error 4)"},
     }
 
-    assert condition("temperature", gpu=hidden) == Unread("no permission (NVML error 4)")
-    assert condition("temperature", gpu={"temperature_c": None, "unavailable": {}}) == Unread(
-        "the driver does not report it"
+    assert condition("temperature", gpu=hidden) == Trouble(
+        CheckStatus.UNKNOWN, "no permission (NVML error 4)"
+    )
+    assert condition("temperature", gpu={"temperature_c": None, "unavailable": {}}) == Trouble(
+        CheckStatus.UNKNOWN, "the driver does not report it"
     )
 
 
@@ -203,7 +205,7 @@ NOT_REPORTED = "the driver does not report it"
 def test_lanes_that_were_not_read_have_the_reason_of_what_is_missing(
     gpu: dict[str, object], reason: str
 ) -> None:
-    assert pcie_width(gpu_reading(0, **gpu), healthy(0)) == Unread(reason)
+    assert pcie_width(gpu_reading(0, **gpu), healthy(0)) == Trouble(CheckStatus.UNKNOWN, reason)
 
 
 @pytest.mark.parametrize("name", CONDITIONS)

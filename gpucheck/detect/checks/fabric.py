@@ -7,7 +7,7 @@ from gpucheck.detect.machine import Machine
 from gpucheck.detect.model import Finding, Layer
 from gpucheck.drivers.evidence import GpuHealthReading
 from gpucheck.drivers.readings import GpuReading
-from gpucheck.inventory.condition import Judgement, Unread, unread
+from gpucheck.inventory.condition import Trouble, unread
 from gpucheck.report.envelope import CheckStatus, Evidence
 
 ID = "fabric"
@@ -30,14 +30,14 @@ def check(machine: Machine) -> list[Finding]:
     """
     alone = is_one_card_of_a_board(machine)
 
-    def judged(gpu: GpuReading, health: GpuHealthReading) -> Judgement:
+    def judged(gpu: GpuReading, health: GpuHealthReading) -> Trouble | None:
         if (
             alone
             and health.fabric_state != COMPLETED
             and health.nvlinks
             and not health.nvlinks_active
         ):
-            return Unread("one GPU of a switched machine needs no fabric", applies=False)
+            return Trouble(CheckStatus.SKIP, "one GPU of a switched machine needs no fabric")
         return judge(gpu, health)
 
     findings = judge_gpus(machine, ID, "the NVLink fabric is ready", judged)
@@ -70,14 +70,14 @@ def is_one_card_of_a_board(machine: Machine) -> bool:
     )
 
 
-def judge(gpu: GpuReading, health: GpuHealthReading) -> Judgement:
+def judge(gpu: GpuReading, health: GpuHealthReading) -> Trouble | None:
     """Judge the state, the status and the health; state 0 means that there is no fabric."""
     missing = unread(health, "fabric_state")
     if missing is not None:
         return missing
     state, status = health.fabric_state or 0, health.fabric_status or 0
     if state == 0:
-        return Unread("not supported by this GPU", applies=False)
+        return Trouble(CheckStatus.SKIP, "not supported by this GPU")
     evidence = Evidence(
         "nvmlDeviceGetGpuFabricInfoV",
         f"state {state}, status {status}, health {health.fabric_health or 0}",

@@ -11,7 +11,7 @@ from gpucheck.detect.model import Finding, Layer
 from gpucheck.drivers.evidence import GpuHealthReading
 from gpucheck.drivers.readings import GpuReading
 from gpucheck.inventory import condition
-from gpucheck.inventory.condition import Judgement, Trouble, Unread, unread
+from gpucheck.inventory.condition import Trouble, unread
 from gpucheck.report.envelope import CheckStatus, Evidence
 
 
@@ -57,7 +57,7 @@ WARM_C = 75
 HARMLESS = ("power cap",)
 
 
-def judge_throttled_time(gpu: GpuReading, health: GpuHealthReading) -> Judgement:
+def judge_throttled_time(gpu: GpuReading, health: GpuHealthReading) -> Trouble | None:
     """Were the clocks lowered during the check?
 
     Compare the two readings of the counters.
@@ -81,13 +81,13 @@ def judge_throttled_time(gpu: GpuReading, health: GpuHealthReading) -> Judgement
     )
 
 
-def judge_fan(gpu: GpuReading, health: GpuHealthReading) -> Judgement:
+def judge_fan(gpu: GpuReading, health: GpuHealthReading) -> Trouble | None:
     """Do the fans of hot GPUs turn?
 
     Judge only cards that have fans.
     """
     if health.fan_count == 0:
-        return Unread("the card has no fan", applies=False)
+        return Trouble(CheckStatus.SKIP, "the card has no fan")
     missing = unread(gpu, "fan_percent", "temperature_c")
     if missing is not None:
         return missing
@@ -97,7 +97,7 @@ def judge_fan(gpu: GpuReading, health: GpuHealthReading) -> Judgement:
     return make_trouble("fan", "fans-stand-still", stopped, temperature=gpu.temperature_c)
 
 
-def judge_power_limit(gpu: GpuReading, health: GpuHealthReading) -> Judgement:
+def judge_power_limit(gpu: GpuReading, health: GpuHealthReading) -> Trouble | None:
     """Is every GPU's power limit the default, and its power supply sufficient?
 
     Compare the enforced limit with the default.
@@ -119,7 +119,7 @@ def judge_power_limit(gpu: GpuReading, health: GpuHealthReading) -> Judgement:
     )
 
 
-def judge_pcie_generation(gpu: GpuReading, health: GpuHealthReading) -> Judgement:
+def judge_pcie_generation(gpu: GpuReading, health: GpuHealthReading) -> Trouble | None:
     """Does every GPU under load use the PCIe generation that its slot supports?
 
     Judge the generation only under load.
@@ -137,7 +137,7 @@ def judge_pcie_generation(gpu: GpuReading, health: GpuHealthReading) -> Judgemen
     return None
 
 
-def judge_pcie_replays(gpu: GpuReading, health: GpuHealthReading) -> Judgement:
+def judge_pcie_replays(gpu: GpuReading, health: GpuHealthReading) -> Trouble | None:
     """Are PCIe transfers repeated?
 
     Compare the rate with DCGM's.
@@ -161,14 +161,14 @@ def judge_pcie_replays(gpu: GpuReading, health: GpuHealthReading) -> Judgement:
     )
 
 
-def judge_nvlink_errors(gpu: GpuReading, health: GpuHealthReading) -> Judgement:
+def judge_nvlink_errors(gpu: GpuReading, health: GpuHealthReading) -> Trouble | None:
     """Do the NVLinks have new errors?
 
     Compare the growth of each kind with DCGM's limits.
     """
     if not health.nvlinks_active:
         missing = unread(health, "nvlinks", "nvlinks_active")
-        return missing or Unread("no link is up", applies=False)
+        return missing or Trouble(CheckStatus.SKIP, "no link is up")
     missing = unread(health, "nvlink_errors_grown")
     if missing is not None:
         return missing
@@ -190,7 +190,7 @@ def judge_nvlink_errors(gpu: GpuReading, health: GpuHealthReading) -> Judgement:
     )
 
 
-def judge_inforom(gpu: GpuReading, health: GpuHealthReading) -> Judgement:
+def judge_inforom(gpu: GpuReading, health: GpuHealthReading) -> Trouble | None:
     """Is the InfoROM intact, the card's record of its identity and history?
 
     Judge by the driver's own validation.
@@ -204,7 +204,7 @@ def judge_inforom(gpu: GpuReading, health: GpuHealthReading) -> Judgement:
     return make_trouble("inforom", "inforom-corrupted", evidence)
 
 
-def judge_persistence_mode(gpu: GpuReading, health: GpuHealthReading) -> Judgement:
+def judge_persistence_mode(gpu: GpuReading, health: GpuHealthReading) -> Trouble | None:
     """Is persistence mode on for every GPU without a display?
 
     Note where it is off; a desktop does not need it.

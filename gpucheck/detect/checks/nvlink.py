@@ -7,8 +7,8 @@ from gpucheck.detect.machine import Machine
 from gpucheck.detect.model import Finding, Layer
 from gpucheck.drivers.evidence import GpuHealthReading
 from gpucheck.drivers.readings import GpuReading
-from gpucheck.inventory.condition import Judgement, Unread, unread
-from gpucheck.report.envelope import Evidence
+from gpucheck.inventory.condition import Trouble, unread
+from gpucheck.report.envelope import CheckStatus, Evidence
 
 ID = "nvlink"
 LAYER = Layer.HEALTH
@@ -19,15 +19,15 @@ def check(machine: Machine) -> list[Finding]:
     """Judge every GPU, if any link on this machine is up."""
     used = any(health.nvlinks_active for _, health in machine.gpus)
 
-    def judge(gpu: GpuReading, health: GpuHealthReading) -> Judgement:
+    def judge(gpu: GpuReading, health: GpuHealthReading) -> Trouble | None:
         missing = unread(health, "nvlinks", "nvlinks_active")
         if missing is not None:
             return missing
         links, active = health.nvlinks or 0, health.nvlinks_active or 0
         if not links:
-            return Unread("not supported by this GPU", applies=False)
+            return Trouble(CheckStatus.SKIP, "not supported by this GPU")
         if not used:
-            return Unread("no link is up between these GPUs", applies=False)
+            return Trouble(CheckStatus.SKIP, "no link is up between these GPUs")
         if active == links:
             return None
         evidence = Evidence("nvmlDeviceGetNvLinkState", f"{active} of {links} active")
