@@ -177,8 +177,9 @@ def with_shared_options(
             raise typer.Abort from None
 
     types = dict[str, Any]()
-    for kind in (*requests_of(function).values(), function, collect_shared):
-        types |= get_type_hints(kind)
+    for declaring in (function, collect_shared):
+        for kind in (*requests_of(declaring).values(), declaring):
+            types |= get_type_hints(kind)
     parameters = [_CONTEXT]
     parameters += [_parameter(key, item, types[key]) for key, item in options.items()]
     parameters.append(_CONFIG)

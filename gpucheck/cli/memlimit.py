@@ -51,7 +51,7 @@ from gpucheck.memlimit.outcome import (
 )
 from gpucheck.memlimit.plan import LimitOptions, find_hard_limit, find_limit
 from gpucheck.place.exec import environment_before, start_first, supervise
-from gpucheck.report.envelope import Answer, Failure, Notice
+from gpucheck.report.envelope import Answer, Notice
 from gpucheck.report.errors import MissingError, WrongUseError
 from gpucheck.report.options import flag, option, words
 from gpucheck.report.text import binary_bytes, name_gpus
@@ -124,10 +124,8 @@ def command(
     refuse_recording(shared)
     with machine_for_child("memlimit", shared) as probes:
         answer = find_limit(options, probes)
-    check_runnable(answer, shared)
-    if not isinstance(answer.result, MemoryLimit):
-        raise AssertionError  # pragma: no cover - check_runnable raises where there is no result
-    return _run(answer, answer.result, shared, watch=watch, hook=options.hook, log=log)
+    plan = check_runnable(answer, shared, MemoryLimit)
+    return _run(answer, plan, shared, watch=watch, hook=options.hook, log=log)
 
 
 def _check_hard(shared: Shared, *, hard: bool) -> None:
@@ -281,15 +279,12 @@ def _run_hard(
         _clear(root, session, deadline_s)
         with machine_for_child("memlimit", shared) as probes:
             answer = find_hard_limit(options, probes)
-        check_runnable(answer, shared)
-        plan = answer.result
-        if not isinstance(plan, MemoryLimit):
-            raise AssertionError  # pragma: no cover - check_runnable raises without a result
+        plan = check_runnable(answer, shared, MemoryLimit)
         for sentence in capped_sentences(caps_of(plan)):
             write_message(sentence)
         facts = _facts(root, answer, plan, session, deadline_s)
         missing = missing_prerequisites(facts)
-        if missing or facts.place is None:
+        if missing or not isinstance(facts.place, str):
             raise error_of(missing, options.amount.text, command)
 
         def refused(failure: ProbeFailure, folder: Path) -> MissingError:
@@ -396,14 +391,11 @@ def _facts(
         ),
         python=sys.executable,
         words=_own_words(sys.argv),
+        place=choose_place(root, group, shutil.which("systemd-run"))
+        if group.version == 2
+        else None,
         search_path=os.environ.get("PATH", ""),
     )
-    if group.version == 2:
-        place = choose_place(root, group, shutil.which("systemd-run"))
-        if isinstance(place, Failure):
-            facts = dataclasses.replace(facts, place_problem=place)
-        else:
-            facts = dataclasses.replace(facts, place=place)
     uuids = [gpu.uuid for gpu in plan.gpus if gpu.uuid]
     if not missing_prerequisites(facts) and group.folder is not None:
         limits = session.limits(str(group.folder), uuids, deadline_s=max(deadline_s, ANSWER_S))

@@ -14,7 +14,14 @@ from typing import Any, NamedTuple
 
 from gpucheck.cli.commands import COMMANDS
 from gpucheck.report.errors import WrongUseError, check_seconds
-from gpucheck.report.options import Option, flag, option, options_of, split_words
+from gpucheck.report.options import (
+    Option,
+    flag,
+    made_of_options,
+    option,
+    options_of,
+    split_words,
+)
 
 #: The file of defaults.
 CONFIG_VARIABLE = "GPUCHECK_CONFIG"
@@ -24,6 +31,8 @@ STDOUT = Path("-")
 OUTPUT, MACHINE, DEFAULTS = "Output", "Machine", "Defaults and help"
 #: Formats that an option of the same name writes beside the report.
 BESIDE = ("html", "junit", "github", "prometheus")
+#: Questions of `detect` and `bench` that have no case, annotation or metric.
+_NO_VERDICT = "--list-checks --explain --wheel --pid --log"
 
 
 class Context(NamedTuple):
@@ -40,18 +49,31 @@ class Context(NamedTuple):
     keep: frozenset[int] = frozenset()
 
 
+@made_of_options
 class Outlets(NamedTuple):
     """What is written beside the report: a page, a chart (the first if none is named), and for CI.
 
     `github` writes annotations to stderr and the summary of a step.
     """
 
-    html: Path | None = None
-    plot: Path | None = None
-    chart: str | None = None
-    junit: Path | None = None
-    prometheus: Path | None = None
-    github: bool = False
+    html: Path | None = option("--html FILE", "Also write the report as a page.")
+    plot: Path | None = option("--plot FILE.svg|png", "Also draw a chart of the report.")
+    chart: str | None = option("--chart NAME", "")
+    junit: Path | None = option(
+        "--junit FILE",
+        "Also write a JUnit file: a case for each GPU and check.",
+        not_with=f"--peaks {_NO_VERDICT}",
+    )
+    github: bool | None = option(
+        "--github/--no-github",
+        "Annotations and a step summary [default: when GitHub Actions runs it].",
+        not_with=_NO_VERDICT,
+    )
+    prometheus: Path | None = option(
+        "--prometheus FILE",
+        "Also write metrics for node-exporter's textfile collector (NAME.prom).",
+        not_with=f"--peaks {_NO_VERDICT}",
+    )
 
 
 class Shared(NamedTuple):
@@ -75,12 +97,6 @@ class Shared(NamedTuple):
     format_is_given: bool = False
     context: Context = Context(None)
 
-    @property
-    def example(self) -> str | None:
-        """Return the name of the example that --from names, if it names one."""
-        source = self.recording or ""
-        return source.removeprefix("example:") if source.startswith("example:") else None
-
 
 #: --log of the commands that run another one after `--`.
 COMMAND_LOG = option("--log FILE", "If the command ends badly, look for the cause in this file.")
@@ -94,8 +110,6 @@ LACKS: Mapping[str, Collection[str]] = {
     "show": ("from_", "deadline", "strict", "junit", "github", "prometheus"),
     "snapshot": ("format_", "output", "strict"),
 }
-#: Questions of `detect` and `bench` that have no case, annotation or metric.
-_NO_VERDICT = "--list-checks --explain --wheel --pid --log"
 
 
 def collect_shared(
@@ -106,24 +120,7 @@ def collect_shared(
     verbose: int = option("--verbose, -v", "Show more.", 0),
     quiet: bool = flag("--quiet, -q", "Show less."),
     strict: bool = flag("--strict", "Exit 1 on warnings and inconclusive answers."),
-    html: Path | None = option("--html FILE", "Also write the report as a page."),
-    plot: Path | None = option("--plot FILE.svg|png", "Also draw a chart of the report."),
-    chart: str | None = option("--chart NAME", ""),
-    junit: Path | None = option(
-        "--junit FILE",
-        "Also write a JUnit file: a case for each GPU and check.",
-        not_with=f"--peaks {_NO_VERDICT}",
-    ),
-    github: bool | None = option(
-        "--github/--no-github",
-        "Annotations and a step summary [default: when GitHub Actions runs it].",
-        not_with=_NO_VERDICT,
-    ),
-    prometheus: Path | None = option(
-        "--prometheus FILE",
-        "Also write metrics for node-exporter's textfile collector (NAME.prom).",
-        not_with=f"--peaks {_NO_VERDICT}",
-    ),
+    outlets: Outlets,
     # A path would take the ./ off a file called ./example:NAME.
     from_: str | None = option(
         "--from FILE|example:NAME",
@@ -146,8 +143,8 @@ def collect_shared(
         from gpucheck.cli.examples import find_recording
 
         find_recording(from_)  # an example that is not there is refused first
-    if github is None:
-        github = os.environ.get("GITHUB_ACTIONS") == "true"
+    if outlets.github is None:
+        outlets = outlets._replace(github=os.environ.get("GITHUB_ACTIONS") == "true")
     return Shared(
         format="json" if json else format_,
         output=None if output == STDOUT else output,
@@ -155,7 +152,7 @@ def collect_shared(
         strict=strict,
         recording=from_,
         deadline_s=deadline,
-        outlets=Outlets(html, plot, chart, junit, prometheus, github),
+        outlets=outlets,
     )
 
 
@@ -240,7 +237,7 @@ def read_flags(words: Sequence[str], function: Callable[..., int]) -> dict[str, 
     return {name: item.default for name, item in options.items()} | given
 
 
-def arguments_of(function: Callable[..., int], values: Mapping[str, Any]) -> dict[str, Any]:
+def arguments_of(function: Callable[..., object], values: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a command's function takes, from the values that its parser has found."""
     arguments = {}
     for name, item in own_options(function).items():

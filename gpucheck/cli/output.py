@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from gpucheck.cli.commands import (
     COMMANDS,
@@ -56,6 +56,7 @@ if TYPE_CHECKING:
 
     from gpucheck.drivers.interface import Probes
 
+T = TypeVar("T")
 COMMAND_AFTER_DASHES = "To run it as a command, put -- before it."
 #: Larger documents are a burden to who gathers them by the thousand.
 MOST_GATHERED_BYTES = 200_000
@@ -132,8 +133,9 @@ def _advise_summary(report: Report, size: int) -> None:
 
 def _mark_example(shared: Shared) -> None:
     """Say that an example answers, where no table says it."""
-    if shared.example and shared.verbosity >= 0:
-        write_stderr(f"gpucheck: {example_mark(shared.example)}")
+    mark = example_mark(shared.recording)
+    if mark is not None and shared.verbosity >= 0:
+        write_stderr(f"gpucheck: {mark}")
 
 
 def check_shared(shared: Shared, command: str, formats: Sequence[str] | None = None) -> None:
@@ -260,7 +262,7 @@ def call_command(
     own = own_options(function)
     given = {name: item.default for name, item in SHARED.items()} | {"github": False}
     given |= {name: value for name, value in values.items() if name not in own}
-    shared = collect_shared(**given)._replace(**call)
+    shared = collect_shared(**arguments_of(collect_shared, given))._replace(**call)
     outlets = shared.outlets
     if any(outlets):
         from gpucheck.cli.outlets import check_outlets
@@ -295,17 +297,18 @@ def machine_for_child(command: str, shared: Shared) -> AbstractContextManager[Pr
     return machine(command, shared, ("table", "json"))
 
 
-def check_runnable(answer: Answer, shared: Shared) -> None:
-    """Write the warnings of an answer that a command of the user's should run with.
+def check_runnable(answer: Answer, shared: Shared, kind: type[T]) -> T:
+    """Write the warnings of an answer that a command should run with, and return its result.
 
     Raises:
         LaunchError: there is no answer; nothing was started.
     """
     hidden = () if shared.verbosity > 0 else (DRIVER_LIBRARY,)
     write_warnings(notice for notice in answer.warnings if notice.code not in hidden)
-    if answer.result is None:
+    if not isinstance(answer.result, kind):
         failure = answer.error or Failure(code="no-answer", message="There is no answer.")
         raise failure.as_error(LaunchError)
+    return answer.result
 
 
 def save(command: str, shared: Shared, answer: Answer) -> None:

@@ -361,12 +361,9 @@ def _run_command(take: Callable[[Probes], Lease], shared: Shared, log: str | Non
 
     with machine_for_child("place", shared) as probes, add_error_details(shared):
         lease = take(probes)
-    check_runnable(lease.answer, shared)
+    placement = check_runnable(lease.answer, shared, Placement)
     if lease.answer.error is not None:
         raise lease.answer.error.as_error(LaunchError)
-    placement = lease.answer.result
-    if not isinstance(placement, Placement):
-        raise TypeError(type(placement).__name__)
     if shared.output is not None:
         save("place", shared, lease.answer)
     if shared.verbosity > 0:

@@ -124,7 +124,6 @@ def view_for(shared: Shared, **changes: Any) -> View:
         color=color and not environment.get("NO_COLOR"),
         unicode=to_file or writes_unicode(None if stream is None else stream.encoding),
         verbosity=shared.verbosity,
-        example=shared.example,
         source=shared.recording,
         indented=on_terminal,
     )

@@ -41,6 +41,7 @@ _CODES = re.compile(r"([0-9]{1,4})\.([0-9]{1,4})")
 class HardFacts:
     """What the prerequisites are judged by; `words` are those that gpucheck was called with.
 
+    `place` is where the group can be made, or what is missing for that (None: no version 2).
     `mig_indices` are the GPUs in MIG mode, `failure` is NVML's answer to a first question.
     """
 
@@ -50,8 +51,7 @@ class HardFacts:
     is_root: bool
     group: OwnCgroup
     mig_indices: Sequence[int] = ()
-    place: str | None = None
-    place_problem: Failure | None = None
+    place: str | Failure | None = None
     failure: ProbeFailure | None = None
     python: str = "python3"
     words: Sequence[str] = ()
@@ -95,8 +95,8 @@ def _missing_in_system(facts: HardFacts) -> Iterator[Failure]:
         state = "version 1" if facts.group.version == 1 else "not mounted"
         fact = f"the cgroup tree at /{MOUNT} is {state}, and version 2 is needed"
         yield _missing("cgroup", fact, _unified_tree(facts))
-    elif facts.place is None and facts.is_root and facts.place_problem is not None:
-        yield facts.place_problem
+    elif facts.is_root and isinstance(facts.place, Failure):
+        yield facts.place
     if not facts.is_root:
         words = " ".join(shlex.quote(word) for word in facts.words)
         path = shlex.quote(f"PATH={facts.search_path}") if facts.search_path else ""

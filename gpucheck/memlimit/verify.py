@@ -368,42 +368,32 @@ def read_steps(
     if refused is None:
         reason = f"{binary_bytes(allocated)} were allocated, and nothing was refused"
         return dataclasses.replace(seen, held=False, reason=reason)
-    return _judge_refusal(seen, allocated, refused, end)
+    held, why = _judge_refusal(base.limit_bytes or 0, allocated, refused, end)
+    return dataclasses.replace(seen, held=held, reason=why)
 
 
 def _judge_refusal(
-    seen: Verification,
-    allocated: int,
-    refused: Mapping[str, Any],
-    end: Mapping[str, Any],
-) -> Verification:
-    limit, size = seen.limit_bytes or 0, int(refused["size"])
+    limit: int, allocated: int, refused: Mapping[str, Any], end: Mapping[str, Any]
+) -> tuple[bool | None, str | None]:
+    """Return whether the limit holds, None if that is open, and why not or why it is open."""
+    size = int(refused["size"])
     if not refused["proper"]:
-        return dataclasses.replace(
-            seen, held=False, reason=f"it failed with another error: {refused['message']}"
-        )
+        return False, f"it failed with another error: {refused['message']}"
     if allocated > limit:
-        reason = (
-            f"it was refused too late, {allocated - limit} bytes above the limit of {limit} bytes, "
-            f"to within {size}"
-        )
-        return dataclasses.replace(seen, held=False, reason=reason)
+        beyond = f"{allocated - limit} bytes above the limit of {limit} bytes"
+        return False, f"it was refused too late, {beyond}, to within {size}"
     free = refused.get("free")
     if free is not None and free < size + SLACK_BYTES:
-        reason = (
-            f"the card itself was full ({binary_bytes(free)} free), so the limit was not reached"
-        )
-        return dataclasses.replace(seen, held=None, reason=reason)
+        full = f"the card itself was full ({binary_bytes(free)} free)"
+        return None, f"{full}, so the limit was not reached"
     # Slightly less may be the card's total, which CUDA and NVML count differently.
     early = allocated + 2 * (limit // STEPS) < limit
     if early and free is None:
-        reason = "it was refused well below the limit: the card was full, or another limit is lower"
-        return dataclasses.replace(seen, held=None, reason=reason)
+        below = "it was refused well below the limit"
+        return None, f"{below}: the card was full, or another limit is lower"
     if not end["restored"]:
-        reason = "freed memory could not be allocated again"
-        return dataclasses.replace(seen, held=False, reason=reason)
-    lower = "it was refused below the limit: another limit is lower"
-    return dataclasses.replace(seen, held=True, reason=lower if early else None)
+        return False, "freed memory could not be allocated again"
+    return True, "it was refused below the limit: another limit is lower" if early else None
 
 
 def _judge(

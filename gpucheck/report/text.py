@@ -15,8 +15,6 @@ K = TypeVar("K")
 class View(NamedTuple):
     """Display settings of a report. Nothing here changes the results.
 
-    `example` is the name of the recording that the report answers from, if it is one of ours.
-
     `source` is what --from named, an example or a file. `saved` is what is said of a document that
     is shown again.
 
@@ -35,7 +33,6 @@ class View(NamedTuple):
     processes: bool = False
     header: bool = True
     indented: bool = False
-    example: str | None = None
     source: str | None = None
     chart_remedy: tuple[str, ...] = ()
     saved: str | None = None
@@ -51,14 +48,16 @@ def exports(environment: Mapping[str, str]) -> str:
     return "".join(f"export {name}={shlex.quote(text)}\n" for name, text in environment.items())
 
 
-def example_mark(name: str) -> str:
-    """Return the line that marks an answer from an example recording."""
-    return f"{name}: recorded example, not this machine"
+def example_mark(source: str | None) -> str | None:
+    """Return the line that marks an answer from an example recording; None for any other."""
+    if source is None or not source.startswith("example:"):
+        return None
+    return f"{source.removeprefix('example:')}: recorded example, not this machine"
 
 
 def origin(view: View) -> str | None:
     """Return the line above a report that is not about this machine now: recorded, or saved."""
-    return view.saved if view.example is None else example_mark(view.example)
+    return example_mark(view.source) or view.saved
 
 
 #: A command of ours at the end of a text that can answer from a recording.

@@ -78,7 +78,7 @@ def page_of(name: str) -> str:
 
 def _detected(example: str) -> tuple[Report, View]:
     probes = open_probes(find_recording(f"example:{example}"))
-    return wrap("detect", detect(probes)), View(example=example, source=f"example:{example}")
+    return wrap("detect", detect(probes)), View(source=f"example:{example}")
 
 
 def _listed(example: str) -> tuple[Report, View]:
@@ -86,7 +86,7 @@ def _listed(example: str) -> tuple[Report, View]:
     answer = judge_list(take_inventory(probes))
     if isinstance(answer.result, Inventory):
         answer = answer._replace(result=read_condition(answer.result, probes))
-    return wrap("list", answer), View(example=example, processes=True)
+    return wrap("list", answer), View(source=f"example:{example}", processes=True)
 
 
 # ------------------------------------------------------------------------------- benchmarks

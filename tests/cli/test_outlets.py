@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gpucheck.bench.model import BenchResult, GateClass, GateStatus
 from gpucheck.cli import outlets as module
-from gpucheck.cli.options import SHARED, Outlets, Shared, collect_shared
+from gpucheck.cli.options import SHARED, Outlets, Shared, arguments_of, collect_shared
 from gpucheck.cli.outlets import (
     check_outlets,
     failed,
@@ -51,7 +51,8 @@ def called(raised: BaseException | None, command: str, **values: Any) -> BaseExc
 
 
 def shared_of(**given: Any) -> Shared:
-    return collect_shared(**{name: item.default for name, item in SHARED.items()} | given)
+    values = {name: item.default for name, item in SHARED.items()} | given
+    return collect_shared(**arguments_of(collect_shared, values))
 
 
 def test_actions_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -120,7 +120,7 @@ def test_a_user_gets_the_whole_command() -> None:
 
 def test_a_place_is_missing_only_for_those_who_may_make_one() -> None:
     problem = Failure("delegation", "no group may be made", ("step",))
-    facts = replace(ALL_WELL, place=None, place_problem=problem)
+    facts = replace(ALL_WELL, place=problem)
 
     assert missing_prerequisites(facts) == [problem]
     (found,) = missing_prerequisites(replace(facts, is_root=False))

@@ -213,7 +213,7 @@ def test_tables_are_tables_for_those_who_listen() -> None:
 
 
 def test_a_recording_is_marked() -> None:
-    assert "recorded example" in page(list_report(), example="h100x8").text
+    assert "recorded example" in page(list_report(), source="example:h100x8").text
 
 
 # ------------------------------------------------------------------------------------- injection
