@@ -121,6 +121,12 @@ class Peaks:
     unknown: tuple[UnknownBoard, ...] = ()
 
 
+#: Fields of a board that the table has under the same names.
+_AS_IN_TABLE = (
+    *("id", "name", "sm_count", "clock_sources", "memory_bus_bits", "pcie_generation", "source"),
+)
+
+
 @cache
 def load_boards() -> tuple[BoardPeaks, ...]:
     """Return the boards of data/peaks.toml."""
@@ -137,27 +143,21 @@ def _board(row: Mapping[str, Any]) -> BoardPeaks:
     """Return a row of the table, in the units of the document."""
     bandwidth, cells = row["bandwidth"], row["tflops"]
     return BoardPeaks(
-        id=row["id"],
-        name=row["name"],
+        **{name: row[name] for name in _AS_IN_TABLE},
         product_names=tuple(row["names"]),
         pci_device_ids=tuple(row["pci_device_ids"]),
         compute_capability=row["rates"].partition("-")[0],
-        sm_count=row["sm_count"],
         clock_sm_mhz=row["clock_mhz"],
         clock_tensor_mhz=row["tensor_clock_mhz"],
         clock_memory_mhz=row["memory_clock_mhz"],
-        clock_sources=row["clock_sources"],
-        memory_bus_bits=row["memory_bus_bits"],
         memory_sizes_gb=tuple(map(float, row["memory_gb"].split("/"))),
         power_limit_w=float(row["power_w"]),
-        pcie_generation=row["pcie_generation"],
         compute={
             name: ComputePeak(flops_per_s=1e12 * cells[name]["value"], **_basis(cells[name]))
             for name in DTYPES
             if name in cells
         },
         memory=MemoryPeak(bytes_per_s=1e9 * bandwidth["value"], **_basis(bandwidth)),
-        source=row["source"],
         date=row["date"].isoformat(),
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from gpucheck.bench.ci.diagnosis import Diagnosis, class_of_failure, explained
+from gpucheck.bench.ci.diagnosis import Diagnosis, class_of_failure, diagnose, explained
 from gpucheck.bench.ci.verdicts import GATES, exit_status, spoken
 from gpucheck.bench.model import (
     BurnDevice,
@@ -37,8 +37,6 @@ _WORDING = {
     GateStatus.FAIL: ("burn-failed", *GATES[GateStatus.FAIL][1:]),
     GateStatus.INCONCLUSIVE: ("burn-undecided", *GATES[GateStatus.INCONCLUSIVE][1:]),
 }
-_SWAP = ("Take it out of use, and repeat the burn with the card in another slot.",)
-_COOL = ("Check the fans, the filters and the inlet temperature.",)
 
 
 def burn_gates(result: BurnResult) -> Iterator[Gate]:
@@ -113,17 +111,13 @@ def _corruption(device: BurnDevice, result: BurnResult) -> Gate:
     """Return whether all products were identical and right; undecided if they were no load."""
     check = device.corruption
     if check.is_corrupt:
-        bad = Diagnosis(
-            class_=GateClass.HARDWARE,
-            sentence=corruption_sentence(check),
-            evidence=(
-                Evidence("mismatches", str(check.mismatches)),
-                Evidence("first index", str(check.first_index)),
-                Evidence("largest ULP", str(check.largest_ulp)),
-                Evidence("with NaN", str(check.not_finite)),
-            ),
-            next=_SWAP,
+        evidence = (
+            Evidence("mismatches", str(check.mismatches)),
+            Evidence("first index", str(check.first_index)),
+            Evidence("largest ULP", str(check.largest_ulp)),
+            Evidence("with NaN", str(check.not_finite)),
         )
+        bad = diagnose("burn-defect", {"what": corruption_sentence(check)}, evidence)
         return _gate(device, "corruption", "numbers", float(check.mismatches), 0.0, bad=bad)
     measured = float(check.mismatches) if check.products else None
     if check.products >= _FEWEST_PRODUCTS:
@@ -144,8 +138,7 @@ def _corruption(device: BurnDevice, result: BurnResult) -> Gate:
 def _digest(device: BurnDevice, devices: Sequence[BurnDevice], odd: str | None) -> Gate:
     """Return whether the first product equals that of identical GPUs."""
     if odd is not None:
-        bad = Diagnosis(class_=GateClass.HARDWARE, sentence=odd, next=_SWAP)
-        return _gate(device, "digest", bad=bad)
+        return _gate(device, "digest", bad=diagnose("burn-defect", {"what": odd}))
     gate = _gate(device, "digest")
     if _digest_key(device) is None:
         return _skipped(gate, "it has no product to compare")
@@ -168,15 +161,14 @@ def _temperature(device: BurnDevice, sensors: GpuTelemetry) -> Gate:
     """Return whether the device stayed below its limit, or above its margin if that decides."""
     limit, margin = device.temperature_limit_c, sensors.temperature_margin_c
     if limit is None and margin is not None:
-        bad = _hot("it reached the temperature at which it slows down") if margin.low <= 0 else None
+        bad = diagnose("burn-slows-down") if margin.low <= 0 else None
         up = Direction.HIGHER
         return _gate(device, "temperature", "C", margin.low, 0.0, bad=bad, direction=up)
     if sensors.temperature_c is None or limit is None:
         reason = sensors.unavailable.get("temperature_c", "no reading")
         return _skipped(_gate(device, "temperature", "C"), reason)
     high = sensors.temperature_c.high
-    reached = f"it reached {high:.0f} °C; the limit is {limit:.0f} °C"
-    bad = _hot(reached) if high >= limit else None
+    bad = diagnose("burn-hot", {"high": high, "limit": limit}) if high >= limit else None
     return _gate(device, "temperature", "C", high, limit, bad=bad)
 
 
@@ -187,13 +179,8 @@ def _memory_temperature(device: BurnDevice, sensors: GpuTelemetry) -> Gate:
         unread = "temperature_memory_c" if high is None else "temperature_memory_max_c"
         reason = sensors.unavailable.get(unread, "no reading")
         return _skipped(_gate(device, "memory_temperature", "C"), reason)
-    reached = f"its memory reached {high:.0f} °C; the limit is {limit:.0f} °C"
-    bad = _hot(reached) if high >= limit else None
+    bad = diagnose("burn-memory-hot", {"high": high, "limit": limit}) if high >= limit else None
     return _gate(device, "memory_temperature", "C", high, limit, bad=bad)
-
-
-def _hot(reason: str, evidence: tuple[Evidence, ...] = ()) -> Diagnosis:
-    return Diagnosis(class_=GateClass.THERMAL, sentence=reason, evidence=evidence, next=_COOL)
 
 
 def _throttling(device: BurnDevice, sensors: GpuTelemetry) -> Gate:
@@ -222,14 +209,8 @@ def _throttling(device: BurnDevice, sensors: GpuTelemetry) -> Gate:
     if is_clock_change(sensors.reasons) and names == ["hardware-slowdown"]:
         reason += ", but a clock change looks the same"
         return replace(gate, warning=True, reason=reason, evidence=evidence)
-    bad = Diagnosis(
-        class_=GateClass.POWER_CAP,
-        sentence=reason,
-        evidence=evidence,
-        next=("Check the power supply and its cables.",),
-    )
-    if HEAT & set(names):
-        bad = _hot(reason, evidence)
+    case = "burn-throttled-by-heat" if HEAT & set(names) else "burn-throttled"
+    bad = diagnose(case, {"what": reason}, evidence)
     return _gate(device, "throttling", "%", percent, limit, bad=bad)
 
 
@@ -239,9 +220,7 @@ def _errors(device: BurnDevice, sensors: GpuTelemetry) -> Iterator[Gate]:
         grown = sensors.new_errors.get(name, 0)
         unread = sensors.unavailable.get(f"new_errors.{name}")
         if grown:
-            bad = Diagnosis(
-                class_=GateClass.HARDWARE, sentence=f"{spoken(name)} grew by {grown}", next=_SWAP
-            )
+            bad = diagnose("burn-defect", {"what": f"{spoken(name)} grew by {grown}"})
             yield _gate(device, name, "", float(grown), 0.0, bad=bad)
         elif unread is not None:
             yield _skipped(_gate(device, name, "", None, 0.0), unread)

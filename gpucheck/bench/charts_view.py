@@ -57,6 +57,12 @@ def burn_charts(result: BurnResult) -> Iterator[Chart]:
         yield chart
 
 
+def _series(name: str, points: Iterable[tuple[float, float]], drawn: Drawn) -> Series:
+    """Return the points of one name, at least one."""
+    x, y = zip(*points, strict=True)
+    return Series(name, x, y, drawn)
+
+
 # --------------------------------------------------------------------------------- roofline
 
 
@@ -84,11 +90,7 @@ def roofline(result: BenchResult) -> Chart | None:
         who = f" {framework_title(row.framework.name)}" if row.framework else ""
         points.setdefault(f"{row.kernel} {side}{who}", []).append(row)
     series = [
-        Series(
-            name,
-            tuple(_intensity(row) for row in of),
-            tuple(_flops_per_s(row) / unit[0] for row in of),
-        )
+        _series(name, [(_intensity(row), _flops_per_s(row) / unit[0]) for row in of], Drawn.POINTS)
         for name, of in points.items()
     ]
     fastest = ""
@@ -194,12 +196,7 @@ def transfer(result: BenchResult) -> Chart | None:
         return None
     best = max((row for of in ways.values() for row in of), key=attrgetter("speed"))
     series = tuple(
-        Series(
-            name,
-            tuple(_bytes(row) / 2**20 for row in of),
-            tuple(row.speed / _GIGA for row in of),
-            Drawn.LINE,
-        )
+        _series(name, [(_bytes(row) / 2**20, row.speed / _GIGA) for row in of], Drawn.LINE)
         for name, of in ways.items()
     )
     return Chart(
@@ -238,8 +235,7 @@ def frameworks(result: BenchResult) -> Chart | None:
     series = []
     for who in everyone:
         values = [(of[who], float(place)) for place, of in enumerate(shared.values()) if who in of]
-        x, y = tuple(value for value, _ in values), tuple(place for _, place in values)
-        series.append(Series(who, x, y, Drawn.BARS))
+        series.append(_series(who, values, Drawn.BARS))
     limit = Series("limit", (100.0, 100.0), (-0.5, len(names) - 0.5), Drawn.LINE, limit=True)
     return Chart(
         id="frameworks",
@@ -271,8 +267,7 @@ def telemetry(named: Sequence[tuple[str, GpuTelemetry]]) -> Chart | None:
                 if value is not None
             ]
             if known:
-                x, y = tuple(time for time, _ in known), tuple(value for _, value in known)
-                series.append(Series(name, x, y, Drawn.LINE))
+                series.append(_series(name, known, Drawn.LINE))
         if series:
             panels.append(Panel(Axis(label), tuple(series)))
     if not panels:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from gpucheck.bench.doubt_table import make_doubt
 from gpucheck.bench.model import (
@@ -15,6 +16,9 @@ from gpucheck.bench.model import (
     shared_fields,
 )
 from gpucheck.report.text import framework_title, two_digits
+
+if TYPE_CHECKING:
+    from gpucheck.bench.case import CaseLabel
 
 #: How many operations on the same data the amortised speed-up assumes.
 REUSE_COUNT = 10
@@ -38,7 +42,7 @@ _UNKNOWN = "not known to be faster or slower"
 _BELOW_FLOAT32 = frozenset({"tf32", "float16", "bfloat16", "float8", "int8"})
 
 
-def maker_of(row: Measurement | ComparisonSide) -> str | None:
+def maker_of(row: Measurement | ComparisonSide | CaseLabel) -> str | None:
     """Return the framework that ran a row; None for gpucheck's own code."""
     return row.framework.name if row.framework is not None else None
 

@@ -19,6 +19,7 @@ from gpucheck.bench.boards import (
     load_boards,
     shipped_w,
 )
+from gpucheck.bench.model import shared_fields
 from gpucheck.drivers.interface import Probes
 from gpucheck.drivers.readings import GpuReading, NvmlRequest
 from gpucheck.inventory.gpu_row import rows_of
@@ -135,13 +136,8 @@ def _gpu(row: GpuReading, board: BoardPeaks) -> PeakGpu:
     limit_w, built_for_w = row.power_limit_w, board.power_limit_w
     if limit_w is not None and shipped_w(board) <= limit_w:
         built_for_w = min(limit_w, built_for_w)
-    return PeakGpu(
-        index=row.index,
-        uuid=row.uuid,
-        name=row.name,
-        power_limit_w=limit_w,
-        power_limit_percent=None if limit_w is None else 100 * limit_w / built_for_w,
-    )
+    percent = None if limit_w is None else 100 * limit_w / built_for_w
+    return PeakGpu(**shared_fields(row, PeakGpu), power_limit_percent=percent)
 
 
 #: Why a GPU that could be identified has no peaks.
@@ -157,13 +153,7 @@ def _unknown(row: GpuReading) -> UnknownBoard:
         reason = "neither its PCI device id nor its name could be read"
     else:
         reason = _NO_ROW
-    return UnknownBoard(
-        index=row.index,
-        uuid=row.uuid,
-        name=row.name,
-        pci_device_id=row.pci_device_id,
-        reason=reason,
-    )
+    return UnknownBoard(**shared_fields(row, UnknownBoard), reason=reason)
 
 
 def _not_in_table(unknown: Sequence[UnknownBoard]) -> Failure:

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from gpucheck.bench.comparison import is_disturbed
-from gpucheck.bench.model import NO_TIME, BenchResult, Measurement, RowClock, Scope, is_wrong
+from gpucheck.bench.model import (
+    NO_TIME,
+    BenchResult,
+    Fact,
+    Measurement,
+    RowClock,
+    Scope,
+    is_wrong,
+)
 from gpucheck.report.blocks import Column, Fitting, Heading, Inline, Line, Row, Span, Table
 from gpucheck.report.text import (
     View,
@@ -41,6 +49,15 @@ _SLOWER = 1.05
 _ALIKE, _LEAST_SHOWN = 0.002, 0.0005
 #: Limit of a softmax on the processor whose exponentials take longer than its memory.
 EXP = "exp"
+#: Facts whose key is no word.
+_FACTS = {"exp": "exponentials of a thread", "compile": "compiling", "enqueue": "handing over"}
+#: How a fact is shown whose key ends with this unit.
+_UNITS: Mapping[str, Callable[[float], str]] = {
+    "_bytes": lambda value: binary_bytes(int(value)),
+    "_per_s": lambda value: rate(value, "/s"),
+    "_s": duration,
+    "_share": lambda value: percent_text(100 * value),
+}
 #: Indentation of the lines below a row.
 _BELOW = 4
 
@@ -136,14 +153,14 @@ def row_name(row: Measurement | CaseLabel, where: str | None = None, *, sizes: b
     if row.kernel == "p2p":
         return f"{name} to {device}" if device else f" {name}"
     if row.kernel == "batch" and row.shape:
-        batch = f"batch {_images(row.shape[0])}"
+        batch = f"batch {count_of(row.shape[0], 'image')}"
         name = batch if row.framework is None else f"{row.framework.text}, {batch}"
     elif row.kernel == "towers" and row.shape and "towers" in row.parameters:
         count = row.parameters["towers"]
         separate = isinstance(row, Measurement) and row.facts.get("simulated") == "no"
         if separate and count != 1 and where is None:
             device = f"{count} GPUs"  # the row is the first GPU's
-        name = f"{count} tower{'' if count == 1 else 's'} of {_images(row.shape[0])}"
+        name = f"{count} tower{'' if count == 1 else 's'} of {count_of(row.shape[0], 'image')}"
     elif sizes and row.shape:
         name += f", {size_text(row)}"
     if row.threads is not None and row.kernel not in ("batch", "towers"):
@@ -182,14 +199,10 @@ def variant_text(kernel: str, variant: str) -> str:
     return variant
 
 
-def _images(count: int) -> str:
-    return f"{count} image{'' if count == 1 else 's'}"
-
-
 def size_text(row: Measurement | CaseLabel) -> str:
     """Return a row's size with its unit."""
     if row.kernel == "train":
-        return f"batches of {_images(row.shape[0])}"
+        return f"batches of {count_of(row.shape[0], 'image')}"
     if row.kernel in ("transfer", "p2p"):
         return binary_bytes(4 * math.prod(row.shape), digits=0)
     return " × ".join(str(edge) for edge in row.shape)
@@ -413,11 +426,17 @@ def details(row: Measurement) -> Iterator[str]:
         yield f"SM clock {row.sm_clock_mhz:.0f} MHz"
     if row.joules_per_op is not None:
         yield f"{row.joules_per_op:.3g} J for one operation"
-    for name, value in row.facts.items():
-        if name.endswith("_bytes") and isinstance(value, int):
-            yield f"{name.removesuffix('_bytes')} {binary_bytes(value)}"
-        else:
-            yield f"{name} {value if isinstance(value, str) else f'{value:.6g}'}"
+    yield from (_fact_text(name, value) for name, value in row.facts.items())
+
+
+def _fact_text(name: str, value: Fact) -> str:
+    """Return a fact of a row in words, by its key, which ends with the unit of a number."""
+    end = next((end for end in _UNITS if name.endswith(end) and not isinstance(value, str)), "")
+    words = name.removesuffix(end)
+    words = _FACTS.get(words, words.replace("_", " "))
+    if isinstance(value, str):
+        return f"{words} {value}"
+    return f"{words} {_UNITS[end](value) if end else f'{value:.6g}'}"
 
 
 def _whole(row: Measurement, percent: float) -> str:

@@ -11,7 +11,7 @@ from itertools import zip_longest
 
 from gpucheck.bench import stats
 from gpucheck.bench.case import Case, CaseOrder, Kernel
-from gpucheck.bench.comparison import compare, headline, is_known
+from gpucheck.bench.comparison import compare, headline, is_known, maker_of
 from gpucheck.bench.doubts import doubts_about, is_disturbed
 from gpucheck.bench.environment import (
     WSL_NOTE,
@@ -287,12 +287,12 @@ class Bench:
         )
         states: list[CaseState] = []
         for case in self._cases(group, inputs):
-            maker = (case.label.device, _maker(case))
+            maker = (case.label.device, maker_of(case.label))
             state = CaseState(
                 case=case,
                 near_cpus=self.run_environment.near_cpus.get(case.label.gpu_uuid or ""),
                 reference=any(
-                    (item.case.label.device, _maker(item.case)) == maker for item in states
+                    (item.case.label.device, maker_of(item.case.label)) == maker for item in states
                 ),
                 limit=group.limit,
             )
@@ -300,39 +300,30 @@ class Bench:
         states += [
             CaseState(case=case, error=error)
             for number, error in group.taken.items()
-            for case in self._cases_of(group, inputs, number)
+            for case in self._cases(group, inputs, number)
         ]
         return _GroupRun(
             group=group, inputs=inputs, states=states, host=HostShare(facts=self._facts)
         )
 
-    def _cases(self, group: Group, inputs: HostData) -> list[Case]:
-        order = self._order(group, inputs, group.gpus)
-        cases: list[Case] = []
-        if group.with_cpu:
-            cases.extend(group.kernel.cpu_cases(order))
-        for gpu in order.gpus:
-            cases.extend(group.kernel.gpu_cases(order, gpu))
-        boards = [board for board in self._boards if board.cuda_index in group.gpus]
-        places = [*([None] if group.frameworks_on_cpu else []), *boards]
-        if not group.limit:
-            for framework in self.frameworks.members:
-                for place in places:
-                    cases.extend(framework_cases(group.kernel, order, framework, place))
-        return cases
-
-    def _cases_of(self, group: Group, inputs: HostData, number: int) -> Sequence[Case]:
-        """Return the cases that a GPU would run if its memory were free."""
-        order = self._order(group, inputs, group.gpus | group.taken.keys())
-        device = self._devices.get(number)
-        own = () if device is None else group.kernel.gpu_cases(order, device)
-        board = next(board for board in self._boards if board.cuda_index == number)
-        theirs = (
-            case
-            for framework in self.frameworks.members
-            for case in framework_cases(group.kernel, order, framework, board)
-        )
-        return (*own, *theirs)
+    def _cases(self, group: Group, inputs: HostData, taken: int | None = None) -> Iterator[Case]:
+        """Yield a group's cases, or those that a GPU would run whose memory others have taken."""
+        numbers = group.gpus if taken is None else frozenset((taken,))
+        of_all = group.gpus if taken is None else group.gpus | group.taken.keys()
+        order = self._order(group, inputs, of_all)
+        if taken is None and group.with_cpu:
+            yield from group.kernel.cpu_cases(order)
+        for number, gpu in self._devices.items():
+            if number in numbers:
+                yield from group.kernel.gpu_cases(order, gpu)
+        places: list[BenchGpu | None] = [
+            board for board in self._boards if board.cuda_index in numbers
+        ]
+        if taken is None and group.frameworks_on_cpu:
+            places.insert(0, None)
+        for framework in () if group.limit else self.frameworks.members:
+            for place in places:
+                yield from framework_cases(group.kernel, order, framework, place)
 
     def _order(self, group: Group, inputs: HostData, numbers: Container[int]) -> CaseOrder:
         gpus = [gpu for number, gpu in self._devices.items() if number in numbers]
@@ -494,11 +485,6 @@ def to_measurement(state: CaseState, environment: RowEnvironment) -> Measurement
         interrupted=state.interrupted,
         unavailable=_unavailable(state),
     )
-
-
-def _maker(case: Case) -> str | None:
-    """Return the framework of a case; None for gpucheck's own code."""
-    return None if case.label.framework is None else case.label.framework.name
 
 
 def alternating(states: Sequence[CaseState]) -> list[CaseState]:

@@ -110,7 +110,8 @@ def repeat_on_each(
 class StressProduct:
     """Repeated products on one device, for a given time or until the end of a burn.
 
-    `check` is the planned one, `notes` tell the user about the choice of the product.
+    `check` is the planned one, then the one so far; `notes` tell the user about the choice of the
+    product.
     """
 
     def __init__(
@@ -122,27 +123,22 @@ class StressProduct:
     ) -> None:
         self._product = product
         self._clock = clock
-        self._check = check
+        self.check = check
         self._batch = 1
         self._product_s = 0.0
         self.notes = notes
 
-    @property
-    def check(self) -> Corruption:
-        """Return the check so far."""
-        return self._check
-
     def begin(self) -> None:
         """Multiply for the first time; an error goes into the check's `failure`."""
-        if self._check.failure is not None:
+        if self.check.failure is not None:
             return
         try:
             digest, verified = self._product.prepare()
         except (GpucheckError, MemoryError) as error:
             self._fail(error)
         else:
-            self._check = replace(
-                self._check,
+            self.check = replace(
+                self.check,
                 digest=digest,
                 reference_ok=verified.ok,
                 reference_error=verified.error,
@@ -157,7 +153,7 @@ class StressProduct:
         start_s = self._clock()
         try:
             for _ in range(_MOST_BATCHES):
-                if self._check.failure is not None:
+                if self.check.failure is not None:
                     break
                 before_s = self._clock()
                 self._product_s += self._product.repeat(self._batch)
@@ -170,9 +166,9 @@ class StressProduct:
         except (GpucheckError, MemoryError) as error:
             self._fail(error)
         taken_s = self._clock() - start_s
-        seconds = self._check.seconds + taken_s
+        seconds = self.check.seconds + taken_s
         percent = min(100.0, 100 * self._product_s / seconds) if seconds else None
-        self._check = replace(self._check, seconds=seconds, product_time_percent=percent)
+        self.check = replace(self.check, seconds=seconds, product_time_percent=percent)
         return taken_s
 
     def end(self) -> Corruption:
@@ -181,13 +177,13 @@ class StressProduct:
             self._product.release()
         except GpucheckError as error:
             self._fail(error)
-        return self._check
+        return self.check
 
     def _count(self, repeats: int) -> None:
         counts = self._product.differences()
-        self._check = replace(
-            self._check,
-            products=self._check.products + repeats,
+        self.check = replace(
+            self.check,
+            products=self.check.products + repeats,
             mismatches=counts.count,
             first_index=counts.first,
             largest_ulp=counts.largest_ulp,
@@ -195,12 +191,12 @@ class StressProduct:
         )
 
     def _fail(self, error: GpucheckError | MemoryError) -> None:
-        if self._check.failure is None:
+        if self.check.failure is None:
             memory = Failure(
                 code="out-of-memory", message="the host does not have enough free memory"
             )
             failure = Failure.of(error) if isinstance(error, GpucheckError) else memory
-            self._check = replace(self._check, failure=failure)
+            self.check = replace(self.check, failure=failure)
 
 
 def deviating_digests(checks: Sequence[Corruption], model_of: Mapping[str, str]) -> dict[str, str]:

@@ -47,6 +47,11 @@ _KEYS = {
     "power_limit_default_w": "power_limit_default_mw",
     "energy_j": "energy_mj",
 }
+#: Facts of a GPU that the document has as the driver gives them.
+_FACTS = (
+    *("temperature_memory_max_c", "clock_sm_max_mhz", "temperature_slowdown_c", "vbios_version"),
+    "confidential_computing",
+)
 _ERRORS = ("ecc_corrected", "ecc_uncorrected", "remapped_rows", "pcie_replays")
 
 
@@ -392,7 +397,9 @@ def _summary(uuid: str, gpu: _Gpu, span: tuple[float, float], period_s: float) -
     energy = None
     if "energy_mj" in gpu.first and "energy_mj" in gpu.last:
         energy = (gpu.last["energy_mj"] - gpu.first["energy_mj"]) / 1000
+    facts: dict[str, Any] = {name: gpu.facts.get(name) for name in _FACTS}
     summary = GpuTelemetry(
+        **facts,
         uuid=uuid,
         reading_count=len(gpu.samples),
         period_s=period_s,
@@ -401,15 +408,10 @@ def _summary(uuid: str, gpu: _Gpu, span: tuple[float, float], period_s: float) -
         power_w=extent(samples, "power_mw", 1e-3),
         temperature_c=extent(gpu.samples, "temperature_c"),
         temperature_memory_c=gpu.memory_c,
-        temperature_memory_max_c=gpu.facts.get("temperature_memory_max_c"),
         temperature_margin_c=extent(gpu.samples, "temperature_margin_c"),
-        clock_sm_max_mhz=gpu.facts.get("clock_sm_max_mhz"),
         power_limit_w=_watts(gpu.facts.get("power_limit_mw")),
         power_limit_default_w=_watts(gpu.facts.get("power_limit_default_mw")),
-        temperature_slowdown_c=gpu.facts.get("temperature_slowdown_c"),
-        vbios_version=gpu.facts.get("vbios_version"),
         ecc_mode=None if ecc_modes is None else bool(ecc_modes[0]),
-        confidential_computing=gpu.facts.get("confidential_computing"),
         energy_j=energy,
         pcie_generation=link[0] if link else None,
         pcie_width=link[1] if link else None,

@@ -235,7 +235,7 @@ def _repeated(check: Corruption) -> Line:
         return Line(f"{check.device}: {check.failure.message}", CheckStatus.FAIL, style="red")
     where = f"{check.device}: {check.products} identical products in {check.dtype}"
     if check.mismatches:
-        numbers = "1 number" if check.mismatches == 1 else f"{check.mismatches} numbers"
+        numbers = count_of(check.mismatches, "number")
         text = f"{where}: {numbers} CHANGED, the first at {check.first_index}"
         return Line(text, CheckStatus.FAIL, style="bold red")
     if check.reference_ok is False:
@@ -309,8 +309,10 @@ def _unmeasured_lines(late: Sequence[Measurement], result: BenchResult) -> Itera
         names = named_rows(late, len(result.environment.gpus))
         rest = len(names) - _MOST_NAMED
         listed = ", ".join(names[:_MOST_NAMED]) + (f" and {rest} more" if rest > 0 else "")
-        count = "1 row" if len(late) == 1 else f"{len(late)} rows"
-        yield Line(f"no time was left for {count}: {listed}; {remedy}", CheckStatus.WARN)
+        yield Line(
+            f"no time was left for {count_of(len(late), 'row')}: {listed}; {remedy}",
+            CheckStatus.WARN,
+        )
     measured = [row for row in result.measurements if row.time_s is not None]
     without = sum(row.repeat95_s is None for row in measured)
     if without and not result.interrupted:

@@ -220,10 +220,6 @@ class WorkerPool:
                         answer = self.failure(order.device, WORKER_DIED, error.how)
                         self._failed.append((order.device, answer))
 
-    def all_ready(self) -> bool:
-        """Return whether every process that still runs waits at the barrier."""
-        return self.ready() >= len(self._children)
-
     def ready(self) -> int:
         """Return how many processes have reached the barrier."""
         return self._barrier.ready() if self._barrier is not None else 0
@@ -333,7 +329,7 @@ class Workers:
     def _hold_back(self, pool: WorkerPool, answers: dict[str, WorkerAnswer], count: int) -> None:
         """Wait until every process is ready or has ended, then let them measure."""
         end = time.monotonic() + self._start_s * crowding(len(pool.running))
-        while pool.running and time.monotonic() < end and not pool.all_ready():
+        while pool.running and time.monotonic() < end and pool.ready() < len(pool.running):
             self._report_progress(f"{pool.ready()} of {count} processes are ready")
             answers.update(pool.answers(_LOOK_S))
         pool.begin()

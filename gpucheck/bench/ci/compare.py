@@ -119,22 +119,19 @@ def _row(
     """Return the row of two series, of which one may be missing, before it is judged."""
     series = second or first
     assert series is not None
-    if tolerance_percent is None:
-        tolerance_percent = series.tolerance_percent
-    return ComparedRow(
-        device=series.device,
-        id=series.id,
-        unit=series.unit,
-        direction=series.direction,
+    row = ComparedRow(
+        **shared_fields(series, ComparedRow),
         first=_middle(first),
         second=_middle(second),
         first_count=len(first.values) if first else 0,
         second_count=len(second.values) if second else 0,
-        tolerance_percent=tolerance_percent,
         status=GateStatus.INCONCLUSIVE,
         reason="",
         class_=GateClass.CONFIG,
     )
+    if tolerance_percent is None:
+        return row
+    return replace(row, tolerance_percent=tolerance_percent)
 
 
 def _missing(

@@ -291,12 +291,7 @@ _IDLE = "run it again when the machine is idle"
 
 def figures_of(series: Series) -> MetricValues:
     """Return a saved figure in the form that is judged."""
-    return MetricValues(
-        device=series.device,
-        gpu_uuid=series.gpu_uuid,
-        values=series.values,
-        doubts=series.doubts,
-    )
+    return MetricValues(**shared_fields(series, MetricValues))
 
 
 def marked(series: Series) -> Series:

@@ -87,7 +87,7 @@ def inventory_gates(data: RunData) -> Iterator[Gate]:
         gib = None if total is None else total / _GIB
         wanted, why = demands.memory_total_gib, _why(gpu, "memory_total_bytes")
         if wanted is not None and gpu.index in data.node.vgpus:
-            yield _undecided("inventory-memory", name_of(gpu), VGPU_SHARE, "GiB")
+            yield _undecided("inventory-memory", name_of(gpu), VGPU_SHARE, "GiB", least=True)
         else:
             yield from _amount("inventory-memory", gpu, gib, wanted, "GiB", why)
         for name, is_on, mode in (
@@ -169,7 +169,7 @@ def _board(data: RunData, gpu: Gpu) -> Gate:
     board = f"{gpu.name or 'a GPU without a name'} ({known_id or 'no PCI device id'})"
     if good is None:
         reason = f"{board} cannot be identified; the profile is for {wanted}"
-        return _undecided("match-board", name_of(gpu), reason)
+        return _undecided("match-board", name_of(gpu), reason, least=True)
     said = {"found": board, "wanted": wanted}
     return _gate("match-board", name_of(gpu), good, 1, "match", least=True, said=said)
 
@@ -190,10 +190,10 @@ def _mode(name: str, gpu: Gpu, is_on: bool | None, *, wanted: bool) -> Gate:
         is_on = False if why is None or gives_nvml_code(why, _NOT_SUPPORTED) else None
     if is_on is None:
         reason = explain_unread(name, _why(gpu, _MODES[name]))
-        return _undecided(name, name_of(gpu), reason)
+        return _undecided(name, name_of(gpu), reason, least=wanted)
     words = {True: "on", False: "off"}
     said = {"found": words[is_on], "wanted": words[wanted], "flag": int(wanted)}
-    return _gate(name, name_of(gpu), is_on, wanted, "on", least=is_on < wanted, said=said)
+    return _gate(name, name_of(gpu), is_on, wanted, "on", least=wanted, said=said)
 
 
 def _why(gpu: Gpu, key: str) -> str:
@@ -204,7 +204,7 @@ def _why(gpu: Gpu, key: str) -> str:
 def _driver(data: RunData, wanted: str) -> Gate:
     version = data.node.driver_version
     if version is None:
-        return _undecided("match-driver", _NODE, "the driver version is unknown")
+        return _undecided("match-driver", _NODE, "the driver version is unknown", least=True)
     good, said = version_key(version) >= version_key(wanted), {"found": version, "wanted": wanted}
     return _gate("match-driver", _NODE, good, 1, "match", least=True, said=said)
 
@@ -252,7 +252,7 @@ def _pcie_full(data: RunData, gpu: Gpu) -> Gate:
     ]
     if not links or best.generation_max is None or best.width_max is None:
         why = data.why_no_telemetry(device) if not links else "its maximum is unknown"
-        return _undecided(name, device, explain_unread(name, why), "%")
+        return _undecided(name, device, explain_unread(name, why), "%", least=True)
     # Each generation doubles the rate of a lane.
     generation, width = max(links, key=lambda link: link[1] * 2 ** link[0])
     reached = 100 * width * 2**generation / (best.width_max * 2**best.generation_max)
@@ -535,7 +535,7 @@ def _gate(
     A gate that fails has the texts of its name, or of `case`, with what is `said`.
     """
     if measured is None:
-        return _undecided(name, device, explain_unread(name, said.get("why")), unit)
+        return _undecided(name, device, explain_unread(name, said.get("why")), unit, least=least)
     good = measured >= limit if least else measured <= limit
     gate = Gate(
         id=name,
@@ -555,6 +555,7 @@ def _undecided(
     reason: str,
     unit: str = "",
     *,
+    least: bool = False,
     class_: GateClass = GateClass.SOFTWARE,
     steps: tuple[str, ...] = (),
 ) -> Gate:
@@ -563,7 +564,7 @@ def _undecided(
         id=name,
         device=device,
         status=GateStatus.INCONCLUSIVE,
-        direction=Direction.LOWER,
+        direction=Direction.HIGHER if least else Direction.LOWER,
         unit=unit,
         reason=reason,
         class_=class_,

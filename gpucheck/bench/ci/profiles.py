@@ -41,7 +41,7 @@ from gpucheck.bench.ci.profile_model import (
 )
 from gpucheck.bench.frameworks import FORMS
 from gpucheck.bench.kernels import KERNELS
-from gpucheck.bench.model import Fact, Scope
+from gpucheck.bench.model import Fact, Scope, shared_fields
 from gpucheck.bench.numerics import FORMATS, canonical
 from gpucheck.bench.request_model import BenchMode
 from gpucheck.drivers.host.toml_file import (
@@ -132,16 +132,16 @@ def describe(path: Path) -> ProfileFile:
         WrongUseError: it cannot be read, or is not TOML.
     """
     profile, reading = read_profile(path)
-    problems = lint(profile, reading)
-    good = None if problems else profile
-    return ProfileFile(
-        path=str(path),
-        name=good.name if good else None,
-        version=good.version if good else None,
-        description=good.description if good else None,
-        seconds=good.run.processes * (good.run.seconds + good.run.corruption_s) if good else None,
-        problems=problems,
-    )
+    if problems := lint(profile, reading):
+        return _faulty(path, problems)
+    seconds = profile.run.processes * (profile.run.seconds + profile.run.corruption_s)
+    fields = shared_fields(profile, ProfileFile) | {"path": str(path)}
+    return ProfileFile(**fields, seconds=seconds)
+
+
+def _faulty(path: Path, problems: tuple[Problem, ...]) -> ProfileFile:
+    """Return a file with mistakes, of which nothing else is shown."""
+    return ProfileFile(path=str(path), name=None, version=None, description=None, problems=problems)
 
 
 def unreadable(path: Path, error: GpucheckError) -> ProfileFile:
@@ -156,9 +156,7 @@ def unreadable(path: Path, error: GpucheckError) -> ProfileFile:
         message=(text if known else error.message).rstrip("."),
         mend="write it as TOML" if error.code == NOT_TOML else "name a file that can be read",
     )
-    return ProfileFile(
-        path=str(path), name=None, version=None, description=None, problems=(problem,)
-    )
+    return _faulty(path, (problem,))
 
 
 # ------------------------------------------------------------------------------ the file's keys
@@ -298,9 +296,9 @@ def _date(table: Table) -> str | None:
     return day.isoformat()
 
 
-#: Notes a problem of one table: its key, code, message and fix.
 # ------------------------------------------------------------------------------ lint
 
+#: Notes a problem of one table: its key, code, message and fix.
 _Note = Callable[[str, str, str, str], None]
 
 

@@ -86,20 +86,19 @@ def _name(parts: Sequence[str], shapes: Mapping[str, set[str]]) -> str:
         *([] if maker and variant == kernel else [variant]),
     ]
     size = [shape] if len(shapes[kernel]) > 1 else []
-    images = "1 image" if shape == "1" else f"{shape} images"
     if kernel in ("train", "towers"):
-        size = [f"batches of {images}"] * len(size)
+        size = [f"batches of {count_of(int(shape), 'image')}"] * len(size)
     elif kernel == "batch":  # a sweep over sizes
-        size = [images]
+        size = [count_of(int(shape), "image")]
     else:
         words, size = [*words, *size], []
     words += ["with transfers"] if Scope.END_TO_END in more else []
-    others = (_THREADS.sub(_threads, part) for part in more if part != Scope.END_TO_END)
+    others = (
+        _THREADS.sub(lambda match: count_of(int(match[1]), "thread"), part)
+        for part in more
+        if part != Scope.END_TO_END
+    )
     return ", ".join([" ".join(words), *size, *others])
-
-
-def _threads(match: re.Match[str]) -> str:
-    return "1 thread" if match[1] == "1" else f"{match[1]} threads"
 
 
 def change_table(changes: Sequence[Gate]) -> Table:

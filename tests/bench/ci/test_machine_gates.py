@@ -8,10 +8,17 @@ from typing import Any
 
 import pytest
 
-from gpucheck.bench.ci.gates import judge_machine
+from gpucheck.bench.ci.gates import judge, judge_machine
 from gpucheck.bench.ci.model import ProcessRun
 from gpucheck.bench.ci.run_data import Node, RunData
-from gpucheck.bench.model import Corruption, Extent, GpuTelemetry, Measurement, Verified
+from gpucheck.bench.model import (
+    Corruption,
+    Direction,
+    Extent,
+    GpuTelemetry,
+    Measurement,
+    Verified,
+)
 from gpucheck.inventory.model import MigState
 from gpucheck.report.envelope import Failure
 from tests.fakes.bench import PYTORCH
@@ -216,6 +223,18 @@ def test_gates_of_a_run_are_as_recorded(group: Callable[[], Situations]) -> None
     text = in_sections(shown)
 
     assert text == recorded(f"gates-of-{group.__name__.replace('_', '-')}", text)
+
+
+def test_a_gate_has_one_direction_whether_it_is_decided_or_not() -> None:
+    directions: dict[str, set[Direction]] = {}
+    for data, _ in inventory().values():
+        for gate in judge(data):
+            directions.setdefault(gate.id, set()).add(gate.direction)
+
+    higher = {name for name, seen in directions.items() if Direction.HIGHER in seen}
+    assert all(len(seen) == 1 for seen in directions.values())
+    assert {"inventory-pcie-width", "inventory-ecc", "inventory-memory"} <= higher
+    assert "inventory-identical" not in higher
 
 
 def matches() -> dict[str, tuple[str, Node]]:
