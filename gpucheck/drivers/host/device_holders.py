@@ -11,7 +11,7 @@ from pathlib import Path
 from gpucheck.drivers.evidence import HolderReading, HoldersReading
 from gpucheck.drivers.host.cgroups import group_paths
 from gpucheck.drivers.host.process_tree import read_stat
-from gpucheck.drivers.host.sysfs import read_text
+from gpucheck.drivers.host.sysfs import read_minors, read_text
 from gpucheck.drivers.readings import ProcessIdentity
 
 #: A node with thousands of processes is searched in a tenth of this.
@@ -21,7 +21,6 @@ MOST_LINKS = 200_000
 MOST_THREADS = 64
 
 _GPU_FILE = re.compile(r"/dev/nvidia([0-9]+)")
-_MINOR = re.compile(r"^Device Minor:\s*([0-9]+)\s*$", re.MULTILINE)
 #: They hold every GPU open and use no memory of it. The kernel cuts names to 15 characters.
 MONITORS = frozenset(
     ("nvidia-persiste", "nv-hostengine", "dcgm-exporter", "nvidia-smi", "nvtop", "nvitop")
@@ -62,16 +61,6 @@ def read_holders(
         hidden=hidden,
         complete=complete,
     )
-
-
-def read_minors(root: Path) -> Mapping[str, int]:
-    """Return the number of each GPU's device file by PCI bus id, from the driver's own files."""
-    minors = {}
-    for path in sorted((root / "proc/driver/nvidia/gpus").glob("*/information")):
-        match = _MINOR.search(read_text(path) or "")
-        if match is not None:
-            minors[path.parent.name.lower()] = int(match[1])
-    return minors
 
 
 def _open_files(process: Path) -> list[str] | None:

@@ -29,12 +29,12 @@ from gpucheck.drivers.evidence import (
     SystemReading,
     ToolkitReading,
 )
-from gpucheck.drivers.host.device_holders import read_minors
 from gpucheck.drivers.host.kernel_log import read_kernel_log
 from gpucheck.drivers.host.sysfs import (
     DISPLAY_CLASSES,
     nvidia_devices,
     other_vendors,
+    read_minors,
     read_text,
     value_of,
 )

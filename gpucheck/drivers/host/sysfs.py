@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from gpucheck.drivers.host.files import MIB, read_file
@@ -17,6 +18,7 @@ OTHER_VENDOR_IDS = {"AMD": "0x1002", "Intel": "0x8086"}
 ANY_DISPLAY = ("0x03", "0x12")
 #: The longest files of this kind, lists of modules and of users, have some hundred kilobytes.
 _MOST_BYTES = 8 * MIB
+_MINOR = r"^Device Minor:\s*([0-9]+)\s*$"
 _NUMBER = re.compile(r"[0-9]{1,9}")
 
 
@@ -36,6 +38,16 @@ def value_of(text: str | None, *keys: str) -> str | None:
         if colon and key.strip().lower() in keys:
             return value.strip()
     return None
+
+
+def read_minors(root: Path) -> Mapping[str, int]:
+    """Return the number of each GPU's device file by PCI bus id, from the driver's own files."""
+    minors = {}
+    for path in sorted((root / "proc/driver/nvidia/gpus").glob("*/information")):
+        match = re.search(_MINOR, read_text(path) or "", re.MULTILINE)
+        if match is not None:
+            minors[path.parent.name.lower()] = int(match[1])
+    return minors
 
 
 def read_uptime_s(root: Path) -> float | None:
