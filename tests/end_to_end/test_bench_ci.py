@@ -207,7 +207,7 @@ def test_no_gpu_is_a_red_case_and_code_4(program: Program, tmp_path: Path, profi
 
 
 def test_saved_and_held_against_it(bench: Run, tmp_path: Path) -> None:
-    what = ("copy", "--size", "512", "--quick", "--budget", "10")
+    what = ("copy", "--size", "512", "--quick", "--budget", "4")
     many = (*what, "--device", "gpu:1", "--processes", "2")
     saved = bench(*many, "--save", tmp_path / "before.json")
     assert saved.code == 0, saved.said
@@ -230,7 +230,7 @@ def test_in_github_actions_only_we_write_the_summary(program: Program, tmp_path:
     summary, defaults = tmp_path / "summary.md", tmp_path / "defaults.toml"
     defaults.write_text("[bench]\nprocesses = 2\nsize = 64\n", encoding="utf-8")
     ended = program(
-        *("bench", "copy", "--quick", "--budget", "2", "--device", "cpu"),
+        *("bench", "copy", "--quick", "--budget", "0.5", "--device", "cpu"),
         env={
             "GITHUB_ACTIONS": "true",
             "GITHUB_STEP_SUMMARY": str(summary),

@@ -20,8 +20,8 @@ device = "cpu"
 
 [run]
 seconds = SECONDS
-processes = 3
-max_processes = 3
+processes = 2
+max_processes = 2
 size = 64
 
 [[check]]

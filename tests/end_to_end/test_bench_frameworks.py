@@ -175,7 +175,12 @@ def test_nothing_is_left_of_a_run_that_is_ended(
     calls = tmp_path / "calls"
     started = program.start(
         *("bench", "matmul", *ENDLESS, "--framework", PYTORCH, "--dtype", "float32"),
-        env=variables(tmp_path, FAKE_FRAMEWORK="run=hang", FRAMEWORK_CALLS=str(calls)),
+        env=variables(
+            tmp_path,
+            FAKE_FRAMEWORK="run=hang",
+            FRAMEWORK_CALLS=str(calls),
+            OPENBLAS_NUM_THREADS="1",
+        ),
     )
     while not (calls.exists() and "matmul" in calls.read_text(encoding="utf-8")):
         assert started.poll() is None
