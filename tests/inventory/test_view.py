@@ -250,7 +250,6 @@ VIEWS = st.builds(
     unicode=st.booleans(),
     processes=st.booleans(),
     columns=st.none() | st.lists(st.sampled_from(list(COLUMNS)), min_size=1, max_size=6).map(tuple),
-    example=st.none(),
 )
 
 
