@@ -104,7 +104,7 @@ def running(folder: Path) -> Iterator[dict[str, list[psutil.Popen]]]:
             )
             started.setdefault(name, []).append(process)
             # A cluster has only so long to start, and who runs a command first holds the GPUs.
-            while number == 0 and not has_begun(process, words):
+            while number == 0 and process.poll() is None and not has_begun(process, words):
                 time.sleep(0.1)
     try:
         yield started

@@ -41,6 +41,8 @@ _MOST_LOCAL = 64
 MOST_AT_ONCE = 400
 #: Until the child has named the nodes: connecting, and their greeting; then its first silence.
 _BEGIN_S, _SLACK_S = 120.0, 20.0
+#: Each worker of this machine starts a Python of its own, on processors that may be busy.
+_LOCAL_BEGIN_S = 10.0
 _ADDRESS = re.compile(
     r"(?P<scheme>tls|tcp)://(?:\[(?P<v6>[0-9a-fA-F:.]+)\]|(?P<host>[A-Za-z0-9._-]+)):[0-9]{1,5}"
 )
@@ -50,6 +52,7 @@ _MOST_LEVELS = 100
 #: env(1) when it cannot find the command, or may not execute it.
 _NOT_EXECUTABLE, _NOT_FOUND = 126, 127
 _UNREACHABLE, _NO_ENGINE = "scheduler-unreachable", "no-engine"
+_NOT_STARTED = "workers-not-started"
 #: The sentence of a failure, and what to do; that of a missing engine depends on the installation.
 _FAILURES = {
     "no-certificates": (
@@ -65,6 +68,10 @@ _FAILURES = {
     _UNREACHABLE: (
         "The scheduler cannot be reached: {}.",
         "See that it runs there, and that its certificates are of the same authority as yours.",
+    ),
+    _NOT_STARTED: (
+        "The workers did not start on this machine: {}.",
+        "Ask for fewer (--local), or wait longer (--deadline).",
     ),
 }
 
@@ -266,25 +273,25 @@ class _Collector:
         self._expected = HostNames(expected)
         self._pending: dict[str, Asked] = {}
         self._begun_s = _now()
-        self._end_s = self._begun_s + _BEGIN_S
+        self._end_s = self._begun_s + _BEGIN_S + _LOCAL_BEGIN_S * order.local
         if order.deadline_s is not None:
             self._end_s = self._begun_s + order.deadline_s
 
     def run(self, child: Child) -> Iterator[Asked | NodeAnswer]:
         """Yield the nodes and answers that the child reports, then the nodes without an answer."""
-        known = False
+        known, unknown = False, _NOT_STARTED if self._order.local else _UNREACHABLE
         why = Outcome.NO_ANSWER, f"no answer before the deadline of {self._deadline()}"
         while True:
             try:
                 line = child.next_document(self._end_s - _now())
             except ChildDiedError as error:
                 if not known:
-                    raise _failure(message=f"its client {error.how}") from None
+                    raise _failure(code=unknown, message=f"its client {error.how}") from None
                 why = Outcome.NO_ANSWER, f"the engine's client {error.how}"
                 break
             if line is None:
                 if not known:
-                    raise _failure(message=f"nothing in {self._deadline()}")
+                    raise _failure(code=unknown, message=f"nothing in {self._deadline()}")
                 break
             part = line.get("part")
             if part == "end":
@@ -434,7 +441,7 @@ def _is_too_deep(document: object) -> bool:
     return True
 
 
-def _failure(*, code: str = _UNREACHABLE, message: str) -> MissingError:
+def _failure(*, code: str, message: str) -> MissingError:
     if code == _NO_ENGINE:
         from gpucheck.drivers.cupy.install import command, installation
 

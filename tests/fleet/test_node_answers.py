@@ -212,6 +212,20 @@ def test_an_engine_that_cannot_be_used_is_missing(
     assert said in raised.value.remedy[0]
 
 
+def test_workers_of_this_machine_that_do_not_start_are_no_scheduler(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    times_s = iter([0.0, 1000.0])
+    saying(monkeypatch, tmp_path, then="time.sleep(600)")
+    monkeypatch.setattr(connector, "_now", lambda: next(times_s))
+
+    with pytest.raises(MissingError) as raised:
+        answers(Order(Verb("list"), local=20))
+
+    assert raised.value.code == "workers-not-started"
+    assert raised.value.message == "The workers did not start on this machine: nothing in 320 s."
+
+
 @pytest.mark.parametrize(
     ("address", "insecure", "code"),
     [
