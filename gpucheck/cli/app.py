@@ -102,10 +102,11 @@ def build_app(wanted: str | None = None) -> typer.Typer:
         if name == wanted and command.actions:
             actions = _group(name, help=command.summary)
             for action, function in functions_of(name).items():
-                _add(actions, action, summary_of(function), function)
+                actions.command(action, cls=HelpfulCommand, help=summary_of(function))(function)
             app.add_typer(actions, name=name)
         elif name == wanted:
-            _add(app, name, command.summary, functions_of(name)[name])
+            function = functions_of(name)[name]
+            app.command(name, cls=HelpfulCommand, help=command.summary)(function)
         elif wanted is None:
             app.command(name, help=command.summary)(_never_run)
     return app
@@ -122,10 +123,6 @@ def _group(name: str, **more: Any) -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
         **more,
     )
-
-
-def _add(app: typer.Typer, name: str, summary: str, function: Callable[..., int]) -> None:
-    app.command(name, cls=HelpfulCommand, help=summary)(function)
 
 
 # --------------------------------------------------------------------- functions of the commands

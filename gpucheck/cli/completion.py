@@ -15,6 +15,8 @@ from importlib import import_module
 from types import MappingProxyType
 from typing import Any
 
+from typer.main import get_command
+
 from gpucheck.cli.app import PARSER, build_app, functions_of, options_of_command, summary_of
 from gpucheck.cli.commands import COMMANDS
 from gpucheck.cli.terminal import write_stdout
@@ -66,10 +68,6 @@ def _profiles(_: Any) -> Iterator[Offer]:
     return ((name, "a built-in profile") for name in shipped())
 
 
-def _formats(ctx: Any) -> Iterator[Offer]:
-    yield from COMMANDS[ctx.command_path.split()[1]].formats
-
-
 def _fields(_: Any) -> Iterator[Offer]:
     from gpucheck.inventory.columns import ALIASES, COLUMNS
 
@@ -111,10 +109,6 @@ def _bench_devices(ctx: Any) -> Iterator[Offer]:
     yield from ((f"gpu:{index}", name) for index, name in _gpus(ctx))
 
 
-def _gpu_names(ctx: Any) -> Iterator[Offer]:
-    yield from dict.fromkeys(name for _, name in _gpus(ctx))
-
-
 #: Parameter (of one command, or of all that have it) -> its values: the name of a registry, or
 #: what finds them out.
 VALUES: Mapping[str, str | Callable[[Any], Iterable[Offer]]] = MappingProxyType(
@@ -125,7 +119,7 @@ VALUES: Mapping[str, str | Callable[[Any], Iterable[Offer]]] = MappingProxyType(
         "bench board": _boards_or_every,
         "profile names": _profiles,
         "place specs": _specs,
-        "place name": _gpu_names,
+        "place name": lambda ctx: dict.fromkeys(name for _, name in _gpus(ctx)),
         "gpus": _specs,
         "gpu": _indices,
         "exclude": _indices,
@@ -136,7 +130,7 @@ VALUES: Mapping[str, str | Callable[[Any], Iterable[Offer]]] = MappingProxyType(
         "framework": "gpucheck.detect.checks.frameworks:NAMES",
         "frameworks": "gpucheck.bench.frameworks:FORMS",
         "wheel": "gpucheck.detect.checks.frameworks:NAMES",
-        "format_": _formats,
+        "format_": lambda ctx: COMMANDS[ctx.command_path.split()[1]].formats,
         "select": _fields,
         "sort": _fields,
         "from_": _examples,
@@ -201,9 +195,10 @@ def _offers(words: list[str], incomplete: str) -> Iterator[tuple[str, str]]:
     elif not words and "help".startswith(incomplete):
         yield "help", "explain a command"
     name = next((word for word in words if word in COMMANDS), None)
-    items = _completed(name, words, incomplete)
-    if not items and not incomplete and name is not None and not _wants_value(name, words):
-        items = _completed(name, words, "-")
+    program: Any = get_command(build_app(name))
+    items = _completed(program, name, words, incomplete)
+    if not items and not incomplete and name is not None and not _wants_value(program, words):
+        items = _completed(program, name, words, "-")
     purposes = {command: COMMANDS[command].summary for command in COMMANDS}
     if name is not None:
         purposes = {key: summary_of(function) for key, function in functions_of(name).items()}
@@ -219,11 +214,8 @@ def _offers(words: list[str], incomplete: str) -> Iterator[tuple[str, str]]:
         yield begun + word, " ".join(purpose.split())
 
 
-def _wants_value(name: str, words: Sequence[str]) -> bool:
+def _wants_value(command: Any, words: Sequence[str]) -> bool:
     """Return whether the last word is an option whose value comes next."""
-    from typer.main import get_command
-
-    command: Any = get_command(build_app(name))
     for word in words:
         command = getattr(command, "commands", {}).get(word, command)
     return any(
@@ -233,12 +225,9 @@ def _wants_value(name: str, words: Sequence[str]) -> bool:
     )
 
 
-def _completed(name: str | None, words: list[str], incomplete: str) -> list[Any]:
+def _completed(program: Any, name: str | None, words: list[str], incomplete: str) -> list[Any]:
     """Ask the parser, whose parameters get the values of this module."""
-    from typer.main import get_command
-
     module = import_module(f"{PARSER}.shell_completion")
-    program: Any = get_command(build_app(name))
     functions = {} if name is None else functions_of(name)
     lists = {
         key

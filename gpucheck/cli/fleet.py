@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -120,6 +120,7 @@ def run_(
 ) -> int:
     """Run a check on every node of a Dask cluster; name the missing, failed, slow, different."""
     from gpucheck.fleet.collect import Collected
+    from gpucheck.fleet.documents import ResultsFile
     from gpucheck.fleet.report import report
 
     with machine("fleet", shared) as probes:
@@ -132,7 +133,10 @@ def run_(
         collected = Collected(hosts, one_machine=bool(order.local))
         interrupted = False
         with ExitStack() as stack:
-            file = _results_file(stack, results, resume)
+            file = None
+            if (path := results or resume) is not None:
+                opened = closing(ResultsFile(path, resume=resume is not None))
+                file = stack.enter_context(opened)
             if resume is not None:
                 order = _resumed(order, resume, collected)
             show = stack.enter_context(live_table(shown=shared.verbosity >= 0))
@@ -148,19 +152,6 @@ def run_(
         if interrupted:
             answer = answer._replace(exit_code=ExitCode.INTERRUPTED)
     return deliver("fleet", shared, answer, probes.time())
-
-
-def _results_file(
-    stack: ExitStack, results: Path | None, resume: Path | None
-) -> ResultsFile | None:
-    from gpucheck.fleet.documents import ResultsFile
-
-    path = results or resume
-    if path is None:
-        return None
-    file = ResultsFile(path, resume=resume is not None)
-    stack.callback(file.close)
-    return file
 
 
 def _resumed(order: Order, path: Path, collected: Collected) -> Order:

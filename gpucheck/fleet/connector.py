@@ -11,7 +11,6 @@ import json
 import math
 import os
 import re
-import shutil
 import sys
 import tempfile
 from collections.abc import Collection, Iterator, Mapping
@@ -236,18 +235,10 @@ def node_answers(order: Order, expected: Collection[str]) -> Iterator[Asked | No
     Raises:
         MissingError: there is no engine, no scheduler, or not one that we can talk to.
     """
-    with _scratch_folder() as folder, _child(order, folder) as child:
+    # A folder for the workers of this machine.
+    scratch = tempfile.TemporaryDirectory(prefix="gpucheck-fleet-", ignore_cleanup_errors=True)
+    with scratch as folder, _child(order, folder) as child:
         yield from _Collector(order, expected).run(child)
-
-
-@contextmanager
-def _scratch_folder() -> Iterator[str]:
-    """Yield a folder for the workers of this machine, and remove it."""
-    folder = tempfile.mkdtemp(prefix="gpucheck-fleet-")
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager

@@ -429,10 +429,6 @@ def _text(value: Mapping[str, Any], key: str) -> str | None:
 
 def _short(text: str) -> str:
     """Return an outside text that is safe to show."""
-    return text if text.isprintable() and len(text) <= LONGEST_TEXT else _cut(text)
-
-
-def _cut(text: str) -> str:
     return printable(text[:LONGEST_TEXT])[:LONGEST_TEXT]
 
 

@@ -84,20 +84,16 @@ def find_limit(options: LimitOptions, probes: Probes) -> Answer:
     Raises:
         GpucheckError: the amount, a GPU or a framework cannot be used.
     """
-    for spec in options.gpus:
-        _parse(spec)  # wrong use on any machine
-    if options.proofs:
-        probes.start_cuda()
-    answer = take_inventory(probes, names_devices=True)
-    if answer.error is not None or not isinstance(answer.result, Inventory):
-        return answer._replace(result=None)
-    plan = _plan_from_options(options, probes, answer, answer.result.gpus)
+    answer, gpus = _take_gpus(options, probes, uses_cuda=bool(options.proofs))
+    if gpus is None:
+        return answer
+    plan = _plan_from_options(options, probes, answer, gpus)
     if options.code is not None:
         plan = dataclasses.replace(plan, code=write_code(options.code, plan))
     inherited = options.environment if options.environment is not None else probes.environment()
     warnings = (
         *answer.warnings,
-        *_warn_of_cards(plan, answer.result.gpus),
+        *_warn_of_cards(plan, gpus),
         *warn_of_ineffective(inherited),
     )
     answer = answer._replace(result=plan, warnings=warnings)
@@ -119,12 +115,9 @@ def find_hard_limit(options: LimitOptions, probes: Probes) -> Answer:
     Raises:
         GpucheckError: the amount or a GPU cannot be used, or its limit cannot be told.
     """
-    for spec in options.gpus:
-        _parse(spec)
-    answer = take_inventory(probes, names_devices=True)
-    if answer.error is not None or not isinstance(answer.result, Inventory):
-        return answer._replace(result=None)
-    gpus = answer.result.gpus
+    answer, gpus = _take_gpus(options, probes)
+    if gpus is None:
+        return answer
     selected = select_gpus(options.gpus, gpus)
     plan = plan_limit(options.amount, gpus, selected=selected)
     if any(gpu.limit_bytes is None or not gpu.uuid for gpu in plan.gpus):
@@ -149,6 +142,20 @@ def find_hard_limit(options: LimitOptions, probes: Probes) -> Answer:
     )
     warnings = (*answer.warnings, *_warn_of_cards(plan, gpus))
     return answer._replace(result=plan, warnings=warnings)
+
+
+def _take_gpus(
+    options: LimitOptions, probes: Probes, *, uses_cuda: bool = False
+) -> tuple[Answer, Sequence[Gpu] | None]:
+    """Return the GPUs, None where they cannot be listed, and the answer that is so far."""
+    for spec in options.gpus:
+        _parse(spec)  # wrong use on any machine
+    if uses_cuda:
+        probes.start_cuda()
+    answer = take_inventory(probes, names_devices=True)
+    if answer.error is None and isinstance(answer.result, Inventory):
+        return answer, answer.result.gpus
+    return answer._replace(result=None), None
 
 
 def _warn_of_cards(plan: MemoryLimit, gpus: Sequence[Gpu]) -> Iterator[Notice]:

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from fractions import Fraction
+from itertools import repeat
 from typing import Any
 
 from gpucheck.drivers.cupy.errors import cache_variables
@@ -198,13 +199,8 @@ def prove(
             if obstacle is not None:
                 verifications.append(dataclasses.replace(obstacle, uuid=None, cuda_index=None))
                 continue
-            bases = [
-                _with_memory_fit(base, gpu, shared)
-                for base, gpu in zip(bases, plan.gpus, strict=True)
-            ]
-            limits = [
-                _limits(base, gpu, shared) for base, gpu in zip(bases, plan.gpus, strict=True)
-            ]
+            bases = [*map(_with_memory_fit, bases, plan.gpus, repeat(shared))]
+            limits = [*map(_limits, bases, plan.gpus, repeat(shared))]
             steps = functools.partial(run, interpreter, name, limits, limited, **times)
             tried = any(limit for limit, _ in limits)
             verifications.extend(_prove_framework(plan, bases, steps, measure) if tried else bases)

@@ -27,6 +27,8 @@ from gpucheck.report.errors import (
 )
 
 CPU = "/cpu:0"
+#: The CPU as a device, where the result is fetched.
+_HOST = resolve(parse_device(CPU), (), soft=False)
 #: A value with more numbers than this is not shown.
 MOST_SHOWN = 4096
 
@@ -144,11 +146,6 @@ def place_graph(graph: Graph, gpus: Sequence[Gpu], *, soft: bool) -> Graph:
     return replace(graph, places=places)
 
 
-def _host() -> PlacedDevice:
-    """Return the CPU, where the result is fetched."""
-    return resolve(parse_device(CPU), (), soft=False)
-
-
 def _users(graph: Graph, op: GraphOp) -> list[GraphOp]:
     return [user for user in graph.ops if op.name in user.inputs]
 
@@ -172,18 +169,12 @@ def _resolve(graph: Graph, op: GraphOp, gpus: Sequence[Gpu], *, soft: bool) -> P
 
 def describe(graph: Graph) -> Placement:
     """Return the placement of a graph as a document shows it, before anything runs."""
-    devices = list(dict.fromkeys(_key(graph.places[op.name]) for op in graph.ops))
-    shown = {_key(place): place for place in graph.places.values()}
+    places = [graph.places[op.name] for op in graph.ops]
+    chosen = tuple({(place.spec, place.resolved): place for place in places}.values())
     ops = tuple(
-        PlacedOp(
-            name=op.name,
-            op=op.tensorflow_type,
-            device=graph.places[op.name].resolved,
-            reason=graph.places[op.name].reason,
-        )
-        for op in graph.ops
+        PlacedOp(name=op.name, op=op.tensorflow_type, device=on.resolved, reason=on.reason)
+        for op, on in zip(graph.ops, places, strict=True)
     )
-    chosen = tuple(shown[key] for key in devices)
     return Placement(
         devices=chosen,
         graph=graph.path,
@@ -194,25 +185,21 @@ def describe(graph: Graph) -> Placement:
     )
 
 
-def _key(device: PlacedDevice) -> tuple[str, str]:
-    return (device.spec, device.resolved)
-
-
 def transfers_of(graph: Graph) -> tuple[Transfer, ...]:
     """Return the transfers, each result to each device once; the last is the fetch.
 
     Constants are made where they are placed: that is no copy between devices.
     """
     names = {name: place.resolved for name, place in graph.places.items()}
-    return _transfers(graph, names, _host().resolved)
+    return _transfers(graph, names)
 
 
-def _transfers(graph: Graph, places: Mapping[str, str], host: str) -> tuple[Transfer, ...]:
+def _transfers(graph: Graph, places: Mapping[str, str]) -> tuple[Transfer, ...]:
     sizes = {op.name: op.size_bytes for op in graph.ops}
     needed = [(name, places[op.name]) for op in graph.ops for name in op.inputs]
     return tuple(
         Transfer(from_=places[name], to=target, what=name, bytes=sizes[name])
-        for name, target in dict.fromkeys((*needed, (graph.fetch, host)))
+        for name, target in dict.fromkeys((*needed, (graph.fetch, _HOST.resolved)))
         if places[name] != target
     )
 
@@ -222,17 +209,16 @@ def advise(graph: Graph) -> tuple[str, ...]:
 
     Only a constant may move to the CPU to save a copy: anything else is slower there.
     """
-    host = _host().resolved
     places = {name: place.resolved for name, place in graph.places.items()}
-    now = _cost(graph, places, host)
+    now = _cost(graph, places)
     advice = []
     for op in graph.ops:
         neighbours = {places[name] for name in op.inputs}
         neighbours |= {places[user.name] for user in _users(graph, op)}
         costs = {
-            device: _cost(graph, {**places, op.name: device}, host)
+            device: _cost(graph, {**places, op.name: device})
             for device in sorted(neighbours - {places[op.name]})
-            if op.kind is OpKind.CONSTANT or device != host
+            if op.kind is OpKind.CONSTANT or device != _HOST.resolved
         }
         better = min(costs, key=lambda device: costs[device], default=None)
         if better is not None and costs[better] < now:
@@ -245,8 +231,8 @@ def advise(graph: Graph) -> tuple[str, ...]:
     return tuple(advice)
 
 
-def _cost(graph: Graph, places: Mapping[str, str], host: str) -> int:
-    return sum(move.bytes for move in _transfers(graph, places, host))
+def _cost(graph: Graph, places: Mapping[str, str]) -> int:
+    return sum(move.bytes for move in _transfers(graph, places))
 
 
 # ---------------------------------------------------------------------------------- execution
@@ -300,9 +286,8 @@ class _Run:
         self, graph: Graph, open_device: Callable[[PlacedDevice], ArrayDevice], clock: Clock
     ) -> None:
         self._graph = graph
-        self._host = _host()
         self._clock = clock
-        every = {place.resolved: place for place in (*graph.places.values(), self._host)}
+        every = {place.resolved: place for place in (*graph.places.values(), _HOST)}
         self._devices = {name: open_device(place) for name, place in every.items()}
         self._results: dict[tuple[str, str], Array] = {}
         self._seconds: dict[tuple[str, str], float] = {}
@@ -314,7 +299,7 @@ class _Run:
             name = self._graph.places[op.name].resolved
             inputs = [self._at(given, name) for given in op.inputs]
             self._results[op.name, name] = compute(self._devices[name], op, inputs)
-        return self._at(self._graph.fetch, self._host.resolved)
+        return self._at(self._graph.fetch, _HOST.resolved)
 
     def _at(self, name: str, device: str) -> Array:
         """Return an operation's result on a device, copied there if needed."""

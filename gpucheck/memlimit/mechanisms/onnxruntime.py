@@ -9,19 +9,13 @@ from gpucheck.memlimit.model import MemoryLimit
 
 
 def plan(inputs: PlanInput) -> tuple[Setting]:
-    """Return the mechanism by code."""
-    return (_code_setting(inputs),)
-
-
-def _code_setting(inputs: PlanInput) -> Setting:
-    """Return the provider with its option for the first GPU."""
+    """Return the mechanism by code: the provider with its option for the first GPU."""
     size = inputs.limits[0].allocator_limit_bytes
-    line = None
+    line, reason = None, "a GPU's limit is unknown"
     if size is not None:
         line = f'providers=[("CUDAExecutionProvider", {{"gpu_mem_limit": {size}}})]'
-    reason = "the arena of each session; cuDNN's search for algorithms is extra"
-    missing = "a GPU's limit is unknown"
-    return code_setting(inputs, "onnxruntime", "gpu_mem_limit", line, reason if line else missing)
+        reason = "the arena of each session; cuDNN's search for algorithms is extra"
+    return (code_setting(inputs, "onnxruntime", "gpu_mem_limit", line, reason),)
 
 
 def code_lines(sizes: Sequence[int], plan: MemoryLimit) -> list[str]:
