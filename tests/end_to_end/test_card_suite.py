@@ -127,7 +127,7 @@ def test_rows_of_every_length_reach_their_kernel(card: dict[str, str], tmp_path:
 def test_a_torch_that_ends_the_process_takes_no_part(card: dict[str, str], tmp_path: Path) -> None:
     broken = with_torch(card, "import=exit")
 
-    finished = suite(tmp_path, "--only", "launch", env=broken)
+    finished = suite(tmp_path, "--only", "variants", env=broken)
 
     assert finished.returncode == 0, finished.stderr
     assert "torch is left out: code 139" in finished.stdout
@@ -168,7 +168,7 @@ def test_a_kernel_that_breaks_the_context_costs_one_figure(
 
 
 def test_a_run_that_is_stopped_reports_what_it_has(card: dict[str, str], tmp_path: Path) -> None:
-    command = ["-m", "benchmarks.gpu", "--output", str(tmp_path), "--only", "launch,variants"]
+    command = ["-m", "benchmarks.gpu", "--output", str(tmp_path), "--only", "bandwidth,variants"]
     running = subprocess.Popen(
         [sys.executable, *command, "--share", "0.001"],
         stdout=subprocess.PIPE,

@@ -179,7 +179,7 @@ def test_a_node_that_dies_or_freezes_costs_no_other_its_answer(
     cluster.add("dead", "kill -KILL $PPID")
     cluster.add("frozen", "kill -STOP $PPID")
 
-    finished = run(gpucheck_command, cluster, "detect", "--deadline", "24")
+    finished = run(gpucheck_command, cluster, "detect", "--deadline", "40")
 
     assert finished.code == 1
     assert outcomes(finished) == {"dead": "lost", "frozen": "no-answer", "good": "ok"}
