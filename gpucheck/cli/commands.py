@@ -100,6 +100,8 @@ OF_OPTIONS = MappingProxyType(
         "wheel": ("table", "json", "shell"),
     }
 )
+#: Formats for people: they draw the same, and say themselves what a saved document is.
+FOR_PEOPLE = frozenset({"table", "html", "markdown"})
 #: Lines for a shell or a variable: an answer for the machine at hand, never from a saved document.
 TO_EVALUATE = frozenset({"uuid", "index", "env", "shell", "code"})
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gpucheck.cli.commands import FOR_PEOPLE
 from gpucheck.cli.options import Shared
 from gpucheck.cli.output import deliver, machine
 from gpucheck.drivers.interface import Probes
@@ -53,7 +54,7 @@ def command(
     document = shared.format in ("json", "jsonl")
     # A page is for people too; beside a document it has what that has.
     page = shared.outlets.html is not None and not document
-    shown = shared.format in ("table", "html", "markdown") or page
+    shown = shared.format in FOR_PEOPLE or page
     in_full = (shown and not topology) or (processes and document)
     utilization = processes or shared.format == "json"
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from gpucheck.cli.commands import TO_EVALUATE, formats_of, load_documents
+from gpucheck.cli.commands import FOR_PEOPLE, TO_EVALUATE, formats_of, load_documents
 from gpucheck.cli.list import known_fields
 from gpucheck.cli.options import Shared
 from gpucheck.cli.outlets import chart_remedy, chosen_chart, plan_drawings, tell_missing_charts
@@ -32,8 +32,6 @@ from gpucheck.report.saved import DocumentError, SavedDocument, read_document
 from gpucheck.report.text import View, printable
 
 STDIN = "-"
-#: Formats for people, which say themselves what the document is.
-MARKED = frozenset({"table", "html", "markdown"})
 #: So many fields that this version does not know are named.
 MOST_IGNORED = 5
 
@@ -170,7 +168,7 @@ def _shown(report: Report, plain: Mapping[str, Any], format_: str, view: View) -
 def _say(report: Report, ignored: Sequence[str], shared: Shared) -> None:
     """Write what the document's command wrote to stderr, and what is left out of it here."""
     shown = shared.format == "table" and shared.output is None
-    if shared.format not in MARKED and shared.verbosity >= 0:
+    if shared.format not in FOR_PEOPLE and shared.verbosity >= 0:
         write_stderr(printable(f"gpucheck: {origin(report)}"))
     has_table = shown and report.result is not None
     shown_codes = codes_in_table(report) if has_table or shared.format == "line" else ()
