@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from importlib import import_module
 from types import MappingProxyType
 from typing import Any
@@ -88,11 +89,8 @@ def _gpus(ctx: Any) -> Sequence[tuple[int, str]]:
 
     source = ctx.params.get("from_")
     recording = find_recording(source) if source else None
-    probes = open_probes(recording, deadline_s=GPUS_WITHIN_S)
-    try:
+    with closing(open_probes(recording, deadline_s=GPUS_WITHIN_S)) as probes:
         return [(gpu.index, gpu.name or "") for gpu in probes.nvml(NvmlRequest()).gpus]
-    finally:
-        probes.close()
 
 
 def _indices(ctx: Any) -> Iterator[Offer]:

@@ -11,6 +11,7 @@ import re
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 
 from gpucheck.cli.after_command import AfterCommand
@@ -273,8 +274,7 @@ def _run_hard(
     """Run the command in a cgroup of its own that the driver limits, and return its exit code."""
     command = shared.context.child or ()
     root = Path(os.environ.get(ROOT_VARIABLE) or "/")
-    session = NvmlSession()
-    try:
+    with closing(NvmlSession()) as session:
         deadline_s = shared.deadline_s or DEADLINE_BASE_S
         _clear(root, session, deadline_s)
         with machine_for_child("memlimit", shared) as probes:
@@ -302,8 +302,6 @@ def _run_hard(
         )
         after = AfterCommand(log)
         exit_code = _run_capped(run, plan, shared, verify=verify, as_root=as_root)
-    finally:
-        session.close()
     outcome = run.outcome(exit_code)
     if shared.verbosity >= 0:
         write_message(hard_sentences(run.limit)[1])

@@ -75,6 +75,19 @@ _FAILURES = {
 }
 
 
+#: How a node's command came to no end -> the outcome, and the reason.
+_ENDS = {
+    "timeout": (Outcome.TIMEOUT, "the command had not ended after {timeout_s:g} s"),
+    "silent": (Outcome.NO_ANSWER, "no answer within {limit_s:.0f} s"),
+    "scheduler-gone": (Outcome.NO_ANSWER, "the scheduler went away"),
+    "gone": (Outcome.LOST, "its worker went away"),
+    "queued": (Outcome.BUSY, "its worker had no free GPU for {limit_s:.0f} s"),
+    "incompatible": (Outcome.INCOMPATIBLE, "{message}"),
+    "not-found": (Outcome.NOT_INSTALLED, "{message}"),
+    "too-much": (Outcome.UNREADABLE, "it printed {bytes} bytes"),
+}
+
+
 class Verb(StrEnum):
     """Commands that a node may be asked for: they change nothing there."""
 
@@ -340,33 +353,17 @@ class _Collector:
         return expected or own or str(node["ip"])
 
     def _answer(self, node: Asked, line: Mapping[str, Any]) -> NodeAnswer:
-        limit = f"{line.get('limit_s') or 0:.0f} s"
-        match line["how"]:
-            case "ended":
-                return self._ended(node, line)
-            case "timeout":
-                reason = f"the command had not ended after {self._order.timeout_s:g} s"
-                return self._line(node, Outcome.TIMEOUT, reason, line)
-            case "silent":
-                seen = line.get("last_seen_s")
-                reason = f"no answer within {limit}"
-                return self._line(node, Outcome.NO_ANSWER, reason, line, last_seen_s=seen)
-            case "scheduler-gone":
-                return self._line(node, Outcome.NO_ANSWER, "the scheduler went away", line)
-            case "gone":
-                return self._line(node, Outcome.LOST, "its worker went away", line)
-            case "queued":
-                reason = f"its worker had no free GPU for {limit}"
-                return self._line(node, Outcome.BUSY, reason, line)
-            case "incompatible":
-                return self._line(node, Outcome.INCOMPATIBLE, line["message"], line)
-            case "not-found":
-                return self._line(node, Outcome.NOT_INSTALLED, line["message"], line)
-            case "too-much":
-                reason = f"it printed {line['bytes']} bytes"
-                return self._line(node, Outcome.UNREADABLE, reason, line)
-            case _:
-                return self._line(node, Outcome.NO_ANSWER, line.get("message") or "failed", line)
+        if line["how"] == "ended":
+            return self._ended(node, line)
+        outcome, reason = _ENDS.get(line["how"], (Outcome.NO_ANSWER, "{message}"))
+        facts = {
+            **line,
+            "message": line.get("message") or "failed",
+            "limit_s": line.get("limit_s") or 0,
+            "timeout_s": self._order.timeout_s,
+        }
+        seen = line.get("last_seen_s")
+        return self._line(node, outcome, reason.format(**facts), line, last_seen_s=seen)
 
     def _ended(self, node: Asked, line: Mapping[str, Any]) -> NodeAnswer:
         """Return the answer of a command that ended on its node."""

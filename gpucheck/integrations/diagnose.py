@@ -82,7 +82,8 @@ def diagnose(framework: str | BaseException | None, *, deadline_s: float) -> Dia
     check_argument("deadline_s", deadline_s, "seconds", Real)
     check_seconds("deadline_s", deadline_s)
     try:
-        return diagnosis_of(look_here(name, deadline_s=deadline_s))
+        with closing(HurriedProbes(deadline_s)) as probes:
+            return diagnosis_of(look(probes, name, python=sys.executable))
     except GpucheckError as error:
         return Diagnosis(status=CheckStatus.UNKNOWN, message=error.message, remedy=error.remedy)
     except Exception as error:
@@ -91,12 +92,6 @@ def diagnose(framework: str | BaseException | None, *, deadline_s: float) -> Dia
             status=CheckStatus.UNKNOWN,
             message=f"The GPUs could not be diagnosed: {type(error).__name__}: {error}.",
         )
-
-
-def look_here(framework: str | None, *, deadline_s: float) -> Detection:
-    """Look at this machine, and at a framework's build in this interpreter."""
-    with closing(HurriedProbes(deadline_s)) as probes:
-        return look(probes, framework, python=sys.executable)
 
 
 def look(probes: Probes, framework: str | None, *, python: str) -> Detection:

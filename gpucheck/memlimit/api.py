@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import closing
 from fractions import Fraction
 from types import TracebackType
 from typing import Any
@@ -126,11 +127,8 @@ def limit_memory(
     """
     wanted = _amount_of(amount)
     check_argument("include_overhead", include_overhead, "True or False", bool)
-    opened = open_probes() if probes is None else probes
-    try:
+    with closing(open_probes() if probes is None else probes) as opened:
         gpus = list_gpus(opened, names_devices=True)
-    finally:
-        opened.close()
     from gpucheck.drivers.python.frameworks_child import find_frameworks
 
     plan = plan_limit(

@@ -88,18 +88,15 @@ def open_memory_reader() -> Iterator[Measure]:
 
     It returns None where the driver does not report them.
     """
-    session = NvmlSession()
+    with contextlib.closing(NvmlSession()) as session:
 
-    def measure(pid: int, uuid: str | None, index: int | None) -> int | None:
-        question = NvmlRequest(processes_of=None if index is None else (index,))
-        reading = session.read(question, deadline_s=READING_DEADLINE_S)
-        return memory_by_process(reading.gpus).get(uuid, {}).get(pid)
+        def measure(pid: int, uuid: str | None, index: int | None) -> int | None:
+            question = NvmlRequest(processes_of=None if index is None else (index,))
+            reading = session.read(question, deadline_s=READING_DEADLINE_S)
+            return memory_by_process(reading.gpus).get(uuid, {}).get(pid)
 
-    try:
         session.read(NvmlRequest(processes_of=()), deadline_s=DEADLINE_BASE_S)
         yield measure
-    finally:
-        session.close()
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

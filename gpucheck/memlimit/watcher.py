@@ -268,12 +268,11 @@ def open_watch(
     if action is WatchAction.OFF:
         yield None
         return
-    session = NvmlSession()
     indices = [gpu.index for gpu in plan.gpus if gpu.index is not None]
     # A GPU without an index can be any: then all are read.
     named = tuple(sorted(set(indices))) if len(indices) == len(plan.gpus) else None
     question = NvmlRequest(processes_of=named)
-    try:
+    with contextlib.closing(NvmlSession()) as session:
         first = deadline_s or DEADLINE_BASE_S + DEADLINE_PER_GPU_S * len(plan.gpus)
         reading = session.read(question, deadline_s=first)
         if reading.failure is not None:
@@ -292,5 +291,3 @@ def open_watch(
             contained=is_in_initial_namespace(Path("/")) is False,
         )
         yield Watcher(plan.gpus, plan.overhead or estimate_overhead(None), action, machine)
-    finally:
-        session.close()

@@ -114,7 +114,7 @@ def test_what_goes_wrong_here_does_not_hide_the_caller_s_error(
     def fail(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr(module, "look_here", fail)
+    monkeypatch.setattr(module, "look", fail)
 
     found = gpucheck.diagnose()
 
@@ -143,7 +143,7 @@ def test_an_exception_stands_for_the_framework_that_raised_it(
     module_of_error: str, framework: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked_at: list[str | None] = []
-    monkeypatch.setattr(module, "look_here", lambda name, **_: looked_at.append(name))
+    monkeypatch.setattr(module, "look", lambda _, name, **__: looked_at.append(name))
     monkeypatch.setattr(module, "diagnosis_of", lambda _: None)
     error = type("OutOfMemoryError", (RuntimeError,), {"__module__": module_of_error})()
 
