@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+from gpucheck.bench.ci.baseline import profile_key, saved_run
 from gpucheck.bench.ci.gates import judge, series_of, settled
-from gpucheck.bench.ci.model import Baseline, ProcessRun
+from gpucheck.bench.ci.model import ProcessRun, Reference
 from gpucheck.bench.ci.profile_model import Profile
 from gpucheck.bench.ci.profiles import lint, parse_profile
 from gpucheck.bench.ci.run_data import Node, RunData
@@ -129,20 +131,25 @@ def cpu_runs(values: Sequence[float], **row: Any) -> list[ProcessRun]:
     ]
 
 
-def cpu_run_data(values: Sequence[float], baseline: Baseline | None, **row: Any) -> RunData:
+def cpu_run_data(values: Sequence[float], reference: Reference | None, **row: Any) -> RunData:
     """Return what a run on the processor brought."""
-    return RunData(profile=profile_of(CPU), runs=cpu_runs(values, **row), baseline=baseline)
+    return RunData(profile=profile_of(CPU), runs=cpu_runs(values, **row), reference=reference)
 
 
-def saved(
-    values: Sequence[float] = GOOD, differences: dict[str, tuple[str, ...]] | None = None
-) -> Baseline:
-    """Return a baseline of such a run."""
-    return Baseline(
-        path="a.json",
-        series=series_of(cpu_run_data(values, None)),
-        differences=differences or {},
+def saved(values: Sequence[float] = GOOD, **fingerprint: Any) -> Reference:
+    """Return such a run as it was saved, on a machine whose fingerprint differs in this."""
+    return reference_of(cpu_run_data(values, None), **fingerprint)
+
+
+def reference_of(data: RunData, **fingerprint: Any) -> Reference:
+    """Return a run as it was saved."""
+    key = profile_key(data.profile)
+    run = saved_run(data.runs, series_of(data), time="2026-11-21T03:32:00Z", profile=key)
+    devices = (
+        replace(device, fingerprint=replace(device.fingerprint, **fingerprint))
+        for device in run.devices
     )
+    return Reference(run=replace(run, devices=tuple(devices)), path=Path("a.json"))
 
 
 def show_gates(found: RunData, *names: str) -> str:

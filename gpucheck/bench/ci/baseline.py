@@ -12,7 +12,6 @@ from typing import Any
 from gpucheck.bench.ci.diagnosis import marked
 from gpucheck.bench.ci.model import (
     BASELINE_SCHEMA,
-    Baseline,
     CarriedDoubt,
     Fingerprint,
     ProcessRun,
@@ -361,32 +360,13 @@ def to_text(run: SavedRun) -> str:
     return f'{head},\n "series": [\n{series}\n ]\n}}\n'
 
 
-def baseline_against(
-    saved: SavedRun, path: Path, now: Mapping[str, Fingerprint], allowed: Sequence[str] = ()
-) -> Baseline:
-    """Return a saved run prepared for the gates of a run with these fingerprints.
-
-    A device is compared with the one of its name, else with the first of its board: a baseline of
-    one GPU serves a node of eight.
-    """
-    lacking: dict[str, tuple[str, ...]] = {}
-    series: list[Series] = []
-    for device, fingerprint in now.items():
-        counterpart, differing, old = counterpart_of(saved, device, fingerprint)
-        if counterpart is None:
-            lacking[device] = (f"{device} is not in it",)
-        elif forbidding := not_allowed(differing, allowed):
-            lacking[device] = forbidding
-        series.extend(old)
-    return Baseline(path=str(path), series=tuple(series), differences=lacking)
-
-
 def counterpart_of(
     saved: SavedRun, device: str, fingerprint: Fingerprint
 ) -> tuple[SavedDevice | None, dict[str, str], list[Series]]:
     """Return the saved device that this one is compared with, how they differ, and its series.
 
-    The series have this device's name.
+    It is the one of its name, else the first of its board: a baseline of one GPU serves a node of
+    eight. The series have this device's name.
     """
     named = {item.device: item for item in saved.devices}
     board = fingerprint.board

@@ -20,7 +20,14 @@ from statistics import fmean, geometric_mean
 from typing import Any
 
 from gpucheck.bench import stats
-from gpucheck.bench.ci.baseline import advice_on, renewal
+from gpucheck.bench.ci.baseline import (
+    advice_on,
+    counterpart_of,
+    fingerprints_of,
+    not_allowed,
+    profile_key,
+    renewal,
+)
 from gpucheck.bench.ci.decision import (
     FEWEST_PROCESSES,
     Decision,
@@ -49,7 +56,7 @@ from gpucheck.bench.ci.machine_gates import (
     result_gates,
     stability_gates,
 )
-from gpucheck.bench.ci.model import Baseline, Series
+from gpucheck.bench.ci.model import Fingerprint, Series
 from gpucheck.bench.ci.profile_model import Aggregate, Check, MissingPolicy, Target
 from gpucheck.bench.ci.profiles import option_of
 from gpucheck.bench.ci.run_data import MetricValues, RunData
@@ -91,11 +98,6 @@ def series_of(data: RunData) -> tuple[Series, ...]:
     )
 
 
-_STATUS_WITHOUT = {
-    MissingPolicy.FAIL: GateStatus.FAIL,
-    MissingPolicy.INCONCLUSIVE: GateStatus.INCONCLUSIVE,
-    MissingPolicy.SKIP: GateStatus.SKIP,
-}
 #: The order in which the statuses of its devices decide a node's.
 _WORST_FIRST = (GateStatus.FAIL, GateStatus.INCONCLUSIVE, GateStatus.PASS, GateStatus.SKIP)
 
@@ -103,11 +105,12 @@ _WORST_FIRST = (GateStatus.FAIL, GateStatus.INCONCLUSIVE, GateStatus.PASS, GateS
 def check_gates(data: RunData) -> Iterator[Gate]:
     """Yield the gates of every check; the risk of a wrong fail is that of all of them together."""
     judging = []
+    marks = fingerprints_of(data.runs, profile_key(data.profile)) if data.reference else {}
     for check in data.profile.checks:
         values = data.figures(check)
         for device, figures in values.items():
             peers = [other for name, other in values.items() if name != device]
-            judging.append(_Judging(check, figures, data, peers))
+            judging.append(_Judging(check, figures, data, peers, marks.get(device)))
     outcomes = [judged.outcome() for judged in judging]
     # Checks that only warn take no share of the risk.
     family = {
@@ -140,15 +143,21 @@ def _slowest(gates: Sequence[Gate]) -> Gate:
 
 
 class _Judging:
-    """One check on one device."""
+    """One check on one device, of which a run with a reference knows the fingerprint."""
 
     def __init__(
-        self, check: Check, figures: MetricValues, data: RunData, peers: Sequence[MetricValues]
+        self,
+        check: Check,
+        figures: MetricValues,
+        data: RunData,
+        peers: Sequence[MetricValues],
+        fingerprint: Fingerprint | None,
     ) -> None:
         self.check = check
         self._figures = figures
         self._data = data
         self._peers = peers
+        self._fingerprint = fingerprint
         #: Whether the figure is compared with a run of one session.
         self._is_of_one_session = False
 
@@ -159,7 +168,7 @@ class _Judging:
         if not figures.values:
             return self._missing()
         if check.baseline:
-            decision = self._from_baseline(self._data.baseline)
+            decision = self._from_baseline()
             if isinstance(decision, Gate):
                 return decision
             expected, sessions = decision.values, decision.sessions
@@ -259,19 +268,23 @@ class _Judging:
         self, policy: MissingPolicy, reason: str, class_: GateClass, steps: tuple[str, ...]
     ) -> Gate:
         """Return the gate of a missing figure; a skipped one has no cause."""
-        gate = self._plain(_STATUS_WITHOUT[policy], reason=reason)
+        gate = self._plain(GateStatus(policy.value), reason=reason)
         return gate if gate.status is GateStatus.SKIP else replace(gate, class_=class_, next=steps)
 
-    def _from_baseline(self, baseline: Baseline | None) -> Series | Gate:
+    def _from_baseline(self) -> Series | Gate:
         """Return an earlier run's figures, or the gate that says why there are none."""
-        check, device = self.check, self._figures.device
+        check, device, reference = self.check, self._figures.device, self._data.reference
         middle, profile = math.exp(typical(self._figures.values)), option_of(self._data.profile)
-        if baseline is None:
+        if reference is None or self._fingerprint is None:
             reason = "there is no baseline to compare it with"
             how = "with" if profile is None else f"with --profile {shlex.quote(profile)}"
             steps = (f"save a run {how} --save FILE, then pass it with --baseline FILE",)
             return self._plain(GateStatus.SKIP, reason=reason, measured=middle, next=steps)
-        if differences := baseline.differences.get(device):
+        counterpart, differing, old = counterpart_of(reference.run, device, self._fingerprint)
+        differences = not_allowed(differing, reference.allowed)
+        if counterpart is None:
+            differences = (f"{device} is not in it",)
+        if differences:
             return self._plain(
                 GateStatus.INCONCLUSIVE,
                 reason=f"the baseline does not match: {'; '.join(differences)}",
@@ -279,10 +292,10 @@ class _Judging:
                 class_=GateClass.CONFIG,
                 next=(advice_on(differences, profile),),
             )
-        saved = [item for item in baseline.series if (item.id, item.device) == (check.id, device)]
+        saved = [item for item in old if item.id == check.id]
         renew = (renewal(profile),)
         if not saved or saved[0].unit != check.unit:
-            reason = f"the baseline {baseline.path} has no figure for this check in {check.unit}"
+            reason = f"the baseline {reference.path} has no figure for this check in {check.unit}"
             return self._unjudged(check.on_missing, reason, GateClass.CONFIG, renew)
         if saved[0].disturbed is not None:
             return self._plain(

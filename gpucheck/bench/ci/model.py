@@ -67,19 +67,6 @@ class Series:
     disturbed: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Baseline:
-    """Earlier run to compare this one with.
-
-    `differences` are, by device, the fingerprint keys that differ but must not. With any of them,
-    no check of that device against the baseline can be decided.
-    """
-
-    path: str
-    series: tuple[Series, ...]
-    differences: dict[str, tuple[str, ...]] = field(default_factory=dict)
-
-
 BASELINE_SCHEMA = "gpucheck/baseline/1"
 
 

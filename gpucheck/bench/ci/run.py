@@ -14,10 +14,8 @@ from typing import Any
 
 from gpucheck.bench.boards import VGPU
 from gpucheck.bench.ci.baseline import (
-    baseline_against,
     check_temperature,
     driver_of,
-    fingerprints_of,
     profile_key,
     row_series,
     saved_run,
@@ -121,11 +119,8 @@ class Benchmark:
 
     def data(self, runs: Sequence[ProcessRun]) -> RunData:
         """Return the inputs of the gates."""
-        against, baseline = self.reference, None
-        if against is not None and self.has_profile:
-            now = fingerprints_of(runs, self.profile_key)
-            baseline = baseline_against(against.run, against.path, now, against.allowed)
-        return RunData(profile=self.profile, node=self.node, runs=tuple(runs), baseline=baseline)
+        kept, against = tuple(runs), self.reference
+        return RunData(profile=self.profile, node=self.node, runs=kept, reference=against)
 
     def series(self, runs: Sequence[ProcessRun]) -> Sequence[Series]:
         """Return the series that a saved run keeps: checks, or rows without a profile."""

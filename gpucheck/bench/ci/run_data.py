@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from gpucheck.bench import stats
 from gpucheck.bench.ci.limits import scale_of
-from gpucheck.bench.ci.model import Baseline, CarriedDoubt, ProcessRun
+from gpucheck.bench.ci.model import CarriedDoubt, ProcessRun, Reference
 from gpucheck.bench.ci.profile_model import Check, Metric, Phase, Profile, Statistic, Target
 from gpucheck.bench.kernels import needs_host
 from gpucheck.bench.model import Corruption, Gate, GpuTelemetry, Measurement, Scope
@@ -36,12 +36,12 @@ class Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunData:
-    """One run of a profile so far."""
+    """One run of a profile so far; `reference` is the saved run to compare it with."""
 
     profile: Profile
     node: Node = field(default_factory=Node)
     runs: Sequence[ProcessRun] = ()
-    baseline: Baseline | None = None
+    reference: Reference | None = None
 
     @property
     def devices(self) -> tuple[str, ...]:

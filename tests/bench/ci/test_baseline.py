@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from gpucheck.bench.ci.baseline import (
     KEYS,
     allowed_keys,
-    baseline_against,
     check_same_temperature,
     check_temperature,
+    counterpart_of,
     differences,
     fingerprint,
     fingerprints_of,
@@ -30,7 +30,7 @@ from gpucheck.bench.ci.baseline import (
     to_text,
     with_session,
 )
-from gpucheck.bench.ci.model import CarriedDoubt, Fingerprint, SavedRun
+from gpucheck.bench.ci.model import CarriedDoubt, Fingerprint, SavedRun, Series
 from gpucheck.bench.environment import VARIABLES
 from gpucheck.bench.model import Direction, Doubt, ProfileUse, Scope, Verified
 from gpucheck.bench.request_model import BenchRequest
@@ -291,12 +291,19 @@ def test_keys_are_read_as_people_write_them() -> None:
 # ------------------------------------------------------------------------------- against it
 
 
-def test_a_run_of_the_same_machine_can_be_held_against_it() -> None:
-    now = fingerprints_of(runs_of(SPEEDS), None)
-    found = baseline_against(saved(), Path("a.json"), now)
+def against(run: SavedRun, now: Fingerprint, device: str) -> tuple[dict[str, str], list[Series]]:
+    """Return how a device differs from its counterpart, and the series of that."""
+    counterpart, differing, series = counterpart_of(run, device, now)
+    assert counterpart is not None
+    return differing, series
 
-    assert found.differences == {}
-    assert {one.device for one in found.series} == {"gpu:0", "gpu:1"}
+
+def test_a_run_of_the_same_machine_can_be_held_against_it() -> None:
+    for device, now in fingerprints_of(runs_of(SPEEDS), None).items():
+        differing, series = against(saved(), now, device)
+
+        assert differing == {}
+        assert {one.device for one in series} == {device}
 
 
 def test_one_gpus_baseline_serves_its_identical_neighbours() -> None:
@@ -304,31 +311,24 @@ def test_one_gpus_baseline_serves_its_identical_neighbours() -> None:
     one = saved_run(runs, row_series(runs), time=TIME, profile=None)
     now = fingerprints_of(runs_of(SPEEDS), None)
 
-    found = baseline_against(one, Path("a.json"), now)
-
-    assert [(series.device, series.values) for series in found.series] == [
-        ("gpu:0", (7e14, 7e14, 7e14)),
-        ("gpu:1", (7e14, 7e14, 7e14)),
-    ]
+    for device in ("gpu:0", "gpu:1"):
+        (found,) = against(one, now[device], device)[1]
+        assert (found.device, found.values) == (device, (7e14, 7e14, 7e14))
 
 
 def test_another_driver_is_named_unless_it_is_allowed() -> None:
-    now = fingerprints_of(runs_of(SPEEDS), None)
-    now["gpu:1"] = replace(now["gpu:1"], driver="590.1")
+    now = replace(fingerprints_of(runs_of(SPEEDS), None)["gpu:1"], driver="590.1")
 
-    found = baseline_against(saved(), Path("a.json"), now)
-    allowed = baseline_against(saved(), Path("a.json"), now, ["driver"])
+    differing, _ = against(saved(), now, "gpu:1")
 
-    assert found.differences == {"gpu:1": ("driver: 580.95.05 -> 590.1",)}
-    assert allowed.differences == {}
+    assert not_allowed(differing, ()) == ("driver: 580.95.05 -> 590.1",)
+    assert not_allowed(differing, ["driver"]) == ()
 
 
-def test_a_device_that_is_not_in_it_is_told() -> None:
-    now = fingerprints_of(runs_of({"cpu": [1e11]}), None)
+def test_a_device_that_is_not_in_it_has_no_counterpart() -> None:
+    now = fingerprints_of(runs_of({"cpu": [1e11]}), None)["cpu"]
 
-    assert baseline_against(saved(), Path("a.json"), now).differences == {
-        "cpu": ("cpu is not in it",)
-    }
+    assert counterpart_of(saved(), "cpu", now) == (None, {}, [])
 
 
 def written(folder: Path, plain: Any) -> Path:

@@ -19,7 +19,7 @@ from gpucheck.bench.ci.gates import (
     series_of,
     settled,
 )
-from gpucheck.bench.ci.model import Baseline
+from gpucheck.bench.ci.model import Reference, Series
 from gpucheck.bench.ci.profile_model import Profile
 from gpucheck.bench.ci.profiles import load_profile
 from gpucheck.bench.ci.run_data import Node, RunData, doubts_of
@@ -60,6 +60,7 @@ from tests.fakes.gates import (
     gate,
     node,
     profile_of,
+    reference_of,
     run_data,
     saved,
     show_gates,
@@ -225,7 +226,7 @@ H20 = BenchGpu(
 
 
 def on_a_computed_board(
-    tflops: float, profile: Profile, baseline: Baseline | None = None
+    tflops: float, profile: Profile, reference: Reference | None = None
 ) -> RunData:
     """Return a run on a board that is in no table, whose SMs and clock promise 633 TFLOP/s."""
     gpu = with_board(H20)
@@ -236,7 +237,7 @@ def on_a_computed_board(
     ]
     machine = node()
     machine = replace(machine, pci_device_ids={0: "ffff10de"})
-    return RunData(profile=profile, node=machine, runs=runs, baseline=baseline)
+    return RunData(profile=profile, node=machine, runs=runs, reference=reference)
 
 
 #: A run, and the gates that it is about; none are all.
@@ -350,10 +351,17 @@ def speeds() -> Situations:
 
 def baselines() -> Situations:
     busy = (doubt("host-busy", others_percent=50.0),)
-    disturbed = tuple(replace(one, disturbed="others were at work") for one in saved().series)
-    other = saved(differences={"cpu": ("blas: a -> b", "driver: 1 -> 2")})
-    beside = tuple(replace(one, device="gpu:9", values=(1.0,)) for one in saved().series)
-    elsewhere = saved(differences={"gpu:3": ("vbios: 1 -> 2",)})
+    before = saved().run
+
+    def holding(*series: Series) -> Reference:
+        return replace(saved(), run=replace(before, series=series))
+
+    disturbed = (replace(one, disturbed="others were at work") for one in before.series)
+    beside = (replace(one, device="gpu:9", values=(1.0,)) for one in before.series)
+    other = saved(blas="a", blas_architecture="b")
+    (own,) = before.devices
+    changed = replace(own, device="gpu:3", fingerprint=replace(own.fingerprint, vbios="1"))
+    elsewhere = replace(saved(), run=replace(before, devices=(own, changed)))
     better = {
         f"{factor} times the baseline": cpu_run_data([factor * value for value in GOOD], saved())
         for factor in (0.97, 1.0, 1.04, 1.052, 1.2)
@@ -364,15 +372,17 @@ def baselines() -> Situations:
         "slow beside others on its cores": cpu_run_data(SLOW, saved(), doubts=busy),
         "another fingerprint": cpu_run_data(GOOD, other),
         "a fingerprint that differs elsewhere": cpu_run_data(GOOD, elsewhere),
-        "a baseline of another device too": cpu_run_data(
-            SLOW, replace(saved(), series=(*beside, *saved().series))
-        ),
-        "a disturbed baseline": cpu_run_data(
-            [0.5 * value for value in GOOD], replace(saved(), series=disturbed)
-        ),
+        "a baseline of another device too": cpu_run_data(SLOW, holding(*beside, *before.series)),
+        "a disturbed baseline": cpu_run_data([0.5 * value for value in GOOD], holding(*disturbed)),
         "slow in the last process": cpu_run_data([*GOOD[:4], 500.0], saved()),
         "slow from the fifth process on": cpu_run_data([*GOOD[:4], 500.0, 500.0], saved()),
-        "a baseline without this check": cpu_run_data(GOOD, Baseline(path="a.json", series=())),
+        "a baseline without this check": cpu_run_data(GOOD, holding()),
+        "a baseline without this device": cpu_run_data(
+            GOOD, replace(saved(), run=replace(before, devices=()))
+        ),
+        "another fingerprint that is allowed": cpu_run_data(
+            GOOD, replace(other, allowed=("blas", "blas_architecture"))
+        ),
     }
     return {name: (data, ["copy"]) for name, data in (runs | better).items()}
 
@@ -382,7 +392,7 @@ def computed_peaks() -> Situations:
     in_units = NODE.replace('value = 700\nunit = "TFLOP/s"', 'unit = "TFLOP/s"')
     in_units = in_units.replace('pci_device_ids = ["2330"]', "")
     by_baseline = profile_of(in_units.replace('"TFLOP/s"', '"TFLOP/s"\nbaseline = true', 1))
-    before = Baseline(path="a.json", series=series_of(on_a_computed_board(500.0, by_baseline)))
+    before = reference_of(on_a_computed_board(500.0, by_baseline))
     other_board = in_units + '[check.percent_of_peak]\n"A100 SXM 40 GB" = 86\n'
     gpu = with_board(replace(H20, pci_device_id="233010de", virtualization="vgpu"))
     runs = [
