@@ -25,7 +25,7 @@ from gpucheck.bench.model import (
 from gpucheck.bench.plan import check_numbers
 from gpucheck.bench.request_model import BenchRequest
 from gpucheck.bench.session import hold_gpus
-from gpucheck.bench.telemetry import Observer, held_down
+from gpucheck.bench.telemetry import Observer, WatchedGpu, held_down
 from gpucheck.bench.workers import (
     WORKER_SILENT,
     WorkerAnswer,
@@ -362,40 +362,27 @@ class Burn:
         The margin decides if a card reports its distance from the threshold instead of the
         threshold itself, as nvml.h announces for Ada and later.
         """
-        facts = self._observer.facts_of(device.worker.gpu_uuid)
-        if facts is None:
+        gpu = self._observer.gpu(device.worker.gpu_uuid)
+        if gpu is None:
             return None
-        limit = self._request.limit_c or facts.get("temperature_slowdown_c")
+        limit = self._request.limit_c or gpu.facts.get("temperature_slowdown_c")
         if limit:
             return float(limit)
-        values = self._observer.last_values(device.worker.gpu_uuid)
-        return None if "temperature_margin_c" in values else TEMPERATURE_LIMIT_C
+        return None if "temperature_margin_c" in gpu.values else TEMPERATURE_LIMIT_C
 
     def _is_too_hot(self) -> bool:
         for device in self._devices.values():
-            if self._is_hot(device) or self._is_memory_hot(device):
+            gpu = self._observer.gpu(device.worker.gpu_uuid)
+            if gpu is not None and (_is_hot(gpu, self._limit_c(device)) or _is_memory_hot(gpu)):
                 device.state = "too hot" if device.state == "loaded" else device.state
                 return True
         return False
 
-    def _is_hot(self, device: _DeviceState) -> bool:
-        values = self._observer.last_values(device.worker.gpu_uuid)
-        limit, now = self._limit_c(device), values.get("temperature_c")
-        if limit is None:
-            margin = values.get("temperature_margin_c")
-            return margin is not None and margin <= 0
-        return now is not None and now >= limit
-
-    def _is_memory_hot(self, device: _DeviceState) -> bool:
-        facts = self._observer.facts_of(device.worker.gpu_uuid) or {}
-        now = self._observer.memory_c(device.worker.gpu_uuid)
-        limit = facts.get("temperature_memory_max_c")
-        return now is not None and limit is not None and now >= limit
-
     def _progress(self) -> BurnProgress:
         devices = []
         for name, device in self._devices.items():
-            values = self._observer.last_values(device.worker.gpu_uuid)
+            gpu = self._observer.gpu(device.worker.gpu_uuid)
+            values = {} if gpu is None else gpu.values
             milliwatts = values.get("power_mw")
             devices.append(
                 DeviceProgress(
@@ -448,3 +435,17 @@ def _pace(device: _DeviceState, track: Sequence[tuple[float, int]]) -> float | N
     m, k, n = device.check.shape
     products = track[-1][1] - track[0][1]
     return 2.0 * m * n * k * products / (track[-1][0] - track[0][0])
+
+
+def _is_hot(gpu: WatchedGpu, limit_c: float | None) -> bool:
+    """Return whether a GPU reached its limit, or has no margin left where that decides."""
+    if limit_c is None:
+        margin = gpu.values.get("temperature_margin_c")
+        return margin is not None and margin <= 0
+    now = gpu.values.get("temperature_c")
+    return now is not None and now >= limit_c
+
+
+def _is_memory_hot(gpu: WatchedGpu) -> bool:
+    limit = gpu.facts.get("temperature_memory_max_c")
+    return gpu.memory_c is not None and limit is not None and gpu.memory_c >= limit

@@ -140,8 +140,6 @@ _EAGER = "eager"
 #: Kernels whose rows differ in size: a sentence about each would be too many.
 _SWEEPS = ("batch", "launch")
 
-_Key = tuple[object, ...]
-
 
 def framework_conclusions(
     rows: Sequence[Measurement],
@@ -159,7 +157,7 @@ def framework_conclusions(
     conclusions = list(_break_even_sizes(comparisons))
     for kernel in dict.fromkeys(row.kernel for row in good if row.kernel not in _SWEEPS):
         mine = [row for row in good if row.kernel == kernel and row.scope is Scope.RESIDENT]
-        for problem in group_by(mine, lambda row: (row.device, *_problem(row))).values():
+        for problem in group_by(mine, _problem).values():
             first = problem[0]
             formats = {row.dtype.format for row in mine if row.device == first.device}
             start = f"{first.dtype.format}: " if len(formats) > 1 else ""
@@ -203,8 +201,9 @@ def _is_faster(comparison: Comparison) -> bool:
     return comparison.resident_repeat95 is not None and comparison.resident_repeat95[0] > 1
 
 
-def _problem(row: Measurement) -> _Key:
-    return (row.dtype, row.shape, tuple(sorted(row.parameters.items())))
+def _problem(row: Measurement) -> tuple[object, ...]:
+    """Return what rows have in common that only different makers tell apart."""
+    return (row.device, row.dtype, row.shape, tuple(sorted(row.parameters.items())))
 
 
 def _problem_conclusions(
@@ -340,21 +339,15 @@ def _factor(slow: Measurement, quick: Measurement) -> str:
     return f"{two_digits(time_of(slow) / time_of(quick))} times"
 
 
-def _waits_for_host(row: Measurement) -> bool:
-    """Return whether a GPU's row took as long as the host took to hand the work over."""
-    share = row.facts.get("enqueue_share")
-    return row.device != "cpu" and isinstance(share, float | int) and share >= WAITS_FOR_HOST
-
-
 def _waiting(row: Measurement, forms: Sequence[Measurement]) -> Iterator[Conclusion]:
     """Yield that a framework's fastest form on a GPU waits for the host, and what helps."""
-    if row.framework is None or not _waits_for_host(row):
+    share = float(row.facts.get("enqueue_share", 0.0))
+    if row.framework is None or row.device == "cpu" or share < WAITS_FOR_HOST:
         return
     larger = "take larger batches" if row.kernel in ("train", "batch") else "take larger arrays"
     steps = [f"{larger} (--size; size in a profile)"]
     if _is_eager(row) and all(map(_is_eager, forms)):
         steps.append("compile the code")
-    share = float(row.facts["enqueue_share"])
     sentence = (
         f"{side_text(row)} on {row.device} waits for the host, which hands over work for "
         f"{100 * share:.0f} % of the time: {', or '.join(steps)}"

@@ -118,8 +118,8 @@ class _Counted:
 
 
 @dataclass(slots=True)
-class _Gpu:
-    """Readings of one GPU so far."""
+class WatchedGpu:
+    """Readings of one GPU so far; `memory_c` is the highest temperature of its memory."""
 
     facts: Mapping[str, Any]
     first: Mapping[str, Any]
@@ -129,6 +129,11 @@ class _Gpu:
     others: set[int] = field(default_factory=set)
     memory_c: float | None = None
     groups: dict[Hashable, _Counted] = field(default_factory=dict)
+
+    @property
+    def values(self) -> Mapping[str, float]:
+        """Return the last reading, with the driver's keys; empty if there is none."""
+        return self.samples[-1].values if self.samples else {}
 
 
 class Observer:
@@ -152,33 +157,22 @@ class Observer:
         self._children = children
         self._before = before
         self._claims = claims
-        self._gpus: dict[str, _Gpu] = {}
+        self._gpus: dict[str, WatchedGpu] = {}
 
     def start(self, uuids: Iterable[str]) -> None:
         """Begin to watch these GPUs."""
         for uuid, facts in self._sensors.start(list(uuids)).items():
             counters = facts["counters"]
-            self._gpus[uuid] = _Gpu(facts=facts, first=counters, last=counters)
+            self._gpus[uuid] = WatchedGpu(facts=facts, first=counters, last=counters)
 
     @property
     def is_watching(self) -> bool:
         """Return whether the sensors of any GPU are read."""
         return bool(self._gpus)
 
-    def facts_of(self, uuid: str | None) -> Mapping[str, Any] | None:
-        """Return the constant facts of a GPU, None if its sensors are not read."""
-        gpu = self._gpus.get(uuid or "")
-        return None if gpu is None else gpu.facts
-
-    def last_values(self, uuid: str | None) -> Mapping[str, float]:
-        """Return a GPU's last reading, with the driver's keys; empty if there is none."""
-        gpu = self._gpus.get(uuid or "")
-        return gpu.samples[-1].values if gpu is not None and gpu.samples else {}
-
-    def memory_c(self, uuid: str | None) -> float | None:
-        """Return the highest temperature of a GPU's memory so far, None if it is not read."""
-        gpu = self._gpus.get(uuid or "")
-        return None if gpu is None else gpu.memory_c
+    def gpu(self, uuid: str | None) -> WatchedGpu | None:
+        """Return the readings of a GPU so far, None if its sensors are not read."""
+        return self._gpus.get(uuid or "")
 
     def end_slices(self, group: Hashable, seconds: float) -> None:
         """Store the readings since the last slices, as those of a group, with their duration."""
@@ -207,7 +201,7 @@ class Observer:
         self, uuid: str | None, slices_s: Sequence[tuple[float, float]], group: Hashable
     ) -> SensorSummary:
         """Return the readings of a group's row during these slices, empty without sensors."""
-        gpu = self._gpus.get(uuid or "")
+        gpu = self.gpu(uuid)
         if uuid is None or gpu is None:
             return SensorSummary(claimed_by=self._claims.get(uuid or ""))
         samples = samples_within(gpu.samples, slices_s)
@@ -375,7 +369,7 @@ def _limited_periods(
     return {name: tuple(periods) for name, periods in by_name.items()}
 
 
-def _without_earlier_power(gpu: _Gpu) -> list[Sample]:
+def _without_earlier_power(gpu: WatchedGpu) -> list[Sample]:
     """Return a GPU's readings without the power that was averaged over the time before them."""
     if tuple(gpu.facts.get("compute_capability", ())) <= _LAST_WITHOUT_AVERAGE or not gpu.samples:
         return gpu.samples
@@ -390,7 +384,9 @@ def _without_earlier_power(gpu: _Gpu) -> list[Sample]:
     ]
 
 
-def _summary(uuid: str, gpu: _Gpu, span: tuple[float, float], period_s: float) -> GpuTelemetry:
+def _summary(
+    uuid: str, gpu: WatchedGpu, span: tuple[float, float], period_s: float
+) -> GpuTelemetry:
     link, samples = best_link(gpu.samples), _without_earlier_power(gpu)
     # NVML's pair: the current mode, and the one after the next start.
     ecc_modes = gpu.facts.get("ecc_mode")

@@ -161,37 +161,35 @@ class Softmax(Kernel):
 
     def conclude(self, rows: Sequence[Measurement]) -> Sequence[Conclusion]:
         """Say what decides the speed of a softmax, with the figures of this run."""
-        return _why_little_is_gained(rows)
-
-
-def _why_little_is_gained(rows: Sequence[Measurement]) -> Sequence[Conclusion]:
-    plain = [row for row in rows if row.dtype.format == "float32"]
-    gpu = _fastest(row for row in plain if row.device != "cpu" and row.scope is Scope.RESIDENT)
-    cpu = _fastest(row for row in plain if row.device == "cpu")
-    code = "memory-decides"
-    text = "softmax reads and writes each number once, so memory's bandwidth decides its speed"
-    if gpu is not None:
-        moved = _fastest(
-            row for row in plain if (row.device, row.scope) == (gpu.device, Scope.END_TO_END)
-        )
-        places = (("where the data stays", gpu), ("with both ways over PCIe", moved))
-        known = [(where, row) for where, row in places if row is not None]
-        text += f": {gpu.device} makes " + ", ".join(
-            f"{rate(row.speed, 'B/s')} {where}" for where, row in known
-        )
-        if cpu is not None:
-            text += f", this processor {rate(cpu.speed, 'B/s')}"
-            if moved is not None and moved.speed < cpu.speed:
-                text += ": the way there costs more than it saves"
-    elif cpu is not None:
-        if cpu.percent_of_peak is not None:
-            code = "exponentials-decide"
-        text = _processor_limit(cpu, text)
-        text += "; a GPU gains little: PCIe, which the data crosses twice, is slower than memory"
-    else:
-        return ()
-    device = "cpu" if gpu is None else gpu.device
-    return (Conclusion(kernel=Softmax.id, device=device, code=code, sentence=text),)
+        plain = [row for row in rows if row.dtype.format == "float32"]
+        gpu = _fastest(row for row in plain if row.device != "cpu" and row.scope is Scope.RESIDENT)
+        cpu = _fastest(row for row in plain if row.device == "cpu")
+        code = "memory-decides"
+        text = "softmax reads and writes each number once, so memory's bandwidth decides its speed"
+        if gpu is not None:
+            moved = _fastest(
+                row for row in plain if (row.device, row.scope) == (gpu.device, Scope.END_TO_END)
+            )
+            places = (("where the data stays", gpu), ("with both ways over PCIe", moved))
+            known = [(where, row) for where, row in places if row is not None]
+            text += f": {gpu.device} makes " + ", ".join(
+                f"{rate(row.speed, 'B/s')} {where}" for where, row in known
+            )
+            if cpu is not None:
+                text += f", this processor {rate(cpu.speed, 'B/s')}"
+                if moved is not None and moved.speed < cpu.speed:
+                    text += ": the way there costs more than it saves"
+        elif cpu is not None:
+            if cpu.percent_of_peak is not None:
+                code = "exponentials-decide"
+            text = _processor_limit(cpu, text)
+            text += (
+                "; a GPU gains little: PCIe, which the data crosses twice, is slower than memory"
+            )
+        else:
+            return ()
+        device = "cpu" if gpu is None else gpu.device
+        return (Conclusion(kernel=self.id, device=device, code=code, sentence=text),)
 
 
 def _processor_limit(cpu: Measurement, by_memory: str) -> str:
