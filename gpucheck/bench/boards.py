@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
 from gpucheck.data import read_table
+from gpucheck.drivers.readings import GpuReading
 from gpucheck.report.errors import WrongUseError
-from gpucheck.report.text import did_you_mean
+from gpucheck.report.text import did_you_mean, ranges
 
 #: What the table rates, in the order in which it is shown.
 DTYPES = (
@@ -59,6 +60,12 @@ class PeakGpu:
     name: str | None
     power_limit_w: float | None
     power_limit_percent: float | None
+
+
+def numbers_text(gpus: Iterable[PeakGpu | GpuReading]) -> str:
+    """Return "GPU 0" or "GPUs 0-7"."""
+    indices = [gpu.index for gpu in gpus]
+    return f"GPU{'s' if len(indices) > 1 else ''} {ranges(indices)}"
 
 
 def is_held(gpu: PeakGpu) -> bool:

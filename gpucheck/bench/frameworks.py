@@ -254,9 +254,7 @@ def open_frameworks(
         yield Frameworks()
         return
     uuids = [gpu.uuid for gpu in gpus if gpu.uuid is not None]
-    folder = CompiledFolder()
-    members: list[Framework] = []
-    frameworks = Frameworks()
+    folder, frameworks = CompiledFolder(), Frameworks()
     try:
         for name, interpreter in interpreters.items():
             process = FrameworkProcess(
@@ -270,8 +268,7 @@ def open_frameworks(
                 folder=folder.path,
             )
             member = Framework(process=process)
-            members.append(member)
-            frameworks.members = tuple(members)
+            frameworks.members = (*frameworks.members, member)
             try:
                 process.start()
             except GpucheckError as error:

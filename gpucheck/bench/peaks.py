@@ -17,6 +17,7 @@ from gpucheck.bench.boards import (
     find_board,
     is_held,
     load_boards,
+    numbers_text,
     shipped_w,
 )
 from gpucheck.bench.model import shared_fields
@@ -27,7 +28,7 @@ from gpucheck.inventory.inventory import complete_host, complete_reading, error_
 from gpucheck.inventory.without_nvml import explain_failure
 from gpucheck.report.envelope import Answer, Failure, Notice
 from gpucheck.report.errors import BadAnswerError, ExitCode, WrongUseError
-from gpucheck.report.text import count_of, did_you_mean, group_by, ranges
+from gpucheck.report.text import count_of, did_you_mean, group_by
 
 #: The name that stands for every board of the table.
 EVERY = "all"
@@ -183,10 +184,8 @@ def _power_notices(boards: Iterable[BoardPeaks]) -> Iterable[Notice]:
     for board in boards:
         held = group_by(filter(is_held, board.gpus), lambda gpu: gpu.power_limit_w or 0.0)
         for limit_w, gpus in held.items():
-            indices = [gpu.index for gpu in gpus]
-            which = f"GPU{'s' if len(indices) > 1 else ''} {ranges(indices)}"
             message = (
-                f"{which}: limited to {limit_w:g} W, while {board.name} is built for "
+                f"{numbers_text(gpus)}: limited to {limit_w:g} W, while {board.name} is built for "
                 f"{board.power_limit_w:g} W: expect less than its peaks."
             )
             yield Notice(code="power-limit-below-board", message=message)
@@ -194,10 +193,10 @@ def _power_notices(boards: Iterable[BoardPeaks]) -> Iterable[Notice]:
 
 def _mig_notice(rows: Iterable[GpuReading]) -> Iterable[Notice]:
     """Yield a warning for the GPUs that are split: no instance has all of the board."""
-    split = [row.index for row in rows if row.mig_enabled]
+    split = [row for row in rows if row.mig_enabled]
     if split:
-        which = f"GPU{'s' if len(split) > 1 else ''} {ranges(split)}"
-        message = f"{which}: MIG is on; the peaks are the whole board's, an instance has a share."
+        said = "MIG is on; the peaks are the whole board's, an instance has a share."
+        message = f"{numbers_text(split)}: {said}"
         yield Notice(code="mig-has-a-share", message=message)
 
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 
 from gpucheck.bench.boards import (
     BoardPeaks,
     ComputePeak,
     MemoryPeak,
-    PeakGpu,
     Peaks,
     is_held,
+    numbers_text,
 )
 from gpucheck.report.blocks import (
     UNNAMED,
@@ -27,7 +27,7 @@ from gpucheck.report.blocks import (
     remedies,
 )
 from gpucheck.report.envelope import CheckStatus, Report
-from gpucheck.report.text import View, group_by, ranges, rate
+from gpucheck.report.text import View, group_by, rate
 
 #: What every figure means, and how it differs from what most sheets print first.
 _DENSE = (
@@ -71,7 +71,9 @@ def shown_codes(report: Report) -> Collection[str]:
 
 def _board(board: BoardPeaks, view: View) -> Iterator[Block]:
     """Yield a board's title and a row for each figure, with what speaks against it."""
-    yield Line((Span(board.name, "bold"), Span(f" ({_which(board.gpus)})" if board.gpus else "")))
+    yield Line(
+        (Span(board.name, "bold"), Span(f" ({numbers_text(board.gpus)})" if board.gpus else ""))
+    )
     if view.verbosity >= 0:
         yield Line(", ".join(_build(board)), indent=_INDENT)
         yield from _power(board)
@@ -82,12 +84,6 @@ def _board(board: BoardPeaks, view: View) -> Iterator[Block]:
         yield Line(f"source: {board.source}; read {board.date}", indent=_INDENT, style="dim")
         clocks = ", ".join(f"{name} {source}" for name, source in board.clock_sources.items())
         yield Line(f"sources of the clocks: {clocks}", indent=_INDENT, style="dim")
-
-
-def _which(gpus: Iterable[PeakGpu]) -> str:
-    """Return "GPU 0" or "GPUs 0-7"."""
-    indices = [gpu.index for gpu in gpus]
-    return f"GPU{'s' if len(indices) > 1 else ''} {ranges(indices)}"
 
 
 def _power(board: BoardPeaks) -> Iterator[Line]:
@@ -101,7 +97,9 @@ def _power(board: BoardPeaks) -> Iterator[Line]:
             text, mark = f"power limit {limit_w:g} W of {own_w}: expect less", CheckStatus.WARN
         else:
             text, mark = f"power limit {limit_w:g} W, as the board is built for", CheckStatus.OK
-        yield Line(text if len(limits) == 1 else f"{_which(gpus)}: {text}", mark, indent=_INDENT)
+        yield Line(
+            text if len(limits) == 1 else f"{numbers_text(gpus)}: {text}", mark, indent=_INDENT
+        )
 
 
 def _build(board: BoardPeaks) -> Iterator[str]:

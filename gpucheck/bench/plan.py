@@ -121,7 +121,7 @@ class Plan:
     def _requested_groups(self) -> list[Group]:
         """Return the requested groups that can be measured."""
         request = self._request
-        chosen = _requested_kernels(request, self._kernels, frameworks=bool(request.frameworks))
+        chosen = _requested_kernels(request, self._kernels)
         check_numbers(request)
         too_few_gpus: list[str] = []
         groups: list[Group] = []
@@ -131,7 +131,7 @@ class Plan:
                 too_few_gpus.append(kernel.id)
                 continue
             for dtype in self._dtypes_of(kernel):
-                group = self._group(kernel, dtype, request)
+                group = self._group(kernel, dtype)
                 groups.extend([] if group is None else [group])
         reasons = [*self._notes]
         if too_few_gpus:
@@ -243,9 +243,9 @@ class Plan:
             )
         return known
 
-    def _group(self, kernel: Kernel, dtype: str, request: BenchRequest) -> Group | None:
+    def _group(self, kernel: Kernel, dtype: str) -> Group | None:
         """Return the group with the devices that support the format, None if none does."""
-        refusals = {}
+        refusals, request = {}, self._request
         cpu = kernel.cpu_refusal(dtype) if kernel.gpus_needed == 0 else None
         with_cpu = self._resources.with_cpu and kernel.gpus_needed == 0 and cpu is None
         by_frameworks = (
@@ -348,11 +348,9 @@ def _requested_dtypes(request: BenchRequest, kernels: Mapping[str, Kernel]) -> t
     return requested
 
 
-def _requested_kernels(
-    request: BenchRequest, kernels: Mapping[str, Kernel], *, frameworks: bool
-) -> Sequence[Kernel]:
+def _requested_kernels(request: BenchRequest, kernels: Mapping[str, Kernel]) -> Sequence[Kernel]:
     """Return the kernels that were named, else all; with frameworks those that they have."""
-    every = [name for name in kernels if not frameworks or name in UNNAMED]
+    every = [name for name in kernels if not request.frameworks or name in UNNAMED]
     for name in request.kernels:
         if name not in kernels:
             suggestion = did_you_mean(name, kernels)

@@ -198,17 +198,14 @@ class TrainingState:
             walk(TRAINED_STEPS - steps)
             trained = weights()
             seen.append(verify_sums(trained, self.steps_done))
-            self._count_accuracy(trained)
+            self._facts.pop("accuracy_unavailable", None)
+            self._facts |= {
+                "accuracy": accuracy_of(dataset, trained),
+                "accuracy_steps": TRAINED_STEPS,
+                "trained_images": batch_count(dataset, self._plan.batch) * self._plan.batch,
+                "tested_images": len(dataset.test_labels),
+            }
         return next((item for item in seen if not item.ok), seen[0])
-
-    def _count_accuracy(self, trained: HostArray) -> None:
-        dataset = self.load()
-        self._facts.pop("accuracy_unavailable", None)
-        self._facts["accuracy"] = accuracy_of(dataset, trained)
-        self._facts["accuracy_steps"] = TRAINED_STEPS
-        batches = batch_count(dataset, self._plan.batch)
-        self._facts["trained_images"] = batches * self._plan.batch
-        self._facts["tested_images"] = len(dataset.test_labels)
 
 
 class CpuTraining(CpuCase):

@@ -58,6 +58,12 @@ def collect(
     An interrupt ends it, and so does a round in which no device answered.
     """
     runs: list[ProcessRun] = []
+    arguments = worker_arguments(request, plan.corruption_s)
+    time = ("--budget", f"{plan.seconds:g}", *_AS_A_WORKER)
+    orders = [
+        replace(device, arguments=("bench", *arguments, "--device", device.device, *time))
+        for device in devices
+    ]
     # A single device needs one round, in which it is alone.
     rounds = [True] * plan.alone + [False] * (plan.together or not plan.alone)
     if len(devices) == 1:
@@ -66,7 +72,7 @@ def collect(
         if number >= plan.processes and settled(runs):
             break
         for sequential in rounds:
-            answered = _round(plan, devices, request, workers, number, sequential=sequential)
+            answered = _round(plan, orders, workers, number, sequential=sequential)
             runs.extend(answered)
             if was_interrupted(answered) or all(run.result is None for run in answered):
                 return tuple(runs)
@@ -80,31 +86,20 @@ def was_interrupted(runs: Sequence[ProcessRun]) -> bool:
 
 def _round(
     plan: RunPlan,
-    devices: Sequence[WorkerDevice],
-    request: BenchRequest,
+    orders: Sequence[WorkerDevice],
     workers: Workers,
     number: int,
     *,
     sequential: bool,
 ) -> Sequence[ProcessRun]:
-    arguments = worker_arguments(request, plan.corruption_s)
-    orders = [
-        replace(
-            device,
-            arguments=(
-                *("bench", *arguments, "--device", device.device),
-                *("--budget", f"{plan.seconds:g}", *_AS_A_WORKER),
-            ),
-        )
-        for device in devices
-    ]
+    """Run a process of each device, one by one or all at once."""
     turns, crowd = (len(orders), 1.0) if sequential else (1, crowding(len(orders)))
     around_s = (_DEADLINE_FACTOR * plan.seconds + _DEADLINE_S) * crowd
     deadline_s = turns * (around_s + plan.corruption_s)
     answers = workers.round(orders, sequential=sequential, deadline_s=deadline_s)
     return [
-        run_of(answer, device, number, together=not sequential)
-        for device, answer in zip(devices, answers, strict=True)
+        run_of(answer, order, number, together=not sequential)
+        for order, answer in zip(orders, answers, strict=True)
     ]
 
 
