@@ -278,10 +278,11 @@ class TestChoosing:
     def test_no_machine(
         self, program: Program, pretend: Pretend, claims: dict[str, str], name: str
     ) -> None:
-        words = ["--count", "1", "--deadline", "1", "--json"]
+        code, deadline = {"no-driver": (4, "240"), "hung": (3, "1")}[name]
+        words = ["--count", "1", "--deadline", deadline, "--json"]
         ended = program("place", *words, env=pretend(name) | claims)
 
-        assert ended.code == (4 if name == "no-driver" else 3)
+        assert ended.code == code
         assert ended.document("place")["error"]
 
 
