@@ -93,6 +93,9 @@ def command(
     if burn is not None:
         _check_burn(shared)
         return _run_burn(request, burn, burn_limit, shared, require_gpu=require_gpu)
+    if "burn_limit" in shared.typed:
+        message = "--burn-limit stops a burn, and nothing else is watched: give --burn with it."
+        raise WrongUseError(code="bad-burn-limit", message=message)
     saving = open_saving(saving)
     if profile is not None:
         return run_with_profile(profile, request, shared, saving, require_gpu=require_gpu)
