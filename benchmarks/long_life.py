@@ -79,7 +79,8 @@ def uses_of(started: Mapping[str, Sequence[psutil.Popen]]) -> dict[str, Usage]:
 def has_begun(process: psutil.Popen, words: Sequence[str]) -> bool:
     """Return whether the command after `--` runs, or the cluster's nodes do."""
     if words[0] == "fleet":
-        return len(process.children(recursive=True)) > NODES
+        # A nanny, a worker and a gpucheck each.
+        return len(process.children(recursive=True)) > 2 * NODES
     return "sleep" not in words or any(child.name() == "sleep" for child in process.children())
 
 

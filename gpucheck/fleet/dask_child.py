@@ -467,6 +467,8 @@ def main() -> None:
     warnings.simplefilter("ignore")
     logging.disable(logging.CRITICAL)
     request = json.loads(sys.stdin.readline())
+    # The engine and its local workers would ask the driver, which may be what hangs.
+    os.environ.setdefault("DASK_DISTRIBUTED__DIAGNOSTICS__NVML", "False")
     try:
         import distributed  # noqa: F401
     except ImportError as error:

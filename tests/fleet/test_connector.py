@@ -20,6 +20,8 @@ from typing import Any
 import pytest
 
 from tests.conftest import Finished, scrubbed_environment
+from tests.fakes.libraries import build_libraries
+from tests.fakes.machine import load_machine
 from tests.fleet.documents import detect
 
 pytest.importorskip("distributed", reason="the extra `fleet` is not installed")
@@ -277,3 +279,16 @@ def test_ctrl_c_reports_what_has_come(cluster: Cluster, tmp_path: Path) -> None:
     assert process.returncode == 130
     document = json.loads(out)
     assert [node["host"] for node in document["result"]["nodes"]] == ["good"]
+
+
+def test_a_driver_that_hangs_here_hangs_the_node_and_not_the_engine(
+    gpucheck_command: Command, tmp_path: Path
+) -> None:
+    """Dask itself asks NVML unless told not to."""
+    hung = build_libraries(load_machine("h100x8").broken(hang=["nvmlInit"]), tmp_path)
+
+    finished = gpucheck_command(
+        "fleet", "run", "list", "--json", "--local", "1", "--", "--deadline", "1", env=hung
+    )
+
+    assert outcomes(finished) == {"local-1": "inconclusive"}
