@@ -429,6 +429,8 @@ def _text(value: Mapping[str, Any], key: str) -> str | None:
 
 def _short(text: str) -> str:
     """Return an outside text that is safe to show."""
+    if text.isprintable() and len(text) <= LONGEST_TEXT:
+        return text
     return printable(text[:LONGEST_TEXT])[:LONGEST_TEXT]
 
 
