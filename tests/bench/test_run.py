@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType, SimpleNamespace
@@ -378,13 +377,6 @@ def test_a_lost_and_a_full_gpu_keep_their_rows_and_the_good_one_goes_on() -> Non
     codes = [row.error.code if row.error else None for row in result.measurements]
     assert codes == ["gpu-lost", None, "gpu-out-of-memory", "gpu-out-of-memory", None, None]
     assert all(device.released for device in devices)
-
-
-class ProcessClock:
-    """What this process had of the processor: as much fits in on a busy machine."""
-
-    def __call__(self) -> float:
-        return time.process_time()
 
 
 @pytest.mark.slow
