@@ -117,7 +117,7 @@ def _corruption(device: BurnDevice, result: BurnResult) -> Gate:
             Evidence("largest ULP", str(check.largest_ulp)),
             Evidence("with NaN", str(check.not_finite)),
         )
-        bad = diagnose("burn-defect", {"what": corruption_sentence(check)}, evidence)
+        bad = diagnose("burn-defect", {"reason": corruption_sentence(check)}, evidence)
         return _gate(device, "corruption", "numbers", float(check.mismatches), 0.0, bad=bad)
     measured = float(check.mismatches) if check.products else None
     if check.products >= _FEWEST_PRODUCTS:
@@ -138,7 +138,7 @@ def _corruption(device: BurnDevice, result: BurnResult) -> Gate:
 def _digest(device: BurnDevice, devices: Sequence[BurnDevice], odd: str | None) -> Gate:
     """Return whether the first product equals that of identical GPUs."""
     if odd is not None:
-        return _gate(device, "digest", bad=diagnose("burn-defect", {"what": odd}))
+        return _gate(device, "digest", bad=diagnose("burn-defect", {"reason": odd}))
     gate = _gate(device, "digest")
     if _digest_key(device) is None:
         return _skipped(gate, "it has no product to compare")
@@ -210,7 +210,7 @@ def _throttling(device: BurnDevice, sensors: GpuTelemetry) -> Gate:
         reason += ", but a clock change looks the same"
         return replace(gate, warning=True, reason=reason, evidence=evidence)
     case = "burn-throttled-by-heat" if HEAT & set(names) else "burn-throttled"
-    bad = diagnose(case, {"what": reason}, evidence)
+    bad = diagnose(case, {"reason": reason}, evidence)
     return _gate(device, "throttling", "%", percent, limit, bad=bad)
 
 
@@ -220,7 +220,7 @@ def _errors(device: BurnDevice, sensors: GpuTelemetry) -> Iterator[Gate]:
         grown = sensors.new_errors.get(name, 0)
         unread = sensors.unavailable.get(f"new_errors.{name}")
         if grown:
-            bad = diagnose("burn-defect", {"what": f"{spoken(name)} grew by {grown}"})
+            bad = diagnose("burn-defect", {"reason": f"{spoken(name)} grew by {grown}"})
             yield _gate(device, name, "", float(grown), 0.0, bad=bad)
         elif unread is not None:
             yield _skipped(_gate(device, name, "", None, 0.0), unread)

@@ -291,7 +291,7 @@ def _processes(device: str, runs: Sequence[ProcessRun]) -> Gate:
             Evidence(code, f"{count} of {count_of(len(runs), 'process')}")
             for code, count in counts.items()
         ),
-        said={"what": first.message},
+        said={"reason": first.message},
     )
     # What was interrupted is no fault to look for.
     if first.remedy or first.code == WORKER_INTERRUPTED:
@@ -340,7 +340,7 @@ def _unchecked(device: str, runs: Sequence[ProcessRun]) -> Gate:
 def _wrong(device: str, name: str, wrong: Sequence[Measurement], count: int, *, most: int) -> Gate:
     if not wrong:
         return _gate(name, device, 0, most, "wrong")
-    said: dict[str, object] = {"what": _row_text(wrong[0]), "count": count}
+    said: dict[str, object] = {"row": _row_text(wrong[0]), "count": count}
     if (verified := wrong[0].verified) is not None and verified.error is not None:
         said["off_by"] = describe_deviation(verified)
     # If gpucheck's own rows are right, the device computes right, and the framework does not.
@@ -500,7 +500,7 @@ def _corruption(data: RunData, device: str) -> Gate:
             )
             for check in (wrong or compared)[:5]
         ),
-        said={"what": corruption_sentence(wrong[0]) if wrong else odd},
+        said={"reason": corruption_sentence(wrong[0]) if wrong else odd},
     )
 
 
