@@ -146,7 +146,8 @@ def main() -> int:
     grown = [
         command
         for command, (first, *_, last) in history.items()
-        if last.resident_mib > 1.1 * first.resident_mib or last.descriptors > first.descriptors
+        if last.resident_mib > 1.1 * first.resident_mib
+        or last.descriptors > 1.1 * first.descriptors
     ]
     for reason, commands in (("ended too early", ended), ("grew", grown)):
         if commands:
