@@ -202,7 +202,11 @@ def _other_load(result: BenchResult) -> Iterator[Line]:
     speeds = "The speeds are what they left."
     if by_cpu_time:
         which = "speeds" if all(row in by_cpu_time for row in slowed) else "speeds by CPU time"
-        speeds = f"The {which} are what it can do, not what they left."
+        # Up to 27 % of a product that ten loops interrupt: docs/measurements/busy.md.
+        speeds = (
+            f"The {which} are what it can do, not what they left; caches that they fill meanwhile"
+            " may cost a quarter."
+        )
     text = f"{who} take {max(others, stolen):.0f} % of this processor. {speeds}"
     yield Line(text, CheckStatus.WARN, style="yellow")
 
