@@ -327,9 +327,7 @@ def assert_refused(ended: Ended, folder: Path) -> None:
     assert not [path for path in folder.rglob("*") if path.suffix == ".tmp"]
 
 
-@pytest.mark.parametrize(
-    "place", ["missing/report.json", "file/report.json", "", "folder", "folder/"]
-)
+@pytest.mark.parametrize("place", ["missing/report.json", "file/report.json", "folder", "folder/"])
 def test_places_where_no_report_can_be_written(
     pretend: Pretend, program: Program, call_log: Path, tmp_path: Path, place: str
 ) -> None:
