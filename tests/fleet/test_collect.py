@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gpucheck.fleet.collect import Collected, Node
+from gpucheck.fleet.collect import Collected, Gpu, Node
 from gpucheck.fleet.documents import Entry
 from gpucheck.fleet.model import FleetReport, Outcome
 from gpucheck.fleet.report import report
@@ -191,3 +191,13 @@ def test_of_commands_that_failed_as_often_the_one_with_more_runs_is_told() -> No
 
     assert node.repeats() == (5, 1)
     assert Node("n2").repeats() == (0, 0)
+
+
+def test_gpus_of_a_node_are_in_the_order_of_their_numbers_and_those_without_come_last() -> None:
+    gpus = [
+        Gpu(uuid=uuid, host="n", number=0, index=index)
+        for uuid, index in (("GPU-a", None), ("GPU-d", 1), ("GPU-c", 0), ("GPU-b", None))
+    ]
+    node = Node("n", gpus={gpu.uuid: gpu for gpu in gpus})
+
+    assert [gpu.uuid for gpu in node.ordered_gpus()] == ["GPU-c", "GPU-d", "GPU-a", "GPU-b"]

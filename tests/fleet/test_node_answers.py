@@ -16,6 +16,7 @@ from gpucheck.fleet.connector import (
     Asked,
     Order,
     Verb,
+    check_order,
     check_scheduler,
     check_wave,
     node_answers,
@@ -267,6 +268,28 @@ def test_a_wave_is_at_least_one_node_and_never_more_than_the_engine_bears(
     if wave is not None:
         check_wave(wave)
     assert waves(Order(Verb.LIST, wave=wave), count) == at_once
+
+
+@pytest.mark.parametrize(
+    ("order", "code"),
+    [
+        (Order(Verb.LIST, local=64), None),
+        (Order(Verb.LIST, scheduler="tls://head:8786"), None),
+        (Order(Verb.LIST, local=65), "bad-local"),
+        (Order(Verb.LIST, local=-1), "bad-local"),
+        (Order(Verb.LIST), "which-cluster"),
+        (Order(Verb.LIST, local=1, scheduler="tls://head:8786"), "which-cluster"),
+        (Order(Verb.LIST, local=1, wave="5 %"), "bad-wave"),
+        (Order(Verb.LIST, local=1, node_timeout_s=-1.0), "bad-node-timeout"),
+    ],
+)
+def test_an_order_names_one_cluster_and_what_it_can_bear(order: Order, code: str | None) -> None:
+    if code is None:
+        check_order(order)
+        return
+    with pytest.raises(WrongUseError) as raised:
+        check_order(order)
+    assert raised.value.code == code
 
 
 @pytest.mark.parametrize("wave", ["0", "0%", "-1", "101%", "five", "", "5 %", "1e3", "nan%"])

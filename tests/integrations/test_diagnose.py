@@ -124,6 +124,11 @@ def test_what_goes_wrong_here_does_not_hide_the_caller_s_error(
     assert found.remedy == getattr(error, "remedy", ())
 
 
+def test_a_framework_is_a_name() -> None:
+    with pytest.raises(WrongUseError, match="framework takes a name such as 'pytorch', not 3"):
+        gpucheck.diagnose(framework=3)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("deadline_s", [0.0, -1.0, float("inf"), float("nan")])
 def test_a_deadline_is_above_zero_and_finite(deadline_s: float) -> None:
     with pytest.raises(WrongUseError):

@@ -434,6 +434,15 @@ class TestLocks:
 
         assert random.getstate() == before
 
+    def test_a_turn_is_one_program_s_and_leaves_no_directory_open(self, store: ClaimStore) -> None:
+        turn = store.try_turn()
+        assert turn is not None
+        assert store.try_turn() is None
+        turn.close()
+
+        opened = [path.resolve() for path in Path("/proc/self/fd").iterdir()]
+        assert store.directory.resolve() not in opened
+
     def test_a_mutex_that_others_pass_on_is_waited_for(
         self, store: ClaimStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -25,6 +25,7 @@ from gpucheck.inventory.visibility import digits_of
 from gpucheck.place.claim_store import ClaimStore, Target, list_claims
 from gpucheck.place.claims import ClaimOptions, open_claims, open_store
 from gpucheck.place.lease import (
+    explained_errors,
     find_gpus,
     hold_devices,
     lease_best,
@@ -36,7 +37,7 @@ from gpucheck.place.lease import (
 from gpucheck.place.lock_files import DIRECTORY_VARIABLE
 from gpucheck.place.model import PlacedDevice, Placement
 from gpucheck.place.selection import ALLOW_BUSY_GPUS, Preference, SelectionRequest
-from gpucheck.report.envelope import Answer
+from gpucheck.report.envelope import Answer, Failure
 from gpucheck.report.errors import (
     BadAnswerError,
     ExitCode,
@@ -185,6 +186,23 @@ def test_where_claims_cannot_be_made_a_caller_can_do_without(name: str) -> None:
 
     assert chosen.value.remedy == named.value.remedy
     assert chosen.value.remedy == (*shown.value.remedy, "Or run without claims: --no-claim.")
+
+
+@pytest.mark.parametrize(
+    ("missing", "said"),
+    [
+        ("There is no NVIDIA GPU in this machine.", "there is no NVIDIA GPU in this machine."),
+        ("NVML cannot be loaded.", "NVML cannot be loaded."),
+    ],
+)
+def test_a_missing_device_is_explained_by_the_missing_gpu(missing: str, said: str) -> None:
+    failure = Failure(code="none", message=missing, remedy=("Look.",))
+
+    with pytest.raises(BadAnswerError) as caught, explained_errors(failure):
+        raise BadAnswerError(code="no-device", message="No device /gpu:1.", remedy=("Then this.",))
+
+    assert caught.value.message == f"No device /gpu:1: {said}"
+    assert caught.value.remedy == ("Look.", "Then this.")
 
 
 def test_without_a_driver_it_is_not_the_claims_that_are_missing(

@@ -32,8 +32,9 @@ def test_a_line_is_found_again(latency_s: float, bytes_per_s: float, sizes: list
         [(4096, 1e-5), (2**20, 1e-4)],
         [(4096, 1e-5), (4096, 2e-5), (4096, 3e-5)],
         [(4096, 3e-4), (2**20, 2e-4), (2**22, 1e-4)],
+        [(4096, 0.5), (2**20, 0.5), (2**22, 0.5)],
     ],
-    ids=["none", "two", "one-size", "falling"],
+    ids=["none", "two", "one-size", "falling", "flat"],
 )
 def test_what_is_no_line_gives_none(points: list[tuple[int, float]]) -> None:
     assert fit_line(points) is None
