@@ -199,7 +199,7 @@ def _plan_from_options(
         uuids = [device.uuid or "" for device in visible_devices(gpus)]
         selected = tuple(uuids) if uuids and all(uuids) else None
     inherited = options.environment
-    mps, hook = None, NO_COMMAND
+    mps, hook = None, NO_COMMAND if options.hook else hook_state(None, wanted=False)
     if inherited is None:
         software = software_of(probes.builds(None))
     else:
@@ -215,8 +215,6 @@ def _plan_from_options(
         mps = read_mps(inherited, Path(inherited.get(ROOT_VARIABLE) or "/"))
         if options.command is not None or options.proofs:
             hook = hook_state(interpreter, wanted=options.hook)
-    if not options.hook:
-        hook = hook_state(None, wanted=False)
     return plan_limit(
         options.amount,
         gpus,

@@ -70,6 +70,7 @@ def compare_runs(
             lacking = counterpart.failures
         if match:
             differing[device.device] = tuple(match.values())
+        forbidding = not_allowed(match, allowed)
         before = {item.id: item for item in old}
         now = {item.id: item for item in second.series if item.device == device.device}
         # In the second run's order, and what it lacks last.
@@ -84,7 +85,6 @@ def compare_runs(
                 reason = f"the first run has {earlier.unit}, the second {later.unit}"
                 row = replace(row, reason=reason, next=(renewal(),))
             else:
-                forbidding = not_allowed(match, allowed)
                 row, factor, decision = _compare(row, earlier, later, forbidding)
                 if not row.reason:
                     decided[len(rows)] = earlier, later, factor, decision

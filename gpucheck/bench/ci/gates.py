@@ -56,7 +56,7 @@ from gpucheck.bench.ci.machine_gates import (
     result_gates,
     stability_gates,
 )
-from gpucheck.bench.ci.model import Fingerprint, Series
+from gpucheck.bench.ci.model import SavedDevice, Series
 from gpucheck.bench.ci.profile_model import Aggregate, Check, MissingPolicy, Target
 from gpucheck.bench.ci.profiles import option_of
 from gpucheck.bench.ci.run_data import MetricValues, RunData
@@ -98,6 +98,9 @@ def series_of(data: RunData) -> tuple[Series, ...]:
     )
 
 
+#: A saved device, how it differs from the one of this run, and its series.
+_Counterpart = tuple[SavedDevice | None, dict[str, str], list[Series]]
+
 #: The order in which the statuses of its devices decide a node's.
 _WORST_FIRST = (GateStatus.FAIL, GateStatus.INCONCLUSIVE, GateStatus.PASS, GateStatus.SKIP)
 
@@ -105,12 +108,18 @@ _WORST_FIRST = (GateStatus.FAIL, GateStatus.INCONCLUSIVE, GateStatus.PASS, GateS
 def check_gates(data: RunData) -> Iterator[Gate]:
     """Yield the gates of every check; the risk of a wrong fail is that of all of them together."""
     judging = []
-    marks = fingerprints_of(data.runs, profile_key(data.profile)) if data.reference else {}
+    counterparts: dict[str, _Counterpart] = {}
+    if data.reference is not None:
+        marks = fingerprints_of(data.runs, profile_key(data.profile))
+        counterparts = {
+            device: counterpart_of(data.reference.run, device, mark)
+            for device, mark in marks.items()
+        }
     for check in data.profile.checks:
         values = data.figures(check)
         for device, figures in values.items():
             peers = [other for name, other in values.items() if name != device]
-            judging.append(_Judging(check, figures, data, peers, marks.get(device)))
+            judging.append(_Judging(check, figures, data, peers, counterparts.get(device)))
     outcomes = [judged.outcome() for judged in judging]
     # Checks that only warn take no share of the risk.
     family = {
@@ -143,7 +152,7 @@ def _slowest(gates: Sequence[Gate]) -> Gate:
 
 
 class _Judging:
-    """One check on one device, of which a run with a reference knows the fingerprint."""
+    """One check on one device, and the device of the saved run that it is compared with."""
 
     def __init__(
         self,
@@ -151,13 +160,13 @@ class _Judging:
         figures: MetricValues,
         data: RunData,
         peers: Sequence[MetricValues],
-        fingerprint: Fingerprint | None,
+        counterpart: _Counterpart | None,
     ) -> None:
         self.check = check
         self._figures = figures
         self._data = data
         self._peers = peers
-        self._fingerprint = fingerprint
+        self._counterpart = counterpart
         #: Whether the figure is compared with a run of one session.
         self._is_of_one_session = False
 
@@ -275,12 +284,12 @@ class _Judging:
         """Return an earlier run's figures, or the gate that says why there are none."""
         check, device, reference = self.check, self._figures.device, self._data.reference
         middle, profile = math.exp(typical(self._figures.values)), option_of(self._data.profile)
-        if reference is None or self._fingerprint is None:
+        if reference is None or self._counterpart is None:
             reason = "there is no baseline to compare it with"
             how = "with" if profile is None else f"with --profile {shlex.quote(profile)}"
             steps = (f"save a run {how} --save FILE, then pass it with --baseline FILE",)
             return self._plain(GateStatus.SKIP, reason=reason, measured=middle, next=steps)
-        counterpart, differing, old = counterpart_of(reference.run, device, self._fingerprint)
+        counterpart, differing, old = self._counterpart
         differences = not_allowed(differing, reference.allowed)
         if counterpart is None:
             differences = (f"{device} is not in it",)
