@@ -185,9 +185,9 @@ class Sampler:
         with self._prepared(state):
             began_s, first = self._clock(), state.cold_s is None
             state.case.prepare()
-            state.case.poison()
             begin_s = self._clock()
             if first:
+                state.case.poison()
                 self._begin(state, warmup_s, refuse)
                 began_s += self._clock() - begin_s
             elif state.rounds and state.rounds[-1][-1] * state.loops < samples_s:

@@ -49,6 +49,9 @@ _SAMPLES_SHARE = 0.5
 _WARMUP_SHARE = 0.1
 #: Seconds of a slice's samples at least; in recorded runs longer ones tell hardly more.
 _LEAST_SLICE_S = 5e-3
+#: Samples of a processor's slice take at least this share of the time of preparing and checking.
+#: Beside other programs that is a second, and further samples cost little then.
+_OVERHEAD_SHARE = 0.5
 #: A first slice runs an operation to warm up, to find its length, and for its sample. It draws the
 #: inputs, computes what is right, and checks the result twice.
 _FIRST_RUNS, _FIRST_OVERHEADS = 3, 5
@@ -246,7 +249,9 @@ class _Run:
                     continue
                 self._report_progress(state)
                 left_s = max(0.0, self._left_s() - state.overhead_s)
-                self._sampler.take_slice(state, min(self._slice_s, left_s), warmup_s, refuse)
+                least_s = _OVERHEAD_SHARE * state.overhead_s if _is_on_cpu(state) else 0.0
+                slice_s = max(self._slice_s, least_s)
+                self._sampler.take_slice(state, min(slice_s, left_s), warmup_s, refuse)
                 state.spent_s += self._elapsed_s() - before_s
                 spent_s += self._elapsed_s() - before_s
         # Shared work counts too: reading the sensors, dropping the inputs.

@@ -647,6 +647,24 @@ def test_the_time_for_sensors_is_overhead_that_the_rows_of_a_group_share() -> No
     assert [state.overhead_s for state in states] == [pytest.approx(0.05)] * 2
 
 
+@pytest.mark.parametrize(("device", "more"), [("cpu", True), ("gpu:0", False)])
+def test_where_preparing_takes_long_a_slice_of_the_processor_has_more_samples(
+    device: str, more: bool
+) -> None:
+    clock = FakeClock()
+
+    def wait() -> None:
+        clock.seconds += 1.0
+
+    cases = [FakeCase(noise(0.1, 1e-2), clock, label=label(device), prepare=wait) for _ in range(5)]
+
+    rows = run(*cases, clock=clock, settings=replace(SETTINGS, budget_s=60.0))
+
+    taken_s = [sum(samples) for row in rows for samples in row.rounds[1:-1]]
+    assert all((seconds >= 0.5) == more for seconds in taken_s)
+    assert len(taken_s) > 20
+
+
 def test_energy_is_not_counted_for_the_processor_nor_without_request() -> None:
     clock = FakeClock()
     settings = Settings(budget_s=5.0, warmup_s=0.05, energy_s=1.0)
