@@ -267,7 +267,7 @@ def assert_right_in_any_order(emulator: Emulator, problem: Problem, launch: Soft
 def test_the_variants_for_a_card_agree_with_float64_in_any_order(
     emulator: Emulators, dtype: str, columns: int
 ) -> None:
-    problem = Problem(values=draw(columns, 5, 1), dtype=dtype)
+    problem = Problem(values=draw(columns, 3, 1), dtype=dtype)
     found = launches(problem.rows, (9, 0), 1)
 
     assert {launch.name for launch in found.values()} >= {"softmax_cluster"}
