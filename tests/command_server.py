@@ -24,7 +24,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self
 
-from tests import forked_children
+from tests import forked_children, hang_clock
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -230,6 +230,7 @@ def serve(descriptor: int, *, measures: bool) -> None:
     children.install()
     if numpy is not None:
         numpy.install()
+    hang_clock.install()
     from gpucheck.__main__ import main
 
     try:

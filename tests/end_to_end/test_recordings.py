@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,10 +14,9 @@ import pytest
 from tests.end_to_end.conftest import Pretend, Program, end_session
 from tests.end_to_end.documents import assert_document, only_document
 from tests.fakes.machine import Machine, load_machine, machine_names
+from tests.hang_watch import wait_until
 from tests.sampling import THOROUGH
 
-#: Where one GPU hangs, the others need their time.
-HANGING = {"hung": "1", "hung-gpu": "4"}
 ARGUMENTS = ("--json", "--topology", "--processes")
 
 
@@ -60,11 +58,9 @@ def test_a_snapshot_answers_as_the_machine(
 ) -> None:
     env = pretend(name) | variables
     file = tmp_path / "machine.json"
-    # Where something hangs all of it is waited out; elsewhere a busy machine may take its time.
-    deadline = ("--deadline", HANGING[name]) if name in HANGING else ()
-    take(program, env, file, *deadline)
+    take(program, env, file)
 
-    live = program("list", *ARGUMENTS, *deadline, env=env)
+    live = program("list", *ARGUMENTS, env=env)
     recorded = program("list", *ARGUMENTS, "--from", file, env={})
 
     found, told = live.document(), recorded.document()
@@ -358,20 +354,22 @@ def test_redacting_a_recording_afterwards(
 
 
 def test_a_snapshot_is_written_in_one_step(
-    pretend: Pretend, program: Program, tmp_path: Path
+    pretend: Pretend, program: Program, tmp_path: Path, call_log: Path
 ) -> None:
-    file = tmp_path / "machine.json"
+    file = tmp_path / "old" / "machine.json"
+    file.parent.mkdir()
     file.write_text("old", encoding="ascii")
-    env = pretend("hung")
+    env = pretend("hung") | {"FAKE_CALL_LOG": str(call_log)}
 
-    with program.start("snapshot", file, "--deadline", "600", env=env) as process:
-        time.sleep(0.5)
+    words = ("snapshot", file, "--replace", "--deadline", "600")
+    with program.start(*words, env=env) as process:
+        wait_until(call_log.exists)
         assert file.read_text(encoding="ascii") == "old"
         end_session(process.pid)
         process.wait()
 
     assert file.read_text(encoding="ascii") == "old"
-    assert list(tmp_path.iterdir()) == [file]
+    assert list(file.parent.iterdir()) == [file]
 
 
 def test_a_snapshot_through_a_pipe(pretend: Pretend, program: Program) -> None:

@@ -19,6 +19,8 @@ from typing import Any
 
 import pytest
 
+from gpucheck.cli import main
+from gpucheck.fleet import connector
 from tests.conftest import Finished, scrubbed_environment
 from tests.fakes.libraries import build_libraries
 from tests.fakes.machine import load_machine
@@ -61,7 +63,7 @@ class Cluster:
             },
         }
 
-    def add(self, name: str, program: str | None, *version: str) -> None:
+    def add(self, name: str, program: str | None, *version: str, **variables: str) -> None:
         """Start a worker whose `gpucheck` is this shell program; without one there is none."""
         folder = self._folder / name
         folder.mkdir()
@@ -69,7 +71,7 @@ class Cluster:
             script = folder / "gpucheck"
             script.write_text(f"#!/bin/sh\n{program}\n", encoding="utf-8")
             script.chmod(0o755)
-        environment = {"PATH": f"{folder}:{os.defpath}"}
+        environment = {"PATH": f"{folder}:{os.defpath}", **variables}
         arguments = ("worker", self.address, name, *version)
         self.workers[name], _ = self._start(*arguments, environment=environment)
 
@@ -174,15 +176,29 @@ def test_what_a_node_does_becomes_its_outcome(
 
 
 def test_a_node_that_dies_or_freezes_costs_no_other_its_answer(
-    gpucheck_command: Command, cluster: Cluster, tmp_path: Path
+    cluster: Cluster,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
+    results = tmp_path / "results.jsonl"
     cluster.add("good", prints("good", tmp_path))
     # The parent of a command is its worker.
     cluster.add("dead", "kill -KILL $PPID")
     cluster.add("frozen", "kill -STOP $PPID")
+    for name, value in cluster.variables.items():
+        monkeypatch.setenv(name, value)
 
-    finished = run(gpucheck_command, cluster, "detect", "--deadline", "40")
+    def now_s() -> float:
+        """Let the deadline pass once the others have answered: nothing more will come."""
+        is_late = results.exists() and len(lines(results)) == 2
+        return time.monotonic() + 600.0 * is_late
 
+    monkeypatch.setattr(connector, "_now", now_s)
+    words = ("fleet", "run", "detect", "--json", "--scheduler", cluster.address)
+    code = main([*words, "--results", str(results), "--deadline", "600"])
+
+    finished = Finished(code=code, stdout=capfd.readouterr().out, stderr="")
     assert finished.code == 1
     assert outcomes(finished) == {"dead": "lost", "frozen": "no-answer", "good": "ok"}
     assert cluster.workers["frozen"].poll() is None
@@ -192,11 +208,12 @@ def test_a_command_without_end_an_old_engine_and_garbage_are_told_apart(
     gpucheck_command: Command, cluster: Cluster, tmp_path: Path
 ) -> None:
     forever = tmp_path / "forever.pid"
-    cluster.add("slow", f"echo $$ >{forever}; exec sleep infinity")
+    slow = f"echo $$ >{forever}; exec sleep infinity"
+    cluster.add("slow", slow, TIME_IS_UP=str(forever))
     cluster.add("old", prints("old", tmp_path), "2024.5.0")
     cluster.add("chatty", "echo no document; exit 3")
 
-    finished = run(gpucheck_command, cluster, "detect", "--node-timeout", "6")
+    finished = run(gpucheck_command, cluster, "detect", "--node-timeout", "600")
 
     assert outcomes(finished) == {"chatty": "unreadable", "old": "incompatible", "slow": "timeout"}
     reasons = {node["host"]: node["reasons"] for node in finished.document["result"]["nodes"]}

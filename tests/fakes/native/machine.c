@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -250,6 +251,7 @@ static void __attribute__((noreturn)) never_return(void)
         signal(SIGINT, SIG_IGN);
         signal(SIGHUP, SIG_IGN);
     }
+    prctl(PR_SET_NAME, "hangs"); /* for tests/hang_clock.py */
     for (;;)
         pause();
 }
