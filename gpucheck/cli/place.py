@@ -146,8 +146,8 @@ def check(
     if question != "--count":
         choosing = ("min_free", *options_of(SelectionRequest))
         _refuse(choosing, shared, "is for choosing: it needs --count N")
-    elif run:
-        raise wrong(fact="--run runs a graph: name devices or give --graph instead.")
+    if question in ("--count", "--claims"):
+        _refuse(["soft", "run"], shared, "is for devices: name them or give --graph instead")
 
 
 def _refuse(names: Iterable[str], shared: Shared, fact: str) -> None:
