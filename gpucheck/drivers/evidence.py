@@ -267,7 +267,6 @@ class TrialReading(NamedTuple):
     computed: bool | None = None
     error: str | None = None
     import_s: float | None = None
-    work_s: float | None = None
     failure: ProbeFailure | None = None
 
 

@@ -227,7 +227,6 @@ class Profile:
     requires_gpucheck: Annotated[
         str | None, Form(_NUMBERS, "bad-version", "a version", 'write it like "0.1.0"')
     ] = None
-    provenance: dict[str, str] = field(default_factory=dict)
 
     @property
     def frameworks(self) -> tuple[str, ...]:

@@ -191,8 +191,9 @@ def parse_profile(text: str, path: str) -> tuple[Profile, Problems]:
         )
     head = _head(about)
     match = _record(whole.table("match"), Match)
-    origin = whole.table("provenance")
-    texts = {key: origin.value(key, str) for key in origin.written}
+    origin = whole.table("provenance")  # for people
+    for key in origin.written:
+        origin.value(key, str)
     profile = Profile(
         **head,
         path=path,
@@ -202,7 +203,6 @@ def parse_profile(text: str, path: str) -> tuple[Profile, Problems]:
         run=_run(whole.table("run")),
         checks=_checks(whole),
         stability=_record(whole.table("stability"), Stability),
-        provenance={key: value for key, value in texts.items() if value},
     )
     whole.finish()
     return profile, problems

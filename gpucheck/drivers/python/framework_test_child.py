@@ -288,7 +288,6 @@ def main() -> None:
     answer["import_s"] = time.perf_counter() - started
     write_answer({"imported": True})
     sys.stdin.readline()
-    started = time.perf_counter()
     try:
         work(answer)
         fault = find_cudnn_fault() if name in ("pytorch", "tensorflow", "jax") else None
@@ -296,7 +295,6 @@ def main() -> None:
             answer["computed"], answer["error"] = False, fault
     except BaseException as error:
         answer["error"] = explain(error)
-    answer["work_s"] = time.perf_counter() - started
     if not answer.get("computed"):
         raised = " ".join(plain(answer.get("error") or "").split())
         answer["error"] = together(raised, log.telling()) or None
