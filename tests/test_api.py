@@ -250,15 +250,15 @@ def test_bench_measures_the_processor() -> None:
 
 @pytest.mark.slow
 def test_bench_measures_pretended_gpus_and_claims_them(c_compiler: str, tmp_path: Path) -> None:
-    machine = load_machine("h100x8").with_gpus(2)
+    machine = load_machine("h100x8").with_gpus(2).with_small_memories()
     environment = {
         **build_libraries(machine, tmp_path / "libraries"),
-        **cupy_environment("", time="modelled"),
+        **cupy_environment("slow launch=20 kernel=100", time="modelled"),
         "GPUCHECK_CLAIMS_DIR": str(tmp_path / "claims"),
     }
 
     result = benched(
-        "copy", environment=environment, device="gpu:1", mode="quick", size=512, budget_s=10.0
+        "copy", environment=environment, device="gpu:1", mode="quick", size=64, budget_s=1.0
     )
 
     assert {row["device"] for row in result["measurements"]} == {"gpu:1"}

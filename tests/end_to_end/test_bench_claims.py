@@ -13,14 +13,15 @@ import pytest
 
 from tests.end_to_end.conftest import Pretend, Program
 from tests.fakes.libraries import cupy_environment
+from tests.fakes.machine import load_machine
 
-SHORT = ("--device", "gpu:0", "--size", "64", "--quick", "--budget", "3", "--json")
+SHORT = ("--device", "gpu:0", "--size", "64", "--quick", "--budget", "1", "--json")
 
 
 @pytest.fixture(name="environment")
 def _environment(pretend: Pretend, tmp_path: Path) -> dict[str, str]:
     return {
-        **pretend("h100x8", gpus=1),
+        **pretend(load_machine("h100x8").with_small_memories(), gpus=1),
         **cupy_environment("slow launch=20 kernel=100", time="modelled"),
         "GPUCHECK_CLAIMS_DIR": str(tmp_path / "claims"),
     }

@@ -50,7 +50,7 @@ def document(out: Path) -> Any:
 #: Sizes are small here, so that thousands of launches would go into one sample of a real card, and
 #: hundreds of buffers into its L2.
 UNHURRIED = "slow kernel=300; "
-L2_BYTES = 2**18
+L2_BYTES = 2**12
 
 
 #: What each part wants of torch's rate: less than all, as rounds differ.

@@ -392,6 +392,10 @@ class Link:
     remote_pci_bus_id: str
 
 
+#: A card beside whose context there is room for a copy of 1024 x 1024 numbers, but not of 2048.
+_SMALL_L2_BYTES, _SMALL_MEMORY_BYTES = 1 << 20, 575 << 20
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
     """A whole pretended computer."""
@@ -426,6 +430,26 @@ class Machine:
             raise MachineError(where=self.name, problem=f"a GPU has no {sorted(unknown)}")
         gpu = dataclasses.replace(self.gpus[index], **readings)  # type: ignore[arg-type]
         return dataclasses.replace(self, gpus=(*self.gpus[:index], gpu, *self.gpus[index + 1 :]))
+
+    def with_small_memories(self) -> "Machine":
+        """Give each GPU a small L2, and little memory if it has no instances; nobody uses them.
+
+        `bench` fills three times the L2 with buffers, each of which is verified, and shows a card's
+        limit by the largest usual copy that fits.
+        """
+
+        def small(gpu: Gpu) -> Gpu:
+            alone = dataclasses.replace(gpu, l2_bytes=_SMALL_L2_BYTES, processes=())
+            if gpu.mig:
+                return alone
+            return dataclasses.replace(
+                alone,
+                memory_used_bytes=0,
+                memory_total_bytes=gpu.memory_reserved_bytes + _SMALL_MEMORY_BYTES,
+                cuda_memory_total_bytes=_SMALL_MEMORY_BYTES,
+            )
+
+        return dataclasses.replace(self, gpus=tuple(map(small, self.gpus)))
 
     def with_driver(self, **fields: object) -> "Machine":
         """Change fields of the driver, for instance ``cuda=False``."""
