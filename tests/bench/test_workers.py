@@ -228,7 +228,7 @@ def test_one_that_has_answered_may_release_its_gpu(
     note = tmp_path / "note"
     order = WorkerDevice(device="gpu:0", arguments=("leave", str(note)))
 
-    Workers(command=command).round([order], sequential=False, deadline_s=30.0)
+    Workers(command=command).round([order], sequential=False, deadline_s=DEADLINE_S)
 
     assert note.read_text() == "left"
 
@@ -249,7 +249,7 @@ def test_together_they_begin_when_the_last_is_ready(
         for number in range(4)
     ]
 
-    answers = Workers(command=command).round(four, sequential=False, deadline_s=240.0)
+    answers = Workers(command=command).round(four, sequential=False, deadline_s=DEADLINE_S)
 
     # None ended before all had begun.
     assert codes(list(answers)) == [None] * 4
@@ -297,7 +297,7 @@ def test_a_request_to_stop_ends_the_workers(
         WorkerDevice(device="gpu:1", arguments=("pid", str(note))),
     ]
     workers = Workers(command=command, report_progress=interrupt)
-    answers = workers.round(wanted, sequential=False, deadline_s=60)
+    answers = workers.round(wanted, sequential=False, deadline_s=DEADLINE_S)
 
     assert codes(answers)[1] == WORKER_INTERRUPTED
     assert children() == set()

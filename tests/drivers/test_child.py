@@ -55,7 +55,7 @@ def test_questions_and_answers(start: Start) -> None:
 
     child.ask({"first": 1})
     child.ask({"second": ["é\n"]})
-    answers = child.documents(20)
+    answers = child.documents(600)
 
     assert next(answers) == {"got": {"first": 1}}
     assert next(answers) == {"got": {"second": ["é\n"]}}
@@ -71,7 +71,7 @@ def test_a_line_may_come_in_pieces_and_be_long(start: Start) -> None:
             time.sleep(0.01)
     """)
 
-    answers = child.documents(20)
+    answers = child.documents(600)
     long, short = next(answers), next(answers)
 
     assert len(long["long"]) == 300_000
@@ -84,7 +84,7 @@ def test_a_silent_child_is_given_up_at_the_deadline(start: Start) -> None:
         print(json.dumps({"pid": os.getpid()}), flush=True)
         time.sleep(600)
     """)
-    pid = next(child.documents(20))["pid"]
+    pid = next(child.documents(600))["pid"]
 
     with pytest.raises(ChildSilentError) as caught:
         next(child.documents(0.1))
@@ -114,7 +114,7 @@ def test_an_answer_without_end_does_not_take_all_memory(
     """)
 
     with pytest.raises(ChildDiedError, match="more than 1 MiB"):
-        next(child.documents(60))
+        next(child.documents(600))
 
 
 def test_a_child_that_ignores_signals_is_killed(start: Start) -> None:
@@ -125,7 +125,7 @@ def test_a_child_that_ignores_signals_is_killed(start: Start) -> None:
         print(json.dumps({"pid": os.getpid()}), flush=True)
         time.sleep(600)
     """)
-    pid = next(child.documents(20))["pid"]
+    pid = next(child.documents(600))["pid"]
 
     child.close()
 
@@ -140,7 +140,7 @@ def test_a_child_that_cannot_be_killed_is_left_and_collected_once_it_ends(
         print(json.dumps({"pid": os.getpid()}), flush=True)
         time.sleep(600)
     """)
-    pid = next(child.documents(20))["pid"]
+    pid = next(child.documents(600))["pid"]
     monkeypatch.setattr(Child, "_kill", staticmethod(lambda pid: None))
 
     child.abandon()
@@ -169,7 +169,7 @@ def test_a_child_that_cannot_be_killed_is_left_and_collected_once_it_ends(
 )
 def test_a_child_that_dies_says_how(start: Start, last_words: str, how: str) -> None:
     child = start(f"print('{{\"part\": 1}}', flush=True); {last_words}")
-    answers = child.documents(20)
+    answers = child.documents(600)
 
     assert next(answers) == {"part": 1}
     with pytest.raises(ChildDiedError) as caught:
@@ -187,7 +187,7 @@ def test_a_child_that_only_closes_its_output(start: Start, monkeypatch: pytest.M
     """)
 
     with pytest.raises(ChildDiedError) as caught:
-        next(child.documents(20))
+        next(child.documents(600))
 
     assert caught.value.how == "closed its output"
 
@@ -195,19 +195,19 @@ def test_a_child_that_only_closes_its_output(start: Start, monkeypatch: pytest.M
 def test_asking_a_dead_child_is_noticed_with_the_answer(start: Start) -> None:
     child = start("import sys; sys.exit(3)")
     with pytest.raises(ChildDiedError):
-        next(child.documents(20))
+        next(child.documents(600))
 
     child.ask({"anybody": "there"})
 
     with pytest.raises(ChildDiedError):
-        next(child.documents(20))
+        next(child.documents(600))
 
 
 def test_a_script_that_is_not_there(tmp_path: Path) -> None:
     child = Child(str(tmp_path / "none.py"))
 
     with pytest.raises(ChildDiedError) as caught:
-        next(child.documents(20))
+        next(child.documents(600))
 
     assert caught.value.how == "ended with code 2"
     child.close()
@@ -250,7 +250,7 @@ def test_the_child_is_isolated(start: Start, tmp_path: Path) -> None:
         environment=environment,
     )
 
-    said = next(child.documents(20))
+    said = next(child.documents(600))
 
     assert str(tmp_path) not in said["path"]
     assert (said["kept"], said["words"]) == ("yes", ["a b", ""])
@@ -269,8 +269,8 @@ def test_the_environment_is_ours_unless_given(
     inherited = start(text)
     given = start(text, environment={})
 
-    assert next(inherited.documents(20)) == {"it": "ours"}
-    assert next(given.documents(20)) == {"it": None}
+    assert next(inherited.documents(600)) == {"it": "ours"}
+    assert next(given.documents(600)) == {"it": None}
 
 
 def test_no_descriptor_of_ours_leaks_into_the_child(start: Start) -> None:
@@ -285,7 +285,7 @@ def test_no_descriptor_of_ours_leaks_into_the_child(start: Start) -> None:
                 targets = {entry.name: os.readlink(entry.path) for entry in entries}
             print(json.dumps(targets), flush=True)
         """)
-        targets = next(child.documents(20))
+        targets = next(child.documents(600))
 
     # The one with which the child looks is of /proc; a newer libffi keeps itself open.
     others = [targets[name] for name in targets.keys() - {"0", "1", "2"}]
@@ -304,7 +304,7 @@ def test_a_descriptor_above_a_lowered_limit_is_not_passed_on(start: Start) -> No
                 import json, os
                 print(json.dumps({"open": [int(fd) for fd in os.listdir("/proc/self/fd")]}))
             """)
-            said = next(child.documents(20))
+            said = next(child.documents(600))
             still_ours = os.get_inheritable(high)
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, before)
@@ -323,14 +323,14 @@ def test_the_child_writes_nothing_to_our_terminal(
         print('{"done": true}', flush=True)
     """)
 
-    assert next(child.documents(20)) == {"done": True}
+    assert next(child.documents(600)) == {"done": True}
     assert capfd.readouterr() == ("", "")
 
 
 def test_ctrl_c_is_ours_to_answer(start: Start) -> None:
     child = start(ECHO.replace("import json, sys", 'import json, os, sys; print(json.dumps('
                   '{"pid": os.getpid()}), flush=True)'))  # fmt: skip
-    answers = child.documents(20)
+    answers = child.documents(600)
     pid = next(answers)["pid"]
 
     os.kill(pid, signal.SIGINT)
@@ -405,7 +405,7 @@ PARENT = """
 import os, signal, sys, time
 from gpucheck.drivers.child import Child
 child = Child(*sys.argv[2:], interpreter=tuple(sys.argv[1].split(":")) if sys.argv[1] else ())
-print(next(child.documents(60))["pid"], flush=True)
+print(next(child.documents(600))["pid"], flush=True)
 os.read(0, 1)
 """
 HANGS = """
@@ -418,7 +418,7 @@ PARENT_OF_GROUP = """
 import os, sys
 from gpucheck.drivers.child import Child
 child = Child(sys.argv[2], interpreter=(sys.argv[1],), own_group=True)
-print(next(child.documents(60))["pid"], flush=True)
+print(next(child.documents(600))["pid"], flush=True)
 os.read(0, 1)
 """
 STARTS_ANOTHER = """
@@ -518,7 +518,7 @@ def test_what_a_child_has_started_ends_with_its_close(tmp_path: Path) -> None:
     script = tmp_path / "starts.py"
     script.write_text(STARTS_ANOTHER, encoding="ascii")
     child = Child(str(script), interpreter=(sys.executable,), own_group=True)
-    another = next(child.documents(60))["pid"]
+    another = next(child.documents(600))["pid"]
 
     child.close()
 
@@ -532,7 +532,7 @@ def test_end_of_a_child_with_a_group_is_noticed(tmp_path: Path) -> None:
     child = Child(str(script), interpreter=(sys.executable,), own_group=True)
 
     with child, pytest.raises(ChildDiedError, match="ended with code 9"):
-        next(child.documents(60))
+        next(child.documents(600))
 
 
 def test_a_child_whose_parent_died_before_it_could_be_tied_does_not_begin(tmp_path: Path) -> None:
@@ -553,6 +553,6 @@ def test_a_child_whose_parent_died_before_it_could_be_tied_does_not_begin(tmp_pa
 def test_a_child_that_nobody_knows_any_more_is_ended(tmp_path: Path) -> None:
     script = tmp_path / "hangs.py"
     script.write_text(HANGS, encoding="ascii")
-    pid = next(Child(str(script)).documents(60))["pid"]
+    pid = next(Child(str(script)).documents(600))["pid"]
 
     wait_until(lambda: not is_running(pid))

@@ -73,24 +73,10 @@ def test_what_is_offered(line: list[str], expected: list[str], gpucheck_command:
     assert offered(gpucheck_command, *line) == expected
 
 
-PATIENT = """
-from gpucheck.cli import completion
-completion.GPUS_WITHIN_S = 240.0
-from gpucheck.__main__ import main
-main()
-"""
-
-
-class PatientProgram(Program):
-    """gpucheck whose completion waits for the driver, however busy this machine is."""
-
-    entry = ("-c", PATIENT)
-
-
-def test_gpus_of_this_machine_are_offered(pretend: Pretend) -> None:
+def test_gpus_of_this_machine_are_offered(pretend: Pretend, program: Program) -> None:
     environment = {**pretend("h100x8"), VARIABLE: "zsh"}
 
-    ended = PatientProgram()("--", "bench", "--device", "gpu:", env=environment)
+    ended = program("--", "bench", "--device", "gpu:", env=environment)
 
     assert ended.stdout.decode().splitlines() == [
         f"gpu\\:{index}:NVIDIA H100 80GB HBM3" for index in range(8)

@@ -26,7 +26,7 @@ Ask = Callable[..., CudaReading]
 def ask(c_compiler: str, tmp_path: Path) -> Ask:
     """Read libcuda on a machine, with more variables."""
 
-    def read(machine: Machine | str, *, deadline_s: float = 30, **variables: str) -> CudaReading:
+    def read(machine: Machine | str, *, deadline_s: float = 600, **variables: str) -> CudaReading:
         found = load_machine(machine) if isinstance(machine, str) else machine
         environment = scrubbed_environment({**build_libraries(found, tmp_path), **variables})
         return read_cuda(deadline_s=deadline_s, environment=environment)
@@ -144,7 +144,7 @@ def test_a_crash_is_told(c_compiler: str, tmp_path: Path) -> None:
     subprocess.run([c_compiler, "-shared", "-fPIC", "-o", library, source], check=True)
 
     environment = scrubbed_environment({"LD_LIBRARY_PATH": str(tmp_path)})
-    reading = read_cuda(deadline_s=30, environment=environment)
+    reading = read_cuda(deadline_s=600, environment=environment)
 
     assert reading.failure is not None
     assert reading.failure.code == "cuda-child-died"
@@ -198,7 +198,7 @@ def run(
     *,
     every_gpu: bool = False,
     python: str = sys.executable,
-    deadline_s: float = 60,
+    deadline_s: float = 600,
     **variables: str,
 ) -> LaunchReading:
     """Run the kernel on a pretended machine beside a CuPy of this text."""
@@ -287,7 +287,7 @@ def test_an_interpreter_that_starts_late_is_no_hung_driver(
     libraries = build_libraries(machine, tmp_path / "libraries")
     for name, value in libraries.items():
         monkeypatch.setenv(name, value)
-    probes = LiveProbes(deadline_s=60)
+    probes = LiveProbes(deadline_s=600)
     whole_s = probes.patience_s()
 
     found = probes.launch(

@@ -155,7 +155,7 @@ def test_opening(tmp_path: Path) -> None:
     (tmp_path / "dev").mkdir()
     (tmp_path / "dev/nvidia0").touch()
 
-    found = open_nodes(["/dev/nvidia0", "/dev/nvidia1"], tmp_path, deadline_s=10)
+    found = open_nodes(["/dev/nvidia0", "/dev/nvidia1"], tmp_path, deadline_s=600)
 
     assert found == {"/dev/nvidia0": None, "/dev/nvidia1": "ENOENT"}
 

@@ -508,7 +508,7 @@ def test_a_child_reads_the_same(tmp_path: Path) -> None:
     environ = {"CUDA_VISIBLE_DEVICES": "3"}
     add(tmp_path, opened=("/dev/nvidia0",), maps=map_line(CUDA), environ=environ)
 
-    assert read_process_in_time(PID, tmp_path, deadline_s=60) == read_process(PID, tmp_path)
+    assert read_process_in_time(PID, tmp_path, deadline_s=600) == read_process(PID, tmp_path)
 
 
 def test_a_process_that_does_not_answer(tmp_path: Path) -> None:
@@ -526,6 +526,6 @@ def test_no_child_can_be_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     add(tmp_path)
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
 
-    found = read_process_in_time(PID, tmp_path, deadline_s=60)
+    found = read_process_in_time(PID, tmp_path, deadline_s=600)
 
     assert found.unavailable["environment"].startswith("the process that reads them could not be")

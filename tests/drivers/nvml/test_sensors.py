@@ -282,7 +282,7 @@ def test_the_real_binding_on_a_pretended_driver(
     uuid = machine.nvml(NvmlRequest()).gpus[0].uuid
     machine.close()
     assert uuid is not None
-    sensors = NvmlSensors(deadline_s=30.0)
+    sensors = NvmlSensors()
 
     facts = sensors.start([uuid])
     window = sensors.window()

@@ -114,7 +114,7 @@ def fake(folder: Path, module: str, text: str) -> dict[str, str]:
 def attempt(
     environment: dict[str, str],
     *names: str,
-    deadline_s: float = 20,
+    deadline_s: float = 600,
     report: Callable[[str], None] = lambda said: None,
 ) -> dict[str, TrialReading]:
     said: list[str] = []

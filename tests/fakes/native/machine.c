@@ -283,6 +283,13 @@ enum { PATH_SIZE = 4096, WIDTH = 24 };
 
 enum { MOST_ASLEEP = 64 };
 
+static void sleep_marked(useconds_t microseconds)
+{
+    prctl(PR_SET_NAME, "wakes"); /* for tests/hang_clock.py */
+    usleep(microseconds);
+    prctl(PR_SET_NAME, "awake");
+}
+
 void machine_wake(int gpu)
 {
     static bool awake[MOST_ASLEEP];
@@ -295,7 +302,7 @@ void machine_wake(int gpu)
     /* Open, and locked, for as long as the process lasts. */
     int file = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     if (flock(file, LOCK_EX | LOCK_NB) == 0)
-        usleep(1000 * (useconds_t)atoi(wake_ms));
+        sleep_marked(1000 * (useconds_t)atoi(wake_ms));
     awake[gpu] = flock(file, LOCK_SH) == 0;
 }
 
