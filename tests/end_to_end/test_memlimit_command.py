@@ -293,7 +293,7 @@ raise SystemExit(9)
             words = ("--", "sh", "-c", f"sleep {seconds}; exit 9")
             return self.run(program, machine, tmp_path, *words)
 
-        code, run = with_enough_time(sleep, 4, is_whole=lambda found: found[1]["unavailable"])
+        code, run = with_enough_time(sleep, 2, is_whole=lambda found: found[1]["unavailable"])
 
         assert code == 9
         assert "did not answer" in json.dumps(run["unavailable"])

@@ -7,8 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import ClassVar
 
@@ -18,6 +16,7 @@ from tests.end_to_end.conftest import Program, end_session
 from tests.end_to_end.documents import assert_document
 from tests.fakes.cgroups import Capping, capping_machine, with_systemd, writable_kernel_tree
 from tests.fakes.machine import load_machine
+from tests.hang_watch import wait_until
 
 pytestmark = pytest.mark.usefixtures("c_compiler")
 
@@ -32,12 +31,6 @@ def capping(tmp_path: Path) -> Capping:
 
 def is_clean(capping: Capping) -> bool:
     return (capping.groups(), capping.limits(), capping.records()) == ([], [], [])
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Wait until something has happened; the test's own time limit ends it."""
-    while not condition():
-        time.sleep(0.01)
 
 
 class TestRun:
@@ -163,7 +156,7 @@ print(left.pid)
             assert len(capping.groups()) == 1
         finally:
             os.kill(pid, signal.SIGKILL)
-        until(lambda: not Path(f"/proc/{pid}/stat").exists() or _is_zombie(pid))
+        wait_until(lambda: not Path(f"/proc/{pid}/stat").exists() or _is_zombie(pid))
         last = program(*HARD, "--", "true", env=capping.env)
         assert "removed the cgroup of a run that was killed" in last.said
         assert is_clean(capping)
@@ -179,7 +172,7 @@ def _is_zombie(pid: int) -> bool:
 class TestEnd:
     def started(self, program: Program, capping: Capping) -> subprocess.Popen[bytes]:
         process = program.start(*HARD, "--", "sleep", "600", env=capping.env)
-        until(lambda: len(capping.limits()) == 1 and bool(self.members(capping)))
+        wait_until(lambda: len(capping.limits()) == 1 and bool(self.members(capping)))
         return process
 
     def members(self, capping: Capping) -> list[int]:
@@ -196,7 +189,7 @@ class TestEnd:
         with self.started(program, capping) as process:
             (pid,) = self.members(capping)
             # The gate ignores nothing, and the command has begun once it is `sleep`.
-            until(lambda: Path(f"/proc/{pid}/comm").read_text() == "sleep\n")
+            wait_until(lambda: Path(f"/proc/{pid}/comm").read_text() == "sleep\n")
             process.send_signal(number)
             process.communicate()
 
@@ -207,13 +200,13 @@ class TestEnd:
     ) -> None:
         with self.started(program, capping) as process:
             (pid,) = self.members(capping)
-            until(lambda: Path(f"/proc/{pid}/comm").read_text() == "sleep\n")
+            wait_until(lambda: Path(f"/proc/{pid}/comm").read_text() == "sleep\n")
             process.kill()
             process.wait()
             assert (len(capping.groups()), len(capping.limits())) == (1, 1)
             end_session(process.pid)
 
-        until(lambda: not Path(f"/proc/{pid}").exists() or _is_zombie(pid))
+        wait_until(lambda: not Path(f"/proc/{pid}").exists() or _is_zombie(pid))
         ended = program(*HARD, "--", "true", env=capping.env)
 
         assert "removed the cgroup of a run that was killed" in ended.said
