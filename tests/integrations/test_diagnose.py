@@ -180,6 +180,8 @@ PROGRAM = """
 import sys, threading
 import gpucheck
 loaded = sorted(name for name in sys.modules if name.startswith("gpucheck."))
+from tests import hang_clock
+hang_clock.install()
 found = []
 other = threading.Thread(target=lambda: found.append(gpucheck.diagnose(deadline_s=0.5)))
 other.start(); other.join()
