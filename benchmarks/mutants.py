@@ -1,11 +1,13 @@
 """Mutation check of the decision modules: does a feature's own test folder notice a wrong decision?
 
     python -m benchmarks.mutants --count 300 --seed 1 --output mutants.json
+    python -m benchmarks.mutants --count 300 --seed 1 --survivors mutants.json
 
 Draws changes of single expressions and statements (a comparison turned, a condition negated, a
 number off by one, a statement dropped ...) with a fixed seed, each place with the same chance, and
 runs the tests on a copy of the checkout for each: first the test file of the module's name, then
-the folder of its feature, slow tests left out. A mutant is killed if a test fails, whose name is in
+the folder of its feature, slow tests left out. `--survivors` runs all quick tests on those that
+survived in an earlier output of the same draw. A mutant is killed if a test fails, whose name is in
 the output, or if the tests take four times as long as unchanged, which is counted apart. Survivors
 are printed with their diff: each wants a test, or a reason why it changes nothing. The exit code is
 1 only if the unchanged tests fail.
@@ -28,7 +30,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -210,13 +212,25 @@ def _of_code(text: str) -> list[tuple[int, int, str]]:
     return list(sites(ast.parse(text)))
 
 
-def tests_of(module: str, checkout: Path) -> tuple[list[str], list[str]]:
+#: Names of the stages for a module of a checkout, and the tests of each.
+Stages = Callable[[str, Path], dict[str, list[str]]]
+
+
+def tests_of(module: str, checkout: Path) -> dict[str, list[str]]:
     """Return the test file of the module's name, and the folder of its feature."""
     parts = Path(module).with_suffix("").parts[1:]
     own = checkout / "tests" / Path(*parts[:-1]) / f"test_{parts[-1]}.py"
-    first = [own.relative_to(checkout).as_posix()] if own.is_file() else []
-    rest = [f"tests/{parts[0]}"] if (checkout / "tests" / parts[0]).is_dir() else []
-    return first, rest
+    found = {}
+    if own.is_file():
+        found["own"] = [own.relative_to(checkout).as_posix()]
+    if (checkout / "tests" / parts[0]).is_dir():
+        found["folder"] = [f"tests/{parts[0]}"]
+    return found
+
+
+def all_tests(_module: str, _checkout: Path) -> dict[str, list[str]]:
+    """Return all tests, as the only stage."""
+    return {"any": ["tests"]}
 
 
 class Outcome(NamedTuple):
@@ -263,8 +277,8 @@ def write(target: Path, source: str) -> None:
         compiled.unlink()
 
 
-def judge(each: Mutant, copy_of: Path, usual_s: dict[str, float]) -> dict[str, Any]:
-    """Return what became of a mutant: `killed_by` is `own`, `folder`, `time` or None.
+def judge(each: Mutant, copy_of: Path, usual_s: dict[str, float], stages: Stages) -> dict[str, Any]:
+    """Return what became of a mutant: `killed_by` is a stage's name, `time` or None.
 
     `test` is the first test that failed; None where not even the tests could be collected.
     """
@@ -273,9 +287,7 @@ def judge(each: Mutant, copy_of: Path, usual_s: dict[str, float]) -> dict[str, A
     write(target, each.source)
     killed_by = test = None
     try:
-        for name, tests in zip(("own", "folder"), tests_of(each.module, copy_of), strict=True):
-            if not tests:
-                continue
+        for name, tests in stages(each.module, copy_of).items():
             limit_s = max(LEAST_S, PATIENCE * usual_s.get(" ".join(tests), LEAST_S))
             how, _, test = run_tests(copy_of, tests, limit_s)
             if how != "passed":
@@ -305,14 +317,16 @@ def copies(checkout: Path, folder: Path, count: int) -> list[Path]:
     return found
 
 
-def check(checkout: Path, mutants: list[Mutant], jobs: int) -> list[dict[str, Any]] | None:
+def check(
+    checkout: Path, mutants: list[Mutant], jobs: int, stages: Stages = tests_of
+) -> list[dict[str, Any]] | None:
     """Return what became of each mutant, None where the unchanged tests fail."""
     usual_s: dict[str, float] = {}
     results: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="gpucheck-mutants-") as folder:
         trees = copies(checkout, Path(folder), jobs)
         for each in mutants:
-            for tests in filter(None, tests_of(each.module, checkout)):
+            for tests in stages(each.module, checkout).values():
                 if " ".join(tests) not in usual_s:
                     how, took_s, test = run_tests(trees[0], tests, 3600)
                     usual_s[" ".join(tests)] = took_s
@@ -329,7 +343,7 @@ def check(checkout: Path, mutants: list[Mutant], jobs: int) -> list[dict[str, An
                     each = waiting.get_nowait()
                 except queue.Empty:
                     return
-                results.append(judge(each, tree, usual_s))
+                results.append(judge(each, tree, usual_s, stages))
                 if sys.stderr.isatty():
                     print(f"\r{len(results)} of {len(mutants)}", end="", file=sys.stderr)
 
@@ -341,6 +355,10 @@ def check(checkout: Path, mutants: list[Mutant], jobs: int) -> list[dict[str, An
     return results
 
 
+def _place(mutant: dict[str, Any]) -> tuple[object, ...]:
+    return tuple(mutant[name] for name in ("module", "line", "change"))
+
+
 def report(results: list[dict[str, Any]]) -> None:
     """Print the shares by folder, and every survivor."""
     total, killed = Counter[str](), Counter[str]()
@@ -349,7 +367,7 @@ def report(results: list[dict[str, Any]]) -> None:
         for name in (folder, "all"):
             total[name] += 1
             killed[name] += each["killed_by"] is not None
-    print("| folder | mutants | killed by the folder's tests |\n|--|--:|--:|")
+    print("| folder | mutants | killed |\n|--|--:|--:|")
     for name in sorted(total, key=lambda each: (each == "all", each)):
         print(f"| {name} | {total[name]} | {killed[name]} ({killed[name] / total[name]:.0%}) |")
     late = sum(each["killed_by"] == "time" for each in results)
@@ -369,10 +387,17 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--only", default="", help="modules whose path holds this")
     parser.add_argument("--output", type=Path, help="keep what became of each, as JSON")
+    parser.add_argument("--survivors", type=Path, help="only those of this output, all quick tests")
     asked = parser.parse_args()
     checkout = asked.checkout.resolve()
     mutants = drawn(checkout, asked.count, asked.seed, asked.only)
-    results = check(checkout, mutants, asked.jobs)
+    stages: Stages = tests_of
+    if asked.survivors:
+        earlier = json.loads(asked.survivors.read_text(encoding="utf-8"))
+        survived = {_place(each) for each in earlier if each["killed_by"] in (None, "time")}
+        mutants = [each for each in mutants if _place(each._asdict()) in survived]
+        stages = all_tests
+    results = check(checkout, mutants, asked.jobs, stages)
     if results is None:
         sys.exit(1)
     if asked.output:

@@ -73,6 +73,8 @@ def test_all_parts_together_name_no_more_than_one_may(monkeypatch: pytest.Monkey
     assert len(expand("a[1-10]")) == len(expand("a[1-5]b[1-2]")) == 10
     with pytest.raises(WrongUseError):
         expand("a[1-5],b[1-6]")
+    with pytest.raises(WrongUseError):  # they would all be one host, after any time
+        expand("a[1,1,1,1]b[1,1,1]")
 
 
 @pytest.mark.parametrize(

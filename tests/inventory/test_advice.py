@@ -114,6 +114,7 @@ def test_an_index_on_a_box_of_unlike_cards(
         ("NoDevFiles", {"SLURM_JOB_ID": "7"}, ["slurm-without-gpus"]),
         ("0,1", {"SLURM_JOB_ID": "7", "SLURM_JOB_GPUS": "4,5"}, ["slurm-numbers"]),
         ("0,1", {"SLURM_JOB_ID": "7", "SLURM_JOB_GPUS": "0,1"}, []),
+        ("0,1", {"SLURM_JOB_ID": "7"}, []),
         ("0", {"SLURM_JOB_ID": "7", "SLURM_JOB_GPUS": "4,5", "SLURM_STEP_GPUS": "0"}, []),
         ("GPU-00000000", {"SLURM_JOB_ID": "7", "SLURM_JOB_GPUS": "4"}, []),
         ("0", {"SLURM_JOB_GPUS": "4"}, []),

@@ -517,9 +517,16 @@ class TestRules:
     def test_the_smallest_share_counts(self) -> None:
         assert steps(CARD, holding(CARD, (0, 2)), holding(CARD, (1, 8)), share=8) is None
 
-    @pytest.mark.parametrize(("one", "two"), [(CARD, INSTANCE), (INSTANCE, CARD)])
-    def test_a_card_and_its_instances_exclude_each_other(self, one: Target, two: Target) -> None:
-        assert steps(one, holding(two, (0, 4)), share=4) is None
+    @pytest.mark.parametrize(
+        ("one", "two", "held"),
+        [(CARD, INSTANCE, "one of its MIG instances"), (INSTANCE, CARD, "the whole GPU")],
+    )
+    def test_a_card_and_its_instances_exclude_each_other(
+        self, one: Target, two: Target, held: str
+    ) -> None:
+        reason = vacancy_on(one, [holding(two, (0, 4))], share=4, enclosing=NOBODY)
+
+        assert reason == f"{held} is held by x"
 
     def test_two_instances_of_a_card(self) -> None:
         other = Target(card="GPU-1", instance="MIG-2")

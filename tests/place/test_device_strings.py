@@ -171,6 +171,11 @@ class TestUuids:
             parse_device(text)
 
 
+def test_a_string_without_end_is_not_read() -> None:
+    with pytest.raises(WrongUseError, match="longer than 1000 characters"):
+        parse_device("GPU-" + "a" * 997)
+
+
 def test_a_list_is_refused_with_its_words() -> None:
     with pytest.raises(WrongUseError) as caught:
         parse_device("0,1")
