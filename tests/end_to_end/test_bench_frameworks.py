@@ -44,11 +44,11 @@ def rows_of(document: dict[str, Any], framework: str | None) -> list[dict[str, A
     return [row for row in rows if (row["framework"] or {}).get("name") == framework]
 
 
-def measured(program: Program, *words: str, env: dict[str, str]) -> Ended:
+def measured(program: Program, *words: str, env: dict[str, str], seconds: float) -> Ended:
     """Run bench until every row has had time."""
     return with_enough_time(
         lambda seconds: program("bench", *words, *CPU, "--budget", str(seconds), env=env),
-        seconds=5,
+        seconds,
         is_whole=lambda ended: has_every_row(ended.document("bench")),
     )
 
@@ -56,7 +56,8 @@ def measured(program: Program, *words: str, env: dict[str, str]) -> Ended:
 def test_rows_of_a_framework_stand_beside_those_of_gpucheck(
     program: Program, tmp_path: Path
 ) -> None:
-    ended = measured(program, "softmax", "train", "--framework", PYTORCH, env=variables(tmp_path))
+    words = ("softmax", "train", "--framework", PYTORCH)
+    ended = measured(program, *words, env=variables(tmp_path), seconds=2.5)
 
     assert ended.code == 0, ended.stderr
     document = ended.document("bench")
@@ -142,6 +143,7 @@ def test_a_broken_framework_says_so_and_the_others_go_on(program: Program, tmp_p
     ended = measured(
         *(program, "copy", "--framework", PYTORCH, "--framework", f"numpy={sys.executable}"),
         env=variables(tmp_path, FAKE_FRAMEWORK="import=fail"),
+        seconds=1.5,
     )
 
     assert ended.code == 1
@@ -159,6 +161,7 @@ def test_a_process_that_is_killed_in_a_run_fails_its_rows_alone(
     ended = measured(
         *(program, "matmul", "copy", "--framework", PYTORCH, "--dtype", "float32"),
         env=variables(tmp_path, FAKE_FRAMEWORK="run=exit"),
+        seconds=2,
     )
 
     assert ended.code == 1
