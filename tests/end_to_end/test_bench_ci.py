@@ -245,7 +245,8 @@ def test_in_github_actions_only_we_write_the_summary(program: Program, tmp_path:
 def test_a_burn_finds_the_flipped_bit(bench: Run, tmp_path: Path) -> None:
     ended = bench(
         *("--burn", "1", "--size", "256", "--device", "gpu", "--json"),
-        script="flip gpu=1 kernel=gemm after=5 times=1",
+        # Products that take long, for which the workers sleep.
+        script="flip gpu=1 kernel=gemm after=5 times=1; slow compute=0.0001",
         machine=quiet(2),
     )
     document = json.loads(ended.text)
