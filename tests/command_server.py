@@ -162,7 +162,7 @@ def _read_all(descriptors: tuple[int, int]) -> tuple[bytes, bytes]:
 
 
 def import_everything() -> None:
-    """Import what the commands import, but for NumPy, NVML and numba.
+    """Import what the commands import, but for NumPy, NVML and numba, and read their tables.
 
     The first two look at the environment, and numba is an extra.
     """
@@ -176,6 +176,9 @@ def import_everything() -> None:
                 importlib.import_module(found.name)
     for name in ("rich.console", "rich.progress", "rich.table", "typer.main", "typer.core"):
         importlib.import_module(name)
+    data = importlib.import_module("gpucheck.data")
+    for path in data.FOLDER.glob("*.toml"):
+        data.read_table(path.stem)
 
 
 def become(request: dict[str, Any], descriptors: Sequence[int]) -> None:

@@ -39,9 +39,9 @@ ALL = (50, 52, 60, 61, 70, 75, 80, 86, 89, 90, 100, 103, 110, 120, 121)
 ALWAYS = (90,)
 #: The first with all options of a load, the first with clusters, and the newest.
 KINDS = (70, 90, 120)
-#: Where instructions or registers differ from the one before; the others are compiled by
-#: `python -m benchmarks.sweeps`.
-FURTHER = tuple(one for one in ALL if THOROUGH or one in (50, 60, 75, 80, 100, *KINDS))
+#: And the oldest, the first with bfloat16's instructions, and data centers' Blackwell; the others
+#: are compiled by `python -m benchmarks.sweeps`.
+FURTHER = tuple(one for one in ALL if THOROUGH or one in (50, 80, 100, *KINDS))
 #: Of the generations that the disassembler of CUDA 13 knows; it takes as long as the compiler.
 DISASSEMBLED = tuple(one for one in (75, 80, 90, 100, 120) if THOROUGH or one in (75, 90, 120))
 
