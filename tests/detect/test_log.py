@@ -728,6 +728,7 @@ def test_without_a_cause_nothing_is_asked_of_the_machine() -> None:
     assert (found.cause, found.live, found.remedy, found.lines) == (None, None, (), 1)
     assert found.size_bytes == 12
     assert conclusion(found) == "train.log: no known cause in 1 line"
+    assert conclusion(verdict("lost-gpu", "")) == "train.log is empty"
 
 
 # ------------------------------------------------------------------------------------ the file
