@@ -154,6 +154,8 @@ def test_each_result_is_compared_before_its_place_is_multiplied_into_again() -> 
     gpu = BitGpu(clock)
     made = GpuProduct(gpu, order((EDGE,) * 3, dtype="bfloat16"), OUTPUTS)
     made.prepare()
+    first = (1 + OUTPUTS) * ["poison", "multiply"]
+    assert [name for name, _ in gpu.enqueued][: len(first)] == first
     places = [id(array) for name, array in gpu.enqueued if name == "multiply"][1:]
     gpu.enqueued.clear()
     made.repeat(2 * OUTPUTS)
