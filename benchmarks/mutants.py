@@ -30,7 +30,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -212,12 +212,13 @@ def _of_code(text: str) -> list[tuple[int, int, str]]:
     return list(sites(ast.parse(text)))
 
 
-#: Names of the stages for a module of a checkout, and the tests of each.
-Stages = Callable[[str, Path], dict[str, list[str]]]
+def tests_of(module: str, checkout: Path, *, anywhere: bool) -> dict[str, list[str]]:
+    """Return the test file of the module's name and the folder of its feature, or all quick tests.
 
-
-def tests_of(module: str, checkout: Path) -> dict[str, list[str]]:
-    """Return the test file of the module's name, and the folder of its feature."""
+    Those that read the source's text are not among them: it has lost its comments.
+    """
+    if anywhere:
+        return {"any": ["tests", "--ignore=tests/architecture"]}
     parts = Path(module).with_suffix("").parts[1:]
     own = checkout / "tests" / Path(*parts[:-1]) / f"test_{parts[-1]}.py"
     found = {}
@@ -226,11 +227,6 @@ def tests_of(module: str, checkout: Path) -> dict[str, list[str]]:
     if (checkout / "tests" / parts[0]).is_dir():
         found["folder"] = [f"tests/{parts[0]}"]
     return found
-
-
-def all_tests(_module: str, _checkout: Path) -> dict[str, list[str]]:
-    """Return all tests, as the only stage, but for those that read the source's text."""
-    return {"any": ["tests", "--ignore=tests/architecture"]}
 
 
 class Outcome(NamedTuple):
@@ -277,8 +273,10 @@ def write(target: Path, source: str) -> None:
         compiled.unlink()
 
 
-def judge(each: Mutant, copy_of: Path, usual_s: dict[str, float], stages: Stages) -> dict[str, Any]:
-    """Return what became of a mutant: `killed_by` is a stage's name, `time` or None.
+def judge(
+    each: Mutant, copy_of: Path, usual_s: dict[str, float], *, anywhere: bool
+) -> dict[str, Any]:
+    """Return what became of a mutant: `killed_by` is `own`, `folder`, `any`, `time` or None.
 
     `test` is the first test that failed; None where not even the tests could be collected.
     """
@@ -287,7 +285,7 @@ def judge(each: Mutant, copy_of: Path, usual_s: dict[str, float], stages: Stages
     write(target, each.source)
     killed_by = test = None
     try:
-        for name, tests in stages(each.module, copy_of).items():
+        for name, tests in tests_of(each.module, copy_of, anywhere=anywhere).items():
             limit_s = max(LEAST_S, PATIENCE * usual_s.get(" ".join(tests), LEAST_S))
             how, _, test = run_tests(copy_of, tests, limit_s)
             if how != "passed":
@@ -295,16 +293,21 @@ def judge(each: Mutant, copy_of: Path, usual_s: dict[str, float], stages: Stages
                 break
     finally:
         write(target, before)
-    old, new = (ast.unparse(ast.parse(text)).splitlines() for text in (before, each.source))
-    diff = [
+    return {
+        "module": each.module, "line": each.line, "change": each.change, "killed_by": killed_by,
+        "test": test, "diff": diff_of(each, copy_of),
+    }  # fmt: skip
+
+
+def diff_of(each: Mutant, checkout: Path) -> list[str]:
+    """Return the changed lines, as they were and as they are, without those around them."""
+    texts = (checkout / each.module).read_text(encoding="utf-8"), each.source
+    old, new = (ast.unparse(ast.parse(text)).splitlines() for text in texts)
+    return [
         line
         for line in difflib.unified_diff(old, new, lineterm="", n=0)
         if line[0] in "+-" and not line.startswith(("+++", "---"))
     ]
-    return {
-        "module": each.module, "line": each.line, "change": each.change, "killed_by": killed_by,
-        "test": test, "diff": diff,
-    }  # fmt: skip
 
 
 def copies(checkout: Path, folder: Path, count: int) -> list[Path]:
@@ -318,7 +321,7 @@ def copies(checkout: Path, folder: Path, count: int) -> list[Path]:
 
 
 def check(
-    checkout: Path, mutants: list[Mutant], jobs: int, stages: Stages = tests_of
+    checkout: Path, mutants: list[Mutant], jobs: int, *, anywhere: bool
 ) -> list[dict[str, Any]] | None:
     """Return what became of each mutant, None where the unchanged tests fail."""
     usual_s: dict[str, float] = {}
@@ -326,7 +329,7 @@ def check(
     with tempfile.TemporaryDirectory(prefix="gpucheck-mutants-") as folder:
         trees = copies(checkout, Path(folder), jobs)
         for each in mutants:
-            for tests in stages(each.module, checkout).values():
+            for tests in tests_of(each.module, checkout, anywhere=anywhere).values():
                 if " ".join(tests) not in usual_s:
                     how, took_s, test = run_tests(trees[0], tests, 3600)
                     usual_s[" ".join(tests)] = took_s
@@ -343,7 +346,7 @@ def check(
                     each = waiting.get_nowait()
                 except queue.Empty:
                     return
-                results.append(judge(each, tree, usual_s, stages))
+                results.append(judge(each, tree, usual_s, anywhere=anywhere))
                 if sys.stderr.isatty():
                     print(f"\r{len(results)} of {len(mutants)}", end="", file=sys.stderr)
 
@@ -353,10 +356,6 @@ def check(
         for thread in threads:
             thread.join()
     return results
-
-
-def _place(mutant: dict[str, Any]) -> tuple[object, ...]:
-    return tuple(mutant[name] for name in ("module", "line", "change"))
 
 
 def report(results: list[dict[str, Any]]) -> None:
@@ -391,13 +390,19 @@ def main() -> None:
     asked = parser.parse_args()
     checkout = asked.checkout.resolve()
     mutants = drawn(checkout, asked.count, asked.seed, asked.only)
-    stages: Stages = tests_of
     if asked.survivors:
         earlier = json.loads(asked.survivors.read_text(encoding="utf-8"))
-        survived = {_place(each) for each in earlier if each["killed_by"] in (None, "time")}
-        mutants = [each for each in mutants if _place(each._asdict()) in survived]
-        stages = all_tests
-    results = check(checkout, mutants, asked.jobs, stages)
+        survived = [
+            (each["module"], each["line"], each["diff"])
+            for each in earlier
+            if each["killed_by"] in (None, "time")
+        ]
+        mutants = [
+            each
+            for each in mutants
+            if (each.module, each.line, diff_of(each, checkout)) in survived
+        ]
+    results = check(checkout, mutants, asked.jobs, anywhere=asked.survivors is not None)
     if results is None:
         sys.exit(1)
     if asked.output:

@@ -411,10 +411,9 @@ def test_a_long_list_of_hosts_is_cut_between_two_names() -> None:
 )
 def test_more_than_a_day_apart_is_told(time: str, told: bool) -> None:
     others = [detect(f"n{number}", time=at(3)) for number in range(3)]
-    times = [f"2026-11-{time}Z", "2026-11-22T01:00:00Z"]  # most are of three o'clock
+    odd, early = detect("odd", time=f"2026-11-{time}Z"), detect("n3", time=at(1))
 
-    documents = [detect(host, time=each) for host, each in zip(("odd", "n3"), times, strict=True)]
-    found, _ = reported(*others, *documents)
+    found, _ = reported(*others, odd, early)  # most are of three o'clock
 
     assert [node.host for node in found.nodes if node.different] == (["odd"] if told else [])
 
